@@ -1,0 +1,145 @@
+//! The client machine on a non-blocking UDP socket.
+
+use bytes::Bytes;
+use pmnet_proto::client::{
+    CallId, Client, ClientConfig, ClientCounters, Event, Refused, SessionHandle,
+};
+use pmnet_proto::{Outbox, Random, Time};
+use pmnet_udp::Socket;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, RawFd};
+
+/// Bursts taken in by one call of [`Endpoint::receive`], so that a flood cannot starve the loop.
+const BURSTS_MAX: usize = 8;
+
+/// Many sessions over one socket. The caller passes the time and calls, in its loop:
+/// [`Endpoint::receive`] when the socket is readable, [`Endpoint::flush`] once after everything
+/// that was submitted or received, and waits no longer than [`Endpoint::next_timeout`].
+#[derive(Debug)]
+pub struct Endpoint {
+    machine: Client,
+    socket: Socket,
+    out: Outbox,
+}
+
+impl Endpoint {
+    /// Binds a socket of the head's address family.
+    ///
+    /// # Errors
+    /// If the socket cannot be had.
+    pub fn bind(config: ClientConfig) -> io::Result<Endpoint> {
+        let any: IpAddr = match config.head.ip() {
+            IpAddr::V4(ip) if ip.is_loopback() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(ip) if ip.is_loopback() => Ipv6Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = Socket::bind(SocketAddr::new(any, 0), false)?;
+        let random = Random::new(pmnet_udp::os_random()?);
+        Ok(Endpoint {
+            machine: Client::new(config, random),
+            socket,
+            out: Outbox::new(),
+        })
+    }
+
+    /// The descriptor to poll for readability.
+    #[must_use]
+    pub fn raw_fd(&self) -> RawFd {
+        self.socket.io().as_raw_fd()
+    }
+
+    /// See [`Client::open`].
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn open(&mut self, now: Time) -> Result<SessionHandle, Refused> {
+        self.machine.open(now)
+    }
+
+    /// See [`Client::update`].
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn update(
+        &mut self,
+        session: SessionHandle,
+        payload: Bytes,
+        key_hash: u64,
+        deadline: Time,
+    ) -> Result<CallId, Refused> {
+        self.machine.update(session, payload, key_hash, deadline)
+    }
+
+    /// See [`Client::bypass`].
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn bypass(
+        &mut self,
+        session: SessionHandle,
+        payload: Bytes,
+        key_hash: u64,
+        read_only: bool,
+        deadline: Time,
+    ) -> Result<CallId, Refused> {
+        self.machine
+            .bypass(session, payload, key_hash, read_only, deadline)
+    }
+
+    /// See [`Client::end`].
+    pub fn end(&mut self, session: SessionHandle, deadline: Time) {
+        self.machine.end(session, deadline);
+    }
+
+    /// Takes in what the socket has; gives the number of datagrams. Fewer than were there, if
+    /// there were very many: `true` in the second place asks to be called again.
+    ///
+    /// # Errors
+    /// Errors of the socket.
+    pub fn receive(&mut self, now: Time) -> io::Result<(usize, bool)> {
+        let mut total = 0;
+        for _ in 0..BURSTS_MAX {
+            let machine = &mut self.machine;
+            let count = self
+                .socket
+                .receive(|from, datagram| machine.receive(now, from, datagram))?;
+            if count == 0 {
+                return Ok((total, false));
+            }
+            total += count;
+        }
+        Ok((total, true))
+    }
+
+    /// Runs due timers and sends everything that may be sent.
+    ///
+    /// # Errors
+    /// Errors of the socket.
+    pub fn flush(&mut self, now: Time) -> io::Result<()> {
+        self.machine.flush(now, &mut self.out);
+        if !self.out.is_empty() {
+            self.socket.send(&self.out)?;
+            self.out.clear();
+        }
+        Ok(())
+    }
+
+    /// The next thing that happened.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.machine.poll_event()
+    }
+
+    /// When [`Endpoint::flush`] must be called at the latest.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.machine.next_timeout()
+    }
+
+    /// Counters since the start.
+    #[must_use]
+    pub const fn counters(&self) -> ClientCounters {
+        self.machine.counters()
+    }
+}

@@ -1,0 +1,16 @@
+//! Client library: the sans-IO client on a UDP socket.
+//!
+//! [`Endpoint`] is for programs with an event loop of their own (the RESP front): non-blocking,
+//! registers with a poll, many sessions. [`Session`] is for everybody else: blocking calls.
+//! May not: decide anything about the protocol; that is `pmnet-proto`.
+
+mod blocking;
+mod endpoint;
+
+pub use blocking::{Session, SessionError};
+pub use endpoint::Endpoint;
+pub use pmnet_proto::Time;
+pub use pmnet_proto::client::{
+    CallId, ClientConfig, ClientCounters, Closed, Event, Outcome, Refused, SessionHandle,
+};
+pub use pmnet_udp::{Clock, Spin, Stop, StopTrigger};

@@ -1,0 +1,3 @@
+//! Ports of a device. [`relay`]: a batched UDP relay, which needs no privileges.
+
+pub mod relay;

@@ -1,0 +1,153 @@
+//! The UDP relay: an addressed hop that clients (or the device before) send to.
+//!
+//! One thread serves one shard. Several shards are several relays, each with its own port, log
+//! and core.
+
+use mio::unix::SourceFd;
+use pmnet_device::{DeviceConfig, Pipeline, PipelineError, Port, Wake, serve};
+use pmnet_log::{Log, Media};
+use pmnet_proto::time::{Nanos, SECOND};
+use pmnet_proto::{Outbox, Peer, Random, Time};
+use pmnet_udp::{Clock, STOP_TOKEN, Socket, Spin, Stop};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+/// Settings of a relay.
+#[derive(Clone, Debug)]
+pub struct RelayConfig {
+    /// UDP address to listen on.
+    pub listen: Peer,
+    /// The machine's settings.
+    pub device: DeviceConfig,
+    /// Microseconds to poll after activity before blocking.
+    pub spin_micros: u64,
+}
+
+const SOCKET_TOKEN: mio::Token = mio::Token(0);
+/// A device that is out of service for so long says so.
+const PATIENCE: Nanos = 5 * SECOND;
+const MEDIA_TOKEN: mio::Token = mio::Token(1);
+/// Datagrams that fit the receive buffer, by the bytes that a small one costs in it, about.
+const DATAGRAM_COST_BYTES: usize = 1280;
+
+struct Relay {
+    socket: Socket,
+    clock: Clock,
+    spin: Spin,
+    poll: mio::Poll,
+    events: mio::Events,
+}
+
+impl Port for Relay {
+    fn receive(&mut self, deliver: &mut dyn FnMut(Peer, &[u8])) -> io::Result<usize> {
+        self.socket.receive(deliver)
+    }
+
+    fn send(&mut self, out: &Outbox) -> io::Result<()> {
+        self.socket.send(out)
+    }
+
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    fn wait(&mut self, busy: bool, until: Option<Time>) -> io::Result<Wake> {
+        let now = self.clock.now();
+        if busy {
+            self.spin.active(now);
+        }
+        let polling = busy || self.spin.again(now);
+        if polling && !self.spin.look_around(now) {
+            return Ok(Wake::Work);
+        }
+        let timeout = if polling {
+            Some(Duration::ZERO)
+        } else {
+            until.map(|at| Duration::from_nanos(at.since(now)))
+        };
+        match self.poll.poll(&mut self.events, timeout) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+        let stop = self.events.iter().any(|event| event.token() == STOP_TOKEN);
+        Ok(if stop { Wake::Stop } else { Wake::Work })
+    }
+}
+
+/// Serves one shard on one UDP socket until stopped. `ready` is called once, when the device
+/// first serves, with the bound address and the pipeline.
+///
+/// # Errors
+/// [`PipelineError`].
+pub fn run<M: Media>(
+    mut config: RelayConfig,
+    log: Log<M>,
+    stop: &Stop,
+    ready: impl FnOnce(Peer, &Pipeline<M>),
+) -> Result<(), PipelineError> {
+    let socket = Socket::bind(config.listen, false)?;
+    let poll = mio::Poll::new()?;
+    poll.registry().register(
+        &mut SourceFd(&socket.io().as_raw_fd()),
+        SOCKET_TOKEN,
+        mio::Interest::READABLE,
+    )?;
+    if let Some(fd) = log.wakeup_fd() {
+        poll.registry()
+            .register(&mut SourceFd(&fd), MEDIA_TOKEN, mio::Interest::READABLE)?;
+    }
+    stop.register(poll.registry())?;
+    let clock = Clock::start();
+    let holds = u64::try_from(socket.receive_buffer_bytes() / DATAGRAM_COST_BYTES).unwrap_or(64);
+    config.device.receive_window = config.device.receive_window.min(holds.max(64));
+    let next = config.device.next;
+    let random = Random::new(pmnet_udp::os_random()?);
+    let pipeline = Pipeline::new(config.device, log, random, clock.now());
+    let address = socket.local_address()?;
+    let mut relay = Relay {
+        socket,
+        clock,
+        spin: Spin::new(config.spin_micros),
+        poll,
+        events: mio::Events::with_capacity(16),
+    };
+    let mut ready = Some(ready);
+    let mut epoch = 0;
+    let mut waits = false;
+    let mut out_of_service = Some(clock.now());
+    serve(pipeline, &mut relay, |pipeline| {
+        let machine = pipeline.machine();
+        if machine.is_serving() {
+            out_of_service = None;
+        } else if clock
+            .now()
+            .since(*out_of_service.get_or_insert_with(|| clock.now()))
+            > PATIENCE
+        {
+            // Said again and again, for as long as it lasts.
+            out_of_service = Some(clock.now());
+            tracing::warn!(
+                "no answer from the server by way of {next} for {} s: this device serves nobody. Is the next hop \
+                 running, and the server behind it?",
+                PATIENCE / SECOND
+            );
+        }
+        if let Some(text) = machine.waits_for().filter(|_| !waits) {
+            tracing::warn!("waiting: {text}");
+        }
+        waits = machine.waits_for().is_some();
+        if machine.is_serving() && machine.epoch() != epoch {
+            epoch = machine.epoch();
+            tracing::info!(
+                epoch,
+                copies = machine.copies(),
+                head = machine.is_head(),
+                "serving"
+            );
+            if let Some(ready) = ready.take() {
+                ready(address, pipeline);
+            }
+        }
+    })
+}

@@ -1,0 +1,243 @@
+//! One device: machine + log.
+
+use pmnet_log::{Log, LogError, Media, NewEntry};
+use pmnet_proto::device::{Device, DeviceConfig, LogState, Resume, Room, Verdict};
+use pmnet_proto::{Outbox, Peer, Random, Time};
+use pmnet_wire::{Header, Packet, Reject};
+
+/// Why a device ended.
+#[derive(Debug, thiserror::Error)]
+pub enum PipelineError {
+    /// The log failed.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The port failed.
+    #[error("the network port failed")]
+    Port(#[from] std::io::Error),
+    /// The shard must stop; the text says why and what to do.
+    #[error("{0}")]
+    Stopped(String),
+}
+
+/// Datagrams that were not acceptable packets, by reason ([`Reject::ALL`] gives the order).
+pub type Rejects = [u64; Reject::ALL.len()];
+
+/// One device over one log.
+pub struct Pipeline<M> {
+    machine: Device,
+    log: Log<M>,
+    next: Peer,
+    out: Outbox,
+    rejects: Rejects,
+    /// Where the last datagram came from that is not ours: answers to it go back there.
+    foreign: Option<Peer>,
+    stopped: Option<String>,
+}
+
+impl<M: Media> Pipeline<M> {
+    /// A device over a repaired log. Its incarnation has been raised durably by the repair.
+    pub fn new(config: DeviceConfig, log: Log<M>, random: Random, now: Time) -> Pipeline<M> {
+        let state = LogState {
+            log_uuid: log.identity().log_uuid,
+            incarnation: log.incarnation(),
+            epoch: log.epoch(),
+            last: log.last(),
+            applied: log.applied(),
+        };
+        let next = config.next;
+        Pipeline {
+            machine: Device::new(config, state, random, now),
+            log,
+            next,
+            out: Outbox::new(),
+            rejects: [0; Reject::ALL.len()],
+            foreign: None,
+            stopped: None,
+        }
+    }
+
+    /// The protocol machine, for its state and counters.
+    pub const fn machine(&self) -> &Device {
+        &self.machine
+    }
+    /// The log.
+    pub const fn log(&self) -> &Log<M> {
+        &self.log
+    }
+    /// Datagrams that were not acceptable packets.
+    pub const fn rejects(&self) -> &Rejects {
+        &self.rejects
+    }
+    /// What is to be sent.
+    pub const fn out(&self) -> &Outbox {
+        &self.out
+    }
+    /// What [`Pipeline::out`] held has been sent.
+    pub fn sent(&mut self) {
+        self.out.clear();
+    }
+    /// The medium back, as after the process died.
+    pub fn into_media(self) -> M {
+        self.log.into_media()
+    }
+
+    fn room(&self) -> Room {
+        let room = self.log.room();
+        Room {
+            entries: room.entries,
+            entries_max: self.log.parameters().entries,
+            frame_bytes: room.frame_bytes,
+        }
+    }
+
+    /// Takes in one datagram of a burst.
+    ///
+    /// # Errors
+    /// [`PipelineError`]: the device ends.
+    pub fn receive(&mut self, now: Time, from: Peer, datagram: &[u8]) -> Result<(), PipelineError> {
+        let packet = match Packet::parse(datagram) {
+            Ok(packet) => packet,
+            Err(reason) => {
+                self.reject(from, datagram, reason);
+                return Ok(());
+            }
+        };
+        match self
+            .machine
+            .receive(now, from, &packet, self.room(), &mut self.out)
+        {
+            Verdict::Done => Ok(()),
+            Verdict::Append(header) => {
+                self.append(&header, packet.payload);
+                Ok(())
+            }
+            Verdict::Resume(resume) => self.resume(now, &resume),
+            Verdict::Stop(text) => Err(self.stop(text)),
+        }
+    }
+
+    fn reject(&mut self, from: Peer, datagram: &[u8], reason: Reject) {
+        if let Some(at) = Reject::ALL.iter().position(|&known| known == reason) {
+            self.rejects[at] += 1;
+        }
+        // A device passes on what it does not understand, unchanged.
+        if reason == Reject::Foreign {
+            if from != self.next {
+                self.foreign = Some(from);
+                self.out.send_raw(self.next, datagram);
+            } else if let Some(back) = self.foreign {
+                self.out.send_raw(back, datagram);
+            }
+        }
+    }
+
+    fn append(&mut self, header: &Header, payload: &[u8]) {
+        let new = NewEntry {
+            session: header.session,
+            seq: header.seq,
+            kind: header.copies,
+            fragment_index: header.fragment_index,
+            fragment_count: header.fragment_count,
+        };
+        let order = self
+            .log
+            .append(&new, &header.emit(), payload, header.payload_crc)
+            .expect("the machine was told how much room there is");
+        assert_eq!(order, header.order, "machine and log count the same orders");
+    }
+
+    /// Ends a burst: persists what was appended, releases what is durable, sends timers' packets.
+    /// `true` if something was done. Also to be called when a persist has completed.
+    ///
+    /// # Errors
+    /// [`PipelineError`]: the device ends.
+    pub fn finish(&mut self, now: Time) -> Result<bool, PipelineError> {
+        if let Some(text) = &self.stopped {
+            return Err(PipelineError::Stopped(text.clone()));
+        }
+        let before = self.out.len();
+        self.machine.tick(now, &mut self.out);
+        while let Some(header) = self.machine.poll_own_entry(self.room()) {
+            self.append(&header, &[]);
+        }
+        self.log.reclaim(self.machine.cursors().3);
+        let mut worked = self.persist()?;
+        // A synchronous medium is done at once; one more look starts what arrived meanwhile.
+        worked |= self.persist()?;
+        while let Some(order) = self.machine.poll_forward(now) {
+            let entry = self
+                .log
+                .entry(order)
+                .expect("forwarded orders are in the log");
+            let frame = self
+                .log
+                .frame(order)
+                .expect("forwarded orders are in the log");
+            self.machine.forward(frame, entry.epoch, &mut self.out);
+        }
+        self.machine.finish(self.room(), &mut self.out);
+        Ok(worked || self.out.len() != before)
+    }
+
+    fn persist(&mut self) -> Result<bool, PipelineError> {
+        let mut moved = self.log.persist_poll(false)?;
+        if self.log.persist_start()? {
+            moved |= self.log.persist_poll(false)?;
+        }
+        if moved && self.machine.is_serving() {
+            self.machine.persisted(self.log.durable());
+        }
+        Ok(moved)
+    }
+
+    /// When [`Pipeline::finish`] must be called at the latest.
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.machine.next_timeout()
+    }
+
+    /// Brings the log to the state that the server gave, then serves (`docs/spec/protocol.md` §5).
+    fn resume(&mut self, now: Time, resume: &Resume) -> Result<(), PipelineError> {
+        while self.log.durable() < self.log.last() {
+            self.log.persist_start()?;
+            self.log.persist_poll(true)?;
+        }
+        self.log.set_epoch(resume.epoch)?;
+        if resume.applied > self.log.last() {
+            if self.log.last() > 0 {
+                return Err(self.stop(format!(
+                    "the server has applied orders up to {}, but this log ends at {}: it is an old copy of a log. \
+                     Put the newest log back, or treat the device as lost.",
+                    resume.applied,
+                    self.log.last()
+                )));
+            }
+            self.log.reset_to(resume.applied)?;
+        }
+        self.log.reclaim(resume.applied);
+        self.machine.begin_fold(now, self.log.last());
+        for order in resume.applied + 1..=self.log.last() {
+            let frame = self
+                .log
+                .frame(order)
+                .expect("recovery keeps a contiguous run");
+            if let Err(text) = self.machine.fold_frame(now, frame) {
+                return Err(self.stop(text));
+            }
+        }
+        self.machine.resume(now);
+        Ok(())
+    }
+
+    fn stop(&mut self, text: String) -> PipelineError {
+        self.stopped = Some(text.clone());
+        PipelineError::Stopped(text)
+    }
+
+    /// Clean shutdown: everything appended becomes durable.
+    ///
+    /// # Errors
+    /// [`PipelineError::Log`].
+    pub fn close(self) -> Result<(), PipelineError> {
+        Ok(self.log.close()?)
+    }
+}

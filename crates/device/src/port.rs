@@ -1,0 +1,72 @@
+//! `trait Port`: where a device's bursts come from and go to, and the loop that serves one.
+
+use crate::pipeline::{Pipeline, PipelineError};
+use pmnet_log::Media;
+use pmnet_proto::{Outbox, Peer, Time};
+use std::io;
+
+/// Why [`Port::wait`] returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// Something may have arrived, or the time has come.
+    Work,
+    /// The device is asked to stop.
+    Stop,
+}
+
+/// A device's side of the network: UDP relay, AF_XDP, a simulated link.
+pub trait Port {
+    /// Receives one burst of at most a bounded number of datagrams without blocking; gives their
+    /// number.
+    ///
+    /// # Errors
+    /// Errors that make the port unusable.
+    fn receive(&mut self, deliver: &mut dyn FnMut(Peer, &[u8])) -> io::Result<usize>;
+
+    /// Sends a burst. What cannot be sent is dropped and counted: the protocol sends it again.
+    ///
+    /// # Errors
+    /// Errors that make the port unusable.
+    fn send(&mut self, out: &Outbox) -> io::Result<()>;
+
+    /// The time, read once a burst.
+    fn now(&self) -> Time;
+
+    /// Waits until something arrives, a persist completes, or `until`; may spin before it blocks.
+    /// `busy` says whether the last turn did something.
+    ///
+    /// # Errors
+    /// Errors that make the port unusable.
+    fn wait(&mut self, busy: bool, until: Option<Time>) -> io::Result<Wake>;
+}
+
+/// Serves a port until it says stop; then closes the log cleanly.
+///
+/// # Errors
+/// [`PipelineError`]: the port failed, the log failed, or the shard must stop.
+pub fn serve<M: Media>(
+    mut pipeline: Pipeline<M>,
+    port: &mut impl Port,
+    mut observe: impl FnMut(&Pipeline<M>),
+) -> Result<(), PipelineError> {
+    loop {
+        let now = port.now();
+        let mut failed = Ok(());
+        let received = port.receive(&mut |from, datagram| {
+            if failed.is_ok() {
+                failed = pipeline.receive(now, from, datagram);
+            }
+        })?;
+        failed?;
+        let worked = pipeline.finish(now)?;
+        if !pipeline.out().is_empty() {
+            port.send(pipeline.out())?;
+            pipeline.sent();
+        }
+        observe(&pipeline);
+        match port.wait(received > 0 || worked, pipeline.next_timeout())? {
+            Wake::Work => {}
+            Wake::Stop => return pipeline.close(),
+        }
+    }
+}

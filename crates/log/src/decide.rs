@@ -1,0 +1,178 @@
+//! The decision of recovery: a pure function over a summary of the image
+//! (`docs/spec/recovery.md` §4). It reads no bytes and changes nothing.
+
+use crate::error::DAMAGED_ORDERS_LISTED_MAX;
+use crate::layout::to_u64;
+
+/// Why a slot that is not zero holds no entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum InvalidSlot {
+    /// A field is impossible: order of another slot, lags, place or length of the frame.
+    Fields,
+    /// The checksum over entry, slot, lap, log and frame header is wrong.
+    Checksum,
+    /// The frame's payload has not the checksum that the entry states.
+    Payload,
+}
+
+/// One slot of the metadata ring, as far as the decision needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// All zero.
+    Empty,
+    /// Not zero, and no entry.
+    Invalid(InvalidSlot),
+    /// An entry that passed every check. Always `applied ≤ durable < order ≤ applied + slots`.
+    Valid {
+        /// Its order.
+        order: u64,
+        /// Everything up to here was durable when it was appended.
+        durable: u64,
+        /// Everything up to here was reclaimed when it was appended.
+        applied: u64,
+        /// Epoch of the log then.
+        epoch: u32,
+        /// Incarnation of the device then.
+        incarnation: u32,
+    },
+}
+
+/// What the scan found, as input of [`decide`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// Superblock: orders up to here need not be kept.
+    pub applied: u64,
+    /// Superblock: orders up to here were durable; `applied ≤ durable ≤ applied + slots`.
+    pub durable: u64,
+    /// Superblock: epoch.
+    pub epoch: u32,
+    /// Superblock: incarnation.
+    pub incarnation: u32,
+    /// Every slot of the metadata ring; the count is a power of two.
+    pub slots: Vec<Slot>,
+}
+
+/// What recovery does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The entries in `applied + 1 ..= tail` are whole: keep them, erase the rest.
+    Keep {
+        /// Orders up to here need not be kept.
+        applied: u64,
+        /// Orders up to here are proven to have been durable; `applied ≤ proven ≤ tail`.
+        proven: u64,
+        /// Last order that is kept.
+        tail: u64,
+        /// Whole entries beyond `tail`: never acknowledged, they are erased.
+        beyond: u64,
+    },
+    /// Orders that were durable and may not have been applied are not there.
+    Damaged {
+        /// The first [`DAMAGED_ORDERS_LISTED_MAX`] of them.
+        orders: Vec<u64>,
+        /// How many there are.
+        total: u64,
+    },
+    /// An entry is of a later epoch or incarnation than the superblocks, which are therefore not
+    /// the ones that this log last had.
+    SuperblockBehind {
+        /// Order of such an entry.
+        order: u64,
+    },
+}
+
+/// Decides what to keep (`docs/spec/recovery.md` §4).
+///
+/// # Panics
+/// If the summary breaks the bounds that its fields state: the scan has checked them.
+#[must_use]
+pub fn decide(summary: &Summary) -> Decision {
+    let count = to_u64(summary.slots.len());
+    assert!(
+        count.is_power_of_two(),
+        "a metadata ring has a power of two slots"
+    );
+    let at = |order: u64| -> Option<(u32, u32)> {
+        let index = usize::try_from(order & (count - 1)).expect("less than the number of slots");
+        match summary.slots[index] {
+            Slot::Valid {
+                order: found,
+                epoch,
+                incarnation,
+                ..
+            } if found == order => Some((epoch, incarnation)),
+            _ => None,
+        }
+    };
+
+    // What is proven: by the superblock, and by every whole entry, kept or not.
+    let (mut applied, mut proven) = (summary.applied, summary.durable);
+    for slot in &summary.slots {
+        let Slot::Valid {
+            order,
+            durable,
+            applied: reclaimed,
+            epoch,
+            incarnation,
+        } = *slot
+        else {
+            continue;
+        };
+        assert!(
+            reclaimed <= durable && durable < order && order - reclaimed <= count,
+            "the scan checks lags"
+        );
+        if epoch > summary.epoch || incarnation > summary.incarnation {
+            return Decision::SuperblockBehind { order };
+        }
+        applied = applied.max(reclaimed);
+        proven = proven.max(durable);
+    }
+    proven = proven.max(applied);
+
+    let mut orders = Vec::new();
+    let mut total = 0;
+    for order in applied + 1..=proven {
+        if at(order).is_none() {
+            total += 1;
+            if orders.len() < DAMAGED_ORDERS_LISTED_MAX {
+                orders.push(order);
+            }
+        }
+    }
+    if total > 0 {
+        return Decision::Damaged { orders, total };
+    }
+
+    // Whole entries that follow without a gap were perhaps durable, perhaps acknowledged: keep them.
+    // Epoch and incarnation never fall along a log, so one that does is left over from another life.
+    let mut tail = proven;
+    let mut newest = if proven > applied {
+        at(proven).unwrap_or((0, 0))
+    } else {
+        (0, 0)
+    };
+    while tail < applied + count {
+        match at(tail + 1) {
+            Some((epoch, incarnation)) if epoch >= newest.0 && incarnation >= newest.1 => {
+                newest = (epoch, incarnation);
+                tail += 1;
+            }
+            _ => break,
+        }
+    }
+    let beyond = summary
+        .slots
+        .iter()
+        .filter(|slot| matches!(slot, Slot::Valid { order, .. } if *order > tail));
+    Decision::Keep {
+        applied,
+        proven,
+        tail,
+        beyond: to_u64(beyond.count()),
+    }
+}
+
+#[cfg(test)]
+#[path = "decide_tests.rs"]
+mod tests;

@@ -1,0 +1,235 @@
+//! The 64-byte entry of the metadata ring (`docs/spec/ordered-log.md` §5).
+//!
+//! ```text
+//! 0       8         16    24            28            32           36
+//! +-------+---------+-----+-------------+-------------+------------+-----------+
+//! | order | session | seq | durable lag | applied lag | frame line | frame len |
+//! +-------+---------+-----+-------------+-------------+------------+-----------+
+//! 40            44      48            52         54         56           58     59     60     64
+//! +-------------+-------+-------------+----------+----------+------------+------+------+------+
+//! | payload crc | epoch | incarnation | fragment | of count | header len | kind | zero | crc  |
+//! +-------------+-------+-------------+----------+----------+------------+------+------+------+
+//! ```
+//! Lags are counted down from `order`. `crc` is CRC32C over the log's uuid and era, bytes 0..60,
+//! slot, generation and the frame's header; the payload has its own checksum, computed once by the
+//! client. This module turns entries into bytes and back; it does not decide what they mean.
+
+use crate::decide::InvalidSlot;
+use crate::layout::{FRAME_ALIGN, Identity, Parameters, take, to_u64, to_usize};
+
+/// Bytes of an entry: one cache line.
+pub const ENTRY_BYTES: usize = 64;
+/// Longest frame, in bytes: header and payload of one datagram.
+pub const FRAME_LEN_MAX: usize = 65_535;
+/// Longest header part of a frame, in bytes.
+pub const HEADER_LEN_MAX: usize = 512;
+
+const CRC_AT: usize = 60;
+
+/// What the caller of [`Log::append`](crate::Log::append) says about a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewEntry {
+    /// Session of the update (protocol.md §1).
+    pub session: u64,
+    /// Sequence number within the session.
+    pub seq: u64,
+    /// Kind of packet; the log does not look into it.
+    pub kind: u8,
+    /// Index of this fragment, from 0.
+    pub fragment_index: u16,
+    /// Number of fragments of the update.
+    pub fragment_count: u16,
+}
+
+/// One entry as read from the metadata ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Position in the log.
+    pub order: u64,
+    /// Session of the update.
+    pub session: u64,
+    /// Sequence number within the session.
+    pub seq: u64,
+    /// This device's durable order when the entry was appended: a proof about everything up to it.
+    pub durable: u64,
+    /// What this device had reclaimed when the entry was appended.
+    pub applied: u64,
+    /// Epoch of the log at that moment.
+    pub epoch: u32,
+    /// Incarnation of the device at that moment.
+    pub incarnation: u32,
+    /// Kind of packet.
+    pub kind: u8,
+    /// Index of this fragment, from 0.
+    pub fragment_index: u16,
+    /// Number of fragments of the update.
+    pub fragment_count: u16,
+    /// Bytes of the whole frame.
+    pub frame_len: u32,
+    /// Bytes of the frame's header; the payload is the rest.
+    pub header_len: u16,
+    /// CRC32C of the payload.
+    pub payload_crc: u32,
+    /// Where the frame begins, in 64-byte lines from the start of the frame ring.
+    pub(crate) frame_line: u32,
+}
+
+impl Entry {
+    /// Byte offset of the frame in the frame ring.
+    pub(crate) fn frame_offset(&self) -> usize {
+        usize::try_from(self.frame_line).expect("u32 fits usize") * FRAME_ALIGN
+    }
+
+    /// Bytes of the frame.
+    pub(crate) fn frame_bytes(&self) -> usize {
+        usize::try_from(self.frame_len).expect("u32 fits usize")
+    }
+
+    /// Bytes of the entry, checksum included, for the frame header `header`.
+    pub(crate) fn encode(&self, key: &ChecksumKey, header: &[u8]) -> [u8; ENTRY_BYTES] {
+        let lag = |below: u64| {
+            u32::try_from(self.order - below).expect("lags are bounded by ENTRIES_MAX")
+        };
+        let mut out = [0; ENTRY_BYTES];
+        out[0..8].copy_from_slice(&self.order.to_le_bytes());
+        out[8..16].copy_from_slice(&self.session.to_le_bytes());
+        out[16..24].copy_from_slice(&self.seq.to_le_bytes());
+        out[24..28].copy_from_slice(&lag(self.durable).to_le_bytes());
+        out[28..32].copy_from_slice(&lag(self.applied).to_le_bytes());
+        out[32..36].copy_from_slice(&self.frame_line.to_le_bytes());
+        out[36..40].copy_from_slice(&self.frame_len.to_le_bytes());
+        out[40..44].copy_from_slice(&self.payload_crc.to_le_bytes());
+        out[44..48].copy_from_slice(&self.epoch.to_le_bytes());
+        out[48..52].copy_from_slice(&self.incarnation.to_le_bytes());
+        out[52..54].copy_from_slice(&self.fragment_index.to_le_bytes());
+        out[54..56].copy_from_slice(&self.fragment_count.to_le_bytes());
+        out[56..58].copy_from_slice(&self.header_len.to_le_bytes());
+        out[58] = self.kind;
+        let crc = key.checksum(&out[..CRC_AT], self.order, header);
+        out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Reads an entry that is known to be valid: appended in this run, or checked by the scan.
+    pub(crate) fn decode(raw: &[u8; ENTRY_BYTES]) -> Entry {
+        let order = u64::from_le_bytes(take(raw, 0));
+        let below = |at| order.wrapping_sub(u64::from(u32::from_le_bytes(take(raw, at))));
+        Entry {
+            order,
+            session: u64::from_le_bytes(take(raw, 8)),
+            seq: u64::from_le_bytes(take(raw, 16)),
+            durable: below(24),
+            applied: below(28),
+            frame_line: u32::from_le_bytes(take(raw, 32)),
+            frame_len: u32::from_le_bytes(take(raw, 36)),
+            payload_crc: u32::from_le_bytes(take(raw, 40)),
+            epoch: u32::from_le_bytes(take(raw, 44)),
+            incarnation: u32::from_le_bytes(take(raw, 48)),
+            fragment_index: u16::from_le_bytes(take(raw, 52)),
+            fragment_count: u16::from_le_bytes(take(raw, 54)),
+            header_len: u16::from_le_bytes(take(raw, 56)),
+            kind: raw[58],
+        }
+    }
+
+    /// Reads an entry from `slot` of an untrusted image and makes every check of
+    /// `docs/spec/recovery.md` §3. `Ok(None)`: the slot is all zero.
+    pub(crate) fn check(
+        raw: &[u8; ENTRY_BYTES],
+        slot: u64,
+        parameters: &Parameters,
+        key: &ChecksumKey,
+        frames: &[u8],
+    ) -> Result<Option<Entry>, InvalidSlot> {
+        if raw.iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        let entry = Entry::decode(raw);
+        let durable_lag = u64::from(u32::from_le_bytes(take(raw, 24)));
+        let applied_lag = u64::from(u32::from_le_bytes(take(raw, 28)));
+        if entry.order == 0
+            || entry.order == u64::MAX
+            || parameters.slot(entry.order) != slot
+            || durable_lag == 0
+            || durable_lag > applied_lag
+            || applied_lag > parameters.entries.min(entry.order)
+            || raw[59] != 0
+        {
+            return Err(InvalidSlot::Fields);
+        }
+        let header_len = usize::from(entry.header_len);
+        let start = entry.frame_offset();
+        let Some(frame) = frames
+            .get(start..)
+            .and_then(|rest| rest.get(..entry.frame_bytes()))
+        else {
+            return Err(InvalidSlot::Fields);
+        };
+        if header_len == 0
+            || header_len > frame.len().min(HEADER_LEN_MAX)
+            || frame.len() > FRAME_LEN_MAX
+        {
+            return Err(InvalidSlot::Fields);
+        }
+        let (header, payload) = frame.split_at(header_len);
+        if key.checksum(&raw[..CRC_AT], entry.order, header)
+            != u32::from_le_bytes(take(raw, CRC_AT))
+        {
+            return Err(InvalidSlot::Checksum);
+        }
+        if crc32c::crc32c(payload) != entry.payload_crc {
+            return Err(InvalidSlot::Payload);
+        }
+        Ok(Some(entry))
+    }
+}
+
+/// What makes a checksum belong to one log, one era of it, one slot and one lap.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChecksumKey {
+    seed: u32,
+    parameters: Parameters,
+}
+
+impl ChecksumKey {
+    /// The key of the log `identity` in its reset count `era`.
+    pub(crate) fn new(identity: &Identity, era: u32, parameters: &Parameters) -> ChecksumKey {
+        let seed = crc32c::crc32c_append(
+            crc32c::crc32c(&identity.log_uuid.to_le_bytes()),
+            &era.to_le_bytes(),
+        );
+        ChecksumKey {
+            seed,
+            parameters: *parameters,
+        }
+    }
+
+    fn checksum(&self, fields: &[u8], order: u64, header: &[u8]) -> u32 {
+        let mut place = [0; 16];
+        place[..8].copy_from_slice(&self.parameters.slot(order).to_le_bytes());
+        place[8..].copy_from_slice(&self.parameters.generation(order).to_le_bytes());
+        let crc = crc32c::crc32c_append(crc32c::crc32c_append(self.seed, fields), &place);
+        crc32c::crc32c_append(crc, header)
+    }
+}
+
+/// Bytes that a frame of `len` bytes takes in the frame ring.
+pub(crate) fn aligned(len: usize) -> usize {
+    len.next_multiple_of(FRAME_ALIGN)
+}
+
+/// A byte offset in the frame ring as a count of lines.
+pub(crate) fn line_of(offset: usize) -> u32 {
+    u32::try_from(to_u64(offset / FRAME_ALIGN)).expect("the frame ring has at most 2^32 lines")
+}
+
+/// The raw slot of `order` in `image`.
+pub(crate) fn raw_slot(image: &[u8], parameters: &Parameters, slot: u64) -> [u8; ENTRY_BYTES] {
+    take(image, parameters.slot_offset(slot))
+}
+
+/// The frame ring inside `image`.
+pub(crate) fn frame_ring<'a>(image: &'a [u8], parameters: &Parameters) -> &'a [u8] {
+    &image
+        [parameters.frames_offset()..parameters.frames_offset() + to_usize(parameters.frame_bytes)]
+}

@@ -1,0 +1,159 @@
+//! Errors of the log; every text says what to do.
+
+use std::fmt;
+
+use crate::layout::{Identity, Parameters};
+use crate::media::MediaError;
+
+/// Most damaged orders that [`LogError::Damaged`] lists.
+pub const DAMAGED_ORDERS_LISTED_MAX: usize = 32;
+
+/// Why a log could not be made, opened, repaired or persisted.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The parameters break a bound of `docs/spec/ordered-log.md` §3.
+    #[error("bad log parameters: {why}")]
+    Parameters {
+        /// Which bound.
+        why: String,
+    },
+    /// The image is shorter than the log in it.
+    #[error(
+        "the image has {image} bytes, the log needs {needed}: the file was truncated, or is too small. \
+         Restore it, or remove this device from the chain and make a new log"
+    )]
+    Truncated {
+        /// Bytes of the image.
+        image: usize,
+        /// Bytes that the log needs.
+        needed: usize,
+    },
+    /// All bytes are zero: no log was ever made here.
+    #[error("the image is blank: make a log in it first (format)")]
+    Blank,
+    /// There is data in the image, and it is not a pmnet log.
+    #[error("this is not a pmnet log (no magic number found): check the path; nothing was changed")]
+    Foreign,
+    /// `format` was asked to write over something.
+    #[error(
+        "the image is not blank, so no log was made in it: delete the file if it may go; nothing was changed"
+    )]
+    NotBlank,
+    /// Making the log was interrupted; there is nothing in it.
+    #[error(
+        "the making of this log was interrupted before it held anything: delete the file and start again"
+    )]
+    InterruptedFormat,
+    /// Another format version.
+    #[error(
+        "the log has format version {found}, this program knows version {known}: use the program that \
+         made it to drain it; nothing was changed"
+    )]
+    Version {
+        /// Version in the image.
+        found: u32,
+        /// Version of this program.
+        known: u32,
+    },
+    /// The log belongs to another device or shard.
+    #[error(
+        "the log belongs to device {}, shard {}, but device {device}, shard {shard} was asked for: check \
+         the path and the configuration; nothing was changed", found.device, found.shard
+    )]
+    OtherDevice {
+        /// Identity in the image.
+        found: Identity,
+        /// Device expected.
+        device: u32,
+        /// Shard expected.
+        shard: u32,
+    },
+    /// The log was made with other parameters.
+    #[error(
+        "the log was made with {} entries and {} frame bytes, but {} and {} were asked for: drain and \
+         delete it, or ask for what it has; nothing was changed",
+        found.entries, found.frame_bytes, expected.entries, expected.frame_bytes
+    )]
+    OtherParameters {
+        /// Parameters in the image.
+        found: Parameters,
+        /// Parameters asked for.
+        expected: Parameters,
+    },
+    /// Neither superblock can be trusted.
+    #[error(
+        "the superblocks are damaged ({why}): remove this device from the chain and make a new log; \
+         nothing was changed"
+    )]
+    Superblock {
+        /// What was found.
+        why: String,
+    },
+    /// Orders that were durable and not yet applied cannot be read.
+    #[error(
+        "the log is damaged: {total} orders that were durable cannot be read ({}). Remove this device \
+         from the chain, another copy serves; nothing was changed", list(orders, *total)
+    )]
+    Damaged {
+        /// The first [`DAMAGED_ORDERS_LISTED_MAX`] of them.
+        orders: Vec<u64>,
+        /// How many there are.
+        total: u64,
+    },
+    /// An epoch may only grow.
+    #[error(
+        "epoch {asked} is lower than {have}, which is durable here: a stale configuration was refused"
+    )]
+    EpochWentBack {
+        /// Durable epoch.
+        have: u32,
+        /// Epoch asked for.
+        asked: u32,
+    },
+    /// A 32-bit counter has reached its end.
+    #[error("the {what} counter of this log is exhausted: drain the log and make a new one")]
+    Exhausted {
+        /// Which counter.
+        what: &'static str,
+    },
+    /// The medium failed.
+    #[error(transparent)]
+    Media(#[from] MediaError),
+}
+
+fn list(orders: &[u64], total: u64) -> String {
+    let mut text = orders
+        .iter()
+        .map(u64::to_string)
+        .collect::<Vec<_>>()
+        .join(", ");
+    if u64::try_from(orders.len()).is_ok_and(|listed| listed < total) {
+        text.push_str(", …");
+    }
+    text
+}
+
+/// Why a frame was not appended. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Full {
+    /// Every slot of the metadata ring is in use.
+    Entries,
+    /// No contiguous piece of the frame ring is large enough now.
+    Frames,
+    /// The frame can never be logged here: empty header, header above
+    /// [`HEADER_LEN_MAX`](crate::HEADER_LEN_MAX), or frame above
+    /// [`FRAME_LEN_MAX`](crate::FRAME_LEN_MAX) or the whole ring.
+    TooLarge,
+}
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Full::Entries => "log full: no free entry",
+            Full::Frames => "log full: no room for the frame",
+            Full::TooLarge => "the frame is larger than the log can ever hold",
+        })
+    }
+}
+
+impl std::error::Error for Full {}

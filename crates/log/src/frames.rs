@@ -1,0 +1,122 @@
+//! Allocation in the frame ring: contiguous, in order, 64-byte aligned, skipping to the start when
+//! a frame does not fit before the end (`docs/spec/ordered-log.md` §4).
+//!
+//! Pure arithmetic over byte offsets; it never sees the bytes. The caller says where the oldest
+//! frame that may not be overwritten begins (`oldest`, `None` when there is none).
+
+use std::ops::Range;
+
+/// Where the next frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FrameRing {
+    size: usize,
+    /// Offset after the newest frame.
+    head: usize,
+    /// End of the last frame before the newest skip to the start.
+    lap_end: usize,
+}
+
+impl FrameRing {
+    /// A ring of `size` bytes whose newest frame ends at `head`.
+    pub(crate) fn new(size: usize, head: usize) -> FrameRing {
+        FrameRing {
+            size,
+            head,
+            lap_end: 0,
+        }
+    }
+
+    /// Finds room for `bytes` (a multiple of 64) and takes it.
+    pub(crate) fn allocate(&mut self, oldest: Option<usize>, bytes: usize) -> Option<usize> {
+        let at = match oldest {
+            None => (bytes <= self.size).then_some(0)?,
+            Some(oldest) if self.head > oldest => {
+                if self.size - self.head >= bytes {
+                    self.head
+                } else if bytes <= oldest {
+                    self.lap_end = self.head;
+                    0
+                } else {
+                    return None;
+                }
+            }
+            // The newest frame is a lap ahead of the oldest; equal offsets mean no byte is free.
+            Some(oldest) => (bytes <= oldest - self.head).then_some(self.head)?,
+        };
+        self.head = at + bytes;
+        Some(at)
+    }
+
+    /// Takes `bytes` at the head of a ring that holds nothing yet: how recovery places the oldest
+    /// frame, which may begin anywhere.
+    pub(crate) fn first(&mut self, bytes: usize) -> Option<usize> {
+        let at = self.head;
+        (bytes <= self.size - at).then_some(())?;
+        self.head = at + bytes;
+        Some(at)
+    }
+
+    /// The largest piece that `allocate` would give now.
+    pub(crate) fn largest(&self, oldest: Option<usize>) -> usize {
+        match oldest {
+            None => self.size,
+            Some(oldest) if self.head > oldest => oldest.max(self.size - self.head),
+            Some(oldest) => oldest - self.head,
+        }
+    }
+
+    /// Bytes from the frame at `oldest` up to `end` (another frame's start, or the head), skips included.
+    pub(crate) fn distance(&self, oldest: usize, end: usize) -> usize {
+        if end > oldest {
+            end - oldest
+        } else {
+            self.size - oldest + end
+        }
+    }
+
+    /// Offset after the newest frame.
+    pub(crate) fn head(&self) -> usize {
+        self.head
+    }
+
+    /// The bytes of all frames from the one at `first` to the newest: one range, or two when the
+    /// ring skipped to its start in between.
+    pub(crate) fn since(&self, first: usize) -> [Range<usize>; 2] {
+        if first < self.head {
+            [first..self.head, 0..0]
+        } else {
+            [first..self.lap_end, 0..self.head]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skips_to_the_start_and_never_overwrites() {
+        let mut ring = FrameRing::new(256, 0);
+        assert_eq!(ring.allocate(None, 128), Some(0));
+        assert_eq!(ring.allocate(Some(0), 64), Some(128));
+        // 64 bytes are left before the end, and nothing before the oldest frame.
+        assert_eq!(ring.allocate(Some(0), 128), None);
+        // The oldest is gone: the frame skips to the start, and the 64 bytes are lost for this lap.
+        assert_eq!(ring.allocate(Some(128), 128), Some(0));
+        assert_eq!(ring.since(128), [128..192, 0..128]);
+        assert_eq!(ring.largest(Some(128)), 0);
+        assert_eq!(ring.allocate(Some(128), 64), None);
+        assert_eq!(ring.distance(128, ring.head()), 256);
+        assert_eq!(ring.allocate(None, 256), Some(0));
+        assert_eq!(ring.allocate(None, 320), None);
+    }
+
+    #[test]
+    fn exactly_full_is_not_empty() {
+        let mut ring = FrameRing::new(128, 0);
+        assert_eq!(ring.allocate(None, 128), Some(0));
+        assert_eq!(ring.head(), 128);
+        assert_eq!(ring.allocate(Some(0), 64), None);
+        assert_eq!(ring.largest(Some(0)), 0);
+    }
+}

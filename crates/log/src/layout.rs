@@ -1,0 +1,122 @@
+//! Where things are in the image (`docs/spec/ordered-log.md` §3).
+//!
+//! ```text
+//! 0          4096       8192                    8192 + entries·64        + frame_bytes
+//! +----------+----------+-----------------------+------------------------+
+//! | super 0  | super 1  | metadata ring         | frame ring             |
+//! +----------+----------+-----------------------+------------------------+
+//! ```
+//! All numbers on the medium are little-endian. This module computes offsets and nothing else.
+
+use crate::entry::ENTRY_BYTES;
+use crate::error::LogError;
+
+/// Block of the superblocks, and the unit in which file media write, in bytes.
+pub const BLOCK_BYTES: usize = 4096;
+/// Alignment of every frame in the frame ring, in bytes: one cache line.
+pub const FRAME_ALIGN: usize = 64;
+/// Fewest entries of a log: one block of metadata.
+pub const ENTRIES_MIN: u64 = 64;
+/// Most entries of a log (4 GiB of metadata).
+pub const ENTRIES_MAX: u64 = 1 << 26;
+/// Smallest frame ring, in bytes.
+pub const FRAME_RING_BYTES_MIN: u64 = 4096;
+/// Largest frame ring, in bytes: what a 32-bit count of 64-byte lines can address.
+pub const FRAME_RING_BYTES_MAX: u64 = 1 << 38;
+
+const BLOCK_BYTES_U64: u64 = 4096;
+const METADATA_OFFSET: usize = 2 * BLOCK_BYTES;
+
+/// Which log this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Drawn at random when the log is made; part of every checksum.
+    pub log_uuid: u128,
+    /// Device id (protocol.md §1).
+    pub device: u32,
+    /// Shard number (protocol.md §1).
+    pub shard: u32,
+}
+
+/// Size of a log, fixed when it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameters {
+    /// Slots of the metadata ring: a power of two from [`ENTRIES_MIN`] to [`ENTRIES_MAX`].
+    pub entries: u64,
+    /// Bytes of the frame ring: a multiple of 4096 from [`FRAME_RING_BYTES_MIN`] to
+    /// [`FRAME_RING_BYTES_MAX`].
+    pub frame_bytes: u64,
+}
+
+impl Parameters {
+    /// Checks the bounds.
+    ///
+    /// # Errors
+    /// [`LogError::Parameters`] that names the bound.
+    pub fn validate(&self) -> Result<(), LogError> {
+        let bad = |why: String| Err(LogError::Parameters { why });
+        if !self.entries.is_power_of_two() || !(ENTRIES_MIN..=ENTRIES_MAX).contains(&self.entries) {
+            return bad(format!(
+                "{} entries: must be a power of two from {ENTRIES_MIN} to {ENTRIES_MAX}",
+                self.entries
+            ));
+        }
+        if !self.frame_bytes.is_multiple_of(BLOCK_BYTES_U64)
+            || !(FRAME_RING_BYTES_MIN..=FRAME_RING_BYTES_MAX).contains(&self.frame_bytes)
+        {
+            return bad(format!(
+                "{} frame bytes: must be a multiple of 4096 from {FRAME_RING_BYTES_MIN} to {FRAME_RING_BYTES_MAX}",
+                self.frame_bytes
+            ));
+        }
+        Ok(())
+    }
+
+    /// Bytes of the whole image: superblocks, metadata ring, frame ring. A multiple of 4096 for
+    /// parameters that [`Parameters::validate`] accepts.
+    #[must_use]
+    pub fn image_bytes(&self) -> usize {
+        self.frames_offset()
+            .saturating_add(to_usize(self.frame_bytes))
+    }
+
+    /// Byte offset of the metadata ring.
+    pub(crate) const fn metadata_offset(&self) -> usize {
+        METADATA_OFFSET
+    }
+
+    /// Byte offset of the frame ring, which is the end of the metadata ring.
+    pub(crate) fn frames_offset(&self) -> usize {
+        METADATA_OFFSET.saturating_add(to_usize(self.entries).saturating_mul(ENTRY_BYTES))
+    }
+
+    /// Slot of an order.
+    pub(crate) const fn slot(&self, order: u64) -> u64 {
+        order & (self.entries - 1)
+    }
+
+    /// Lap of an order; part of the entry's checksum.
+    pub(crate) const fn generation(&self, order: u64) -> u64 {
+        order / self.entries
+    }
+
+    /// Byte offset of a slot in the image.
+    pub(crate) fn slot_offset(&self, slot: u64) -> usize {
+        METADATA_OFFSET + to_usize(slot) * ENTRY_BYTES
+    }
+}
+
+/// `u64` to `usize` for numbers that are bounded by the length of an image in memory.
+pub(crate) fn to_usize(value: u64) -> usize {
+    usize::try_from(value).expect("an image offset fits the address space")
+}
+
+/// `usize` to `u64`; cannot fail on any platform that Rust supports.
+pub(crate) fn to_u64(value: usize) -> u64 {
+    u64::try_from(value).expect("usize is at most 64 bits")
+}
+
+/// Copies `N` bytes at `at`; the callers pass offsets inside fixed-size arrays.
+pub(crate) fn take<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes[at..at + N].try_into().expect("the slice has N bytes")
+}

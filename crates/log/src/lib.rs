@@ -1,0 +1,35 @@
+//! The ordered log: a ring of 64-byte entries indexed by order, and a ring of the frames they
+//! point to, on a replaceable medium (`docs/spec/ordered-log.md`, `docs/spec/recovery.md`).
+//!
+//! Purpose: keep admitted packets in order, make them durable one burst at a time, give them back
+//! after a crash exactly as they were, or say that they are damaged.
+//!
+//! Invariants: `applied ≤ durable ≤ last`; every order reported durable survives what the medium
+//! survives; nothing that was not appended is ever given back; a log that is not ours, or not
+//! whole, is never written.
+//!
+//! This crate does no IO, reads no clock, draws no random numbers, knows nothing of packets or
+//! networks. Everything that reaches the medium goes through [`Media`].
+
+mod decide;
+mod entry;
+mod error;
+mod frames;
+mod layout;
+mod log;
+mod media;
+mod repair;
+mod scan;
+mod superblock;
+
+pub use decide::{Decision, InvalidSlot, Slot, Summary, decide};
+pub use entry::{ENTRY_BYTES, Entry, FRAME_LEN_MAX, HEADER_LEN_MAX, NewEntry};
+pub use error::{DAMAGED_ORDERS_LISTED_MAX, Full, LogError};
+pub use layout::{
+    BLOCK_BYTES, ENTRIES_MAX, ENTRIES_MIN, FRAME_ALIGN, FRAME_RING_BYTES_MAX, FRAME_RING_BYTES_MIN,
+    Identity, Parameters,
+};
+pub use log::{Log, Room};
+pub use media::{Media, MediaError};
+pub use scan::{Expected, FINDINGS_MAX, Finding, Report, Scan};
+pub use superblock::{CopyState, FORMAT_VERSION, format};

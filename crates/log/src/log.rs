@@ -1,0 +1,445 @@
+//! The running log: append, persist, reclaim (`docs/spec/ordered-log.md` §7–§9).
+//!
+//! Cursors: `released ≤ applied ≤ durable ≤ last`. `released` is the highest `applied` that is
+//! itself durable, in an entry or in a superblock; only slots and frames up to it are used again.
+//! That one rule is why recovery can tell what was reclaimed from what was lost.
+
+use std::ops::Range;
+use std::os::fd::RawFd;
+
+use crate::entry::{
+    ChecksumKey, Entry, FRAME_LEN_MAX, HEADER_LEN_MAX, NewEntry, aligned, line_of, raw_slot,
+};
+use crate::error::{Full, LogError};
+use crate::frames::FrameRing;
+use crate::layout::{Identity, Parameters, to_u64, to_usize};
+use crate::media::{Media, MediaError};
+use crate::repair::{frame_ranges, metadata_ranges};
+use crate::superblock::Superblock;
+
+/// Reclaimed space is written down with a superblock of its own once it is 1/4 of a ring and no
+/// entry has written it down meanwhile.
+const RELEASE_FRACTION: u64 = 4;
+
+/// What can be appended now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Free entries.
+    pub entries: u64,
+    /// Longest frame that is guaranteed to fit, in bytes.
+    pub frame_bytes: u64,
+}
+
+/// The persist in flight.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    /// Orders up to here are durable when it completes.
+    upto: u64,
+    /// `applied` as written down in what it covers.
+    released: u64,
+}
+
+/// An open log. One owner, one thread at a time.
+#[derive(Debug)]
+pub struct Log<M> {
+    media: M,
+    superblock: Superblock,
+    key: ChecksumKey,
+    frames: FrameRing,
+    last: u64,
+    durable: u64,
+    applied: u64,
+    released: u64,
+    /// The durable order that `persist_poll` last told its caller.
+    reported: u64,
+    flight: Option<Flight>,
+    release_wanted: bool,
+    failed: bool,
+    ranges: Vec<Range<usize>>,
+}
+
+impl<M: Media> Log<M> {
+    /// A log whose superblock and entries were just made durable by repair.
+    pub(crate) fn recovered(media: M, superblock: Superblock, frames: FrameRing) -> Log<M> {
+        let Superblock {
+            applied, durable, ..
+        } = superblock;
+        Log {
+            media,
+            key: ChecksumKey::new(&superblock.identity, superblock.era, &superblock.parameters),
+            superblock,
+            frames,
+            last: durable,
+            durable,
+            applied,
+            released: applied,
+            reported: durable,
+            flight: None,
+            release_wanted: false,
+            failed: false,
+            ranges: Vec::with_capacity(5),
+        }
+    }
+
+    /// Which log this is.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.superblock.identity
+    }
+
+    /// Its size.
+    #[must_use]
+    pub fn parameters(&self) -> &Parameters {
+        &self.superblock.parameters
+    }
+
+    /// Durable epoch; goes into every entry.
+    #[must_use]
+    pub fn epoch(&self) -> u32 {
+        self.superblock.epoch
+    }
+
+    /// Durable incarnation of the device; one more at every repair.
+    #[must_use]
+    pub fn incarnation(&self) -> u32 {
+        self.superblock.incarnation
+    }
+
+    /// Highest appended order, durable or not; `applied()` when the log is empty.
+    #[must_use]
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Highest order whose whole prefix is durable.
+    #[must_use]
+    pub fn durable(&self) -> u64 {
+        self.durable
+    }
+
+    /// Orders up to here are reclaimed.
+    #[must_use]
+    pub fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// True while a persist is under way.
+    #[must_use]
+    pub fn persist_in_flight(&self) -> bool {
+        self.flight.is_some()
+    }
+
+    /// What can be appended now. Reclaimed space counts from the next completed persist on.
+    #[must_use]
+    pub fn room(&self) -> Room {
+        Room {
+            entries: self.parameters().entries - (self.last - self.released),
+            frame_bytes: to_u64(
+                self.frames
+                    .largest(self.oldest_frame(self.released))
+                    .min(FRAME_LEN_MAX),
+            ),
+        }
+    }
+
+    /// How full the fuller of the two rings is with orders that are not reclaimed, in percent.
+    #[must_use]
+    pub fn occupancy(&self) -> u8 {
+        let parameters = self.parameters();
+        let entries = (self.last - self.applied) * 100 / parameters.entries;
+        let bytes = self.oldest_frame(self.applied).map_or(0, |oldest| {
+            // Bounded by the ring of 2^38 bytes, so the product fits.
+            to_u64(self.frames.distance(oldest, self.frames.head())) * 100 / parameters.frame_bytes
+        });
+        u8::try_from(entries.max(bytes)).unwrap_or(100)
+    }
+
+    /// Appends one frame, `header` followed by `payload`, and returns its order, `last() + 1`. The
+    /// caller guarantees that `payload_crc` is the CRC32C of `payload`; the log does not compute it
+    /// again. Nothing is durable yet.
+    ///
+    /// # Errors
+    /// [`Full`]: the log is unchanged.
+    pub fn append(
+        &mut self,
+        new: &NewEntry,
+        header: &[u8],
+        payload: &[u8],
+        payload_crc: u32,
+    ) -> Result<u64, Full> {
+        let len = header.len().saturating_add(payload.len());
+        let taken = aligned(len.min(FRAME_LEN_MAX));
+        let ring = to_usize(self.parameters().frame_bytes);
+        if header.is_empty() || header.len() > HEADER_LEN_MAX || len > FRAME_LEN_MAX || taken > ring
+        {
+            return Err(Full::TooLarge);
+        }
+        if self.last - self.released >= self.parameters().entries {
+            self.release_wanted |= self.applied > self.released;
+            return Err(Full::Entries);
+        }
+        let Some(offset) = self
+            .frames
+            .allocate(self.oldest_frame(self.released), taken)
+        else {
+            self.release_wanted |= self.applied > self.released;
+            return Err(Full::Frames);
+        };
+        let order = self.last + 1;
+        let entry = Entry {
+            order,
+            session: new.session,
+            seq: new.seq,
+            durable: self.durable,
+            applied: self.applied,
+            epoch: self.superblock.epoch,
+            incarnation: self.superblock.incarnation,
+            kind: new.kind,
+            fragment_index: new.fragment_index,
+            fragment_count: new.fragment_count,
+            frame_len: u32::try_from(len).expect("at most FRAME_LEN_MAX"),
+            header_len: u16::try_from(header.len()).expect("at most HEADER_LEN_MAX"),
+            payload_crc,
+            frame_line: line_of(offset),
+        };
+        let at = self.parameters().frames_offset() + offset;
+        self.media.store(at, header);
+        self.media.store(at + header.len(), payload);
+        let slot = self.parameters().slot_offset(self.parameters().slot(order));
+        self.media.store(slot, &entry.encode(&self.key, header));
+        self.last = order;
+        Ok(order)
+    }
+
+    /// The entry of an order in `applied() < order ≤ last()`.
+    #[must_use]
+    pub fn entry(&self, order: u64) -> Option<Entry> {
+        (order > self.applied && order <= self.last).then(|| self.entry_at(order))
+    }
+
+    /// The frame of an order in `applied() < order ≤ last()`: the bytes given to `append`.
+    #[must_use]
+    pub fn frame(&self, order: u64) -> Option<&[u8]> {
+        let entry = self.entry(order)?;
+        let start = self.parameters().frames_offset() + entry.frame_offset();
+        self.media.bytes().get(start..start + entry.frame_bytes())
+    }
+
+    /// Gives back the orders up to `upto`. Cumulative: a lower value than before has no effect, one
+    /// beyond `durable()` counts as `durable()`. Durable with a later persist.
+    pub fn reclaim(&mut self, upto: u64) {
+        self.applied = self.applied.max(upto.min(self.durable));
+        if self.applied == self.released || self.release_wanted {
+            return;
+        }
+        let parameters = *self.parameters();
+        let bytes = self.oldest_frame(self.released).map_or(0, |oldest| {
+            let end = self
+                .oldest_frame(self.applied)
+                .unwrap_or(self.frames.head());
+            to_u64(self.frames.distance(oldest, end))
+        });
+        self.release_wanted = self.applied - self.released >= parameters.entries / RELEASE_FRACTION
+            || bytes >= parameters.frame_bytes / RELEASE_FRACTION;
+    }
+
+    /// Starts to make everything appended so far durable, as one persist. False when one is in
+    /// flight, or when there is nothing to do. Call it once per turn, also when nothing could be
+    /// appended: in a full log it is what makes reclaimed space usable again.
+    ///
+    /// # Errors
+    /// [`LogError::Media`]. The log is then of no more use: scan it again.
+    pub fn persist_start(&mut self) -> Result<bool, LogError> {
+        self.refuse_failed()?;
+        if self.flight.is_some() {
+            return Ok(false);
+        }
+        let release = std::mem::take(&mut self.release_wanted) && self.applied > self.released;
+        if self.last == self.durable && !release {
+            return Ok(false);
+        }
+        let mut ranges = std::mem::take(&mut self.ranges);
+        ranges.clear();
+        let mut flight = Flight {
+            upto: self.last,
+            released: self.released,
+        };
+        if self.last > self.durable {
+            let parameters = self.parameters();
+            let first = self.entry_at(self.durable + 1).frame_offset();
+            ranges.extend(metadata_ranges(parameters, self.durable + 1, self.last));
+            ranges.extend(frame_ranges(parameters, &self.frames, first));
+            flight.released = self.entry_at(self.last).applied.max(self.released);
+        }
+        if release {
+            self.superblock.applied = self.applied;
+            self.superblock.durable = self.durable;
+            ranges.push(self.superblock.store_next(&mut self.media));
+            flight.released = self.applied;
+        }
+        let started = self.media.persist_start(&ranges);
+        self.ranges = ranges;
+        self.checked(started)?;
+        self.flight = Some(flight);
+        Ok(true)
+    }
+
+    /// Takes note of a completed persist; with `wait` it blocks until the one in flight is complete
+    /// (bounded by the medium's deadline). True when `durable()` has moved since the last call
+    /// that said so.
+    ///
+    /// # Errors
+    /// [`LogError::Media`]. The log is then of no more use: scan it again.
+    pub fn persist_poll(&mut self, wait: bool) -> Result<bool, LogError> {
+        self.refuse_failed()?;
+        self.complete(wait)?;
+        let moved = self.durable > self.reported;
+        self.reported = self.durable;
+        Ok(moved)
+    }
+
+    /// Raises the epoch; durable in both superblocks when it returns. The same epoch again has no
+    /// effect.
+    ///
+    /// # Errors
+    /// [`LogError::EpochWentBack`], [`LogError::Media`].
+    pub fn set_epoch(&mut self, epoch: u32) -> Result<(), LogError> {
+        let have = self.superblock.epoch;
+        if epoch < have {
+            return Err(LogError::EpochWentBack { have, asked: epoch });
+        }
+        if epoch == have {
+            return self.refuse_failed();
+        }
+        self.commit_superblock(|superblock| superblock.epoch = epoch)
+    }
+
+    /// Discards every entry, durable or not, and continues after `order`: `last()`, `durable()` and
+    /// `applied()` are `order`. For a log whose server is ahead of it, and for a device that joins
+    /// a chain. One atomic step, durable when it returns: the era in every checksum changes, so
+    /// nothing from before can be taken for an entry again.
+    ///
+    /// # Errors
+    /// [`LogError::Exhausted`], [`LogError::Media`].
+    pub fn reset_to(&mut self, order: u64) -> Result<(), LogError> {
+        let era = self
+            .superblock
+            .era
+            .checked_add(1)
+            .ok_or(LogError::Exhausted { what: "reset" })?;
+        if order >= u64::MAX - self.parameters().entries {
+            return Err(LogError::Exhausted { what: "order" });
+        }
+        self.complete(true)?;
+        (self.last, self.durable, self.applied, self.reported) = (order, order, order, order);
+        self.commit_superblock(|superblock| superblock.era = era)?;
+        self.key = ChecksumKey::new(&self.superblock.identity, era, &self.superblock.parameters);
+        Ok(())
+    }
+
+    /// Clean shutdown: everything appended becomes durable, and the superblocks say so exactly.
+    ///
+    /// # Errors
+    /// [`LogError::Media`]; the log is then as after a crash.
+    pub fn close(mut self) -> Result<(), LogError> {
+        self.refuse_failed()?;
+        self.complete(true)?;
+        if self.persist_start()? {
+            self.complete(true)?;
+        }
+        self.commit_superblock(|_| ())
+    }
+
+    /// File descriptor that becomes readable when `persist_poll` has something to do, if the medium
+    /// works in the background.
+    #[must_use]
+    pub fn wakeup_fd(&self) -> Option<RawFd> {
+        self.media.wakeup_fd()
+    }
+
+    /// What an acknowledgement that rests on this medium alone survives.
+    #[must_use]
+    pub fn survives(&self) -> &'static str {
+        self.media.survives()
+    }
+
+    /// Short name of the medium.
+    #[must_use]
+    pub fn media_name(&self) -> &'static str {
+        self.media.name()
+    }
+
+    /// The medium, for status and tests.
+    #[must_use]
+    pub fn medium(&self) -> &M {
+        &self.media
+    }
+
+    /// Stops using the medium and returns it, as a crash would leave it.
+    #[must_use]
+    pub fn into_media(self) -> M {
+        self.media
+    }
+
+    fn entry_at(&self, order: u64) -> Entry {
+        let parameters = self.parameters();
+        let entry = Entry::decode(&raw_slot(
+            self.media.bytes(),
+            parameters,
+            parameters.slot(order),
+        ));
+        assert_eq!(entry.order, order, "the slot of a live order holds it");
+        entry
+    }
+
+    /// Where the oldest frame above `floor` begins.
+    fn oldest_frame(&self, floor: u64) -> Option<usize> {
+        (floor < self.last).then(|| self.entry_at(floor + 1).frame_offset())
+    }
+
+    fn commit_superblock(&mut self, change: impl FnOnce(&mut Superblock)) -> Result<(), LogError> {
+        self.refuse_failed()?;
+        self.complete(true)?;
+        change(&mut self.superblock);
+        self.superblock.applied = self.applied;
+        self.superblock.durable = self.durable;
+        let done = self.superblock.commit(&mut self.media);
+        self.failed |= done.is_err();
+        done?;
+        self.released = self.applied;
+        self.release_wanted = false;
+        Ok(())
+    }
+
+    fn complete(&mut self, wait: bool) -> Result<(), LogError> {
+        let Some(flight) = self.flight else {
+            return Ok(());
+        };
+        let done = self.media.persist_poll(wait);
+        if self.checked(done)? {
+            self.flight = None;
+            self.durable = flight.upto;
+            self.released = self.released.max(flight.released);
+            assert!(
+                self.released <= self.applied
+                    && self.applied <= self.durable
+                    && self.durable <= self.last,
+                "the cursors of the log are in order"
+            );
+        }
+        Ok(())
+    }
+
+    fn checked<T>(&mut self, result: Result<T, MediaError>) -> Result<T, LogError> {
+        self.failed |= result.is_err();
+        Ok(result?)
+    }
+
+    fn refuse_failed(&self) -> Result<(), LogError> {
+        if self.failed {
+            Err(LogError::Media(MediaError::Failed))
+        } else {
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! `trait Media`: the one shim through which every store, flush and fence of a log goes
+//! (`docs/spec/ordered-log.md` §2).
+//!
+//! What a medium promises: a range that a completed persist covered is durable with at least the
+//! contents it had when the persist began. What it does not promise: any order between two stores
+//! without a completed persist between them, nor that a store stays volatile until it is persisted.
+//! The atomic unit is an aligned store of 8 bytes.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::RawFd;
+
+/// A memory image plus persistence.
+pub trait Media: Send {
+    /// The image as the CPU sees it: every store so far, durable or not.
+    fn bytes(&self) -> &[u8];
+
+    /// Stores `bytes` at `offset` of the image; not durable yet.
+    ///
+    /// # Panics
+    /// If the range is not inside the image: the log never asks for that.
+    fn store(&mut self, offset: usize, bytes: &[u8]);
+
+    /// Begins to make the listed byte ranges durable, all of them as one persist.
+    ///
+    /// # Errors
+    /// [`MediaError`]. After an error nothing is known about the ranges, and the medium refuses
+    /// every later persist.
+    ///
+    /// # Panics
+    /// If a persist is in flight already.
+    fn persist_start(&mut self, ranges: &[Range<usize>]) -> Result<(), MediaError>;
+
+    /// True when the persist in flight is complete, or when none is in flight. With `wait` it
+    /// blocks until then, at most for the medium's own deadline.
+    ///
+    /// # Errors
+    /// [`MediaError`], among them [`MediaError::Stalled`] when the deadline has passed.
+    fn persist_poll(&mut self, wait: bool) -> Result<bool, MediaError>;
+
+    /// A file descriptor that becomes readable when `persist_poll` has something to do; `None` for
+    /// a medium whose persists are complete when `persist_start` returns.
+    fn wakeup_fd(&self) -> Option<RawFd>;
+
+    /// What an acknowledgement that rests on this medium alone survives, in words.
+    fn survives(&self) -> &'static str;
+
+    /// Short name for status and metrics: "file", "dram", …
+    fn name(&self) -> &'static str;
+}
+
+/// Why a medium could not make something durable.
+#[derive(Debug, thiserror::Error)]
+pub enum MediaError {
+    /// The operating system refused or failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried, on which path, and what to do about it.
+        what: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A persist did not complete in time.
+    #[error(
+        "the medium did not complete a persist within {seconds} s: check the disk, then restart the device"
+    )]
+    Stalled {
+        /// The deadline that passed.
+        seconds: u64,
+    },
+    /// The image was opened for reading only.
+    #[error("the log was opened read-only; nothing was written")]
+    ReadOnly,
+    /// An earlier persist failed, so what the medium holds is unknown until it is scanned again.
+    #[error(
+        "an earlier persist failed, so the log accepts no more: repair the medium, then restart the device"
+    )]
+    Failed,
+}
+
+macro_rules! delegate {
+    () => {
+        fn bytes(&self) -> &[u8] {
+            (**self).bytes()
+        }
+        fn store(&mut self, offset: usize, bytes: &[u8]) {
+            (**self).store(offset, bytes);
+        }
+        fn persist_start(&mut self, ranges: &[Range<usize>]) -> Result<(), MediaError> {
+            (**self).persist_start(ranges)
+        }
+        fn persist_poll(&mut self, wait: bool) -> Result<bool, MediaError> {
+            (**self).persist_poll(wait)
+        }
+        fn wakeup_fd(&self) -> Option<RawFd> {
+            (**self).wakeup_fd()
+        }
+        fn survives(&self) -> &'static str {
+            (**self).survives()
+        }
+        fn name(&self) -> &'static str {
+            (**self).name()
+        }
+    };
+}
+
+impl<M: Media + ?Sized> Media for Box<M> {
+    delegate!();
+}
+
+impl<M: Media + ?Sized> Media for &mut M {
+    delegate!();
+}
+
+/// Persists `ranges` and waits until that is done (slow path: superblocks, repair).
+pub(crate) fn persist_now<M: Media>(
+    media: &mut M,
+    ranges: &[Range<usize>],
+) -> Result<(), MediaError> {
+    media.persist_start(ranges)?;
+    if media.persist_poll(true)? {
+        Ok(())
+    } else {
+        Err(MediaError::Failed)
+    }
+}

@@ -1,0 +1,184 @@
+//! From a [`Scan`] to a [`Log`]: the only destructive step of recovery (`docs/spec/recovery.md` §5).
+//!
+//! Five steps, each durable before the next one begins, so a crash at any point leaves an image
+//! from which the same decision, or one that keeps as much, follows again:
+//!
+//! 1. persist what is kept and was not proven durable (a killed process leaves stores that can be
+//!    seen and are not durable yet), and both superblock copies as they are;
+//! 2. superblock: applied and durable as decided, so no proof rests on an entry that step 3 erases;
+//! 3. zero every slot that is not kept and persist the whole metadata ring;
+//! 4. superblock: incarnation + 1;
+//! 5. hand out the log.
+
+use std::ops::Range;
+
+use crate::decide::Decision;
+use crate::entry::{ENTRY_BYTES, Entry, aligned, raw_slot};
+use crate::error::{DAMAGED_ORDERS_LISTED_MAX, LogError};
+use crate::frames::FrameRing;
+use crate::layout::{BLOCK_BYTES, Parameters, to_u64, to_usize};
+use crate::log::Log;
+use crate::media::{Media, persist_now};
+use crate::scan::Scan;
+
+impl<M: Media> Scan<M> {
+    /// Carries out the decision of [`Scan::decide`]; blocks until everything is durable. The log
+    /// that it returns has the next incarnation, and no entry beyond the durable tail exists any more.
+    ///
+    /// # Errors
+    /// [`LogError::Damaged`] and [`LogError::Superblock`] when the decision says so, with the image
+    /// unchanged; [`LogError::Exhausted`]; [`LogError::Media`], after which repair can be run again.
+    ///
+    /// # Panics
+    /// If `decision` is not the one of this scan.
+    pub fn repair(self, decision: Decision) -> Result<Log<M>, LogError> {
+        assert!(
+            decision == self.decide(),
+            "the decision must be the one of this scan"
+        );
+        let (applied, proven, tail) = match decision {
+            Decision::Keep {
+                applied,
+                proven,
+                tail,
+                ..
+            } => (applied, proven, tail),
+            Decision::Damaged { orders, total } => return Err(LogError::Damaged { orders, total }),
+            Decision::SuperblockBehind { order } => {
+                return Err(LogError::Superblock {
+                    why: format!(
+                        "the entry of order {order} is of a later epoch or incarnation than both copies"
+                    ),
+                });
+            }
+        };
+        let incarnation =
+            self.superblock
+                .incarnation
+                .checked_add(1)
+                .ok_or(LogError::Exhausted {
+                    what: "incarnation",
+                })?;
+        let frames = self.placement(applied, tail)?;
+
+        let unproven = self.unproven_ranges(proven, tail, &frames);
+        let Scan {
+            mut media,
+            mut superblock,
+            ..
+        } = self;
+        let parameters = superblock.parameters;
+        persist_now(&mut media, &unproven)?;
+        superblock.applied = applied;
+        superblock.durable = tail;
+        superblock.commit(&mut media)?;
+        erase_all_but(&mut media, &parameters, applied, tail)?;
+        superblock.incarnation = incarnation;
+        superblock.commit(&mut media)?;
+        Ok(Log::recovered(media, superblock, frames))
+    }
+
+    /// Checks that the kept frames follow each other as the allocator places them, and returns the
+    /// allocator in that state. A breach means that entries claim each other's bytes: damage.
+    fn placement(&self, applied: u64, tail: u64) -> Result<FrameRing, LogError> {
+        let size = to_usize(self.superblock.parameters.frame_bytes);
+        let mut ring = FrameRing::new(size, 0);
+        let mut oldest = None;
+        for order in applied + 1..=tail {
+            let entry = self.kept(order);
+            let expected = match oldest {
+                // The first frame may be anywhere; all later ones follow from it.
+                None => {
+                    ring = FrameRing::new(size, entry.frame_offset());
+                    oldest = Some(entry.frame_offset());
+                    ring.first(aligned(entry.frame_bytes()))
+                }
+                oldest => ring.allocate(oldest, aligned(entry.frame_bytes())),
+            };
+            if expected != Some(entry.frame_offset()) {
+                let orders: Vec<u64> = (order..=tail).take(DAMAGED_ORDERS_LISTED_MAX).collect();
+                return Err(LogError::Damaged {
+                    orders,
+                    total: tail - order + 1,
+                });
+            }
+        }
+        Ok(ring)
+    }
+
+    fn unproven_ranges(&self, proven: u64, tail: u64, frames: &FrameRing) -> Vec<Range<usize>> {
+        let parameters = &self.superblock.parameters;
+        let mut ranges = Vec::with_capacity(5);
+        ranges.push(0..2 * BLOCK_BYTES);
+        if tail > proven {
+            let first = self.kept(proven + 1).frame_offset();
+            ranges.extend(metadata_ranges(parameters, proven + 1, tail));
+            ranges.extend(frame_ranges(parameters, frames, first));
+        }
+        ranges
+    }
+
+    fn kept(&self, order: u64) -> Entry {
+        self.entry(order)
+            .expect("the decision keeps whole entries only")
+    }
+}
+
+/// Zeroes every slot but those of `applied + 1 ..= tail` and makes the whole metadata ring durable,
+/// also slots that look empty: what looks empty may not be durable yet.
+fn erase_all_but<M: Media>(
+    media: &mut M,
+    parameters: &Parameters,
+    applied: u64,
+    tail: u64,
+) -> Result<(), LogError> {
+    let kept = tail - applied;
+    for index in kept..parameters.entries {
+        // Slots of applied + 1 + kept … applied + entries: all that are not kept, each once.
+        let slot = parameters.slot(applied + 1 + index);
+        if raw_slot(media.bytes(), parameters, slot) != [0; ENTRY_BYTES] {
+            media.store(parameters.slot_offset(slot), &[0; ENTRY_BYTES]);
+        }
+    }
+    persist_now(
+        media,
+        std::slice::from_ref(&(parameters.metadata_offset()..parameters.frames_offset())),
+    )?;
+    Ok(())
+}
+
+/// Image ranges of the slots of `first ..= last`: one, or two when the ring wraps between them.
+pub(crate) fn metadata_ranges(
+    parameters: &Parameters,
+    first: u64,
+    last: u64,
+) -> impl Iterator<Item = Range<usize>> + use<> {
+    let (start, count) = (
+        parameters.slot_offset(parameters.slot(first)),
+        to_usize(last - first + 1) * ENTRY_BYTES,
+    );
+    let end = parameters.frames_offset();
+    let before_end = count.min(end - start);
+    let base = parameters.metadata_offset();
+    [start..start + before_end, base..base + (count - before_end)]
+        .into_iter()
+        .filter(|range| !range.is_empty())
+}
+
+/// Image ranges of the frames from the one at `first` (offset in the ring) to the newest.
+pub(crate) fn frame_ranges(
+    parameters: &Parameters,
+    frames: &FrameRing,
+    first: usize,
+) -> impl Iterator<Item = Range<usize>> + use<> {
+    let base = parameters.frames_offset();
+    debug_assert!(
+        to_u64(first) < parameters.frame_bytes,
+        "a frame begins inside the ring"
+    );
+    frames
+        .since(first)
+        .map(|range| base + range.start..base + range.end)
+        .into_iter()
+        .filter(|range| !range.is_empty())
+}

@@ -1,0 +1,251 @@
+//! Reading a log without changing it (`docs/spec/recovery.md` §1–§3).
+//!
+//! Invariant: nothing here stores into the image. The only way from a [`Scan`] to a
+//! [`Log`](crate::Log) is [`Scan::repair`].
+
+use crate::decide::{Decision, InvalidSlot, Slot, Summary, decide};
+use crate::entry::{ChecksumKey, Entry, frame_ring, raw_slot};
+use crate::error::LogError;
+use crate::layout::{Identity, Parameters, to_u64};
+use crate::media::Media;
+use crate::superblock::{self, CopyState, Superblock};
+
+/// Most findings that a report lists; more are counted.
+pub const FINDINGS_MAX: usize = 64;
+
+/// What the caller expects to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// Device id.
+    pub device: u32,
+    /// Shard number.
+    pub shard: u32,
+    /// Parameters, if the configuration fixes them.
+    pub parameters: Option<Parameters>,
+}
+
+/// Something in the image that is not as a clean shutdown leaves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// A copy of the superblock cannot be used; the other one was.
+    Superblock {
+        /// 0 or 1.
+        copy: u8,
+        /// What it looks like.
+        state: CopyState,
+    },
+    /// A slot is neither empty nor an entry. Normal for a torn burst, and for an entry whose frame
+    /// was overwritten after it had been reclaimed.
+    Slot {
+        /// Slot of the metadata ring.
+        slot: u64,
+        /// First check that failed.
+        why: InvalidSlot,
+    },
+}
+
+/// What a scan found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Which log it is.
+    pub identity: Identity,
+    /// Its size.
+    pub parameters: Parameters,
+    /// Durable epoch.
+    pub epoch: u32,
+    /// Durable incarnation; repair raises it.
+    pub incarnation: u32,
+    /// Applied hint of the superblock; entries may prove more.
+    pub applied_hint: u64,
+    /// Durable order of the superblock; entries may prove more.
+    pub durable_hint: u64,
+    /// Slots that are all zero.
+    pub slots_empty: u64,
+    /// Slots that hold a whole entry, of any lap.
+    pub slots_valid: u64,
+    /// Slots that are neither.
+    pub slots_invalid: u64,
+    /// The first [`FINDINGS_MAX`] findings.
+    pub findings: Vec<Finding>,
+    /// How many findings there are.
+    pub findings_total: u64,
+}
+
+impl Report {
+    fn add(&mut self, finding: Finding) {
+        self.findings_total += 1;
+        if self.findings.len() < FINDINGS_MAX {
+            self.findings.push(finding);
+        }
+    }
+}
+
+/// A log that was read and not yet repaired.
+#[derive(Debug)]
+pub struct Scan<M> {
+    pub(crate) media: M,
+    pub(crate) superblock: Superblock,
+    summary: Summary,
+    report: Report,
+}
+
+impl<M: Media> Scan<M> {
+    /// Reads the whole image: superblocks, every entry, every frame that an entry points to.
+    ///
+    /// # Errors
+    /// Any of [`LogError`] that says what is wrong with the image; nothing is changed.
+    pub fn open(media: M, expected: Option<Expected>) -> Result<Scan<M>, LogError> {
+        let (superblock, copies) = superblock::read(media.bytes())?;
+        let Superblock {
+            identity,
+            parameters,
+            ..
+        } = superblock;
+        if let Some(expected) = expected {
+            if (identity.device, identity.shard) != (expected.device, expected.shard) {
+                let Expected { device, shard, .. } = expected;
+                return Err(LogError::OtherDevice {
+                    found: identity,
+                    device,
+                    shard,
+                });
+            }
+            if let Some(expected) = expected
+                .parameters
+                .filter(|expected| *expected != parameters)
+            {
+                return Err(LogError::OtherParameters {
+                    found: parameters,
+                    expected,
+                });
+            }
+        }
+        let mut report = Report {
+            identity,
+            parameters,
+            epoch: superblock.epoch,
+            incarnation: superblock.incarnation,
+            applied_hint: superblock.applied,
+            durable_hint: superblock.durable,
+            slots_empty: 0,
+            slots_valid: 0,
+            slots_invalid: 0,
+            findings: Vec::new(),
+            findings_total: 0,
+        };
+        for (copy, state) in (0u8..).zip(copies) {
+            if state != CopyState::Valid {
+                report.add(Finding::Superblock { copy, state });
+            }
+        }
+        let slots = read_slots(media.bytes(), &superblock, &mut report);
+        let summary = Summary {
+            applied: superblock.applied,
+            durable: superblock.durable,
+            epoch: superblock.epoch,
+            incarnation: superblock.incarnation,
+            slots,
+        };
+        Ok(Scan {
+            media,
+            superblock,
+            summary,
+            report,
+        })
+    }
+
+    /// What was found.
+    #[must_use]
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// What repair would do (`docs/spec/recovery.md` §4).
+    #[must_use]
+    pub fn decide(&self) -> Decision {
+        decide(&self.summary)
+    }
+
+    /// The whole entry with this order, if the ring still holds it; also of reclaimed orders.
+    #[must_use]
+    pub fn entry(&self, order: u64) -> Option<Entry> {
+        let parameters = &self.report.parameters;
+        let slot = parameters.slot(order);
+        match self.summary.slots[usize::try_from(slot).ok()?] {
+            Slot::Valid { order: found, .. } if found == order => Some(Entry::decode(&raw_slot(
+                self.media.bytes(),
+                parameters,
+                slot,
+            ))),
+            _ => None,
+        }
+    }
+
+    /// The frame of [`Scan::entry`].
+    #[must_use]
+    pub fn frame(&self, order: u64) -> Option<&[u8]> {
+        let entry = self.entry(order)?;
+        frame_ring(self.media.bytes(), &self.report.parameters)
+            .get(entry.frame_offset()..)?
+            .get(..entry.frame_bytes())
+    }
+
+    /// The image as it was read.
+    #[must_use]
+    pub fn image(&self) -> &[u8] {
+        self.media.bytes()
+    }
+
+    /// What an acknowledgement on this medium survives.
+    #[must_use]
+    pub fn survives(&self) -> &'static str {
+        self.media.survives()
+    }
+}
+
+fn read_slots(image: &[u8], superblock: &Superblock, report: &mut Report) -> Vec<Slot> {
+    let parameters = &superblock.parameters;
+    let key = ChecksumKey::new(&superblock.identity, superblock.era, parameters);
+    let frames = frame_ring(image, parameters);
+    let mut slots = Vec::new();
+    for slot in 0..parameters.entries {
+        let found = match Entry::check(
+            &raw_slot(image, parameters, slot),
+            slot,
+            parameters,
+            &key,
+            frames,
+        ) {
+            Ok(None) => {
+                report.slots_empty += 1;
+                Slot::Empty
+            }
+            Ok(Some(entry)) => {
+                report.slots_valid += 1;
+                let Entry {
+                    order,
+                    durable,
+                    applied,
+                    epoch,
+                    incarnation,
+                    ..
+                } = entry;
+                Slot::Valid {
+                    order,
+                    durable,
+                    applied,
+                    epoch,
+                    incarnation,
+                }
+            }
+            Err(why) => {
+                report.slots_invalid += 1;
+                report.add(Finding::Slot { slot, why });
+                Slot::Invalid(why)
+            }
+        };
+        slots.push(found);
+    }
+    debug_assert_eq!(to_u64(slots.len()), parameters.entries);
+    slots
+}

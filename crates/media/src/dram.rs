@@ -1,0 +1,110 @@
+//! Shared memory: a file on tmpfs or hugetlbfs, mapped `MAP_SHARED`.
+//!
+//! The mapping *is* the file, so what was stored stays when the process dies, without any flush; a
+//! loss of power takes it. A private mapping would keep the stores in the process: never used.
+
+#![allow(unsafe_code)]
+
+use std::fs::{File, OpenOptions};
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::path::Path;
+use std::sync::atomic::{Ordering, fence};
+
+use memmap2::MmapMut;
+use pmnet_log::{Media, MediaError};
+
+use crate::error::OpenError;
+use crate::{image, lock, sys};
+
+/// A log in shared memory.
+#[derive(Debug)]
+pub struct DramMedia {
+    map: MmapMut,
+    warnings: Vec<String>,
+    /// Holds the lock.
+    _file: File,
+}
+
+impl DramMedia {
+    /// Locks and maps an existing file.
+    ///
+    /// # Errors
+    /// As [`open`](crate::open).
+    pub fn open(path: &Path) -> Result<DramMedia, OpenError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .map_err(OpenError::io(path, "open the file", 0))?;
+        lock::exclusive(&file, path)?;
+        let bytes = image::size(&file, path)?;
+        let system = sys::file_system(&file).map_err(OpenError::io(
+            path,
+            "look at the file system",
+            bytes,
+        ))?;
+        // A hole would be filled when it is first stored into; without space that kills the process.
+        sys::reserve(&file, bytes).map_err(OpenError::io(path, "reserve the memory", bytes))?;
+        // SAFETY: the file is ours alone among all that take the lock, and has `bytes` bytes of
+        // reserved space. Somebody who ignores the lock and truncates it ends this process (SIGBUS).
+        let map = unsafe { MmapMut::map_mut(&file) }.map_err(OpenError::io(
+            path,
+            "map the file",
+            bytes,
+        ))?;
+        let mut warnings = Vec::new();
+        if !system.memory {
+            warnings.push(format!(
+                "{}: on a disk file system, so the log is in its page cache: it survives the death of the \
+                 process and nothing more, and the disk is written as well; use tmpfs or hugetlbfs, or \
+                 media file",
+                path.display()
+            ));
+        }
+        Ok(DramMedia {
+            map,
+            warnings,
+            _file: file,
+        })
+    }
+
+    /// What is worse here than it could be, in sentences.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}
+
+impl Media for DramMedia {
+    fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+
+    fn store(&mut self, offset: usize, bytes: &[u8]) {
+        self.map[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn persist_start(&mut self, _ranges: &[Range<usize>]) -> Result<(), MediaError> {
+        // The stores are in the shared pages already. The fence keeps the compiler and the CPU from
+        // moving a later acknowledgement before them.
+        fence(Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn persist_poll(&mut self, _wait: bool) -> Result<bool, MediaError> {
+        Ok(true)
+    }
+
+    fn wakeup_fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    fn survives(&self) -> &'static str {
+        "death of the process, not power loss"
+    }
+
+    fn name(&self) -> &'static str {
+        "dram"
+    }
+}

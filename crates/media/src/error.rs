@@ -1,0 +1,81 @@
+//! Why a medium could not be made or opened; every text names the path and says what to do.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Error of [`create`](crate::create), [`open`](crate::open) and
+/// [`open_image_read_only`](crate::open_image_read_only).
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// There is no such file.
+    #[error("{}: no such file: check the path, or let the device make a new log there", path.display())]
+    NotFound {
+        /// The path asked for.
+        path: PathBuf,
+    },
+    /// `create` writes over nothing.
+    #[error("{}: exists already; nothing was changed", path.display())]
+    Exists {
+        /// The path asked for.
+        path: PathBuf,
+    },
+    /// Another process has the log open.
+    #[error("{}: in use by another process: stop that device first, or give this one its own log", path.display())]
+    Locked {
+        /// The path asked for.
+        path: PathBuf,
+    },
+    /// The disk or the memory file system has not enough room.
+    #[error("{}: no room for {bytes} bytes: free space there, or make the log smaller", path.display())]
+    NoSpace {
+        /// The path asked for.
+        path: PathBuf,
+        /// Bytes needed.
+        bytes: usize,
+    },
+    /// The size cannot be that of a log.
+    #[error(
+        "{}: {bytes} bytes cannot be a log (a multiple of 4096, at least 16384): the file was truncated, or \
+         is something else; nothing was changed", path.display()
+    )]
+    Size {
+        /// The path asked for.
+        path: PathBuf,
+        /// Bytes found or asked for.
+        bytes: u64,
+    },
+    /// Not an ordinary file.
+    #[error("{}: not an ordinary file: give the path of a file", path.display())]
+    NotAFile {
+        /// The path asked for.
+        path: PathBuf,
+    },
+    /// The operating system refused something else.
+    #[error("{}: cannot {what}: {source}", path.display())]
+    Io {
+        /// The path asked for.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    /// The error for `what` on `path`; a lack of space gets its own.
+    pub(crate) fn io(
+        path: &Path,
+        what: &'static str,
+        bytes: usize,
+    ) -> impl FnOnce(io::Error) -> OpenError {
+        let path = path.to_path_buf();
+        move |source| match source.kind() {
+            io::ErrorKind::NotFound => OpenError::NotFound { path },
+            io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::FileTooLarge => OpenError::NoSpace { path, bytes },
+            _ => OpenError::Io { path, what, source },
+        }
+    }
+}

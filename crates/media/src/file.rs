@@ -1,0 +1,263 @@
+//! An ordinary file: the image is in memory, and a persist writes its 4 KiB blocks with `O_DIRECT`
+//! and `O_DSYNC`, all of them at once through io_uring.
+//!
+//! A persist writes copies of the blocks, never the image itself, so the image can be stored into
+//! meanwhile. It is complete when every write is, and each write is durable when it is complete.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use memmap2::MmapMut;
+use pmnet_log::{Media, MediaError};
+
+use crate::error::OpenError;
+use crate::image::{self, BLOCK, offset};
+use crate::lock;
+use crate::sys;
+use crate::uring::RingWriter;
+
+/// A log in an ordinary file.
+#[derive(Debug)]
+pub struct FileMedia {
+    /// Page-aligned, as `O_DIRECT` wants it.
+    image: MmapMut,
+    writer: Writer,
+    in_flight: bool,
+    failed: bool,
+    /// The file system has no disk behind it.
+    memory: bool,
+    blocks: Vec<Range<usize>>,
+    warnings: Vec<String>,
+    path: PathBuf,
+    /// Holds the lock; the writer in flight keeps it too.
+    file: File,
+}
+
+#[derive(Debug)]
+enum Writer {
+    /// In the background.
+    Ring(Box<RingWriter>),
+    /// While the caller waits, for where io_uring is forbidden; `sync` after the writes when
+    /// `O_DIRECT` was refused.
+    Blocking { sync: bool },
+}
+
+impl FileMedia {
+    /// Locks an existing file and reads it into memory.
+    ///
+    /// # Errors
+    /// As [`open`](crate::open).
+    pub fn open(path: &Path) -> Result<FileMedia, OpenError> {
+        FileMedia::open_with(path, true, true)
+    }
+
+    fn open_with(path: &Path, direct: bool, ring: bool) -> Result<FileMedia, OpenError> {
+        let mut warnings = Vec::new();
+        let opened = if direct {
+            open_direct(path)
+        } else {
+            Err(io::ErrorKind::InvalidInput.into())
+        };
+        let (file, direct) = match opened {
+            Ok(file) => (file, true),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                warnings.push(format!(
+                    "{}: the file system refuses O_DIRECT: every persist goes through the page cache and \
+                     fdatasync, which is slower and blocks the device; use another file system",
+                    path.display()
+                ));
+                let file = OpenOptions::new().read(true).write(true).open(path);
+                (
+                    file.map_err(OpenError::io(path, "open the file", 0))?,
+                    false,
+                )
+            }
+            Err(error) => return Err(OpenError::io(path, "open the file", 0)(error)),
+        };
+        lock::exclusive(&file, path)?;
+        let bytes = image::size(&file, path)?;
+        let found = sys::file_system(&file);
+        let memory = found
+            .map_err(OpenError::io(path, "look up the file system", 0))?
+            .memory;
+        if memory {
+            warnings.push(format!(
+                "{}: on a file system in memory, so the log survives the death of the process only; for power \
+                 loss use a path on a disk",
+                path.display()
+            ));
+        }
+        let mut image = MmapMut::map_anon(bytes).map_err(OpenError::io(
+            path,
+            "hold the image in memory",
+            bytes,
+        ))?;
+        image::read(&file, &mut image).map_err(OpenError::io(path, "read the file", bytes))?;
+        let writer = match (direct, ring.then(|| RingWriter::new(&file))) {
+            (true, Some(Ok(writer))) => Writer::Ring(Box::new(writer)),
+            (true, failed) => {
+                let why = failed
+                    .and_then(Result::err)
+                    .map_or_else(String::new, |error| format!(" ({error})"));
+                warnings.push(format!(
+                    "{}: io_uring cannot be used{why}: every persist blocks the device while it lasts; \
+                     allow io_uring (kernel.io_uring_disabled, seccomp)",
+                    path.display()
+                ));
+                Writer::Blocking { sync: false }
+            }
+            (false, _) => Writer::Blocking { sync: true },
+        };
+        Ok(FileMedia {
+            image,
+            writer,
+            in_flight: false,
+            failed: false,
+            memory,
+            blocks: Vec::new(),
+            warnings,
+            path: path.to_path_buf(),
+            file,
+        })
+    }
+
+    /// What is worse here than it could be, in sentences.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    fn noted<T>(&mut self, result: Result<T, MediaError>) -> Result<T, MediaError> {
+        self.failed |= result.is_err();
+        result
+    }
+
+    fn write_blocking(&self, sync: bool) -> Result<(), MediaError> {
+        let mut result = Ok(());
+        for block in &self.blocks {
+            result = result.and_then(|()| {
+                self.file
+                    .write_all_at(&self.image[block.clone()], offset(block.start))
+            });
+        }
+        if sync {
+            result = result.and_then(|()| self.file.sync_data());
+        }
+        result.map_err(|source| write_error(&self.path, source))
+    }
+}
+
+fn open_direct(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_DIRECT | libc::O_DSYNC)
+        .open(path)
+}
+
+fn write_error(path: &Path, source: io::Error) -> MediaError {
+    MediaError::Io {
+        what: format!(
+            "{}: a write failed, check the disk and restart the device",
+            path.display()
+        ),
+        source,
+    }
+}
+
+/// The 4 KiB blocks that cover `ranges`, in order, each once.
+fn cover(ranges: &[Range<usize>], blocks: &mut Vec<Range<usize>>) {
+    blocks.clear();
+    blocks.extend(
+        ranges
+            .iter()
+            .filter(|range| !range.is_empty())
+            .map(|range| range.start / BLOCK * BLOCK..range.end.next_multiple_of(BLOCK)),
+    );
+    blocks.sort_unstable_by_key(|block| block.start);
+    blocks.dedup_by(|next, before| {
+        let joined = next.start <= before.end;
+        if joined {
+            before.end = before.end.max(next.end);
+        }
+        joined
+    });
+}
+
+impl Media for FileMedia {
+    fn bytes(&self) -> &[u8] {
+        &self.image
+    }
+
+    fn store(&mut self, offset: usize, bytes: &[u8]) {
+        self.image[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn persist_start(&mut self, ranges: &[Range<usize>]) -> Result<(), MediaError> {
+        if self.failed {
+            return Err(MediaError::Failed);
+        }
+        assert!(!self.in_flight, "one persist at a time");
+        cover(ranges, &mut self.blocks);
+        let started = match &mut self.writer {
+            Writer::Ring(ring) => {
+                self.in_flight = true;
+                ring.start(&self.blocks, &self.image)
+                    .map_err(|source| write_error(&self.path, source))
+            }
+            Writer::Blocking { sync } => {
+                let sync = *sync;
+                self.write_blocking(sync)
+            }
+        };
+        self.noted(started)
+    }
+
+    fn persist_poll(&mut self, wait: bool) -> Result<bool, MediaError> {
+        if self.failed {
+            return Err(MediaError::Failed);
+        }
+        if !self.in_flight {
+            return Ok(true);
+        }
+        let Writer::Ring(ring) = &mut self.writer else {
+            return Ok(true);
+        };
+        let done = match ring.poll(&self.image, wait) {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(MediaError::Stalled {
+                seconds: crate::PERSIST_SECONDS_MAX,
+            }),
+            result => result.map_err(|source| write_error(&self.path, source)),
+        };
+        let done = self.noted(done)?;
+        self.in_flight = !done;
+        Ok(done)
+    }
+
+    fn wakeup_fd(&self) -> Option<RawFd> {
+        match &self.writer {
+            Writer::Ring(ring) => Some(ring.fd()),
+            Writer::Blocking { .. } => None,
+        }
+    }
+
+    fn survives(&self) -> &'static str {
+        if self.memory {
+            "death of the process, not power loss (the file system is in memory)"
+        } else {
+            "power loss, if the disk keeps what it reports as written"
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        "file"
+    }
+}
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;

@@ -1,0 +1,145 @@
+//! The writers of a file behind each other's back: each one leaves the same bytes.
+
+use super::*;
+
+const BYTES: usize = 4 << 20;
+
+fn new_file() -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    image::create(&path, crate::Kind::File, BYTES).unwrap();
+    (directory, path)
+}
+
+fn persist(media: &mut FileMedia, ranges: &[Range<usize>]) {
+    media.persist_start(ranges).unwrap();
+    assert!(media.persist_poll(true).unwrap());
+}
+
+#[test]
+fn blocks_cover_ranges_once() {
+    let mut blocks = Vec::new();
+    cover(
+        &[8192..8200, 4095..4097, 0..1, 20_000..20_000, 40_000..50_000],
+        &mut blocks,
+    );
+    assert_eq!(blocks, [0..12_288, 36_864..53_248]);
+    cover(&[], &mut blocks);
+    assert!(blocks.is_empty());
+}
+
+#[test]
+fn every_writer_writes_the_ranges_and_nothing_else() {
+    for (direct, ring, warnings) in [(true, true, 0), (true, false, 1), (false, false, 1)] {
+        let (_directory, path) = new_file();
+        let mut media = FileMedia::open_with(&path, direct, ring).unwrap();
+        assert_eq!(media.warnings().len(), warnings, "{:?}", media.warnings());
+        assert_eq!(media.wakeup_fd().is_some(), ring);
+        media.store(100, b"first");
+        media.store(9000, b"not asked for");
+        media.store(BYTES - 3, b"end");
+        persist(&mut media, &[100..105, BYTES - 3..BYTES]);
+        drop(media);
+        let seen = FileMedia::open(&path).unwrap();
+        assert_eq!(&seen.bytes()[100..105], b"first");
+        assert_eq!(seen.bytes()[9000..9013], [0; 13]);
+        assert_eq!(&seen.bytes()[BYTES - 3..], b"end");
+    }
+}
+
+/// More than the staging slots hold at once, and the image is stored into meanwhile.
+#[test]
+fn a_persist_larger_than_the_queue() {
+    let (_directory, path) = new_file();
+    let mut media = FileMedia::open(&path).unwrap();
+    let pattern: Vec<u8> = (0..BYTES).map(|at| (at / 7).to_le_bytes()[0]).collect();
+    media.store(0, &pattern);
+    media
+        .persist_start(std::slice::from_ref(&(0..BYTES)))
+        .unwrap();
+    while !media.persist_poll(false).unwrap() {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        assert!(crate::sys::wait_readable(media.wakeup_fd().unwrap(), deadline).unwrap());
+        media.store(BYTES - 8, b"newer...");
+    }
+    drop(media);
+    let seen = FileMedia::open(&path).unwrap();
+    assert!(seen.bytes()[..BYTES - 8] == pattern[..BYTES - 8]);
+}
+
+#[test]
+fn the_wake_up_is_readable_exactly_while_there_is_something_to_take_in() {
+    use std::time::{Duration, Instant};
+    let (_directory, path) = new_file();
+    let mut media = FileMedia::open(&path).unwrap();
+    let fd = media.wakeup_fd().unwrap();
+    for round in 0..200u64 {
+        media.store(0, &round.to_le_bytes());
+        assert!(
+            !crate::sys::wait_readable(fd, Instant::now()).unwrap(),
+            "nothing is in flight"
+        );
+        media.persist_start(&[0..8, 100_000..100_001]).unwrap();
+        while !media.persist_poll(false).unwrap() {
+            assert!(
+                crate::sys::wait_readable(fd, Instant::now() + Duration::from_secs(10)).unwrap()
+            );
+        }
+    }
+}
+
+#[test]
+fn a_medium_dropped_with_a_persist_in_flight_waits_for_its_buffers() {
+    let (_directory, path) = new_file();
+    for _ in 0..20 {
+        let mut media = FileMedia::open(&path).unwrap();
+        media
+            .persist_start(std::slice::from_ref(&(0..BYTES)))
+            .unwrap();
+    }
+}
+
+/// A write error is reported once, and every later persist is refused.
+#[test]
+fn after_a_failed_write_nothing_is_accepted() {
+    for ring in [true, false] {
+        let (_directory, path) = new_file();
+        let mut media = FileMedia::open_with(&path, true, ring).unwrap();
+        // A descriptor that cannot be written stands for a disk that fails.
+        media.file = File::open(&path).unwrap();
+        if ring {
+            media.writer = Writer::Ring(Box::new(RingWriter::new(&media.file).unwrap()));
+        }
+        let result = media
+            .persist_start(std::slice::from_ref(&(0..8)))
+            .and_then(|()| media.persist_poll(true));
+        let error = result.unwrap_err().to_string();
+        assert!(
+            error.contains("log") && error.contains("restart the device"),
+            "{error}"
+        );
+        assert!(matches!(
+            media.persist_start(std::slice::from_ref(&(0..8))),
+            Err(MediaError::Failed)
+        ));
+        assert!(matches!(media.persist_poll(false), Err(MediaError::Failed)));
+    }
+}
+
+#[test]
+fn a_file_in_memory_does_not_claim_to_survive_power_loss() {
+    let on_tmpfs = Path::new("/dev/shm");
+    if !on_tmpfs.is_dir() {
+        println!("SKIPPED: there is no /dev/shm here");
+        return;
+    }
+    let directory = tempfile::tempdir_in(on_tmpfs).unwrap();
+    let path = directory.path().join("log");
+    let media = crate::create(&path, crate::Kind::File, 1 << 20).unwrap();
+    assert!(
+        media.survives().contains("not power loss"),
+        "{}",
+        media.survives()
+    );
+    assert!(!media.warnings().is_empty());
+}

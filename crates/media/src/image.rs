@@ -1,0 +1,142 @@
+//! Making and checking the file under an image: it appears under its name only when it is whole.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::OpenError;
+use crate::{Kind, lock, sys};
+
+/// Unit of every image, in bytes.
+pub(crate) const BLOCK: usize = 4096;
+/// Smallest image that can hold a log, in bytes.
+const IMAGE_BYTES_MIN: usize = 4 * BLOCK;
+/// Piece in which a new file is filled with zeros and an image is read, in bytes.
+pub(crate) const PIECE: usize = 1 << 20;
+
+/// Makes the file `path` with `bytes` zero bytes.
+pub(crate) fn create(path: &Path, kind: Kind, bytes: usize) -> Result<(), OpenError> {
+    check_size(path, bytes)?;
+    let mut name = OsString::from(path);
+    name.push(".new");
+    let temporary = PathBuf::from(name);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&temporary)
+        .map_err(OpenError::io(
+            path,
+            "make the file (does its directory exist?)",
+            bytes,
+        ))?;
+    lock::exclusive(&file, path)?;
+    // From here on nobody else makes this log. Had somebody finished it, it would be at `path` now,
+    // and our descriptor would be of that file: look before touching anything.
+    match fs::symlink_metadata(path) {
+        Ok(_) => {
+            if !same_file(&file, path) {
+                let _gone_anyway = fs::remove_file(&temporary);
+            }
+            return Err(OpenError::Exists {
+                path: path.to_path_buf(),
+            });
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(OpenError::io(path, "look at the path", bytes)(error)),
+    }
+    let made = fill(&file, kind, bytes)
+        .and_then(|()| fs::rename(&temporary, path))
+        .and_then(|()| sync_directory(path));
+    made.map_err(|error| {
+        let _gone_anyway = fs::remove_file(&temporary);
+        OpenError::io(path, "make the file", bytes)(error)
+    })
+}
+
+fn fill(file: &File, kind: Kind, bytes: usize) -> io::Result<()> {
+    file.set_len(0)?;
+    let bytes = match kind {
+        Kind::File => bytes,
+        Kind::Dram => bytes.next_multiple_of(sys::file_system(file)?.unit),
+    };
+    match (sys::reserve(file, bytes), kind) {
+        (Ok(()), Kind::Dram) => return Ok(()),
+        (Ok(()), Kind::File) => {}
+        // Not offered by this file system: writing the zeros reserves the space too.
+        (Err(error), Kind::File) if error.kind() == io::ErrorKind::Unsupported => {}
+        // A store into a page without space behind it would kill the process later.
+        (Err(error), _) => return Err(error),
+    }
+    // Written, not only reserved: overwriting written blocks changes no metadata of the file
+    // system, so a later O_DSYNC write is one write.
+    let zeros = vec![0; PIECE];
+    let mut at = 0;
+    while at < bytes {
+        let piece = PIECE.min(bytes - at);
+        file.write_all_at(&zeros[..piece], offset(at))?;
+        at += piece;
+    }
+    file.sync_all()
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    File::open(parent)?.sync_all()
+}
+
+fn same_file(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(ours), Ok(theirs)) => (ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino()),
+        _ => false,
+    }
+}
+
+/// Size of the image in an opened file.
+pub(crate) fn size(file: &File, path: &Path) -> Result<usize, OpenError> {
+    let metadata = file
+        .metadata()
+        .map_err(OpenError::io(path, "look at the file", 0))?;
+    if !metadata.is_file() {
+        return Err(OpenError::NotAFile {
+            path: path.to_path_buf(),
+        });
+    }
+    let bytes = usize::try_from(metadata.len()).map_err(|_| OpenError::Size {
+        path: path.to_path_buf(),
+        bytes: metadata.len(),
+    })?;
+    check_size(path, bytes)?;
+    Ok(bytes)
+}
+
+fn check_size(path: &Path, bytes: usize) -> Result<(), OpenError> {
+    if bytes >= IMAGE_BYTES_MIN && bytes.is_multiple_of(BLOCK) {
+        return Ok(());
+    }
+    Err(OpenError::Size {
+        path: path.to_path_buf(),
+        bytes: offset(bytes),
+    })
+}
+
+/// A byte offset as the system calls want it.
+pub(crate) fn offset(at: usize) -> u64 {
+    u64::try_from(at).expect("usize is at most 64 bits")
+}
+
+/// Reads the whole file into `image`, whose length is that of the file.
+pub(crate) fn read(file: &File, image: &mut [u8]) -> io::Result<()> {
+    for (index, piece) in image.chunks_mut(PIECE).enumerate() {
+        file.read_exact_at(piece, offset(index * PIECE))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! Media for the ordered log: ordinary files and shared memory (`docs/spec/ordered-log.md` §2).
+//!
+//! Purpose: the only place of pmnet that maps, writes, flushes and fences what a log keeps.
+//! Invariants: one process at a time owns a log (exclusive lock, held until its last write has
+//! reached the disk); a file appears under its name only when it is whole; what a medium cannot
+//! promise is said in a warning and in `survives()`, never silently weakened.
+//!
+//! This crate knows nothing of what is in an image; `unsafe` stays in `uring`, `dram` and `sys`.
+
+mod dram;
+mod error;
+mod file;
+mod image;
+mod lock;
+mod readonly;
+#[allow(unsafe_code)]
+mod sys;
+mod uring;
+
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::path::Path;
+
+use pmnet_log::{Media, MediaError};
+
+pub use dram::DramMedia;
+pub use error::OpenError;
+pub use file::FileMedia;
+pub use readonly::{ReadOnlyImage, open_image_read_only};
+
+/// Longest time that one persist may take before the medium is given up, in seconds.
+pub const PERSIST_SECONDS_MAX: u64 = 30;
+
+/// Which kind of medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Ordinary file; acknowledgements survive loss of power.
+    File,
+    /// Memory shared through a file on tmpfs or hugetlbfs; they survive the death of the process.
+    Dram,
+}
+
+/// An opened medium of either kind.
+#[derive(Debug)]
+pub enum AnyMedia {
+    /// See [`FileMedia`].
+    File(FileMedia),
+    /// See [`DramMedia`].
+    Dram(DramMedia),
+}
+
+/// Makes a new file of `image_bytes` zero bytes (space reserved, and for [`Kind::File`] written),
+/// locks it and opens it. It appears under `path` only once it is whole; until then it is called
+/// `path` plus `.new`.
+///
+/// # Errors
+/// [`OpenError::Exists`], [`OpenError::NoSpace`], [`OpenError::Size`] (not a multiple of 4096),
+/// [`OpenError::Locked`] (another process is making it), [`OpenError::Io`].
+pub fn create(path: &Path, kind: Kind, image_bytes: usize) -> Result<AnyMedia, OpenError> {
+    image::create(path, kind, image_bytes)?;
+    open(path, kind)
+}
+
+/// Locks and opens an existing file; its size is the size of the image.
+///
+/// # Errors
+/// [`OpenError::NotFound`], [`OpenError::Locked`] (another process has it), [`OpenError::Size`]
+/// (truncated, or not a log), [`OpenError::Io`].
+pub fn open(path: &Path, kind: Kind) -> Result<AnyMedia, OpenError> {
+    let media = match kind {
+        Kind::File => AnyMedia::File(FileMedia::open(path)?),
+        Kind::Dram => AnyMedia::Dram(DramMedia::open(path)?),
+    };
+    for warning in media.warnings() {
+        tracing::warn!(path = %path.display(), "{warning}");
+    }
+    Ok(media)
+}
+
+impl AnyMedia {
+    /// What is worse here than this kind of medium can be, in sentences; also logged when opened.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        match self {
+            AnyMedia::File(file) => file.warnings(),
+            AnyMedia::Dram(dram) => dram.warnings(),
+        }
+    }
+}
+
+impl Media for AnyMedia {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            AnyMedia::File(file) => file.bytes(),
+            AnyMedia::Dram(dram) => dram.bytes(),
+        }
+    }
+
+    fn store(&mut self, offset: usize, bytes: &[u8]) {
+        match self {
+            AnyMedia::File(file) => file.store(offset, bytes),
+            AnyMedia::Dram(dram) => dram.store(offset, bytes),
+        }
+    }
+
+    fn persist_start(&mut self, ranges: &[Range<usize>]) -> Result<(), MediaError> {
+        match self {
+            AnyMedia::File(file) => file.persist_start(ranges),
+            AnyMedia::Dram(dram) => dram.persist_start(ranges),
+        }
+    }
+
+    fn persist_poll(&mut self, wait: bool) -> Result<bool, MediaError> {
+        match self {
+            AnyMedia::File(file) => file.persist_poll(wait),
+            AnyMedia::Dram(dram) => dram.persist_poll(wait),
+        }
+    }
+
+    fn wakeup_fd(&self) -> Option<RawFd> {
+        match self {
+            AnyMedia::File(file) => file.wakeup_fd(),
+            AnyMedia::Dram(dram) => dram.wakeup_fd(),
+        }
+    }
+
+    fn survives(&self) -> &'static str {
+        match self {
+            AnyMedia::File(file) => file.survives(),
+            AnyMedia::Dram(dram) => dram.survives(),
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            AnyMedia::File(file) => file.name(),
+            AnyMedia::Dram(dram) => dram.name(),
+        }
+    }
+}

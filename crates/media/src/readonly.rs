@@ -1,0 +1,79 @@
+//! A copy of an image for inspection; the file is never written.
+
+use std::fs::OpenOptions;
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::path::Path;
+
+use pmnet_log::{Media, MediaError};
+
+use crate::error::OpenError;
+use crate::image;
+
+/// A private copy of a log's image. Stores change the copy; every persist is refused.
+#[derive(Debug)]
+pub struct ReadOnlyImage {
+    image: Vec<u8>,
+    in_use: bool,
+}
+
+/// Reads the image in `path`, of whichever kind.
+///
+/// # Errors
+/// As [`open`](crate::open), except that a log in use can be read: see [`ReadOnlyImage::in_use`].
+pub fn open_image_read_only(path: &Path) -> Result<ReadOnlyImage, OpenError> {
+    let file = OpenOptions::new()
+        .read(true)
+        .open(path)
+        .map_err(OpenError::io(path, "open the file", 0))?;
+    let bytes = image::size(&file, path)?;
+    let in_use = file.try_lock_shared().is_err();
+    if in_use {
+        tracing::warn!(path = %path.display(), "the log is in use: what is read may be in the middle of a change");
+    }
+    let mut image = Vec::new();
+    image.try_reserve_exact(bytes).map_err(|error| {
+        OpenError::io(path, "hold the image in memory", bytes)(std::io::Error::other(error))
+    })?;
+    image.resize(bytes, 0);
+    image::read(&file, &mut image).map_err(OpenError::io(path, "read the file", bytes))?;
+    Ok(ReadOnlyImage { image, in_use })
+}
+
+impl ReadOnlyImage {
+    /// True when a running device had the log open: the copy may then show half of a change.
+    #[must_use]
+    pub fn in_use(&self) -> bool {
+        self.in_use
+    }
+}
+
+impl Media for ReadOnlyImage {
+    fn bytes(&self) -> &[u8] {
+        &self.image
+    }
+
+    fn store(&mut self, offset: usize, bytes: &[u8]) {
+        self.image[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn persist_start(&mut self, _ranges: &[Range<usize>]) -> Result<(), MediaError> {
+        Err(MediaError::ReadOnly)
+    }
+
+    fn persist_poll(&mut self, _wait: bool) -> Result<bool, MediaError> {
+        Ok(true)
+    }
+
+    fn wakeup_fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    fn survives(&self) -> &'static str {
+        "nothing: a copy for reading"
+    }
+
+    fn name(&self) -> &'static str {
+        "copy"
+    }
+}

@@ -1,0 +1,78 @@
+//! The few system calls that the standard library does not offer.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+/// Reserves `bytes` of space for the file, which then has that length.
+pub(crate) fn reserve(file: &File, bytes: usize) -> io::Result<()> {
+    let len = libc::off_t::try_from(bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
+    // SAFETY: fallocate takes no pointers; the descriptor is open for as long as `file` is borrowed.
+    let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// File system of an open file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileSystem {
+    /// Kept in memory, never on a disk: tmpfs, hugetlbfs, ramfs.
+    pub memory: bool,
+    /// Unit in which a file can be mapped, in bytes (the huge page on hugetlbfs).
+    pub unit: usize,
+}
+
+/// Looks up the file system of `file`.
+pub(crate) fn file_system(file: &File) -> io::Result<FileSystem> {
+    let mut buffer = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the pointer is to a statfs-sized place, which the kernel fills when it returns 0.
+    let result = unsafe { libc::fstatfs(file.as_raw_fd(), buffer.as_mut_ptr()) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: fstatfs returned 0, so it filled the buffer.
+    let found = unsafe { buffer.assume_init() };
+    let (tmpfs, huge, ramfs) = (libc::TMPFS_MAGIC, libc::HUGETLBFS_MAGIC, 0x8584_58f6);
+    let unit = if found.f_type == huge {
+        usize::try_from(found.f_bsize).unwrap_or(4096)
+    } else {
+        4096
+    };
+    Ok(FileSystem {
+        memory: [tmpfs, huge, ramfs].contains(&found.f_type),
+        unit,
+    })
+}
+
+/// Waits until `fd` is readable or the deadline has passed; true when readable.
+pub(crate) fn wait_readable(fd: RawFd, deadline: Instant) -> io::Result<bool> {
+    loop {
+        let left = deadline
+            .saturating_duration_since(Instant::now())
+            .min(Duration::from_secs(60));
+        // Rounded up, so that the last millisecond is slept through and not spun through.
+        let millis = libc::c_int::try_from(left.as_millis() + 1).expect("at most a minute");
+        let mut entry = libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one pollfd, and the count says one.
+        let result = unsafe { libc::poll(&raw mut entry, 1, millis) };
+        match result {
+            0 if Instant::now() >= deadline => return Ok(false),
+            0 => {}
+            1.. => return Ok(true),
+            _ => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Writes through io_uring: many blocks in flight, completions without blocking.
+//!
+//! Each piece is copied into a staging slot that belongs to the kernel until its completion has
+//! been seen. The ring's own descriptor is readable exactly while completions wait, so it is the
+//! wake-up of the medium; there is nothing to drain and no signal can come late.
+
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+use io_uring::{IoUring, opcode, types};
+use memmap2::MmapMut;
+
+use crate::PERSIST_SECONDS_MAX;
+use crate::image::{BLOCK, offset};
+use crate::sys;
+
+/// Writes in flight at most.
+const DEPTH: u32 = 16;
+const SLOTS: usize = 16;
+/// Largest write, in bytes.
+const SLOT_BYTES: usize = 64 * 1024;
+/// How often an interrupted or momentarily refused submission is repeated.
+const SUBMIT_TRIES: usize = 1000;
+
+/// Writes blocks of an image to a file, one batch at a time.
+pub(crate) struct RingWriter {
+    ring: ManuallyDrop<IoUring>,
+    staging: ManuallyDrop<MmapMut>,
+    /// What each slot writes; empty when the slot is free.
+    slots: [Range<usize>; SLOTS],
+    queue: VecDeque<Range<usize>>,
+    in_flight: usize,
+    started: Instant,
+    fd: RawFd,
+}
+
+impl std::fmt::Debug for RingWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RingWriter")
+            .field("in_flight", &self.in_flight)
+            .field("queued", &self.queue.len())
+            .finish()
+    }
+}
+
+impl RingWriter {
+    /// A writer to `file`, which its owner keeps open for as long as the writer lives.
+    pub(crate) fn new(file: &File) -> io::Result<RingWriter> {
+        Ok(RingWriter {
+            ring: ManuallyDrop::new(IoUring::new(DEPTH)?),
+            staging: ManuallyDrop::new(MmapMut::map_anon(SLOTS * SLOT_BYTES)?),
+            slots: std::array::from_fn(|_| 0..0),
+            queue: VecDeque::new(),
+            in_flight: 0,
+            started: Instant::now(),
+            fd: file.as_raw_fd(),
+        })
+    }
+
+    /// Readable while completions wait.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.ring.as_raw_fd()
+    }
+
+    /// Begins to write the 4 KiB-aligned `blocks` of `image`; the batch before must be complete.
+    pub(crate) fn start(&mut self, blocks: &[Range<usize>], image: &[u8]) -> io::Result<()> {
+        debug_assert!(
+            self.in_flight == 0 && self.queue.is_empty(),
+            "one batch at a time"
+        );
+        self.started = Instant::now();
+        for block in blocks {
+            let mut at = block.start;
+            while at < block.end {
+                let end = block.end.min(at + SLOT_BYTES);
+                self.queue.push_back(at..end);
+                at = end;
+            }
+        }
+        self.submit(image)
+    }
+
+    /// Takes completions in and sends what still waits. True when the batch is complete; with
+    /// `wait` blocks until then or until its deadline ([`io::ErrorKind::TimedOut`]).
+    pub(crate) fn poll(&mut self, image: &[u8], wait: bool) -> io::Result<bool> {
+        let deadline = self.started + Duration::from_secs(PERSIST_SECONDS_MAX);
+        loop {
+            if self.reap()? && !self.queue.is_empty() {
+                self.submit(image)?;
+            }
+            if self.in_flight == 0 && self.queue.is_empty() {
+                return Ok(true);
+            }
+            if wait {
+                if !sys::wait_readable(self.fd(), deadline)? {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+            } else if Instant::now() >= deadline {
+                return Err(io::ErrorKind::TimedOut.into());
+            } else {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Takes in all completions that are there; true if there were any.
+    fn reap(&mut self) -> io::Result<bool> {
+        let mut any = false;
+        let mut result = Ok(());
+        for completion in self.ring.completion() {
+            any = true;
+            self.in_flight -= 1;
+            let slot = usize::try_from(completion.user_data()).expect("user data is a slot number");
+            let wanted = std::mem::replace(&mut self.slots[slot], 0..0);
+            match usize::try_from(completion.result()) {
+                Ok(written) if written == wanted.len() => {}
+                // A short write: the rest goes again, from a block boundary, as long as it advances.
+                Ok(written) if written >= BLOCK => {
+                    self.queue
+                        .push_back(wanted.start + written / BLOCK * BLOCK..wanted.end);
+                }
+                Ok(_) => result = Err(io::ErrorKind::WriteZero.into()),
+                Err(_) => {
+                    let error = io::Error::from_raw_os_error(-completion.result());
+                    match error.kind() {
+                        io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => {
+                            self.queue.push_back(wanted)
+                        }
+                        _ => result = Err(error),
+                    }
+                }
+            }
+        }
+        result.map(|()| any)
+    }
+
+    /// Hands as many queued pieces to the kernel as there are free slots.
+    fn submit(&mut self, image: &[u8]) -> io::Result<()> {
+        for slot in 0..SLOTS {
+            if !self.slots[slot].is_empty() {
+                continue;
+            }
+            let Some(piece) = self.queue.pop_front() else {
+                break;
+            };
+            let staged = &mut self.staging[slot * SLOT_BYTES..slot * SLOT_BYTES + piece.len()];
+            staged.copy_from_slice(&image[piece.clone()]);
+            let len = u32::try_from(piece.len()).expect("at most SLOT_BYTES");
+            let entry = opcode::Write::new(types::Fd(self.fd), staged.as_ptr(), len)
+                .offset(offset(piece.start))
+                .build()
+                .user_data(offset(slot));
+            // SAFETY: the buffer is in `staging`, which lives until `drop` has seen every completion
+            // (or is leaked), and the slot is not touched again before its completion. The
+            // descriptor is open: its owner drops the writer first.
+            let pushed = unsafe { self.ring.submission().push(&entry) };
+            pushed.expect("the submission queue has as many places as there are slots");
+            self.slots[slot] = piece;
+            self.in_flight += 1;
+        }
+        for _try in 0..SUBMIT_TRIES {
+            match self.ring.submit() {
+                Ok(_) => return Ok(()),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::Interrupted
+                    | io::ErrorKind::WouldBlock
+                    | io::ErrorKind::ResourceBusy => {
+                        std::thread::yield_now();
+                    }
+                    _ => return Err(error),
+                },
+            }
+        }
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+}
+
+impl Drop for RingWriter {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(PERSIST_SECONDS_MAX);
+        self.queue.clear();
+        while self.in_flight > 0 {
+            // Failed writes no longer matter here; only that the kernel is done with the buffers.
+            let _failed_anyway = self.reap();
+            self.queue.clear();
+            if self.in_flight > 0 && !matches!(sys::wait_readable(self.fd(), deadline), Ok(true)) {
+                tracing::error!("writes to the log did not end in time; their buffers are kept");
+                return;
+            }
+        }
+        // SAFETY: no write is in flight, and both are dropped once, here.
+        unsafe {
+            ManuallyDrop::drop(&mut self.ring);
+            ManuallyDrop::drop(&mut self.staging);
+        }
+    }
+}

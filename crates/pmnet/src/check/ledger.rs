@@ -1,0 +1,127 @@
+//! The ledger: a history, sorted by what each key must show.
+
+use std::collections::BTreeMap;
+use std::io::BufRead;
+use std::path::Path;
+
+use super::series::{CounterSeries, ListSeries, LockSeries, SetSeries};
+use crate::load::{Op, Outcome, Record};
+
+/// Longest line of a history file, in bytes.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+
+/// Why a history cannot be checked.
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    /// The file cannot be read.
+    #[error("cannot read the history: {0}")]
+    Io(#[from] std::io::Error),
+    /// A line is not a record as documented.
+    #[error("line {0} of the history is not a record: {1}")]
+    Line(u64, String),
+    /// An operation that the checked workload does not have.
+    #[error("{op} of {key:?} with value {value:?} is not part of the checked workload")]
+    NotChecked {
+        /// Name of the operation.
+        op: &'static str,
+        /// Its key.
+        key: String,
+        /// Its value.
+        value: String,
+    },
+}
+
+/// What the database must show.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    pub(super) sets: BTreeMap<String, SetSeries>,
+    pub(super) lists: BTreeMap<String, ListSeries>,
+    pub(super) counters: BTreeMap<String, CounterSeries>,
+    pub(super) locks: BTreeMap<String, LockSeries>,
+    /// Operations acknowledged so far.
+    pub acknowledged: u64,
+    /// Operations refused so far.
+    pub failed: u64,
+    /// Operations of unknown outcome so far.
+    pub unknown: u64,
+}
+
+impl Ledger {
+    /// An empty one.
+    #[must_use]
+    pub fn new() -> Ledger {
+        Ledger::default()
+    }
+
+    /// Reads a history file.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn read(path: &Path) -> Result<Ledger, LedgerError> {
+        let mut ledger = Ledger::new();
+        let mut file = std::io::BufReader::new(std::fs::File::open(path)?);
+        let mut line = String::new();
+        for number in 1.. {
+            line.clear();
+            let mut limited = std::io::Read::take(&mut file, LINE_BYTES_MAX);
+            if limited.read_line(&mut line)? == 0 {
+                break;
+            }
+            let record: Record = serde_json::from_str(&line)
+                .map_err(|error| LedgerError::Line(number, error.to_string()))?;
+            ledger.add(&record)?;
+        }
+        Ok(ledger)
+    }
+
+    /// Adds one ended operation; those of one client in the order in which it issued them.
+    ///
+    /// # Errors
+    /// [`LedgerError::NotChecked`].
+    pub fn add(&mut self, record: &Record) -> Result<(), LedgerError> {
+        let outcome = record.outcome;
+        let number = || {
+            record
+                .value
+                .parse::<u64>()
+                .ok()
+                .filter(|number| *number > 0)
+                .ok_or_else(|| not_checked(record))
+        };
+        match record.op {
+            Op::Set => entry(&mut self.sets, &record.key).add(number()?, outcome),
+            Op::Rpush => entry(&mut self.lists, &record.key).add(number()?, outcome),
+            Op::Incr => {
+                let reply = record.reply.as_deref().and_then(|text| text.parse().ok());
+                entry(&mut self.counters, &record.key).add(reply, outcome);
+            }
+            Op::Setnx => {
+                let won = record.reply.as_deref() == Some("OK");
+                entry(&mut self.locks, &record.key).add(number()?, won, outcome);
+            }
+            Op::Get | Op::Lpush | Op::Mset | Op::Ping => return Err(not_checked(record)),
+        }
+        match outcome {
+            Outcome::Ok => self.acknowledged += 1,
+            Outcome::Failed => self.failed += 1,
+            Outcome::Unknown => self.unknown += 1,
+        }
+        Ok(())
+    }
+}
+
+fn entry<'a, T: Default>(map: &'a mut BTreeMap<String, T>, key: &str) -> &'a mut T {
+    // Two look-ups for a new key, no allocation for a known one.
+    if !map.contains_key(key) {
+        map.insert(key.to_owned(), T::default());
+    }
+    map.get_mut(key).expect("just inserted")
+}
+
+fn not_checked(record: &Record) -> LedgerError {
+    LedgerError::NotChecked {
+        op: record.op.name(),
+        key: record.key.clone(),
+        value: record.value.clone(),
+    }
+}

@@ -1,0 +1,95 @@
+//! The checker: was anything acknowledged lost, applied twice, or out of order?
+//!
+//! Purpose: compare a history of the checked workload ([`crate::load::CheckedOptions`]) with what
+//! the database holds afterwards (`docs/spec/protocol.md` §10, invariants 1 to 3). Invariants: the
+//! database is asked directly, not through pmnet; an unknown operation may be there or not, at most
+//! once, and in its place. May not: touch the database other than read it.
+//!
+//! It works because every logical client owns its keys and writes increasing numbers to them:
+//!
+//! | operation | the database must show |
+//! |---|---|
+//! | `SET key n` | the last acknowledged n, or a later one of unknown outcome |
+//! | `RPUSH key n` | every acknowledged n once, unknown ones at most once, rising, and nothing else |
+//! | `INCR key` | each reply one more than the reply before (plus unknown ones); the final value likewise |
+//! | `SET key attempt NX` | of all attempts at most one was told OK, and that one is the holder; who was told "no" is not the holder |
+
+mod ledger;
+mod series;
+mod verify;
+
+pub use ledger::{Ledger, LedgerError};
+pub use verify::verify;
+
+use serde::Serialize;
+
+/// Sentences kept about single findings.
+const DETAILS_MAX: usize = 20;
+
+/// The result of a check.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Verdict {
+    /// Operations that were acknowledged.
+    pub acknowledged: u64,
+    /// Operations that were refused.
+    pub failed: u64,
+    /// Operations of unknown outcome.
+    pub unknown: u64,
+    /// Keys that were compared.
+    pub keys: u64,
+    /// Acknowledged effects that are not there.
+    pub lost: u64,
+    /// Effects that are there more often than once.
+    pub twice: u64,
+    /// Effects that took place before an earlier one of the same client.
+    pub out_of_order: u64,
+    /// Effects of refused operations, or of operations that nobody issued.
+    pub invented: u64,
+    /// Locks that were given to more than one.
+    pub shared_locks: u64,
+    /// The first findings, in words.
+    pub details: Vec<String>,
+}
+
+impl Verdict {
+    /// Nothing was found.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.violations() == 0
+    }
+
+    /// Everything that was found.
+    #[must_use]
+    pub fn violations(&self) -> u64 {
+        self.lost + self.twice + self.out_of_order + self.invented + self.shared_locks
+    }
+
+    fn detail(&mut self, text: impl FnOnce() -> String) {
+        if self.details.len() < DETAILS_MAX {
+            self.details.push(text());
+        }
+    }
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "acknowledged {}, refused {}, unknown {}; {} keys compared: lost {}, applied twice {}, \
+             out of order {}, invented {}, shared locks {}",
+            self.acknowledged,
+            self.failed,
+            self.unknown,
+            self.keys,
+            self.lost,
+            self.twice,
+            self.out_of_order,
+            self.invented,
+            self.shared_locks
+        )?;
+        for detail in &self.details {
+            write!(f, "\n  {detail}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,119 @@
+//! The command line: what can be said, and which module does it.
+//!
+//! Exit codes: 0 done, 1 it failed or a check found something (a sentence on stderr says what and
+//! what to do), 2 the command line or the configuration was not understood.
+
+mod check;
+mod config;
+mod device;
+mod load;
+mod log;
+mod logging;
+mod ready;
+mod redis;
+mod server;
+mod shutdown;
+mod sim;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+pub use config::ConfigError;
+pub use shutdown::{Shutdown, on_signals};
+
+/// Makes a write durable in the network, on its way to the server.
+#[derive(Debug, Parser)]
+#[command(name = "pmnet", version, max_term_width = 100, after_help = EXAMPLES)]
+struct Cli {
+    /// Logs on stderr as JSON, one object a line.
+    #[arg(long, global = true)]
+    log_json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Example: a Redis with a device in front of it, all on one machine
+  redis-server --appendonly yes --appendfsync always &
+  pmnet server --listen 127.0.0.1:51500 --store redis://127.0.0.1:6379 &
+  pmnet device --listen 127.0.0.1:51000 --next 127.0.0.1:51500 --log /var/tmp/d1.log --media file &
+  pmnet redis  --listen 127.0.0.1:6380 --via 127.0.0.1:51000 &
+  redis-cli -p 6380 SET greeting hello
+
+Logs go to stderr; PMNET_LOG filters them (error, warn, info, debug, or module=level,…).";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Apply the log of a shard to a database.
+    Server(server::ServerCommand),
+    /// Keep a shard's log: make writes durable and acknowledge them, on their way to the server.
+    Device(device::DeviceCommand),
+    /// Speak Redis with clients, pmnet with the devices.
+    Redis(redis::RedisCommand),
+    /// Generate load against a Redis or a pmnet front, and measure it.
+    Load(load::LoadArgs),
+    /// Check a history of `pmnet load --checked` against the database.
+    Check(check::CheckArgs),
+    /// Look at the log of a device that is not running.
+    Log(log::LogCommand),
+    /// Run the deterministic simulator.
+    Sim(sim::SimCommand),
+    /// Say whether pmnet will work well on this machine, and what to do if not.
+    Doctor(crate::doctor::DoctorArgs),
+    /// Show on this machine what pmnet does: measure, kill, check, report.
+    Demo(crate::demo::DemoArgs),
+    /// Start a program that ends when its parent does.
+    #[command(hide = true)]
+    Guarded(crate::harness::GuardArgs),
+}
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version go to stdout and are a success; clap knows which is which.
+            let _ = error.print();
+            return if error.use_stderr() {
+                ExitCode::from(2)
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    let filter = match &cli.command {
+        // The roles warn about every trouble that is made for them there, hundreds a seed.
+        Command::Sim(_) => "error",
+        _ => "info",
+    };
+    if let Err(error) = logging::start(cli.log_json, filter) {
+        eprintln!("pmnet: {error:#}");
+        return ExitCode::from(2);
+    }
+    let result = match &cli.command {
+        Command::Server(command) => server::main(command),
+        Command::Device(command) => device::main(command),
+        Command::Redis(command) => redis::main(command),
+        Command::Sim(command) => sim::main(command),
+        Command::Log(command) => log::main(command),
+        Command::Load(args) => load::main(args),
+        Command::Check(args) => check::main(args),
+        Command::Doctor(args) => crate::doctor::main(args),
+        Command::Demo(args) => crate::demo::main(args),
+        Command::Guarded(args) => crate::harness::exec_guarded(args).map(|()| true),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("pmnet: {error:#}");
+            if error.is::<ConfigError>() {
+                ExitCode::from(2)
+            } else {
+                ExitCode::from(1)
+            }
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! The one line that a role prints to stdout when it serves, so that scripts can wait for it.
+
+use std::io::Write;
+
+use serde_json::{Map, Value};
+
+/// Prints `ready ROLE key=value …`, or one JSON object with the same.
+pub fn announce(json: bool, role: &str, fields: &[(&str, Value)]) {
+    let line = if json {
+        let mut object = Map::new();
+        object.insert("ready".into(), role.into());
+        for (key, value) in fields {
+            object.insert((*key).into(), value.clone());
+        }
+        Value::Object(object).to_string()
+    } else {
+        let mut line = format!("ready {role}");
+        for (key, value) in fields {
+            let text = value
+                .as_str()
+                .map_or_else(|| value.to_string(), str::to_owned);
+            line += &format!(" {key}={text}");
+        }
+        line
+    };
+    let mut out = std::io::stdout().lock();
+    // Nobody may be listening: that is no reason not to serve.
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}

@@ -1,0 +1,80 @@
+//! `pmnet server`.
+
+use clap::Args;
+use pmnet_server::ServerConfig;
+use pmnet_server::driver::{DriverConfig, run};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::config::{CommonArgs, required, udp_address};
+use super::{ready, shutdown};
+
+/// Poll for so long after activity: enough to take a burst apart, too short to rob the store.
+const SPIN_US: u64 = 0;
+
+const EXAMPLES: &str = "\
+Examples:
+  pmnet server --listen 127.0.0.1:51500 --store redis://127.0.0.1:6379
+  pmnet server --listen 127.0.0.1:51500 --store 'redis://:password@127.0.0.1:6379?wait_replicas=2'
+  pmnet server --listen 127.0.0.1:51500 --store kv:/var/lib/pmnet/store.kv
+
+Stores: redis://HOST:PORT (Redis or Valkey; appendfsync always for durability), kv:PATH (embedded),
+null: (forgets everything; for measurements). One server serves one shard; its position in the log
+is kept in the store, in the same transaction as the data.";
+
+/// Settings of `pmnet server`; section `[server]` of the configuration file.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ServerArgs {
+    /// UDP address to listen on.
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
+    /// Where the data goes: redis://HOST:PORT, kv:PATH or null:
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// Number of the shard [default: 0].
+    #[arg(long)]
+    shard: Option<u32>,
+    /// Poll for so long after activity before sleeping [default: 0].
+    #[arg(long, value_name = "US")]
+    spin_us: Option<u64>,
+}
+
+/// The command line of `pmnet server`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ServerCommand {
+    #[command(flatten)]
+    args: ServerArgs,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+/// Serves until asked to end.
+pub fn main(command: &ServerCommand) -> anyhow::Result<bool> {
+    let file = command.common.file()?.server;
+    let flags = command.args.clone();
+    let listen = required("--listen", "server", flags.listen.or(file.listen))?;
+    let listen = udp_address("--listen", &listen)?;
+    let store = required("--store", "server", flags.store.or(file.store))?;
+    let shard = flags.shard.or(file.shard).unwrap_or(0);
+    let config = DriverConfig {
+        listen,
+        server: ServerConfig::new(shard),
+        spin_micros: flags.spin_us.or(file.spin_us).unwrap_or(SPIN_US),
+    };
+    let stop = shutdown::stop_on_signals()?;
+    let store = pmnet_store::open(&store, shard)?;
+    run(config, store, &stop, |address, durability| {
+        ready::announce(
+            command.common.json,
+            "server",
+            &[
+                ("listen", json!(address.to_string())),
+                ("shard", json!(shard)),
+                ("store", json!(durability)),
+            ],
+        );
+    })?;
+    Ok(true)
+}

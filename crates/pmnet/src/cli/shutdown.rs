@@ -1,0 +1,61 @@
+//! SIGTERM and SIGINT: the first one asks for a clean end, the second one ends at once.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context;
+use pmnet_client::Stop;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// Exit code when the second signal came: as a shell reports SIGINT.
+const EXIT_INTERRUPTED: i32 = 130;
+
+/// The flag that the signals set.
+pub type Shutdown = Arc<AtomicBool>;
+
+/// Catches the signals in a flag.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn on_signals() -> anyhow::Result<Shutdown> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // In this order: at the first signal the flag is not yet set when the exit is considered.
+        signal_hook::flag::register_conditional_shutdown(
+            signal,
+            EXIT_INTERRUPTED,
+            Arc::clone(&flag),
+        )
+        .context("cannot catch signals")?;
+        signal_hook::flag::register(signal, Arc::clone(&flag)).context("cannot catch signals")?;
+    }
+    Ok(flag)
+}
+
+/// Catches the signals in a [`Stop`].
+pub fn stop_on_signals() -> anyhow::Result<Stop> {
+    on_signals()?;
+    let (stop, trigger) = Stop::new().context("cannot catch signals")?;
+    let stream = trigger.into_stream();
+    for signal in [SIGINT, SIGTERM] {
+        let stream = stream.try_clone().context("cannot catch signals")?;
+        signal_hook::low_level::pipe::register(signal, stream).context("cannot catch signals")?;
+    }
+    Ok(stop)
+}
+
+/// Calls `end` at the first signal, from a thread of its own.
+pub fn call_on_signals(end: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+    on_signals()?;
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch signals")?;
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            if signals.forever().next().is_some() {
+                end();
+            }
+        })
+        .context("cannot catch signals")?;
+    Ok(())
+}

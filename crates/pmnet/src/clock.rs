@@ -1,0 +1,21 @@
+//! The one clock of the tools: `CLOCK_MONOTONIC` in nanoseconds.
+//!
+//! The same clock in every process of one machine, so histories of several load generators can be
+//! laid side by side. It never goes backwards, and a jump of the wall clock does not touch it.
+
+use std::time::Duration;
+
+/// Nanoseconds of the machine's monotonic clock.
+#[must_use]
+pub fn now_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
+}
+
+/// A duration in nanoseconds, saturating (585 years fit).
+#[must_use]
+pub fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

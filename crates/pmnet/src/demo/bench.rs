@@ -1,0 +1,131 @@
+//! The same with redis-benchmark, the tool that a Redis user trusts.
+
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use serde::Serialize;
+
+use super::measure::{Cell, KEYS, VALUE_BYTES};
+use super::plan::Plan;
+use super::view::View;
+use crate::harness::{Cluster, settle};
+
+/// About how long one run is to take.
+const RUN_SECONDS: f64 = 0.5;
+/// Fewest and most requests of a run.
+const REQUESTS: (u64, u64) = (200, 200_000);
+/// A run that takes longer is given up.
+const RUN_MAX: Duration = Duration::from_secs(15);
+/// How often its end is looked for.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A line of redis-benchmark, latencies in microseconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BenchRow {
+    /// Requests a second.
+    pub throughput: f64,
+    /// Median.
+    pub p50_us: f64,
+    /// 95th percentile.
+    pub p95_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+}
+
+/// Runs it for every cell, as many requests as the measured rate suggests.
+pub fn all(
+    plan: &Plan,
+    clusters: &[Cluster],
+    cells: &mut [Cell],
+    stop: &AtomicBool,
+    view: &View,
+) -> anyhow::Result<()> {
+    for cell in cells {
+        anyhow::ensure!(!stop.load(Ordering::Relaxed), "interrupted");
+        let name = cell.operation.name();
+        view.step(
+            &format!("redis-benchmark {name}, {}: {}", cell.clients, cell.stack),
+            1,
+        );
+        let index = plan
+            .stacks
+            .iter()
+            .position(|stack| stack.name == cell.stack)
+            .context("a measurement of no stack")?;
+        let requests = Duration::try_from_secs_f64(cell.throughput * RUN_SECONDS)
+            .map_or(REQUESTS.0, |count| count.as_secs())
+            .clamp(REQUESTS.0, REQUESTS.1);
+        let port = clusters[index].endpoint()?.port();
+        match one(port, name, cell.clients, requests) {
+            Ok(row) => cell.benchmark = Some(row),
+            Err(error) => view.say(&format!("redis-benchmark, {}: {error:#}", cell.stack)),
+        }
+        settle(&clusters[index])?;
+    }
+    Ok(())
+}
+
+fn one(port: u16, test: &str, clients: usize, requests: u64) -> anyhow::Result<BenchRow> {
+    let mut child = Command::new("redis-benchmark")
+        .args(["-h", "127.0.0.1", "-p", &port.to_string(), "-t", test])
+        .args(["-c", &clients.to_string(), "-n", &requests.to_string()])
+        .args(["-d", &VALUE_BYTES.to_string(), "-r", &KEYS.to_string()])
+        .arg("--csv")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("cannot start it")?;
+    let deadline = Instant::now() + RUN_MAX;
+    // Its output is a few lines, which the pipe holds until it has ended.
+    while child.try_wait()?.is_none() {
+        if Instant::now() >= deadline {
+            child.kill()?;
+            child.wait()?;
+            anyhow::bail!("did not end within {} s", RUN_MAX.as_secs());
+        }
+        std::thread::sleep(LOOK);
+    }
+    let output = child.wait_with_output()?;
+    parse(&String::from_utf8_lossy(&output.stdout))
+        .context("its output was not understood (Redis 6.2 or later is needed)")
+}
+
+fn parse(csv: &str) -> Option<BenchRow> {
+    let mut lines = csv.lines().filter(|line| line.starts_with('"'));
+    let header: Vec<_> = lines.next()?.split(',').map(unquote).collect();
+    let row: Vec<_> = lines.next()?.split(',').map(unquote).collect();
+    let field = |name: &str| -> Option<f64> {
+        let column = header.iter().position(|title| *title == name)?;
+        row.get(column)?.parse().ok()
+    };
+    Some(BenchRow {
+        throughput: field("rps")?,
+        p50_us: field("p50_latency_ms")? * 1e3,
+        p95_us: field("p95_latency_ms")? * 1e3,
+        p99_us: field("p99_latency_ms")? * 1e3,
+    })
+}
+
+fn unquote(field: &str) -> &str {
+    field.trim().trim_matches('"')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_csv_of_redis_benchmark() {
+        let csv = "WARNING: something\n\"test\",\"rps\",\"avg_latency_ms\",\"min_latency_ms\",\
+                   \"p50_latency_ms\",\"p95_latency_ms\",\"p99_latency_ms\",\"max_latency_ms\"\n\
+                   \"SET\",\"5000.00\",\"0.190\",\"0.1\",\"0.183\",\"0.215\",\"0.311\",\"0.9\"\n";
+        let row = parse(csv).unwrap();
+        assert!((row.throughput - 5000.0).abs() < 1e-9);
+        assert!((row.p50_us - 183.0).abs() < 1e-6);
+        assert!((row.p99_us - 311.0).abs() < 1e-6);
+        assert_eq!(parse("SET: 5000.0"), None);
+    }
+}

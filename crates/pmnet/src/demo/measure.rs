@@ -1,0 +1,171 @@
+//! Latency, throughput and CPU time of every stack, in turn, several rounds; medians.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::bench::BenchRow;
+use super::plan::Plan;
+use super::view::View;
+use crate::harness::{Cluster, Role, cpu_ns, settle};
+use crate::load::{Hooks, Mix, Op, Options, Summary, Workload, run};
+
+/// Payload of a SET, in bytes.
+pub const VALUE_BYTES: usize = 100;
+/// Different keys.
+pub const KEYS: u64 = 10_000;
+
+/// One combination of stack, operation and number of clients.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cell {
+    /// Name of the stack, with medium and R.
+    pub stack: &'static str,
+    /// The operation.
+    pub operation: Op,
+    /// Number of clients.
+    pub clients: usize,
+    /// Operations a second (median over the rounds).
+    pub throughput: f64,
+    /// Medians over the rounds, in microseconds.
+    pub p50_us: f64,
+    /// 95th percentile.
+    pub p95_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// Operations that failed or stayed unknown, all rounds.
+    pub errors: u64,
+    /// Longest time from the end of the load until everything was in the database, in ms.
+    pub drain_ms: f64,
+    /// CPU time per operation, in microseconds, by process (all rounds).
+    pub cpu_us: Vec<(String, f64)>,
+    /// The same from redis-benchmark.
+    pub benchmark: Option<BenchRow>,
+    /// Distribution of the round with the median p50: (microseconds, fraction).
+    #[serde(skip)]
+    pub cdf: Vec<(f64, f64)>,
+}
+
+#[derive(Default)]
+struct Rounds {
+    summaries: Vec<Summary>,
+    cpu_ns: BTreeMap<Role, u64>,
+    own_cpu_ns: u64,
+    drain: Duration,
+}
+
+/// Measures everything.
+pub fn all(
+    plan: &Plan,
+    clusters: &[Cluster],
+    stop: &AtomicBool,
+    view: &View,
+) -> anyhow::Result<Vec<Cell>> {
+    let mut cells = Vec::new();
+    for operation in &plan.operations {
+        for clients in &plan.clients {
+            let mut rounds: Vec<Rounds> = clusters.iter().map(|_| Rounds::default()).collect();
+            for round in 0..plan.rounds {
+                for ((cluster, stack), rounds) in clusters.iter().zip(&plan.stacks).zip(&mut rounds)
+                {
+                    anyhow::ensure!(!stop.load(Ordering::Relaxed), "interrupted");
+                    let text = format!(
+                        "{}, {clients} client{}, round {} of {}: {}",
+                        operation.name().to_uppercase(),
+                        if *clients == 1 { "" } else { "s" },
+                        round + 1,
+                        plan.rounds,
+                        stack.name
+                    );
+                    view.step(&text, 1);
+                    one(plan, cluster, *operation, *clients, rounds, stop)?;
+                }
+            }
+            for (stack, rounds) in plan.stacks.iter().zip(rounds) {
+                cells.push(rounds.cell(stack.name, *operation, *clients));
+            }
+        }
+    }
+    Ok(cells)
+}
+
+fn one(
+    plan: &Plan,
+    cluster: &Cluster,
+    operation: Op,
+    clients: usize,
+    rounds: &mut Rounds,
+    stop: &AtomicBool,
+) -> anyhow::Result<()> {
+    let mut options = Options::new(cluster.endpoint()?);
+    options.clients = clients;
+    options.duration = plan.duration;
+    options.warmup = plan.warmup;
+    options.workload = Workload::Mix {
+        mix: Mix::only(operation),
+        keys: KEYS,
+        value_bytes: VALUE_BYTES,
+        prefix: "demo:".into(),
+    };
+    let own = cpu_ns(std::process::id());
+    let before: Vec<_> = cluster
+        .processes()
+        .map(|(role, process)| (role, process.cpu_ns()))
+        .collect();
+    let summary = run(&options, Hooks::default(), stop)?;
+    // What was acknowledged early is applied later: that work belongs to this measurement, and
+    // must not disturb the next one.
+    let loaded = Instant::now();
+    settle(cluster)?;
+    rounds.drain = rounds.drain.max(loaded.elapsed());
+    for ((role, process), (_, before)) in cluster.processes().zip(before) {
+        *rounds.cpu_ns.entry(role).or_default() += process.cpu_ns().saturating_sub(before);
+    }
+    rounds.own_cpu_ns += cpu_ns(std::process::id()).saturating_sub(own);
+    rounds.summaries.push(summary);
+    Ok(())
+}
+
+impl Rounds {
+    fn cell(mut self, stack: &'static str, operation: Op, clients: usize) -> Cell {
+        self.summaries
+            .sort_by(|a, b| a.latency.p50_us.total_cmp(&b.latency.p50_us));
+        let middle = self.summaries.len() / 2;
+        let operations: u64 = self.summaries.iter().map(|s| s.acknowledged).sum();
+        let per_operation = |nanos: u64| {
+            let total = Duration::from_nanos(nanos).as_secs_f64() * 1e6;
+            let count = Duration::from_secs(operations.max(1)).as_secs_f64();
+            total / count
+        };
+        let mut cpu_us = vec![("load".to_owned(), per_operation(self.own_cpu_ns))];
+        // Roles sort from the database to the client; shown the other way round.
+        for (role, nanos) in self.cpu_ns.iter().rev() {
+            cpu_us.push((role.to_string(), per_operation(*nanos)));
+        }
+        Cell {
+            stack,
+            operation,
+            clients,
+            throughput: self.median(|s| s.throughput),
+            p50_us: self.median(|s| s.latency.p50_us),
+            p95_us: self.median(|s| s.latency.p95_us),
+            p99_us: self.median(|s| s.latency.p99_us),
+            errors: self.summaries.iter().map(|s| s.failed + s.unknown).sum(),
+            drain_ms: self.drain.as_secs_f64() * 1e3,
+            cpu_us,
+            benchmark: None,
+            cdf: self
+                .summaries
+                .get(middle)
+                .map(|s| s.cdf.clone())
+                .unwrap_or_default(),
+        }
+    }
+
+    fn median(&self, figure: impl Fn(&Summary) -> f64) -> f64 {
+        let mut values: Vec<f64> = self.summaries.iter().map(figure).collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied().unwrap_or(0.0)
+    }
+}

@@ -1,0 +1,63 @@
+//! The live view: a bar with one line of text on a terminal, lines of text elsewhere.
+
+use std::cell::RefCell;
+use std::io::IsTerminal;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Shows what is going on.
+pub struct View {
+    bar: ProgressBar,
+    plain: bool,
+    quiet: bool,
+    last: RefCell<String>,
+}
+
+impl View {
+    pub fn new(quiet: bool, steps: u64) -> View {
+        let plain = !std::io::stderr().is_terminal();
+        let target = if plain || quiet {
+            ProgressDrawTarget::hidden()
+        } else {
+            ProgressDrawTarget::stderr()
+        };
+        let bar = ProgressBar::with_draw_target(Some(steps), target);
+        if let Ok(style) = ProgressStyle::with_template("{elapsed:>4} {bar:30} {percent:>3}% {msg}")
+        {
+            bar.set_style(style);
+        }
+        View {
+            bar,
+            plain,
+            quiet,
+            last: RefCell::default(),
+        }
+    }
+
+    /// A sentence that stays.
+    pub fn say(&self, text: &str) {
+        if self.quiet {
+            return;
+        }
+        if self.plain {
+            println!("{text}");
+        } else {
+            self.bar.println(text);
+        }
+    }
+
+    /// What is being done now, and how many steps that makes.
+    pub fn step(&self, text: &str, steps: u64) {
+        self.bar.inc(steps);
+        self.bar.set_message(text.to_owned());
+        // Counters change ten times a second; without a terminal only the steps are worth a line.
+        if self.plain && !self.quiet && steps > 0 && *self.last.borrow() != text {
+            println!("{text}");
+            text.clone_into(&mut self.last.borrow_mut());
+        }
+    }
+
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}

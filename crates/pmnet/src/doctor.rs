@@ -1,0 +1,377 @@
+//! `pmnet doctor`: will it work well here, and what to do if not.
+//!
+//! Purpose: one line for each thing that matters, `ok`, `warn` or `fail`, with advice. Invariants:
+//! changes nothing, needs no privilege, ends within seconds. May not: fail silently; what cannot be
+//! found out is a `warn` that says so.
+
+use std::io::ErrorKind;
+use std::net::{TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Resource, getrlimit};
+use serde::Serialize;
+
+use crate::harness::find_program;
+
+/// Socket buffers below this lose packets in bursts.
+const RMEM_BYTES_MIN: u64 = 4 * 1024 * 1024;
+/// Memory that io_uring and pinned buffers want on older kernels.
+const MEMLOCK_BYTES_MIN: u64 = 64 * 1024 * 1024;
+/// Open files for a front with a thousand clients.
+const FILES_MIN: u64 = 4096;
+/// Magic number of tmpfs in `statfs`.
+const TMPFS_MAGIC: i128 = 0x0102_1994;
+/// Reads of the clock when its cost is measured.
+const CLOCK_READS: u32 = 20_000;
+/// A clock that costs more than this is not read in user space.
+const CLOCK_COST_MAX: Duration = Duration::from_nanos(250);
+
+const EXAMPLES: &str = "\
+Examples:
+  pmnet doctor
+  pmnet doctor --log-folder /var/lib/pmnet --port 51000 --port 51500 --json
+
+Exit code 1 if anything is `fail`.";
+
+/// Options of `pmnet doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct DoctorArgs {
+    /// Folder in which a log on an ordinary file would live.
+    #[arg(long, default_value = ".", value_name = "PATH")]
+    log_folder: PathBuf,
+    /// UDP ports that are to be used.
+    #[arg(long, value_name = "PORT", default_values_t = [51_000, 51_500])]
+    port: Vec<u16>,
+    /// TCP port of the front.
+    #[arg(long, default_value_t = 6380, value_name = "PORT")]
+    front_port: u16,
+    /// One JSON array on stdout.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Level {
+    Ok,
+    Warn,
+    Fail,
+}
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    level: Level,
+    what: &'static str,
+    found: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advice: Option<String>,
+}
+
+impl Finding {
+    fn ok(what: &'static str, found: impl Into<String>) -> Finding {
+        Finding {
+            level: Level::Ok,
+            what,
+            found: found.into(),
+            advice: None,
+        }
+    }
+
+    fn bad(
+        level: Level,
+        what: &'static str,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Finding {
+        Finding {
+            level,
+            what,
+            found: found.into(),
+            advice: Some(advice.into()),
+        }
+    }
+}
+
+/// Looks at everything; false if something fails.
+///
+/// # Errors
+/// The result cannot be printed.
+pub fn main(args: &DoctorArgs) -> anyhow::Result<bool> {
+    let mut findings = vec![kernel(), cores(), clock(), memlock(), open_files(), rmem()];
+    findings.push(io_uring());
+    findings.push(direct_io(&args.log_folder));
+    findings.push(tmpfs());
+    findings.push(redis_server());
+    findings.extend(args.port.iter().map(|port| udp_port(*port)));
+    findings.push(tcp_port(args.front_port));
+    if args.json {
+        println!("{}", serde_json::to_string(&findings)?);
+    } else {
+        for finding in &findings {
+            let level = match finding.level {
+                Level::Ok => "ok  ",
+                Level::Warn => "warn",
+                Level::Fail => "FAIL",
+            };
+            println!("{level}  {:<14} {}", finding.what, finding.found);
+            if let Some(advice) = &finding.advice {
+                println!("      {:<14} {advice}", "");
+            }
+        }
+    }
+    Ok(findings.iter().all(|finding| finding.level != Level::Fail))
+}
+
+fn kernel() -> Finding {
+    let release = rustix::system::uname()
+        .release()
+        .to_string_lossy()
+        .into_owned();
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .filter_map(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if version >= (5, 10) {
+        Finding::ok("kernel", release)
+    } else {
+        Finding::bad(
+            Level::Fail,
+            "kernel",
+            release,
+            "Linux 5.10 or later is needed (io_uring with eventfd, batched UDP)",
+        )
+    }
+}
+
+fn cores() -> Finding {
+    let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let found = format!("{count} usable");
+    match count {
+        1 => Finding::bad(
+            Level::Warn,
+            "cores",
+            found,
+            "everything shares one core: latencies will be those of the scheduler; set --spin-us 0",
+        ),
+        2..=3 => Finding::bad(
+            Level::Warn,
+            "cores",
+            found,
+            "clients, device, server and database share these: throughput figures show the \
+             machine's limit; put the roles on machines of their own for real ones",
+        ),
+        _ => Finding::ok("cores", found),
+    }
+}
+
+fn clock() -> Finding {
+    let source = read("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+        .unwrap_or_else(|| "unknown".into());
+    let start = Instant::now();
+    for _ in 0..CLOCK_READS {
+        std::hint::black_box(Instant::now());
+    }
+    let cost = start.elapsed() / CLOCK_READS;
+    let found = format!("{source}, {} ns a reading", cost.as_nanos());
+    if cost <= CLOCK_COST_MAX {
+        Finding::ok("clock", found)
+    } else {
+        Finding::bad(
+            Level::Warn,
+            "clock",
+            found,
+            "each reading is a system call; boot with clocksource=tsc (or kvm-clock) if the \
+             hardware has a stable one",
+        )
+    }
+}
+
+fn memlock() -> Finding {
+    limit(
+        "memlock",
+        Resource::Memlock,
+        MEMLOCK_BYTES_MIN,
+        "raise it (ulimit -l, LimitMEMLOCK= in systemd): pinned packet buffers need it",
+    )
+}
+
+fn open_files() -> Finding {
+    limit(
+        "open files",
+        Resource::Nofile,
+        FILES_MIN,
+        "raise it (ulimit -n, LimitNOFILE= in systemd): every client connection needs one",
+    )
+}
+
+fn limit(what: &'static str, resource: Resource, least: u64, advice: &str) -> Finding {
+    match getrlimit(resource).current {
+        None => Finding::ok(what, "unlimited"),
+        Some(value) if value >= least => Finding::ok(what, value.to_string()),
+        Some(value) => Finding::bad(Level::Warn, what, value.to_string(), advice),
+    }
+}
+
+fn rmem() -> Finding {
+    let value = read("/proc/sys/net/core/rmem_max").and_then(|text| text.parse::<u64>().ok());
+    match value {
+        Some(value) if value >= RMEM_BYTES_MIN => Finding::ok("rmem_max", value.to_string()),
+        Some(value) => Finding::bad(
+            Level::Warn,
+            "rmem_max",
+            value.to_string(),
+            format!(
+                "bursts may be dropped and sent again: sysctl -w net.core.rmem_max={RMEM_BYTES_MIN} \
+                 net.core.wmem_max={RMEM_BYTES_MIN}"
+            ),
+        ),
+        None => Finding::bad(
+            Level::Warn,
+            "rmem_max",
+            "not readable",
+            "look at sysctl net.core.rmem_max",
+        ),
+    }
+}
+
+fn io_uring() -> Finding {
+    // 0: for all, 1: for a group, 2: for nobody; kernels before 6.6 have no such switch.
+    match read("/proc/sys/kernel/io_uring_disabled").as_deref() {
+        None | Some("0") => Finding::ok("io_uring", "allowed"),
+        Some(value) => Finding::bad(
+            Level::Fail,
+            "io_uring",
+            format!("kernel.io_uring_disabled = {value}"),
+            "--media file needs it: sysctl -w kernel.io_uring_disabled=0 (or use --media dram)",
+        ),
+    }
+}
+
+fn direct_io(folder: &Path) -> Finding {
+    let path = folder.join(format!(".pmnet-doctor-{}", std::process::id()));
+    let opened = rustix::fs::open(
+        &path,
+        OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::DIRECT | OFlags::DSYNC,
+        Mode::RUSR | Mode::WUSR,
+    );
+    let _ = std::fs::remove_file(&path);
+    let place = folder.display();
+    match opened {
+        Ok(_) => Finding::ok("O_DIRECT", format!("works in {place}")),
+        Err(rustix::io::Errno::INVAL) => Finding::bad(
+            Level::Warn,
+            "O_DIRECT",
+            format!("refused by the file system of {place}"),
+            "--media file would be slow there; choose a folder on ext4 or xfs (--log-folder)",
+        ),
+        Err(error) => Finding::bad(
+            Level::Warn,
+            "O_DIRECT",
+            format!("{place} is not writable: {error}"),
+            "choose the folder of the log with --log-folder",
+        ),
+    }
+}
+
+fn tmpfs() -> Finding {
+    let path = "/dev/shm";
+    match rustix::fs::statfs(path) {
+        Ok(stat) if i128::from(stat.f_type) == TMPFS_MAGIC => {
+            let block = u64::try_from(stat.f_bsize).unwrap_or(0);
+            let free = stat.f_bavail.saturating_mul(block) / (1024 * 1024);
+            Finding::ok("tmpfs", format!("{path}, {free} MiB free"))
+        }
+        Ok(_) => Finding::bad(
+            Level::Warn,
+            "tmpfs",
+            format!("{path} is something else"),
+            "--media dram wants its log on a tmpfs or hugetlbfs: mount -t tmpfs none DIR",
+        ),
+        Err(error) => Finding::bad(
+            Level::Warn,
+            "tmpfs",
+            format!("{path}: {error}"),
+            "--media dram wants its log on a tmpfs or hugetlbfs: mount -t tmpfs none DIR",
+        ),
+    }
+}
+
+fn redis_server() -> Finding {
+    let advice =
+        "apt-get install redis-server, or use --store kv:PATH (the demo does so by itself)";
+    let Some(program) = find_program("redis-server") else {
+        return Finding::bad(Level::Warn, "redis-server", "not in PATH", advice);
+    };
+    match Command::new(&program).arg("--version").output() {
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let version = text
+                .split_whitespace()
+                .find_map(|word| word.strip_prefix("v="))
+                .unwrap_or("of unknown version")
+                .to_owned();
+            Finding::ok("redis-server", format!("{version}, {}", program.display()))
+        }
+        Err(error) => Finding::bad(
+            Level::Warn,
+            "redis-server",
+            format!("{}: {error}", program.display()),
+            advice,
+        ),
+    }
+}
+
+fn udp_port(port: u16) -> Finding {
+    let found = UdpSocket::bind(("0.0.0.0", port)).map(drop);
+    let known = (pmnet_wire::PORT_FIRST..=pmnet_wire::PORT_LAST).contains(&port);
+    match port_finding("UDP port", port, found) {
+        finding if known || finding.level != Level::Ok => finding,
+        finding => Finding::bad(
+            Level::Warn,
+            "UDP port",
+            finding.found,
+            format!(
+                "pmnet's ports are {} to {}; devices in between pass others on unchanged",
+                pmnet_wire::PORT_FIRST,
+                pmnet_wire::PORT_LAST
+            ),
+        ),
+    }
+}
+
+fn tcp_port(port: u16) -> Finding {
+    port_finding(
+        "TCP port",
+        port,
+        TcpListener::bind(("0.0.0.0", port)).map(drop),
+    )
+}
+
+fn port_finding(what: &'static str, port: u16, found: std::io::Result<()>) -> Finding {
+    match found {
+        Ok(()) => Finding::ok(what, format!("{port} is free")),
+        Err(error) if error.kind() == ErrorKind::AddrInUse => Finding::bad(
+            Level::Warn,
+            what,
+            format!("{port} is in use"),
+            format!(
+                "fine if pmnet runs already; else find out who has it: ss -lnptu 'sport = :{port}'"
+            ),
+        ),
+        Err(error) => Finding::bad(
+            Level::Fail,
+            what,
+            format!("{port}: {error}"),
+            "choose another port",
+        ),
+    }
+}
+
+fn read(path: &str) -> Option<String> {
+    Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
+}

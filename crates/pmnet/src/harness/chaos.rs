@@ -1,0 +1,221 @@
+//! Checked load while processes are killed, then the verdict.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use super::cluster::{Cluster, Role, StoreKind};
+use crate::check::{Ledger, Verdict, verify};
+use crate::load::{CheckedOptions, Hooks, Options, Progress, Summary, Workload, run};
+use crate::resp::{Client, Reply};
+
+/// How often the view is shown.
+const LOOK: Duration = Duration::from_millis(100);
+/// Everything acknowledged must have reached the database this long after the load.
+const SETTLE_MAX: Duration = Duration::from_secs(30);
+/// One attempt to read through the front while settling.
+const SETTLE_TRY: Duration = Duration::from_secs(10);
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct ChaosPlan {
+    /// How long to load.
+    pub duration: Duration,
+    /// Connections.
+    pub clients: usize,
+    /// Commands in flight on each.
+    pub pipeline: usize,
+    /// Deadline of one operation.
+    pub deadline: Duration,
+    /// Killed in turn, as often as the time allows.
+    pub victims: Vec<Role>,
+    /// From one kill to the next.
+    pub interval: Duration,
+    /// From a kill to the restart.
+    pub down: Duration,
+    /// When half of the time has passed, these devices are lost for good ([`Cluster::lose`]).
+    pub lose_at_half: Vec<usize>,
+    /// Bytes of a SET value (more than a packet: fragments).
+    pub value_bytes: usize,
+    /// Seed and key prefix.
+    pub seed: u64,
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub struct ChaosReport {
+    /// The load's own figures.
+    pub summary: Summary,
+    /// What the database says.
+    pub verdict: Verdict,
+    /// How often each was killed.
+    pub kills: Vec<(Role, u32)>,
+}
+
+/// What is going on, for a display.
+#[derive(Clone, Debug)]
+pub struct ChaosView {
+    /// Part of the time that has passed, 0 to 1.
+    pub fraction: f64,
+    /// Operations acknowledged so far.
+    pub acknowledged: u64,
+    /// Kills so far.
+    pub kills: u32,
+    /// What was done last.
+    pub event: String,
+}
+
+/// Loads, kills, restarts, settles, checks. Must be called from the thread that started the
+/// cluster (see [`super`]).
+///
+/// # Errors
+/// A process that does not come back, a load that cannot run, a database that cannot be read.
+pub fn chaos(
+    cluster: &mut Cluster,
+    plan: &ChaosPlan,
+    stop: &AtomicBool,
+    mut view: impl FnMut(&ChaosView),
+) -> anyhow::Result<ChaosReport> {
+    let mut options = Options::new(cluster.endpoint()?);
+    options.clients = plan.clients;
+    options.pipeline = plan.pipeline;
+    options.duration = plan.duration;
+    options.deadline = plan.deadline;
+    options.seed = plan.seed;
+    options.workload = Workload::Checked(CheckedOptions {
+        prefix: format!("chk{}:", plan.seed),
+        ring: 100_000,
+        // The embedded store has no lists.
+        lists: cluster.topology().store == StoreKind::Redis,
+        value_bytes: plan.value_bytes,
+    });
+    let ended = AtomicBool::new(false);
+    let acknowledged = AtomicU64::new(0);
+    let (loaded, kills) = std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let loaded = checked_load(&options, stop, &acknowledged);
+            ended.store(true, Ordering::Release);
+            loaded
+        });
+        let kills = kill_in_turn(cluster, plan, &ended, &acknowledged, &mut view);
+        if kills.is_err() {
+            // The load would go on against a broken cluster.
+            stop.store(true, Ordering::Relaxed);
+        }
+        let loaded = load
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (loaded, kills)
+    });
+    let kills = kills?;
+    let (summary, ledger) = loaded?;
+    settle(cluster)?;
+    let verdict = verify(&ledger, &mut cluster.reader()?)?;
+    if !verdict.is_clean() {
+        cluster.keep_folder();
+    }
+    Ok(ChaosReport {
+        summary,
+        verdict,
+        kills,
+    })
+}
+
+fn checked_load(
+    options: &Options,
+    stop: &AtomicBool,
+    acknowledged: &AtomicU64,
+) -> anyhow::Result<(Summary, Ledger)> {
+    let mut ledger = Ledger::new();
+    let mut record = |record: &crate::load::Record| Ok(ledger.add(record)?);
+    let mut progress = |progress: &Progress| {
+        acknowledged.store(progress.acknowledged, Ordering::Relaxed);
+    };
+    let hooks = Hooks {
+        record: Some(&mut record),
+        progress: Some(&mut progress),
+    };
+    let summary = run(options, hooks, stop)?;
+    Ok((summary, ledger))
+}
+
+fn kill_in_turn(
+    cluster: &mut Cluster,
+    plan: &ChaosPlan,
+    ended: &AtomicBool,
+    acknowledged: &AtomicU64,
+    view: &mut impl FnMut(&ChaosView),
+) -> anyhow::Result<Vec<(Role, u32)>> {
+    let start = Instant::now();
+    let mut kills: Vec<(Role, u32)> = plan.victims.iter().map(|role| (*role, 0)).collect();
+    let mut total = 0;
+    let mut event = "load is running".to_owned();
+    let mut look = |event: &str, total| {
+        view(&ChaosView {
+            fraction: (start.elapsed().as_secs_f64() / plan.duration.as_secs_f64()).min(1.0),
+            acknowledged: acknowledged.load(Ordering::Relaxed),
+            kills: total,
+            event: event.to_owned(),
+        });
+    };
+    let mut turns = (0..kills.len()).cycle();
+    let mut next_kill = start + plan.interval;
+    // The last one must be back while the load still runs.
+    let last_kill = start + plan.duration.saturating_sub(plan.down + plan.interval / 2);
+    let mut to_lose = Some(plan.lose_at_half.as_slice()).filter(|lost| !lost.is_empty());
+    while !ended.load(Ordering::Acquire) {
+        look(&event, total);
+        let now = Instant::now();
+        if now >= start + plan.duration / 2
+            && let Some(lost) = to_lose.take()
+        {
+            cluster.lose(lost)?;
+            event = format!("{} devices lost for good, {total} kills", lost.len());
+            continue;
+        }
+        if now < next_kill || now > last_kill {
+            std::thread::sleep(LOOK.min(plan.interval));
+            continue;
+        }
+        let Some(turn) = turns.next() else {
+            next_kill = last_kill + LOOK;
+            continue;
+        };
+        let role = kills[turn].0;
+        cluster.kill(role)?;
+        kills[turn].1 += 1;
+        total += 1;
+        event = format!("killed {role}");
+        look(&event, total);
+        std::thread::sleep(plan.down);
+        cluster.restart(role)?;
+        event = format!("{role} is back");
+        next_kill = (next_kill + plan.interval).max(Instant::now());
+    }
+    Ok(kills)
+}
+
+/// Waits until everything acknowledged has reached the database: a read through the front is
+/// answered only then (`docs/spec/protocol.md` §2 rule 8).
+///
+/// # Errors
+/// That does not happen within its time.
+pub fn settle(cluster: &Cluster) -> anyhow::Result<()> {
+    let endpoint = cluster.endpoint()?;
+    let deadline = Instant::now() + SETTLE_MAX;
+    loop {
+        let answer = Client::connect(endpoint, SETTLE_TRY)
+            .and_then(|mut client| client.call(&["GET", "pmnet-settle"]));
+        match answer {
+            Ok(Reply::Nil | Reply::Bulk(_)) => return Ok(()),
+            Ok(other) if Instant::now() >= deadline => {
+                anyhow::bail!("the log does not drain: a read is answered with {other:?}")
+            }
+            Err(error) if Instant::now() >= deadline => {
+                return Err(error).context("the log does not drain: a read is not answered");
+            }
+            _ => std::thread::sleep(LOOK),
+        }
+    }
+}

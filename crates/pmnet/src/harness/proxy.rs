@@ -1,0 +1,265 @@
+//! A UDP proxy that drops, repeats and holds back datagrams, for kernels without netem.
+//!
+//! One thread; each sender gets a socket of its own towards the target, so that answers find their
+//! way back. What happens to a datagram is drawn at random; the seed makes the odds, not the story,
+//! repeatable, as the processes around it are real.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
+use std::os::fd::AsRawFd;
+
+/// Senders that are told apart; the oldest is forgotten when there are more.
+const SENDERS_MAX: usize = 256;
+/// Datagrams held back at a time; more go on at once.
+const HELD_MAX: usize = 256;
+/// How long the loop may sleep before it looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(20);
+/// Largest datagram.
+const DATAGRAM_BYTES: usize = 65_536;
+/// Token of the side that faces the senders.
+const FRONT: Token = Token(usize::MAX - 1);
+
+/// Odds for each datagram, and for how long it is held back.
+#[derive(Clone, Copy, Debug)]
+pub struct Trouble {
+    /// Part that is dropped, 0 to 1.
+    pub drop: f64,
+    /// Part that is sent twice.
+    pub repeat: f64,
+    /// Part that is held back, so that later ones overtake it.
+    pub hold: f64,
+    /// For how long at most.
+    pub hold_max: Duration,
+    /// Seed of the odds.
+    pub seed: u64,
+}
+
+/// A running proxy; ends when dropped.
+#[derive(Debug)]
+pub struct LossyProxy {
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    counts: Arc<[AtomicU64; 3]>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl LossyProxy {
+    /// Starts a proxy in front of `target`.
+    ///
+    /// # Errors
+    /// No socket or thread can be had.
+    pub fn start(target: SocketAddr, trouble: Trouble) -> anyhow::Result<LossyProxy> {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, super::free_udp()?))
+            .context("cannot open the proxy's socket")?;
+        let address = socket.local_addr()?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let counts = Arc::new([const { AtomicU64::new(0) }; 3]);
+        let mut relay = Relay::new(socket, target, trouble, Arc::clone(&counts))?;
+        let ended = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("proxy".into())
+            .spawn(move || {
+                while !ended.load(Ordering::Relaxed) {
+                    if let Err(error) = relay.turn() {
+                        tracing::error!(%error, "the proxy ends");
+                        return;
+                    }
+                }
+            })
+            .context("cannot start the proxy")?;
+        Ok(LossyProxy {
+            address,
+            stop,
+            counts,
+            thread: Some(thread),
+        })
+    }
+
+    /// Where to send.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Datagrams dropped, repeated, held back.
+    #[must_use]
+    pub fn counts(&self) -> [u64; 3] {
+        std::array::from_fn(|index| self.counts[index].load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for LossyProxy {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Which way a datagram goes.
+#[derive(Clone, Copy)]
+enum Way {
+    /// To the target, for the sender in this slot.
+    Forth(usize),
+    /// Back to the sender in this slot.
+    Back(usize),
+}
+
+struct Relay {
+    front: UdpSocket,
+    target: SocketAddr,
+    trouble: Trouble,
+    counts: Arc<[AtomicU64; 3]>,
+    random: fastrand::Rng,
+    poll: Poll,
+    events: Events,
+    slots: Vec<(SocketAddr, UdpSocket)>,
+    slot_of: HashMap<SocketAddr, usize>,
+    next_slot: usize,
+    held: VecDeque<(Instant, Way, Vec<u8>)>,
+    buffer: Vec<u8>,
+}
+
+impl Relay {
+    fn new(
+        front: UdpSocket,
+        target: SocketAddr,
+        trouble: Trouble,
+        counts: Arc<[AtomicU64; 3]>,
+    ) -> anyhow::Result<Relay> {
+        front.set_nonblocking(true)?;
+        let poll = Poll::new()?;
+        poll.registry()
+            .register(&mut SourceFd(&front.as_raw_fd()), FRONT, Interest::READABLE)?;
+        Ok(Relay {
+            front,
+            target,
+            trouble,
+            counts,
+            random: fastrand::Rng::with_seed(trouble.seed),
+            poll,
+            events: Events::with_capacity(64),
+            slots: Vec::new(),
+            slot_of: HashMap::new(),
+            next_slot: 0,
+            held: VecDeque::new(),
+            buffer: vec![0; DATAGRAM_BYTES],
+        })
+    }
+
+    fn turn(&mut self) -> std::io::Result<()> {
+        let wait = self
+            .held
+            .iter()
+            .map(|held| held.0)
+            .min()
+            .map_or(LOOK, |at| {
+                at.saturating_duration_since(Instant::now()).min(LOOK)
+            });
+        match self.poll.poll(&mut self.events, Some(wait)) {
+            Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+        let tokens: Vec<_> = self.events.iter().map(mio::event::Event::token).collect();
+        for token in tokens {
+            self.drain(token)?;
+        }
+        let now = Instant::now();
+        for _ in 0..self.held.len() {
+            if let Some((at, way, datagram)) = self.held.pop_front() {
+                if at <= now {
+                    self.send(way, &datagram);
+                } else {
+                    self.held.push_back((at, way, datagram));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self, token: Token) -> std::io::Result<()> {
+        loop {
+            let received = if token == FRONT {
+                self.front.recv_from(&mut self.buffer)
+            } else {
+                let socket = &self.slots[token.0].1;
+                socket.recv(&mut self.buffer).map(|got| (got, self.target))
+            };
+            let (got, from) = match received {
+                Ok(received) => received,
+                // The target was down when something was sent to it: that is all this says.
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
+                Err(_) => return Ok(()),
+            };
+            let way = if token == FRONT {
+                Way::Forth(self.slot(from)?)
+            } else {
+                Way::Back(token.0)
+            };
+            let datagram = self.buffer[..got].to_vec();
+            self.pass(way, datagram);
+        }
+    }
+
+    fn slot(&mut self, from: SocketAddr) -> std::io::Result<usize> {
+        if let Some(slot) = self.slot_of.get(&from) {
+            return Ok(*slot);
+        }
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        socket.connect(self.target)?;
+        socket.set_nonblocking(true)?;
+        let slot = self.next_slot % SENDERS_MAX;
+        self.next_slot += 1;
+        self.poll.registry().register(
+            &mut SourceFd(&socket.as_raw_fd()),
+            Token(slot),
+            Interest::READABLE,
+        )?;
+        if slot < self.slots.len() {
+            self.slot_of.remove(&self.slots[slot].0);
+            self.slots[slot] = (from, socket);
+        } else {
+            self.slots.push((from, socket));
+        }
+        self.slot_of.insert(from, slot);
+        Ok(slot)
+    }
+
+    fn pass(&mut self, way: Way, datagram: Vec<u8>) {
+        let point = self.random.f64();
+        let Trouble {
+            drop, repeat, hold, ..
+        } = self.trouble;
+        let count = |index: usize| self.counts[index].fetch_add(1, Ordering::Relaxed);
+        if point < drop {
+            count(0);
+        } else if point < drop + repeat {
+            count(1);
+            self.send(way, &datagram);
+            self.send(way, &datagram);
+        } else if point < drop + repeat + hold && self.held.len() < HELD_MAX {
+            count(2);
+            let wait = self.trouble.hold_max.mul_f64(self.random.f64());
+            self.held.push_back((Instant::now() + wait, way, datagram));
+        } else {
+            self.send(way, &datagram);
+        }
+    }
+
+    fn send(&self, way: Way, datagram: &[u8]) {
+        // A target that is down, or a full buffer, is one more kind of loss.
+        let _ = match way {
+            Way::Forth(slot) => self.slots[slot].1.send(datagram),
+            Way::Back(slot) => self.front.send_to(datagram, self.slots[slot].0),
+        };
+    }
+}

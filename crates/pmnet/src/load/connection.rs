@@ -1,0 +1,178 @@
+//! One connection of the load generator: buffers, what is in flight, and how it ends.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
+
+use mio::net::TcpStream;
+
+use super::generator::Lane;
+use super::run::Pending;
+use crate::resp::{self, Reply};
+
+/// Bytes read at once.
+pub const READ_BYTES: usize = 32 * 1024;
+/// Reads of one connection in one turn of the loop, so that no connection starves the others.
+const READS_MAX: usize = 16;
+/// Wait before the first attempt to connect again; doubled up to the maximum.
+const BACKOFF_NS_MIN: u64 = 10_000_000;
+/// Longest wait before an attempt to connect again.
+const BACKOFF_NS_MAX: u64 = 200_000_000;
+
+/// State of the socket.
+#[derive(Debug)]
+pub enum Link {
+    /// Not connected; try again at this time.
+    Down { retry_ns: u64 },
+    /// Connect under way, given up at this time.
+    Connecting { stream: TcpStream, deadline_ns: u64 },
+    /// Usable.
+    Up { stream: TcpStream },
+}
+
+/// One connection and the logical client on it.
+#[derive(Debug)]
+pub struct Connection {
+    pub link: Link,
+    /// Number of the logical client (new after every unknown outcome).
+    pub client: u64,
+    pub lane: Lane,
+    pub out: Vec<u8>,
+    out_at: usize,
+    input: Vec<u8>,
+    input_at: usize,
+    pub pending: VecDeque<Pending>,
+    backoff_ns: u64,
+}
+
+/// Why a connection had to be given up.
+pub type Broken = String;
+
+impl Connection {
+    pub fn new(client: u64) -> Connection {
+        Connection {
+            link: Link::Down { retry_ns: 0 },
+            client,
+            lane: Lane::default(),
+            out: Vec::new(),
+            out_at: 0,
+            input: Vec::new(),
+            input_at: 0,
+            pending: VecDeque::new(),
+            backoff_ns: BACKOFF_NS_MIN,
+        }
+    }
+
+    pub fn is_up(&self) -> bool {
+        matches!(self.link, Link::Up { .. })
+    }
+
+    /// Starts to connect; the caller registers the stream.
+    pub fn connect(&mut self, address: SocketAddr, deadline_ns: u64) -> Result<(), Broken> {
+        let stream = TcpStream::connect(address).map_err(|error| format!("connect: {error}"))?;
+        self.link = Link::Connecting {
+            stream,
+            deadline_ns,
+        };
+        Ok(())
+    }
+
+    /// Looks whether a connect under way has come to an end.
+    pub fn finish_connect(&mut self) -> Result<(), Broken> {
+        let Link::Connecting { stream, .. } = &self.link else {
+            return Ok(());
+        };
+        if let Ok(Some(error)) | Err(error) = stream.take_error() {
+            return Err(format!("connect: {error}"));
+        }
+        match stream.peer_addr() {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotConnected => return Ok(()),
+            Err(error) => return Err(format!("connect: {error}")),
+        }
+        stream
+            .set_nodelay(true)
+            .map_err(|error| format!("connect: {error}"))?;
+        let link = std::mem::replace(&mut self.link, Link::Down { retry_ns: 0 });
+        if let Link::Connecting { stream, .. } = link {
+            self.link = Link::Up { stream };
+        }
+        Ok(())
+    }
+
+    /// Gives the connection up: the socket is closed, all that was in flight is handed back.
+    pub fn give_up(&mut self, now_ns: u64) -> VecDeque<Pending> {
+        self.link = Link::Down {
+            retry_ns: now_ns + self.backoff_ns,
+        };
+        self.backoff_ns = (self.backoff_ns * 2).min(BACKOFF_NS_MAX);
+        self.out.clear();
+        self.out_at = 0;
+        self.input.clear();
+        self.input_at = 0;
+        std::mem::take(&mut self.pending)
+    }
+
+    /// Writes what the socket takes.
+    pub fn flush(&mut self) -> Result<(), Broken> {
+        let Link::Up { stream } = &mut self.link else {
+            return Ok(());
+        };
+        while self.out_at < self.out.len() {
+            match stream.write(&self.out[self.out_at..]) {
+                Ok(0) => return Err("connection closed while writing".into()),
+                Ok(sent) => self.out_at += sent,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(format!("write: {error}")),
+            }
+        }
+        self.out.clear();
+        self.out_at = 0;
+        Ok(())
+    }
+
+    /// Reads what is there, through `scratch`. Returns whether more may be waiting.
+    pub fn fill(&mut self, scratch: &mut [u8]) -> Result<bool, Broken> {
+        let Link::Up { stream } = &mut self.link else {
+            return Ok(false);
+        };
+        if self.input_at == self.input.len() {
+            self.input.clear();
+        } else {
+            self.input.drain(..self.input_at);
+        }
+        self.input_at = 0;
+        for _ in 0..READS_MAX {
+            match stream.read(scratch) {
+                Ok(0) => return Err("connection closed by the server".into()),
+                Ok(got) => {
+                    self.input.extend_from_slice(&scratch[..got]);
+                    if got < scratch.len() {
+                        return Ok(false);
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(format!("read: {error}")),
+            }
+        }
+        Ok(true)
+    }
+
+    /// The next reply and the operation that it answers.
+    pub fn next_reply(&mut self) -> Result<Option<(Pending, Reply)>, Broken> {
+        let Some((reply, used)) =
+            resp::parse(&self.input[self.input_at..]).map_err(|error| error.to_string())?
+        else {
+            return Ok(None);
+        };
+        self.input_at += used;
+        let pending = self
+            .pending
+            .pop_front()
+            .ok_or("the server sent a reply that nobody asked for")?;
+        self.backoff_ns = BACKOFF_NS_MIN;
+        Ok(Some((pending, reply)))
+    }
+}

@@ -1,0 +1,206 @@
+//! Makes operations: writes their RESP bytes and keeps what a history needs to say about them.
+
+use super::history::Op;
+use super::options::{CheckedOptions, Workload};
+use crate::resp::write_command;
+
+/// Keys of one MSET.
+const MSET_KEYS: usize = 10;
+
+/// An operation that has been written to a connection's output.
+#[derive(Clone, Debug)]
+pub struct Issued {
+    pub op: Op,
+    /// Key and value, where the history wants them.
+    pub label: Option<(String, String)>,
+}
+
+/// What one logical client has counted so far; the numbers that it writes only grow.
+#[derive(Clone, Debug, Default)]
+pub struct Lane {
+    turn: u64,
+    set: u64,
+    overwrite: u64,
+    push: u64,
+}
+
+/// The source of operations of one run.
+#[derive(Debug)]
+pub struct Generator {
+    workload: Workload,
+    random: fastrand::Rng,
+    filler: Vec<u8>,
+    labels: bool,
+    clients: u64,
+    locks: u64,
+}
+
+impl Generator {
+    /// `labels`: whether a history wants keys and values.
+    pub fn new(workload: Workload, seed: u64, clients: usize, labels: bool) -> Generator {
+        let filler = match &workload {
+            Workload::Mix { value_bytes, .. } => vec![b'x'; *value_bytes],
+            Workload::Checked(checked) => vec![b'.'; checked.value_bytes],
+        };
+        Generator {
+            workload,
+            random: fastrand::Rng::with_seed(seed),
+            filler,
+            labels,
+            clients: u64::try_from(clients).unwrap_or(u64::MAX).max(1),
+            locks: 0,
+        }
+    }
+
+    /// Appends the next operation of a client to `out`.
+    pub fn issue(&mut self, client: u64, lane: &mut Lane, out: &mut Vec<u8>) -> Issued {
+        match &self.workload {
+            Workload::Mix {
+                mix, keys, prefix, ..
+            } => {
+                let op = mix.draw(&mut self.random);
+                let mut key = format!("{prefix}{}", self.random.u64(0..*keys));
+                // Counters and lists have keys of their own: on a key with filler they would fail.
+                match op {
+                    Op::Incr => key.push_str(":n"),
+                    Op::Lpush | Op::Rpush => key.push_str(":l"),
+                    _ => {}
+                }
+                let filler = &self.filler;
+                match op {
+                    Op::Set => write_command(&[b"SET", key.as_bytes(), filler], out),
+                    Op::Get => write_command(&[b"GET", key.as_bytes()], out),
+                    Op::Incr => write_command(&[b"INCR", key.as_bytes()], out),
+                    Op::Lpush => write_command(&[b"LPUSH", key.as_bytes(), filler], out),
+                    Op::Rpush => write_command(&[b"RPUSH", key.as_bytes(), filler], out),
+                    Op::Setnx => write_command(&[b"SET", key.as_bytes(), filler, b"NX"], out),
+                    Op::Ping => write_command(&[b"PING"], out),
+                    Op::Mset => {
+                        let mut arguments = vec![b"MSET".to_vec(), key.clone().into_bytes()];
+                        arguments.push(filler.clone());
+                        for _ in 1..MSET_KEYS {
+                            let other = format!("{prefix}{}", self.random.u64(0..*keys));
+                            arguments.push(other.into_bytes());
+                            arguments.push(filler.clone());
+                        }
+                        write_command(&arguments, out);
+                    }
+                }
+                Issued {
+                    op,
+                    label: self.labels.then(|| (key, String::new())),
+                }
+            }
+            Workload::Checked(checked) => {
+                let (op, key, value) = checked_next(checked, client, lane);
+                let (key, value) = match op {
+                    Op::Setnx => {
+                        // All clients fight for the same lock before the next one is tried.
+                        let round = self.locks / self.clients;
+                        // Every attempt has a number of its own: one client may try twice.
+                        self.locks += 1;
+                        (
+                            format!("{}lock:{round}", checked.prefix),
+                            self.locks.to_string(),
+                        )
+                    }
+                    _ => (key, value),
+                };
+                match op {
+                    Op::Set => {
+                        let mut padded = value.clone().into_bytes();
+                        padded.extend(self.filler.iter().skip(padded.len()));
+                        write_command(&[b"SET", key.as_bytes(), &padded], out);
+                    }
+                    Op::Rpush => {
+                        write_command(&[b"RPUSH", key.as_bytes(), value.as_bytes()], out);
+                    }
+                    Op::Incr => write_command(&[b"INCR", key.as_bytes()], out),
+                    _ => write_command(&[b"SET", key.as_bytes(), value.as_bytes(), b"NX"], out),
+                }
+                Issued {
+                    op,
+                    label: Some((key, value)),
+                }
+            }
+        }
+    }
+}
+
+/// Ten operations in turn: five SETs of keys of their own, one SET of an overwritten key, two
+/// RPUSH (INCR where there are no lists), one INCR, one lock.
+fn checked_next(checked: &CheckedOptions, client: u64, lane: &mut Lane) -> (Op, String, String) {
+    let prefix = &checked.prefix;
+    let turn = lane.turn % 10;
+    lane.turn += 1;
+    match turn {
+        0 | 2 | 4 | 6 | 8 => {
+            let slot = lane.set % checked.ring;
+            lane.set += 1;
+            (
+                Op::Set,
+                format!("{prefix}c:{client}:{slot}"),
+                lane.set.to_string(),
+            )
+        }
+        1 => {
+            lane.overwrite += 1;
+            (
+                Op::Set,
+                format!("{prefix}o:{client}"),
+                lane.overwrite.to_string(),
+            )
+        }
+        3 | 7 if checked.lists => {
+            lane.push += 1;
+            (
+                Op::Rpush,
+                format!("{prefix}l:{client}"),
+                lane.push.to_string(),
+            )
+        }
+        9 => (Op::Setnx, String::new(), String::new()),
+        _ => (Op::Incr, format!("{prefix}i:{client}"), String::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resp;
+
+    #[test]
+    fn checked_numbers_only_grow_and_every_command_is_well_formed() {
+        let checked = CheckedOptions {
+            prefix: "t:".into(),
+            ring: 7,
+            lists: true,
+            value_bytes: 20,
+        };
+        let mut generator = Generator::new(Workload::Checked(checked), 1, 2, true);
+        let mut lanes = [Lane::default(), Lane::default()];
+        let mut last = std::collections::HashMap::new();
+        let mut locks = std::collections::HashMap::<String, u32>::new();
+        for step in 0..400_u64 {
+            let client = step % 2;
+            let mut out = Vec::new();
+            let lane = &mut lanes[usize::try_from(client).unwrap()];
+            let issued = generator.issue(client, lane, &mut out);
+            let (key, value) = issued.label.unwrap();
+            let (_, used) = resp::parse(&out).unwrap().unwrap();
+            assert_eq!(used, out.len());
+            match issued.op {
+                Op::Setnx => *locks.entry(key).or_default() += 1,
+                Op::Incr => assert!(value.is_empty()),
+                _ => {
+                    let number: u64 = value.parse().unwrap();
+                    assert!(last.insert(key, number).unwrap_or(0) < number);
+                }
+            }
+        }
+        assert!(
+            locks.values().all(|tries| *tries == 2),
+            "each lock is fought for by all"
+        );
+    }
+}

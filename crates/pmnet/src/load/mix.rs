@@ -1,0 +1,127 @@
+//! Which operations, in which proportion: `set:80,get:20`.
+
+use super::history::Op;
+
+/// Most parts of a mix.
+const PARTS_MAX: usize = 16;
+/// Largest weight of one part.
+const WEIGHT_MAX: u32 = 1_000_000;
+
+/// A weighted choice of operations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mix {
+    parts: Vec<(Op, u32)>,
+    total: u32,
+}
+
+/// Why a mix was not understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MixError {
+    /// Not an operation that can be in a mix.
+    #[error("unknown operation {0:?}; there are set, get, incr, lpush, rpush, mset, setnx, ping")]
+    Operation(String),
+    /// Not a number from 1 to a million.
+    #[error("bad weight {0:?}: a number from 1 to 1000000 is needed")]
+    Weight(String),
+    /// Nothing, or too many parts.
+    #[error("a mix has 1 to {PARTS_MAX} parts, such as set:80,get:20")]
+    Parts,
+}
+
+impl Mix {
+    /// Builds a mix from operations and weights.
+    ///
+    /// # Errors
+    /// [`MixError`].
+    pub fn new(parts: Vec<(Op, u32)>) -> Result<Mix, MixError> {
+        if parts.is_empty() || parts.len() > PARTS_MAX {
+            return Err(MixError::Parts);
+        }
+        for (_, weight) in &parts {
+            if !(1..=WEIGHT_MAX).contains(weight) {
+                return Err(MixError::Weight(weight.to_string()));
+            }
+        }
+        let total = parts.iter().map(|(_, weight)| weight).sum();
+        Ok(Mix { parts, total })
+    }
+
+    /// Only one operation.
+    #[must_use]
+    pub fn only(op: Op) -> Mix {
+        Mix {
+            parts: vec![(op, 1)],
+            total: 1,
+        }
+    }
+
+    /// Draws one operation.
+    pub fn draw(&self, random: &mut fastrand::Rng) -> Op {
+        let mut point = random.u32(0..self.total);
+        for (op, weight) in &self.parts {
+            match point.checked_sub(*weight) {
+                None => return *op,
+                Some(rest) => point = rest,
+            }
+        }
+        self.parts[0].0
+    }
+}
+
+impl std::str::FromStr for Mix {
+    type Err = MixError;
+
+    fn from_str(text: &str) -> Result<Mix, MixError> {
+        let mut parts = Vec::new();
+        for part in text.split(',').filter(|part| !part.trim().is_empty()) {
+            let (name, weight) = part.split_once(':').unwrap_or((part, "1"));
+            let op = Op::from_name(name.trim())
+                .ok_or_else(|| MixError::Operation(name.trim().to_owned()))?;
+            let weight = weight
+                .trim()
+                .parse()
+                .map_err(|_| MixError::Weight(weight.trim().to_owned()))?;
+            parts.push((op, weight));
+        }
+        Mix::new(parts)
+    }
+}
+
+impl std::fmt::Display for Mix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (position, (op, weight)) in self.parts.iter().enumerate() {
+            let comma = if position == 0 { "" } else { "," };
+            write!(f, "{comma}{}:{weight}", op.name())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_and_draws_in_proportion() {
+        let mix: Mix = "set:3, get:1".parse().unwrap();
+        assert_eq!(mix.to_string(), "set:3,get:1");
+        let mut random = fastrand::Rng::with_seed(1);
+        let sets = (0..10_000)
+            .filter(|_| mix.draw(&mut random) == Op::Set)
+            .count();
+        assert!((7_200..7_800).contains(&sets), "{sets}");
+        assert_eq!("get".parse::<Mix>().unwrap(), Mix::only(Op::Get));
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        assert_eq!("".parse::<Mix>(), Err(MixError::Parts));
+        assert_eq!(
+            "frob:1".parse::<Mix>(),
+            Err(MixError::Operation("frob".into()))
+        );
+        for bad in ["set:0", "set:-1", "set:x", "set:1000001"] {
+            assert!(matches!(bad.parse::<Mix>(), Err(MixError::Weight(_))));
+        }
+    }
+}

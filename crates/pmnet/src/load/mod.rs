@@ -1,0 +1,39 @@
+//! The load generator: the same code against a pmnet front, a plain Redis or a pmnet device.
+//!
+//! Purpose: latencies and throughput that may be compared, and histories that may be checked.
+//! Invariants: one thread; every operation ends by its deadline as acknowledged, failed or unknown
+//! (`docs/spec/protocol.md` §3); an operation is reported exactly once. In open loop every latency
+//! counts from the moment at which the operation was due, so a stalled server is not hidden by a
+//! generator that politely waits for it (coordinated omission).
+//! May not: judge. What a history means is the business of [`crate::check`].
+
+mod connection;
+mod generator;
+mod history;
+mod mix;
+mod native;
+mod options;
+mod resp;
+mod run;
+mod summary;
+mod wait;
+
+use std::sync::atomic::AtomicBool;
+
+pub use history::{HistoryFile, Op, Outcome, Record};
+pub use mix::{Mix, MixError};
+pub use options::{CheckedOptions, Endpoint, Hooks, Options, Progress, Workload};
+pub use summary::{Latency, Summary};
+
+/// Runs the load until its time is up, its number of operations is reached or `stop` is set.
+///
+/// # Errors
+/// Options out of bounds, an endpoint from which not a single answer came, no file descriptors
+/// left, or what a hook returned.
+pub fn run(options: &Options, hooks: Hooks<'_>, stop: &AtomicBool) -> anyhow::Result<Summary> {
+    options.check().map_err(anyhow::Error::msg)?;
+    match options.endpoint {
+        Endpoint::Resp => resp::run(options, hooks, stop),
+        Endpoint::Native => native::run(options, hooks, stop),
+    }
+}

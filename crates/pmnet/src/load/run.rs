@@ -1,0 +1,211 @@
+//! What every driver of the load shares: what to issue, when, and what became of it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::generator::{Generator, Issued, Lane};
+use super::history::{Outcome, Record};
+use super::options::{Hooks, Options, Progress};
+use super::summary::{Recorder, Summary, float};
+use crate::clock::{nanos, now_ns};
+
+/// Deadlines, reconnects and progress are looked at this often.
+const TICK_NS: u64 = 50_000_000;
+/// Progress is reported every so many ticks.
+const TICKS_PER_REPORT: u64 = 2;
+
+/// An operation whose outcome is not known.
+#[derive(Debug)]
+pub struct Pending {
+    pub issued: Issued,
+    /// When it was sent, or due in open loop.
+    pub invoke_ns: u64,
+    /// When it is given up.
+    pub deadline_ns: u64,
+    /// Counts into the percentiles.
+    measured: bool,
+}
+
+/// One run.
+pub struct Run<'a, 'h> {
+    pub options: &'a Options,
+    pub recorder: Recorder,
+    pub start_ns: u64,
+    hooks: Hooks<'h>,
+    generator: Generator,
+    next_client: u64,
+    issued: u64,
+    /// Open loop: when the next operation is due.
+    due_ns: u64,
+    interval_ns: f64,
+    measure_ns: u64,
+    end_ns: u64,
+    stopped_ns: u64,
+    tick_ns: u64,
+    ticks: u64,
+    last_report: (u64, u64),
+}
+
+impl<'a, 'h> Run<'a, 'h> {
+    /// Starts its clock.
+    pub fn new(options: &'a Options, hooks: Hooks<'h>) -> Run<'a, 'h> {
+        let start_ns = now_ns();
+        let measure_ns = start_ns + nanos(options.warmup);
+        Run {
+            options,
+            recorder: Recorder::new(),
+            start_ns,
+            generator: Generator::new(
+                options.workload.clone(),
+                options.seed,
+                options.clients,
+                hooks.record.is_some(),
+            ),
+            hooks,
+            next_client: 0,
+            issued: 0,
+            due_ns: start_ns,
+            interval_ns: options.rate.map_or(0.0, |rate| 1e9 / rate),
+            measure_ns,
+            end_ns: measure_ns.saturating_add(nanos(options.duration)),
+            stopped_ns: 0,
+            tick_ns: 0,
+            ticks: 0,
+            last_report: (start_ns, 0),
+        }
+    }
+
+    /// Number of a new logical client.
+    pub fn new_client(&mut self) -> u64 {
+        let client = self.next_client;
+        self.next_client += 1;
+        client
+    }
+
+    /// False from the moment on at which nothing more is to be issued.
+    pub fn goes_on(&mut self, now: u64, stop: &AtomicBool) -> bool {
+        let over = now >= self.end_ns
+            || stop.load(Ordering::Relaxed)
+            || self
+                .options
+                .operations
+                .is_some_and(|limit| self.issued >= limit);
+        if over && self.stopped_ns == 0 {
+            self.stopped_ns = now;
+        }
+        self.stopped_ns == 0
+    }
+
+    /// Whether nothing more is to be issued.
+    pub fn is_over(&self) -> bool {
+        self.stopped_ns > 0
+    }
+
+    /// True when it is time to look at deadlines; tells the progress too.
+    pub fn tick(&mut self, now: u64) -> bool {
+        if now < self.tick_ns {
+            return false;
+        }
+        self.tick_ns = now + TICK_NS;
+        self.ticks += 1;
+        if self.ticks.is_multiple_of(TICKS_PER_REPORT) {
+            self.report(now);
+        }
+        true
+    }
+
+    /// When the next tick is.
+    pub fn next_tick_ns(&self) -> u64 {
+        self.tick_ns
+    }
+
+    /// Open loop: when the next operation is due.
+    pub fn due_ns(&self) -> u64 {
+        self.due_ns
+    }
+
+    /// The next operation of a client: appends its command to `out`. `invoke_ns` is now, or when it
+    /// was due.
+    pub fn issue(
+        &mut self,
+        client: u64,
+        lane: &mut Lane,
+        invoke_ns: u64,
+        out: &mut Vec<u8>,
+    ) -> Pending {
+        let issued = self.generator.issue(client, lane, out);
+        self.issued += 1;
+        self.due_ns = self.start_ns + round(float(self.issued) * self.interval_ns);
+        Pending {
+            issued,
+            invoke_ns,
+            deadline_ns: now_ns().saturating_add(nanos(self.options.deadline)),
+            measured: invoke_ns >= self.measure_ns,
+        }
+    }
+
+    /// An operation ended.
+    pub fn ended(
+        &mut self,
+        client: u64,
+        pending: Pending,
+        outcome: Outcome,
+        reply: Option<String>,
+    ) -> anyhow::Result<()> {
+        let now = now_ns();
+        let latency = now.saturating_sub(pending.invoke_ns);
+        self.recorder.count(
+            pending.issued.op,
+            outcome,
+            pending.measured.then_some(latency),
+        );
+        if let (Some(hook), Some((key, value))) = (&mut self.hooks.record, pending.issued.label) {
+            hook(&Record {
+                client,
+                op: pending.issued.op,
+                key,
+                value,
+                reply,
+                invoke_ns: pending.invoke_ns,
+                return_ns: now,
+                outcome,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, now: u64) {
+        let Some(hook) = &mut self.hooks.progress else {
+            return;
+        };
+        let (then, before) = self.last_report;
+        let seconds = float(now.saturating_sub(then)) / 1e9;
+        let whole = float(self.end_ns.saturating_sub(self.start_ns).max(1));
+        hook(&Progress {
+            fraction: (float(now - self.start_ns) / whole).min(1.0),
+            acknowledged: self.recorder.acknowledged,
+            failed: self.recorder.failed,
+            unknown: self.recorder.unknown,
+            rate: float(self.recorder.acknowledged - before) / seconds.max(1e-9),
+        });
+        self.last_report = (now, self.recorder.acknowledged);
+    }
+
+    /// The result.
+    pub fn finish(self) -> Summary {
+        let open = self.options.rate.is_some();
+        let measured = self.stopped_ns.saturating_sub(self.measure_ns);
+        let backlog = if open && self.stopped_ns > self.due_ns {
+            round(float(self.stopped_ns - self.due_ns) / self.interval_ns)
+        } else {
+            0
+        };
+        self.recorder
+            .summary(Duration::from_nanos(measured), open, backlog)
+    }
+}
+
+/// Rounds a non-negative float to an integer; `Duration` does it without a cast.
+fn round(value: f64) -> u64 {
+    Duration::try_from_secs_f64(value.max(0.0) / 1e9).map_or(u64::MAX, nanos)
+}

@@ -1,0 +1,192 @@
+//! One message from a client to the server and its reply: a bypass, or an update falling back
+//! (`docs/spec/protocol.md` §3). Long ones move in windows of fragments; the reply is pulled.
+
+use crate::time::Nanos;
+use crate::{Outbox, Peer, Time};
+use bytes::Bytes;
+use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, Packet};
+
+/// Fragments sent ahead of what the other side has confirmed.
+pub(crate) const TRANSFER_WINDOW: u16 = 32;
+
+/// Timeouts without progress after which a half-received reply is asked for from its start.
+const RESTART_AFTER: u32 = 6;
+
+/// A message in flight and its reply so far.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    payload: Bytes,
+    count: u16,
+    confirmed: u16,
+    sent: u16,
+    reply: Option<Assembly>,
+    want_more: bool,
+    stalled: u32,
+    /// Asked again after silence, and not heard since: the server may have begun anew.
+    doubtful: bool,
+    pub(super) last_sent: Option<Time>,
+    pub(super) resent: bool,
+}
+
+#[derive(Debug)]
+struct Assembly {
+    crc: u64,
+    parts: Vec<Option<Bytes>>,
+    contiguous: usize,
+}
+
+impl Transfer {
+    pub(super) fn new(payload: Bytes) -> Transfer {
+        let count = u16::try_from(payload.len().div_ceil(FRAGMENT_BYTES).max(1))
+            .expect("checked at submit");
+        Transfer {
+            payload,
+            count,
+            confirmed: 0,
+            sent: 0,
+            reply: None,
+            want_more: false,
+            stalled: 0,
+            doubtful: false,
+            last_sent: None,
+            resent: false,
+        }
+    }
+
+    /// The next send starts again from what the server has confirmed.
+    pub(super) fn retry(&mut self) {
+        self.resent = true;
+        self.stalled += 1;
+        if self.reply.is_some() && self.stalled < RESTART_AFTER {
+            self.want_more = true;
+        } else {
+            self.reply = None;
+            self.stalled = 0;
+            self.doubtful = true;
+            // The last fragment again: it makes a server that has them all answer, and one that
+            // has fewer say how far it got.
+            self.sent = self.confirmed.min(self.count - 1);
+        }
+    }
+
+    /// Sends what may be sent.
+    pub(super) fn send(&mut self, now: Time, to: Peer, header: &Header, out: &mut Outbox) {
+        if self.want_more
+            && let Some(reply) = &self.reply
+        {
+            self.want_more = false;
+            let index = u16::try_from(reply.contiguous).expect("bounded by the fragment count");
+            let mut more = *header;
+            more.flags = more.flags.with(Flags::CONTINUE);
+            more.fragment_index = index;
+            more.fragment_count =
+                u16::try_from(reply.parts.len()).expect("bounded by the fragment count");
+            out.send(to, &more, &[]);
+            self.last_sent = Some(now);
+        }
+        let limit = self
+            .confirmed
+            .saturating_add(TRANSFER_WINDOW)
+            .min(self.count);
+        while self.sent < limit {
+            let start = usize::from(self.sent) * FRAGMENT_BYTES;
+            let end = (start + FRAGMENT_BYTES).min(self.payload.len());
+            let fragment = Header {
+                fragment_index: self.sent,
+                fragment_count: self.count,
+                ..*header
+            };
+            out.send(to, &fragment, &self.payload[start..end]);
+            self.sent += 1;
+            self.last_sent = Some(now);
+        }
+    }
+
+    /// Takes in a response; gives the whole reply once it is complete.
+    pub(super) fn on_response(&mut self, packet: &Packet<'_>) -> Option<Bytes> {
+        let header = &packet.header;
+        if header.flags.has(Flags::PROGRESS) {
+            let Ok(confirmed) = u16::try_from(header.order) else {
+                return None;
+            };
+            if confirmed > self.count {
+                return None;
+            }
+            if confirmed >= self.confirmed {
+                self.sent = self.sent.max(confirmed);
+            } else if self.doubtful {
+                // The server restarted and lost what it had. Without doubt about it, a lower
+                // number was only overtaken on its way: going back for each of those would send
+                // everything again and again, and every repetition brings more of them.
+                self.sent = confirmed;
+            } else {
+                return None;
+            }
+            self.confirmed = confirmed;
+            self.doubtful = false;
+            self.stalled = 0;
+            return None;
+        }
+        if header.fragment_count == 1 {
+            return Some(Bytes::copy_from_slice(packet.payload));
+        }
+        let count = usize::from(header.fragment_count);
+        if self
+            .reply
+            .as_ref()
+            .is_none_or(|r| r.crc != header.key_hash || r.parts.len() != count)
+        {
+            self.reply = Some(Assembly {
+                crc: header.key_hash,
+                parts: vec![None; count],
+                contiguous: 0,
+            });
+        }
+        let reply = self.reply.as_mut()?;
+        let slot = &mut reply.parts[usize::from(header.fragment_index)];
+        if slot.is_some() {
+            return None;
+        }
+        *slot = Some(Bytes::copy_from_slice(packet.payload));
+        self.stalled = 0;
+        while reply
+            .parts
+            .get(reply.contiguous)
+            .is_some_and(Option::is_some)
+        {
+            reply.contiguous += 1;
+            if reply
+                .contiguous
+                .is_multiple_of(usize::from(TRANSFER_WINDOW))
+            {
+                self.want_more = true;
+            }
+        }
+        if reply.contiguous < count {
+            return None;
+        }
+        let whole: Vec<u8> = reply
+            .parts
+            .iter()
+            .flatten()
+            .flat_map(|part| part.iter().copied())
+            .collect();
+        Some(Bytes::from(whole))
+    }
+
+    /// When to try again, given this timeout.
+    pub(super) fn due(&self, timeout: Nanos) -> Option<Time> {
+        self.last_sent.map(|sent| sent + timeout)
+    }
+}
+
+/// Header of a bypass of this session.
+pub(super) fn header(shard: u32, epoch: u32, session: u64, token: u64) -> Header {
+    Header {
+        shard,
+        epoch,
+        session,
+        tag: token,
+        ..Header::new(Kind::Bypass)
+    }
+}

@@ -1,0 +1,436 @@
+//! The client machine: many sessions over one address (`docs/spec/protocol.md` §3).
+//!
+//! Invariants: a session's calls take effect in the order submitted; every call gets exactly one
+//! outcome, by its deadline; an update is resent under the same (session, seq) until it commits,
+//! also after its caller was told `Unknown`; nothing that follows a bypass is sent before the
+//! bypass has its reply. May not: read a clock, draw randomness of its own, block.
+
+mod bypass;
+mod session;
+
+use crate::time::{MILLISECOND, Nanos, SECOND};
+use crate::{Outbox, Peer, Random, Time};
+pub(crate) use bypass::TRANSFER_WINDOW;
+use bytes::Bytes;
+use pmnet_wire::{Flags, Kind, Packet};
+use rustc_hash::FxHashMap;
+use session::Session;
+use std::collections::{BTreeSet, VecDeque};
+
+/// Settings of a client.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// Address of the head device.
+    pub head: Peer,
+    /// Shard that the head serves.
+    pub shard: u32,
+    /// Update packets in flight a session, at most.
+    pub window_max: u32,
+    /// Calls waiting a session, at most; beyond it calls are refused as `Busy`.
+    pub queue_max: usize,
+    /// Sessions, at most.
+    pub sessions_max: usize,
+    /// Shortest retransmission timeout of updates.
+    pub update_timeout_floor: Nanos,
+    /// Shortest retransmission timeout of bypasses, whose reply waits for the server's disk.
+    pub bypass_timeout_floor: Nanos,
+    /// Longest retransmission timeout.
+    pub timeout_ceiling: Nanos,
+    /// Acknowledgements by fewer devices than this close the session.
+    pub copies_min: u8,
+    /// An idle session says this often that it is still wanted.
+    pub ping_every: Nanos,
+}
+
+impl ClientConfig {
+    /// Defaults for this head.
+    #[must_use]
+    pub const fn new(head: Peer) -> ClientConfig {
+        ClientConfig {
+            head,
+            shard: 0,
+            window_max: 256,
+            queue_max: 4096,
+            sessions_max: 65_536,
+            update_timeout_floor: 4 * MILLISECOND,
+            bypass_timeout_floor: 20 * MILLISECOND,
+            timeout_ceiling: SECOND / 2,
+            copies_min: 1,
+            ping_every: 60 * SECOND,
+        }
+    }
+}
+
+/// Local name of a session; never reused by one client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionHandle(pub u32);
+
+/// Local name of a call; never reused by one client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CallId(pub u64);
+
+/// How a call ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The update is durable in this many devices; 0: at the server itself (the log was full).
+    Committed {
+        /// Devices that hold it.
+        copies: u8,
+    },
+    /// The reply to a bypass.
+    Reply(Bytes),
+    /// It has not taken effect and never will.
+    Failed(&'static str),
+    /// The deadline passed, or the session broke: it takes effect at most once, or not at all.
+    Unknown,
+}
+
+/// Why a call was not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The session's queue is full: wait for an outcome, then try again.
+    #[error("too many calls are waiting in this session")]
+    Busy,
+    /// Larger than 16 MiB.
+    #[error("larger than 16 MiB")]
+    TooLarge,
+    /// The session ended or never was.
+    #[error("the session is closed")]
+    Closed,
+    /// Too many sessions.
+    #[error("too many sessions")]
+    Sessions,
+}
+
+/// Why a session closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// It was asked to.
+    Ended,
+    /// The device does not know it (it expired, or its chain was declared lost).
+    Refused,
+    /// Acknowledged updates `from ..= to` are gone (protocol.md §3, DATA_LOSS).
+    DataLoss {
+        /// First lost seq.
+        from: u64,
+        /// Last lost seq.
+        to: u64,
+    },
+    /// The chain holds fewer copies than demanded.
+    TooFewCopies {
+        /// Copies that the ack named.
+        have: u8,
+    },
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A call ended.
+    Done {
+        /// Its session.
+        session: SessionHandle,
+        /// The call.
+        call: CallId,
+        /// How.
+        outcome: Outcome,
+    },
+    /// A session closed; all its calls have had their outcomes.
+    SessionClosed {
+        /// The session.
+        session: SessionHandle,
+        /// Why.
+        reason: Closed,
+    },
+}
+
+/// Packets that a client dropped, by reason, and what it resent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientCounters {
+    /// Malformed, damaged or foreign.
+    pub rejected: u64,
+    /// Wrong token, session, shard or sender.
+    pub unexpected: u64,
+    /// From a lower epoch than seen before.
+    pub stale_epoch: u64,
+    /// Update packets sent again.
+    pub resent: u64,
+    /// Updates that took the fallback because the log was full.
+    pub fallbacks: u64,
+}
+
+/// Many sessions over one address.
+#[derive(Debug)]
+pub struct Client {
+    config: ClientConfig,
+    random: Random,
+    epoch: u32,
+    sessions: FxHashMap<SessionHandle, Session>,
+    by_id: FxHashMap<u64, SessionHandle>,
+    by_token: FxHashMap<u64, SessionHandle>,
+    timers: BTreeSet<(Time, SessionHandle)>,
+    dirty: Vec<SessionHandle>,
+    events: VecDeque<Event>,
+    counters: ClientCounters,
+    next_handle: u32,
+    next_call: u64,
+}
+
+/// What a session's handlers may touch besides the session itself.
+struct Context<'a> {
+    config: &'a ClientConfig,
+    epoch: u32,
+    events: &'a mut VecDeque<Event>,
+    counters: &'a mut ClientCounters,
+}
+
+impl Client {
+    /// A client without sessions. `random` gives tokens: seed it from the operating system.
+    #[must_use]
+    pub fn new(config: ClientConfig, random: Random) -> Client {
+        Client {
+            config,
+            random,
+            epoch: 0,
+            sessions: FxHashMap::default(),
+            by_id: FxHashMap::default(),
+            by_token: FxHashMap::default(),
+            timers: BTreeSet::new(),
+            dirty: Vec::new(),
+            events: VecDeque::new(),
+            counters: ClientCounters::default(),
+            next_handle: 0,
+            next_call: 0,
+        }
+    }
+
+    /// Begins a session. It can be used at once; its calls wait for the open-reply.
+    ///
+    /// # Errors
+    /// [`Refused::Sessions`].
+    pub fn open(&mut self, now: Time) -> Result<SessionHandle, Refused> {
+        if self.sessions.len() >= self.config.sessions_max {
+            return Err(Refused::Sessions);
+        }
+        let handle = SessionHandle(self.next_handle);
+        self.next_handle += 1;
+        let token = self.random.next_nonzero();
+        self.sessions
+            .insert(handle, Session::new(handle, token, now, &self.config));
+        self.by_token.insert(token, handle);
+        self.dirty.push(handle);
+        Ok(handle)
+    }
+
+    /// Submits a nilext update; acknowledged as soon as the chain holds it.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn update(
+        &mut self,
+        session: SessionHandle,
+        payload: Bytes,
+        key_hash: u64,
+        deadline: Time,
+    ) -> Result<CallId, Refused> {
+        self.submit(
+            session,
+            session::Work::Update { payload, key_hash },
+            deadline,
+        )
+    }
+
+    /// Submits a bypass; answered by the server after everything submitted before it.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn bypass(
+        &mut self,
+        session: SessionHandle,
+        payload: Bytes,
+        key_hash: u64,
+        read_only: bool,
+        deadline: Time,
+    ) -> Result<CallId, Refused> {
+        self.submit(
+            session,
+            session::Work::Bypass {
+                payload,
+                key_hash,
+                read_only,
+            },
+            deadline,
+        )
+    }
+
+    /// Ends a session after everything submitted before.
+    pub fn end(&mut self, session: SessionHandle, deadline: Time) {
+        // A session that is gone has ended already.
+        let _ = self.submit(session, session::Work::End, deadline);
+    }
+
+    fn submit(
+        &mut self,
+        handle: SessionHandle,
+        work: session::Work,
+        deadline: Time,
+    ) -> Result<CallId, Refused> {
+        let session = self.sessions.get_mut(&handle).ok_or(Refused::Closed)?;
+        let call = CallId(self.next_call);
+        session.submit(call, work, deadline, &self.config)?;
+        self.next_call += 1;
+        if session.mark_dirty() {
+            self.dirty.push(handle);
+        }
+        Ok(call)
+    }
+
+    /// The next thing that happened.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Client::flush`] must be called again at the latest.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.timers.first().map(|(time, _)| *time)
+    }
+
+    /// Sessions that are open or opening.
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Counters since the start.
+    #[must_use]
+    pub const fn counters(&self) -> ClientCounters {
+        self.counters
+    }
+
+    /// Takes in one datagram.
+    pub fn receive(&mut self, now: Time, from: Peer, datagram: &[u8]) {
+        let packet = match Packet::parse(datagram) {
+            Ok(packet) => packet,
+            Err(_) => {
+                self.counters.rejected += 1;
+                return;
+            }
+        };
+        let header = &packet.header;
+        let handle = match header.kind {
+            Kind::OpenReply => self.by_token.get(&header.tag),
+            Kind::NotLogged if header.session == 0 => self.by_token.get(&header.tag),
+            Kind::Ack
+            | Kind::Nack
+            | Kind::NotLogged
+            | Kind::Response
+            | Kind::CacheResponse
+            | Kind::Pong => self.by_id.get(&header.session),
+            _ => None,
+        };
+        let Some(&handle) = handle else {
+            self.counters.unexpected += 1;
+            return;
+        };
+        let Some(session) = self.sessions.get_mut(&handle) else {
+            return;
+        };
+        if header.tag != session.token()
+            || header.shard != self.config.shard
+            || from != self.config.head
+        {
+            self.counters.unexpected += 1;
+            return;
+        }
+        if header.epoch < self.epoch {
+            self.counters.stale_epoch += 1;
+            return;
+        }
+        self.epoch = header.epoch;
+        let mut context = Context {
+            config: &self.config,
+            epoch: self.epoch,
+            events: &mut self.events,
+            counters: &mut self.counters,
+        };
+        match header.kind {
+            Kind::OpenReply if session.on_open_reply(now, header, &mut context) => {
+                self.by_id.insert(header.session, handle);
+            }
+            Kind::Ack => session.on_ack(now, header, &mut context),
+            Kind::Nack if header.flags.has(Flags::UNKNOWN_SESSION) => {
+                session.on_unknown(&mut context)
+            }
+            Kind::Nack => session.on_nack(now, header, &mut context),
+            Kind::NotLogged => session.on_not_logged(now, header, &mut context),
+            Kind::Response | Kind::CacheResponse => session.on_response(now, &packet, &mut context),
+            _ => {}
+        }
+        if session.is_closed() {
+            self.forget(handle);
+        } else if session.mark_dirty() {
+            self.dirty.push(handle);
+        }
+    }
+
+    /// Runs timers that are due and writes everything that may be sent now into `out`.
+    pub fn flush(&mut self, now: Time, out: &mut Outbox) {
+        while let Some(&(time, handle)) = self.timers.first() {
+            if time > now {
+                break;
+            }
+            self.timers.pop_first();
+            if let Some(session) = self.sessions.get_mut(&handle) {
+                session.timer = None;
+                let mut context = Context {
+                    config: &self.config,
+                    epoch: self.epoch,
+                    events: &mut self.events,
+                    counters: &mut self.counters,
+                };
+                session.on_timer(now, &mut context);
+                if session.is_closed() {
+                    self.forget(handle);
+                } else if session.mark_dirty() {
+                    self.dirty.push(handle);
+                }
+            }
+        }
+        for handle in std::mem::take(&mut self.dirty) {
+            let Some(session) = self.sessions.get_mut(&handle) else {
+                continue;
+            };
+            let mut context = Context {
+                config: &self.config,
+                epoch: self.epoch,
+                events: &mut self.events,
+                counters: &mut self.counters,
+            };
+            session.pump(now, out, &mut context);
+            if session.is_closed() {
+                self.forget(handle);
+                continue;
+            }
+            if let Some(next) = session.next_timer(&self.config)
+                && session.timer.is_none_or(|armed| next < armed)
+            {
+                if let Some(armed) = session.timer {
+                    self.timers.remove(&(armed, handle));
+                }
+                session.timer = Some(next);
+                self.timers.insert((next, handle));
+            }
+        }
+    }
+
+    fn forget(&mut self, handle: SessionHandle) {
+        if let Some(session) = self.sessions.remove(&handle) {
+            self.by_id.remove(&session.id());
+            self.by_token.remove(&session.token());
+            if let Some(armed) = session.timer {
+                self.timers.remove(&(armed, handle));
+            }
+        }
+    }
+}

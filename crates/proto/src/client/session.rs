@@ -1,0 +1,645 @@
+//! One session of a client: its window of updates, its one bypass, its fallback.
+
+mod pump;
+
+use super::bypass::Transfer;
+use super::{CallId, ClientConfig, Closed, Context, Event, Outcome, Refused, SessionHandle};
+use crate::Time;
+use crate::rto::Rto;
+use crate::time::earliest;
+use bytes::Bytes;
+use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, MESSAGE_BYTES_MAX, Packet, command};
+use std::collections::VecDeque;
+
+/// What a call asks for.
+#[derive(Debug)]
+pub(super) enum Work {
+    Update {
+        payload: Bytes,
+        key_hash: u64,
+    },
+    Bypass {
+        payload: Bytes,
+        key_hash: u64,
+        read_only: bool,
+    },
+    End,
+}
+
+#[derive(Debug)]
+struct Call {
+    id: CallId,
+    work: Work,
+    deadline: Time,
+}
+
+/// An update whose fragments have their seqs.
+#[derive(Debug)]
+struct Update {
+    call: Option<CallId>,
+    first_seq: u64,
+    last_seq: u64,
+    payload: Bytes,
+    key_hash: u64,
+    deadline: Time,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    at: Time,
+    again: bool,
+}
+
+#[derive(Debug)]
+struct Bypass {
+    call: CallId,
+    request: u64,
+    read_only: bool,
+    key_hash: u64,
+    deadline: Time,
+    /// When the head last said that it misses an update before it.
+    nacked: Option<Time>,
+    transfer: Transfer,
+}
+
+#[derive(Debug)]
+struct Fallback {
+    first_seq: u64,
+    last_seq: u64,
+    transfer: Transfer,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Opening { last_sent: Option<Time> },
+    Open,
+    Closed,
+}
+
+/// One session.
+#[derive(Debug)]
+pub(super) struct Session {
+    handle: SessionHandle,
+    token: u64,
+    id: u64,
+    state: State,
+    queue: VecDeque<Call>,
+    updates: VecDeque<Update>,
+    /// One row for each seq in `acked + 1 .. next_seq`: when it was sent.
+    sent: VecDeque<Option<Sent>>,
+    /// Everything up to here is committed.
+    acked: u64,
+    acked_epoch: u32,
+    /// Everything up to here was applied by the server through a fallback; the head may not know.
+    fallback_upto: u64,
+    next_seq: u64,
+    next_send: u64,
+    bypass: Option<Bypass>,
+    fallback: Option<Fallback>,
+    repair: bool,
+    next_request: u64,
+    window: u32,
+    threshold: u32,
+    credit: u64,
+    update_rto: Rto,
+    bypass_rto: Rto,
+    nacked: Option<(u64, Time)>,
+    last_sent: Time,
+    ending: bool,
+    dirty: bool,
+    /// No call's deadline lies before this moment (it may lie after).
+    earliest_deadline: Option<Time>,
+    pub(super) timer: Option<Time>,
+}
+
+/// What a value of 16 MiB may have around it: preamble, command name, key, RESP framing.
+const MESSAGE_OVERHEAD_BYTES: usize = command::PREAMBLE_LEN + 16 * 1024;
+const _: () =
+    assert!((MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES).div_ceil(FRAGMENT_BYTES) <= 12_500);
+
+const WINDOW_INITIAL: u32 = 32;
+const WINDOW_MIN: u32 = 2;
+
+impl Session {
+    pub(super) fn new(
+        handle: SessionHandle,
+        token: u64,
+        now: Time,
+        config: &ClientConfig,
+    ) -> Session {
+        Session {
+            handle,
+            token,
+            id: 0,
+            state: State::Opening { last_sent: None },
+            queue: VecDeque::new(),
+            updates: VecDeque::new(),
+            sent: VecDeque::new(),
+            acked: 0,
+            acked_epoch: 0,
+            fallback_upto: 0,
+            next_seq: 1,
+            next_send: 1,
+            bypass: None,
+            fallback: None,
+            repair: false,
+            next_request: 1,
+            window: WINDOW_INITIAL.min(config.window_max),
+            threshold: config.window_max,
+            credit: u64::MAX,
+            update_rto: Rto::new(config.update_timeout_floor, config.timeout_ceiling),
+            bypass_rto: Rto::new(config.bypass_timeout_floor, config.timeout_ceiling),
+            nacked: None,
+            last_sent: now,
+            ending: false,
+            dirty: true,
+            earliest_deadline: None,
+            timer: None,
+        }
+    }
+
+    pub(super) const fn id(&self) -> u64 {
+        self.id
+    }
+    pub(super) const fn token(&self) -> u64 {
+        self.token
+    }
+    pub(super) fn is_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+    /// Whether the caller has to remember to pump this session.
+    pub(super) fn mark_dirty(&mut self) -> bool {
+        !std::mem::replace(&mut self.dirty, true)
+    }
+
+    pub(super) fn submit(
+        &mut self,
+        id: CallId,
+        work: Work,
+        deadline: Time,
+        config: &ClientConfig,
+    ) -> Result<(), Refused> {
+        if self.ending || self.is_closed() {
+            return Err(Refused::Closed);
+        }
+        match &work {
+            Work::Update { payload, .. } | Work::Bypass { payload, .. } => {
+                if payload.len() > MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES {
+                    return Err(Refused::TooLarge);
+                }
+                if self.queue.len() + self.updates.len() >= config.queue_max {
+                    return Err(Refused::Busy);
+                }
+            }
+            Work::End => self.ending = true,
+        }
+        self.queue.push_back(Call { id, work, deadline });
+        self.earliest_deadline = earliest(self.earliest_deadline, Some(deadline));
+        Ok(())
+    }
+
+    // ---- inputs ----
+
+    /// True if the session has just been opened.
+    pub(super) fn on_open_reply(
+        &mut self,
+        now: Time,
+        header: &Header,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let State::Opening { last_sent } = self.state else {
+            return false;
+        };
+        if header.session == 0 || !self.enough_copies(header, context) {
+            return false;
+        }
+        if let Some(at) = last_sent {
+            self.update_rto.sample(now.since(at));
+        }
+        self.id = header.session;
+        self.state = State::Open;
+        self.acked_epoch = header.epoch;
+        true
+    }
+
+    fn enough_copies(&mut self, header: &Header, context: &mut Context<'_>) -> bool {
+        let enough = header.copies >= context.config.copies_min;
+        if !enough {
+            self.close(
+                Closed::TooFewCopies {
+                    have: header.copies,
+                },
+                context,
+            );
+        }
+        enough
+    }
+
+    pub(super) fn on_ack(&mut self, now: Time, header: &Header, context: &mut Context<'_>) {
+        if header.seq >= self.next_seq {
+            context.counters.unexpected += 1;
+            return;
+        }
+        if !self.enough_copies(header, context) {
+            return;
+        }
+        self.credit = header.request;
+        self.acked_epoch = self.acked_epoch.max(header.epoch);
+        if header.seq <= self.acked {
+            return;
+        }
+        let newly = u32::try_from(header.seq - self.acked).unwrap_or(u32::MAX);
+        let row = usize::try_from(header.seq - self.acked - 1).expect("within the window");
+        if let Some(Some(sent)) = self.sent.get(row) {
+            if sent.again {
+                self.update_rto.progress();
+            } else {
+                self.update_rto.sample(now.since(sent.at));
+            }
+        }
+        let growth = if self.window < self.threshold {
+            newly
+        } else {
+            newly.div_ceil(self.window.max(1))
+        };
+        self.window = self
+            .window
+            .saturating_add(growth)
+            .min(context.config.window_max);
+        self.committed_upto(header.seq, header.copies, context);
+    }
+
+    fn committed_upto(&mut self, seq: u64, copies: u8, context: &mut Context<'_>) {
+        while self.acked < seq {
+            self.sent.pop_front();
+            self.acked += 1;
+        }
+        self.next_send = self.next_send.max(seq + 1);
+        while self
+            .updates
+            .front()
+            .is_some_and(|update| update.last_seq <= seq)
+        {
+            let Some(update) = self.updates.pop_front() else {
+                break;
+            };
+            if let Some(call) = update.call {
+                let outcome = Outcome::Committed { copies };
+                context.events.push_back(Event::Done {
+                    session: self.handle,
+                    call,
+                    outcome,
+                });
+            }
+            if update.kind == Kind::End {
+                self.close(Closed::Ended, context);
+                return;
+            }
+        }
+        if self
+            .fallback
+            .as_ref()
+            .is_some_and(|fallback| fallback.last_seq <= seq)
+        {
+            self.fallback = None;
+        }
+    }
+
+    pub(super) fn on_nack(&mut self, now: Time, header: &Header, context: &mut Context<'_>) {
+        let expected = header.seq;
+        if expected == 0 || expected > self.next_seq {
+            context.counters.unexpected += 1;
+            return;
+        }
+        if expected <= self.fallback_upto {
+            self.repair = true;
+            return;
+        }
+        if expected <= self.acked {
+            // In the epoch of the ack this can only be an old packet; in a later one the chain
+            // really forgot what it had acknowledged.
+            if header.epoch > self.acked_epoch {
+                self.close(
+                    Closed::DataLoss {
+                        from: expected,
+                        to: self.acked,
+                    },
+                    context,
+                );
+            }
+            return;
+        }
+        let guard = (self.update_rto.smoothed() / 2).min(context.config.update_timeout_floor);
+        if self
+            .nacked
+            .is_some_and(|(seq, at)| seq == expected && now.since(at) < guard)
+        {
+            return;
+        }
+        self.nacked = Some((expected, now));
+        if self
+            .fallback
+            .as_ref()
+            .is_some_and(|fallback| expected < fallback.first_seq)
+        {
+            self.fallback = None;
+        }
+        if expected < self.next_seq {
+            self.resend_from(expected, context);
+        }
+        if header.request != 0
+            && let Some(bypass) = &mut self.bypass
+            && bypass.request == header.request
+            && bypass
+                .nacked
+                .is_none_or(|at| now.since(at) >= self.update_rto.smoothed())
+        {
+            // Each fragment of a long bypass may be refused: once a round trip is answer enough.
+            bypass.nacked = Some(now);
+            bypass.transfer.retry();
+        }
+    }
+
+    fn resend_from(&mut self, seq: u64, context: &mut Context<'_>) {
+        let seq = seq.max(self.acked + 1);
+        if seq < self.next_send {
+            context.counters.resent += self.next_send - seq;
+            self.next_send = seq;
+        }
+    }
+
+    /// The device does not know the session (any more).
+    pub(super) fn on_unknown(&mut self, context: &mut Context<'_>) {
+        let reason = if self.ending {
+            Closed::Ended
+        } else {
+            Closed::Refused
+        };
+        self.close(reason, context);
+    }
+
+    pub(super) fn on_not_logged(&mut self, now: Time, header: &Header, context: &mut Context<'_>) {
+        if header.session == 0 {
+            // The OPEN was not logged; it is asked again after a pause.
+            self.update_rto.back_off();
+            if let State::Opening { last_sent } = &mut self.state {
+                *last_sent = Some(now);
+            }
+            return;
+        }
+        if self.fallback.is_some() {
+            return;
+        }
+        let seq = header.seq;
+        let Some(update) = self
+            .updates
+            .iter()
+            .find(|update| (update.first_seq..=update.last_seq).contains(&seq))
+        else {
+            return;
+        };
+        if update.kind == Kind::End {
+            // An END can wait until the log has room again.
+            self.update_rto.back_off();
+            return;
+        }
+        context.counters.fallbacks += 1;
+        self.fallback = Some(Fallback {
+            first_seq: update.first_seq,
+            last_seq: update.last_seq,
+            transfer: Transfer::new(update.payload.clone()),
+        });
+    }
+
+    pub(super) fn on_response(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        context: &mut Context<'_>,
+    ) {
+        let header = &packet.header;
+        if header.flags.has(Flags::FALLBACK) {
+            self.on_fallback_response(now, packet, context);
+            return;
+        }
+        let Some(bypass) = &mut self.bypass else {
+            return;
+        };
+        if header.request != bypass.request {
+            return;
+        }
+        if let Some(reply) = bypass.transfer.on_response(packet) {
+            if let (Some(at), false) = (bypass.transfer.last_sent, bypass.transfer.resent) {
+                self.bypass_rto.sample(now.since(at));
+            } else {
+                self.bypass_rto.progress();
+            }
+            let call = bypass.call;
+            self.bypass = None;
+            let outcome = Outcome::Reply(reply);
+            context.events.push_back(Event::Done {
+                session: self.handle,
+                call,
+                outcome,
+            });
+        }
+    }
+
+    fn on_fallback_response(&mut self, _now: Time, packet: &Packet<'_>, context: &mut Context<'_>) {
+        let seq = packet.header.seq;
+        if seq <= self.fallback_upto {
+            self.repair = false;
+        }
+        let Some(fallback) = &mut self.fallback else {
+            return;
+        };
+        if seq != fallback.last_seq || fallback.transfer.on_response(packet).is_none() {
+            return;
+        }
+        self.fallback = None;
+        self.fallback_upto = seq;
+        self.bypass_rto.progress();
+        self.committed_upto(seq, 0, context);
+    }
+
+    // ---- time ----
+
+    pub(super) fn on_timer(&mut self, now: Time, context: &mut Context<'_>) {
+        if self
+            .earliest_deadline
+            .is_some_and(|deadline| now >= deadline)
+        {
+            self.expire(now, context);
+        }
+        if self.is_closed() {
+            return;
+        }
+        if let State::Opening {
+            last_sent: Some(at),
+        } = self.state
+            && now >= at + self.update_rto.timeout()
+        {
+            self.update_rto.back_off();
+            self.state = State::Opening { last_sent: None };
+        }
+        if self.fallback.is_none()
+            && let Some(Some(oldest)) = self.sent.front()
+            && now >= oldest.at + self.update_rto.timeout()
+        {
+            self.update_rto.back_off();
+            self.threshold = (self.window / 2).max(WINDOW_MIN);
+            self.window = self.threshold;
+            self.resend_from(self.acked + 1, context);
+        }
+        let timeout = self.bypass_rto.timeout();
+        let mut late = false;
+        if let Some(transfer) = self.transfer()
+            && transfer.due(timeout).is_some_and(|due| now >= due)
+        {
+            transfer.retry();
+            late = true;
+        }
+        if late {
+            self.bypass_rto.back_off();
+        }
+    }
+
+    /// What is under way to the server: nothing else moves while an update falls back, and a
+    /// bypass does not before every update that it follows has been sent.
+    fn transfer(&mut self) -> Option<&mut Transfer> {
+        let ready = self.all_sent();
+        match &mut self.fallback {
+            Some(fallback) => Some(&mut fallback.transfer),
+            None => self
+                .bypass
+                .as_mut()
+                .filter(|_| ready)
+                .map(|bypass| &mut bypass.transfer),
+        }
+    }
+
+    /// Whether the window has let every update out. A bypass sent before that could only be
+    /// refused, once for each of its fragments.
+    fn all_sent(&self) -> bool {
+        self.next_send == self.next_seq
+    }
+
+    /// Gives every call that is past its deadline its outcome.
+    fn expire(&mut self, now: Time, context: &mut Context<'_>) {
+        let handle = self.handle;
+        let mut end_expired = false;
+        self.queue.retain(|call| {
+            if now < call.deadline {
+                return true;
+            }
+            if matches!(call.work, Work::End) {
+                end_expired = true;
+            } else {
+                let outcome = Outcome::Failed("deadline passed before the call could be sent");
+                context.events.push_back(Event::Done {
+                    session: handle,
+                    call: call.id,
+                    outcome,
+                });
+            }
+            false
+        });
+        for update in &mut self.updates {
+            if now >= update.deadline {
+                if let Some(call) = update.call.take() {
+                    context.events.push_back(Event::Done {
+                        session: handle,
+                        call,
+                        outcome: Outcome::Unknown,
+                    });
+                }
+                end_expired |= update.kind == Kind::End;
+            }
+        }
+        if self
+            .bypass
+            .as_ref()
+            .is_some_and(|bypass| now >= bypass.deadline)
+            && let Some(bypass) = self.bypass.take()
+        {
+            let outcome = if bypass.read_only {
+                Outcome::Failed("deadline passed before the server answered")
+            } else {
+                Outcome::Unknown
+            };
+            context.events.push_back(Event::Done {
+                session: handle,
+                call: bypass.call,
+                outcome,
+            });
+        }
+        let open_updates = self
+            .updates
+            .iter()
+            .filter(|update| update.call.is_some() || update.kind == Kind::End);
+        self.earliest_deadline = open_updates
+            .map(|update| update.deadline)
+            .chain(self.queue.iter().map(|call| call.deadline))
+            .chain(self.bypass.iter().map(|bypass| bypass.deadline))
+            .min();
+        if end_expired {
+            // The device will let the session expire.
+            self.close(Closed::Ended, context);
+        }
+    }
+
+    /// Ends the session here: every open call gets its outcome.
+    pub(super) fn close(&mut self, reason: Closed, context: &mut Context<'_>) {
+        let session = self.handle;
+        let begun = self
+            .updates
+            .drain(..)
+            .filter_map(|update| update.call)
+            .chain(self.bypass.take().map(|bypass| bypass.call))
+            .map(|call| (call, Outcome::Unknown));
+        let waiting = self
+            .queue
+            .drain(..)
+            .filter(|call| !matches!(call.work, Work::End))
+            .map(|call| {
+                (
+                    call.id,
+                    Outcome::Failed("the session closed before the call was sent"),
+                )
+            });
+        for (call, outcome) in begun.chain(waiting) {
+            context.events.push_back(Event::Done {
+                session,
+                call,
+                outcome,
+            });
+        }
+        context
+            .events
+            .push_back(Event::SessionClosed { session, reason });
+        self.state = State::Closed;
+    }
+
+    /// When [`Session::on_timer`] has something to do.
+    pub(super) fn next_timer(&mut self, config: &ClientConfig) -> Option<Time> {
+        let update_timeout = self.update_rto.timeout();
+        let bypass_timeout = self.bypass_rto.timeout();
+        let mut next = match self.state {
+            State::Opening { last_sent } => last_sent.map(|at| at + update_timeout),
+            State::Open => Some(self.last_sent + config.ping_every),
+            State::Closed => return None,
+        };
+        if self.fallback.is_none()
+            && let Some(Some(oldest)) = self.sent.front()
+        {
+            next = earliest(next, Some(oldest.at + update_timeout));
+        }
+        next = earliest(next, self.earliest_deadline);
+        earliest(
+            next,
+            self.transfer()
+                .and_then(|transfer| transfer.due(bypass_timeout)),
+        )
+    }
+}

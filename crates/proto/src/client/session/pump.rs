@@ -1,0 +1,201 @@
+//! What a session sends: its OPEN, its window of updates, its bypass or its fallback.
+
+use super::super::bypass;
+use super::super::{CallId, ClientConfig, Context};
+use super::{Bypass, Call, Sent, Session, State, Transfer, Update, Work};
+use crate::{Outbox, Time};
+use bytes::Bytes;
+use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind};
+
+impl Session {
+    /// Sends everything that may be sent now.
+    pub(in crate::client) fn pump(
+        &mut self,
+        now: Time,
+        out: &mut Outbox,
+        context: &mut Context<'_>,
+    ) {
+        self.dirty = false;
+        let config = context.config;
+        if let State::Opening { last_sent } = self.state {
+            if last_sent.is_none() {
+                self.state = State::Opening {
+                    last_sent: Some(now),
+                };
+                let open = Header {
+                    shard: config.shard,
+                    tag: self.token,
+                    ..Header::new(Kind::Open)
+                };
+                out.send(config.head, &open, &self.token.to_be_bytes());
+            }
+            return;
+        }
+        let base = bypass::header(config.shard, context.epoch, self.id, self.token);
+        let sent_before = out.len();
+        if self.repair {
+            // The head missed that the server has these: let a confirmation pass by it again.
+            self.repair = false;
+            let header = Header {
+                flags: Flags::FALLBACK,
+                seq: self.fallback_upto,
+                request: self.fallback_upto,
+                ..base
+            };
+            out.send(config.head, &header, &[]);
+        }
+        if let Some(fallback) = &mut self.fallback {
+            let header = Header {
+                flags: Flags::FALLBACK,
+                seq: fallback.last_seq,
+                request: fallback.first_seq,
+                ..base
+            };
+            fallback.transfer.send(now, config.head, &header, out);
+        } else {
+            self.begin_calls(config);
+            self.send_updates(now, out, config, &base);
+            let ready = self.all_sent();
+            if let Some(bypass) = self.bypass.as_mut().filter(|_| ready) {
+                let flags = if bypass.read_only {
+                    Flags::READ_ONLY
+                } else {
+                    Flags(0)
+                };
+                let header = Header {
+                    flags,
+                    seq: self.next_seq - 1,
+                    request: bypass.request,
+                    key_hash: bypass.key_hash,
+                    ..base
+                };
+                bypass.transfer.send(now, config.head, &header, out);
+            }
+        }
+        if out.len() == sent_before && now.since(self.last_sent) >= config.ping_every {
+            out.send(
+                config.head,
+                &Header {
+                    kind: Kind::Ping,
+                    ..base
+                },
+                &[],
+            );
+        }
+        if out.len() != sent_before {
+            self.last_sent = now;
+        }
+    }
+
+    /// Gives waiting calls their seqs or request ids, as far as order and window allow.
+    fn begin_calls(&mut self, config: &ClientConfig) {
+        while self.bypass.is_none() && self.in_flight() < u64::from(config.window_max) {
+            if matches!(
+                self.queue.front(),
+                Some(Call {
+                    work: Work::End,
+                    ..
+                })
+            ) && !self.updates.is_empty()
+            {
+                return;
+            }
+            let Some(call) = self.queue.pop_front() else {
+                return;
+            };
+            match call.work {
+                Work::Update { payload, key_hash } => {
+                    self.begin_update(
+                        Some(call.id),
+                        Kind::Update,
+                        payload,
+                        key_hash,
+                        call.deadline,
+                    );
+                }
+                Work::End => self.begin_update(None, Kind::End, Bytes::new(), 0, call.deadline),
+                Work::Bypass {
+                    payload,
+                    key_hash,
+                    read_only,
+                } => {
+                    self.bypass = Some(Bypass {
+                        call: call.id,
+                        request: self.next_request,
+                        read_only,
+                        key_hash,
+                        deadline: call.deadline,
+                        nacked: None,
+                        transfer: Transfer::new(payload),
+                    });
+                    self.next_request += 1;
+                }
+            }
+        }
+    }
+
+    fn begin_update(
+        &mut self,
+        call: Option<CallId>,
+        kind: Kind,
+        payload: Bytes,
+        key_hash: u64,
+        deadline: Time,
+    ) {
+        let fragments =
+            u64::try_from(payload.len().div_ceil(FRAGMENT_BYTES).max(1)).expect("bounded");
+        let first_seq = self.next_seq;
+        let last_seq = first_seq + fragments - 1;
+        self.next_seq = last_seq + 1;
+        self.sent.extend((0..fragments).map(|_| None));
+        self.updates.push_back(Update {
+            call,
+            first_seq,
+            last_seq,
+            payload,
+            key_hash,
+            deadline,
+            kind,
+        });
+    }
+
+    fn in_flight(&self) -> u64 {
+        self.next_seq - 1 - self.acked
+    }
+
+    fn send_updates(&mut self, now: Time, out: &mut Outbox, config: &ClientConfig, base: &Header) {
+        let window = u64::from(self.window).min(self.credit.max(1));
+        let limit = (self.acked + 1 + window).min(self.next_seq);
+        if self.next_send >= limit {
+            return;
+        }
+        let first = self
+            .updates
+            .partition_point(|update| update.last_seq < self.next_send);
+        for update in self.updates.range(first..) {
+            if self.next_send >= limit {
+                break;
+            }
+            let count = update.last_seq - update.first_seq + 1;
+            while self.next_send <= update.last_seq && self.next_send < limit {
+                let index = self.next_send - update.first_seq;
+                let start = usize::try_from(index).expect("bounded") * FRAGMENT_BYTES;
+                let end = (start + FRAGMENT_BYTES).min(update.payload.len());
+                let header = Header {
+                    kind: update.kind,
+                    seq: self.next_send,
+                    key_hash: update.key_hash,
+                    fragment_index: u16::try_from(index).expect("checked at submit"),
+                    fragment_count: u16::try_from(count).expect("checked at submit"),
+                    ..*base
+                };
+                out.send(config.head, &header, &update.payload[start..end]);
+                let row =
+                    usize::try_from(self.next_send - self.acked - 1).expect("within the window");
+                let again = self.sent[row].is_some();
+                self.sent[row] = Some(Sent { at: now, again });
+                self.next_send += 1;
+            }
+        }
+    }
+}

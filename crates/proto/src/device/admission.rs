@@ -1,0 +1,352 @@
+//! What a device takes in: entries, bypasses and answers, packet by packet
+//! (`docs/spec/protocol.md` §2 rules 2, 4 and 8).
+
+use super::{Device, Phase, RETRANS_GUARD, Room, Verdict};
+use crate::{Outbox, Peer, Time};
+use pmnet_wire::{Flags, Header, Kind, Packet};
+
+impl Device {
+    /// Rule 2: session order, at the head only.
+    pub(super) fn on_client_entry(
+        &mut self,
+        now: Time,
+        from: Peer,
+        packet: &Packet<'_>,
+        room: Room,
+        out: &mut Outbox,
+    ) -> Verdict {
+        let header = &packet.header;
+        if self.position != 0 || self.joining || from == self.config.next {
+            self.counters.not_ready += 1;
+            return Verdict::Done;
+        }
+        if header.kind == Kind::Open {
+            return self.on_open(now, from, packet, room, out);
+        }
+        let Some(expected) = self.known_session(now, from, header, out) else {
+            return Verdict::Done;
+        };
+        let session = self
+            .sessions
+            .get_mut(&header.session)
+            .expect("looked up above");
+        if session.ended || header.seq < expected {
+            session.end_asked |=
+                session.ended && (header.kind, header.seq) == (Kind::End, session.last);
+            self.counters.duplicates += 1;
+            self.touch(header.session);
+            return Verdict::Done;
+        }
+        if header.seq > expected {
+            self.nack(from, header, expected, out);
+            return Verdict::Done;
+        }
+        if !room.fits(packet.payload) || session.outstanding >= self.config.session_entries_max {
+            self.counters.not_logged += 1;
+            let reply = Header {
+                session: header.session,
+                seq: header.seq,
+                request: room.entries,
+                tag: header.tag,
+                ..self.hop_header(Kind::NotLogged)
+            };
+            out.send(from, &reply, &[]);
+            return Verdict::Done;
+        }
+        session.end_asked = header.kind == Kind::End;
+        self.admit(header)
+    }
+
+    pub(super) fn on_open(
+        &mut self,
+        now: Time,
+        from: Peer,
+        packet: &Packet<'_>,
+        room: Room,
+        out: &mut Outbox,
+    ) -> Verdict {
+        let header = &packet.header;
+        if header.tag == 0 || packet.payload != header.tag.to_be_bytes() {
+            self.counters.wrong_token += 1;
+            return Verdict::Done;
+        }
+        if let Some(&id) = self.opening.get(&header.tag) {
+            // The same OPEN again: the same session, if nobody used it meanwhile.
+            if let Some(session) = self.sessions.get_mut(&id) {
+                session.address = Some(from);
+                session.seen = now;
+                if id <= self.committed {
+                    self.open_reply(id, room, out);
+                }
+                return Verdict::Done;
+            }
+        }
+        if !room.admits_sessions()
+            || !room.fits(packet.payload)
+            || self.sessions.len() >= self.config.sessions_max
+        {
+            self.counters.not_logged += 1;
+            let reply = Header {
+                tag: header.tag,
+                ..self.hop_header(Kind::NotLogged)
+            };
+            out.send(from, &reply, &[]);
+            return Verdict::Done;
+        }
+        let order = self.last + 1;
+        let verdict = self.admit(&Header {
+            session: order,
+            seq: 0,
+            ..*header
+        });
+        let session = self.sessions.get_mut(&order).expect("folded by admit");
+        session.address = Some(from);
+        session.seen = now;
+        self.opening.insert(header.tag, order);
+        self.next_expiry
+            .get_or_insert(now + self.config.session_idle / 4);
+        verdict
+    }
+
+    /// The entry for an admitted packet; from here on it has its order.
+    pub(super) fn admit(&mut self, header: &Header) -> Verdict {
+        let entry = Header {
+            kind: Kind::Append,
+            flags: Flags(0),
+            copies: header.kind.number(),
+            order: self.last + 1,
+            request: 0,
+            epoch: self.epoch,
+            device: self.config.id,
+            incarnation: self.incarnation,
+            tag: self.shard_token,
+            ..*header
+        };
+        self.fold(&entry, header.tag);
+        self.counters.admitted += 1;
+        Verdict::Append(entry)
+    }
+
+    /// Rules 3 and 4: a follower takes order `last + 1` only.
+    pub(super) fn on_append(
+        &mut self,
+        now: Time,
+        from: Peer,
+        packet: &Packet<'_>,
+        room: Room,
+        out: &mut Outbox,
+    ) -> Verdict {
+        let header = &packet.header;
+        self.predecessor = Some(from);
+        if header.order <= self.last {
+            if let Some(row) = self.row(header.order).copied()
+                && (row.session, row.seq, row.payload_crc)
+                    != (header.session, header.seq, header.payload_crc)
+            {
+                self.phase = Phase::Stopped;
+                return Verdict::Stop(format!(
+                    "order {} is (session {}, seq {}) in this log but (session {}, seq {}) at the hop before: \
+                     two histories met. Keep both logs, stop the shard, and compare them with `pmnet log inspect`.",
+                    header.order, row.session, row.seq, header.session, header.seq
+                ));
+            }
+            self.counters.duplicates += 1;
+            self.tell_durable = true;
+            self.tell_applied = true;
+            return Verdict::Done;
+        }
+        if header.order > self.last + 1 {
+            let expected = self.last + 1;
+            if self
+                .retrans_guard
+                .is_none_or(|(order, at)| order != expected || now.since(at) >= RETRANS_GUARD)
+            {
+                self.retrans_guard = Some((expected, now));
+                let ask = Header {
+                    order: expected,
+                    request: header.order - 1,
+                    ..self.hop_header(Kind::Retrans)
+                };
+                out.send(from, &ask, &[]);
+            }
+            return Verdict::Done;
+        }
+        let Some(token) = entry_token(header, packet.payload) else {
+            self.counters.unexpected += 1;
+            return Verdict::Done;
+        };
+        if !room.fits(packet.payload) {
+            // The hop before keeps it and sends it again when this log has room.
+            self.counters.not_logged += 1;
+            self.tell_durable = true;
+            return Verdict::Done;
+        }
+        self.fold(header, token);
+        self.counters.admitted += 1;
+        Verdict::Append(*header)
+    }
+
+    /// Rule 8: a bypass is stamped with the head's last order.
+    pub(super) fn on_client_bypass(
+        &mut self,
+        now: Time,
+        from: Peer,
+        packet: &Packet<'_>,
+        out: &mut Outbox,
+    ) {
+        let header = &packet.header;
+        if self.position != 0 || self.joining || from == self.config.next {
+            self.counters.not_ready += 1;
+            return;
+        }
+        let Some(expected) = self.known_session(now, from, header, out) else {
+            return;
+        };
+        if header.seq >= expected && !header.flags.has(Flags::FALLBACK) {
+            self.nack(from, header, expected, out);
+            return;
+        }
+        self.counters.bypasses += 1;
+        self.link.hurry();
+        let stamped = Header {
+            order: self.last,
+            epoch: self.epoch,
+            device: self.config.id,
+            incarnation: self.incarnation,
+            tag: self.shard_token,
+            ..*header
+        };
+        out.send_checked(self.config.next, &stamped, packet.payload);
+    }
+
+    pub(super) fn pass_bypass(&mut self, from: Peer, packet: &Packet<'_>, out: &mut Outbox) {
+        self.predecessor = Some(from);
+        self.counters.bypasses += 1;
+        self.link.hurry();
+        out.send_checked(self.config.next, &packet.header, packet.payload);
+    }
+
+    pub(super) fn on_client_ping(
+        &mut self,
+        now: Time,
+        from: Peer,
+        header: &Header,
+        out: &mut Outbox,
+    ) {
+        if self.position == 0 && self.known_session(now, from, header, out).is_some() {
+            let pong = Header {
+                session: header.session,
+                tag: header.tag,
+                ..self.hop_header(Kind::Pong)
+            };
+            out.send(from, &pong, &[]);
+        }
+    }
+
+    /// The next seq that the head admits in this session, if session and token are known;
+    /// answers the client otherwise.
+    pub(super) fn known_session(
+        &mut self,
+        now: Time,
+        from: Peer,
+        header: &Header,
+        out: &mut Outbox,
+    ) -> Option<u64> {
+        let Some(session) = self.sessions.get_mut(&header.session) else {
+            self.counters.nacks += 1;
+            let reply = Header {
+                flags: Flags::UNKNOWN_SESSION,
+                session: header.session,
+                tag: header.tag,
+                ..self.hop_header(Kind::Nack)
+            };
+            out.send(from, &reply, &[]);
+            return None;
+        };
+        if session.token != header.tag {
+            self.counters.wrong_token += 1;
+            return None;
+        }
+        session.address = Some(from);
+        session.seen = now;
+        let expected = session.last + 1;
+        if header.epoch > self.epoch {
+            // The client has heard of a later epoch than this device: ask, answer nothing.
+            self.recover_again(now);
+            return None;
+        }
+        Some(expected)
+    }
+
+    /// At most one NACK a session and burst.
+    pub(super) fn nack(&mut self, from: Peer, header: &Header, expected: u64, out: &mut Outbox) {
+        let burst = self.burst;
+        if let Some(session) = self.sessions.get_mut(&header.session)
+            && (session.nacked_in != burst || header.kind == Kind::Bypass)
+        {
+            session.nacked_in = burst;
+            self.counters.nacks += 1;
+            let request = if header.kind == Kind::Bypass {
+                header.request
+            } else {
+                0
+            };
+            let reply = Header {
+                session: header.session,
+                seq: expected,
+                request,
+                tag: header.tag,
+                ..self.hop_header(Kind::Nack)
+            };
+            out.send(from, &reply, &[]);
+        }
+    }
+
+    /// An answer of the server on its way back to a client.
+    pub(super) fn on_server_answer(&mut self, packet: &Packet<'_>, out: &mut Outbox) {
+        let header = &packet.header;
+        if self.position != 0 {
+            match self.predecessor {
+                Some(predecessor) => {
+                    self.counters.responses += 1;
+                    out.send_checked(predecessor, header, packet.payload);
+                }
+                None => self.counters.no_route += 1,
+            }
+            return;
+        }
+        let Some(session) = self.sessions.get_mut(&header.session) else {
+            self.counters.no_route += 1;
+            return;
+        };
+        if header.kind == Kind::Response
+            && header.flags.has(Flags::FALLBACK)
+            && !header.flags.has(Flags::PROGRESS)
+            && header.seq > session.last
+        {
+            // The server has applied this update by itself: the session goes on behind it
+            // (docs/spec/protocol.md, "Fallback").
+            session.last = header.seq;
+            session.committed = session.committed.max(header.seq);
+        }
+        let Some(address) = session.address else {
+            self.counters.no_route += 1;
+            return;
+        };
+        self.counters.responses += 1;
+        let answer = Header {
+            tag: session.token,
+            ..*header
+        };
+        out.send_checked(address, &answer, packet.payload);
+    }
+}
+
+/// The session token that an entry carries: OPEN has it as its payload, others do not need it.
+pub(super) fn entry_token(header: &Header, payload: &[u8]) -> Option<u64> {
+    match Kind::from_u8(header.copies)? {
+        Kind::Open => Some(u64::from_be_bytes(payload.try_into().ok()?)),
+        Kind::Update | Kind::End => Some(0),
+        _ => None,
+    }
+}

@@ -1,0 +1,219 @@
+//! The link to the next hop: what was sent, what it confirmed, when to send again
+//! (`docs/spec/protocol.md` §2 rules 3 and 4).
+
+use super::{Device, DeviceConfig};
+use crate::rto::Rto;
+use crate::time::Nanos;
+use crate::{Outbox, Time};
+use pmnet_wire::{Header, Kind, Packet};
+
+/// Window after a timeout, in entries.
+const WINDOW_MIN: u64 = 16;
+/// As many entries do not wait for company.
+const LINGER_ENTRIES: u64 = 512;
+
+#[derive(Debug)]
+pub(super) struct Link {
+    /// The next hop holds everything up to here durably (a device), or has applied it (the server).
+    pub(super) acked: u64,
+    /// The next order to send.
+    cursor: u64,
+    window: u64,
+    window_max: u64,
+    /// What the next hop said that it can take.
+    credit: u64,
+    rto: Rto,
+    /// When the timer was last started: something was sent, or something was confirmed.
+    since: Option<Time>,
+    timed: Option<(u64, Time)>,
+    rewound: Option<(u64, Time)>,
+    /// Since when durable entries wait for company on their way to the server.
+    held_since: Option<Time>,
+    /// Something that passed by waits for them: no lingering until they are sent.
+    hurry: bool,
+}
+
+impl Link {
+    pub(super) fn new(config: &DeviceConfig, acked: u64) -> Link {
+        Link {
+            acked,
+            cursor: acked + 1,
+            window: config.link_window_max,
+            window_max: config.link_window_max,
+            credit: WINDOW_MIN,
+            rto: Rto::new(config.link_timeout_floor, config.link_timeout_ceiling),
+            since: None,
+            timed: None,
+            rewound: None,
+            held_since: None,
+            hurry: false,
+        }
+    }
+
+    /// Starts again from `acked`, knowing nothing of the next hop.
+    pub(super) fn restart(&mut self, acked: u64) {
+        self.acked = acked;
+        self.cursor = acked + 1;
+        self.since = None;
+        self.timed = None;
+        self.rto.progress();
+    }
+
+    pub(super) fn confirm(&mut self, now: Time, upto: u64, credit: u64) {
+        self.credit = credit.max(1);
+        if upto <= self.acked {
+            return;
+        }
+        if let Some((order, at)) = self.timed
+            && order <= upto
+        {
+            self.rto.sample(now.since(at));
+            self.timed = None;
+        }
+        self.rto.progress();
+        self.window = (self.window + (upto - self.acked)).min(self.window_max);
+        self.acked = upto;
+        self.cursor = self.cursor.max(upto + 1);
+        self.since = Some(now);
+    }
+
+    /// The server has everything up to here, so the next hop has it too.
+    pub(super) fn pass(&mut self, applied: u64) {
+        self.acked = self.acked.max(applied);
+        self.cursor = self.cursor.max(self.acked + 1);
+    }
+
+    /// A bypass is on its way to the server, which will wait for what this device still holds.
+    pub(super) const fn hurry(&mut self) {
+        self.hurry = true;
+        self.held_since = None;
+    }
+
+    /// Whether the entries up to `persisted` should wait for company now.
+    fn lingers(&mut self, now: Time, persisted: u64, linger: Nanos) -> bool {
+        let waiting = (persisted + 1).saturating_sub(self.cursor);
+        if waiting == 0 {
+            self.held_since = None;
+            self.hurry = false;
+            return false;
+        }
+        if self.hurry {
+            return false;
+        }
+        let since = *self.held_since.get_or_insert(now);
+        if waiting >= LINGER_ENTRIES || now.since(since) >= linger {
+            self.hurry();
+        }
+        !self.hurry
+    }
+
+    /// When entries that wait for company go without it.
+    pub(super) fn lingers_until(&self, linger: Nanos) -> Option<Time> {
+        self.held_since.map(|since| since + linger)
+    }
+
+    pub(super) fn due(&self, outstanding: bool) -> Option<Time> {
+        let since = self.since.filter(|_| outstanding)?;
+        Some(since + self.rto.timeout())
+    }
+}
+
+impl Device {
+    /// The next order to send to the next hop, if there is one that is durable here and that the
+    /// next hop has room for. The pipeline hands its frame to [`Device::forward`].
+    pub fn poll_forward(&mut self, now: Time) -> Option<u64> {
+        if !self.is_serving() {
+            return None;
+        }
+        // The clients have their acknowledgements: the server is woken for many entries at once,
+        // unless somebody waits for it.
+        let to_server = self.position + 1 == self.members.len();
+        let linger = self.config.server_linger;
+        if to_server && self.link.lingers(now, self.persisted, linger) {
+            return None;
+        }
+        let link = &mut self.link;
+        let limit = self
+            .persisted
+            .min(link.acked.saturating_add(link.window.min(link.credit)));
+        if link.cursor > limit {
+            if self.applied < self.last && link.since.is_none() {
+                link.since = Some(now);
+            }
+            return None;
+        }
+        let order = link.cursor;
+        link.cursor += 1;
+        if link.since.is_none() {
+            link.since = Some(now);
+        }
+        if link.timed.is_none() {
+            link.timed = Some((order, now));
+        }
+        Some(order)
+    }
+
+    /// Sends one frame of the log to the next hop. Frames of an earlier epoch are sent in this one.
+    pub fn forward(&mut self, frame: &[u8], frame_epoch: u32, out: &mut Outbox) {
+        self.counters.forwarded += 1;
+        if frame_epoch == self.epoch {
+            out.send_raw(self.config.next, frame);
+            return;
+        }
+        let packet = Packet::parse(frame)
+            .expect("the log verified this frame when it was appended or scanned");
+        let header = Header {
+            epoch: self.epoch,
+            tag: self.shard_token,
+            ..packet.header
+        };
+        out.send_checked(self.config.next, &header, packet.payload);
+    }
+
+    pub(super) fn on_retrans(&mut self, now: Time, header: &Header, out: &mut Outbox) {
+        if header.order <= self.applied {
+            // It asks for what it had applied: an old packet, or a store that lost data.
+            self.probe(now, out);
+        }
+        let link = &mut self.link;
+        let order = header.order.max(link.acked + 1);
+        let recently = link
+            .rewound
+            .is_some_and(|(o, at)| o == order && now.since(at) < super::RETRANS_GUARD / 2);
+        if order < link.cursor && !recently {
+            self.counters.retransmissions += 1;
+            link.rewound = Some((order, now));
+            link.cursor = order;
+            link.timed = None;
+        }
+    }
+
+    pub(super) fn tick_link(&mut self, now: Time, out: &mut Outbox) {
+        let outstanding = self.applied < self.last;
+        if !outstanding {
+            self.link.since = None;
+            return;
+        }
+        if self.link.due(true).is_none_or(|due| now < due) {
+            return;
+        }
+        let link = &mut self.link;
+        link.rto.back_off();
+        link.since = Some(now);
+        link.timed = None;
+        if link.acked + 1 < link.cursor {
+            link.window = (link.window / 2).max(WINDOW_MIN);
+            link.cursor = link.acked + 1;
+        } else {
+            // Everything arrived; what is missing is the word that it was applied.
+            let ping = self.hop_header(Kind::Ping);
+            out.send(self.config.next, &ping, &[]);
+        }
+    }
+
+    /// Longest silence of the next hop before this device sends again, now.
+    #[must_use]
+    pub fn link_timeout(&self) -> Nanos {
+        self.link.rto.timeout()
+    }
+}

@@ -1,0 +1,521 @@
+//! The device machine: head or follower of a chain (`docs/spec/protocol.md` §2, §4).
+//!
+//! Decides, packet by packet, what is appended, and releases what was promised. It never sees the
+//! log: the pipeline appends what [`Verdict::Append`] says, makes it durable, and reports it with
+//! [`Device::persisted`]; only that call can release forwards and acknowledgements.
+//!
+//! Cursors, always `applied ≤ committed ≤ last` and `persisted ≤ last`:
+//! `last` (admitted) ≥ `persisted` (durable here) ≥ forwarded ≥ … ; `committed` = durable in every
+//! device of the chain.
+
+mod admission;
+mod link;
+mod recover;
+mod release;
+mod session;
+
+pub use recover::Resume;
+
+use crate::time::{MILLISECOND, Nanos, SECOND, earliest};
+use crate::{Outbox, Peer, Random, Time};
+use link::Link;
+use pmnet_wire::record::{DurableRow, Member};
+use pmnet_wire::{HEADER_LEN, Header, Kind, Packet};
+use recover::Recovering;
+use rustc_hash::FxHashMap;
+use session::Session;
+use std::collections::VecDeque;
+
+/// Settings of a device.
+#[derive(Clone, Debug)]
+pub struct DeviceConfig {
+    /// Device id, unique in the shard, not 0.
+    pub id: u32,
+    /// Shard.
+    pub shard: u32,
+    /// The next hop: the next device, or the server.
+    pub next: Peer,
+    /// Sessions, at most.
+    pub sessions_max: usize,
+    /// Entries of one session that may be in the log unapplied.
+    pub session_entries_max: u64,
+    /// A session that says nothing for this long is ended.
+    pub session_idle: Nanos,
+    /// Shortest retransmission timeout towards the next hop.
+    pub link_timeout_floor: Nanos,
+    /// Longest retransmission timeout towards the next hop.
+    pub link_timeout_ceiling: Nanos,
+    /// Entries in flight towards the next hop, at most.
+    pub link_window_max: u64,
+    /// Entries that this device can take in at once (told to the hop before).
+    pub receive_window: u64,
+    /// How long the last device lets a few durable entries wait for company on their way to the
+    /// server, when no bypass waits for them. Their clients have been answered before.
+    pub server_linger: Nanos,
+    /// What the operator states: [`Member::SHRINK`], [`Member::DECLARE_LOSS`].
+    pub flags: u32,
+}
+
+impl DeviceConfig {
+    /// Defaults for this device.
+    #[must_use]
+    pub const fn new(id: u32, shard: u32, next: Peer) -> DeviceConfig {
+        DeviceConfig {
+            id,
+            shard,
+            next,
+            sessions_max: 65_536,
+            session_entries_max: u64::MAX,
+            session_idle: 600 * SECOND,
+            link_timeout_floor: 10 * MILLISECOND,
+            link_timeout_ceiling: 200 * MILLISECOND,
+            link_window_max: 4096,
+            receive_window: 1024,
+            server_linger: 8 * MILLISECOND,
+            flags: 0,
+        }
+    }
+}
+
+/// What the device's log says of itself after its recovery.
+#[derive(Clone, Copy, Debug)]
+pub struct LogState {
+    /// Identity of the log.
+    pub log_uuid: u128,
+    /// Incarnation, already raised durably for this start.
+    pub incarnation: u32,
+    /// Epoch as last persisted.
+    pub epoch: u32,
+    /// Highest order in the log, all of it durable.
+    pub last: u64,
+    /// Orders that the log knows to be applied.
+    pub applied: u64,
+}
+
+/// Free space in the log.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Entries that can be appended.
+    pub entries: u64,
+    /// Entries of the whole log.
+    pub entries_max: u64,
+    /// Bytes of the largest frame that fits for certain.
+    pub frame_bytes: u64,
+}
+
+impl Room {
+    fn fits(&self, payload: &[u8]) -> bool {
+        let frame = u64::try_from(HEADER_LEN + payload.len()).unwrap_or(u64::MAX);
+        self.entries > 0 && self.frame_bytes >= frame
+    }
+    /// At 80 % no new session is admitted (protocol.md §4).
+    const fn admits_sessions(&self) -> bool {
+        self.entries > self.entries_max / 5
+    }
+}
+
+/// What the pipeline must do with a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing more.
+    Done,
+    /// Append this header with the packet's payload; its `order` is the next of the log.
+    Append(Header),
+    /// Recovery is complete: bring the log to this state, fold its entries, then
+    /// [`Device::resume`].
+    Resume(Resume),
+    /// The shard must stop; the text says why and what to do.
+    Stop(String),
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Counted events of a device, by reason.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters { $($(#[$doc])* pub $name: u64),* }
+        impl Counters {
+            /// Every counter with its name.
+            #[must_use]
+            pub fn list(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name)),*]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Updates admitted by this head, or appends taken by this follower.
+    admitted,
+    /// Duplicates answered again.
+    duplicates,
+    /// NACKs sent.
+    nacks,
+    /// NOT_LOGGED sent.
+    not_logged,
+    /// Bypasses stamped or passed on.
+    bypasses,
+    /// Responses passed back.
+    responses,
+    /// Entries sent to the next hop, also again.
+    forwarded,
+    /// Ranges that the next hop asked for again.
+    retransmissions,
+    /// Acknowledgement packets to clients.
+    acks,
+    /// Dropped: not ready to serve.
+    not_ready,
+    /// Dropped: wrong shard.
+    wrong_shard,
+    /// Dropped: wrong token.
+    wrong_token,
+    /// Dropped: a kind that this role does not take from this sender.
+    unexpected,
+    /// Dropped and answered: the sender's epoch is lower.
+    stale_epoch,
+    /// Dropped: nowhere to send it.
+    no_route,
+    /// Sessions ended because they said nothing for too long.
+    expired_sessions,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct IndexRow {
+    session: u64,
+    seq: u64,
+    payload_crc: u32,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Recovering(Recovering),
+    Serving,
+    Stopped,
+}
+
+/// One device of one shard.
+#[derive(Debug)]
+pub struct Device {
+    config: DeviceConfig,
+    random: Random,
+    log_uuid: u128,
+    incarnation: u32,
+    epoch: u32,
+    phase: Phase,
+    members: Vec<Member>,
+    position: usize,
+    shard_token: u64,
+    sessions: FxHashMap<u64, Session>,
+    opening: FxHashMap<u64, u64>,
+    /// One row for each order in `applied + 1 ..= last`.
+    index: VecDeque<IndexRow>,
+    last: u64,
+    persisted: u64,
+    committed: u64,
+    applied: u64,
+    link: Link,
+    downstream: Vec<DurableRow>,
+    predecessor: Option<Peer>,
+    relayed: VecDeque<(u64, Peer)>,
+    joining: bool,
+    /// Nonce of the last question about a doubt, and when it was asked.
+    probe: Option<(u64, Time)>,
+    touched: Vec<u64>,
+    expired: VecDeque<u64>,
+    waits_for: Option<String>,
+    next_expiry: Option<Time>,
+    tell_durable: bool,
+    tell_applied: bool,
+    burst: u64,
+    retrans_guard: Option<(u64, Time)>,
+    counters: Counters,
+}
+
+/// A gap is asked for again after this long, if it is still the same.
+const RETRANS_GUARD: Nanos = MILLISECOND;
+/// Recovery replies that can be on their way back through this device.
+const RELAYED_MAX: usize = 32;
+
+impl Device {
+    /// A device that has recovered its log and now asks the server for its state.
+    #[must_use]
+    pub fn new(config: DeviceConfig, log: LogState, mut random: Random, now: Time) -> Device {
+        assert!(config.id != 0, "device id 0 is reserved");
+        let link = Link::new(&config, log.applied);
+        let phase = Phase::Recovering(Recovering::new(random.next_nonzero(), now));
+        Device {
+            config,
+            random,
+            log_uuid: log.log_uuid,
+            incarnation: log.incarnation,
+            epoch: log.epoch,
+            phase,
+            members: Vec::new(),
+            position: 0,
+            shard_token: 0,
+            sessions: FxHashMap::default(),
+            opening: FxHashMap::default(),
+            index: VecDeque::new(),
+            last: log.last,
+            persisted: log.last,
+            committed: log.applied,
+            applied: log.applied,
+            link,
+            downstream: Vec::new(),
+            predecessor: None,
+            relayed: VecDeque::new(),
+            joining: false,
+            probe: None,
+            touched: Vec::new(),
+            expired: VecDeque::new(),
+            waits_for: None,
+            next_expiry: None,
+            tell_durable: false,
+            tell_applied: false,
+            burst: 1,
+            retrans_guard: None,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Whether the device serves its epoch.
+    #[must_use]
+    pub const fn is_serving(&self) -> bool {
+        matches!(self.phase, Phase::Serving)
+    }
+    /// Whether this device is the head of its chain.
+    #[must_use]
+    pub const fn is_head(&self) -> bool {
+        self.is_serving() && self.position == 0
+    }
+    /// Devices of the chain (R); 0 while recovering.
+    #[must_use]
+    pub fn copies(&self) -> u8 {
+        u8::try_from(self.members.len()).unwrap_or(u8::MAX)
+    }
+    /// Device ids of the chain, head first.
+    pub fn chain(&self) -> impl Iterator<Item = u32> {
+        self.members.iter().map(|member| member.device)
+    }
+    /// Epoch that the device serves, or last served.
+    #[must_use]
+    pub const fn epoch(&self) -> u32 {
+        self.epoch
+    }
+    /// `(last, persisted, committed, applied)`.
+    #[must_use]
+    pub const fn cursors(&self) -> (u64, u64, u64, u64) {
+        (self.last, self.persisted, self.committed, self.applied)
+    }
+    /// What the server wants the operator to do before this device may serve, if it said so.
+    #[must_use]
+    pub fn waits_for(&self) -> Option<&str> {
+        self.waits_for.as_deref()
+    }
+    /// Open sessions.
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+    /// Counters since the start.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Takes in one packet.
+    pub fn receive(
+        &mut self,
+        now: Time,
+        from: Peer,
+        packet: &Packet<'_>,
+        room: Room,
+        out: &mut Outbox,
+    ) -> Verdict {
+        let header = &packet.header;
+        if matches!(self.phase, Phase::Stopped) {
+            return Verdict::Done;
+        }
+        if header.shard != self.config.shard {
+            self.counters.wrong_shard += 1;
+            return Verdict::Done;
+        }
+        match header.kind {
+            Kind::Recover => {
+                self.relay_recover(now, from, packet, out);
+                return Verdict::Done;
+            }
+            Kind::RecoverReply => return self.on_recover_reply(now, from, packet, out),
+            _ if !self.is_serving() => {
+                self.counters.not_ready += 1;
+                return Verdict::Done;
+            }
+            Kind::Open | Kind::Update | Kind::End => {
+                return self.on_client_entry(now, from, packet, room, out);
+            }
+            // A server without a chain record knows no token: its store was emptied, or is another.
+            Kind::StaleEpoch if header.tag != self.shard_token && from == self.config.next => {
+                self.probe(now, out);
+            }
+            Kind::Bypass if header.tag != self.shard_token => {
+                self.on_client_bypass(now, from, packet, out)
+            }
+            Kind::Ping if header.session != 0 => self.on_client_ping(now, from, header, out),
+            _ => {
+                if let Some(verdict) = self.check_hop(now, from, header, out) {
+                    return verdict;
+                }
+                match header.kind {
+                    Kind::Append => return self.on_append(now, from, packet, room, out),
+                    Kind::Bypass => self.pass_bypass(from, packet, out),
+                    Kind::Ping => {
+                        self.predecessor = Some(from);
+                        self.tell_durable = true;
+                        self.tell_applied = true;
+                    }
+                    Kind::Durable => return self.on_durable(now, packet),
+                    Kind::Applied => self.on_applied(now, header, out),
+                    Kind::Retrans => self.on_retrans(now, header, out),
+                    Kind::Response | Kind::Nack | Kind::NotLogged => {
+                        self.on_server_answer(packet, out)
+                    }
+                    Kind::StaleEpoch => {}
+                    _ => self.counters.unexpected += 1,
+                }
+            }
+        }
+        Verdict::Done
+    }
+
+    /// Checks what every packet between hops must satisfy: token, epoch, direction.
+    fn check_hop(
+        &mut self,
+        now: Time,
+        from: Peer,
+        header: &Header,
+        out: &mut Outbox,
+    ) -> Option<Verdict> {
+        if header.tag != self.shard_token {
+            self.counters.wrong_token += 1;
+            return Some(Verdict::Done);
+        }
+        if header.epoch > self.epoch {
+            self.recover_again(now);
+            return Some(Verdict::Done);
+        }
+        if header.epoch < self.epoch {
+            self.counters.stale_epoch += 1;
+            if header.kind != Kind::StaleEpoch {
+                out.send(from, &self.hop_header(Kind::StaleEpoch), &[]);
+            }
+            return Some(Verdict::Done);
+        }
+        let upstream = matches!(header.kind, Kind::Append | Kind::Bypass | Kind::Ping);
+        if upstream == (from == self.config.next) || (upstream && self.position == 0) {
+            self.counters.unexpected += 1;
+            return Some(Verdict::Done);
+        }
+        None
+    }
+
+    fn hop_header(&self, kind: Kind) -> Header {
+        Header {
+            shard: self.config.shard,
+            epoch: self.epoch,
+            device: self.config.id,
+            incarnation: self.incarnation,
+            tag: self.shard_token,
+            ..Header::new(kind)
+        }
+    }
+
+    fn row(&self, order: u64) -> Option<&IndexRow> {
+        let at = order.checked_sub(self.applied + 1)?;
+        self.index.get(usize::try_from(at).ok()?)
+    }
+
+    /// Entries that the device itself wants appended (ends of idle sessions).
+    pub fn poll_own_entry(&mut self, room: Room) -> Option<Header> {
+        if !self.is_head() || !room.fits(&[]) {
+            return None;
+        }
+        while let Some(id) = self.expired.pop_front() {
+            let Some(session) = self.sessions.get(&id) else {
+                continue;
+            };
+            if session.ended {
+                continue;
+            }
+            self.counters.expired_sessions += 1;
+            let end = Header {
+                shard: self.config.shard,
+                session: id,
+                seq: session.last + 1,
+                tag: session.token,
+                ..Header::new(Kind::End)
+            };
+            match self.admit(&end.for_payload(&[])) {
+                Verdict::Append(header) => return Some(header),
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// Runs timers that are due.
+    pub fn tick(&mut self, now: Time, out: &mut Outbox) {
+        match &self.phase {
+            Phase::Recovering(_) => self.tick_recovery(now, out),
+            Phase::Serving => {
+                self.tick_link(now, out);
+                self.tick_expiry(now);
+            }
+            Phase::Stopped => {}
+        }
+    }
+
+    fn tick_expiry(&mut self, now: Time) {
+        if self.position != 0 || self.next_expiry.is_none_or(|due| now < due) {
+            return;
+        }
+        let idle = self.config.session_idle;
+        let mut late: Vec<u64> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| !session.ended && now.since(session.seen) >= idle)
+            .map(|(&id, _)| id)
+            .collect();
+        late.sort_unstable();
+        self.expired = late.into();
+        // With no session left there is nothing to wake up for; the next OPEN starts it again.
+        self.next_expiry = (!self.sessions.is_empty()).then(|| now + idle / 4);
+    }
+
+    /// When [`Device::tick`] must be called at the latest.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Time> {
+        match &self.phase {
+            Phase::Recovering(recovering) => Some(recovering.due()),
+            Phase::Serving => {
+                let linger = self.link.lingers_until(self.config.server_linger);
+                earliest(
+                    earliest(self.link.due(self.applied < self.last), linger),
+                    self.next_expiry,
+                )
+            }
+            Phase::Stopped => None,
+        }
+    }
+
+    /// Who this device is, as RECOVER tells it.
+    fn member(&self) -> Member {
+        Member {
+            device: self.config.id,
+            incarnation: self.incarnation,
+            log_uuid: self.log_uuid,
+            tail: self.last,
+            applied: self.applied,
+            flags: self.config.flags,
+        }
+    }
+}

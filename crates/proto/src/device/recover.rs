@@ -1,0 +1,383 @@
+//! How a device comes back: RECOVER, its replies, and relaying those of others
+//! (`docs/spec/protocol.md` §5).
+
+use super::session::Session;
+use super::{Device, Phase, RELAYED_MAX, Verdict};
+use crate::rto::Rto;
+use crate::time::{MILLISECOND, Nanos, SECOND};
+use crate::{Outbox, Peer, Time};
+use pmnet_wire::record::{
+    CHAIN_MAX, DurableRow, Member, RecoverReply, SessionRow, read_path, write_path,
+};
+use pmnet_wire::{Flags, Header, Kind, Packet};
+
+/// The server is asked about a doubt no more often than this.
+const PROBE_EVERY: Nanos = SECOND;
+/// Parts of a session table asked for at once.
+const PARTS_AHEAD: usize = 16;
+
+/// State that the server gave, to which the log is brought before serving.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resume {
+    /// Epoch to persist first.
+    pub epoch: u32,
+    /// Everything up to here is applied.
+    pub applied: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Recovering {
+    nonce: u64,
+    last_sent: Option<Time>,
+    started: Time,
+    rto: Rto,
+    /// Epoch and A of the first part; other parts must agree.
+    found: Option<Found>,
+}
+
+#[derive(Debug)]
+struct Found {
+    epoch: u32,
+    applied: u64,
+    members: Vec<Member>,
+    shard_token: u64,
+    parts: Vec<Option<Vec<SessionRow>>>,
+    asked: usize,
+}
+
+impl Recovering {
+    pub(super) fn new(nonce: u64, now: Time) -> Recovering {
+        let rto = Rto::new(10 * MILLISECOND, 250 * MILLISECOND);
+        Recovering {
+            nonce,
+            last_sent: None,
+            started: now,
+            rto,
+            found: None,
+        }
+    }
+    pub(super) fn due(&self) -> Time {
+        self.last_sent
+            .map_or(self.started, |at| at + self.rto.timeout())
+    }
+}
+
+impl Device {
+    /// Something the next hop said does not fit what it said before: asks the server, without
+    /// leaving service, whether this device's log and its store still belong together. Only a
+    /// refusal has consequences: what raised the doubt may have been an old packet.
+    pub(super) fn probe(&mut self, now: Time, out: &mut Outbox) {
+        if self
+            .probe
+            .is_some_and(|(_, at)| now.since(at) < PROBE_EVERY)
+        {
+            return;
+        }
+        let nonce = self.random.next_nonzero();
+        self.probe = Some((nonce, now));
+        let header = Header {
+            shard: self.config.shard,
+            epoch: self.epoch,
+            device: self.config.id,
+            incarnation: self.incarnation,
+            order: self.last,
+            request: nonce,
+            ..Header::new(Kind::Recover)
+        };
+        out.send(self.config.next, &header, &write_path(&[self.member()]));
+    }
+
+    /// Leaves service until the server has answered in its present epoch.
+    pub(super) fn recover_again(&mut self, now: Time) {
+        let nonce = self.random.next_nonzero();
+        self.phase = Phase::Recovering(Recovering::new(nonce, now));
+    }
+
+    pub(super) fn tick_recovery(&mut self, now: Time, out: &mut Outbox) {
+        let path = write_path(&[self.member()]);
+        let base = Header {
+            shard: self.config.shard,
+            epoch: self.epoch,
+            device: self.config.id,
+            incarnation: self.incarnation,
+            order: self.last,
+            ..Header::new(Kind::Recover)
+        };
+        let next = self.config.next;
+        let Phase::Recovering(recovering) = &mut self.phase else {
+            return;
+        };
+        if now < recovering.due() {
+            return;
+        }
+        if recovering.last_sent.replace(now).is_some() {
+            recovering.rto.back_off();
+        }
+        let base = Header {
+            request: recovering.nonce,
+            ..base
+        };
+        match &mut recovering.found {
+            None => out.send(next, &base, &path),
+            Some(found) => {
+                let missing: Vec<usize> = (0..found.asked)
+                    .filter(|&part| found.parts[part].is_none())
+                    .take(PARTS_AHEAD)
+                    .collect();
+                for part in missing {
+                    out.send(next, &part_header(&base, part, found.parts.len()), &path);
+                }
+            }
+        }
+    }
+
+    /// Another device's RECOVER on its way to the server: it learns whom it passed.
+    pub(super) fn relay_recover(
+        &mut self,
+        _now: Time,
+        from: Peer,
+        packet: &Packet<'_>,
+        out: &mut Outbox,
+    ) {
+        let Some(mut path) = read_path(packet.payload) else {
+            self.counters.unexpected += 1;
+            return;
+        };
+        let looped = path.iter().any(|member| member.device == self.config.id);
+        if looped || path.len() >= CHAIN_MAX || from == self.config.next {
+            self.counters.unexpected += 1;
+            return;
+        }
+        let newcomer = path
+            .last()
+            .is_some_and(|before| self.members.iter().all(|m| m.device != before.device));
+        if (self.is_head() || !self.is_serving()) && newcomer && self.last == 0 {
+            // A chain in formation gets a new head: this device admits nothing more as the old
+            // one, also not if its own recovery still makes it that, so that the empty log it
+            // reports stays empty.
+            self.joining = true;
+        }
+        if self.relayed.len() == RELAYED_MAX {
+            self.relayed.pop_front();
+        }
+        self.relayed
+            .retain(|(nonce, _)| *nonce != packet.header.request);
+        self.relayed.push_back((packet.header.request, from));
+        path.push(self.member());
+        out.send(self.config.next, &packet.header, &write_path(&path));
+    }
+
+    pub(super) fn on_recover_reply(
+        &mut self,
+        now: Time,
+        from: Peer,
+        packet: &Packet<'_>,
+        out: &mut Outbox,
+    ) -> Verdict {
+        let header = &packet.header;
+        if from != self.config.next {
+            self.counters.unexpected += 1;
+            return Verdict::Done;
+        }
+        let mine = matches!(&self.phase, Phase::Recovering(r) if r.nonce == header.request)
+            && (header.device, header.incarnation) == (self.config.id, self.incarnation);
+        if mine {
+            return self.on_own_reply(now, packet, out);
+        }
+        if self.probe.is_some_and(|(nonce, _)| nonce == header.request) {
+            if header.flags == Flags::REFUSED {
+                self.phase = Phase::Stopped;
+                return Verdict::Stop(String::from_utf8_lossy(packet.payload).into_owned());
+            }
+            if header.epoch > self.epoch && self.is_serving() {
+                self.recover_again(now);
+            }
+            return Verdict::Done;
+        }
+        if let Some(&(_, to)) = self
+            .relayed
+            .iter()
+            .find(|(nonce, _)| *nonce == header.request)
+        {
+            out.send_checked(to, header, packet.payload);
+            if header.epoch > self.epoch && self.is_serving() && !header.flags.has(Flags::REFUSED) {
+                self.recover_again(now);
+            }
+        } else {
+            self.counters.unexpected += 1;
+        }
+        Verdict::Done
+    }
+
+    fn on_own_reply(&mut self, now: Time, packet: &Packet<'_>, out: &mut Outbox) -> Verdict {
+        let header = &packet.header;
+        if header.flags.has(Flags::REFUSED.with(Flags::PROGRESS)) {
+            let text = String::from_utf8_lossy(packet.payload).into_owned();
+            self.waits_for = Some(text);
+            return Verdict::Done;
+        }
+        if header.flags.has(Flags::REFUSED) {
+            self.phase = Phase::Stopped;
+            return Verdict::Stop(String::from_utf8_lossy(packet.payload).into_owned());
+        }
+        let Some(reply) = RecoverReply::read(packet.payload) else {
+            self.counters.unexpected += 1;
+            return Verdict::Done;
+        };
+        if header.epoch < self.epoch {
+            self.phase = Phase::Stopped;
+            return Verdict::Stop(format!(
+                "the server is in epoch {} but this device has served epoch {}: the server's state was rolled \
+                 back or belongs to another shard. Restore the server's store, then start the device again.",
+                header.epoch, self.epoch
+            ));
+        }
+        let base = Header {
+            shard: self.config.shard,
+            epoch: self.epoch,
+            device: self.config.id,
+            incarnation: self.incarnation,
+            order: self.last,
+            request: header.request,
+            ..Header::new(Kind::Recover)
+        };
+        let path = write_path(&[self.member()]);
+        let Phase::Recovering(recovering) = &mut self.phase else {
+            return Verdict::Done;
+        };
+        let count = usize::from(header.fragment_count);
+        let found = recovering.found.get_or_insert_with(|| Found {
+            epoch: header.epoch,
+            applied: header.order,
+            members: reply.members.clone(),
+            shard_token: reply.shard_token,
+            parts: vec![None; count],
+            asked: 1,
+        });
+        if (found.epoch, found.applied, found.parts.len()) != (header.epoch, header.order, count) {
+            // The server restarted between two parts: begin again.
+            self.recover_again(now);
+            return Verdict::Done;
+        }
+        found.parts[usize::from(header.fragment_index)].get_or_insert(reply.sessions);
+        let missing = found.parts.iter().filter(|part| part.is_none()).count();
+        if missing == 0 {
+            let (epoch, applied) = (found.epoch, found.applied);
+            return self.check_resume(epoch, applied);
+        }
+        let outstanding = found.parts[..found.asked]
+            .iter()
+            .filter(|part| part.is_none())
+            .count();
+        for part in
+            found.asked..(found.asked + PARTS_AHEAD - outstanding.min(PARTS_AHEAD)).min(count)
+        {
+            found.asked = part + 1;
+            out.send(self.config.next, &part_header(&base, part, count), &path);
+        }
+        recovering.last_sent = Some(now);
+        recovering.rto.progress();
+        Verdict::Done
+    }
+
+    fn check_resume(&mut self, epoch: u32, applied: u64) -> Verdict {
+        if applied < self.applied {
+            self.phase = Phase::Stopped;
+            return Verdict::Stop(format!(
+                "the server says it applied orders up to {applied}, but earlier it said {}: its store lost data \
+                 (restored from an old copy? FLUSHALL behind its back? appendfsync not `always`?). Restore the \
+                 store, or accept the loss by starting the device with a new log and --declare-data-loss.",
+                self.applied
+            ));
+        }
+        Verdict::Resume(Resume { epoch, applied })
+    }
+
+    /// The pipeline persisted the epoch and brought the log to `applied ..= last`; now its entries
+    /// are folded again over the server's session table.
+    pub fn begin_fold(&mut self, now: Time, last: u64) {
+        let Phase::Recovering(recovering) = &mut self.phase else {
+            panic!("begin_fold follows Verdict::Resume")
+        };
+        let found = recovering
+            .found
+            .take()
+            .expect("begin_fold follows Verdict::Resume");
+        self.epoch = found.epoch;
+        self.members = found.members;
+        self.shard_token = found.shard_token;
+        self.position = self
+            .members
+            .iter()
+            .position(|m| m.device == self.config.id)
+            .unwrap_or(0);
+        self.sessions.clear();
+        self.opening.clear();
+        self.index.clear();
+        self.touched.clear();
+        self.expired.clear();
+        for row in found.parts.into_iter().flatten().flatten() {
+            if row.last_seq == 0 {
+                self.opening.insert(row.token, row.session);
+            }
+            self.sessions
+                .insert(row.session, Session::from_row(&row, now));
+        }
+        self.applied = found.applied;
+        self.committed = found.applied;
+        // The pipeline made the whole log durable before it came here.
+        self.persisted = last.max(found.applied);
+        self.last = found.applied;
+    }
+
+    /// One entry of the log above `applied`, in order: its frame as stored.
+    ///
+    /// # Errors
+    /// A text that says why the frame cannot belong to this log.
+    pub fn fold_frame(&mut self, now: Time, frame: &[u8]) -> Result<(), String> {
+        let packet = Packet::parse(frame)
+            .map_err(|reason| format!("a logged frame does not parse: {reason}"))?;
+        let token = super::admission::entry_token(&packet.header, packet.payload)
+            .ok_or_else(|| format!("a logged frame is not an entry: {}", packet.header))?;
+        if packet.header.order != self.last + 1 {
+            return Err(format!(
+                "frame of order {} found at order {}",
+                packet.header.order,
+                self.last + 1
+            ));
+        }
+        self.fold(&packet.header, token);
+        if let Some(session) = self.sessions.get_mut(&packet.header.session) {
+            session.seen = now;
+        }
+        Ok(())
+    }
+
+    /// Begins to serve: what remains in the log goes through the ordinary path.
+    pub fn resume(&mut self, now: Time) {
+        let behind = self.members.iter().skip(self.position + 1);
+        self.downstream = behind
+            .map(|m| DurableRow {
+                device: m.device,
+                incarnation: m.incarnation,
+                order: self.applied,
+            })
+            .collect();
+        self.link.restart(self.applied);
+        self.phase = Phase::Serving;
+        self.waits_for = None;
+        self.joining &= self.position == 0 && self.last == 0;
+        self.next_expiry = (self.position == 0).then(|| now + self.config.session_idle / 4);
+        self.retrans_guard = None;
+        let persisted = self.persisted;
+        self.persisted(persisted);
+    }
+}
+
+fn part_header(base: &Header, part: usize, count: usize) -> Header {
+    Header {
+        fragment_index: u16::try_from(part).expect("bounded by the reply's count"),
+        fragment_count: u16::try_from(count).expect("bounded by the reply's count"),
+        ..*base
+    }
+}

@@ -1,0 +1,229 @@
+//! What a device may release, and when: the ack rule and the reclaim rule, each in one place
+//! (`docs/spec/protocol.md` §2 rules 5 and 7).
+
+use super::{Device, Phase, Room, Verdict};
+use crate::{Outbox, Time};
+use pmnet_wire::record::{DurableRow, read_durable, write_durable};
+use pmnet_wire::{Flags, Header, Kind, Packet};
+
+impl Device {
+    /// Everything up to `order` is durable in this device. The only call that lets forwards and
+    /// acknowledgements out.
+    pub fn persisted(&mut self, order: u64) {
+        assert!(
+            order <= self.last && order >= self.persisted,
+            "durable prefix moves forward, behind the log's end"
+        );
+        self.persisted = order;
+        self.tell_durable = true;
+        self.commit();
+    }
+
+    /// The next hop speaks for itself and everyone behind it.
+    pub(super) fn on_durable(&mut self, now: Time, packet: &Packet<'_>) -> Verdict {
+        let Some(rows) = read_durable(packet.payload) else {
+            self.counters.unexpected += 1;
+            return Verdict::Done;
+        };
+        let behind = &self.members[self.position + 1..];
+        if rows.len() != behind.len()
+            || rows
+                .iter()
+                .zip(behind)
+                .any(|(row, member)| row.device != member.device)
+        {
+            self.counters.unexpected += 1;
+            return Verdict::Done;
+        }
+        if rows[0].order > self.last {
+            self.phase = Phase::Stopped;
+            return Verdict::Stop(format!(
+                "device {} holds orders up to {}, but this device, before it in the chain, only up to {}: two \
+                 histories met. Keep both logs, stop the shard, and compare them with `pmnet log inspect`.",
+                rows[0].device, rows[0].order, self.last
+            ));
+        }
+        for (known, row) in self.downstream.iter_mut().zip(&rows) {
+            if row.order > known.order || row.incarnation > known.incarnation {
+                *known = DurableRow {
+                    order: row.order.max(known.order),
+                    ..*row
+                };
+            }
+        }
+        self.link.confirm(now, rows[0].order, packet.header.request);
+        self.tell_durable = true;
+        self.commit();
+        Verdict::Done
+    }
+
+    /// **The ack rule**: an order is committed when it is durable in this device and in every
+    /// device behind it. Only the head, behind which stands the whole chain, acknowledges.
+    fn commit(&mut self) {
+        let committed = self
+            .downstream
+            .iter()
+            .map(|row| row.order)
+            .fold(self.persisted, u64::min);
+        self.commit_upto(committed);
+    }
+
+    fn commit_upto(&mut self, committed: u64) {
+        while self.committed < committed {
+            self.committed += 1;
+            let Some(&row) = self.row(self.committed) else {
+                continue;
+            };
+            if let Some(session) = self.sessions.get_mut(&row.session) {
+                session.committed = session.committed.max(row.seq);
+            }
+            self.touch(row.session);
+        }
+    }
+
+    /// The server has applied everything up to `order`, durably, everywhere.
+    pub(super) fn on_applied(&mut self, now: Time, header: &Header, out: &mut Outbox) {
+        if header.order < self.applied {
+            // An old packet, or a store that lost data.
+            self.probe(now, out);
+        }
+        let applied = header.order.min(self.last);
+        if self.position + 1 == self.members.len() {
+            self.link.confirm(now, applied, header.request);
+        }
+        if applied <= self.applied {
+            return;
+        }
+        // What the server has, it has from the tail: every device of the chain holds it.
+        self.link.pass(applied);
+        self.commit_upto(applied);
+        self.reclaim(applied);
+        self.tell_applied = true;
+    }
+
+    /// **The reclaim rule**: only what is applied everywhere is forgotten. The pipeline frees the
+    /// log up to [`Device::cursors`]' `applied`.
+    pub(super) fn reclaim(&mut self, applied: u64) {
+        while self.applied < applied {
+            self.applied += 1;
+            let Some(row) = self.index.pop_front() else {
+                continue;
+            };
+            if let Some(session) = self.sessions.get_mut(&row.session) {
+                session.applied = session.applied.max(row.seq);
+                session.outstanding = session.outstanding.saturating_sub(1);
+                if row.kind == Kind::End {
+                    let token = session.token;
+                    self.sessions.remove(&row.session);
+                    self.opening.remove(&token);
+                }
+            }
+        }
+    }
+
+    /// Ends a burst: one acknowledgement a session, one word to the hop before.
+    pub fn finish(&mut self, room: Room, out: &mut Outbox) {
+        self.burst += 1;
+        if !self.is_serving() {
+            self.touched.clear();
+            return;
+        }
+        for id in std::mem::take(&mut self.touched) {
+            let Some(session) = self.sessions.get_mut(&id) else {
+                continue;
+            };
+            session.touched = false;
+            if self.position == 0 {
+                self.acknowledge(id, room, out);
+            }
+        }
+        let Some(predecessor) = self.predecessor.filter(|_| self.position != 0) else {
+            return;
+        };
+        if std::mem::take(&mut self.tell_durable) {
+            let own = DurableRow {
+                device: self.config.id,
+                incarnation: self.incarnation,
+                order: self.persisted,
+            };
+            let rows: Vec<DurableRow> = std::iter::once(own)
+                .chain(self.downstream.iter().copied())
+                .collect();
+            let header = Header {
+                order: self.persisted,
+                copies: u8::try_from(rows.len()).expect("a chain is short"),
+                request: room.entries.min(self.config.receive_window),
+                ..self.hop_header(Kind::Durable)
+            };
+            out.send(predecessor, &header, &write_durable(&rows));
+        }
+        if std::mem::take(&mut self.tell_applied) {
+            let header = Header {
+                order: self.applied,
+                ..self.hop_header(Kind::Applied)
+            };
+            out.send(predecessor, &header, &[]);
+        }
+    }
+
+    /// Tells the client of a session how far it is committed, if it is at all.
+    fn acknowledge(&mut self, id: u64, room: Room, out: &mut Outbox) {
+        if id > self.committed {
+            return;
+        }
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
+        if session.committed == 0 {
+            self.open_reply(id, room, out);
+            return;
+        }
+        let Some(address) = session.address else {
+            return;
+        };
+        let (committed, applied, tag) = (session.committed, session.applied, session.token);
+        let expired = session.is_expired() && committed == session.last;
+        let updates = if expired { committed - 1 } else { committed };
+        if updates > 0 {
+            let ack = Header {
+                copies: self.copies(),
+                session: id,
+                seq: updates,
+                order: self.committed,
+                request: room.entries,
+                key_hash: applied.min(updates),
+                tag,
+                ..self.hop_header(Kind::Ack)
+            };
+            out.send(address, &ack, &[]);
+            self.counters.acks += 1;
+        }
+        if expired {
+            let over = Header {
+                flags: Flags::UNKNOWN_SESSION,
+                session: id,
+                tag,
+                ..self.hop_header(Kind::Nack)
+            };
+            out.send(address, &over, &[]);
+            self.counters.nacks += 1;
+        }
+    }
+
+    pub(super) fn open_reply(&mut self, id: u64, room: Room, out: &mut Outbox) {
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
+        let Some(address) = session.address else {
+            return;
+        };
+        let reply = Header {
+            copies: self.copies(),
+            session: id,
+            request: room.entries,
+            tag: session.token,
+            ..self.hop_header(Kind::OpenReply)
+        };
+        out.send(address, &reply, &[]);
+    }
+}

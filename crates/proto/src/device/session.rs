@@ -1,0 +1,96 @@
+//! The session table of a device, folded from its log (`docs/spec/protocol.md` §1).
+
+use super::{Device, IndexRow};
+use crate::{Peer, Time};
+use pmnet_wire::record::SessionRow;
+use pmnet_wire::{Header, Kind};
+
+/// One session as a device knows it.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) token: u64,
+    /// Last admitted seq.
+    pub(super) last: u64,
+    /// Last committed seq.
+    pub(super) committed: u64,
+    /// Last applied seq.
+    pub(super) applied: u64,
+    /// Entries in the log that are not applied.
+    pub(super) outstanding: u64,
+    /// Where the client was last heard from.
+    pub(super) address: Option<Peer>,
+    pub(super) seen: Time,
+    /// Its END is in the log, as `last`.
+    pub(super) ended: bool,
+    /// The client itself asked for that END: it is an END to the client too, not just to the head.
+    pub(super) end_asked: bool,
+    pub(super) touched: bool,
+    pub(super) nacked_in: u64,
+}
+
+impl Session {
+    pub(super) fn from_row(row: &SessionRow, now: Time) -> Session {
+        Session {
+            token: row.token,
+            last: row.last_seq,
+            committed: row.last_seq,
+            applied: row.last_seq,
+            outstanding: 0,
+            address: None,
+            seen: now,
+            ended: false,
+            end_asked: false,
+            touched: false,
+            nacked_in: 0,
+        }
+    }
+}
+
+impl Session {
+    /// The head ended it because it was silent, and the client may not know: it may have given the
+    /// seq of the END to an update, which must not be acknowledged with it.
+    pub(super) const fn is_expired(&self) -> bool {
+        self.ended && !self.end_asked
+    }
+}
+
+impl Device {
+    /// Takes one log entry into the session table and the index: the same fold at every hop.
+    pub(super) fn fold(&mut self, entry: &Header, token: u64) {
+        debug_assert_eq!(entry.order, self.last + 1, "entries are folded in order");
+        let kind = Kind::from_u8(entry.copies).unwrap_or(Kind::Update);
+        self.last = entry.order;
+        self.index.push_back(IndexRow {
+            session: entry.session,
+            seq: entry.seq,
+            payload_crc: entry.payload_crc,
+            kind,
+        });
+        if kind == Kind::Open {
+            let row = SessionRow {
+                session: entry.session,
+                last_seq: 0,
+                token,
+            };
+            self.sessions
+                .insert(entry.session, Session::from_row(&row, Time(0)));
+        }
+        if let Some(session) = self.sessions.get_mut(&entry.session) {
+            session.last = session.last.max(entry.seq);
+            session.outstanding += 1;
+            session.ended |= kind == Kind::End;
+            if kind != Kind::Open {
+                self.opening.remove(&session.token);
+            }
+        }
+    }
+
+    /// The client of this session is owed an acknowledgement at the end of the burst.
+    pub(super) fn touch(&mut self, id: u64) {
+        if let Some(session) = self.sessions.get_mut(&id)
+            && !std::mem::replace(&mut session.touched, true)
+        {
+            self.touched.push(id);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Packets to send: one growing buffer a burst, no allocation a packet.
+
+use crate::Peer;
+use pmnet_wire::Header;
+use std::ops::Range;
+
+/// Datagrams waiting to be sent, in order. Cleared, not freed, between bursts.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    bytes: Vec<u8>,
+    packets: Vec<(Peer, Range<usize>)>,
+}
+
+impl Outbox {
+    /// An empty outbox.
+    #[must_use]
+    pub fn new() -> Outbox {
+        Outbox::default()
+    }
+
+    /// Adds a packet; length and checksums of `payload` are filled in.
+    pub fn send(&mut self, to: Peer, header: &Header, payload: &[u8]) {
+        self.send_checked(to, &header.for_payload(payload), payload);
+    }
+
+    /// Adds a packet whose header already carries length and CRC of this payload: the CRC that
+    /// its author computed is reused (protocol.md §7).
+    pub fn send_checked(&mut self, to: Peer, header: &Header, payload: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&header.emit());
+        self.bytes.extend_from_slice(payload);
+        self.packets.push((to, start..self.bytes.len()));
+    }
+
+    /// Adds bytes as they are: a packet from the log, or one that is not ours.
+    pub fn send_raw(&mut self, to: Peer, bytes: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        self.packets.push((to, start..self.bytes.len()));
+    }
+
+    /// The packets, in the order in which they were added.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (Peer, &[u8])> {
+        self.packets
+            .iter()
+            .map(|(to, range)| (*to, &self.bytes[range.clone()]))
+    }
+
+    /// Addresses and places of the packets in the burst's buffer, in order.
+    pub fn ranges(&self) -> impl ExactSizeIterator<Item = (Peer, Range<usize>)> {
+        self.packets.iter().cloned()
+    }
+
+    /// Bytes of the burst's buffer, in which neighbouring packets touch.
+    #[must_use]
+    pub fn bytes(&self, range: Range<usize>) -> &[u8] {
+        &self.bytes[range]
+    }
+
+    /// Number of packets.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Whether there is nothing to send.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// Forgets the packets, keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.packets.clear();
+    }
+}

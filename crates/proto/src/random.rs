@@ -1,0 +1,35 @@
+//! Randomness as an argument: a small generator (SplitMix64) seeded by the caller.
+//!
+//! Tokens and nonces in the open lab mode are not secrets against someone on the path; the caller
+//! seeds from the operating system so that they cannot be guessed off the path either.
+
+/// A seeded generator.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// A generator whose whole sequence follows from `seed`.
+    #[must_use]
+    pub const fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    /// The next 64 bits.
+    pub const fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// The next 64 bits, never zero.
+    pub const fn next_nonzero(&mut self) -> u64 {
+        loop {
+            let value = self.next_u64();
+            if value != 0 {
+                return value;
+            }
+        }
+    }
+}

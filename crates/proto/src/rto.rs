@@ -1,0 +1,72 @@
+//! Retransmission timeout as in RFC 6298, with a configurable floor and a ceiling.
+
+use crate::time::{MILLISECOND, Nanos};
+
+/// Estimator of one path.
+#[derive(Clone, Debug)]
+pub struct Rto {
+    smoothed: Option<Nanos>,
+    variation: Nanos,
+    floor: Nanos,
+    ceiling: Nanos,
+    backoff: u32,
+}
+
+/// Timeout before the first measurement.
+const INITIAL: Nanos = 50 * MILLISECOND;
+
+impl Rto {
+    /// An estimator with nothing measured yet.
+    #[must_use]
+    pub const fn new(floor: Nanos, ceiling: Nanos) -> Rto {
+        Rto {
+            smoothed: None,
+            variation: 0,
+            floor,
+            ceiling,
+            backoff: 0,
+        }
+    }
+
+    /// A round trip of a packet that was sent once (Karn's rule is the caller's).
+    pub fn sample(&mut self, rtt: Nanos) {
+        self.backoff = 0;
+        match self.smoothed {
+            None => {
+                self.smoothed = Some(rtt);
+                self.variation = rtt / 2;
+            }
+            Some(smoothed) => {
+                self.variation = (self.variation / 4) * 3 + smoothed.abs_diff(rtt) / 4;
+                self.smoothed = Some(smoothed / 8 * 7 + rtt / 8);
+            }
+        }
+    }
+
+    /// Something arrived that shows progress: the next timeout is not backed off any more.
+    pub const fn progress(&mut self) {
+        self.backoff = 0;
+    }
+
+    /// The timer ran out: the next timeout doubles.
+    pub fn back_off(&mut self) {
+        self.backoff = (self.backoff + 1).min(16);
+    }
+
+    /// The timeout now.
+    #[must_use]
+    pub fn timeout(&self) -> Nanos {
+        let base = self.smoothed.map_or(INITIAL, |smoothed| {
+            smoothed + (4 * self.variation).max(MILLISECOND / 4)
+        });
+        base.max(self.floor)
+            .saturating_mul(1 << self.backoff)
+            .min(self.ceiling)
+    }
+
+    /// Smoothed round-trip time, or a guess before the first measurement.
+    #[must_use]
+    pub fn smoothed(&self) -> Nanos {
+        self.smoothed.unwrap_or(INITIAL)
+    }
+}

@@ -1,0 +1,354 @@
+//! From log entries to one batch (`docs/spec/protocol.md` §2 rule 6, §3 fragments, §4 fallback).
+
+use super::records::{self, Loaded, Record};
+use super::{Entry, InFlight, Server, Session, Stop, Work};
+use bytes::Bytes;
+use pmnet_wire::Kind;
+use rustc_hash::FxHashMap;
+
+/// What a store applies in one atomic durable step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Effects {
+    /// Whole payloads, in the order in which they take effect.
+    pub payloads: Vec<Bytes>,
+    /// Records that change: a key occurs once.
+    pub records: Vec<Record>,
+}
+
+/// What changes in memory once the store has the effects.
+#[derive(Debug, Default)]
+pub struct Change {
+    applied: u64,
+    entries: usize,
+    sessions: FxHashMap<u64, Option<Session>>,
+    messages: u64,
+    repeated: u64,
+    malformed: u64,
+}
+
+/// A batch being put together over the present session table.
+struct Builder<'a> {
+    sessions: &'a FxHashMap<u64, Session>,
+    change: Change,
+    payloads: Vec<Bytes>,
+    stages: Vec<Record>,
+}
+
+impl Builder<'_> {
+    fn session(&mut self, id: u64) -> Option<&mut Session> {
+        let present = self.sessions;
+        self.change
+            .sessions
+            .entry(id)
+            .or_insert_with(|| present.get(&id).cloned())
+            .as_mut()
+    }
+
+    fn drop_stage(&mut self, id: u64) {
+        if let Some(session) = self.session(id) {
+            let staged = std::mem::take(&mut session.stage);
+            self.stages.extend(
+                staged
+                    .into_iter()
+                    .map(|(seq, _)| records::stage_gone(id, seq)),
+            );
+        }
+    }
+
+    fn add(&mut self, entry: &Entry) -> Result<(), Stop> {
+        let header = &entry.header;
+        let id = header.session;
+        match Kind::from_u8(header.copies) {
+            Some(Kind::Open) => {
+                let token = <[u8; 8]>::try_from(&entry.payload[..]).map_or(0, u64::from_be_bytes);
+                let fresh = Session {
+                    token,
+                    ..Session::default()
+                };
+                self.change.sessions.insert(id, Some(fresh));
+            }
+            Some(Kind::End) => {
+                self.drop_stage(id);
+                self.change.sessions.insert(id, None);
+            }
+            _ => self.update(entry)?,
+        }
+        Ok(())
+    }
+
+    fn update(&mut self, entry: &Entry) -> Result<(), Stop> {
+        let header = &entry.header;
+        let id = header.session;
+        let Some(session) = self.session(id) else {
+            // Its session has ended: nothing of it is applied any more.
+            self.change.repeated += 1;
+            return Ok(());
+        };
+        if header.seq <= session.last_seq {
+            self.change.repeated += 1;
+            return Ok(());
+        }
+        if header.seq != session.last_seq + 1 {
+            return Err(Stop(format!(
+                "order {} carries seq {} of session {id}, whose last applied seq is {}: an update is missing from \
+                 the log. Keep the devices' logs and inspect them with `pmnet log inspect`.",
+                header.order, header.seq, session.last_seq
+            )));
+        }
+        session.last_seq = header.seq;
+        if header.fragment_count == 1 {
+            self.change.messages += 1;
+            self.payloads.push(entry.payload.clone());
+            return Ok(());
+        }
+        if header.fragment_index == 0 {
+            self.drop_stage(id);
+        }
+        let Some(session) = self.session(id) else {
+            return Ok(());
+        };
+        if session.stage.len() != usize::from(header.fragment_index) {
+            // A client that numbers its fragments wrongly gets no effect.
+            self.change.malformed += 1;
+            self.drop_stage(id);
+            return Ok(());
+        }
+        session.stage.push((header.seq, entry.payload.clone()));
+        if header.fragment_index + 1 < header.fragment_count {
+            self.stages
+                .push(records::stage(id, header.seq, entry.payload.clone()));
+            return Ok(());
+        }
+        let whole: Vec<u8> = session
+            .stage
+            .iter()
+            .flat_map(|(_, part)| part.iter().copied())
+            .collect();
+        self.payloads.push(whole.into());
+        self.change.messages += 1;
+        self.drop_stage(id);
+        Ok(())
+    }
+
+    fn finish(self, watermark: Option<u64>) -> (Effects, Change) {
+        // The last change of a stage record wins: staged and completed in the same batch.
+        let mut stages: FxHashMap<Vec<u8>, Option<Bytes>> = FxHashMap::default();
+        for (key, value) in self.stages {
+            stages.insert(key, value);
+        }
+        let mut records: Vec<Record> = stages.into_iter().collect();
+        for (&id, session) in &self.change.sessions {
+            match session {
+                Some(session) => {
+                    records.push(records::session(id, session.token, session.last_seq))
+                }
+                None => {
+                    records.push(records::session_gone(id));
+                    records.push((records::reply_key(id), None));
+                }
+            }
+        }
+        records.sort();
+        records.extend(watermark.map(records::watermark));
+        (
+            Effects {
+                payloads: self.payloads,
+                records,
+            },
+            self.change,
+        )
+    }
+}
+
+impl Server {
+    fn builder(&self) -> Builder<'_> {
+        Builder {
+            sessions: &self.sessions,
+            change: Change::default(),
+            payloads: Vec::new(),
+            stages: Vec::new(),
+        }
+    }
+
+    pub(super) fn next_batch(&mut self) -> Result<Option<Work>, Stop> {
+        if self.queue.is_empty() {
+            return Ok(None);
+        }
+        let mut builder = self.builder();
+        let mut bytes = 0;
+        let mut entries = 0;
+        for entry in self.queue.iter().take(self.config.batch_entries_max) {
+            if entries > 0 && bytes + entry.payload.len() > self.config.batch_bytes_max {
+                break;
+            }
+            bytes += entry.payload.len();
+            entries += 1;
+            builder.add(entry)?;
+        }
+        let applied = self.applied + u64::try_from(entries).expect("a batch is bounded");
+        let (effects, mut change) = builder.finish(Some(applied));
+        change.entries = entries;
+        change.applied = applied;
+        self.in_flight = InFlight::Batch(change);
+        Ok(Some(Work::Apply(effects)))
+    }
+
+    /// A fallback whose barrier is reached: its update, in one step with the session table.
+    /// `Err` carries the seq that the server expects instead.
+    pub(super) fn fallback_effects(
+        &self,
+        id: u64,
+        first_seq: u64,
+        last_seq: u64,
+        payload: &Bytes,
+    ) -> Result<Option<(Effects, Change)>, u64> {
+        let Some(session) = self.sessions.get(&id) else {
+            return Err(0);
+        };
+        if last_seq <= session.last_seq {
+            return Ok(None);
+        }
+        if first_seq > session.last_seq + 1 || payload.is_empty() || first_seq > last_seq {
+            return Err(session.last_seq + 1);
+        }
+        let mut builder = self.builder();
+        builder.drop_stage(id);
+        if let Some(session) = builder.session(id) {
+            session.last_seq = last_seq;
+        }
+        builder.payloads.push(payload.clone());
+        let (effects, mut change) = builder.finish(None);
+        change.applied = self.applied;
+        Ok(Some((effects, change)))
+    }
+
+    fn commit(&mut self, change: Change) {
+        self.queue.drain(..change.entries);
+        self.applied = change.applied;
+        for (id, session) in change.sessions {
+            match session {
+                Some(changed) => {
+                    // Replies and request ids may have moved on while the store was at work.
+                    let session = self.sessions.entry(id).or_default();
+                    session.token = changed.token;
+                    session.last_seq = changed.last_seq;
+                    session.stage = changed.stage;
+                }
+                None => {
+                    self.sessions.remove(&id);
+                    self.forget_waiting(id);
+                }
+            }
+        }
+        self.counters.applied += change.messages;
+        self.counters.repeated += change.repeated;
+        self.counters.rejected += change.malformed;
+        self.tell_applied = true;
+    }
+
+    /// The store has applied the work given by [`Server::next_work`]; `rejected` effects were
+    /// refused for good.
+    pub fn applied(&mut self, rejected: u64, out: &mut crate::Outbox) {
+        self.counters.rejected += rejected;
+        match std::mem::replace(&mut self.in_flight, InFlight::Nothing) {
+            InFlight::Batch(change) => {
+                self.counters.batches += 1;
+                self.commit(change);
+            }
+            InFlight::Fallback {
+                session,
+                seq,
+                change,
+            } => {
+                self.counters.fallbacks += 1;
+                self.commit(change);
+                self.answer_fallback(session, seq, out);
+            }
+            InFlight::Chain(chain) => self.chain_written(chain, out),
+            other => panic!("no apply was under way: {other:?}"),
+        }
+    }
+
+    /// The store's records, as loaded.
+    ///
+    /// # Errors
+    /// [`Stop`] if they are not a pmnet shard's, or lie behind what this process knows.
+    pub fn loaded(&mut self, records: Vec<(Vec<u8>, Bytes)>) -> Result<(), Stop> {
+        self.in_flight = InFlight::Nothing;
+        let mut applied = None;
+        let mut chain = None;
+        let mut sessions: FxHashMap<u64, Session> = FxHashMap::default();
+        let mut replies = Vec::new();
+        let mut stages = Vec::new();
+        for (key, value) in records {
+            match records::read(&key, &value) {
+                Some(Loaded::Watermark(watermark)) => applied = Some(watermark),
+                Some(Loaded::Chain(found)) => chain = Some(found),
+                Some(Loaded::Session {
+                    id,
+                    token,
+                    last_seq,
+                }) => {
+                    sessions.insert(
+                        id,
+                        Session {
+                            token,
+                            last_seq,
+                            ..Session::default()
+                        },
+                    );
+                }
+                Some(Loaded::Reply { id, request, reply }) => replies.push((id, request, reply)),
+                Some(Loaded::Stage { id, seq, payload }) => stages.push((id, seq, payload)),
+                None => {
+                    return Err(Stop(format!(
+                        "the store's record {:?} is not one of this version: it was written by another version or \
+                         damaged. Use the version that wrote it.",
+                        String::from_utf8_lossy(&key)
+                    )));
+                }
+            }
+        }
+        let applied = applied.unwrap_or(0);
+        if applied < self.applied || (chain.is_none() && self.chain.is_some()) {
+            return Err(Stop(format!(
+                "the store's watermark went back from {} to {applied}: its data was deleted or restored behind the \
+                 server's back. Restore the store; the devices still hold what was not applied.",
+                self.applied
+            )));
+        }
+        for (id, request, reply) in replies {
+            if let Some(session) = sessions.get_mut(&id) {
+                session.highest_request = request;
+                session.reply = Some((request, super::bypass::bounded(reply)));
+            }
+        }
+        stages.sort_by_key(|(id, seq, _)| (*id, *seq));
+        for (id, seq, payload) in stages {
+            if let Some(session) = sessions.get_mut(&id) {
+                session.stage.push((seq, payload));
+            }
+        }
+        for (id, session) in &mut sessions {
+            if let Some(known) = self.sessions.get(id) {
+                session.highest_request = session.highest_request.max(known.highest_request);
+            }
+        }
+        self.sessions = sessions;
+        self.chain = chain;
+        while self
+            .queue
+            .front()
+            .is_some_and(|entry| entry.header.order <= applied)
+        {
+            self.queue.pop_front();
+        }
+        self.applied = applied;
+        if self.queue.is_empty() {
+            self.received = applied;
+        }
+        self.loaded = true;
+        self.tell_applied = true;
+        Ok(())
+    }
+}

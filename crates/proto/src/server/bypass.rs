@@ -1,0 +1,477 @@
+//! Bypasses: waiting for their barrier, executed once, answered as often as asked
+//! (`docs/spec/protocol.md` §2 rule 8, §4 fallback).
+
+use super::records;
+use super::{InFlight, Server, Work};
+use crate::client::TRANSFER_WINDOW;
+use crate::{Outbox, Peer};
+use bytes::Bytes;
+use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, Header, Kind, Packet};
+
+/// One request for the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Execution {
+    /// Whole payload.
+    pub payload: Bytes,
+    /// `Some((key, prefix))`: in one step with its effects the record `key` becomes
+    /// `prefix ++ reply`. `None`: changes nothing.
+    pub record: Option<(Vec<u8>, Bytes)>,
+}
+
+/// A bypass in the waiting room; one a session.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    header: Header,
+    from: Peer,
+    parts: Vec<Option<Bytes>>,
+    contiguous: usize,
+    bytes: usize,
+}
+
+impl Waiting {
+    fn is_complete(&self) -> bool {
+        self.contiguous == self.parts.len()
+    }
+    fn is_fallback(&self) -> bool {
+        self.header.flags.has(Flags::FALLBACK)
+    }
+    /// Request id, or last seq of a fallback.
+    fn identity(&self) -> (bool, u64) {
+        identity(&self.header)
+    }
+    fn payload(&self) -> Bytes {
+        match &self.parts[..] {
+            [Some(only)] => only.clone(),
+            parts => parts
+                .iter()
+                .flatten()
+                .flat_map(|part| part.iter().copied())
+                .collect::<Vec<u8>>()
+                .into(),
+        }
+    }
+}
+
+fn identity(header: &Header) -> (bool, u64) {
+    let fallback = header.flags.has(Flags::FALLBACK);
+    (fallback, if fallback { header.seq } else { header.request })
+}
+
+/// A request that the store is executing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Executing {
+    session: u64,
+    request: u64,
+    read_only: bool,
+}
+
+/// A long reply to a read, kept for its client to fetch.
+#[derive(Debug)]
+pub(super) struct Recent {
+    session: u64,
+    request: u64,
+    reply: Bytes,
+}
+
+/// Long replies kept, at most.
+const RECENT_MAX: usize = 1024;
+/// The reply as it can be sent: also one that another life of this server has stored.
+pub(super) fn bounded(reply: Bytes) -> Bytes {
+    if reply.len() > usize::from(FRAGMENTS_MAX) * FRAGMENT_BYTES {
+        Bytes::from_static(b"-ERR pmnet: the reply is larger than 16 MiB\r\n")
+    } else {
+        reply
+    }
+}
+
+/// Fragments after which the server says how far it got.
+const PROGRESS_EVERY: usize = 8;
+
+impl Server {
+    pub(super) fn on_bypass(&mut self, from: Peer, packet: &Packet<'_>, out: &mut Outbox) {
+        let header = packet.header;
+        let id = header.session;
+        if header.flags.has(Flags::CONTINUE) {
+            self.send_more(from, &header, out);
+            return;
+        }
+        if !header.flags.has(Flags::FALLBACK)
+            && let Some(session) = self.sessions.get_mut(&id)
+        {
+            if header.request < session.highest_request {
+                self.counters.dropped += 1;
+                return;
+            }
+            session.highest_request = header.request;
+        }
+        let count = usize::from(header.fragment_count);
+        let replace = match self.waiting.get(&id) {
+            None => true,
+            Some(waiting) => {
+                let (fallback, number) = identity(&header);
+                let (waiting_fallback, waiting_number) = waiting.identity();
+                if fallback == waiting_fallback && number < waiting_number {
+                    self.counters.dropped += 1;
+                    return;
+                }
+                (fallback, number) != (waiting_fallback, waiting_number)
+                    || waiting.parts.len() != count
+            }
+        };
+        if replace {
+            self.forget_waiting(id);
+            // The places of the fragments count before the fragments are there.
+            let bytes = count * size_of::<Option<Bytes>>();
+            if self.waiting.len() >= self.config.waiting_max
+                || self.waiting_bytes + bytes + packet.payload.len() > self.config.waiting_bytes_max
+            {
+                self.counters.dropped += 1;
+                return;
+            }
+            self.waiting_bytes += bytes;
+            let waiting = Waiting {
+                header,
+                from,
+                parts: vec![None; count],
+                contiguous: 0,
+                bytes,
+            };
+            self.waiting.insert(id, waiting);
+        }
+        let room = self
+            .config
+            .waiting_bytes_max
+            .saturating_sub(self.waiting_bytes);
+        let Some(waiting) = self.waiting.get_mut(&id) else {
+            return;
+        };
+        self.ready.remove(&(waiting.header.order, id));
+        // Every stamp that this bypass got after it was called is a right barrier; the newest is
+        // one that the present head can reach.
+        waiting.header = header;
+        waiting.from = from;
+        let slot = &mut waiting.parts[usize::from(header.fragment_index)];
+        let duplicate = slot.is_some();
+        if !duplicate && packet.payload.len() <= room {
+            *slot = Some(Bytes::copy_from_slice(packet.payload));
+            waiting.bytes += packet.payload.len();
+            self.waiting_bytes += packet.payload.len();
+            while waiting
+                .parts
+                .get(waiting.contiguous)
+                .is_some_and(Option::is_some)
+            {
+                waiting.contiguous += 1;
+            }
+        }
+        if waiting.is_complete() {
+            self.ready.insert((header.order, id));
+        }
+        let progress = count > 1
+            && (duplicate
+                || waiting.contiguous.is_multiple_of(PROGRESS_EVERY)
+                || waiting.is_complete());
+        if progress {
+            let contiguous =
+                u64::try_from(waiting.contiguous).expect("bounded by the fragment count");
+            let answer = Header {
+                order: contiguous,
+                ..self.answer_header(&header, Flags::PROGRESS)
+            };
+            out.send(from, &answer, &[]);
+        }
+    }
+
+    fn answer_header(&self, asked: &Header, flags: Flags) -> Header {
+        let fallback = Flags(asked.flags.0 & Flags::FALLBACK.0);
+        Header {
+            flags: flags.with(fallback),
+            session: asked.session,
+            seq: asked.seq,
+            request: asked.request,
+            ..self.header(Kind::Response)
+        }
+    }
+
+    pub(super) fn forget_waiting(&mut self, id: u64) {
+        if let Some(waiting) = self.waiting.remove(&id) {
+            self.ready.remove(&(waiting.header.order, id));
+            self.waiting_bytes -= waiting.bytes;
+        }
+    }
+
+    /// An epoch change: the clients ask again, through the new head.
+    pub(super) fn drop_all_waiting(&mut self) {
+        self.waiting.clear();
+        self.ready.clear();
+        self.waiting_bytes = 0;
+    }
+
+    /// Bypasses whose barrier is reached: one fallback, or as many others as fit.
+    pub(super) fn next_execution(&mut self) -> Option<Work> {
+        let reached: Vec<u64> = self
+            .ready
+            .iter()
+            .take_while(|(barrier, _)| *barrier <= self.applied)
+            .take(self.config.execute_max)
+            .map(|(_, id)| *id)
+            .collect();
+        let mut batch = Vec::new();
+        let mut sessions = Vec::new();
+        for id in reached {
+            let waiting = &self.waiting[&id];
+            let payload = waiting.payload();
+            if waiting.is_fallback() {
+                let (first, last) = (waiting.header.request, waiting.header.seq);
+                if let Ok(Some((effects, change))) =
+                    self.fallback_effects(id, first, last, &payload)
+                {
+                    if batch.is_empty() {
+                        self.in_flight = InFlight::Fallback {
+                            session: id,
+                            seq: last,
+                            change,
+                        };
+                        return Some(Work::Apply(effects));
+                    }
+                    break;
+                }
+                // Applied before, unknown, or out of order: answered without the store.
+                continue;
+            }
+            let Some(session) = self.sessions.get(&id) else {
+                continue;
+            };
+            if waiting.header.seq != session.last_seq {
+                continue;
+            }
+            let request = waiting.header.request;
+            let read_only = waiting.header.flags.has(Flags::READ_ONLY);
+            if !read_only
+                && session
+                    .reply
+                    .as_ref()
+                    .is_some_and(|(stored, _)| *stored >= request)
+            {
+                continue;
+            }
+            let record =
+                (!read_only).then(|| (records::reply_key(id), records::reply_prefix(request)));
+            batch.push(Execution { payload, record });
+            sessions.push(Executing {
+                session: id,
+                request,
+                read_only,
+            });
+        }
+        if batch.is_empty() {
+            return None;
+        }
+        self.in_flight = InFlight::Execute(sessions);
+        Some(Work::Execute(batch))
+    }
+
+    /// Answers what needs no store: repeated, unknown and impossible bypasses.
+    pub fn answer_waiting(&mut self, out: &mut Outbox) {
+        if !self.loaded {
+            return;
+        }
+        let reached: Vec<u64> = self
+            .ready
+            .iter()
+            .take_while(|(barrier, _)| *barrier <= self.applied)
+            .map(|(_, id)| *id)
+            .collect();
+        let busy = match &self.in_flight {
+            InFlight::Execute(sessions) => {
+                sessions.iter().map(|executing| executing.session).collect()
+            }
+            InFlight::Fallback { session, .. } => vec![*session],
+            _ => Vec::new(),
+        };
+        for id in reached {
+            if busy.contains(&id) {
+                continue;
+            }
+            let waiting = &self.waiting[&id];
+            let (header, from) = (waiting.header, waiting.from);
+            let Some(session) = self.sessions.get(&id) else {
+                self.forget_waiting(id);
+                let nack = Header {
+                    flags: Flags::UNKNOWN_SESSION,
+                    session: id,
+                    request: header.request,
+                    ..self.header(Kind::Nack)
+                };
+                out.send(from, &nack, &[]);
+                continue;
+            };
+            if waiting.is_fallback() {
+                let payload = waiting.payload();
+                match self.fallback_effects(id, header.request, header.seq, &payload) {
+                    Ok(None) => self.answer_fallback(id, header.seq, out),
+                    Ok(Some(_)) => {}
+                    Err(expected) => {
+                        self.forget_waiting(id);
+                        let nack = Header {
+                            session: id,
+                            seq: expected,
+                            ..self.header(Kind::Nack)
+                        };
+                        out.send(from, &nack, &[]);
+                    }
+                }
+                continue;
+            }
+            let stored = session
+                .reply
+                .as_ref()
+                .filter(|_| !header.flags.has(Flags::READ_ONLY));
+            if let Some((stored, reply)) = stored
+                && *stored == header.request
+            {
+                let reply = reply.clone();
+                self.counters.answered_again += 1;
+                self.forget_waiting(id);
+                self.send_reply(from, &header, &reply, 0, out);
+            } else if header.seq < session.last_seq
+                || stored.is_some_and(|(stored, _)| *stored > header.request)
+            {
+                // Its session went on without it (its caller's deadline passed): executed now, it
+                // would come after what the session sent later.
+                self.counters.dropped += 1;
+                self.forget_waiting(id);
+            } else if header.seq > session.last_seq {
+                // The head that stamped it died with updates of this session that were not durable
+                // yet, and others have their orders now: executed now, it would come before them.
+                let nack = Header {
+                    session: id,
+                    seq: session.last_seq + 1,
+                    request: header.request,
+                    ..self.header(Kind::Nack)
+                };
+                self.forget_waiting(id);
+                out.send(from, &nack, &[]);
+            }
+        }
+    }
+
+    pub(super) fn answer_fallback(&mut self, id: u64, seq: u64, out: &mut Outbox) {
+        if let Some(waiting) = self.waiting.get(&id)
+            && waiting.identity() == (true, seq)
+        {
+            let (header, from) = (waiting.header, waiting.from);
+            self.forget_waiting(id);
+            out.send(from, &self.answer_header(&header, Flags(0)), &[]);
+        }
+    }
+
+    /// The store has executed the first `replies.len()` requests of the work.
+    pub fn executed(&mut self, replies: Vec<Bytes>, out: &mut Outbox) {
+        let InFlight::Execute(sessions) = std::mem::replace(&mut self.in_flight, InFlight::Nothing)
+        else {
+            panic!("no execution was under way")
+        };
+        for (
+            Executing {
+                session: id,
+                request,
+                read_only,
+            },
+            reply,
+        ) in sessions.into_iter().zip(replies)
+        {
+            self.counters.executed += 1;
+            let reply = bounded(reply);
+            // The client may have given up on it and asked for something else meanwhile.
+            let waiting = self
+                .waiting
+                .get(&id)
+                .filter(|waiting| waiting.identity() == (false, request));
+            let asked = waiting.map(|waiting| (waiting.header, waiting.from));
+            if read_only {
+                if reply.len() > FRAGMENT_BYTES {
+                    self.keep_recent(id, request, reply.clone());
+                }
+            } else if let Some(session) = self.sessions.get_mut(&id) {
+                session.reply = Some((request, reply.clone()));
+            }
+            if let Some((header, from)) = asked {
+                self.forget_waiting(id);
+                self.send_reply(from, &header, &reply, 0, out);
+            }
+        }
+    }
+
+    fn keep_recent(&mut self, session: u64, request: u64, reply: Bytes) {
+        if let Some(at) = self
+            .recent
+            .iter()
+            .position(|recent| recent.session == session)
+            && let Some(old) = self.recent.remove(at)
+        {
+            self.recent_bytes -= old.reply.len();
+        }
+        self.recent_bytes += reply.len();
+        self.recent.push_back(Recent {
+            session,
+            request,
+            reply,
+        });
+        while self.recent_bytes > self.config.replies_bytes_max || self.recent.len() > RECENT_MAX {
+            let Some(old) = self.recent.pop_front() else {
+                break;
+            };
+            self.recent_bytes -= old.reply.len();
+        }
+    }
+
+    /// A client fetches the next fragments of a long reply.
+    fn send_more(&mut self, from: Peer, asked: &Header, out: &mut Outbox) {
+        let Some(session) = self.sessions.get(&asked.session) else {
+            return;
+        };
+        let stored = session
+            .reply
+            .iter()
+            .find(|(request, _)| *request == asked.request)
+            .map(|(_, reply)| reply);
+        let recent = || {
+            let mine = |recent: &&Recent| {
+                (recent.session, recent.request) == (asked.session, asked.request)
+            };
+            self.recent.iter().find(mine).map(|recent| &recent.reply)
+        };
+        let Some(reply) = stored.or_else(recent).cloned() else {
+            return;
+        };
+        self.send_reply(from, asked, &reply, usize::from(asked.fragment_index), out);
+    }
+
+    fn send_reply(
+        &mut self,
+        to: Peer,
+        asked: &Header,
+        reply: &Bytes,
+        first: usize,
+        out: &mut Outbox,
+    ) {
+        let count = reply.len().div_ceil(FRAGMENT_BYTES).max(1);
+        let whole = if count > 1 {
+            u64::from(pmnet_wire::crc(reply))
+        } else {
+            0
+        };
+        for index in first..count.min(first + usize::from(TRANSFER_WINDOW)) {
+            let start = index * FRAGMENT_BYTES;
+            let end = (start + FRAGMENT_BYTES).min(reply.len());
+            let header = Header {
+                key_hash: whole,
+                fragment_index: u16::try_from(index).expect("checked when executed"),
+                fragment_count: u16::try_from(count).expect("checked when executed"),
+                ..self.answer_header(asked, Flags(0))
+            };
+            out.send(to, &header, &reply[start..end]);
+        }
+    }
+}

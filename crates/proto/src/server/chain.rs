@@ -1,0 +1,379 @@
+//! The chain of a shard: who belongs to it, in which epoch (`docs/spec/protocol.md` §5).
+//!
+//! The server goes first: a change of the chain is durable in the store before any device hears
+//! of it. [`decide`] is a pure function of the record and the path that a RECOVER came along.
+
+use super::Server;
+use crate::{Outbox, Peer};
+use pmnet_wire::record::{Member, RecoverReply, SESSION_ROWS_PER_PART, SessionRow, read_path};
+use pmnet_wire::{Flags, Header, Kind, Packet};
+
+/// The chain of one epoch, head first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain {
+    /// Epoch, from 1.
+    pub epoch: u32,
+    /// Token in every packet between hops.
+    pub shard_token: u64,
+    /// Devices, head first, with the log identity and incarnation that they registered.
+    pub members: Vec<Member>,
+}
+
+/// What a RECOVER means for the chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The chain stands; its record may have a new incarnation to remember.
+    Keep(Vec<Member>),
+    /// A new epoch with these members.
+    Change {
+        /// Devices, head first.
+        members: Vec<Member>,
+        /// What an operator should read.
+        notice: String,
+    },
+    /// Not to be decided yet: a device on the path has restarted and must register first. No
+    /// answer is given; the device asks again.
+    Wait,
+    /// Not without a word of the operator; the device goes on asking, and says what it waits for.
+    Hold(String),
+    /// The device must not serve; the text says why and what to do.
+    Refuse(String),
+}
+
+/// Decides what the RECOVER of `path[0]` means, given the members of the present chain (none: the
+/// shard is new), how far the store has applied, and whether it has ever had a session.
+#[must_use]
+pub fn decide(members: &[Member], path: &[Member], applied: u64, had_sessions: bool) -> Decision {
+    let ids = |list: &[Member]| list.iter().map(|member| member.device).collect::<Vec<_>>();
+    let origin = path[0];
+    let virgin = applied == 0 && !had_sessions;
+    let declared = origin.flags & Member::DECLARE_LOSS != 0;
+    if members.is_empty() {
+        if !declared
+            && path
+                .iter()
+                .any(|member| member.tail > 0 || member.applied > 0)
+        {
+            return Decision::Refuse(format!(
+                "the store has no watermark, but device {} has a log with orders up to {}: the store is empty or was \
+                 emptied. Restore it, or point the device at the store that it belongs to.",
+                origin.device, origin.tail
+            ));
+        }
+        if !declared && !virgin {
+            return Decision::Refuse(format!(
+                "the store has sessions or a watermark (orders up to {applied} are applied) but no record of its \
+                 chain: records were deleted behind the server's back. Restore the store."
+            ));
+        }
+        let notice = format!("new shard, chain {:?}", ids(path));
+        return Decision::Change {
+            members: path.to_vec(),
+            notice,
+        };
+    }
+    let known = |member: &Member| members.iter().find(|m| m.device == member.device);
+    let same_log = |member: &Member| known(member).is_some_and(|m| m.log_uuid == member.log_uuid);
+    if let Some(registered) = known(&origin)
+        && !declared
+    {
+        if registered.log_uuid != origin.log_uuid {
+            return Decision::Refuse(format!(
+                "device {} comes with another log than the one it registered: its medium was lost, replaced or \
+                 swapped. Put the right log back. If it is gone for good: start another member with --shrink-chain, \
+                 or, if there is none, this one with --declare-data-loss.",
+                origin.device
+            ));
+        }
+        if registered.incarnation > origin.incarnation {
+            return Decision::Refuse(format!(
+                "device {} comes with incarnation {} but has registered {}: its log was rolled back to an old copy, \
+                 which may miss acknowledged updates. Put the newest log back, or treat the device as lost.",
+                origin.device, origin.incarnation, registered.incarnation
+            ));
+        }
+        if origin.applied > applied {
+            return Decision::Refuse(format!(
+                "device {} knows that orders up to {} were applied, but the store's watermark is {applied}: the store \
+                 lost data. Restore it; with Redis set appendonly yes and appendfsync always.",
+                origin.device, origin.applied
+            ));
+        }
+    }
+    // A follower that comes back is on a path without those before it, and nothing changes. The same
+    // path with the operator's word that they are stopped makes it the head: see below.
+    let comes_back = origin.flags & Member::SHRINK == 0 || path.len() == members.len();
+    // Checked above, unless a loss is declared: then an old copy of the right log is a change too,
+    // and is not taken back as if nothing were missing.
+    let whole = known(&origin).is_none_or(|m| m.incarnation <= origin.incarnation)
+        && origin.applied <= applied;
+    if whole && comes_back && ids(members).ends_with(&ids(path)) && path.iter().all(same_log) {
+        let mut kept = members.to_vec();
+        for member in &mut kept {
+            if member.device == origin.device {
+                member.incarnation = origin.incarnation;
+            }
+        }
+        return Decision::Keep(kept);
+    }
+    if declared {
+        let notice = format!(
+            "DATA LOSS declared by the operator of device {}: chain {:?} replaced by {:?}; updates that were \
+             acknowledged and not applied (orders above {applied}) are gone",
+            origin.device,
+            ids(members),
+            ids(path)
+        );
+        return Decision::Change {
+            members: path.to_vec(),
+            notice,
+        };
+    }
+    let forming = ids(path).ends_with(&ids(members));
+    if forming {
+        if virgin && path.iter().all(|member| member.tail == 0) {
+            // An old path must not decide: what a device said before its restart may be over.
+            if !path
+                .iter()
+                .all(|member| known(member).is_none_or(|m| m.incarnation == member.incarnation))
+            {
+                return Decision::Wait;
+            }
+            if path
+                .iter()
+                .all(|member| known(member).is_none() || same_log(member))
+            {
+                let notice = format!("chain grows from {:?} to {:?}", ids(members), ids(path));
+                return Decision::Change {
+                    members: path.to_vec(),
+                    notice,
+                };
+            }
+        }
+        return Decision::Refuse(format!(
+            "device {} is not a member of the chain {:?}, which already holds data: a device joins a chain only \
+             before its first session.",
+            origin.device,
+            ids(members)
+        ));
+    }
+    let mut rest = members.iter();
+    let subsequence = path
+        .iter()
+        .all(|member| rest.any(|m| m.device == member.device))
+        && path.iter().all(same_log);
+    if subsequence {
+        let gone: Vec<u32> = ids(members)
+            .into_iter()
+            .filter(|id| !ids(path).contains(id))
+            .collect();
+        if origin.flags & Member::SHRINK == 0 {
+            return Decision::Hold(format!(
+                "the path of device {} leaves out members {gone:?} of the chain {:?}. If they are stopped for good, \
+                 start the first device that is left, the new head, with --shrink-chain; otherwise correct --next.",
+                origin.device,
+                ids(members)
+            ));
+        }
+        if path
+            .iter()
+            .any(|member| known(member).is_some_and(|m| m.incarnation > member.incarnation))
+        {
+            // An old path again: taken as it is, the record would forget an incarnation that a
+            // device has registered, and no longer notice that its log was rolled back.
+            return Decision::Wait;
+        }
+        let notice = format!(
+            "chain shrinks from {:?} to {:?} by order of the operator",
+            ids(members),
+            ids(path)
+        );
+        return Decision::Change {
+            members: path.to_vec(),
+            notice,
+        };
+    }
+    Decision::Refuse(format!(
+        "the path {:?} does not fit the chain {:?} of this shard: check --next and --id of the devices.",
+        ids(path),
+        ids(members)
+    ))
+}
+
+/// A RECOVER that waits for the chain record to be durable.
+#[derive(Debug)]
+pub(super) struct PendingRecover {
+    from: Peer,
+    header: Header,
+}
+
+/// The session table as one recovering device gets it, part by part.
+#[derive(Debug)]
+pub(super) struct Snapshot {
+    nonce: u64,
+    epoch: u32,
+    applied: u64,
+    rows: Vec<SessionRow>,
+}
+
+const SNAPSHOTS_MAX: usize = 8;
+const PENDING_MAX: usize = 64;
+
+impl Server {
+    pub(super) fn on_recover(&mut self, from: Peer, packet: &Packet<'_>, out: &mut Outbox) {
+        let header = packet.header;
+        let Some(path) = read_path(packet.payload).filter(|path| {
+            path[0].device == header.device
+                && path[0].incarnation == header.incarnation
+                && header.device != 0
+        }) else {
+            self.counters.dropped += 1;
+            return;
+        };
+        let epoch = self.epoch();
+        if self
+            .snapshots
+            .iter()
+            .any(|snapshot| snapshot.nonce == header.request && snapshot.epoch == epoch)
+        {
+            self.reply_recover(from, &header, out);
+            return;
+        }
+        if self.next_chain.is_some() || self.pending_recovers.len() >= PENDING_MAX {
+            // It asks again; one change of the chain at a time.
+            return;
+        }
+        let members = self.chain.as_ref().map_or(&[][..], |chain| &chain.members);
+        let had_sessions = !self.sessions.is_empty() || !self.queue.is_empty();
+        match decide(members, &path, self.applied, had_sessions) {
+            Decision::Refuse(text) => {
+                self.notice(format!("refused device {}: {text}", header.device));
+                self.refuse(from, &header, Flags::REFUSED, &text, out);
+            }
+            Decision::Hold(text) => self.refuse(
+                from,
+                &header,
+                Flags::REFUSED.with(Flags::PROGRESS),
+                &text,
+                out,
+            ),
+            Decision::Wait => {}
+            Decision::Keep(kept) if kept == members => {
+                self.take_snapshot(header.request);
+                self.reply_recover(from, &header, out);
+            }
+            Decision::Keep(kept) => {
+                let present = self.chain.as_ref().expect("kept members are of a chain");
+                self.next_chain = Some(Chain {
+                    members: kept,
+                    ..present.clone()
+                });
+                self.pending_recovers
+                    .push_back(PendingRecover { from, header });
+            }
+            Decision::Change { members, notice } => {
+                self.notice(notice);
+                let shard_token = match &self.chain {
+                    Some(chain) => chain.shard_token,
+                    None => self.random.next_nonzero(),
+                };
+                self.next_chain = Some(Chain {
+                    epoch: epoch + 1,
+                    shard_token,
+                    members,
+                });
+                self.pending_recovers
+                    .push_back(PendingRecover { from, header });
+            }
+        }
+    }
+
+    fn refuse(&self, to: Peer, asked: &Header, flags: Flags, text: &str, out: &mut Outbox) {
+        let text = &text.as_bytes()[..text.len().min(pmnet_wire::FRAGMENT_BYTES)];
+        out.send(
+            to,
+            &Header {
+                flags,
+                ..self.recover_header(asked)
+            },
+            text,
+        );
+    }
+
+    /// The new chain record is durable: now its devices may hear of it.
+    pub(super) fn chain_written(&mut self, chain: Chain, out: &mut Outbox) {
+        if chain.epoch > self.epoch() {
+            self.drop_all_waiting();
+            self.tail = None;
+        }
+        self.chain = Some(chain);
+        self.next_chain = None;
+        for pending in std::mem::take(&mut self.pending_recovers) {
+            self.take_snapshot(pending.header.request);
+            self.reply_recover(pending.from, &pending.header, out);
+        }
+    }
+
+    fn take_snapshot(&mut self, nonce: u64) {
+        if self.snapshots.len() == SNAPSHOTS_MAX {
+            self.snapshots.pop_front();
+        }
+        let mut rows: Vec<SessionRow> = self
+            .sessions
+            .iter()
+            .map(|(&session, s)| SessionRow {
+                session,
+                last_seq: s.last_seq,
+                token: s.token,
+            })
+            .collect();
+        rows.sort_unstable_by_key(|row| row.session);
+        self.snapshots.push_back(Snapshot {
+            nonce,
+            epoch: self.epoch(),
+            applied: self.applied,
+            rows,
+        });
+    }
+
+    fn recover_header(&self, asked: &Header) -> Header {
+        Header {
+            device: asked.device,
+            incarnation: asked.incarnation,
+            request: asked.request,
+            // Devices learn the shard's token from the payload; whoever is refused must not.
+            tag: 0,
+            ..self.header(Kind::RecoverReply)
+        }
+    }
+
+    fn reply_recover(&mut self, to: Peer, asked: &Header, out: &mut Outbox) {
+        let Some(chain) = &self.chain else { return };
+        let Some(snapshot) = self
+            .snapshots
+            .iter()
+            .find(|snapshot| snapshot.nonce == asked.request)
+        else {
+            return;
+        };
+        let parts = snapshot.rows.len().div_ceil(SESSION_ROWS_PER_PART).max(1);
+        let part = usize::from(asked.fragment_index);
+        if part >= parts {
+            return;
+        }
+        let start = part * SESSION_ROWS_PER_PART;
+        let end = (start + SESSION_ROWS_PER_PART).min(snapshot.rows.len());
+        let reply = RecoverReply {
+            shard_token: chain.shard_token,
+            members: chain.members.clone(),
+            sessions: snapshot.rows[start..end].to_vec(),
+        };
+        let header = Header {
+            order: snapshot.applied,
+            fragment_index: asked.fragment_index,
+            fragment_count: u16::try_from(parts).unwrap_or(u16::MAX),
+            ..self.recover_header(asked)
+        };
+        out.send(to, &header, &reply.write());
+    }
+}

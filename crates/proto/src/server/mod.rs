@@ -1,0 +1,416 @@
+//! The server machine: takes the log in order, decides what a store applies, answers bypasses
+//! (`docs/spec/protocol.md` §2 rules 6–8, §5).
+//!
+//! It gives out one [`Work`] at a time; the driver lets the store do it and reports back. Nothing
+//! changes here until the store has it durably, so a failed or unknown work is simply forgotten
+//! and the records are loaded again.
+
+mod apply;
+mod bypass;
+mod chain;
+mod records;
+
+pub use apply::{Change, Effects};
+pub use bypass::Execution;
+pub use chain::{Chain, Decision, decide};
+
+use crate::time::{MILLISECOND, Nanos, Time};
+use crate::{Outbox, Peer, Random};
+use bypass::{Executing, Recent, Waiting};
+use bytes::Bytes;
+use chain::{PendingRecover, Snapshot};
+use pmnet_wire::{Header, Kind, Packet};
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeSet, VecDeque};
+
+/// Settings of a server.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Shard.
+    pub shard: u32,
+    /// Entries in one batch, at most.
+    pub batch_entries_max: usize,
+    /// Payload bytes in one batch, at most.
+    pub batch_bytes_max: usize,
+    /// Entries received and not yet applied, at most; told to the tail as credit.
+    pub queue_max: usize,
+    /// Bypasses waiting for their barrier, at most.
+    pub waiting_max: usize,
+    /// Bytes of waiting bypasses, at most.
+    pub waiting_bytes_max: usize,
+    /// Bytes of long replies kept until their clients have fetched them, at most.
+    pub replies_bytes_max: usize,
+    /// Requests executed at once, at most.
+    pub execute_max: usize,
+}
+
+impl ServerConfig {
+    /// Defaults for this shard.
+    #[must_use]
+    pub const fn new(shard: u32) -> ServerConfig {
+        ServerConfig {
+            shard,
+            batch_entries_max: 1024,
+            batch_bytes_max: 4 << 20,
+            queue_max: 4096,
+            waiting_max: 65_536,
+            waiting_bytes_max: 256 << 20,
+            replies_bytes_max: 256 << 20,
+            execute_max: 256,
+        }
+    }
+}
+
+/// What the store is to do next. One work is under way at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Load all records ([`Server::loaded`]).
+    Load,
+    /// Apply these effects and record changes in one atomic durable step ([`Server::applied`]).
+    Apply(Effects),
+    /// Execute these requests ([`Server::executed`]).
+    Execute(Vec<Execution>),
+}
+
+/// Why the shard must stop.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Stop(pub String);
+
+/// Counted events of a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Updates applied (whole messages).
+    pub applied: u64,
+    /// Updates that had been applied before.
+    pub repeated: u64,
+    /// Updates without effect: malformed, or refused by the store for good.
+    pub rejected: u64,
+    /// Batches.
+    pub batches: u64,
+    /// Bypasses executed.
+    pub executed: u64,
+    /// Bypasses answered from a stored reply.
+    pub answered_again: u64,
+    /// Updates applied by fallback.
+    pub fallbacks: u64,
+    /// Ranges asked for again.
+    pub retransmissions: u64,
+    /// Packets dropped: wrong shard, token, kind or epoch, or no room.
+    pub dropped: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    header: Header,
+    payload: Bytes,
+}
+
+/// A session as the server knows it.
+#[derive(Clone, Debug, Default)]
+struct Session {
+    token: u64,
+    last_seq: u64,
+    /// Fragments of an update that is not complete: (seq, payload).
+    stage: Vec<(u64, Bytes)>,
+    /// Last state-changing bypass and its reply.
+    reply: Option<(u64, Bytes)>,
+    /// Highest request id seen by this process.
+    highest_request: u64,
+}
+
+#[derive(Debug)]
+enum InFlight {
+    Nothing,
+    Load,
+    Batch(Change),
+    Fallback {
+        session: u64,
+        seq: u64,
+        change: Change,
+    },
+    Chain(Chain),
+    Execute(Vec<Executing>),
+}
+
+/// The server of one shard.
+#[derive(Debug)]
+pub struct Server {
+    config: ServerConfig,
+    random: Random,
+    loaded: bool,
+    chain: Option<Chain>,
+    applied: u64,
+    received: u64,
+    queue: VecDeque<Entry>,
+    sessions: FxHashMap<u64, Session>,
+    waiting: FxHashMap<u64, Waiting>,
+    ready: BTreeSet<(u64, u64)>,
+    waiting_bytes: usize,
+    recent: VecDeque<Recent>,
+    recent_bytes: usize,
+    in_flight: InFlight,
+    executed_last: bool,
+    pending_recovers: VecDeque<PendingRecover>,
+    snapshots: VecDeque<Snapshot>,
+    next_chain: Option<Chain>,
+    tail: Option<Peer>,
+    tell_applied: bool,
+    retrans_guard: Option<(u64, Time)>,
+    notices: VecDeque<String>,
+    counters: Counters,
+}
+
+const RETRANS_GUARD: Nanos = MILLISECOND;
+const NOTICES_MAX: usize = 64;
+
+impl Server {
+    /// A server that has not loaded its records yet. `random` gives a fresh shard its token.
+    #[must_use]
+    pub fn new(config: ServerConfig, random: Random) -> Server {
+        Server {
+            config,
+            random,
+            loaded: false,
+            chain: None,
+            applied: 0,
+            received: 0,
+            queue: VecDeque::new(),
+            sessions: FxHashMap::default(),
+            waiting: FxHashMap::default(),
+            ready: BTreeSet::new(),
+            waiting_bytes: 0,
+            recent: VecDeque::new(),
+            recent_bytes: 0,
+            in_flight: InFlight::Nothing,
+            executed_last: false,
+            pending_recovers: VecDeque::new(),
+            snapshots: VecDeque::new(),
+            next_chain: None,
+            tail: None,
+            tell_applied: false,
+            retrans_guard: None,
+            notices: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// A: everything up to here is applied durably.
+    #[must_use]
+    pub const fn watermark(&self) -> u64 {
+        self.applied
+    }
+    /// The chain of the present epoch, once there is one.
+    #[must_use]
+    pub const fn chain(&self) -> Option<&Chain> {
+        self.chain.as_ref()
+    }
+    /// Counters since the start.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+    /// Entries received and not applied.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.queue.len()
+    }
+    /// Something an operator should read, if there is.
+    pub fn poll_notice(&mut self) -> Option<String> {
+        self.notices.pop_front()
+    }
+
+    fn notice(&mut self, text: String) {
+        if self.notices.len() < NOTICES_MAX {
+            self.notices.push_back(text);
+        }
+    }
+
+    fn epoch(&self) -> u32 {
+        self.chain.as_ref().map_or(0, |chain| chain.epoch)
+    }
+
+    fn header(&self, kind: Kind) -> Header {
+        Header {
+            shard: self.config.shard,
+            epoch: self.epoch(),
+            tag: self.chain.as_ref().map_or(0, |chain| chain.shard_token),
+            ..Header::new(kind)
+        }
+    }
+
+    /// Takes in one packet.
+    ///
+    /// # Errors
+    /// [`Stop`] when two histories have met: the shard must not go on.
+    pub fn receive(
+        &mut self,
+        now: Time,
+        from: Peer,
+        packet: &Packet<'_>,
+        out: &mut Outbox,
+    ) -> Result<(), Stop> {
+        let header = &packet.header;
+        if header.shard != self.config.shard || !self.loaded {
+            self.counters.dropped += 1;
+            return Ok(());
+        }
+        if header.kind == Kind::Recover {
+            self.on_recover(from, packet, out);
+            return Ok(());
+        }
+        let Some(chain) = &self.chain else {
+            self.counters.dropped += 1;
+            if matches!(header.kind, Kind::Append | Kind::Bypass | Kind::Ping) {
+                // The sender belongs to a chain that this store knows nothing of: it will ask.
+                out.send(from, &self.header(Kind::StaleEpoch), &[]);
+            }
+            return Ok(());
+        };
+        if header.tag != chain.shard_token
+            || !matches!(header.kind, Kind::Append | Kind::Bypass | Kind::Ping)
+        {
+            self.counters.dropped += 1;
+            return Ok(());
+        }
+        if header.epoch > chain.epoch {
+            return Err(Stop(format!(
+                "a device serves epoch {} but this store knows epoch {} only: the store was restored from an old \
+                 copy, or belongs to another shard. Restore the right one, then start the server again.",
+                header.epoch, chain.epoch
+            )));
+        }
+        if header.epoch < chain.epoch || self.next_chain.is_some() {
+            self.counters.dropped += 1;
+            if header.epoch < chain.epoch {
+                out.send(from, &self.header(Kind::StaleEpoch), &[]);
+            }
+            return Ok(());
+        }
+        match header.kind {
+            Kind::Append => return self.on_append(now, from, packet, out),
+            Kind::Bypass => self.on_bypass(from, packet, out),
+            _ => {
+                self.tail = Some(from);
+                self.tell_applied = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Rule 4: order `received + 1` only.
+    fn on_append(
+        &mut self,
+        now: Time,
+        from: Peer,
+        packet: &Packet<'_>,
+        out: &mut Outbox,
+    ) -> Result<(), Stop> {
+        let header = packet.header;
+        self.tail = Some(from);
+        let expected = self.received + 1;
+        if header.order < expected {
+            let queued = header
+                .order
+                .checked_sub(self.applied + 1)
+                .and_then(|at| usize::try_from(at).ok());
+            if let Some(entry) = queued.and_then(|at| self.queue.get(at))
+                && (
+                    entry.header.session,
+                    entry.header.seq,
+                    entry.header.payload_crc,
+                ) != (header.session, header.seq, header.payload_crc)
+            {
+                return Err(Stop(format!(
+                    "order {} arrived as (session {}, seq {}) and as (session {}, seq {}): two histories met. Keep \
+                     the devices' logs and compare them with `pmnet log inspect`.",
+                    header.order,
+                    entry.header.session,
+                    entry.header.seq,
+                    header.session,
+                    header.seq
+                )));
+            }
+            self.tell_applied = true;
+        } else if header.order > expected {
+            if self
+                .retrans_guard
+                .is_none_or(|(order, at)| order != expected || now.since(at) >= RETRANS_GUARD)
+            {
+                self.retrans_guard = Some((expected, now));
+                self.counters.retransmissions += 1;
+                let ask = Header {
+                    order: expected,
+                    request: header.order - 1,
+                    ..self.header(Kind::Retrans)
+                };
+                out.send(from, &ask, &[]);
+            }
+        } else if self.queue.len() >= self.config.queue_max {
+            self.counters.dropped += 1;
+            self.tell_applied = true;
+        } else {
+            self.received = expected;
+            self.queue.push_back(Entry {
+                header,
+                payload: Bytes::copy_from_slice(packet.payload),
+            });
+        }
+        Ok(())
+    }
+
+    /// Ends a burst of packets or a work: tells the tail how far everything is applied.
+    pub fn finish(&mut self, out: &mut Outbox) {
+        if std::mem::take(&mut self.tell_applied)
+            && let Some(tail) = self.tail
+        {
+            let room = self.config.queue_max.saturating_sub(self.queue.len());
+            let header = Header {
+                order: self.applied,
+                request: u64::try_from(room).expect("a queue is bounded"),
+                ..self.header(Kind::Applied)
+            };
+            out.send(tail, &header, &[]);
+        }
+    }
+
+    /// What the store is to do now, if anything. The work is under way until one of
+    /// [`Server::loaded`], [`Server::applied`], [`Server::executed`], [`Server::failed`].
+    ///
+    /// # Errors
+    /// [`Stop`] if the log contradicts the session table.
+    pub fn next_work(&mut self) -> Result<Option<Work>, Stop> {
+        if !matches!(self.in_flight, InFlight::Nothing) {
+            return Ok(None);
+        }
+        if !self.loaded {
+            self.in_flight = InFlight::Load;
+            return Ok(Some(Work::Load));
+        }
+        if self.queue.is_empty()
+            && let Some(chain) = self.next_chain.clone()
+        {
+            let effects = Effects {
+                payloads: Vec::new(),
+                records: vec![records::chain(&chain)],
+            };
+            self.in_flight = InFlight::Chain(chain);
+            return Ok(Some(Work::Apply(effects)));
+        }
+        if (self.queue.is_empty() || !self.executed_last)
+            && let Some(work) = self.next_execution()
+        {
+            self.executed_last = true;
+            return Ok(Some(work));
+        }
+        self.executed_last = false;
+        self.next_batch()
+    }
+
+    /// The store could not do the work, or nobody knows whether it did: load the records again
+    /// before anything else.
+    pub fn failed(&mut self) {
+        self.in_flight = InFlight::Nothing;
+        self.loaded = false;
+    }
+}

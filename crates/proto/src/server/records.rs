@@ -1,0 +1,124 @@
+//! The records that a store keeps for the protocol (`docs/spec/protocol.md`, "Records").
+//!
+//! | key | value |
+//! |---|---|
+//! | `watermark` | A, 8 bytes |
+//! | `chain` | epoch, shard token, members |
+//! | `session/` + id | token, last applied seq |
+//! | `reply/` + id | request id, reply |
+//! | `stage/` + id + seq | a fragment's payload |
+//!
+//! Numbers are big-endian; ids and seqs in keys are 8 raw bytes.
+
+use super::Chain;
+use bytes::Bytes;
+use pmnet_wire::record::{Member, RecoverReply};
+
+/// A change of one record.
+pub(super) type Record = (Vec<u8>, Option<Bytes>);
+
+const SESSION: &[u8] = b"session/";
+const REPLY: &[u8] = b"reply/";
+const STAGE: &[u8] = b"stage/";
+
+/// A record as it was loaded.
+#[derive(Debug)]
+pub(super) enum Loaded {
+    Watermark(u64),
+    Chain(Chain),
+    Session { id: u64, token: u64, last_seq: u64 },
+    Reply { id: u64, request: u64, reply: Bytes },
+    Stage { id: u64, seq: u64, payload: Bytes },
+}
+
+fn key(prefix: &[u8], numbers: &[u64]) -> Vec<u8> {
+    let mut key = prefix.to_vec();
+    for number in numbers {
+        key.extend_from_slice(&number.to_be_bytes());
+    }
+    key
+}
+
+pub(super) fn watermark(applied: u64) -> Record {
+    (
+        b"watermark".to_vec(),
+        Some(Bytes::copy_from_slice(&applied.to_be_bytes())),
+    )
+}
+
+pub(super) fn session(id: u64, token: u64, last_seq: u64) -> Record {
+    let mut value = token.to_be_bytes().to_vec();
+    value.extend_from_slice(&last_seq.to_be_bytes());
+    (key(SESSION, &[id]), Some(value.into()))
+}
+
+pub(super) fn session_gone(id: u64) -> Record {
+    (key(SESSION, &[id]), None)
+}
+
+pub(super) fn reply_key(id: u64) -> Vec<u8> {
+    key(REPLY, &[id])
+}
+
+pub(super) fn reply_prefix(request: u64) -> Bytes {
+    Bytes::copy_from_slice(&request.to_be_bytes())
+}
+
+pub(super) fn stage(id: u64, seq: u64, payload: Bytes) -> Record {
+    (key(STAGE, &[id, seq]), Some(payload))
+}
+
+pub(super) fn stage_gone(id: u64, seq: u64) -> Record {
+    (key(STAGE, &[id, seq]), None)
+}
+
+pub(super) fn chain(chain: &Chain) -> Record {
+    let mut value = chain.epoch.to_be_bytes().to_vec();
+    let reply = RecoverReply {
+        shard_token: chain.shard_token,
+        members: chain.members.clone(),
+        sessions: Vec::new(),
+    };
+    value.extend_from_slice(&reply.write());
+    (b"chain".to_vec(), Some(value.into()))
+}
+
+/// Understands one record; `None` if it is not one of ours.
+pub(super) fn read(key: &[u8], value: &Bytes) -> Option<Loaded> {
+    let number = |bytes: &[u8]| Some(u64::from_be_bytes(bytes.try_into().ok()?));
+    if key == b"watermark" {
+        return Some(Loaded::Watermark(number(value)?));
+    }
+    if key == b"chain" {
+        let (epoch, rest) = value.split_first_chunk::<4>()?;
+        let reply = RecoverReply::read(rest)?;
+        let members: Vec<Member> = reply.members;
+        return Some(Loaded::Chain(Chain {
+            epoch: u32::from_be_bytes(*epoch),
+            shard_token: reply.shard_token,
+            members,
+        }));
+    }
+    if let Some(id) = key.strip_prefix(SESSION) {
+        let (token, last_seq) = value.split_at_checked(8)?;
+        return Some(Loaded::Session {
+            id: number(id)?,
+            token: number(token)?,
+            last_seq: number(last_seq)?,
+        });
+    }
+    if let Some(id) = key.strip_prefix(REPLY) {
+        let (request, _) = value.split_first_chunk::<8>()?;
+        return Some(Loaded::Reply {
+            id: number(id)?,
+            request: u64::from_be_bytes(*request),
+            reply: value.slice(8..),
+        });
+    }
+    let (id, seq) = key.strip_prefix(STAGE)?.split_at_checked(8)?;
+    Some(Loaded::Stage {
+        id: number(id)?,
+        seq: number(seq)?,
+        payload: value.clone(),
+    })
+}

@@ -1,0 +1,179 @@
+//! Bypasses of a client: one at a time, in its place, long ones in windows
+//! (`docs/spec/protocol.md` §2 rule 8, §3).
+
+use crate::support::client::Bench;
+use crate::support::{kinds, only};
+use bytes::Bytes;
+use pmnet_proto::client::Outcome;
+use pmnet_proto::time::{MILLISECOND, SECOND};
+use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind};
+
+const LONG: u64 = 600 * MILLISECOND;
+
+#[test]
+fn a_bypass_names_the_last_seq_and_rising_ids() {
+    let mut bench = Bench::open();
+    bench.update();
+    let first = bench.bypass(true);
+    bench.update();
+    let second = bench.bypass(false);
+    let sent = bench.flush();
+    assert_eq!(kinds(&sent), [Kind::Update, Kind::Bypass]);
+    let read = &sent[1].header;
+    assert_eq!(
+        (read.seq, read.request, read.flags),
+        (1, 1, Flags::READ_ONLY)
+    );
+    bench.response(1, Flags(0), b"reply");
+    assert_eq!(
+        bench.outcomes(),
+        [(first, Outcome::Reply(Bytes::from_static(b"reply")))]
+    );
+    let sent = bench.flush();
+    assert_eq!(
+        kinds(&sent),
+        [Kind::Update, Kind::Bypass],
+        "what follows waits for the reply"
+    );
+    let write = &sent[1].header;
+    assert_eq!((write.seq, write.request, write.flags), (2, 2, Flags(0)));
+    bench.response(1, Flags(0), b"the first reply again");
+    assert_eq!(bench.outcomes(), []);
+    bench.response(2, Flags(0), b":1\r\n");
+    assert_eq!(
+        bench.outcomes(),
+        [(second, Outcome::Reply(Bytes::from_static(b":1\r\n")))]
+    );
+}
+
+#[test]
+fn a_bypass_is_asked_again_under_the_same_id() {
+    let mut bench = Bench::open();
+    bench.bypass(false);
+    let first = only(bench.flush());
+    assert_eq!(only(bench.after(LONG)), first);
+    assert_eq!(bench.flush(), []);
+    // The head had not admitted an update before it.
+    let nack = Header {
+        seq: 1,
+        request: 1,
+        ..bench.reply(Kind::Nack)
+    };
+    bench.receive(&nack, &[]);
+    assert_eq!(only(bench.flush()), first);
+}
+
+#[test]
+fn what_a_late_bypass_is_worth() {
+    let mut bench = Bench::open();
+    for (read_only, outcome) in [(true, "Failed"), (false, "Unknown")] {
+        let call = bench.bypass(read_only);
+        bench.flush();
+        bench.after(SECOND);
+        let outcomes = bench.outcomes();
+        assert_eq!(outcomes.len(), 1);
+        assert_eq!(outcomes[0].0, call);
+        assert!(
+            format!("{:?}", outcomes[0].1).starts_with(outcome),
+            "{outcomes:?}"
+        );
+        let next = bench.bypass(true);
+        bench.flush();
+        bench.response(if read_only { 1 } else { 3 }, Flags(0), b"too late");
+        assert_eq!(bench.outcomes(), [], "an old reply answers nothing");
+        bench.response(if read_only { 2 } else { 4 }, Flags(0), b"in time");
+        assert_eq!(
+            bench.outcomes(),
+            [(next, Outcome::Reply(Bytes::from_static(b"in time")))]
+        );
+    }
+}
+
+#[test]
+fn a_long_bypass_moves_with_the_progress_of_the_server() {
+    let mut bench = Bench::open();
+    let payload = Bytes::from(vec![1; 100 * FRAGMENT_BYTES]);
+    let deadline = bench.now + 10 * SECOND;
+    bench
+        .client
+        .bypass(bench.session, payload, 0, false, deadline)
+        .expect("accepted");
+    let indices = |sent: &[crate::support::Sent]| -> Vec<u16> {
+        sent.iter().map(|s| s.header.fragment_index).collect()
+    };
+    let progress = |bench: &mut Bench, order| {
+        let header = Header {
+            request: 1,
+            order,
+            flags: Flags::PROGRESS,
+            ..bench.reply(Kind::Response)
+        };
+        bench.receive(&header, &[]);
+    };
+    assert_eq!(indices(&bench.flush()), (0..32).collect::<Vec<_>>());
+    progress(&mut bench, 8);
+    assert_eq!(indices(&bench.flush()), (32..40).collect::<Vec<_>>());
+    // A fragment is missing: after the timeout everything from there goes again.
+    assert_eq!(indices(&bench.after(LONG)), (8..40).collect::<Vec<_>>());
+    progress(&mut bench, 40);
+    progress(&mut bench, 101);
+    assert_eq!(
+        indices(&bench.flush()),
+        (40..72).collect::<Vec<_>>(),
+        "101 of 100 is nonsense"
+    );
+    progress(&mut bench, 0);
+    assert_eq!(bench.flush(), [], "overtaken on its way");
+    bench.after(LONG);
+    progress(&mut bench, 0);
+    assert_eq!(
+        indices(&bench.flush()),
+        (0..32).collect::<Vec<_>>(),
+        "after silence: the server began anew"
+    );
+    assert_eq!(bench.outcomes(), []);
+}
+
+#[test]
+fn a_long_reply_is_fetched_in_windows() {
+    let mut bench = Bench::open();
+    let call = bench.bypass(true);
+    bench.flush();
+    let count = 70u16;
+    let fragment = |bench: &mut Bench, index: u16, crc: u64| {
+        let header = Header {
+            request: 1,
+            key_hash: crc,
+            fragment_index: index,
+            fragment_count: count,
+            ..bench.reply(Kind::Response)
+        };
+        bench.receive(&header, &index.to_be_bytes());
+    };
+    // Part of another reply to the same read, made before the server restarted.
+    fragment(&mut bench, 3, 1);
+    for index in (0..32).rev() {
+        fragment(&mut bench, index, 2);
+        fragment(&mut bench, index, 2);
+    }
+    let more = only(bench.flush());
+    assert!(more.is(Kind::Bypass, Flags::READ_ONLY.with(Flags::CONTINUE)));
+    assert_eq!(
+        (more.header.fragment_index, more.header.fragment_count),
+        (32, count)
+    );
+    assert_eq!(
+        only(bench.after(LONG)).header.fragment_index,
+        32,
+        "asked again"
+    );
+    for index in 32..64 {
+        fragment(&mut bench, index, 2);
+    }
+    assert_eq!(only(bench.flush()).header.fragment_index, 64);
+    for index in 64..count {
+        fragment(&mut bench, index, 2);
+    }
+    let whole: Vec<u8> = (0..count).flat_map(u16::to_be_bytes).collect();
+    assert_eq!(bench.outcomes(), [(call, Outcome::Reply(whole.into()))]);
+}

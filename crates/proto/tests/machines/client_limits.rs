@@ -1,0 +1,148 @@
+//! Bounds and ends of sessions (`docs/spec/protocol.md` §3).
+
+use crate::support::client::{Bench, config};
+use crate::support::{kinds, only};
+use bytes::Bytes;
+use pmnet_proto::client::{Client, ClientConfig, Closed, Outcome, Refused};
+use pmnet_proto::time::{MILLISECOND, SECOND};
+use pmnet_proto::{Outbox, Random, Time};
+use pmnet_wire::{Flags, Header, Kind, MESSAGE_BYTES_MAX};
+
+const LONG: u64 = 600 * MILLISECOND;
+/// What a value of 16 MiB may have around it.
+const OVERHEAD: usize = 8 + 16 * 1024;
+
+#[test]
+fn sixteen_mebibytes_are_accepted_and_a_byte_more_than_fits_is_not() {
+    let mut bench = Bench::open();
+    bench
+        .try_update(MESSAGE_BYTES_MAX + OVERHEAD)
+        .expect("16 MiB and what is around them");
+    assert_eq!(
+        bench.try_update(MESSAGE_BYTES_MAX + OVERHEAD + 1),
+        Err(Refused::TooLarge)
+    );
+    let payload = Bytes::from(vec![0; MESSAGE_BYTES_MAX + OVERHEAD + 1]);
+    let refused = bench
+        .client
+        .bypass(bench.session, payload, 0, true, Time(u64::MAX));
+    assert_eq!(refused, Err(Refused::TooLarge));
+    assert_eq!(bench.flush()[0].header.fragment_count, 12_496);
+}
+
+#[test]
+fn a_full_queue_is_busy_and_recovers() {
+    let mut bench = Bench::open_with(ClientConfig {
+        queue_max: 3,
+        ..config()
+    });
+    for _ in 0..3 {
+        bench.update();
+    }
+    assert_eq!(bench.try_update(1), Err(Refused::Busy));
+    bench.flush();
+    assert_eq!(
+        bench.try_update(1),
+        Err(Refused::Busy),
+        "under way counts too"
+    );
+    bench.ack(1);
+    bench.update();
+    assert_eq!(bench.try_update(1), Err(Refused::Busy));
+}
+
+#[test]
+fn sessions_are_bounded_and_make_room_when_they_close() {
+    let mut client = Client::new(
+        ClientConfig {
+            sessions_max: 2,
+            ..config()
+        },
+        Random::new(1),
+    );
+    let first = client.open(Time(0)).expect("room");
+    client.open(Time(0)).expect("room");
+    assert_eq!(client.open(Time(0)), Err(Refused::Sessions));
+    // An END that cannot even be sent closes the session at its deadline.
+    client.end(first, Time(SECOND));
+    client.flush(Time(0), &mut Outbox::new());
+    client.flush(Time(SECOND), &mut Outbox::new());
+    assert_eq!(client.sessions(), 1);
+    client.open(Time(SECOND)).expect("room again");
+}
+
+#[test]
+fn a_session_ends_behind_everything_before_it() {
+    let mut bench = Bench::open();
+    let update = bench.update();
+    bench.client.end(bench.session, bench.now + SECOND);
+    assert_eq!(bench.try_update(1), Err(Refused::Closed));
+    assert_eq!(
+        kinds(&bench.flush()),
+        [Kind::Update],
+        "END waits for the update"
+    );
+    bench.ack(1);
+    assert_eq!(
+        bench.outcomes(),
+        [(update, Outcome::Committed { copies: 1 })]
+    );
+    let end = only(bench.flush());
+    assert_eq!((end.header.kind, end.header.seq), (Kind::End, 2));
+    // There is no falling back from an END: it is sent again until the log has room.
+    bench.not_logged(2);
+    assert_eq!(bench.flush(), []);
+    assert_eq!(only(bench.after(LONG)), end);
+    bench.ack(2);
+    assert_eq!(bench.closed(), (vec![], Closed::Ended));
+    assert_eq!(bench.client.sessions(), 0);
+    assert_eq!(bench.try_update(1), Err(Refused::Closed));
+}
+
+#[test]
+fn an_end_gives_up_at_its_deadline() {
+    let mut bench = Bench::open();
+    bench.client.end(bench.session, bench.now + SECOND);
+    bench.flush();
+    bench.after(SECOND);
+    assert_eq!(bench.closed(), (vec![], Closed::Ended));
+    assert_eq!(bench.client.next_timeout(), None, "nothing is left to do");
+}
+
+#[test]
+fn a_session_that_the_device_does_not_know_closes_with_all_its_calls() {
+    let mut bench = Bench::open();
+    let sent = bench.update();
+    let bypass = bench.bypass(false);
+    let waiting = bench.update();
+    bench.flush();
+    let header = Header {
+        flags: Flags::UNKNOWN_SESSION,
+        ..bench.reply(Kind::Nack)
+    };
+    bench.receive(&header, &[]);
+    let (outcomes, reason) = bench.closed();
+    assert_eq!(reason, Closed::Refused);
+    assert_eq!(
+        outcomes[..2],
+        [(sent, Outcome::Unknown), (bypass, Outcome::Unknown)]
+    );
+    assert!(matches!(outcomes[2], (call, Outcome::Failed(_)) if call == waiting));
+}
+
+#[test]
+fn an_idle_session_says_that_it_is_still_wanted() {
+    let mut bench = Bench::open_with(ClientConfig {
+        ping_every: 10 * SECOND,
+        ..config()
+    });
+    assert_eq!(bench.after(9 * SECOND), []);
+    assert_eq!(only(bench.after(SECOND)).header.kind, Kind::Ping);
+    assert_eq!(bench.client.next_timeout(), Some(bench.now + 10 * SECOND));
+    bench.receive(&bench.reply(Kind::Pong), &[]);
+    assert_eq!(bench.after(9 * SECOND), []);
+    bench.update();
+    bench.flush();
+    bench.ack(1);
+    assert_eq!(kinds(&bench.after(9 * SECOND)), [], "any packet counts");
+}

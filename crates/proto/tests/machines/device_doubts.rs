@@ -1,0 +1,124 @@
+//! What a serving device does when the server's words do not fit what it said before
+//! (`docs/spec/protocol.md` §5): it asks, and only a refusal stops it.
+
+use crate::support::device::{Bench, from_hop, server};
+use crate::support::{Sent, only};
+use pmnet_proto::device::Verdict;
+use pmnet_proto::time::SECOND;
+use pmnet_wire::record::read_path;
+use pmnet_wire::{Flags, Header, Kind};
+
+/// A head alone in its chain, whose only entry is applied.
+fn drained() -> Bench {
+    let mut bench = Bench::head(1);
+    let applied = Header {
+        order: 1,
+        request: 100,
+        ..from_hop(Kind::Applied, 0)
+    };
+    assert_eq!(bench.answer(server(), &applied, &[]), []);
+    assert_eq!(bench.device.cursors().3, 1);
+    bench
+}
+
+/// Words of a server that does not know what it had applied.
+fn doubtful() -> [(&'static str, Header); 3] {
+    [
+        (
+            "it asks for an order that it had applied",
+            Header {
+                order: 1,
+                request: 1,
+                ..from_hop(Kind::Retrans, 0)
+            },
+        ),
+        (
+            "it has applied less than it had",
+            Header {
+                order: 0,
+                ..from_hop(Kind::Applied, 0)
+            },
+        ),
+        (
+            "it knows no chain, and so no token",
+            Header {
+                tag: 0,
+                epoch: 0,
+                ..from_hop(Kind::StaleEpoch, 0)
+            },
+        ),
+    ]
+}
+
+fn answer_to(question: &Sent, flags: Flags) -> Header {
+    Header {
+        kind: Kind::RecoverReply,
+        flags,
+        tag: 0,
+        ..question.header
+    }
+}
+
+#[test]
+fn it_asks_and_goes_on_serving() {
+    for (what, header) in doubtful() {
+        let mut bench = drained();
+        bench.now = bench.now + 2 * SECOND;
+        let question = only(bench.answer(server(), &header, &[]));
+        assert_eq!(question.header.kind, Kind::Recover, "{what}");
+        let path = read_path(&question.payload).expect("a path");
+        assert_eq!((path[0].tail, path[0].applied), (1, 1), "{what}");
+        assert!(bench.device.is_serving(), "{what}");
+        assert_eq!(
+            bench.answer(server(), &header, &[]),
+            [],
+            "{what}: once a second"
+        );
+        bench.now = bench.now + SECOND;
+        assert_eq!(
+            bench.answer(server(), &header, &[]).len(),
+            1,
+            "{what}: and then again"
+        );
+    }
+}
+
+#[test]
+fn a_refusal_stops_it() {
+    for (what, header) in doubtful() {
+        let mut bench = drained();
+        bench.now = bench.now + 2 * SECOND;
+        let question = only(bench.answer(server(), &header, &[]));
+        let refusal = answer_to(&question, Flags::REFUSED);
+        let verdict = bench.give(server(), &refusal, b"the store was emptied");
+        assert_eq!(
+            verdict,
+            Verdict::Stop("the store was emptied".to_owned()),
+            "{what}"
+        );
+        assert!(!bench.device.is_serving(), "{what}");
+    }
+}
+
+#[test]
+fn an_old_packet_has_no_consequences() {
+    for (what, header) in doubtful() {
+        let mut bench = drained();
+        bench.now = bench.now + 2 * SECOND;
+        let question = only(bench.answer(server(), &header, &[]));
+        let fine = answer_to(&question, Flags(0));
+        assert_eq!(bench.answer(server(), &fine, &[]), [], "{what}");
+        assert!(bench.device.is_serving(), "{what}");
+        let stranger = answer_to(&question, Flags::REFUSED);
+        let stranger = Header {
+            request: question.header.request ^ 1,
+            ..stranger
+        };
+        assert_eq!(
+            bench.give(server(), &stranger, b"stop"),
+            Verdict::Done,
+            "{what}"
+        );
+        assert!(bench.device.is_serving(), "{what}");
+    }
+}

@@ -1,0 +1,340 @@
+//! A device comes back: what it asks, what it believes, and when it stops instead
+//! (`docs/spec/protocol.md` §4, §5).
+
+use crate::support::device::{
+    Bench, client, config, entry, from_client, from_hop, member, server, table,
+};
+use crate::support::{EPOCH, SESSION, SHARD_TOKEN, Sent, TOKEN, datagram, kinds, only, peer};
+use pmnet_proto::device::{DeviceConfig, LogState, Verdict};
+use pmnet_proto::time::MILLISECOND;
+use pmnet_wire::record::{Member, RecoverReply, SessionRow, read_path, write_path};
+use pmnet_wire::{Flags, Header, Kind};
+
+const LOG: LogState = LogState {
+    log_uuid: 1,
+    incarnation: 6,
+    epoch: 2,
+    last: 3,
+    applied: 1,
+};
+
+/// Device 1 with orders 1 to 3 in its log, the first of them applied, and its RECOVER.
+fn restarted() -> (Bench, Sent) {
+    let frames = (1..=3)
+        .map(|order| {
+            let (header, payload) = entry(order);
+            datagram(&Header { epoch: 2, ..header }, &payload)
+        })
+        .collect();
+    let config = DeviceConfig {
+        flags: Member::SHRINK,
+        ..config(1, server())
+    };
+    let mut bench = Bench::starting(config, LOG, frames);
+    let recover = only(bench.tick());
+    (bench, recover)
+}
+
+/// The server's reply: A is 2, the session stands at seq 1.
+fn reply(recover: &Sent) -> Header {
+    Header {
+        kind: Kind::RecoverReply,
+        epoch: EPOCH,
+        order: 2,
+        tag: 0,
+        ..recover.header
+    }
+}
+
+fn sessions() -> Vec<u8> {
+    table(
+        1,
+        &[SessionRow {
+            session: SESSION,
+            last_seq: 1,
+            token: TOKEN,
+        }],
+    )
+}
+
+#[test]
+fn it_says_who_it_is_and_asks_again() {
+    let (mut bench, recover) = restarted();
+    assert_eq!((recover.to, recover.header.kind), (server(), Kind::Recover));
+    assert_eq!((recover.header.device, recover.header.incarnation), (1, 6));
+    let me = Member {
+        incarnation: 6,
+        tail: 3,
+        applied: 1,
+        flags: Member::SHRINK,
+        ..member(1)
+    };
+    assert_eq!(read_path(&recover.payload), Some(vec![me]));
+    assert_ne!(recover.header.request, 0, "a nonce");
+    assert_eq!(bench.tick(), []);
+    assert_eq!(only(bench.tick_after(300 * MILLISECOND)), recover);
+}
+
+#[test]
+fn it_serves_what_the_log_holds_above_what_is_applied() {
+    let (mut bench, recover) = restarted();
+    let verdict = bench.give(server(), &reply(&recover), &sessions());
+    bench.resume(&verdict);
+    assert_eq!(bench.device.epoch(), EPOCH);
+    assert_eq!(bench.device.cursors(), (3, 3, 3, 2));
+    let sent = bench.forwards();
+    assert_eq!(sent.iter().map(|s| s.header.order).collect::<Vec<_>>(), [3]);
+    assert_eq!(
+        (sent[0].header.epoch, sent[0].header.tag),
+        (EPOCH, SHARD_TOKEN),
+        "in this epoch"
+    );
+    // The session goes on where the log ends: seq 2 is order 3.
+    assert_eq!(
+        bench.answer(client(), &from_client(Kind::Update, 2), b"payload"),
+        []
+    );
+    assert_eq!(only(bench.finish()).header.seq, 2);
+    assert_eq!(
+        bench.admit(&from_client(Kind::Update, 3), b"payload").order,
+        4
+    );
+}
+
+#[test]
+fn replies_that_are_not_its_own_are_dropped() {
+    let (mut bench, recover) = restarted();
+    let right = reply(&recover);
+    for (what, header) in [
+        (
+            "nonce",
+            Header {
+                request: right.request + 1,
+                ..right
+            },
+        ),
+        ("device", Header { device: 2, ..right }),
+        (
+            "incarnation",
+            Header {
+                incarnation: 5,
+                ..right
+            },
+        ),
+    ] {
+        assert_eq!(bench.answer(server(), &header, &sessions()), [], "{what}");
+    }
+    assert_eq!(
+        bench.answer(client(), &right, &sessions()),
+        [],
+        "from somebody else"
+    );
+    assert_eq!(bench.answer(server(), &right, b"no table"), []);
+    assert_eq!(bench.device.counters().unexpected, 5);
+    assert!(!bench.device.is_serving());
+    assert!(matches!(
+        bench.give(server(), &right, &sessions()),
+        Verdict::Resume(_)
+    ));
+}
+
+#[test]
+fn states_that_cannot_be_stop_it() {
+    for (what, change) in [
+        (
+            "rolled back",
+            Header {
+                epoch: 1,
+                ..Header::new(Kind::RecoverReply)
+            },
+        ),
+        (
+            "lost data",
+            Header {
+                order: 0,
+                epoch: EPOCH,
+                ..Header::new(Kind::RecoverReply)
+            },
+        ),
+    ] {
+        let (mut bench, recover) = restarted();
+        let header = Header {
+            epoch: change.epoch,
+            order: change.order,
+            ..reply(&recover)
+        };
+        match bench.give(server(), &header, &sessions()) {
+            Verdict::Stop(text) => assert!(text.contains(what), "{text}"),
+            verdict => panic!("{what}: {verdict:?}"),
+        }
+        assert_eq!(bench.tick_after(1_000 * MILLISECOND), []);
+    }
+}
+
+#[test]
+fn a_refusal_stops_it_and_a_hold_does_not() {
+    let (mut bench, recover) = restarted();
+    let hold = Flags::REFUSED.with(Flags::PROGRESS);
+    let header = Header {
+        flags: hold,
+        ..reply(&recover)
+    };
+    assert_eq!(bench.answer(server(), &header, b"say --shrink-chain"), []);
+    assert_eq!(bench.device.waits_for(), Some("say --shrink-chain"));
+    assert_eq!(kinds(&bench.tick_after(300 * MILLISECOND)), [Kind::Recover]);
+    let header = Header {
+        flags: Flags::REFUSED,
+        ..reply(&recover)
+    };
+    let verdict = bench.give(server(), &header, b"another log");
+    assert_eq!(verdict, Verdict::Stop("another log".to_owned()));
+    assert_eq!(bench.device.next_timeout(), None);
+}
+
+#[test]
+fn a_long_session_table_comes_in_parts() {
+    let (mut bench, recover) = restarted();
+    let part = |index: u16, count: u16| Header {
+        fragment_index: index,
+        fragment_count: count,
+        ..reply(&recover)
+    };
+    let row = |n: u64| SessionRow {
+        session: n,
+        last_seq: 1,
+        token: n + 1_000,
+    };
+    let rows = |n: u64| table(1, &[row(n * 10), row(n * 10 + 1)]);
+    let asked = bench.answer(server(), &part(0, 4), &rows(0));
+    let indices: Vec<u16> = asked.iter().map(|s| s.header.fragment_index).collect();
+    assert_eq!(
+        (indices, kinds(&asked)),
+        (vec![1, 2, 3], vec![Kind::Recover; 3])
+    );
+    assert_eq!(bench.answer(server(), &part(2, 4), &rows(2)), []);
+    assert_eq!(bench.answer(server(), &part(2, 4), &rows(2)), [], "twice");
+    assert_eq!(bench.answer(server(), &part(1, 4), &rows(1)), []);
+    let again = only(bench.tick_after(300 * MILLISECOND));
+    assert_eq!(again.header.fragment_index, 3, "the one that is missing");
+    let verdict = bench.give(server(), &part(3, 4), &rows(3));
+    bench.resume(&verdict);
+    assert_eq!(bench.device.sessions(), 8);
+}
+
+#[test]
+fn parts_of_two_states_are_not_mixed() {
+    let (mut bench, recover) = restarted();
+    let first = Header {
+        fragment_count: 2,
+        ..reply(&recover)
+    };
+    bench.answer(server(), &first, &table(1, &[]));
+    let second = Header {
+        fragment_index: 1,
+        order: 3,
+        ..first
+    };
+    assert_eq!(bench.answer(server(), &second, &table(1, &[])), []);
+    assert!(!bench.device.is_serving());
+    let anew = only(bench.tick());
+    assert_eq!(
+        (anew.header.kind, anew.header.fragment_count),
+        (Kind::Recover, 1)
+    );
+    assert_ne!(
+        anew.header.request, recover.header.request,
+        "under a new nonce"
+    );
+}
+
+#[test]
+fn it_takes_others_to_the_server_and_their_replies_back() {
+    let mut bench = Bench::serving(1, 1);
+    let path = write_path(&[member(9)]);
+    let recover = Header {
+        request: 77,
+        tag: 0,
+        ..from_hop(Kind::Recover, 9)
+    };
+    let sent = only(bench.answer(peer(9), &recover, &path));
+    assert_eq!((sent.to, sent.header.request), (server(), 77));
+    let devices: Vec<u32> = read_path(&sent.payload)
+        .expect("a path")
+        .iter()
+        .map(|m| m.device)
+        .collect();
+    assert_eq!(devices, [9, 1], "it adds itself");
+    let answer = Header {
+        kind: Kind::RecoverReply,
+        ..recover
+    };
+    let back = only(bench.answer(server(), &answer, &table(1, &[])));
+    assert_eq!((back.to, back.header.request), (peer(9), 77));
+    assert!(bench.device.is_serving());
+    let later = Header {
+        epoch: EPOCH + 1,
+        ..answer
+    };
+    let back = only(bench.answer(server(), &later, &table(2, &[])));
+    assert_eq!(back.to, peer(9));
+    assert!(
+        !bench.device.is_serving(),
+        "a later epoch: it asks for itself too"
+    );
+}
+
+#[test]
+fn a_path_in_a_circle_or_too_long_goes_nowhere() {
+    let mut bench = Bench::serving(1, 1);
+    let recover = from_hop(Kind::Recover, 9);
+    let long: Vec<Member> = (2..10).map(member).collect();
+    for (from, payload) in [
+        (peer(9), write_path(&[member(9), member(1)])),
+        (peer(9), write_path(&long)),
+        (server(), write_path(&[member(9)])),
+        (peer(9), b"no path".to_vec()),
+    ] {
+        assert_eq!(bench.answer(from, &recover, &payload), []);
+    }
+    assert_eq!(bench.device.counters().unexpected, 4);
+}
+
+#[test]
+fn a_head_that_gets_a_new_head_admits_nothing_until_it_knows_its_place() {
+    let mut bench = Bench::serving(1, 1);
+    let recover = Header {
+        request: 77,
+        ..from_hop(Kind::Recover, 9)
+    };
+    bench.answer(peer(9), &recover, &write_path(&[member(9)]));
+    let open = Header {
+        session: 0,
+        ..from_client(Kind::Open, 0)
+    };
+    assert_eq!(bench.answer(client(), &open, &TOKEN.to_be_bytes()), []);
+    assert_eq!(
+        bench.device.cursors().0,
+        0,
+        "the empty log that it reported stays empty"
+    );
+}
+
+#[test]
+fn its_place_in_the_chain_is_what_the_server_says() {
+    let (mut bench, recover) = restarted();
+    let chain = RecoverReply {
+        shard_token: SHARD_TOKEN,
+        members: vec![member(4), member(1)],
+        sessions: vec![],
+    };
+    let verdict = bench.give(server(), &reply(&recover), &chain.write());
+    bench.resume(&verdict);
+    assert!(bench.device.is_serving() && !bench.device.is_head());
+    assert_eq!(
+        (
+            bench.device.copies(),
+            bench.device.chain().collect::<Vec<_>>()
+        ),
+        (2, vec![4, 1])
+    );
+}

@@ -1,0 +1,17 @@
+//! The three machines alone, without a network, a log or a store: packets in, packets out
+//! (`docs/spec/protocol.md`). What the whole does under faults is the simulator's business; here
+//! every rule is seen at the one place where it lives.
+
+mod client_bypass;
+mod client_limits;
+mod client_updates;
+mod decide;
+mod device_admission;
+mod device_chain;
+mod device_doubts;
+mod device_head;
+mod device_recovery;
+mod server_apply;
+mod server_bypass;
+mod server_chain;
+mod support;

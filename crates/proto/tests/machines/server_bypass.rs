@@ -1,0 +1,407 @@
+//! Bypasses at the server: after their barrier, at most once, answered as often as asked
+//! (`docs/spec/protocol.md` §2 rule 8, §4 "Fallback").
+
+use crate::support::server::{Bench, config};
+use crate::support::{EPOCH, SESSION, SHARD, Sent, kinds, only};
+use bytes::Bytes;
+use pmnet_proto::server::ServerConfig;
+use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, Header, Kind};
+
+/// A bypass that changes state, of a session whose last seq is `seq`.
+fn bypass(barrier: u64, seq: u64, request: u64) -> Header {
+    Header {
+        shard: SHARD,
+        epoch: EPOCH,
+        session: SESSION,
+        order: barrier,
+        seq,
+        request,
+        ..Header::new(Kind::Bypass)
+    }
+}
+
+fn read(barrier: u64, seq: u64, request: u64) -> Header {
+    Header {
+        flags: Flags::READ_ONLY,
+        ..bypass(barrier, seq, request)
+    }
+}
+
+fn fallback(barrier: u64, first: u64, last: u64) -> Header {
+    Header {
+        flags: Flags::FALLBACK,
+        ..bypass(barrier, last, first)
+    }
+}
+
+/// Gives it, stamped by the head.
+#[track_caller]
+fn give(bench: &mut Bench, header: &Header, payload: &[u8]) -> Vec<Sent> {
+    bench.give(
+        &Header {
+            tag: bench.token,
+            ..*header
+        },
+        payload,
+    )
+}
+
+/// Gives it, and what is answered after everything has been done.
+#[track_caller]
+fn ask(bench: &mut Bench, header: &Header, payload: &[u8]) -> Vec<Sent> {
+    let mut sent = give(bench, header, payload);
+    sent.extend(bench.work());
+    sent.retain(|s| s.header.kind != Kind::Applied);
+    sent
+}
+
+#[test]
+fn a_bypass_waits_for_its_barrier() {
+    let mut bench = Bench::new();
+    assert_eq!(ask(&mut bench, &read(3, 2, 1), b"GET"), []);
+    bench.update(2, 1);
+    bench.work();
+    assert!(bench.store.executed.is_empty(), "order 3 is missing");
+    bench.update(3, 2);
+    let sent = bench.work();
+    let reply = only(
+        sent.into_iter()
+            .filter(|s| s.header.kind == Kind::Response)
+            .collect(),
+    );
+    assert_eq!((reply.header.session, reply.header.request), (SESSION, 1));
+    assert_eq!(reply.payload, b":2\r\n", "it saw both updates");
+}
+
+#[test]
+fn a_bypass_that_changes_state_is_executed_once() {
+    let mut bench = Bench::new();
+    let first = only(ask(&mut bench, &bypass(1, 0, 1), b"INCR"));
+    for _ in 0..3 {
+        assert_eq!(only(ask(&mut bench, &bypass(1, 0, 1), b"INCR")), first);
+    }
+    assert_eq!(bench.server.counters().answered_again, 3);
+    // Also by a server that died after the store had done it.
+    let mut bench = bench.restarted();
+    assert_eq!(only(ask(&mut bench, &bypass(1, 0, 1), b"INCR")), first);
+    assert_eq!(bench.store.executed.len(), 1);
+    only(ask(&mut bench, &bypass(1, 0, 2), b"INCR"));
+    assert_eq!(
+        ask(&mut bench, &bypass(1, 0, 1), b"INCR"),
+        [],
+        "lower: dropped"
+    );
+    let mut bench = bench.restarted();
+    assert_eq!(ask(&mut bench, &bypass(1, 0, 1), b"INCR"), []);
+    assert_eq!(bench.store.executed.len(), 2);
+}
+
+#[test]
+fn a_read_may_be_executed_again() {
+    let mut bench = Bench::new();
+    only(ask(&mut bench, &read(1, 0, 1), b"GET"));
+    only(ask(&mut bench, &read(1, 0, 1), b"GET"));
+    assert_eq!(
+        (bench.store.executed.len(), bench.store.count("reply/")),
+        (2, 0)
+    );
+}
+
+#[test]
+fn a_retry_replaces_the_copy_that_waits() {
+    let mut bench = Bench::new();
+    ask(&mut bench, &bypass(9, 0, 1), b"INCR");
+    // The head has another epoch behind it and stamps a barrier that can be reached.
+    assert_eq!(
+        kinds(&ask(&mut bench, &bypass(1, 0, 1), b"INCR")),
+        [Kind::Response]
+    );
+    // The next request of the session replaces one that nobody waits for any more.
+    ask(&mut bench, &bypass(9, 0, 2), b"OLD");
+    only(ask(&mut bench, &bypass(1, 0, 3), b"NEW"));
+    assert_eq!(
+        ask(&mut bench, &bypass(1, 0, 2), b"OLD"),
+        [],
+        "and is not replaced by it"
+    );
+    assert_eq!(bench.store.executed, [&b"INCR"[..], b"NEW"]);
+}
+
+#[test]
+fn a_bypass_that_its_session_has_overtaken_is_dropped() {
+    let mut bench = Bench::new();
+    // Request 1 was sent after seq 0 and given up; then came seq 1. Executed now, it would come
+    // after what the session sent later.
+    bench.update(2, 1);
+    bench.work();
+    assert_eq!(ask(&mut bench, &bypass(1, 0, 1), b"INCR"), []);
+    assert_eq!(
+        (bench.store.executed.len(), bench.server.counters().dropped),
+        (0, 1)
+    );
+    // Also if the update is only in the queue when it arrives.
+    give(&mut bench, &bypass(3, 1, 2), b"INCR");
+    bench.update(3, 2);
+    bench.work();
+    assert!(bench.store.executed.is_empty());
+    only(ask(&mut bench, &bypass(3, 2, 3), b"INCR"));
+}
+
+/// The head that stamped it died with an update of the session that was not durable yet.
+#[test]
+fn a_bypass_whose_own_updates_were_lost_is_sent_back() {
+    let mut bench = Bench::new();
+    let nack = only(ask(&mut bench, &bypass(1, 2, 5), b"INCR"));
+    assert_eq!(
+        (nack.header.kind, nack.header.flags),
+        (Kind::Nack, Flags(0))
+    );
+    assert_eq!((nack.header.seq, nack.header.request), (1, 5));
+    assert!(bench.store.executed.is_empty());
+    bench.update(2, 1);
+    bench.update(3, 2);
+    bench.work();
+    assert_eq!(
+        kinds(&ask(&mut bench, &bypass(3, 2, 5), b"INCR")),
+        [Kind::Response]
+    );
+}
+
+#[test]
+fn a_session_that_is_gone_is_told_so() {
+    let mut bench = Bench::new();
+    let header = Header {
+        session: 99,
+        ..bypass(1, 0, 4)
+    };
+    for header in [
+        header,
+        Header {
+            flags: Flags::FALLBACK,
+            ..header
+        },
+    ] {
+        let nack = only(ask(&mut bench, &header, b"SET"));
+        assert!(nack.is(Kind::Nack, Flags::UNKNOWN_SESSION));
+        assert_eq!((nack.header.session, nack.header.request), (99, 4));
+    }
+}
+
+#[test]
+fn a_fallback_is_applied_once_in_its_place() {
+    let mut bench = Bench::new();
+    bench.update(2, 1);
+    let sent = ask(&mut bench, &fallback(2, 2, 2), b"u2");
+    let done = only(sent);
+    assert!(done.is(Kind::Response, Flags::FALLBACK));
+    assert_eq!(done.header.seq, 2);
+    assert_eq!(bench.store.effects, [b"u1", b"u2"]);
+    assert_eq!(bench.store.watermark(), 2, "it has no order");
+    assert_eq!(
+        only(ask(&mut bench, &fallback(2, 2, 2), b"u2")),
+        done,
+        "asked again"
+    );
+    // The packet that was not logged, delayed for long: the head admits it, no effect.
+    bench.update(3, 2);
+    bench.update(4, 3);
+    bench.work();
+    assert_eq!(bench.store.effects, [b"u1", b"u2", b"u3"]);
+    let mut bench = bench.restarted();
+    assert_eq!(
+        kinds(&ask(&mut bench, &fallback(2, 2, 2), b"u2")),
+        [Kind::Response]
+    );
+    assert_eq!(bench.store.effects.len(), 3);
+}
+
+#[test]
+fn a_fallback_out_of_its_place_is_refused_with_the_expected_seq() {
+    let mut bench = Bench::new();
+    bench.update(2, 1);
+    bench.work();
+    for (what, first, last, payload) in [
+        ("behind a gap", 3, 3, &b"u3"[..]),
+        ("confirms what is not applied", 2, 2, b""),
+        ("ends before it begins", 3, 2, b"x"),
+    ] {
+        let nack = only(ask(&mut bench, &fallback(2, first, last), payload));
+        assert_eq!(
+            (nack.header.kind, nack.header.seq),
+            (Kind::Nack, 2),
+            "{what}"
+        );
+    }
+    // Without a payload it confirms what is applied.
+    let confirmed = only(ask(&mut bench, &fallback(2, 1, 1), b""));
+    assert!(confirmed.is(Kind::Response, Flags::FALLBACK));
+    assert_eq!(bench.store.effects.len(), 1);
+}
+
+#[test]
+fn a_fallback_takes_its_torso_with_it() {
+    let mut bench = Bench::new();
+    let part = Header {
+        order: 2,
+        seq: 1,
+        copies: Kind::Update.number(),
+        fragment_count: 3,
+        ..bench.header(Kind::Append)
+    };
+    bench.give(&part, b"staged");
+    bench.work();
+    assert_eq!(bench.store.count("stage/"), 1);
+    let whole = [b'w'; FRAGMENT_BYTES + 1];
+    let header = Header {
+        fragment_count: 2,
+        ..fallback(2, 1, 3)
+    };
+    give(
+        &mut bench,
+        &Header {
+            fragment_index: 1,
+            ..header
+        },
+        &whole[..1],
+    );
+    let sent = ask(&mut bench, &header, &whole[..FRAGMENT_BYTES]);
+    let done = only(
+        sent.into_iter()
+            .filter(|s| !s.header.flags.has(Flags::PROGRESS))
+            .collect(),
+    );
+    assert_eq!((done.header.flags, done.header.seq), (Flags::FALLBACK, 3));
+    assert_eq!(
+        (bench.store.count("stage/"), &bench.store.effects[..]),
+        (0, &[whole.to_vec()][..])
+    );
+    bench.update(3, 4);
+    bench.work();
+    assert_eq!(
+        bench.store.effects[1], b"u4",
+        "the session goes on behind it"
+    );
+}
+
+#[test]
+fn progress_is_told_while_a_long_bypass_arrives() {
+    let mut bench = Bench::new();
+    let part = |index: u16| Header {
+        fragment_index: index,
+        fragment_count: 20,
+        ..bypass(1, 0, 1)
+    };
+    let mut told = Vec::new();
+    for index in [0, 1, 2, 3, 4, 5, 6, 7, 9, 9, 8] {
+        let sent = give(&mut bench, &part(index), b"x");
+        for s in sent {
+            assert!(s.is(Kind::Response, Flags::PROGRESS));
+            told.push((index, s.header.order));
+        }
+    }
+    assert_eq!(
+        told[..],
+        [(7, 8), (9, 8), (9, 8)],
+        "every eighth, and duplicates"
+    );
+    for index in 10..20 {
+        give(&mut bench, &part(index), b"x");
+    }
+    assert_eq!(kinds(&bench.work()), [Kind::Response]);
+    assert_eq!(bench.store.executed, [vec![b'x'; 20]]);
+}
+
+#[test]
+fn a_long_reply_is_kept_and_fetched() {
+    let long = Bytes::from(vec![b'r'; 70 * FRAGMENT_BYTES - 5]);
+    for flags in [Flags(0), Flags::READ_ONLY] {
+        let mut bench = Bench::new();
+        bench.store.reply = Some(long.clone());
+        let header = Header {
+            flags,
+            ..bypass(1, 0, 1)
+        };
+        let mut got = ask(&mut bench, &header, b"GET");
+        assert_eq!(got.len(), 32);
+        for first in [32, 64] {
+            let more = Header {
+                flags: flags.with(Flags::CONTINUE),
+                fragment_index: first,
+                fragment_count: 70,
+                ..header
+            };
+            got.extend(ask(&mut bench, &more, b""));
+        }
+        let crc = u64::from(pmnet_wire::crc(&long));
+        for (index, s) in (0..).zip(&got) {
+            let shape = (
+                s.header.fragment_index,
+                s.header.fragment_count,
+                s.header.key_hash,
+            );
+            assert_eq!(shape, (index, 70, crc));
+        }
+        let whole: Vec<u8> = got.iter().flat_map(|s| s.payload.iter().copied()).collect();
+        assert_eq!((whole == long, bench.store.executed.len()), (true, 1));
+        let beyond = Header {
+            flags: Flags::CONTINUE,
+            fragment_index: 99,
+            fragment_count: 100,
+            ..header
+        };
+        assert_eq!(ask(&mut bench, &beyond, b""), []);
+    }
+}
+
+#[test]
+fn a_reply_that_no_packet_count_can_carry_is_an_error() {
+    let mut bench = Bench::new();
+    let bytes = usize::from(FRAGMENTS_MAX) * FRAGMENT_BYTES + 1;
+    bench.store.reply = Some(vec![0; bytes].into());
+    let reply = only(ask(&mut bench, &bypass(1, 0, 1), b"GET"));
+    assert!(
+        reply.payload.starts_with(b"-ERR"),
+        "{:?}",
+        String::from_utf8_lossy(&reply.payload)
+    );
+}
+
+#[test]
+fn the_waiting_room_is_bounded() {
+    let mut bench = Bench::with(ServerConfig {
+        waiting_max: 2,
+        ..config()
+    });
+    for id in 2..=4 {
+        bench.append(id, Kind::Open, id, 0, &id.to_be_bytes());
+    }
+    bench.work();
+    for id in 2..=4 {
+        give(
+            &mut bench,
+            &Header {
+                session: id,
+                ..bypass(9, 0, 1)
+            },
+            b"GET",
+        );
+    }
+    assert_eq!(bench.server.counters().dropped, 1);
+    let mut bench = Bench::with(ServerConfig {
+        waiting_bytes_max: 5,
+        ..config()
+    });
+    give(&mut bench, &bypass(9, 0, 1), b"too much");
+    assert_eq!(bench.server.counters().dropped, 1);
+}
+
+#[test]
+fn executions_and_batches_take_turns() {
+    let mut bench = Bench::new();
+    bench.update(2, 1);
+    give(&mut bench, &read(2, 1, 1), b"GET");
+    bench.append(3, Kind::Open, 3, 0, &3u64.to_be_bytes());
+    let sent = bench.work();
+    assert!(kinds(&sent).contains(&Kind::Response));
+    assert_eq!(bench.store.watermark(), 3);
+}

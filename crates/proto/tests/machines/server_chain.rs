@@ -1,0 +1,261 @@
+//! Chain, epoch and recovery at the server: it goes first
+//! (`docs/spec/protocol.md` §5).
+
+use crate::support::server::{Bench, config, member};
+use crate::support::{EPOCH, SESSION, SHARD, TOKEN, kinds, only};
+use pmnet_proto::server::Work;
+use pmnet_wire::record::{Member, RecoverReply, SESSION_ROWS_PER_PART, write_path};
+use pmnet_wire::{Flags, HEADER_LEN, Header, Kind};
+
+fn recover(path: &[Member], nonce: u64) -> (Header, Vec<u8>) {
+    let header = Header {
+        shard: SHARD,
+        device: path[0].device,
+        incarnation: path[0].incarnation,
+        request: nonce,
+        ..Header::new(Kind::Recover)
+    };
+    (header, write_path(path))
+}
+
+#[test]
+fn the_chain_is_durable_before_anybody_hears_of_it() {
+    let mut bench = Bench::blank(config());
+    let (header, path) = recover(&[member(1), member(2)], 5);
+    assert_eq!(bench.give(&header, &path), []);
+    assert!(matches!(bench.pending(), Work::Apply(_)));
+    assert!(bench.server.chain().is_none());
+    bench.server.failed();
+    let reply = only(bench.work());
+    assert_eq!(
+        (reply.header.kind, reply.header.epoch),
+        (Kind::RecoverReply, 1)
+    );
+    assert_eq!(
+        (reply.header.device, reply.header.request, reply.header.tag),
+        (1, 5, 0)
+    );
+    let table = RecoverReply::read(&reply.payload).expect("a table");
+    assert_eq!((table.members.len(), table.sessions.len()), (2, 0));
+    assert_ne!(table.shard_token, 0);
+    assert!(bench.store.records.contains_key(&b"chain"[..]));
+    let chain = bench.server.chain().cloned();
+    assert_eq!(
+        bench.restarted().server.chain().cloned(),
+        chain,
+        "token included"
+    );
+}
+
+#[test]
+fn a_device_of_the_chain_gets_the_state() {
+    let mut bench = Bench::new();
+    bench.update(2, 1);
+    bench.work();
+    let known = bench.server.chain().expect("a chain").members[0];
+    let sent = bench.recover(50, &[known]);
+    let reply = sent
+        .iter()
+        .find(|s| s.header.kind == Kind::RecoverReply)
+        .expect("a reply");
+    assert_eq!((reply.header.epoch, reply.header.order), (EPOCH, 2));
+    let table = RecoverReply::read(&reply.payload).expect("a table");
+    let row = table.sessions[0];
+    assert_eq!((row.session, row.last_seq, row.token), (SESSION, 1, TOKEN));
+    // The same question again: the same answer, whatever was applied meanwhile.
+    bench.update(3, 2);
+    bench.work();
+    let (header, path) = recover(&[known], 50);
+    assert_eq!(only(bench.give(&header, &path)), *reply);
+}
+
+#[test]
+fn a_new_incarnation_is_registered_before_the_reply() {
+    let mut bench = Bench::new();
+    let known = Member {
+        flags: 0,
+        ..bench.server.chain().expect("a chain").members[0]
+    };
+    let (header, path) = recover(
+        &[Member {
+            incarnation: 2,
+            ..known
+        }],
+        50,
+    );
+    assert_eq!(bench.give(&header, &path), []);
+    assert!(matches!(bench.pending(), Work::Apply(_)));
+    bench.server.failed();
+    let sent = bench.work();
+    assert!(kinds(&sent).contains(&Kind::RecoverReply));
+    let chain = bench.server.chain().expect("a chain");
+    assert_eq!((chain.epoch, chain.members[0].incarnation), (EPOCH, 2));
+    let (header, path) = recover(&[known], 51);
+    let refused = only(bench.give(&header, &path));
+    assert!(
+        refused.is(Kind::RecoverReply, Flags::REFUSED),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn a_refusal_gives_no_secrets_and_is_no_larger_than_its_question() {
+    let mut bench = Bench::new();
+    let hold = Member {
+        log_uuid: u128::from(EPOCH),
+        ..member(1)
+    };
+    for (path, flags) in [
+        (vec![member(9)], Flags::REFUSED),
+        (
+            vec![Member {
+                log_uuid: 77,
+                ..hold
+            }],
+            Flags::REFUSED,
+        ),
+    ] {
+        let (header, payload) = recover(&path, 60);
+        let refused = only(bench.give(&header, &payload));
+        assert!(refused.is(Kind::RecoverReply, flags));
+        assert_eq!(refused.header.tag, 0);
+        assert!(!refused.payload.is_empty());
+        assert!(HEADER_LEN + refused.payload.len() <= HEADER_LEN + payload.len());
+        assert!(
+            bench.server.poll_notice().is_some(),
+            "the operator hears of it"
+        );
+    }
+}
+
+#[test]
+fn a_recover_that_does_not_hold_together_is_dropped() {
+    let mut bench = Bench::blank(config());
+    let (header, payload) = recover(&[member(1)], 5);
+    for (what, header, payload) in [
+        (
+            "another device",
+            Header {
+                device: 2,
+                ..header
+            },
+            &payload[..],
+        ),
+        (
+            "another incarnation",
+            Header {
+                incarnation: 2,
+                ..header
+            },
+            &payload,
+        ),
+        ("cut", header, &payload[..100]),
+        ("empty", header, &[]),
+    ] {
+        assert_eq!(bench.give(&header, payload), [], "{what}");
+        assert_eq!(bench.server.next_work(), Ok(None), "{what}");
+    }
+}
+
+#[test]
+fn a_change_waits_for_what_is_queued_and_fences_the_rest() {
+    let mut bench = Bench::new();
+    bench.update(2, 1);
+    let bypass = Header {
+        order: 9,
+        request: 1,
+        ..bench.header(Kind::Bypass)
+    };
+    bench.give(&bypass, b"INCR");
+    let lost = Member {
+        log_uuid: 99,
+        flags: Member::DECLARE_LOSS,
+        ..member(1)
+    };
+    let (header, path) = recover(&[lost], 70);
+    assert_eq!(bench.give(&header, &path), []);
+    assert_eq!(
+        bench.update(3, 2),
+        [],
+        "nothing more of the old epoch is taken in"
+    );
+    let sent = bench.work();
+    let reply = sent
+        .iter()
+        .find(|s| s.header.kind == Kind::RecoverReply)
+        .expect("a reply");
+    assert_eq!(
+        (reply.header.epoch, reply.header.order),
+        (EPOCH + 1, 2),
+        "what was queued counts"
+    );
+    let told = only(bench.update(3, 2));
+    assert_eq!(
+        (told.header.kind, told.header.epoch),
+        (Kind::StaleEpoch, EPOCH + 1)
+    );
+    // The bypass that waited is gone; its client asks again through the new head.
+    let new_epoch = |order| Header {
+        order,
+        seq: order - 1,
+        epoch: EPOCH + 1,
+        copies: Kind::Update.number(),
+        ..bench.header(Kind::Append)
+    };
+    for header in (3..=9).map(new_epoch).collect::<Vec<_>>() {
+        bench.give(&header, b"u");
+    }
+    bench.work();
+    assert_eq!(
+        (bench.store.watermark(), bench.store.executed.len()),
+        (9, 0)
+    );
+}
+
+#[test]
+fn a_long_session_table_is_given_in_parts() {
+    let mut bench = Bench::new();
+    let count = u64::try_from(2 * SESSION_ROWS_PER_PART + 1).expect("few");
+    for id in 2..=count {
+        bench.append(id, Kind::Open, id, 0, &id.to_be_bytes());
+    }
+    bench.work();
+    let known = bench.server.chain().expect("a chain").members[0];
+    let (header, path) = recover(&[known], 80);
+    let mut ids = Vec::new();
+    for part in 0..3 {
+        let asked = Header {
+            fragment_index: part,
+            fragment_count: 3,
+            ..header
+        };
+        let reply = only(bench.give(&asked, &path));
+        assert_eq!(
+            (reply.header.fragment_index, reply.header.fragment_count),
+            (part, 3)
+        );
+        assert!(
+            reply.payload.len() <= path.len(),
+            "no larger than what asked for it"
+        );
+        let table = RecoverReply::read(&reply.payload).expect("a table");
+        ids.extend(table.sessions.iter().map(|row| row.session));
+    }
+    assert_eq!(ids, (1..=count).collect::<Vec<_>>());
+    let beyond = Header {
+        fragment_index: 3,
+        fragment_count: 4,
+        ..header
+    };
+    assert_eq!(bench.give(&beyond, &path), []);
+}
+
+#[test]
+fn nothing_is_decided_before_the_records_are_loaded() {
+    let mut bench = Bench::new();
+    bench.server.failed();
+    let (header, path) = recover(&[member(1)], 90);
+    assert_eq!(bench.give(&header, &path), []);
+    bench.work();
+    assert_eq!(bench.server.chain().expect("a chain").epoch, EPOCH);
+}

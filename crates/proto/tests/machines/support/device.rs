@@ -1,0 +1,300 @@
+//! One device of a chain, and the pipeline that it believes in: what it appends is kept here.
+
+use super::{EPOCH, SESSION, SHARD, SHARD_TOKEN, Sent, TOKEN, datagram, ms, peer, take};
+use pmnet_proto::device::{Device, DeviceConfig, LogState, Room, Verdict};
+use pmnet_proto::time::Nanos;
+use pmnet_proto::{Outbox, Peer, Random, Time};
+use pmnet_wire::record::{DurableRow, Member, RecoverReply, SessionRow, write_durable};
+use pmnet_wire::{Header, Kind, Packet};
+
+pub struct Bench {
+    pub device: Device,
+    pub id: u32,
+    pub now: Time,
+    pub room: Room,
+    /// Frames as the log would keep them, by order, from 1.
+    pub frames: Vec<Vec<u8>>,
+    out: Outbox,
+}
+
+pub const ROOM: Room = Room {
+    entries: 1_000,
+    entries_max: 1_024,
+    frame_bytes: 1 << 20,
+};
+
+pub fn client() -> Peer {
+    peer(200)
+}
+
+pub fn server() -> Peer {
+    peer(100)
+}
+
+/// Device `id` as the chain record knows it.
+pub fn member(id: u32) -> Member {
+    Member {
+        device: id,
+        incarnation: 1,
+        log_uuid: u128::from(id),
+        tail: 0,
+        applied: 0,
+        flags: 0,
+    }
+}
+
+/// The address of device `id`, or the server behind the last.
+pub fn hop(chain: u32, id: u32) -> Peer {
+    if id > chain {
+        server()
+    } else {
+        peer(u8::try_from(id).expect("small"))
+    }
+}
+
+/// Settings of device `id`; entries for the server wait for nothing.
+pub fn config(id: u32, next: Peer) -> DeviceConfig {
+    DeviceConfig {
+        server_linger: 0,
+        ..DeviceConfig::new(id, SHARD, next)
+    }
+}
+
+/// A header as a client of the bench's session writes it.
+pub fn from_client(kind: Kind, seq: u64) -> Header {
+    Header {
+        shard: SHARD,
+        epoch: EPOCH,
+        session: SESSION,
+        seq,
+        tag: TOKEN,
+        ..Header::new(kind)
+    }
+}
+
+/// Update `seq` of the bench's session.
+pub fn update(seq: u64) -> Header {
+    from_client(Kind::Update, seq)
+}
+
+/// What the head says to a packet that it does not admit.
+#[track_caller]
+pub fn refused(bench: &mut Bench, header: &Header) -> Sent {
+    let sent = super::only(bench.answer(client(), header, b"payload"));
+    assert_eq!((sent.to, sent.header.tag), (client(), header.tag));
+    let most = b"payload".len();
+    assert!(
+        sent.payload.len() <= most,
+        "no answer is larger than its question"
+    );
+    sent
+}
+
+/// A header as a neighbour in the chain writes it.
+pub fn from_hop(kind: Kind, device: u32) -> Header {
+    Header {
+        shard: SHARD,
+        epoch: EPOCH,
+        device,
+        incarnation: 1,
+        tag: SHARD_TOKEN,
+        ..Header::new(kind)
+    }
+}
+
+/// The entry of this order: seq `order − 1` of the session, whose OPEN is order 1.
+pub fn entry(order: u64) -> (Header, Vec<u8>) {
+    let kind = if order == 1 { Kind::Open } else { Kind::Update };
+    let header = Header {
+        copies: kind.number(),
+        session: SESSION,
+        seq: order - 1,
+        order,
+        ..from_hop(Kind::Append, 1)
+    };
+    let payload = if order == 1 {
+        TOKEN.to_be_bytes().to_vec()
+    } else {
+        b"payload".to_vec()
+    };
+    (header.for_payload(&payload), payload)
+}
+
+impl Bench {
+    /// Device `id`, just started on a log that holds `frames` above what is applied.
+    pub fn starting(config: DeviceConfig, state: LogState, frames: Vec<Vec<u8>>) -> Bench {
+        let id = config.id;
+        let device = Device::new(config, state, Random::new(5), ms(1));
+        Bench {
+            device,
+            id,
+            now: ms(1),
+            room: ROOM,
+            frames,
+            out: Outbox::new(),
+        }
+    }
+
+    /// Device `id` of the chain 1 … `chain`, serving, its log empty.
+    pub fn serving(chain: u32, id: u32) -> Bench {
+        Bench::serving_with(chain, config(id, hop(chain, id + 1)))
+    }
+
+    pub fn serving_with(chain: u32, config: DeviceConfig) -> Bench {
+        let state = LogState {
+            log_uuid: config.id.into(),
+            incarnation: 1,
+            epoch: 0,
+            last: 0,
+            applied: 0,
+        };
+        let next = config.next;
+        let mut bench = Bench::starting(config, state, Vec::new());
+        let recover = super::only(bench.tick());
+        let reply = Header {
+            kind: Kind::RecoverReply,
+            epoch: EPOCH,
+            order: 0,
+            tag: 0,
+            ..recover.header
+        };
+        let verdict = bench.give(next, &reply, &table(chain, &[]));
+        bench.resume(&verdict);
+        assert!(bench.device.is_serving());
+        bench
+    }
+
+    /// The head of a chain with the bench's session open and committed everywhere.
+    pub fn head(chain: u32) -> Bench {
+        Bench::head_with(chain, config(1, hop(chain, 2)))
+    }
+
+    pub fn head_with(chain: u32, config: DeviceConfig) -> Bench {
+        let mut bench = Bench::serving_with(chain, config);
+        let open = Header {
+            session: 0,
+            ..from_client(Kind::Open, 0)
+        };
+        bench.admit(&open, &TOKEN.to_be_bytes());
+        bench.device.persisted(1);
+        if chain > 1 {
+            bench.durable(chain, 1);
+        }
+        let reply = super::only(bench.finish());
+        assert_eq!(
+            (reply.header.kind, reply.header.session),
+            (Kind::OpenReply, SESSION)
+        );
+        bench
+    }
+
+    pub fn give(&mut self, from: Peer, header: &Header, payload: &[u8]) -> Verdict {
+        let bytes = datagram(header, payload);
+        let packet = Packet::parse(&bytes).expect("a whole packet");
+        let verdict = self
+            .device
+            .receive(self.now, from, &packet, self.room, &mut self.out);
+        if let Verdict::Append(header) = &verdict {
+            let mut frame = header.emit().to_vec();
+            frame.extend_from_slice(payload);
+            self.frames.push(frame);
+        }
+        verdict
+    }
+
+    /// Gives a packet that must be appended.
+    #[track_caller]
+    pub fn admit(&mut self, header: &Header, payload: &[u8]) -> Header {
+        let from = if header.kind == Kind::Append {
+            peer(1)
+        } else {
+            client()
+        };
+        match self.give(from, header, payload) {
+            Verdict::Append(entry) => entry,
+            other => panic!("not appended: {other:?}"),
+        }
+    }
+
+    /// Gives a packet that must not be appended, and what the device says to it.
+    #[track_caller]
+    pub fn answer(&mut self, from: Peer, header: &Header, payload: &[u8]) -> Vec<Sent> {
+        assert_eq!(self.give(from, header, payload), Verdict::Done);
+        take(&mut self.out)
+    }
+
+    /// DURABLE of everybody behind this device, up to `order`.
+    pub fn durable(&mut self, chain: u32, order: u64) {
+        let rows: Vec<DurableRow> = (self.id + 1..=chain)
+            .map(|device| DurableRow {
+                device,
+                incarnation: 1,
+                order,
+            })
+            .collect();
+        let header = Header {
+            order,
+            request: 1_000,
+            ..from_hop(Kind::Durable, self.id + 1)
+        };
+        let next = hop(chain, self.id + 1);
+        assert_eq!(
+            self.give(next, &header, &write_durable(&rows)),
+            Verdict::Done
+        );
+    }
+
+    pub fn finish(&mut self) -> Vec<Sent> {
+        self.device.finish(self.room, &mut self.out);
+        take(&mut self.out)
+    }
+
+    pub fn tick(&mut self) -> Vec<Sent> {
+        self.device.tick(self.now, &mut self.out);
+        take(&mut self.out)
+    }
+
+    pub fn tick_after(&mut self, nanos: Nanos) -> Vec<Sent> {
+        self.now = self.now + nanos;
+        self.tick()
+    }
+
+    /// What it forwards now, by order.
+    pub fn forwards(&mut self) -> Vec<Sent> {
+        while let Some(order) = self.device.poll_forward(self.now) {
+            let frame = &self.frames[usize::try_from(order - 1).expect("small")];
+            let epoch = Packet::parse(frame).expect("a frame").header.epoch;
+            self.device.forward(frame, epoch, &mut self.out);
+        }
+        take(&mut self.out)
+    }
+
+    /// Does what the pipeline does with [`Verdict::Resume`].
+    #[track_caller]
+    pub fn resume(&mut self, verdict: &Verdict) {
+        let Verdict::Resume(resume) = verdict else {
+            panic!("not resumed: {verdict:?}")
+        };
+        let last = u64::try_from(self.frames.len())
+            .expect("small")
+            .max(resume.applied);
+        self.device.begin_fold(self.now, last);
+        for order in resume.applied + 1..=last {
+            let frame = &self.frames[usize::try_from(order - 1).expect("small")];
+            self.device
+                .fold_frame(self.now, frame)
+                .expect("its own frames");
+        }
+        self.device.resume(self.now);
+    }
+}
+
+/// Payload of a recover-reply for the chain 1 … `chain`.
+pub fn table(chain: u32, sessions: &[SessionRow]) -> Vec<u8> {
+    RecoverReply {
+        shard_token: SHARD_TOKEN,
+        members: (1..=chain).map(member).collect(),
+        sessions: sessions.to_vec(),
+    }
+    .write()
+}

@@ -1,0 +1,269 @@
+//! A server and a store that is exactly what [`Work`] asks of one: effects in a list, records in a
+//! map, both changed in one step.
+
+use super::{EPOCH, SESSION, SHARD, Sent, TOKEN, datagram, ms, peer, take};
+use bytes::Bytes;
+use pmnet_proto::server::{Server, ServerConfig, Stop, Work};
+use pmnet_proto::{Outbox, Peer, Random, Time};
+use pmnet_wire::record::{Member, write_path};
+use pmnet_wire::{Header, Kind, Packet};
+use std::collections::BTreeMap;
+
+#[derive(Default)]
+pub struct Store {
+    /// Effects of applied updates, in order.
+    pub effects: Vec<Vec<u8>>,
+    /// Payloads of executed bypasses, in order.
+    pub executed: Vec<Vec<u8>>,
+    pub records: BTreeMap<Vec<u8>, Bytes>,
+    /// Reply to the next executions; otherwise the number of effects and executions before.
+    pub reply: Option<Bytes>,
+}
+
+pub struct Bench {
+    pub server: Server,
+    pub store: Store,
+    pub token: u64,
+    pub now: Time,
+    out: Outbox,
+}
+
+/// The tail of the chain.
+pub fn tail() -> Peer {
+    peer(1)
+}
+
+pub fn config() -> ServerConfig {
+    ServerConfig::new(SHARD)
+}
+
+impl Store {
+    fn apply(&mut self, effects: &pmnet_proto::server::Effects) {
+        self.effects
+            .extend(effects.payloads.iter().map(|payload| payload.to_vec()));
+        let keys: std::collections::BTreeSet<_> = effects.records.iter().map(|r| &r.0).collect();
+        assert_eq!(
+            keys.len(),
+            effects.records.len(),
+            "a record changes once in a step"
+        );
+        for (key, value) in &effects.records {
+            match value {
+                Some(value) => self.records.insert(key.clone(), value.clone()),
+                None => self.records.remove(key),
+            };
+        }
+    }
+
+    fn execute(&mut self, work: &[pmnet_proto::server::Execution]) -> Vec<Bytes> {
+        work.iter()
+            .map(|execution| {
+                let count = self.effects.len() + self.executed.len();
+                self.executed.push(execution.payload.to_vec());
+                let reply = self
+                    .reply
+                    .clone()
+                    .unwrap_or_else(|| Bytes::from(format!(":{count}\r\n")));
+                if let Some((key, prefix)) = &execution.record {
+                    let value = [&prefix[..], &reply[..]].concat();
+                    self.records.insert(key.clone(), value.into());
+                }
+                reply
+            })
+            .collect()
+    }
+
+    pub fn list(&self) -> Vec<(Vec<u8>, Bytes)> {
+        self.records
+            .iter()
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
+    }
+
+    /// The watermark as stored.
+    pub fn watermark(&self) -> u64 {
+        let value = self.records.get(&b"watermark"[..]);
+        value.map_or(0, |value| {
+            u64::from_be_bytes(value[..].try_into().expect("8 bytes"))
+        })
+    }
+
+    /// How many records begin with this.
+    pub fn count(&self, prefix: &str) -> usize {
+        self.records
+            .keys()
+            .filter(|key| key.starts_with(prefix.as_bytes()))
+            .count()
+    }
+}
+
+impl Bench {
+    /// A server over an empty store, its records loaded.
+    pub fn blank(config: ServerConfig) -> Bench {
+        let mut bench = Bench {
+            server: Server::new(config, Random::new(11)),
+            store: Store::default(),
+            token: 0,
+            now: ms(1),
+            out: Outbox::new(),
+        };
+        bench.work();
+        bench
+    }
+
+    /// A server with a chain of one device in epoch [`EPOCH`], and the bench's session open.
+    pub fn with(config: ServerConfig) -> Bench {
+        let mut bench = Bench::blank(config);
+        let path = [member(1)];
+        bench.recover(1, &path);
+        // Epochs of a chain that was declared lost again and again.
+        for nonce in 2..=u64::from(EPOCH) {
+            let again = Member {
+                flags: Member::DECLARE_LOSS,
+                log_uuid: nonce.into(),
+                ..member(1)
+            };
+            bench.recover(nonce, &[again]);
+        }
+        let chain = bench.server.chain().expect("the chain is made").clone();
+        assert_eq!(chain.epoch, EPOCH);
+        bench.token = chain.shard_token;
+        bench.append(1, Kind::Open, SESSION, 0, &TOKEN.to_be_bytes());
+        bench.work();
+        assert_eq!(bench.server.watermark(), 1);
+        bench
+    }
+
+    pub fn new() -> Bench {
+        Bench::with(config())
+    }
+
+    /// The same store under a new process.
+    pub fn restarted(self) -> Bench {
+        let mut bench = Bench {
+            server: Server::new(config(), Random::new(12)),
+            out: Outbox::new(),
+            ..self
+        };
+        bench.work();
+        bench
+    }
+
+    /// A header as the tail writes it.
+    pub fn header(&self, kind: Kind) -> Header {
+        Header {
+            shard: SHARD,
+            epoch: EPOCH,
+            device: 1,
+            incarnation: 1,
+            session: SESSION,
+            tag: self.token,
+            ..Header::new(kind)
+        }
+    }
+
+    pub fn try_give(&mut self, header: &Header, payload: &[u8]) -> Result<Vec<Sent>, Stop> {
+        let bytes = datagram(header, payload);
+        let packet = Packet::parse(&bytes).expect("a whole packet");
+        self.server
+            .receive(self.now, tail(), &packet, &mut self.out)?;
+        Ok(take(&mut self.out))
+    }
+
+    #[track_caller]
+    pub fn give(&mut self, header: &Header, payload: &[u8]) -> Vec<Sent> {
+        self.try_give(header, payload).expect("the shard goes on")
+    }
+
+    /// An entry of the log.
+    pub fn append(
+        &mut self,
+        order: u64,
+        kind: Kind,
+        session: u64,
+        seq: u64,
+        payload: &[u8],
+    ) -> Vec<Sent> {
+        let copies = kind.number();
+        let header = Header {
+            order,
+            session,
+            seq,
+            copies,
+            ..self.header(Kind::Append)
+        };
+        self.give(&header, payload)
+    }
+
+    /// Update `seq` of the bench's session at this order.
+    pub fn update(&mut self, order: u64, seq: u64) -> Vec<Sent> {
+        self.append(
+            order,
+            Kind::Update,
+            SESSION,
+            seq,
+            format!("u{seq}").as_bytes(),
+        )
+    }
+
+    /// RECOVER along this path, and everything that follows from it.
+    pub fn recover(&mut self, nonce: u64, path: &[Member]) -> Vec<Sent> {
+        let header = Header {
+            shard: SHARD,
+            device: path[0].device,
+            incarnation: path[0].incarnation,
+            request: nonce,
+            ..Header::new(Kind::Recover)
+        };
+        let mut sent = self.give(&header, &write_path(path));
+        sent.extend(self.work());
+        sent
+    }
+
+    /// Lets the store do everything that there is to do, and gives what is sent meanwhile.
+    #[track_caller]
+    pub fn work(&mut self) -> Vec<Sent> {
+        self.try_work().expect("the shard goes on")
+    }
+
+    pub fn try_work(&mut self) -> Result<Vec<Sent>, Stop> {
+        loop {
+            self.server.answer_waiting(&mut self.out);
+            match self.server.next_work()? {
+                None => break,
+                Some(Work::Load) => self.server.loaded(self.store.list())?,
+                Some(Work::Apply(effects)) => {
+                    self.store.apply(&effects);
+                    self.server.applied(0, &mut self.out);
+                }
+                Some(Work::Execute(work)) => {
+                    let replies = self.store.execute(&work);
+                    self.server.executed(replies, &mut self.out);
+                }
+            }
+        }
+        self.server.finish(&mut self.out);
+        Ok(take(&mut self.out))
+    }
+
+    /// The next work, not done: what a crash or a failing store leaves open.
+    #[track_caller]
+    pub fn pending(&mut self) -> Work {
+        self.server
+            .next_work()
+            .expect("the shard goes on")
+            .expect("there is work")
+    }
+}
+
+/// Device `id`, with an empty log.
+pub fn member(id: u32) -> Member {
+    Member {
+        device: id,
+        incarnation: 1,
+        log_uuid: id.into(),
+        tail: 0,
+        applied: 0,
+        flags: 0,
+    }
+}

@@ -1,0 +1,396 @@
+//! Calls of a connection: packing bypasses, submitting, and matching outcomes to replies.
+
+use bytes::Bytes;
+use pmnet_wire::FRAGMENT_BYTES;
+use pmnet_wire::command::{Form, PREAMBLE_LEN, preamble};
+
+use super::{Busy, Connection, Shared};
+use crate::parser::Arguments;
+use crate::reply;
+use crate::table::{self, Facts};
+use crate::upstream::{CallId, Outcome, Refused, Upstream};
+
+/// Most commands packed into one bypass. Bounds how many replies travel together.
+pub const PACK_COMMANDS_MAX: u32 = 64;
+
+/// What a call was for.
+#[derive(Debug)]
+pub(super) enum Purpose {
+    /// An update: `+OK` once committed.
+    Update,
+    /// A bypass of so many commands: the reply as it is. `again`: the payload, if it is a pack of
+    /// reads that may have to be sent one by one.
+    Bypass {
+        replies: u32,
+        read_only: bool,
+        again: Option<Bytes>,
+    },
+    /// Whether the store has this database.
+    Select { database: u32 },
+    /// Whether the store knows a command that is to be queued in MULTI.
+    Probe {
+        name: Vec<u8>,
+        frame: Vec<u8>,
+        unknown: Bytes,
+    },
+}
+
+/// The place of a command's reply.
+#[derive(Debug)]
+pub(super) enum Slot {
+    /// The reply, waiting for those before it.
+    Ready(Bytes),
+    /// A call is outstanding.
+    Call {
+        call: CallId,
+        purpose: Purpose,
+        bytes: usize,
+    },
+    /// The command that is passed through.
+    Passage,
+    /// A read, as a payload of its own, that is to be submitted again.
+    Again(Bytes),
+}
+
+/// Bypasses that travel as one.
+pub(super) struct Pack {
+    /// Preamble and commands; the preamble's form is set at the end.
+    payload: Vec<u8>,
+    commands: u32,
+    read_only: bool,
+    /// Nothing may be added.
+    closed: bool,
+    key_hash: u64,
+}
+
+/// How a payload is submitted.
+#[derive(Clone, Copy)]
+pub(super) enum Submit {
+    Update,
+    Bypass { read_only: bool },
+}
+
+impl Connection {
+    pub(super) fn preamble(&self, form: Form) -> [u8; PREAMBLE_LEN] {
+        preamble(form, self.protocol, self.database)
+    }
+
+    /// Submits a payload on this connection's session, which is opened if need be. The inner error
+    /// is the reply for a payload that can never be taken.
+    pub(super) fn submit<U: Upstream>(
+        &mut self,
+        payload: &Bytes,
+        key_hash: u64,
+        how: Submit,
+        up: &mut U,
+        shared: &Shared,
+    ) -> Result<Result<CallId, Bytes>, Busy> {
+        let deadline = shared.now.saturating_add(shared.call_timeout);
+        // A session may have been closed without our having seen the event; a fresh one never is.
+        for _ in 0..2 {
+            let session = match self.session.map_or_else(|| up.open(shared.now), Ok) {
+                Ok(session) => session,
+                Err(error) => return Ok(Err(reply::error(&format!("ERR pmnet: {error}")))),
+            };
+            self.session = Some(session);
+            let result = match how {
+                Submit::Update => {
+                    up.update(shared.now, session, payload.clone(), key_hash, deadline)
+                }
+                Submit::Bypass { read_only } => up.bypass(
+                    shared.now,
+                    session,
+                    payload.clone(),
+                    key_hash,
+                    read_only,
+                    deadline,
+                ),
+            };
+            match result {
+                Ok(call) => return Ok(Ok(call)),
+                Err(Refused::Busy) => return Err(Busy),
+                Err(error @ Refused::TooLarge) => {
+                    return Ok(Err(reply::error(&format!("ERR pmnet: {error}"))));
+                }
+                Err(Refused::Closed | Refused::Sessions) => self.session = None,
+            }
+        }
+        Ok(Err(reply::error("ERR pmnet: no session could be opened")))
+    }
+
+    /// Puts the outcome of [`Connection::submit`] into its slot.
+    pub(super) fn expect(
+        &mut self,
+        submitted: Result<CallId, Bytes>,
+        purpose: Purpose,
+        bytes: usize,
+    ) {
+        match submitted {
+            Ok(call) => {
+                self.flight_bytes += bytes;
+                self.slots.push_back(Slot::Call {
+                    call,
+                    purpose,
+                    bytes,
+                });
+            }
+            Err(error) => {
+                let replies = if let Purpose::Bypass { replies, .. } = purpose {
+                    replies
+                } else {
+                    1
+                };
+                self.reply(repeated(&error, replies));
+            }
+        }
+    }
+
+    pub(super) fn submit_update<U: Upstream>(
+        &mut self,
+        frame: &[u8],
+        facts: Option<&Facts>,
+        arguments: &Arguments<'_>,
+        up: &mut U,
+        shared: &Shared,
+    ) -> Result<(), Busy> {
+        self.flush_pack(up, shared)?;
+        let mut payload = Vec::with_capacity(PREAMBLE_LEN + frame.len());
+        payload.extend_from_slice(&self.preamble(Form::Single));
+        payload.extend_from_slice(frame);
+        let bytes = payload.len();
+        let key_hash = facts.map_or(0, |facts| table::key_hash(facts, arguments));
+        let submitted = self.submit(&Bytes::from(payload), key_hash, Submit::Update, up, shared)?;
+        self.expect(submitted, Purpose::Update, bytes);
+        Ok(())
+    }
+
+    /// Adds a bypass to the pack, after sending the pack if it does not fit.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the parts of one command and where it goes"
+    )]
+    pub(super) fn pack_bypass<U: Upstream>(
+        &mut self,
+        frame: &[u8],
+        facts: Option<&Facts>,
+        arguments: &Arguments<'_>,
+        read_only: bool,
+        alone: bool,
+        up: &mut U,
+        shared: &Shared,
+    ) -> Result<(), Busy> {
+        let fits = self.pack.as_ref().is_some_and(|pack| {
+            !alone
+                && !pack.closed
+                && pack.read_only == read_only
+                && pack.commands < PACK_COMMANDS_MAX
+                && pack.payload.len() + frame.len() <= FRAGMENT_BYTES
+        });
+        if !fits {
+            self.flush_pack(up, shared)?;
+        }
+        let key_hash = facts.map_or(0, |facts| table::key_hash(facts, arguments));
+        let head = self.preamble(Form::Single);
+        let pack = self.pack.get_or_insert_with(|| {
+            let mut payload = Vec::with_capacity(FRAGMENT_BYTES.max(PREAMBLE_LEN + frame.len()));
+            payload.extend_from_slice(&head);
+            Pack {
+                payload,
+                commands: 0,
+                read_only,
+                closed: alone,
+                key_hash,
+            }
+        });
+        pack.payload.extend_from_slice(frame);
+        pack.commands += 1;
+        if pack.key_hash != key_hash {
+            pack.key_hash = 0;
+        }
+        Ok(())
+    }
+
+    /// Sends the pack, if there is one.
+    pub(super) fn flush_pack<U: Upstream>(
+        &mut self,
+        up: &mut U,
+        shared: &Shared,
+    ) -> Result<(), Busy> {
+        let Some(mut pack) = self.pack.take() else {
+            return Ok(());
+        };
+        let form = if pack.commands == 1 {
+            Form::Single
+        } else {
+            Form::Pipeline
+        };
+        let head = self.preamble(form);
+        pack.payload[..PREAMBLE_LEN].copy_from_slice(&head);
+        let bytes = pack.payload.len();
+        let payload = Bytes::from(pack.payload);
+        let how = Submit::Bypass {
+            read_only: pack.read_only,
+        };
+        match self.submit(&payload, pack.key_hash, how, up, shared) {
+            Ok(submitted) => {
+                // A read that is alone cannot be taken apart.
+                let again = (pack.read_only && pack.commands > 1).then_some(payload);
+                self.expect(
+                    submitted,
+                    Purpose::Bypass {
+                        replies: pack.commands,
+                        read_only: pack.read_only,
+                        again,
+                    },
+                    bytes,
+                );
+                Ok(())
+            }
+            Err(Busy) => {
+                // The replies to what is packed have no slot yet, so it must be the next thing sent.
+                self.pack = Some(Pack {
+                    payload: payload.into(),
+                    closed: true,
+                    ..pack
+                });
+                Err(Busy)
+            }
+        }
+    }
+
+    /// The outcome of a call of this connection.
+    pub fn done(&mut self, call: CallId, outcome: Outcome, shared: &mut Shared) {
+        if self.passage_done(call, &outcome, shared) {
+            return;
+        }
+        let found = self
+            .slots
+            .iter()
+            .position(|slot| matches!(slot, Slot::Call { call: c, .. } if *c == call));
+        let Some(index) = found else { return };
+        let Slot::Call { purpose, bytes, .. } =
+            std::mem::replace(&mut self.slots[index], Slot::Ready(Bytes::new()))
+        else {
+            return;
+        };
+        self.flight_bytes = self.flight_bytes.saturating_sub(bytes);
+        if !self.unpack(index, &purpose, &outcome) {
+            self.slots[index] = Slot::Ready(self.answer(purpose, outcome, shared));
+        }
+        self.drain();
+    }
+
+    fn answer(&mut self, purpose: Purpose, outcome: Outcome, shared: &mut Shared) -> Bytes {
+        let replies = if let Purpose::Bypass { replies, .. } = purpose {
+            replies
+        } else {
+            1
+        };
+        let outcome = outcome_reply(outcome);
+        match purpose {
+            Purpose::Update | Purpose::Bypass { .. } => match outcome {
+                Ok(reply) if replies > 1 && reply::count(&reply) != Some(replies) => {
+                    // One error stands for all that were packed; anything else would put the client
+                    // out of step.
+                    let lost = reply::error(
+                        "ERR pmnet: the store gave another number of replies than asked for",
+                    );
+                    let one = reply.starts_with(b"-") && reply::count(&reply) == Some(1);
+                    repeated(if one { &reply } else { &lost }, replies)
+                }
+                Ok(reply) => reply,
+                Err(error) => repeated(&error, replies),
+            },
+            Purpose::Select { database } => {
+                self.holding = false;
+                match outcome {
+                    Ok(reply) if !reply.starts_with(b"-") => {
+                        shared.databases.insert(database);
+                        self.database = database;
+                        reply::OK
+                    }
+                    Ok(error) | Err(error) => error,
+                }
+            }
+            Purpose::Probe {
+                name,
+                frame,
+                unknown,
+            } => {
+                self.holding = false;
+                match outcome {
+                    // An array of one description, which is nil for an unknown command.
+                    Ok(reply)
+                        if reply.starts_with(b"*1\r\n*")
+                            && !reply.starts_with(b"*1\r\n*-1\r\n") =>
+                    {
+                        shared.remember_probe(name, true);
+                        self.queue_frame(&frame, false)
+                    }
+                    Ok(reply) => {
+                        if !reply.starts_with(b"-") {
+                            shared.remember_probe(name, false);
+                        }
+                        self.fail_transaction();
+                        unknown
+                    }
+                    Err(error) => {
+                        self.fail_transaction();
+                        error
+                    }
+                }
+            }
+        }
+    }
+
+    /// The session is gone: what is outstanding has an unknown outcome. The next command opens another.
+    /// After a loss of acknowledged updates the client is told instead, and its connection closed.
+    pub fn session_closed(&mut self, reason: &str, data_loss: bool, shared: &mut Shared) {
+        if data_loss {
+            tracing::error!(client = self.peer, reason, "session closed");
+            self.loss = Some(reply::error(&format!("ERR pmnet: {reason}")));
+        } else {
+            tracing::debug!(client = self.peer, reason, "session closed");
+        }
+        self.session = None;
+        self.passage_session_closed();
+        for index in 0..self.slots.len() {
+            if let Slot::Call { .. } = self.slots[index]
+                && let Slot::Call { purpose, bytes, .. } =
+                    std::mem::replace(&mut self.slots[index], Slot::Ready(Bytes::new()))
+            {
+                self.flight_bytes = self.flight_bytes.saturating_sub(bytes);
+                self.slots[index] = Slot::Ready(self.answer(purpose, Outcome::Unknown, shared));
+            }
+        }
+        self.drain();
+    }
+
+    /// Moves the replies that are next in order to the output.
+    pub(super) fn drain(&mut self) {
+        while let Some(Slot::Ready(_)) = self.slots.front() {
+            if let Some(Slot::Ready(bytes)) = self.slots.pop_front() {
+                self.output.extend_from_slice(&bytes);
+            }
+        }
+    }
+}
+
+/// The reply that an outcome stands for; as an error when there is none from the store.
+pub(super) fn outcome_reply(outcome: Outcome) -> Result<Bytes, Bytes> {
+    match outcome {
+        Outcome::Committed { .. } => Ok(reply::OK),
+        Outcome::Reply(bytes) => Ok(bytes),
+        Outcome::Failed(text) => Err(reply::error(&format!("ERR pmnet: {text}"))),
+        Outcome::Unknown => Err(reply::error(
+            "ERR pmnet: outcome unknown (deadline passed); the command may or may not take effect once",
+        )),
+    }
+}
+
+fn repeated(error: &Bytes, times: u32) -> Bytes {
+    if times == 1 {
+        return error.clone();
+    }
+    (0..times).flat_map(|_| error.iter().copied()).collect()
+}

@@ -1,0 +1,244 @@
+//! Commands that the front answers by itself.
+
+use bytes::Bytes;
+use pmnet_wire::command::{Form, Protocol, preamble, write_command};
+
+use super::calls::{Purpose, Submit};
+use super::{Busy, Connection, Shared, refusal};
+use crate::parser::{Arguments, parse_integer};
+use crate::reply::{self, OK, write_bulk};
+use crate::table::{Local, SERVER_VERSION};
+use crate::upstream::Upstream;
+
+/// Largest database number that is asked for; the store decides which it has.
+const DATABASE_MAX: i64 = 1_000_000;
+
+const NO_AUTH: &str = "ERR pmnet: the front has no users and passwords; connect without AUTH";
+
+impl Connection {
+    /// Answers a local command; its number of arguments is checked.
+    pub(super) fn local<U: Upstream>(
+        &mut self,
+        local: Local,
+        arguments: &Arguments<'_>,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<(), Busy> {
+        let answer = match local {
+            Local::Ping => match arguments.len() {
+                1 => Bytes::from_static(b"+PONG\r\n"),
+                2 => reply::bulk(arguments.get(1)),
+                _ => reply::error("ERR wrong number of arguments for 'ping' command"),
+            },
+            Local::Echo => reply::bulk(arguments.get(1)),
+            Local::Hello => self.hello(arguments),
+            Local::Auth => reply::error(NO_AUTH),
+            Local::Select => return self.select(arguments, up, shared),
+            Local::Quit => self.quit(),
+            Local::Reset => self.reset(),
+            Local::Client => self.client(arguments),
+            Local::Multi if self.transaction.is_some() => {
+                reply::error("ERR MULTI calls can not be nested")
+            }
+            Local::Multi => {
+                self.begin_transaction();
+                OK
+            }
+            Local::Exec => return self.execute(up, shared),
+            Local::Discard if self.transaction.take().is_none() => {
+                reply::error("ERR DISCARD without MULTI")
+            }
+            Local::Discard | Local::Unwatch => OK,
+        };
+        self.reply(answer);
+        Ok(())
+    }
+
+    /// QUIT: answers what is outstanding, then closes.
+    pub(super) fn quit(&mut self) -> Bytes {
+        self.ending = true;
+        self.direct = None;
+        OK
+    }
+
+    /// RESET: as if freshly connected.
+    pub(super) fn reset(&mut self) -> Bytes {
+        self.transaction = None;
+        self.direct = None;
+        self.watching = false;
+        self.direct_multi = false;
+        self.direct_failed = false;
+        self.monitoring = false;
+        self.database = 0;
+        self.protocol = Protocol::Resp2;
+        self.name = Bytes::new();
+        Bytes::from_static(b"+RESET\r\n")
+    }
+
+    fn hello(&mut self, arguments: &Arguments<'_>) -> Bytes {
+        let mut protocol = self.protocol;
+        if arguments.len() > 1 {
+            protocol = match parse_integer(arguments.get(1)) {
+                Some(2) => Protocol::Resp2,
+                Some(3) => Protocol::Resp3,
+                Some(_) => return reply::error("NOPROTO unsupported protocol version"),
+                None => {
+                    return reply::error("ERR Protocol version is not an integer or out of range");
+                }
+            };
+        }
+        let mut name = None;
+        let mut at = 2;
+        while at < arguments.len() {
+            if arguments.is(at, "AUTH") && at + 2 < arguments.len() {
+                return reply::error(NO_AUTH);
+            } else if arguments.is(at, "SETNAME") && at + 1 < arguments.len() {
+                if !valid_name(arguments.get(at + 1)) {
+                    return reply::error(BAD_NAME);
+                }
+                name = Some(Bytes::copy_from_slice(arguments.get(at + 1)));
+                at += 2;
+            } else {
+                let option = String::from_utf8_lossy(arguments.get(at));
+                return reply::error(&format!("ERR Syntax error in HELLO option '{option}'"));
+            }
+        }
+        if protocol != self.protocol && self.subscriptions() > 0 {
+            return refusal(arguments, "unsubscribe before changing the protocol");
+        }
+        self.protocol = protocol;
+        self.name = name.unwrap_or_else(|| self.name.clone());
+        let mut out = match protocol {
+            Protocol::Resp2 => b"*14\r\n".to_vec(),
+            Protocol::Resp3 => b"%7\r\n".to_vec(),
+        };
+        let proto: &[u8] = if protocol == Protocol::Resp3 {
+            b":3\r\n"
+        } else {
+            b":2\r\n"
+        };
+        write_bulk(b"server", &mut out);
+        write_bulk(b"redis", &mut out);
+        write_bulk(b"version", &mut out);
+        write_bulk(SERVER_VERSION.as_bytes(), &mut out);
+        write_bulk(b"proto", &mut out);
+        out.extend_from_slice(proto);
+        write_bulk(b"id", &mut out);
+        out.extend_from_slice(format!(":{}\r\n", self.id).as_bytes());
+        write_bulk(b"mode", &mut out);
+        write_bulk(b"standalone", &mut out);
+        write_bulk(b"role", &mut out);
+        write_bulk(b"master", &mut out);
+        write_bulk(b"modules", &mut out);
+        out.extend_from_slice(b"*0\r\n");
+        Bytes::from(out)
+    }
+
+    /// SELECT. A database that nobody used yet is tried out on the store first: an update that was
+    /// acknowledged early into a database that is not there would be lost.
+    fn select<U: Upstream>(
+        &mut self,
+        arguments: &Arguments<'_>,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<(), Busy> {
+        let database = match parse_database(arguments.get(1)) {
+            Ok(database) => database,
+            Err(error) => {
+                self.reply(error);
+                return Ok(());
+            }
+        };
+        if shared.databases.contains(&database) {
+            self.database = database;
+            self.reply(OK);
+            return Ok(());
+        }
+        let mut payload = preamble(Form::Single, Protocol::Resp2, database).to_vec();
+        write_command(&[b"DBSIZE"], &mut payload);
+        let bytes = payload.len();
+        let submitted = self.submit(
+            &Bytes::from(payload),
+            0,
+            Submit::Bypass { read_only: true },
+            up,
+            shared,
+        )?;
+        self.holding = submitted.is_ok();
+        self.expect(submitted, Purpose::Select { database }, bytes);
+        Ok(())
+    }
+
+    /// CLIENT: what concerns only this connection.
+    pub(super) fn client(&mut self, arguments: &Arguments<'_>) -> Bytes {
+        let is = |word: &str, count: usize| arguments.is(1, word) && arguments.len() == count;
+        if is("ID", 2) {
+            Bytes::from(format!(":{}\r\n", self.id))
+        } else if is("GETNAME", 2) {
+            match (self.name.is_empty(), self.protocol) {
+                (false, _) => reply::bulk(&self.name),
+                (true, Protocol::Resp2) => Bytes::from_static(b"$-1\r\n"),
+                (true, Protocol::Resp3) => Bytes::from_static(b"_\r\n"),
+            }
+        } else if is("SETNAME", 3) {
+            if !valid_name(arguments.get(2)) {
+                return reply::error(BAD_NAME);
+            }
+            self.name = Bytes::copy_from_slice(arguments.get(2));
+            OK
+        } else if is("SETINFO", 4)
+            || (is("NO-EVICT", 3) && (arguments.is(2, "ON") || arguments.is(2, "OFF")))
+        {
+            // The front has no use for it, and never evicts a client.
+            OK
+        } else if is("GETREDIR", 2) {
+            Bytes::from_static(b":-1\r\n")
+        } else if is("INFO", 2) || arguments.is(1, "LIST") {
+            let line = format!(
+                "id={} addr={} name={} db={} sub={} multi={} watch={} resp={} user=default\n",
+                self.id,
+                self.peer,
+                String::from_utf8_lossy(&self.name),
+                self.database,
+                self.subscriptions(),
+                if self.transaction.is_some() || self.direct_multi {
+                    0
+                } else {
+                    -1
+                },
+                u8::from(self.watching),
+                if self.protocol == Protocol::Resp3 {
+                    3
+                } else {
+                    2
+                },
+            );
+            reply::bulk(line.as_bytes())
+        } else {
+            let sub = arguments.get(1);
+            let sub = String::from_utf8_lossy(&sub[..sub.len().min(64)]).to_ascii_uppercase();
+            reply::error(&format!(
+                "ERR pmnet: CLIENT {sub} is not supported, or has wrong arguments; possible are SETNAME, GETNAME, \
+                 SETINFO, ID, INFO, LIST, GETREDIR, NO-EVICT"
+            ))
+        }
+    }
+}
+
+const BAD_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
+/// Longest client name, in bytes.
+const NAME_BYTES_MAX: usize = 1024;
+
+fn valid_name(name: &[u8]) -> bool {
+    name.len() <= NAME_BYTES_MAX && name.iter().all(|byte| (b'!'..=b'~').contains(byte))
+}
+
+/// The number of a database, or the error that Redis gives.
+pub(super) fn parse_database(text: &[u8]) -> Result<u32, Bytes> {
+    let number = parse_integer(text)
+        .ok_or_else(|| reply::error("ERR value is not an integer or out of range"))?;
+    if !(0..=DATABASE_MAX).contains(&number) {
+        return Err(reply::error("ERR DB index is out of range"));
+    }
+    u32::try_from(number).map_err(|_| reply::error("ERR DB index is out of range"))
+}

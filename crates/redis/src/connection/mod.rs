@@ -1,0 +1,433 @@
+//! One client connection: commands in, calls out, replies back in the order of the commands.
+//!
+//! Purpose: everything about a client but its socket, so that it can be driven by bytes alone.
+//! Invariants: a reply leaves only after the replies of all commands before it; a command is taken
+//! from the input only when it could be submitted, so refusal by the endpoint loses nothing; while
+//! a command is passed through to the store's own connection, no later command is looked at.
+//! It may not touch sockets or clocks.
+
+mod again;
+mod calls;
+mod direct;
+mod local;
+mod pass;
+mod store_address;
+mod transaction;
+
+use std::collections::VecDeque;
+
+use bytes::{Buf, Bytes, BytesMut};
+use pmnet_wire::command::Protocol;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::parser::{Arguments, Parser, Status};
+use crate::reply;
+use crate::table::{Action, Facts, Table, Verdict};
+use crate::upstream::{SessionId, Time, Upstream};
+use calls::{Pack, Slot};
+use direct::Direct;
+use pass::Passage;
+pub use store_address::{StoreAddress, StoreAddressError};
+use transaction::Transaction;
+
+/// Most commands of one connection whose replies are outstanding.
+pub const SLOTS_MAX: usize = 1024;
+/// Output of one connection above which no further command is taken from it, in bytes. A single
+/// reply may exceed it.
+pub const OUTPUT_BYTES_SOFT_MAX: usize = 1024 * 1024;
+/// Payload bytes of one connection in flight above which no further command is taken from it.
+pub const FLIGHT_BYTES_SOFT_MAX: usize = 32 * 1024 * 1024;
+/// Input of one connection above which no more is read, unless one command needs more, in bytes.
+pub const INPUT_BYTES_SOFT_MAX: usize = 256 * 1024;
+/// Commands taken from one connection before the others get their turn.
+pub const COMMANDS_PER_TURN: usize = 256;
+/// Names of commands unknown to the table that are remembered, known to the store or not.
+const PROBED_MAX: usize = 1024;
+
+/// What the connections of one front have in common.
+pub struct Shared {
+    /// The command matrix.
+    pub table: Table,
+    /// Time of this turn of the event loop.
+    pub now: Time,
+    /// How long a call may take, in nanoseconds.
+    pub call_timeout: Time,
+    /// Where the store is, once known: pass-through connections go there.
+    pub store: Option<StoreAddress>,
+    /// Whether `store` was given by the operator, so that a failure does not forget it.
+    pub store_fixed: bool,
+    /// Databases that the store has confirmed.
+    databases: FxHashSet<u32>,
+    /// Commands that are not in the table, and whether the store knows them.
+    probed: FxHashMap<Vec<u8>, bool>,
+}
+
+impl Shared {
+    /// A fresh state. `store`: address for pass-through connections, if the operator gave one.
+    #[must_use]
+    pub fn new(table: Table, call_timeout: Time, store: Option<StoreAddress>) -> Shared {
+        let store_fixed = store.is_some();
+        // Every store has database 0.
+        let databases = FxHashSet::from_iter([0]);
+        Shared {
+            table,
+            now: 0,
+            call_timeout,
+            store,
+            store_fixed,
+            databases,
+            probed: FxHashMap::default(),
+        }
+    }
+
+    fn remember_probe(&mut self, name: Vec<u8>, known: bool) {
+        if self.probed.len() >= PROBED_MAX {
+            self.probed.clear();
+        }
+        self.probed.insert(name, known);
+    }
+}
+
+/// Why [`Connection::advance`] came to an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Nothing to do until something arrives or is written.
+    Idle,
+    /// There is more to do; others first.
+    More,
+    /// The endpoint's queue is full: again after a `Done` event.
+    Busy,
+}
+
+/// The endpoint refused a call; the command stays where it is.
+#[derive(Debug)]
+struct Busy;
+
+/// The state of one client connection.
+pub struct Connection {
+    id: u64,
+    peer: String,
+    name: Bytes,
+    protocol: Protocol,
+    database: u32,
+    parser: Parser,
+    input: BytesMut,
+    output: Vec<u8>,
+    /// Bytes of `output` that are written already.
+    written: usize,
+    slots: VecDeque<Slot>,
+    flight_bytes: usize,
+    session: Option<SessionId>,
+    /// Bypasses that are being packed together; none between turns unless the endpoint was busy.
+    pack: Option<Pack>,
+    /// Some slots are reads that are to be submitted again.
+    repeating: bool,
+    /// The next command depends on the outcome of the last slot.
+    holding: bool,
+    transaction: Option<Transaction>,
+    passage: Option<Passage>,
+    direct: Option<Direct>,
+    /// WATCH was passed: so is everything until EXEC, DISCARD or UNWATCH.
+    watching: bool,
+    /// MULTI was passed.
+    direct_multi: bool,
+    /// A command inside a passed MULTI was refused here, so its EXEC must not run.
+    direct_failed: bool,
+    monitoring: bool,
+    /// Number of the next sentinel.
+    sentinels: u64,
+    /// No further command is taken; close once everything is answered and written.
+    ending: bool,
+    /// `ending` because the input was not RESP, or too large.
+    refused: bool,
+    /// The answer to the next command, and the end: updates that were acknowledged are lost.
+    loss: Option<Bytes>,
+    /// The client will send no more.
+    eof: bool,
+    /// All whole commands of the input are taken.
+    starved: bool,
+}
+
+impl Connection {
+    /// A fresh connection; `id` is what CLIENT ID says, `peer` the client's address.
+    #[must_use]
+    pub fn new(id: u64, peer: String) -> Connection {
+        Connection {
+            id,
+            peer,
+            name: Bytes::new(),
+            protocol: Protocol::Resp2,
+            database: 0,
+            parser: Parser::default(),
+            input: BytesMut::new(),
+            output: Vec::new(),
+            written: 0,
+            slots: VecDeque::new(),
+            flight_bytes: 0,
+            session: None,
+            pack: None,
+            repeating: false,
+            holding: false,
+            transaction: None,
+            passage: None,
+            direct: None,
+            watching: false,
+            direct_multi: false,
+            direct_failed: false,
+            monitoring: false,
+            sentinels: 0,
+            ending: false,
+            refused: false,
+            loss: None,
+            eof: false,
+            starved: true,
+        }
+    }
+
+    /// The session of the endpoint that this connection uses now.
+    #[must_use]
+    pub fn session(&self) -> Option<SessionId> {
+        self.session
+    }
+
+    /// Takes in bytes from the client.
+    pub fn receive(&mut self, bytes: &[u8]) {
+        if !self.ending {
+            self.starved = false;
+            // Grows with what has arrived, not with what was announced.
+            self.input.extend_from_slice(bytes);
+        }
+    }
+
+    /// The client closed its sending side. What it sent before is still executed and answered,
+    /// unless it waits for something that may never come.
+    pub fn receive_eof(&mut self) {
+        self.eof = true;
+        if self.endless() {
+            self.abandon();
+        }
+    }
+
+    /// Whether more input is welcome now.
+    #[must_use]
+    pub fn wants_input(&self) -> bool {
+        let limit = INPUT_BYTES_SOFT_MAX.max(self.parser.wanted());
+        !self.eof && !self.ending && self.input.len() < limit
+    }
+
+    /// Whether everything is answered and written and the connection is to be closed.
+    #[must_use]
+    pub fn finished(&self) -> bool {
+        let idle = self.slots.is_empty() && self.pack.is_none() && self.passage.is_none();
+        (self.ending || (self.eof && self.starved)) && idle && self.unwritten().is_empty()
+    }
+
+    /// Whether the connection ends because of what the client sent, which may not be all of it.
+    #[must_use]
+    pub fn refused_input(&self) -> bool {
+        self.refused && !self.eof
+    }
+
+    /// Bytes to write to the client.
+    #[must_use]
+    pub fn unwritten(&self) -> &[u8] {
+        &self.output[self.written..]
+    }
+
+    /// `count` of the unwritten bytes were written.
+    pub fn wrote(&mut self, count: usize) {
+        self.written += count;
+        if self.written >= self.output.len() {
+            self.output.clear();
+            self.written = 0;
+            if self.output.capacity() > OUTPUT_BYTES_SOFT_MAX {
+                self.output = Vec::new();
+            }
+        } else if self.written > OUTPUT_BYTES_SOFT_MAX {
+            self.output.drain(..self.written);
+            self.written = 0;
+        }
+    }
+
+    /// Whether the client takes its replies too slowly to be given more.
+    #[must_use]
+    pub fn congested(&self) -> bool {
+        self.unwritten().len() > OUTPUT_BYTES_SOFT_MAX
+    }
+
+    fn full(&self) -> bool {
+        self.slots.len() >= SLOTS_MAX
+            || self.flight_bytes > FLIGHT_BYTES_SOFT_MAX
+            || self.congested()
+    }
+
+    /// Drops what is outstanding: there is nobody to answer.
+    fn abandon(&mut self) {
+        self.ending = true;
+        self.slots.clear();
+        self.pack = None;
+        self.passage = None;
+        self.direct = None;
+        self.output.clear();
+        self.written = 0;
+    }
+
+    /// Takes commands from the input and submits them, a bounded number.
+    pub fn advance<U: Upstream>(&mut self, up: &mut U, shared: &mut Shared) -> Turn {
+        // Taken out, so that a command can be borrowed from them while the rest changes.
+        let mut input = std::mem::take(&mut self.input);
+        let mut parser = std::mem::take(&mut self.parser);
+        let turn = self
+            .take_commands(&mut parser, &mut input, up, shared)
+            .unwrap_or(Turn::Busy);
+        if self.ending {
+            input.clear();
+        }
+        self.parser = parser;
+        self.input = input;
+        turn
+    }
+
+    fn take_commands<U: Upstream>(
+        &mut self,
+        parser: &mut Parser,
+        input: &mut BytesMut,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<Turn, Busy> {
+        let mut budget = COMMANDS_PER_TURN;
+        if self.repeating {
+            self.repeat_reads(up, shared)?;
+        }
+        self.flush_pack(up, shared)?;
+        loop {
+            if self.eof && self.endless() {
+                self.abandon();
+                break;
+            }
+            self.advance_passage(up, shared)?;
+            if self.passage.is_some() || self.holding || self.ending || self.full() {
+                break;
+            }
+            match parser.poll(input) {
+                Ok(Status::Incomplete) => {
+                    self.starved = true;
+                    break;
+                }
+                Ok(Status::Complete) => {
+                    if budget == 0 {
+                        self.flush_pack(up, shared)?;
+                        return Ok(Turn::More);
+                    }
+                    budget -= 1;
+                    if let Some(loss) = self.loss.take() {
+                        self.reply(loss);
+                        self.ending = true;
+                        break;
+                    }
+                    let arguments = parser.arguments(input);
+                    if !arguments.is_empty() {
+                        self.command(&arguments, parser.frame(input), up, shared)?;
+                    }
+                    input.advance(parser.consume());
+                }
+                Err(error) => {
+                    self.flush_pack(up, shared)?;
+                    tracing::debug!(client = self.peer, %error, "closing: not RESP");
+                    self.reply(reply::error(&format!("ERR {error}")));
+                    self.ending = true;
+                    self.refused = true;
+                }
+            }
+        }
+        self.flush_pack(up, shared)?;
+        Ok(Turn::Idle)
+    }
+
+    fn command<U: Upstream>(
+        &mut self,
+        arguments: &Arguments<'_>,
+        frame: &[u8],
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<(), Busy> {
+        let verdict = shared.table.verdict(arguments);
+        if verdict.facts.is_none() && (arguments.is(0, "POST") || arguments.is(0, "HOST:")) {
+            // A web page that makes a browser talk to us; Redis, too, closes without an answer.
+            tracing::warn!(
+                client = self.peer,
+                "closing: HTTP request, possibly an attack through a browser"
+            );
+            self.abandon();
+            return Ok(());
+        }
+        if self.watching
+            || self.monitoring
+            || (self.subscriptions() > 0 && self.protocol == Protocol::Resp2)
+        {
+            return self.pass_command(arguments, frame, &verdict);
+        }
+        if self.transaction.is_some() {
+            return self.queue_command(arguments, frame, &verdict, up, shared);
+        }
+        let Verdict { action, facts } = verdict;
+        if let Some(error) = arity_error(facts, arguments)
+            && !matches!(action, Action::Refuse(_))
+        {
+            self.flush_pack(up, shared)?;
+            self.reply(error);
+            return Ok(());
+        }
+        match action {
+            Action::Update => self.submit_update(frame, facts, arguments, up, shared),
+            Action::Bypass { read_only, alone } => {
+                self.pack_bypass(frame, facts, arguments, read_only, alone, up, shared)
+            }
+            Action::Local(local) => {
+                self.flush_pack(up, shared)?;
+                self.local(local, arguments, up, shared)
+            }
+            Action::Pass(kind) => {
+                self.flush_pack(up, shared)?;
+                self.start_passage(kind, arguments, frame);
+                Ok(())
+            }
+            Action::Refuse(why) => {
+                self.flush_pack(up, shared)?;
+                self.reply(refusal(arguments, why));
+                Ok(())
+            }
+        }
+    }
+
+    /// Puts a reply behind all that are outstanding.
+    fn reply(&mut self, bytes: Bytes) {
+        if self.slots.is_empty() {
+            self.output.extend_from_slice(&bytes);
+        } else {
+            self.slots.push_back(Slot::Ready(bytes));
+        }
+    }
+}
+
+/// Redis' own error if the number of arguments does not fit.
+fn arity_error(facts: Option<&Facts>, arguments: &Arguments<'_>) -> Option<Bytes> {
+    let facts = facts.filter(|facts| !facts.arity_fits(arguments.len()))?;
+    let name = facts.name.to_ascii_lowercase();
+    Some(reply::error(&format!(
+        "ERR wrong number of arguments for '{name}' command"
+    )))
+}
+
+fn refusal(arguments: &Arguments<'_>, why: &str) -> Bytes {
+    reply::error(&format!(
+        "ERR pmnet: {} is not possible through the front: {why}",
+        shown(arguments)
+    ))
+}
+
+/// The command's name for an error text, in capitals and cut to a sensible length.
+fn shown(arguments: &Arguments<'_>) -> String {
+    let name = arguments.get(0);
+    String::from_utf8_lossy(&name[..name.len().min(64)]).to_ascii_uppercase()
+}

@@ -1,0 +1,113 @@
+//! Clients come and go.
+
+use std::io::{ErrorKind, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use mio::net::{TcpListener, TcpStream};
+use mio::{Interest, Token};
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+
+use super::socket::Client;
+use super::{FIRST_CLIENT, Front};
+use crate::connection::Connection;
+use crate::upstream::{Time, Upstream};
+
+/// Connections accepted in one turn.
+const ACCEPTS_PER_TURN: usize = 64;
+/// Connections waiting to be accepted.
+const BACKLOG: i32 = 1024;
+/// How long to wait after accepting failed (no file descriptors left), in nanoseconds.
+const ACCEPT_PAUSE: Time = 100_000_000;
+/// After how much silence the operating system checks that a client is still there.
+const KEEPALIVE: Duration = Duration::from_secs(300);
+
+impl<U: Upstream> Front<U> {
+    pub(super) fn accept(&mut self) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            match self.listener.accept() {
+                Ok((stream, peer)) => {
+                    if let Err(error) = self.admit(stream, peer) {
+                        tracing::debug!(client = %peer, %error, "lost before it was served");
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.listener_ready = false;
+                    return;
+                }
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::Interrupted | ErrorKind::ConnectionAborted
+                    ) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept connections, will try again");
+                    self.accept_after = self.shared.now + ACCEPT_PAUSE;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, mut stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
+        if self.clients.len() - self.free.len() >= self.connections_max {
+            tracing::warn!(client = %peer, limit = self.connections_max, "too many clients");
+            return stream.write_all(b"-ERR max number of clients reached\r\n");
+        }
+        stream.set_nodelay(true)?;
+        SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.clients.push(None);
+            self.clients.len() - 1
+        });
+        let token = Token(FIRST_CLIENT + 2 * index);
+        if let Err(error) = self.poll.registry().register(
+            &mut stream,
+            token,
+            Interest::READABLE | Interest::WRITABLE,
+        ) {
+            self.free.push(index);
+            return Err(error);
+        }
+        self.clients_ever += 1;
+        self.clients[index] = Some(Box::new(Client {
+            connection: Connection::new(self.clients_ever, peer.to_string()),
+            stream,
+            readable: true,
+            read_closed: false,
+            writable: true,
+            lingering: None,
+            direct: None,
+            session: None,
+            queued: false,
+            dirty: false,
+        }));
+        self.enqueue(index);
+        Ok(())
+    }
+
+    pub(super) fn close(&mut self, index: usize, why: &str) {
+        let Some(client) = self.clients.get_mut(index).and_then(Option::take) else {
+            return;
+        };
+        tracing::debug!(why, "client closed");
+        if let Some(session) = client.session {
+            self.sessions.remove(&session);
+        }
+        if let Some(session) = client.connection.session() {
+            self.up.end(self.shared.now, session);
+        }
+        self.free.push(index);
+    }
+}
+
+/// A socket that listens.
+pub(super) fn open_listener(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    // A front that starts again must not wait for old connections to time out.
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(TcpListener::from_std(socket.into()))
+}

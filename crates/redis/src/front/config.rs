@@ -1,0 +1,71 @@
+//! Settings of the front, and why it may not start.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::connection::StoreAddressError;
+use crate::table::AssumeError;
+
+/// How the front is set up.
+#[derive(Clone, Debug)]
+pub struct FrontConfig {
+    /// Where to listen for Redis clients.
+    pub listen: SocketAddr,
+    /// Most clients at a time; one more is told so and closed.
+    pub connections_max: usize,
+    /// How long to poll without sleeping after activity.
+    pub spin: Duration,
+    /// How long a command may take before its outcome is reported as unknown.
+    pub call_timeout: Duration,
+    /// Address of the store for pass-through connections; `None`: the server is asked.
+    pub direct: Option<String>,
+    /// More commands to acknowledge early (`--assume-ok`).
+    pub assume_ok: Vec<String>,
+}
+
+impl FrontConfig {
+    /// The defaults, listening at `listen`.
+    #[must_use]
+    pub fn new(listen: SocketAddr) -> FrontConfig {
+        FrontConfig {
+            listen,
+            connections_max: 10_000,
+            spin: Duration::from_micros(50),
+            call_timeout: Duration::from_secs(10),
+            direct: None,
+            assume_ok: Vec::new(),
+        }
+    }
+}
+
+/// Why the front cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum FrontError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}{}", hint(.source))]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the operating system says.
+        source: std::io::Error,
+    },
+    /// A command that cannot be assumed to succeed.
+    #[error(transparent)]
+    Assume(#[from] AssumeError),
+    /// The address of the store is of no use.
+    #[error("--direct: {0}")]
+    Direct(#[from] StoreAddressError),
+    /// Polling or registering failed.
+    #[error("event loop: {0}")]
+    Loop(#[from] std::io::Error),
+}
+
+fn hint(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::AddrInUse => "; another process listens there: stop it or choose another port",
+        ErrorKind::PermissionDenied => "; ports below 1024 need privileges: choose a higher one",
+        ErrorKind::AddrNotAvailable => "; this machine does not have that address",
+        _ => "",
+    }
+}

@@ -1,0 +1,460 @@
+//! The event loop of the front: one thread, one listener, its clients, one endpoint.
+//!
+//! Purpose: moves bytes between sockets and [`Connection`](crate::connection::Connection)s, and calls between those and the
+//! endpoint, in turns: take in all that is ready, submit all commands, send once, write to each
+//! client once. After activity it polls without sleeping for a while (`spin`), since waking up
+//! costs more than a command does; idle, it sleeps until something arrives or a timer of the
+//! endpoint is due.
+//! Invariants: bounded work for each client in a turn; at most `connections_max` clients.
+
+mod accept;
+mod config;
+mod socket;
+
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token, Waker};
+use rustc_hash::FxHashMap;
+
+use crate::connection::{Shared, StoreAddress, Turn};
+use crate::table::Table;
+use crate::upstream::{Event, SessionId, Time, Upstream};
+pub use config::{FrontConfig, FrontError};
+use socket::{Client, DirectSocket, Transfer};
+
+const LISTENER: Token = Token(0);
+const ENDPOINT: Token = Token(1);
+const WAKER: Token = Token(2);
+/// Tokens of client `i`: this plus 2 i for its own socket, and one more for that to the store.
+const FIRST_CLIENT: usize = 16;
+/// Events taken from the operating system at once.
+const EVENTS_MAX: usize = 1024;
+/// Bytes of the buffer that all sockets are read into.
+const SCRATCH_BYTES: usize = 64 * 1024;
+/// How long connecting to the store may take, in nanoseconds.
+const CONNECT_TIMEOUT: Time = 5_000_000_000;
+
+/// Ends a running front from another thread.
+#[derive(Clone)]
+pub struct Stopper {
+    stop: Arc<AtomicBool>,
+    waker: Arc<Waker>,
+}
+
+impl Stopper {
+    /// Asks the front to end; [`Front::run`] returns soon after.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        // Fails only if the loop is gone already.
+        let _ = self.waker.wake();
+    }
+}
+
+/// A front that listens; [`Front::run`] serves.
+pub struct Front<U> {
+    up: U,
+    shared: Shared,
+    poll: Poll,
+    listener: TcpListener,
+    listener_ready: bool,
+    accept_after: Time,
+    stopper: Stopper,
+    start: Instant,
+    spin: Time,
+    connections_max: usize,
+    clients: Vec<Option<Box<Client>>>,
+    free: Vec<usize>,
+    sessions: FxHashMap<SessionId, usize>,
+    run_queue: VecDeque<usize>,
+    dirty: Vec<usize>,
+    /// Clients whose command the endpoint refused because it was busy, in order.
+    busy: VecDeque<usize>,
+    /// When connections to the store must be there: time, client, serial; in order of time.
+    connecting: VecDeque<(Time, usize, u64)>,
+    serial: u64,
+    clients_ever: u64,
+    scratch: Vec<u8>,
+}
+
+impl<U: Upstream> Front<U> {
+    /// Listens. Nothing is served before [`Front::run`].
+    ///
+    /// # Errors
+    /// [`FrontError`], with what to do about it.
+    pub fn bind(config: &FrontConfig, mut up: U) -> Result<Front<U>, FrontError> {
+        let table = Table::new(&config.assume_ok)?;
+        let store = config
+            .direct
+            .as_deref()
+            .map(StoreAddress::parse)
+            .transpose()?;
+        let listen = |source| FrontError::Listen {
+            address: config.listen,
+            source,
+        };
+        let mut listener = accept::open_listener(config.listen).map_err(listen)?;
+        let poll = Poll::new()?;
+        poll.registry()
+            .register(&mut listener, LISTENER, Interest::READABLE)?;
+        up.register(poll.registry(), ENDPOINT)?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        Ok(Front {
+            up,
+            shared: Shared::new(table, nanos(config.call_timeout), store),
+            poll,
+            listener,
+            listener_ready: false,
+            accept_after: 0,
+            stopper: Stopper {
+                stop: Arc::new(AtomicBool::new(false)),
+                waker,
+            },
+            start: Instant::now(),
+            spin: nanos(config.spin),
+            connections_max: config.connections_max,
+            clients: Vec::new(),
+            free: Vec::new(),
+            sessions: FxHashMap::default(),
+            run_queue: VecDeque::new(),
+            dirty: Vec::new(),
+            busy: VecDeque::new(),
+            connecting: VecDeque::new(),
+            serial: 0,
+            clients_ever: 0,
+            scratch: vec![0; SCRATCH_BYTES],
+        })
+    }
+
+    /// The address that clients connect to (the port that was chosen, if 0 was asked for).
+    ///
+    /// # Errors
+    /// Of the operating system.
+    pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// A handle that ends [`Front::run`].
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// Serves until stopped. Sessions are ended then; what was acknowledged stays so.
+    ///
+    /// # Errors
+    /// [`FrontError::Loop`] if the operating system's event queue fails.
+    pub fn run(mut self) -> Result<(), FrontError> {
+        let mut events = Events::with_capacity(EVENTS_MAX);
+        let mut more_from_endpoint = false;
+        let mut active = 0;
+        while !self.stopper.stop.load(Ordering::Acquire) {
+            let work = more_from_endpoint || self.listener_due() || !self.run_queue.is_empty();
+            let spinning = self.shared.now.saturating_sub(active) < self.spin;
+            let timeout = if work || spinning {
+                Some(Duration::ZERO)
+            } else {
+                self.sleep()
+            };
+            match self.poll.poll(&mut events, timeout) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.into()),
+            }
+            self.shared.now = nanos(self.start.elapsed());
+            if events.is_empty() && !work {
+                if spinning {
+                    // Whoever is to answer us may need this core.
+                    std::thread::yield_now();
+                }
+            } else {
+                active = self.shared.now;
+            }
+            let mut endpoint_ready = more_from_endpoint;
+            for event in &events {
+                match event.token() {
+                    LISTENER => self.listener_ready = true,
+                    ENDPOINT => endpoint_ready = true,
+                    WAKER => {}
+                    _ => self.note(event),
+                }
+            }
+            if self.listener_due() {
+                self.accept();
+            }
+            self.expire_connecting();
+            more_from_endpoint = endpoint_ready && self.up.receive(self.shared.now);
+            self.take_events();
+            for _ in 0..self.run_queue.len() {
+                if let Some(index) = self.run_queue.pop_front() {
+                    self.serve(index);
+                }
+            }
+            self.up.flush(self.shared.now);
+            self.take_events();
+            self.write_dirty();
+        }
+        self.shut_down();
+        Ok(())
+    }
+
+    fn listener_due(&self) -> bool {
+        self.listener_ready && self.shared.now >= self.accept_after
+    }
+
+    /// How long nothing needs doing unless something arrives; `None`: for ever.
+    fn sleep(&self) -> Option<Duration> {
+        let accept = self.listener_ready.then_some(self.accept_after);
+        let connect = self.connecting.front().map(|(time, ..)| *time);
+        let next = [self.up.next_timeout(), accept, connect]
+            .into_iter()
+            .flatten()
+            .min()?;
+        Some(Duration::from_nanos(next.saturating_sub(self.shared.now)))
+    }
+
+    /// Remembers what an event says about a client's sockets.
+    fn note(&mut self, event: &mio::event::Event) {
+        let Some(slot) = event.token().0.checked_sub(FIRST_CLIENT) else {
+            return;
+        };
+        let index = slot / 2;
+        let Some(Some(client)) = self.clients.get_mut(index) else {
+            return;
+        };
+        let (readable, read_closed, writable) = if slot.is_multiple_of(2) {
+            (
+                &mut client.readable,
+                &mut client.read_closed,
+                &mut client.writable,
+            )
+        } else if let Some(direct) = &mut client.direct {
+            (
+                &mut direct.readable,
+                &mut direct.read_closed,
+                &mut direct.writable,
+            )
+        } else {
+            return;
+        };
+        // Errors and closings show themselves when the socket is used.
+        *readable |= event.is_readable() || event.is_read_closed() || event.is_error();
+        *read_closed |= event.is_read_closed() || event.is_error();
+        *writable |= event.is_writable() || event.is_write_closed() || event.is_error();
+        let hung_up = event.is_error() || event.is_write_closed();
+        if hung_up && slot.is_multiple_of(2) {
+            self.close(index, "hung up");
+        } else {
+            self.enqueue(index);
+        }
+    }
+
+    fn enqueue(&mut self, index: usize) {
+        if let Some(Some(client)) = self.clients.get_mut(index)
+            && !client.queued
+        {
+            client.queued = true;
+            self.run_queue.push_back(index);
+        }
+    }
+
+    fn mark_dirty(&mut self, index: usize) {
+        if let Some(Some(client)) = self.clients.get_mut(index)
+            && !client.dirty
+        {
+            client.dirty = true;
+            self.dirty.push(index);
+        }
+    }
+
+    /// One client's turn: read, serve its connection to the store, take its commands.
+    fn serve(&mut self, index: usize) {
+        let Some(Some(client)) = self.clients.get_mut(index) else {
+            return;
+        };
+        client.queued = false;
+        match client.read(&mut self.scratch) {
+            Transfer::Done => {}
+            Transfer::Eof => client.connection.receive_eof(),
+            Transfer::Broken(why) => return self.close(index, &why),
+        }
+        if let Transfer::Broken(why) = client.serve_direct(&mut self.scratch) {
+            client.connection.direct_lost(&why);
+            if !self.shared.store_fixed {
+                // The store may have moved: the server is asked again.
+                self.shared.store = None;
+            }
+        }
+        let turn = client.connection.advance(&mut self.up, &mut self.shared);
+        if turn == Turn::Busy {
+            self.busy.push_back(index);
+        }
+        let session = client.connection.session();
+        if session != client.session {
+            if let Some(old) = client.session {
+                self.sessions.remove(&old);
+            }
+            if let Some(new) = session {
+                self.sessions.insert(new, index);
+            }
+            client.session = session;
+        }
+        let mut again = turn == Turn::More;
+        self.match_direct(index);
+        if let Some(Some(client)) = self.clients.get_mut(index) {
+            // What was put into the store's outbox just now.
+            if let Transfer::Broken(why) = client.serve_direct(&mut self.scratch) {
+                client.connection.direct_lost(&why);
+                again = true;
+            }
+            again |= client.has_more();
+        }
+        if again {
+            self.enqueue(index);
+        }
+        self.mark_dirty(index);
+    }
+
+    /// Opens or closes the socket to the store as the connection wishes.
+    fn match_direct(&mut self, index: usize) {
+        let Some(Some(client)) = self.clients.get_mut(index) else {
+            return;
+        };
+        let Some(address) = client.connection.direct_address() else {
+            client.direct = None;
+            return;
+        };
+        if client.direct.is_some() {
+            return;
+        }
+        let connect = || -> std::io::Result<TcpStream> {
+            let mut stream = TcpStream::connect(address)?;
+            stream.set_nodelay(true)?;
+            let token = Token(FIRST_CLIENT + 2 * index + 1);
+            self.poll.registry().register(
+                &mut stream,
+                token,
+                Interest::READABLE | Interest::WRITABLE,
+            )?;
+            Ok(stream)
+        };
+        match connect() {
+            Ok(stream) => {
+                self.serial += 1;
+                self.connecting
+                    .push_back((self.shared.now + CONNECT_TIMEOUT, index, self.serial));
+                client.direct = Some(DirectSocket {
+                    stream,
+                    connected: false,
+                    readable: false,
+                    read_closed: false,
+                    writable: false,
+                    serial: self.serial,
+                });
+            }
+            Err(error) => client.connection.direct_lost(&error.to_string()),
+        }
+    }
+
+    fn expire_connecting(&mut self) {
+        while let Some(&(time, index, serial)) = self.connecting.front() {
+            let direct = self.clients.get_mut(index).and_then(Option::as_mut);
+            let waiting = direct.filter(|client| {
+                client
+                    .direct
+                    .as_ref()
+                    .is_some_and(|direct| direct.serial == serial && !direct.connected)
+            });
+            if let Some(client) = waiting {
+                if time > self.shared.now {
+                    return;
+                }
+                client.connection.direct_lost("connecting took too long");
+                self.enqueue(index);
+            }
+            self.connecting.pop_front();
+        }
+    }
+
+    /// Hands the endpoint's events to the connections.
+    fn take_events(&mut self) {
+        while let Some(event) = self.up.poll_event() {
+            let index = match event {
+                Event::Done {
+                    session,
+                    call,
+                    outcome,
+                } => {
+                    let Some(&index) = self.sessions.get(&session) else {
+                        continue;
+                    };
+                    if let Some(Some(client)) = self.clients.get_mut(index) {
+                        client.connection.done(call, outcome, &mut self.shared);
+                    }
+                    // There is room for one more.
+                    if let Some(waiting) = self.busy.pop_front() {
+                        self.enqueue(waiting);
+                    }
+                    index
+                }
+                Event::SessionClosed {
+                    session,
+                    data_loss,
+                    reason,
+                } => {
+                    let Some(index) = self.sessions.remove(&session) else {
+                        continue;
+                    };
+                    if let Some(Some(client)) = self.clients.get_mut(index) {
+                        client.session = None;
+                        client
+                            .connection
+                            .session_closed(&reason, data_loss, &mut self.shared);
+                    }
+                    index
+                }
+            };
+            self.enqueue(index);
+            self.mark_dirty(index);
+        }
+    }
+
+    fn write_dirty(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for index in dirty.drain(..) {
+            let Some(Some(client)) = self.clients.get_mut(index) else {
+                continue;
+            };
+            client.dirty = false;
+            let congested = client.connection.congested();
+            if let Transfer::Broken(why) = client.write() {
+                self.close(index, &why);
+            } else if client.connection.finished() {
+                if !client.lingers() {
+                    self.close(index, "finished");
+                } else if client.has_more() {
+                    self.enqueue(index);
+                }
+            } else if congested && !client.connection.congested() {
+                self.enqueue(index);
+            }
+        }
+        self.dirty = dirty;
+    }
+
+    fn shut_down(&mut self) {
+        for index in 0..self.clients.len() {
+            self.close(index, "the front ends");
+        }
+        self.up.flush(self.shared.now);
+    }
+}
+
+fn nanos(duration: Duration) -> Time {
+    Time::try_from(duration.as_nanos()).unwrap_or(Time::MAX)
+}

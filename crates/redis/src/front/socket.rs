@@ -1,0 +1,185 @@
+//! The sockets of one client: its own, and the one to the store if it has one.
+//!
+//! Edge-triggered: a socket counts as ready until it says "would block".
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+
+use mio::net::TcpStream;
+
+use crate::connection::Connection;
+use crate::upstream::SessionId;
+
+/// Most bytes read from one socket before the others get their turn.
+const READ_BYTES_PER_TURN: usize = 256 * 1024;
+/// Most bytes that are read and thrown away after an error that ends a connection: what Redis
+/// itself would take as one argument.
+const LINGER_BYTES_MAX: usize = 512 * 1024 * 1024;
+
+/// A client with its sockets.
+pub(super) struct Client {
+    pub(super) connection: Connection,
+    pub(super) stream: TcpStream,
+    pub(super) readable: bool,
+    /// The peer is known to have closed its sending side; the last bytes may still be unread.
+    pub(super) read_closed: bool,
+    pub(super) writable: bool,
+    /// Its connection has ended; so many bytes of what it still sends may be thrown away.
+    pub(super) lingering: Option<usize>,
+    pub(super) direct: Option<DirectSocket>,
+    /// Session under which the front finds this client.
+    pub(super) session: Option<SessionId>,
+    /// In the run queue.
+    pub(super) queued: bool,
+    /// In the list of those to be written to.
+    pub(super) dirty: bool,
+}
+
+/// The connection to the store.
+pub(super) struct DirectSocket {
+    pub(super) stream: TcpStream,
+    pub(super) connected: bool,
+    pub(super) readable: bool,
+    /// The peer is known to have closed its sending side; the last bytes may still be unread.
+    pub(super) read_closed: bool,
+    pub(super) writable: bool,
+    /// Tells this connection from earlier ones in the list of connect deadlines.
+    pub(super) serial: u64,
+}
+
+/// What became of a transfer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Transfer {
+    /// Nothing more to do for now.
+    Done,
+    /// The peer sends no more.
+    Eof,
+    /// The socket is of no more use.
+    Broken(String),
+}
+
+impl Client {
+    /// Reads from the client what its connection wants.
+    pub(super) fn read(&mut self, scratch: &mut [u8]) -> Transfer {
+        let mut budget = READ_BYTES_PER_TURN;
+        while self.readable
+            && budget > 0
+            && (self.lingering.is_some() || self.connection.wants_input())
+        {
+            match self.stream.read(scratch) {
+                Ok(0) => {
+                    self.readable = false;
+                    return match self.lingering {
+                        Some(_) => Transfer::Broken("finished".into()),
+                        None => Transfer::Eof,
+                    };
+                }
+                Ok(count) => {
+                    if let Some(left) = &mut self.lingering {
+                        let Some(less) = left.checked_sub(count) else {
+                            return Transfer::Broken("goes on after an error".into());
+                        };
+                        *left = less;
+                    } else {
+                        self.connection.receive(&scratch[..count]);
+                    }
+                    budget = budget.saturating_sub(count);
+                    // A short read has emptied the socket; the next byte is a new edge. But the end
+                    // may have come with the same edge.
+                    self.readable = count == scratch.len() || self.read_closed;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Transfer::Broken(error.to_string()),
+            }
+        }
+        Transfer::Done
+    }
+
+    /// Called when everything is answered and written: whether to wait for the client's end.
+    /// Closing a socket with unread input resets it, and a client that is still sending what was
+    /// refused would find that in place of the error that says why.
+    pub(super) fn lingers(&mut self) -> bool {
+        if !self.connection.refused_input() {
+            return false;
+        }
+        if self.lingering.is_none() {
+            self.lingering = Some(LINGER_BYTES_MAX);
+            return self.stream.shutdown(Shutdown::Write).is_ok();
+        }
+        true
+    }
+
+    /// Writes to the client what is there.
+    pub(super) fn write(&mut self) -> Transfer {
+        while self.writable && !self.connection.unwritten().is_empty() {
+            match self.stream.write(self.connection.unwritten()) {
+                Ok(0) => return Transfer::Broken("nothing written".into()),
+                Ok(count) => self.connection.wrote(count),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Transfer::Broken(error.to_string()),
+            }
+        }
+        Transfer::Done
+    }
+
+    /// Reads from and writes to the store. A client that does not take what it gets holds its
+    /// store connection up, which is then the store's to deal with, as without us.
+    pub(super) fn serve_direct(&mut self, scratch: &mut [u8]) -> Transfer {
+        let Some(direct) = &mut self.direct else {
+            return Transfer::Done;
+        };
+        if !direct.connected {
+            if !direct.writable {
+                return Transfer::Done;
+            }
+            match direct.stream.take_error() {
+                Ok(None) => {}
+                Ok(Some(error)) | Err(error) => return Transfer::Broken(error.to_string()),
+            }
+            match direct.stream.peer_addr() {
+                Ok(_) => direct.connected = true,
+                Err(error) if error.kind() == ErrorKind::NotConnected => {
+                    direct.writable = false;
+                    return Transfer::Done;
+                }
+                Err(error) => return Transfer::Broken(error.to_string()),
+            }
+        }
+        let mut budget = READ_BYTES_PER_TURN;
+        while direct.readable && budget > 0 && !self.connection.congested() {
+            match direct.stream.read(scratch) {
+                Ok(0) => return Transfer::Broken("closed by the store".into()),
+                Ok(count) => {
+                    self.connection.direct_receive(&scratch[..count]);
+                    budget = budget.saturating_sub(count);
+                    direct.readable = count == scratch.len() || direct.read_closed;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => direct.readable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Transfer::Broken(error.to_string()),
+            }
+        }
+        while direct.writable && !self.connection.direct_unwritten().is_empty() {
+            match direct.stream.write(self.connection.direct_unwritten()) {
+                Ok(0) => return Transfer::Broken("nothing written".into()),
+                Ok(count) => self.connection.direct_wrote(count),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => direct.writable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Transfer::Broken(error.to_string()),
+            }
+        }
+        Transfer::Done
+    }
+
+    /// Whether there is something to do that no event will announce.
+    pub(super) fn has_more(&self) -> bool {
+        let direct = self
+            .direct
+            .as_ref()
+            .is_some_and(|direct| direct.connected && direct.readable);
+        (self.readable && (self.lingering.is_some() || self.connection.wants_input()))
+            || (direct && !self.connection.congested())
+    }
+}

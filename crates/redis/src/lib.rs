@@ -1,0 +1,19 @@
+//! The RESP front: unmodified Redis clients in, pmnet sessions out.
+//!
+//! Purpose: speaks RESP2 and RESP3 with clients, decides by the command matrix ([`table`]) what may
+//! be acknowledged as soon as it is durable in the devices and what must go to the store, and keeps
+//! each client's replies in the order of its commands (`docs/guide/redis.md`).
+//! Invariants: only a command that cannot fail and whose reply says nothing is acknowledged early;
+//! every queue is bounded by a named constant, and a full one stops reading from its client; bad
+//! input ends one connection, never the process.
+//! It may not know how calls travel: that is behind [`upstream::Upstream`].
+
+pub mod connection;
+pub mod endpoint;
+pub mod front;
+pub mod parser;
+pub mod reply;
+pub mod table;
+pub mod upstream;
+
+pub use front::{Front, FrontConfig, FrontError, Stopper};

@@ -1,0 +1,261 @@
+//! The command matrix: for every command of Redis, what the front does with it.
+//!
+//! Purpose: the one place that decides whether a command may be acknowledged early, bypasses the
+//! log, is answered here, needs a connection of its own, or is refused. `docs/guide/redis.md` is
+//! generated from it. Facts come from Redis ([`FACTS`]), decisions from `decide`; early
+//! acknowledgement also looks at the arguments ([`early_ack`]), and whatever is in the least
+//! unusual goes to Redis, which then gives its own error.
+//! It may not keep state between commands.
+
+mod assume;
+mod decide;
+mod early;
+mod facts;
+mod matrix;
+
+use rustc_hash::FxHashMap;
+
+pub use assume::{ASSUMABLE, AssumeError};
+pub use early::{RESERVED_PREFIX, early_ack};
+pub use facts::{FACTS, SERVER_VERSION};
+pub use matrix::guide_markdown;
+
+use crate::parser::Arguments;
+use decide::Decision;
+
+/// Flag of [`Facts`]: changes nothing.
+pub const READONLY: u16 = 1;
+/// Flag of [`Facts`]: may change keys.
+pub const WRITE: u16 = 1 << 1;
+/// Flag of [`Facts`]: refused when Redis is out of memory.
+pub const DENYOOM: u16 = 1 << 2;
+/// Flag of [`Facts`]: may block its connection.
+pub const BLOCKING: u16 = 1 << 3;
+/// Flag of [`Facts`]: publish and subscribe.
+pub const PUBSUB: u16 = 1 << 4;
+/// Flag of [`Facts`]: not allowed in scripts.
+pub const NOSCRIPT: u16 = 1 << 5;
+/// Flag of [`Facts`]: administration.
+pub const ADMIN: u16 = 1 << 6;
+/// Flag of [`Facts`]: not allowed in MULTI.
+pub const NO_MULTI: u16 = 1 << 7;
+/// Flag of [`Facts`]: where the keys are depends on the arguments.
+pub const MOVABLEKEYS: u16 = 1 << 8;
+
+/// Longest command name that is looked up, in bytes; a longer one is unknown.
+const NAME_BYTES_MAX: usize = 32;
+
+/// What Redis says about a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Name in capitals.
+    pub name: &'static str,
+    /// Number of arguments with the name; negative: at least so many.
+    pub arity: i32,
+    /// [`READONLY`], [`WRITE`], …
+    pub flags: u16,
+    /// Position of the first key; 0: no key at a fixed position.
+    pub first_key: i32,
+    /// Position of the last key; negative: counted from the end.
+    pub last_key: i32,
+    /// Distance between keys.
+    pub step: i32,
+}
+
+const fn fact(
+    name: &'static str,
+    arity: i32,
+    flags: u16,
+    first_key: i32,
+    last_key: i32,
+    step: i32,
+) -> Facts {
+    Facts {
+        name,
+        arity,
+        flags,
+        first_key,
+        last_key,
+        step,
+    }
+}
+
+impl Facts {
+    /// Whether all of `flags` are set.
+    #[must_use]
+    pub const fn has(&self, flags: u16) -> bool {
+        self.flags & flags == flags
+    }
+
+    /// Whether a command of `count` arguments, name included, has as many as it must.
+    #[must_use]
+    pub fn arity_fits(&self, count: usize) -> bool {
+        let needed = usize::try_from(self.arity.unsigned_abs()).unwrap_or(usize::MAX);
+        if self.arity < 0 {
+            count >= needed
+        } else {
+            count == needed
+        }
+    }
+}
+
+/// A command that the front answers by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Local {
+    /// PING.
+    Ping,
+    /// ECHO.
+    Echo,
+    /// HELLO.
+    Hello,
+    /// AUTH.
+    Auth,
+    /// SELECT.
+    Select,
+    /// QUIT.
+    Quit,
+    /// RESET.
+    Reset,
+    /// CLIENT.
+    Client,
+    /// MULTI.
+    Multi,
+    /// EXEC.
+    Exec,
+    /// DISCARD.
+    Discard,
+    /// UNWATCH.
+    Unwatch,
+}
+
+/// A command that needs the client's own connection to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// May wait for another client.
+    Blocking,
+    /// WAIT: about what was written before on the store.
+    Wait,
+    /// Subscriptions.
+    Subscribe,
+    /// MONITOR.
+    Monitor,
+    /// WATCH: from here to EXEC, DISCARD or UNWATCH.
+    Watch,
+}
+
+/// What to do with one command as it was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Acknowledge with `+OK` as soon as it is durable in the devices.
+    Update,
+    /// Send it to the store and wait for the reply.
+    Bypass {
+        /// It changes nothing, so it may be repeated.
+        read_only: bool,
+        /// It must not be packed together with others (not allowed in scripts, or unknown).
+        alone: bool,
+    },
+    /// Answer it here.
+    Local(Local),
+    /// Barrier, then the client's own connection to the store.
+    Pass(Pass),
+    /// Not through the front; the text says why and what to do.
+    Refuse(&'static str),
+}
+
+/// The action for a command, and what Redis says about it if it is known.
+#[derive(Clone, Copy, Debug)]
+pub struct Verdict {
+    /// What to do.
+    pub action: Action,
+    /// Facts; `None` for a command that Redis 7.0 does not have (a module's, or a newer one).
+    pub facts: Option<&'static Facts>,
+}
+
+struct Entry {
+    facts: &'static Facts,
+    decision: Decision,
+    assume_ok: bool,
+}
+
+/// The matrix with the operator's additions, ready for look-ups.
+pub struct Table {
+    entries: FxHashMap<&'static [u8], Entry>,
+}
+
+impl Table {
+    /// The matrix, with the commands that the operator wants acknowledged early as well
+    /// (`--assume-ok`, names in any case).
+    ///
+    /// # Errors
+    /// [`AssumeError`] names the first command that cannot be listed, and says why.
+    pub fn new<S: AsRef<str>>(assume_ok: &[S]) -> Result<Table, AssumeError> {
+        let assumed = assume::validate(assume_ok)?;
+        let entries = FACTS
+            .iter()
+            .map(|facts| {
+                let assume_ok = assumed.contains(&facts.name);
+                (
+                    facts.name.as_bytes(),
+                    Entry {
+                        facts,
+                        decision: decide::decide(facts),
+                        assume_ok,
+                    },
+                )
+            })
+            .collect();
+        Ok(Table { entries })
+    }
+
+    /// What to do with a command (which has at least a name).
+    #[must_use]
+    pub fn verdict(&self, arguments: &Arguments<'_>) -> Verdict {
+        let name = arguments.get(0);
+        let mut upper = [0u8; NAME_BYTES_MAX];
+        let entry = upper.get_mut(..name.len()).and_then(|upper| {
+            upper.copy_from_slice(name);
+            upper.make_ascii_uppercase();
+            self.entries.get(&*upper)
+        });
+        let Some(entry) = entry else {
+            return Verdict {
+                action: Action::Bypass {
+                    read_only: false,
+                    alone: true,
+                },
+                facts: None,
+            };
+        };
+        let facts = entry.facts;
+        let action = if entry.assume_ok
+            && facts.arity_fits(arguments.len())
+            && assume::usual(facts.name, arguments)
+        {
+            Action::Update
+        } else {
+            entry.decision.rule.action(facts, arguments)
+        };
+        Verdict {
+            action,
+            facts: Some(facts),
+        }
+    }
+}
+
+/// The hash of the one key of a command (`key_hash` of the wire header); 0 if it has none, several,
+/// or its place is not fixed.
+#[must_use]
+pub fn key_hash(facts: &Facts, arguments: &Arguments<'_>) -> u64 {
+    let Ok(first) = usize::try_from(facts.first_key) else {
+        return 0;
+    };
+    if first == 0
+        || facts.first_key != facts.last_key
+        || facts.has(MOVABLEKEYS)
+        || first >= arguments.len()
+    {
+        return 0;
+    }
+    pmnet_wire::command::key_hash(arguments.get(first))
+}

@@ -1,0 +1,312 @@
+//! The decisions of the matrix: one rule for every command, with the reason where it is not plain.
+
+use super::early::early_ack;
+use super::{Action, BLOCKING, Facts, Local, NOSCRIPT, Pass, READONLY, WRITE};
+use crate::parser::Arguments;
+
+/// How the action of a command follows from its arguments.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Rule {
+    /// Early if [`early_ack`], else exactly once.
+    Early,
+    /// Repeatable.
+    Read,
+    /// Exactly once.
+    Write,
+    /// Repeatable, unless one of these words is an argument.
+    ReadUnless(&'static [&'static str]),
+    /// Decided by the subcommand: these are repeatable, these refused, all others exactly once.
+    Container {
+        reads: &'static [&'static str],
+        refused: &'static [(&'static str, &'static str)],
+    },
+    /// Passed if BLOCK is among the options (from argument `from` up to STREAMS).
+    BlockOption { from: usize, read_only: bool },
+    /// Answered by the front.
+    Local(Local),
+    /// Passed.
+    Pass(Pass),
+    /// Refused.
+    Refuse(&'static str),
+}
+
+/// A rule, and a remark for the guide.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Decision {
+    pub(super) rule: Rule,
+    pub(super) note: &'static str,
+}
+
+impl Rule {
+    pub(super) fn action(&self, facts: &Facts, arguments: &Arguments<'_>) -> Action {
+        let alone = facts.has(NOSCRIPT);
+        match *self {
+            Rule::Early if early_ack(facts.name, arguments) => Action::Update,
+            Rule::Early => Action::Bypass {
+                read_only: false,
+                alone: false,
+            },
+            Rule::Read => Action::Bypass {
+                read_only: true,
+                alone: false,
+            },
+            Rule::Write => Action::Bypass {
+                read_only: false,
+                alone,
+            },
+            Rule::ReadUnless(words) => {
+                let writes =
+                    (1..arguments.len()).any(|i| words.iter().any(|word| arguments.is(i, word)));
+                Action::Bypass {
+                    read_only: !writes,
+                    alone: false,
+                }
+            }
+            Rule::Container { reads, refused } => {
+                if let Some((_, why)) = refused.iter().find(|(word, _)| arguments.is(1, word)) {
+                    return Action::Refuse(why);
+                }
+                let read_only = reads
+                    .iter()
+                    .any(|word| *word == "*" || arguments.is(1, word));
+                Action::Bypass {
+                    read_only,
+                    alone: !read_only,
+                }
+            }
+            Rule::BlockOption { from, read_only } => {
+                let blocks = (from..arguments.len())
+                    .take_while(|i| !arguments.is(*i, "STREAMS"))
+                    .any(|i| arguments.is(i, "BLOCK"));
+                if blocks {
+                    Action::Pass(Pass::Blocking)
+                } else {
+                    Action::Bypass { read_only, alone }
+                }
+            }
+            Rule::Local(local) => Action::Local(local),
+            Rule::Pass(pass) => Action::Pass(pass),
+            Rule::Refuse(why) => Action::Refuse(why),
+        }
+    }
+}
+
+const REPLICATION: &str =
+    "it changes who the store is; do it on the Redis server itself, with pmnet stopped";
+const STREAM: &str =
+    "it turns the connection into a replication stream; connect to the Redis server itself";
+const KILL: &str = "a busy store would hold it up too; send it to the Redis server itself";
+
+/// The rule for one command.
+pub(super) fn decide(facts: &Facts) -> Decision {
+    let (rule, note) = match facts.name {
+        "SET" => (Rule::Early, "early without NX, XX, GET; else exactly once"),
+        "MSET" => (Rule::Early, "early with one value for each key"),
+        "SETEX" | "PSETEX" => (Rule::Early, "early with a valid time to live"),
+
+        "PING" => (
+            Rule::Local(Local::Ping),
+            "says that the front is alive, not that the store is",
+        ),
+        "ECHO" => (Rule::Local(Local::Echo), ""),
+        "HELLO" => (
+            Rule::Local(Local::Hello),
+            "2 and 3, SETNAME; AUTH is refused",
+        ),
+        "AUTH" => (
+            Rule::Local(Local::Auth),
+            "always an error: the front has no users",
+        ),
+        "SELECT" => (
+            Rule::Local(Local::Select),
+            "a database is checked with the store once; not inside MULTI",
+        ),
+        "QUIT" => (Rule::Local(Local::Quit), ""),
+        "RESET" => (Rule::Local(Local::Reset), ""),
+        "CLIENT" => (
+            Rule::Local(Local::Client),
+            "SETNAME, GETNAME, SETINFO, ID, INFO, LIST (this connection only), GETREDIR, NO-EVICT; others are refused",
+        ),
+        "MULTI" => (
+            Rule::Local(Local::Multi),
+            "commands are kept by the front until EXEC",
+        ),
+        "EXEC" => (
+            Rule::Local(Local::Exec),
+            "one atomic step, exactly once; a read if all commands are reads",
+        ),
+        "DISCARD" => (Rule::Local(Local::Discard), ""),
+        "UNWATCH" => (Rule::Local(Local::Unwatch), "passed through while WATCHing"),
+
+        "WATCH" => (
+            Rule::Pass(Pass::Watch),
+            "all commands pass through until EXEC, DISCARD or UNWATCH",
+        ),
+        "WAIT" => (
+            Rule::Pass(Pass::Wait),
+            "counts replicas that have everything acknowledged before",
+        ),
+        "MONITOR" => (
+            Rule::Pass(Pass::Monitor),
+            "shows the store's side: commands as pmnet sends them",
+        ),
+        "SUBSCRIBE" | "PSUBSCRIBE" | "SSUBSCRIBE" | "UNSUBSCRIBE" | "PUNSUBSCRIBE"
+        | "SUNSUBSCRIBE" => (Rule::Pass(Pass::Subscribe), ""),
+        "XREAD" => (
+            Rule::BlockOption {
+                from: 1,
+                read_only: true,
+            },
+            "passed through with BLOCK",
+        ),
+        "XREADGROUP" => (
+            Rule::BlockOption {
+                from: 4,
+                read_only: false,
+            },
+            "passed through with BLOCK",
+        ),
+
+        "PUBLISH" | "SPUBLISH" => (Rule::Write, "after everything this connection wrote before"),
+        "EVAL" | "EVALSHA" | "FCALL" => {
+            (Rule::Write, "with the script's effects in one atomic step")
+        }
+        "SORT" => (Rule::ReadUnless(&["STORE"]), "a write with STORE"),
+        "GEORADIUS" | "GEORADIUSBYMEMBER" => (
+            Rule::ReadUnless(&["STORE", "STOREDIST"]),
+            "a write with STORE or STOREDIST",
+        ),
+        "BITFIELD" => (
+            Rule::ReadUnless(&["SET", "INCRBY"]),
+            "a write with SET or INCRBY",
+        ),
+
+        "ACL" => (
+            Rule::Container {
+                reads: &[
+                    "CAT", "DRYRUN", "GENPASS", "GETUSER", "HELP", "LIST", "USERS", "WHOAMI",
+                ],
+                refused: &[],
+            },
+            "about the store's users; the front has none",
+        ),
+        "CLUSTER" => (
+            Rule::Container {
+                reads: &["*"],
+                refused: &[],
+            },
+            "the store is not a cluster, and says so",
+        ),
+        "COMMAND" => (
+            Rule::Container {
+                reads: &["*"],
+                refused: &[],
+            },
+            "",
+        ),
+        "CONFIG" => (
+            Rule::Container {
+                reads: &["GET", "HELP"],
+                refused: &[],
+            },
+            "the store's configuration; read what it must keep: durability, no eviction",
+        ),
+        "FUNCTION" => (
+            Rule::Container {
+                reads: &["DUMP", "HELP", "LIST", "STATS"],
+                refused: &[("KILL", KILL)],
+            },
+            "KILL is refused",
+        ),
+        "LATENCY" => (
+            Rule::Container {
+                reads: &["DOCTOR", "GRAPH", "HELP", "HISTOGRAM", "HISTORY", "LATEST"],
+                refused: &[],
+            },
+            "of the store, not of pmnet",
+        ),
+        "MEMORY" => (
+            Rule::Container {
+                reads: &["DOCTOR", "HELP", "MALLOC-STATS", "STATS", "USAGE"],
+                refused: &[],
+            },
+            "",
+        ),
+        "MODULE" => (
+            Rule::Container {
+                reads: &["HELP", "LIST"],
+                refused: &[],
+            },
+            "",
+        ),
+        "OBJECT" | "PUBSUB" | "XINFO" => (
+            Rule::Container {
+                reads: &["*"],
+                refused: &[],
+            },
+            "",
+        ),
+        "SCRIPT" => (
+            Rule::Container {
+                reads: &["EXISTS", "HELP"],
+                refused: &[
+                    ("KILL", KILL),
+                    (
+                        "DEBUG",
+                        "it needs a connection of its own to the Redis server",
+                    ),
+                ],
+            },
+            "KILL and DEBUG are refused",
+        ),
+        "SLOWLOG" => (
+            Rule::Container {
+                reads: &["GET", "HELP", "LEN"],
+                refused: &[],
+            },
+            "of the store",
+        ),
+        "XGROUP" => (
+            Rule::Container {
+                reads: &["HELP"],
+                refused: &[],
+            },
+            "",
+        ),
+
+        "INFO" | "ROLE" | "LASTSAVE" | "TIME" => (Rule::Read, "of the store"),
+        "SAVE" | "BGSAVE" | "BGREWRITEAOF" => (
+            Rule::Read,
+            "may be repeated after a loss, which does no harm",
+        ),
+        "PFSELFTEST" | "LOLWUT" => (Rule::Read, ""),
+        "ASKING" | "READONLY" | "READWRITE" => {
+            (Rule::Read, "the store is not a cluster, and says so")
+        }
+
+        "SHUTDOWN" => (
+            Rule::Refuse(
+                "it would stop the store under the log; stop the Redis server itself, pmnet waits for it",
+            ),
+            "",
+        ),
+        "REPLICAOF" | "SLAVEOF" | "FAILOVER" => (Rule::Refuse(REPLICATION), ""),
+        "SWAPDB" => (
+            Rule::Refuse("it would move pmnet's own records to another database"),
+            "",
+        ),
+        "DEBUG" => (
+            Rule::Refuse("it can lose or block the store; send it to the Redis server itself"),
+            "",
+        ),
+        "SYNC" | "PSYNC" | "REPLCONF" => (Rule::Refuse(STREAM), ""),
+        "RESTORE-ASKING" => (Rule::Refuse("it is internal to Redis Cluster"), ""),
+
+        _ if facts.has(BLOCKING) => (Rule::Pass(Pass::Blocking), ""),
+        _ if facts.has(WRITE) => (Rule::Write, ""),
+        _ if facts.has(READONLY) => (Rule::Read, ""),
+        // A command that says nothing about itself is treated as the most careful case.
+        _ => (Rule::Write, ""),
+    };
+    Decision { rule, note }
+}

@@ -1,0 +1,180 @@
+//! Commands that pass through to the store: WATCH, blocking commands, subscriptions, WAIT.
+
+mod common;
+
+use bytes::Bytes;
+use common::{Redis, Running, command, eventually};
+
+#[test]
+fn an_acknowledged_update_breaks_a_watch() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let (mut watcher, mut other) = (front.client(), front.client());
+    assert_eq!(watcher.ask("WATCH k"), "+OK\r\n");
+    assert_eq!(watcher.ask("MULTI"), "+OK\r\n");
+    assert_eq!(watcher.ask("SET k mine"), "+QUEUED\r\n");
+    assert_eq!(other.ask("SET k theirs"), "+OK\r\n");
+    assert_eq!(watcher.ask("EXEC"), "*-1\r\n");
+    assert_eq!(watcher.ask("GET k"), "$6\r\ntheirs\r\n");
+    // A command refused by the front aborts the transaction as well.
+    for line in ["WATCH k", "MULTI"] {
+        assert_eq!(watcher.ask(line), "+OK\r\n");
+    }
+    assert!(watcher.ask("SHUTDOWN").starts_with("-ERR pmnet"));
+    assert_eq!(watcher.ask("SET k x"), "+QUEUED\r\n");
+    assert!(watcher.ask("EXEC").starts_with("-EXECABORT"));
+    assert_eq!(watcher.ask("GET k"), "$6\r\ntheirs\r\n");
+    assert!(watcher.ask("WATCH k").starts_with("+OK"));
+    assert!(watcher.ask("FLUSHALL").starts_with("-ERR pmnet"));
+    assert!(watcher.ask("DEL pmnet:{0}").starts_with("-ERR pmnet"));
+}
+
+#[test]
+fn a_blocked_client_waits_for_another_and_then_goes_on() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let (mut blocked, mut other) = (front.client(), front.client());
+    assert_eq!(blocked.ask("SELECT 5"), "+OK\r\n");
+    blocked.send(
+        &[
+            command("SET before 1"),
+            command("BLPOP l 0"),
+            command("SET after 1"),
+            command("PING"),
+        ]
+        .concat(),
+    );
+    assert_eq!(blocked.text(), "+OK\r\n");
+    let mut direct = redis.client();
+    eventually("blocked", || {
+        direct.ask("INFO clients").contains("blocked_clients:1")
+    });
+    assert_eq!(other.ask("SELECT 5"), "+OK\r\n");
+    assert_eq!(other.ask("EXISTS after"), ":0\r\n");
+    assert_eq!(other.ask("RPUSH l x"), ":1\r\n");
+    assert_eq!(blocked.text(), "*2\r\n$1\r\nl\r\n$1\r\nx\r\n");
+    assert_eq!(blocked.text(), "+OK\r\n");
+    assert_eq!(blocked.text(), "+PONG\r\n");
+    // A client that goes away stops waiting.
+    blocked.send(&command("BLPOP l 0"));
+    eventually("blocked", || {
+        direct.ask("INFO clients").contains("blocked_clients:1")
+    });
+    drop(blocked);
+    eventually("not blocked", || {
+        direct.ask("INFO clients").contains("blocked_clients:0")
+    });
+}
+
+#[test]
+fn subscribers_hear_and_resp3_goes_on_meanwhile() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let (mut two, mut three, mut other) = (front.client(), front.client(), front.client());
+    assert_eq!(
+        two.ask("SUBSCRIBE c"),
+        "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
+    );
+    assert!(three.ask("HELLO 3").starts_with("%7\r\n"));
+    assert_eq!(
+        three.ask("SUBSCRIBE c"),
+        ">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
+    );
+    assert_eq!(three.ask("SET k v"), "+OK\r\n");
+    assert_eq!(other.ask("PUBLISH c hello"), ":2\r\n");
+    assert_eq!(
+        two.text(),
+        "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$5\r\nhello\r\n"
+    );
+    assert_eq!(
+        three.text(),
+        ">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$5\r\nhello\r\n"
+    );
+    assert_eq!(three.ask("GET k"), "$1\r\nv\r\n");
+    three.send(&command("BLPOP l 0"));
+    let mut direct = redis.client();
+    eventually("blocked", || {
+        direct.ask("INFO clients").contains("blocked_clients:1")
+    });
+    assert_eq!(other.ask("RPUSH l x"), ":1\r\n");
+    assert_eq!(three.text(), "*2\r\n$1\r\nl\r\n$1\r\nx\r\n");
+    assert_eq!(two.ask("RESET"), "+RESET\r\n");
+    assert_eq!(two.ask("GET k"), "$1\r\nv\r\n");
+    assert_eq!(two.ask("MONITOR"), "+OK\r\n");
+    assert_eq!(other.ask("SET seen 1"), "+OK\r\n");
+    while !two.text().contains("\"seen\"") {}
+    assert_eq!(two.ask("QUIT").trim(), "+OK");
+    assert_eq!(two.next(), None);
+}
+
+#[test]
+fn without_a_redis_store_nothing_passes_and_the_reason_is_said() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    front.knobs().address = Some(Bytes::from_static(b"-ERR the store is an embedded one\r\n"));
+    let mut client = front.client();
+    assert_eq!(
+        client.ask("WATCH k"),
+        "-ERR pmnet: WATCH needs a Redis store: the store is an embedded one\r\n"
+    );
+    assert_eq!(client.ask("SET k 1"), "+OK\r\n");
+    front.knobs().address = Some(Bytes::from_static(b"$20\r\nredis://127.0.0.1:1/\r\n"));
+    let error = client.ask("BLPOP k 0");
+    assert!(
+        error.starts_with("-ERR pmnet: the store cannot be reached directly"),
+        "{error}"
+    );
+    front.knobs().address = None;
+    assert_eq!(
+        client.ask("WATCH k"),
+        "+OK\r\n",
+        "the address is asked for again"
+    );
+}
+
+#[test]
+fn losing_the_store_connection_loses_the_watch_and_so_the_client() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let mut client = front.client();
+    assert_eq!(client.ask("WATCH k"), "+OK\r\n");
+    assert!(
+        redis
+            .client()
+            .ask("CLIENT KILL TYPE normal SKIPME yes")
+            .starts_with(':')
+    );
+    assert_eq!(client.next(), None);
+}
+
+#[test]
+fn wait_counts_what_was_acknowledged() {
+    let Some(redis) = Redis::start() else { return };
+    let port = redis.address.port().to_string();
+    let Some(replica) = Redis::start_with(&[
+        "--replicaof",
+        "127.0.0.1",
+        &port,
+        "--enable-debug-command",
+        "yes",
+    ]) else {
+        return;
+    };
+    let front = Running::start(&redis);
+    let mut client = front.client();
+    eventually("replica", || {
+        replica
+            .client()
+            .ask("INFO replication")
+            .contains("master_link_status:up")
+    });
+    assert_eq!(client.ask("SET k v"), "+OK\r\n");
+    assert_eq!(client.ask("WAIT 1 5000"), ":1\r\n");
+    assert_eq!(replica.client().ask("GET k"), "$1\r\nv\r\n");
+    // A replica that hears nothing more does not count.
+    let mut sleeper = replica.client();
+    sleeper.send(&command("DEBUG SLEEP 3"));
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert_eq!(client.ask("SET k w"), "+OK\r\n");
+    assert_eq!(client.ask("WAIT 1 200"), ":0\r\n");
+}

@@ -1,0 +1,136 @@
+//! The server machine and its store, without a socket or a clock.
+
+use crate::store::{Batch, Request, Store, StoreError};
+use pmnet_proto::server::{Server, Stop, Work};
+use pmnet_proto::time::{MILLISECOND, Nanos};
+use pmnet_proto::{Outbox, Peer, Time};
+use pmnet_wire::Packet;
+
+/// Pause after the store could not do something, at first and at most.
+const PAUSE_MIN: Nanos = 5 * MILLISECOND;
+const PAUSE_MAX: Nanos = 500 * MILLISECOND;
+
+/// A server of one shard over a store.
+pub struct Core<S> {
+    machine: Server,
+    store: S,
+    pause: Nanos,
+    resume_at: Option<Time>,
+    rejected_packets: u64,
+}
+
+impl<S: Store> Core<S> {
+    /// Joins the two.
+    pub const fn new(machine: Server, store: S) -> Core<S> {
+        Core {
+            machine,
+            store,
+            pause: PAUSE_MIN,
+            resume_at: None,
+            rejected_packets: 0,
+        }
+    }
+
+    /// The machine, for its counters and state.
+    pub const fn machine(&self) -> &Server {
+        &self.machine
+    }
+    /// The machine, for its notices.
+    pub const fn machine_mut(&mut self) -> &mut Server {
+        &mut self.machine
+    }
+    /// The store.
+    pub const fn store(&self) -> &S {
+        &self.store
+    }
+    /// Datagrams that were not acceptable packets.
+    pub const fn rejected_packets(&self) -> u64 {
+        self.rejected_packets
+    }
+    /// The store back, as after the process died.
+    pub fn into_store(self) -> S {
+        self.store
+    }
+
+    /// Takes in one datagram.
+    ///
+    /// # Errors
+    /// [`Stop`]: the shard must not go on.
+    pub fn receive(
+        &mut self,
+        now: Time,
+        from: Peer,
+        datagram: &[u8],
+        out: &mut Outbox,
+    ) -> Result<(), Stop> {
+        match Packet::parse(datagram) {
+            Ok(packet) => self.machine.receive(now, from, &packet, out),
+            Err(_) => {
+                self.rejected_packets += 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// Lets the store do the next work, if there is one and the store is not pausing; `true` if
+    /// it did: call again after taking in what arrived meanwhile.
+    ///
+    /// # Errors
+    /// [`Stop`]: the shard must not go on.
+    pub fn step(&mut self, now: Time, out: &mut Outbox) -> Result<bool, Stop> {
+        if self.resume_at.is_some_and(|at| now < at) {
+            return Ok(false);
+        }
+        self.resume_at = None;
+        self.machine.answer_waiting(out);
+        let Some(work) = self.machine.next_work()? else {
+            self.machine.finish(out);
+            return Ok(false);
+        };
+        let result = match work {
+            Work::Load => match self.store.load() {
+                Ok(records) => self.machine.loaded(records).map(|()| Ok(()))?,
+                Err(error) => Err(error),
+            },
+            Work::Apply(effects) => {
+                let batch = Batch {
+                    effects: effects.payloads,
+                    records: effects.records,
+                };
+                self.store
+                    .apply(&batch)
+                    .map(|rejected| self.machine.applied(rejected, out))
+            }
+            Work::Execute(executions) => {
+                let requests: Vec<Request> = executions
+                    .into_iter()
+                    .map(|e| Request {
+                        payload: e.payload,
+                        record: e.record,
+                    })
+                    .collect();
+                let mut replies = Vec::with_capacity(requests.len());
+                let result = self.store.execute(&requests, &mut replies);
+                self.machine.executed(replies, out);
+                result
+            }
+        };
+        match result {
+            Ok(()) => self.pause = PAUSE_MIN,
+            Err(StoreError::Fatal(text)) => return Err(Stop(text)),
+            Err(StoreError::Retry(text)) => {
+                tracing::warn!(pause_ms = self.pause / MILLISECOND, "{text}");
+                self.machine.failed();
+                self.resume_at = Some(now + self.pause);
+                self.pause = (self.pause * 2).min(PAUSE_MAX);
+            }
+        }
+        self.machine.finish(out);
+        Ok(true)
+    }
+
+    /// When [`Core::step`] has something to do again by itself.
+    pub const fn next_timeout(&self) -> Option<Time> {
+        self.resume_at
+    }
+}

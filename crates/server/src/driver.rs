@@ -1,0 +1,120 @@
+//! A server on a UDP socket: one thread, which receives while the store is not at work. What
+//! arrives during a disk flush waits in the socket and makes up the next batch.
+
+use crate::core::Core;
+use crate::store::Store;
+use mio::unix::SourceFd;
+use pmnet_proto::server::{Server, ServerConfig};
+use pmnet_proto::{Outbox, Peer, Random};
+use pmnet_udp::{Clock, STOP_TOKEN, Socket, Spin, Stop};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+/// Settings of the driver.
+#[derive(Clone, Debug)]
+pub struct DriverConfig {
+    /// UDP address to listen on.
+    pub listen: Peer,
+    /// The machine's settings.
+    pub server: ServerConfig,
+    /// Microseconds to poll after activity before blocking.
+    pub spin_micros: u64,
+}
+
+/// Why a server ended otherwise than asked.
+#[derive(Debug, thiserror::Error)]
+pub enum DriverError {
+    /// A socket call failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The shard stopped.
+    #[error("the shard stopped")]
+    Stopped(#[from] pmnet_proto::server::Stop),
+}
+
+const SOCKET_TOKEN: mio::Token = mio::Token(0);
+/// Bursts received between two works of the store.
+const BURSTS_MAX: usize = 16;
+/// Bytes that a small datagram costs in a socket's receive buffer, about.
+const DATAGRAM_COST_BYTES: usize = 1280;
+
+/// Runs until stopped. `ready` is called with the bound address and what the store says of its
+/// durability once the socket is open.
+///
+/// # Errors
+/// [`DriverError`].
+pub fn run(
+    mut config: DriverConfig,
+    store: Box<dyn Store>,
+    stop: &Stop,
+    ready: impl FnOnce(Peer, &str),
+) -> Result<(), DriverError> {
+    let mut socket = Socket::bind(config.listen, false)?;
+    // What the socket cannot hold would be lost and asked for again: tell the tail less.
+    let holds = socket.receive_buffer_bytes() / DATAGRAM_COST_BYTES;
+    config.server.queue_max = config.server.queue_max.min(holds.max(64));
+    let clock = Clock::start();
+    let random = Random::new(pmnet_udp::os_random()?);
+    let mut core = Core::new(Server::new(config.server, random), store);
+    let mut poll = mio::Poll::new()?;
+    let mut events = mio::Events::with_capacity(16);
+    poll.registry().register(
+        &mut SourceFd(&socket.io().as_raw_fd()),
+        SOCKET_TOKEN,
+        mio::Interest::READABLE,
+    )?;
+    stop.register(poll.registry())?;
+    let mut spin = Spin::new(config.spin_micros);
+    let mut out = Outbox::new();
+    // The first work loads the records, so that what is said of the store is known; a store that
+    // is not there yet is asked again.
+    core.step(clock.now(), &mut out)?;
+    ready(socket.local_address()?, &core.store().durability());
+    loop {
+        let now = clock.now();
+        let mut busy = false;
+        for _ in 0..BURSTS_MAX {
+            let mut stopped = Ok(());
+            let received = socket.receive(|from, datagram| {
+                if stopped.is_ok() {
+                    stopped = core.receive(now, from, datagram, &mut out);
+                }
+            })?;
+            stopped?;
+            busy |= received > 0;
+            if received == 0 {
+                break;
+            }
+        }
+        busy |= core.step(now, &mut out)?;
+        if !out.is_empty() {
+            socket.send(&out)?;
+            out.clear();
+        }
+        while let Some(notice) = core.machine_mut().poll_notice() {
+            tracing::warn!("{notice}");
+        }
+        let now = clock.now();
+        if busy {
+            spin.active(now);
+        }
+        let polling = busy || spin.again(now);
+        if polling && !spin.look_around(now) {
+            continue;
+        }
+        let timeout = if polling {
+            Some(Duration::ZERO)
+        } else {
+            core.next_timeout()
+                .map(|at| Duration::from_nanos(at.since(now)))
+        };
+        match poll.poll(&mut events, timeout) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error.into()),
+            _ => {}
+        }
+        if events.iter().any(|event| event.token() == STOP_TOKEN) {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! `trait Store`: what a pmnet server needs from the database behind it (protocol.md §2 rules 6–8).
+//!
+//! A store applies batches of updates, and with each batch, *in the same atomic durable step*, a
+//! few opaque records of the protocol (watermark, session table, stored replies, staged
+//! fragments, chain record). The store never looks into the records; the server machine never
+//! looks into the payloads.
+
+use bytes::Bytes;
+
+/// One record of the protocol's own state: a short key and an opaque value.
+pub type RecordKey = Vec<u8>;
+
+/// Change of one record: `Some` writes it, `None` removes it.
+pub type RecordChange = (RecordKey, Option<Bytes>);
+
+/// Updates to apply, in log order, and the records that change with them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Whole update payloads (`docs/spec/wire.md` §6), in the order in which they take effect.
+    pub effects: Vec<Bytes>,
+    /// Record changes; a key occurs at most once.
+    pub records: Vec<RecordChange>,
+}
+
+/// A bypass to execute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Whole payload (`docs/spec/wire.md` §6).
+    pub payload: Bytes,
+    /// `None`: read-only, may be executed at any time and again. `Some((key, prefix))`: changes
+    /// state; in the same atomic durable step the record `key` becomes `prefix ++ reply`.
+    pub record: Option<(RecordKey, Bytes)>,
+}
+
+/// Why a store could not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// Nothing was done, or it is unknown whether it was done: the caller reloads the records
+    /// (`Store::load`) and continues from what they say. Out of memory, read-only, loading, lost
+    /// connection, full disk.
+    #[error("store not ready, will be retried: {0}")]
+    Retry(String),
+    /// The store cannot keep its promises (records gone, evicting configuration, foreign data):
+    /// the shard stops. The text says what to do.
+    #[error("{0}")]
+    Fatal(String),
+}
+
+/// A database that applies updates exactly once, because it keeps the records atomically with them.
+///
+/// Every call is bounded in time by the store's own deadlines (a few seconds at most).
+pub trait Store: Send {
+    /// All records as last durably written (empty for a fresh store). Also reconnects.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn load(&mut self) -> Result<Vec<(RecordKey, Bytes)>, StoreError>;
+
+    /// Applies the batch and its records atomically and durably; returns how many effects the
+    /// store rejected for good (malformed or failing commands: they have no effect, the rest of the
+    /// batch stands). An effect that fails for a passing reason fails the whole batch with `Retry`.
+    ///
+    /// # Errors
+    /// [`StoreError`]; after `Retry` the batch may or may not have been applied: `load` tells.
+    fn apply(&mut self, batch: &Batch) -> Result<u64, StoreError>;
+
+    /// Executes the requests in order and appends one reply (RESP bytes) for each to `replies`.
+    /// Replies are returned only once the state that they show is durable as configured.
+    /// On an error `replies` holds those of the requests that are certainly done.
+    ///
+    /// # Errors
+    /// [`StoreError`]; after `Retry` a request with a record may or may not have been executed:
+    /// `load` tells.
+    fn execute(&mut self, requests: &[Request], replies: &mut Vec<Bytes>)
+    -> Result<(), StoreError>;
+
+    /// Where a front can reach the database directly (`redis://host:port`), if it can.
+    fn address(&self) -> Option<String>;
+
+    /// One line for status and logs: what a reply of this store means for durability.
+    fn durability(&self) -> String;
+}
+
+impl<S: Store + ?Sized> Store for Box<S> {
+    fn load(&mut self) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
+        (**self).load()
+    }
+    fn apply(&mut self, batch: &Batch) -> Result<u64, StoreError> {
+        (**self).apply(batch)
+    }
+    fn execute(
+        &mut self,
+        requests: &[Request],
+        replies: &mut Vec<Bytes>,
+    ) -> Result<(), StoreError> {
+        (**self).execute(requests, replies)
+    }
+    fn address(&self) -> Option<String> {
+        (**self).address()
+    }
+    fn durability(&self) -> String {
+        (**self).durability()
+    }
+}

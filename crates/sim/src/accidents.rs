@@ -1,0 +1,301 @@
+//! What happens to machines, and what operators do about it.
+//!
+//! Fault model: a device, the server or a client dies at any moment, with what it had not sent and
+//! not persisted; all of them may lose power at once; the server may stay away for long; starts of
+//! a device may die again and again. A device may be lost for good with its medium, and then the
+//! operator starts the new head with the word that the chain shrinks, and the hop before a gap
+//! with another next hop. A lost device may have been cut off only: it goes on running, its
+//! clients may still reach it, and later it is back on the network, where it must be fenced.
+//! Clocks stand still and jump.
+
+use crate::nodes::StartError;
+use crate::world::{Event, World, address};
+use pmnet_proto::Peer;
+use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
+
+/// How far a clock jumps, at most.
+const JUMP_MAX: Nanos = 8 * SECOND;
+/// How long a clock stands still, or a store storms, at most.
+const SPELL_MAX: Nanos = 50 * MILLISECOND;
+/// How long a lost device is cut off, and how long until its clients hear of it, at most.
+const RUMOUR_MAX: Nanos = 60 * MILLISECOND;
+/// What a device is told that comes to a chain in use.
+const LATECOMER: &str = "a device joins a chain only before its first session";
+/// Persists of a start, roughly: a fuse blows in one of them.
+const START_PERSISTS: u64 = 9;
+
+impl World {
+    /// Starts a device or the server, if it is down and may be started.
+    pub(crate) fn restart(&mut self, node: usize) {
+        let seed = self.random.next_u64();
+        let now = self.now;
+        if node == self.config.devices {
+            let local = self.clocks[node].local(now);
+            self.server.start(seed, now);
+            self.tell(|| format!("server starts, its clock shows {}", local.0));
+        } else {
+            let (next, shrink) = self.next_hop(node);
+            let dies = self.chance(self.config.recovery_crashes);
+            let fuse = u32::try_from(self.below(START_PERSISTS)).expect("small");
+            let local = self.clocks[node].local(now);
+            let device = &mut self.devices[node];
+            if device.lost || device.running.is_some() {
+                return;
+            }
+            let fate = pmnet_proto::Random::new(seed.rotate_left(17));
+            device.media.set_fuse(dies.then_some((fuse, fate)));
+            match device.start(next, shrink, &self.config, seed, local) {
+                Ok(()) => self.tell(|| format!("device {} starts", node + 1)),
+                Err(StartError::Died) => {
+                    self.happened("devices died while starting");
+                    self.start_later(node, MILLISECOND);
+                }
+                Err(StartError::Refused(text)) => {
+                    self.violation(format!("device {} cannot start: {text}", node + 1));
+                    self.devices[node].lost = true;
+                }
+            }
+        }
+        self.turn_at.remove(&node);
+        self.wake(node, 0);
+    }
+
+    fn start_later(&mut self, node: usize, bound: Nanos) {
+        let after = self.below(bound);
+        self.schedule(after, Event::Restart { node });
+    }
+
+    /// The next hop of a device, leaving out the lost ones, and whether its operator has to say
+    /// that the chain shrinks.
+    fn next_hop(&self, node: usize) -> (Peer, bool) {
+        let devices = self.config.devices;
+        let next = (node + 1..devices)
+            .find(|&n| !self.devices[n].lost)
+            .unwrap_or(devices);
+        (address(next), self.lost > 0 && self.head() == node)
+    }
+
+    /// The first device that is left.
+    pub(crate) fn head(&self) -> usize {
+        self.devices
+            .iter()
+            .position(|device| !device.lost)
+            .unwrap_or(0)
+    }
+
+    /// A process dies.
+    pub(crate) fn kill(&mut self, node: usize) {
+        let server = self.config.devices;
+        if node < server {
+            if let Some(pipeline) = self.devices[node].running.take() {
+                self.take_device_counters(&pipeline);
+                let medium = pipeline.into_media();
+                self.devices[node].media.crash(&medium, &mut self.random);
+                self.happened("devices died");
+                self.tell(|| format!("device {} dies", node + 1));
+            }
+        } else if node == server {
+            if let Some(core) = self.server.die() {
+                self.take_server_counters(core.machine());
+                self.happened("servers died");
+                self.tell(|| "server dies".to_owned());
+            }
+        } else {
+            let client = &mut self.clients[node - server - 1];
+            if client.alive {
+                client.die();
+                self.happened("clients died");
+                self.tell(|| format!("client {node} dies"));
+                if self.config.rebirths {
+                    let after = self.below(20 * MILLISECOND);
+                    self.schedule(after, Event::Rebirth { node });
+                }
+            }
+        }
+    }
+
+    /// A device that refuses to go on: right only if its machine died or its place was taken.
+    pub(crate) fn device_stopped(&mut self, node: usize, text: &str) {
+        let Some(pipeline) = self.devices[node].running.take() else {
+            return;
+        };
+        self.take_device_counters(&pipeline);
+        self.tell(|| format!("device {} stops: {text}", node + 1));
+        if self.devices[node].lost {
+            self.happened("zombies fenced");
+        } else if self.config.lost_clients && text.contains(LATECOMER) {
+            // A client that talked to the wrong device was its first: the rest of the chain came
+            // too late. The operator goes on with what there is.
+            self.happened("latecomers refused");
+            self.devices[node].lost = true;
+            self.reconfigure();
+        } else if self.devices[node].media.is_blown() {
+            self.happened("devices died while recovering");
+            self.start_later(node, MILLISECOND);
+        } else {
+            self.devices[node].lost = true;
+            self.violation(format!("device {} stopped: {text}", node + 1));
+        }
+    }
+
+    /// Something goes wrong somewhere.
+    pub(crate) fn accident(&mut self) {
+        if self.calm {
+            return;
+        }
+        let after = 1 + self.below(2 * self.config.accident_every);
+        self.schedule(after, Event::Accident);
+        match self.below(14) {
+            0..=5 => {
+                let node = self.any_node();
+                if node > self.config.devices && self.below(4) != 0 {
+                    return;
+                }
+                self.kill(node);
+                if node <= self.config.devices {
+                    self.start_later(node, self.config.down_max);
+                }
+            }
+            6 if self.lost < self.config.lose_devices => self.lose_devices(),
+            7 if self.config.partitions => {
+                let cut = (address(self.any_node()), address(self.any_node()));
+                self.cut.insert(cut);
+                self.happened("one-way partitions");
+            }
+            8 => self.cut.clear(),
+            9 if self.config.outage_max > 0 => self.outage(),
+            10 if self.config.power_cuts => {
+                self.happened("power cuts");
+                for node in 0..=self.config.devices {
+                    self.kill(node);
+                    self.start_later(node, self.config.down_max);
+                }
+            }
+            11 if self.config.store_storms => {
+                self.happened("store storms");
+                self.server.store.set_storm(true);
+                let after = self.below(SPELL_MAX);
+                self.schedule(after, Event::StormEnds);
+            }
+            12 if self.config.clocks => {
+                let (node, jump) = (self.any_node(), self.below(JUMP_MAX));
+                self.happened("clocks jumped");
+                self.clocks[node].jump(jump);
+                self.tell(|| format!("clock of node {node} jumps by {jump} ns"));
+                self.turn_at.remove(&node);
+                self.wake(node, 0);
+            }
+            13 if self.config.clocks => {
+                let node = self.any_node();
+                self.happened("clocks stood still");
+                self.clocks[node].stand(self.now, true);
+                let after = self.below(SPELL_MAX);
+                self.schedule(after, Event::ClockGoesOn { node });
+            }
+            _ => {}
+        }
+    }
+
+    /// The server is away for long, so that the logs fill up.
+    fn outage(&mut self) {
+        let node = self.config.devices;
+        let after = self.below(self.config.outage_max);
+        self.kill(node);
+        self.server.down_until = self.now + after;
+        self.schedule(after, Event::Restart { node });
+        self.happened("server outages");
+    }
+
+    /// One or two devices are lost for good. Only a chain in service has something to lose: the
+    /// operator changes one thing at a time.
+    fn lose_devices(&mut self) {
+        let left: Vec<usize> = (0..self.config.devices)
+            .filter(|&n| !self.devices[n].lost)
+            .collect();
+        let chain = self
+            .server
+            .core
+            .as_ref()
+            .and_then(|core| core.machine().chain());
+        let formed = chain.is_some_and(|chain| chain.members.len() == left.len());
+        // Before the first session, the survivor may wait for the lost one to join, until someone
+        // starts it again.
+        if left.len() < 2 || !formed || self.server.store.is_fresh() {
+            return;
+        }
+        let both =
+            left.len() > 2 && self.lost + 2 <= self.config.lose_devices && self.below(3) == 0;
+        let mut left = left;
+        for _ in 0..if both { 2 } else { 1 } {
+            let pick = self.below(u64::try_from(left.len()).expect("few devices"));
+            let victim = left.remove(usize::try_from(pick).expect("few devices"));
+            self.devices[victim].lost = true;
+            self.lost += 1;
+            self.happened("devices lost for good");
+            self.tell(|| format!("device {} is lost", victim + 1));
+            if self.config.zombies && self.below(2) == 0 {
+                self.happened("zombies");
+                self.isolated.insert(victim);
+                let after = self.below(RUMOUR_MAX);
+                self.schedule(after, Event::Reconnect { node: victim });
+            } else {
+                self.kill(victim);
+            }
+        }
+        self.reconfigure();
+    }
+
+    /// The operator starts the devices that are left as the chain is now, and tells the clients.
+    fn reconfigure(&mut self) {
+        let head = self.head();
+        for node in (0..self.config.devices).filter(|&n| n >= head) {
+            let must = node == head || self.devices[node].next != Some(self.next_hop(node).0);
+            if !self.devices[node].lost && (must || !self.config.gentle_operator) {
+                self.kill(node);
+                self.start_later(node, 20 * MILLISECOND);
+            }
+        }
+        for at in 0..self.clients.len() {
+            let after = self.below(RUMOUR_MAX);
+            self.schedule(
+                after,
+                Event::Redirect {
+                    node: self.config.devices + 1 + at,
+                },
+            );
+        }
+    }
+
+    /// A client hears where the head is.
+    pub(crate) fn redirect(&mut self, node: usize) {
+        let head = address(self.head());
+        let client = &mut self.clients[node - self.config.devices - 1];
+        client.redirect(head, &self.config);
+        self.wake(node, 0);
+    }
+
+    /// All trouble ends: everything that can run runs, and everyone knows the way.
+    pub(crate) fn heal(&mut self) {
+        self.tell(|| "everything is healed".to_owned());
+        self.calm = true;
+        self.cut.clear();
+        self.isolated.clear();
+        self.server.store.calm();
+        self.server.down_until = self.now;
+        for node in 0..self.clocks.len() {
+            self.clocks[node].stand(self.now, false);
+        }
+        for node in 0..=self.config.devices {
+            if node < self.config.devices {
+                self.devices[node].media.set_fuse(None);
+            }
+            self.schedule(0, Event::Restart { node });
+        }
+        for node in self.config.devices + 1..=self.config.devices + self.clients.len() {
+            self.redirect(node);
+        }
+        if let Some(probe) = self.clients.last_mut() {
+            probe.begin_probe();
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Many seeds on many threads. A seed's story does not depend on the others, nor on the threads.
+
+use crate::report::Report;
+use crate::{World, run};
+use pmnet_proto::time::Nanos;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Most threads of a campaign.
+const JOBS_MAX: usize = 1024;
+/// Violations that a summary keeps; more are counted.
+const KEPT_MAX: usize = 1000;
+const HOUR: f64 = 3600e9;
+
+/// What many seeds came to.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Seeds that were run.
+    pub seeds: u64,
+    /// Seeds with a violation.
+    pub failing: u64,
+    /// The first words of each seed with a violation, in the order of the seeds (the first 1000).
+    pub violations: Vec<(u64, String)>,
+    /// Calls made, acknowledged, failed, unknown.
+    pub calls: [u64; 4],
+    /// Events.
+    pub events: u64,
+    /// Simulated nanoseconds.
+    pub simulated: Nanos,
+    /// Named things that happened, and how often.
+    pub happened: BTreeMap<&'static str, u64>,
+}
+
+impl Summary {
+    fn add(&mut self, report: Report) {
+        self.seeds += 1;
+        self.events += report.events;
+        self.simulated += report.simulated;
+        for (sum, calls) in self.calls.iter_mut().zip(report.calls) {
+            *sum += calls;
+        }
+        for (name, count) in report.happened {
+            *self.happened.entry(name).or_default() += count;
+        }
+        if let Some(first) = report.violations.into_iter().next() {
+            self.failing += 1;
+            if self.violations.len() < KEPT_MAX {
+                self.violations.push((report.seed, first));
+            }
+        }
+    }
+
+    /// Simulated hours.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a figure to be read")]
+    pub fn hours(&self) -> f64 {
+        self.simulated as f64 / HOUR
+    }
+}
+
+/// Runs one seed; a panic becomes a violation of the report.
+#[must_use]
+pub fn run_caught(seed: u64) -> Report {
+    catch_unwind(|| run(seed)).unwrap_or_else(|panic| panicked(seed, panic.as_ref()))
+}
+
+fn panicked(seed: u64, panic: &(dyn std::any::Any + Send)) -> Report {
+    let words = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("without words");
+    Report {
+        seed,
+        violations: vec![format!("panic: {words}")],
+        ..Report::default()
+    }
+}
+
+/// Runs the seeds `from .. from + count` on `jobs` threads. `progress` is told after every seed,
+/// by whichever thread ran it, and says whether to go on.
+pub fn campaign(
+    from: u64,
+    count: u64,
+    jobs: usize,
+    progress: impl Fn(&Summary) -> bool + Sync,
+) -> Summary {
+    let next = AtomicU64::new(0);
+    let total = Mutex::new(Summary::default());
+    let work = || {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            if at >= count {
+                return;
+            }
+            let report = run_caught(from.wrapping_add(at));
+            let mut total = total
+                .lock()
+                .expect("nothing in here panics with the lock held");
+            total.add(report);
+            if !progress(&total) {
+                next.store(count, Ordering::Relaxed);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.clamp(1, JOBS_MAX) {
+            scope.spawn(work);
+        }
+    });
+    let mut total = total
+        .into_inner()
+        .expect("nothing in here panics with the lock held");
+    total.violations.sort();
+    total
+}
+
+/// Runs the world of one seed and tells its story, one line an event; a panic ends the story and
+/// is its violation.
+#[must_use]
+pub fn run_with_trace(seed: u64) -> (Report, Vec<String>) {
+    let mut story = Vec::new();
+    let report = catch_unwind(AssertUnwindSafe(|| {
+        World::new(seed, true).run_into(&mut story)
+    }))
+    .unwrap_or_else(|panic| panicked(seed, panic.as_ref()));
+    (report, story)
+}

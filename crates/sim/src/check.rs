@@ -1,0 +1,214 @@
+//! The checkers: what every history must satisfy, whatever happened (`docs/spec/protocol.md` §10).
+//!
+//! The store keeps lists, and every append has a unique id, so the final list of a key is the
+//! order in which its appends took effect. A history is linearizable exactly if real time agrees
+//! with that order: an append stands at its position, a read that saw n ids between the n-th and
+//! the next (list-append, as in Elle).
+
+use crate::store::Story;
+use pmnet_proto::Time;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a client observed of one call.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// Client, and session within it.
+    pub session: (usize, u32),
+    /// Key.
+    pub key: u8,
+    /// Id appended; `None` for a read.
+    pub id: Option<u64>,
+    /// When it was called.
+    pub invoked: Time,
+    /// When its outcome came; `None`: never (its client died), or unknown.
+    pub returned: Option<Time>,
+    /// What came.
+    pub result: Result,
+}
+
+/// Outcome of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Result {
+    /// Acknowledged.
+    Done,
+    /// The list, for an append with its own id as the last.
+    Read(Vec<u64>),
+    /// A reply that the store never wrote.
+    Garbled,
+    /// Certainly without effect.
+    Failed,
+    /// At most once.
+    Unknown,
+}
+
+/// Everything that a world knows when it ends.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// Calls, for each session in the order in which they were submitted.
+    pub calls: Vec<Observed>,
+    /// What the store did.
+    pub story: Story,
+    /// The sessions (by their numbers in packets) under which an id was sent.
+    pub sent_in: BTreeMap<u64, BTreeSet<u64>>,
+}
+
+/// Every violation of the history, in words.
+#[must_use]
+pub fn check(history: &History) -> Vec<String> {
+    let mut violations = Vec::new();
+    let mut positions: BTreeMap<u64, (u8, usize)> = BTreeMap::new();
+    for (&key, list) in &history.story.lists {
+        for (at, &id) in list.iter().enumerate() {
+            if positions.insert(id, (key, at)).is_some() {
+                violations.push(format!("applied twice: id {id} in key {key}"));
+            }
+        }
+    }
+    let known: BTreeSet<u64> = history
+        .calls
+        .iter()
+        .filter_map(|observed| observed.id)
+        .collect();
+    for id in positions.keys().filter(|id| !known.contains(id)) {
+        violations.push(format!("applied id {id}, which nobody sent"));
+    }
+    for observed in &history.calls {
+        outcome(observed, &positions, &mut violations);
+    }
+    if history.story.malformed > 0 {
+        let count = history.story.malformed;
+        violations.push(format!("{count} effects were not what a client made"));
+    }
+    session_order(&history.calls, &positions, &mut violations);
+    real_time(history, &positions, &mut violations);
+    ended_sessions(history, &mut violations);
+    violations
+}
+
+type Positions = BTreeMap<u64, (u8, usize)>;
+
+/// Invariants 1 and 2, for one call.
+fn outcome(observed: &Observed, positions: &Positions, violations: &mut Vec<String>) {
+    if observed.result == Result::Garbled {
+        let session = observed.session;
+        violations.push(format!(
+            "a call of session {session:?} got a reply that nobody wrote"
+        ));
+    }
+    let Some(id) = observed.id else { return };
+    match (&observed.result, positions.get(&id)) {
+        (Result::Done | Result::Read(_), None) => {
+            let session = observed.session;
+            violations.push(format!(
+                "acknowledged and lost: id {id} of session {session:?}"
+            ));
+        }
+        (Result::Failed, Some(_)) => violations.push(format!("failed and applied: id {id}")),
+        (Result::Read(list), Some((_, at))) if list.len() != at + 1 || list.last() != Some(&id) => {
+            let length = list.len();
+            violations.push(format!(
+                "id {id} was told length {length} but stands at {at}"
+            ));
+        }
+        (_, Some((key, _))) if *key != observed.key => {
+            violations.push(format!("id {id} of key {} in key {key}", observed.key));
+        }
+        _ => {}
+    }
+}
+
+/// Invariant 3: ids of one session stand in each list in the order in which it sent them.
+fn session_order(calls: &[Observed], positions: &Positions, violations: &mut Vec<String>) {
+    let mut last: BTreeMap<((usize, u32), u8), (usize, u64)> = BTreeMap::new();
+    for observed in calls {
+        let Some(id) = observed.id else { continue };
+        let Some(&(key, at)) = positions.get(&id) else {
+            continue;
+        };
+        if let Some((before, other)) = last.insert((observed.session, key), (at, id))
+            && before > at
+        {
+            violations.push(format!(
+                "session order broken: id {other} was sent before {id} and applied after it"
+            ));
+        }
+    }
+}
+
+/// One operation on a key: its rank among them, when it was called, when it returned, in words.
+/// An append at position p has rank 2p + 2, a read of n ids rank 2n + 1; equal ranks do not order
+/// each other.
+type Ranked = (usize, Time, Option<Time>, String);
+
+/// Invariant 4: what returned before something was called comes before it.
+fn real_time(history: &History, positions: &Positions, violations: &mut Vec<String>) {
+    let mut by_key: BTreeMap<u8, Vec<Ranked>> = BTreeMap::new();
+    for observed in &history.calls {
+        if let Result::Read(seen) = &observed.result {
+            let list = history
+                .story
+                .lists
+                .get(&observed.key)
+                .map_or(&[][..], Vec::as_slice);
+            if !list.starts_with(seen) {
+                violations.push(format!(
+                    "a read of key {} saw {seen:?}, which is no prefix of it",
+                    observed.key
+                ));
+                continue;
+            }
+        }
+        let (rank, words) = match (&observed.id, &observed.result) {
+            (Some(id), _) => match positions.get(id) {
+                Some((_, at)) => (2 * at + 2, format!("append {id}")),
+                None => continue,
+            },
+            (None, Result::Read(seen)) => {
+                (2 * seen.len() + 1, format!("read of {} ids", seen.len()))
+            }
+            _ => continue,
+        };
+        let ranked = (rank, observed.invoked, observed.returned, words);
+        by_key.entry(observed.key).or_default().push(ranked);
+    }
+    for (key, operations) in by_key {
+        let mut returns: Vec<_> = operations
+            .iter()
+            .filter_map(|op| Some((op.2?, op.0, &op.3)))
+            .collect();
+        returns.sort();
+        let mut calls: Vec<_> = operations.iter().map(|op| (op.1, op.0, &op.3)).collect();
+        calls.sort();
+        let mut returned = returns.into_iter().peekable();
+        let mut highest: Option<(usize, &String)> = None;
+        for (invoked, rank, words) in calls {
+            while let Some((_, before, its_words)) = returned.next_if(|(at, _, _)| *at < invoked) {
+                if highest.is_none_or(|(h, _)| before > h) {
+                    highest = Some((before, its_words));
+                }
+            }
+            if let Some((before, its_words)) = highest
+                && before > rank
+            {
+                violations.push(format!(
+                    "not linearizable: key {key}: {its_words} had returned before {words} was \
+                     called, but takes effect after it"
+                ));
+            }
+        }
+    }
+}
+
+/// Invariant 5: a session that the store has removed has no effect any more.
+fn ended_sessions(history: &History, violations: &mut Vec<String>) {
+    for (id, applied) in &history.story.applied_in {
+        let ended = history.sent_in.get(id).into_iter().flatten();
+        for (session, step) in ended.filter_map(|s| Some((s, history.story.ended_in.get(s)?))) {
+            if step < applied {
+                violations.push(format!(
+                    "id {id} was applied after its session {session} ended"
+                ));
+            }
+        }
+    }
+}

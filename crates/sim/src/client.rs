@@ -1,0 +1,323 @@
+//! A client process of the world: the production client machine under a random load.
+//!
+//! Fault model: it may die at any moment with calls under way, also in the middle of a fragmented
+//! update, and come back as another process at the same address; it may talk to the wrong device
+//! at first; its clock may stand still or jump. It checks that every call has exactly one outcome,
+//! by its deadline.
+
+use crate::check::{Observed, Result as Seen};
+use crate::clock::Clock;
+use crate::config::WorldConfig;
+use crate::store::{OPERATION_BYTES, Operation, read_reply};
+use pmnet_proto::client::{
+    CallId, Client, ClientConfig, ClientCounters, Event, Outcome, Refused, SessionHandle,
+};
+use pmnet_proto::time::{MILLISECOND, SECOND, earliest};
+use pmnet_proto::{Outbox, Peer, Random, Time};
+use std::collections::BTreeMap;
+
+/// How late an outcome may be: the time of one turn.
+const LATE_MAX: u64 = MILLISECOND;
+/// Calls of the probe that shows at the end that the service is there again.
+const PROBE_CALLS: u32 = 6;
+/// How long a call of the probe may take.
+const PROBE_DEADLINE: u64 = 20 * SECOND;
+
+/// A client process: one session after the other, with several calls under way.
+pub(crate) struct ClientNode {
+    node: usize,
+    pub(crate) machine: Client,
+    pub(crate) life: u32,
+    pub(crate) alive: bool,
+    head: Peer,
+    session: Option<SessionHandle>,
+    sessions: u32,
+    left: u32,
+    next_id: u64,
+    calls: BTreeMap<CallId, usize>,
+    observed: Vec<(Observed, Time)>,
+    violations: Vec<String>,
+    pipeline: usize,
+    random: Random,
+    next_call: Time,
+    probe: bool,
+    /// Every call of this probe must succeed.
+    strict: bool,
+    closing: bool,
+    counters: ClientCounters,
+}
+
+impl ClientNode {
+    pub(crate) fn new(node: usize, head: Peer, config: &WorldConfig, seed: u64) -> ClientNode {
+        let mut random = Random::new(seed);
+        ClientNode {
+            node,
+            machine: Client::new(client_config(head, config), Random::new(random.next_u64())),
+            life: 0,
+            alive: true,
+            head,
+            session: None,
+            sessions: 0,
+            left: config.calls,
+            next_id: (u64::try_from(node).expect("few nodes") + 1) << 32,
+            calls: BTreeMap::new(),
+            observed: Vec::new(),
+            violations: Vec::new(),
+            pipeline: [1, 4, 32][usize::try_from(random.next_u64() % 3).expect("small")],
+            random,
+            next_call: Time(0),
+            probe: false,
+            // A session that may be silent for less than a retransmission timeout can expire under
+            // a call at any time.
+            strict: config.session_idle > ClientConfig::new(head).timeout_ceiling,
+            closing: false,
+            counters: ClientCounters::default(),
+        }
+    }
+
+    /// A client that sleeps until [`ClientNode::begin_probe`].
+    pub(crate) fn probe(node: usize, head: Peer, config: &WorldConfig, seed: u64) -> ClientNode {
+        let mut client = ClientNode::new(node, head, config, seed);
+        (client.left, client.pipeline, client.probe) = (0, 1, true);
+        client
+    }
+
+    pub(crate) fn begin_probe(&mut self) {
+        self.left = PROBE_CALLS;
+    }
+
+    /// The head has another address now: the process begins again as another one.
+    pub(crate) fn redirect(&mut self, head: Peer, config: &WorldConfig) {
+        if self.head != head {
+            self.head = head;
+            self.begin_again(config);
+        }
+    }
+
+    pub(crate) fn die(&mut self) {
+        self.alive = false;
+        self.calls.clear();
+    }
+
+    pub(crate) fn is_born_again(&mut self, config: &WorldConfig) -> bool {
+        if self.alive || self.probe {
+            return false;
+        }
+        self.alive = true;
+        self.begin_again(config);
+        true
+    }
+
+    /// What this process had open is left to its fate.
+    fn begin_again(&mut self, config: &WorldConfig) {
+        self.life += 1;
+        self.calls.clear();
+        self.session = None;
+        self.take_counters();
+        let random = Random::new(self.random.next_u64());
+        self.machine = Client::new(client_config(self.head, config), random);
+    }
+
+    fn take_counters(&mut self) {
+        let last = self.machine.counters();
+        self.counters.rejected += last.rejected;
+        self.counters.unexpected += last.unexpected;
+        self.counters.stale_epoch += last.stale_epoch;
+        self.counters.resent += last.resent;
+        self.counters.fallbacks += last.fallbacks;
+    }
+
+    /// Whether it has made its calls and got their outcomes.
+    pub(crate) fn is_done(&self) -> bool {
+        !self.alive || (self.left == 0 && self.calls.is_empty())
+    }
+
+    /// Whether it has no session any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        !self.alive || (self.is_done() && self.machine.sessions() == 0)
+    }
+
+    /// Ends its session.
+    pub(crate) fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// One turn; gives the local time of the next one at the latest.
+    pub(crate) fn turn(
+        &mut self,
+        clock: &Clock,
+        world: Time,
+        config: &WorldConfig,
+        out: &mut Outbox,
+    ) -> Option<Time> {
+        let now = clock.local(world);
+        self.machine.flush(now, out);
+        self.events(now, world, clock);
+        while self.left > 0 && self.calls.len() < self.pipeline && now >= self.next_call {
+            if !self.call(now, world, config) {
+                self.next_call = now + MILLISECOND;
+                break;
+            }
+            if self.random.next_u64().is_multiple_of(8) {
+                self.next_call = now + self.random.next_u64() % MILLISECOND;
+            }
+            if !self.probe && self.random.next_u64().is_multiple_of(40) {
+                self.end(now + config.deadline);
+            }
+        }
+        if self.closing && self.is_done() {
+            self.end(now + PROBE_DEADLINE);
+        }
+        self.machine.flush(now, out);
+        self.events(now, world, clock);
+        let mut next = self.machine.next_timeout();
+        if self.left > 0 && self.calls.len() < self.pipeline {
+            next = earliest(next, Some(self.next_call.max(now + 1)));
+        }
+        next
+    }
+
+    fn end(&mut self, deadline: Time) {
+        if let Some(session) = self.session.take() {
+            self.machine.end(session, deadline);
+        }
+    }
+
+    /// Makes one call; false if none can be made now.
+    fn call(&mut self, now: Time, world: Time, config: &WorldConfig) -> bool {
+        let session = match self.session {
+            Some(session) => session,
+            None => {
+                let Ok(session) = self.machine.open(now) else {
+                    return false;
+                };
+                self.sessions += 1;
+                self.session = Some(session);
+                session
+            }
+        };
+        let key = u8::try_from(self.random.next_u64() % u64::from(config.keys)).expect("few keys");
+        let id = self.next_id;
+        let update = match self.probe {
+            true => self.left > PROBE_CALLS / 2,
+            false => self.random.next_u64() % 100 < config.updates,
+        };
+        let read = !update && self.random.next_u64().is_multiple_of(2);
+        let bound = u64::try_from(config.payload_max).expect("bounded");
+        let padding = usize::try_from(self.random.next_u64() % bound).expect("bounded");
+        let size = OPERATION_BYTES + padding;
+        let deadline = now
+            + if self.probe {
+                PROBE_DEADLINE
+            } else {
+                config.deadline
+            };
+        let result = if update {
+            let payload = Operation::Append { key, id }.payload(size);
+            self.machine.update(session, payload, 0, deadline)
+        } else {
+            let operation = if read {
+                Operation::Read { key }
+            } else {
+                Operation::AppendRead { key, id }
+            };
+            self.machine
+                .bypass(session, operation.payload(size), 0, read, deadline)
+        };
+        match result {
+            Ok(call) => {
+                self.left -= 1;
+                self.next_id += 1;
+                self.calls.insert(call, self.observed.len());
+                let observed = Observed {
+                    session: (self.node, self.sessions),
+                    key,
+                    id: (!read).then_some(id),
+                    invoked: world,
+                    returned: None,
+                    result: Seen::Unknown,
+                };
+                self.observed.push((observed, deadline));
+                true
+            }
+            Err(Refused::Closed) => {
+                self.session = None;
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    fn events(&mut self, now: Time, world: Time, clock: &Clock) {
+        while let Some(event) = self.machine.poll_event() {
+            match event {
+                Event::Done { call, outcome, .. } => {
+                    let node = self.node;
+                    let Some(at) = self.calls.remove(&call) else {
+                        let words =
+                            format!("a call of client {node} has a second outcome: {outcome:?}");
+                        self.violations.push(words);
+                        continue;
+                    };
+                    let (observed, deadline) = &mut self.observed[at];
+                    // A clock that jumped over the deadline makes the outcome as late as the jump.
+                    if now > *deadline + LATE_MAX + clock.longest_jump() {
+                        let late = now.since(*deadline);
+                        let words = format!("a call of client {node} ended {late} ns late");
+                        self.violations.push(words);
+                    }
+                    observed.result = seen(outcome);
+                    if !matches!(observed.result, Seen::Unknown | Seen::Failed) {
+                        observed.returned = Some(world);
+                    } else if self.probe && self.strict {
+                        self.violations.push(format!(
+                            "no service after everything was healed: a call ended as {:?}",
+                            observed.result
+                        ));
+                    }
+                }
+                Event::SessionClosed { session, .. } => {
+                    if self.session == Some(session) {
+                        self.session = None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Its calls, its counters, and what it found wrong.
+    pub(crate) fn history(&mut self) -> (Vec<Observed>, ClientCounters, Vec<String>) {
+        if self.alive && (!self.calls.is_empty() || self.left > 0) {
+            let (open, left) = (self.calls.len(), self.left);
+            let words = format!(
+                "{open} calls of client {} never ended, {left} were never made",
+                self.node
+            );
+            self.violations.push(words);
+        }
+        self.take_counters();
+        let observed = std::mem::take(&mut self.observed);
+        let observed = observed.into_iter().map(|(observed, _)| observed).collect();
+        (
+            observed,
+            self.counters,
+            std::mem::take(&mut self.violations),
+        )
+    }
+}
+
+fn client_config(head: Peer, config: &WorldConfig) -> ClientConfig {
+    ClientConfig {
+        ping_every: config.ping_every,
+        ..ClientConfig::new(head)
+    }
+}
+
+fn seen(outcome: Outcome) -> Seen {
+    match outcome {
+        Outcome::Committed { .. } => Seen::Done,
+        Outcome::Reply(reply) => read_reply(&reply).map_or(Seen::Garbled, Seen::Read),
+        Outcome::Failed(_) => Seen::Failed,
+        Outcome::Unknown => Seen::Unknown,
+    }
+}

@@ -1,0 +1,74 @@
+//! The clock of a machine.
+//!
+//! Fault model: it never goes back, but it may stand still for a while (and goes on from where it
+//! stood), and it may jump forward by seconds. Nothing else about it is promised to the machines;
+//! histories are judged by the time of the world.
+
+use pmnet_proto::Time;
+use pmnet_proto::time::Nanos;
+
+/// A clock.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Clock {
+    ahead: Nanos,
+    behind: Nanos,
+    stands_at: Option<Time>,
+    longest_jump: Nanos,
+}
+
+impl Clock {
+    /// What it shows.
+    pub(crate) fn local(&self, world: Time) -> Time {
+        let going = (world + self.ahead).since(Time(self.behind));
+        self.stands_at.unwrap_or(Time(going))
+    }
+
+    /// It jumps forward.
+    pub(crate) fn jump(&mut self, nanos: Nanos) {
+        if self.stands_at.is_none() {
+            self.ahead += nanos;
+            self.longest_jump = self.longest_jump.max(nanos);
+        }
+    }
+
+    /// It stands still, or goes on.
+    pub(crate) fn stand(&mut self, world: Time, still: bool) {
+        match (still, self.stands_at) {
+            (true, None) => self.stands_at = Some(self.local(world)),
+            (false, Some(at)) => {
+                self.stands_at = None;
+                self.behind += self.local(world).since(at);
+            }
+            _ => {}
+        }
+    }
+
+    /// The longest jump so far.
+    pub(crate) const fn longest_jump(&self) -> Nanos {
+        self.longest_jump
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_never_goes_back() {
+        let mut clock = Clock::default();
+        let mut last = Time(0);
+        for step in 0..1000 {
+            let world = Time(step * 10);
+            match step % 7 {
+                0 => clock.stand(world, true),
+                3 => clock.stand(world, false),
+                5 => clock.jump(100),
+                _ => {}
+            }
+            let now = clock.local(world);
+            assert!(now >= last, "{now:?} after {last:?}");
+            last = now;
+        }
+        assert!(last > Time(1000 / 7 * 100), "jumps count: {last:?}");
+    }
+}

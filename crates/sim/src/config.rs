@@ -1,0 +1,172 @@
+//! What a seed makes of the world: its size, its weather, its accidents (swarm testing: most
+//! seeds leave most of the trouble out, so that what remains is seen in depth).
+
+use crate::media::Kind;
+use pmnet_proto::Random;
+use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos, SECOND};
+
+/// Payloads above this make the world send fewer of them.
+const LARGE_PAYLOAD: usize = 50_000;
+
+/// A world. Chances are "of 1000"; a time or a number of 0 means never.
+#[derive(Clone, Debug)]
+pub struct WorldConfig {
+    /// Devices in the chain (R).
+    pub devices: usize,
+    /// Client processes.
+    pub clients: usize,
+    /// Calls of each client.
+    pub calls: u32,
+    /// Keys.
+    pub keys: u8,
+    /// Media of the devices.
+    pub media: Kind,
+    /// Entries of each log.
+    pub log_entries: u64,
+    /// Frame bytes of each log.
+    pub log_frame_bytes: u64,
+    /// Entries of one session that may be in the log unapplied.
+    pub session_entries_max: u64,
+    /// A session that says nothing for this long is ended.
+    pub session_idle: Nanos,
+    /// How often an idle session of a client says that it is still wanted.
+    pub ping_every: Nanos,
+    /// Packets lost, of 1000.
+    pub loss: u64,
+    /// Packets duplicated, of 1000.
+    pub duplication: u64,
+    /// Packets delayed far beyond the usual, of 1000.
+    pub long_delay: u64,
+    /// Packets with flipped bits, of 1000.
+    pub corruption: u64,
+    /// Packets that bring a forged, foreign or very old one along, of 1000.
+    pub injection: u64,
+    /// Mean time between accidents; 0: none.
+    pub accident_every: Nanos,
+    /// Longest time that a process stays dead.
+    pub down_max: Nanos,
+    /// Longest time that the server is down in a long outage.
+    pub outage_max: Nanos,
+    /// Whether one-way partitions happen.
+    pub partitions: bool,
+    /// Whether all machines lose power at once.
+    pub power_cuts: bool,
+    /// Whether clocks stand still and jump forward.
+    pub clocks: bool,
+    /// Whether dead clients come back as new processes.
+    pub rebirths: bool,
+    /// Starts of a device that die on the way, of 1000.
+    pub recovery_crashes: u64,
+    /// Devices that may be lost for good, fewer than there are.
+    pub lose_devices: usize,
+    /// Whether a lost device goes on running, cut off, and is back later.
+    pub zombies: bool,
+    /// Whether the operator restarts only the devices that must be after a loss, not all.
+    pub gentle_operator: bool,
+    /// Whether clients talk to any device at first.
+    pub lost_clients: bool,
+    /// One store step in so many fails; 0: none.
+    pub store_trouble: u64,
+    /// Whether there are periods in which every store step fails.
+    pub store_storms: bool,
+    /// Replies are padded up to this many bytes.
+    pub reply_max: usize,
+    /// Largest payload in bytes.
+    pub payload_max: usize,
+    /// How long a call may take.
+    pub deadline: Nanos,
+    /// Longest time a persist takes.
+    pub persist_max: Nanos,
+    /// Longest time a store step takes.
+    pub store_max: Nanos,
+    /// Of 100 calls, updates; the rest are reads and exactly-once bypasses.
+    pub updates: u64,
+}
+
+fn small(value: u64) -> usize {
+    usize::try_from(value).expect("small")
+}
+
+impl WorldConfig {
+    /// The world of this seed.
+    #[must_use]
+    pub fn from_seed(random: &mut Random) -> WorldConfig {
+        let mut one_of = |choices: &[u64]| {
+            let at = random.next_u64() % u64::try_from(choices.len()).expect("few choices");
+            choices[small(at)]
+        };
+        let devices = small(one_of(&[1, 1, 2, 3]));
+        let lose = small(one_of(&[0, 0, 1, 2]));
+        let payload_max = small(one_of(&[100, 100, 1500, 30_000, 200_000]));
+        let calls = one_of(&[20, 60, 150]);
+        WorldConfig {
+            devices,
+            clients: small(one_of(&[1, 2, 3, 4])),
+            calls: u32::try_from(if payload_max > LARGE_PAYLOAD {
+                12
+            } else {
+                calls
+            })
+            .expect("small"),
+            keys: u8::try_from(one_of(&[1, 2, 5])).expect("small"),
+            media: if one_of(&[0, 1]) == 0 {
+                Kind::Forgetful
+            } else {
+                Kind::Dram
+            },
+            log_entries: one_of(&[64, 64, 256, 4096]),
+            log_frame_bytes: one_of(&[16 << 10, 64 << 10, 256 << 10]),
+            session_entries_max: one_of(&[u64::MAX, u64::MAX, u64::MAX, 3]),
+            session_idle: one_of(&[15, 100, 5000, 5000]) * MILLISECOND,
+            ping_every: one_of(&[5, 30, 1000]) * MILLISECOND,
+            loss: one_of(&[0, 0, 10, 50, 200]),
+            duplication: one_of(&[0, 0, 20, 200]),
+            long_delay: one_of(&[0, 0, 10, 50]),
+            corruption: one_of(&[0, 0, 10, 50]),
+            injection: one_of(&[0, 0, 10, 100]),
+            accident_every: one_of(&[0, 3, 10, 30]) * MILLISECOND,
+            down_max: one_of(&[1, 20, 200]) * MILLISECOND,
+            outage_max: one_of(&[0, 0, 300, 3000]) * MILLISECOND,
+            partitions: one_of(&[0, 0, 1]) == 1,
+            power_cuts: one_of(&[0, 0, 1]) == 1,
+            clocks: one_of(&[0, 0, 0, 1]) == 1,
+            rebirths: one_of(&[0, 1]) == 1,
+            recovery_crashes: one_of(&[0, 0, 300, 700]),
+            lose_devices: lose.min(devices - 1),
+            zombies: one_of(&[0, 1]) == 1,
+            gentle_operator: one_of(&[0, 1]) == 1,
+            lost_clients: one_of(&[0, 0, 0, 1]) == 1,
+            store_trouble: one_of(&[0, 0, 5, 50]),
+            store_storms: one_of(&[0, 0, 0, 1]) == 1,
+            reply_max: small(one_of(&[0, 0, 3000, 60_000])),
+            payload_max,
+            deadline: one_of(&[50, 500, 5000]) * MILLISECOND,
+            persist_max: one_of(&[20, 500]) * MICROSECOND,
+            store_max: one_of(&[50, 2000]) * MICROSECOND,
+            updates: one_of(&[95, 70, 30]),
+        }
+    }
+
+    /// The same world, but about the first moments of a chain: several devices that start apart,
+    /// clients that begin at any of them, packets that come very late.
+    #[must_use]
+    pub fn forming(self) -> WorldConfig {
+        WorldConfig {
+            devices: self.devices.max(2),
+            lost_clients: true,
+            calls: 1 + self.calls / 10,
+            long_delay: 300,
+            duplication: self.duplication.max(20),
+            payload_max: self.payload_max.min(1500),
+            session_entries_max: u64::MAX,
+            lose_devices: 0,
+            ..self
+        }
+    }
+
+    /// After the load, this much time to repair, drain, expire and end.
+    #[must_use]
+    pub const fn settle_max(&self) -> Nanos {
+        60 * SECOND + 4 * self.session_idle
+    }
+}

@@ -1,0 +1,32 @@
+//! Deterministic simulator: the production client, device and server in a virtual world.
+//!
+//! One thread a world; the same seed gives the same story, on every machine. Nothing in here is a
+//! model of pmnet: clients, devices, logs and the server are the production code, and only what
+//! surrounds them is simulated: network, media, store, clocks, processes, operators. May not:
+//! read a clock, draw randomness that does not come from the seed.
+
+mod accidents;
+mod campaign;
+pub mod check;
+mod client;
+mod clock;
+pub mod config;
+pub mod media;
+mod network;
+mod nodes;
+mod report;
+pub mod store;
+mod world;
+
+pub use campaign::{Summary, campaign, run_caught, run_with_trace};
+pub use report::Report;
+pub use world::World;
+
+/// Runs the world of one seed.
+///
+/// # Panics
+/// If a machine does: [`run_caught`] makes that a violation.
+#[must_use]
+pub fn run(seed: u64) -> Report {
+    World::new(seed, false).run()
+}

@@ -1,0 +1,237 @@
+//! A medium that forgets.
+//!
+//! Fault model: stores are visible at once and durable only when a completed persist covered
+//! them. A persist takes time. When the machine dies, every 64-byte line that was stored and not
+//! persisted is, line by line and 8 bytes by 8 bytes, the old or the new content, at random. When
+//! only the process dies, a `Dram` medium keeps everything that was stored. A fuse makes the
+//! machine die in the middle of its n-th persist, which is how recovery itself is interrupted.
+
+use pmnet_log::{Media, MediaError};
+use pmnet_proto::Random;
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const LINE: usize = 64;
+const WORD: usize = 8;
+
+/// What a crash does to stores that were not persisted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Each line of them survives or not; a persist takes time.
+    Forgetful,
+    /// All of them survive; a persist is immediate.
+    Dram,
+}
+
+#[derive(Debug)]
+struct State {
+    durable: Vec<u8>,
+    in_flight: Option<Vec<(Range<usize>, Vec<u8>)>>,
+    /// Persists left until the machine dies, and what decides about the lines then.
+    fuse: Option<(u32, Random)>,
+    blown: bool,
+}
+
+/// What the world keeps of a medium: it completes persists and crashes it.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    kind: Kind,
+    state: Arc<Mutex<State>>,
+}
+
+/// The medium, as the log has it.
+#[derive(Debug)]
+pub struct SimMedia {
+    image: Vec<u8>,
+    handle: Handle,
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    fn crash(&mut self, kind: Kind, image: &[u8], random: &mut Random) {
+        self.in_flight = None;
+        let lines = self.durable.chunks_mut(LINE).zip(image.chunks(LINE));
+        for (old, new) in lines.filter(|(old, new)| old != new) {
+            let fate = random.next_u64() % 3;
+            for (old, new) in old.chunks_mut(WORD).zip(new.chunks(WORD)) {
+                let survives = match (kind, fate) {
+                    (Kind::Dram, _) | (_, 0) => true,
+                    (_, 1) => false,
+                    _ => random.next_u64().is_multiple_of(2),
+                };
+                if survives {
+                    old.copy_from_slice(new);
+                }
+            }
+        }
+    }
+}
+
+impl Handle {
+    /// A blank medium.
+    #[must_use]
+    pub fn blank(kind: Kind, bytes: usize) -> Handle {
+        let state = State {
+            durable: vec![0; bytes],
+            in_flight: None,
+            fuse: None,
+            blown: false,
+        };
+        Handle {
+            kind,
+            state: Arc::new(Mutex::new(state)),
+        }
+    }
+
+    /// The medium, as a starting process opens it.
+    #[must_use]
+    pub fn open(&self) -> SimMedia {
+        let mut state = lock(&self.state);
+        state.blown = false;
+        SimMedia {
+            image: state.durable.clone(),
+            handle: self.clone(),
+        }
+    }
+
+    /// The machine will die in the middle of its `persists`-th persist from now (0: the next).
+    /// `None`: it will not.
+    pub fn set_fuse(&self, fuse: Option<(u32, Random)>) {
+        lock(&self.state).fuse = fuse;
+    }
+
+    /// Whether the machine has died of its fuse since the medium was opened.
+    #[must_use]
+    pub fn is_blown(&self) -> bool {
+        lock(&self.state).blown
+    }
+
+    /// Whether a persist is under way.
+    #[must_use]
+    pub fn is_persisting(&self) -> bool {
+        lock(&self.state).in_flight.is_some()
+    }
+
+    /// The persist under way completes.
+    pub fn complete(&self) {
+        let mut state = lock(&self.state);
+        for (range, bytes) in state.in_flight.take().unwrap_or_default() {
+            state.durable[range].copy_from_slice(&bytes);
+        }
+    }
+
+    /// The process that had `medium` dies.
+    pub fn crash(&self, medium: &SimMedia, random: &mut Random) {
+        let mut state = lock(&self.state);
+        if !state.blown {
+            state.crash(self.kind, &medium.image, random);
+        }
+    }
+}
+
+impl Media for SimMedia {
+    fn bytes(&self) -> &[u8] {
+        &self.image
+    }
+    fn store(&mut self, offset: usize, bytes: &[u8]) {
+        self.image[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+    fn persist_start(&mut self, ranges: &[Range<usize>]) -> Result<(), MediaError> {
+        let mut state = lock(&self.handle.state);
+        if state.blown {
+            return Err(MediaError::Failed);
+        }
+        assert!(state.in_flight.is_none(), "one persist at a time");
+        match state.fuse.take() {
+            Some((0, mut random)) => {
+                state.crash(self.handle.kind, &self.image, &mut random);
+                state.blown = true;
+                return Err(MediaError::Failed);
+            }
+            Some((left, random)) => state.fuse = Some((left - 1, random)),
+            None => {}
+        }
+        let covered = ranges
+            .iter()
+            .map(|r| (r.clone(), self.image[r.clone()].to_vec()));
+        state.in_flight = Some(covered.collect());
+        drop(state);
+        if self.handle.kind == Kind::Dram {
+            self.handle.complete();
+        }
+        Ok(())
+    }
+    fn persist_poll(&mut self, wait: bool) -> Result<bool, MediaError> {
+        if wait {
+            self.handle.complete();
+        }
+        Ok(!self.handle.is_persisting())
+    }
+    fn wakeup_fd(&self) -> Option<RawFd> {
+        None
+    }
+    fn survives(&self) -> &'static str {
+        "what the simulated world lets it survive"
+    }
+    fn name(&self) -> &'static str {
+        "simulated"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_persisted_is_certain() {
+        let mut kept = 0;
+        for seed in 0..200 {
+            let handle = Handle::blank(Kind::Forgetful, 256);
+            let mut medium = handle.open();
+            medium.store(0, &[1; 64]);
+            medium
+                .persist_start(std::slice::from_ref(&(0..64)))
+                .unwrap();
+            handle.complete();
+            medium.store(64, &[2; 64]);
+            medium
+                .persist_start(std::slice::from_ref(&(64..128)))
+                .unwrap();
+            handle.crash(&medium, &mut Random::new(seed));
+            let after = handle.open();
+            assert_eq!(after.bytes()[..64], [1; 64], "a completed persist holds");
+            kept += u32::from(after.bytes()[64..128] == [2; 64]);
+            assert_eq!(after.bytes()[128..], [0; 128], "nothing comes from nowhere");
+        }
+        assert!(
+            (20..150).contains(&kept),
+            "an interrupted persist is kept now and then: {kept}"
+        );
+    }
+
+    #[test]
+    fn a_fuse_interrupts_the_persist_it_was_set_for() {
+        let handle = Handle::blank(Kind::Dram, 64);
+        handle.set_fuse(Some((1, Random::new(1))));
+        let mut medium = handle.open();
+        medium
+            .persist_start(std::slice::from_ref(&(0..64)))
+            .unwrap();
+        medium.store(0, &[3; 8]);
+        assert!(medium.persist_start(std::slice::from_ref(&(0..8))).is_err());
+        assert!(handle.is_blown());
+        assert!(
+            medium.persist_start(std::slice::from_ref(&(0..8))).is_err(),
+            "dead is dead"
+        );
+        assert_eq!(
+            handle.open().bytes()[..8],
+            [3; 8],
+            "DRAM outlives the process"
+        );
+    }
+}

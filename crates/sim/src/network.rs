@@ -1,0 +1,219 @@
+//! The network of the world.
+//!
+//! Fault model: packets are lost, duplicated, reordered, delayed for long, damaged by flipped
+//! bits, and cut off in one direction for a while, each independently. Someone who does not know
+//! the tokens injects packets: foreign traffic, well-formed packets of every kind with guessed
+//! contents, and what he once saw on the wire: as it was, long after, or changed under another
+//! token or an older epoch. What he never has is a token of his own choice that is right (lab mode
+//! protects against nobody on the path), nor the word of the operator (`--declare-data-loss`).
+
+use crate::store::Operation;
+use crate::world::{Event, World, address};
+use pmnet_proto::time::{MICROSECOND, MILLISECOND};
+use pmnet_proto::{Outbox, Peer};
+use pmnet_wire::record::{Member, write_path};
+use pmnet_wire::{Flags, Header, Kind, Packet};
+
+/// Packets that the injector remembers.
+const MEMORY_MAX: usize = 256;
+const MEMORY_MAX_U64: u64 = 256;
+/// One packet in so many is remembered.
+const MEMORY_EVERY: u64 = 7;
+
+/// A packet that was seen: to, from, bytes.
+pub(crate) type Seen = (Peer, Peer, Vec<u8>);
+
+impl World {
+    /// Sends one packet, or loses it.
+    pub(crate) fn send(&mut self, from: Peer, to: Peer, bytes: &[u8]) {
+        if self.cut.contains(&(from, to)) || self.is_isolated(from, to) {
+            self.happened("packets cut off");
+            return;
+        }
+        if self.config.injection > 0 {
+            self.remember(from, to, bytes);
+        }
+        if self.chance(self.config.loss) {
+            self.happened("packets lost");
+            return;
+        }
+        let mut copies = 1;
+        if self.chance(self.config.duplication) {
+            self.happened("packets duplicated");
+            copies = 2;
+        }
+        for _ in 0..copies {
+            let mut delay = 2 * MICROSECOND + self.below(10 * MICROSECOND);
+            if self.chance(self.config.long_delay) {
+                self.happened("packets delayed for long");
+                delay += self.below(300 * MILLISECOND);
+            }
+            let mut bytes = bytes.to_vec();
+            if !bytes.is_empty() && self.chance(self.config.corruption) {
+                self.happened("packets damaged");
+                for _ in 0..=self.below(3) {
+                    let bits = u64::try_from(bytes.len() * 8).expect("short packets");
+                    let bit = self.below(bits);
+                    bytes[usize::try_from(bit / 8).expect("short packets")] ^= 1 << (bit % 8);
+                }
+            }
+            self.schedule(delay, Event::Deliver { to, from, bytes });
+        }
+        if self.chance(self.config.injection) {
+            self.inject();
+        }
+    }
+
+    /// Sends what a node wants to send.
+    pub(crate) fn send_all(&mut self, node: usize, out: &Outbox) {
+        for (to, bytes) in out.iter() {
+            self.send(address(node), to, bytes);
+        }
+    }
+
+    /// A device cut off from all other machines still has its clients.
+    fn is_isolated(&self, from: Peer, to: Peer) -> bool {
+        self.isolated.iter().any(|&node| {
+            let machine = |peer| (0..=self.config.devices).any(|n| address(n) == peer);
+            let node = address(node);
+            (from == node && machine(to)) || (to == node && machine(from))
+        })
+    }
+
+    fn remember(&mut self, from: Peer, to: Peer, bytes: &[u8]) {
+        if self.below(MEMORY_EVERY) != 0 {
+            return;
+        }
+        let seen = (to, from, bytes.to_vec());
+        if self.memory.len() < MEMORY_MAX {
+            self.memory.push(seen);
+        } else {
+            // Any age may be replaced: some stay for long.
+            let at = usize::try_from(self.below(MEMORY_MAX_U64)).expect("small");
+            self.memory[at] = seen;
+        }
+    }
+
+    fn inject(&mut self) {
+        let injected = match self.below(5) {
+            0 => self.foreign(),
+            1 => self.guessed(),
+            _ => self.seen_before(),
+        };
+        if let Some((to, from, bytes)) = injected {
+            self.happened("packets injected");
+            let delay = self.below(MILLISECOND);
+            self.schedule(delay, Event::Deliver { to, from, bytes });
+        }
+    }
+
+    /// Not ours at all.
+    fn foreign(&mut self) -> Option<Seen> {
+        let (to, from) = (self.any_node(), self.any_node());
+        let length = usize::try_from(self.below(200)).expect("small");
+        let bytes = (0..length)
+            .map(|_| self.random.next_u64().to_le_bytes()[0])
+            .collect();
+        Some((address(to), address(from), bytes))
+    }
+
+    /// A well-formed packet of any kind by someone who guesses.
+    fn guessed(&mut self) -> Option<Seen> {
+        let (to, from) = (self.any_node(), self.any_node());
+        let kinds = u64::try_from(Kind::ALL.len()).expect("few kinds");
+        let kind = Kind::ALL[usize::try_from(self.below(kinds)).expect("few kinds")];
+        let count = u16::try_from(1 + self.below(3)).expect("small");
+        let header = Header {
+            flags: Flags(self.random.next_u64().to_le_bytes()[0]),
+            copies: u8::try_from(self.below(22)).expect("small"),
+            epoch: u32::try_from(self.below(4)).expect("small"),
+            device: u32::try_from(self.below(5)).expect("small"),
+            incarnation: u32::try_from(self.below(5)).expect("small"),
+            session: self.below(40),
+            seq: self.below(40),
+            order: self.below(200),
+            request: self.below(40),
+            fragment_index: u16::try_from(self.below(u64::from(count))).expect("small"),
+            fragment_count: count,
+            tag: if kind == Kind::Recover {
+                0
+            } else {
+                self.random.next_u64()
+            },
+            ..Header::new(kind)
+        };
+        let payload = match kind {
+            // Before the chain is there, whoever comes first is its device: not an attack that
+            // the lab mode can tell from a start.
+            Kind::Recover if self.server.store.is_fresh() => return None,
+            Kind::Recover => write_path(&[Member {
+                device: header.device,
+                incarnation: header.incarnation,
+                log_uuid: u128::from(self.random.next_u64()),
+                tail: self.below(100),
+                applied: self.below(100),
+                flags: if self.below(2) == 0 {
+                    0
+                } else {
+                    Member::SHRINK
+                },
+            }]),
+            _ => {
+                let length = usize::try_from(self.below(100)).expect("small");
+                (0..length)
+                    .map(|_| self.random.next_u64().to_le_bytes()[0])
+                    .collect()
+            }
+        };
+        let mut bytes = Vec::new();
+        header.write(&payload, &mut bytes);
+        Some((address(to), address(from), bytes))
+    }
+
+    /// Something that was on the wire once, as it was or changed.
+    fn seen_before(&mut self) -> Option<Seen> {
+        if self.memory.is_empty() {
+            return None;
+        }
+        let at = self.below(u64::try_from(self.memory.len()).expect("bounded"));
+        let (to, from, bytes) = self.memory[usize::try_from(at).expect("bounded")].clone();
+        let packet = Packet::parse(&bytes).ok()?;
+        let mut header = packet.header;
+        if header.kind == Kind::Recover && self.server.store.is_fresh() {
+            // Before the first session, a RECOVER of a device that is gone for good makes the
+            // head wait for it until someone starts the head again.
+            return None;
+        }
+        if self.below(2) == 0 {
+            return Some((to, from, bytes));
+        }
+        if matches!(header.kind, Kind::Recover | Kind::RecoverReply) {
+            // Without keys, only their nonce and log identity speak for them.
+            return None;
+        }
+        if self.below(2) == 0 {
+            header.tag ^= 1 + self.below(1 << 20);
+            header.seq = header.seq.wrapping_add(self.below(3));
+            header.order = header.order.wrapping_add(self.below(3));
+        } else {
+            header.epoch = header.epoch.saturating_sub(1);
+        }
+        let mut changed = Vec::new();
+        header.write(packet.payload, &mut changed);
+        Some((to, from, changed))
+    }
+
+    /// Notes under which session an id is sent, for the checkers.
+    pub(crate) fn note_session(&mut self, bytes: &[u8]) {
+        let Ok(packet) = Packet::parse(bytes) else {
+            return;
+        };
+        let header = &packet.header;
+        if !matches!(header.kind, Kind::Append | Kind::Bypass) || header.fragment_index != 0 {
+            return;
+        }
+        if let Some(id) = Operation::peek(packet.payload).and_then(Operation::id) {
+            self.sent_in.entry(id).or_default().insert(header.session);
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! How a world ends, and what is said of it.
+
+use crate::check::{self, History};
+use crate::client::ClientNode;
+use crate::world::{Event, IDLE, Phase, QUIETEN, World};
+use pmnet_device::Pipeline;
+use pmnet_proto::server::Server;
+use pmnet_proto::time::{Nanos, SECOND};
+use std::collections::BTreeMap;
+
+/// Events that a quiet node may cause in a second, besides its pings and its expiry timer.
+const IDLE_EVENTS: u64 = 50;
+/// Idle phases until there must have been a silent one.
+const IDLE_ATTEMPTS: u32 = 8;
+/// Events that one ping of a session causes: timer, packet there, answer back, turns.
+const PING_EVENTS: u64 = 12;
+
+/// What one seed came to.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Seed.
+    pub seed: u64,
+    /// Violations, in words.
+    pub violations: Vec<String>,
+    /// Calls made, acknowledged, failed, unknown.
+    pub calls: [u64; 4],
+    /// Events of the world.
+    pub events: u64,
+    /// Simulated nanoseconds.
+    pub simulated: Nanos,
+    /// Hash over every event in order: equal seeds give equal hashes.
+    pub trace_hash: u64,
+    /// Named things that happened, and how often: accidents, and the counters of the machines.
+    pub happened: BTreeMap<&'static str, u64>,
+}
+
+impl Report {
+    fn add(&mut self, what: &'static str, count: u64) {
+        if count > 0 {
+            *self.happened.entry(what).or_default() += count;
+        }
+    }
+}
+
+impl World {
+    pub(crate) fn take_device_counters<M: pmnet_log::Media>(&mut self, pipeline: &Pipeline<M>) {
+        let counters = pipeline.machine().counters();
+        for (name, count) in counters.list() {
+            self.report.add(name, count);
+        }
+        self.report
+            .add("device rejects", pipeline.rejects().iter().sum());
+    }
+
+    pub(crate) fn take_server_counters(&mut self, server: &Server) {
+        let counters = server.counters();
+        for (name, count) in [
+            ("server applied", counters.applied),
+            ("server repeated", counters.repeated),
+            ("server rejected", counters.rejected),
+            ("server executed", counters.executed),
+            ("server answered again", counters.answered_again),
+            ("server fallbacks", counters.fallbacks),
+            ("server retransmissions", counters.retransmissions),
+            ("server dropped", counters.dropped),
+        ] {
+            self.report.add(name, count);
+        }
+    }
+
+    /// Goes on to the next phase when this one is over.
+    pub(crate) fn next_phase(&mut self) {
+        match self.phase {
+            Phase::Load => {
+                if self.clients.iter().all(ClientNode::is_done) {
+                    self.phase = Phase::Settle {
+                        until: self.now + self.config.settle_max(),
+                    };
+                    self.heal();
+                }
+            }
+            Phase::Settle { until } => {
+                if self.now > until {
+                    self.not_drained("healed");
+                } else if self.clients.iter().all(ClientNode::is_done) && self.is_drained() {
+                    // What is still under way on the network is no noise of the idle.
+                    self.phase = Phase::Quieten;
+                    self.schedule(QUIETEN, Event::IdleBegins);
+                }
+            }
+            Phase::Closing { until } => {
+                if self.now > until {
+                    self.not_drained("closed");
+                } else if self.is_closed() {
+                    self.phase = Phase::Done;
+                }
+            }
+            Phase::Quieten | Phase::Idle { .. } | Phase::Done => {}
+        }
+    }
+
+    fn not_drained(&mut self, when: &str) {
+        let devices: Vec<String> = self
+            .devices
+            .iter()
+            .map(|device| match &device.running {
+                Some(pipeline) => {
+                    let machine = pipeline.machine();
+                    let (cursors, sessions) = (machine.cursors(), machine.sessions());
+                    format!(
+                        "{cursors:?} serving {} sessions {sessions}",
+                        machine.is_serving()
+                    )
+                }
+                None => "down".to_owned(),
+            })
+            .collect();
+        let applied = self
+            .server
+            .core
+            .as_ref()
+            .map(|core| core.machine().watermark());
+        let done: Vec<bool> = self.clients.iter().map(ClientNode::is_done).collect();
+        self.violation(format!(
+            "not drained after everything was {when}: devices (last, persisted, committed, \
+             applied) {devices:?}, server A {applied:?}, clients done {done:?}"
+        ));
+        self.phase = Phase::Done;
+    }
+
+    /// Invariant 8: all logs are empty, at the same order.
+    fn is_drained(&self) -> bool {
+        let Some(core) = &self.server.core else {
+            return false;
+        };
+        let watermark = core.machine().watermark();
+        self.devices
+            .iter()
+            .filter(|device| !device.lost)
+            .all(|device| {
+                device.running.as_ref().is_some_and(|pipeline| {
+                    let (last, _, _, applied) = pipeline.machine().cursors();
+                    pipeline.machine().is_serving() && last == applied && last == watermark
+                })
+            })
+    }
+
+    /// Sessions that the clients think they have.
+    fn sessions(&self) -> usize {
+        self.clients
+            .iter()
+            .map(|client| client.machine.sessions())
+            .sum()
+    }
+
+    /// Begins to listen for silence.
+    pub(crate) fn idle_begins(&mut self, attempt: u32) {
+        let (events, sessions) = (self.busy, self.sessions());
+        self.phase = Phase::Idle {
+            events,
+            sessions,
+            attempt,
+        };
+        self.schedule(IDLE, Event::IdleEnds);
+    }
+
+    /// Silence: no machine talks or wakes up without need.
+    pub(crate) fn idle_ends(&mut self) {
+        let Phase::Idle {
+            events,
+            sessions,
+            attempt,
+        } = self.phase
+        else {
+            return;
+        };
+        let happened = self.busy - events;
+        let seconds = IDLE / SECOND;
+        let sessions = u64::try_from(sessions).expect("few sessions");
+        let nodes = u64::try_from(self.clocks.len()).expect("few nodes");
+        let expiry = 4 * SECOND / self.config.session_idle + 1;
+        let pings = sessions * (SECOND / self.config.ping_every + 1) * PING_EVENTS;
+        let bound = seconds * (nodes * (IDLE_EVENTS + 2 * expiry) + pings);
+        if happened > bound {
+            // An update whose caller gave up is still sent until it commits: that may take a while.
+            if attempt < IDLE_ATTEMPTS {
+                self.idle_begins(attempt + 1);
+                return;
+            }
+            self.violation(format!(
+                "never silent: {happened} events in {seconds} idle seconds, above {bound}"
+            ));
+        }
+        self.phase = Phase::Closing {
+            until: self.now + self.config.settle_max(),
+        };
+        for at in 0..self.clients.len() {
+            self.clients[at].close();
+            self.wake(self.config.devices + 1 + at, 0);
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.clients.iter().all(ClientNode::is_closed)
+            && self.is_drained()
+            && self
+                .devices
+                .iter()
+                .filter(|device| !device.lost)
+                .all(|device| {
+                    device
+                        .running
+                        .as_ref()
+                        .is_some_and(|p| p.machine().sessions() == 0)
+                })
+    }
+
+    /// Takes the last counters and judges the history.
+    pub(crate) fn finish(&mut self) {
+        if self.phase != Phase::Done {
+            let events = self.report.events;
+            self.violation(format!("no end in {:?} after {events} events", self.phase));
+        }
+        for node in 0..=self.config.devices {
+            if self
+                .devices
+                .get(node)
+                .is_some_and(|device| device.lost && device.running.is_some())
+            {
+                self.happened("zombies that nobody met");
+            }
+            if let Some(pipeline) = self.devices.get_mut(node).and_then(|d| d.running.take()) {
+                self.take_device_counters(&pipeline);
+            }
+        }
+        if let Some(core) = self.server.die() {
+            self.take_server_counters(core.machine());
+        }
+        let mut history = History {
+            story: self.server.store.story(),
+            sent_in: std::mem::take(&mut self.sent_in),
+            ..History::default()
+        };
+        for at in 0..self.clients.len() {
+            let (observed, counters, violations) = self.clients[at].history();
+            history.calls.extend(observed);
+            violations
+                .into_iter()
+                .for_each(|words| self.violation(words));
+            for (name, count) in [
+                ("client fallbacks", counters.fallbacks),
+                ("client resent", counters.resent),
+                ("client rejected", counters.rejected),
+                ("client unexpected", counters.unexpected),
+                ("client stale epoch", counters.stale_epoch),
+            ] {
+                self.report.add(name, count);
+            }
+        }
+        for observed in &history.calls {
+            self.report.calls[0] += 1;
+            let column = match observed.result {
+                check::Result::Failed => 2,
+                check::Result::Unknown => 3,
+                _ => 1,
+            };
+            self.report.calls[column] += 1;
+        }
+        let left = history.story.records.iter();
+        let left: Vec<String> = left
+            .filter(|key| ![&b"watermark"[..], b"chain"].contains(&key.as_slice()))
+            .map(|key| key.escape_ascii().to_string())
+            .collect();
+        if !left.is_empty() {
+            self.violation(format!(
+                "every session is gone, but not its records: {left:?}"
+            ));
+        }
+        check::check(&history)
+            .into_iter()
+            .for_each(|words| self.violation(words));
+    }
+}

@@ -1,0 +1,493 @@
+//! The world: one thread, one queue of events, everything random from one seed.
+//!
+//! A world lives through four phases: *load* (clients make their calls in bad weather), *settle*
+//! (everything is healed, logs must drain, a probe must find the service), *idle* (sessions are
+//! open and nobody asks for anything: machines must be nearly silent), *closing* (sessions end or
+//! expire, and what is left in the store must be nothing but the watermark and the chain). Its
+//! faults are described at the heads of `network`, `accidents`, `nodes`, `client`, `media`,
+//! `store` and `clock`.
+
+use crate::client::ClientNode;
+use crate::clock::Clock;
+use crate::config::WorldConfig;
+use crate::network::Seen;
+use crate::nodes::{DeviceNode, ServerNode};
+use crate::report::Report;
+use crate::store::{Operation, SimStore};
+use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos, SECOND};
+use pmnet_proto::{Outbox, Peer, Random, Time};
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hasher;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// Time for packets on their way to arrive, before the idle phase.
+pub(crate) const QUIETEN: Nanos = SECOND;
+/// Length of the idle phase.
+pub(crate) const IDLE: Nanos = 2 * SECOND;
+/// Events of one world, at most.
+const EVENTS_MAX: u64 = 4_000_000;
+
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    Deliver {
+        to: Peer,
+        from: Peer,
+        bytes: Vec<u8>,
+    },
+    Turn {
+        node: usize,
+        life: u32,
+    },
+    Release {
+        life: u32,
+        packets: Vec<(Peer, Vec<u8>)>,
+    },
+    Persisted {
+        node: usize,
+        life: u32,
+    },
+    Restart {
+        node: usize,
+    },
+    Rebirth {
+        node: usize,
+    },
+    Reconnect {
+        node: usize,
+    },
+    Redirect {
+        node: usize,
+    },
+    ClockGoesOn {
+        node: usize,
+    },
+    StormEnds,
+    Accident,
+    IdleBegins,
+    IdleEnds,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Load,
+    Settle {
+        until: Time,
+    },
+    Quieten,
+    Idle {
+        events: u64,
+        sessions: usize,
+        attempt: u32,
+    },
+    Closing {
+        until: Time,
+    },
+    Done,
+}
+
+/// The world of one seed.
+pub struct World {
+    pub(crate) config: WorldConfig,
+    pub(crate) random: Random,
+    pub(crate) now: Time,
+    queue: BTreeMap<(Time, u64), Event>,
+    next_event: u64,
+    pub(crate) devices: Vec<DeviceNode>,
+    pub(crate) server: ServerNode,
+    /// The last one is the probe.
+    pub(crate) clients: Vec<ClientNode>,
+    /// One for each node: devices, server, clients.
+    pub(crate) clocks: Vec<Clock>,
+    pub(crate) turn_at: BTreeMap<usize, Time>,
+    pub(crate) cut: BTreeSet<(Peer, Peer)>,
+    pub(crate) isolated: BTreeSet<usize>,
+    pub(crate) memory: Vec<Seen>,
+    pub(crate) sent_in: BTreeMap<u64, BTreeSet<u64>>,
+    pub(crate) lost: usize,
+    pub(crate) calm: bool,
+    pub(crate) phase: Phase,
+    hash: rustc_hash::FxHasher,
+    /// Packets delivered and turns taken.
+    pub(crate) busy: u64,
+    pub(crate) report: Report,
+    trace: Option<Vec<String>>,
+}
+
+/// Address of node `n`.
+pub(crate) fn address(node: usize) -> Peer {
+    let last = u8::try_from(node + 1).expect("few nodes");
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)), 51_000)
+}
+
+impl World {
+    /// The world of this seed, before anything happened. With `trace` it tells its story.
+    #[must_use]
+    pub fn new(seed: u64, trace: bool) -> World {
+        let mut random = Random::new(seed);
+        let config = WorldConfig::from_seed(&mut random);
+        World::with_config(seed, config, random, trace)
+    }
+
+    /// The world of this seed that is about the first moments of a chain.
+    #[must_use]
+    pub fn forming(seed: u64, trace: bool) -> World {
+        let mut random = Random::new(seed);
+        let config = WorldConfig::from_seed(&mut random).forming();
+        World::with_config(seed, config, random, trace)
+    }
+
+    fn with_config(seed: u64, config: WorldConfig, mut random: Random, trace: bool) -> World {
+        let store = SimStore::new(random.next_u64(), config.store_trouble, config.reply_max);
+        let first = config.devices + 1;
+        let mut clients = Vec::new();
+        for at in 0..config.clients {
+            let any = random.next_u64() % u64::try_from(config.devices).expect("few devices");
+            let wrong = usize::try_from(any).expect("few devices");
+            let head = address(if config.lost_clients { wrong } else { 0 });
+            clients.push(ClientNode::new(
+                first + at,
+                head,
+                &config,
+                random.next_u64(),
+            ));
+        }
+        let probe = first + config.clients;
+        clients.push(ClientNode::probe(
+            probe,
+            address(0),
+            &config,
+            random.next_u64(),
+        ));
+        World {
+            devices: (0..config.devices)
+                .map(|n| DeviceNode::new(n, &config))
+                .collect(),
+            server: ServerNode::new(store),
+            clients,
+            clocks: vec![Clock::default(); probe + 1],
+            config,
+            random,
+            now: Time(0),
+            queue: BTreeMap::new(),
+            next_event: 0,
+            turn_at: BTreeMap::new(),
+            cut: BTreeSet::new(),
+            isolated: BTreeSet::new(),
+            memory: Vec::new(),
+            sent_in: BTreeMap::new(),
+            lost: 0,
+            calm: false,
+            phase: Phase::Load,
+            hash: rustc_hash::FxHasher::default(),
+            busy: 0,
+            report: Report {
+                seed,
+                ..Report::default()
+            },
+            trace: trace.then(Vec::new),
+        }
+    }
+
+    pub(crate) fn schedule(&mut self, after: Nanos, event: Event) {
+        self.queue
+            .insert((self.now + after, self.next_event), event);
+        self.next_event += 1;
+    }
+
+    pub(crate) fn below(&mut self, bound: Nanos) -> Nanos {
+        if bound == 0 {
+            0
+        } else {
+            self.random.next_u64() % bound
+        }
+    }
+
+    pub(crate) fn chance(&mut self, of_1000: u64) -> bool {
+        !self.calm && of_1000 > 0 && self.below(1000) < of_1000
+    }
+
+    pub(crate) fn happened(&mut self, what: &'static str) {
+        *self.report.happened.entry(what).or_default() += 1;
+    }
+
+    pub(crate) fn violation(&mut self, words: String) {
+        self.tell(|| format!("VIOLATION: {words}"));
+        self.report.violations.push(words);
+    }
+
+    pub(crate) fn tell(&mut self, words: impl FnOnce() -> String) {
+        let now = self.now.0;
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{:>12} ns  {}", now, words()));
+        }
+    }
+
+    /// Any node that accidents happen to.
+    pub(crate) fn any_node(&mut self) -> usize {
+        let nodes = self.config.devices + 1 + self.config.clients;
+        usize::try_from(self.below(u64::try_from(nodes).expect("few nodes"))).expect("few nodes")
+    }
+
+    /// Runs the world to its end and checks it.
+    #[must_use]
+    pub fn run(mut self) -> Report {
+        self.live()
+    }
+
+    /// Runs the world to its end and checks it; its story goes into `story`, also if it ends in a
+    /// panic.
+    #[must_use]
+    pub fn run_into(mut self, story: &mut Vec<String>) -> Report {
+        let lived = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.live()));
+        story.append(self.trace.as_mut().unwrap_or(&mut Vec::new()));
+        lived.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    fn live(&mut self) -> Report {
+        let spread = if self.config.lost_clients { 20 } else { 2 };
+        for node in 0..=self.config.devices {
+            let after = self.below(spread * MILLISECOND);
+            self.schedule(after, Event::Restart { node });
+        }
+        for node in self.config.devices + 1..self.clocks.len() {
+            self.wake(node, 0);
+            if self.config.lost_clients {
+                let after = self.below(40 * MILLISECOND);
+                self.schedule(after, Event::Redirect { node });
+            }
+        }
+        if self.config.accident_every > 0 {
+            self.schedule(5 * MILLISECOND, Event::Accident);
+        }
+        while self.phase != Phase::Done
+            && self.report.events < EVENTS_MAX
+            && let Some(((time, _), event)) = self.queue.pop_first()
+        {
+            self.now = time;
+            self.report.events += 1;
+            self.absorb(&event);
+            self.handle(event);
+            self.next_phase();
+        }
+        self.finish();
+        self.report.simulated = self.now.0;
+        self.report.trace_hash = self.hash.finish();
+        std::mem::take(&mut self.report)
+    }
+
+    fn absorb(&mut self, event: &Event) {
+        self.hash.write_u64(self.now.0);
+        match event {
+            Event::Deliver { to, bytes, .. } => {
+                self.hash.write_u16(to.port());
+                self.hash.write(bytes);
+            }
+            Event::Turn { node, .. } | Event::Restart { node } => self.hash.write_usize(*node),
+            _ => self.hash.write_u8(1),
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Deliver { to, from, bytes } => self.deliver(to, from, &bytes),
+            Event::Turn { node, life } => {
+                // Replanned turns leave their old events behind.
+                if self.turn_at.get(&node) == Some(&self.now) {
+                    self.turn_at.remove(&node);
+                    self.busy += 1;
+                    self.turn(node, life);
+                }
+            }
+            Event::Release { life, packets } => {
+                let node = self.config.devices;
+                if self.life(node) == Some(life) {
+                    for (to, bytes) in packets {
+                        self.send(address(node), to, &bytes);
+                    }
+                    self.server.busy = false;
+                    self.wake(node, 0);
+                }
+            }
+            Event::Persisted { node, life } => {
+                if self.life(node) == Some(life) {
+                    self.devices[node].media.complete();
+                    self.wake(node, 0);
+                }
+            }
+            Event::Restart { node } => self.restart(node),
+            Event::Rebirth { node } => {
+                let at = node - self.config.devices - 1;
+                if !self.calm && self.clients[at].is_born_again(&self.config) {
+                    self.wake(node, 0);
+                }
+            }
+            Event::Reconnect { node } => {
+                self.isolated.remove(&node);
+            }
+            Event::Redirect { node } => self.redirect(node),
+            Event::ClockGoesOn { node } => {
+                self.clocks[node].stand(self.now, false);
+                self.turn_at.remove(&node);
+                self.wake(node, 0);
+            }
+            Event::StormEnds => self.server.store.set_storm(false),
+            Event::Accident => self.accident(),
+            Event::IdleBegins => self.idle_begins(1),
+            Event::IdleEnds => self.idle_ends(),
+        }
+    }
+
+    /// Which life a running node is in.
+    fn life(&self, node: usize) -> Option<u32> {
+        let server = self.config.devices;
+        if node < server {
+            self.devices[node]
+                .running
+                .as_ref()
+                .map(|_| self.devices[node].life)
+        } else if node == server {
+            self.server.core.as_ref().map(|_| self.server.life)
+        } else {
+            let client = &self.clients[node - server - 1];
+            client.alive.then_some(client.life)
+        }
+    }
+
+    /// Lets a node have a turn, soon.
+    pub(crate) fn wake(&mut self, node: usize, after: Nanos) {
+        let Some(life) = self.life(node) else { return };
+        let at = self.now + after;
+        if self.turn_at.get(&node).is_none_or(|&planned| at < planned) {
+            self.turn_at.insert(node, at);
+            self.schedule(after, Event::Turn { node, life });
+        }
+    }
+
+    fn deliver(&mut self, to: Peer, from: Peer, bytes: &[u8]) {
+        self.busy += 1;
+        let server = self.config.devices;
+        let IpAddr::V4(ip) = to.ip() else { return };
+        let node = usize::from(ip.octets()[3]) - 1;
+        if self.life(node).is_none() {
+            return;
+        }
+        if self.trace.is_some() {
+            let words = pmnet_wire::Packet::parse(bytes).map_or_else(
+                |reject| reject.to_string(),
+                |packet| match Operation::peek(packet.payload) {
+                    Some(operation) => format!("{} {operation:?}", packet.header),
+                    None => packet.header.to_string(),
+                },
+            );
+            self.tell(|| format!("{} → {} {words}", from.ip(), to.ip()));
+        }
+        let now = self.clocks[node].local(self.now);
+        if node < server {
+            if let Some(pipeline) = &mut self.devices[node].running
+                && let Err(error) = pipeline.receive(now, from, bytes)
+            {
+                self.device_stopped(node, &error.to_string());
+                return;
+            }
+        } else if node == server {
+            self.note_session(bytes);
+            let mut out = std::mem::take(&mut self.server.out);
+            if let Some(core) = &mut self.server.core
+                && let Err(stop) = core.receive(now, from, bytes, &mut out)
+            {
+                self.violation(format!("the server stopped: {stop}"));
+                self.server.core = None;
+            }
+            self.server.out = out;
+        } else {
+            self.clients[node - server - 1]
+                .machine
+                .receive(now, from, bytes);
+        }
+        self.wake(node, MICROSECOND / 2);
+    }
+
+    fn turn(&mut self, node: usize, life: u32) {
+        if self.life(node) != Some(life) {
+            // The turn of a process that is gone may have kept its successor waiting.
+            self.wake(node, 0);
+            return;
+        }
+        let server = self.config.devices;
+        let next = if node < server {
+            self.device_turn(node)
+        } else if node == server {
+            self.server_turn()
+        } else {
+            self.client_turn(node)
+        };
+        if let Some(next) = next {
+            let local = self.clocks[node].local(self.now);
+            self.wake(node, next.since(local).max(1));
+        }
+    }
+
+    fn device_turn(&mut self, node: usize) -> Option<Time> {
+        let now = self.clocks[node].local(self.now);
+        let device = &mut self.devices[node];
+        let pipeline = device.running.as_mut()?;
+        let was_persisting = device.media.is_persisting();
+        if let Err(error) = pipeline.finish(now) {
+            self.device_stopped(node, &error.to_string());
+            return None;
+        }
+        let mut out = Outbox::new();
+        for (to, bytes) in pipeline.out().iter() {
+            out.send_raw(to, bytes);
+        }
+        pipeline.sent();
+        let next = pipeline.next_timeout();
+        let (persisting, life) = (device.media.is_persisting(), device.life);
+        if persisting && !was_persisting {
+            let after = MICROSECOND + self.below(self.config.persist_max);
+            self.schedule(after, Event::Persisted { node, life });
+        }
+        self.send_all(node, &out);
+        next
+    }
+
+    fn server_turn(&mut self) -> Option<Time> {
+        if self.server.busy {
+            return None;
+        }
+        let node = self.config.devices;
+        let now = self.clocks[node].local(self.now);
+        let mut out = std::mem::take(&mut self.server.out);
+        let core = self.server.core.as_mut()?;
+        let worked = match core.step(now, &mut out) {
+            Ok(worked) => worked,
+            Err(stop) => {
+                self.violation(format!("the server stopped: {stop}"));
+                self.server.core = None;
+                return None;
+            }
+        };
+        let next = core.next_timeout();
+        while core.machine_mut().poll_notice().is_some() {}
+        if worked {
+            // What the store did is done; what is said of it leaves when the store has answered.
+            self.server.busy = true;
+            let packets = out.iter().map(|(to, bytes)| (to, bytes.to_vec())).collect();
+            let after = MICROSECOND + self.below(self.config.store_max);
+            let life = self.server.life;
+            self.schedule(after, Event::Release { life, packets });
+        } else {
+            self.send_all(node, &out);
+        }
+        next
+    }
+
+    fn client_turn(&mut self, node: usize) -> Option<Time> {
+        let at = node - self.config.devices - 1;
+        let mut out = Outbox::new();
+        let clock = &self.clocks[node];
+        let next = self.clients[at].turn(clock, self.now, &self.config, &mut out);
+        self.send_all(node, &out);
+        next
+    }
+}

@@ -1,0 +1,86 @@
+//! Worlds without a violation, and the same story every time.
+
+use pmnet_sim::{World, campaign, run, run_with_trace};
+
+/// What a few hundred worlds must have seen, or they test less than they say.
+const COVERED: &[&str] = &[
+    "client fallbacks",
+    "clients died",
+    "clocks jumped",
+    "clocks stood still",
+    "devices died",
+    "devices died while recovering",
+    "devices died while starting",
+    "devices lost for good",
+    "duplicates",
+    "expired_sessions",
+    "nacks",
+    "not_logged",
+    "one-way partitions",
+    "packets cut off",
+    "packets damaged",
+    "packets delayed for long",
+    "packets duplicated",
+    "packets injected",
+    "packets lost",
+    "power cuts",
+    "retransmissions",
+    "server answered again",
+    "server fallbacks",
+    "server outages",
+    "server repeated",
+    "server retransmissions",
+    "servers died",
+    "stale_epoch",
+    "store storms",
+    "wrong_token",
+    "zombies fenced",
+];
+
+#[test]
+fn three_hundred_worlds_are_clean_and_see_everything() {
+    let summary = campaign(0, 300, 2, |_| true);
+    assert_eq!(summary.violations, Vec::new());
+    assert_eq!((summary.seeds, summary.failing), (300, 0));
+    let [made, acknowledged, failed, unknown] = summary.calls;
+    assert_eq!(made, acknowledged + failed + unknown);
+    assert!(
+        acknowledged > 10_000,
+        "{acknowledged} calls were acknowledged"
+    );
+    let missed: Vec<_> = COVERED
+        .iter()
+        .filter(|name| !summary.happened.contains_key(*name))
+        .collect();
+    assert!(
+        missed.is_empty(),
+        "never happened: {missed:?} of {:#?}",
+        summary.happened
+    );
+}
+
+#[test]
+fn two_hundred_chains_form() {
+    for seed in 0..200 {
+        let report = World::forming(seed, false).run();
+        assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_campaign_stops_when_it_is_told_to() {
+    let summary = campaign(0, 1_000_000, 1, |so_far| so_far.seeds < 3);
+    assert_eq!(summary.seeds, 3);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_story() {
+    for seed in 0..20 {
+        let (first, second) = (run(seed), run_with_trace(seed));
+        assert_eq!(first.trace_hash, second.0.trace_hash, "seed {seed}");
+        assert_eq!(first.events, second.0.events, "seed {seed}");
+        assert_eq!(first.happened, second.0.happened, "seed {seed}");
+        assert!(second.1.len() > 10, "seed {seed} has a story");
+    }
+    assert_ne!(run(1).trace_hash, run(2).trace_hash);
+}

@@ -1,0 +1,81 @@
+//! Stores behind a pmnet server: Redis/Valkey, an embedded durable key-value store, and none.
+//!
+//! Purpose: implementations of [`pmnet_server::Store`]. Each applies update payloads
+//! (`docs/spec/wire.md` §6) in order and writes the protocol's records in the same atomic durable
+//! step (protocol.md §2 rules 6–8). Invariants: a record is never visible without the effect it
+//! stands for, nor the effect without the record; a malformed payload is rejected and counted, never
+//! a panic. This crate knows nothing of packets, sessions or orders.
+
+mod kv;
+mod null;
+mod redis;
+
+pub use kv::KvStore;
+pub use null::NullStore;
+pub use redis::RedisStore;
+
+use pmnet_server::Store;
+
+/// Why a store could not be opened; the text says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The scheme is none of ours.
+    #[error("unknown store {url:?}: use redis://HOST:PORT, kv:PATH or null:")]
+    Scheme {
+        /// What was given, without credentials.
+        url: String,
+    },
+    /// The URL has the right scheme, but something in it is wrong.
+    #[error("store address: {why}")]
+    Url {
+        /// What is wrong.
+        why: String,
+    },
+    /// The embedded store cannot use this path.
+    #[error("store kv:{path}: {why}")]
+    Kv {
+        /// Path as given.
+        path: String,
+        /// What is wrong and what to do.
+        why: String,
+    },
+}
+
+/// Opens the store that `url` names, for one shard.
+///
+/// `redis://[:password@]host[:port][?wait_replicas=N]` connects later, in [`Store::load`] (a server
+/// that is not up yet is no error here); `kv:PATH` opens or creates the file; `null:` keeps the
+/// records in memory and forgets the effects.
+///
+/// # Errors
+/// [`OpenError`].
+pub fn open(url: &str, shard: u32) -> Result<Box<dyn Store>, OpenError> {
+    if let Some(rest) = url.strip_prefix("redis://") {
+        return Ok(Box::new(RedisStore::new(rest, shard)?));
+    }
+    if let Some(path) = url.strip_prefix("kv:") {
+        return Ok(Box::new(KvStore::open(path.as_ref(), shard)?));
+    }
+    if url == "null:" {
+        return Ok(Box::new(NullStore::new()));
+    }
+    if url.starts_with("rediss://") {
+        return Err(OpenError::Url {
+            why:
+                "TLS (rediss://) is not supported: put the server beside Redis, or use a TLS tunnel"
+                    .into(),
+        });
+    }
+    let shown = url.rsplit_once('@').map_or(url, |(_, place)| place);
+    Err(OpenError::Scheme {
+        url: shown.to_owned(),
+    })
+}
+
+/// Reply to a payload that is no payload.
+pub(crate) fn malformed_reply(error: pmnet_wire::command::CommandError) -> Vec<u8> {
+    format!("-ERR pmnet: malformed request: {error}\r\n").into_bytes()
+}
+
+/// Reply to a store-address request at a store that has none.
+pub(crate) const NO_ADDRESS: &[u8] = b"-ERR pmnet: this store has no address of its own\r\n";

@@ -1,0 +1,104 @@
+//! The store that keeps nothing but the protocol's records, in memory.
+//!
+//! For measuring the path without a database: every effect is accepted and forgotten, reads find
+//! nothing. Records survive `load`, not the process.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
+use pmnet_wire::command::{Arguments, Commands, Form, Protocol};
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub struct NullStore {
+    records: BTreeMap<RecordKey, Bytes>,
+}
+
+impl NullStore {
+    /// A store without records.
+    #[must_use]
+    pub fn new() -> NullStore {
+        NullStore::default()
+    }
+}
+
+impl Store for NullStore {
+    fn load(&mut self) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
+        Ok(self
+            .records
+            .iter()
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect())
+    }
+
+    fn apply(&mut self, batch: &Batch) -> Result<u64, StoreError> {
+        let malformed = batch
+            .effects
+            .iter()
+            .filter(|payload| Commands::parse(payload).map_or(true, |commands| commands.count == 0))
+            .count();
+        for (key, value) in &batch.records {
+            match value {
+                Some(value) => self.records.insert(key.clone(), value.clone()),
+                None => self.records.remove(key),
+            };
+        }
+        Ok(u64::try_from(malformed).unwrap_or(u64::MAX))
+    }
+
+    fn execute(
+        &mut self,
+        requests: &[Request],
+        replies: &mut Vec<Bytes>,
+    ) -> Result<(), StoreError> {
+        for request in requests {
+            let reply = answer(&request.payload, request.record.is_some());
+            if let Some((key, prefix)) = &request.record {
+                self.records
+                    .insert(key.clone(), [&prefix[..], &reply].concat().into());
+            }
+            replies.push(reply.into());
+        }
+        Ok(())
+    }
+
+    fn address(&self) -> Option<String> {
+        None
+    }
+
+    fn durability(&self) -> String {
+        "no store: effects are forgotten at once, records last as long as this process".into()
+    }
+}
+
+fn answer(payload: &[u8], writes: bool) -> Vec<u8> {
+    let commands = match Commands::parse(payload) {
+        Ok(commands) => commands,
+        Err(error) => return crate::malformed_reply(error),
+    };
+    let mut reply = Vec::new();
+    match commands.form {
+        Form::Barrier => reply.extend_from_slice(b"+OK\r\n"),
+        Form::StoreAddress => reply.extend_from_slice(crate::NO_ADDRESS),
+        Form::Transaction => reply.extend_from_slice(format!("*{}\r\n", commands.count).as_bytes()),
+        Form::Single | Form::Pipeline => {}
+    }
+    for mut arguments in commands.iter() {
+        reply.extend_from_slice(one(&mut arguments, writes, commands.protocol));
+    }
+    reply
+}
+
+fn one(arguments: &mut Arguments<'_>, writes: bool, protocol: Protocol) -> &'static [u8] {
+    let name = arguments.next().unwrap_or_default();
+    if name.eq_ignore_ascii_case(b"PING") && arguments.len() == 0 {
+        b"+PONG\r\n"
+    } else if writes {
+        b"+OK\r\n"
+    } else if protocol == Protocol::Resp3 {
+        b"_\r\n"
+    } else {
+        b"$-1\r\n"
+    }
+}

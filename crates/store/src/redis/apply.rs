@@ -1,0 +1,148 @@
+//! `Store::apply` on Redis: one MULTI … EXEC for effects and records (module text, "A batch").
+
+use pmnet_server::{Batch, StoreError};
+use pmnet_wire::command::Commands;
+
+use super::resp::{error, write_bulk, write_header};
+use super::transaction::{Outcome, Transaction};
+use super::{Link, RedisStore, WATERMARK, plan};
+
+/// How often a batch is sent again without effects that Redis refused while queueing. Redis names
+/// all of them at once, so one is the rule; more means that its mind changes.
+const RESENDS_MAX: usize = 4;
+
+/// An effect that is to be sent.
+struct Effect<'a> {
+    commands: Commands<'a>,
+    flushes: bool,
+}
+
+impl RedisStore {
+    pub(super) fn apply_batch(
+        &mut self,
+        link: &mut Link,
+        batch: &Batch,
+    ) -> Result<u64, StoreError> {
+        if batch.effects.is_empty() && batch.records.is_empty() {
+            return Ok(0);
+        }
+        let mut why_rejected: Vec<String> = Vec::new();
+        let mut effects = Vec::with_capacity(batch.effects.len());
+        for payload in &batch.effects {
+            match admit(link, payload)? {
+                Ok(effect) => effects.push(Some(effect)),
+                Err(why) => why_rejected.push(why),
+            }
+        }
+        let after = batch
+            .records
+            .iter()
+            .find(|(key, _)| key == WATERMARK)
+            .map_or_else(
+                || self.watermark.clone(),
+                |(_, value)| value.clone().unwrap_or_default(),
+            );
+
+        for _ in 0..=RESENDS_MAX {
+            let mut transaction = Transaction::begin(link);
+            for (index, effect) in effects.iter().enumerate() {
+                let Some(effect) = effect else { continue };
+                transaction.select(effect.commands.database);
+                if effect.flushes {
+                    for arguments in effect.commands.iter() {
+                        let arguments: Vec<&[u8]> = arguments.collect();
+                        if super::commands::is_flush(&super::commands::upper(arguments[0])) {
+                            transaction.flush(index, &arguments, &[&self.hash, &self.scripts]);
+                        } else {
+                            transaction.command(index, &arguments);
+                        }
+                    }
+                } else {
+                    transaction.verbatim(index, effect.commands.count, effect.commands.resp);
+                }
+            }
+            transaction.select(0);
+            add_records(&mut transaction, &self.hash, batch);
+            match transaction.run(&self.hash, &self.watermark, &after, self.url.wait_replicas)? {
+                Outcome::Ran(replies) => {
+                    let mut last = None;
+                    for (index, reply) in replies {
+                        if let Some(error) = error(&reply)
+                            && last != Some(index)
+                        {
+                            last = Some(index);
+                            why_rejected.push(error.to_owned());
+                        }
+                    }
+                    self.watermark = after;
+                    self.seen_records |= batch.records.iter().any(|(_, value)| value.is_some());
+                    for why in &why_rejected {
+                        self.reject(why);
+                    }
+                    return Ok(u64::try_from(why_rejected.len()).unwrap_or(u64::MAX));
+                }
+                Outcome::Refused(items) => {
+                    for (index, error) in items {
+                        if effects[index].take().is_some() {
+                            why_rejected.push(error);
+                        }
+                    }
+                }
+            }
+        }
+        Err(StoreError::Retry(
+            "Redis refuses other commands of the batch each time".into(),
+        ))
+    }
+}
+
+/// Checks one payload: the effect, or (inner error) why it is rejected for good.
+fn admit<'a>(link: &mut Link, payload: &'a [u8]) -> Result<Result<Effect<'a>, String>, StoreError> {
+    let commands = match Commands::parse(payload) {
+        Ok(commands) => commands,
+        Err(error) => return Ok(Err(error.to_string())),
+    };
+    let flushes = match plan::check_effect(&commands, &link.commands) {
+        Ok(flushes) => flushes,
+        Err(why) => return Ok(Err(why)),
+    };
+    if !link.has_database(commands.database)? {
+        return Ok(Err(format!(
+            "database {} does not exist",
+            commands.database
+        )));
+    }
+    Ok(Ok(Effect { commands, flushes }))
+}
+
+fn add_records(transaction: &mut Transaction<'_>, hash: &[u8], batch: &Batch) {
+    let written = batch
+        .records
+        .iter()
+        .filter(|(_, value)| value.is_some())
+        .count();
+    if written > 0 {
+        transaction.own_bytes(|out| {
+            write_header(out, 2 + 2 * written);
+            write_bulk(out, b"HSET");
+            write_bulk(out, hash);
+            for (key, value) in &batch.records {
+                if let Some(value) = value {
+                    write_bulk(out, key);
+                    write_bulk(out, value);
+                }
+            }
+        });
+    }
+    let removed = batch.records.len() - written;
+    if removed > 0 {
+        transaction.own_bytes(|out| {
+            write_header(out, 2 + removed);
+            write_bulk(out, b"HDEL");
+            write_bulk(out, hash);
+            for (key, _) in batch.records.iter().filter(|(_, value)| value.is_none()) {
+                write_bulk(out, key);
+            }
+        });
+    }
+}

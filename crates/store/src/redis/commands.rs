@@ -1,0 +1,324 @@
+//! What pmnet must know of a command before it hands it to Redis.
+//!
+//! Three questions: would it break the adaptor's own connection or transaction (never sent), would
+//! it touch the protocol's records (never sent), and can it run inside a Lua script (else the
+//! MULTI way of `execute` is taken). Facts about single commands come from the server itself
+//! (`COMMAND`), so that Redis 6, 7 and Valkey are each described by themselves.
+
+use std::collections::HashMap;
+
+use super::resp::{elements, error, integer, text};
+
+/// Every key of pmnet's own begins so.
+pub const RECORDS_PREFIX: &[u8] = b"pmnet:{";
+/// Most arguments that a script hands to one command (Lua's C stack holds about 8,000).
+const SCRIPT_ARGUMENTS_MAX: usize = 4000;
+/// Longest command or subcommand name that is looked at, in bytes; longer ones are unknown.
+const NAME_BYTES_MAX: usize = 64;
+/// Settings that the durability of acknowledged writes rests on.
+const GUARDED_SETTINGS: [&[u8]; 3] = [b"MAXMEMORY-POLICY", b"APPENDONLY", b"APPENDFSYNC"];
+
+/// Upper-case copy of a name; empty when it is too long to be one.
+#[must_use]
+pub fn upper(name: &[u8]) -> Vec<u8> {
+    if name.len() > NAME_BYTES_MAX {
+        Vec::new()
+    } else {
+        name.to_ascii_uppercase()
+    }
+}
+
+/// Why a command may never be sent over the adaptor's connection, if that is so.
+#[must_use]
+pub fn denied(name: &[u8]) -> Option<&'static str> {
+    match name {
+        b"MULTI" | b"EXEC" | b"DISCARD" | b"WATCH" | b"UNWATCH" => {
+            Some("transactions are made by the front, this one would break the server's own")
+        }
+        b"RESET" | b"QUIT" | b"CLIENT" | b"HELLO" | b"AUTH" | b"SELECT" | b"ASKING"
+        | b"READONLY" | b"READWRITE" => Some("it changes the connection, which is shared"),
+        b"SUBSCRIBE" | b"UNSUBSCRIBE" | b"PSUBSCRIBE" | b"PUNSUBSCRIBE" | b"SSUBSCRIBE"
+        | b"SUNSUBSCRIBE" | b"MONITOR" | b"WAIT" | b"WAITAOF" => {
+            Some("it needs a connection of its own")
+        }
+        b"SYNC" | b"PSYNC" | b"REPLCONF" | b"REPLICAOF" | b"SLAVEOF" | b"FAILOVER"
+        | b"SHUTDOWN" | b"DEBUG" | b"RESTORE-ASKING" | b"PFDEBUG" | b"CLUSTER" => {
+            Some("it is an operator's command: send it to Redis directly")
+        }
+        b"SWAPDB" => Some("it could swap away the records that make writes exactly once"),
+        _ => None,
+    }
+}
+
+/// Why a command may not be an update (applied after its client has had an OK), if that is so.
+#[must_use]
+pub fn denied_as_effect(name: &[u8]) -> Option<&'static str> {
+    denied(name).or(match name {
+        b"CONFIG" | b"BGREWRITEAOF" | b"BGSAVE" | b"SAVE" | b"ACL" | b"LATENCY" | b"MODULE"
+        | b"SLOWLOG" | b"MIGRATE" => Some("it administrates the server"),
+        b"EVAL" | b"EVALSHA" | b"EVAL_RO" | b"EVALSHA_RO" | b"SCRIPT" | b"FUNCTION" | b"FCALL"
+        | b"FCALL_RO" => Some("a script's reply cannot be known beforehand"),
+        _ => None,
+    })
+}
+
+/// Whether the command empties databases, so that the records have to be carried over it.
+#[must_use]
+pub fn is_flush(name: &[u8]) -> bool {
+    matches!(name, b"FLUSHALL" | b"FLUSHDB")
+}
+
+/// Whether `CONFIG SET …` would change a setting that durability rests on.
+#[must_use]
+pub fn sets_guarded(arguments: &[&[u8]]) -> bool {
+    upper(arguments[0]) == b"CONFIG"
+        && arguments
+            .get(1)
+            .is_some_and(|a| a.eq_ignore_ascii_case(b"SET"))
+        && arguments
+            .iter()
+            .skip(2)
+            .any(|a| GUARDED_SETTINGS.iter().any(|g| a.eq_ignore_ascii_case(g)))
+}
+
+/// Whether it waits for data unless run in a transaction.
+#[must_use]
+pub fn blocks(name: &[u8], arguments: &[&[u8]]) -> bool {
+    match name {
+        b"BLPOP" | b"BRPOP" | b"BLMPOP" | b"BZMPOP" | b"BZPOPMIN" | b"BZPOPMAX" | b"BRPOPLPUSH"
+        | b"BLMOVE" => true,
+        b"XREAD" | b"XREADGROUP" => arguments.iter().any(|a| a.eq_ignore_ascii_case(b"BLOCK")),
+        _ => false,
+    }
+}
+
+/// The code of an error (its first word), and whether it may pass by itself: then the whole batch
+/// waits and is tried again, in order. `NOPERM` counts, as an operator's ACL mistake must not lose
+/// what clients were promised.
+#[must_use]
+pub fn is_passing(error: &str) -> bool {
+    matches!(
+        error.split(' ').next().unwrap_or(""),
+        "OOM"
+            | "READONLY"
+            | "LOADING"
+            | "BUSY"
+            | "MISCONF"
+            | "NOREPLICAS"
+            | "MASTERDOWN"
+            | "CLUSTERDOWN"
+            | "TRYAGAIN"
+            | "NOAUTH"
+            | "NOPERM"
+    )
+}
+
+/// What the server says about one command or subcommand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Spec {
+    arity: i64,
+    noscript: bool,
+    movable: bool,
+    first: i64,
+    last: i64,
+    step: i64,
+    container: bool,
+}
+
+/// The server's commands; empty when it does not tell.
+#[derive(Clone, Debug, Default)]
+pub struct CommandTable {
+    specs: HashMap<Vec<u8>, Spec>,
+}
+
+impl CommandTable {
+    /// Reads the reply of `COMMAND`.
+    ///
+    /// # Errors
+    /// The server's error text, or that the reply is not understood.
+    pub fn parse(reply: &[u8]) -> Result<CommandTable, String> {
+        if let Some(error) = error(reply) {
+            return Err(error.to_owned());
+        }
+        let mut table = CommandTable::default();
+        for row in elements(reply).ok_or("not an array")? {
+            table.add(row).ok_or("a row is not understood")?;
+        }
+        Ok(table)
+    }
+
+    fn add(&mut self, row: &[u8]) -> Option<()> {
+        let columns = elements(row)?;
+        let name = text(columns.first()?)?.to_ascii_uppercase();
+        let flags = elements(columns.get(2)?)?;
+        let has = |flag: &[u8]| flags.iter().any(|f| text(f) == Some(flag));
+        let subcommands = columns.get(9).and_then(|c| elements(c)).unwrap_or_default();
+        let spec = Spec {
+            arity: integer(columns.get(1)?)?,
+            noscript: has(b"noscript"),
+            movable: has(b"movablekeys"),
+            first: integer(columns.get(3)?)?,
+            last: integer(columns.get(4)?)?,
+            step: integer(columns.get(5)?)?,
+            container: !subcommands.is_empty(),
+        };
+        self.specs.insert(name, spec);
+        for subcommand in subcommands {
+            // Names of subcommands come as "config|get".
+            self.add(subcommand)?;
+        }
+        Some(())
+    }
+
+    fn spec(&self, name: &[u8], arguments: &[&[u8]]) -> Option<Spec> {
+        let spec = *self.specs.get(name)?;
+        if spec.container && arguments.len() > 1 {
+            let full = [name, b"|", &upper(arguments[1])].concat();
+            return self.specs.get(&full).copied();
+        }
+        Some(spec)
+    }
+
+    /// Whether the command can run inside a script with the reply that it has outside of one.
+    #[must_use]
+    pub fn scriptable(&self, name: &[u8], arguments: &[&[u8]]) -> bool {
+        if matches!(name, b"EVAL" | b"EVALSHA" | b"EVAL_RO" | b"EVALSHA_RO") {
+            return arguments.len() >= 3;
+        }
+        if name == b"SCRIPT" {
+            return arguments.len() >= 2;
+        }
+        if arguments.len() > SCRIPT_ARGUMENTS_MAX || blocks(name, arguments) {
+            return false;
+        }
+        // Lua's numbers are doubles: fields wider than 53 bits would come back rounded.
+        if name == b"BITFIELD" && arguments.iter().any(|a| is_wide_field(a)) {
+            return false;
+        }
+        if self.specs.is_empty() {
+            return true;
+        }
+        let count = i64::try_from(arguments.len()).unwrap_or(i64::MAX);
+        self.spec(name, arguments).is_some_and(|spec| {
+            let arity_fits = if spec.arity >= 0 {
+                count == spec.arity
+            } else {
+                count >= -spec.arity
+            };
+            arity_fits && !spec.noscript
+        })
+    }
+
+    /// Whether the command names a key of pmnet's own. Where the keys are is taken from the server;
+    /// where that is not known, any argument that looks like such a key counts.
+    #[must_use]
+    pub fn touches_records(&self, name: &[u8], arguments: &[&[u8]]) -> bool {
+        let looks = |a: &&[u8]| a.starts_with(RECORDS_PREFIX);
+        if !arguments[1..].iter().any(looks) {
+            return false;
+        }
+        match self.spec(name, arguments) {
+            Some(spec) if !spec.movable && spec.first > 0 && spec.step > 0 => {
+                let count = i64::try_from(arguments.len()).unwrap_or(i64::MAX);
+                let last = if spec.last < 0 {
+                    count + spec.last
+                } else {
+                    spec.last.min(count - 1)
+                };
+                let mut at = spec.first;
+                while at <= last {
+                    if usize::try_from(at).is_ok_and(|at| arguments.get(at).is_some_and(looks)) {
+                        return true;
+                    }
+                    at += spec.step;
+                }
+                false
+            }
+            Some(spec) if !spec.movable && !spec.container && spec.first == 0 => false,
+            _ => true,
+        }
+    }
+}
+
+fn is_wide_field(argument: &[u8]) -> bool {
+    let Some((b'i' | b'u' | b'I' | b'U', digits)) = argument.split_first() else {
+        return false;
+    };
+    std::str::from_utf8(digits)
+        .ok()
+        .and_then(|d| d.parse::<u32>().ok())
+        .is_some_and(|bits| bits > 53)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> CommandTable {
+        let row = |name: &str,
+                   arity: i64,
+                   flags: &str,
+                   first: i64,
+                   last: i64,
+                   step: i64,
+                   subs: &str| {
+            format!(
+                "*10\r\n+{name}\r\n:{arity}\r\n{flags}:{first}\r\n:{last}\r\n:{step}\r\n*0\r\n*0\r\n*0\r\n{subs}"
+            )
+        };
+        let get = row(
+            "config|get",
+            -3,
+            "*2\r\n+admin\r\n+noscript\r\n",
+            0,
+            0,
+            0,
+            "*0\r\n",
+        );
+        let rows = [
+            row("mset", -3, "*1\r\n+write\r\n", 1, -1, 2, "*0\r\n"),
+            row("config", -2, "*0\r\n", 0, 0, 0, &format!("*1\r\n{get}")),
+            row(
+                "sort",
+                -2,
+                "*2\r\n+write\r\n+movablekeys\r\n",
+                1,
+                1,
+                1,
+                "*0\r\n",
+            ),
+        ];
+        CommandTable::parse(format!("*3\r\n{}", rows.concat()).as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn only_keys_are_protected_where_keys_are_known() {
+        let table = table();
+        assert!(table.touches_records(b"MSET", &[b"MSET", b"a", b"b", b"pmnet:{0}", b"x"]));
+        assert!(!table.touches_records(b"MSET", &[b"MSET", b"a", b"pmnet:{0}"]));
+        assert!(table.touches_records(b"SORT", &[b"SORT", b"a", b"STORE", b"pmnet:{0}"]));
+        assert!(table.touches_records(b"NEW", &[b"NEW", b"pmnet:{0}"]));
+    }
+
+    #[test]
+    fn a_script_runs_only_what_it_can() {
+        let table = table();
+        assert!(table.scriptable(b"MSET", &[b"MSET", b"a", b"b"]));
+        assert!(!table.scriptable(b"MSET", &[b"MSET", b"a"]), "arity");
+        assert!(
+            !table.scriptable(b"CONFIG", &[b"CONFIG", b"GET", b"x"]),
+            "subcommand's flag"
+        );
+        assert!(!table.scriptable(b"NOSUCH", &[b"NOSUCH"]));
+        assert!(!table.scriptable(b"BITFIELD", &[b"BITFIELD", b"k", b"GET", b"i64", b"0"]));
+        assert!(sets_guarded(&[
+            b"config",
+            b"set",
+            b"save",
+            b"",
+            b"appendFsync",
+            b"no"
+        ]));
+        assert!(!sets_guarded(&[b"config", b"get", b"appendfsync"]));
+    }
+}

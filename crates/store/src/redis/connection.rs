@@ -1,0 +1,172 @@
+//! One blocking connection to Redis: commands are collected, sent with one write, and their raw
+//! replies read in order.
+//!
+//! Invariants: every call ends within [`CALL_SECONDS`] (plus one socket timeout); a connection that
+//! failed once is never used again (the owner drops it, because replies would no longer match).
+//! Between calls of the store the connection is in database 0, outside MULTI. May not decide what a
+//! reply means.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use pmnet_server::StoreError;
+
+use super::resp::{Scanner, write_command};
+use super::url::RedisUrl;
+
+/// Longest time of one exchange (everything sent until its last reply), in seconds.
+pub const CALL_SECONDS: u64 = 5;
+/// Longest time to establish a TCP connection, in seconds.
+const CONNECT_SECONDS: u64 = 2;
+/// Bytes read from the socket at a time.
+const READ_BYTES: usize = 64 * 1024;
+
+/// A connection to one Redis server.
+pub struct Connection {
+    stream: TcpStream,
+    name: String,
+    out: Vec<u8>,
+    input: BytesMut,
+    scratch: Vec<u8>,
+    scanner: Scanner,
+    deadline: Instant,
+    /// RESP version that the server answers in: 2 or 3.
+    pub protocol: u8,
+    /// Selected database once everything written so far has run.
+    pub database: u32,
+}
+
+impl Connection {
+    /// Connects; sends nothing yet.
+    ///
+    /// # Errors
+    /// `Retry` when the name does not resolve or nobody answers.
+    pub fn open(url: &RedisUrl) -> Result<Connection, StoreError> {
+        let name = url.endpoint();
+        let unreachable =
+            |error: std::io::Error| StoreError::Retry(format!("Redis at {name}: {error}"));
+        let mut last = std::io::Error::new(ErrorKind::NotFound, "the name has no address");
+        for address in (url.host.as_str(), url.port)
+            .to_socket_addrs()
+            .map_err(unreachable)?
+        {
+            match TcpStream::connect_timeout(&address, Duration::from_secs(CONNECT_SECONDS)) {
+                Ok(stream) => {
+                    stream.set_nodelay(true).map_err(unreachable)?;
+                    stream
+                        .set_read_timeout(Some(Duration::from_secs(CALL_SECONDS)))
+                        .map_err(unreachable)?;
+                    stream
+                        .set_write_timeout(Some(Duration::from_secs(CALL_SECONDS)))
+                        .map_err(unreachable)?;
+                    return Ok(Connection {
+                        stream,
+                        name,
+                        out: Vec::new(),
+                        input: BytesMut::new(),
+                        scratch: vec![0; READ_BYTES],
+                        scanner: Scanner::new(),
+                        deadline: Instant::now(),
+                        protocol: 2,
+                        database: 0,
+                    });
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(unreachable(last))
+    }
+
+    /// Adds one command to what [`Connection::send`] will write.
+    pub fn add(&mut self, arguments: &[&[u8]]) {
+        write_command(&mut self.out, arguments);
+    }
+
+    /// The bytes that [`Connection::send`] will write, for commands that exist as bytes already.
+    pub fn out(&mut self) -> &mut Vec<u8> {
+        &mut self.out
+    }
+
+    /// Adds a SELECT if another database is needed; says whether a reply will come for it.
+    pub fn add_select(&mut self, database: u32) -> bool {
+        if self.database == database {
+            return false;
+        }
+        self.database = database;
+        self.add(&[b"SELECT", database.to_string().as_bytes()]);
+        true
+    }
+
+    /// Writes what was added and starts the clock of the exchange.
+    ///
+    /// # Errors
+    /// `Retry` on any failure.
+    pub fn send(&mut self) -> Result<(), StoreError> {
+        self.deadline = Instant::now() + Duration::from_secs(CALL_SECONDS);
+        let mut at = 0;
+        while at < self.out.len() {
+            if Instant::now() >= self.deadline {
+                return Err(self.failed("does not take our commands in time"));
+            }
+            match self.stream.write(&self.out[at..]) {
+                Ok(0) => return Err(self.failed("closed the connection")),
+                Ok(written) => at += written,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failed_io(&error)),
+            }
+        }
+        // A batch of the largest message must not pin its memory for ever.
+        self.out.clear();
+        self.out.shrink_to(READ_BYTES);
+        Ok(())
+    }
+
+    /// The next reply, raw.
+    ///
+    /// # Errors
+    /// `Retry` on any failure, on a timeout, and on bytes that are no RESP.
+    pub fn reply(&mut self) -> Result<Bytes, StoreError> {
+        loop {
+            match self.scanner.advance(&self.input) {
+                Ok(Some(length)) => {
+                    self.scanner = Scanner::new();
+                    return Ok(self.input.split_to(length).freeze());
+                }
+                Ok(None) => {}
+                Err(error) => return Err(self.failed(&error.to_string())),
+            }
+            if Instant::now() >= self.deadline {
+                return Err(self.failed("does not answer in time"));
+            }
+            match self.stream.read(&mut self.scratch) {
+                Ok(0) => return Err(self.failed("closed the connection")),
+                Ok(read) => self.input.extend_from_slice(&self.scratch[..read]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failed_io(&error)),
+            }
+        }
+    }
+
+    /// Sends one command and returns its reply.
+    ///
+    /// # Errors
+    /// As [`Connection::send`] and [`Connection::reply`].
+    pub fn call(&mut self, arguments: &[&[u8]]) -> Result<Bytes, StoreError> {
+        self.add(arguments);
+        self.send()?;
+        self.reply()
+    }
+
+    fn failed(&self, what: &str) -> StoreError {
+        StoreError::Retry(format!("Redis at {} {what}", self.name))
+    }
+
+    fn failed_io(&self, error: &std::io::Error) -> StoreError {
+        match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => self.failed("does not answer in time"),
+            _ => self.failed(&format!("lost: {error}")),
+        }
+    }
+}

@@ -1,0 +1,500 @@
+//! `Store::execute` on Redis (module text, "A request that changes state").
+//!
+//! Requests are sent in groups, each with one write: reads as they are, state-changing ones as a
+//! call of the request script. A request that needs the MULTI way is a group of its own. Replies of
+//! a group are handed out once the whole group is durable.
+
+use bytes::Bytes;
+use pmnet_server::{RecordKey, Request, StoreError};
+use pmnet_wire::command::{Commands, Form};
+
+use super::commands::{blocks, is_flush, is_passing};
+use super::plan::{Item, Plan};
+use super::resp::{self, elements, error, write_bulk, write_bulk_parts, write_header};
+use super::transaction::{Outcome, Transaction};
+use super::{LOST_REPLY, Link, RedisStore};
+
+/// Bytes of commands after which a group is sent.
+const GROUP_BYTES_MAX: usize = 1 << 20;
+/// Requests after which a group is sent.
+const GROUP_REQUESTS_MAX: usize = 1024;
+/// How often a transaction is sent again without commands that Redis refused while queueing.
+const RESENDS_MAX: usize = 4;
+
+/// A request whose replies are still to be read.
+enum Pending {
+    /// Nothing was sent.
+    Done(Bytes),
+    /// `skip` replies of ours (SELECT, HELLO), then per command: `None` its reply comes, else it
+    /// is here already.
+    Read {
+        skip: usize,
+        items: Vec<Option<Bytes>>,
+    },
+    /// MULTI, this many QUEUED, EXEC.
+    ReadTransaction { skip: usize, queued: usize },
+    /// The request script's reply; if it failed for good, this field still needs a reply.
+    Script {
+        skip: usize,
+        field: RecordKey,
+        prefix: Bytes,
+    },
+}
+
+impl RedisStore {
+    pub(super) fn execute_all(
+        &mut self,
+        link: &mut Link,
+        requests: &[Request],
+        replies: &mut Vec<Bytes>,
+    ) -> Result<(), StoreError> {
+        let mut group = Vec::new();
+        for request in requests {
+            let full =
+                link.connection.out().len() >= GROUP_BYTES_MAX || group.len() >= GROUP_REQUESTS_MAX;
+            if full {
+                self.finish_group(link, &mut group, replies)?;
+            }
+            let plan = self.plan(link, &request.payload, &mut group, replies)?;
+            match (&request.record, plan.finished()) {
+                (None, Some(reply)) => group.push(Pending::Done(reply.into())),
+                (None, None) => {
+                    if let [Item::Run(name, arguments)] = plan.items.as_slice()
+                        && name.starts_with(b"EVALSHA")
+                    {
+                        self.finish_group(link, &mut group, replies)?;
+                        self.know_script(link, arguments)?;
+                    }
+                    group.push(add_read(link, &plan));
+                }
+                (Some((field, prefix)), _) => {
+                    if plan
+                        .runs()
+                        .all(|(name, arguments)| link.commands.scriptable(name, arguments))
+                    {
+                        group.push(self.add_script(link, &plan, field, prefix));
+                    } else {
+                        self.finish_group(link, &mut group, replies)?;
+                        let reply = self.run_transaction(link, plan, field, prefix)?;
+                        replies.push(reply);
+                    }
+                }
+            }
+        }
+        self.finish_group(link, &mut group, replies)
+    }
+
+    /// Turns a payload into a plan. May ask the server (for a database index), which ends the group.
+    fn plan<'a>(
+        &mut self,
+        link: &mut Link,
+        payload: &'a [u8],
+        group: &mut Vec<Pending>,
+        replies: &mut Vec<Bytes>,
+    ) -> Result<Plan<'a>, StoreError> {
+        let commands = match Commands::parse(payload) {
+            Ok(commands) => commands,
+            Err(error) => return Ok(Plan::done(crate::malformed_reply(error))),
+        };
+        match commands.form {
+            Form::Barrier => return Ok(Plan::done(b"+OK\r\n".to_vec())),
+            Form::StoreAddress => {
+                let mut reply = Vec::new();
+                write_bulk(
+                    &mut reply,
+                    format!("redis://{}", self.url.endpoint()).as_bytes(),
+                );
+                return Ok(Plan::done(reply));
+            }
+            Form::Single | Form::Pipeline | Form::Transaction => {}
+        }
+        if commands.database >= link.facts.databases {
+            self.finish_group(link, group, replies)?;
+            if !link.has_database(commands.database)? {
+                let error = b"-ERR DB index is out of range\r\n";
+                let times = if commands.form == Form::Pipeline {
+                    commands.count
+                } else {
+                    1
+                };
+                return Ok(Plan::done(error.repeat(times)));
+            }
+        }
+        Ok(Plan::new(&commands, &link.commands))
+    }
+
+    /// A read by EVALSHA: the script may be one that only our records know (it came by an EVAL or
+    /// SCRIPT LOAD that ran inside our script). Loads it into Redis if so.
+    fn know_script(&mut self, link: &mut Link, arguments: &[&[u8]]) -> Result<(), StoreError> {
+        let Some(sha) = arguments.get(1).map(|sha| sha.to_ascii_lowercase()) else {
+            return Ok(());
+        };
+        let connection = &mut link.connection;
+        let known = connection.call(&[b"SCRIPT", b"EXISTS", &sha])?;
+        if elements(&known).is_some_and(|e| e.first() == Some(&&b":1\r\n"[..])) {
+            return Ok(());
+        }
+        let body = connection.call(&[
+            b"HGET",
+            &self.scripts,
+            &[b"script/", sha.as_slice()].concat(),
+        ])?;
+        if let Some(body) = resp::text(&body) {
+            connection.call(&[b"SCRIPT", b"LOAD", body])?;
+        }
+        Ok(())
+    }
+
+    fn add_script(
+        &self,
+        link: &mut Link,
+        plan: &Plan<'_>,
+        field: &RecordKey,
+        prefix: &Bytes,
+    ) -> Pending {
+        let skip = usize::from(link.connection.add_select(0));
+        let database = plan.database.to_string();
+        let form: &[u8] = match plan.form {
+            Form::Transaction => b"t",
+            _ => b"s",
+        };
+        let version: &[u8] = if plan.resp3 { b"3" } else { b"2" };
+        let head: [&[u8]; 11] = [
+            b"EVALSHA",
+            &link.request_sha,
+            b"0",
+            database.as_bytes(),
+            version,
+            form,
+            &self.hash,
+            field,
+            prefix,
+            &self.scripts,
+            &self.watermark,
+        ];
+        let tail: usize = plan
+            .items
+            .iter()
+            .map(|item| match item {
+                Item::Run(_, arguments) => 1 + arguments.len(),
+                Item::Done(_) => 2,
+            })
+            .sum();
+        let out = link.connection.out();
+        write_header(out, head.len() + tail);
+        for argument in head {
+            write_bulk(out, argument);
+        }
+        for item in &plan.items {
+            match item {
+                Item::Run(_, arguments) => {
+                    write_bulk(out, arguments.len().to_string().as_bytes());
+                    for argument in arguments {
+                        write_bulk(out, argument);
+                    }
+                }
+                Item::Done(reply) => {
+                    write_bulk(out, b"0");
+                    write_bulk(out, reply);
+                }
+            }
+        }
+        Pending::Script {
+            skip,
+            field: field.clone(),
+            prefix: prefix.clone(),
+        }
+    }
+
+    /// Sends a group, reads all its replies, waits until they are durable, hands them out.
+    fn finish_group(
+        &mut self,
+        link: &mut Link,
+        group: &mut Vec<Pending>,
+        replies: &mut Vec<Bytes>,
+    ) -> Result<(), StoreError> {
+        if group.is_empty() {
+            return Ok(());
+        }
+        let group = std::mem::take(group);
+        let wrote = group.iter().any(|p| matches!(p, Pending::Script { .. }));
+        let sent = group.iter().any(|p| !matches!(p, Pending::Done(_)));
+        if !sent {
+            replies.extend(group.into_iter().filter_map(|p| match p {
+                Pending::Done(reply) => Some(reply),
+                _ => None,
+            }));
+            return Ok(());
+        }
+        // Scripts touch the watched hash, and any EXEC ends the watch.
+        let unwatched = wrote
+            || group
+                .iter()
+                .any(|p| matches!(p, Pending::ReadTransaction { .. }));
+        let back = link.connection.add_select(0);
+        if unwatched {
+            link.add_watch(&self.hash, true);
+        }
+        if wrote {
+            link.add_wait(self.url.wait_replicas);
+        }
+        link.connection.send()?;
+        let mut ready = Vec::with_capacity(group.len());
+        let mut unsettled = Vec::new();
+        for pending in group {
+            if let Some(unknown) = read_pending(link, pending, &mut ready)? {
+                unsettled.push(unknown);
+            }
+        }
+        if back {
+            expect_ok(&link.connection.reply()?)?;
+        }
+        if unwatched {
+            link.read_watch(true, &self.watermark)?;
+        }
+        if wrote {
+            link.read_wait(self.url.wait_replicas)?;
+            self.seen_records = true;
+        }
+        for (field, value) in unsettled {
+            self.write_record(link, &field, &value)?;
+        }
+        replies.append(&mut ready);
+        Ok(())
+    }
+
+    /// Writes one record outside of any transaction, durably.
+    fn write_record(
+        &mut self,
+        link: &mut Link,
+        field: &[u8],
+        value: &[u8],
+    ) -> Result<(), StoreError> {
+        link.connection.add(&[b"HSET", &self.hash, field, value]);
+        link.add_watch(&self.hash, true);
+        link.add_wait(self.url.wait_replicas);
+        link.connection.send()?;
+        let reply = link.connection.reply()?;
+        if let Some(error) = error(&reply) {
+            return Err(StoreError::Retry(format!("HSET: {error}")));
+        }
+        link.read_watch(true, &self.watermark)?;
+        link.read_wait(self.url.wait_replicas)?;
+        self.seen_records = true;
+        Ok(())
+    }
+
+    /// The MULTI way: for commands that cannot run in a script.
+    fn run_transaction(
+        &mut self,
+        link: &mut Link,
+        mut plan: Plan<'_>,
+        field: &[u8],
+        prefix: &[u8],
+    ) -> Result<Bytes, StoreError> {
+        switch_protocol(link, plan.resp3)?;
+        for _ in 0..=RESENDS_MAX {
+            let mut transaction = Transaction::begin(link);
+            transaction.select(plan.database);
+            for (index, item) in plan.items.iter().enumerate() {
+                match item {
+                    Item::Run(name, arguments) if is_flush(name) => {
+                        transaction.flush(index, arguments, &[&self.hash, &self.scripts]);
+                    }
+                    Item::Run(_, arguments) => transaction.command(index, arguments),
+                    Item::Done(_) => {}
+                }
+            }
+            transaction.select(0);
+            transaction.own_bytes(|out| {
+                write_header(out, 4);
+                write_bulk(out, b"HSET");
+                write_bulk(out, &self.hash);
+                write_bulk(out, field);
+                write_bulk_parts(out, prefix, LOST_REPLY);
+            });
+            match transaction.run(
+                &self.hash,
+                &self.watermark,
+                &self.watermark,
+                self.url.wait_replicas,
+            )? {
+                Outcome::Ran(results) => {
+                    self.seen_records = true;
+                    let mut reply = Vec::new();
+                    if plan.form == Form::Transaction && plan.finished().is_none() {
+                        write_header(&mut reply, plan.items.len());
+                    }
+                    let mut results = results.into_iter();
+                    for item in &plan.items {
+                        match item {
+                            Item::Done(bytes) => reply.extend_from_slice(bytes),
+                            Item::Run(..) => {
+                                reply.extend_from_slice(
+                                    &results.next().map_or(Bytes::new(), |(_, r)| r),
+                                );
+                            }
+                        }
+                    }
+                    self.write_record(link, field, &[prefix, &reply].concat())?;
+                    return Ok(reply.into());
+                }
+                Outcome::Refused(_) if plan.form == Form::Transaction => {
+                    plan = Plan::done(
+                        b"-EXECABORT Transaction discarded because of previous errors.\r\n"
+                            .to_vec(),
+                    );
+                }
+                Outcome::Refused(items) => {
+                    for (index, error) in items {
+                        plan.items[index] = Item::Done(format!("-{error}\r\n").into_bytes());
+                    }
+                }
+            }
+        }
+        Err(StoreError::Retry(
+            "Redis refuses other commands of the request each time".into(),
+        ))
+    }
+}
+
+/// Adds a read-only request to the output.
+fn add_read(link: &mut Link, plan: &Plan<'_>) -> Pending {
+    let connection = &mut link.connection;
+    let protocol = if plan.resp3 { 3 } else { 2 };
+    let mut skip = 0;
+    if connection.protocol != protocol {
+        connection.add(&[b"HELLO", protocol.to_string().as_bytes()]);
+        connection.protocol = protocol;
+        skip += 1;
+    }
+    skip += usize::from(connection.add_select(plan.database));
+    if plan.form == Form::Transaction {
+        // Else a write of ours earlier in the group would make EXEC fail.
+        connection.add(&[b"UNWATCH"]);
+        skip += 1;
+        connection.add(&[b"MULTI"]);
+        for (_, arguments) in plan.runs() {
+            connection.add(arguments);
+        }
+        connection.add(&[b"EXEC"]);
+        return Pending::ReadTransaction {
+            skip,
+            queued: plan.items.len(),
+        };
+    }
+    let items = plan
+        .items
+        .iter()
+        .map(|item| match item {
+            Item::Done(reply) => Some(Bytes::copy_from_slice(reply)),
+            Item::Run(name, arguments) if blocks(name, arguments) || is_flush(name) => Some(
+                Bytes::from_static(b"-ERR pmnet: this command cannot be sent as a read\r\n"),
+            ),
+            Item::Run(_, arguments) => {
+                connection.add(arguments);
+                None
+            }
+        })
+        .collect();
+    Pending::Read { skip, items }
+}
+
+/// Reads the replies of one request. Returns the record that still has to be written, if the
+/// script failed for good.
+fn read_pending(
+    link: &mut Link,
+    pending: Pending,
+    ready: &mut Vec<Bytes>,
+) -> Result<Option<(RecordKey, Vec<u8>)>, StoreError> {
+    let connection = &mut link.connection;
+    let skip = match &pending {
+        Pending::Done(_) => 0,
+        Pending::Read { skip, .. }
+        | Pending::ReadTransaction { skip, .. }
+        | Pending::Script { skip, .. } => *skip,
+    };
+    for _ in 0..skip {
+        expect_ok(&connection.reply()?)?;
+    }
+    match pending {
+        Pending::Done(reply) => ready.push(reply),
+        Pending::Read { items, .. } => {
+            let single = items.len() == 1;
+            let mut all = Vec::new();
+            for item in items {
+                let reply = match item {
+                    Some(reply) => reply,
+                    None => connection.reply()?,
+                };
+                if let Some(error) = error(&reply)
+                    && is_passing(error)
+                    && !error.starts_with("NOPERM")
+                {
+                    return Err(StoreError::Retry(error.to_owned()));
+                }
+                if single {
+                    ready.push(reply);
+                    return Ok(None);
+                }
+                all.extend_from_slice(&reply);
+            }
+            ready.push(all.into());
+        }
+        Pending::ReadTransaction { queued, .. } => {
+            for _ in 0..=queued {
+                connection.reply()?;
+            }
+            let reply = connection.reply()?;
+            match error(&reply) {
+                Some(error) if is_passing(error) => {
+                    return Err(StoreError::Retry(error.to_owned()));
+                }
+                _ => ready.push(reply),
+            }
+        }
+        Pending::Script { field, prefix, .. } => {
+            let reply = connection.reply()?;
+            if let Some((start, end)) = resp::text_range(&reply) {
+                ready.push(reply.slice(start..end));
+                return Ok(None);
+            }
+            let error = error(&reply).unwrap_or("no reply");
+            if is_passing(error) || error.starts_with("NOSCRIPT") {
+                return Err(StoreError::Retry(error.to_owned()));
+            }
+            // A fault that the same request would meet again: it must not stop the shard.
+            tracing::warn!(
+                error,
+                "the request script failed; what it did so far stands"
+            );
+            let text = format!(
+                "-ERR pmnet: failed while running, part of it may have taken effect: {error}\r\n"
+            );
+            let value = [&prefix[..], text.as_bytes()].concat();
+            ready.push(text.into());
+            return Ok(Some((field, value)));
+        }
+    }
+    Ok(None)
+}
+
+fn switch_protocol(link: &mut Link, resp3: bool) -> Result<(), StoreError> {
+    let protocol = if resp3 { 3 } else { 2 };
+    if link.connection.protocol != protocol {
+        link.connection.protocol = protocol;
+        expect_ok(
+            &link
+                .connection
+                .call(&[b"HELLO", protocol.to_string().as_bytes()])?,
+        )?;
+    }
+    Ok(())
+}
+
+fn expect_ok(reply: &[u8]) -> Result<(), StoreError> {
+    match error(reply) {
+        Some(error) => Err(StoreError::Retry(error.to_owned())),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,121 @@
+//! From a payload to what may be sent: denied commands become finished replies.
+
+use pmnet_wire::command::{Commands, Form, Protocol};
+
+use super::commands::{CommandTable, denied, denied_as_effect, is_flush, sets_guarded, upper};
+
+/// One command of a request.
+#[derive(Debug)]
+pub enum Item<'a> {
+    /// To be run: upper-case name, and all arguments (the name as sent first).
+    Run(Vec<u8>, Vec<&'a [u8]>),
+    /// Not to be run: this is its reply.
+    Done(Vec<u8>),
+}
+
+/// A request, looked through.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    /// What the commands are to each other.
+    pub form: Form,
+    /// RESP version of the reply.
+    pub resp3: bool,
+    /// Database of the commands.
+    pub database: u32,
+    /// The commands.
+    pub items: Vec<Item<'a>>,
+}
+
+impl<'a> Plan<'a> {
+    /// A plan that runs nothing and replies `reply`.
+    pub fn done(reply: Vec<u8>) -> Plan<'a> {
+        Plan {
+            form: Form::Single,
+            resp3: false,
+            database: 0,
+            items: vec![Item::Done(reply)],
+        }
+    }
+
+    /// Looks through the commands of a request with commands.
+    pub fn new(commands: &Commands<'a>, table: &CommandTable) -> Plan<'a> {
+        let mut items = Vec::with_capacity(commands.count);
+        for arguments in commands.iter() {
+            let arguments: Vec<&[u8]> = arguments.collect();
+            let name = upper(arguments[0]);
+            match objection(&name, &arguments, table) {
+                None => items.push(Item::Run(name, arguments)),
+                Some(error) if commands.form == Form::Transaction => return Plan::done(error),
+                Some(error) => items.push(Item::Done(error)),
+            }
+        }
+        Plan {
+            form: commands.form,
+            resp3: commands.protocol == Protocol::Resp3,
+            database: commands.database,
+            items,
+        }
+    }
+
+    /// The reply, when nothing is to be run.
+    pub fn finished(&self) -> Option<Vec<u8>> {
+        let mut reply = Vec::new();
+        for item in &self.items {
+            match item {
+                Item::Done(bytes) => reply.extend_from_slice(bytes),
+                Item::Run(..) => return None,
+            }
+        }
+        Some(reply)
+    }
+
+    /// Commands to be run.
+    pub fn runs(&self) -> impl Iterator<Item = (&Vec<u8>, &Vec<&'a [u8]>)> {
+        self.items.iter().filter_map(|item| match item {
+            Item::Run(name, arguments) => Some((name, arguments)),
+            Item::Done(_) => None,
+        })
+    }
+}
+
+fn objection(name: &[u8], arguments: &[&[u8]], table: &CommandTable) -> Option<Vec<u8>> {
+    let shown = String::from_utf8_lossy(name).escape_debug().to_string();
+    if let Some(why) = denied(name) {
+        return Some(format!("-ERR pmnet: {shown} is not available here: {why}\r\n").into_bytes());
+    }
+    if table.touches_records(name, arguments) {
+        return Some(b"-ERR pmnet: keys that begin with pmnet:{ are reserved\r\n".to_vec());
+    }
+    if sets_guarded(arguments) {
+        return Some(
+            b"-ERR pmnet: acknowledged writes rest on this setting: change it in Redis itself and restart the pmnet server\r\n"
+                .to_vec(),
+        );
+    }
+    None
+}
+
+/// Why an update must not be sent, if that is so; else whether it empties a database.
+///
+/// # Errors
+/// The reason, for the log.
+pub fn check_effect(commands: &Commands<'_>, table: &CommandTable) -> Result<bool, String> {
+    if commands.count == 0 {
+        return Err("an update without a command".into());
+    }
+    let mut flushes = false;
+    for mut arguments in commands.iter() {
+        let all = arguments.clone();
+        let name = upper(arguments.next().unwrap_or_default());
+        if let Some(why) = denied_as_effect(&name) {
+            return Err(format!("{}: {why}", String::from_utf8_lossy(&name)));
+        }
+        flushes |= is_flush(&name);
+        if arguments.any(|a| a.starts_with(super::commands::RECORDS_PREFIX))
+            && table.touches_records(&name, &all.collect::<Vec<_>>())
+        {
+            return Err("its key begins with pmnet:{, which is reserved".into());
+        }
+    }
+    Ok(flushes)
+}

@@ -1,0 +1,286 @@
+-- Runs the commands of one request and writes their replies, as RESP bytes, into a record.
+-- ARGV: db, RESP version of the reply, form ('s', 'p' or 't'), records hash, field, prefix,
+-- scripts hash, expected watermark; then for each command its argument count and arguments, or
+-- 0 and a finished reply.
+local DB, RESP, FORM, HASH, FIELD, PREFIX, SCRIPTS, WATERMARK = unpack(ARGV, 1, 8)
+RESP = tonumber(RESP)
+local SCRIPTS_MAX, DEPTH_MAX = 10000, 64
+local EXACT = 9007199254740992
+
+local function set(names)
+  local t = {}
+  for name in string.gmatch(names, '%S+') do t[name] = true end
+  return t
+end
+-- Errors that mean "not now". Redis checks them before the first write of a script, so when one
+-- comes, nothing has been written yet and the whole request can be tried again.
+local PASSING = set('OOM READONLY LOADING BUSY MISCONF NOREPLICAS MASTERDOWN CLUSTERDOWN TRYAGAIN NOAUTH')
+-- Arrays with nulls lose their length in Lua under RESP3, where null is nil: these run under RESP2,
+-- where it is false. The second set has doubles for elements.
+local AS_RESP2 = set('MGET HMGET GEOHASH BITFIELD BITFIELD_RO SORT SORT_RO XPENDING GEOPOS ZMSCORE')
+local DOUBLES = set('GEOPOS ZMSCORE')
+-- "Nothing there" is a null array for these; Lua cannot tell it from a null string.
+local NULL_ARRAY = set('BLPOP BRPOP BLMPOP LMPOP BZPOPMIN BZPOPMAX BZMPOP ZMPOP XREAD XREADGROUP')
+
+local aborted
+local function passing(message)
+  return PASSING[string.match(message, '^-?(%u+)') or ''] ~= nil
+end
+
+local out = {}
+local function add(s) out[#out + 1] = s end
+local function add_bulk(s) add('$' .. #s .. '\r\n' .. s .. '\r\n') end
+local function add_null() add(RESP == 3 and '_\r\n' or '$-1\r\n') end
+local function add_error(message)
+  message = string.gsub(string.gsub(message, '^-', ''), '[\r\n]', ' ')
+  add('-' .. message .. '\r\n')
+end
+local function add_integer(n)
+  if n ~= n or n >= 9223372036854775808 or n < -9223372036854775808 then
+    add(':-9223372036854775808\r\n')
+  else
+    add(':' .. string.format('%.0f', n < 0 and math.ceil(n) or math.floor(n)) .. '\r\n')
+  end
+end
+local function add_double(s)
+  if RESP == 3 then add(',' .. s .. '\r\n') else add_bulk(s) end
+end
+
+-- v as produced under RESP version `from`; `opts.user`: arrays end at their first nil, as in Redis.
+local function add_value(v, from, opts, depth)
+  local kind = type(v)
+  if depth > DEPTH_MAX then
+    add_error('ERR reached lua stack limit')
+  elseif kind == 'string' then
+    if opts.doubles and RESP == 3 then add(',' .. v .. '\r\n') else add_bulk(v) end
+  elseif kind == 'number' then
+    add_integer(v)
+  elseif kind == 'boolean' then
+    if from == 3 then
+      add(RESP == 3 and (v and '#t\r\n' or '#f\r\n') or (v and ':1\r\n' or ':0\r\n'))
+    elseif v then
+      add(':1\r\n')
+    elseif RESP == 2 and opts.null_array then
+      add('*-1\r\n')
+    else
+      add_null()
+    end
+  elseif kind ~= 'table' then
+    add_null()
+  elseif type(v.err) == 'string' then
+    add_error(v.err)
+  elseif type(v.ok) == 'string' then
+    add('+' .. string.gsub(v.ok, '[\r\n]', ' ') .. '\r\n')
+  elseif type(v.double) == 'number' then
+    add_double(string.format('%.17g', v.double))
+  elseif type(v.map) == 'table' then
+    local n = 0
+    for _ in pairs(v.map) do n = n + 1 end
+    add(RESP == 3 and '%' .. n .. '\r\n' or '*' .. 2 * n .. '\r\n')
+    for key, value in pairs(v.map) do
+      add_value(key, from, opts, depth + 1)
+      add_value(value, from, opts, depth + 1)
+    end
+  elseif type(v.set) == 'table' then
+    local n = 0
+    for _ in pairs(v.set) do n = n + 1 end
+    add((RESP == 3 and '~' or '*') .. n .. '\r\n')
+    for key in pairs(v.set) do add_value(key, from, opts, depth + 1) end
+  elseif type(v.big_number) == 'string' then
+    if RESP == 3 then add('(' .. v.big_number .. '\r\n') else add_bulk(v.big_number) end
+  elseif type(v.verbatim_string) == 'table' then
+    local s = v.verbatim_string
+    if RESP == 3 then
+      add('=' .. #s.string + 4 .. '\r\n' .. s.format .. ':' .. s.string .. '\r\n')
+    else
+      add_bulk(s.string)
+    end
+  else
+    local n = 0
+    if opts.user then
+      while v[n + 1] ~= nil do n = n + 1 end
+    else
+      n = table.maxn(v)
+    end
+    add('*' .. n .. '\r\n')
+    for i = 1, n do add_value(v[i], from, opts, depth + 1) end
+  end
+end
+
+-- What a client's script sees as `redis`: watched for errors that must stop everything, and kept
+-- away from the records.
+local user_resp
+local function guarded(raise)
+  return function(...)
+    if aborted then error('stopped', 0) end
+    local arguments = {...}
+    local name = type(arguments[1]) == 'string' and string.upper(arguments[1]) or ''
+    local reply
+    if name == 'FLUSHALL' or name == 'FLUSHDB' or name == 'SWAPDB' then
+      reply = {err = 'ERR pmnet: ' .. name .. ' is not available inside scripts'}
+    end
+    for i = 2, #arguments do
+      if type(arguments[i]) == 'string' and string.sub(arguments[i], 1, 7) == 'pmnet:{' then
+        reply = {err = 'ERR pmnet: keys that begin with pmnet:{ are reserved'}
+      end
+    end
+    reply = reply or redis.pcall(...)
+    if type(reply) == 'table' and reply.err then
+      if passing(reply.err) then
+        aborted = reply.err
+        error('stopped', 0)
+      end
+      if raise then error(reply, 0) end
+    end
+    return reply
+  end
+end
+local proxy = setmetatable({
+  call = guarded(true),
+  pcall = guarded(false),
+  setresp = function(version)
+    redis.setresp(version)
+    user_resp = version
+  end,
+}, {__index = redis})
+
+local function in_records(f, ...)
+  redis.call('SELECT', 0)
+  local result = f(...)
+  redis.call('SELECT', DB)
+  return result
+end
+local function keep_script(sha, body)
+  return in_records(function()
+    if redis.call('HEXISTS', SCRIPTS, 'script/' .. sha) == 1 then return true end
+    if redis.call('HLEN', SCRIPTS) >= SCRIPTS_MAX then return false end
+    local reply = redis.pcall('HSET', SCRIPTS, 'script/' .. sha, body)
+    if type(reply) == 'table' then return reply end
+    return true
+  end)
+end
+local function compile(body)
+  body = string.gsub(body, '^#![^\n]*', '')
+  return loadstring('local KEYS, ARGV, redis, server = ...; ' .. body, '@user_script')
+end
+
+local function user_script(name, first, last)
+  local count = string.match(ARGV[first + 2], '^-?%d+$') and tonumber(ARGV[first + 2])
+  if not count then return add_error('ERR value is not an integer or out of range') end
+  if count > last - first - 2 then
+    return add_error("ERR Number of keys can't be greater than number of args")
+  end
+  if count < 0 then return add_error("ERR Number of keys can't be negative") end
+  local body, sha = ARGV[first + 1], nil
+  if string.sub(name, 1, 7) == 'EVALSHA' then
+    sha = string.lower(body)
+    body = in_records(redis.call, 'HGET', SCRIPTS, 'script/' .. sha)
+    if not body then return add_error('NOSCRIPT No matching script. Please use EVAL.') end
+  else
+    sha = redis.sha1hex(body)
+  end
+  local f, message = compile(body)
+  if not f then return add_error('ERR Error compiling script (new function): ' .. message) end
+  if name == 'EVAL' then keep_script(sha, body) end
+  local keys, args = {}, {}
+  for i = first + 3, last do
+    if i < first + 3 + count then keys[#keys + 1] = ARGV[i] else args[#args + 1] = ARGV[i] end
+  end
+  user_resp = 2
+  local raised
+  local ok, result = xpcall(function() return f(keys, args, proxy, proxy) end, function(e)
+    raised = e
+    return e
+  end)
+  redis.setresp(2)
+  redis.call('SELECT', DB)
+  if ok then return add_value(result, user_resp, {user = true}, 0) end
+  if type(raised) == 'table' and raised.err then
+    return add_error(tostring(raised.err) .. ' script: ' .. sha)
+  end
+  local text = tostring(raised)
+  local line = string.match(text, '^user_script:(%d+):')
+  add_error('ERR ' .. text .. ' script: ' .. sha .. (line and ', on @user_script:' .. line .. '.' or ''))
+end
+
+local function script_command(first, last)
+  local sub = string.upper(ARGV[first + 1])
+  if sub == 'LOAD' and last == first + 2 then
+    local body = ARGV[first + 2]
+    local f, message = compile(body)
+    if not f then return add_error('ERR Error compiling script (new function): ' .. message) end
+    local sha = redis.sha1hex(body)
+    local kept = keep_script(sha, body)
+    if type(kept) == 'table' then
+      if passing(kept.err) then aborted = kept.err end
+      return add_error(kept.err)
+    end
+    if not kept then return add_error('ERR pmnet: too many scripts are kept, SCRIPT FLUSH first') end
+    add_bulk(sha)
+  elseif sub == 'EXISTS' and last >= first + 2 then
+    add('*' .. last - first - 1 .. '\r\n')
+    for i = first + 2, last do
+      add_integer(in_records(redis.call, 'HEXISTS', SCRIPTS, 'script/' .. string.lower(ARGV[i])))
+    end
+  elseif sub == 'FLUSH' and last <= first + 2 then
+    in_records(redis.call, 'DEL', SCRIPTS)
+    add('+OK\r\n')
+  else
+    add_error('ERR pmnet: only SCRIPT LOAD, EXISTS and FLUSH are available')
+  end
+end
+
+local SCRIPTED = set('EVAL EVALSHA EVAL_RO EVALSHA_RO')
+local BY_KEY = set('INCR DECR INCRBY DECRBY')
+local function plain(name, first, last)
+  local from = (RESP == 3 and not AS_RESP2[name]) and 3 or 2
+  redis.setresp(from)
+  local v = redis.pcall(unpack(ARGV, first, last))
+  redis.setresp(2)
+  if type(v) == 'table' and v.err and passing(v.err) then
+    aborted = v.err
+    return
+  end
+  if type(v) == 'number' and (v >= EXACT or v <= -EXACT) then
+    -- Rounded on its way through Lua: the stored text is exact.
+    local exact
+    if BY_KEY[name] then exact = redis.call('GET', ARGV[first + 1]) end
+    if name == 'HINCRBY' then exact = redis.call('HGET', ARGV[first + 1], ARGV[first + 2]) end
+    if exact then return add(':' .. exact .. '\r\n') end
+  end
+  local popped_none = (name == 'LPOP' or name == 'RPOP') and last > first + 1
+  add_value(v, from, {doubles = DOUBLES[name], null_array = NULL_ARRAY[name] or popped_none or name == 'GEOPOS'}, 0)
+end
+
+redis.setresp(2)
+if (redis.call('HGET', HASH, 'watermark') or '') ~= WATERMARK then
+  return {err = 'TRYAGAIN the records were changed by somebody else'}
+end
+redis.call('SELECT', DB)
+local at, count = 9, 0
+while at <= #ARGV do
+  local arguments = tonumber(ARGV[at])
+  local first, last = at + 1, at + arguments
+  if arguments == 0 then
+    add(ARGV[first])
+    last = first
+  else
+    local name = string.upper(ARGV[first])
+    if SCRIPTED[name] then
+      user_script(name, first, last)
+    elseif name == 'SCRIPT' then
+      script_command(first, last)
+    elseif name == 'FLUSHALL' or name == 'FLUSHDB' then
+      add_value(pmnet_flush(DB, {HASH, SCRIPTS}, {unpack(ARGV, first, last)}), 2, {}, 0)
+    else
+      plain(name, first, last)
+    end
+    if aborted then return {err = aborted} end
+  end
+  at, count = last + 1, count + 1
+end
+redis.call('SELECT', 0)
+local reply = table.concat(out)
+if FORM == 't' then reply = '*' .. count .. '\r\n' .. reply end
+redis.call('HSET', HASH, FIELD, PREFIX .. reply)
+return reply

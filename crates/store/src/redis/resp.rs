@@ -1,0 +1,245 @@
+//! Finding reply boundaries in RESP2/RESP3 bytes, and writing commands.
+//!
+//! Purpose: replies travel through pmnet as the raw bytes that Redis sent, so nothing here builds
+//! a value tree; it only says where a reply ends and where the elements of an aggregate are.
+//! Invariants: never panics on any bytes, never trusts an announced length beyond
+//! [`REPLY_BYTES_MAX`], resumes where it stopped (a large reply is scanned once).
+
+/// Largest reply accepted from Redis, in bytes (Redis's own largest string is 512 MiB).
+pub const REPLY_BYTES_MAX: usize = 1 << 30;
+/// Longest header line (`*12\r\n`, `+status\r\n`, …), in bytes.
+const LINE_BYTES_MAX: usize = 1 << 20;
+
+/// The bytes are not RESP, or exceed a bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the server's reply is not RESP")]
+pub struct Malformed;
+
+/// Finds the end of one reply, resuming when more bytes have come.
+#[derive(Clone, Copy, Debug)]
+pub struct Scanner {
+    at: usize,
+    open: usize,
+}
+
+impl Scanner {
+    /// A scanner at the first byte of a reply.
+    pub fn new() -> Scanner {
+        Scanner { at: 0, open: 1 }
+    }
+
+    /// `bytes` starts where the reply starts. Returns the reply's length once it is whole.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn advance(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+        while self.open > 0 {
+            let Some((end, children)) = element(bytes, self.at)? else {
+                return Ok(None);
+            };
+            self.at = end;
+            self.open = (self.open - 1).checked_add(children).ok_or(Malformed)?;
+            if self.open > REPLY_BYTES_MAX {
+                return Err(Malformed);
+            }
+        }
+        Ok(Some(self.at))
+    }
+}
+
+/// Reads the element header at `at` (with its body, for strings): the position after it and how
+/// many further elements belong to it. `None`: not all there yet.
+fn element(bytes: &[u8], at: usize) -> Result<Option<(usize, usize)>, Malformed> {
+    let Some(rest) = bytes.get(at..) else {
+        return Ok(None);
+    };
+    let Some(&kind) = rest.first() else {
+        return Ok(None);
+    };
+    let window = &rest[..rest.len().min(LINE_BYTES_MAX)];
+    let Some(line_end) = window.windows(2).position(|pair| pair == b"\r\n") else {
+        return if rest.len() > LINE_BYTES_MAX {
+            Err(Malformed)
+        } else {
+            Ok(None)
+        };
+    };
+    let line = &rest[1..line_end];
+    let after = at + line_end + 2;
+    match kind {
+        b'+' | b'-' | b':' | b'_' | b',' | b'#' | b'(' => Ok(Some((after, 0))),
+        b'$' | b'=' | b'!' => {
+            if line == b"-1" {
+                return Ok(Some((after, 0)));
+            }
+            let end = after + length(line)? + 2;
+            if bytes.len() < end {
+                return Ok(None);
+            }
+            if &bytes[end - 2..end] == b"\r\n" {
+                Ok(Some((end, 0)))
+            } else {
+                Err(Malformed)
+            }
+        }
+        b'*' | b'~' | b'>' => {
+            if line == b"-1" {
+                return Ok(Some((after, 0)));
+            }
+            Ok(Some((after, length(line)?)))
+        }
+        b'%' => Ok(Some((after, 2 * length(line)?))),
+        // An attribute precedes the element that it belongs to.
+        b'|' => Ok(Some((after, 2 * length(line)? + 1))),
+        _ => Err(Malformed),
+    }
+}
+
+fn length(line: &[u8]) -> Result<usize, Malformed> {
+    let text = std::str::from_utf8(line).map_err(|_| Malformed)?;
+    text.parse()
+        .ok()
+        .filter(|&n| n <= REPLY_BYTES_MAX)
+        .ok_or(Malformed)
+}
+
+/// The elements of an aggregate reply (array, set, push or map, keys and values in turn), each as
+/// its raw bytes. `None` if `reply` is no aggregate (or the null array).
+pub fn elements(reply: &[u8]) -> Option<Vec<&[u8]>> {
+    if !matches!(reply.first(), Some(b'*' | b'~' | b'>' | b'%')) {
+        return None;
+    }
+    let (mut at, count) = element(reply, 0).ok()??;
+    if reply.starts_with(b"*-1") {
+        return None;
+    }
+    let mut found = Vec::with_capacity(count.min(reply.len()));
+    for _ in 0..count {
+        let mut scanner = Scanner::new();
+        let length = scanner.advance(&reply[at..]).ok()??;
+        found.push(&reply[at..at + length]);
+        at += length;
+    }
+    Some(found)
+}
+
+/// The text of a string reply (`$`, `=`, `+`, `:`), without its framing; `None` for all else.
+pub fn text(reply: &[u8]) -> Option<&[u8]> {
+    let (start, end) = text_range(reply)?;
+    Some(&reply[start..end])
+}
+
+/// Where [`text`] lies inside `reply`.
+pub fn text_range(reply: &[u8]) -> Option<(usize, usize)> {
+    let line_end = reply.windows(2).position(|pair| pair == b"\r\n")?;
+    match reply.first()? {
+        b'+' | b':' => Some((1, line_end)),
+        b'$' if !reply.starts_with(b"$-1") => Some((line_end + 2, reply.len() - 2)),
+        b'=' => Some((line_end + 6, reply.len() - 2)),
+        _ => None,
+    }
+}
+
+/// The text of an error reply, without `-` and line end.
+pub fn error(reply: &[u8]) -> Option<&str> {
+    let rest = reply.strip_prefix(b"-")?;
+    Some(std::str::from_utf8(rest.strip_suffix(b"\r\n")?).unwrap_or("ERR (not UTF-8)"))
+}
+
+/// Integer value of a `:n` reply.
+pub fn integer(reply: &[u8]) -> Option<i64> {
+    (reply.first() == Some(&b':')).then(|| std::str::from_utf8(text(reply)?).ok()?.parse().ok())?
+}
+
+/// Appends `*count\r\n`.
+pub fn write_header(out: &mut Vec<u8>, count: usize) {
+    out.push(b'*');
+    write_number(out, count);
+}
+
+/// Appends one bulk string.
+pub fn write_bulk(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.push(b'$');
+    write_number(out, bytes.len());
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends a bulk string made of two parts, without joining them first.
+pub fn write_bulk_parts(out: &mut Vec<u8>, first: &[u8], second: &[u8]) {
+    out.push(b'$');
+    write_number(out, first.len() + second.len());
+    out.extend_from_slice(first);
+    out.extend_from_slice(second);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends a whole command.
+pub fn write_command(out: &mut Vec<u8>, arguments: &[&[u8]]) {
+    write_header(out, arguments.len());
+    for argument in arguments {
+        write_bulk(out, argument);
+    }
+}
+
+fn write_number(out: &mut Vec<u8>, mut number: usize) {
+    let mut digits = [0u8; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + u8::try_from(number % 10).expect("one digit");
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+    out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NESTED: &[u8] =
+        b"*3\r\n%1\r\n+k\r\n*2\r\n:1\r\n$-1\r\n=7\r\ntxt:abc\r\n|1\r\n+a\r\n:2\r\n,1.5\r\n";
+
+    #[test]
+    fn finds_the_end_whatever_the_split() {
+        for extra in [&b""[..], b"+OK\r\n"] {
+            let whole = [NESTED, extra].concat();
+            let mut scanner = Scanner::new();
+            for cut in 0..NESTED.len() {
+                assert_eq!(scanner.advance(&whole[..cut]), Ok(None), "cut {cut}");
+            }
+            assert_eq!(scanner.advance(&whole), Ok(Some(NESTED.len())));
+        }
+        let parts = elements(NESTED).unwrap();
+        assert_eq!(parts.len(), 3);
+        assert_eq!(text(parts[1]), Some(&b"abc"[..]));
+        assert_eq!(elements(b"*-1\r\n"), None);
+    }
+
+    #[test]
+    fn refuses_what_is_not_resp() {
+        for bad in [
+            &b"HTTP/1.1 400\r\n"[..],
+            b"$x\r\n",
+            b"$3\r\nabcde",
+            b"*99999999999999999999\r\n",
+            b"$-2\r\n",
+        ] {
+            assert_eq!(Scanner::new().advance(bad), Err(Malformed), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn written_commands_are_canonical() {
+        let mut out = Vec::new();
+        write_command(&mut out, &[b"HSET", b"", b"0123456789"]);
+        assert_eq!(out, b"*3\r\n$4\r\nHSET\r\n$0\r\n\r\n$10\r\n0123456789\r\n");
+        let mut parts = Vec::new();
+        write_bulk_parts(&mut parts, b"01234", b"56789");
+        assert_eq!(parts, b"$10\r\n0123456789\r\n");
+    }
+}

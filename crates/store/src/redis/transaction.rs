@@ -1,0 +1,177 @@
+//! One MULTI … EXEC, sent with one write, every reply checked.
+//!
+//! A transaction is a list of slots: commands that belong to an item (an effect, or a command of a
+//! request), and our own (SELECT, HSET, HDEL), without which it is worthless. Starts and ends in
+//! database 0.
+
+use bytes::Bytes;
+use pmnet_server::StoreError;
+
+use super::commands::is_passing;
+use super::resp::{self, write_command};
+use super::{FLUSH_LUA, Link};
+
+/// Whose command a slot is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slot {
+    Own,
+    Item(usize),
+}
+
+/// What became of a transaction.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It ran: the reply of each command of an item, in order, with the item's number.
+    Ran(Vec<(usize, Bytes)>),
+    /// Nothing ran, because Redis refused these items for good, with these errors.
+    Refused(Vec<(usize, String)>),
+}
+
+/// A transaction that is being put together, inside the connection's output.
+pub struct Transaction<'a> {
+    link: &'a mut Link,
+    slots: Vec<Slot>,
+    database: u32,
+}
+
+impl<'a> Transaction<'a> {
+    /// Begins one.
+    pub fn begin(link: &'a mut Link) -> Transaction<'a> {
+        link.connection.add(&[b"MULTI"]);
+        Transaction {
+            link,
+            slots: Vec::new(),
+            database: 0,
+        }
+    }
+
+    /// Makes what follows run in `database`, which must exist (else it would run in another one).
+    pub fn select(&mut self, database: u32) {
+        if self.database != database {
+            self.database = database;
+            self.own(&[b"SELECT", database.to_string().as_bytes()]);
+        }
+    }
+
+    /// Adds a command of our own.
+    pub fn own(&mut self, arguments: &[&[u8]]) {
+        self.slots.push(Slot::Own);
+        self.link.connection.add(arguments);
+    }
+
+    /// Adds one command of our own as bytes.
+    pub fn own_bytes(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        self.slots.push(Slot::Own);
+        write(self.link.connection.out());
+    }
+
+    /// Adds `count` commands of an item, byte for byte.
+    pub fn verbatim(&mut self, item: usize, count: usize, resp: &[u8]) {
+        self.slots
+            .extend(std::iter::repeat_n(Slot::Item(item), count));
+        self.link.connection.out().extend_from_slice(resp);
+    }
+
+    /// Adds one command of an item.
+    pub fn command(&mut self, item: usize, arguments: &[&[u8]]) {
+        self.slots.push(Slot::Item(item));
+        write_command(self.link.connection.out(), arguments);
+    }
+
+    /// Adds a FLUSHALL or FLUSHDB of an item, such that the hashes in `keep` survive it.
+    pub fn flush(&mut self, item: usize, arguments: &[&[u8]], keep: &[&[u8]]) {
+        let script = format!(
+            "{FLUSH_LUA}\nlocal hashes, command = {{}}, {{}}\n\
+             for i = 1, #KEYS do hashes[i] = KEYS[i] end\n\
+             for i = 2, #ARGV do command[i - 1] = ARGV[i] end\n\
+             return pmnet_flush(ARGV[1], hashes, command)"
+        );
+        let database = self.database.to_string();
+        let keys = keep.len().to_string();
+        let mut call: Vec<&[u8]> = vec![b"EVAL", script.as_bytes(), keys.as_bytes()];
+        call.extend(keep);
+        call.push(database.as_bytes());
+        call.extend(arguments);
+        self.command(item, &call);
+    }
+
+    /// Ends the transaction, sends all, and reads every reply. The hash is watched again afterwards
+    /// and must have the given watermark if the transaction ran (`after`) or not (`before`).
+    ///
+    /// # Errors
+    /// `Retry` when nothing ran for a passing reason, or when it is unknown; `Fatal` when our own
+    /// commands are refused for good.
+    pub fn run(
+        self,
+        hash: &[u8],
+        before: &[u8],
+        after: &[u8],
+        wait_replicas: u32,
+    ) -> Result<Outcome, StoreError> {
+        debug_assert_eq!(self.database, 0, "a transaction ends in database 0");
+        let Transaction { link, slots, .. } = self;
+        link.connection.add(&[b"EXEC"]);
+        link.add_watch(hash, false);
+        link.add_wait(wait_replicas);
+        link.connection.send()?;
+
+        let begun = link.connection.reply()?;
+        if let Some(error) = resp::error(&begun) {
+            return Err(StoreError::Retry(format!("MULTI: {error}")));
+        }
+        let mut refused = Vec::new();
+        let mut stop = None;
+        for slot in &slots {
+            let reply = link.connection.reply()?;
+            let Some(error) = resp::error(&reply) else {
+                continue;
+            };
+            match slot {
+                _ if is_passing(error) => {
+                    stop.get_or_insert_with(|| StoreError::Retry(error.to_owned()));
+                }
+                Slot::Own => stop = Some(own_refused(error)),
+                Slot::Item(item) => refused.push((*item, error.to_owned())),
+            }
+        }
+        let executed = link.connection.reply()?;
+        if let Some(stop) = stop {
+            return Err(stop);
+        }
+        if let Some(error) = resp::error(&executed) {
+            if refused.is_empty() || is_passing(error) {
+                return Err(StoreError::Retry(format!("EXEC: {error}")));
+            }
+            link.read_watch(false, before)?;
+            link.read_wait(wait_replicas)?;
+            return Ok(Outcome::Refused(refused));
+        }
+        let Some(results) = resp::elements(&executed) else {
+            return Err(StoreError::Retry(
+                "the records in Redis were changed by somebody else".into(),
+            ));
+        };
+        if results.len() != slots.len() {
+            return Err(StoreError::Retry(
+                "Redis's answer to EXEC has the wrong length".into(),
+            ));
+        }
+        let mut ran = Vec::with_capacity(results.len());
+        for (slot, result) in slots.iter().zip(results) {
+            match (slot, resp::error(result)) {
+                (Slot::Own, Some(error)) => return Err(own_refused(error)),
+                (Slot::Own, None) => {}
+                (Slot::Item(item), _) => ran.push((*item, executed.slice_ref(result))),
+            }
+        }
+        link.read_watch(false, after)?;
+        link.read_wait(wait_replicas)?;
+        Ok(Outcome::Ran(ran))
+    }
+}
+
+fn own_refused(error: &str) -> StoreError {
+    StoreError::Fatal(format!(
+        "Redis refuses the commands that keep pmnet's records (SELECT, HSET, HDEL): {error}. Allow them and start again"
+    ))
+}

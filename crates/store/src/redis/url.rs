@@ -1,0 +1,178 @@
+//! `redis://[[user]:password@]host[:port][/0][?wait_replicas=N]`.
+
+use crate::OpenError;
+
+/// Port of a Redis server when the URL names none.
+const PORT_DEFAULT: u16 = 6379;
+/// Most replicas that a URL may ask to wait for.
+pub const WAIT_REPLICAS_MAX: u32 = 64;
+
+/// A parsed store address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisUrl {
+    /// Name or address, IPv6 without its brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// ACL user, if one is named.
+    pub user: Option<String>,
+    /// Password, if one is given.
+    pub password: Option<String>,
+    /// How many replicas must hold a batch before it counts as durable; 0: none.
+    pub wait_replicas: u32,
+}
+
+impl RedisUrl {
+    /// Parses what follows `redis://`.
+    ///
+    /// # Errors
+    /// [`OpenError::Url`] with what is wrong; the password is never repeated.
+    pub fn parse(rest: &str) -> Result<RedisUrl, OpenError> {
+        let wrong = |why: String| OpenError::Url { why };
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (credentials, place) = rest
+            .rsplit_once('@')
+            .map_or((None, rest), |(c, p)| (Some(c), p));
+        let (authority, path) = place.split_once('/').unwrap_or((place, ""));
+        if !matches!(path, "" | "0") {
+            return Err(wrong(format!(
+                "the database /{path} cannot be chosen here: pmnet keeps its records in database 0, \
+                 and clients choose theirs with SELECT"
+            )));
+        }
+        let (host, port) = match authority.strip_prefix('[') {
+            Some(v6) => {
+                let (host, after) = v6
+                    .split_once(']')
+                    .ok_or_else(|| wrong("an IPv6 address must end with ']'".into()))?;
+                (
+                    host,
+                    after.strip_prefix(':').or((after.is_empty()).then_some("")),
+                )
+            }
+            None => {
+                let (host, port) = authority.split_once(':').unwrap_or((authority, ""));
+                (host, Some(port))
+            }
+        };
+        let port = match port {
+            Some("") => PORT_DEFAULT,
+            Some(port) => port.parse().ok().filter(|&p| p != 0).ok_or_else(|| {
+                wrong(format!(
+                    "{port:?} is no TCP port (IPv6 addresses go in brackets)"
+                ))
+            })?,
+            None => return Err(wrong("only :PORT may follow ']'".into())),
+        };
+        if host.is_empty() {
+            return Err(wrong("the host is missing: redis://HOST:PORT".into()));
+        }
+        let (user, password) = match credentials {
+            None => (None, None),
+            Some(text) => {
+                let (user, password) = text.split_once(':').unwrap_or(("", text));
+                let decode = |s: &str| {
+                    percent_decode(s)
+                        .ok_or_else(|| wrong("bad %-escape in user or password".into()))
+                };
+                (
+                    (!user.is_empty()).then(|| decode(user)).transpose()?,
+                    Some(decode(password)?),
+                )
+            }
+        };
+        let mut wait_replicas = 0;
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            match pair.split_once('=') {
+                Some(("wait_replicas", n)) => {
+                    wait_replicas = n.parse().ok().filter(|&n| n <= WAIT_REPLICAS_MAX).ok_or_else(|| {
+                        wrong(format!("wait_replicas wants a number from 0 to {WAIT_REPLICAS_MAX}, not {n:?}"))
+                    })?;
+                }
+                _ => {
+                    return Err(wrong(format!(
+                        "unknown option {pair:?}; known: wait_replicas=N"
+                    )));
+                }
+            }
+        }
+        Ok(RedisUrl {
+            host: host.to_owned(),
+            port,
+            user,
+            password,
+            wait_replicas,
+        })
+    }
+
+    /// `host:port`, brackets around IPv6.
+    pub fn endpoint(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+}
+
+fn percent_decode(text: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' {
+            let high = char::from(bytes.next()?).to_digit(16)?;
+            let low = char::from(bytes.next()?).to_digit(16)?;
+            out.push(u8::try_from(high * 16 + low).ok()?);
+        } else {
+            out.push(byte);
+        }
+    }
+    String::from_utf8(out).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_the_documented_forms() {
+        let plain = RedisUrl::parse("localhost").unwrap();
+        assert_eq!(
+            (plain.host.as_str(), plain.port, plain.password),
+            ("localhost", 6379, None)
+        );
+        let full = RedisUrl::parse("u:p%40%3a@[::1]:7000/0?wait_replicas=2").unwrap();
+        assert_eq!(full.endpoint(), "[::1]:7000");
+        assert_eq!(
+            (full.user.as_deref(), full.password.as_deref()),
+            (Some("u"), Some("p@:"))
+        );
+        assert_eq!(full.wait_replicas, 2);
+        assert_eq!(
+            RedisUrl::parse(":pw@h:1/").unwrap().password.as_deref(),
+            Some("pw")
+        );
+    }
+
+    #[test]
+    fn refuses_the_rest_and_keeps_the_password_to_itself() {
+        for bad in [
+            "",
+            ":1",
+            "h:0",
+            "h:x",
+            "h:70000",
+            "h/1",
+            "::1:6379",
+            "[::1",
+            "[::1]x",
+            "h?x=1",
+            "h?wait_replicas=-1",
+            "a:%zz@h",
+        ] {
+            assert!(RedisUrl::parse(bad).is_err(), "{bad}");
+        }
+        let error = RedisUrl::parse(":s3cret@h:x").unwrap_err().to_string();
+        assert!(!error.contains("s3cret"), "{error}");
+    }
+}

@@ -1,0 +1,261 @@
+//! The embedded store and the null store.
+
+mod support;
+
+use bytes::Bytes;
+use pmnet_server::{Request, Store};
+use pmnet_wire::command::{Form, Protocol};
+use support::{Redis, batch, payload, read, single, watermark};
+
+/// Commands that the embedded store knows, and what must differ in nothing from Redis.
+const COMPARED: &[&str] = &[
+    "GET none",
+    "SET k v",
+    "GET k",
+    "SET k w NX",
+    "SET k w XX",
+    "SET none w XX",
+    "SET k x GET",
+    "SET none2 x GET",
+    "SET k v NX XX",
+    "SET k v EX",
+    "SET k v EX 0",
+    "SET k v EX x",
+    "SET k v PX 100000",
+    "TTL k",
+    "SET k v KEEPTTL",
+    "TTL k",
+    "SET k v",
+    "TTL k",
+    "TTL none",
+    "PTTL none",
+    "SET k v EX 10 PX 10",
+    "SET k v EXAT 99999999999",
+    "SET k v PXAT 1",
+    "GET k",
+    "EXISTS k",
+    "SETNX k 1",
+    "SETNX k 2",
+    "GETSET k 3",
+    "GETSET new 4",
+    "DEL k new nothing",
+    "UNLINK none2 none2",
+    "EXISTS k k",
+    "MSET a 1 b 2",
+    "MSET a",
+    "MSET a 1 b",
+    "MGET a b c",
+    "APPEND a 23",
+    "APPEND d x",
+    "STRLEN a",
+    "STRLEN none",
+    "INCR a",
+    "INCR b",
+    "INCR d",
+    "DECR b",
+    "INCRBY b 10",
+    "INCRBY b x",
+    "INCRBY b +1",
+    "INCRBY b 01",
+    "DECRBY b 3",
+    "DECRBY b -9223372036854775808",
+    "SET m 9223372036854775807",
+    "INCR m",
+    "SET m -9223372036854775808",
+    "DECR m",
+    "SETEX e 100 v",
+    "SETEX e 0 v",
+    "SETEX e -1 v",
+    "SETEX e x v",
+    "PSETEX e 100000 v",
+    "PSETEX e 9223372036854775807 v",
+    "TTL e",
+    "INCR e2",
+    "ECHO hi",
+    "PING",
+    "PING hi",
+    "PING a b",
+    "ECHO",
+    "GET",
+    "get a",
+    "NOSUCH a b c",
+    "FLUSHALL x",
+    "FLUSHDB",
+    "GET a",
+    "SET a 1",
+    "FLUSHALL ASYNC",
+    "GET a",
+];
+
+#[test]
+fn the_embedded_store_answers_like_redis() {
+    let Some(redis) = Redis::start(&["--appendonly", "no"]) else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let mut store =
+        pmnet_store::open(&format!("kv:{}", directory.path().join("s").display()), 0).unwrap();
+    for command in COMPARED {
+        let wanted = redis.call(&command.split(' ').collect::<Vec<_>>());
+        let request = Request {
+            payload: single(command),
+            record: Some((b"r".to_vec(), Bytes::from_static(b"p"))),
+        };
+        let mut replies = Vec::new();
+        store.execute(&[request], &mut replies).unwrap();
+        assert_eq!(String::from_utf8_lossy(&replies[0]), wanted, "{command}");
+        assert_eq!(
+            store.load().unwrap(),
+            vec![(b"r".to_vec(), Bytes::from(format!("p{wanted}")))]
+        );
+    }
+}
+
+#[test]
+fn the_embedded_store_keeps_effects_and_records_together() {
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("kv:{}", directory.path().join("s").display());
+    let mut store = pmnet_store::open(&url, 3).unwrap();
+    assert_eq!(store.load(), Ok(vec![]));
+    let effects = [
+        single("INCR n"),
+        Bytes::from_static(b"garbage"),
+        single("NOSUCH"),
+        payload(Form::Single, Protocol::Resp2, 16, &["SET n lost"]),
+        payload(Form::Transaction, Protocol::Resp2, 0, &["INCR n", "NOSUCH"]),
+        payload(Form::Single, Protocol::Resp2, 2, &["SET n two"]),
+        single("INCR n"),
+    ];
+    let mut first = batch(&effects, 7);
+    first
+        .records
+        .push((b"session".to_vec(), Some(Bytes::from_static(b"x"))));
+    assert_eq!(store.apply(&first), Ok(4));
+    let mut second = batch(&[single("FLUSHDB"), single("SET m 1")], 8);
+    second.records.push((b"session".to_vec(), None));
+    assert_eq!(store.apply(&second), Ok(0));
+    let in_use = pmnet_store::open(&url, 3)
+        .map(|_| ())
+        .unwrap_err()
+        .to_string();
+    assert!(in_use.contains("in use"), "{in_use}");
+    drop(store);
+    let foreign = pmnet_store::open(&url, 4)
+        .map(|_| ())
+        .unwrap_err()
+        .to_string();
+    assert!(foreign.contains("shard 3"), "{foreign}");
+    let mut store = pmnet_store::open(&url, 3).unwrap();
+    let records = store.load().unwrap();
+    assert_eq!((records.len(), watermark(&records)), (1, 8));
+    let three = Protocol::Resp3;
+    assert_eq!(
+        read(
+            &mut *store,
+            payload(Form::Pipeline, three, 0, &["GET n", "GET m", "DBSIZE"])
+        ),
+        "_\r\n$1\r\n1\r\n:1\r\n"
+    );
+    assert_eq!(
+        read(
+            &mut *store,
+            payload(Form::Transaction, three, 2, &["GET n"])
+        ),
+        "*1\r\n$3\r\ntwo\r\n"
+    );
+    assert!(read(&mut *store, single("SET m 2")).starts_with("-ERR pmnet: set changes data"));
+    assert_eq!(
+        read(&mut *store, Bytes::from(pmnet_wire::command::barrier())),
+        "+OK\r\n"
+    );
+    assert_eq!(store.address(), None);
+}
+
+#[test]
+fn a_killed_writer_leaves_whole_batches() {
+    // The writer is this test itself, run again as a child with the path in its environment.
+    const NAME: &str = "PMNET_TEST_KV";
+    if let Ok(url) = std::env::var(NAME) {
+        let mut store = pmnet_store::open(&url, 0).unwrap();
+        let mut applied = watermark(&store.load().unwrap());
+        loop {
+            applied += 3;
+            store
+                .apply(&batch(
+                    &[single("INCR n"), single("INCR n"), single("INCR n")],
+                    applied,
+                ))
+                .unwrap();
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("kv:{}", directory.path().join("s").display());
+    let mut last = 0;
+    for _ in 0..5 {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["a_killed_writer_leaves_whole_batches", "--exact"])
+            .env(NAME, &url)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let mut store = pmnet_store::open(&url, 0).unwrap();
+        let applied = watermark(&store.load().unwrap());
+        let text = applied.to_string();
+        assert_eq!(
+            read(&mut *store, single("GET n")),
+            format!("${}\r\n{text}\r\n", text.len())
+        );
+        assert!(applied > last, "{applied} after {last}");
+        last = applied;
+    }
+}
+
+#[test]
+fn what_cannot_be_opened_says_why_and_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    std::fs::write(&path, b"a file of somebody else, with something in it").unwrap();
+    let wrong = |url: &str| {
+        pmnet_store::open(url, 0)
+            .map(|_| ())
+            .unwrap_err()
+            .to_string()
+    };
+    let foreign = wrong(&format!("kv:{}", path.display()));
+    assert!(foreign.contains("not a pmnet store"), "{foreign}");
+    assert_eq!(
+        std::fs::read(&path).unwrap(),
+        b"a file of somebody else, with something in it"
+    );
+    assert!(wrong(&format!("kv:{}", directory.path().display())).contains("directory"));
+    assert!(
+        wrong(&format!("kv:{}/no/file", directory.path().display())).contains("create it first")
+    );
+    assert!(wrong("kv:").contains("missing"));
+    assert!(wrong("mysql://u:s3cret@h").contains("redis://HOST:PORT, kv:PATH or null:"));
+    assert!(!wrong("mysql://u:s3cret@h").contains("s3cret"));
+    assert!(wrong("rediss://h").contains("TLS"));
+    assert!(wrong("redis://h/3").contains("SELECT"));
+    assert!(wrong("null:x").contains("null:x"));
+}
+
+#[test]
+fn the_null_store_keeps_records_only() {
+    let mut store = pmnet_store::open("null:", 0).unwrap();
+    assert_eq!(
+        store.apply(&batch(&[single("SET k v"), Bytes::from_static(b"x")], 4)),
+        Ok(1)
+    );
+    assert_eq!(watermark(&store.load().unwrap()), 4);
+    assert_eq!(read(&mut *store, single("GET k")), "$-1\r\n");
+    assert_eq!(
+        support::change(
+            &mut *store,
+            payload(Form::Transaction, Protocol::Resp3, 0, &["SET a b", "PING"])
+        ),
+        "*2\r\n+OK\r\n+PONG\r\n"
+    );
+}

@@ -1,0 +1,473 @@
+//! Requests on a real Redis: replies byte for byte, records beside them, exactly once.
+
+mod support;
+
+use bytes::Bytes;
+use pmnet_server::{Request, Store};
+use pmnet_wire::command::{Form, Protocol, barrier, preamble};
+use support::{Redis, arguments, change, payload, read, single};
+
+fn script(protocol: Protocol, arguments: &[&str]) -> Bytes {
+    let mut out = preamble(Form::Single, protocol, 0).to_vec();
+    pmnet_wire::command::write_command(arguments, &mut out);
+    out.into()
+}
+
+/// The data that the compared commands find.
+fn prepare(redis: &Redis, command: &[&str]) {
+    let setup: &[&[&str]] = &[
+        &["SET", "k", "v"],
+        &["SET", "n", "41"],
+        &["RPUSH", "l", "x", "y", "z"],
+        &["HSET", "h", "f", "0"],
+        &["ZADD", "z", "1.25", "a"],
+        &["SADD", "s", "m"],
+        &["GEOADD", "geo", "13.361389", "38.115556", "p"],
+        &["XADD", "st", "1-0", "a", "b"],
+        &["SET", "a", "ohmy"],
+        &["SET", "b", "my"],
+    ];
+    for command in setup {
+        redis.call(command);
+    }
+    match command[0] {
+        "XADD" => drop(redis.call(&["DEL", "st"])),
+        "XPENDING" => drop(redis.call(&["XGROUP", "CREATE", "st", "g", "0"])),
+        _ => {}
+    }
+}
+
+fn ready(options: &[&str]) -> Option<(Redis, Box<dyn Store>)> {
+    let redis = Redis::start(options)?;
+    let mut store = redis.store();
+    assert_eq!(store.load().unwrap(), vec![]);
+    Some((redis, store))
+}
+
+/// Raw reply of a bare Redis to the same command.
+fn bare(redis: &Redis, protocol: Protocol, arguments: &[&str]) -> String {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", redis.port)).unwrap();
+    let mut out = Vec::new();
+    if protocol == Protocol::Resp3 {
+        pmnet_wire::command::write_command(&["HELLO", "3"], &mut out);
+    }
+    pmnet_wire::command::write_command(&["ECHO", "--mark--"], &mut out);
+    pmnet_wire::command::write_command(arguments, &mut out);
+    pmnet_wire::command::write_command(&["QUIT"], &mut out);
+    stream.write_all(&out).unwrap();
+    let mut reply = Vec::new();
+    stream.read_to_end(&mut reply).unwrap();
+    let text = String::from_utf8_lossy(&reply).into_owned();
+    text.split_once("--mark--\r\n")
+        .unwrap()
+        .1
+        .strip_suffix("+OK\r\n")
+        .unwrap()
+        .to_owned()
+}
+
+#[test]
+fn replies_are_those_of_a_bare_redis() {
+    let Some(redis) = Redis::start(&["--appendfsync", "no"]) else {
+        return;
+    };
+    // Reading or not, each is sent as a recorded request, and bare, to the same fresh data.
+    for command in [
+        "SET k v",
+        "GET k",
+        "GET nothing",
+        "SET k v GET",
+        "SETNX k w",
+        "INCR n",
+        "DEL n",
+        "LPUSH l a b c",
+        "LRANGE l 0 -1",
+        "DEL l",
+        "LPOP l",
+        "LPOP l 2",
+        "HSET h f 1 g 2",
+        "HMGET h f x g y",
+        "HGET h f",
+        "DEL h",
+        "ZADD z 1.5 a 2 b",
+        "ZSCORE z a",
+        "ZRANGE z 0 -1 WITHSCORES",
+        "ZMSCORE z a x",
+        "ZADD z INCR 0.25 c",
+        "ZPOPMIN z",
+        "DEL z",
+        "SADD s m",
+        "SMEMBERS s",
+        "SPOP s",
+        "MGET k nothing k nothing nothing",
+        "GETDEL k",
+        "EXPIRE nothing 5",
+        "OBJECT ENCODING nothing",
+        "GEOADD geo 13.361389 38.115556 p",
+        "GEOPOS geo p q",
+        "GEODIST geo p p",
+        "DEL geo",
+        "BITFIELD bf OVERFLOW FAIL SET u8 0 5 INCRBY u2 0 3",
+        "DEL bf",
+        "XADD st 1-1 a b",
+        "XRANGE st - +",
+        "XREAD STREAMS st 5-5",
+        "XGROUP CREATE st g 0",
+        "XPENDING st g - + 5",
+        "DEL st",
+        "LMPOP 1 l LEFT",
+        "BLPOP l 0",
+        "BRPOPLPUSH l m 0",
+        "SORT l GET #",
+        "PING",
+        "PING hi",
+        "ECHO x",
+        "TYPE k",
+        "DBSIZE",
+        "NOSUCH a b",
+        "GET",
+        "SET k v EX 0",
+        "SET k v NX XX",
+        "INCRBY k x",
+        "PUBLISH c m",
+        "OBJECT HELP",
+        "CONFIG GET save",
+        "COMMAND COUNT",
+        "LCS a b",
+        "FUNCTION LIST",
+        "HRANDFIELD nothing",
+        "SMISMEMBER s a b",
+        "TIME x",
+        "SETEX k 0 v",
+        "ACL WHOAMI",
+        "OBJECT FREQ",
+        "CLIENTX",
+    ] {
+        for protocol in [Protocol::Resp2, Protocol::Resp3] {
+            redis.call(&["FLUSHDB"]);
+            let mut fresh = redis.store();
+            let words: Vec<&str> = command.split(' ').collect();
+            prepare(&redis, &words);
+            let wanted = bare(&redis, protocol, &words);
+            redis.call(&["FLUSHDB"]);
+            fresh.load().unwrap();
+            prepare(&redis, &words);
+            let got = change(&mut *fresh, script(protocol, &words));
+            assert_eq!(got, wanted, "{command} {protocol:?}");
+        }
+    }
+}
+
+#[test]
+fn reads_are_passed_through_in_both_protocols_and_any_database() {
+    let Some((redis, mut store)) = ready(&[]) else {
+        return;
+    };
+    redis.call(&["HSET", "h", "f", "1"]);
+    let hgetall = ["HGETALL h"];
+    let request = |form, protocol, database, commands: &[&str]| Request {
+        payload: payload(form, protocol, database, commands),
+        record: None,
+    };
+    let requests = [
+        request(Form::Single, Protocol::Resp2, 0, &hgetall),
+        request(Form::Single, Protocol::Resp3, 0, &hgetall),
+        Request {
+            payload: payload(Form::Single, Protocol::Resp2, 3, &["SET k three"]),
+            record: Some((b"r".to_vec(), Bytes::new())),
+        },
+        request(
+            Form::Pipeline,
+            Protocol::Resp3,
+            3,
+            &["GET k", "GET none", "SUBSCRIBE c"],
+        ),
+        request(Form::Transaction, Protocol::Resp2, 3, &["GET k", "PING"]),
+        request(Form::Single, Protocol::Resp2, 0, &["GET k"]),
+        request(Form::Single, Protocol::Resp2, 99, &["GET k"]),
+        Request {
+            payload: barrier().into(),
+            record: None,
+        },
+        Request {
+            payload: preamble(Form::StoreAddress, Protocol::Resp2, 0)
+                .to_vec()
+                .into(),
+            record: None,
+        },
+        Request {
+            payload: Bytes::from_static(b"nonsense"),
+            record: None,
+        },
+        request(
+            Form::Single,
+            Protocol::Resp2,
+            0,
+            &["XREAD BLOCK 0 STREAMS a 0"],
+        ),
+    ];
+    let mut replies = Vec::new();
+    store.execute(&requests, &mut replies).unwrap();
+    let text: Vec<_> = replies
+        .iter()
+        .map(|r| String::from_utf8_lossy(r).into_owned())
+        .collect();
+    assert_eq!(text[0], "*2\r\n$1\r\nf\r\n$1\r\n1\r\n");
+    assert_eq!(text[1], "%1\r\n$1\r\nf\r\n$1\r\n1\r\n");
+    assert_eq!(text[2], "+OK\r\n");
+    assert!(
+        text[3].starts_with("$5\r\nthree\r\n_\r\n-ERR pmnet: SUBSCRIBE"),
+        "{}",
+        text[3]
+    );
+    assert_eq!(text[4], "*2\r\n$5\r\nthree\r\n+PONG\r\n");
+    assert_eq!(text[5], "$-1\r\n");
+    assert_eq!(text[6], "-ERR DB index is out of range\r\n");
+    assert_eq!(text[7], "+OK\r\n");
+    assert_eq!(support::bulk(&text[8]), Some(redis.url()));
+    assert!(text[9].starts_with("-ERR pmnet: malformed"), "{}", text[9]);
+    assert!(text[10].starts_with("-ERR pmnet:"), "{}", text[10]);
+    // The next batch still works: the watch was set again.
+    assert_eq!(
+        store.apply(&support::batch(&[single("SET k zero")], 1)),
+        Ok(0)
+    );
+    assert_eq!(read(&mut *store, single("GET k")), "$4\r\nzero\r\n");
+}
+
+#[test]
+fn integers_are_exact_beyond_what_lua_can_hold() {
+    let Some((redis, mut store)) = ready(&[]) else {
+        return;
+    };
+    let store = &mut *store;
+    redis.call(&["SET", "n", "9007199254740992"]);
+    assert_eq!(change(store, single("INCR n")), ":9007199254740993\r\n");
+    assert_eq!(
+        change(store, single("INCRBY n 9214364837600034813")),
+        ":9223372036854775806\r\n"
+    );
+    assert_eq!(
+        change(store, single("DECRBY n 1")),
+        ":9223372036854775805\r\n"
+    );
+    redis.call(&["HSET", "h", "f", "-9223372036854775807"]);
+    assert_eq!(
+        change(store, single("HINCRBY h f -1")),
+        ":-9223372036854775808\r\n"
+    );
+    assert_eq!(
+        change(
+            store,
+            single("BITFIELD b SET i64 0 9223372036854775807 GET i64 0")
+        ),
+        "*2\r\n:0\r\n:9223372036854775807\r\n"
+    );
+}
+
+#[test]
+fn client_scripts_work_inside_ours() {
+    let Some((redis, mut store)) = ready(&[]) else {
+        return;
+    };
+    let store = &mut *store;
+    let two = Protocol::Resp2;
+    let body =
+        "return {KEYS[1], ARGV[1], 3.7, false, true, {1, nil, 2}, redis.status_reply('FINE')}";
+    let wanted = "*7\r\n$1\r\nk\r\n$1\r\na\r\n:3\r\n$-1\r\n:1\r\n*1\r\n:1\r\n+FINE\r\n";
+    assert_eq!(
+        change(store, script(two, &["EVAL", body, "1", "k", "a"])),
+        wanted
+    );
+    assert_eq!(bare(&redis, two, &["EVAL", body, "1", "k", "a"]), wanted);
+    for protocol in [Protocol::Resp2, Protocol::Resp3] {
+        for body in [
+            "redis.setresp(3) return redis.call('HGETALL', 'nothing')",
+            "redis.setresp(3) return {true, false}",
+            "return {true, false}",
+            "return {double = 1.5}",
+            "return redis.call('INCR', 'word')",
+            "return redis.pcall('NOSUCH')",
+            "return redis.error_reply('MY own')",
+            "return {err = 'PLAIN text'}",
+            "return",
+            "return 1e300",
+            "return redis.sha1hex('x')",
+            "local ok, e = pcall(redis.call, 'INCR', 'word') return e",
+        ] {
+            redis.call(&["SET", "word", "abc"]);
+            let wanted = bare(&redis, protocol, &["EVAL", body, "0"]);
+            let got = change(store, script(protocol, &["EVAL", body, "0"]));
+            // Redis appends the place of an error that was raised; the code and text must agree.
+            let (wanted, got) = (
+                wanted.split(" script:").next(),
+                got.split(" script:").next(),
+            );
+            assert_eq!(got, wanted, "{body} {protocol:?}");
+        }
+    }
+    // Shebang, compile error, runtime error, wrong numbers of keys.
+    assert_eq!(
+        change(
+            store,
+            script(two, &["EVAL", "#!lua flags=no-writes\nreturn 7", "0"])
+        ),
+        ":7\r\n"
+    );
+    assert!(
+        change(store, script(two, &["EVAL", "retur", "0"]))
+            .starts_with("-ERR Error compiling script")
+    );
+    // The place differs between Redis and Valkey.
+    let boom = change(store, script(two, &["EVAL", "error('boom')", "0"]));
+    assert!(
+        boom.starts_with("-ERR user_script:1: boom script: "),
+        "{boom}"
+    );
+    for keys in ["x", "-1", "5"] {
+        let command = ["EVAL", "return 1", keys];
+        assert_eq!(
+            change(store, script(two, &command)),
+            bare(&redis, two, &command)
+        );
+    }
+    // EVALSHA of a script that came by EVAL, by SCRIPT LOAD, or not at all; also as a read.
+    let sha = support::bulk(&change(
+        store,
+        script(
+            two,
+            &["SCRIPT", "LOAD", "return redis.call('INCR', KEYS[1])"],
+        ),
+    ))
+    .unwrap();
+    assert_eq!(
+        change(
+            store,
+            script(two, &["EVALSHA", &sha.to_uppercase(), "1", "c"])
+        ),
+        ":1\r\n"
+    );
+    assert_eq!(
+        change(store, script(two, &["SCRIPT", "EXISTS", &sha, "ff"])),
+        "*2\r\n:1\r\n:0\r\n"
+    );
+    let none = change(store, script(two, &["EVALSHA", &"0".repeat(40), "0"]));
+    assert_eq!(none, "-NOSCRIPT No matching script. Please use EVAL.\r\n");
+    let sha = support::bulk(&change(
+        store,
+        script(two, &["SCRIPT", "LOAD", "return redis.call('GET', 'c')"]),
+    ))
+    .unwrap();
+    assert_eq!(
+        read(store, script(two, &["EVALSHA_RO", &sha, "0"])),
+        "$1\r\n1\r\n"
+    );
+    assert_eq!(change(store, script(two, &["SCRIPT", "FLUSH"])), "+OK\r\n");
+    assert_eq!(
+        change(store, script(two, &["SCRIPT", "EXISTS", &sha])),
+        "*1\r\n:0\r\n"
+    );
+    // The records are out of reach.
+    for body in ["redis.call('DEL', 'pmnet:{0}')", "redis.call('FLUSHALL')"] {
+        assert!(
+            change(store, script(two, &["EVAL", body, "0"])).starts_with("-ERR pmnet:"),
+            "{body}"
+        );
+    }
+}
+
+#[test]
+fn transactions_and_pipelines_are_one_step() {
+    let Some((redis, mut store)) = ready(&[]) else {
+        return;
+    };
+    let store = &mut *store;
+    let request = |form, commands: &[&str]| payload(form, Protocol::Resp2, 0, commands);
+    assert_eq!(
+        change(
+            store,
+            request(
+                Form::Transaction,
+                &["SET k a", "LPUSH k b", "INCR n", "GET k"]
+            )
+        ),
+        "*4\r\n+OK\r\n-WRONGTYPE Operation against a key holding the wrong kind of value\r\n:1\r\n$1\r\na\r\n"
+    );
+    // BLPOP cannot run in a script, so this one takes the MULTI way.
+    assert_eq!(
+        change(
+            store,
+            request(Form::Transaction, &["INCR n", "BLPOP l 0", "INCR n"])
+        ),
+        "*3\r\n:2\r\n*-1\r\n:3\r\n"
+    );
+    assert_eq!(
+        change(store, request(Form::Transaction, &["INCR n", "NOSUCH"])),
+        "-EXECABORT Transaction discarded because of previous errors.\r\n"
+    );
+    let pipeline = change(
+        store,
+        request(
+            Form::Pipeline,
+            &["INCR n", "NOSUCH", "SELECT 3", "BLPOP l 0", "INCR n"],
+        ),
+    );
+    let lines: Vec<&str> = pipeline.split("\r\n").collect();
+    assert_eq!(
+        (lines[0], lines[3], lines[4]),
+        (":4", "*-1", ":5"),
+        "{pipeline}"
+    );
+    assert!(
+        lines[1].starts_with("-ERR unknown command 'NOSUCH'"),
+        "{pipeline}"
+    );
+    assert!(lines[2].starts_with("-ERR pmnet: SELECT"), "{pipeline}");
+    assert!(
+        change(store, request(Form::Transaction, &["INCR n", "MULTI"]))
+            .starts_with("-ERR pmnet: MULTI")
+    );
+    assert!(change(store, single("SET pmnet:{0} x")).starts_with("-ERR pmnet: keys"));
+    assert_eq!(
+        change(store, single("SET k pmnet:{0}")),
+        "+OK\r\n",
+        "a value may look like it"
+    );
+    assert!(change(store, single("CONFIG SET appendonly no")).starts_with("-ERR pmnet:"));
+    assert_eq!(redis.get("n").as_deref(), Some("5"));
+    // A thousand arguments more than Lua's stack takes.
+    let many: Vec<Vec<u8>> = (0..9000).map(|i| format!("m{i}").into_bytes()).collect();
+    let words: Vec<&[u8]> = std::iter::once(&b"RPUSH"[..])
+        .chain([&b"big"[..]])
+        .chain(many.iter().map(Vec::as_slice))
+        .collect();
+    assert_eq!(change(store, arguments(&words)), ":9000\r\n");
+}
+
+#[test]
+fn a_state_changing_group_is_in_order_and_survives_a_kill() {
+    let Some((mut redis, mut store)) = ready(&[]) else {
+        return;
+    };
+    let requests: Vec<Request> = (0..500)
+        .map(|i: u32| Request {
+            payload: single(if i.is_multiple_of(5) {
+                "GET n"
+            } else {
+                "INCR n"
+            }),
+            record: (!i.is_multiple_of(5))
+                .then(|| (format!("r{i}").into_bytes(), Bytes::from_static(b"p"))),
+        })
+        .collect();
+    let mut replies = Vec::new();
+    store.execute(&requests, &mut replies).unwrap();
+    assert_eq!(replies.len(), 500);
+    assert_eq!(&replies[498][..], b":399\r\n");
+    assert_eq!(&replies[495][..], b"$3\r\n396\r\n");
+    redis.restart();
+    let records = support::load(&mut *store);
+    assert_eq!(records.len(), 400);
+    assert_eq!(redis.get("n").as_deref(), Some("400"));
+}

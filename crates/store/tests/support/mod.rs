@@ -1,0 +1,254 @@
+//! A real redis-server on a free port with a directory of its own, and short ways to make
+//! payloads. Killed and removed when dropped.
+
+// Each test binary uses its own part of this.
+#![allow(dead_code)]
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use pmnet_server::{Batch, Request, Store, StoreError};
+use pmnet_wire::command::{Form, Protocol, preamble, write_command};
+
+/// Longest wait for a server to come up.
+const START: Duration = Duration::from_secs(20);
+
+/// A running redis-server.
+pub struct Redis {
+    pub port: u16,
+    directory: tempfile::TempDir,
+    options: Vec<String>,
+    child: Option<Child>,
+}
+
+impl Redis {
+    /// Starts one with `appendfsync always` unless `options` say otherwise. `None` (with a line in
+    /// the output) when redis-server is not installed; under CI that is a failure.
+    pub fn start(options: &[&str]) -> Option<Redis> {
+        let binary = std::env::var("PMNET_TEST_REDIS").unwrap_or_else(|_| "redis-server".into());
+        if Command::new(&binary)
+            .arg("--version")
+            .stdout(Stdio::null())
+            .status()
+            .is_err()
+        {
+            assert!(
+                std::env::var_os("CI").is_none(),
+                "{binary} is needed under CI"
+            );
+            println!("skipped: {binary} is not installed");
+            return None;
+        }
+        let port = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let mut all = vec![binary];
+        for option in [
+            "--save",
+            "",
+            "--appendonly",
+            "yes",
+            "--appendfsync",
+            "always",
+            "--bind",
+            "127.0.0.1",
+        ] {
+            all.push(option.into());
+        }
+        all.extend(options.iter().map(|&o| o.to_owned()));
+        let directory = tempfile::tempdir().unwrap();
+        let mut redis = Redis {
+            port,
+            directory,
+            options: all,
+            child: None,
+        };
+        redis.run();
+        redis.wait_ready();
+        Some(redis)
+    }
+
+    /// Starts the process (again), without waiting until it answers.
+    pub fn run(&mut self) {
+        let child = Command::new(&self.options[0])
+            .args(&self.options[1..])
+            .args([
+                "--port",
+                &self.port.to_string(),
+                "--dir",
+                self.directory.path().to_str().unwrap(),
+            ])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.child = Some(child);
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().ok();
+            child.wait().unwrap();
+        }
+    }
+
+    pub fn restart(&mut self) {
+        self.kill();
+        self.run();
+        self.wait_ready();
+    }
+
+    pub fn wait_ready(&self) {
+        let until = Instant::now() + START;
+        while Instant::now() < until {
+            if let Ok(reply) = self.try_call(&["PING"])
+                && (reply == "+PONG\r\n" || reply.starts_with("-NOAUTH"))
+            {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("redis-server does not come up");
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub fn store(&self) -> Box<dyn Store> {
+        pmnet_store::open(&self.url(), 0).unwrap()
+    }
+
+    /// One command on a connection of its own: a reader that goes straight to Redis.
+    pub fn call(&self, arguments: &[&str]) -> String {
+        self.try_call(arguments).unwrap()
+    }
+
+    fn try_call(&self, arguments: &[&str]) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        let mut out = Vec::new();
+        write_command(arguments, &mut out);
+        write_command(&["QUIT"], &mut out);
+        stream.write_all(&out)?;
+        let mut reply = Vec::new();
+        stream.read_to_end(&mut reply)?;
+        let text = String::from_utf8_lossy(&reply).into_owned();
+        Ok(text
+            .strip_suffix("+OK\r\n")
+            .map_or(text.clone(), str::to_owned))
+    }
+
+    /// The text of a bulk reply to `GET key`.
+    pub fn get(&self, key: &str) -> Option<String> {
+        bulk(&self.call(&["GET", key]))
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Text of a bulk reply.
+pub fn bulk(reply: &str) -> Option<String> {
+    let (head, rest) = reply.split_once("\r\n")?;
+    (head.starts_with('$') && head != "$-1").then(|| rest.strip_suffix("\r\n").unwrap().to_owned())
+}
+
+/// A payload; commands as words separated by spaces.
+pub fn payload(form: Form, protocol: Protocol, database: u32, commands: &[&str]) -> Bytes {
+    let mut out = preamble(form, protocol, database).to_vec();
+    for command in commands {
+        write_command(&command.split(' ').collect::<Vec<_>>(), &mut out);
+    }
+    out.into()
+}
+
+/// One command, RESP2, database 0.
+pub fn single(command: &str) -> Bytes {
+    payload(Form::Single, Protocol::Resp2, 0, &[command])
+}
+
+/// One command of any arguments.
+pub fn arguments(arguments: &[&[u8]]) -> Bytes {
+    let mut out = preamble(Form::Single, Protocol::Resp2, 0).to_vec();
+    write_command(arguments, &mut out);
+    out.into()
+}
+
+/// A batch of effects with a watermark.
+pub fn batch(effects: &[Bytes], watermark: u64) -> Batch {
+    let value = Bytes::copy_from_slice(&watermark.to_be_bytes());
+    Batch {
+        effects: effects.to_vec(),
+        records: vec![(b"watermark".to_vec(), Some(value))],
+    }
+}
+
+/// The watermark of loaded records.
+pub fn watermark(records: &[(Vec<u8>, Bytes)]) -> u64 {
+    let found = records.iter().find(|(key, _)| key == b"watermark");
+    found.map_or(0, |(_, value)| {
+        u64::from_be_bytes(value[..].try_into().unwrap())
+    })
+}
+
+/// Executes one read.
+pub fn read(store: &mut dyn Store, payload: Bytes) -> String {
+    let mut replies = Vec::new();
+    store
+        .execute(
+            &[Request {
+                payload,
+                record: None,
+            }],
+            &mut replies,
+        )
+        .unwrap();
+    assert_eq!(replies.len(), 1);
+    String::from_utf8_lossy(&replies[0]).into_owned()
+}
+
+/// Executes one state-changing request, and checks that the record has exactly its reply.
+pub fn change(store: &mut dyn Store, payload: Bytes) -> String {
+    let prefix = Bytes::from_static(b"\x00\x07prefix");
+    let request = Request {
+        payload,
+        record: Some((b"reply/1".to_vec(), prefix.clone())),
+    };
+    let mut replies = Vec::new();
+    store.execute(&[request], &mut replies).unwrap();
+    assert_eq!(replies.len(), 1);
+    let records = store.load().unwrap();
+    let (_, value) = records
+        .iter()
+        .find(|(key, _)| key == b"reply/1")
+        .expect("a record");
+    assert_eq!(&value[..], [&prefix[..], &replies[0]].concat());
+    String::from_utf8_lossy(&replies[0]).into_owned()
+}
+
+/// Loads until the store is there.
+pub fn load(store: &mut dyn Store) -> Vec<(Vec<u8>, Bytes)> {
+    let until = Instant::now() + START;
+    loop {
+        match store.load() {
+            Ok(records) => return records,
+            Err(StoreError::Retry(_)) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! UDP in bursts, waiting and stopping: what every socket driver of pmnet shares.
+//!
+//! Purpose: one place for the socket options, for receiving and sending whole bursts with few
+//! system calls (segmentation and receive offload where the kernel has them), for adaptive
+//! spinning, and for ending a loop from a signal. It knows nothing of the protocol.
+
+mod socket;
+mod wait;
+
+pub use socket::{Socket, SocketCounters};
+pub use wait::{Clock, STOP_TOKEN, Spin, Stop, StopTrigger, os_random};

@@ -1,0 +1,194 @@
+//! A non-blocking UDP socket that moves bursts.
+
+use pmnet_proto::{Outbox, Peer};
+use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use socket2::{Domain, Protocol, Type};
+use std::io::{self, IoSliceMut};
+use std::net::UdpSocket;
+
+/// Receive and send buffer asked of the kernel, in bytes; it may grant less.
+const SOCKET_BUFFER_BYTES: usize = 4 << 20;
+/// Bytes of one receive slot: the largest burst that the kernel may merge.
+const SLOT_BYTES: usize = 65_536;
+/// Largest burst sent with one call, in bytes (the limit of a UDP datagram before segmentation).
+const BURST_BYTES_MAX: usize = 60_000;
+
+/// What a socket could not do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketCounters {
+    /// Datagrams that the kernel had no room for; the protocol sends them again.
+    pub send_dropped: u64,
+    /// Errors reported for earlier datagrams (an unreachable next hop, mostly).
+    pub send_errors: u64,
+}
+
+/// A non-blocking UDP socket.
+#[derive(Debug)]
+pub struct Socket {
+    io: UdpSocket,
+    state: UdpSocketState,
+    slots: Vec<u8>,
+    metas: Vec<RecvMeta>,
+    counters: SocketCounters,
+}
+
+impl Socket {
+    /// Binds to `address`; port 0 picks a free one. With `shared`, several sockets may bind to
+    /// the same port and the kernel spreads the flows over them.
+    ///
+    /// # Errors
+    /// Whatever the system says, with the address in the text.
+    pub fn bind(address: Peer, shared: bool) -> io::Result<Socket> {
+        let explain = |error: io::Error| {
+            let hint = match error.kind() {
+                io::ErrorKind::AddrInUse => {
+                    " (another process listens there: choose another port, or stop it)"
+                }
+                io::ErrorKind::AddrNotAvailable => " (this machine does not have that address)",
+                io::ErrorKind::PermissionDenied => " (ports below 1024 need privileges)",
+                _ => "",
+            };
+            io::Error::new(
+                error.kind(),
+                format!("cannot listen on UDP {address}: {error}{hint}"),
+            )
+        };
+        let socket = socket2::Socket::new(
+            Domain::for_address(address),
+            Type::DGRAM,
+            Some(Protocol::UDP),
+        )
+        .map_err(explain)?;
+        if shared {
+            socket.set_reuse_port(true).map_err(explain)?;
+        }
+        // More than the kernel grants is not an error: it clamps.
+        let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
+        let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
+        socket.bind(&address.into()).map_err(explain)?;
+        socket.set_nonblocking(true).map_err(explain)?;
+        let io: UdpSocket = socket.into();
+        let state = UdpSocketState::new(UdpSockRef::from(&io)).map_err(explain)?;
+        Ok(Socket {
+            io,
+            state,
+            slots: vec![0; SLOT_BYTES * BATCH_SIZE],
+            metas: vec![RecvMeta::default(); BATCH_SIZE],
+            counters: SocketCounters::default(),
+        })
+    }
+
+    /// The address that the socket is bound to.
+    ///
+    /// # Errors
+    /// Whatever the system says.
+    pub fn local_address(&self) -> io::Result<Peer> {
+        self.io.local_addr()
+    }
+
+    /// The socket itself, for registering it with a poll.
+    #[must_use]
+    pub const fn io(&self) -> &UdpSocket {
+        &self.io
+    }
+
+    /// Receive buffer that the kernel granted, in bytes.
+    #[must_use]
+    pub fn receive_buffer_bytes(&self) -> usize {
+        socket2::SockRef::from(&self.io)
+            .recv_buffer_size()
+            .unwrap_or(0)
+    }
+
+    /// What the socket could not do since the start.
+    #[must_use]
+    pub const fn counters(&self) -> SocketCounters {
+        self.counters
+    }
+
+    /// Receives what is there, up to one burst, and hands out each datagram. Gives the number of
+    /// datagrams; 0 if there was nothing.
+    ///
+    /// # Errors
+    /// Errors of the socket itself; those of earlier datagrams are counted, not returned.
+    pub fn receive(&mut self, mut deliver: impl FnMut(Peer, &[u8])) -> io::Result<usize> {
+        let mut slices: Vec<IoSliceMut<'_>> = self
+            .slots
+            .chunks_mut(SLOT_BYTES)
+            .map(IoSliceMut::new)
+            .collect();
+        let filled = match self
+            .state
+            .recv(UdpSockRef::from(&self.io), &mut slices, &mut self.metas)
+        {
+            Ok(filled) => filled,
+            Err(error) => {
+                return match error.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(0),
+                    io::ErrorKind::ConnectionRefused
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::HostUnreachable
+                    | io::ErrorKind::NetworkUnreachable => {
+                        self.counters.send_errors += 1;
+                        Ok(0)
+                    }
+                    _ => Err(error),
+                };
+            }
+        };
+        let mut datagrams = 0;
+        for (slot, meta) in self.slots.chunks(SLOT_BYTES).zip(&self.metas[..filled]) {
+            for datagram in slot[..meta.len].chunks(meta.stride.max(1)) {
+                datagrams += 1;
+                deliver(meta.addr, datagram);
+            }
+        }
+        Ok(datagrams)
+    }
+
+    /// Sends every packet of the outbox, neighbours of one size to one address in one call.
+    /// What the kernel has no room for is dropped and counted: the protocol sends it again.
+    ///
+    /// # Errors
+    /// Errors of the socket itself; an unreachable peer is counted, not returned.
+    pub fn send(&mut self, out: &Outbox) -> io::Result<()> {
+        let segments_max = self.state.max_gso_segments();
+        let mut packets = out.ranges().peekable();
+        while let Some((to, first)) = packets.next() {
+            let size = first.len();
+            let (start, mut end) = (first.start, first.end);
+            let mut segments = 1;
+            while let Some((next_to, next)) = packets.peek() {
+                let fits = segments < segments_max && next.end - start <= BURST_BYTES_MAX;
+                // The last segment may be shorter, and then it is the last.
+                if *next_to != to || next.len() > size || !fits {
+                    break;
+                }
+                let last = next.len() < size;
+                end = next.end;
+                segments += 1;
+                packets.next();
+                if last {
+                    break;
+                }
+            }
+            let transmit = Transmit {
+                destination: to,
+                ecn: None,
+                contents: out.bytes(start..end),
+                segment_size: (segments > 1).then_some(size),
+                src_ip: None,
+            };
+            if let Err(error) = self.state.try_send(UdpSockRef::from(&self.io), &transmit) {
+                match error.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => {
+                        self.counters.send_dropped += u64::try_from(segments).unwrap_or(u64::MAX);
+                    }
+                    io::ErrorKind::InvalidInput => return Err(error),
+                    _ => self.counters.send_errors += 1,
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,136 @@
+//! Clocks, adaptive spinning, and the end of a loop.
+
+use pmnet_proto::Time;
+use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos};
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+/// Token under which a loop registers its [`Stop`].
+pub const STOP_TOKEN: mio::Token = mio::Token(usize::MAX - 1);
+
+/// Monotonic time since the clock was made.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock(Instant);
+
+impl Clock {
+    /// A clock that starts now.
+    #[must_use]
+    pub fn start() -> Clock {
+        Clock(Instant::now())
+    }
+    /// Nanoseconds since the start.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        Time(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+/// 64 bits from the operating system.
+///
+/// # Errors
+/// If the system has no random device.
+pub fn os_random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u64::from_be_bytes(bytes))
+}
+
+/// Adaptive spinning: after activity a loop polls without blocking for a while, because waking a
+/// sleeping core costs more than the packet it waits for; an idle loop blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Spin {
+    limit: Nanos,
+    last_activity: Time,
+    last_look: Time,
+}
+
+/// A loop that never blocks asks its poll this often whether it is to stop.
+const LOOK_AROUND: Nanos = 5 * MILLISECOND;
+
+impl Spin {
+    /// Spins for up to `micros` microseconds after the last activity; 0 never spins.
+    #[must_use]
+    pub const fn new(micros: u64) -> Spin {
+        Spin {
+            limit: micros.saturating_mul(MICROSECOND),
+            last_activity: Time(0),
+            last_look: Time(0),
+        }
+    }
+    /// Something was done.
+    pub const fn active(&mut self, now: Time) {
+        self.last_activity = now;
+    }
+    /// Whether a loop that does not block should ask its poll now, without waiting.
+    pub const fn look_around(&mut self, now: Time) -> bool {
+        let due = now.since(self.last_look) >= LOOK_AROUND;
+        if due {
+            self.last_look = now;
+        }
+        due
+    }
+    /// Whether to poll once more instead of blocking. Gives the core to whoever wants it.
+    pub fn again(&self, now: Time) -> bool {
+        let again = now.since(self.last_activity) < self.limit;
+        if again {
+            std::thread::yield_now();
+        }
+        again
+    }
+}
+
+/// Tells loops to end; every clone of it does.
+#[derive(Debug)]
+pub struct Stop(UnixStream);
+
+/// Ends the loops that hold the other side.
+#[derive(Debug)]
+pub struct StopTrigger(UnixStream);
+
+impl Stop {
+    /// A stop and its trigger.
+    ///
+    /// # Errors
+    /// Whatever the system says.
+    pub fn new() -> io::Result<(Stop, StopTrigger)> {
+        let (reader, writer) = UnixStream::pair()?;
+        reader.set_nonblocking(true)?;
+        Ok((Stop(reader), StopTrigger(writer)))
+    }
+
+    /// Another handle to the same stop.
+    ///
+    /// # Errors
+    /// Whatever the system says.
+    pub fn try_clone(&self) -> io::Result<Stop> {
+        self.0.try_clone().map(Stop)
+    }
+
+    /// Registers with a poll under [`STOP_TOKEN`]; an event there means: end.
+    ///
+    /// # Errors
+    /// Whatever the system says.
+    pub fn register(&self, registry: &mio::Registry) -> io::Result<()> {
+        use std::os::fd::AsRawFd;
+        registry.register(
+            &mut mio::unix::SourceFd(&self.0.as_raw_fd()),
+            STOP_TOKEN,
+            mio::Interest::READABLE,
+        )
+    }
+}
+
+impl StopTrigger {
+    /// Ends the loops. May be called from several places, more than once.
+    pub fn stop(&self) {
+        // A loop that is gone needs no stopping.
+        let _ = (&self.0).write_all(b"x");
+    }
+
+    /// The stream to which a signal handler may write its byte.
+    #[must_use]
+    pub fn into_stream(self) -> UnixStream {
+        self.0
+    }
+}

@@ -1,0 +1,135 @@
+//! The shape of a vector: a name, bytes, and either what they mean or why they are refused.
+//!
+//! Numbers of 64 and 128 bits are strings (`"0x…"`), because many languages read JSON numbers as
+//! doubles; shorter ones are numbers; bytes are lower-case hex.
+
+use pmnet_wire::command::Commands;
+use pmnet_wire::record::{DurableRow, Member, RecoverReply};
+use pmnet_wire::{Header, Packet};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// One vector.
+#[derive(Serialize)]
+pub struct Vector {
+    /// Unique, stable, says what is special about it.
+    pub name: String,
+    /// Language of a payload; packets have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload: Option<&'static str>,
+    /// The bytes.
+    pub hex: String,
+    /// What they mean, if they are accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fields: Option<Value>,
+    /// Why they are refused, otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reject: Option<&'static str>,
+}
+
+/// The file of these vectors.
+pub fn text(vectors: &[Vector]) -> String {
+    serde_json::to_string_pretty(vectors).expect("vectors are plain data") + "\n"
+}
+
+/// Bytes as lower-case hex.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A long number.
+pub fn long(value: impl std::fmt::LowerHex) -> Value {
+    Value::String(format!("{value:#x}"))
+}
+
+/// Everything that a packet says.
+pub fn packet_fields(packet: &Packet<'_>) -> Value {
+    let h: &Header = &packet.header;
+    json!({
+        "kind": h.kind.number(),
+        "kind_name": format!("{:?}", h.kind),
+        "flags": h.flags.0,
+        "copies": h.copies,
+        "shard": h.shard,
+        "epoch": h.epoch,
+        "device": h.device,
+        "incarnation": h.incarnation,
+        "session": long(h.session),
+        "seq": long(h.seq),
+        "order": long(h.order),
+        "request": long(h.request),
+        "key_hash": long(h.key_hash),
+        "fragment_index": h.fragment_index,
+        "fragment_count": h.fragment_count,
+        "payload_len": h.payload_len,
+        "payload_crc": h.payload_crc,
+        "tag": long(h.tag),
+        "payload": hex(packet.payload),
+    })
+}
+
+/// Everything that a command payload says.
+pub fn command_fields(commands: &Commands<'_>) -> Value {
+    let list: Vec<Vec<String>> = commands
+        .iter()
+        .map(|command| command.map(hex).collect())
+        .collect();
+    json!({
+        "form": format!("{:?}", commands.form),
+        "protocol": format!("{:?}", commands.protocol),
+        "database": commands.database,
+        "count": commands.count,
+        "commands": list,
+    })
+}
+
+/// Rows of DURABLE.
+pub fn durable_fields(rows: &[DurableRow]) -> Value {
+    let rows: Vec<Value> = rows
+        .iter()
+        .map(|row| {
+            json!({
+                "device": row.device,
+                "incarnation": row.incarnation,
+                "order": long(row.order),
+            })
+        })
+        .collect();
+    json!({ "rows": rows })
+}
+
+fn member_fields(member: &Member) -> Value {
+    json!({
+        "device": member.device,
+        "incarnation": member.incarnation,
+        "log_uuid": long(member.log_uuid),
+        "tail": long(member.tail),
+        "applied": long(member.applied),
+        "flags": member.flags,
+    })
+}
+
+/// Path of RECOVER.
+pub fn path_fields(path: &[Member]) -> Value {
+    json!({ "members": path.iter().map(member_fields).collect::<Vec<_>>() })
+}
+
+/// One part of a recovery reply.
+pub fn reply_fields(reply: &RecoverReply) -> Value {
+    let sessions: Vec<Value> = reply
+        .sessions
+        .iter()
+        .map(|row| {
+            json!({
+                "session": long(row.session),
+                "last_seq": long(row.last_seq),
+                "token": long(row.token),
+            })
+        })
+        .collect();
+    json!({
+        "shard_token": long(reply.shard_token),
+        "members": reply.members.iter().map(member_fields).collect::<Vec<_>>(),
+        "sessions": sessions,
+    })
+}

@@ -1,0 +1,252 @@
+//! The payload language of updates and bypasses (`docs/spec/wire.md` §6).
+//!
+//! An eight-byte preamble, then one RESP2 array of bulk strings (or several, for a transaction).
+//! The bytes after the preamble can be handed to a Redis server as they are, which is why the
+//! check here is strict: exactly whole commands, nothing before, between or after them.
+//!
+//! ```text
+//!  0         1          2      3          4          8
+//!  +---------+----------+------+----------+----------+----------------------------+
+//!  | version | protocol | form | reserved | database | *2\r\n$3\r\nGET\r\n$1\r\nk… |
+//!  +---------+----------+------+----------+----------+----------------------------+
+//! ```
+
+/// Version of the payload language.
+pub const VERSION: u8 = 1;
+/// Length of the preamble in bytes.
+pub const PREAMBLE_LEN: usize = 8;
+/// Most arguments of one command, as Redis itself allows.
+pub const ARGUMENTS_MAX: usize = 1024 * 1024;
+/// Most commands in one transaction.
+pub const COMMANDS_MAX: usize = 64 * 1024;
+
+/// What the commands of a payload are to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Exactly one command; the reply is its reply.
+    Single,
+    /// Independent commands in order; the reply is their replies, one after the other.
+    Pipeline,
+    /// MULTI … EXEC: executed together, the reply is the array of their replies.
+    Transaction,
+    /// No command: returns `+OK` once the barrier is reached.
+    Barrier,
+    /// No command: returns the store's address as a bulk string, for pass-through connections.
+    StoreAddress,
+}
+
+/// RESP version in which the reply is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// RESP2.
+    Resp2,
+    /// RESP3.
+    Resp3,
+}
+
+/// Why a payload is not acceptable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommandError {
+    /// Too short for its preamble, or another version of it.
+    #[error("bad payload preamble")]
+    Preamble,
+    /// Not a RESP array of bulk strings, or bytes before, between or after.
+    #[error("payload is not a sequence of RESP commands")]
+    Syntax,
+    /// Number of commands does not fit the form.
+    #[error("wrong number of commands for this form")]
+    Count,
+}
+
+/// A checked view of a payload.
+#[derive(Clone, Copy, Debug)]
+pub struct Commands<'a> {
+    /// What the commands are to each other.
+    pub form: Form,
+    /// RESP version of the reply.
+    pub protocol: Protocol,
+    /// Redis database that the commands run in.
+    pub database: u32,
+    /// How many commands there are.
+    pub count: usize,
+    /// The RESP bytes of all commands, checked.
+    pub resp: &'a [u8],
+}
+
+/// Builds the preamble.
+#[must_use]
+pub fn preamble(form: Form, protocol: Protocol, database: u32) -> [u8; PREAMBLE_LEN] {
+    let form = match form {
+        Form::Single => 0,
+        Form::Transaction => 1,
+        Form::Barrier => 2,
+        Form::StoreAddress => 3,
+        Form::Pipeline => 4,
+    };
+    let protocol = match protocol {
+        Protocol::Resp2 => 2,
+        Protocol::Resp3 => 3,
+    };
+    let d = database.to_be_bytes();
+    [VERSION, protocol, form, 0, d[0], d[1], d[2], d[3]]
+}
+
+/// Appends one command as a RESP array of bulk strings.
+pub fn write_command<A: AsRef<[u8]>>(arguments: &[A], out: &mut Vec<u8>) {
+    out.extend_from_slice(format!("*{}\r\n", arguments.len()).as_bytes());
+    for argument in arguments {
+        let argument = argument.as_ref();
+        out.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
+        out.extend_from_slice(argument);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// A payload of one command in database 0 with RESP2 replies.
+#[must_use]
+pub fn single<A: AsRef<[u8]>>(arguments: &[A]) -> Vec<u8> {
+    let mut out = preamble(Form::Single, Protocol::Resp2, 0).to_vec();
+    write_command(arguments, &mut out);
+    out
+}
+
+/// A payload without commands: a barrier.
+#[must_use]
+pub fn barrier() -> Vec<u8> {
+    preamble(Form::Barrier, Protocol::Resp2, 0).to_vec()
+}
+
+impl<'a> Commands<'a> {
+    /// Parses and checks a whole payload.
+    ///
+    /// # Errors
+    /// [`CommandError`] with the first thing that is wrong.
+    pub fn parse(payload: &'a [u8]) -> Result<Commands<'a>, CommandError> {
+        let (head, resp) = payload
+            .split_first_chunk::<PREAMBLE_LEN>()
+            .ok_or(CommandError::Preamble)?;
+        if head[0] != VERSION || head[3] != 0 {
+            return Err(CommandError::Preamble);
+        }
+        let protocol = match head[1] {
+            2 => Protocol::Resp2,
+            3 => Protocol::Resp3,
+            _ => return Err(CommandError::Preamble),
+        };
+        let form = match head[2] {
+            0 => Form::Single,
+            1 => Form::Transaction,
+            2 => Form::Barrier,
+            3 => Form::StoreAddress,
+            4 => Form::Pipeline,
+            _ => return Err(CommandError::Preamble),
+        };
+        let database = u32::from_be_bytes([head[4], head[5], head[6], head[7]]);
+        let mut count = 0;
+        let mut rest = resp;
+        while !rest.is_empty() {
+            rest = skip_command(rest).ok_or(CommandError::Syntax)?;
+            count += 1;
+        }
+        let right = match form {
+            Form::Single => count == 1,
+            Form::Transaction | Form::Pipeline => (1..=COMMANDS_MAX).contains(&count),
+            Form::Barrier | Form::StoreAddress => count == 0,
+        };
+        if !right {
+            return Err(CommandError::Count);
+        }
+        Ok(Commands {
+            form,
+            protocol,
+            database,
+            count,
+            resp,
+        })
+    }
+
+    /// The commands, each as the iterator of its arguments.
+    pub fn iter(&self) -> impl Iterator<Item = Arguments<'a>> + use<'a> {
+        let mut rest = self.resp;
+        core::iter::from_fn(move || {
+            let (left, after) = read_number(rest, b'*')?;
+            let command = Arguments { left, rest: after };
+            rest = skip_command(rest)?;
+            Some(command)
+        })
+    }
+}
+
+/// Iterator over the arguments of one command, name first.
+#[derive(Clone, Debug)]
+pub struct Arguments<'a> {
+    left: usize,
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Arguments<'a> {
+    type Item = &'a [u8];
+    fn next(&mut self) -> Option<&'a [u8]> {
+        self.left = self.left.checked_sub(1)?;
+        let (argument, rest) = read_bulk(self.rest)?;
+        self.rest = rest;
+        Some(argument)
+    }
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for Arguments<'_> {}
+
+/// Reads `<marker><digits>\r\n`; canonical decimal only, so that what is checked here is exactly
+/// what a Redis server will read.
+fn read_number(bytes: &[u8], marker: u8) -> Option<(usize, &[u8])> {
+    let (&first, rest) = bytes.split_first()?;
+    if first != marker {
+        return None;
+    }
+    let end = rest.iter().take(10).position(|&b| b == b'\r')?;
+    let digits = &rest[..end];
+    if digits.is_empty()
+        || (digits[0] == b'0' && digits.len() > 1)
+        || rest.get(end + 1) != Some(&b'\n')
+    {
+        return None;
+    }
+    let mut value = 0usize;
+    for &d in digits {
+        value = value
+            .checked_mul(10)?
+            .checked_add(usize::from(d.checked_sub(b'0').filter(|d| *d <= 9)?))?;
+    }
+    Some((value, &rest[end + 2..]))
+}
+
+fn read_bulk(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = read_number(bytes, b'$')?;
+    if rest.len() < length.checked_add(2)? || &rest[length..length + 2] != b"\r\n" {
+        return None;
+    }
+    Some((&rest[..length], &rest[length + 2..]))
+}
+
+fn skip_command(bytes: &[u8]) -> Option<&[u8]> {
+    let (arguments, mut rest) = read_number(bytes, b'*')?;
+    if arguments == 0 || arguments > ARGUMENTS_MAX {
+        return None;
+    }
+    for _ in 0..arguments {
+        rest = read_bulk(rest)?.1;
+    }
+    Some(rest)
+}
+
+/// A 64-bit hash of a key (FNV-1a), for the `key_hash` field; 0 is reserved for "unknown".
+#[must_use]
+pub fn key_hash(key: &[u8]) -> u64 {
+    let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    hash.max(1)
+}

@@ -1,0 +1,423 @@
+//! The one fixed header in front of every pmnet payload (`docs/spec/wire.md` §1–§3).
+//!
+//! ```text
+//!  0        2    3    4     5      6          8       12      16       20
+//!  +--------+----+----+-----+------+----------+-------+-------+--------+------------+
+//!  | magic  |ver |kind|flags|copies|header_len| shard | epoch | device |incarnation |
+//!  +--------+----+----+-----+------+----------+-------+-------+--------+------------+
+//!  24        32        40        48          56
+//!  +---------+---------+---------+-----------+-----------+
+//!  | session |   seq   |  order  |  request  |  key_hash |
+//!  +---------+---------+---------+-----------+-----------+
+//!  64         66         68           72           76          80
+//!  +----------+----------+------------+------------+-----------+--------+
+//!  |frag_index|frag_count|payload_len |payload_crc |header_crc |  tag   | 88
+//!  +----------+----------+------------+------------+-----------+--------+
+//! ```
+//! All fields in network byte order, naturally aligned. `header_crc` covers bytes 0..76 and 80..88.
+
+use core::fmt;
+
+/// Length of the header in bytes.
+pub const HEADER_LEN: usize = 88;
+/// First two bytes of every packet: "PM".
+pub const MAGIC: u16 = 0x504D;
+/// Version of this wire format.
+pub const VERSION: u8 = 1;
+
+const _: () = assert!(HEADER_LEN.is_multiple_of(8));
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $value:literal),* $(,)?) => {
+        /// What a packet is (`docs/spec/wire.md` §2).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Kind { $($(#[$doc])* $name = $value),* }
+        impl Kind {
+            /// Every kind, in the order of its number.
+            pub const ALL: &'static [Kind] = &[$(Kind::$name),*];
+            /// The kind with this number, if there is one.
+            #[must_use]
+            pub const fn from_u8(value: u8) -> Option<Kind> {
+                match value { $($value => Some(Kind::$name),)* _ => None }
+            }
+            /// The number on the wire.
+            #[must_use]
+            pub const fn number(self) -> u8 {
+                match self { $(Kind::$name => $value),* }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// Client asks for a session; `tag` is its new token.
+    Open = 1,
+    /// The OPEN is committed; `session` is its order.
+    OpenReply = 2,
+    /// A nilext update (or fragment) of a session.
+    Update = 3,
+    /// An update with its order, between hops.
+    Append = 4,
+    /// `seq` and everything before it in `session` is held by `copies` devices.
+    Ack = 5,
+    /// The session is expected to continue with `seq`, or is refused.
+    Nack = 6,
+    /// The update was not logged; fall back to the server.
+    NotLogged = 7,
+    /// A device's whole prefix up to `order` is durable; travels towards the head.
+    Durable = 8,
+    /// The server has applied everything up to `order`; travels towards the head.
+    Applied = 9,
+    /// A request for the server, ordered by its barrier in `order`.
+    Bypass = 10,
+    /// The server's answer to a bypass.
+    Response = 11,
+    /// A read answered by a device from its cache.
+    CacheResponse = 12,
+    /// Ask the hop before for the orders `order ..= request`.
+    Retrans = 13,
+    /// A (re)starting device asks the server for epoch, A and session table.
+    Recover = 14,
+    /// The answer to RECOVER.
+    RecoverReply = 15,
+    /// The sender's epoch is `epoch`; yours is lower.
+    StaleEpoch = 16,
+    /// Are you there?
+    Ping = 17,
+    /// I am.
+    Pong = 18,
+    /// The session ends; `seq` is its last seq + 1.
+    End = 19,
+}
+
+/// Flag bits (`docs/spec/wire.md` §3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(pub u8);
+
+impl Flags {
+    /// Bypass: changes no state, may be executed again.
+    pub const READ_ONLY: Flags = Flags(1);
+    /// Bypass: an update falling back, carrying its own (session, seq) (protocol.md §4).
+    pub const FALLBACK: Flags = Flags(1 << 1);
+    /// Bypass: ask for more of a long response from `fragment_index` on.
+    pub const CONTINUE: Flags = Flags(1 << 2);
+    /// Response: not an answer yet; `order` says how many fragments have arrived without a gap.
+    /// Recover-reply, with [`Flags::REFUSED`]: not refused for good, ask again.
+    pub const PROGRESS: Flags = Flags(1 << 3);
+    /// Nack: the session is unknown here; open a new one.
+    pub const UNKNOWN_SESSION: Flags = Flags(1 << 4);
+    /// Recover-reply: the device must not serve; the payload says why.
+    pub const REFUSED: Flags = Flags(1 << 5);
+    /// Reserved for acks and nacks of an epoch that lost entries. Nobody sends it yet: a client
+    /// learns of a loss from a NACK at or below what was acknowledged (protocol.md §3).
+    pub const DATA_LOSS: Flags = Flags(1 << 6);
+
+    /// Both sets of bits.
+    #[must_use]
+    pub const fn with(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+    /// Whether all bits of `other` are set.
+    #[must_use]
+    pub const fn has(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// Why bytes are not an acceptable pmnet packet. `Foreign` passes through a device untouched,
+/// everything else is dropped and counted by reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
+pub enum Reject {
+    /// Not ours: other magic, or another version of the protocol.
+    #[error("not a pmnet packet of this version")]
+    Foreign,
+    /// Shorter than its header.
+    #[error("truncated header")]
+    Truncated,
+    /// Unknown kind.
+    #[error("unknown kind")]
+    Kind,
+    /// `header_len` is not what this version uses.
+    #[error("wrong header length")]
+    HeaderLength,
+    /// `payload_len` is not what followed the header.
+    #[error("payload length does not match the datagram")]
+    PayloadLength,
+    /// Longer than any packet may be.
+    #[error("oversized packet")]
+    Oversized,
+    /// The header is damaged.
+    #[error("header checksum mismatch")]
+    HeaderChecksum,
+    /// The payload is damaged.
+    #[error("payload checksum mismatch")]
+    PayloadChecksum,
+    /// Fragment index and count contradict each other.
+    #[error("bad fragment index or count")]
+    Fragment,
+}
+
+impl Reject {
+    /// Every reason, in the order in which counters list them.
+    pub const ALL: &'static [Reject] = &[
+        Reject::Foreign,
+        Reject::Truncated,
+        Reject::Kind,
+        Reject::HeaderLength,
+        Reject::PayloadLength,
+        Reject::Oversized,
+        Reject::HeaderChecksum,
+        Reject::PayloadChecksum,
+        Reject::Fragment,
+    ];
+
+    /// A short stable name, as used in the vectors and the metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Reject::Foreign => "foreign",
+            Reject::Truncated => "truncated",
+            Reject::Kind => "kind",
+            Reject::HeaderLength => "header_length",
+            Reject::PayloadLength => "payload_length",
+            Reject::Oversized => "oversized",
+            Reject::HeaderChecksum => "header_checksum",
+            Reject::PayloadChecksum => "payload_checksum",
+            Reject::Fragment => "fragment",
+        }
+    }
+}
+
+/// The owned form of a header. `payload_len`, `payload_crc` and `header_crc` are filled in by
+/// [`Header::emit`] and therefore only informative after parsing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the packet is.
+    pub kind: Kind,
+    /// Flag bits.
+    pub flags: Flags,
+    /// Devices that hold the update durably (acks); in appends the number of the kind of the
+    /// entry ([`Kind::Open`], [`Kind::Update`] or [`Kind::End`]).
+    pub copies: u8,
+    /// Shard (ordered log) that the packet belongs to.
+    pub shard: u32,
+    /// Epoch of the sender.
+    pub epoch: u32,
+    /// Device that sent or stamped the packet; 0 for clients and the server.
+    pub device: u32,
+    /// Incarnation of that device.
+    pub incarnation: u32,
+    /// Session, the order of its OPEN entry.
+    pub session: u64,
+    /// Position within the session.
+    pub seq: u64,
+    /// Position in the shard's log, or a barrier.
+    pub order: u64,
+    /// Request id of a bypass; see `docs/spec/wire.md` §2 for the other kinds.
+    pub request: u64,
+    /// Hash of the key that an update or read touches (0: unknown); in acks the applied seq.
+    pub key_hash: u64,
+    /// Index of this fragment in its message.
+    pub fragment_index: u16,
+    /// Fragments of the message, at least 1.
+    pub fragment_count: u16,
+    /// Bytes after the header.
+    pub payload_len: u32,
+    /// CRC32C of the payload, computed once by its author and reused by everyone after.
+    pub payload_crc: u32,
+    /// Session token, or shard token between hops (later: keyed MAC).
+    pub tag: u64,
+}
+
+impl Header {
+    /// A header of this kind with every other field zero and one fragment.
+    #[must_use]
+    pub const fn new(kind: Kind) -> Header {
+        Header {
+            kind,
+            flags: Flags(0),
+            copies: 0,
+            shard: 0,
+            epoch: 0,
+            device: 0,
+            incarnation: 0,
+            session: 0,
+            seq: 0,
+            order: 0,
+            request: 0,
+            key_hash: 0,
+            fragment_index: 0,
+            fragment_count: 1,
+            payload_len: 0,
+            payload_crc: 0,
+            tag: 0,
+        }
+    }
+
+    /// Sets length and CRC for this payload.
+    ///
+    /// # Panics
+    /// If the payload is longer than [`crate::FRAGMENT_BYTES`]: the caller split it wrongly.
+    #[must_use]
+    pub fn for_payload(mut self, payload: &[u8]) -> Header {
+        assert!(
+            payload.len() <= crate::FRAGMENT_BYTES,
+            "payload must be split into fragments"
+        );
+        self.payload_len = u32::try_from(payload.len()).expect("bounded above");
+        self.payload_crc = crate::crc(payload);
+        self
+    }
+
+    /// The 88 bytes of this header, with a fresh header checksum. `payload_len` and `payload_crc`
+    /// are written as they stand.
+    #[must_use]
+    pub fn emit(&self) -> [u8; HEADER_LEN] {
+        let mut b = [0u8; HEADER_LEN];
+        b[0..2].copy_from_slice(&MAGIC.to_be_bytes());
+        b[2] = VERSION;
+        b[3] = self.kind.number();
+        b[4] = self.flags.0;
+        b[5] = self.copies;
+        b[6..8].copy_from_slice(&HEADER_LEN_U16.to_be_bytes());
+        b[8..12].copy_from_slice(&self.shard.to_be_bytes());
+        b[12..16].copy_from_slice(&self.epoch.to_be_bytes());
+        b[16..20].copy_from_slice(&self.device.to_be_bytes());
+        b[20..24].copy_from_slice(&self.incarnation.to_be_bytes());
+        b[24..32].copy_from_slice(&self.session.to_be_bytes());
+        b[32..40].copy_from_slice(&self.seq.to_be_bytes());
+        b[40..48].copy_from_slice(&self.order.to_be_bytes());
+        b[48..56].copy_from_slice(&self.request.to_be_bytes());
+        b[56..64].copy_from_slice(&self.key_hash.to_be_bytes());
+        b[64..66].copy_from_slice(&self.fragment_index.to_be_bytes());
+        b[66..68].copy_from_slice(&self.fragment_count.to_be_bytes());
+        b[68..72].copy_from_slice(&self.payload_len.to_be_bytes());
+        b[72..76].copy_from_slice(&self.payload_crc.to_be_bytes());
+        b[80..88].copy_from_slice(&self.tag.to_be_bytes());
+        let crc = header_crc(&b);
+        b[76..80].copy_from_slice(&crc.to_be_bytes());
+        b
+    }
+
+    /// Appends header and payload to `out`, filling in length and checksums.
+    pub fn write(&self, payload: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.for_payload(payload).emit());
+        out.extend_from_slice(payload);
+    }
+}
+
+const HEADER_LEN_U16: u16 = 88;
+const _: () = assert!(HEADER_LEN == 88);
+
+fn header_crc(bytes: &[u8; HEADER_LEN]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&bytes[..76]), &bytes[80..])
+}
+
+fn u16_at(b: &[u8; HEADER_LEN], at: usize) -> u16 {
+    u16::from_be_bytes([b[at], b[at + 1]])
+}
+fn u32_at(b: &[u8; HEADER_LEN], at: usize) -> u32 {
+    u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+fn u64_at(b: &[u8; HEADER_LEN], at: usize) -> u64 {
+    (u64::from(u32_at(b, at)) << 32) | u64::from(u32_at(b, at + 4))
+}
+
+/// A checked view of one datagram: header decoded, payload borrowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet<'a> {
+    /// The decoded header.
+    pub header: Header,
+    /// The payload, whose length and CRC32C match the header.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Packet<'a> {
+    /// Parses and checks one datagram.
+    ///
+    /// # Errors
+    /// The first [`Reject`] reason that applies; see `docs/spec/wire.md` §4 for the order of checks.
+    pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, Reject> {
+        let Some((head, payload)) = bytes.split_first_chunk::<HEADER_LEN>() else {
+            let ours = bytes.len() >= 3 && bytes[..2] == MAGIC.to_be_bytes() && bytes[2] == VERSION;
+            return Err(if ours {
+                Reject::Truncated
+            } else {
+                Reject::Foreign
+            });
+        };
+        if u16_at(head, 0) != MAGIC || head[2] != VERSION {
+            return Err(Reject::Foreign);
+        }
+        if u16_at(head, 6) != HEADER_LEN_U16 {
+            return Err(Reject::HeaderLength);
+        }
+        if payload.len() > crate::FRAGMENT_BYTES {
+            return Err(Reject::Oversized);
+        }
+        if header_crc(head) != u32_at(head, 76) {
+            return Err(Reject::HeaderChecksum);
+        }
+        let kind = Kind::from_u8(head[3]).ok_or(Reject::Kind)?;
+        let header = Header {
+            kind,
+            flags: Flags(head[4]),
+            copies: head[5],
+            shard: u32_at(head, 8),
+            epoch: u32_at(head, 12),
+            device: u32_at(head, 16),
+            incarnation: u32_at(head, 20),
+            session: u64_at(head, 24),
+            seq: u64_at(head, 32),
+            order: u64_at(head, 40),
+            request: u64_at(head, 48),
+            key_hash: u64_at(head, 56),
+            fragment_index: u16_at(head, 64),
+            fragment_count: u16_at(head, 66),
+            payload_len: u32_at(head, 68),
+            payload_crc: u32_at(head, 72),
+            tag: u64_at(head, 80),
+        };
+        if usize::try_from(header.payload_len) != Ok(payload.len()) {
+            return Err(Reject::PayloadLength);
+        }
+        if header.fragment_count == 0
+            || header.fragment_count > crate::FRAGMENTS_MAX
+            || header.fragment_index >= header.fragment_count
+        {
+            return Err(Reject::Fragment);
+        }
+        if crate::crc(payload) != header.payload_crc {
+            return Err(Reject::PayloadChecksum);
+        }
+        Ok(Packet { header, payload })
+    }
+
+    /// Appends the packet to `out`: the same bytes that were parsed.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.header.emit());
+        out.extend_from_slice(self.payload);
+    }
+}
+
+impl fmt::Display for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:?} shard {} epoch {} device {}.{} session {} seq {} order {} request {} fragment {}/{} {} B",
+            self.kind,
+            self.shard,
+            self.epoch,
+            self.device,
+            self.incarnation,
+            self.session,
+            self.seq,
+            self.order,
+            self.request,
+            self.fragment_index,
+            self.fragment_count,
+            self.payload_len
+        )
+    }
+}

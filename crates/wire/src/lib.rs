@@ -1,0 +1,35 @@
+//! Every packet of the pmnet protocol: checked views, owned forms and the payload languages.
+//!
+//! Purpose: the one place that knows what bytes on the wire mean (`docs/spec/wire.md`).
+//! Invariants: parsing never panics and never allocates by a length it has not checked;
+//! emitting what was parsed gives the same bytes. This crate does no IO and reads no clock.
+
+pub mod command;
+pub mod header;
+pub mod record;
+
+pub use header::{Flags, HEADER_LEN, Header, Kind, Packet, Reject};
+
+/// First UDP port reserved for pmnet (PMNet paper §IV-A; protocol.md §7).
+pub const PORT_FIRST: u16 = 51_000;
+/// Last UDP port reserved for pmnet.
+pub const PORT_LAST: u16 = 51_999;
+
+/// Payload bytes of one packet that fit a 1500-byte Ethernet MTU with IPv6 and the pmnet header,
+/// rounded down to a cache line: 1500 − 40 (IPv6) − 8 (UDP) − 88 = 1364 → 1344.
+pub const FRAGMENT_BYTES: usize = 1344;
+
+/// Largest datagram that any hop sends or accepts, in bytes (header and payload).
+pub const DATAGRAM_BYTES_MAX: usize = HEADER_LEN + FRAGMENT_BYTES;
+
+/// Largest update or bypass, in bytes, all fragments together (protocol.md §3).
+pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Most fragments of one message: `MESSAGE_BYTES_MAX` plus the command preamble, in fragments.
+pub const FRAGMENTS_MAX: u16 = 12_500;
+
+/// CRC32C (Castagnoli) of `bytes`.
+#[must_use]
+pub fn crc(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes)
+}

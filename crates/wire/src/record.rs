@@ -1,0 +1,232 @@
+//! Payloads between hops: durable lists, recovery paths and recovery replies
+//! (`docs/spec/wire.md` §5). Fixed-size big-endian rows, bounded in number.
+
+/// Most devices of one chain.
+pub const CHAIN_MAX: usize = 8;
+/// Bytes of one [`Member`].
+pub const MEMBER_BYTES: usize = 48;
+/// Bytes of one [`DurableRow`].
+pub const DURABLE_ROW_BYTES: usize = 16;
+/// Bytes of one [`SessionRow`].
+pub const SESSION_ROW_BYTES: usize = 24;
+/// Bytes in front of the session rows of a recovery reply.
+const REPLY_FIXED_BYTES: usize = 16;
+
+/// Session rows that fit one part of a recovery reply beside a chain of full length.
+pub const SESSION_ROWS_PER_PART: usize =
+    (crate::FRAGMENT_BYTES - REPLY_FIXED_BYTES - CHAIN_MAX * MEMBER_BYTES) / SESSION_ROW_BYTES;
+
+/// What DURABLE says of one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DurableRow {
+    /// Device.
+    pub device: u32,
+    /// Its incarnation.
+    pub incarnation: u32,
+    /// Its whole prefix up to here is durable.
+    pub order: u64,
+}
+
+/// One device of a chain, as it describes itself in RECOVER and as the chain record keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Device id.
+    pub device: u32,
+    /// Incarnation.
+    pub incarnation: u32,
+    /// Identity of its log (its medium).
+    pub log_uuid: u128,
+    /// Highest durable order of its log.
+    pub tail: u64,
+    /// Orders it knows to be applied.
+    pub applied: u64,
+    /// Flags: see [`Member::SHRINK`] and its siblings.
+    pub flags: u32,
+}
+
+impl Member {
+    /// The operator states that the members missing from this path are stopped for good.
+    pub const SHRINK: u32 = 1;
+    /// The operator states that the entries of the lost chain are gone.
+    pub const DECLARE_LOSS: u32 = 1 << 1;
+}
+
+/// One row of the session table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionRow {
+    /// Session id.
+    pub session: u64,
+    /// Last applied seq.
+    pub last_seq: u64,
+    /// Session token.
+    pub token: u64,
+}
+
+/// One part of a recovery reply; every part repeats the chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecoverReply {
+    /// Token of the shard, in every packet between hops.
+    pub shard_token: u64,
+    /// The chain of this epoch, head first.
+    pub members: Vec<Member>,
+    /// Session rows of this part.
+    pub sessions: Vec<SessionRow>,
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*head)
+    }
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_be_bytes)
+    }
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_be_bytes)
+    }
+}
+
+fn read_member(r: &mut Reader<'_>) -> Option<Member> {
+    let member = Member {
+        device: r.u32()?,
+        incarnation: r.u32()?,
+        log_uuid: u128::from_be_bytes(r.take()?),
+        tail: r.u64()?,
+        applied: r.u64()?,
+        flags: r.u32()?,
+    };
+    r.u32()?;
+    Some(member)
+}
+
+fn write_member(m: &Member, out: &mut Vec<u8>) {
+    out.extend_from_slice(&m.device.to_be_bytes());
+    out.extend_from_slice(&m.incarnation.to_be_bytes());
+    out.extend_from_slice(&m.log_uuid.to_be_bytes());
+    out.extend_from_slice(&m.tail.to_be_bytes());
+    out.extend_from_slice(&m.applied.to_be_bytes());
+    out.extend_from_slice(&m.flags.to_be_bytes());
+    out.extend_from_slice(&[0; 4]);
+}
+
+/// Payload of DURABLE: one row a device, nearest the sender first.
+#[must_use]
+pub fn write_durable(rows: &[DurableRow]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(rows.len() * DURABLE_ROW_BYTES);
+    for row in rows {
+        out.extend_from_slice(&row.device.to_be_bytes());
+        out.extend_from_slice(&row.incarnation.to_be_bytes());
+        out.extend_from_slice(&row.order.to_be_bytes());
+    }
+    out
+}
+
+/// Reads the payload of DURABLE; `None` if it is not whole rows, empty or too long.
+#[must_use]
+pub fn read_durable(payload: &[u8]) -> Option<Vec<DurableRow>> {
+    let count = payload.len() / DURABLE_ROW_BYTES;
+    if !payload.len().is_multiple_of(DURABLE_ROW_BYTES) || count == 0 || count > CHAIN_MAX {
+        return None;
+    }
+    let mut r = Reader(payload);
+    (0..count)
+        .map(|_| {
+            Some(DurableRow {
+                device: r.u32()?,
+                incarnation: r.u32()?,
+                order: r.u64()?,
+            })
+        })
+        .collect()
+}
+
+/// Payload of RECOVER: the path so far, originator first, padded to a full fragment so that no
+/// reply part is longer than its request.
+#[must_use]
+pub fn write_path(path: &[Member]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(crate::FRAGMENT_BYTES);
+    let count = u32::try_from(path.len().min(CHAIN_MAX)).expect("bounded");
+    out.extend_from_slice(&count.to_be_bytes());
+    out.extend_from_slice(&[0; 4]);
+    for member in path.iter().take(CHAIN_MAX) {
+        write_member(member, &mut out);
+    }
+    out.resize(crate::FRAGMENT_BYTES, 0);
+    out
+}
+
+/// Reads the payload of RECOVER; `None` if it is malformed or shorter than a full fragment.
+#[must_use]
+pub fn read_path(payload: &[u8]) -> Option<Vec<Member>> {
+    if payload.len() != crate::FRAGMENT_BYTES {
+        return None;
+    }
+    let mut r = Reader(payload);
+    let count = usize::try_from(r.u32()?).ok()?;
+    r.u32()?;
+    if count == 0 || count > CHAIN_MAX {
+        return None;
+    }
+    (0..count).map(|_| read_member(&mut r)).collect()
+}
+
+impl RecoverReply {
+    /// Appends the payload of this part.
+    #[must_use]
+    pub fn write(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(crate::FRAGMENT_BYTES);
+        out.extend_from_slice(&self.shard_token.to_be_bytes());
+        out.extend_from_slice(
+            &u32::try_from(self.members.len())
+                .expect("bounded")
+                .to_be_bytes(),
+        );
+        out.extend_from_slice(
+            &u32::try_from(self.sessions.len())
+                .expect("bounded")
+                .to_be_bytes(),
+        );
+        for member in &self.members {
+            write_member(member, &mut out);
+        }
+        for row in &self.sessions {
+            out.extend_from_slice(&row.session.to_be_bytes());
+            out.extend_from_slice(&row.last_seq.to_be_bytes());
+            out.extend_from_slice(&row.token.to_be_bytes());
+        }
+        out
+    }
+
+    /// Reads one part; `None` if it is malformed.
+    #[must_use]
+    pub fn read(payload: &[u8]) -> Option<RecoverReply> {
+        let mut r = Reader(payload);
+        let shard_token = r.u64()?;
+        let members = usize::try_from(r.u32()?).ok()?;
+        let sessions = usize::try_from(r.u32()?).ok()?;
+        if members > CHAIN_MAX
+            || sessions > SESSION_ROWS_PER_PART
+            || r.0.len() != members * MEMBER_BYTES + sessions * SESSION_ROW_BYTES
+        {
+            return None;
+        }
+        Some(RecoverReply {
+            shard_token,
+            members: (0..members)
+                .map(|_| read_member(&mut r))
+                .collect::<Option<_>>()?,
+            sessions: (0..sessions)
+                .map(|_| {
+                    Some(SessionRow {
+                        session: r.u64()?,
+                        last_seq: r.u64()?,
+                        token: r.u64()?,
+                    })
+                })
+                .collect::<Option<_>>()?,
+        })
+    }
+}

@@ -1,0 +1,146 @@
+//! The payload language: what is written is read, and everything else is refused.
+
+use pmnet_wire::command::{
+    COMMANDS_MAX, CommandError, Commands, Form, Protocol, key_hash, preamble, single, write_command,
+};
+use proptest::prelude::*;
+
+type Command = Vec<Vec<u8>>;
+
+fn command() -> impl Strategy<Value = Command> {
+    prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 1..6)
+}
+
+fn protocol() -> impl Strategy<Value = Protocol> {
+    prop_oneof![Just(Protocol::Resp2), Just(Protocol::Resp3)]
+}
+
+fn payload(form: Form, protocol: Protocol, database: u32, commands: &[Command]) -> Vec<u8> {
+    let mut bytes = preamble(form, protocol, database).to_vec();
+    for command in commands {
+        write_command(command, &mut bytes);
+    }
+    bytes
+}
+
+fn read(commands: &Commands<'_>) -> Vec<Command> {
+    commands
+        .iter()
+        .map(|command| command.map(<[u8]>::to_vec).collect())
+        .collect()
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(
+        list in prop::collection::vec(command(), 1..6),
+        transaction: bool,
+        protocol in protocol(),
+        database: u32,
+    ) {
+        let form = if transaction { Form::Transaction } else { Form::Pipeline };
+        let bytes = payload(form, protocol, database, &list);
+        let commands = Commands::parse(&bytes).expect("written by us");
+        prop_assert_eq!(read(&commands), &list[..]);
+        let said = (commands.form, commands.protocol, commands.database, commands.count);
+        prop_assert_eq!(said, (form, protocol, database, list.len()));
+        prop_assert_eq!(commands.resp, &bytes[8..]);
+    }
+
+    #[test]
+    fn a_single_command_is_read(list in command()) {
+        let bytes = single(&list);
+        let commands = Commands::parse(&bytes).expect("written by us");
+        prop_assert_eq!(read(&commands), vec![list]);
+    }
+
+    /// Cut anywhere, a payload is refused, or it is whole commands and nothing else.
+    #[test]
+    fn a_cut_payload_is_never_half_understood(list in prop::collection::vec(command(), 1..5)) {
+        let bytes = payload(Form::Pipeline, Protocol::Resp2, 0, &list);
+        for cut in 0..bytes.len() {
+            match Commands::parse(&bytes[..cut]) {
+                Ok(commands) => {
+                    prop_assert!(commands.count < list.len());
+                    prop_assert_eq!(read(&commands), &list[..commands.count]);
+                }
+                Err(CommandError::Preamble) => prop_assert!(cut < 8),
+                Err(CommandError::Count) => prop_assert_eq!(cut, 8),
+                Err(CommandError::Syntax) => prop_assert!(cut > 8),
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_judged_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok(commands) = Commands::parse(&bytes) {
+            prop_assert_eq!(read(&commands).len(), commands.count);
+        }
+    }
+
+    /// Text that looks like RESP, so that deep paths are reached; what is accepted is canonical:
+    /// writing it again gives the same bytes.
+    #[test]
+    fn what_is_accepted_is_canonical(resp in "([*$][0-9]{1,3}\r\n|[A-Z]{1,4}\r\n|\r\n|:1\r\n){1,12}") {
+        let mut bytes = preamble(Form::Pipeline, Protocol::Resp2, 0).to_vec();
+        bytes.extend_from_slice(resp.as_bytes());
+        if let Ok(commands) = Commands::parse(&bytes) {
+            let again = payload(Form::Pipeline, Protocol::Resp2, 0, &read(&commands));
+            prop_assert_eq!(again, bytes);
+        }
+    }
+
+    #[test]
+    fn lengths_that_lie_are_refused(list in command(), claimed in 0usize..2_000_000_000) {
+        let mut bytes = payload(Form::Single, Protocol::Resp2, 0, &[]);
+        bytes.extend_from_slice(format!("*{}\r\n", claimed.max(list.len() + 1)).as_bytes());
+        for argument in &list {
+            bytes.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
+            bytes.extend_from_slice(argument);
+            bytes.extend_from_slice(b"\r\n");
+        }
+        prop_assert_eq!(Commands::parse(&bytes).err(), Some(CommandError::Syntax));
+    }
+}
+
+#[test]
+fn a_transaction_has_at_most_so_many_commands() {
+    let ping: Command = vec![b"PING".to_vec()];
+    for (count, expected) in [
+        (COMMANDS_MAX, None),
+        (COMMANDS_MAX + 1, Some(CommandError::Count)),
+    ] {
+        for form in [Form::Transaction, Form::Pipeline] {
+            let bytes = payload(form, Protocol::Resp2, 0, &vec![ping.clone(); count]);
+            assert_eq!(
+                Commands::parse(&bytes).err(),
+                expected,
+                "{count} as {form:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn arguments_tell_how_many_are_left() {
+    let bytes = single(&[&b"MSET"[..], b"a", b"1"]);
+    let commands = Commands::parse(&bytes).expect("written by us");
+    let mut arguments = commands.iter().next().expect("one command");
+    for left in (0..3).rev() {
+        assert!(arguments.next().is_some());
+        assert_eq!(arguments.len(), left);
+    }
+    assert_eq!(arguments.next(), None);
+}
+
+/// FNV-1a with 64 bits, from its published test values; 0 stays reserved.
+#[test]
+fn key_hash_is_fnv_1a() {
+    for (key, hash) in [
+        (&b""[..], 0xcbf2_9ce4_8422_2325_u64),
+        (b"a", 0xaf63_dc4c_8601_ec8c),
+        (b"foobar", 0x8594_4171_f739_67e8),
+    ] {
+        assert_eq!(key_hash(key), hash);
+    }
+}

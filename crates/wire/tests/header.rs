@@ -1,0 +1,191 @@
+//! The header: its layout as the specification draws it, round trips, and damage.
+
+use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, HEADER_LEN, Header, Kind, Packet, Reject};
+use proptest::prelude::*;
+
+prop_compose! {
+    fn header()(
+        kind in 1u8..=19,
+        flags: u8,
+        copies: u8,
+        words: [u32; 4],
+        longs: [u64; 6],
+        count in 1..=FRAGMENTS_MAX,
+        index: prop::sample::Index,
+    ) -> Header {
+        Header {
+            flags: Flags(flags),
+            copies,
+            shard: words[0],
+            epoch: words[1],
+            device: words[2],
+            incarnation: words[3],
+            session: longs[0],
+            seq: longs[1],
+            order: longs[2],
+            request: longs[3],
+            key_hash: longs[4],
+            tag: longs[5],
+            fragment_index: u16::try_from(index.index(usize::from(count))).expect("below count"),
+            fragment_count: count,
+            ..Header::new(Kind::from_u8(kind).expect("kinds are 1 to 19"))
+        }
+    }
+}
+
+fn payload(most: usize) -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(any::<u8>(), 0..=most)
+}
+
+fn datagram(header: &Header, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    header.write(payload, &mut bytes);
+    bytes
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_parsed(header in header(), payload in payload(FRAGMENT_BYTES)) {
+        let bytes = datagram(&header, &payload);
+        let packet = Packet::parse(&bytes).expect("written by us");
+        prop_assert_eq!(packet.header, header.for_payload(&payload));
+        prop_assert_eq!(packet.payload, &payload[..]);
+        let mut again = Vec::new();
+        packet.emit(&mut again);
+        prop_assert_eq!(again, bytes);
+    }
+
+    #[test]
+    fn any_bytes_are_judged_without_a_panic(bytes in payload(3 * HEADER_LEN)) {
+        // Random bytes do not carry a right checksum, whatever they begin with.
+        prop_assert!(Packet::parse(&bytes).is_err());
+    }
+
+    #[test]
+    fn any_bytes_behind_our_magic_are_judged_without_a_panic(
+        mut bytes in payload(3 * HEADER_LEN),
+    ) {
+        for (at, byte) in [0x50, 0x4d, 1].into_iter().enumerate().take(bytes.len()) {
+            bytes[at] = byte;
+        }
+        if let Some(low) = bytes.get_mut(7) {
+            *low = 88;
+            bytes[6] = 0;
+        }
+        prop_assert!(Packet::parse(&bytes).is_err());
+    }
+
+    #[test]
+    fn every_single_bit_flip_is_noticed(header in header(), payload in payload(40)) {
+        let mut bytes = datagram(&header, &payload);
+        for bit in 0..bytes.len() * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(Packet::parse(&bytes).is_err(), "bit {} flipped unnoticed", bit);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn every_other_length_is_noticed(header in header(), payload in payload(40), more in 1usize..40) {
+        let mut bytes = datagram(&header, &payload);
+        for length in 0..bytes.len() {
+            prop_assert!(Packet::parse(&bytes[..length]).is_err(), "cut to {}", length);
+        }
+        bytes.resize(bytes.len() + more, 0);
+        prop_assert_eq!(Packet::parse(&bytes), Err(Reject::PayloadLength));
+    }
+}
+
+/// `docs/spec/wire.md` §1, written a second time by hand: offset and size of every field.
+#[test]
+fn fields_stand_where_the_specification_says() {
+    let header = Header {
+        flags: Flags(0xa1),
+        copies: 0xa2,
+        shard: 0xb0b1_b2b3,
+        epoch: 0xb4b5_b6b7,
+        device: 0xb8b9_babb,
+        incarnation: 0xbcbd_bebf,
+        session: 0xc0c1_c2c3_c4c5_c6c7,
+        seq: 0xc8c9_cacb_cccd_cecf,
+        order: 0xd0d1_d2d3_d4d5_d6d7,
+        request: 0xd8d9_dadb_dcdd_dedf,
+        key_hash: 0xe0e1_e2e3_e4e5_e6e7,
+        fragment_index: 0x0102,
+        fragment_count: 0x0203,
+        tag: 0xf0f1_f2f3_f4f5_f6f7,
+        ..Header::new(Kind::Response)
+    };
+    let bytes = datagram(&header, b"123456789");
+    let table: [(&str, usize, &[u8]); 20] = [
+        ("magic", 0, b"PM"),
+        ("version", 2, &[1]),
+        ("kind", 3, &[11]),
+        ("flags", 4, &[0xa1]),
+        ("copies", 5, &[0xa2]),
+        ("header_len", 6, &[0, 88]),
+        ("shard", 8, &[0xb0, 0xb1, 0xb2, 0xb3]),
+        ("epoch", 12, &[0xb4, 0xb5, 0xb6, 0xb7]),
+        ("device", 16, &[0xb8, 0xb9, 0xba, 0xbb]),
+        ("incarnation", 20, &[0xbc, 0xbd, 0xbe, 0xbf]),
+        (
+            "session",
+            24,
+            &[0xc0, 0xc1, 0xc2, 0xc3, 0xc4, 0xc5, 0xc6, 0xc7],
+        ),
+        ("seq", 32, &[0xc8, 0xc9, 0xca, 0xcb, 0xcc, 0xcd, 0xce, 0xcf]),
+        (
+            "order",
+            40,
+            &[0xd0, 0xd1, 0xd2, 0xd3, 0xd4, 0xd5, 0xd6, 0xd7],
+        ),
+        (
+            "request",
+            48,
+            &[0xd8, 0xd9, 0xda, 0xdb, 0xdc, 0xdd, 0xde, 0xdf],
+        ),
+        (
+            "key_hash",
+            56,
+            &[0xe0, 0xe1, 0xe2, 0xe3, 0xe4, 0xe5, 0xe6, 0xe7],
+        ),
+        ("fragment_index", 64, &[1, 2]),
+        ("fragment_count", 66, &[2, 3]),
+        ("payload_len", 68, &[0, 0, 0, 9]),
+        // The check value of CRC-32C, from its definition.
+        ("payload_crc", 72, &[0xe3, 0x06, 0x92, 0x83]),
+        ("tag", 80, &[0xf0, 0xf1, 0xf2, 0xf3, 0xf4, 0xf5, 0xf6, 0xf7]),
+    ];
+    let mut at = 0;
+    for (name, offset, expected) in table {
+        if offset == 80 {
+            at += 4; // header_crc
+        }
+        assert_eq!(offset, at, "{name} begins where the field before ends");
+        assert_eq!(&bytes[offset..offset + expected.len()], expected, "{name}");
+        at += expected.len();
+    }
+    assert_eq!(at, HEADER_LEN);
+    let covered = [&bytes[..76], &bytes[80..88]].concat();
+    assert_eq!(
+        bytes[76..80],
+        pmnet_wire::crc(&covered).to_be_bytes(),
+        "header_crc"
+    );
+}
+
+#[test]
+fn kinds_and_their_numbers_belong_together() {
+    assert_eq!(Kind::ALL.len(), 19);
+    for (at, kind) in Kind::ALL.iter().enumerate() {
+        assert_eq!(usize::from(kind.number()), at + 1, "{kind:?}");
+        assert_eq!(Kind::from_u8(kind.number()), Some(*kind));
+    }
+    assert_eq!((Kind::from_u8(0), Kind::from_u8(20)), (None, None));
+}
+
+#[test]
+#[should_panic(expected = "split into fragments")]
+fn an_oversized_payload_is_a_mistake_of_its_writer() {
+    let _ = Header::new(Kind::Update).for_payload(&[0; FRAGMENT_BYTES + 1]);
+}

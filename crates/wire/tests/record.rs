@@ -1,0 +1,114 @@
+//! Records between hops: round trips, and every length but the right one refused.
+
+use pmnet_wire::FRAGMENT_BYTES;
+use pmnet_wire::record::{
+    CHAIN_MAX, DurableRow, MEMBER_BYTES, Member, RecoverReply, SESSION_ROW_BYTES,
+    SESSION_ROWS_PER_PART, SessionRow, read_durable, read_path, write_durable, write_path,
+};
+use proptest::prelude::*;
+
+prop_compose! {
+    fn member()(
+        device: u32, incarnation: u32, log_uuid: u128, tail: u64, applied: u64, flags: u32,
+    ) -> Member {
+        Member { device, incarnation, log_uuid, tail, applied, flags }
+    }
+}
+
+prop_compose! {
+    fn durable_row()(device: u32, incarnation: u32, order: u64) -> DurableRow {
+        DurableRow { device, incarnation, order }
+    }
+}
+
+prop_compose! {
+    fn session_row()(session: u64, last_seq: u64, token: u64) -> SessionRow {
+        SessionRow { session, last_seq, token }
+    }
+}
+
+prop_compose! {
+    fn reply()(
+        shard_token: u64,
+        members in prop::collection::vec(member(), 0..=CHAIN_MAX),
+        sessions in prop::collection::vec(session_row(), 0..=SESSION_ROWS_PER_PART),
+    ) -> RecoverReply {
+        RecoverReply { shard_token, members, sessions }
+    }
+}
+
+proptest! {
+    #[test]
+    fn durable_rows_come_back(rows in prop::collection::vec(durable_row(), 1..=CHAIN_MAX)) {
+        let bytes = write_durable(&rows);
+        for cut in (0..bytes.len()).filter(|cut| !cut.is_multiple_of(16)) {
+            prop_assert_eq!(read_durable(&bytes[..cut]), None);
+        }
+        prop_assert_eq!(read_durable(&bytes), Some(rows));
+    }
+
+    #[test]
+    fn a_path_comes_back(path in prop::collection::vec(member(), 1..=CHAIN_MAX)) {
+        let bytes = write_path(&path);
+        prop_assert_eq!(bytes.len(), FRAGMENT_BYTES);
+        prop_assert_eq!(read_path(&bytes[..bytes.len() - 1]), None);
+        prop_assert_eq!(read_path(&bytes), Some(path));
+    }
+
+    #[test]
+    fn a_reply_comes_back(reply in reply()) {
+        let bytes = reply.write();
+        prop_assert!(bytes.len() <= FRAGMENT_BYTES, "a part fits one packet");
+        for cut in 0..bytes.len() {
+            prop_assert_eq!(RecoverReply::read(&bytes[..cut]), None);
+        }
+        prop_assert_eq!(RecoverReply::read(&[&bytes[..], &[0]].concat()), None);
+        prop_assert_eq!(RecoverReply::read(&bytes), Some(reply));
+    }
+
+    #[test]
+    fn any_bytes_are_judged_without_a_panic(
+        mut bytes in prop::collection::vec(any::<u8>(), 0..FRAGMENT_BYTES + 9),
+        full: bool,
+    ) {
+        if full {
+            bytes.resize(FRAGMENT_BYTES, 0);
+        }
+        let _ = (read_durable(&bytes), read_path(&bytes), RecoverReply::read(&bytes));
+    }
+
+    /// Counts far beyond the bounds must not be believed, whatever follows them.
+    #[test]
+    fn counts_that_lie_are_refused(members in 9u32.., sessions: u32, rest in 0usize..1000) {
+        let mut bytes = 7u64.to_be_bytes().to_vec();
+        bytes.extend_from_slice(&members.to_be_bytes());
+        bytes.extend_from_slice(&sessions.to_be_bytes());
+        bytes.resize(16 + rest, 0);
+        prop_assert_eq!(RecoverReply::read(&bytes), None);
+        let mut path = members.to_be_bytes().to_vec();
+        path.resize(FRAGMENT_BYTES, 0);
+        prop_assert_eq!(read_path(&path), None);
+    }
+}
+
+#[test]
+fn a_full_part_fills_the_packet() {
+    let used = 16 + CHAIN_MAX * MEMBER_BYTES + SESSION_ROWS_PER_PART * SESSION_ROW_BYTES;
+    assert!(used <= FRAGMENT_BYTES && used + SESSION_ROW_BYTES > FRAGMENT_BYTES);
+    assert_eq!(SESSION_ROWS_PER_PART, 39);
+}
+
+/// The specification bounds a path; a writer that was given more keeps to it.
+#[test]
+fn a_path_is_written_up_to_the_longest_chain() {
+    let member = Member {
+        device: 1,
+        incarnation: 2,
+        log_uuid: 3,
+        tail: 4,
+        applied: 5,
+        flags: 6,
+    };
+    let read = read_path(&write_path(&[member; CHAIN_MAX + 1])).expect("a path");
+    assert_eq!(read.len(), CHAIN_MAX);
+}

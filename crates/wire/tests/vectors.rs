@@ -1,0 +1,120 @@
+//! The committed vectors say what this crate does, and are what the generator writes.
+
+#[path = "../examples/vectors/packets.rs"]
+mod packets;
+#[path = "../examples/vectors/payloads.rs"]
+mod payloads;
+#[path = "../examples/vectors/vector.rs"]
+mod vector;
+
+use pmnet_wire::{Kind, Packet, Reject};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+fn committed(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../vectors")
+        .join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn parsed(name: &str) -> Vec<Value> {
+    serde_json::from_str(&committed(name)).expect("the vectors are a JSON array")
+}
+
+fn text<'a>(vector: &'a Value, key: &str) -> &'a str {
+    vector[key]
+        .as_str()
+        .unwrap_or_else(|| panic!("{key} of {vector}"))
+}
+
+fn bytes(vector: &Value) -> Vec<u8> {
+    let digits = text(vector, "hex");
+    assert!(digits.len().is_multiple_of(2), "whole bytes");
+    (0..digits.len() / 2)
+        .map(|at| u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).expect("hex digits"))
+        .collect()
+}
+
+#[test]
+fn committed_files_are_what_the_generator_writes() {
+    let advice = "run: cargo run -p pmnet-wire --example vectors";
+    assert!(
+        committed("wire.json") == vector::text(&packets::all()),
+        "wire.json is old; {advice}"
+    );
+    assert!(
+        committed("payload.json") == vector::text(&payloads::all()),
+        "payload.json is old; {advice}"
+    );
+}
+
+#[test]
+fn every_packet_vector_holds() {
+    for vector in parsed("wire.json") {
+        let (name, datagram) = (text(&vector, "name"), bytes(&vector));
+        match Packet::parse(&datagram) {
+            Ok(packet) => {
+                assert_eq!(vector::packet_fields(&packet), vector["fields"], "{name}");
+                let mut again = Vec::new();
+                packet.emit(&mut again);
+                assert_eq!(again, datagram, "{name}: emitted again");
+                let mut written = Vec::new();
+                packet.header.write(packet.payload, &mut written);
+                assert_eq!(written, datagram, "{name}: written anew");
+            }
+            Err(reason) => assert_eq!(vector["reject"], reason.name(), "{name}"),
+        }
+        assert!(
+            vector["fields"].is_null() != vector["reject"].is_null(),
+            "{name}: one of the two"
+        );
+    }
+}
+
+#[test]
+fn every_payload_vector_holds() {
+    for vector in parsed("payload.json") {
+        let name = text(&vector, "name");
+        match payloads::judge(text(&vector, "payload"), &bytes(&vector)) {
+            Ok(fields) => assert_eq!(fields, vector["fields"], "{name}"),
+            Err(reason) => assert_eq!(vector["reject"], reason, "{name}"),
+        }
+    }
+}
+
+#[test]
+fn every_kind_and_every_reason_has_a_vector() {
+    let vectors = parsed("wire.json");
+    let kinds: BTreeSet<u64> = vectors
+        .iter()
+        .filter_map(|vector| vector["fields"]["kind"].as_u64())
+        .collect();
+    for kind in Kind::ALL {
+        assert!(
+            kinds.contains(&u64::from(kind.number())),
+            "no vector of kind {kind:?}"
+        );
+    }
+    let reasons: BTreeSet<&str> = vectors
+        .iter()
+        .filter_map(|vector| vector["reject"].as_str())
+        .collect();
+    for reason in Reject::ALL {
+        assert!(
+            reasons.contains(reason.name()),
+            "no vector refused as {}",
+            reason.name()
+        );
+    }
+}
+
+#[test]
+fn names_are_unique() {
+    for file in ["wire.json", "payload.json"] {
+        let vectors = parsed(file);
+        let names: BTreeSet<&str> = vectors.iter().map(|vector| text(vector, "name")).collect();
+        assert_eq!(names.len(), vectors.len(), "{file}");
+    }
+}

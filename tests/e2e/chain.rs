@@ -1,0 +1,150 @@
+//! A chain of three under kills, then two of the three lost for good; each choice of the survivor.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use pmnet::harness::{ChaosPlan, Cluster, Medium, Role, StoreKind, Topology, chaos, settle};
+use pmnet::resp::Reply;
+
+use crate::common;
+use crate::support::{CALL_MAX, Caller, front, launch, ok, seed};
+
+fn plan(seconds: u64, victims: Vec<Role>, seed: u64) -> ChaosPlan {
+    ChaosPlan {
+        duration: Duration::from_secs(seconds),
+        clients: 6,
+        pipeline: 4,
+        deadline: Duration::from_secs(10),
+        victims,
+        interval: Duration::from_millis(200),
+        down: Duration::from_millis(20),
+        lose_at_half: Vec::new(),
+        value_bytes: 0,
+        seed,
+    }
+}
+
+fn suffer(cluster: &mut Cluster, plan: &ChaosPlan) {
+    let report = chaos(cluster, plan, &AtomicBool::new(false), |_| {}).expect("the run goes on");
+    println!("{} {:?}", report.verdict, report.kills);
+    assert!(report.verdict.is_clean(), "{}", report.verdict);
+    assert!(report.verdict.acknowledged > 100, "{}", report.verdict);
+}
+
+/// Kills of everybody, the loss of two, kills of whoever is left.
+fn survive(name: &str, medium: Medium, survivor: usize) {
+    let seed = seed();
+    let Some(mut cluster) = common::start(name, Topology::new(StoreKind::Redis, 3, medium)) else {
+        return;
+    };
+    let mut everybody: Vec<Role> = (0..3).map(Role::Device).collect();
+    everybody.extend([Role::Server, Role::Front, Role::Redis]);
+    fastrand::Rng::with_seed(seed).shuffle(&mut everybody);
+    suffer(&mut cluster, &plan(5, everybody, seed));
+    let mut plan_of_loss = plan(5, Vec::new(), seed + 1);
+    plan_of_loss.lose_at_half = (0..3).filter(|device| *device != survivor).collect();
+    suffer(&mut cluster, &plan_of_loss);
+    let left = vec![Role::Device(survivor), Role::Server, Role::Front];
+    suffer(&mut cluster, &plan(4, left, seed + 2));
+}
+
+#[test]
+fn only_the_head_survives() {
+    survive("chain-head", Medium::Dram, 0);
+}
+
+#[test]
+fn only_the_middle_survives() {
+    survive("chain-middle", Medium::File, 1);
+}
+
+#[test]
+fn only_the_tail_survives() {
+    survive("chain-tail", Medium::Dram, 2);
+}
+
+/// The address that a process was told with a flag.
+fn told(cluster: &Cluster, role: Role, flag: &str) -> String {
+    let (_, process) = cluster.processes().find(|(r, _)| *r == role).unwrap();
+    let line = std::fs::read(format!("/proc/{}/cmdline", process.id().unwrap())).unwrap();
+    let words: Vec<_> = line.split(|byte| *byte == 0).collect();
+    let at = words.iter().position(|word| *word == flag.as_bytes());
+    String::from_utf8(words[at.unwrap() + 1].to_vec()).unwrap()
+}
+
+/// The old head and the old middle come back to life after their removal, with their logs: nothing
+/// that they say to a client may turn out to be untrue, and the shard goes on without them.
+#[test]
+fn removed_devices_that_come_back_are_fenced() {
+    let Some(mut cluster) = common::start(
+        "chain-fenced",
+        Topology::new(StoreKind::Redis, 3, Medium::Dram),
+    ) else {
+        return;
+    };
+    let flags = ["--listen", "--next", "--log"];
+    let old: Vec<Vec<String>> = (0..2)
+        .map(|device| {
+            let told = |flag: &&str| told(&cluster, Role::Device(device), flag);
+            flags.iter().map(told).collect()
+        })
+        .collect();
+    let mut client = front(&cluster);
+    for number in 0..200 {
+        let reply = client.call(&["SET", &format!("before:{number}"), "1"]);
+        assert_eq!(reply.unwrap(), ok());
+    }
+    cluster.lose(&[0, 1]).unwrap();
+    let zombies: Vec<_> = old
+        .iter()
+        .enumerate()
+        .map(|(number, told)| {
+            let args = [
+                "device", "--media", "dram", flags[0], &told[0], flags[1], &told[1], flags[2],
+                &told[2],
+            ];
+            launch(&format!("zombie{number}"), cluster.folder(), &args)
+        })
+        .collect();
+    let port = pmnet::harness::free_tcp().unwrap();
+    let address = format!("127.0.0.1:{port}");
+    let mut stray = launch(
+        "stray-front",
+        cluster.folder(),
+        &[
+            "redis",
+            "--listen",
+            &address,
+            "--via",
+            &old[0][0],
+            "--deadline-ms",
+            "1500",
+        ],
+    );
+    stray.wait_ready(CALL_MAX).unwrap();
+    let mut client = Caller::new(address.parse().unwrap());
+    let mut said_yes = Vec::new();
+    for number in 0..3 {
+        let key = format!("stray:{number}");
+        let answer = client.call(&["SET", &key, "1"]);
+        if answer == crate::support::Answer::Reply(ok()) {
+            said_yes.push(key);
+        }
+    }
+    let mut client = front(&cluster);
+    for number in 0..200 {
+        let reply = client.call(&["SET", &format!("after:{number}"), "1"]);
+        assert_eq!(reply.unwrap(), ok());
+    }
+    settle(&cluster).unwrap();
+    let mut direct = cluster.reader().unwrap();
+    let all = (0..200).flat_map(|n| [format!("before:{n}"), format!("after:{n}")]);
+    for key in all.chain(said_yes) {
+        let reply = direct.call(&["GET", &key]).unwrap();
+        assert_eq!(reply, Reply::Bulk(b"1".to_vec()), "{key}");
+    }
+    for zombie in &zombies {
+        println!("{}", zombie.stderr().lines().last().unwrap_or_default());
+        assert!(!zombie.stderr().contains("panicked"), "{}", zombie.stderr());
+    }
+}

@@ -1,0 +1,31 @@
+//! What the end-to-end tests share: the binary, a folder, what to do without a Redis.
+
+use std::path::Path;
+
+use pmnet::harness::{Cluster, StoreKind, Topology, find_program};
+
+/// The binary under test.
+pub fn pmnet() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_pmnet"))
+}
+
+/// A folder on a real disk.
+pub fn folder() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
+/// Says that a test is left out.
+pub fn skip(reason: &str) {
+    println!("SKIPPED: {reason}");
+}
+
+/// Starts a cluster; `None` if it needs a Redis and there is none.
+pub fn start(name: &str, topology: Topology) -> Option<Cluster> {
+    if topology.store == StoreKind::Redis && find_program("redis-server").is_none() {
+        // Without a Redis almost nothing is tested: CI must not call that a success.
+        assert!(std::env::var_os("CI").is_none(), "redis-server is missing");
+        skip("redis-server is not installed");
+        return None;
+    }
+    Some(Cluster::start(pmnet(), folder(), name, topology).expect("the cluster starts"))
+}

@@ -1,0 +1,150 @@
+//! kill -9 of every process under load in front of a real Redis: no acknowledged write may be lost, applied twice or out of order (`docs/spec/protocol.md` §10).
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use pmnet::harness::{
+    ChaosPlan, ChaosReport, Cluster, Medium, Role, StoreKind, Topology, Trouble, chaos,
+};
+
+use crate::common;
+use crate::support::seed;
+
+/// Kills of each process, at least.
+const KILLS: u32 = 50;
+
+fn plan(seconds: u64, victims: Vec<Role>) -> ChaosPlan {
+    ChaosPlan {
+        duration: Duration::from_secs(seconds),
+        clients: 6,
+        pipeline: 4,
+        deadline: Duration::from_secs(10),
+        victims,
+        interval: Duration::from_millis(200),
+        down: Duration::from_millis(20),
+        lose_at_half: Vec::new(),
+        value_bytes: 0,
+        seed: seed(),
+    }
+}
+
+fn suffer(cluster: &mut Cluster, plan: &ChaosPlan) -> ChaosReport {
+    let report = chaos(cluster, plan, &AtomicBool::new(false), |_| {}).expect("the run goes on");
+    println!("{} {:?}", report.verdict, report.kills);
+    assert!(report.verdict.is_clean(), "{}", report.verdict);
+    assert!(
+        report.verdict.acknowledged > 20 * plan.duration.as_secs(),
+        "the load hardly got through: {}",
+        report.verdict
+    );
+    // Every call ends by its deadline (and the tick that notices).
+    assert!(
+        report.summary.latency.max_us < plan.deadline.as_secs_f64() * 1e6 + 200_000.0,
+        "{:?}",
+        report.summary.latency
+    );
+    report
+}
+
+/// Kills everybody in turn until each was killed often enough.
+fn kill_all(name: &str, medium: Medium) {
+    let Some(mut cluster) = common::start(name, Topology::new(StoreKind::Redis, 1, medium)) else {
+        return;
+    };
+    let victims = vec![Role::Device(0), Role::Server, Role::Front, Role::Redis];
+    let (mut kills, mut acknowledged, mut unknown) = (0, 0, 0);
+    // Every round ends clean, or the test ends here.
+    for round in 0..20 {
+        let mut plan = plan(23, victims.clone());
+        plan.seed += round;
+        // Some rounds with values of several packets.
+        plan.value_bytes = if round % 2 == 1 { 5_000 } else { 0 };
+        let report = suffer(&mut cluster, &plan);
+        kills += report
+            .kills
+            .iter()
+            .map(|(_, count)| *count)
+            .min()
+            .unwrap_or(0);
+        acknowledged += report.verdict.acknowledged;
+        unknown += report.verdict.unknown;
+        if kills >= KILLS {
+            println!(
+                "each of four killed {kills} times: acknowledged {acknowledged}, unknown {unknown}, \
+                 lost 0, applied twice 0, out of order 0"
+            );
+            return;
+        }
+    }
+    panic!("only {kills} kills of each in all rounds");
+}
+
+#[test]
+fn every_process_fifty_times_with_a_log_in_memory() {
+    kill_all("kill-dram", Medium::Dram);
+}
+
+#[test]
+fn every_process_with_a_log_on_a_file() {
+    let topology = Topology::new(StoreKind::Redis, 1, Medium::File);
+    let Some(mut cluster) = common::start("kill-file", topology) else {
+        return;
+    };
+    let victims = vec![Role::Device(0), Role::Server, Role::Front, Role::Redis];
+    let report = suffer(&mut cluster, &plan(20, victims));
+    assert!(
+        report.kills.iter().all(|(_, count)| *count >= 4),
+        "{:?}",
+        report.kills
+    );
+}
+
+#[test]
+fn a_chain_of_three_with_kills() {
+    let topology = Topology::new(StoreKind::Redis, 3, Medium::Dram);
+    let Some(mut cluster) = common::start("kill-chain", topology) else {
+        return;
+    };
+    let victims = vec![
+        Role::Device(0),
+        Role::Device(1),
+        Role::Device(2),
+        Role::Server,
+        Role::Front,
+    ];
+    let report = suffer(&mut cluster, &plan(20, victims));
+    assert!(
+        report.kills.iter().all(|(_, count)| *count >= 2),
+        "{:?}",
+        report.kills
+    );
+}
+
+#[test]
+fn exactly_once_with_loss_and_kills() {
+    let mut topology = Topology::new(StoreKind::Redis, 2, Medium::Dram);
+    topology.trouble = Some(Trouble {
+        drop: 0.02,
+        repeat: 0.02,
+        hold: 0.02,
+        hold_max: Duration::from_millis(20),
+        seed: 11,
+    });
+    let Some(mut cluster) = common::start("kill-loss", topology) else {
+        return;
+    };
+    let victims = vec![Role::Device(0), Role::Server, Role::Front];
+    suffer(&mut cluster, &plan(20, victims));
+    let troubled = cluster.troubled();
+    assert!(troubled.iter().all(|count| *count > 100), "{troubled:?}");
+}
+
+#[test]
+fn the_embedded_store_with_kills() {
+    let topology = Topology::new(StoreKind::Kv, 1, Medium::File);
+    let Some(mut cluster) = common::start("kill-kv", topology) else {
+        return;
+    };
+    let victims = vec![Role::Device(0), Role::Server, Role::Front];
+    suffer(&mut cluster, &plan(10, victims));
+}

@@ -1,0 +1,16 @@
+//! End to end, with real processes; one module for each theme, one binary for all (linking is what
+//! takes the time). Run with `--test-threads=1`: the tests share a machine of two cores and time
+//! is part of what they look at.
+
+mod common;
+mod support;
+
+mod bad_input;
+mod bad_packets;
+mod chain;
+mod clients;
+mod exactly_once;
+mod full_log;
+mod kills;
+mod operator;
+mod values;

@@ -1,0 +1,113 @@
+//! What an operator may do wrong, and how processes end in good order.
+
+use std::process::{Command, Output};
+
+use pmnet::harness::{Medium, Role, StoreKind, Topology, free_udp};
+
+use crate::common;
+use crate::support::{front, ok};
+
+fn fails(args: &[&str]) -> String {
+    let output = run(args);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{args:?} succeeded");
+    assert!(!text.contains("panicked"), "{text}");
+    text
+}
+
+fn run(args: &[&str]) -> Output {
+    // A process that serves instead of refusing is ended by timeout(1).
+    Command::new("timeout")
+        .arg("10")
+        .arg(common::pmnet())
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn mistakes_of_an_operator_get_a_sentence() {
+    let folder = common::folder().join(format!("mistakes-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let taken = std::net::UdpSocket::bind(("127.0.0.1", free_udp().unwrap())).unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let free = format!("127.0.0.1:{}", free_udp().unwrap());
+
+    let text = fails(&["server", "--listen", &taken, "--store", "null:"]);
+    assert!(text.contains("another process listens there"), "{text}");
+    let text = fails(&["server", "--listen", &free, "--store", "mysql://x"]);
+    assert!(text.contains("redis://HOST:PORT"), "{text}");
+    let text = fails(&["server", "--store", "null:"]);
+    assert!(text.contains("--listen is missing"), "{text}");
+    let text = fails(&[
+        "device", "--listen", &free, "--next", &free, "--log", "x", "--media", "dram",
+    ]);
+    assert!(text.contains("this device itself"), "{text}");
+
+    // Logs that are none, or not this one's.
+    let next = format!("127.0.0.1:{}", free_udp().unwrap());
+    let device = |log: &str, more: &[&str]| {
+        let base = [
+            "device", "--listen", &free, "--next", &next, "--media", "file", "--log", log,
+        ];
+        fails(&[&base[..], more].concat())
+    };
+    let foreign = path("foreign");
+    std::fs::write(&foreign, vec![7; 1 << 20]).unwrap();
+    let text = device(&foreign, &[]);
+    assert!(text.contains("not a pmnet log"), "{text}");
+    assert_eq!(
+        std::fs::read(&foreign).unwrap(),
+        vec![7; 1 << 20],
+        "it was not touched"
+    );
+    let log = path("log");
+    // Without a server the device waits until it is ended; the log is made by then.
+    let text = device(&log, &["--entries", "256", "--frame-bytes", "65536"]);
+    assert!(text.contains("made a new log"), "{text}");
+    let text = device(&log, &["--id", "7"]);
+    assert!(text.contains("belongs to device"), "{text}");
+    let text = device(&log, &["--entries", "512", "--frame-bytes", "65536"]);
+    assert!(text.contains("was made with 256 entries"), "{text}");
+    let verify = run(&["log", "verify", &log]);
+    assert!(verify.status.success(), "{verify:?}");
+    let inspect = run(&["log", "inspect", &log, "--json"]);
+    assert!(
+        String::from_utf8_lossy(&inspect.stdout).contains("\"usable\":true"),
+        "{inspect:?}"
+    );
+    let whole = std::fs::read(&log).unwrap();
+    std::fs::write(&log, &whole[..whole.len() - 8192]).unwrap();
+    let text = device(&log, &[]);
+    assert!(text.contains("truncated"), "{text}");
+    assert!(!run(&["log", "verify", &log]).status.success());
+    let text = device(&path("no/such/folder/log"), &[]);
+    assert!(text.contains("no/such/folder"), "{text}");
+
+    let config = path("pmnet.toml");
+    std::fs::write(&config, "[device]\nlisten_on = \"x\"\n").unwrap();
+    let text = fails(&["device", "--config", &config]);
+    assert!(text.contains("listen_on"), "{text}");
+    let text = fails(&["redis", "--config", &path("none.toml")]);
+    assert!(text.contains("none.toml"), "{text}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_chain_counts_its_copies_and_sigterm_ends_it_in_good_order() {
+    let topology = Topology::new(StoreKind::Kv, 3, Medium::Dram);
+    let Some(mut cluster) = common::start("order", topology) else {
+        return;
+    };
+    let mut client = front(&cluster);
+    for number in 0..100 {
+        assert_eq!(
+            client.call(&["SET", &format!("k{number}"), "v"]).unwrap(),
+            ok()
+        );
+    }
+    let head = cluster.process(Role::Device(0)).unwrap().stdout();
+    assert!(head.contains("copies=3"), "{head}");
+    assert_eq!(cluster.stop().unwrap(), Vec::<String>::new());
+}

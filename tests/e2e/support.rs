@@ -1,0 +1,193 @@
+//! A client that knows what it does not know, and killing while others work.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use pmnet::harness::{Cluster, Process, Ready, Role, Spec};
+use pmnet::resp::{Client, Reply, write_command};
+
+/// Longest time that one call may take: the front's own deadline (10 s) and some.
+pub const CALL_MAX: Duration = Duration::from_secs(15);
+/// How often a condition is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+/// From a kill to the restart.
+const DOWN: Duration = Duration::from_millis(20);
+
+/// What a caller knows after a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It took effect (or, for a read, was executed); this is the reply.
+    Reply(Reply),
+    /// It may or may not take effect, once, perhaps later.
+    Unknown,
+    /// It did not and will not take effect.
+    Refused(String),
+}
+
+/// A connection that is made again when it breaks; a broken call is never repeated by itself.
+pub struct Caller {
+    address: SocketAddr,
+    client: Option<Client>,
+    /// Calls whose outcome is unknown.
+    pub unknown: u64,
+}
+
+impl Caller {
+    pub fn new(address: SocketAddr) -> Caller {
+        Caller {
+            address,
+            client: None,
+            unknown: 0,
+        }
+    }
+
+    /// One command.
+    pub fn call<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> Answer {
+        self.exchange(&[arguments])
+            .pop()
+            .expect("one answer to each command")
+    }
+
+    /// Some commands in one write; the last answers are unknown if the connection breaks.
+    pub fn exchange<A: AsRef<[u8]>>(&mut self, commands: &[&[A]]) -> Vec<Answer> {
+        let mut bytes = Vec::new();
+        for command in commands {
+            write_command(command, &mut bytes);
+        }
+        let client = match &mut self.client {
+            Some(client) => client,
+            None => self.client.insert(connect(self.address)),
+        };
+        let answers = match client.exchange(&bytes, commands.len()) {
+            Ok(replies) => replies.into_iter().map(judge).collect(),
+            Err(_) => vec![Answer::Unknown; commands.len()],
+        };
+        let unknown = answers.iter().filter(|answer| **answer == Answer::Unknown);
+        let unknown = u64::try_from(unknown.count()).unwrap();
+        if unknown > 0 {
+            self.unknown += unknown;
+            self.client = None;
+        }
+        answers
+    }
+
+    /// A read, asked until it is answered.
+    pub fn read<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> Reply {
+        let deadline = Instant::now() + CALL_MAX * 2;
+        loop {
+            if let Answer::Reply(reply) = self.call(arguments) {
+                return reply;
+            }
+            assert!(Instant::now() < deadline, "a read is not answered");
+        }
+    }
+}
+
+fn judge(reply: Reply) -> Answer {
+    match reply {
+        Reply::Error(text) if text.contains("may or may not") => Answer::Unknown,
+        Reply::Error(text) if text.starts_with("ERR pmnet") => Answer::Refused(text),
+        reply => Answer::Reply(reply),
+    }
+}
+
+/// Connects, also if the front is just being killed.
+pub fn connect(address: SocketAddr) -> Client {
+    let deadline = Instant::now() + CALL_MAX;
+    loop {
+        match Client::connect(address, CALL_MAX) {
+            Ok(client) => return client,
+            Err(error) => assert!(Instant::now() < deadline, "no connection: {error}"),
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// A connection to the front.
+pub fn front(cluster: &Cluster) -> Client {
+    connect(cluster.endpoint().unwrap())
+}
+
+pub fn ok() -> Reply {
+    Reply::Status(b"OK".to_vec())
+}
+
+pub fn bulk(bytes: impl AsRef<[u8]>) -> Reply {
+    Reply::Bulk(bytes.as_ref().to_vec())
+}
+
+/// Waits until `condition` holds.
+pub fn eventually(what: &str, wait: Duration, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + wait;
+    while !condition() {
+        assert!(Instant::now() < deadline, "not within {wait:?}: {what}");
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Kills and restarts `victims`, in an order drawn from `seed`, until the time is up; then sets
+/// `ended`. Must be called from the thread that started the cluster. The number of kills.
+pub fn kill_for(
+    cluster: &mut Cluster,
+    victims: &[Role],
+    duration: Duration,
+    interval: Duration,
+    seed: u64,
+    ended: &AtomicBool,
+) -> u32 {
+    // Also if a restart fails: the workers must not wait for ever.
+    let _end = SetOnDrop(ended);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let end = Instant::now() + duration;
+    let mut kills = 0;
+    while Instant::now() < end {
+        let next = Instant::now() + interval;
+        let role = victims[random.usize(..victims.len())];
+        cluster.kill(role).unwrap();
+        std::thread::sleep(DOWN);
+        cluster.restart(role).unwrap();
+        kills += 1;
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+    kills
+}
+
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// A seed for this run, printed so that it can be used again (`PMNET_TEST_SEED`).
+pub fn seed() -> u64 {
+    let seed = std::env::var("PMNET_TEST_SEED")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_else(|| fastrand::u64(1..1_000_000_000));
+    println!("PMNET_TEST_SEED={seed}");
+    seed
+}
+
+/// Starts `pmnet` with these arguments without waiting for anything.
+pub fn launch(name: &str, folder: &std::path::Path, args: &[&str]) -> Process {
+    let spec = Spec {
+        name: name.to_owned(),
+        pmnet: crate::common::pmnet().to_owned(),
+        program: None,
+        args: args.iter().map(Into::into).collect(),
+        ready: Ready::Line,
+    };
+    Process::launch(spec, folder).unwrap()
+}
+
+/// A process that ends by itself, and quickly: its exit code and what it said on stderr.
+pub fn refuses(name: &str, folder: &std::path::Path, args: &[&str]) -> (i32, String) {
+    let mut process = launch(name, folder, args);
+    let status = process.wait_exit(Duration::from_secs(10)).unwrap();
+    let text = process.stderr();
+    assert!(!text.contains("panicked"), "{text}");
+    (status.code().unwrap_or(-1), text)
+}

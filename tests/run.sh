@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Runs the suites, each bounded in time, and adds up what they say. The last line is
+#   N passed, N failed, N skipped
+# and the exit code is 1 if anything failed.
+#
+# Usage: tests/run.sh lint|all
+
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+what=${1:-all}
+logs=${CARGO_TARGET_DIR:-target}/test-logs
+mkdir -p "$logs"
+passed=0 failed=0 skipped=0
+started=$SECONDS
+
+# suite NAME LIMIT_SECONDS COMMAND…: runs it; counts libtest's result lines, or itself if there
+# are none. A test that prints "SKIPPED: reason" counts as skipped.
+suite() {
+    local name=$1 limit=$2 log="$logs/$1.log" begin=$SECONDS code ok bad left
+    shift 2
+    printf '%-10s ' "$name"
+    timeout -k 10 "$limit" "$@" >"$log" 2>&1
+    code=$?
+    read -r ok bad left < <(awk '
+        /^test result: / { for (i = 1; i < NF; i++) {
+            if ($(i + 1) ~ /^passed/) ok += $i
+            if ($(i + 1) ~ /^failed/) bad += $i
+            if ($(i + 1) ~ /^ignored/) left += $i } }
+        /^SKIPPED: / { skip++ }
+        END { print ok - skip + 0, bad + 0, left + skip + 0 }' "$log")
+    if [ "$code" != 0 ] && [ "$bad" = 0 ]; then
+        bad=1
+    elif [ "$code" = 0 ] && [ $((ok + bad + left)) = 0 ]; then
+        ok=1
+    fi
+    passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + left))
+    printf '%5d passed %3d failed %3d skipped  %4d s\n' "$ok" "$bad" "$left" $((SECONDS - begin))
+    grep '^SKIPPED: ' "$log" | sort | uniq -c | sed 's/^/           /'
+    if [ "$code" != 0 ]; then
+        [ "$code" = 124 ] && echo "           did not end within $limit s"
+        echo "           the end of $log:"
+        grep -vE '^(test .* ok$|   (Compiling|Checking) )' "$log" | tail -n 60 | sed 's/^/    | /'
+    fi
+}
+
+suite format 120 cargo fmt --all --check
+suite clippy 900 cargo clippy --workspace --locked --all-targets --test e2e -- -D warnings
+if cargo deny --version >/dev/null 2>&1; then
+    suite deny 180 cargo deny --all-features check
+else
+    # Not a skipped check: crates/pmnet/tests/dependencies.rs looks at licences, sources and bans.
+    echo "deny       cargo-deny is not installed: the unit tests check the same without advisories"
+fi
+
+if [ "$what" = all ]; then
+    # Built first, with limits of their own, so that the limits below are about tests.
+    suite build 900 cargo build --release --locked -p pmnet --bins --test e2e
+    suite unit 600 cargo test --workspace --locked --no-fail-fast -- --show-output
+    # One theme after the other: the tests share a machine, and time is part of what they look at.
+    e2e() {
+        suite "$1" "$2" cargo test --release --locked -p pmnet --test e2e -- \
+            --show-output --test-threads 1 "$1::"
+    }
+    e2e clients 240
+    e2e operator 120
+    e2e values 120
+    e2e bad_input 120
+    e2e bad_packets 120
+    e2e full_log 180
+    e2e exactly_once 180
+    e2e chain 240
+    e2e kills 420
+    suite sim 300 cargo run --quiet --release --locked -p pmnet -- sim --seeds 2000
+    suite demo 150 cargo run --quiet --release --locked -p pmnet -- demo \
+        --quick --checked-seconds 6 --out "$logs/demo"
+fi
+
+echo "$((SECONDS - started)) s; logs are in $logs"
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" = 0 ]
