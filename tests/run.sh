@@ -39,7 +39,9 @@ suite() {
     grep '^SKIPPED: ' "$log" | sort | uniq -c | sed 's/^/           /'
     if [ "$code" != 0 ]; then
         [ "$code" = 124 ] && echo "           did not end within $limit s"
-        echo "           the end of $log:"
+        echo "           what failed in $log, and its end:"
+        awk '/^test .* FAILED$/ { print } / panicked at / { left = 12 } left-- > 0 { print }' "$log" |
+            head -n 120 | sed 's/^/    | /'
         grep -vE '^(test .* ok$|   (Compiling|Checking) )' "$log" | tail -n 60 | sed 's/^/    | /'
     fi
 }

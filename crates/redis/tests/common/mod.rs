@@ -1,9 +1,12 @@
 //! A real redis-server, a plain client, and an endpoint that executes on that server directly.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+#[path = "../../../../tests/shared/port.rs"]
+mod port;
+
 use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -33,10 +36,7 @@ impl Redis {
 
     pub fn start_with(arguments: &[&str]) -> Option<Redis> {
         let directory = tempfile::tempdir().expect("temporary directory");
-        let port = TcpListener::bind("127.0.0.1:0")
-            .and_then(|l| l.local_addr())
-            .expect("free port")
-            .port();
+        let port = port::free();
         let child = Command::new("redis-server")
             .args([
                 "--port",
@@ -64,7 +64,7 @@ impl Redis {
             }
         };
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let redis = Redis {
+        let mut redis = Redis {
             child,
             address,
             _directory: directory,
@@ -72,6 +72,9 @@ impl Redis {
         let start = Instant::now();
         while TcpStream::connect(address).is_err() {
             assert!(start.elapsed() < DEADLINE, "redis-server does not answer");
+            if let Ok(Some(status)) = redis.child.try_wait() {
+                panic!("redis-server at {address} ended: {status}");
+            }
             std::thread::sleep(Duration::from_millis(5));
         }
         Some(redis)

@@ -4,8 +4,11 @@
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
 
+#[path = "../../../../tests/shared/port.rs"]
+mod port;
+
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -42,11 +45,7 @@ impl Redis {
             println!("skipped: {binary} is not installed");
             return None;
         }
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
+        let port = port::free();
         let mut all = vec![binary];
         for option in [
             "--save",
