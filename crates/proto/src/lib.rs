@@ -10,6 +10,7 @@ pub mod device;
 pub mod outbox;
 pub mod random;
 pub mod rto;
+pub mod rules;
 pub mod server;
 pub mod time;
 

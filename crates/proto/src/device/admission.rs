@@ -1,7 +1,9 @@
 //! What a device takes in: entries, bypasses and answers, packet by packet
 //! (`docs/spec/protocol.md` §2 rules 2, 4 and 8).
 
+use super::session::Session;
 use super::{Device, Phase, RETRANS_GUARD, Room, Verdict};
+use crate::rules::Rule;
 use crate::{Outbox, Peer, Time};
 use pmnet_wire::{Flags, Header, Kind, Packet};
 
@@ -26,18 +28,19 @@ impl Device {
         let Some(expected) = self.known_session(now, from, header, out) else {
             return Verdict::Done;
         };
+        let rules = self.config.rules;
         let session = self
             .sessions
             .get_mut(&header.session)
             .expect("looked up above");
-        if session.ended || header.seq < expected {
+        if session.ended || (header.seq < expected && rules.hold(Rule::Duplicates)) {
             session.end_asked |=
                 session.ended && (header.kind, header.seq) == (Kind::End, session.last);
             self.counters.duplicates += 1;
             self.touch(header.session);
             return Verdict::Done;
         }
-        if header.seq > expected {
+        if header.seq > expected && rules.hold(Rule::SessionOrder) {
             self.nack(from, header, expected, out);
             return Verdict::Done;
         }
@@ -202,7 +205,8 @@ impl Device {
         let Some(expected) = self.known_session(now, from, header, out) else {
             return;
         };
-        if header.seq >= expected && !header.flags.has(Flags::FALLBACK) {
+        let overtakes = header.seq >= expected && self.config.rules.hold(Rule::LastSeq);
+        if overtakes && !header.flags.has(Flags::FALLBACK) {
             self.nack(from, header, expected, out);
             return;
         }
@@ -252,6 +256,11 @@ impl Device {
         header: &Header,
         out: &mut Outbox,
     ) -> Option<u64> {
+        if !self.config.rules.hold(Rule::KnownSession) {
+            self.sessions
+                .entry(header.session)
+                .or_insert_with(|| Session::unknown(header, now));
+        }
         let Some(session) = self.sessions.get_mut(&header.session) else {
             self.counters.nacks += 1;
             let reply = Header {
@@ -263,7 +272,7 @@ impl Device {
             out.send(from, &reply, &[]);
             return None;
         };
-        if session.token != header.tag {
+        if session.token != header.tag && self.config.rules.hold(Rule::Token) {
             self.counters.wrong_token += 1;
             return None;
         }

@@ -3,6 +3,7 @@
 
 use super::{Device, DeviceConfig};
 use crate::rto::Rto;
+use crate::rules::Rule;
 use crate::time::Nanos;
 use crate::{Outbox, Time};
 use pmnet_wire::{Header, Kind, Packet};
@@ -128,14 +129,17 @@ impl Device {
         // The clients have their acknowledgements: the server is woken for many entries at once,
         // unless somebody waits for it.
         let to_server = self.position + 1 == self.members.len();
+        let ready = if self.config.rules.hold(Rule::WriteAhead) {
+            self.persisted
+        } else {
+            self.last
+        };
         let linger = self.config.server_linger;
-        if to_server && self.link.lingers(now, self.persisted, linger) {
+        if to_server && self.link.lingers(now, ready, linger) {
             return None;
         }
         let link = &mut self.link;
-        let limit = self
-            .persisted
-            .min(link.acked.saturating_add(link.window.min(link.credit)));
+        let limit = ready.min(link.acked.saturating_add(link.window.min(link.credit)));
         if link.cursor > limit {
             if self.applied < self.last && link.since.is_none() {
                 link.since = Some(now);

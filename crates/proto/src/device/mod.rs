@@ -16,6 +16,7 @@ mod session;
 
 pub use recover::Resume;
 
+use crate::rules::{Rule, Rules};
 use crate::time::{MILLISECOND, Nanos, SECOND, earliest};
 use crate::{Outbox, Peer, Random, Time};
 use link::Link;
@@ -54,6 +55,8 @@ pub struct DeviceConfig {
     pub server_linger: Nanos,
     /// What the operator states: [`Member::SHRINK`], [`Member::DECLARE_LOSS`].
     pub flags: u32,
+    /// The rules that hold: all of them, outside of the simulator.
+    pub rules: Rules,
 }
 
 impl DeviceConfig {
@@ -73,6 +76,7 @@ impl DeviceConfig {
             receive_window: 1024,
             server_linger: 8 * MILLISECOND,
             flags: 0,
+            rules: Rules::ALL,
         }
     }
 }
@@ -395,7 +399,7 @@ impl Device {
         header: &Header,
         out: &mut Outbox,
     ) -> Option<Verdict> {
-        if header.tag != self.shard_token {
+        if header.tag != self.shard_token && self.config.rules.hold(Rule::Token) {
             self.counters.wrong_token += 1;
             return Some(Verdict::Done);
         }
@@ -403,7 +407,7 @@ impl Device {
             self.recover_again(now);
             return Some(Verdict::Done);
         }
-        if header.epoch < self.epoch {
+        if header.epoch < self.epoch && self.config.rules.hold(Rule::Epoch) {
             self.counters.stale_epoch += 1;
             if header.kind != Kind::StaleEpoch {
                 out.send(from, &self.hop_header(Kind::StaleEpoch), &[]);

@@ -2,6 +2,7 @@
 //! (`docs/spec/protocol.md` §2 rules 5 and 7).
 
 use super::{Device, Phase, Room, Verdict};
+use crate::rules::Rule;
 use crate::{Outbox, Time};
 use pmnet_wire::record::{DurableRow, read_durable, write_durable};
 use pmnet_wire::{Flags, Header, Kind, Packet};
@@ -60,12 +61,21 @@ impl Device {
     /// **The ack rule**: an order is committed when it is durable in this device and in every
     /// device behind it. Only the head, behind which stands the whole chain, acknowledges.
     fn commit(&mut self) {
-        let committed = self
-            .downstream
-            .iter()
-            .map(|row| row.order)
-            .fold(self.persisted, u64::min);
-        self.commit_upto(committed);
+        let rules = self.config.rules;
+        let here = if rules.hold(Rule::DurableFirst) {
+            self.persisted
+        } else {
+            self.last
+        };
+        let copies = self.downstream.iter().map(|row| row.order);
+        let behind = if !rules.hold(Rule::AllCopies) {
+            None
+        } else if !rules.hold(Rule::WhoseCopy) {
+            copies.max()
+        } else {
+            copies.min()
+        };
+        self.commit_upto(behind.map_or(here, |order| order.min(here)));
     }
 
     fn commit_upto(&mut self, committed: u64) {

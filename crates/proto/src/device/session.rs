@@ -47,6 +47,16 @@ impl Session {
 }
 
 impl Session {
+    /// What an unknown session looks like without [`Rule::KnownSession`](crate::rules::Rule).
+    pub(super) fn unknown(header: &Header, now: Time) -> Session {
+        let row = SessionRow {
+            session: header.session,
+            last_seq: header.seq.saturating_sub(1),
+            token: header.tag,
+        };
+        Session::from_row(&row, now)
+    }
+
     /// The head ended it because it was silent, and the client may not know: it may have given the
     /// seq of the END to an update, which must not be acknowledged with it.
     pub(super) const fn is_expired(&self) -> bool {

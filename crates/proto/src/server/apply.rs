@@ -2,6 +2,7 @@
 
 use super::records::{self, Loaded, Record};
 use super::{Entry, InFlight, Server, Session, Stop, Work};
+use crate::rules::{Rule, Rules};
 use bytes::Bytes;
 use pmnet_wire::Kind;
 use rustc_hash::FxHashMap;
@@ -28,6 +29,7 @@ pub struct Change {
 
 /// A batch being put together over the present session table.
 struct Builder<'a> {
+    rules: Rules,
     sessions: &'a FxHashMap<u64, Session>,
     change: Change,
     payloads: Vec<Bytes>,
@@ -79,16 +81,24 @@ impl Builder<'_> {
     fn update(&mut self, entry: &Entry) -> Result<(), Stop> {
         let header = &entry.header;
         let id = header.session;
+        let rules = self.rules;
+        if !rules.hold(Rule::KnownSession) && self.session(id).is_none() {
+            let unknown = Session {
+                last_seq: header.seq - 1,
+                ..Session::default()
+            };
+            self.change.sessions.insert(id, Some(unknown));
+        }
         let Some(session) = self.session(id) else {
             // Its session has ended: nothing of it is applied any more.
             self.change.repeated += 1;
             return Ok(());
         };
-        if header.seq <= session.last_seq {
+        if header.seq <= session.last_seq && rules.hold(Rule::Duplicates) {
             self.change.repeated += 1;
             return Ok(());
         }
-        if header.seq != session.last_seq + 1 {
+        if header.seq > session.last_seq + 1 {
             return Err(Stop(format!(
                 "order {} carries seq {} of session {id}, whose last applied seq is {}: an update is missing from \
                  the log. Keep the devices' logs and inspect them with `pmnet log inspect`.",
@@ -163,6 +173,7 @@ impl Builder<'_> {
 impl Server {
     fn builder(&self) -> Builder<'_> {
         Builder {
+            rules: self.config.rules,
             sessions: &self.sessions,
             change: Change::default(),
             payloads: Vec::new(),
@@ -177,15 +188,16 @@ impl Server {
         let mut builder = self.builder();
         let mut bytes = 0;
         let mut entries = 0;
+        let mut applied = self.applied;
         for entry in self.queue.iter().take(self.config.batch_entries_max) {
             if entries > 0 && bytes + entry.payload.len() > self.config.batch_bytes_max {
                 break;
             }
             bytes += entry.payload.len();
             entries += 1;
+            applied = entry.header.order;
             builder.add(entry)?;
         }
-        let applied = self.applied + u64::try_from(entries).expect("a batch is bounded");
         let (effects, mut change) = builder.finish(Some(applied));
         change.entries = entries;
         change.applied = applied;
@@ -205,7 +217,8 @@ impl Server {
         let Some(session) = self.sessions.get(&id) else {
             return Err(0);
         };
-        if last_seq <= session.last_seq {
+        let identified = self.config.rules.hold(Rule::FallbackIdentity);
+        if last_seq <= session.last_seq && identified {
             return Ok(None);
         }
         if first_seq > session.last_seq + 1 || payload.is_empty() || first_seq > last_seq {
@@ -213,7 +226,7 @@ impl Server {
         }
         let mut builder = self.builder();
         builder.drop_stage(id);
-        if let Some(session) = builder.session(id) {
+        if let Some(session) = builder.session(id).filter(|_| identified) {
             session.last_seq = last_seq;
         }
         builder.payloads.push(payload.clone());

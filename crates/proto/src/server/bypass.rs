@@ -4,6 +4,7 @@
 use super::records;
 use super::{InFlight, Server, Work};
 use crate::client::TRANSFER_WINDOW;
+use crate::rules::Rule;
 use crate::{Outbox, Peer};
 use bytes::Bytes;
 use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, Header, Kind, Packet};
@@ -207,15 +208,19 @@ impl Server {
         self.waiting_bytes = 0;
     }
 
+    /// Sessions whose bypass is complete and has its barrier behind it.
+    fn reached(&self) -> impl Iterator<Item = u64> {
+        let barrier_holds = self.config.rules.hold(Rule::Barrier);
+        self.ready
+            .iter()
+            .take_while(move |(barrier, _)| *barrier <= self.applied || !barrier_holds)
+            .map(|(_, id)| *id)
+    }
+
     /// Bypasses whose barrier is reached: one fallback, or as many others as fit.
     pub(super) fn next_execution(&mut self) -> Option<Work> {
-        let reached: Vec<u64> = self
-            .ready
-            .iter()
-            .take_while(|(barrier, _)| *barrier <= self.applied)
-            .take(self.config.execute_max)
-            .map(|(_, id)| *id)
-            .collect();
+        let rules = self.config.rules;
+        let reached: Vec<u64> = self.reached().take(self.config.execute_max).collect();
         let mut batch = Vec::new();
         let mut sessions = Vec::new();
         for id in reached {
@@ -242,12 +247,13 @@ impl Server {
             let Some(session) = self.sessions.get(&id) else {
                 continue;
             };
-            if waiting.header.seq != session.last_seq {
+            if waiting.header.seq != session.last_seq && rules.hold(Rule::LastSeq) {
                 continue;
             }
             let request = waiting.header.request;
             let read_only = waiting.header.flags.has(Flags::READ_ONLY);
             if !read_only
+                && rules.hold(Rule::RequestId)
                 && session
                     .reply
                     .as_ref()
@@ -276,12 +282,8 @@ impl Server {
         if !self.loaded {
             return;
         }
-        let reached: Vec<u64> = self
-            .ready
-            .iter()
-            .take_while(|(barrier, _)| *barrier <= self.applied)
-            .map(|(_, id)| *id)
-            .collect();
+        let rules = self.config.rules;
+        let reached: Vec<u64> = self.reached().collect();
         let busy = match &self.in_flight {
             InFlight::Execute(sessions) => {
                 sessions.iter().map(|executing| executing.session).collect()
@@ -326,7 +328,7 @@ impl Server {
             let stored = session
                 .reply
                 .as_ref()
-                .filter(|_| !header.flags.has(Flags::READ_ONLY));
+                .filter(|_| !header.flags.has(Flags::READ_ONLY) && rules.hold(Rule::RequestId));
             if let Some((stored, reply)) = stored
                 && *stored == header.request
             {
@@ -334,14 +336,14 @@ impl Server {
                 self.counters.answered_again += 1;
                 self.forget_waiting(id);
                 self.send_reply(from, &header, &reply, 0, out);
-            } else if header.seq < session.last_seq
+            } else if (header.seq < session.last_seq && rules.hold(Rule::LastSeq))
                 || stored.is_some_and(|(stored, _)| *stored > header.request)
             {
                 // Its session went on without it (its caller's deadline passed): executed now, it
                 // would come after what the session sent later.
                 self.counters.dropped += 1;
                 self.forget_waiting(id);
-            } else if header.seq > session.last_seq {
+            } else if header.seq > session.last_seq && rules.hold(Rule::LastSeq) {
                 // The head that stamped it died with updates of this session that were not durable
                 // yet, and others have their orders now: executed now, it would come before them.
                 let nack = Header {

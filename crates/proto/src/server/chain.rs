@@ -4,6 +4,7 @@
 //! of it. [`decide`] is a pure function of the record and the path that a RECOVER came along.
 
 use super::Server;
+use crate::rules::Rule;
 use crate::{Outbox, Peer};
 use pmnet_wire::record::{Member, RecoverReply, SESSION_ROWS_PER_PART, SessionRow, read_path};
 use pmnet_wire::{Flags, Header, Kind, Packet};
@@ -243,6 +244,7 @@ impl Server {
             // It asks again; one change of the chain at a time.
             return;
         }
+        let path = self.as_registered(path);
         let members = self.chain.as_ref().map_or(&[][..], |chain| &chain.members);
         let had_sessions = !self.sessions.is_empty() || !self.queue.is_empty();
         match decide(members, &path, self.applied, had_sessions) {
@@ -286,6 +288,25 @@ impl Server {
                     .push_back(PendingRecover { from, header });
             }
         }
+    }
+
+    /// What a path looks like without [`Rule::LogIdentity`] or [`Rule::Incarnation`]; with them,
+    /// the path as it is.
+    fn as_registered(&self, mut path: Vec<Member>) -> Vec<Member> {
+        let rules = self.config.rules;
+        let members = self.chain.as_ref().map_or(&[][..], |chain| &chain.members);
+        for came in &mut path {
+            if let Some(registered) = members.iter().find(|m| m.device == came.device) {
+                if !rules.hold(Rule::LogIdentity) {
+                    came.log_uuid = registered.log_uuid;
+                    came.incarnation = came.incarnation.max(registered.incarnation);
+                }
+                if !rules.hold(Rule::Incarnation) {
+                    came.incarnation = came.incarnation.max(registered.incarnation);
+                }
+            }
+        }
+        path
     }
 
     fn refuse(&self, to: Peer, asked: &Header, flags: Flags, text: &str, out: &mut Outbox) {

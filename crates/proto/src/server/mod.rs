@@ -14,6 +14,7 @@ pub use apply::{Change, Effects};
 pub use bypass::Execution;
 pub use chain::{Chain, Decision, decide};
 
+use crate::rules::{Rule, Rules};
 use crate::time::{MILLISECOND, Nanos, Time};
 use crate::{Outbox, Peer, Random};
 use bypass::{Executing, Recent, Waiting};
@@ -42,6 +43,8 @@ pub struct ServerConfig {
     pub replies_bytes_max: usize,
     /// Requests executed at once, at most.
     pub execute_max: usize,
+    /// The rules that hold: all of them, outside of the simulator.
+    pub rules: Rules,
 }
 
 impl ServerConfig {
@@ -57,6 +60,7 @@ impl ServerConfig {
             waiting_bytes_max: 256 << 20,
             replies_bytes_max: 256 << 20,
             execute_max: 256,
+            rules: Rules::ALL,
         }
     }
 }
@@ -267,7 +271,8 @@ impl Server {
             }
             return Ok(());
         };
-        if header.tag != chain.shard_token
+        let rules = self.config.rules;
+        if (header.tag != chain.shard_token && rules.hold(Rule::Token))
             || !matches!(header.kind, Kind::Append | Kind::Bypass | Kind::Ping)
         {
             self.counters.dropped += 1;
@@ -280,9 +285,10 @@ impl Server {
                 header.epoch, chain.epoch
             )));
         }
-        if header.epoch < chain.epoch || self.next_chain.is_some() {
+        let stale = header.epoch < chain.epoch && rules.hold(Rule::Epoch);
+        if stale || self.next_chain.is_some() {
             self.counters.dropped += 1;
-            if header.epoch < chain.epoch {
+            if stale {
                 out.send(from, &self.header(Kind::StaleEpoch), &[]);
             }
             return Ok(());
@@ -332,7 +338,7 @@ impl Server {
                 )));
             }
             self.tell_applied = true;
-        } else if header.order > expected {
+        } else if header.order > expected && self.config.rules.hold(Rule::NoGaps) {
             if self
                 .retrans_guard
                 .is_none_or(|(order, at)| order != expected || now.since(at) >= RETRANS_GUARD)
@@ -350,7 +356,7 @@ impl Server {
             self.counters.dropped += 1;
             self.tell_applied = true;
         } else {
-            self.received = expected;
+            self.received = header.order;
             self.queue.push_back(Entry {
                 header,
                 payload: Bytes::copy_from_slice(packet.payload),
@@ -365,8 +371,13 @@ impl Server {
             && let Some(tail) = self.tail
         {
             let room = self.config.queue_max.saturating_sub(self.queue.len());
+            let order = if self.config.rules.hold(Rule::ReclaimApplied) {
+                self.applied
+            } else {
+                self.received
+            };
             let header = Header {
-                order: self.applied,
+                order,
                 request: u64::try_from(room).expect("a queue is bounded"),
                 ..self.header(Kind::Applied)
             };

@@ -1,0 +1,71 @@
+//! The rules of the protocol that can be switched off, to test the tests
+//! (`docs/spec/protocol.md` §2 and §8).
+//!
+//! A machine whose rule is off does what the rule forbids, in the one place where the rule stands.
+//! The simulator must notice. Outside of tests every rule holds: no flag, file or packet can
+//! change that, and a test looks after it.
+
+/// A rule that stands in a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Rule {
+    /// §2 rule 2: the head admits `last + 1` only; what is higher is refused.
+    SessionOrder,
+    /// §2 rule 2: what is lower was admitted before and is not admitted again, nor applied again.
+    Duplicates,
+    /// §2 rule 3: an entry is forwarded once it is durable here.
+    WriteAhead,
+    /// §2 rule 4: the server takes order `A + 1` only.
+    NoGaps,
+    /// §2 rule 5: an order is committed once this device has made it durable.
+    DurableFirst,
+    /// §2 rule 5: an order is committed once every device of the chain holds it.
+    AllCopies,
+    /// §2 rule 5: the word of a device counts for that device only.
+    WhoseCopy,
+    /// §2 rule 7: only what the store has durably is reported as applied, and so reclaimed.
+    ReclaimApplied,
+    /// §2 rule 8: a bypass waits for the orders that were admitted before it.
+    Barrier,
+    /// §2 rule 8: a bypass waits for its session's own updates, wherever they are.
+    LastSeq,
+    /// §2 rule 8: a bypass that changes state is executed once, whoever asks again.
+    RequestId,
+    /// §1: an unknown session is refused, never created.
+    KnownSession,
+    /// §1: an earlier epoch has no effect.
+    Epoch,
+    /// §5: a device comes with the log that it registered, or not at all.
+    LogIdentity,
+    /// §5: a device comes with the newest copy of its log, or not at all.
+    Incarnation,
+    /// §4: a fallback carries the update's own (session, seq), and counts as that update.
+    FallbackIdentity,
+    /// §7: a packet without the right token has no effect.
+    Token,
+}
+
+/// Which rules hold: all, or all but some.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    off: u32,
+}
+
+impl Rules {
+    /// All of them.
+    pub const ALL: Rules = Rules { off: 0 };
+
+    /// All but this one. For the simulator: what such a machine acknowledges may be lost.
+    #[must_use]
+    pub const fn without(rule: Rule) -> Rules {
+        Rules {
+            off: 1 << rule as u8,
+        }
+    }
+
+    /// Whether this rule holds.
+    #[must_use]
+    pub const fn hold(self, rule: Rule) -> bool {
+        self.off & (1 << rule as u8) == 0
+    }
+}
