@@ -16,6 +16,7 @@
 
 use crate::decide::InvalidSlot;
 use crate::layout::{FRAME_ALIGN, Identity, Parameters, take, to_u64, to_usize};
+use crate::scan::Payloads;
 
 /// Bytes of an entry: one cache line.
 pub const ENTRY_BYTES: usize = 64;
@@ -140,6 +141,7 @@ impl Entry {
         parameters: &Parameters,
         key: &ChecksumKey,
         frames: &[u8],
+        payloads: Payloads,
     ) -> Result<Option<Entry>, InvalidSlot> {
         if raw.iter().all(|byte| *byte == 0) {
             return Ok(None);
@@ -177,7 +179,7 @@ impl Entry {
         {
             return Err(InvalidSlot::Checksum);
         }
-        if crc32c::crc32c(payload) != entry.payload_crc {
+        if payloads == Payloads::Checked && crc32c::crc32c(payload) != entry.payload_crc {
             return Err(InvalidSlot::Payload);
         }
         Ok(Some(entry))

@@ -31,5 +31,5 @@ pub use layout::{
 };
 pub use log::{Log, Room};
 pub use media::{Media, MediaError};
-pub use scan::{Expected, FINDINGS_MAX, Finding, Report, Scan};
+pub use scan::{Expected, FINDINGS_MAX, Finding, Payloads, Report, Scan};
 pub use superblock::{CopyState, FORMAT_VERSION, format};

@@ -80,6 +80,16 @@ impl Report {
     }
 }
 
+/// Whether a scan checks the payloads of frames. Without it a torn entry passes for a whole one
+/// (protocol.md §8): the simulator shows that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payloads {
+    /// They are: the only right way.
+    Checked,
+    /// They are not.
+    Trusted,
+}
+
 /// A log that was read and not yet repaired.
 #[derive(Debug)]
 pub struct Scan<M> {
@@ -95,6 +105,18 @@ impl<M: Media> Scan<M> {
     /// # Errors
     /// Any of [`LogError`] that says what is wrong with the image; nothing is changed.
     pub fn open(media: M, expected: Option<Expected>) -> Result<Scan<M>, LogError> {
+        Scan::open_with(media, expected, Payloads::Checked)
+    }
+
+    /// As [`Scan::open`]; payloads are checked or, for the simulator only, taken as they are.
+    ///
+    /// # Errors
+    /// As [`Scan::open`].
+    pub fn open_with(
+        media: M,
+        expected: Option<Expected>,
+        payloads: Payloads,
+    ) -> Result<Scan<M>, LogError> {
         let (superblock, copies) = superblock::read(media.bytes())?;
         let Superblock {
             identity,
@@ -138,7 +160,7 @@ impl<M: Media> Scan<M> {
                 report.add(Finding::Superblock { copy, state });
             }
         }
-        let slots = read_slots(media.bytes(), &superblock, &mut report);
+        let slots = read_slots(media.bytes(), &superblock, payloads, &mut report);
         let summary = Summary {
             applied: superblock.applied,
             durable: superblock.durable,
@@ -203,7 +225,12 @@ impl<M: Media> Scan<M> {
     }
 }
 
-fn read_slots(image: &[u8], superblock: &Superblock, report: &mut Report) -> Vec<Slot> {
+fn read_slots(
+    image: &[u8],
+    superblock: &Superblock,
+    payloads: Payloads,
+    report: &mut Report,
+) -> Vec<Slot> {
     let parameters = &superblock.parameters;
     let key = ChecksumKey::new(&superblock.identity, superblock.era, parameters);
     let frames = frame_ring(image, parameters);
@@ -215,6 +242,7 @@ fn read_slots(image: &[u8], superblock: &Superblock, report: &mut Report) -> Vec
             parameters,
             &key,
             frames,
+            payloads,
         ) {
             Ok(None) => {
                 report.slots_empty += 1;

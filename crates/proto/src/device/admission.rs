@@ -262,18 +262,14 @@ impl Device {
                 .or_insert_with(|| Session::unknown(header, now));
         }
         let Some(session) = self.sessions.get_mut(&header.session) else {
-            self.counters.nacks += 1;
-            let reply = Header {
-                flags: Flags::UNKNOWN_SESSION,
-                session: header.session,
-                tag: header.tag,
-                ..self.hop_header(Kind::Nack)
-            };
-            out.send(from, &reply, &[]);
+            self.refuse_session(from, header, out);
             return None;
         };
         if session.token != header.tag && self.config.rules.hold(Rule::Token) {
+            // After a declared loss another session may have the number. To whoever only guesses,
+            // this says nothing: it carries the token that came.
             self.counters.wrong_token += 1;
+            self.refuse_session(from, header, out);
             return None;
         }
         session.address = Some(from);
@@ -285,6 +281,18 @@ impl Device {
             return None;
         }
         Some(expected)
+    }
+
+    /// There is no such session, for the holder of this token.
+    fn refuse_session(&mut self, from: Peer, header: &Header, out: &mut Outbox) {
+        self.counters.nacks += 1;
+        let reply = Header {
+            flags: Flags::UNKNOWN_SESSION,
+            session: header.session,
+            tag: header.tag,
+            ..self.hop_header(Kind::Nack)
+        };
+        out.send(from, &reply, &[]);
     }
 
     /// At most one NACK a session and burst.

@@ -60,6 +60,11 @@ impl Link {
         self.rto.progress();
     }
 
+    /// Highest order that was sent.
+    pub(super) const fn sent(&self) -> u64 {
+        self.cursor - 1
+    }
+
     pub(super) fn confirm(&mut self, now: Time, upto: u64, credit: u64) {
         self.credit = credit.max(1);
         if upto <= self.acked {

@@ -311,6 +311,16 @@ impl Device {
     pub const fn cursors(&self) -> (u64, u64, u64, u64) {
         (self.last, self.persisted, self.committed, self.applied)
     }
+    /// Highest order that was sent to the next hop.
+    #[must_use]
+    pub const fn forwarded(&self) -> u64 {
+        self.link.sent()
+    }
+    /// Last admitted seq of a session, if it is known.
+    #[must_use]
+    pub fn admitted(&self, session: u64) -> Option<u64> {
+        self.sessions.get(&session).map(|session| session.last)
+    }
     /// What the server wants the operator to do before this device may serve, if it said so.
     #[must_use]
     pub fn waits_for(&self) -> Option<&str> {

@@ -44,13 +44,18 @@ impl Device {
                 rows[0].device, rows[0].order, self.last
             ));
         }
+        let came_back = rows[0].incarnation > self.downstream[0].incarnation;
         for (known, row) in self.downstream.iter_mut().zip(&rows) {
-            if row.order > known.order || row.incarnation > known.incarnation {
-                *known = DurableRow {
-                    order: row.order.max(known.order),
-                    ..*row
-                };
+            let newer = row.incarnation > known.incarnation;
+            let further = row.incarnation == known.incarnation && row.order > known.order;
+            if newer || further {
+                *known = *row;
             }
+        }
+        if came_back && rows[0].order < self.link.acked {
+            // It came back with less than it had: the end of its log was damaged. What it lacks
+            // and the server has not applied is still here.
+            self.link.restart(rows[0].order.max(self.applied));
         }
         self.link.confirm(now, rows[0].order, packet.header.request);
         self.tell_durable = true;

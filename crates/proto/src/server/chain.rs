@@ -101,6 +101,19 @@ pub fn decide(members: &[Member], path: &[Member], applied: u64, had_sessions: b
             ));
         }
     }
+    let shorter = path
+        .windows(2)
+        .find(|pair| pair.iter().all(same_log) && pair[0].tail < pair[1].tail);
+    if let Some([before, behind]) = shorter
+        && !declared
+    {
+        return Decision::Refuse(format!(
+            "the log of device {} ends at order {}, but that of device {}, which got everything from it, at {}: the \
+             end of the first one was damaged, or it is an old copy. Put the newest log back, or treat the device as \
+             lost.",
+            before.device, before.tail, behind.device, behind.tail
+        ));
+    }
     // A follower that comes back is on a path without those before it, and nothing changes. The same
     // path with the operator's word that they are stopped makes it the head: see below.
     let comes_back = origin.flags & Member::SHRINK == 0 || path.len() == members.len();
