@@ -1,0 +1,348 @@
+//! Drives a log through the operations of a script and keeps the promise that the world has.
+
+use std::sync::Arc;
+
+use pmnet_log::{Full, Log, LogError, NewEntry, Parameters, Scan, format};
+
+use crate::medium::{Event, Recorder, State, Tape};
+use crate::promise::{Content, Made, Promise};
+use crate::support::{EXPECTED, IDENTITY, Random};
+
+/// The smallest log there is: both rings are soon lapped.
+pub const PARAMETERS: Parameters = Parameters {
+    entries: 64,
+    frame_bytes: 4096,
+};
+
+/// One operation of a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Make a log.
+    Format,
+    /// Scan, decide, repair.
+    Recover,
+    /// So many frames with payloads of so many bytes; less when the log is full.
+    Append(u64, usize),
+    /// One update in so many fragments, of so many bytes each.
+    Fragments(u16, usize),
+    /// Begin a persist.
+    Start,
+    /// Ask whether it is complete; it never is without waiting.
+    Poll,
+    /// Wait for it.
+    Wait,
+    /// `Start`, then `Wait`.
+    Persist,
+    /// Reclaim everything durable but so many orders.
+    ReclaimBut(u64),
+    /// Raise the epoch by so many.
+    Epoch(u32),
+    /// Ask for an epoch that is lower, and for the same: no effect.
+    StaleEpoch,
+    /// Discard everything and continue so many orders further on, or back.
+    Reset(i64),
+    /// Clean shutdown.
+    Close,
+    /// The process dies; of what it stored so much can be seen: all of it, or some by this seed.
+    Kill(Option<u64>),
+    /// Power is lost; what was not settled is old, or new, or either by this seed.
+    Power(Option<u64>),
+}
+
+/// A log on a recorder, and the promise so far.
+#[derive(Debug)]
+pub struct Driver {
+    /// What the medium held when the tape was empty.
+    pub initial: State,
+    tape: Tape,
+    events: Vec<Event>,
+    image: Option<Vec<u8>>,
+    log: Option<Log<Recorder>>,
+    pub promise: Promise,
+}
+
+/// What a driver leaves behind.
+pub struct Recording {
+    pub initial: State,
+    pub events: Vec<Event>,
+    /// Persists that the media were asked for, counted by them.
+    pub persists: u64,
+}
+
+impl Driver {
+    /// A driver over a medium in this state, in a world with this promise.
+    pub fn new(initial: State, promise: Promise) -> Driver {
+        Driver {
+            image: Some(initial.visible()),
+            initial,
+            tape: Tape::default(),
+            events: Vec::new(),
+            log: None,
+            promise,
+        }
+    }
+
+    pub fn log(&self) -> Option<&Log<Recorder>> {
+        self.log.as_ref()
+    }
+
+    /// Everything that happened.
+    pub fn finish(mut self) -> Recording {
+        self.release();
+        Recording {
+            initial: self.initial,
+            events: self.events,
+            persists: self.tape.persists(),
+        }
+    }
+
+    fn promised(&mut self) {
+        self.tape
+            .push(Event::Promise(Arc::new(self.promise.clone())));
+    }
+
+    fn medium(&mut self) -> Recorder {
+        Recorder::new(
+            self.image.take().expect("the medium is not in use"),
+            Some(self.tape.clone()),
+        )
+    }
+
+    /// Takes the medium back from the log.
+    fn release(&mut self) {
+        if let Some(log) = self.log.take() {
+            self.image = Some(log.into_media().into_image());
+        }
+        self.events.append(&mut self.tape.take());
+    }
+
+    /// What the medium may hold now.
+    pub fn state(&mut self) -> State {
+        self.events.append(&mut self.tape.take());
+        let mut state = self.initial.clone();
+        for event in &self.events {
+            state.apply(event);
+        }
+        state
+    }
+
+    /// Scan, decide, repair; `Ok(false)`: refused, and that is right.
+    pub fn recover(&mut self) -> Result<bool, String> {
+        let medium = self.medium();
+        let repaired = Scan::open(medium, Some(EXPECTED)).and_then(|scan| {
+            let decision = scan.decide();
+            scan.repair(decision)
+        });
+        match repaired {
+            Ok(log) => {
+                self.promise.check(&log)?;
+                self.promise.adopt(&log);
+                self.log = Some(log);
+                self.promised();
+                Ok(true)
+            }
+            Err(error) => {
+                self.events.append(&mut self.tape.take());
+                let untouched = self
+                    .events
+                    .iter()
+                    .all(|event| !matches!(event, Event::Store(..)));
+                if self.promise.may_refuse(&error) && untouched {
+                    return Ok(false);
+                }
+                Err(format!(
+                    "refused ({error}), untouched: {untouched}, {:?}",
+                    self.promise.facts
+                ))
+            }
+        }
+    }
+
+    /// One operation; what it promises is on the tape when it returns.
+    pub fn step(&mut self, op: Op) -> Result<(), String> {
+        match op {
+            Op::Format => self.format(),
+            Op::Recover => self
+                .recover()?
+                .then_some(())
+                .ok_or("a script recovers only what can be recovered".into()),
+            Op::Kill(seed) => {
+                self.release();
+                let mut random = Random(seed.unwrap_or(0));
+                let left = self.state().killed(|count| match seed {
+                    None => count,
+                    Some(_) => random.index(count + 1),
+                });
+                self.crash(left);
+                Ok(())
+            }
+            Op::Power(seed) => {
+                self.release();
+                let state = self.state();
+                let mut random = Random(seed.unwrap_or(0));
+                let lines: Vec<_> = state
+                    .dirty_lines()
+                    .into_iter()
+                    .map(|line| {
+                        let possible = state.possible(line);
+                        let at = seed.map_or(0, |_| random.index(possible.len()));
+                        (line, possible[at])
+                    })
+                    .collect();
+                self.crash(State::clean(state.image(&lines)));
+                Ok(())
+            }
+            Op::Close => self.close(),
+            op => self.on_log(op),
+        }
+    }
+
+    fn crash(&mut self, left: State) {
+        self.image = Some(left.visible());
+        self.events.push(Event::Crash(Box::new(left)));
+    }
+
+    fn format(&mut self) -> Result<(), String> {
+        self.promise.facts.made = Made::Begun;
+        self.promised();
+        let mut medium = self.medium();
+        let made = format(&mut medium, &IDENTITY, &PARAMETERS);
+        self.image = Some(medium.into_image());
+        made.map_err(|error| error.to_string())?;
+        self.promise.facts.made = Made::Yes;
+        self.promised();
+        self.events.append(&mut self.tape.take());
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), String> {
+        let log = self.log.take().expect("the script has a log");
+        let (applied, last) = (log.applied(), log.last());
+        // The medium goes with the log; its image is what the tape makes of it.
+        log.close().map_err(|error| error.to_string())?;
+        let facts = &mut self.promise.facts;
+        (facts.promised, facts.released, facts.stated) = (last, applied, last);
+        self.promised();
+        self.release();
+        let image = self.state().visible();
+        self.image = Some(image.clone());
+        let report = Scan::open(Recorder::new(image, None), Some(EXPECTED))
+            .map(|scan| scan.report().clone())
+            .map_err(|error| error.to_string())?;
+        if (report.applied_hint, report.durable_hint) != (applied, last) {
+            return Err(format!("closed at {applied}, {last}: {report:?}"));
+        }
+        Ok(())
+    }
+
+    fn on_log(&mut self, op: Op) -> Result<(), String> {
+        let mut log = self.log.take().expect("the script has a log");
+        let done = self.with(&mut log, op);
+        if done.is_ok() {
+            // Seen from outside: free entries are those that no order above `released` takes.
+            let released = (log.last() + log.room().entries).checked_sub(PARAMETERS.entries);
+            self.promise.facts.released = released.expect("no more room than entries");
+            self.promised();
+        }
+        self.log = Some(log);
+        done
+    }
+
+    fn with(&mut self, log: &mut Log<Recorder>, op: Op) -> Result<(), String> {
+        let told = |error: LogError| error.to_string();
+        match op {
+            Op::Append(count, len) => {
+                for _ in 0..count {
+                    if !self.append(log, len, (0, 1)) {
+                        break;
+                    }
+                }
+            }
+            Op::Fragments(count, len) => {
+                for index in 0..count {
+                    if !self.append(log, len, (index, count)) {
+                        break;
+                    }
+                }
+            }
+            Op::Start => {
+                log.persist_start().map_err(told)?;
+            }
+            Op::Poll | Op::Wait => {
+                log.persist_poll(op == Op::Wait).map_err(told)?;
+            }
+            Op::Persist => {
+                log.persist_start().map_err(told)?;
+                log.persist_poll(true).map_err(told)?;
+            }
+            Op::ReclaimBut(kept) => log.reclaim(log.durable().saturating_sub(kept)),
+            Op::Epoch(by) => {
+                self.promise.facts.epoch_tried = log.epoch() + by;
+                self.promised();
+                log.set_epoch(log.epoch() + by).map_err(told)?;
+                self.promise.facts.epoch = log.epoch();
+                self.promise.facts.stated = log.durable();
+            }
+            Op::StaleEpoch => {
+                log.set_epoch(log.epoch()).map_err(told)?;
+                if log.epoch() > 0 && log.set_epoch(log.epoch() - 1).is_ok() {
+                    return Err("a lower epoch was taken".into());
+                }
+            }
+            Op::Reset(by) => {
+                let target = log.last().saturating_add_signed(by);
+                self.promise.facts.resetting = Some(target);
+                self.promised();
+                log.reset_to(target).map_err(told)?;
+                self.promise.reset(target);
+            }
+            Op::Format | Op::Recover | Op::Close | Op::Kill(_) | Op::Power(_) => {
+                unreachable!("done without a log")
+            }
+        }
+        self.promise.facts.promised = log.durable();
+        self.promise.facts.applied = self.promise.facts.applied.max(log.applied());
+        Ok(())
+    }
+
+    fn append(&mut self, log: &mut Log<Recorder>, len: usize, fragment: (u16, u16)) -> bool {
+        let order = log.last() + 1;
+        let stamp = self.promise.facts.contents << 16 | u64::from(log.incarnation());
+        let mut random = Random(stamp);
+        let header = [order.to_le_bytes(), stamp.to_le_bytes()].concat();
+        let payload = random.bytes(len);
+        let new = NewEntry {
+            session: random.next(),
+            seq: random.next(),
+            kind: 1,
+            fragment_index: fragment.0,
+            fragment_count: fragment.1,
+        };
+        let content = Content {
+            new,
+            frame: [&header[..], &payload].concat(),
+            header_len: header.len(),
+            epoch: log.epoch(),
+            incarnation: log.incarnation(),
+            durable: log.durable(),
+            applied: log.applied(),
+        };
+        let before = self.promise.clone();
+        self.promise.insert(order, content);
+        self.promise.facts.last = order;
+        self.promised();
+        match log.append(&new, &header, &payload, crc32c::crc32c(&payload)) {
+            Ok(given) => {
+                assert_eq!(given, order, "orders are dense");
+                true
+            }
+            Err(full) => {
+                assert_ne!(full, Full::TooLarge, "scripts append what can fit");
+                self.promise = before;
+                // A refused append changed nothing, and contents stay counted.
+                self.promise.facts.contents += 1;
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The images that a crash can leave at one moment.
+
+use crate::medium::{LINE, Line, State};
+use crate::support::Random;
+
+/// Dirty lines up to which every combination of their contents is tried, whatever it takes.
+pub const LINES_EXHAUSTIVE: usize = 4;
+
+/// How an image came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Every line holds the state after one of its stores.
+    Whole,
+    /// One line holds words of different ages.
+    Torn,
+}
+
+/// How much is tried.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Most images of whole lines at a moment; where there are more, samples.
+    pub combinations: usize,
+    /// So many samples then, besides the corners.
+    pub samples: usize,
+    /// Most combinations of words of one torn line; where there are more, so many samples.
+    pub torn: usize,
+    /// Deaths of the process at each moment; the first leaves every store visible.
+    pub kills: u32,
+    /// One of so many recoveries from a whole image is crashed again; from a torn image; and from
+    /// an image of a recovery.
+    pub again: [u64; 3],
+    /// One of so many lines is poisoned at a moment.
+    pub poison_one_of: u64,
+    /// Level to which `combinations`, `samples` and `torn` are cut: see [`Effort::at`].
+    pub nested: [usize; 3],
+}
+
+impl Effort {
+    /// What is tried at every moment of a recovery is less than at one of a script.
+    pub fn at(&self, level: usize) -> Effort {
+        let [combinations, samples, torn] = self.nested;
+        match level {
+            0 => *self,
+            _ => Effort {
+                combinations,
+                samples,
+                torn,
+                kills: self.kills.min(1),
+                ..*self
+            },
+        }
+    }
+
+    /// Whether the recovery from an image is crashed again.
+    pub fn again(&self, level: usize, kind: Kind, key: u64) -> bool {
+        let one_of = match (level, kind) {
+            (0, Kind::Whole) => self.again[0],
+            (0, Kind::Torn) => self.again[1],
+            (1, _) => self.again[2],
+            _ => return false,
+        };
+        (key >> 11).is_multiple_of(one_of)
+    }
+}
+
+/// Calls `visit` with the contents of the dirty lines of every image; `torn` are the lines that
+/// may hold words of different ages in images that were not visited before. False when there were
+/// too many images to visit them all.
+pub fn images(
+    state: &State,
+    torn: &[usize],
+    effort: &Effort,
+    seed: u64,
+    visit: &mut dyn FnMut(Kind, &[(usize, Line)]),
+) -> bool {
+    let lines: Vec<(usize, Vec<Line>)> = state
+        .dirty_lines()
+        .into_iter()
+        .map(|line| (line, state.possible(line)))
+        .collect();
+    let mut random = Random(seed);
+    let whole = whole_lines(&lines, effort, &mut random, visit);
+    let mut all = whole;
+    for line in torn {
+        if let Some(at) = lines.iter().position(|(dirty, _)| dirty == line) {
+            all &= torn_line(&lines, at, effort, &mut random, visit);
+        }
+    }
+    all
+}
+
+fn whole_lines(
+    lines: &[(usize, Vec<Line>)],
+    effort: &Effort,
+    random: &mut Random,
+    visit: &mut dyn FnMut(Kind, &[(usize, Line)]),
+) -> bool {
+    let total = lines
+        .iter()
+        .try_fold(1usize, |total, (_, possible)| {
+            total.checked_mul(possible.len())
+        })
+        .unwrap_or(usize::MAX);
+    let pick = |choose: &mut dyn FnMut(usize, usize) -> usize| -> Vec<(usize, Line)> {
+        lines
+            .iter()
+            .enumerate()
+            .map(|(at, (line, possible))| (*line, possible[choose(at, possible.len())]))
+            .collect()
+    };
+    if lines.len() <= LINES_EXHAUSTIVE || total <= effort.combinations {
+        for index in 0..total {
+            let mut rest = index;
+            let image = pick(&mut |_, count| {
+                let choice = rest % count;
+                rest /= count;
+                choice
+            });
+            visit(Kind::Whole, &image);
+        }
+        return true;
+    }
+    visit(Kind::Whole, &pick(&mut |_, _| 0));
+    visit(Kind::Whole, &pick(&mut |_, count| count - 1));
+    // One line alone is new; one alone is old.
+    for _ in 0..effort.samples.min(lines.len()) {
+        let alone = random.index(lines.len());
+        let newest = |at: usize, count: usize| if at == alone { count - 1 } else { 0 };
+        visit(Kind::Whole, &pick(&mut |at, count| newest(at, count)));
+        visit(
+            Kind::Whole,
+            &pick(&mut |at, count| count - 1 - newest(at, count)),
+        );
+    }
+    for _ in 0..effort.samples {
+        visit(Kind::Whole, &pick(&mut |_, count| random.index(count)));
+    }
+    false
+}
+
+/// Words of one line of any age, with all other lines old, and with all of them new.
+fn torn_line(
+    lines: &[(usize, Vec<Line>)],
+    at: usize,
+    effort: &Effort,
+    random: &mut Random,
+    visit: &mut dyn FnMut(Kind, &[(usize, Line)]),
+) -> bool {
+    let words: Vec<Vec<[u8; 8]>> = (0..LINE / 8)
+        .map(|word| {
+            let mut values: Vec<[u8; 8]> = Vec::new();
+            for version in &lines[at].1 {
+                let value = version.as_chunks::<8>().0[word];
+                if !values.contains(&value) {
+                    values.push(value);
+                }
+            }
+            values
+        })
+        .collect();
+    let total: usize = words.iter().map(Vec::len).product();
+    let exhaustive = total <= effort.torn;
+    for index in 0..total.min(effort.torn) {
+        let mut rest = if exhaustive {
+            index
+        } else {
+            random.index(total)
+        };
+        let mut torn = [0; LINE];
+        for (values, place) in words.iter().zip(torn.as_chunks_mut::<8>().0) {
+            *place = values[rest % values.len()];
+            rest /= values.len();
+        }
+        for newest in [false, true] {
+            let image: Vec<(usize, Line)> = lines
+                .iter()
+                .enumerate()
+                .map(|(index, (line, possible))| match index == at {
+                    true => (*line, torn),
+                    false => (*line, possible[if newest { possible.len() - 1 } else { 0 }]),
+                })
+                .collect();
+            visit(Kind::Torn, &image);
+        }
+    }
+    exhaustive
+}
