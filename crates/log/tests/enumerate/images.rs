@@ -11,6 +11,8 @@ pub const LINES_EXHAUSTIVE: usize = 4;
 pub enum Kind {
     /// Every line holds the state after one of its stores.
     Whole,
+    /// The same, of a moment with more images than are tried.
+    Sample,
     /// One line holds words of different ages.
     Torn,
 }
@@ -24,27 +26,30 @@ pub struct Effort {
     pub samples: usize,
     /// Most combinations of words of one torn line; where there are more, so many samples.
     pub torn: usize,
+    /// Most lines that are torn at a moment, one at a time; where there are more, so many of them.
+    pub torn_lines: usize,
     /// Deaths of the process at each moment; the first leaves every store visible.
     pub kills: u32,
-    /// One of so many recoveries from a whole image is crashed again; from a torn image; and from
-    /// an image of a recovery.
-    pub again: [u64; 3],
+    /// One of so many recoveries from a whole image is crashed again; from a sample; from a torn
+    /// image; and from an image of a recovery.
+    pub again: [u64; 4],
     /// One of so many lines is poisoned at a moment.
     pub poison_one_of: u64,
-    /// Level to which `combinations`, `samples` and `torn` are cut: see [`Effort::at`].
-    pub nested: [usize; 3],
+    /// `combinations`, `samples`, `torn` and `torn_lines` at the moments of a recovery.
+    pub nested: [usize; 4],
 }
 
 impl Effort {
     /// What is tried at every moment of a recovery is less than at one of a script.
     pub fn at(&self, level: usize) -> Effort {
-        let [combinations, samples, torn] = self.nested;
+        let [combinations, samples, torn, torn_lines] = self.nested;
         match level {
             0 => *self,
             _ => Effort {
                 combinations,
                 samples,
                 torn,
+                torn_lines,
                 kills: self.kills.min(1),
                 ..*self
             },
@@ -55,8 +60,9 @@ impl Effort {
     pub fn again(&self, level: usize, kind: Kind, key: u64) -> bool {
         let one_of = match (level, kind) {
             (0, Kind::Whole) => self.again[0],
-            (0, Kind::Torn) => self.again[1],
-            (1, _) => self.again[2],
+            (0, Kind::Sample) => self.again[1],
+            (0, Kind::Torn) => self.again[2],
+            (1, _) => self.again[3],
             _ => return false,
         };
         (key >> 11).is_multiple_of(one_of)
@@ -80,8 +86,14 @@ pub fn images(
         .collect();
     let mut random = Random(seed);
     let whole = whole_lines(&lines, effort, &mut random, visit);
-    let mut all = whole;
-    for line in torn {
+    let mut all = whole && torn.len() <= effort.torn_lines;
+    let first = random.index(torn.len().max(1));
+    for line in torn
+        .iter()
+        .cycle()
+        .skip(first)
+        .take(effort.torn_lines.min(torn.len()))
+    {
         if let Some(at) = lines.iter().position(|(dirty, _)| dirty == line) {
             all &= torn_line(&lines, at, effort, &mut random, visit);
         }
@@ -126,14 +138,14 @@ fn whole_lines(
     for _ in 0..effort.samples.min(lines.len()) {
         let alone = random.index(lines.len());
         let newest = |at: usize, count: usize| if at == alone { count - 1 } else { 0 };
-        visit(Kind::Whole, &pick(&mut |at, count| newest(at, count)));
+        visit(Kind::Sample, &pick(&mut |at, count| newest(at, count)));
         visit(
-            Kind::Whole,
+            Kind::Sample,
             &pick(&mut |at, count| count - 1 - newest(at, count)),
         );
     }
     for _ in 0..effort.samples {
-        visit(Kind::Whole, &pick(&mut |_, count| random.index(count)));
+        visit(Kind::Sample, &pick(&mut |_, count| random.index(count)));
     }
     false
 }

@@ -26,20 +26,22 @@ const QUICK: Effort = Effort {
     combinations: 40,
     samples: 6,
     torn: 6,
+    torn_lines: 2,
     kills: 1,
-    again: [40, 4000, 4000],
+    again: [40, 1000, 4000, 4000],
     poison_one_of: 199,
-    nested: [16, 1, 1],
+    nested: [16, 1, 1, 1],
 };
 
 const FULL: Effort = Effort {
     combinations: 700,
     samples: 40,
     torn: 256,
+    torn_lines: 8,
     kills: 3,
-    again: [1, 64, 400],
+    again: [1, 24, 64, 400],
     poison_one_of: 1,
-    nested: [128, 6, 4],
+    nested: [64, 3, 4, 2],
 };
 
 /// Runs all scripts on all cores; the sum of what was visited.
@@ -52,6 +54,7 @@ fn run(effort: &Effort, random_scripts: u64, report: bool) -> Counts {
         .extend((0..random_scripts).map(|seed| (format!("by seed {seed}"), script::random(seed))));
     let next = AtomicUsize::new(0);
     let sum = Mutex::new(Counts::default());
+    let started = std::time::Instant::now();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -59,7 +62,7 @@ fn run(effort: &Effort, random_scripts: u64, report: bool) -> Counts {
                 while let Some((name, ops)) = scripts.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let counts = explore(name, ops, effort);
                     if report {
-                        println!("{}", line(name, &counts));
+                        println!("{:?} {}", started.elapsed(), line(name, &counts));
                     }
                     sum.lock().unwrap().add(&counts);
                 }

@@ -1,0 +1,223 @@
+#!/usr/bin/env python3
+"""Deletes one protection at a time and looks whether a test notices.
+
+The tables (*.toml, next to this file) have one row for each mutant:
+
+  name       what is missing then
+  file       the file that is changed
+  from, to   the text that is replaced: it must occur exactly once; spaces and line ends do not count
+  tests      names of COMMANDS, tried one after the other until one of them fails
+  explained  only for a mutant that nothing notices: why that is right, or what it would take
+
+A copy of the tree is made once, in a scratch directory; the tree itself is never touched. A mutant
+that does not compile, whose text is not found once, or whose tests do not end in time is an error of
+the table: it is never counted as caught. The last line is
+
+  N caught, N survived, N errors
+
+and the exit code is 1 for an error, and for a survivor that is not explained.
+
+  tests/mutants/run.py                       all of them
+  tests/mutants/run.py --only repair         those whose name contains the word
+  tests/mutants/run.py --list
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+
+# What builds a test, what runs it, and for how many seconds at most.
+COMMANDS = {
+    "log": ("cargo test --offline -p pmnet-log --no-run", "cargo test --offline -p pmnet-log", 240),
+    "media": ("cargo test --offline -p pmnet-media --no-run", "cargo test --offline -p pmnet-media", 240),
+    "proto": ("cargo test --offline -p pmnet-proto --no-run", "cargo test --offline -p pmnet-proto", 240),
+    "sim": (
+        "cargo build --offline --release -p pmnet --bin pmnet",
+        "cargo run --offline --release -p pmnet --bin pmnet -- sim --seeds 3000",
+        900,
+    ),
+}
+BUILD_SECONDS_MAX = 900
+FIELDS = {"name", "file", "from", "to", "tests", "explained"}
+
+
+def rows():
+    """All rows of all tables, checked."""
+    found = []
+    for table in sorted(HERE.glob("*.toml")):
+        with open(table, "rb") as file:
+            found += tomllib.load(file)["mutant"]
+    names = set()
+    for row in found:
+        missing = (FIELDS - {"explained"}) - row.keys()
+        if missing or row.keys() - FIELDS or row["name"] in names or not row["tests"]:
+            sys.exit(f"bad row {row.get('name', row)}: missing {missing}, or not known, or twice")
+        unknown = set(row["tests"]) - COMMANDS.keys()
+        if unknown:
+            sys.exit(f"{row['name']}: unknown tests {unknown}")
+        names.add(row["name"])
+    return found
+
+
+def pattern(text):
+    """Matches the text however it is laid out."""
+    tokens = re.findall(r"\w+|[^\w\s]", text)
+    parts = [re.escape(tokens[0])]
+    for before, token in zip(tokens, tokens[1:]):
+        both_words = re.match(r"\w", before) and re.match(r"\w", token)
+        parts.append((r"\s+" if both_words else r"\s*") + re.escape(token))
+    return re.compile("".join(parts))
+
+
+def mutated(text, row):
+    """The text with the row's change in it; None if it does not occur exactly once."""
+    found = list(pattern(row["from"]).finditer(text))
+    if len(found) != 1:
+        return None
+    start, end = found[0].span()
+    return text[:start] + row["to"] + text[end:]
+
+
+def copy_tree(to, committed):
+    """The tracked files, and those that are about to be, as they are or as they were committed."""
+    if committed:
+        archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, stdout=subprocess.PIPE)
+        subprocess.run(["tar", "-x", "-C", to], input=archive.stdout, check=True)
+        return
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+    for name in filter(None, names.decode().split("\0")):
+        source = ROOT / name
+        if source.is_file():
+            target = to / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
+
+
+def run(command, tree, target, seconds, log):
+    """Exit code, or None when it did not end in time; its output goes to `log`."""
+    environment = dict(
+        os.environ,
+        CARGO_TARGET_DIR=str(target),
+        # Built for each mutant: quick to build is worth more than quick to run.
+        CARGO_PROFILE_RELEASE_LTO="off",
+        CARGO_PROFILE_RELEASE_DEBUG="0",
+        CARGO_PROFILE_DEV_DEBUG="0",
+        CARGO_PROFILE_RELEASE_CODEGEN_UNITS="16",
+        CARGO_INCREMENTAL="1",
+        RUST_BACKTRACE="0",
+    )
+    with open(log, "wb") as out:
+        process = subprocess.Popen(
+            command.split(), cwd=tree, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            return process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return None
+
+
+def noticed_by(log):
+    """The first tests that failed, as far as the output names them."""
+    text = pathlib.Path(log).read_text(errors="replace")
+    failed = re.findall(r"^test (\S+) ... FAILED$", text, re.MULTILINE)
+    return ", ".join(failed[:3]) or "its exit code"
+
+
+def judge(row, tree, target, log):
+    """(verdict, detail) of one mutant; the file is as before afterwards."""
+    path = tree / row["file"]
+    if not path.is_file():
+        return "error", f"no file {row['file']}"
+    before = path.read_text()
+    after = mutated(before, row)
+    if after is None or after == before:
+        return "error", "its text does not occur exactly once"
+    path.write_text(after)
+    try:
+        for test in row["tests"]:
+            build, command, seconds = COMMANDS[test]
+            if run(build, tree, target, BUILD_SECONDS_MAX, log) != 0:
+                return "error", f"does not compile ({test})"
+            code = run(command, tree, target, seconds, log)
+            if code is None:
+                return "error", f"{test} did not end within {seconds} s"
+            if code != 0:
+                return "caught", f"{test}: {noticed_by(log)}"
+        return "survived", row.get("explained", "NOT EXPLAINED")
+    finally:
+        path.write_text(before)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", default=[], metavar="WORD", help="names that contain one of these words")
+    parser.add_argument("--list", action="store_true", help="only list the mutants")
+    parser.add_argument("--json", metavar="FILE", help="also write the results there")
+    parser.add_argument("--committed", action="store_true", help="the tree as it was committed last")
+    parser.add_argument("--target", metavar="DIR", help="where to build; kept (default: in the scratch directory)")
+    parser.add_argument("--minutes", type=float, default=240, help="no mutant is begun after so long; those left are errors")
+    options = parser.parse_args()
+    chosen = [row for row in rows() if not options.only or any(word in row["name"] for word in options.only)]
+    if options.list:
+        for row in chosen:
+            print(f"{row['name']:60} {row['file']:40} {' '.join(row['tests'])}")
+        return 0
+    if not chosen:
+        sys.exit("no mutant has such a name")
+
+    end = time.monotonic() + options.minutes * 60
+    results = []
+    with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
+        scratch = pathlib.Path(scratch)
+        tree, log = scratch / "tree", scratch / "log"
+        target = pathlib.Path(options.target).resolve() if options.target else scratch / "target"
+        tree.mkdir()
+        copy_tree(tree, options.committed)
+        # Without a mutant everything must pass, or a failure would mean nothing.
+        for test in sorted({test for row in chosen for test in row["tests"]}):
+            build, command, seconds = COMMANDS[test]
+            if run(build, tree, target, BUILD_SECONDS_MAX, log) != 0 or run(command, tree, target, seconds, log) != 0:
+                sys.stderr.write(log.read_text(errors="replace")[-4000:])
+                sys.exit(f"{test} fails without any mutant: see above")
+            print(f"{'no mutant':60} passes    {test}", flush=True)
+        for row in chosen:
+            if time.monotonic() < end:
+                begun = time.monotonic()
+                verdict, detail = judge(row, tree, target, log)
+                seconds = round(time.monotonic() - begun)
+            else:
+                verdict, detail, seconds = "error", "not tried: no time left", 0
+            if verdict == "error" and log.is_file():
+                sys.stderr.write("".join(f"    | {line}\n" for line in log.read_text(errors="replace").splitlines()[-15:]))
+            if verdict == "caught" and "explained" in row:
+                verdict, detail = "error", f"explained as unnoticeable, but noticed by {detail}"
+            results.append({"name": row["name"], "verdict": verdict, "detail": detail, "seconds": seconds})
+            print(f"{row['name']:60} {verdict:9} {detail}", flush=True)
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(results, indent=1) + "\n")
+    count = {verdict: sum(r["verdict"] == verdict for r in results) for verdict in ("caught", "survived", "error")}
+    explained = {row["name"] for row in chosen if "explained" in row}
+    unexplained = [r["name"] for r in results if r["verdict"] == "survived" and r["name"] not in explained]
+    if unexplained:
+        print("survived and not explained: " + ", ".join(unexplained))
+    print(f"{count['caught']} caught, {count['survived']} survived, {count['error']} errors")
+    return 1 if count["error"] or unexplained else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
