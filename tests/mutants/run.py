@@ -167,12 +167,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", default=[], metavar="WORD", help="names that contain one of these words")
     parser.add_argument("--list", action="store_true", help="only list the mutants")
+    parser.add_argument("--skip", action="append", default=[], metavar="TEST", help="leave out these tests")
     parser.add_argument("--json", metavar="FILE", help="also write the results there")
     parser.add_argument("--committed", action="store_true", help="the tree as it was committed last")
     parser.add_argument("--target", metavar="DIR", help="where to build; kept (default: in the scratch directory)")
     parser.add_argument("--minutes", type=float, default=240, help="no mutant is begun after so long; those left are errors")
     options = parser.parse_args()
     chosen = [row for row in rows() if not options.only or any(word in row["name"] for word in options.only)]
+    for row in chosen:
+        row["tests"] = [test for test in row["tests"] if test not in options.skip]
     if options.list:
         for row in chosen:
             print(f"{row['name']:60} {row['file']:40} {' '.join(row['tests'])}")
