@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use crate::drive::{Driver, Op, Recording};
 use crate::faults;
-use crate::images::{Effort, Kind, images};
-use crate::medium::{Event, Line, State};
+use crate::images::{Effort, Kind, Lines, images};
+use crate::medium::{Event, State};
 use crate::promise::Promise;
 use crate::support::Random;
 
@@ -176,7 +176,7 @@ impl Explorer {
         let salt = promise.key().rotate_left(17);
         let seed = state.full_hash() ^ salt;
         let effort = self.effort.at(level);
-        let mut found: Vec<(u64, Kind, Vec<(usize, Line)>)> = Vec::new();
+        let mut found: Vec<(u64, Kind, Lines)> = Vec::new();
         let exhaustive = images(state, touched, &effort, seed, &mut |kind, lines| {
             let key = state.image_hash(lines) ^ salt;
             let again = self.effort.again(level, kind, key);

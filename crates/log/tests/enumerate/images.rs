@@ -6,6 +6,11 @@ use crate::support::Random;
 /// Dirty lines up to which every combination of their contents is tried, whatever it takes.
 pub const LINES_EXHAUSTIVE: usize = 4;
 
+/// Lines of an image, in place of the oldest ones.
+pub type Lines = Vec<(usize, Line)>;
+/// Takes one image.
+pub type Visit<'a> = dyn FnMut(Kind, &[(usize, Line)]) + 'a;
+
 /// How an image came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -77,7 +82,7 @@ pub fn images(
     torn: &[usize],
     effort: &Effort,
     seed: u64,
-    visit: &mut dyn FnMut(Kind, &[(usize, Line)]),
+    visit: &mut Visit<'_>,
 ) -> bool {
     let lines: Vec<(usize, Vec<Line>)> = state
         .dirty_lines()
@@ -105,7 +110,7 @@ fn whole_lines(
     lines: &[(usize, Vec<Line>)],
     effort: &Effort,
     random: &mut Random,
-    visit: &mut dyn FnMut(Kind, &[(usize, Line)]),
+    visit: &mut Visit<'_>,
 ) -> bool {
     let total = lines
         .iter()
@@ -113,7 +118,7 @@ fn whole_lines(
             total.checked_mul(possible.len())
         })
         .unwrap_or(usize::MAX);
-    let pick = |choose: &mut dyn FnMut(usize, usize) -> usize| -> Vec<(usize, Line)> {
+    let pick = |choose: &mut dyn FnMut(usize, usize) -> usize| -> Lines {
         lines
             .iter()
             .enumerate()
@@ -156,7 +161,7 @@ fn torn_line(
     at: usize,
     effort: &Effort,
     random: &mut Random,
-    visit: &mut dyn FnMut(Kind, &[(usize, Line)]),
+    visit: &mut Visit<'_>,
 ) -> bool {
     let words: Vec<Vec<[u8; 8]>> = (0..LINE / 8)
         .map(|word| {
@@ -184,7 +189,7 @@ fn torn_line(
             rest /= values.len();
         }
         for newest in [false, true] {
-            let image: Vec<(usize, Line)> = lines
+            let image: Lines = lines
                 .iter()
                 .enumerate()
                 .map(|(index, (line, possible))| match index == at {

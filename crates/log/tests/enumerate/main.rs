@@ -54,7 +54,6 @@ fn run(effort: &Effort, random_scripts: u64, report: bool) -> Counts {
         .extend((0..random_scripts).map(|seed| (format!("by seed {seed}"), script::random(seed))));
     let next = AtomicUsize::new(0);
     let sum = Mutex::new(Counts::default());
-    let started = std::time::Instant::now();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -62,7 +61,7 @@ fn run(effort: &Effort, random_scripts: u64, report: bool) -> Counts {
                 while let Some((name, ops)) = scripts.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let counts = explore(name, ops, effort);
                     if report {
-                        println!("{:?} {}", started.elapsed(), line(name, &counts));
+                        println!("{}", line(name, &counts));
                     }
                     sum.lock().unwrap().add(&counts);
                 }
