@@ -40,6 +40,11 @@ ROOT = HERE.parent.parent
 
 # What builds a test, what runs it, and for how many seconds at most.
 COMMANDS = {
+    "enumerate": (
+        "cargo test --offline -p pmnet-log --test enumerate --no-run",
+        "cargo test --offline -p pmnet-log --test enumerate",
+        240,
+    ),
     "log": ("cargo test --offline -p pmnet-log --no-run", "cargo test --offline -p pmnet-log", 240),
     "media": ("cargo test --offline -p pmnet-media --no-run", "cargo test --offline -p pmnet-media", 240),
     "proto": ("cargo test --offline -p pmnet-proto --no-run", "cargo test --offline -p pmnet-proto", 240),
@@ -126,9 +131,11 @@ def run(command, tree, target, seconds, log):
         try:
             return process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
             return None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 def noticed_by(log):
@@ -183,6 +190,8 @@ def main():
     if not chosen:
         sys.exit("no mutant has such a name")
 
+    # Told to stop, it takes its processes and its scratch directory with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     end = time.monotonic() + options.minutes * 60
     results = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
