@@ -224,6 +224,40 @@ fn another_device_other_parameters_blank_truncated_foreign() {
     ));
 }
 
+/// A log whose making was interrupted holds nothing behind the fields of copy 1: with a byte
+/// anywhere there it is a damaged log, or none of ours, and nobody is told that it may go.
+#[test]
+fn only_an_empty_image_counts_as_an_interrupted_making() {
+    let formatted = Forgetful::formatted(&SMALL, 0);
+    for (magic, broken) in [(true, BLOCK_BYTES + 70), (false, BLOCK_BYTES)] {
+        let mut interrupted = formatted.clone();
+        for at in 0..BLOCK_BYTES {
+            interrupted.corrupt(at, |_| 0);
+        }
+        interrupted.corrupt(broken, |byte| byte ^ 1);
+        let open = |medium| Scan::open(sealed(medium), Some(EXPECTED)).map(|_| ());
+        assert!(matches!(
+            open(interrupted.clone()),
+            Err(LogError::InterruptedFormat)
+        ));
+        for at in [
+            BLOCK_BYTES + 96,
+            METADATA - 1,
+            METADATA,
+            SMALL.image_bytes() - 1,
+        ] {
+            let mut bad = interrupted.clone();
+            bad.corrupt(at, |_| 1);
+            let error = open(bad).unwrap_err();
+            let right = match magic {
+                true => matches!(error, LogError::Superblock { .. }),
+                false => matches!(error, LogError::Foreign),
+            };
+            assert!(right, "byte {at}: {error}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
