@@ -1,0 +1,144 @@
+//! Epochs: changes of the chain and of the server, and how a device comes to serve (protocol.md §5, design §5).
+
+use crate::configuration::Change;
+use crate::network::Packet;
+use crate::protocol::Protocol;
+use crate::rule::Rule;
+use crate::state::{Device, Phase, State, step_of};
+
+impl Protocol {
+    fn next_change(&self, state: &State) -> Option<Change> {
+        let at = usize::from(state.record.epoch) - 1;
+        self.configuration.changes.get(at).copied()
+    }
+
+    pub(crate) fn may_change(&self, state: &State) -> bool {
+        match self.next_change(state) {
+            None => false,
+            Some(Change::PromoteJoined) => state.record.synced || !self.on(Rule::Synced),
+            Some(_) => true,
+        }
+    }
+
+    /// The next change is decided, durably, at the server first.
+    pub(crate) fn change(&self, state: &mut State) -> bool {
+        let Some(change) = self.next_change(state) else {
+            return false;
+        };
+        let applied = state.servers[usize::from(self.primary(state.record.epoch))]
+            .store
+            .applied;
+        let old = self.chain(state.record.epoch).head();
+        let replaced = change == Change::Replaced;
+        if change == Change::LastRemoved && self.on(Rule::LastMemberStopped)
+            || replaced && self.on(Rule::LossDeclared)
+        {
+            let device = &mut state.devices[usize::from(old)];
+            if !replaced {
+                device.phase = Phase::Gone;
+            }
+            if device.last > applied {
+                state.record.declared = true;
+                state.history.forget();
+            }
+        }
+        if replaced {
+            let device = &mut state.devices[usize::from(old)];
+            *device = Device {
+                phase: Phase::Asking,
+                incarnation: device.incarnation + 1,
+                ..Device::default()
+            };
+        }
+        state.record.epoch += 1;
+        state.record.synced = false;
+        let epoch = state.record.epoch;
+        if self.on(Rule::ServerFirst) {
+            state.servers[usize::from(self.primary(epoch))].epoch = epoch;
+        }
+        true
+    }
+
+    /// Whether a RECOVER of the device may be answered now.
+    pub(crate) fn may_answer(&self, state: &State, id: u8) -> bool {
+        let device = &state.devices[usize::from(id)];
+        let asks = match device.phase {
+            Phase::Asking => true,
+            Phase::Serving => device.epoch < state.record.epoch,
+            Phase::Gone => false,
+        };
+        asks && self.chain(state.record.epoch).has(id)
+    }
+
+    /// The device stops serving, asks, and the server answers from one snapshot.
+    pub(crate) fn answer(&self, state: &mut State, id: u8) -> bool {
+        let epoch = state.record.epoch;
+        let device = &mut state.devices[usize::from(id)];
+        device.phase = Phase::Asking;
+        let incarnation = device.incarnation;
+        let store = &state.servers[usize::from(self.primary(epoch))].store;
+        let (applied, table) = (store.applied, store.table);
+        state.network.send(Packet::Reply {
+            device: id,
+            incarnation,
+            epoch,
+            applied,
+            table,
+        });
+        true
+    }
+
+    /// The device takes its place: `Device::on_own_reply`, `Pipeline::resume`.
+    pub(crate) fn on_reply(&self, state: &mut State, packet: Packet) -> bool {
+        let Packet::Reply {
+            device: id,
+            incarnation,
+            epoch,
+            applied,
+            table,
+        } = packet
+        else {
+            return false;
+        };
+        let device = &mut state.devices[usize::from(id)];
+        let mine = device.incarnation == incarnation || !self.on(Rule::OwnReply);
+        if device.phase != Phase::Asking || !mine || epoch < device.epoch {
+            return false;
+        }
+        let incarnation = device.incarnation;
+        let joins = device.epoch < epoch && epoch > 1 && !self.chain(epoch - 1).has(id);
+        if joins && self.on(Rule::EraseOnJoin) {
+            *device = Device {
+                incarnation,
+                ..Device::default()
+            };
+        }
+        device.epoch = epoch;
+        device.phase = Phase::Serving;
+        device.free(applied.min(device.last));
+        device.applied = device.applied.max(applied);
+        device.last = device.last.max(applied);
+        device.durable = device.durable.max(applied);
+        device.committed = device.applied;
+        device.below = 0;
+        device.cached = crate::state::Cached::default();
+        device.table = [0; 2];
+        device.answered = [0; 2];
+        self.raise(state, id);
+        if self.chain(epoch).head() != id {
+            return true;
+        }
+        let device = &mut state.devices[usize::from(id)];
+        device.table = table;
+        device.answered = table;
+        for order in device.applied + 1..=device.last {
+            let op = device.entry(order);
+            if op != 0 {
+                let (client, index) = step_of(op);
+                let seq = &mut device.table[self.session(client)];
+                *seq = (*seq).max(self.step(client, index).seq);
+            }
+        }
+        true
+    }
+}

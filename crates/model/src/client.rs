@@ -1,0 +1,147 @@
+//! A client and its session (protocol.md §3): calls in order, updates in a window, a bypass alone; fallback of an
+//! update that was not logged. It looks at no epochs: it may be fooled by any packet, however old.
+
+use crate::configuration::Call;
+use crate::history::{Answer, NONE};
+use crate::network::Packet;
+use crate::protocol::Protocol;
+use crate::rule::Rule;
+use crate::state::{Bad, State};
+
+impl Protocol {
+    /// The bypass that the client waits for.
+    pub(crate) fn bypass_under_way(&self, state: &State, client: u8) -> Option<u8> {
+        let of = &state.clients[usize::from(client)];
+        let last = of.invoked.checked_sub(1)?;
+        (of.done & (1 << last) == 0 && !self.step(client, last).logged).then_some(last)
+    }
+
+    pub(crate) fn may_invoke(&self, state: &State, client: u8) -> bool {
+        let of = &state.clients[usize::from(client)];
+        let plan = &self.plan[usize::from(client)];
+        if usize::from(of.invoked) == plan.len() || of.fallback != 0 {
+            return false;
+        }
+        if self.bypass_under_way(state, client).is_some() {
+            return false;
+        }
+        let first = &state.clients[0];
+        if client == 1 && self.configuration.successive {
+            let all = self.plan[0].len();
+            if usize::try_from(first.done.count_ones()).is_ok_and(|done| done < all) {
+                return false;
+            }
+        }
+        // Clients with the same program: the first calls first, or every history would be searched twice.
+        if client == 1
+            && first.invoked == 0
+            && self.configuration.programs[0] == self.configuration.programs[1]
+        {
+            return false;
+        }
+        let step = self.step(client, of.invoked);
+        let open = of.invoked - u8::try_from(of.done.count_ones()).unwrap_or(u8::MAX);
+        match step.call {
+            // OPEN and END wait for what was before.
+            Call::Open | Call::End => open == 0,
+            _ if step.logged => open < self.configuration.window,
+            // A bypass that changes state waits too (design §3).
+            Call::WriteIfNone => open == 0,
+            _ => true,
+        }
+    }
+
+    pub(crate) fn invoke(&self, state: &mut State, client: u8) -> bool {
+        let of = &mut state.clients[usize::from(client)];
+        let index = of.invoked;
+        of.invoked += 1;
+        state.network.send(if self.step(client, index).logged {
+            Packet::Update { client, index }
+        } else {
+            Packet::Bypass { client, index }
+        });
+        true
+    }
+
+    pub(crate) fn give_up(&self, state: &mut State, client: u8) -> bool {
+        let Some(index) = self.bypass_under_way(state, client) else {
+            return false;
+        };
+        let of = &mut state.clients[usize::from(client)];
+        of.done |= 1 << index;
+        of.unknown |= 1 << index;
+        true
+    }
+
+    pub(crate) fn client_receives(&self, state: &mut State, client: u8, packet: Packet) -> bool {
+        match packet {
+            Packet::Ack { seq, .. } => self.on_ack(state, client, seq),
+            Packet::Response { index, answer, .. } => self.ends(state, client, index, answer),
+            Packet::NotLogged { index, .. } => {
+                let of = &mut state.clients[usize::from(client)];
+                if of.fallback != 0 || of.done & (1 << index) != 0 {
+                    return false;
+                }
+                of.fallback = index + 1;
+                state.network.send(Packet::Fallback { client, index });
+                true
+            }
+            Packet::Confirmed { index, .. } => {
+                self.covers(state, client, self.step(client, index).seq)
+            }
+            _ => false,
+        }
+    }
+
+    fn on_ack(&self, state: &mut State, client: u8, seq: u8) -> bool {
+        if !self.on(Rule::OneAckForAll) {
+            // As published: two acks are two copies, whoever sent them.
+            let copies = self.chain(1).members().len();
+            let of = &mut state.clients[usize::from(client)];
+            of.acks += 1;
+            if usize::from(of.acks) < copies {
+                return true;
+            }
+            of.acks = 0;
+        }
+        self.covers(state, client, seq)
+    }
+
+    /// Everything logged up to the seq has ended well.
+    fn covers(&self, state: &mut State, client: u8, seq: u8) -> bool {
+        let mut any = false;
+        for index in 0..state.clients[usize::from(client)].invoked {
+            let step = self.step(client, index);
+            if step.logged && step.seq <= seq {
+                any |= self.ends(state, client, index, NONE);
+            }
+        }
+        any
+    }
+
+    fn ends(&self, state: &mut State, client: u8, index: u8, answer: Answer) -> bool {
+        let of = &mut state.clients[usize::from(client)];
+        if of.done & (1 << index) != 0 {
+            return false;
+        }
+        of.done |= 1 << index;
+        if of.fallback == index + 1 {
+            of.fallback = 0;
+        }
+        // A conditional write that is acknowledged early is reported as done.
+        let step = self.step(client, index);
+        let answer = if step.logged && step.call == Call::WriteIfNone {
+            crate::history::SET
+        } else {
+            answer
+        };
+        let explained = state.record.declared
+            || state
+                .history
+                .returns(&self.plan, &state.clients, client, index, answer);
+        if !explained {
+            state.bad = Bad::History;
+        }
+        true
+    }
+}

@@ -1,0 +1,181 @@
+//! What a configuration bounds: the clients' programs, chains by epoch, faults, and which parts are there.
+
+use crate::rule::{Rule, Rules};
+
+/// Clients of a configuration.
+pub const CLIENTS: usize = 2;
+/// Devices of a configuration.
+pub const DEVICES: usize = 2;
+/// Most steps of a client's program.
+pub const STEPS: usize = 4;
+
+/// What a client calls. There is one key; every write has a value of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Opens the session (a log entry).
+    Open,
+    /// Sets the key (nilext: acknowledged early).
+    Write,
+    /// Reads the key (a bypass).
+    Read,
+    /// Sets the key if nobody has, and says whether it did (a bypass that changes state).
+    WriteIfNone,
+    /// Ends the session (a log entry).
+    End,
+}
+
+/// Devices of a chain, head first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chain {
+    /// D1 alone.
+    First,
+    /// D2 alone.
+    Second,
+    /// D1, then D2.
+    FirstSecond,
+    /// D2, then D1.
+    SecondFirst,
+}
+
+impl Chain {
+    /// Its devices, head first.
+    #[must_use]
+    pub fn members(self) -> &'static [u8] {
+        match self {
+            Self::First => &[0],
+            Self::Second => &[1],
+            Self::FirstSecond => &[0, 1],
+            Self::SecondFirst => &[1, 0],
+        }
+    }
+
+    /// Whether the device belongs to it.
+    #[must_use]
+    pub fn has(self, device: u8) -> bool {
+        self.members().contains(&device)
+    }
+
+    /// Its head.
+    #[must_use]
+    pub fn head(self) -> u8 {
+        self.members()[0]
+    }
+
+    /// The hop after the device; `None`: the server.
+    #[must_use]
+    pub fn next(self, device: u8) -> Option<u8> {
+        let members = self.members();
+        let at = members.iter().position(|member| *member == device)?;
+        members.get(at + 1).copied()
+    }
+}
+
+/// What a chain change must respect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A member goes, another that is whole stays; or a device joins at the tail.
+    Plain,
+    /// The member that stays has joined in the epoch before: it must be synced.
+    PromoteJoined,
+    /// No member stays.
+    LastRemoved,
+    /// The medium of the only member is a blank one.
+    Replaced,
+    /// The server's replica takes over; the chain stays.
+    Server,
+}
+
+/// What an exhausted configuration must have reached, or it would say nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// An update is acknowledged.
+    Acknowledged,
+    /// Both clients have finished their programs.
+    AllDone,
+    /// A device has freed an entry.
+    Reclaimed,
+    /// A restarted device serves.
+    Recovered,
+    /// A device serves a later epoch while a removed one serves an earlier one.
+    Zombie,
+    /// The head of a later epoch has committed an entry.
+    NewEpochCommits,
+    /// An update took effect by fallback and the head has confirmed it.
+    FallenBack,
+    /// A head answered from its cache.
+    CacheHit,
+    /// A device that joined has caught up.
+    CaughtUp,
+    /// The server's replica has applied an entry as primary.
+    ReplicaServes,
+    /// A loss has been declared.
+    Declared,
+}
+
+/// One configuration: a small world with bounds, to be searched completely.
+#[derive(Clone, Debug)]
+pub struct Configuration {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is about, in one line.
+    pub about: &'static str,
+    /// What each client calls, in order.
+    pub programs: [&'static [Call]; CLIENTS],
+    /// Updates that a client may have under way.
+    pub window: u8,
+    /// The chain of each epoch, from epoch 1.
+    pub chains: &'static [Chain],
+    /// How the chain changes: one for each epoch after the first.
+    pub changes: &'static [Change],
+    /// Crashes of devices, all together.
+    pub crashes: u8,
+    /// Entries that the head's log can hold.
+    pub capacity: u8,
+    /// Servers: 1, or 2 with a replica.
+    pub servers: u8,
+    /// Whether the head has a cache.
+    pub cache: bool,
+    /// Whether the second client is the first one's next session.
+    pub successive: bool,
+    /// Whether a client may stop waiting for a bypass.
+    pub impatient: bool,
+    /// What must be reached.
+    pub goals: &'static [Goal],
+    /// Whether it belongs to the quick set.
+    pub quick: bool,
+}
+
+/// One step of a client's program, with its numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// What is called.
+    pub call: Call,
+    /// Whether it goes through the log; otherwise it is a bypass.
+    pub logged: bool,
+    /// Its seq (logged), or the last seq that the session had given out before it (bypass).
+    pub seq: u8,
+}
+
+impl Configuration {
+    /// The steps of both programs, numbered.
+    #[must_use]
+    pub fn plan(&self, rules: Rules) -> [Vec<Step>; CLIENTS] {
+        self.programs.map(|program| {
+            let mut seq = 0;
+            let number = |call: &Call| {
+                let logged = match call {
+                    Call::Open | Call::Write | Call::End => true,
+                    Call::Read => false,
+                    Call::WriteIfNone => !rules.on(Rule::NilextOnly),
+                };
+                seq += u8::from(logged);
+                Step {
+                    call: *call,
+                    logged,
+                    seq,
+                }
+            };
+            program.iter().map(number).collect()
+        })
+    }
+}

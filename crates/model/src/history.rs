@@ -1,0 +1,223 @@
+//! Linearizability in session order, as an automaton over calls and returns.
+//!
+//! The ghost state is the set of all sequential worlds that explain what the clients have seen so far: the value
+//! of the key, how many steps of each client have taken effect, and what a bypass that has not returned yet was
+//! answered. Effects are tried at returns only, when they are needed (just-in-time linearization), each client's
+//! in program order. The set is empty exactly if no linearization exists. A call that nobody waits for any more
+//! may take effect or not, but never behind a later call of its session.
+
+use std::hash::{Hash, Hasher};
+
+use crate::configuration::{CLIENTS, Call, Step};
+use crate::state::{Client, Op, op_of};
+
+/// Answer of a bypass: 1 + the value read; or, of a conditional write, [`SET`] or [`NOT_SET`].
+pub type Answer = u8;
+/// The conditional write has set the key.
+pub const SET: Answer = 1;
+/// The key was set before.
+pub const NOT_SET: Answer = 2;
+/// An update returns nothing.
+pub const NONE: Answer = 0;
+
+/// One sequential world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+struct World {
+    value: Op,
+    taken: [u8; CLIENTS],
+    answer: [Answer; CLIENTS],
+}
+
+/// The worlds that explain what was seen; sorted, each once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct History {
+    worlds: Vec<World>,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self {
+            worlds: vec![World::default()],
+        }
+    }
+}
+
+impl Hash for History {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        hasher.write_usize(self.worlds.len());
+        for world in &self.worlds {
+            let World {
+                value,
+                taken,
+                answer,
+            } = *world;
+            let bytes = [value, taken[0], taken[1], answer[0], answer[1], 0, 0, 0];
+            hasher.write_u64(u64::from_be_bytes(bytes));
+        }
+    }
+}
+
+impl History {
+    /// A step returns. `false`: no linearization is left.
+    pub fn returns(
+        &mut self,
+        plan: &[Vec<Step>; CLIENTS],
+        clients: &[Client; CLIENTS],
+        client: u8,
+        index: u8,
+        answer: Answer,
+    ) -> bool {
+        let who = usize::from(client);
+        let mut kept = Vec::new();
+        let mut open = std::mem::take(&mut self.worlds);
+        let mut seen = open.clone();
+        // Bounded: every successor has taken more steps of finite programs.
+        while let Some(world) = open.pop() {
+            if world.taken[who] > index {
+                let mut world = world;
+                let last = world.taken[who] == index + 1;
+                if answer == NONE || (last && world.answer[who] == answer) {
+                    if answer != NONE {
+                        world.answer[who] = NONE;
+                    }
+                    kept.push(world);
+                }
+                continue;
+            }
+            for other in 0..CLIENTS {
+                for next in successors(&world, plan, clients, other) {
+                    if !seen.contains(&next) {
+                        seen.push(next);
+                        open.push(next);
+                    }
+                }
+            }
+        }
+        kept.sort_unstable();
+        kept.dedup();
+        self.worlds = kept;
+        !self.worlds.is_empty()
+    }
+
+    /// Nothing is asked of the history any more (a loss was declared).
+    pub fn forget(&mut self) {
+        self.worlds.clear();
+    }
+}
+
+/// The worlds in which one more step of the client has taken effect.
+fn successors(
+    world: &World,
+    plan: &[Vec<Step>; CLIENTS],
+    clients: &[Client; CLIENTS],
+    who: usize,
+) -> impl Iterator<Item = World> {
+    let (from, client) = (world.taken[who], &clients[who]);
+    // A step that nobody waits for may be skipped.
+    let mut end = from;
+    while end < client.invoked && client.unknown & (1 << end) != 0 {
+        end += 1;
+    }
+    let past = (end + 1).min(client.invoked).max(from);
+    (from..past).map(move |index| take(*world, plan, who, index))
+}
+
+fn take(mut world: World, plan: &[Vec<Step>; CLIENTS], who: usize, index: u8) -> World {
+    let op = op_of(u8::try_from(who).expect("two clients"), index);
+    world.answer[who] = NONE;
+    match plan[who][usize::from(index)].call {
+        Call::Open | Call::End => {}
+        Call::Write => world.value = op,
+        Call::Read => world.answer[who] = 1 + world.value,
+        Call::WriteIfNone if world.value == 0 => {
+            world.value = op;
+            world.answer[who] = SET;
+        }
+        Call::WriteIfNone => world.answer[who] = NOT_SET,
+    }
+    world.taken[who] = index + 1;
+    world
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::configuration::Configuration;
+    use crate::rule::Rules;
+
+    fn plan(programs: [&'static [Call]; CLIENTS]) -> [Vec<Step>; CLIENTS] {
+        let mut configuration: Configuration = crate::catalogue::all().remove(0);
+        configuration.programs = programs;
+        configuration.plan(Rules::all())
+    }
+
+    fn called(counts: [u8; CLIENTS]) -> [Client; CLIENTS] {
+        counts.map(|invoked| Client {
+            invoked,
+            ..Client::default()
+        })
+    }
+
+    #[test]
+    fn a_read_may_see_a_concurrent_write_or_not() {
+        let plan = plan([&[Call::Write], &[Call::Read]]);
+        for seen in [0, op_of(0, 0)] {
+            let mut history = History::default();
+            assert!(history.returns(&plan, &called([1, 1]), 1, 0, 1 + seen));
+            assert!(history.returns(&plan, &called([1, 1]), 0, 0, NONE));
+        }
+    }
+
+    #[test]
+    fn a_read_must_see_a_write_that_returned_before() {
+        let plan = plan([&[Call::Write], &[Call::Read]]);
+        let mut history = History::default();
+        assert!(history.returns(&plan, &called([1, 0]), 0, 0, NONE));
+        assert!(!history.returns(&plan, &called([1, 1]), 1, 0, 1));
+    }
+
+    #[test]
+    fn a_read_must_see_its_own_earlier_write() {
+        let plan = plan([&[Call::Write, Call::Read], &[]]);
+        let mut history = History::default();
+        assert!(!history.returns(&plan, &called([2, 0]), 0, 1, 1));
+    }
+
+    #[test]
+    fn reads_do_not_go_back() {
+        let plan = plan([&[Call::Write], &[Call::Read, Call::Read]]);
+        let mut history = History::default();
+        assert!(history.returns(&plan, &called([1, 1]), 1, 0, 1 + op_of(0, 0)));
+        assert!(!history.returns(&plan, &called([1, 2]), 1, 1, 1));
+    }
+
+    #[test]
+    fn only_one_conditional_write_succeeds() {
+        let plan = plan([&[Call::WriteIfNone], &[Call::WriteIfNone]]);
+        let mut history = History::default();
+        assert!(history.returns(&plan, &called([1, 1]), 0, 0, SET));
+        assert!(
+            history
+                .clone()
+                .returns(&plan, &called([1, 1]), 1, 0, NOT_SET)
+        );
+        assert!(!history.returns(&plan, &called([1, 1]), 1, 0, SET));
+    }
+
+    #[test]
+    fn an_unknown_call_takes_effect_before_later_ones_or_never() {
+        let plan = plan([&[Call::WriteIfNone, Call::Write], &[Call::Read, Call::Read]]);
+        let mut clients = called([2, 0]);
+        clients[0].unknown = 1;
+        let mut history = History::default();
+        assert!(history.returns(&plan, &clients, 0, 1, NONE));
+        clients[1].invoked = 1;
+        // The write must be there; the unknown one may not follow it.
+        assert!(
+            !history
+                .clone()
+                .returns(&plan, &clients, 1, 0, 1 + op_of(0, 0))
+        );
+        assert!(history.returns(&plan, &clients, 1, 0, 1 + op_of(0, 1)));
+    }
+}

@@ -1,0 +1,197 @@
+//! The invariants of protocol.md §10 as properties of the model, and the goals that keep a search honest.
+//!
+//! | property | invariant |
+//! |---|---|
+//! | nothing acknowledged is lost | 1: what a client was told is in the primary's store, or in the log of a member of the newest chain, durable, behind A, with nothing missing before it; or the loss was declared |
+//! | nothing takes effect twice | 2 |
+//! | each session's effects are in order | 3: no effect after a later one of its session, none before an earlier logged one |
+//! | linearizable, each session in its order | 3 and 4, see [`crate::history`] |
+//! | nothing of an ended session takes effect | 5 |
+//! | only what was sent takes effect | 6, as far as damage goes; that lower epochs change nothing shows in the others |
+//! | no order has two identities | 9 |
+//!
+//! 7, 8 and 10 are about time and processes: the simulator's.
+
+use std::sync::atomic::Ordering;
+
+use stateright::{Model, Property};
+
+use crate::configuration::{Call, Goal};
+use crate::network::Packet;
+use crate::protocol::{Action, Protocol};
+use crate::state::{Bad, Phase, State, op_of};
+
+const INVARIANTS: [(Bad, &str); 7] = [
+    (Bad::Lost, "nothing acknowledged is lost"),
+    (Bad::Twice, "nothing takes effect twice"),
+    (Bad::Disorder, "each session's effects are in order"),
+    (Bad::History, "linearizable, each session in its order"),
+    (Bad::Ended, "nothing of an ended session takes effect"),
+    (Bad::Garbage, "only what was sent takes effect"),
+    (Bad::Fork, "no order has two identities"),
+];
+
+const GOALS: [(Goal, &str); 11] = [
+    (Goal::Acknowledged, "an update is acknowledged"),
+    (Goal::AllDone, "both clients finish"),
+    (Goal::Reclaimed, "an entry is freed"),
+    (Goal::Recovered, "a restarted device serves"),
+    (
+        Goal::Zombie,
+        "a removed device and a newer epoch serve at once",
+    ),
+    (Goal::NewEpochCommits, "the head of a later epoch commits"),
+    (Goal::FallenBack, "a fallback is confirmed"),
+    (Goal::CacheHit, "a read is answered by the cache"),
+    (Goal::CaughtUp, "a device that joined has caught up"),
+    (Goal::ReplicaServes, "the replica applies as primary"),
+    (Goal::Declared, "a loss is declared"),
+];
+
+/// Whether a state is as invariant `I` wants it. Says no once only: the first example is the shortest.
+fn invariant<const I: usize>(model: &Protocol, state: &State) -> bool {
+    state.bad != INVARIANTS[I].0 || model.violated.swap(true, Ordering::Relaxed)
+}
+
+/// Whether a state reaches goal `I`, which is asked until it has been reached.
+fn goal<const I: usize>(model: &Protocol, state: &State) -> bool {
+    let bit = 1 << I;
+    if model.reached.load(Ordering::Relaxed) & bit != 0 || !model.reaches(state, GOALS[I].0) {
+        return false;
+    }
+    model.reached.fetch_or(bit, Ordering::Relaxed) & bit == 0
+}
+
+impl Protocol {
+    /// Whether something that a client was told can no longer be found.
+    pub(crate) fn lost(&self, state: &State) -> bool {
+        state.clients.iter().zip(0u8..).any(|(client, id)| {
+            let told = client.done & !client.unknown;
+            (0..client.invoked)
+                .any(|index| told & (1 << index) != 0 && !self.safe(state, id, index))
+        })
+    }
+
+    fn safe(&self, state: &State, client: u8, index: u8) -> bool {
+        let step = self.step(client, index);
+        if step.call == Call::Read {
+            return true;
+        }
+        let op = op_of(client, index);
+        let store = &state.servers[usize::from(self.primary(state.record.epoch))].store;
+        let effective = |op: u8| store.effects & (1 << (op - 1)) != 0;
+        if effective(op) || !step.logged {
+            return effective(op);
+        }
+        self.chain(state.record.epoch)
+            .members()
+            .iter()
+            .any(|member| {
+                let device = &state.devices[usize::from(*member)];
+                let rest = store.applied + 1..=device.durable;
+                let mut whole = rest
+                    .map(|order| device.entry(order))
+                    .take_while(|entry| *entry != 0);
+                // Everything of the session before it must come before it, or be applied.
+                let mut missing: u8 = (0..index)
+                    .filter(|at| self.step(client, *at).logged && !effective(op_of(client, *at)))
+                    .map(|at| 1 << at)
+                    .sum();
+                whole.any(|entry| {
+                    for at in 0..index {
+                        if entry == op_of(client, at) {
+                            missing &= !(1 << at);
+                        }
+                    }
+                    entry == op && missing == 0
+                })
+            })
+    }
+
+    fn reaches(&self, state: &State, goal: Goal) -> bool {
+        let done = |client: usize| {
+            let done = state.clients[client].done & !state.clients[client].unknown;
+            usize::try_from(done.count_ones()).is_ok_and(|done| done == self.plan[client].len())
+        };
+        let serving = || {
+            state
+                .devices
+                .iter()
+                .filter(|device| device.phase == Phase::Serving)
+        };
+        match goal {
+            Goal::Acknowledged => state.clients.iter().any(|client| client.done != 0),
+            Goal::AllDone => done(0) && done(1),
+            Goal::Reclaimed => serving().any(|device| device.applied > 0),
+            Goal::Recovered => serving().any(|device| device.incarnation > 0),
+            Goal::Zombie => {
+                let newest = state.record.epoch;
+                serving().any(|device| device.epoch == newest)
+                    && serving().any(|device| device.epoch < newest && device.epoch > 0)
+            }
+            Goal::NewEpochCommits => serving().any(|device| {
+                device.epoch > 1
+                    && device.committed > device.applied
+                    && device.answered.iter().any(|seq| *seq > 0)
+            }),
+            Goal::FallenBack => state.clients.iter().zip(0u8..).any(|(client, id)| {
+                state.network.iter().any(|packet| match packet {
+                    Packet::Fallback { client, index } if client == id => {
+                        state.clients[usize::from(id)].done & (1 << index) != 0
+                    }
+                    _ => false,
+                }) && client.fallback == 0
+            }),
+            Goal::CacheHit => state.network.iter().any(
+                |packet| matches!(packet, Packet::Response { ticket: 0, answer, .. } if answer > 1),
+            ),
+            Goal::CaughtUp => state.record.synced,
+            Goal::ReplicaServes => state.servers[1].epoch > 1 && state.servers[1].store.applied > 0,
+            Goal::Declared => state.record.declared,
+        }
+    }
+}
+
+impl Model for Protocol {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![self.beginning()]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        self.possible(state, actions);
+    }
+
+    fn next_state(&self, before: &State, action: Action) -> Option<State> {
+        self.take(before, action)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let invariants: [fn(&Self, &State) -> bool; INVARIANTS.len()] = [
+            invariant::<0>,
+            invariant::<1>,
+            invariant::<2>,
+            invariant::<3>,
+            invariant::<4>,
+            invariant::<5>,
+            invariant::<6>,
+        ];
+        let goals: [fn(&Self, &State) -> bool; GOALS.len()] = [
+            goal::<0>, goal::<1>, goal::<2>, goal::<3>, goal::<4>, goal::<5>, goal::<6>, goal::<7>,
+            goal::<8>, goal::<9>, goal::<10>,
+        ];
+        let wanted = GOALS
+            .iter()
+            .zip(goals)
+            .filter(|((goal, _), _)| self.configuration.goals.contains(goal));
+        let mut properties: Vec<_> = INVARIANTS
+            .iter()
+            .zip(invariants)
+            .map(|((_, name), holds)| Property::always(name, holds))
+            .collect();
+        properties.extend(wanted.map(|((_, name), reached)| Property::sometimes(name, reached)));
+        properties
+    }
+}

@@ -1,0 +1,282 @@
+//! The transition system: which steps are possible in a state, and what each does.
+//!
+//! There are no timers: whatever a time-out could cause may happen at any moment, and whatever is repeated until
+//! answered is in the network from the moment at which it could be sent.
+
+use std::sync::atomic::{AtomicBool, AtomicU32};
+
+use crate::configuration::{CLIENTS, Chain, Change, Configuration, DEVICES, Step};
+use crate::network::{Node, Packet};
+use crate::rule::{Rule, Rules};
+use crate::state::{Bad, Phase, State};
+
+/// One step of the world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// A client calls the next step of its program.
+    Invoke(u8),
+    /// A client stops waiting for its bypass.
+    GiveUp(u8),
+    /// A packet arrives.
+    Deliver(Packet, Node),
+    /// A device's medium reports the next entry durable.
+    Persist(u8),
+    /// A device crashes and comes back with what was durable.
+    Crash(u8),
+    /// A device asks the server (RECOVER), which answers.
+    Answer(u8),
+    /// The next change of the chain, or of the server, is decided.
+    Change,
+    /// The server persists the epoch that is in use already (only without [`Rule::ServerFirst`]).
+    ServerFollows,
+    /// The replica takes the primary's state.
+    Replicate,
+    /// The server writes the records of an effect (only without [`Rule::ApplyAtomically`]).
+    Finish,
+    /// The server crashes between an effect and its records (likewise).
+    ServerCrash,
+    /// The lease of the removed head runs out.
+    LeaseOver,
+}
+
+/// A configuration under rules.
+#[derive(Debug)]
+pub struct Protocol {
+    /// The bounds.
+    pub configuration: Configuration,
+    /// The rules.
+    pub rules: Rules,
+    /// The programs' steps with their numbers.
+    pub plan: [Vec<Step>; CLIENTS],
+    /// Goals that were reached, by bit; only so that the first example is kept.
+    pub(crate) reached: AtomicU32,
+    /// A violation was seen; only so that the first, the shortest, is kept.
+    pub(crate) violated: AtomicBool,
+}
+
+impl Protocol {
+    /// The configuration under these rules.
+    #[must_use]
+    pub fn new(configuration: Configuration, rules: Rules) -> Self {
+        let plan = configuration.plan(rules);
+        Self {
+            configuration,
+            rules,
+            plan,
+            reached: AtomicU32::new(0),
+            violated: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn on(&self, rule: Rule) -> bool {
+        self.rules.on(rule)
+    }
+
+    pub(crate) fn step(&self, client: u8, index: u8) -> Step {
+        self.plan[usize::from(client)][usize::from(index)]
+    }
+
+    /// Row of the session tables that belongs to a client's session.
+    pub(crate) fn session(&self, client: u8) -> usize {
+        if self.configuration.successive && !self.on(Rule::SessionNeverReused) {
+            0
+        } else {
+            usize::from(client)
+        }
+    }
+
+    /// The chain of an epoch.
+    pub(crate) fn chain(&self, epoch: u8) -> Chain {
+        self.configuration.chains[usize::from(epoch.max(1)) - 1]
+    }
+
+    /// The primary server of an epoch.
+    pub(crate) fn primary(&self, epoch: u8) -> u8 {
+        let changes = &self.configuration.changes[..usize::from(epoch.max(1)) - 1];
+        u8::from(changes.contains(&Change::Server))
+    }
+
+    pub(crate) fn is_head(&self, state: &State, device: u8) -> bool {
+        let of = &state.devices[usize::from(device)];
+        of.phase == Phase::Serving && of.epoch > 0 && self.chain(of.epoch).head() == device
+    }
+
+    /// The world at its beginning: epoch 1 is served, sessions are open unless the programs open them.
+    pub(crate) fn beginning(&self) -> State {
+        let mut state = State::default();
+        state.record.epoch = 1;
+        for server in state
+            .servers
+            .iter_mut()
+            .take(usize::from(self.configuration.servers))
+        {
+            server.epoch = 1;
+        }
+        for (id, device) in (0u8..).zip(state.devices.iter_mut()) {
+            if self.chain(1).has(id) {
+                device.epoch = 1;
+            } else {
+                device.phase = Phase::Asking;
+            }
+        }
+        state
+    }
+
+    /// All steps that may have an effect.
+    pub(crate) fn possible(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.bad != Bad::No {
+            return;
+        }
+        let clients = (0u8..).take(CLIENTS);
+        for client in clients {
+            if self.may_invoke(state, client) {
+                actions.push(Action::Invoke(client));
+            }
+            if self.configuration.impatient && self.bypass_under_way(state, client).is_some() {
+                actions.push(Action::GiveUp(client));
+            }
+        }
+        for packet in state.network.iter() {
+            self.arrivals(state, packet, actions);
+        }
+        let started: u8 = state.devices.iter().map(|device| device.incarnation).sum();
+        let done = &self.configuration.changes[..usize::from(state.record.epoch) - 1];
+        let crashed = started - u8::from(done.contains(&Change::Replaced));
+        for (id, device) in (0u8..).zip(&state.devices) {
+            if device.phase == Phase::Serving && device.durable < device.last {
+                actions.push(Action::Persist(id));
+            }
+            if device.phase != Phase::Gone
+                && device.epoch > 0
+                && crashed < self.configuration.crashes
+            {
+                actions.push(Action::Crash(id));
+            }
+            if self.may_answer(state, id) {
+                actions.push(Action::Answer(id));
+            }
+        }
+        self.faults(state, actions);
+    }
+
+    fn faults(&self, state: &State, actions: &mut Vec<Action>) {
+        if self.may_change(state) {
+            actions.push(Action::Change);
+        }
+        let primary = &state.servers[usize::from(self.primary(state.record.epoch))];
+        if primary.epoch < state.record.epoch {
+            actions.push(Action::ServerFollows);
+        }
+        if primary.half {
+            actions.push(Action::Finish);
+            actions.push(Action::ServerCrash);
+        }
+        if self.configuration.servers == 2 {
+            let [first, second] = &state.servers;
+            if first.epoch == second.epoch && first.store != second.store {
+                actions.push(Action::Replicate);
+            }
+        }
+        let leased = self.configuration.cache && !state.record.lease_over;
+        if leased && state.record.epoch > 1 {
+            actions.push(Action::LeaseOver);
+        }
+    }
+
+    /// Everybody at whom the packet may have an effect.
+    fn arrivals(&self, state: &State, packet: Packet, actions: &mut Vec<Action>) {
+        let mut to = |node| actions.push(Action::Deliver(packet, node));
+        match packet {
+            Packet::Update { .. } | Packet::Bypass { .. } | Packet::Fallback { .. } => {
+                for device in (0u8..).take(DEVICES) {
+                    if self.is_head(state, device) {
+                        to(Node::Device(device));
+                    }
+                }
+            }
+            Packet::Append { to: hop, .. } => to(hop),
+            Packet::Durable { epoch, .. } | Packet::Confirm { epoch, .. } => {
+                to(Node::Device(self.chain(epoch).head()));
+            }
+            Packet::Applied { .. } => {
+                for device in (0u8..).take(DEVICES) {
+                    to(Node::Device(device));
+                }
+            }
+            Packet::Reply { device, .. } => to(Node::Device(device)),
+            Packet::Stamped { epoch, .. } => to(Node::Server(self.primary(epoch))),
+            Packet::Response { client, ticket, .. } => {
+                to(Node::Client(client));
+                if ticket != 0 {
+                    to(Node::Device(ticket - 1));
+                }
+            }
+            Packet::Ack { client, .. }
+            | Packet::NotLogged { client, .. }
+            | Packet::Confirmed { client, .. } => to(Node::Client(client)),
+        }
+    }
+
+    /// Takes the step. `None`: it changes nothing.
+    pub(crate) fn take(&self, before: &State, action: Action) -> Option<State> {
+        let mut state = before.clone();
+        let changed = match action {
+            Action::Invoke(client) => self.invoke(&mut state, client),
+            Action::GiveUp(client) => self.give_up(&mut state, client),
+            Action::Deliver(packet, Node::Client(client)) => {
+                self.client_receives(&mut state, client, packet)
+            }
+            Action::Deliver(packet, Node::Device(device)) => {
+                self.device_receives(&mut state, device, packet)
+            }
+            Action::Deliver(packet, Node::Server(server)) => {
+                self.server_receives(&mut state, server, packet)
+            }
+            Action::Persist(device) => self.persist(&mut state, device),
+            Action::Crash(device) => self.crash(&mut state, device),
+            Action::Answer(device) => self.answer(&mut state, device),
+            Action::Change => self.change(&mut state),
+            Action::ServerFollows => {
+                let epoch = state.record.epoch;
+                state.servers[usize::from(self.primary(epoch))].epoch = epoch;
+                true
+            }
+            Action::Replicate => {
+                state.servers[1].store = state.servers[0].store.clone();
+                true
+            }
+            Action::Finish => self.finish(&mut state),
+            Action::ServerCrash => {
+                state.servers[usize::from(self.primary(before.record.epoch))].half = false;
+                true
+            }
+            Action::LeaseOver => {
+                state.record.lease_over = true;
+                true
+            }
+        };
+        if !changed {
+            return None;
+        }
+        if state.bad == Bad::No {
+            self.settle(&mut state);
+        }
+        (state != *before).then_some(state)
+    }
+
+    /// Sends what can be sent, forgets what has no effect any more, and looks for losses.
+    fn settle(&self, state: &mut State) {
+        for device in (0u8..).take(DEVICES) {
+            self.flush(state, device);
+        }
+        for server in 0..self.configuration.servers {
+            self.say_applied(state, server);
+        }
+        let mut network = std::mem::take(&mut state.network);
+        network.retain(|packet| self.useful(state, packet));
+        state.network = network;
+        if !state.record.declared && self.lost(state) {
+            state.bad = Bad::Lost;
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! The server: applies in order, atomically with A (rule 6), answers bypasses behind their barrier (rule 8), and
+//! says APPLIED only for what all its replicas have (rule 7).
+//!
+//! Its store is its memory: with atomic steps, a crash of the server loses nothing but its waiting room, which
+//! here is the network. So crashes of the server are steps that change nothing; only without
+//! [`Rule::ApplyAtomically`] is there a moment in between.
+
+use crate::configuration::Call;
+use crate::history::{NOT_SET, SET};
+use crate::network::Packet;
+use crate::protocol::Protocol;
+use crate::rule::Rule;
+use crate::state::{Bad, Op, State, TORN, op_of, step_of};
+
+impl Protocol {
+    pub(crate) fn server_receives(&self, state: &mut State, id: u8, packet: Packet) -> bool {
+        let server = &state.servers[usize::from(id)];
+        match packet {
+            Packet::Append {
+                epoch, order, op, ..
+            } => epoch == server.epoch && self.on_server_append(state, id, order, op),
+            Packet::Stamped {
+                epoch,
+                client,
+                index,
+                barrier,
+                ticket,
+                fallback,
+            } => {
+                if epoch != server.epoch {
+                    return false;
+                }
+                let waits = server.store.applied < barrier;
+                if fallback {
+                    let waits = waits && self.on(Rule::FallbackBarrier);
+                    return !waits && self.apply_fallback(state, id, client, index);
+                }
+                let waits = waits && self.on(Rule::Barrier);
+                !waits && self.execute(state, id, client, index, ticket)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether everything in the server's store is in all replicas of its epoch.
+    fn replicated(&self, state: &State, id: u8) -> bool {
+        if self.configuration.servers == 1 || id == 1 {
+            return true;
+        }
+        let [first, second] = &state.servers;
+        first.epoch == second.epoch && first.store == second.store
+    }
+
+    /// The server says how far it is, if it may.
+    pub(crate) fn say_applied(&self, state: &mut State, id: u8) {
+        let (epoch, order) = (
+            state.servers[usize::from(id)].epoch,
+            state.servers[usize::from(id)].store.applied,
+        );
+        if order == 0 || epoch == 0 || self.primary(epoch) != id {
+            return;
+        }
+        // As published: whoever has lost its replica goes on alone.
+        let alone = !self.on(Rule::FencedReclaim) && state.servers[1].epoch > epoch;
+        if self.replicated(state, id) || alone || !self.on(Rule::ReclaimEverywhere) {
+            state.network.send(Packet::Applied { epoch, order });
+        }
+    }
+
+    /// `Server::on_append`, `Builder::add`.
+    fn on_server_append(&self, state: &mut State, id: u8, order: u8, op: Op) -> bool {
+        let server = &mut state.servers[usize::from(id)];
+        let store = &mut server.store;
+        let early = order > store.applied + 1;
+        if server.half
+            || order <= store.applied
+            || early && self.on(Rule::InOrder) && self.on(Rule::OneOrder)
+        {
+            return false;
+        }
+        let bit = 1 << (order - 1);
+        if early && store.ahead & bit != 0 {
+            return false;
+        }
+        let (client, index) = step_of(op);
+        let (step, session) = (self.step(client, index), self.session(client));
+        let last = store.table[session];
+        let reopens = step.call == Call::Open && !self.on(Rule::SessionNeverReused);
+        // A seq that is missing stops the shard.
+        if step.seq > last + 1 && !reopens {
+            return false;
+        }
+        let fresh = (step.seq == last + 1 || reopens) && store.ahead & bit == 0;
+        if fresh {
+            self.effect(state, id, op);
+            let store = &mut state.servers[usize::from(id)].store;
+            if !self.on(Rule::ApplyAtomically) {
+                state.servers[usize::from(id)].half = true;
+                return true;
+            }
+            let ends = step.call == Call::End && !self.on(Rule::SessionNeverReused);
+            store.table[session] = if ends { 0 } else { step.seq };
+        }
+        let store = &mut state.servers[usize::from(id)].store;
+        if early && !self.on(Rule::OneOrder) {
+            store.ahead |= bit;
+        } else {
+            store.applied = order;
+            // What was applied ahead is covered now.
+            while store.ahead & (1 << store.applied) != 0 {
+                store.ahead &= !(1 << store.applied);
+                store.applied += 1;
+            }
+        }
+        true
+    }
+
+    /// The records of an effect follow it: only without [`Rule::ApplyAtomically`].
+    pub(crate) fn finish(&self, state: &mut State) -> bool {
+        let server = &mut state.servers[0];
+        server.half = false;
+        server.store.applied += 1;
+        // The entry is found again by its effect: the newest of its session.
+        for (client, plan) in self.plan.iter().enumerate() {
+            for (index, step) in (0u8..).zip(plan) {
+                let op = op_of(u8::try_from(client).expect("two clients"), index);
+                let done = step.logged && server.store.effects & (1 << (op - 1)) != 0;
+                let seq = &mut server.store.table[client];
+                *seq = if done { (*seq).max(step.seq) } else { *seq };
+            }
+        }
+        true
+    }
+
+    /// `Server::fallback_effects`.
+    fn apply_fallback(&self, state: &mut State, id: u8, client: u8, index: u8) -> bool {
+        let (seq, session) = (self.step(client, index).seq, self.session(client));
+        let op = op_of(client, index);
+        let server = &mut state.servers[usize::from(id)];
+        let (epoch, last) = (server.epoch, server.store.table[session]);
+        if !self.on(Rule::FallbackIdentity) {
+            self.effect(state, id, op);
+        } else if last + 1 == seq {
+            server.store.table[session] = seq;
+            self.effect(state, id, op);
+        } else if last < seq {
+            return false;
+        }
+        state.network.send(Packet::Confirm {
+            epoch,
+            client,
+            index,
+        });
+        true
+    }
+
+    /// `Server::next_execution`: a read, or a bypass that changes state.
+    fn execute(&self, state: &mut State, id: u8, client: u8, index: u8, ticket: u8) -> bool {
+        let (step, session) = (self.step(client, index), self.session(client));
+        let op = op_of(client, index);
+        let store = &state.servers[usize::from(id)].store;
+        let last = store.table[session];
+        if step.call == Call::WriteIfNone && self.on(Rule::RequestId) {
+            let (request, set) = store.replies[usize::from(client)];
+            if request > op {
+                return false;
+            }
+            if request == op {
+                return self.respond(
+                    state,
+                    id,
+                    client,
+                    index,
+                    if set { SET } else { NOT_SET },
+                    ticket,
+                );
+            }
+        }
+        if last > step.seq && self.on(Rule::LateBypass)
+            || last < step.seq && self.on(Rule::OwnUpdatesFirst)
+        {
+            return false;
+        }
+        if step.call == Call::Read {
+            let answer = 1 + store.value;
+            return self.respond(state, id, client, index, answer, ticket);
+        }
+        let set = store.value == 0;
+        self.effect(state, id, op);
+        let store = &mut state.servers[usize::from(id)].store;
+        store.replies[usize::from(client)] = (op, set);
+        self.respond(
+            state,
+            id,
+            client,
+            index,
+            if set { SET } else { NOT_SET },
+            ticket,
+        );
+        true
+    }
+
+    /// Answers, if what the answer shows is in all replicas. Otherwise the bypass is asked again later.
+    fn respond(
+        &self,
+        state: &mut State,
+        id: u8,
+        client: u8,
+        index: u8,
+        answer: u8,
+        ticket: u8,
+    ) -> bool {
+        if !self.replicated(state, id) && self.on(Rule::RepliesReplicated) {
+            return false;
+        }
+        state.network.send(Packet::Response {
+            client,
+            index,
+            answer,
+            ticket,
+        });
+        true
+    }
+
+    /// An op takes effect, and is looked at by invariants 2, 3, 5 and 6.
+    fn effect(&self, state: &mut State, id: u8, op: Op) {
+        let store = &mut state.servers[usize::from(id)].store;
+        let (client, index) = step_of(op);
+        let has = |at: u8| store.effects & (1 << (op_of(client, at) - 1)) != 0;
+        let plan = &self.plan[usize::from(client)];
+        let ended = (0u8..)
+            .zip(plan)
+            .any(|(at, step)| step.call == Call::End && at != index && has(at));
+        let changes =
+            |at: u8, step: &crate::configuration::Step| at != index && step.call != Call::Read;
+        let disorder = (0u8..)
+            .zip(plan)
+            .filter(|(at, step)| changes(*at, step))
+            .any(|(at, step)| {
+                if at > index {
+                    has(at)
+                } else {
+                    step.logged && !has(at)
+                }
+            });
+        let call = plan[usize::from(index)].call;
+        if op & TORN != 0 {
+            state.bad = Bad::Garbage;
+        } else if matches!(call, Call::Open | Call::End) {
+            // They change the session table only.
+        } else if ended {
+            state.bad = Bad::Ended;
+        } else if has(index) {
+            state.bad = Bad::Twice;
+        } else if disorder {
+            state.bad = Bad::Disorder;
+        }
+        let step = self.step(client, index);
+        match step.call {
+            Call::Write => store.value = op & !TORN,
+            Call::WriteIfNone if store.value == 0 => store.value = op & !TORN,
+            _ => {}
+        }
+        store.effects |= 1 << ((op & !TORN) - 1);
+    }
+}

@@ -1,0 +1,302 @@
+//! The state of the whole world, kept small: it is stored and hashed millions of times.
+
+use std::hash::{Hash, Hasher};
+
+use crate::configuration::{CLIENTS, DEVICES, STEPS};
+use crate::history::History;
+use crate::network::Network;
+
+/// Orders that a log can have given out.
+pub const ORDERS: usize = 8;
+/// A logged step of a client: 1 + client · 4 + index; 0: none. Also the value that it writes.
+pub type Op = u8;
+/// Set in an entry that a crash has torn.
+pub const TORN: Op = 0x10;
+
+/// The op of a step.
+#[must_use]
+pub fn op_of(client: u8, index: u8) -> Op {
+    1 + client * 4 + index
+}
+
+/// Client and index of an op, torn or not.
+#[must_use]
+pub fn step_of(op: Op) -> (u8, u8) {
+    let plain = (op & !TORN) - 1;
+    (plain / 4, plain % 4)
+}
+
+const _: () = assert!(STEPS == 4, "an op is client · 4 + index");
+
+/// A client and its session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Client {
+    /// Steps that it has called.
+    pub invoked: u8,
+    /// Steps that have ended: bit by index.
+    pub done: u8,
+    /// Bypasses that it no longer waits for: bit by index, also in `done`.
+    pub unknown: u8,
+    /// Acks counted for the oldest update under way (only without [`crate::Rule::OneAckForAll`]).
+    pub acks: u8,
+    /// 1 + index of the update that has fallen back.
+    pub fallback: u8,
+}
+
+/// What a device is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Serves its epoch.
+    #[default]
+    Serving,
+    /// Waits for the recover-reply, answers nothing.
+    Asking,
+    /// Stopped for good.
+    Gone,
+}
+
+/// The cache of a head for the one key (design §6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Cached {
+    /// Whether there is a value.
+    pub valid: bool,
+    /// Order of the update that it came from; 0: filled by a reply.
+    pub order: u8,
+    /// The value.
+    pub value: Op,
+}
+
+/// A device. Everything but epoch, incarnation, log up to `durable` and `applied` is volatile.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Device {
+    /// What it is doing.
+    pub phase: Phase,
+    /// Its epoch, durable.
+    pub epoch: u8,
+    /// Its incarnation, durable.
+    pub incarnation: u8,
+    /// Last order of its log.
+    pub last: u8,
+    /// Its log is durable up to here.
+    pub durable: u8,
+    /// Committed, as the head knows it.
+    pub committed: u8,
+    /// Applied and freed up to here.
+    pub applied: u8,
+    /// What the next device holds durably, as the head knows it.
+    pub below: u8,
+    /// Head: last admitted seq by session.
+    pub table: [u8; CLIENTS],
+    /// Head: last committed seq by session.
+    pub answered: [u8; CLIENTS],
+    /// Entries by order − 1; freed ones are 0.
+    pub log: [Op; ORDERS],
+    /// Head: the cache.
+    pub cached: Cached,
+}
+
+/// A server's store: all of it durable, changed in atomic steps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Store {
+    /// A: applied up to here.
+    pub applied: u8,
+    /// Last applied seq by session.
+    pub table: [u8; CLIENTS],
+    /// The key's value.
+    pub value: Op,
+    /// Ghost: which ops have taken effect.
+    pub effects: u8,
+    /// Orders above A that were applied already (only without [`crate::Rule::OneOrder`]): bit by order − 1.
+    pub ahead: u8,
+    /// The last state-changing bypass of each session, and whether it set the key.
+    pub replies: [(Op, bool); CLIENTS],
+}
+
+/// A server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Server {
+    /// Its epoch, durable.
+    pub epoch: u8,
+    /// Its store.
+    pub store: Store,
+    /// The effect of A + 1 is done, its records are not (only without [`crate::Rule::ApplyAtomically`]).
+    pub half: bool,
+}
+
+/// What the operator, or the fleet's configuration store, knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// The epoch.
+    pub epoch: u8,
+    /// The device that joined has caught up.
+    pub synced: bool,
+    /// A loss has been declared.
+    pub declared: bool,
+    /// The old head's lease is over.
+    pub lease_over: bool,
+}
+
+/// What has gone wrong, if something has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Bad {
+    /// Nothing.
+    #[default]
+    No,
+    /// Something acknowledged can never be applied any more.
+    Lost,
+    /// Something took effect twice.
+    Twice,
+    /// A session's effects are out of order.
+    Disorder,
+    /// The clients' history is not linearizable in session order.
+    History,
+    /// Something of an ended session took effect.
+    Ended,
+    /// Something that nobody sent took effect.
+    Garbage,
+    /// One order has two identities.
+    Fork,
+}
+
+/// The world.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// The clients.
+    pub clients: [Client; CLIENTS],
+    /// D1 and D2.
+    pub devices: [Device; DEVICES],
+    /// The server and its replica.
+    pub servers: [Server; 2],
+    /// The configuration record.
+    pub record: Record,
+    /// Packets that may still arrive.
+    pub network: Network,
+    /// Ghost: what the clients may have seen.
+    pub history: History,
+    /// Ghost: the first violation.
+    pub bad: Bad,
+}
+
+/// Hashing takes a large part of a search: one write for each part instead of one for each field.
+impl Hash for State {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        for client in &self.clients {
+            hasher.write(&client.bytes());
+        }
+        for device in &self.devices {
+            hasher.write(&device.bytes());
+            hasher.write(&device.log);
+        }
+        for server in &self.servers {
+            hasher.write(&server.bytes());
+        }
+        hasher.write(&self.record.bytes());
+        self.network.hash(hasher);
+        self.history.hash(hasher);
+        self.bad.hash(hasher);
+    }
+}
+
+impl Client {
+    fn bytes(&self) -> [u8; 5] {
+        let Self {
+            invoked,
+            done,
+            unknown,
+            acks,
+            fallback,
+        } = *self;
+        [invoked, done, unknown, acks, fallback]
+    }
+}
+
+impl Device {
+    /// All but the log.
+    fn bytes(&self) -> [u8; 14] {
+        let Self {
+            phase,
+            epoch,
+            incarnation,
+            last,
+            durable,
+            committed,
+            applied,
+            below,
+            ..
+        } = *self;
+        let Self {
+            table,
+            answered,
+            cached,
+            log: _,
+            ..
+        } = *self;
+        let phase = match phase {
+            Phase::Serving => 0,
+            Phase::Asking => 1,
+            Phase::Gone => 2,
+        };
+        let valid = u8::from(cached.valid);
+        [
+            phase * 2 + valid,
+            epoch,
+            incarnation,
+            last,
+            durable,
+            committed,
+            applied,
+            below,
+            table[0],
+            table[1],
+            answered[0],
+            answered[1],
+            cached.order,
+            cached.value,
+        ]
+    }
+}
+
+impl Server {
+    fn bytes(&self) -> [u8; 12] {
+        let Self { epoch, half, .. } = *self;
+        let Store {
+            applied,
+            table,
+            value,
+            effects,
+            ahead,
+            replies,
+        } = self.store;
+        [
+            epoch,
+            u8::from(half),
+            applied,
+            table[0],
+            table[1],
+            value,
+            effects,
+            ahead,
+            replies[0].0,
+            u8::from(replies[0].1),
+            replies[1].0,
+            u8::from(replies[1].1),
+        ]
+    }
+}
+
+impl Record {
+    fn bytes(&self) -> [u8; 4] {
+        let Self {
+            epoch,
+            synced,
+            declared,
+            lease_over,
+        } = *self;
+        [
+            epoch,
+            u8::from(synced),
+            u8::from(declared),
+            u8::from(lease_over),
+        ]
+    }
+}

@@ -1,0 +1,182 @@
+//! Steps in words, for counterexamples.
+
+use crate::configuration::Call;
+use crate::history::{Answer, SET};
+use crate::network::{Node, Packet};
+use crate::protocol::{Action, Protocol};
+use crate::state::{Op, State, TORN, step_of};
+
+fn node(node: Node) -> String {
+    match node {
+        Node::Client(id) => format!("client {}", id + 1),
+        Node::Device(id) => format!("D{}", id + 1),
+        Node::Server(0) => "the server".to_owned(),
+        Node::Server(_) => "the replica".to_owned(),
+    }
+}
+
+fn step(model: &Protocol, client: u8, index: u8) -> String {
+    let step = model.step(client, index);
+    let who = client + 1;
+    match step.call {
+        Call::Open => format!("client {who}'s OPEN"),
+        Call::End => format!("client {who}'s END"),
+        Call::Write => format!(
+            "client {who}'s write (seq {}, value {})",
+            step.seq,
+            value(client, index)
+        ),
+        Call::Read => format!("client {who}'s read (behind seq {})", step.seq),
+        Call::WriteIfNone if step.logged => {
+            format!(
+                "client {who}'s write-if-none (seq {}, value {})",
+                step.seq,
+                value(client, index)
+            )
+        }
+        Call::WriteIfNone => format!(
+            "client {who}'s write-if-none (behind seq {}, value {})",
+            step.seq,
+            value(client, index)
+        ),
+    }
+}
+
+fn value(client: u8, index: u8) -> String {
+    format!("{}{}", if client == 0 { 'a' } else { 'b' }, index + 1)
+}
+
+fn entry(model: &Protocol, op: Op) -> String {
+    let (client, index) = step_of(op);
+    let torn = if op & TORN == 0 {
+        ""
+    } else {
+        "the torn copy of "
+    };
+    format!("{torn}{}", step(model, client, index))
+}
+
+fn answer(model: &Protocol, client: u8, index: u8, answer: Answer) -> String {
+    if model.step(client, index).call == Call::WriteIfNone {
+        let said = if answer == SET {
+            "set"
+        } else {
+            "was set before"
+        };
+        return said.to_owned();
+    }
+    match answer - 1 {
+        0 => "no value".to_owned(),
+        op => {
+            let (client, index) = step_of(op);
+            format!("value {}", value(client, index))
+        }
+    }
+}
+
+fn packet(model: &Protocol, packet: Packet) -> String {
+    match packet {
+        Packet::Update { client, index } | Packet::Bypass { client, index } => {
+            step(model, client, index)
+        }
+        Packet::Fallback { client, index } => format!("{} as fallback", step(model, client, index)),
+        Packet::Append {
+            epoch, order, op, ..
+        } => {
+            format!("append(epoch {epoch}, order {order}: {})", entry(model, op))
+        }
+        Packet::Durable { epoch, order } => format!("durable(epoch {epoch}, up to {order})"),
+        Packet::Ack { seq, copies, .. } => format!("ack(seq {seq}, copies {copies})"),
+        Packet::Stamped {
+            epoch,
+            client,
+            index,
+            barrier,
+            fallback,
+            ..
+        } => format!(
+            "{}{}, stamped (epoch {epoch}, barrier {barrier})",
+            step(model, client, index),
+            if fallback { " as fallback" } else { "" }
+        ),
+        Packet::Response {
+            client,
+            index,
+            answer: said,
+            ..
+        } => format!(
+            "the answer to {}: {}",
+            step(model, client, index),
+            answer(model, client, index, said)
+        ),
+        Packet::Applied { epoch, order } => format!("applied(epoch {epoch}, up to {order})"),
+        Packet::Reply {
+            epoch,
+            applied,
+            table,
+            ..
+        } => {
+            format!(
+                "recover-reply(epoch {epoch}, A {applied}, last seqs {} and {})",
+                table[0], table[1]
+            )
+        }
+        Packet::NotLogged { client, index } => {
+            format!("not-logged({})", step(model, client, index))
+        }
+        Packet::Confirm {
+            epoch,
+            client,
+            index,
+        } => {
+            format!(
+                "confirmation(epoch {epoch}) of {}",
+                step(model, client, index)
+            )
+        }
+        Packet::Confirmed { client, index } => {
+            format!("confirmation of {}", step(model, client, index))
+        }
+    }
+}
+
+/// A step, in one line.
+#[must_use]
+pub fn describe(model: &Protocol, state: &State, action: Action) -> String {
+    let device = |id: u8| &state.devices[usize::from(id)];
+    match action {
+        Action::Invoke(client) => {
+            let index = state.clients[usize::from(client)].invoked;
+            format!("call: {}", step(model, client, index))
+        }
+        Action::GiveUp(client) => format!("client {} stops waiting for its bypass", client + 1),
+        Action::Deliver(it, to) => format!("{} gets {}", node(to), packet(model, it)),
+        Action::Persist(id) => {
+            format!("D{}: order {} is durable", id + 1, device(id).durable + 1)
+        }
+        Action::Crash(id) => {
+            let lost = device(id).last - device(id).durable;
+            format!(
+                "D{} crashes and restarts ({lost} entries were not durable)",
+                id + 1
+            )
+        }
+        Action::Answer(id) => format!("D{} asks the server, which answers", id + 1),
+        Action::Change => {
+            let epoch = state.record.epoch + 1;
+            let names: Vec<_> = model
+                .chain(epoch)
+                .members()
+                .iter()
+                .map(|id| format!("D{}", id + 1))
+                .collect();
+            let server = node(Node::Server(model.primary(epoch)));
+            format!("epoch {epoch}: chain {}, server: {server}", names.join(" "))
+        }
+        Action::ServerFollows => "the server persists the new epoch".to_owned(),
+        Action::Replicate => "the replica gets the primary's state".to_owned(),
+        Action::Finish => "the server writes A and the session table".to_owned(),
+        Action::ServerCrash => "the server crashes and restarts".to_owned(),
+        Action::LeaseOver => "the lease of the removed head runs out".to_owned(),
+    }
+}
