@@ -40,6 +40,11 @@ ROOT = HERE.parent.parent
 
 # What builds a test, what runs it, and for how many seconds at most.
 COMMANDS = {
+    "format": (
+        "cargo test --offline -p pmnet-log --lib --test format --test failures --no-run",
+        "cargo test --offline -p pmnet-log --lib --test format --test failures",
+        240,
+    ),
     "enumerate": (
         "cargo test --offline -p pmnet-log --test enumerate --no-run",
         "cargo test --offline -p pmnet-log --test enumerate",
