@@ -40,6 +40,7 @@ impl<M: Media> Pipeline<M> {
         let state = LogState {
             log_uuid: log.identity().log_uuid,
             incarnation: log.incarnation(),
+            served: log.served(),
             epoch: log.epoch(),
             last: log.last(),
             applied: log.applied(),
@@ -214,6 +215,7 @@ impl<M: Media> Pipeline<M> {
             self.log.reset_to(resume.applied)?;
         }
         self.log.reclaim(resume.applied);
+        self.log.mark_served()?;
         self.machine.begin_fold(now, self.log.last());
         for order in resume.applied + 1..=self.log.last() {
             let frame = self

@@ -314,6 +314,24 @@ impl<M: Media> Log<M> {
         self.commit_superblock(|superblock| superblock.epoch = epoch)
     }
 
+    /// The last incarnation that was about to serve ([`Log::mark_served`]); 0: none was.
+    #[must_use]
+    pub fn served(&self) -> u32 {
+        self.superblock.served
+    }
+
+    /// The device is about to serve in its present incarnation; durable in both superblocks when
+    /// it returns. An image from before this moment says so, however often it is started.
+    ///
+    /// # Errors
+    /// [`LogError::Media`].
+    pub fn mark_served(&mut self) -> Result<(), LogError> {
+        if self.superblock.served == self.superblock.incarnation {
+            return self.refuse_failed();
+        }
+        self.commit_superblock(|superblock| superblock.served = superblock.incarnation)
+    }
+
     /// Discards every entry, durable or not, and continues after `order`: `last()`, `durable()` and
     /// `applied()` are `order`. For a log whose server is ahead of it, and for a device that joins
     /// a chain. One atomic step, durable when it returns: the era in every checksum changes, so

@@ -7,7 +7,7 @@
 //! +-------+---------+-----+---------+----------+--------+-------+---------+-------------+
 //! 64      68            72    76     80        88        96                             4096
 //! +-------+-------------+-----+------+---------+---------+------------------------------+
-//! | epoch | incarnation | era | zero | applied | durable | zero                         |
+//! | epoch | incarnation | era |served| applied | durable | zero                         |
 //! +-------+-------------+-----+------+---------+---------+------------------------------+
 //! ```
 //! Counter `n` is written to copy `n mod 2`, so one write never touches the newest copy. `crc` is
@@ -38,6 +38,8 @@ pub(crate) struct Superblock {
     pub incarnation: u32,
     /// Counts the resets; part of every entry's checksum, so a reset voids all entries at once.
     pub era: u32,
+    /// The last incarnation that was about to serve.
+    pub served: u32,
     /// Orders up to here need not be kept.
     pub applied: u64,
     /// Orders up to here were durable when this was written.
@@ -73,6 +75,7 @@ impl Superblock {
         out[64..68].copy_from_slice(&self.epoch.to_le_bytes());
         out[68..72].copy_from_slice(&self.incarnation.to_le_bytes());
         out[72..76].copy_from_slice(&self.era.to_le_bytes());
+        out[76..80].copy_from_slice(&self.served.to_le_bytes());
         out[80..88].copy_from_slice(&self.applied.to_le_bytes());
         out[88..96].copy_from_slice(&self.durable.to_le_bytes());
         let crc = crc32c::crc32c(&out);
@@ -110,6 +113,7 @@ impl Superblock {
             epoch: u32::from_le_bytes(take(block, 64)),
             incarnation: u32::from_le_bytes(take(block, 68)),
             era: u32::from_le_bytes(take(block, 72)),
+            served: u32::from_le_bytes(take(block, 76)),
             applied: u64::from_le_bytes(take(block, 80)),
             durable: u64::from_le_bytes(take(block, 88)),
         };
@@ -117,7 +121,7 @@ impl Superblock {
             && found.durable >= found.applied
             && found.durable - found.applied <= found.parameters.entries
             && found.durable < u64::MAX - found.parameters.entries
-            && block[76..80] == [0; 4]
+            && found.served <= found.incarnation
             && is_zero(&block[USED_BYTES..]);
         if possible {
             (CopyState::Valid, Some(found))
@@ -181,6 +185,7 @@ pub(crate) fn read(image: &[u8]) -> Result<(Superblock, [CopyState; 2]), LogErro
                 && newest.parameters == older.parameters
                 && newest.epoch >= older.epoch
                 && newest.incarnation >= older.incarnation
+                && newest.served >= older.served
                 && newest.era >= older.era;
             if !grown {
                 return Err(LogError::Superblock {
@@ -251,6 +256,7 @@ pub fn format<M: Media>(
         epoch: 0,
         incarnation: 0,
         era: 0,
+        served: 0,
         applied: 0,
         durable: 0,
     };
@@ -282,6 +288,7 @@ mod tests {
             epoch: 2,
             incarnation: 4,
             era: 1,
+            served: 0,
             applied: 100,
             durable: 120,
         }

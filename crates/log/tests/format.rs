@@ -267,7 +267,7 @@ fn each_impossible_field_of_a_superblock_is_refused_alone() {
     let fields: &[(&str, usize, &[u8])] = &[
         ("entries", 48, &63u64.to_le_bytes()),
         ("frame bytes", 56, &4095u64.to_le_bytes()),
-        ("zero", 76, &[1]),
+        ("served above incarnation", 76, &[99]),
         ("applied above durable", 80, &70u64.to_le_bytes()),
         ("durable a ring above applied", 88, &134u64.to_le_bytes()),
         ("behind the fields", 96, &[1]),

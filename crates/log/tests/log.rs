@@ -180,6 +180,22 @@ fn full_of_frames_and_frames_that_never_fit() {
     );
 }
 
+/// An image from before the mark says so, however often it is started.
+#[test]
+fn the_incarnation_that_served_survives_and_is_not_raised_by_starts() {
+    let mut log = recover(Forgetful::formatted(&SMALL, 0));
+    assert_eq!((log.incarnation(), log.served()), (1, 0));
+    log = recover(log.into_media().crash());
+    assert_eq!((log.incarnation(), log.served()), (2, 0));
+    log.mark_served().unwrap();
+    log.mark_served().unwrap();
+    assert_eq!(log.served(), 2);
+    for incarnation in 3..6 {
+        log = recover(log.into_media().crash());
+        assert_eq!((log.incarnation(), log.served()), (incarnation, 2));
+    }
+}
+
 #[test]
 fn epochs_only_grow_and_survive() {
     let mut log = recover(Forgetful::formatted(&SMALL, 0));

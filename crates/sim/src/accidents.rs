@@ -8,10 +8,12 @@
 //! clients may still reach it, and later it is back on the network, where it must be fenced.
 //! Clocks stand still and jump.
 
+use crate::cells::Fault;
 use crate::nodes::StartError;
 use crate::world::{Event, World, address};
 use pmnet_proto::Peer;
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
+use pmnet_wire::record::Member;
 
 /// How far a clock jumps, at most.
 const JUMP_MAX: Nanos = 8 * SECOND;
@@ -31,10 +33,10 @@ impl World {
         let now = self.now;
         if node == self.config.devices {
             let local = self.clocks[node].local(now);
-            self.server.start(seed, now);
+            self.server.start(self.config.without, seed, now);
             self.tell(|| format!("server starts, its clock shows {}", local.0));
         } else {
-            let (next, shrink) = self.next_hop(node);
+            let (next, flags) = self.next_hop(node);
             let dies = self.chance(self.config.recovery_crashes);
             let fuse = u32::try_from(self.below(START_PERSISTS)).expect("small");
             let local = self.clocks[node].local(now);
@@ -42,14 +44,20 @@ impl World {
             if device.lost || device.running.is_some() {
                 return;
             }
+            self.exchange_image(node);
+            if self.devices[node].lost {
+                return;
+            }
+            let device = &mut self.devices[node];
             let fate = pmnet_proto::Random::new(seed.rotate_left(17));
             device.media.set_fuse(dies.then_some((fuse, fate)));
-            match device.start(next, shrink, &self.config, seed, local) {
+            match device.start(next, flags, &self.config, seed, local) {
                 Ok(()) => self.tell(|| format!("device {} starts", node + 1)),
                 Err(StartError::Died) => {
                     self.happened("devices died while starting");
                     self.start_later(node, MILLISECOND);
                 }
+                Err(StartError::Refused(text)) if self.image_refused(node, &text) => {}
                 Err(StartError::Refused(text)) => {
                     self.violation(format!("device {} cannot start: {text}", node + 1));
                     self.devices[node].lost = true;
@@ -60,19 +68,27 @@ impl World {
         self.wake(node, 0);
     }
 
-    fn start_later(&mut self, node: usize, bound: Nanos) {
+    pub(crate) fn start_later(&mut self, node: usize, bound: Nanos) {
         let after = self.below(bound);
         self.schedule(after, Event::Restart { node });
     }
 
     /// The next hop of a device, leaving out the lost ones, and whether its operator has to say
     /// that the chain shrinks.
-    fn next_hop(&self, node: usize) -> (Peer, bool) {
+    fn next_hop(&self, node: usize) -> (Peer, u32) {
         let devices = self.config.devices;
         let next = (node + 1..devices)
             .find(|&n| !self.devices[n].lost)
             .unwrap_or(devices);
-        (address(next), self.lost > 0 && self.head() == node)
+        let shrinks = self.head() == node && self.devices.iter().any(|device| device.lost);
+        let flags = if self.devices[node].declares {
+            Member::DECLARE_LOSS
+        } else if shrinks {
+            Member::SHRINK
+        } else {
+            0
+        };
+        (address(next), flags)
     }
 
     /// The first device that is left.
@@ -87,7 +103,9 @@ impl World {
     pub(crate) fn kill(&mut self, node: usize) {
         let server = self.config.devices;
         if node < server {
+            let moments = self.moments_at(node);
             if let Some(pipeline) = self.devices[node].running.take() {
+                self.hit(Fault::DeviceCrash, moments);
                 self.take_device_counters(&pipeline);
                 let medium = pipeline.into_media();
                 self.devices[node].media.crash(&medium, &mut self.random);
@@ -95,15 +113,19 @@ impl World {
                 self.tell(|| format!("device {} dies", node + 1));
             }
         } else if node == server {
+            let moments = self.moments();
             if let Some(core) = self.server.die() {
+                self.hit(Fault::ServerCrash, moments);
                 self.take_server_counters(core.machine());
                 self.happened("servers died");
                 self.tell(|| "server dies".to_owned());
             }
         } else {
+            let moments = self.moments_at(self.head());
             let client = &mut self.clients[node - server - 1];
             if client.alive {
                 client.die();
+                self.hit(Fault::ClientDies, moments);
                 self.happened("clients died");
                 self.tell(|| format!("client {node} dies"));
                 if self.config.rebirths {
@@ -121,9 +143,12 @@ impl World {
         };
         self.take_device_counters(&pipeline);
         self.tell(|| format!("device {} stops: {text}", node + 1));
+        if self.image_refused(node, text) {
+            return;
+        }
         if self.devices[node].lost {
             self.happened("zombies fenced");
-        } else if self.config.lost_clients && text.contains(LATECOMER) {
+        } else if (self.config.lost_clients || self.config.detours) && text.contains(LATECOMER) {
             // A client that talked to the wrong device was its first: the rest of the chain came
             // too late. The operator goes on with what there is.
             self.happened("latecomers refused");
@@ -145,6 +170,10 @@ impl World {
         }
         let after = 1 + self.below(2 * self.config.accident_every);
         self.schedule(after, Event::Accident);
+        if self.config.is_wide() && self.below(5) == 0 {
+            self.wide_accident();
+            return;
+        }
         match self.below(14) {
             0..=5 => {
                 let node = self.any_node();
@@ -156,7 +185,7 @@ impl World {
                     self.start_later(node, self.config.down_max);
                 }
             }
-            6 if self.lost < self.config.lose_devices => self.lose_devices(),
+            6 if self.lost < self.config.lose_devices => self.lose_devices(None),
             7 if self.config.partitions => {
                 let cut = (address(self.any_node()), address(self.any_node()));
                 self.cut.insert(cut);
@@ -208,7 +237,7 @@ impl World {
 
     /// One or two devices are lost for good. Only a chain in service has something to lose: the
     /// operator changes one thing at a time.
-    fn lose_devices(&mut self) {
+    pub(crate) fn lose_devices(&mut self, first: Option<usize>) {
         let left: Vec<usize> = (0..self.config.devices)
             .filter(|&n| !self.devices[n].lost)
             .collect();
@@ -220,7 +249,11 @@ impl World {
         let formed = chain.is_some_and(|chain| chain.members.len() == left.len());
         // Before the first session, the survivor may wait for the lost one to join, until someone
         // starts it again.
-        if left.len() < 2 || !formed || self.server.store.is_fresh() {
+        if left.len() < 2
+            || !formed
+            || self.server.store.is_fresh()
+            || self.lost >= self.config.lose_devices
+        {
             return;
         }
         let both =
@@ -228,7 +261,11 @@ impl World {
         let mut left = left;
         for _ in 0..if both { 2 } else { 1 } {
             let pick = self.below(u64::try_from(left.len()).expect("few devices"));
-            let victim = left.remove(usize::try_from(pick).expect("few devices"));
+            let aimed = first.and_then(|first| left.iter().position(|&node| node == first));
+            let pick = aimed.unwrap_or(usize::try_from(pick).expect("few devices"));
+            let victim = left.remove(pick);
+            let moments = self.moments_at(victim);
+            self.hit(Fault::DeviceLost, moments);
             self.devices[victim].lost = true;
             self.lost += 1;
             self.happened("devices lost for good");
@@ -246,7 +283,7 @@ impl World {
     }
 
     /// The operator starts the devices that are left as the chain is now, and tells the clients.
-    fn reconfigure(&mut self) {
+    pub(crate) fn reconfigure(&mut self) {
         let head = self.head();
         for node in (0..self.config.devices).filter(|&n| n >= head) {
             let must = node == head || self.devices[node].next != Some(self.next_hop(node).0);
@@ -279,6 +316,8 @@ impl World {
         self.tell(|| "everything is healed".to_owned());
         self.calm = true;
         self.cut.clear();
+        self.detour = None;
+        self.struck = None;
         self.isolated.clear();
         self.server.store.calm();
         self.server.down_until = self.now;

@@ -1,6 +1,8 @@
 //! Many seeds on many threads. A seed's story does not depend on the others, nor on the threads.
 
+use crate::cells::{Cell, Hits};
 use crate::report::Report;
+use crate::without::Without;
 use crate::{World, run};
 use pmnet_proto::time::Nanos;
 use std::collections::BTreeMap;
@@ -13,6 +15,15 @@ const JOBS_MAX: usize = 1024;
 /// Violations that a summary keeps; more are counted.
 const KEPT_MAX: usize = 1000;
 const HOUR: f64 = 3600e9;
+
+/// What all worlds of a campaign have in common.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Plan {
+    /// Aim at this cell of the failure matrix only.
+    pub only: Option<Cell>,
+    /// The rule that is switched off.
+    pub without: Option<Without>,
+}
 
 /// What many seeds came to.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +42,10 @@ pub struct Summary {
     pub simulated: Nanos,
     /// Named things that happened, and how often.
     pub happened: BTreeMap<&'static str, u64>,
+    /// How often each cell of the failure matrix was hit.
+    pub cells: Hits,
+    /// One hash over the trace hashes of all seeds, whatever their order.
+    pub trace_hash: u64,
 }
 
 impl Summary {
@@ -40,6 +55,12 @@ impl Summary {
         self.simulated += report.simulated;
         for (sum, calls) in self.calls.iter_mut().zip(report.calls) {
             *sum += calls;
+        }
+        self.trace_hash ^= report.trace_hash.wrapping_mul(report.seed | 1);
+        for (sums, hits) in self.cells.iter_mut().zip(report.cells) {
+            for (sum, hit) in sums.iter_mut().zip(hits) {
+                *sum += hit;
+            }
         }
         for (name, count) in report.happened {
             *self.happened.entry(name).or_default() += count;
@@ -62,8 +83,8 @@ impl Summary {
 
 /// Runs one seed; a panic becomes a violation of the report.
 #[must_use]
-pub fn run_caught(seed: u64) -> Report {
-    catch_unwind(|| run(seed)).unwrap_or_else(|panic| panicked(seed, panic.as_ref()))
+pub fn run_caught(seed: u64, plan: &Plan) -> Report {
+    catch_unwind(|| run(seed, plan)).unwrap_or_else(|panic| panicked(seed, panic.as_ref()))
 }
 
 fn panicked(seed: u64, panic: &(dyn std::any::Any + Send)) -> Report {
@@ -82,6 +103,7 @@ fn panicked(seed: u64, panic: &(dyn std::any::Any + Send)) -> Report {
 /// Runs the seeds `from .. from + count` on `jobs` threads. `progress` is told after every seed,
 /// by whichever thread ran it, and says whether to go on.
 pub fn campaign(
+    plan: &Plan,
     from: u64,
     count: u64,
     jobs: usize,
@@ -95,7 +117,7 @@ pub fn campaign(
             if at >= count {
                 return;
             }
-            let report = run_caught(from.wrapping_add(at));
+            let report = run_caught(from.wrapping_add(at), plan);
             let mut total = total
                 .lock()
                 .expect("nothing in here panics with the lock held");
@@ -120,10 +142,10 @@ pub fn campaign(
 /// Runs the world of one seed and tells its story, one line an event; a panic ends the story and
 /// is its violation.
 #[must_use]
-pub fn run_with_trace(seed: u64) -> (Report, Vec<String>) {
+pub fn run_with_trace(seed: u64, plan: &Plan) -> (Report, Vec<String>) {
     let mut story = Vec::new();
     let report = catch_unwind(AssertUnwindSafe(|| {
-        World::new(seed, true).run_into(&mut story)
+        World::new(seed, plan, true).run_into(&mut story)
     }))
     .unwrap_or_else(|panic| panicked(seed, panic.as_ref()));
     (report, story)

@@ -18,12 +18,25 @@ pub struct Observed {
     pub key: u8,
     /// Id appended; `None` for a read.
     pub id: Option<u64>,
+    /// It appends only if the list has an even length.
+    pub conditional: bool,
     /// When it was called.
     pub invoked: Time,
     /// When its outcome came; `None`: never (its client died), or unknown.
     pub returned: Option<Time>,
     /// What came.
     pub result: Result,
+}
+
+impl Observed {
+    /// It was refused because of what the list held: it is a read.
+    fn refused(&self) -> bool {
+        let seen = match &self.result {
+            Result::Read(list) => list.last().copied(),
+            _ => return false,
+        };
+        self.conditional && seen != self.id
+    }
 }
 
 /// Outcome of a call.
@@ -50,6 +63,8 @@ pub struct History {
     pub story: Story,
     /// The sessions (by their numbers in packets) under which an id was sent.
     pub sent_in: BTreeMap<u64, BTreeSet<u64>>,
+    /// Updates that a declared loss may have taken.
+    pub excused: BTreeSet<u64>,
 }
 
 /// Every violation of the history, in words.
@@ -73,13 +88,13 @@ pub fn check(history: &History) -> Vec<String> {
         violations.push(format!("applied id {id}, which nobody sent"));
     }
     for observed in &history.calls {
-        outcome(observed, &positions, &mut violations);
+        outcome(observed, &positions, &history.excused, &mut violations);
     }
     if history.story.malformed > 0 {
         let count = history.story.malformed;
         violations.push(format!("{count} effects were not what a client made"));
     }
-    session_order(&history.calls, &positions, &mut violations);
+    session_order(history, &positions, &mut violations);
     real_time(history, &positions, &mut violations);
     ended_sessions(history, &mut violations);
     violations
@@ -88,7 +103,12 @@ pub fn check(history: &History) -> Vec<String> {
 type Positions = BTreeMap<u64, (u8, usize)>;
 
 /// Invariants 1 and 2, for one call.
-fn outcome(observed: &Observed, positions: &Positions, violations: &mut Vec<String>) {
+fn outcome(
+    observed: &Observed,
+    positions: &Positions,
+    excused: &BTreeSet<u64>,
+    violations: &mut Vec<String>,
+) {
     if observed.result == Result::Garbled {
         let session = observed.session;
         violations.push(format!(
@@ -97,6 +117,8 @@ fn outcome(observed: &Observed, positions: &Positions, violations: &mut Vec<Stri
     }
     let Some(id) = observed.id else { return };
     match (&observed.result, positions.get(&id)) {
+        (Result::Done, None) if excused.contains(&id) => {}
+        (Result::Read(list), None) if observed.refused() && list.len() % 2 == 1 => {}
         (Result::Done | Result::Read(_), None) => {
             let session = observed.session;
             violations.push(format!(
@@ -118,13 +140,23 @@ fn outcome(observed: &Observed, positions: &Positions, violations: &mut Vec<Stri
 }
 
 /// Invariant 3: ids of one session stand in each list in the order in which it sent them.
-fn session_order(calls: &[Observed], positions: &Positions, violations: &mut Vec<String>) {
+fn session_order(history: &History, positions: &Positions, violations: &mut Vec<String>) {
     let mut last: BTreeMap<((usize, u32), u8), (usize, u64)> = BTreeMap::new();
-    for observed in calls {
+    let mut lost: BTreeMap<(usize, u32), u64> = BTreeMap::new();
+    for observed in &history.calls {
         let Some(id) = observed.id else { continue };
         let Some(&(key, at)) = positions.get(&id) else {
+            // Only a declared loss excuses it; what its session sent later is gone as well.
+            if observed.result == Result::Done {
+                lost.insert(observed.session, id);
+            }
             continue;
         };
+        if let Some(other) = lost.get(&observed.session) {
+            violations.push(format!(
+                "session order broken: id {other} was acknowledged and lost, id {id} was sent after it and applied"
+            ));
+        }
         if let Some((before, other)) = last.insert((observed.session, key), (at, id))
             && before > at
         {
@@ -159,13 +191,11 @@ fn real_time(history: &History, positions: &Positions, violations: &mut Vec<Stri
             }
         }
         let (rank, words) = match (&observed.id, &observed.result) {
-            (Some(id), _) => match positions.get(id) {
+            (Some(id), _) if !observed.refused() => match positions.get(id) {
                 Some((_, at)) => (2 * at + 2, format!("append {id}")),
                 None => continue,
             },
-            (None, Result::Read(seen)) => {
-                (2 * seen.len() + 1, format!("read of {} ids", seen.len()))
-            }
+            (_, Result::Read(seen)) => (2 * seen.len() + 1, format!("read of {} ids", seen.len())),
             _ => continue,
         };
         let ranked = (rank, observed.invoked, observed.returned, words);

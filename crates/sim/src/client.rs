@@ -9,6 +9,7 @@ use crate::check::{Observed, Result as Seen};
 use crate::clock::Clock;
 use crate::config::WorldConfig;
 use crate::store::{OPERATION_BYTES, Operation, read_reply};
+use crate::without::{Place, Without};
 use pmnet_proto::client::{
     CallId, Client, ClientConfig, ClientCounters, Event, Outcome, Refused, SessionHandle,
 };
@@ -92,6 +93,11 @@ impl ClientNode {
             self.head = head;
             self.begin_again(config);
         }
+    }
+
+    /// Ids of the updates that it has sent, or will have.
+    pub(crate) fn updates(&self) -> impl Iterator<Item = u64> {
+        self.observed.iter().filter_map(|(observed, _)| observed.id)
     }
 
     pub(crate) fn die(&mut self) {
@@ -203,6 +209,8 @@ impl ClientNode {
             false => self.random.next_u64() % 100 < config.updates,
         };
         let read = !update && self.random.next_u64().is_multiple_of(2);
+        let conditional =
+            config.conditionals && !read && !update && self.random.next_u64().is_multiple_of(2);
         let bound = u64::try_from(config.payload_max).expect("bounded");
         let padding = usize::try_from(self.random.next_u64() % bound).expect("bounded");
         let size = OPERATION_BYTES + padding;
@@ -212,12 +220,18 @@ impl ClientNode {
             } else {
                 config.deadline
             };
-        let result = if update {
+        let early = conditional && Without::breaks(config.without, Place::Nilext);
+        let result = if early {
+            let payload = Operation::AppendIfEven { key, id }.payload(size);
+            self.machine.update(session, payload, 0, deadline)
+        } else if update {
             let payload = Operation::Append { key, id }.payload(size);
             self.machine.update(session, payload, 0, deadline)
         } else {
             let operation = if read {
                 Operation::Read { key }
+            } else if conditional {
+                Operation::AppendIfEven { key, id }
             } else {
                 Operation::AppendRead { key, id }
             };
@@ -233,6 +247,7 @@ impl ClientNode {
                     session: (self.node, self.sessions),
                     key,
                     id: (!read).then_some(id),
+                    conditional,
                     invoked: world,
                     returned: None,
                     result: Seen::Unknown,

@@ -1,8 +1,11 @@
 //! What a seed makes of the world: its size, its weather, its accidents (swarm testing: most
 //! seeds leave most of the trouble out, so that what remains is seen in depth).
 
+use crate::cells::{Cell, Fault, Moment};
 use crate::media::Kind;
+use crate::without::{Place, Without};
 use pmnet_proto::Random;
+use pmnet_proto::rules::Rule;
 use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos, SECOND};
 
 /// Payloads above this make the world send fewer of them.
@@ -81,6 +84,20 @@ pub struct WorldConfig {
     pub store_max: Nanos,
     /// Of 100 calls, updates; the rest are reads and exactly-once bypasses.
     pub updates: u64,
+    /// Whether some bypasses depend on what they find.
+    pub conditionals: bool,
+    /// Whether old media of lost devices come back.
+    pub returns: bool,
+    /// Starts of a device with an image that is not its own, or damaged, of 1000.
+    pub exchanges: u64,
+    /// Whether all devices may be lost at once, and the operator declares it.
+    pub declared_losses: bool,
+    /// Whether packets of clients are led around the head for a while.
+    pub detours: bool,
+    /// A fault that happens again and again at one moment of an update's life.
+    pub aim: Option<Cell>,
+    /// The rule that is switched off.
+    pub without: Option<Without>,
 }
 
 fn small(value: u64) -> usize {
@@ -144,6 +161,13 @@ impl WorldConfig {
             persist_max: one_of(&[20, 500]) * MICROSECOND,
             store_max: one_of(&[50, 2000]) * MICROSECOND,
             updates: one_of(&[95, 70, 30]),
+            conditionals: false,
+            returns: false,
+            exchanges: 0,
+            declared_losses: false,
+            detours: false,
+            aim: None,
+            without: None,
         }
     }
 
@@ -162,6 +186,110 @@ impl WorldConfig {
             lose_devices: 0,
             ..self
         }
+    }
+
+    /// The same world with more to go wrong; `random` is one of its own, so that the rest of the
+    /// seed's story begins as before.
+    #[must_use]
+    pub fn wide(self, random: &mut Random) -> WorldConfig {
+        let mut one_of = |choices: &[u64]| {
+            let at = random.next_u64() % u64::try_from(choices.len()).expect("few choices");
+            choices[small(at)]
+        };
+        let base = if one_of(&[1, 0, 0, 0, 0, 0, 0, 0]) == 1 {
+            self.forming()
+        } else {
+            self
+        };
+        let declared_losses = one_of(&[0, 0, 1]) == 1 && base.devices == 1 && !base.lost_clients;
+        let wide = WorldConfig {
+            conditionals: one_of(&[0, 1]) == 1,
+            returns: one_of(&[0, 1]) == 1,
+            exchanges: one_of(&[0, 0, 50, 300]),
+            declared_losses,
+            detours: one_of(&[0, 0, 1]) == 1,
+            ..base
+        };
+        // Half of the worlds have an aim; faults that a world survives only once or twice have it
+        // more often.
+        let fault = one_of(&[0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3, 4, 5, 6, 7]);
+        let moment = one_of(&[0, 1, 2, 3, 4, 5, 6, 7]);
+        let aim = Cell {
+            moment: Moment::ALL[small(moment)],
+            fault: Fault::ALL[small(fault)],
+        };
+        if one_of(&[0, 1]) == 1 {
+            wide.aimed(aim)
+        } else {
+            wide
+        }
+    }
+
+    /// The same world, such that this cell of the failure matrix can be hit, and with an aim at it.
+    #[must_use]
+    pub fn aimed(mut self, cell: Cell) -> WorldConfig {
+        self.aim = Some(cell);
+        self.calls = self.calls.max(60).min(if self.payload_max > LARGE_PAYLOAD {
+            12
+        } else {
+            150
+        });
+        match cell.moment {
+            Moment::BeforePersist => self.media = Kind::Forgetful,
+            Moment::DurableNotAcked => self.devices = self.devices.max(2),
+            Moment::ReclaimLost => self.loss = self.loss.max(100),
+            Moment::Recovering if self.accident_every == 0 => {
+                self.accident_every = 10 * MILLISECOND;
+            }
+            Moment::LogFull => {
+                self.log_entries = 64;
+                self.log_frame_bytes = 16 << 10;
+                self.outage_max = self.outage_max.max(300 * MILLISECOND);
+                if self.accident_every == 0 || self.accident_every > 10 * MILLISECOND {
+                    self.accident_every = 10 * MILLISECOND;
+                }
+            }
+            _ => {}
+        }
+        match cell.fault {
+            Fault::DeviceLost | Fault::OldMedium => {
+                self.devices = self.devices.max(2);
+                self.lose_devices = self.lose_devices.max(self.devices - 1);
+                self.returns = true;
+            }
+            Fault::ClientDies => self.rebirths = true,
+            _ => {}
+        }
+        self
+    }
+
+    /// Whether anything of [`WorldConfig::wide`] can happen by accident.
+    #[must_use]
+    pub const fn is_wide(&self) -> bool {
+        self.returns || self.detours || self.declared_losses
+    }
+
+    /// The same world, such that it matters that this rule is off.
+    #[must_use]
+    pub fn lacking(mut self, without: Without) -> WorldConfig {
+        self.without = Some(without);
+        match without.place {
+            Place::Machine(Rule::AllCopies | Rule::WhoseCopy) => {
+                self.devices = 3;
+                self.lose_devices = 2;
+                self.zombies = false;
+                self.returns = false;
+                self.aim = None;
+                self.accident_every = self.accident_every.clamp(1, 10 * MILLISECOND);
+                self.down_max = self.down_max.max(20 * MILLISECOND);
+            }
+            Place::Machine(Rule::DurableFirst | Rule::WriteAhead) | Place::Checksum => {
+                self.media = Kind::Forgetful;
+                self.persist_max = 500 * MICROSECOND;
+            }
+            _ => {}
+        }
+        self
     }
 
     /// After the load, this much time to repair, drain, expire and end.

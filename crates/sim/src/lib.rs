@@ -6,7 +6,9 @@
 //! read a clock, draw randomness that does not come from the seed.
 
 mod accidents;
+mod aim;
 mod campaign;
+pub mod cells;
 pub mod check;
 mod client;
 mod clock;
@@ -16,10 +18,13 @@ mod network;
 mod nodes;
 mod report;
 pub mod store;
+mod wide;
+mod without;
 mod world;
 
-pub use campaign::{Summary, campaign, run_caught, run_with_trace};
+pub use campaign::{Plan, Summary, campaign, run_caught, run_with_trace};
 pub use report::Report;
+pub use without::{Place, Without};
 pub use world::World;
 
 /// Runs the world of one seed.
@@ -27,6 +32,6 @@ pub use world::World;
 /// # Panics
 /// If a machine does: [`run_caught`] makes that a violation.
 #[must_use]
-pub fn run(seed: u64) -> Report {
-    World::new(seed, false).run()
+pub fn run(seed: u64, plan: &Plan) -> Report {
+    World::new(seed, plan, false).run()
 }

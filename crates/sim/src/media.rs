@@ -5,6 +5,8 @@
 //! persisted is, line by line and 8 bytes by 8 bytes, the old or the new content, at random. When
 //! only the process dies, a `Dram` medium keeps everything that was stored. A fuse makes the
 //! machine die in the middle of its n-th persist, which is how recovery itself is interrupted.
+//! Lines can be damaged while nobody looks, and whole images can be copied and put back. A lying
+//! medium says that a persist is complete and does nothing: no test may pass with it.
 
 use pmnet_log::{Media, MediaError};
 use pmnet_proto::Random;
@@ -31,6 +33,7 @@ struct State {
     /// Persists left until the machine dies, and what decides about the lines then.
     fuse: Option<(u32, Random)>,
     blown: bool,
+    lies: bool,
 }
 
 /// What the world keeps of a medium: it completes persists and crashes it.
@@ -80,11 +83,42 @@ impl Handle {
             in_flight: None,
             fuse: None,
             blown: false,
+            lies: false,
         };
         Handle {
             kind,
             state: Arc::new(Mutex::new(state)),
         }
+    }
+
+    /// Another medium of this kind with these contents.
+    #[must_use]
+    pub fn copy_of(&self, bytes: Vec<u8>) -> Handle {
+        let copy = Handle::blank(self.kind, 0);
+        let mut state = lock(&copy.state);
+        state.durable = bytes;
+        state.lies = lock(&self.state).lies;
+        drop(state);
+        copy
+    }
+
+    /// What would be left of it if its machine died now.
+    #[must_use]
+    pub fn durable(&self) -> Vec<u8> {
+        lock(&self.state).durable.clone()
+    }
+
+    /// Changes a byte of it.
+    pub fn damage(&self, at: usize, noise: u64) {
+        let mut state = lock(&self.state);
+        if let Some(byte) = state.durable.get_mut(at) {
+            *byte ^= noise.to_le_bytes()[0] | 1;
+        }
+    }
+
+    /// From now on it only says that something is durable.
+    pub fn set_lying(&self, lies: bool) {
+        lock(&self.state).lies = lies;
     }
 
     /// The medium, as a starting process opens it.
@@ -119,7 +153,11 @@ impl Handle {
     /// The persist under way completes.
     pub fn complete(&self) {
         let mut state = lock(&self.state);
+        let lies = state.lies;
         for (range, bytes) in state.in_flight.take().unwrap_or_default() {
+            if lies {
+                continue;
+            }
             state.durable[range].copy_from_slice(&bytes);
         }
     }

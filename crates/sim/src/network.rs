@@ -7,6 +7,7 @@
 //! token or an older epoch. What he never has is a token of his own choice that is right (lab mode
 //! protects against nobody on the path), nor the word of the operator (`--declare-data-loss`).
 
+use crate::cells::Fault;
 use crate::store::Operation;
 use crate::world::{Event, World, address};
 use pmnet_proto::time::{MICROSECOND, MILLISECOND};
@@ -26,30 +27,38 @@ pub(crate) type Seen = (Peer, Peer, Vec<u8>);
 impl World {
     /// Sends one packet, or loses it.
     pub(crate) fn send(&mut self, from: Peer, to: Peer, bytes: &[u8]) {
+        let to = self.routed(from, to);
         if self.cut.contains(&(from, to)) || self.is_isolated(from, to) {
+            self.hit_packet(Fault::Loss, from, to, bytes);
             self.happened("packets cut off");
             return;
         }
         if self.config.injection > 0 {
             self.remember(from, to, bytes);
         }
-        if self.chance(self.config.loss) {
+        let struck = self.struck.take();
+        if self.chance(self.config.loss) || struck == Some(Fault::Loss) {
+            self.hit_packet(Fault::Loss, from, to, bytes);
             self.happened("packets lost");
             return;
         }
         let mut copies = 1;
-        if self.chance(self.config.duplication) {
+        if self.chance(self.config.duplication) || struck == Some(Fault::Disorder) {
+            self.hit_packet(Fault::Disorder, from, to, bytes);
             self.happened("packets duplicated");
             copies = 2;
         }
         for _ in 0..copies {
             let mut delay = 2 * MICROSECOND + self.below(10 * MICROSECOND);
-            if self.chance(self.config.long_delay) {
+            if self.chance(self.config.long_delay) || struck == Some(Fault::Disorder) {
+                self.hit_packet(Fault::Disorder, from, to, bytes);
                 self.happened("packets delayed for long");
                 delay += self.below(300 * MILLISECOND);
             }
             let mut bytes = bytes.to_vec();
-            if !bytes.is_empty() && self.chance(self.config.corruption) {
+            let damaged = self.chance(self.config.corruption);
+            if !bytes.is_empty() && (damaged || struck == Some(Fault::Corruption)) {
+                self.hit_packet(Fault::Corruption, from, to, &bytes);
                 self.happened("packets damaged");
                 for _ in 0..=self.below(3) {
                     let bits = u64::try_from(bytes.len() * 8).expect("short packets");
@@ -155,8 +164,10 @@ impl World {
                 flags: if self.below(2) == 0 {
                     0
                 } else {
-                    Member::SHRINK
+                    Member::SHRINK | Member::DECLARE_LOSS
                 },
+                word_epoch: u32::try_from(self.below(100)).expect("small") + 1000,
+                served: u32::try_from(self.below(5)).expect("small"),
             }]),
             _ => {
                 let length = usize::try_from(self.below(100)).expect("small");

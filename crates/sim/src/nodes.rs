@@ -8,12 +8,23 @@
 use crate::config::WorldConfig;
 use crate::media::{Handle, SimMedia};
 use crate::store::SimStore;
+use crate::without::{Place, Without};
 use pmnet_device::{DeviceConfig, Pipeline};
-use pmnet_log::{Identity, Parameters, Scan, format};
+use pmnet_log::{Expected, Identity, Parameters, Payloads, Scan, format};
 use pmnet_proto::server::{Server, ServerConfig};
 use pmnet_proto::{Outbox, Peer, Random, Time};
 use pmnet_server::Core;
-use pmnet_wire::record::Member;
+
+/// What is on a device's medium.
+#[derive(Debug)]
+pub(crate) enum Image {
+    /// What it wrote itself.
+    Own,
+    /// Something else; its own is kept aside.
+    Wrong { right: Handle },
+    /// What it wrote itself, but for some damage.
+    Damaged,
+}
 
 /// A device, running or not, and its medium.
 pub(crate) struct DeviceNode {
@@ -25,6 +36,12 @@ pub(crate) struct DeviceNode {
     pub(crate) lost: bool,
     /// The next hop that it was started with.
     pub(crate) next: Option<Peer>,
+    /// What is on its medium.
+    pub(crate) image: Image,
+    /// Its medium as it was before its present life.
+    pub(crate) earlier: Option<Vec<u8>>,
+    /// Its operator starts it with the word that everything is lost.
+    pub(crate) declares: bool,
 }
 
 /// Why a device did not start.
@@ -38,34 +55,38 @@ pub(crate) enum StartError {
 
 impl DeviceNode {
     pub(crate) fn new(node: usize, config: &WorldConfig) -> DeviceNode {
-        let (entries, frame_bytes) = (config.log_entries, config.log_frame_bytes);
-        let parameters = Parameters {
-            entries,
-            frame_bytes,
-        };
-        let media = Handle::blank(config.media, parameters.image_bytes());
-        let device = u32::try_from(node + 1).expect("few nodes");
-        let identity = Identity {
-            log_uuid: u128::from(device) << 64 | 7,
-            device,
-            shard: 0,
-        };
-        format(media.open(), &identity, &parameters).expect("a blank medium can be formatted");
+        let device = u128::try_from(node + 1).expect("few nodes");
         DeviceNode {
             node,
-            media,
+            media: formatted(node, config, device << 64 | 7),
             running: None,
             life: 0,
             lost: false,
             next: None,
+            image: Image::Own,
+            earlier: None,
+            declares: false,
         }
+    }
+
+    /// A new, empty medium for this device.
+    pub(crate) fn blank(&self, config: &WorldConfig, log_uuid: u128) -> Handle {
+        formatted(self.node, config, log_uuid)
+    }
+
+    /// Its medium is gone: it gets a new one, and its operator will say so.
+    pub(crate) fn reformat(&mut self, config: &WorldConfig, log_uuid: u128) {
+        self.media = self.blank(config, log_uuid);
+        self.earlier = None;
+        self.image = Image::Own;
+        self.declares = true;
     }
 
     /// Starts the process: scan, decide, repair, serve.
     pub(crate) fn start(
         &mut self,
         next: Peer,
-        shrink: bool,
+        flags: u32,
         world: &WorldConfig,
         seed: u64,
         now: Time,
@@ -74,24 +95,54 @@ impl DeviceNode {
             true => StartError::Died,
             false => StartError::Refused(text),
         };
-        let scan = Scan::open(self.media.open(), None)
+        let id = u32::try_from(self.node + 1).expect("few nodes");
+        let expected = Expected {
+            device: id,
+            shard: 0,
+            parameters: Some(parameters(world)),
+        };
+        let payloads = match Without::breaks(world.without, Place::Checksum) {
+            true => Payloads::Trusted,
+            false => Payloads::Checked,
+        };
+        let before = self.media.durable();
+        let scan = Scan::open_with(self.media.open(), Some(expected), payloads)
             .map_err(|error| failed(&self.media, error.to_string()))?;
         let decision = scan.decide();
         let log = scan
             .repair(decision)
             .map_err(|error| failed(&self.media, error.to_string()))?;
-        let id = u32::try_from(self.node + 1).expect("few nodes");
+        self.earlier = Some(before);
         let mut config = DeviceConfig::new(id, 0, next);
         config.session_idle = world.session_idle;
         config.session_entries_max = world.session_entries_max;
-        if shrink {
-            config.flags = Member::SHRINK;
-        }
+        config.flags = flags;
+        config.rules = Without::rules(world.without);
         self.life += 1;
         self.next = Some(next);
         self.running = Some(Pipeline::new(config, log, Random::new(seed), now));
         Ok(())
     }
+}
+
+fn parameters(config: &WorldConfig) -> Parameters {
+    Parameters {
+        entries: config.log_entries,
+        frame_bytes: config.log_frame_bytes,
+    }
+}
+
+fn formatted(node: usize, config: &WorldConfig, log_uuid: u128) -> Handle {
+    let parameters = parameters(config);
+    let media = Handle::blank(config.media, parameters.image_bytes());
+    media.set_lying(Without::breaks(config.without, Place::Persist));
+    let identity = Identity {
+        log_uuid,
+        device: u32::try_from(node + 1).expect("few nodes"),
+        shard: 0,
+    };
+    format(media.open(), &identity, &parameters).expect("a blank medium can be formatted");
+    media
 }
 
 /// The server, running or not, and its store.
@@ -104,6 +155,8 @@ pub(crate) struct ServerNode {
     pub(crate) life: u32,
     /// Nobody starts it before this moment.
     pub(crate) down_until: Time,
+    /// It has loaded its records and serves.
+    pub(crate) is_loaded: bool,
 }
 
 impl ServerNode {
@@ -116,14 +169,17 @@ impl ServerNode {
             busy: false,
             life: 0,
             down_until: Time(0),
+            is_loaded: false,
         }
     }
 
     /// Starts the process, if it does not run.
-    pub(crate) fn start(&mut self, seed: u64, now: Time) {
+    pub(crate) fn start(&mut self, without: Option<Without>, seed: u64, now: Time) {
         if self.core.is_none() && now >= self.down_until {
             self.life += 1;
-            let machine = Server::new(ServerConfig::new(0), Random::new(seed));
+            let mut config = ServerConfig::new(0);
+            config.rules = Without::rules(without);
+            let machine = Server::new(config, Random::new(seed));
             self.core = Some(Core::new(machine, self.store.clone()));
         }
     }
@@ -131,6 +187,7 @@ impl ServerNode {
     /// The process dies.
     pub(crate) fn die(&mut self) -> Option<Core<SimStore>> {
         self.busy = false;
+        self.is_loaded = false;
         self.out.clear();
         self.core.take()
     }

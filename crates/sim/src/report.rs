@@ -1,5 +1,6 @@
 //! How a world ends, and what is said of it.
 
+use crate::cells::Hits;
 use crate::check::{self, History};
 use crate::client::ClientNode;
 use crate::world::{Event, IDLE, Phase, QUIETEN, World};
@@ -32,6 +33,8 @@ pub struct Report {
     pub trace_hash: u64,
     /// Named things that happened, and how often: accidents, and the counters of the machines.
     pub happened: BTreeMap<&'static str, u64>,
+    /// How often each cell of the failure matrix was hit.
+    pub cells: Hits,
 }
 
 impl Report {
@@ -239,6 +242,7 @@ impl World {
         let mut history = History {
             story: self.server.store.story(),
             sent_in: std::mem::take(&mut self.sent_in),
+            excused: std::mem::take(&mut self.excused),
             ..History::default()
         };
         for at in 0..self.clients.len() {

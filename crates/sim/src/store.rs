@@ -5,13 +5,15 @@
 //! Everything in it survives the death of the server process.
 //!
 //! Payloads (the protocol does not look into them): `A key id` appends id to the list of key, `B
-//! key id` does the same and replies the list, `R key` replies the list. Padding follows, both in
+//! key id` does the same and replies the list, `C key id` does so only if the list has an even
+//! length, `R key` replies the list. Padding follows, both in
 //! payloads and in replies, so that long ones travel in fragments; all of it is checked.
 
+use crate::without::Place;
 use bytes::Bytes;
 use pmnet_proto::Random;
 use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An operation of a payload.
@@ -31,6 +33,13 @@ pub enum Operation {
         /// Unique id.
         id: u64,
     },
+    /// Append and reply the list, if it has an even length; else reply it as it is. A bypass.
+    AppendIfEven {
+        /// Key.
+        key: u8,
+        /// Unique id.
+        id: u64,
+    },
     /// Read the list.
     Read {
         /// Key.
@@ -38,6 +47,8 @@ pub enum Operation {
     },
 }
 
+/// Without atomic steps, one in so many is torn.
+const TORN_EVERY: u64 = 20;
 /// Bytes of a payload before its padding.
 pub const OPERATION_BYTES: usize = 10;
 
@@ -56,6 +67,7 @@ impl Operation {
         let (letter, key, id) = match self {
             Operation::Append { key, id } => (b'A', key, id),
             Operation::AppendRead { key, id } => (b'B', key, id),
+            Operation::AppendIfEven { key, id } => (b'C', key, id),
             Operation::Read { key } => (b'R', key, 0),
         };
         let mut out = vec![letter, key];
@@ -73,6 +85,7 @@ impl Operation {
         let operation = match head[0] {
             b'A' => Operation::Append { key, id },
             b'B' => Operation::AppendRead { key, id },
+            b'C' => Operation::AppendIfEven { key, id },
             b'R' => Operation::Read { key },
             _ => return None,
         };
@@ -83,7 +96,9 @@ impl Operation {
     #[must_use]
     pub fn id(self) -> Option<u64> {
         match self {
-            Operation::Append { id, .. } | Operation::AppendRead { id, .. } => Some(id),
+            Operation::Append { id, .. }
+            | Operation::AppendRead { id, .. }
+            | Operation::AppendIfEven { id, .. } => Some(id),
             Operation::Read { .. } => None,
         }
     }
@@ -142,6 +157,10 @@ struct State {
     trouble: u64,
     storm: bool,
     reply_max: usize,
+    /// The rule that this store breaks.
+    broken: Option<Place>,
+    /// Hashes of what it applied, if it takes them for identities.
+    hashes: BTreeSet<u16>,
 }
 
 /// A handle to the durable state, which outlives the server process.
@@ -168,6 +187,11 @@ impl SimStore {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on the rule that stands at this place is broken, if it is one of a store's.
+    pub fn set_broken(&self, place: Option<Place>) {
+        self.lock().broken = place;
     }
 
     /// From now on every step fails, or no longer.
@@ -221,6 +245,12 @@ impl State {
         }
     }
 
+    /// Without identity, what has the hash of something else is that.
+    fn is_taken_for_another(&mut self, payload: &[u8]) -> bool {
+        let [high, low, ..] = pmnet_wire::crc(payload).to_be_bytes();
+        self.broken == Some(Place::Identity) && !self.hashes.insert(u16::from_be_bytes([high, low]))
+    }
+
     fn run(&mut self, payload: &[u8]) -> Bytes {
         let Some(operation) = Operation::parse(payload) else {
             self.story.malformed += 1;
@@ -228,10 +258,15 @@ impl State {
         };
         let (Operation::Append { key, .. }
         | Operation::AppendRead { key, .. }
+        | Operation::AppendIfEven { key, .. }
         | Operation::Read { key }) = operation;
         if let Some(id) = operation.id() {
-            self.story.lists.entry(key).or_default().push(id);
-            self.story.applied_in.insert(id, self.step);
+            let list = self.story.lists.entry(key).or_default();
+            let conditional = matches!(operation, Operation::AppendIfEven { .. });
+            if !conditional || list.len().is_multiple_of(2) {
+                list.push(id);
+                self.story.applied_in.insert(id, self.step);
+            }
         }
         let bound = u64::try_from(self.reply_max).expect("small") + 1;
         let size = usize::try_from(self.draw() % bound).expect("small");
@@ -285,7 +320,13 @@ impl Store for SimStore {
         }
         state.step += 1;
         for effect in &batch.effects {
+            if state.is_taken_for_another(effect) {
+                continue;
+            }
             state.run(effect);
+        }
+        if state.broken == Some(Place::AtomicApply) && state.draw().is_multiple_of(TORN_EVERY) {
+            return Err(trouble());
         }
         for (key, value) in &batch.records {
             state.change(key, value.clone());

@@ -7,11 +7,13 @@
 //! faults are described at the heads of `network`, `accidents`, `nodes`, `client`, `media`,
 //! `store` and `clock`.
 
+use crate::campaign::Plan;
+use crate::cells::Fault;
 use crate::client::ClientNode;
 use crate::clock::Clock;
 use crate::config::WorldConfig;
 use crate::network::Seen;
-use crate::nodes::{DeviceNode, ServerNode};
+use crate::nodes::{DeviceNode, Image, ServerNode};
 use crate::report::Report;
 use crate::store::{Operation, SimStore};
 use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos, SECOND};
@@ -24,6 +26,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 pub(crate) const QUIETEN: Nanos = SECOND;
 /// Length of the idle phase.
 pub(crate) const IDLE: Nanos = 2 * SECOND;
+/// What a world adds to a plain one is drawn from this and its seed.
+const WIDE: u64 = 0x5749_4445_0000_0000;
 /// Events of one world, at most.
 const EVENTS_MAX: u64 = 4_000_000;
 
@@ -62,6 +66,7 @@ pub(crate) enum Event {
         node: usize,
     },
     StormEnds,
+    DetourEnds,
     Accident,
     IdleBegins,
     IdleEnds,
@@ -104,6 +109,18 @@ pub struct World {
     pub(crate) memory: Vec<Seen>,
     pub(crate) sent_in: BTreeMap<u64, BTreeSet<u64>>,
     pub(crate) lost: usize,
+    /// The highest A that the server has said to have.
+    pub(crate) watermark: u64,
+    /// For each device, the highest A in a packet to it that was lost.
+    pub(crate) reclaim_lost: Vec<u64>,
+    /// Where packets of clients go instead of the head.
+    pub(crate) detour: Option<Peer>,
+    /// What happens to the next packet.
+    pub(crate) struck: Option<Fault>,
+    /// No aimed fault before this moment.
+    pub(crate) strike_at: Time,
+    /// Updates that a declared loss may have taken.
+    pub(crate) excused: BTreeSet<u64>,
     pub(crate) calm: bool,
     pub(crate) phase: Phase,
     hash: rustc_hash::FxHasher,
@@ -122,7 +139,24 @@ pub(crate) fn address(node: usize) -> Peer {
 impl World {
     /// The world of this seed, before anything happened. With `trace` it tells its story.
     #[must_use]
-    pub fn new(seed: u64, trace: bool) -> World {
+    pub fn new(seed: u64, plan: &Plan, trace: bool) -> World {
+        let mut random = Random::new(seed);
+        let mut more = Random::new(seed ^ WIDE);
+        let config = WorldConfig::from_seed(&mut random).wide(&mut more);
+        let config = match plan.only {
+            Some(cell) => config.aimed(cell),
+            None => config,
+        };
+        let config = match plan.without {
+            Some(without) => config.lacking(without),
+            None => config,
+        };
+        World::with_config(seed, config, random, trace)
+    }
+
+    /// The world of this seed without what [`WorldConfig::wide`] adds.
+    #[must_use]
+    pub fn plain(seed: u64, trace: bool) -> World {
         let mut random = Random::new(seed);
         let config = WorldConfig::from_seed(&mut random);
         World::with_config(seed, config, random, trace)
@@ -138,6 +172,8 @@ impl World {
 
     fn with_config(seed: u64, config: WorldConfig, mut random: Random, trace: bool) -> World {
         let store = SimStore::new(random.next_u64(), config.store_trouble, config.reply_max);
+        store.set_broken(config.without.map(|without| without.place));
+        let devices = config.devices;
         let first = config.devices + 1;
         let mut clients = Vec::new();
         for at in 0..config.clients {
@@ -176,6 +212,12 @@ impl World {
             memory: Vec::new(),
             sent_in: BTreeMap::new(),
             lost: 0,
+            watermark: 0,
+            reclaim_lost: vec![0; devices],
+            detour: None,
+            struck: None,
+            strike_at: Time(0),
+            excused: BTreeSet::new(),
             calm: false,
             phase: Phase::Load,
             hash: rustc_hash::FxHasher::default(),
@@ -267,6 +309,7 @@ impl World {
             self.report.events += 1;
             self.absorb(&event);
             self.handle(event);
+            self.strike();
             self.next_phase();
         }
         self.finish();
@@ -331,6 +374,7 @@ impl World {
                 self.wake(node, 0);
             }
             Event::StormEnds => self.server.store.set_storm(false),
+            Event::DetourEnds => self.detour = None,
             Event::Accident => self.accident(),
             Event::IdleBegins => self.idle_begins(1),
             Event::IdleEnds => self.idle_ends(),
@@ -431,6 +475,13 @@ impl World {
         let now = self.clocks[node].local(self.now);
         let device = &mut self.devices[node];
         let pipeline = device.running.as_mut()?;
+        if pipeline.machine().is_serving() {
+            device.declares = false;
+            if matches!(device.image, Image::Wrong { .. }) {
+                // What it was given was not older than what the server knows: it is its own now.
+                device.image = Image::Own;
+            }
+        }
         let was_persisting = device.media.is_persisting();
         if let Err(error) = pipeline.finish(now) {
             self.device_stopped(node, &error.to_string());
@@ -468,6 +519,8 @@ impl World {
             }
         };
         let next = core.next_timeout();
+        self.watermark = core.machine().watermark().max(self.watermark);
+        self.server.is_loaded |= core.machine().chain().is_some();
         while core.machine_mut().poll_notice().is_some() {}
         if worked {
             // What the store did is done; what is said of it leaves when the store has answered.

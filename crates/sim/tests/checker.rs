@@ -13,6 +13,7 @@ fn call(session: (usize, u32), id: Option<u64>, times: (u64, u64), result: Resul
         session,
         key: KEY,
         id,
+        conditional: false,
         invoked: Time(times.0),
         returned: answered.then_some(Time(times.1)),
         result,

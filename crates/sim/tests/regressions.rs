@@ -1,11 +1,11 @@
 //! Seeds that once found something, by name. A seed means this world only as long as the draws of
 //! `config` and `world` stay as they are; when they change, look for new ones with the fix undone.
 
-use pmnet_sim::{World, run_caught};
+use pmnet_sim::World;
 
 /// Runs a seed that must be clean, in no more than this many events.
 fn clean(seed: u64, events_max: u64) {
-    let report = run_caught(seed);
+    let report = World::plain(seed, false).run();
     assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
     assert!(
         report.events <= events_max,

@@ -1,6 +1,6 @@
 //! Worlds without a violation, and the same story every time.
 
-use pmnet_sim::{World, campaign, run, run_with_trace};
+use pmnet_sim::{Plan, World, campaign, run, run_with_trace};
 
 /// What a few hundred worlds must have seen, or they test less than they say.
 const COVERED: &[&str] = &[
@@ -39,7 +39,7 @@ const COVERED: &[&str] = &[
 
 #[test]
 fn three_hundred_worlds_are_clean_and_see_everything() {
-    let summary = campaign(0, 300, 2, |_| true);
+    let summary = campaign(&Plan::default(), 0, 300, 2, |_| true);
     assert_eq!(summary.violations, Vec::new());
     assert_eq!((summary.seeds, summary.failing), (300, 0));
     let [made, acknowledged, failed, unknown] = summary.calls;
@@ -69,18 +69,22 @@ fn two_hundred_chains_form() {
 
 #[test]
 fn a_campaign_stops_when_it_is_told_to() {
-    let summary = campaign(0, 1_000_000, 1, |so_far| so_far.seeds < 3);
+    let summary = campaign(&Plan::default(), 0, 1_000_000, 1, |so_far| so_far.seeds < 3);
     assert_eq!(summary.seeds, 3);
 }
 
 #[test]
 fn the_same_seed_gives_the_same_story() {
     for seed in 0..20 {
-        let (first, second) = (run(seed), run_with_trace(seed));
+        let (first, second) = (
+            run(seed, &Plan::default()),
+            run_with_trace(seed, &Plan::default()),
+        );
         assert_eq!(first.trace_hash, second.0.trace_hash, "seed {seed}");
         assert_eq!(first.events, second.0.events, "seed {seed}");
         assert_eq!(first.happened, second.0.happened, "seed {seed}");
         assert!(second.1.len() > 10, "seed {seed} has a story");
     }
-    assert_ne!(run(1).trace_hash, run(2).trace_hash);
+    let hash = |seed| run(seed, &Plan::default()).trace_hash;
+    assert_ne!(hash(1), hash(2));
 }

@@ -4,7 +4,7 @@
 /// Most devices of one chain.
 pub const CHAIN_MAX: usize = 8;
 /// Bytes of one [`Member`].
-pub const MEMBER_BYTES: usize = 48;
+pub const MEMBER_BYTES: usize = 56;
 /// Bytes of one [`DurableRow`].
 pub const DURABLE_ROW_BYTES: usize = 16;
 /// Bytes of one [`SessionRow`].
@@ -42,6 +42,10 @@ pub struct Member {
     pub applied: u64,
     /// Flags: see [`Member::SHRINK`] and its siblings.
     pub flags: u32,
+    /// Epoch that the operator's word in the flags is about: it counts in this one only.
+    pub word_epoch: u32,
+    /// The last incarnation that this log was marked to have served in.
+    pub served: u32,
 }
 
 impl Member {
@@ -49,6 +53,8 @@ impl Member {
     pub const SHRINK: u32 = 1;
     /// The operator states that the entries of the lost chain are gone.
     pub const DECLARE_LOSS: u32 = 1 << 1;
+    /// The device serves while it asks: its log goes on, and `tail` is already old.
+    pub const SERVING: u32 = 1 << 2;
 }
 
 /// One row of the session table.
@@ -97,6 +103,8 @@ fn read_member(r: &mut Reader<'_>) -> Option<Member> {
         tail: r.u64()?,
         applied: r.u64()?,
         flags: r.u32()?,
+        word_epoch: r.u32()?,
+        served: r.u32()?,
     };
     r.u32()?;
     Some(member)
@@ -109,6 +117,8 @@ fn write_member(m: &Member, out: &mut Vec<u8>) {
     out.extend_from_slice(&m.tail.to_be_bytes());
     out.extend_from_slice(&m.applied.to_be_bytes());
     out.extend_from_slice(&m.flags.to_be_bytes());
+    out.extend_from_slice(&m.word_epoch.to_be_bytes());
+    out.extend_from_slice(&m.served.to_be_bytes());
     out.extend_from_slice(&[0; 4]);
 }
 

@@ -10,8 +10,9 @@ use proptest::prelude::*;
 prop_compose! {
     fn member()(
         device: u32, incarnation: u32, log_uuid: u128, tail: u64, applied: u64, flags: u32,
+        word_epoch: u32, served: u32,
     ) -> Member {
-        Member { device, incarnation, log_uuid, tail, applied, flags }
+        Member { device, incarnation, log_uuid, tail, applied, flags, word_epoch, served }
     }
 }
 
@@ -108,6 +109,8 @@ fn a_path_is_written_up_to_the_longest_chain() {
         tail: 4,
         applied: 5,
         flags: 6,
+        word_epoch: 7,
+        served: 8,
     };
     let read = read_path(&write_path(&[member; CHAIN_MAX + 1])).expect("a path");
     assert_eq!(read.len(), CHAIN_MAX);

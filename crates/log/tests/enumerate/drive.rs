@@ -281,6 +281,8 @@ impl Driver {
                 self.promised();
                 log.set_epoch(log.epoch() + by).map_err(told)?;
                 self.promise.facts.epoch = log.epoch();
+                log.mark_served().map_err(told)?;
+                self.promise.facts.served = log.served();
                 self.promise.facts.stated = log.durable();
             }
             Op::StaleEpoch => {

@@ -54,6 +54,8 @@ pub struct Facts {
     pub epoch_tried: u32,
     /// Highest incarnation that was handed out.
     pub incarnation: u32,
+    /// The incarnation that was marked to serve.
+    pub served: u32,
     /// Resets that counted.
     pub era: u32,
     /// A reset that is under way, to this order.
@@ -82,6 +84,7 @@ impl Promise {
             epoch: 0,
             epoch_tried: 0,
             incarnation: 0,
+            served: 0,
             era: 0,
             resetting: None,
             stated: 0,
@@ -158,6 +161,10 @@ impl Promise {
         want(
             log.incarnation() > facts.incarnation,
             "the incarnation was not raised",
+        )?;
+        want(
+            log.served() >= facts.served,
+            "the mark to serve was forgotten",
         )?;
         want(
             (facts.epoch..=facts.epoch_tried).contains(&log.epoch()),

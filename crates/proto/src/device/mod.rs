@@ -88,6 +88,8 @@ pub struct LogState {
     pub log_uuid: u128,
     /// Incarnation, already raised durably for this start.
     pub incarnation: u32,
+    /// The last incarnation that the log was marked to serve in.
+    pub served: u32,
     /// Epoch as last persisted.
     pub epoch: u32,
     /// Highest order in the log, all of it durable.
@@ -204,6 +206,10 @@ pub struct Device {
     random: Random,
     log_uuid: u128,
     incarnation: u32,
+    /// The last incarnation that the log was marked to serve in.
+    served: u32,
+    /// Epoch that the operator's word is about, as far as the server has said which it is.
+    word_epoch: u32,
     epoch: u32,
     phase: Phase,
     members: Vec<Member>,
@@ -249,9 +255,11 @@ impl Device {
         let phase = Phase::Recovering(Recovering::new(random.next_nonzero(), now));
         Device {
             config,
-            random,
             log_uuid: log.log_uuid,
             incarnation: log.incarnation,
+            served: log.served,
+            random,
+            word_epoch: 0,
             epoch: log.epoch,
             phase,
             members: Vec::new(),
@@ -529,7 +537,13 @@ impl Device {
             log_uuid: self.log_uuid,
             tail: self.last,
             applied: self.applied,
-            flags: self.config.flags,
+            flags: if self.is_serving() {
+                self.config.flags | Member::SERVING
+            } else {
+                self.config.flags
+            },
+            word_epoch: self.word_epoch,
+            served: self.served,
         }
     }
 }

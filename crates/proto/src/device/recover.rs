@@ -211,6 +211,13 @@ impl Device {
 
     fn on_own_reply(&mut self, now: Time, packet: &Packet<'_>, out: &mut Outbox) -> Verdict {
         let header = &packet.header;
+        let speaks = self.config.flags & (Member::SHRINK | Member::DECLARE_LOSS) != 0;
+        if header.flags.has(Flags::REFUSED) && speaks && header.epoch != self.word_epoch {
+            // Now it is known which epoch the operator's word is to end.
+            self.word_epoch = header.epoch;
+            self.recover_again(now);
+            return Verdict::Done;
+        }
         if header.flags.has(Flags::REFUSED.with(Flags::PROGRESS)) {
             let text = String::from_utf8_lossy(packet.payload).into_owned();
             self.waits_for = Some(text);
@@ -353,7 +360,8 @@ impl Device {
         Ok(())
     }
 
-    /// Begins to serve: what remains in the log goes through the ordinary path.
+    /// The pipeline marked the log to serve. Begins to, once the server knows: what remains in the
+    /// log goes through the ordinary path.
     pub fn resume(&mut self, now: Time) {
         let behind = self.members.iter().skip(self.position + 1);
         self.downstream = behind
@@ -364,8 +372,15 @@ impl Device {
             })
             .collect();
         self.link.restart(self.applied);
-        self.phase = Phase::Serving;
         self.waits_for = None;
+        // The log is marked to serve in this incarnation: the server must know it first, or a copy
+        // of the log from before, started often enough, would pass for this one.
+        self.served = self.incarnation;
+        if self.members[self.position].served < self.incarnation {
+            self.recover_again(now);
+            return;
+        }
+        self.phase = Phase::Serving;
         self.joining &= self.position == 0 && self.last == 0;
         self.next_expiry = (self.position == 0).then(|| now + self.config.session_idle / 4);
         self.retrans_guard = None;

@@ -41,14 +41,29 @@ pub enum Decision {
     Refuse(String),
 }
 
+/// Whether the log of this device can be the one that it registered, as it was then or later. A
+/// log that was put back to an old copy is told by the last incarnation that it was marked to serve
+/// in, however often it was started since; the registered one was told before that device served.
+const fn lives_on(registered: &Member, now: &Member) -> bool {
+    registered.incarnation <= now.incarnation && registered.served <= now.served
+}
+
 /// Decides what the RECOVER of `path[0]` means, given the members of the present chain (none: the
-/// shard is new), how far the store has applied, and whether it has ever had a session.
+/// shard is new), their epoch, how far the store has applied, and whether it has ever had a session.
 #[must_use]
-pub fn decide(members: &[Member], path: &[Member], applied: u64, had_sessions: bool) -> Decision {
+pub fn decide(
+    members: &[Member],
+    path: &[Member],
+    epoch: u32,
+    applied: u64,
+    had_sessions: bool,
+) -> Decision {
     let ids = |list: &[Member]| list.iter().map(|member| member.device).collect::<Vec<_>>();
     let origin = path[0];
     let virgin = applied == 0 && !had_sessions;
-    let declared = origin.flags & Member::DECLARE_LOSS != 0;
+    // A word of the operator is about one epoch: said again, or late, it is about nothing.
+    let says = |flag| origin.flags & flag != 0 && origin.word_epoch == epoch;
+    let declared = says(Member::DECLARE_LOSS);
     if members.is_empty() {
         if !declared
             && path
@@ -86,11 +101,15 @@ pub fn decide(members: &[Member], path: &[Member], applied: u64, had_sessions: b
                 origin.device
             ));
         }
-        if registered.incarnation > origin.incarnation {
+        if !lives_on(registered, &origin) {
             return Decision::Refuse(format!(
-                "device {} comes with incarnation {} but has registered {}: its log was rolled back to an old copy, \
+                "device {} comes with incarnation {} (served in {}) but has registered {} (served in {}): its log was rolled back to an old copy, \
                  which may miss acknowledged updates. Put the newest log back, or treat the device as lost.",
-                origin.device, origin.incarnation, registered.incarnation
+                origin.device,
+                origin.incarnation,
+                origin.served,
+                registered.incarnation,
+                registered.served
             ));
         }
         if origin.applied > applied {
@@ -101,11 +120,13 @@ pub fn decide(members: &[Member], path: &[Member], applied: u64, had_sessions: b
             ));
         }
     }
-    let shorter = path
-        .windows(2)
-        .find(|pair| pair.iter().all(same_log) && pair[0].tail < pair[1].tail);
-    if let Some([before, behind]) = shorter
+    // Before the origin serves, its log stands still, and the next device's cannot be longer.
+    if let [before, behind, ..] = path
         && !declared
+        && before.flags & Member::SERVING == 0
+        && same_log(before)
+        && same_log(behind)
+        && before.tail.max(applied) < behind.tail
     {
         return Decision::Refuse(format!(
             "the log of device {} ends at order {}, but that of device {}, which got everything from it, at {}: the \
@@ -119,13 +140,12 @@ pub fn decide(members: &[Member], path: &[Member], applied: u64, had_sessions: b
     let comes_back = origin.flags & Member::SHRINK == 0 || path.len() == members.len();
     // Checked above, unless a loss is declared: then an old copy of the right log is a change too,
     // and is not taken back as if nothing were missing.
-    let whole = known(&origin).is_none_or(|m| m.incarnation <= origin.incarnation)
-        && origin.applied <= applied;
+    let whole = known(&origin).is_none_or(|m| lives_on(m, &origin)) && origin.applied <= applied;
     if whole && comes_back && ids(members).ends_with(&ids(path)) && path.iter().all(same_log) {
         let mut kept = members.to_vec();
         for member in &mut kept {
             if member.device == origin.device {
-                member.incarnation = origin.incarnation;
+                (member.incarnation, member.served) = (origin.incarnation, origin.served);
             }
         }
         return Decision::Keep(kept);
@@ -147,10 +167,10 @@ pub fn decide(members: &[Member], path: &[Member], applied: u64, had_sessions: b
     if forming {
         if virgin && path.iter().all(|member| member.tail == 0) {
             // An old path must not decide: what a device said before its restart may be over.
-            if !path
-                .iter()
-                .all(|member| known(member).is_none_or(|m| m.incarnation == member.incarnation))
-            {
+            if !path.iter().all(|member| {
+                known(member)
+                    .is_none_or(|m| m.incarnation == member.incarnation && lives_on(m, member))
+            }) {
                 return Decision::Wait;
             }
             if path
@@ -181,7 +201,7 @@ pub fn decide(members: &[Member], path: &[Member], applied: u64, had_sessions: b
             .into_iter()
             .filter(|id| !ids(path).contains(id))
             .collect();
-        if origin.flags & Member::SHRINK == 0 {
+        if !says(Member::SHRINK) {
             return Decision::Hold(format!(
                 "the path of device {} leaves out members {gone:?} of the chain {:?}. If they are stopped for good, \
                  start the first device that is left, the new head, with --shrink-chain; otherwise correct --next.",
@@ -191,7 +211,7 @@ pub fn decide(members: &[Member], path: &[Member], applied: u64, had_sessions: b
         }
         if path
             .iter()
-            .any(|member| known(member).is_some_and(|m| m.incarnation > member.incarnation))
+            .any(|member| known(member).is_some_and(|m| !lives_on(m, member)))
         {
             // An old path again: taken as it is, the record would forget an incarnation that a
             // device has registered, and no longer notice that its log was rolled back.
@@ -260,7 +280,7 @@ impl Server {
         let path = self.as_registered(path);
         let members = self.chain.as_ref().map_or(&[][..], |chain| &chain.members);
         let had_sessions = !self.sessions.is_empty() || !self.queue.is_empty();
-        match decide(members, &path, self.applied, had_sessions) {
+        match decide(members, &path, epoch, self.applied, had_sessions) {
             Decision::Refuse(text) => {
                 self.notice(format!("refused device {}: {text}", header.device));
                 self.refuse(from, &header, Flags::REFUSED, &text, out);
@@ -312,10 +332,11 @@ impl Server {
             if let Some(registered) = members.iter().find(|m| m.device == came.device) {
                 if !rules.hold(Rule::LogIdentity) {
                     came.log_uuid = registered.log_uuid;
-                    came.incarnation = came.incarnation.max(registered.incarnation);
                 }
-                if !rules.hold(Rule::Incarnation) {
+                let any_life = !rules.hold(Rule::LogIdentity) || !rules.hold(Rule::Incarnation);
+                if any_life && !lives_on(registered, came) {
                     came.incarnation = came.incarnation.max(registered.incarnation);
+                    came.served = came.served.max(registered.served);
                 }
             }
         }

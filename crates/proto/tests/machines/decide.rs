@@ -5,6 +5,9 @@ use crate::support::server::member;
 use pmnet_proto::server::{Decision, decide};
 use pmnet_wire::record::Member;
 
+/// The present epoch, about which every word of the operator is that does not say otherwise.
+const EPOCH: u32 = 4;
+
 fn ids(members: &[Member]) -> Vec<u32> {
     members.iter().map(|member| member.device).collect()
 }
@@ -26,6 +29,7 @@ fn word(decision: &Decision) -> (&'static str, Vec<u32>) {
 
 /// Changes the first of these members.
 fn first(mut list: Vec<Member>, change: impl FnOnce(&mut Member)) -> Vec<Member> {
+    list[0].word_epoch = EPOCH;
     change(&mut list[0]);
     list
 }
@@ -66,13 +70,18 @@ fn the_table() {
         ("another log", chain(&[1]), first(all(&[1]), |m| m.log_uuid = 9), "refuse", &[]),
         ("another log, declared", chain(&[1]), first(all(&[1]), |m| { m.log_uuid = 9; lost(m); }), "change", &[1]),
         ("log rolled back", chain(&[1]), first(all(&[1]), |m| m.incarnation = 0), "refuse", &[]),
+        ("log rolled back, then started often", chain(&[1]), first(all(&[1]), |m| { m.served = 0; m.incarnation = 9; }), "refuse", &[]),
+        ("started often", chain(&[1]), first(all(&[1]), |m| m.incarnation = 9), "keep", &[1]),
+        ("served before it could say so", chain(&[1]), first(all(&[1]), |m| { m.incarnation = 9; m.served = 8; }), "keep", &[1]),
         ("log rolled back, declared", chain(&[1]), first(all(&[1]), |m| { m.incarnation = 0; lost(m); }), "change", &[1]),
         ("loss declared, nothing lost", chain(&[1]), first(all(&[1]), lost), "keep", &[1]),
         ("store rolled back, declared", chain(&[1]), first(all(&[1]), |m| { (m.tail, m.applied) = (9, 8); lost(m); }), "change", &[1]),
         ("store rolled back", chain(&[1]), first(all(&[1]), |m| (m.tail, m.applied) = (9, 8)), "refuse", &[]),
         ("log as far as the store", chain(&[1]), first(all(&[1]), |m| (m.tail, m.applied) = (9, 7)), "keep", &[1]),
         ("shorter than the log behind it", chain(&[1, 2]), { let mut p = first(all(&[1, 2]), |m| m.tail = 8); p[1].tail = 9; p }, "refuse", &[]),
-        ("shorter in the middle", chain(&[1, 2, 3]), { let mut p = first(all(&[1, 2, 3]), |m| m.tail = 9); p[2].tail = 8; p }, "refuse", &[]),
+        ("shorter, asking while it serves", chain(&[1, 2]), { let mut p = first(all(&[1, 2]), |m| { m.tail = 8; m.flags = Member::SERVING; }); p[1].tail = 9; p }, "keep", &[1, 2]),
+        ("another one is shorter", chain(&[1, 2, 3]), { let mut p = first(all(&[1, 2, 3]), |m| m.tail = 9); p[2].tail = 8; p }, "keep", &[1, 2, 3]),
+        ("shorter than what is applied", chain(&[1, 2]), { let mut p = first(all(&[1, 2]), |m| m.tail = 5); p[1].tail = 7; p }, "keep", &[1, 2]),
         ("as long as the log behind it", chain(&[1, 2]), { let mut p = first(all(&[1, 2]), |m| m.tail = 9); p[1].tail = 9; p }, "keep", &[1, 2]),
         ("shorter, loss declared", chain(&[1, 2]), { let mut p = first(all(&[1, 2]), lost); p[1].tail = 9; p }, "keep", &[1, 2]),
         ("head gone, nobody says so", chain(&[1, 2, 3]), { let mut p = all(&[1, 3]); p.truncate(2); p }, "hold", &[]),
@@ -89,10 +98,13 @@ fn the_table() {
         ("stranger behind", chain(&[1, 2]), all(&[1, 2, 4]), "refuse", &[]),
         ("stranger alone", chain(&[1, 2]), all(&[4]), "refuse", &[]),
         ("stranger alone, shrinking", chain(&[1, 2]), first(all(&[4]), shrink), "refuse", &[]),
+        ("another log, an old declaration", chain(&[1]), first(all(&[1]), |m| { m.log_uuid = 9; lost(m); m.word_epoch -= 1; }), "refuse", &[]),
+        ("stranger, an old declaration", chain(&[1, 2]), first(all(&[4]), |m| { lost(m); m.word_epoch += 1; }), "refuse", &[]),
+        ("head gone, an old word of the operator", chain(&[1, 2, 3]), first(all(&[2, 3]), |m| { shrink(m); m.word_epoch -= 1; }), "hold", &[]),
         ("stranger, loss declared", chain(&[1, 2]), first(all(&[4]), lost), "change", &[4]),
     ];
     for (name, (members, applied, had_sessions), path, expected, after) in table {
-        let decision = decide(&all(&members), &path, applied, had_sessions);
+        let decision = decide(&all(&members), &path, EPOCH, applied, had_sessions);
         assert_eq!(
             word(&decision),
             (expected, after.to_vec()),
@@ -134,6 +146,7 @@ fn states() -> Vec<Member> {
                         tail,
                         applied,
                         flags,
+                        word_epoch: EPOCH,
                         ..member
                     });
                 }
@@ -169,7 +182,7 @@ fn no_input_breaks_the_rules_of_membership() {
                     };
                     let path: Vec<Member> = path.iter().enumerate().map(say).collect();
                     for (applied, had_sessions) in [(0, false), (0, true), (3, true), (8, true)] {
-                        let decision = decide(&members, &path, applied, had_sessions);
+                        let decision = decide(&members, &path, EPOCH, applied, had_sessions);
                         judge(&members, &path, applied, had_sessions, &decision);
                         decisions += 1;
                     }
@@ -229,9 +242,10 @@ fn judge(
             for (kept, before) in kept.iter().zip(members) {
                 let same = Member {
                     incarnation: before.incarnation,
+                    served: before.served,
                     ..*kept
                 };
-                assert_eq!(same, *before, "only the incarnation changes: {}", case());
+                assert_eq!(same, *before, "only the life changes: {}", case());
                 let own = kept.device == origin.device;
                 assert!(
                     kept.incarnation >= before.incarnation,

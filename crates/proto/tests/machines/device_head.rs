@@ -360,6 +360,7 @@ fn a_few_entries_wait_for_company_unless_somebody_waits_for_them() {
 fn a_stopped_or_unready_device_says_nothing() {
     let state = LogState {
         log_uuid: 1,
+        served: 1,
         incarnation: 1,
         epoch: EPOCH,
         last: 0,

@@ -13,6 +13,7 @@ use pmnet_wire::{Flags, Header, Kind};
 const LOG: LogState = LogState {
     log_uuid: 1,
     incarnation: 6,
+    served: 4,
     epoch: 2,
     last: 3,
     applied: 1,
@@ -57,6 +58,39 @@ fn sessions() -> Vec<u8> {
     )
 }
 
+fn only_member(recover: &Sent) -> Member {
+    let path = read_path(&recover.payload).expect("a path");
+    assert_eq!(path.len(), 1);
+    path[0]
+}
+
+/// The word of the operator ends one epoch. A RECOVER that says it and arrives twice, the second
+/// time much later, must not end another.
+#[test]
+fn the_operators_word_names_the_epoch_that_it_ends() {
+    let (mut bench, recover) = restarted();
+    assert_eq!(only_member(&recover).word_epoch, 0);
+    let refusal = Header {
+        flags: Flags::REFUSED.with(Flags::PROGRESS),
+        epoch: 9,
+        device: 1,
+        incarnation: 6,
+        request: recover.header.request,
+        ..from_hop(Kind::RecoverReply, 0)
+    };
+    assert_eq!(bench.answer(server(), &refusal, b"not yet"), []);
+    assert_eq!(bench.device.waits_for(), None, "nobody has to do anything");
+    let again = only(bench.tick());
+    assert_ne!(again.header.request, recover.header.request);
+    assert_eq!(only_member(&again).word_epoch, 9);
+    let refusal = Header {
+        request: again.header.request,
+        ..refusal
+    };
+    assert_eq!(bench.answer(server(), &refusal, b"say more"), []);
+    assert_eq!(bench.device.waits_for(), Some("say more"));
+}
+
 #[test]
 fn it_says_who_it_is_and_asks_again() {
     let (mut bench, recover) = restarted();
@@ -67,9 +101,10 @@ fn it_says_who_it_is_and_asks_again() {
         tail: 3,
         applied: 1,
         flags: Member::SHRINK,
+        served: 4,
         ..member(1)
     };
-    assert_eq!(read_path(&recover.payload), Some(vec![me]));
+    assert_eq!(only_member(&recover), me);
     assert_ne!(recover.header.request, 0, "a nonce");
     assert_eq!(bench.tick(), []);
     assert_eq!(only(bench.tick_after(300 * MILLISECOND)), recover);
@@ -175,6 +210,13 @@ fn states_that_cannot_be_stop_it() {
 fn a_refusal_stops_it_and_a_hold_does_not() {
     let (mut bench, recover) = restarted();
     let hold = Flags::REFUSED.with(Flags::PROGRESS);
+    let header = Header {
+        flags: hold,
+        ..reply(&recover)
+    };
+    // The first answer only tells it the epoch.
+    assert_eq!(bench.answer(server(), &header, b"say --shrink-chain"), []);
+    let recover = only(bench.tick());
     let header = Header {
         flags: hold,
         ..reply(&recover)
@@ -337,4 +379,34 @@ fn its_place_in_the_chain_is_what_the_server_says() {
         ),
         (2, vec![4, 1])
     );
+}
+
+/// A copy of the log from before is told by the incarnation that it last served in. So the server
+/// must know of a new one before the device serves in it. Found: an old copy, started often enough
+/// while nobody answered, came with a higher incarnation than the right log, and was believed.
+#[test]
+fn it_serves_once_the_server_knows_that_its_log_is_marked() {
+    let (mut bench, recover) = restarted();
+    let unmarked = |recover: &Sent, served| {
+        let reply = RecoverReply {
+            shard_token: SHARD_TOKEN,
+            members: vec![Member {
+                incarnation: 6,
+                served,
+                ..member(1)
+            }],
+            sessions: Vec::new(),
+        };
+        (self::reply(recover), reply.write())
+    };
+    let (header, payload) = unmarked(&recover, 4);
+    let verdict = bench.give(server(), &header, &payload);
+    bench.resume(&verdict);
+    assert!(!bench.device.is_serving());
+    let again = only(bench.tick());
+    assert_eq!(only_member(&again).served, 6);
+    let (header, payload) = unmarked(&again, 6);
+    let verdict = bench.give(server(), &header, &payload);
+    bench.resume(&verdict);
+    assert!(bench.device.is_serving());
 }

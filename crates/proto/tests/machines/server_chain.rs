@@ -170,6 +170,7 @@ fn a_change_waits_for_what_is_queued_and_fences_the_rest() {
     let lost = Member {
         log_uuid: 99,
         flags: Member::DECLARE_LOSS,
+        word_epoch: EPOCH,
         ..member(1)
     };
     let (header, path) = recover(&[lost], 70);

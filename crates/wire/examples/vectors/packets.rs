@@ -134,7 +134,9 @@ fn member(device: u32) -> Member {
         log_uuid: 0x0011_2233_4455_6677_8899_aabb_ccdd_ee00 + u128::from(device),
         tail: 2_005,
         applied: 1_990,
-        flags: 0,
+        flags: Member::SHRINK,
+        word_epoch: 7,
+        served: INCARNATION,
     }
 }
 

@@ -203,6 +203,8 @@ fn member(device: u32) -> Member {
         tail: 2_005,
         applied: 1_990,
         flags: 0,
+        word_epoch: 7,
+        served: 4,
     }
 }
 

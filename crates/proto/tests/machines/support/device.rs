@@ -40,6 +40,8 @@ pub fn member(id: u32) -> Member {
         tail: 0,
         applied: 0,
         flags: 0,
+        word_epoch: 0,
+        served: 99,
     }
 }
 
@@ -144,6 +146,7 @@ impl Bench {
         let state = LogState {
             log_uuid: config.id.into(),
             incarnation: 1,
+            served: 1,
             epoch: 0,
             last: 0,
             applied: 0,

@@ -121,6 +121,7 @@ impl Bench {
             let again = Member {
                 flags: Member::DECLARE_LOSS,
                 log_uuid: nonce.into(),
+                word_epoch: u32::try_from(nonce - 1).expect("small"),
                 ..member(1)
             };
             bench.recover(nonce, &[again]);
@@ -265,5 +266,7 @@ pub fn member(id: u32) -> Member {
         tail: 0,
         applied: 0,
         flags: 0,
+        word_epoch: 0,
+        served: 1,
     }
 }

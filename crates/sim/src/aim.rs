@@ -1,0 +1,61 @@
+//! Aimed faults: one fault, again and again, at one moment in the life of an update, so that every
+//! cell of the failure matrix is hit in every campaign and not only when chance wills it.
+
+use crate::cells::{Cell, Fault, Moment};
+use crate::world::{Phase, World};
+use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos};
+
+/// Pause between two aimed faults, at most, when they hurt little.
+const PACKET_PAUSE: Nanos = 300 * MICROSECOND;
+/// Pause between two aimed deaths, at most.
+const DEATH_PAUSE: Nanos = 15 * MILLISECOND;
+/// How long what was killed stays down, at most.
+const DOWN: Nanos = 5 * MILLISECOND;
+
+impl World {
+    /// Lets the aimed fault happen, if its moment has come.
+    pub(crate) fn strike(&mut self) {
+        let Some(Cell { moment, fault }) = self.config.aim else {
+            return;
+        };
+        if self.calm || self.phase != Phase::Load || self.now < self.strike_at {
+            return;
+        }
+        let devices = self.config.devices;
+        let mut at: Vec<usize> = (0..devices)
+            .filter(|&node| self.moments_at(node).has(moment))
+            .collect();
+        if moment == Moment::Recovering && self.moments().has(moment) {
+            at.push(devices);
+        }
+        if at.is_empty() || self.below(4) == 0 {
+            return;
+        }
+        let pick = self.below(u64::try_from(at.len()).expect("few nodes"));
+        let node = at[usize::try_from(pick).expect("few nodes")];
+        let pause = match fault {
+            Fault::Loss | Fault::Disorder | Fault::Corruption => PACKET_PAUSE,
+            _ => DEATH_PAUSE,
+        };
+        self.strike_at = self.now + 1 + self.below(pause);
+        match fault {
+            Fault::DeviceCrash if node < devices => {
+                self.kill(node);
+                self.start_later(node, DOWN);
+            }
+            Fault::DeviceCrash => {}
+            Fault::DeviceLost => self.lose_devices(Some(node)),
+            Fault::OldMedium => self.old_medium_returns(),
+            Fault::ServerCrash => {
+                self.kill(devices);
+                self.start_later(devices, DOWN);
+            }
+            Fault::ClientDies => {
+                let clients = u64::try_from(self.config.clients).expect("few clients");
+                let client = devices + 1 + usize::try_from(self.below(clients)).expect("few");
+                self.kill(client);
+            }
+            Fault::Loss | Fault::Disorder | Fault::Corruption => self.struck = Some(fault),
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The failure matrix (`docs/spec/protocol.md` §9): moments in the life of an update, and faults
+//! that hit them. A cell is counted when its fault happens while an update stands at its moment.
+//!
+//! | moment | when it is |
+//! |---|---|
+//! | before-persist | a device has taken an entry in and not made it durable; or the packet that the fault hits is an update which the head has not admitted |
+//! | durable-not-acked | a device holds an entry durably that is not committed |
+//! | acked-not-forwarded | the head has committed an entry that was not sent to the server |
+//! | forwarded-not-applied | an entry was sent to the server, which has not applied it |
+//! | applied-not-reclaimed | a device holds an entry that the server has applied |
+//! | reclaim-lost | the same, and a packet that said so to this device was lost |
+//! | recovering | a device, or the server, runs and does not serve yet |
+//! | log-full | a log has no room for a full-size packet |
+
+use crate::world::{World, address};
+use pmnet_proto::Peer;
+use pmnet_wire::{Kind, Packet};
+use std::fmt;
+use std::str::FromStr;
+
+/// A log with less frame space than this has no room for a full-size packet.
+const FULL_SIZE_PACKET: u64 = 1600;
+
+macro_rules! names {
+    ($(#[$doc:meta])* $type:ident, $($(#[$vdoc:meta])* $variant:ident = $name:literal),* $(,)?) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum $type { $($(#[$vdoc])* $variant),* }
+        impl $type {
+            /// All of them.
+            pub const ALL: &[$type] = &[$($type::$variant),*];
+            /// Its name.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $($type::$variant => $name),* }
+            }
+        }
+    };
+}
+
+names! {
+    /// A row of the matrix.
+    Moment,
+    /// Taken in, not durable.
+    BeforePersist = "before-persist",
+    /// Durable in a device, not committed.
+    DurableNotAcked = "durable-not-acked",
+    /// Committed, not sent to the server.
+    AckedNotForwarded = "acked-not-forwarded",
+    /// Sent to the server, not applied.
+    ForwardedNotApplied = "forwarded-not-applied",
+    /// Applied, still in a log.
+    AppliedNotReclaimed = "applied-not-reclaimed",
+    /// Applied, and the word of it was lost.
+    ReclaimLost = "reclaim-lost",
+    /// Running, not serving.
+    Recovering = "recovering",
+    /// No room.
+    LogFull = "log-full",
+}
+
+names! {
+    /// A column of the matrix.
+    Fault,
+    /// A device dies, perhaps in the middle of a persist.
+    DeviceCrash = "device-crash",
+    /// A device is lost for good, with its log or cut off.
+    DeviceLost = "device-lost",
+    /// A device that was lost is back with its old log.
+    OldMedium = "old-medium",
+    /// The server dies.
+    ServerCrash = "server-crash",
+    /// A client dies.
+    ClientDies = "client-dies",
+    /// A packet is lost, or cut off.
+    Loss = "loss",
+    /// A packet is duplicated, or very late.
+    Disorder = "disorder",
+    /// A packet, or a medium, is damaged.
+    Corruption = "corruption",
+}
+
+/// One cell of the matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cell {
+    /// Row.
+    pub moment: Moment,
+    /// Column.
+    pub fault: Fault,
+}
+
+impl Cell {
+    /// Every cell, row by row.
+    pub fn all() -> impl Iterator<Item = Cell> {
+        Moment::ALL
+            .iter()
+            .flat_map(|&moment| Fault::ALL.iter().map(move |&fault| Cell { moment, fault }))
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.moment.name(), self.fault.name())
+    }
+}
+
+impl FromStr for Cell {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Cell, String> {
+        Cell::all()
+            .find(|cell| cell.to_string() == text)
+            .ok_or_else(|| {
+                let names = |list: Vec<&str>| list.join(", ");
+                format!(
+                    "no such cell: say MOMENT/FAULT; moments: {}; faults: {}",
+                    names(Moment::ALL.iter().map(|m| m.name()).collect()),
+                    names(Fault::ALL.iter().map(|f| f.name()).collect())
+                )
+            })
+    }
+}
+
+/// How often each cell was hit: a row for each moment, a column for each fault.
+pub type Hits = [[u64; 8]; 8];
+
+/// A set of moments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moments(u8);
+
+impl Moments {
+    pub(crate) fn add(&mut self, moment: Moment, is_now: bool) {
+        if is_now {
+            self.0 |= 1 << moment as u8;
+        }
+    }
+    pub(crate) const fn with(self, other: Moments) -> Moments {
+        Moments(self.0 | other.0)
+    }
+    pub(crate) const fn has(self, moment: Moment) -> bool {
+        self.0 & (1 << moment as u8) != 0
+    }
+}
+
+impl World {
+    /// At which moments updates stand, seen from this device.
+    pub(crate) fn moments_at(&self, node: usize) -> Moments {
+        let mut moments = Moments::default();
+        let Some(pipeline) = self.devices.get(node).and_then(|d| d.running.as_ref()) else {
+            return moments;
+        };
+        let machine = pipeline.machine();
+        if !machine.is_serving() {
+            moments.add(Moment::Recovering, true);
+            return moments;
+        }
+        let (last, persisted, committed, applied) = machine.cursors();
+        let serving = |at: usize| {
+            let pipeline = self.devices[at].running.as_ref();
+            pipeline.map(|p| p.machine()).filter(|m| m.is_serving())
+        };
+        let acked = serving(self.head()).map_or(committed, |head| head.cursors().2);
+        let tail = (0..self.config.devices).rfind(|&at| !self.devices[at].lost);
+        let sent = tail
+            .and_then(serving)
+            .map_or(acked, |tail| tail.forwarded());
+        let room = pipeline.log().room();
+        moments.add(Moment::BeforePersist, last > persisted);
+        moments.add(Moment::DurableNotAcked, persisted > acked);
+        moments.add(Moment::AckedNotForwarded, acked > sent);
+        moments.add(Moment::ForwardedNotApplied, sent > self.watermark);
+        moments.add(Moment::AppliedNotReclaimed, self.watermark > applied);
+        moments.add(Moment::ReclaimLost, self.reclaim_lost[node] > applied);
+        moments.add(
+            Moment::LogFull,
+            room.entries == 0 || room.frame_bytes < FULL_SIZE_PACKET,
+        );
+        moments
+    }
+
+    /// At which moments updates stand anywhere.
+    pub(crate) fn moments(&self) -> Moments {
+        let mut moments = Moments::default();
+        for node in 0..self.config.devices {
+            moments = moments.with(self.moments_at(node));
+        }
+        let loading = self.server.core.is_some() && !self.server.is_loaded;
+        moments.add(Moment::Recovering, loading);
+        moments
+    }
+
+    /// A fault happens at these moments.
+    pub(crate) fn hit(&mut self, fault: Fault, moments: Moments) {
+        for &moment in Moment::ALL {
+            if moments.has(moment) {
+                self.report.cells[moment as usize][fault as usize] += 1;
+            }
+        }
+    }
+
+    /// A fault happens to a packet: the moments are those of the devices at its ends, or of the
+    /// head.
+    pub(crate) fn hit_packet(&mut self, fault: Fault, from: Peer, to: Peer, bytes: &[u8]) {
+        let end = |peer| (0..self.config.devices).find(|&node| address(node) == peer);
+        let ends = [end(from), end(to)];
+        let mut moments = match ends {
+            [None, None] => self.moments_at(self.head()),
+            _ => ends
+                .into_iter()
+                .flatten()
+                .map(|node| self.moments_at(node))
+                .fold(Moments::default(), Moments::with),
+        };
+        if let Ok(packet) = Packet::parse(bytes) {
+            let header = &packet.header;
+            if header.kind == Kind::Update {
+                let head = self.devices[self.head()].running.as_ref();
+                let admitted = head.and_then(|p| p.machine().admitted(header.session));
+                moments.add(
+                    Moment::BeforePersist,
+                    admitted.is_some_and(|last| header.seq > last),
+                );
+            }
+            if header.kind == Kind::Applied
+                && fault != Fault::Disorder
+                && let Some(node) = ends[1]
+            {
+                let lost = &mut self.reclaim_lost[node];
+                *lost = header.order.max(*lost);
+            }
+        }
+        self.hit(fault, moments);
+    }
+}

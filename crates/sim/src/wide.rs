@@ -1,0 +1,227 @@
+//! Faults beyond those of a plain world: old media that come back, wrong images, all devices lost
+//! at once, and routes that lead around the head.
+//!
+//! Fault model: the medium of a device that was given up is found again and started as it was. An
+//! operator starts a device with an image that is not its own: a copy of an earlier life, a blank
+//! one, another device's; it must be refused, and then he puts the right one back. The end of a log
+//! is damaged while its machine is off (only while other devices hold the same). All devices are lost
+//! with their media, and the operator declares the loss: what was acknowledged and not applied may be
+//! gone, nothing else, and what one session sent after it is gone too. For a while, packets of clients
+//! reach another device, or the server, instead of the head.
+
+use crate::cells::Fault;
+use crate::media::Handle;
+use crate::nodes::Image;
+use crate::world::{Event, World, address};
+use pmnet_proto::Peer;
+use pmnet_proto::time::{MILLISECOND, Nanos};
+
+/// How long a detour lasts, at most.
+const DETOUR_MAX: Nanos = 20 * MILLISECOND;
+/// Pause until an image that was refused is replaced by the right one, at most.
+const SECOND_LOOK: Nanos = 3 * MILLISECOND;
+
+impl World {
+    /// One of the accidents that only wide worlds have.
+    pub(crate) fn wide_accident(&mut self) {
+        match self.below(3) {
+            0 if self.config.returns => self.old_medium_returns(),
+            1 if self.config.detours => self.detour(),
+            2 if self.config.declared_losses => self.lose_everything(),
+            _ => {}
+        }
+    }
+
+    /// A device that was given up is started again, on what is left of it.
+    pub(crate) fn old_medium_returns(&mut self) {
+        let lost: Vec<usize> = (0..self.config.devices)
+            .filter(|&n| self.devices[n].lost && self.devices[n].running.is_none())
+            .collect();
+        if lost.is_empty() {
+            if self.lost < self.config.lose_devices {
+                self.lose_devices(None);
+            }
+            return;
+        }
+        let pick = self.below(u64::try_from(lost.len()).expect("few devices"));
+        let node = lost[usize::try_from(pick).expect("few devices")];
+        let moments = self.moments();
+        self.hit(Fault::OldMedium, moments);
+        self.happened("old media that came back");
+        let seed = self.random.next_u64();
+        let now = self.clocks[node].local(self.now);
+        let next = self.devices[node].next.unwrap_or(address(node + 1));
+        self.tell(|| format!("device {} is back with its old medium", node + 1));
+        self.devices[node].media.set_fuse(None);
+        if self.devices[node]
+            .start(next, 0, &self.config, seed, now)
+            .is_err()
+        {
+            self.happened("old media that did not start");
+        }
+        self.turn_at.remove(&node);
+        self.wake(node, 0);
+    }
+
+    /// Packets of clients to the head go somewhere else for a while.
+    fn detour(&mut self) {
+        let nodes = u64::try_from(self.config.devices + 1).expect("few nodes");
+        let node = usize::try_from(self.below(nodes)).expect("few nodes");
+        self.happened("detours");
+        self.detour = Some(address(node));
+        let after = self.below(DETOUR_MAX);
+        self.schedule(after, Event::DetourEnds);
+    }
+
+    /// Where a packet goes, after detours.
+    pub(crate) fn routed(&self, from: Peer, to: Peer) -> Peer {
+        let is_client = (0..=self.config.devices).all(|node| address(node) != from);
+        match self.detour {
+            Some(instead) if is_client && to == address(self.head()) => instead,
+            _ => to,
+        }
+    }
+
+    /// All devices are lost with their media; the operator starts new ones and declares the loss.
+    fn lose_everything(&mut self) {
+        let in_service = self
+            .server
+            .core
+            .as_ref()
+            .is_some_and(|c| c.machine().chain().is_some());
+        if self.server.store.is_fresh() || !in_service {
+            return;
+        }
+        self.happened("losses declared");
+        self.tell(|| "all devices are lost; the operator declares it".to_owned());
+        let applied = self.server.store.story().applied_in;
+        for client in &self.clients {
+            let updates = client.updates().filter(|id| !applied.contains_key(id));
+            self.excused.extend(updates);
+        }
+        let left: Vec<usize> = (0..self.config.devices)
+            .filter(|&node| !self.devices[node].lost)
+            .collect();
+        for node in left {
+            let moments = self.moments_at(node);
+            self.hit(Fault::DeviceLost, moments);
+            self.kill(node);
+            let uuid = u128::from(self.random.next_u64());
+            self.devices[node].reformat(&self.config, uuid);
+            self.start_later(node, 20 * MILLISECOND);
+        }
+    }
+
+    /// Perhaps a device that is about to start gets an image that is not its own.
+    pub(crate) fn exchange_image(&mut self, node: usize) {
+        let own_image = matches!(self.devices[node].image, Image::Own);
+        if !self.chance(self.config.exchanges) || self.devices[node].declares || !own_image {
+            return;
+        }
+        let own = self.devices[node].media.clone();
+        let others: Vec<usize> = (0..self.config.devices).filter(|&n| n != node).collect();
+        let (what, image) = match self.below(4) {
+            0 => match self.devices[node].earlier.clone() {
+                Some(bytes) => ("an earlier copy", own.copy_of(bytes)),
+                None => return,
+            },
+            1 => {
+                let uuid = u128::from(self.random.next_u64());
+                (
+                    "a blank medium",
+                    self.devices[node].blank(&self.config, uuid),
+                )
+            }
+            2 if !others.is_empty() => {
+                let pick = self.below(u64::try_from(others.len()).expect("few devices"));
+                let other = others[usize::try_from(pick).expect("few devices")];
+                let bytes = self.devices[other].media.durable();
+                ("the medium of another device", own.copy_of(bytes))
+            }
+            3 if self.lost < self.config.lose_devices && self.is_formed() => {
+                self.damage(node, &own);
+                return;
+            }
+            _ => return,
+        };
+        if !self.is_formed() {
+            // Before the chain is there, nobody knows which log is the right one.
+            return;
+        }
+        self.happened("wrong images");
+        self.tell(|| format!("device {} gets {what}", node + 1));
+        self.devices[node].image = Image::Wrong { right: own };
+        self.devices[node].media = image;
+    }
+
+    /// Whether the server knows every device that is left.
+    fn is_formed(&self) -> bool {
+        let left = self.devices.iter().filter(|device| !device.lost).count();
+        !self.server.store.is_fresh()
+            && self
+                .server
+                .core
+                .as_ref()
+                .and_then(|core| core.machine().chain())
+                .is_some_and(|chain| chain.members.len() == left)
+    }
+
+    /// Some of the log of a machine that is off is damaged. From now on it counts as lost: what it
+    /// does not refuse itself must be noticed by the others.
+    fn damage(&mut self, node: usize, media: &Handle) {
+        self.lost += 1;
+        self.happened("media damaged");
+        let moments = self.moments();
+        self.hit(Fault::Corruption, moments);
+        self.tell(|| format!("the medium of device {} is damaged", node + 1));
+        self.devices[node].image = Image::Damaged;
+        let bytes = u64::try_from(media.durable().len()).expect("small media");
+        for _ in 0..=self.below(20) {
+            let at = usize::try_from(self.below(bytes)).expect("small media");
+            let noise = self.random.next_u64();
+            media.damage(at, noise);
+        }
+    }
+
+    /// A device with a wrong or damaged image was refused, or stopped by the others. `true` if that
+    /// was so, and the operator knows what to do.
+    pub(crate) fn image_refused(&mut self, node: usize, text: &str) -> bool {
+        match std::mem::replace(&mut self.devices[node].image, Image::Own) {
+            Image::Wrong { right } => {
+                self.happened("wrong images refused");
+                self.tell(|| format!("device {} refuses: {text}", node + 1));
+                self.devices[node].media = right;
+                self.start_later(node, SECOND_LOOK);
+                true
+            }
+            Image::Damaged => {
+                self.happened("damaged media refused");
+                self.give_up(node);
+                true
+            }
+            Image::Own => {
+                let damaged = (0..self.config.devices).find(|&n| {
+                    matches!(self.devices[n].image, Image::Damaged) && !self.devices[n].lost
+                });
+                match damaged {
+                    // Two histories met: the operator knows whose log was damaged.
+                    Some(damaged) if text.contains("two histories met") => {
+                        self.happened("damaged media noticed by another device");
+                        self.kill(damaged);
+                        self.devices[damaged].image = Image::Own;
+                        self.give_up(damaged);
+                        self.start_later(node, SECOND_LOOK);
+                        true
+                    }
+                    _ => false,
+                }
+            }
+        }
+    }
+
+    /// The operator gives a device up and goes on with the rest.
+    fn give_up(&mut self, node: usize) {
+        self.devices[node].lost = true;
+        self.reconfigure();
+    }
+}

@@ -1,0 +1,215 @@
+//! Rules that a world can do without, to test the tests: every one of them must be missed
+//! (`docs/spec/protocol.md` §2 and §8).
+//!
+//! Rules that stand in a machine are switched off there ([`Rule`]); those that a store, a medium
+//! or a client keeps are broken in the world's own one.
+
+use pmnet_proto::rules::{Rule, Rules};
+use std::str::FromStr;
+
+/// Where a rule stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a machine.
+    Machine(Rule),
+    /// In the store: an update is itself and not what has the same hash.
+    Identity,
+    /// In the store: effects and records are one step.
+    AtomicApply,
+    /// In the client's caller: only updates that cannot fail are acknowledged early.
+    Nilext,
+    /// In the log: an entry's checksum covers its payload.
+    Checksum,
+    /// In the medium: what was persisted is durable.
+    Persist,
+}
+
+/// A rule that can be switched off.
+#[derive(Clone, Copy, Debug)]
+pub struct Without {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// Where it stands.
+    pub place: Place,
+    /// Section and words of the specification.
+    pub says: &'static str,
+    /// A violation is found within this many seeds.
+    pub seeds: u64,
+}
+
+const fn rule(name: &'static str, place: Place, seeds: u64, says: &'static str) -> Without {
+    Without {
+        name,
+        place,
+        says,
+        seeds,
+    }
+}
+
+const fn machine(name: &'static str, rule: Rule, seeds: u64, says: &'static str) -> Without {
+    self::rule(name, Place::Machine(rule), seeds, says)
+}
+
+impl Without {
+    /// All of them.
+    pub const ALL: &[Without] = &[
+        rule(
+            "identity",
+            Place::Identity,
+            2000,
+            "§2.1, §8: an update is (shard, session, seq), not its hash",
+        ),
+        machine(
+            "session-order",
+            Rule::SessionOrder,
+            2000,
+            "§2.2, §8: nothing is admitted behind a gap",
+        ),
+        machine(
+            "duplicates",
+            Rule::Duplicates,
+            2000,
+            "§2.2: a duplicate is acknowledged, not applied again",
+        ),
+        machine(
+            "write-ahead",
+            Rule::WriteAhead,
+            2000,
+            "§2.3, §8: forwarded once durable",
+        ),
+        machine(
+            "no-gaps",
+            Rule::NoGaps,
+            2000,
+            "§2.4, §8: order A + 1 only, across all clients",
+        ),
+        machine(
+            "durable-first",
+            Rule::DurableFirst,
+            2000,
+            "§2.5: committed once durable",
+        ),
+        machine(
+            "all-copies",
+            Rule::AllCopies,
+            2000,
+            "§2.5: committed once durable in all R devices",
+        ),
+        machine(
+            "whose-copy",
+            Rule::WhoseCopy,
+            2000,
+            "§2.5, §8: two words of one device are one copy",
+        ),
+        rule(
+            "persist",
+            Place::Persist,
+            2000,
+            "§2.5: what a medium said to be durable is",
+        ),
+        rule(
+            "atomic-apply",
+            Place::AtomicApply,
+            2000,
+            "§2.6, §8: effects and watermark are one step",
+        ),
+        machine(
+            "reclaim-applied",
+            Rule::ReclaimApplied,
+            2000,
+            "§2.7: reclaimed once applied durably",
+        ),
+        machine(
+            "barrier",
+            Rule::Barrier,
+            2000,
+            "§2.8, §8: a read waits for what was acknowledged before",
+        ),
+        machine(
+            "last-seq",
+            Rule::LastSeq,
+            2000,
+            "§2.8, §8: a bypass does not overtake its own session",
+        ),
+        machine(
+            "request-id",
+            Rule::RequestId,
+            2000,
+            "§2.8: a bypass that changes state does it once",
+        ),
+        machine(
+            "known-session",
+            Rule::KnownSession,
+            2000,
+            "§1, §8: an unknown session is refused, never created",
+        ),
+        rule(
+            "checksum",
+            Place::Checksum,
+            2000,
+            "§8: a torn entry is not replayed",
+        ),
+        machine(
+            "epoch",
+            Rule::Epoch,
+            2000,
+            "§1, §8: an earlier epoch has no effect",
+        ),
+        machine(
+            "log-identity",
+            Rule::LogIdentity,
+            2000,
+            "§5, §8: another log is another device",
+        ),
+        machine(
+            "incarnation",
+            Rule::Incarnation,
+            2000,
+            "§5: an old copy of a log is a lost log",
+        ),
+        machine(
+            "fallback-identity",
+            Rule::FallbackIdentity,
+            2000,
+            "§4, §8: a fallback counts as its update",
+        ),
+        rule(
+            "nilext",
+            Place::Nilext,
+            2000,
+            "§1, §8: what can fail is not acknowledged early",
+        ),
+        machine(
+            "token",
+            Rule::Token,
+            2000,
+            "§7: a wrong token has no effect",
+        ),
+    ];
+
+    /// The rules that the machines of such a world keep.
+    #[must_use]
+    pub fn rules(without: Option<Without>) -> Rules {
+        match without.map(|without| without.place) {
+            Some(Place::Machine(rule)) => Rules::without(rule),
+            _ => Rules::ALL,
+        }
+    }
+
+    /// Whether the rule that stands at this place is broken.
+    #[must_use]
+    pub fn breaks(without: Option<Without>, place: Place) -> bool {
+        without.is_some_and(|without| without.place == place)
+    }
+}
+
+impl FromStr for Without {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Without, String> {
+        let found = Without::ALL.iter().find(|without| without.name == text);
+        found.copied().ok_or_else(|| {
+            let names: Vec<&str> = Without::ALL.iter().map(|without| without.name).collect();
+            format!("no such rule; there are: {}", names.join(", "))
+        })
+    }
+}
