@@ -11,6 +11,7 @@ mod chain;
 mod clients;
 mod exactly_once;
 mod full_log;
+mod histories;
 mod kills;
 mod operator;
 mod values;

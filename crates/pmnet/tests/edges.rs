@@ -18,12 +18,13 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("server", &["wire", "proto", "udp"]),
     ("store", &["wire", "server"]),
     ("redis", &["wire", "client"]),
+    ("history", &[]),
     // The protocol in a model checker knows no code.
     ("model", &[]),
     (
         "sim",
         &[
-            "wire", "log", "proto", "device", "client", "server", "store",
+            "wire", "log", "proto", "device", "client", "server", "store", "history",
         ],
     ),
 ];

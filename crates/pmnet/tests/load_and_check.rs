@@ -155,3 +155,75 @@ fn nobody_listens() {
         "{error}"
     );
 }
+
+/// Runs `pmnet check --history` with these arguments: exit code and stdout.
+fn check_histories(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_pmnet"))
+        .args(["check", "--history"])
+        .args(arguments)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    (output.status.code(), text)
+}
+
+#[test]
+fn histories_of_a_redis_are_linearizable_until_they_are_tampered_with() {
+    let Some(cluster) = redis("linear") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("one.jsonl");
+    let file = path.to_str().unwrap();
+    let load = std::process::Command::new(env!("CARGO_BIN_EXE_pmnet"))
+        .args(["load", "--checked", "--no-lists", "--clients", "6"])
+        .args(["--operations", "3000", "--seconds", "20", "--json"])
+        .args(["--redis", &cluster.endpoint().unwrap().to_string()])
+        .args(["--history", file])
+        .output()
+        .unwrap();
+    assert!(load.status.success(), "{load:?}");
+    let (code, text) = check_histories(&[file]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains(" 0 not, 0 undecided"), "{text}");
+
+    // Somebody else's increment is one too many.
+    let history = std::fs::read_to_string(&path).unwrap();
+    let counted = history
+        .lines()
+        .rfind(|line| line.contains("\"incr\""))
+        .unwrap();
+    let mut value: serde_json::Value = serde_json::from_str(counted).unwrap();
+    let reply: u64 = value["reply"].as_str().unwrap().parse().unwrap();
+    value["reply"] = (reply + 1).to_string().into();
+    let bad = history.replace(counted, &value.to_string());
+    let bad_path = folder.path().join("bad.jsonl");
+    std::fs::write(&bad_path, bad).unwrap();
+    let bad_file = bad_path.to_str().unwrap();
+    let (code, text) = check_histories(&[bad_file]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("nothing explains this reply"), "{text}");
+    assert!(text.contains(&format!("→ {}", reply + 1)), "{text}");
+
+    // Each by itself, as JSON.
+    let (code, text) = check_histories(&[file, bad_file, "--json"]);
+    assert_eq!(code, Some(1), "{text}");
+    let verdict: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(verdict["linearizable"], false);
+    assert_eq!(verdict["histories"][0]["linearizable"], true);
+    assert_eq!(verdict["histories"][1]["not_linearizable"], 1);
+    // As one history everything has been done twice.
+    let (code, _) = check_histories(&[file, file, "--together"]);
+    assert_eq!(code, Some(1));
+}
+
+#[test]
+fn histories_that_are_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("none.jsonl");
+    std::fs::write(&path, "{}\n").unwrap();
+    let (code, text) = check_histories(&[path.to_str().unwrap()]);
+    assert_eq!((code, text.as_str()), (Some(1), ""));
+    let (code, _) = check_histories(&["/nowhere/at/all.jsonl"]);
+    assert_eq!(code, Some(1));
+}

@@ -1,4 +1,6 @@
-//! The checker: was anything acknowledged lost, applied twice, or out of order?
+//! The checkers: was anything acknowledged lost, applied twice, or out of order? Is a history
+//! linearizable? The second needs no database and is in `pmnet-history`; [`read_history`] and
+//! [`check_history`] bring files to it. The rest of this page is about the first.
 //!
 //! Purpose: compare a history of the checked workload ([`crate::load::CheckedOptions`]) with what
 //! the database holds afterwards (`docs/spec/protocol.md` §10, invariants 1 to 3). Invariants: the
@@ -15,10 +17,12 @@
 //! | `SET key attempt NX` | of all attempts at most one was told OK, and that one is the holder; who was told "no" is not the holder |
 
 mod ledger;
+mod linear;
 mod series;
 mod verify;
 
 pub use ledger::{Ledger, LedgerError};
+pub use linear::{check_history, read_history, report_json, report_table};
 pub use verify::verify;
 
 use serde::Serialize;

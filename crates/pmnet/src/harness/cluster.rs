@@ -175,7 +175,7 @@ impl Cluster {
                 self.redis = Some(address);
                 self.add(
                     Role::Redis,
-                    redis_spec(pmnet, address, &disk, &self.topology)?,
+                    redis_spec(pmnet, address, &disk, &self.topology.redis_args)?,
                 )?;
                 format!("redis://{address}")
             }
@@ -401,11 +401,11 @@ fn local(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-fn words<S: AsRef<str>>(words: &[S]) -> Vec<OsString> {
+pub(super) fn words<S: AsRef<str>>(words: &[S]) -> Vec<OsString> {
     words.iter().map(|word| word.as_ref().into()).collect()
 }
 
-fn own_spec(pmnet: &Path, name: &str, args: Vec<OsString>) -> Spec {
+pub(super) fn own_spec(pmnet: &Path, name: &str, args: Vec<OsString>) -> Spec {
     Spec {
         name: name.to_owned(),
         pmnet: pmnet.to_owned(),
@@ -415,17 +415,17 @@ fn own_spec(pmnet: &Path, name: &str, args: Vec<OsString>) -> Spec {
     }
 }
 
-fn redis_spec(
+pub(super) fn redis_spec(
     pmnet: &Path,
     address: SocketAddr,
     folder: &Path,
-    topology: &Topology,
+    more: &[String],
 ) -> anyhow::Result<Spec> {
     let program: PathBuf = find_program("redis-server")
         .context("redis-server is not installed: apt-get install redis-server (make setup)")?;
     let mut args = words(&[
         "--bind",
-        "127.0.0.1",
+        &address.ip().to_string(),
         "--port",
         &address.port().to_string(),
         "--appendonly",
@@ -444,7 +444,7 @@ fn redis_spec(
         "--dir",
     ]);
     args.push(folder.into());
-    args.extend(words(&topology.redis_args));
+    args.extend(words(more));
     Ok(Spec {
         name: "redis".into(),
         pmnet: pmnet.to_owned(),

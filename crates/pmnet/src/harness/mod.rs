@@ -10,7 +10,10 @@
 
 mod chaos;
 mod cluster;
+mod fleet;
 mod guard;
+pub mod histories;
+mod namespaces;
 mod ports;
 mod process;
 mod proxy;
@@ -18,7 +21,9 @@ mod scratch;
 
 pub use chaos::{ChaosPlan, ChaosReport, ChaosView, chaos, settle};
 pub use cluster::{Cluster, Medium, Role, StoreKind, Topology};
+pub use fleet::{Fleet, FleetPlan, Machine};
 pub use guard::{GuardArgs, exec_guarded};
+pub use namespaces::{Namespace, Namespaces};
 pub use ports::{free_tcp, free_udp};
 pub use process::{Process, Ready, Spec, cpu_ns, find_program};
 pub use proxy::{LossyProxy, Trouble};

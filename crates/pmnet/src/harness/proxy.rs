@@ -57,8 +57,20 @@ impl LossyProxy {
     /// # Errors
     /// No socket or thread can be had.
     pub fn start(target: SocketAddr, trouble: Trouble) -> anyhow::Result<LossyProxy> {
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, super::free_udp()?))
-            .context("cannot open the proxy's socket")?;
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, super::free_udp()?));
+        LossyProxy::start_at(listen, target, trouble)
+    }
+
+    /// Starts a proxy at this address, in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// No socket or thread can be had.
+    pub fn start_at(
+        listen: SocketAddr,
+        target: SocketAddr,
+        trouble: Trouble,
+    ) -> anyhow::Result<LossyProxy> {
+        let socket = UdpSocket::bind(listen).context("cannot open the proxy's socket")?;
         let address = socket.local_addr()?;
         let stop = Arc::new(AtomicBool::new(false));
         let counts = Arc::new([const { AtomicU64::new(0) }; 3]);
@@ -214,7 +226,7 @@ impl Relay {
         if let Some(slot) = self.slot_of.get(&from) {
             return Ok(*slot);
         }
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let socket = UdpSocket::bind((self.front.local_addr()?.ip(), 0))?;
         socket.connect(self.target)?;
         socket.set_nonblocking(true)?;
         let slot = self.next_slot % SENDERS_MAX;

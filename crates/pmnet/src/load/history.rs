@@ -1,22 +1,11 @@
-//! Histories: what each operation was and how it ended, as JSON lines.
-//!
-//! One object a line, written when the operation ends, so ordered by return time:
-//!
-//! | field | meaning |
-//! |---|---|
-//! | `client` | number of the logical client; a client issues its operations in order. After an unknown outcome its connection is given up and goes on under a new number |
-//! | `op` | `set`, `get`, `incr`, `lpush`, `rpush`, `mset`, `setnx`, `ping` |
-//! | `key` | the key (the first one of an `mset`) |
-//! | `value` | what was written (empty for `get`, `incr`, `ping`; left out where it is filler) |
-//! | `reply` | what came back: the text of a status, bulk or integer, `null` for nil, the text of an error |
-//! | `invoke_ns` | when it was sent, or was due in open loop; `CLOCK_MONOTONIC`, ns |
-//! | `return_ns` | when the outcome was known; for `unknown` when the client gave up |
-//! | `outcome` | `ok`; `failed`: the server said that it did not happen; `unknown`: it may or may not have happened, at most once |
+//! Histories: what each operation was and how it ended, as JSON lines in the format of
+//! [`pmnet_history::Record`].
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+pub use pmnet_history::Outcome;
 use serde::{Deserialize, Serialize};
 
 /// Bytes buffered before a write to the history file.
@@ -79,40 +68,8 @@ impl Op {
     }
 }
 
-/// How an operation ended (`docs/spec/protocol.md` §3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Outcome {
-    /// Acknowledged.
-    Ok,
-    /// Refused: it did not happen and will not.
-    Failed,
-    /// It may or may not have happened, at most once.
-    Unknown,
-}
-
-/// One operation of a history.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
-    /// Logical client.
-    pub client: u64,
-    /// What was done.
-    pub op: Op,
-    /// To which key.
-    pub key: String,
-    /// With which value.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub value: String,
-    /// What came back.
-    #[serde(default)]
-    pub reply: Option<String>,
-    /// Sent, or due in open loop (ns, `CLOCK_MONOTONIC`).
-    pub invoke_ns: u64,
-    /// Outcome known (ns, `CLOCK_MONOTONIC`).
-    pub return_ns: u64,
-    /// How it ended.
-    pub outcome: Outcome,
-}
+/// One operation of a history; fields and file format: [`pmnet_history::Record`].
+pub type Record = pmnet_history::Record<Op>;
 
 /// A history being written.
 #[derive(Debug)]
@@ -139,7 +96,7 @@ impl HistoryFile {
     ///
     /// # Errors
     /// Whatever the file system says, with the path.
-    pub fn write(&mut self, record: &Record) -> anyhow::Result<()> {
+    pub fn write<O: Serialize>(&mut self, record: &pmnet_history::Record<O>) -> anyhow::Result<()> {
         serde_json::to_writer(&mut self.file, record)
             .map_err(std::io::Error::from)
             .and_then(|()| self.file.write_all(b"\n"))
@@ -162,22 +119,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_as_documented() {
-        let record = Record {
-            client: 3,
-            op: Op::Setnx,
-            key: "lock:1".into(),
-            value: "3".into(),
-            reply: None,
-            invoke_ns: 1,
-            return_ns: 2,
-            outcome: Outcome::Unknown,
-        };
-        let line = serde_json::to_string(&record).unwrap();
-        assert_eq!(
-            line,
-            r#"{"client":3,"op":"setnx","key":"lock:1","value":"3","reply":null,"invoke_ns":1,"return_ns":2,"outcome":"unknown"}"#
-        );
-        assert_eq!(serde_json::from_str::<Record>(&line).unwrap(), record);
+    fn a_line_is_read_back_also_by_the_checkers() {
+        for op in Op::ALL {
+            let record = Record {
+                client: 3,
+                op,
+                key: "k".into(),
+                value: "3".into(),
+                reply: None,
+                invoke_ns: 1,
+                return_ns: 2,
+                outcome: Outcome::Unknown,
+            };
+            let line = serde_json::to_string(&record).unwrap();
+            assert_eq!(serde_json::from_str::<Record>(&line).unwrap(), record);
+            let read = pmnet_history::read_records(line.as_bytes()).unwrap();
+            assert_eq!(serde_json::to_string(&read[0]).unwrap(), line);
+        }
     }
 }

@@ -1,0 +1,197 @@
+//! The check: a history apart by key, each key under its model, a verdict for each.
+
+use std::collections::BTreeMap;
+
+use crate::operation::{Action, Operation};
+use crate::search::{Decision, decide};
+use crate::{counter, lock, prefix, register};
+
+/// How far the check goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of configurations that the search of one key may remember; beyond it the key is
+    /// undecided. It bounds the time as well: a gigabyte is some seconds.
+    pub bytes_max: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            bytes_max: 512 << 20,
+        }
+    }
+}
+
+/// What a key is taken for, by the operations on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Model {
+    /// SET and GET.
+    Register,
+    /// INCR and GET.
+    Counter,
+    /// SET NX, release and GET.
+    Lock,
+}
+
+impl Model {
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Model::Register => "register",
+            Model::Counter => "counter",
+            Model::Lock => "lock",
+        }
+    }
+
+    /// The model of these operations, all on one key; `None` if they are of several.
+    pub(crate) fn of(operations: &[Operation]) -> Option<Model> {
+        let mut found = None;
+        for operation in operations {
+            let model = match operation.action {
+                Action::Set(_) => Model::Register,
+                Action::Incr(_) => Model::Counter,
+                Action::Lock { .. } | Action::Release { .. } => Model::Lock,
+                Action::Get(_) => continue,
+            };
+            if found.is_some_and(|found| found != model) {
+                return None;
+            }
+            found = Some(model);
+        }
+        // Only read: it must never have been there.
+        Some(found.unwrap_or(Model::Register))
+    }
+
+    pub(crate) fn decide(self, operations: &[Operation], limits: &Limits) -> Decision {
+        let bytes_max = limits.bytes_max;
+        match self {
+            Model::Register => {
+                decide::<register::Register>(&register::calls(operations), bytes_max)
+            }
+            Model::Counter => decide::<counter::Counter>(&counter::calls(operations), bytes_max),
+            Model::Lock => decide::<lock::Lock>(&lock::calls(operations), bytes_max),
+        }
+    }
+}
+
+/// The verdict on one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// There is an order that explains everything.
+    Linearizable,
+    /// There is none.
+    NotLinearizable {
+        /// The first reply, by time of return, that nothing explains.
+        offender: Operation,
+        /// Operations that contradict each other, the offender among them, by time of call. As few
+        /// as could be found; of a counter its neighbours by value.
+        window: Vec<Operation>,
+    },
+    /// It could not be decided; why.
+    Undecided(String),
+}
+
+/// One key of a report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyReport {
+    /// The key.
+    pub key: String,
+    /// What it was taken for; `None`: its operations are of several models.
+    pub model: Option<Model>,
+    /// Operations on it.
+    pub operations: usize,
+    /// Those of them whose outcome is unknown.
+    pub unknown: usize,
+    /// The verdict.
+    pub verdict: Verdict,
+}
+
+/// The result of a check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// By key, in order of the keys.
+    pub keys: Vec<KeyReport>,
+    /// The first call of the history; times are told from there.
+    pub origin: u64,
+}
+
+impl Report {
+    /// Every key is linearizable.
+    #[must_use]
+    pub fn is_linearizable(&self) -> bool {
+        self.count(|verdict| *verdict == Verdict::Linearizable) == self.keys.len()
+    }
+
+    /// Keys that are not linearizable.
+    #[must_use]
+    pub fn not_linearizable(&self) -> usize {
+        self.count(|verdict| matches!(verdict, Verdict::NotLinearizable { .. }))
+    }
+
+    /// Keys that could not be decided.
+    #[must_use]
+    pub fn undecided(&self) -> usize {
+        self.count(|verdict| matches!(verdict, Verdict::Undecided(_)))
+    }
+
+    /// Operations of all keys.
+    #[must_use]
+    pub fn operations(&self) -> usize {
+        self.keys.iter().map(|key| key.operations).sum()
+    }
+
+    /// Operations of unknown outcome of all keys.
+    #[must_use]
+    pub fn unknown(&self) -> usize {
+        self.keys.iter().map(|key| key.unknown).sum()
+    }
+
+    fn count(&self, which: impl Fn(&Verdict) -> bool) -> usize {
+        self.keys.iter().filter(|key| which(&key.verdict)).count()
+    }
+}
+
+/// Checks a history, key by key. All keys are taken to be absent at its start.
+#[must_use]
+pub fn check(history: &[Operation], limits: &Limits) -> Report {
+    let mut keys: BTreeMap<&str, Vec<Operation>> = BTreeMap::new();
+    for operation in history {
+        let operations = keys.entry(&operation.key).or_default();
+        operations.push(operation.clone());
+    }
+    let keys = keys
+        .into_iter()
+        .map(|(key, operations)| check_key(key, &operations, limits))
+        .collect();
+    let origin = history.iter().map(|operation| operation.invoked).min();
+    Report {
+        keys,
+        origin: origin.unwrap_or(0),
+    }
+}
+
+fn check_key(key: &str, operations: &[Operation], limits: &Limits) -> KeyReport {
+    let model = Model::of(operations);
+    let verdict = match model {
+        None => Verdict::Undecided("its operations are of several models".to_owned()),
+        Some(model) => match model.decide(operations, limits) {
+            Decision::Linearizable => Verdict::Linearizable,
+            Decision::Undecided => Verdict::Undecided(format!(
+                "the search reached its bound of {} bytes",
+                limits.bytes_max
+            )),
+            Decision::NotLinearizable => prefix::explain(model, operations, limits),
+        },
+    };
+    KeyReport {
+        key: key.to_owned(),
+        model,
+        operations: operations.len(),
+        unknown: operations
+            .iter()
+            .filter(|operation| operation.returned.is_none())
+            .count(),
+        verdict,
+    }
+}

@@ -1,0 +1,75 @@
+//! A counter: INCR and GET.
+//!
+//! Increments of unknown outcome are all alike and none has to be over by a certain time, so they
+//! may be taken in the order of their calls: of n of them n + 1 sets are tried, not 2^n.
+
+use crate::operation::{Action, Operation};
+use crate::search::{Call, Sequential};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    /// Told the new value.
+    Incr(i64),
+    /// Told nothing; the how-manieth of these.
+    Unknown(usize),
+    Get(i64),
+}
+
+pub(crate) struct Counter;
+
+impl Sequential for Counter {
+    /// The value, and how many unknown increments are in it.
+    type State = (i64, usize);
+    type Step = Step;
+
+    fn initial() -> Self::State {
+        (0, 0)
+    }
+
+    fn apply(step: &Step, state: &Self::State) -> Option<Self::State> {
+        let (value, unknown) = *state;
+        match *step {
+            Step::Incr(reply) => (reply == value + 1).then_some((reply, unknown)),
+            Step::Unknown(turn) => (turn == unknown).then_some((value + 1, unknown + 1)),
+            Step::Get(reply) => (reply == value).then_some((value, unknown)),
+        }
+    }
+}
+
+/// The operations on one key as steps.
+pub(crate) fn calls(operations: &[Operation]) -> Vec<Call<Step>> {
+    let mut unknown: Vec<(u64, usize)> = operations
+        .iter()
+        .enumerate()
+        .filter(|(_, operation)| {
+            operation.returned.is_none() && matches!(operation.action, Action::Incr(_))
+        })
+        .map(|(index, operation)| (operation.invoked, index))
+        .collect();
+    unknown.sort_unstable();
+    let mut calls = Vec::with_capacity(operations.len());
+    for (index, operation) in operations.iter().enumerate() {
+        let step = match (&operation.action, operation.returned) {
+            (Action::Incr(reply), Some(_)) => Step::Incr(*reply),
+            (Action::Incr(_), None) => match unknown.binary_search(&(operation.invoked, index)) {
+                Ok(turn) => Step::Unknown(turn),
+                Err(_) => continue,
+            },
+            (Action::Get(None), Some(_)) => Step::Get(0),
+            // What is no positive number in its usual form can never be the value.
+            (Action::Get(Some(text)), Some(_)) => Step::Get(
+                text.parse()
+                    .ok()
+                    .filter(|number: &i64| *number > 0 && number.to_string() == *text)
+                    .unwrap_or(-1),
+            ),
+            _ => continue,
+        };
+        calls.push(Call {
+            step,
+            invoked: operation.invoked,
+            returned: operation.returned,
+        });
+    }
+    calls
+}

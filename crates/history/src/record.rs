@@ -1,0 +1,147 @@
+//! The format of histories: JSON lines.
+//!
+//! One object a line, written when the operation ends, so ordered by return time:
+//!
+//! | field | meaning |
+//! |---|---|
+//! | `client` | number of the logical client; a client issues its operations in order. After an unknown outcome it goes on under a new number |
+//! | `op` | `set`, `get`, `incr`, `setnx`, `release` (delete if the value is still this one), `lpush`, `rpush`, `mset`, `ping` |
+//! | `key` | the key (the first one of an `mset`) |
+//! | `value` | what was written, or the token of a lock (empty for `get`, `incr`, `ping`; left out where it is filler) |
+//! | `reply` | what came back: the text of a status, bulk or integer, `null` for nil, the text of an error |
+//! | `invoke_ns` | when it was sent, or was due in open loop; ns of one monotonic clock |
+//! | `return_ns` | when the outcome was known; for `unknown` when the client gave up |
+//! | `outcome` | `ok`; `failed`: the server said that it did not happen; `unknown`: it may or may not happen, at most once, at any time from the call on |
+
+use std::io::BufRead;
+
+use serde::{Deserialize, Serialize};
+
+/// Longest line of a history, in bytes.
+pub const LINE_BYTES_MAX: u64 = 1 << 20;
+
+/// An operation of a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Op {
+    /// `SET key value`
+    Set,
+    /// `GET key`
+    Get,
+    /// `INCR key`
+    Incr,
+    /// `SET key value NX`: take a lock with this token.
+    Setnx,
+    /// Delete the key if it still holds this token: give a lock back. Reply 1 or 0.
+    Release,
+    /// `LPUSH key value`
+    Lpush,
+    /// `RPUSH key value`
+    Rpush,
+    /// `MSET`
+    Mset,
+    /// `PING`
+    Ping,
+}
+
+/// How an operation ended (`docs/spec/protocol.md` §3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// Acknowledged.
+    Ok,
+    /// Refused: it did not happen and will not.
+    Failed,
+    /// It may or may not have happened, at most once.
+    Unknown,
+}
+
+/// One operation of a history. `O` is the set of operations of whoever writes it; their names are
+/// among those of [`Op`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record<O = Op> {
+    /// Logical client.
+    pub client: u64,
+    /// What was done.
+    pub op: O,
+    /// To which key.
+    pub key: String,
+    /// With which value.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub value: String,
+    /// What came back.
+    #[serde(default)]
+    pub reply: Option<String>,
+    /// Sent, or due in open loop (ns, `CLOCK_MONOTONIC`).
+    pub invoke_ns: u64,
+    /// Outcome known (ns, `CLOCK_MONOTONIC`).
+    pub return_ns: u64,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// Why a history cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The source says so.
+    #[error("cannot read the history: {0}")]
+    Io(#[from] std::io::Error),
+    /// A line is not a record as documented.
+    #[error("line {0} of the history is not a record: {1}")]
+    Line(u64, String),
+}
+
+/// Reads the records of a history, one a line.
+///
+/// # Errors
+/// [`ReadError`], with the number of the line; also for a line longer than [`LINE_BYTES_MAX`].
+pub fn read_records(mut source: impl BufRead) -> Result<Vec<Record>, ReadError> {
+    let mut records = Vec::new();
+    let mut line = String::new();
+    for number in 1.. {
+        line.clear();
+        let mut limited = std::io::Read::take(&mut source, LINE_BYTES_MAX);
+        if limited.read_line(&mut line)? == 0 {
+            break;
+        }
+        let record = serde_json::from_str(&line)
+            .map_err(|error| ReadError::Line(number, error.to_string()))?;
+        records.push(record);
+    }
+    Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_as_documented() {
+        let record = Record {
+            client: 3,
+            op: Op::Setnx,
+            key: "lock:1".into(),
+            value: "3".into(),
+            reply: None,
+            invoke_ns: 1,
+            return_ns: 2,
+            outcome: Outcome::Unknown,
+        };
+        let line = serde_json::to_string(&record).unwrap();
+        assert_eq!(
+            line,
+            r#"{"client":3,"op":"setnx","key":"lock:1","value":"3","reply":null,"invoke_ns":1,"return_ns":2,"outcome":"unknown"}"#
+        );
+        let two = format!("{line}\n{line}");
+        assert_eq!(
+            read_records(two.as_bytes()).unwrap(),
+            [record.clone(), record]
+        );
+    }
+
+    #[test]
+    fn a_bad_line_is_named() {
+        let error = read_records(&b"{\"client\":1}\n"[..]).unwrap_err();
+        assert!(error.to_string().starts_with("line 1 "), "{error}");
+    }
+}

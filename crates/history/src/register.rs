@@ -1,0 +1,89 @@
+//! A register: SET and GET.
+//!
+//! Where every SET writes another value, as a good test does, most of what is unknown can be known:
+//! a SET whose value was read took effect before that read returned; one whose value was never read
+//! may be left out, for wherever it stands nobody saw it. That makes long histories with many
+//! unknown outcomes easy.
+
+use std::collections::BTreeMap;
+
+use crate::operation::{Action, Operation};
+use crate::search::{Call, Sequential};
+
+/// The value of a register by number; 0: not there.
+type Value = usize;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    Set(Value),
+    Get(Value),
+}
+
+pub(crate) struct Register;
+
+impl Sequential for Register {
+    type State = Value;
+    type Step = Step;
+
+    fn initial() -> Value {
+        0
+    }
+
+    fn apply(step: &Step, state: &Value) -> Option<Value> {
+        match step {
+            Step::Set(value) => Some(*value),
+            Step::Get(value) => (value == state).then_some(*state),
+        }
+    }
+}
+
+/// Whether no value is written twice.
+pub(crate) fn is_unique(operations: &[Operation]) -> bool {
+    let mut seen = std::collections::BTreeSet::new();
+    operations.iter().all(|operation| match &operation.action {
+        Action::Set(value) => seen.insert(value),
+        _ => true,
+    })
+}
+
+/// The operations on one key as steps.
+pub(crate) fn calls(operations: &[Operation]) -> Vec<Call<Step>> {
+    let unique = is_unique(operations);
+    // When the first read of each value returned.
+    let mut read: BTreeMap<&str, u64> = BTreeMap::new();
+    for operation in operations {
+        if let (Action::Get(Some(value)), Some(at)) = (&operation.action, operation.returned) {
+            let first = read.entry(value).or_insert(at);
+            *first = at.min(*first);
+        }
+    }
+    let mut numbers: BTreeMap<&str, Value> = BTreeMap::new();
+    let mut number = |value| {
+        let next = numbers.len() + 1;
+        *numbers.entry(value).or_insert(next)
+    };
+    let mut calls = Vec::with_capacity(operations.len());
+    for operation in operations {
+        let mut returned = operation.returned;
+        let step = match (&operation.action, returned) {
+            (Action::Set(value), known) => {
+                if known.is_none() && unique {
+                    let Some(at) = read.get(value.as_str()) else {
+                        continue;
+                    };
+                    returned = Some((*at).max(operation.invoked));
+                }
+                Step::Set(number(value))
+            }
+            (Action::Get(Some(value)), Some(_)) => Step::Get(number(value)),
+            (Action::Get(None), Some(_)) => Step::Get(0),
+            _ => continue,
+        };
+        calls.push(Call {
+            step,
+            invoked: operation.invoked,
+            returned,
+        });
+    }
+    calls
+}

@@ -1,0 +1,146 @@
+//! The search, by `todc-utils`, with what it lacks: a bound, and operations that never return.
+//!
+//! *Operations that never return* get a return behind everything else. In front of those returns
+//! stands one more operation, the end; from then on every one of them may be taken as without
+//! effect. Before the end they are tried only where they change the state: where they do not, they
+//! might as well come last. That keeps all answers and saves most of the search.
+//!
+//! *The bound* is on the bytes of remembered configurations. When it is used up every step is
+//! refused, so the library comes to an end quickly, with an answer that is not looked at.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::marker::PhantomData;
+
+use todc_utils::linearizability::history::{Action, History};
+use todc_utils::{Specification, WGLChecker};
+
+/// Bytes of a remembered configuration besides its bitmap, about.
+const CONFIGURATION_BYTES: u64 = 96;
+
+/// One object, one operation after the other.
+pub(crate) trait Sequential {
+    /// Its state.
+    type State: Clone + Eq + Hash + Debug;
+    /// An operation with its reply.
+    type Step: Clone + Debug;
+
+    /// The state before everything.
+    fn initial() -> Self::State;
+
+    /// The state behind a step; `None` if its reply does not fit the state.
+    fn apply(step: &Self::Step, state: &Self::State) -> Option<Self::State>;
+}
+
+/// A step with its place in real time.
+#[derive(Clone, Debug)]
+pub(crate) struct Call<T> {
+    pub step: T,
+    pub invoked: u64,
+    /// `None`: it takes effect later, or never.
+    pub returned: Option<u64>,
+}
+
+/// What came of a search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    Linearizable,
+    NotLinearizable,
+    /// The bound was reached.
+    Undecided,
+}
+
+/// Looks for an order of `calls` that explains them, remembering at most `bytes_max`.
+pub(crate) fn decide<S: Sequential>(calls: &[Call<S::Step>], bytes_max: u64) -> Decision {
+    if calls.is_empty() {
+        return Decision::Linearizable;
+    }
+    let actions = actions(calls);
+    let bitmap = u64::try_from(actions.len()).unwrap_or(u64::MAX);
+    LEFT.set(bytes_max);
+    STEP.set(bitmap.saturating_add(CONFIGURATION_BYTES));
+    let found = WGLChecker::<Bounded<S>>::is_linearizable(History::from_actions(actions));
+    match (found, LEFT.get()) {
+        (true, _) => Decision::Linearizable,
+        (false, 0) => Decision::Undecided,
+        (false, _) => Decision::NotLinearizable,
+    }
+}
+
+/// Calls and returns in order of time; at the same time calls come first, so that what touches
+/// counts as concurrent.
+fn actions<T: Clone>(calls: &[Call<T>]) -> Vec<(usize, Action<Event<T>>)> {
+    let mut order = BTreeMap::new();
+    let (mut last, mut never) = (Vec::new(), Vec::new());
+    for (index, call) in calls.iter().enumerate() {
+        let event = if call.returned.is_some() {
+            Event::Known(call.step.clone())
+        } else {
+            Event::Unknown(call.step.clone())
+        };
+        order.insert(
+            (call.invoked, false, index),
+            (index, Action::Call(event.clone())),
+        );
+        match call.returned {
+            Some(at) => {
+                order.insert((at, true, index), (index, Action::Response(event)));
+            }
+            None => never.push((index, Action::Response(event))),
+        }
+    }
+    if !never.is_empty() {
+        last.push((calls.len(), Action::Call(Event::End)));
+        last.push((calls.len(), Action::Response(Event::End)));
+    }
+    order.into_values().chain(last).chain(never).collect()
+}
+
+thread_local! {
+    /// Bytes that may still be remembered by the search of this thread.
+    static LEFT: Cell<u64> = const { Cell::new(0) };
+    /// Bytes of one configuration.
+    static STEP: Cell<u64> = const { Cell::new(0) };
+}
+
+#[derive(Clone, Debug)]
+enum Event<T> {
+    Known(T),
+    Unknown(T),
+    End,
+}
+
+/// An object under the bound, with an end.
+struct Bounded<S>(PhantomData<S>);
+
+impl<S: Sequential> Specification for Bounded<S> {
+    /// `None`: behind the end.
+    type State = Option<S::State>;
+    type Operation = Event<S::Step>;
+
+    fn init() -> Self::State {
+        Some(S::initial())
+    }
+
+    fn apply(event: &Self::Operation, state: &Self::State) -> (bool, Self::State) {
+        let next = match (event, state) {
+            // All that is left behind the end takes no effect.
+            (_, None) | (Event::End, Some(_)) => Some(None),
+            (Event::Known(step), Some(state)) => S::apply(step, state).map(Some),
+            (Event::Unknown(step), Some(state)) => {
+                S::apply(step, state).filter(|next| next != state).map(Some)
+            }
+        };
+        // Refused steps cost nothing: there are at most as many between two others as calls.
+        let left = LEFT.get();
+        if next.is_some() {
+            LEFT.set(left.saturating_sub(STEP.get()));
+        }
+        match next {
+            Some(next) if left > 0 => (true, next),
+            _ => (false, state.clone()),
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Clients that get into each other's way on purpose: few keys, mixed operations, no rest.
+
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use pmnet_history::{Op, Outcome, Record};
+
+use crate::clock::now_ns;
+use crate::resp::{Client, Reply};
+
+/// Longest wait for one reply: more than the front's own deadline.
+const CALL_MAX: Duration = Duration::from_millis(2_000);
+/// Wait before a connection is tried again.
+const AGAIN: Duration = Duration::from_millis(20);
+/// Operations on a key before its clients go on to the next one.
+const KEY_OPERATIONS: usize = 240;
+/// Registers, counters and locks in use at a time.
+const SLOTS: [usize; 3] = [3, 2, 2];
+/// Start of the key of every register.
+const REGISTER: char = 'r';
+/// Length of a SET value of several packets, in bytes.
+const LONG_BYTES: usize = 4_000;
+/// Most operations of one client, so that a history cannot become too long to be checked.
+const OPERATIONS_MAX: usize = 3_000;
+/// Gives a lock back, if it is still the caller's.
+const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then \
+                       return redis.call('del', KEYS[1]) else return 0 end";
+
+/// What the clients of one run share.
+#[derive(Debug)]
+pub struct Shared {
+    endpoint: SocketAddr,
+    stop: AtomicBool,
+    next_client: AtomicU64,
+    /// Operations so far, by slot: they say which key it is now.
+    used: Vec<AtomicUsize>,
+    /// Acknowledged operations so far.
+    acknowledged: AtomicU64,
+    records: Mutex<Vec<Record>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Register,
+    Counter,
+    Lock,
+}
+
+impl Shared {
+    /// For clients of a front.
+    #[must_use]
+    pub fn new(endpoint: SocketAddr) -> Shared {
+        Shared {
+            endpoint,
+            stop: AtomicBool::new(false),
+            next_client: AtomicU64::new(0),
+            used: SLOTS
+                .iter()
+                .flat_map(|count| 0..*count)
+                .map(|_| AtomicUsize::new(0))
+                .collect(),
+            acknowledged: AtomicU64::new(0),
+            records: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// The clients end after the operation that they are in.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+
+    /// Operations acknowledged so far.
+    #[must_use]
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::Acquire)
+    }
+
+    /// What the clients did, ordered by time of return.
+    #[must_use]
+    pub fn into_records(self) -> Vec<Record> {
+        let mut records = self
+            .records
+            .into_inner()
+            .unwrap_or_else(|poison| poison.into_inner());
+        records.sort_by_key(|record| record.return_ns);
+        records
+    }
+
+    fn number(&self) -> u64 {
+        self.next_client.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The key that a slot is now, for one operation.
+    fn key(&self, slot: usize) -> (Kind, String) {
+        let turn = self.used[slot].fetch_add(1, Ordering::Relaxed) / KEY_OPERATIONS;
+        let (kind, letter) = if slot < SLOTS[0] {
+            (Kind::Register, REGISTER)
+        } else if slot < SLOTS[0] + SLOTS[1] {
+            (Kind::Counter, 'c')
+        } else {
+            (Kind::Lock, 'l')
+        };
+        (kind, format!("{letter}:{slot}:{turn}"))
+    }
+}
+
+/// One client, until it is told to stop.
+pub fn work(shared: &Shared, seed: u64) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut client = Caller::new(shared);
+    // The lock that this client has, or may have.
+    let mut held: Option<(String, String)> = None;
+    for number in 0..OPERATIONS_MAX {
+        if shared.stop.load(Ordering::Acquire) {
+            break;
+        }
+        if let Some((key, token)) = held.take_if(|_| random.u8(0..3) == 0) {
+            if client.call(Op::Release, &key, &token).is_none() {
+                // Not known: ask again, the answer tells.
+                held = Some((key, token));
+            }
+            continue;
+        }
+        let (kind, key) = shared.key(random.usize(..shared.used.len()));
+        let value = format!("{seed:x}-{number}");
+        match (kind, random.bool()) {
+            (Kind::Register, true) => {
+                client.call(Op::Set, &key, &value);
+            }
+            (Kind::Counter, true) => {
+                client.call(Op::Incr, &key, "");
+            }
+            (Kind::Lock, true) if held.is_none() => {
+                let won = client.call(Op::Setnx, &key, &value);
+                if won.is_none_or(|reply| reply.is_some()) {
+                    held = Some((key, value));
+                }
+            }
+            _ => {
+                client.call(Op::Get, &key, "");
+            }
+        }
+    }
+}
+
+/// Reads every key of a history, after it: through the front, or from the database itself.
+///
+/// # Errors
+/// A read is not answered.
+pub fn read_all(records: &mut Vec<Record>, endpoint: SocketAddr) -> anyhow::Result<()> {
+    let keys: std::collections::BTreeSet<String> =
+        records.iter().map(|record| record.key.clone()).collect();
+    let shared = Shared::new(endpoint);
+    // Nobody else has such a number.
+    shared.next_client.store(1_000_000, Ordering::Relaxed);
+    let mut client = Caller::new(&shared);
+    for key in keys {
+        anyhow::ensure!(
+            client.call(Op::Get, &key, "").is_some(),
+            "{key} cannot be read in the end"
+        );
+    }
+    records.extend(shared.into_records());
+    Ok(())
+}
+
+/// Deletes the counters and registers of the clients in the database itself.
+///
+/// # Errors
+/// It does not answer.
+pub fn delete_all(database: SocketAddr) -> anyhow::Result<()> {
+    let mut client = Client::connect(database, CALL_MAX)?;
+    for pattern in ["c:*", "r:*"] {
+        if let Reply::Array(keys) = client.ask(&["KEYS", pattern])? {
+            for key in keys.iter().filter_map(Reply::text) {
+                client.ask(&["DEL", &key])?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A logical client: a connection, made again when it breaks, with a new number whenever
+/// something it did is of unknown outcome.
+struct Caller<'a> {
+    shared: &'a Shared,
+    number: u64,
+    connection: Option<Client>,
+}
+
+impl Caller<'_> {
+    fn new(shared: &Shared) -> Caller<'_> {
+        Caller {
+            shared,
+            number: shared.number(),
+            connection: None,
+        }
+    }
+
+    /// One operation, recorded. Its reply, if it was acknowledged.
+    fn call(&mut self, op: Op, key: &str, value: &str) -> Option<Option<String>> {
+        let connection = self.connection()?;
+        let command: Vec<Vec<u8>> = match op {
+            Op::Set => vec![b"SET".into(), key.into(), padded(value)],
+            Op::Incr => vec![b"INCR".into(), key.into()],
+            Op::Setnx => vec![b"SET".into(), key.into(), value.into(), b"NX".into()],
+            Op::Release => vec![
+                b"EVAL".into(),
+                RELEASE.into(),
+                b"1".into(),
+                key.into(),
+                value.into(),
+            ],
+            _ => vec![b"GET".into(), key.into()],
+        };
+        let invoke_ns = now_ns();
+        let answer = connection.call(&command);
+        let return_ns = now_ns();
+        let (outcome, reply) = match answer {
+            Ok(Reply::Error(text)) if text.contains("may or may not") => {
+                (Outcome::Unknown, Some(text))
+            }
+            Ok(Reply::Error(text)) => (Outcome::Failed, Some(text)),
+            Ok(reply) if op == Op::Get && key.starts_with(REGISTER) => {
+                (Outcome::Ok, reply.text().map(without_padding))
+            }
+            Ok(reply) => (Outcome::Ok, reply.text()),
+            Err(error) => {
+                self.connection = None;
+                (Outcome::Unknown, Some(error.to_string()))
+            }
+        };
+        let record = Record {
+            client: self.number,
+            op,
+            key: key.to_owned(),
+            value: value.to_owned(),
+            reply: reply.clone(),
+            invoke_ns,
+            return_ns,
+            outcome,
+        };
+        self.shared
+            .records
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
+            .push(record);
+        match outcome {
+            Outcome::Ok => {
+                self.shared.acknowledged.fetch_add(1, Ordering::AcqRel);
+                return Some(reply);
+            }
+            // Refused: perhaps nobody is there; not at full speed.
+            Outcome::Failed => std::thread::sleep(AGAIN),
+            Outcome::Unknown => self.number = self.shared.number(),
+        }
+        None
+    }
+
+    fn connection(&mut self) -> Option<&mut Client> {
+        if self.connection.is_none() {
+            match Client::connect(self.shared.endpoint, CALL_MAX) {
+                Ok(client) => self.connection = Some(client),
+                Err(_) => std::thread::sleep(AGAIN),
+            }
+        }
+        self.connection.as_mut()
+    }
+}
+
+/// One in eight values fills several packets.
+fn padded(value: &str) -> Vec<u8> {
+    let mut bytes = value.as_bytes().to_vec();
+    if value.ends_with('8') {
+        bytes.resize(LONG_BYTES, b'.');
+    }
+    bytes
+}
+
+/// The value, if it is as [`padded`] made it; else what nobody wrote.
+fn without_padding(text: String) -> String {
+    let value = text.trim_end_matches('.');
+    if padded(value) == text.as_bytes() {
+        value.to_owned()
+    } else {
+        format!("torn, {} bytes: {text}", text.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_torn_value_is_nobodys_value() {
+        for value in ["1-7", "1-8", "", "OK"] {
+            let whole = String::from_utf8(padded(value)).unwrap();
+            assert_eq!(without_padding(whole), value);
+        }
+        for torn in ["1-8", "1-8..", "1-7."] {
+            let found = without_padding(torn.into());
+            assert!(found.starts_with("torn"), "{torn} became {found}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! What happens in one run, drawn from its seed.
+
+use std::time::Duration;
+
+use crate::harness::cluster::{Medium, Role};
+use crate::harness::fleet::{FleetPlan, Machine};
+use crate::harness::proxy::Trouble;
+
+/// Faults happen for so long.
+pub const FAULTS_TIME: Duration = Duration::from_millis(3_200);
+/// Nothing bad happens before: the chain has served.
+const FIRST: Duration = Duration::from_millis(200);
+/// Faults begin before this much is left of the time of faults.
+const LAST: Duration = Duration::from_millis(300);
+/// Faults of one run.
+const FAULTS: std::ops::RangeInclusive<usize> = 6..=10;
+
+/// One thing that is done to the fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// `kill -9`.
+    Kill(Role),
+    /// Starts it again.
+    Start(Role),
+    /// Drops what goes from the first to the second.
+    Cut(Machine, Machine),
+    /// Ends that.
+    Heal(Machine, Machine),
+    /// Takes a link down.
+    LinkDown(Machine),
+    /// Takes it up.
+    LinkUp(Machine),
+    /// Deletes the clients' keys behind pmnet's back, in the database itself: never drawn, a run
+    /// with this must not pass. It tests the test.
+    Spoil,
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The fleet.
+    pub fleet: FleetPlan,
+    /// What is done and when, in order of time.
+    pub steps: Vec<(Duration, Step)>,
+}
+
+impl Plan {
+    /// The plan of a seed.
+    #[must_use]
+    pub fn draw(seed: u64) -> Plan {
+        let faults = FAULTS_TIME;
+        let mut random = fastrand::Rng::with_seed(seed);
+        let devices = random.usize(1..=3);
+        let medium = if random.bool() {
+            Medium::Dram
+        } else {
+            Medium::File
+        };
+        let trouble = random.bool().then(|| Trouble {
+            drop: random.f64() * 0.05,
+            repeat: random.f64() * 0.05,
+            hold: random.f64() * 0.05,
+            hold_max: Duration::from_millis(random.u64(1..30)),
+            seed,
+        });
+        let mut steps = Vec::new();
+        let roles: Vec<Role> = [Role::Redis, Role::Server, Role::Front]
+            .into_iter()
+            .chain((0..devices).map(Role::Device))
+            .collect();
+        // Along the way of an update: only neighbours speak with each other.
+        let way: Vec<Machine> = [Machine::Clients, Machine::Of(Role::Front)]
+            .into_iter()
+            .chain((0..devices).map(|index| Machine::Of(Role::Device(index))))
+            .chain([Machine::Of(Role::Server), Machine::Of(Role::Redis)])
+            .collect();
+        let latest = faults.saturating_sub(LAST).max(FIRST);
+        for _ in 0..random.usize(FAULTS) {
+            let at = between(&mut random, FIRST, latest);
+            // Short ones meet retransmission, long ones time-outs.
+            let long = if random.u8(0..4) == 0 { 900 } else { 300 };
+            let end = (at + Duration::from_millis(random.u64(20..long))).min(faults);
+            let hop = random.usize(1..way.len());
+            let (near, far) = (way[hop - 1], way[hop]);
+            match random.u8(0..10) {
+                0..=4 => {
+                    let role = roles[random.usize(..roles.len())];
+                    steps.push((at, Step::Kill(role)));
+                    steps.push((end, Step::Start(role)));
+                }
+                5 | 6 => {
+                    for (from, to) in [(near, far), (far, near)] {
+                        steps.push((at, Step::Cut(from, to)));
+                        steps.push((end, Step::Heal(from, to)));
+                    }
+                }
+                7 | 8 => {
+                    let (from, to) = if random.bool() {
+                        (near, far)
+                    } else {
+                        (far, near)
+                    };
+                    steps.push((at, Step::Cut(from, to)));
+                    steps.push((end, Step::Heal(from, to)));
+                }
+                _ => {
+                    steps.push((at, Step::LinkDown(far)));
+                    steps.push((end, Step::LinkUp(far)));
+                }
+            }
+        }
+        steps.sort_by_key(|(at, _)| *at);
+        Plan {
+            fleet: FleetPlan {
+                devices,
+                medium,
+                trouble,
+                front_args: vec!["--deadline-ms".into(), "1200".into()],
+            },
+            steps,
+        }
+    }
+}
+
+fn between(random: &mut fastrand::Rng, first: Duration, last: Duration) -> Duration {
+    first + last.saturating_sub(first).mul_f64(random.f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_is_a_plan_and_every_fault_ends() {
+        let mut kinds = [0; 3];
+        for seed in 0..200 {
+            let plan = Plan::draw(seed);
+            assert_eq!(format!("{plan:?}"), format!("{:?}", Plan::draw(seed)));
+            assert!(plan.steps.windows(2).all(|two| two[0].0 <= two[1].0));
+            for (at, step) in &plan.steps {
+                assert!(*at <= FAULTS_TIME);
+                let end = match *step {
+                    Step::Kill(role) => Step::Start(role),
+                    Step::Cut(from, to) => Step::Heal(from, to),
+                    Step::LinkDown(machine) => Step::LinkUp(machine),
+                    _ => continue,
+                };
+                let kind = match step {
+                    Step::Kill(_) => 0,
+                    Step::Cut(..) => 1,
+                    _ => 2,
+                };
+                kinds[kind] += 1;
+                assert!(plan.steps.contains(&(*at, *step)));
+                assert!(
+                    plan.steps
+                        .iter()
+                        .any(|(later, other)| later >= at && *other == end),
+                    "{step:?} of seed {seed} never ends"
+                );
+            }
+        }
+        assert!(kinds.iter().all(|count| *count > 100), "{kinds:?}");
+    }
+}

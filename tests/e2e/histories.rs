@@ -1,0 +1,136 @@
+//! Every process on a machine of its own (a network namespace), clients that contend for few keys,
+//! `kill -9`, cut and lossy networks; the history of all that must be linearizable
+//! (`docs/spec/protocol.md` §10, `docs/guide/histories.md`).
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use pmnet::harness::histories::{Plan, RunReport, Step, Totals, run, runs};
+use pmnet::harness::{Fleet, FleetPlan, Machine, Medium, Namespaces, Role, find_program};
+use pmnet::resp::{Client, Reply};
+
+use crate::common::{folder, pmnet, skip};
+use crate::support::seed;
+
+/// Two runs at once: most of a run is waiting.
+const JOBS: usize = 2;
+
+/// Whether these tests can run here; says why not.
+fn possible() -> bool {
+    let missing = Namespaces::refusal().or_else(|| {
+        find_program("redis-server")
+            .is_none()
+            .then(|| "redis-server is not installed".to_owned())
+    });
+    let Some(reason) = missing else {
+        return true;
+    };
+    // Where CI is root, nothing is an excuse.
+    assert!(
+        std::env::var_os("CI").is_none() || !Namespaces::is_root(),
+        "CI is root and cannot run the histories: {reason}"
+    );
+    skip(&reason);
+    false
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().map_or(default, |text| {
+        text.parse::<NonZeroU64>()
+            .unwrap_or_else(|_| panic!("{name}={text}: a number above 0 is needed"))
+            .get()
+    })
+}
+
+fn run_and_tell(first: u64, count: u64, jobs: usize) -> Totals {
+    let tell = |report: &RunReport| println!("{report}");
+    let totals = runs(pmnet(), folder(), first, count, jobs, tell);
+    println!("{totals}");
+    totals
+}
+
+#[test]
+fn a_few_runs() {
+    if !possible() {
+        return;
+    }
+    let totals = run_and_tell(seed(), 6, JOBS);
+    assert!(totals.passed(), "{totals}");
+    assert!(totals.faults[0] > 0 && totals.faults[1] > 0, "{totals}");
+}
+
+#[test]
+fn a_run_in_which_the_database_forgets_does_not_pass() {
+    if !possible() {
+        return;
+    }
+    let mut plan = Plan::draw(1);
+    plan.fleet.trouble = None;
+    plan.steps = vec![(Duration::from_millis(700), Step::Spoil)];
+    let report = run(pmnet(), folder(), 1, plan);
+    println!("{report}");
+    let verdict = report.verdict.as_ref().expect("the run is completed");
+    assert!(verdict.not_linearizable() >= 2, "{report}");
+    assert_eq!(verdict.undecided(), 0, "{report}");
+    let kept = report.folder.as_ref().expect("what failed is kept");
+    assert!(kept.join("history.jsonl").is_file(), "{report}");
+    std::fs::remove_dir_all(kept).unwrap();
+}
+
+/// `PMNET_RUNS` runs from seed `PMNET_TEST_SEED` on, `PMNET_JOBS` at a time.
+#[test]
+#[ignore = "as many as are asked for: see docs/guide/histories.md"]
+fn many_runs() {
+    assert!(possible(), "the histories cannot run here");
+    let jobs = usize::try_from(number("PMNET_JOBS", 2)).unwrap_or(JOBS);
+    let totals = run_and_tell(seed(), number("PMNET_RUNS", 200), jobs);
+    assert!(totals.passed(), "{totals}");
+}
+
+#[test]
+fn a_cut_is_in_one_direction_and_ends() {
+    if !possible() {
+        return;
+    }
+    let plan = FleetPlan {
+        devices: 1,
+        medium: Medium::Dram,
+        trouble: None,
+        front_args: vec!["--deadline-ms".into(), "300".into()],
+    };
+    let mut fleet = Fleet::start(pmnet(), folder(), "cuts", &plan).expect("the fleet starts");
+    let (front, head) = (Machine::Of(Role::Front), Machine::Of(Role::Device(0)));
+    let server = Machine::Of(Role::Server);
+    let mut client = Client::connect(fleet.endpoint(), crate::support::CALL_MAX).unwrap();
+    let mut call = |command: &[&str]| client.call(command).unwrap();
+    let ok = crate::support::ok();
+    assert_eq!(call(&["SET", "k", "1"]), ok);
+    assert_eq!(call(&["GET", "k"]), crate::support::bulk("1"));
+
+    // Between device and server: writes are acknowledged, reads are not answered.
+    for (from, to) in [(head, server), (server, head)] {
+        assert!(fleet.cut(from, to).unwrap());
+        assert!(!fleet.cut(from, to).unwrap(), "cut already");
+        assert_eq!(call(&["SET", "k", "2"]), ok);
+        assert!(matches!(call(&["GET", "k"]), Reply::Error(_)));
+        fleet.heal(from, to).unwrap();
+    }
+    // Between front and device, either way: nothing is known.
+    for (from, to) in [(front, head), (head, front)] {
+        fleet.cut(from, to).unwrap();
+        let Reply::Error(text) = call(&["SET", "k", "3"]) else {
+            panic!("acknowledged although {from} and {to} cannot speak");
+        };
+        assert!(text.contains("may or may not"), "{text}");
+        fleet.heal(from, to).unwrap();
+        crate::support::eventually("service", crate::support::CALL_MAX, || {
+            call(&["SET", "k", "4"]) == ok
+        });
+    }
+    assert!(fleet.link_down(head).unwrap());
+    assert!(matches!(call(&["SET", "k", "5"]), Reply::Error(_)));
+    fleet.repair().unwrap();
+    crate::support::eventually("service", crate::support::CALL_MAX, || {
+        call(&["GET", "k"]) != Reply::Nil && call(&["SET", "k", "6"]) == ok
+    });
+}
