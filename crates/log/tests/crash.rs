@@ -4,7 +4,7 @@
 
 mod support;
 
-use pmnet_log::{NewEntry, Parameters, Scan};
+use pmnet_log::{Decision, NewEntry, Parameters, Scan};
 use proptest::prelude::*;
 use support::{EXPECTED, Forgetful, Model, Random, SMALL, Step, recover};
 
@@ -139,5 +139,43 @@ fn a_torn_tail_never_comes_back() {
         log.persist_poll(true).unwrap();
         let log = recover(log.into_media().crash());
         assert_eq!((log.last(), log.frame(3)), (3, Some(&[2; 88][..])));
+    }
+}
+
+/// The proof that orders up to 6 were durable sits in an entry that repair erases. Wherever that
+/// repair was cut off after it had begun to erase, damage to one of them is still damage.
+#[test]
+fn damage_after_a_repair_that_erased_the_proof() {
+    let new = NewEntry {
+        session: 1,
+        seq: 1,
+        kind: 1,
+        fragment_index: 0,
+        fragment_count: 1,
+    };
+    for budget in 3..6 {
+        let mut log = recover(Forgetful::formatted(&SMALL, budget));
+        for _ in 0..6 {
+            log.append(&new, &[1; 88], b"", 0).unwrap();
+        }
+        log.persist_start().unwrap();
+        log.persist_poll(true).unwrap();
+        for _ in 0..2 {
+            log.append(&new, &[2; 88], b"", 0).unwrap();
+        }
+        let mut medium = log.into_media().kill();
+        medium.corrupt(8192 + 7 * 64 + 8, |byte| byte ^ 1);
+        medium.budget = Some(budget);
+        let scan = Scan::open(&mut medium, Some(EXPECTED)).unwrap();
+        let decision = scan.decide();
+        assert!(scan.repair(decision).is_err(), "cut off");
+        let mut medium = medium.kill();
+        medium.corrupt(8192 + 5 * 64 + 8, |byte| byte ^ 1);
+        let damaged = Decision::Damaged {
+            orders: vec![5],
+            total: 1,
+        };
+        let scan = Scan::open(medium, Some(EXPECTED)).unwrap();
+        assert_eq!(scan.decide(), damaged, "after {budget} persists");
     }
 }

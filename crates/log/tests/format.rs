@@ -4,8 +4,7 @@
 mod support;
 
 use pmnet_log::{
-    BLOCK_BYTES, CopyState, Expected, Finding, InvalidSlot, LogError, Media, NewEntry, Parameters,
-    Scan,
+    BLOCK_BYTES, CopyState, Finding, InvalidSlot, LogError, Media, NewEntry, Parameters, Scan,
 };
 use support::{EXPECTED, Forgetful, IDENTITY, recover};
 
@@ -16,6 +15,13 @@ const WIDE: Parameters = Parameters {
 };
 const METADATA: usize = 2 * BLOCK_BYTES;
 const FRAMES: usize = METADATA + 64 * 64;
+const NEW: NewEntry = NewEntry {
+    session: 1,
+    seq: 1,
+    kind: 1,
+    fragment_index: 0,
+    fragment_count: 1,
+};
 const HEADER: [u8; 88] = [7; 88];
 const PAYLOAD: &[u8] = b"a payload of its own";
 
@@ -307,37 +313,14 @@ fn the_newer_superblock_is_the_one_that_counts() {
     for writes in 0..3u32 {
         let mut log = recover(Forgetful::formatted(&WIDE, 1));
         for _ in 0..8 * 4 {
-            log.append(
-                &NewEntry {
-                    session: 1,
-                    seq: 1,
-                    kind: 1,
-                    fragment_index: 0,
-                    fragment_count: 1,
-                },
-                &HEADER,
-                b"",
-                0,
-            )
-            .unwrap();
+            log.append(&NEW, &HEADER, b"", 0).unwrap();
         }
         log.persist_start().unwrap();
         log.persist_poll(true).unwrap();
         for write in 0..=writes {
             // A quarter of the ring each time, so each persist is a superblock alone.
             log.reclaim(16 + u64::from(write));
-            let _one_is_not_enough = log.append(
-                &NewEntry {
-                    session: 1,
-                    seq: 1,
-                    kind: 1,
-                    fragment_index: 0,
-                    fragment_count: 1,
-                },
-                &HEADER,
-                b"",
-                0,
-            );
+            let _one_is_not_enough = log.append(&NEW, &HEADER, b"", 0);
             log.persist_start().unwrap();
             log.persist_poll(true).unwrap();
         }
@@ -369,8 +352,7 @@ fn entries_belong_to_one_log_and_one_era() {
     log.reset_to(69).unwrap();
     let mut medium = log.into_media().kill();
     put(&mut medium, METADATA, &from.bytes()[METADATA..FRAMES + 256]);
-    let expected = Expected { ..EXPECTED };
-    let scan = Scan::open(medium, Some(expected)).unwrap();
+    let scan = Scan::open(medium, Some(EXPECTED)).unwrap();
     assert_eq!(
         (scan.report().slots_valid, scan.report().slots_invalid),
         (0, 1)
@@ -384,5 +366,21 @@ fn entries_belong_to_one_log_and_one_era() {
     assert_eq!(
         (scan.report().slots_valid, scan.report().slots_invalid),
         (0, 1)
+    );
+}
+
+/// Two whole entries that claim the same bytes: no log writes that, so it is damage.
+#[test]
+fn kept_frames_follow_each_other_as_they_are_placed() {
+    let mut medium = written();
+    let frame = [&HEADER[..], PAYLOAD].concat();
+    put(&mut medium, slot_at(71), &entry(&frame, 71, |_| ()));
+    let scan = Scan::open(medium, Some(EXPECTED)).unwrap();
+    assert_eq!(scan.report().slots_valid, 2);
+    let decision = scan.decide();
+    let error = scan.repair(decision).map(|_| ()).unwrap_err();
+    assert!(
+        matches!(&error, LogError::Damaged { orders, total: 1 } if *orders == [71]),
+        "{error}"
     );
 }

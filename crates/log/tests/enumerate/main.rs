@@ -28,7 +28,7 @@ const QUICK: Effort = Effort {
     torn: 6,
     torn_lines: 2,
     kills: 1,
-    again: [40, 1000, 4000, 4000],
+    again: [8, 200, 1000, 2000],
     poison_one_of: 199,
     nested: [16, 1, 1, 1],
 };
