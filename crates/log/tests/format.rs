@@ -374,7 +374,8 @@ fn entries_belong_to_one_log_and_one_era() {
 fn kept_frames_follow_each_other_as_they_are_placed() {
     let mut medium = written();
     let frame = [&HEADER[..], PAYLOAD].concat();
-    put(&mut medium, slot_at(71), &entry(&frame, 71, |_| ()));
+    let both_live = |raw: &mut [u8; 64]| raw[28] = 2;
+    put(&mut medium, slot_at(71), &entry(&frame, 71, both_live));
     let scan = Scan::open(medium, Some(EXPECTED)).unwrap();
     assert_eq!(scan.report().slots_valid, 2);
     let decision = scan.decide();
