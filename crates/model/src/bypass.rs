@@ -5,7 +5,7 @@ use crate::history::Answer;
 use crate::network::Packet;
 use crate::protocol::Protocol;
 use crate::rule::Rule;
-use crate::state::{Cached, Record, State};
+use crate::state::{Cached, Record, State, op_of};
 
 impl Protocol {
     /// Whether a removed head may still answer from its cache, so that a head of this epoch must wait.
@@ -25,10 +25,15 @@ impl Protocol {
             return false;
         }
         let (epoch, barrier) = (device.epoch, device.last);
+        if self.configuration.cache && step.call != Call::Read {
+            self.leaves(state, id, client, index);
+        }
+        let device = &state.devices[usize::from(id)];
         let cached = device.cached;
         let removed = epoch < state.record.epoch;
         let leased = !removed || !state.record.lease_over || !self.on(Rule::Lease);
-        let hit = cached.valid && cached.order <= device.committed && leased;
+        let quiet = device.outstanding == [0; 2];
+        let hit = cached.valid && quiet && cached.order <= device.committed && leased;
         state.network.send(if step.call == Call::Read && hit {
             let answer = 1 + cached.value;
             Packet::Response {
@@ -92,6 +97,49 @@ impl Protocol {
         true
     }
 
+    /// A bypass that changes state leaves the head: until its answer passes, the cache knows nothing.
+    fn leaves(&self, state: &mut State, id: u8, client: u8, index: u8) {
+        let device = &mut state.devices[usize::from(id)];
+        if self.on(Rule::CacheOutstanding) {
+            device.outstanding[usize::from(client)] = op_of(client, index);
+        } else {
+            device.outstanding[0] = (device.outstanding[0] + 1).min(3);
+        }
+        device.cached.valid = false;
+        self.raise(state, id);
+    }
+
+    /// Its answer passes the head.
+    pub(crate) fn passes(
+        &self,
+        state: &mut State,
+        id: u8,
+        epoch: u8,
+        client: u8,
+        index: u8,
+        answer: Answer,
+    ) -> bool {
+        let device = &mut state.devices[usize::from(id)];
+        if device.epoch != epoch {
+            return false;
+        }
+        let one = &mut device.outstanding[usize::from(client)];
+        if !self.on(Rule::CacheOutstanding) {
+            device.outstanding[0] = device.outstanding[0].saturating_sub(1);
+        } else if *one == op_of(client, index) {
+            *one = 0;
+        }
+        device.cached.valid = false;
+        self.raise(state, id);
+        state.network.send(Packet::Response {
+            client,
+            index,
+            answer,
+            ticket: 0,
+        });
+        true
+    }
+
     /// The head's cache ticket rises: no reply to a read that was stamped before may fill the cache.
     pub(crate) fn raise(&self, state: &mut State, id: u8) {
         if !self.configuration.cache || !self.on(Rule::CacheTicket) {
@@ -139,7 +187,8 @@ impl Protocol {
     pub(crate) fn fill(&self, state: &mut State, id: u8, answer: Answer) -> bool {
         let device = &mut state.devices[usize::from(id)];
         let stale_is_over = !device.cached.valid || device.cached.order <= device.applied;
-        if !self.on(Rule::CacheTicket) && !stale_is_over {
+        let outstanding = device.outstanding != [0; 2];
+        if outstanding || !self.on(Rule::CacheTicket) && !stale_is_over {
             return false;
         }
         device.cached = Cached {

@@ -1,6 +1,6 @@
 //! The named configurations.
 
-use crate::configuration::Call::{End, Open, Read, Write, WriteIfNone};
+use crate::configuration::Call::{End, Open, Read, Set, Write, WriteIfNone};
 use crate::configuration::Chain::{First, FirstSecond, Second, SecondFirst};
 use crate::configuration::{Change, Configuration, Goal};
 
@@ -17,6 +17,7 @@ const BASE: Configuration = Configuration {
     cache: false,
     successive: false,
     impatient: false,
+    forgetful: true,
     goals: &[Goal::AllDone],
     quick: true,
 };
@@ -156,6 +157,23 @@ fn quick() -> Vec<Configuration> {
             programs: [&[Write], &[Read, Read]],
             cache: true,
             goals: &[Goal::AllDone, Goal::CacheHit, Goal::Reclaimed],
+            ..BASE
+        },
+        Configuration {
+            name: "cache-set",
+            about: "a cache, and bypasses that change state",
+            programs: [&[Set, Set], &[Read, Read]],
+            cache: true,
+            goals: &[Goal::AllDone, Goal::CacheHit],
+            ..BASE
+        },
+        Configuration {
+            name: "cache-restart",
+            about: "a cache, bypasses that change state, a crash",
+            programs: [&[Set], &[Read, Read]],
+            cache: true,
+            crashes: 1,
+            goals: &[Goal::AllDone, Goal::CacheHit, Goal::Recovered],
             ..BASE
         },
         Configuration {
@@ -338,8 +356,8 @@ fn extensions() -> Vec<Configuration> {
     vec![
         Configuration {
             name: "cache-large",
-            about: "R = 1, a cache, two writers, a crash",
-            programs: [&[Write, Read], &[Write, Read]],
+            about: "R = 1, a cache, an update and a bypass that changes state, a crash",
+            programs: [&[Write, Set], &[Read, Read]],
             cache: true,
             goals: &[Goal::AllDone, Goal::CacheHit, Goal::Recovered],
             ..LARGE

@@ -1,6 +1,6 @@
 //! Epochs: changes of the chain and of the server, and how a device comes to serve (protocol.md §5, design §5).
 
-use crate::configuration::Change;
+use crate::configuration::{Call, Change};
 use crate::network::Packet;
 use crate::protocol::Protocol;
 use crate::rule::Rule;
@@ -78,6 +78,15 @@ impl Protocol {
         let incarnation = device.incarnation;
         let store = &state.servers[usize::from(self.primary(epoch))].store;
         let (applied, table) = (store.applied, store.table);
+        if self.configuration.cache && self.on(Rule::CacheRestart) {
+            // The server has heard of the incarnation and refuses what an earlier one has stamped.
+            state.network.retain(|packet| match *packet {
+                Packet::Stamped { client, index, .. } => {
+                    self.step(client, index).call == Call::Read
+                }
+                _ => true,
+            });
+        }
         state.network.send(Packet::Reply {
             device: id,
             incarnation,
@@ -122,6 +131,7 @@ impl Protocol {
         device.committed = device.applied;
         device.below = 0;
         device.cached = crate::state::Cached::default();
+        device.outstanding = [0; 2];
         device.table = [0; 2];
         device.answered = [0; 2];
         self.raise(state, id);

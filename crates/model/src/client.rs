@@ -46,7 +46,7 @@ impl Protocol {
             Call::Open | Call::End => open == 0,
             _ if step.logged => open < self.configuration.window,
             // A bypass that changes state waits too (design §3).
-            Call::WriteIfNone => open == 0,
+            Call::WriteIfNone | Call::Set => open == 0,
             _ => true,
         }
     }

@@ -20,6 +20,8 @@ pub enum Call {
     Read,
     /// Sets the key if nobody has, and says whether it did (a bypass that changes state).
     WriteIfNone,
+    /// Sets the key at the server, whatever it was, and says so (a bypass that changes state).
+    Set,
     /// Ends the session (a log entry).
     End,
 }
@@ -139,6 +141,8 @@ pub struct Configuration {
     pub successive: bool,
     /// Whether a client may stop waiting for a bypass.
     pub impatient: bool,
+    /// Whether packets that cannot have an effect any more are forgotten: fewer states, the same verdict.
+    pub forgetful: bool,
     /// What must be reached.
     pub goals: &'static [Goal],
     /// Whether it belongs to the quick set.
@@ -165,7 +169,7 @@ impl Configuration {
             let number = |call: &Call| {
                 let logged = match call {
                     Call::Open | Call::Write | Call::End => true,
-                    Call::Read => false,
+                    Call::Read | Call::Set => false,
                     Call::WriteIfNone => !rules.on(Rule::NilextOnly),
                 };
                 seq += u8::from(logged);

@@ -52,6 +52,12 @@ impl Protocol {
                 client,
                 index,
             } => self.on_confirm(state, id, epoch, client, index),
+            Packet::Passing {
+                epoch,
+                client,
+                index,
+                answer,
+            } => self.passes(state, id, epoch, client, index, answer),
             Packet::Response { answer, .. } => self.fill(state, id, answer),
             _ => false,
         }

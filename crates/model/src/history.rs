@@ -129,6 +129,10 @@ fn take(mut world: World, plan: &[Vec<Step>; CLIENTS], who: usize, index: u8) ->
         Call::Open | Call::End => {}
         Call::Write => world.value = op,
         Call::Read => world.answer[who] = 1 + world.value,
+        Call::Set => {
+            world.value = op;
+            world.answer[who] = SET;
+        }
         Call::WriteIfNone if world.value == 0 => {
             world.value = op;
             world.answer[who] = SET;

@@ -96,6 +96,17 @@ pub enum Packet {
         /// As in the bypass.
         ticket: u8,
     },
+    /// The answer to a bypass that changes state, which must pass the head because that has a cache.
+    Passing {
+        /// The server's epoch.
+        epoch: u8,
+        /// Whose.
+        client: u8,
+        /// Which step.
+        index: u8,
+        /// What the server says.
+        answer: Answer,
+    },
     /// The server to the devices: applied up to here.
     Applied {
         /// The server's epoch.
@@ -204,6 +215,12 @@ impl Packet {
                 client,
                 index,
             } => [11, epoch, client, index, 0, 0, 0, 0],
+            Self::Passing {
+                epoch,
+                client,
+                index,
+                answer,
+            } => [13, epoch, client, index, answer, 0, 0, 0],
             Self::Confirmed { client, index } => [12, client, index, 0, 0, 0, 0, 0],
         })
     }
@@ -267,6 +284,12 @@ impl Packet {
                 index,
             },
             [12, client, index, ..] => Self::Confirmed { client, index },
+            [13, epoch, client, index, answer, ..] => Self::Passing {
+                epoch,
+                client,
+                index,
+                answer,
+            },
             other => unreachable!("nothing packs to {other:?}"),
         }
     }

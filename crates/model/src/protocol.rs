@@ -195,7 +195,9 @@ impl Protocol {
                 }
             }
             Packet::Append { to: hop, .. } => to(hop),
-            Packet::Durable { epoch, .. } | Packet::Confirm { epoch, .. } => {
+            Packet::Durable { epoch, .. }
+            | Packet::Confirm { epoch, .. }
+            | Packet::Passing { epoch, .. } => {
                 to(Node::Device(self.chain(epoch).head()));
             }
             Packet::Applied { .. } => {

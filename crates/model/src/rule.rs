@@ -36,6 +36,12 @@ pub enum Rule {
     FencedReclaim,
     /// Line 10: a reply fills the cache only if no update passed meanwhile. Without: if the entry is applied.
     CacheTicket,
+    /// Line 10, more: a bypass that changes state is outstanding by its request until its answer passes. Without:
+    /// such bypasses are counted.
+    CacheOutstanding,
+    /// Line 10, more: the server refuses what an earlier incarnation of the head had stamped, once it has heard of
+    /// the new one. Without: it executes it.
+    CacheRestart,
     /// Line 11: a replaced medium is refused until the loss is declared. Without: it is taken for the old one.
     LossDeclared,
     /// Line 12: a fallback carries its update's (session, seq). Without: it is an anonymous write.
@@ -150,6 +156,18 @@ const TABLE: &[About] = &[
         "server-replica",
     ),
     about(Rule::CacheTicket, "cache-ticket", "line 10", "cache"),
+    about(
+        Rule::CacheOutstanding,
+        "cache-outstanding",
+        "line 10 (bypasses)",
+        "cache-set",
+    ),
+    about(
+        Rule::CacheRestart,
+        "cache-restart",
+        "line 10 (restart)",
+        "cache-restart",
+    ),
     about(
         Rule::LossDeclared,
         "loss-declared",

@@ -160,7 +160,7 @@ impl Protocol {
         let op = op_of(client, index);
         let store = &state.servers[usize::from(id)].store;
         let last = store.table[session];
-        if step.call == Call::WriteIfNone && self.on(Rule::RequestId) {
+        if step.call != Call::Read && self.on(Rule::RequestId) {
             let (request, set) = store.replies[usize::from(client)];
             if request > op {
                 return false;
@@ -185,7 +185,7 @@ impl Protocol {
             let answer = 1 + store.value;
             return self.respond(state, id, client, index, answer, ticket);
         }
-        let set = store.value == 0;
+        let set = store.value == 0 || step.call == Call::Set;
         self.effect(state, id, op);
         let store = &mut state.servers[usize::from(id)].store;
         store.replies[usize::from(client)] = (op, set);
@@ -212,6 +212,16 @@ impl Protocol {
     ) -> bool {
         if !self.replicated(state, id) && self.on(Rule::RepliesReplicated) {
             return false;
+        }
+        if self.configuration.cache && self.step(client, index).call != Call::Read {
+            let epoch = state.servers[usize::from(id)].epoch;
+            state.network.send(Packet::Passing {
+                epoch,
+                client,
+                index,
+                answer,
+            });
+            return true;
         }
         state.network.send(Packet::Response {
             client,
@@ -257,7 +267,7 @@ impl Protocol {
         }
         let step = self.step(client, index);
         match step.call {
-            Call::Write => store.value = op & !TORN,
+            Call::Write | Call::Set => store.value = op & !TORN,
             Call::WriteIfNone if store.value == 0 => store.value = op & !TORN,
             _ => {}
         }

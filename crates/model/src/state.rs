@@ -93,6 +93,8 @@ pub struct Device {
     pub log: [Op; ORDERS],
     /// Head: the cache.
     pub cached: Cached,
+    /// Head with a cache: the bypass of each session that changes state and has not been answered.
+    pub outstanding: [Op; CLIENTS],
 }
 
 /// A server's store: all of it durable, changed in atomic steps.
@@ -212,7 +214,7 @@ impl Client {
 
 impl Device {
     /// All but the log.
-    fn bytes(&self) -> [u8; 14] {
+    fn bytes(&self) -> [u8; 16] {
         let Self {
             phase,
             epoch,
@@ -228,6 +230,7 @@ impl Device {
             table,
             answered,
             cached,
+            outstanding,
             log: _,
             ..
         } = *self;
@@ -252,6 +255,8 @@ impl Device {
             answered[1],
             cached.order,
             cached.value,
+            outstanding[0],
+            outstanding[1],
         ]
     }
 }

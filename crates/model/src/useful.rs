@@ -14,6 +14,10 @@ impl Protocol {
     pub fn useful(&self, state: &State, packet: &Packet) -> bool {
         let waits =
             |client: u8, index: u8| state.clients[usize::from(client)].done & (1 << index) == 0;
+        // The reply to an earlier asking must go in any case: that is its nonce.
+        if !self.configuration.forgetful && !matches!(packet, Packet::Reply { .. }) {
+            return true;
+        }
         match *packet {
             Packet::Update { .. } | Packet::Fallback { .. } => true,
             Packet::Bypass { client, index } => {
@@ -82,6 +86,9 @@ impl Protocol {
                 let device = &state.devices[usize::from(device)];
                 !self.on(Rule::OwnReply)
                     || device.phase == Phase::Asking && device.incarnation == incarnation
+            }
+            Packet::Passing { client, index, .. } => {
+                !self.on(Rule::CacheOutstanding) || waits(client, index)
             }
             Packet::NotLogged { client, index } | Packet::Confirmed { client, index } => {
                 waits(client, index)

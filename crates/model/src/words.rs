@@ -34,6 +34,11 @@ fn step(model: &Protocol, client: u8, index: u8) -> String {
                 value(client, index)
             )
         }
+        Call::Set => format!(
+            "client {who}'s set (behind seq {}, value {})",
+            step.seq,
+            value(client, index)
+        ),
         Call::WriteIfNone => format!(
             "client {who}'s write-if-none (behind seq {}, value {})",
             step.seq,
@@ -57,7 +62,10 @@ fn entry(model: &Protocol, op: Op) -> String {
 }
 
 fn answer(model: &Protocol, client: u8, index: u8, answer: Answer) -> String {
-    if model.step(client, index).call == Call::WriteIfNone {
+    if matches!(
+        model.step(client, index).call,
+        Call::WriteIfNone | Call::Set
+    ) {
         let said = if answer == SET {
             "set"
         } else {
@@ -106,6 +114,16 @@ fn packet(model: &Protocol, packet: Packet) -> String {
             ..
         } => format!(
             "the answer to {}: {}",
+            step(model, client, index),
+            answer(model, client, index, said)
+        ),
+        Packet::Passing {
+            client,
+            index,
+            answer: said,
+            ..
+        } => format!(
+            "the server's answer to {}: {}",
             step(model, client, index),
             answer(model, client, index, said)
         ),

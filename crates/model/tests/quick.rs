@@ -23,6 +23,24 @@ fn one_and_two_threads_find_the_same_states() {
 }
 
 #[test]
+fn forgetting_dead_packets_changes_no_verdict() {
+    for name in [
+        "one-device",
+        "head-lost",
+        "tail-lost",
+        "join",
+        "fallback",
+        "cache",
+        "late-bypass",
+    ] {
+        let mut configuration = catalogue::named(name).unwrap();
+        configuration.forgetful = false;
+        let outcome = check(&configuration, Rules::all(), 2);
+        assert!(outcome.clean(), "{outcome:#?}");
+    }
+}
+
+#[test]
 fn names_are_unique() {
     let names: std::collections::BTreeSet<_> = catalogue::all()
         .iter()
