@@ -251,7 +251,7 @@ fn one_chain() -> Vec<Configuration> {
         },
         Configuration {
             name: "bypasses-large",
-            about: "R = 2, all kinds of calls, impatient clients, a crash",
+            about: "R = 2, updates, reads, conditional writes, impatient clients, a crash",
             programs: [&[WriteIfNone, Write], &[Write, Read]],
             chains: &[FirstSecond],
             impatient: true,
