@@ -80,6 +80,7 @@ fn until_it_fails(log: &mut Log<FailsOnce>) -> Result<(), LogError> {
         log.append(&NEW, &[2; 88], b"", 0).unwrap();
         log.persist_poll(true)?;
         log.set_epoch(round)?;
+        log.mark_served()?;
         log.persist_start()?;
         log.persist_poll(true)?;
         if round == 2 {
@@ -115,6 +116,7 @@ fn after_a_persist_that_failed_nothing_is_accepted() {
             refused(log.persist_poll(false));
             refused(log.set_epoch(log.epoch()).map(|()| true));
             refused(log.set_epoch(77).map(|()| true));
+            refused(log.mark_served().map(|()| true));
             refused(log.persist_start());
             assert_eq!(log.durable(), durable, "persist {before}");
             refused(log.reset_to(1000).map(|()| true));

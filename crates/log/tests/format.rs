@@ -25,9 +25,11 @@ const NEW: NewEntry = NewEntry {
 const HEADER: [u8; 88] = [7; 88];
 const PAYLOAD: &[u8] = b"a payload of its own";
 
-/// The entry of order 70, written in lap 1 after a reset, in epoch 3.
+/// The entry of order 70, written in lap 1 after a reset, in epoch 3, in the second life.
 fn written() -> Forgetful {
     let mut log = recover(Forgetful::formatted(&WIDE, 1));
+    log.mark_served().unwrap();
+    let mut log = recover(log.into_media().kill());
     log.set_epoch(3).unwrap();
     log.reset_to(69).unwrap();
     let new = NewEntry {
@@ -58,7 +60,7 @@ fn entry(frame: &[u8], order: u64, change: impl FnOnce(&mut [u8; 64])) -> [u8; 6
     raw[36..40].copy_from_slice(&len.to_le_bytes());
     raw[40..44].copy_from_slice(&crc32c::crc32c(PAYLOAD).to_le_bytes());
     raw[44..48].copy_from_slice(&3u32.to_le_bytes());
-    raw[48..52].copy_from_slice(&1u32.to_le_bytes());
+    raw[48..52].copy_from_slice(&2u32.to_le_bytes());
     raw[52..54].copy_from_slice(&1u16.to_le_bytes());
     raw[54..56].copy_from_slice(&3u16.to_le_bytes());
     raw[56..58].copy_from_slice(&88u16.to_le_bytes());
@@ -244,7 +246,10 @@ fn each_contradiction_between_the_superblocks_is_refused_alone() {
             put(medium, at + 64, &2u32.to_le_bytes())
         }),
         ("incarnation", |medium, at| {
-            put(medium, at + 68, &0u32.to_le_bytes())
+            put(medium, at + 68, &1u32.to_le_bytes());
+        }),
+        ("served", |medium, at| {
+            put(medium, at + 76, &0u32.to_le_bytes());
         }),
         ("era", |medium, at| {
             put(medium, at + 72, &0u32.to_le_bytes())

@@ -4,7 +4,7 @@
 //! everything is there that the faults leave a witness of, exactly as it was appended
 //! (`docs/spec/recovery.md` §1, §4).
 
-use pmnet_log::{BLOCK_BYTES, Decision, LogError, Scan};
+use pmnet_log::{BLOCK_BYTES, Decision, Finding, LogError, Scan};
 
 use crate::explore::Counts;
 use crate::images::Effort;
@@ -155,6 +155,16 @@ fn set_back(
     // The copy may have been the only witness of what was released, and of the newest burst.
     weaker.facts.released = 0;
     weaker.facts.promised = witnessed(image, usize::MAX, promise);
+    // A copy that was being written is no witness against an old one in the place of the other.
+    let both_valid = Scan::open(Recorder::new(image.to_vec(), None), None).is_ok_and(|scan| {
+        let findings = &scan.report().findings;
+        !findings
+            .iter()
+            .any(|finding| matches!(finding, Finding::Superblock { .. }))
+    });
+    if !both_valid {
+        return Ok(());
+    }
     for copy in 0..2 {
         for old in &history.0[copy] {
             let other = present(1 - copy);
@@ -166,15 +176,9 @@ fn set_back(
             }
             let mut bad = image.to_vec();
             bad[copy * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(old);
-            let whole = Scan::open(Recorder::new(image.to_vec(), None), None).is_ok_and(|scan| {
-                scan.report()
-                    .findings
-                    .iter()
-                    .all(|finding| !matches!(finding, pmnet_log::Finding::Superblock { .. }))
-            });
             counts.set_back += 1;
             match recovered(bad, &weaker).map_err(|why| format!("copy {copy} set back: {why}"))? {
-                None if whole && counter(old).abs_diff(counter(other)) != 1 => {
+                None if counter(old).abs_diff(counter(other)) != 1 => {
                     return Err(format!("copy {copy} set back, and not noticed"));
                 }
                 None => {}

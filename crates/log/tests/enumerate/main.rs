@@ -114,7 +114,7 @@ fn crash_at_every_moment_of_every_script() {
 #[test]
 #[ignore = "minutes; see the head of this file"]
 fn full_crash_enumeration() {
-    let sum = run(&FULL, 60, true);
+    let sum = run(&FULL, 40, true);
     assert!(sum.images[0] > 100_000 && sum.images[1] > 1_000_000 && sum.images[2] > 100_000);
     assert!(sum.poisoned_refused > 10_000 && sum.set_back_refused > 1000);
 }
