@@ -88,6 +88,33 @@ fn many_runs() {
 }
 
 #[test]
+fn machines_are_removed_also_after_a_panic() {
+    if !possible() {
+        return;
+    }
+    let listed = || -> Vec<String> {
+        let entries = std::fs::read_dir("/run/netns").unwrap();
+        let name = |entry: std::fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+        entries.flatten().map(name).collect()
+    };
+    let names = std::sync::Mutex::new(Vec::new());
+    let end = std::panic::catch_unwind(|| {
+        let machines = Namespaces::create(&["one".to_owned(), "two".to_owned()]).unwrap();
+        *names.lock().unwrap() = machines.names();
+        let there = listed();
+        assert!(machines.names().iter().all(|name| there.contains(name)));
+        std::panic::panic_any(42);
+    });
+    assert_eq!(end.unwrap_err().downcast_ref(), Some(&42));
+    let names = names
+        .into_inner()
+        .unwrap_or_else(|poison| poison.into_inner());
+    assert_eq!(names.len(), 3, "two machines and the hub");
+    let there = listed();
+    assert!(names.iter().all(|name| !there.contains(name)), "{there:?}");
+}
+
+#[test]
 fn a_cut_is_in_one_direction_and_ends() {
     if !possible() {
         return;

@@ -146,6 +146,12 @@ impl Namespaces {
         ip(&[&["-n", &self.hub()], arguments].concat())
     }
 
+    /// Names of all of them, as `ip netns` lists them.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        self.nodes.iter().cloned().chain([self.hub()]).collect()
+    }
+
     /// Address of a node, seen from every other.
     #[must_use]
     pub fn address(&self, node: usize) -> Ipv4Addr {
@@ -267,8 +273,8 @@ impl Namespaces {
 impl Drop for Namespaces {
     fn drop(&mut self) {
         // The devices go with their namespaces.
-        for name in self.nodes.iter().chain([&self.hub()]) {
-            let _ = ip(&["netns", "del", name]);
+        for name in self.names() {
+            let _ = ip(&["netns", "del", &name]);
         }
     }
 }

@@ -1,11 +1,14 @@
 //! Folders of a run: one on disk, one in memory, both removed at the end unless something failed.
 
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use anyhow::Context;
 
 /// Where logs that are to live in memory go.
 const MEMORY_ROOT: &str = "/dev/shm";
+
+static SWEEP: Once = Once::new();
 
 /// The folders of one run.
 #[derive(Debug)]
@@ -21,6 +24,7 @@ impl Scratch {
     /// # Errors
     /// Whatever the file system says, with the path.
     pub fn new(parent: &Path, name: &str) -> anyhow::Result<Scratch> {
+        SWEEP.call_once(sweep);
         let unique = format!("{name}-{}-{:08x}", std::process::id(), fastrand::u32(..));
         let disk = parent.join(&unique);
         let memory = Path::new(MEMORY_ROOT).join(format!("pmnet-{unique}"));
@@ -60,5 +64,53 @@ impl Drop for Scratch {
             let _ = std::fs::remove_dir_all(&self.disk);
         }
         let _ = std::fs::remove_dir_all(&self.memory);
+    }
+}
+
+/// Removes what killed owners left in memory; what they left on disk is for a post mortem.
+fn sweep() {
+    let Ok(entries) = std::fs::read_dir(MEMORY_ROOT) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let owner = name.strip_prefix("pmnet-").and_then(owner);
+        if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// The process that made a folder of this name: NAME-PID-RANDOM.
+fn owner(name: &str) -> Option<u32> {
+    let (rest, random) = name.rsplit_once('-')?;
+    let (_, pid) = rest.rsplit_once('-')?;
+    let is_ours = random.len() == 8 && random.bytes().all(|byte| byte.is_ascii_hexdigit());
+    pid.parse().ok().filter(|_| is_ours)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_is_in_the_name() {
+        assert_eq!(owner("history-1000-4711-495e21db"), Some(4711));
+        for other in ["4711", "device.log", "a-4711-x", "a-b-495e21db", ""] {
+            assert_eq!(owner(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn folders_go_with_their_handle() {
+        let parent = tempfile::tempdir().unwrap();
+        let scratch = Scratch::new(parent.path(), "gone").unwrap();
+        let paths = [scratch.disk().to_owned(), scratch.memory().to_owned()];
+        assert!(paths.iter().all(|path| path.is_dir()));
+        // A sweep by somebody else does not touch what is in use.
+        sweep();
+        assert!(paths.iter().all(|path| path.is_dir()));
+        drop(scratch);
+        assert!(paths.iter().all(|path| !path.exists()));
     }
 }
