@@ -2,17 +2,26 @@
 
 SEEDS ?= 2000
 SOAK_SECONDS ?= 3600
+SOAK_SEEDS ?= 1000000
+RUNS ?= 200
+FUZZ_SECONDS ?= 60
 CARGO ?= cargo
 PMNET = $(CARGO) run --quiet --release --locked -p pmnet --
 
-.PHONY: help build setup demo test lint sim soak
+.PHONY: help build setup demo test lint sim rules crash model mutants histories fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
 	@echo "make test            everything that must be green; what CI runs"
 	@echo "make lint            format, clippy, dependencies only"
 	@echo "make sim SEEDS=$(SEEDS)   the simulator"
-	@echo "make soak SOAK_SECONDS=$(SOAK_SECONDS)   checked load with kills for so long"
+	@echo "make rules           the simulator with each rule of the protocol switched off: all must be missed"
+	@echo "make crash           the log: every persist point, every image, crashes in recovery too"
+	@echo "make model           the protocol in a model checker, searched to its end"
+	@echo "make mutants         each flush, fence and check deleted in turn: who notices?"
+	@echo "make histories RUNS=$(RUNS)   real processes, killed and cut off: linearizable?"
+	@echo "make fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)   each fuzz target for so long"
+	@echo "make soak            SOAK_SEEDS=$(SOAK_SEEDS) of the simulator, then SOAK_SECONDS=$(SOAK_SECONDS) of checked load with kills"
 	@echo "make setup           install what tests and demo use, where that is possible"
 	@echo "make build           the optimised binary"
 
@@ -37,6 +46,27 @@ lint:
 sim:
 	@$(PMNET) sim --seeds $(SEEDS)
 
+rules:
+	@$(PMNET) sim --without all
+
+crash:
+	@$(CARGO) test --release --locked -p pmnet-log --test enumerate -- --ignored --nocapture
+
+model:
+	@$(CARGO) run --quiet --release --locked -p pmnet-model
+
+mutants:
+	@python3 tests/mutants/run.py
+
+histories:
+	@sh tests/setup.sh packages
+	@PMNET_RUNS=$(RUNS) $(CARGO) test --release --locked -p pmnet --test e2e histories::many -- \
+		--ignored --nocapture --test-threads=1
+
+fuzz:
+	@bash fuzz/run.sh --seconds $(FUZZ_SECONDS)
+
 soak:
+	@$(PMNET) sim --seeds $(SOAK_SEEDS)
 	@sh tests/setup.sh packages
 	@$(PMNET) demo --quick --checked-seconds $(SOAK_SECONDS)

@@ -1,5 +1,6 @@
 //! Worlds without a violation, and the same story every time.
 
+use pmnet_sim::cells::Cell;
 use pmnet_sim::{Plan, World, campaign, run, run_with_trace};
 
 /// What a few hundred worlds must have seen, or they test less than they say.
@@ -11,11 +12,14 @@ const COVERED: &[&str] = &[
     "devices died",
     "devices died while recovering",
     "devices died while starting",
+    "detours",
     "devices lost for good",
     "duplicates",
     "expired_sessions",
+    "losses declared",
     "nacks",
     "not_logged",
+    "old media that came back",
     "one-way partitions",
     "packets cut off",
     "packets damaged",
@@ -33,6 +37,7 @@ const COVERED: &[&str] = &[
     "servers died",
     "stale_epoch",
     "store storms",
+    "wrong images refused",
     "wrong_token",
     "zombies fenced",
 ];
@@ -57,6 +62,11 @@ fn three_hundred_worlds_are_clean_and_see_everything() {
         "never happened: {missed:?} of {:#?}",
         summary.happened
     );
+    let empty: Vec<String> = Cell::all()
+        .filter(|cell| summary.cells[cell.moment as usize][cell.fault as usize] == 0)
+        .map(|cell| cell.to_string())
+        .collect();
+    assert!(empty.is_empty(), "cells that nothing hit: {empty:?}");
 }
 
 #[test]
