@@ -73,7 +73,22 @@ fn read(path: &Path) -> Result<FileConfig, ConfigError> {
         return Err(bad(&format!("more than {FILE_BYTES_MAX} bytes")));
     }
     let text = std::fs::read_to_string(path).map_err(|error| bad(&error))?;
-    toml::from_str(&text).map_err(|error| bad(&error))
+    parse(&text).map_err(|error| bad(&error))
+}
+
+fn parse(text: &str) -> Result<FileConfig, toml::de::Error> {
+    toml::from_str(text)
+}
+
+/// Whether the text is a configuration file: every key known, every value of its kind. Nothing is
+/// resolved or opened.
+///
+/// # Errors
+/// [`ConfigError`], with the place in the text.
+pub fn check_file(text: &str) -> Result<(), ConfigError> {
+    parse(text)
+        .map(|_| ())
+        .map_err(|error| ConfigError(error.to_string()))
 }
 
 /// Resolves `host:port`.
@@ -111,6 +126,9 @@ pub fn udp_address(flag: &str, text: &str) -> Result<SocketAddr, ConfigError> {
 }
 
 /// A number of bytes: `4096`, `64K`, `64M`, `2G` (powers of 1024).
+///
+/// # Errors
+/// It is not one, or is zero or beyond 64 bits.
 pub fn bytes(flag: &str, text: &str) -> Result<u64, ConfigError> {
     let (digits, unit) = match text.char_indices().next_back() {
         Some((at, 'k' | 'K')) => (&text[..at], 1 << 10),

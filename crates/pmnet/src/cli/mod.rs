@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-pub use config::ConfigError;
+pub use config::{ConfigError, bytes, check_file};
 pub use shutdown::{Shutdown, on_signals};
 
 /// Makes a write durable in the network, on its way to the server.
@@ -66,6 +66,12 @@ enum Command {
     /// Start a program that ends when its parent does.
     #[command(hide = true)]
     Guarded(crate::harness::GuardArgs),
+}
+
+/// Whether these are a command line, the name of the program first. Nothing is run.
+#[must_use]
+pub fn is_command_line(arguments: &[&str]) -> bool {
+    Cli::try_parse_from(arguments).is_ok()
 }
 
 /// Runs the command line of this process.

@@ -10,12 +10,12 @@
 mod accept;
 mod config;
 mod socket;
+mod stopper;
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
@@ -27,6 +27,8 @@ use crate::table::Table;
 use crate::upstream::{Event, SessionId, Time, Upstream};
 pub use config::{FrontConfig, FrontError};
 use socket::{Client, DirectSocket, Transfer};
+use stopper::Ending;
+pub use stopper::Stopper;
 
 const LISTENER: Token = Token(0);
 const ENDPOINT: Token = Token(1);
@@ -39,22 +41,6 @@ const EVENTS_MAX: usize = 1024;
 const SCRATCH_BYTES: usize = 64 * 1024;
 /// How long connecting to the store may take, in nanoseconds.
 const CONNECT_TIMEOUT: Time = 5_000_000_000;
-
-/// Ends a running front from another thread.
-#[derive(Clone)]
-pub struct Stopper {
-    stop: Arc<AtomicBool>,
-    waker: Arc<Waker>,
-}
-
-impl Stopper {
-    /// Asks the front to end; [`Front::run`] returns soon after.
-    pub fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
-        // Fails only if the loop is gone already.
-        let _ = self.waker.wake();
-    }
-}
 
 /// A front that listens; [`Front::run`] serves.
 pub struct Front<U> {
@@ -103,7 +89,7 @@ impl<U: Upstream> Front<U> {
         poll.registry()
             .register(&mut listener, LISTENER, Interest::READABLE)?;
         up.register(poll.registry(), ENDPOINT)?;
-        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        let waker = Waker::new(poll.registry(), WAKER)?;
         Ok(Front {
             up,
             shared: Shared::new(table, nanos(config.call_timeout), store),
@@ -111,10 +97,7 @@ impl<U: Upstream> Front<U> {
             listener,
             listener_ready: false,
             accept_after: 0,
-            stopper: Stopper {
-                stop: Arc::new(AtomicBool::new(false)),
-                waker,
-            },
+            stopper: Stopper(Ending::new(AtomicBool::new(false), waker)),
             start: Instant::now(),
             spin: nanos(config.spin),
             connections_max: config.connections_max,
@@ -153,7 +136,7 @@ impl<U: Upstream> Front<U> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         let mut more_from_endpoint = false;
         let mut active = 0;
-        while !self.stopper.stop.load(Ordering::Acquire) {
+        while !self.stopper.0.is_asked() {
             let work = more_from_endpoint || self.listener_due() || !self.run_queue.is_empty();
             let spinning = self.shared.now.saturating_sub(active) < self.spin;
             let timeout = if work || spinning {

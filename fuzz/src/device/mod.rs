@@ -1,0 +1,51 @@
+//! One device alone, production machine over a production log, among neighbours that the input
+//! plays: clients, a hop before, a hop behind, a server (`docs/spec/protocol.md` §2, §4, §5).
+//!
+//! Neighbours are honest or lie. Always holds: nothing panics, the cursors are in order, what is
+//! sent parses and is bounded, nobody gets more back than it sent before it is known. Among honest
+//! neighbours holds as well: what is forwarded is durable here, what is acknowledged is durable
+//! everywhere and survives every crash.
+
+mod packets;
+mod world;
+
+use crate::input::Input;
+use world::World;
+
+/// Operations of one input, at most.
+const OPERATIONS: usize = 600;
+
+/// The target.
+pub fn run(data: &[u8]) {
+    let mut input = Input::new(data);
+    let mut world = World::new(&mut input);
+    for _ in 0..OPERATIONS {
+        if !input.more() || !step(&mut world, &mut input) {
+            break;
+        }
+    }
+}
+
+/// One operation; `false`: the device has stopped, with a text for its operator.
+fn step(world: &mut World, input: &mut Input<'_>) -> bool {
+    match input.byte() % 24 {
+        22 if input.rarely(4) => return world.restart(input),
+        22 | 23 => return world.finish(input),
+        0..=2 => world.open(input),
+        3..=7 => world.update(input),
+        8 => world.bypass(input),
+        9 => world.end_or_ping(input),
+        10 | 11 => world.append(input),
+        12 => world.hop_before(input),
+        13 => world.durable(input),
+        14 => world.applied(input),
+        15 => world.retrans(input),
+        16 => world.answer(input),
+        17 => world.recover_reply(input),
+        18 => world.relay(input),
+        19 => world.again(input),
+        20 => world.forged(input),
+        _ => world.passes(input),
+    }
+    true
+}

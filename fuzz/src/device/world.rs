@@ -1,0 +1,389 @@
+//! The device, its medium, and what its neighbours know.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use pmnet_device::{DeviceConfig, Pipeline, PipelineError};
+use pmnet_proto::time::{MILLISECOND, SECOND};
+use pmnet_proto::{Peer, Random, Time};
+use pmnet_wire::record::{Member, RecoverReply, SessionRow, read_path};
+use pmnet_wire::{Flags, Header, Kind, Packet};
+
+use crate::input::Input;
+use crate::log::{formatted, recover};
+use crate::medium::Forgetful;
+use crate::peers::{SHARD, client, datagram, peer, sent, server};
+
+/// Packets that may arrive once more, at most.
+const RECENT_MAX: usize = 16;
+/// Packets that one turn may send, at most: a window of entries and something around it.
+const TURN_MAX: usize = 256;
+/// Sessions of the device, at most.
+const SESSIONS_MAX: usize = 6;
+
+/// No session gets further, and no server confirms a fallback beyond.
+const SEQ_MAX: u64 = 1 << 62;
+
+/// The world of one input.
+pub(super) struct World {
+    pipeline: Option<Pipeline<Forgetful>>,
+    config: DeviceConfig,
+    pub(super) now: Time,
+    /// Neighbours say only what is so.
+    pub(super) honest: bool,
+    pub(super) chain: u8,
+    pub(super) position: u8,
+    pub(super) epoch: u32,
+    pub(super) token: u64,
+    /// The last RECOVER of the device itself.
+    pub(super) recover: Option<Header>,
+    /// The incarnation in which it said that it serves, or is about to.
+    served: u32,
+    /// What was sent to the next hop, by order.
+    pub(super) forwarded: BTreeMap<u64, (Header, Vec<u8>)>,
+    /// What those behind have durably, as they said.
+    pub(super) durable: Vec<u64>,
+    /// The server: A and its session table.
+    pub(super) applied: u64,
+    pub(super) rows: BTreeMap<u64, (u64, u64)>,
+    /// Sessions that clients know: id, token, highest acknowledged seq.
+    pub(super) sessions: Vec<(u64, u64, u64)>,
+    acknowledged: u64,
+    recent: VecDeque<(Peer, Vec<u8>)>,
+    stopped: bool,
+}
+
+impl World {
+    pub(super) fn new(input: &mut Input<'_>) -> World {
+        let honest = !input.rarely(3);
+        let chain = 1 + input.byte() % 3;
+        let position = input.byte() % chain;
+        let next = if position + 1 == chain {
+            server()
+        } else {
+            peer(position + 2)
+        };
+        let config = DeviceConfig {
+            sessions_max: SESSIONS_MAX,
+            session_entries_max: input.pick(&[u64::MAX, 20]),
+            session_idle: input.pick(&[600 * SECOND, SECOND]),
+            link_window_max: 64,
+            receive_window: 32,
+            server_linger: input.pick(&[0, 8 * MILLISECOND]),
+            flags: input.pick(&[0, 0, 0, Member::SHRINK, Member::DECLARE_LOSS]),
+            ..DeviceConfig::new(u32::from(position) + 1, SHARD, next)
+        };
+        let parameters = pmnet_log::Parameters {
+            entries: 64,
+            frame_bytes: input.pick(&[8192, 65_536]),
+        };
+        let log = recover(formatted(&parameters));
+        let now = Time(MILLISECOND);
+        let mut world = World {
+            pipeline: Some(Pipeline::new(config.clone(), log, Random::new(5), now)),
+            config,
+            now,
+            honest,
+            chain,
+            position,
+            epoch: 1,
+            token: 0x5a4d_0001,
+            recover: None,
+            served: 0,
+            forwarded: BTreeMap::new(),
+            durable: vec![0; usize::from(chain - position - 1)],
+            applied: 0,
+            rows: BTreeMap::new(),
+            sessions: Vec::new(),
+            acknowledged: 0,
+            recent: VecDeque::new(),
+            stopped: false,
+        };
+        if !input.rarely(8) {
+            world.finish(input);
+            world.right_replies();
+        }
+        world
+    }
+
+    pub(super) fn pipeline(&self) -> &Pipeline<Forgetful> {
+        self.pipeline.as_ref().expect("there is one between lives")
+    }
+
+    pub(super) fn next(&self) -> Peer {
+        self.config.next
+    }
+
+    /// The hop before, if there can be one.
+    pub(super) fn before(&self) -> Peer {
+        if self.position == 0 {
+            client(9)
+        } else {
+            peer(self.position)
+        }
+    }
+
+    /// Bytes arrive.
+    pub(super) fn deliver(&mut self, from: Peer, bytes: Vec<u8>) {
+        if self.stopped {
+            return;
+        }
+        let now = self.now;
+        let pipeline = self.pipeline.as_mut().expect("there is one between lives");
+        let answered = pipeline.out().len();
+        let result = pipeline.receive(now, from, &bytes);
+        let back: usize = pipeline
+            .out()
+            .iter()
+            .skip(answered)
+            .filter(|(to, _)| *to == from)
+            .map(|(_, bytes)| bytes.len())
+            .sum();
+        // The next hop is who this device was told to talk to, and may be asked about a doubt.
+        assert!(
+            back <= bytes.len() || from == self.config.next,
+            "{back} bytes back for {}",
+            bytes.len()
+        );
+        self.ended(result);
+        if self.recent.len() == RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((from, bytes));
+        self.check_cursors();
+    }
+
+    /// A packet arrives.
+    pub(super) fn give(&mut self, from: Peer, header: &Header, payload: &[u8]) {
+        let mut header = *header;
+        if header.kind == Kind::Response && header.flags.has(Flags::FALLBACK) {
+            header.seq = header.seq.min(SEQ_MAX);
+        }
+        self.deliver(from, datagram(&header, payload));
+    }
+
+    /// A packet arrives that has arrived before.
+    pub(super) fn again(&mut self, input: &mut Input<'_>) {
+        if !self.recent.is_empty() {
+            let at = input.index(self.recent.len());
+            let (from, bytes) = self.recent[at].clone();
+            self.deliver(from, bytes);
+        }
+    }
+
+    /// A packet that has arrived before arrives changed, from anybody.
+    pub(super) fn forged(&mut self, input: &mut Input<'_>) {
+        if self.honest || self.recent.is_empty() {
+            return;
+        }
+        let at = input.index(self.recent.len());
+        let Ok(packet) = Packet::parse(&self.recent[at].1) else {
+            return;
+        };
+        let (mut header, payload) = (packet.header, packet.payload.to_vec());
+        header.kind = input.pick(Kind::ALL);
+        super::packets::disturb(&mut header, input);
+        let from = input.pick(&[self.next(), self.before(), client(0), client(1)]);
+        self.give(from, &header, &payload);
+    }
+
+    /// Time passes, and the burst ends. `false`: the device has stopped.
+    pub(super) fn finish(&mut self, input: &mut Input<'_>) -> bool {
+        let nanos = input.pick(&[
+            0,
+            1000,
+            MILLISECOND,
+            12 * MILLISECOND,
+            SECOND / 3,
+            700 * SECOND,
+        ]);
+        self.now = self.now + nanos;
+        let now = self.now;
+        if !self.stopped {
+            let pipeline = self.pipeline.as_mut().expect("there is one between lives");
+            let result = pipeline.finish(now);
+            let _ = pipeline.next_timeout();
+            self.ended(result.map(|_| ()));
+        }
+        self.look_at_what_was_sent();
+        self.check_cursors();
+        !self.stopped
+    }
+
+    fn ended(&mut self, result: Result<(), PipelineError>) {
+        match result {
+            Ok(()) => {}
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                let stop = matches!(error, PipelineError::Stopped(_));
+                assert!(stop || !self.honest, "the medium does not fail: {error}");
+                self.stopped = true;
+            }
+        }
+    }
+
+    fn check_cursors(&self) {
+        let machine = self.pipeline().machine();
+        let (last, persisted, committed, applied) = machine.cursors();
+        assert!(applied <= committed && committed <= last && persisted <= last);
+        if self.position == 0 && self.honest {
+            let most = SESSIONS_MAX + self.rows.len();
+            assert!(machine.sessions() <= most, "sessions are bounded");
+        }
+        if machine.is_serving() && !self.stopped && self.honest {
+            assert_eq!(last, self.pipeline().log().last(), "machine and log agree");
+            assert!(persisted <= self.pipeline().log().durable());
+        }
+    }
+
+    fn look_at_what_was_sent(&mut self) {
+        let pipeline = self.pipeline.as_mut().expect("there is one between lives");
+        assert!(
+            pipeline.out().len() <= TURN_MAX,
+            "{} packets",
+            pipeline.out().len()
+        );
+        let durable = pipeline.log().durable();
+        let least = self.durable.iter().copied().min().unwrap_or(u64::MAX);
+        for (to, packet) in sent(pipeline.out()) {
+            let header = packet.header;
+            assert_eq!(header.shard, SHARD);
+            match header.kind {
+                Kind::Recover if header.device == self.config.id => {
+                    let path = read_path(packet.payload).expect("a path");
+                    self.served = path[0].served;
+                    self.recover = Some(header);
+                }
+                Kind::Append => {
+                    assert_eq!(to, self.config.next);
+                    if self.honest {
+                        assert!(header.order <= durable, "forwarded before it was durable");
+                    }
+                    let payload = packet.payload.to_vec();
+                    self.forwarded.insert(header.order, (header, payload));
+                }
+                Kind::OpenReply
+                    if self.sessions.len() < 16
+                        && self.sessions.iter().all(|(id, ..)| *id != header.session) =>
+                {
+                    self.sessions.push((header.session, header.tag, 0));
+                }
+                Kind::Ack if self.honest => {
+                    assert!(
+                        header.order <= durable,
+                        "acknowledged before it was durable"
+                    );
+                    assert!(
+                        header.order <= least.max(self.applied),
+                        "not durable behind"
+                    );
+                    assert_eq!(header.copies, self.chain);
+                    self.acknowledged = self.acknowledged.max(header.order);
+                    for known in &mut self.sessions {
+                        if known.0 == header.session {
+                            known.2 = known.2.max(header.seq);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        pipeline.sent();
+    }
+
+    /// The replies to the device's RECOVERs that an honest server gives: it is asked once more
+    /// when the log is marked to serve.
+    pub(super) fn right_replies(&mut self) {
+        for _ in 0..2 {
+            if let Some((header, reply)) = self.reply() {
+                self.give(self.next(), &header, &reply.write());
+            }
+            if self.stopped || self.pipeline().machine().is_serving() {
+                return;
+            }
+            self.finish(&mut Input::new(&[]));
+        }
+    }
+
+    pub(super) fn reply(&self) -> Option<(Header, RecoverReply)> {
+        let recover = self.recover?;
+        let header = Header {
+            kind: Kind::RecoverReply,
+            epoch: self.epoch,
+            order: self.applied,
+            tag: 0,
+            fragment_index: 0,
+            fragment_count: 1,
+            ..recover
+        };
+        let members = (1..=self.chain).map(|id| Member {
+            device: u32::from(id),
+            incarnation: 1,
+            log_uuid: u128::from(id),
+            tail: 0,
+            applied: 0,
+            flags: 0,
+            word_epoch: 0,
+            served: if id == self.position + 1 {
+                self.served
+            } else {
+                1
+            },
+        });
+        let sessions = self
+            .rows
+            .iter()
+            .map(|(&session, &(token, last_seq))| SessionRow {
+                session,
+                last_seq,
+                token,
+            });
+        let reply = RecoverReply {
+            shard_token: self.token,
+            members: members.collect(),
+            sessions: sessions.take(30).collect(),
+        };
+        Some((header, reply))
+    }
+
+    /// The device dies and comes back.
+    pub(super) fn restart(&mut self, input: &mut Input<'_>) -> bool {
+        self.look_at_what_was_sent();
+        let pipeline = self.pipeline.take().expect("there is one between lives");
+        let medium = pipeline.into_media();
+        let medium = match input.byte() % 3 {
+            0 => medium.kill(),
+            1 => medium.crash(0, 0),
+            _ => medium.crash(input.long(), 4),
+        };
+        let log = recover(medium);
+        if self.honest {
+            assert!(log.last() >= self.acknowledged, "acknowledged and lost");
+        }
+        let random = Random::new(u64::from(log.incarnation()));
+        self.recover = None;
+        self.stopped = false;
+        self.recent.clear();
+        self.pipeline = Some(Pipeline::new(self.config.clone(), log, random, self.now));
+        if self.finish(input) && !input.rarely(4) {
+            self.right_replies();
+            self.check_sessions();
+        }
+        !self.stopped
+    }
+
+    /// What was acknowledged to a session is known after a recovery, or the session is over.
+    fn check_sessions(&self) {
+        let machine = self.pipeline().machine();
+        if !self.honest || !machine.is_serving() {
+            return;
+        }
+        for (id, _, acknowledged) in &self.sessions {
+            if let Some(admitted) = machine.admitted(*id) {
+                assert!(
+                    admitted >= *acknowledged,
+                    "session {id} forgot what was acknowledged"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! One connection of the Redis front: any bytes from a client, any outcomes from the network side,
+//! any bytes from the store's own connection (`docs/guide/redis.md`).
+//!
+//! Holds: nothing panics; what is sent to the store is a payload that it takes; what the client
+//! gets is whole replies, at most one a command where no command asks for more, and exactly one
+//! each when everything was answered; bounds on input and output hold.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use pmnet_redis::connection::{Connection, INPUT_BYTES_SOFT_MAX, Shared, Turn};
+use pmnet_redis::parser::{Parser, Status};
+use pmnet_redis::reply;
+use pmnet_redis::table::Table;
+use pmnet_redis::upstream::{CallId, Outcome, Refused, SessionId, Time, Upstream};
+use pmnet_wire::command::{Commands, Form, write_command};
+
+use crate::input::Input;
+
+/// Operations of one input, at most.
+const OPERATIONS: usize = 300;
+
+/// Commands that clients send: of every row of the table, in every state.
+const LINES: &[&str] = &[
+    "SET k v",
+    "SET k v NX",
+    "GET k",
+    "INCR n",
+    "MSET a 1 b 2",
+    "DEL k",
+    "PING",
+    "ECHO hello",
+    "MULTI",
+    "EXEC",
+    "DISCARD",
+    "WATCH k",
+    "UNWATCH",
+    "SELECT 1",
+    "SELECT 0",
+    "HELLO 3",
+    "HELLO 2",
+    "RESET",
+    "CLIENT ID",
+    "CLIENT SETNAME x",
+    "BLPOP k 0",
+    "XREAD BLOCK 0 STREAMS s $",
+    "EVAL return 0",
+    "NOSUCH a b",
+    "GET",
+    "QUIT",
+    "COMMAND",
+    "INFO",
+    "KEYS *",
+    "WAIT 1 0",
+    "FLUSHALL",
+    "AUTH x",
+    "CONFIG GET x",
+];
+
+/// Commands after which replies and commands are no longer one to one.
+const STREAMING: &[&str] = &["SUBSCRIBE c", "UNSUBSCRIBE", "PSUBSCRIBE p", "MONITOR"];
+
+/// What the store answers.
+const REPLIES: &[&[u8]] = &[
+    b"+OK\r\n",
+    b"$-1\r\n",
+    b":1\r\n",
+    b"-ERR no\r\n",
+    b"$3\r\nabc\r\n",
+    b"*2\r\n:1\r\n$1\r\nx\r\n",
+    b"*1\r\n*7\r\n$3\r\nget\r\n:2\r\n*0\r\n:0\r\n:0\r\n:0\r\n*0\r\n",
+    b"*1\r\n*-1\r\n",
+    b"*0\r\n",
+    b"$22\r\nredis://127.0.0.1:6379\r\n",
+];
+
+struct Pending {
+    session: SessionId,
+    call: CallId,
+    update: bool,
+    count: usize,
+    form: Form,
+}
+
+/// The network side, played by the input.
+#[derive(Default)]
+struct Fake {
+    sessions: u32,
+    calls: u64,
+    pending: VecDeque<Pending>,
+    /// Calls that may be outstanding; fewer make it busy.
+    most: usize,
+}
+
+impl Fake {
+    fn submit(
+        &mut self,
+        session: SessionId,
+        payload: &[u8],
+        update: bool,
+    ) -> Result<CallId, Refused> {
+        let commands = Commands::parse(payload).expect("the front sends what the store takes");
+        assert!(session.0 <= self.sessions, "a session that was opened");
+        if self.pending.len() >= self.most {
+            return Err(Refused::Busy);
+        }
+        self.calls += 1;
+        self.pending.push_back(Pending {
+            session,
+            call: CallId(self.calls),
+            update,
+            count: commands.count,
+            form: commands.form,
+        });
+        Ok(CallId(self.calls))
+    }
+}
+
+impl Upstream for Fake {
+    fn open(&mut self, _: Time) -> Result<SessionId, Refused> {
+        self.sessions += 1;
+        Ok(SessionId(self.sessions))
+    }
+    fn update(
+        &mut self,
+        _: Time,
+        s: SessionId,
+        p: Bytes,
+        _: u64,
+        _: Time,
+    ) -> Result<CallId, Refused> {
+        self.submit(s, &p, true)
+    }
+    fn bypass(
+        &mut self,
+        _: Time,
+        s: SessionId,
+        p: Bytes,
+        _: u64,
+        _: bool,
+        _: Time,
+    ) -> Result<CallId, Refused> {
+        self.submit(s, &p, false)
+    }
+    fn end(&mut self, _: Time, _: SessionId) {}
+    fn poll_event(&mut self) -> Option<pmnet_redis::upstream::Event> {
+        None
+    }
+    fn register(&mut self, _: &mio::Registry, _: mio::Token) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn receive(&mut self, _: Time) -> bool {
+        false
+    }
+    fn flush(&mut self, _: Time) {}
+    fn next_timeout(&self) -> Option<Time> {
+        None
+    }
+}
+
+struct World {
+    connection: Connection,
+    shared: Shared,
+    up: Fake,
+    /// Everything that the client sent, and everything that it got.
+    asked: Vec<u8>,
+    answered: Vec<u8>,
+    /// Every reply is exactly one, as far as it is known.
+    one_to_one: bool,
+}
+
+/// The target.
+pub fn run(data: &[u8]) {
+    let mut input = Input::new(data);
+    let table = Table::new(&[] as &[&str]).expect("the built-in table");
+    let mut world = World {
+        connection: Connection::new(1, "10.0.0.1:4711".into()),
+        shared: Shared::new(table, 1_000_000_000, None),
+        up: Fake {
+            most: input.pick(&[1000, 2]),
+            ..Fake::default()
+        },
+        asked: Vec::new(),
+        answered: Vec::new(),
+        one_to_one: true,
+    };
+    for _ in 0..OPERATIONS {
+        if !input.more() {
+            break;
+        }
+        world.step(&mut input);
+    }
+    world.wind_up();
+}
+
+impl World {
+    fn step(&mut self, input: &mut Input<'_>) {
+        match input.byte() % 16 {
+            0..=4 => {
+                let mut bytes = Vec::new();
+                let words: Vec<&str> = input.pick(LINES).split(' ').collect();
+                write_command(&words, &mut bytes);
+                self.receive(&bytes);
+            }
+            5 if input.rarely(4) => {
+                let line = format!("{}\r\n", input.pick(STREAMING));
+                self.one_to_one = false;
+                self.receive(line.as_bytes());
+            }
+            6 => {
+                let bytes = input.bytes(200);
+                // Anything can be in them.
+                self.one_to_one = false;
+                self.receive(bytes);
+            }
+            7..=10 => self.outcome(input),
+            11 => self.direct(input),
+            12 => self.write(input.index(200)),
+            13 if input.rarely(8) => self.close_session(input),
+            14 if input.rarely(16) => {
+                // What waits for something that may never come is given up then.
+                self.one_to_one = false;
+                self.connection.receive_eof();
+            }
+            _ => self.shared.now += 1_000_000,
+        }
+        self.advance();
+    }
+
+    fn receive(&mut self, bytes: &[u8]) {
+        if self.connection.wants_input() {
+            self.asked.extend_from_slice(bytes);
+            self.connection.receive(bytes);
+        }
+    }
+
+    fn advance(&mut self) {
+        for _ in 0..1000 {
+            if self.connection.advance(&mut self.up, &mut self.shared) != Turn::More {
+                break;
+            }
+        }
+        assert!(!self.connection.wants_input() || self.asked.len() <= 4 * INPUT_BYTES_SOFT_MAX);
+    }
+
+    fn write(&mut self, most: usize) {
+        let unwritten = self.connection.unwritten();
+        let count = unwritten.len().min(most);
+        self.answered.extend_from_slice(&unwritten[..count]);
+        self.connection.wrote(count);
+    }
+
+    /// One of the outstanding calls ends; those of one session in order.
+    fn outcome(&mut self, input: &mut Input<'_>) {
+        let Some(pending) = self.up.pending.pop_front() else {
+            return;
+        };
+        let outcome = match input.byte() % 8 {
+            0 => Outcome::Unknown,
+            1 => Outcome::Failed("the log is full".into()),
+            _ if pending.update => Outcome::Committed { copies: 1 },
+            2 => Outcome::Reply(Bytes::copy_from_slice(input.pick(REPLIES))),
+            _ => Outcome::Reply(self.right_reply(&pending, input)),
+        };
+        self.connection
+            .done(pending.call, outcome, &mut self.shared);
+        let _ = pending.session;
+    }
+
+    /// As many replies as were asked for.
+    fn right_reply(&self, pending: &Pending, input: &mut Input<'_>) -> Bytes {
+        let mut out = Vec::new();
+        match pending.form {
+            Form::Barrier => out.extend_from_slice(b"+OK\r\n"),
+            Form::StoreAddress => reply::write_bulk(b"redis://127.0.0.1:6379", &mut out),
+            Form::Transaction => {
+                out.extend_from_slice(format!("*{}\r\n", pending.count).as_bytes());
+                out.extend(b":1\r\n".repeat(pending.count));
+            }
+            Form::Single | Form::Pipeline => {
+                for _ in 0..pending.count {
+                    out.extend_from_slice(input.pick(REPLIES));
+                }
+            }
+        }
+        out.into()
+    }
+
+    /// The connection to the store takes bytes, gives some, or breaks.
+    fn direct(&mut self, input: &mut Input<'_>) {
+        if self.connection.direct_address().is_none() {
+            return;
+        }
+        let length = self.connection.direct_unwritten().len();
+        match input.byte() % 8 {
+            0 => self.connection.direct_lost("gone"),
+            1 => {
+                self.one_to_one = false;
+                let bytes = input.bytes(100);
+                self.connection.direct_receive(bytes);
+            }
+            2 => self.connection.direct_wrote(input.index(length + 1)),
+            _ => {
+                self.connection.direct_wrote(length);
+                let reply = input.pick(REPLIES);
+                self.one_to_one = false;
+                self.connection.direct_receive(reply);
+            }
+        }
+    }
+
+    fn close_session(&mut self, input: &mut Input<'_>) {
+        let Some(session) = self.connection.session() else {
+            return;
+        };
+        self.up.pending.retain(|pending| pending.session != session);
+        let loss = input.rarely(2);
+        // The client is told at its next command, and the connection ends.
+        self.one_to_one &= !loss;
+        self.connection
+            .session_closed("DATA_LOSS: test", loss, &mut self.shared);
+    }
+
+    /// Everything outstanding is answered and written.
+    fn wind_up(&mut self) {
+        for _ in 0..2000 {
+            self.advance();
+            self.write(usize::MAX);
+            if let Some(pending) = self.up.pending.pop_front() {
+                let outcome = if pending.update {
+                    Outcome::Committed { copies: 1 }
+                } else {
+                    Outcome::Reply(self.right_reply(&pending, &mut Input::new(&[])))
+                };
+                self.connection
+                    .done(pending.call, outcome, &mut self.shared);
+            } else if self.connection.direct_address().is_some() {
+                self.connection.direct_lost("gone");
+            } else if self.connection.unwritten().is_empty() {
+                break;
+            }
+        }
+        self.connection.receive_eof();
+        self.advance();
+        self.write(usize::MAX);
+        assert!(self.up.pending.is_empty());
+        assert!(
+            self.connection.finished(),
+            "an end of the stream ends the connection"
+        );
+        if self.one_to_one {
+            let replies = reply::count(&self.answered).expect("whole replies");
+            let commands = commands(&self.asked);
+            assert_eq!(replies, commands, "as many replies as commands");
+        }
+    }
+}
+
+/// The commands that a client has sent and that are to be answered: up to QUIT.
+fn commands(mut stream: &[u8]) -> u32 {
+    let mut count = 0;
+    let mut parser = Parser::default();
+    while let Ok(Status::Complete) = parser.poll(stream) {
+        let arguments = parser.arguments(stream);
+        count += 1;
+        if arguments.is(0, "QUIT") {
+            break;
+        }
+        stream = &stream[parser.consume()..];
+    }
+    count
+}

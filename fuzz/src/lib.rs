@@ -1,0 +1,50 @@
+//! Fuzz targets: functions from bytes to nothing that panic when something is wrong.
+//!
+//! Purpose: every reader of untrusted bytes, and every machine under arbitrary sequences of
+//! operations, in a form that a fuzz engine can drive (`fuzz/run.sh`) and a plain test can replay
+//! (`tests/replay.rs`). Invariants: a target is a pure function of its bytes (no clock, no
+//! randomness, no files, no network), bounded in work and memory. No target knows an engine.
+
+pub mod chain;
+pub mod client;
+pub mod config;
+pub mod device;
+pub mod front;
+pub mod history;
+pub mod input;
+pub mod log;
+pub mod medium;
+pub mod payload;
+pub mod peers;
+pub mod resp;
+pub mod server;
+pub mod store;
+pub mod wire;
+
+/// A target: its name, what it runs.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Every target, by the name of its corpus.
+pub const TARGETS: &[Target] = &[
+    ("wire", wire::run),
+    ("payload", payload::run),
+    ("resp", resp::run),
+    ("log_image", log::image::run),
+    ("log_operations", log::operations::run),
+    ("device_operations", device::run),
+    ("client_operations", client::run),
+    ("server_operations", server::run),
+    ("chain_operations", chain::run),
+    ("redis_front", front::run),
+    ("config", config::run),
+    ("history", history::run),
+];
+
+/// The target of this name.
+#[must_use]
+pub fn target(name: &str) -> Option<fn(&[u8])> {
+    TARGETS
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, run)| *run)
+}

@@ -1,0 +1,56 @@
+//! The ordered log: hostile images, and histories of operations against a model.
+
+pub mod forge;
+pub mod image;
+pub mod model;
+pub mod operations;
+
+use pmnet_log::{Decision, Expected, Identity, Log, Parameters, Scan, format};
+
+use crate::input::Input;
+use crate::medium::Forgetful;
+
+/// Whose logs these are.
+pub const IDENTITY: Identity = Identity {
+    log_uuid: 0x1234_5678_9abc_def0_0fed_cba9_8765_4321,
+    device: 7,
+    shard: 3,
+};
+
+/// What their owner expects.
+pub const EXPECTED: Expected = Expected {
+    device: 7,
+    shard: 3,
+    parameters: None,
+};
+
+/// Small rings, so that both of them lap.
+fn parameters(input: &mut Input<'_>) -> Parameters {
+    Parameters {
+        entries: input.pick(&[64, 64, 128]),
+        frame_bytes: input.pick(&[4096, 8192, 32_768]),
+    }
+}
+
+/// A log that was just made.
+///
+/// # Panics
+/// If that is impossible.
+#[must_use]
+pub fn formatted(parameters: &Parameters) -> Forgetful {
+    let mut medium = Forgetful::new(parameters.image_bytes());
+    format(&mut medium, &IDENTITY, parameters).expect("a blank medium takes a log");
+    medium
+}
+
+/// Opens and repairs what must be a whole log.
+///
+/// # Panics
+/// If it is not.
+#[must_use]
+pub fn recover(medium: Forgetful) -> Log<Forgetful> {
+    let scan = Scan::open(medium, Some(EXPECTED)).expect("a log of ours opens");
+    let decision = scan.decide();
+    assert!(matches!(decision, Decision::Keep { .. }), "{decision:?}");
+    scan.repair(decision).expect("it can be repaired")
+}

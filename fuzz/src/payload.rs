@@ -1,0 +1,65 @@
+//! What packets carry: the commands of updates and bypasses, and the rows that hops exchange
+//! (`docs/spec/wire.md` §5, §6).
+//!
+//! Holds: reading never panics nor allocates by an unchecked length; the commands that are accepted
+//! are written again as the same bytes; what is read of rows is written to something that reads the
+//! same.
+
+use pmnet_wire::command::{Commands, Form, preamble, write_command};
+use pmnet_wire::record::{
+    CHAIN_MAX, RecoverReply, SESSION_ROWS_PER_PART, read_durable, read_path, write_durable,
+    write_path,
+};
+
+/// The target.
+pub fn run(data: &[u8]) {
+    commands(data);
+    rows(data);
+    // The same as commands of one form: what follows a right preamble is reached at once.
+    for form in [Form::Single, Form::Pipeline] {
+        let mut payload = preamble(form, pmnet_wire::command::Protocol::Resp3, 7).to_vec();
+        payload.extend_from_slice(data);
+        commands(&payload);
+    }
+    // RECOVER's path has one length only.
+    if data.len() < pmnet_wire::FRAGMENT_BYTES {
+        let mut padded = data.to_vec();
+        padded.resize(pmnet_wire::FRAGMENT_BYTES, 0);
+        rows(&padded);
+    }
+}
+
+fn commands(payload: &[u8]) {
+    let Ok(commands) = Commands::parse(payload) else {
+        return;
+    };
+    let mut again = preamble(commands.form, commands.protocol, commands.database).to_vec();
+    let mut count = 0;
+    for arguments in commands.iter() {
+        let announced = arguments.len();
+        let arguments: Vec<&[u8]> = arguments.collect();
+        assert_eq!(arguments.len(), announced);
+        assert!(!arguments.is_empty(), "a command has a name");
+        write_command(&arguments, &mut again);
+        count += 1;
+    }
+    assert_eq!(count, commands.count);
+    assert_eq!(again, payload, "one way to write a command");
+}
+
+fn rows(payload: &[u8]) {
+    if let Some(rows) = read_durable(payload) {
+        assert!((1..=CHAIN_MAX).contains(&rows.len()));
+        assert_eq!(write_durable(&rows), payload);
+    }
+    if let Some(path) = read_path(payload) {
+        assert!((1..=CHAIN_MAX).contains(&path.len()));
+        assert_eq!(read_path(&write_path(&path)), Some(path));
+    }
+    if let Some(reply) = RecoverReply::read(payload) {
+        assert!(reply.members.len() <= CHAIN_MAX && reply.sessions.len() <= SESSION_ROWS_PER_PART);
+        let written = reply.write();
+        assert_eq!(written.len(), payload.len());
+        assert_eq!(RecoverReply::read(&written), Some(reply));
+    }
+}
