@@ -1,0 +1,75 @@
+//! One stop, many loops in threads of their own, each with its own poll: all that they share.
+
+use std::sync::{Arc, Barrier};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use pmnet_udp::{STOP_TOKEN, Stop};
+
+/// Loops that are ended by one stop: shards of one process.
+const LOOPS: usize = 8;
+/// Bound of every wait; a stop that is lost would last so long and then fail.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A loop with nothing to do but to end; whether it was told to, and not by its deadline.
+fn end_of_a_loop(stop: &Stop) -> bool {
+    let mut poll = mio::Poll::new().unwrap();
+    let mut events = mio::Events::with_capacity(4);
+    stop.register(poll.registry()).unwrap();
+    loop {
+        match poll.poll(&mut events, Some(DEADLINE)) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            result => result.unwrap(),
+        }
+        return events.iter().any(|event| event.token() == STOP_TOKEN);
+    }
+}
+
+fn loops(stop: &Stop, start: &Arc<Barrier>) -> Vec<JoinHandle<bool>> {
+    (0..LOOPS)
+        .map(|_| {
+            let (stop, start) = (stop.try_clone().unwrap(), Arc::clone(start));
+            std::thread::spawn(move || {
+                start.wait();
+                end_of_a_loop(&stop)
+            })
+        })
+        .collect()
+}
+
+fn all_end(loops: Vec<JoinHandle<bool>>) {
+    for thread in loops {
+        assert!(thread.join().unwrap(), "a loop missed the stop");
+    }
+}
+
+#[test]
+fn every_loop_ends_whenever_the_stop_comes() {
+    for _ in 0..50 {
+        let (stop, trigger) = Stop::new().unwrap();
+        let start = Arc::new(Barrier::new(LOOPS + 1));
+        let waiting = loops(&stop, &start);
+        // Before some have registered, while others do, after the rest.
+        start.wait();
+        trigger.stop();
+        trigger.stop();
+        all_end(waiting);
+    }
+}
+
+#[test]
+fn a_loop_that_begins_after_the_stop_ends_as_well() {
+    let (stop, trigger) = Stop::new().unwrap();
+    trigger.stop();
+    drop(trigger);
+    let start = Arc::new(Barrier::new(LOOPS));
+    all_end(loops(&stop, &start));
+}
+
+#[test]
+fn a_trigger_that_is_gone_without_a_word_ends_the_loops() {
+    // The process is going down: nobody is left who could end them.
+    let (stop, trigger) = Stop::new().unwrap();
+    drop(trigger);
+    assert!(end_of_a_loop(&stop));
+}
