@@ -26,7 +26,7 @@ pub struct Counts {
     pub images: [u64; 3],
     /// Of these images: with one line torn between its words.
     pub torn: u64,
-    /// Moments at which the images were too many to try all.
+    /// Moments of scripts at which the images were too many to try all.
     pub sampled_points: u64,
     /// Deaths of the process alone.
     pub kills: u64,
@@ -185,7 +185,7 @@ impl Explorer {
                 found.push((key, kind, lines.to_vec()));
             }
         });
-        self.counts.sampled_points += u64::from(!exhaustive);
+        self.counts.sampled_points += u64::from(level == 0 && !exhaustive);
         for (key, kind, lines) in found {
             self.counts.images[level.min(2)] += 1;
             self.counts.torn += u64::from(kind == Kind::Torn);
