@@ -143,7 +143,7 @@ impl World {
         };
         self.take_device_counters(&pipeline);
         self.tell(|| format!("device {} stops: {text}", node + 1));
-        if self.image_refused(node, text) {
+        if !self.devices[node].media.is_blown() && self.image_refused(node, text) {
             return;
         }
         if self.devices[node].lost {

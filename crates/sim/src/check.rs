@@ -198,7 +198,10 @@ fn real_time(history: &History, positions: &Positions, violations: &mut Vec<Stri
             (_, Result::Read(seen)) => (2 * seen.len() + 1, format!("read of {} ids", seen.len())),
             _ => continue,
         };
-        let ranked = (rank, observed.invoked, observed.returned, words);
+        // An update that a declared loss may have taken can still arrive, much later.
+        let excused = observed.id.is_some_and(|id| history.excused.contains(&id));
+        let returned = observed.returned.filter(|_| !excused);
+        let ranked = (rank, observed.invoked, returned, words);
         by_key.entry(observed.key).or_default().push(ranked);
     }
     for (key, operations) in by_key {

@@ -126,6 +126,8 @@ impl Handle {
     pub fn open(&self) -> SimMedia {
         let mut state = lock(&self.state);
         state.blown = false;
+        // A process that ended by itself may have left a persist under way.
+        state.in_flight = None;
         SimMedia {
             image: state.durable.clone(),
             handle: self.clone(),

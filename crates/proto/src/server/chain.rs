@@ -120,6 +120,19 @@ pub fn decide(
             ));
         }
     }
+    let other_log = |member: &&Member| {
+        known(member).is_some_and(|registered| registered.log_uuid != member.log_uuid)
+    };
+    if let Some(other) = path[1..].iter().find(other_log)
+        && !declared
+    {
+        // Its own RECOVER will be refused; that is not the origin's fault.
+        return Decision::Hold(format!(
+            "device {} on the path comes with another log than the one it registered: put the right log back, or \
+             start this device with another --next and --shrink-chain.",
+            other.device
+        ));
+    }
     // Before the origin serves, its log stands still, and the next device's cannot be longer.
     if let [before, behind, ..] = path
         && !declared
