@@ -118,7 +118,8 @@ fn run(plan: &Plan, from: u64, count: u64, command: &SimCommand, stop: &AtomicBo
         if so_far.failing > 0 {
             bar.set_message(format!("{} failing", so_far.failing));
         }
-        !stop.load(Ordering::Relaxed) && !(first_is_enough && so_far.failing > 0)
+        let found = first_is_enough && so_far.failing > 0;
+        !found && !stop.load(Ordering::Relaxed)
     };
     let summary = campaign(plan, from, count, command.jobs.unwrap_or(cores), progress);
     bar.finish_and_clear();
@@ -132,8 +133,10 @@ fn check(command: &SimCommand, plan: &Plan, stop: &AtomicBool) -> anyhow::Result
         .map_or((command.from, command.seeds.unwrap_or(100)), |s| (s, 1));
     let start = Instant::now();
     let summary = run(plan, from, count, command, stop);
-    let same = !command.twice
-        || run(plan, from, count, command, stop).trace_hash == summary.trace_hash;
+    let same = match command.twice {
+        true => run(plan, from, count, command, stop).trace_hash == summary.trace_hash,
+        false => true,
+    };
     let seconds = start.elapsed().as_secs_f64();
     if command.json {
         println!("{}", as_json(&summary, plan, same, seconds));

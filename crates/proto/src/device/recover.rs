@@ -146,6 +146,9 @@ impl Device {
         let looped = path.iter().any(|member| member.device == self.config.id);
         if looped || path.len() >= CHAIN_MAX || from == self.config.next {
             self.counters.unexpected += 1;
+            if looped && from != self.config.next {
+                self.say_looped(from, &packet.header, out);
+            }
             return;
         }
         let newcomer = path
@@ -165,6 +168,26 @@ impl Device {
         self.relayed.push_back((packet.header.request, from));
         path.push(self.member());
         out.send(self.config.next, &packet.header, &write_path(&path));
+    }
+
+    /// This device's id is on the path already. Only a word to the operator: a packet that went
+    /// astray says the same.
+    fn say_looped(&self, to: Peer, asked: &Header, out: &mut Outbox) {
+        let text = format!(
+            "device id {} is on the path twice: two devices use it (give each its own with --id), or --next leads \
+             in a circle.",
+            self.config.id
+        );
+        let reply = Header {
+            shard: self.config.shard,
+            flags: Flags::REFUSED.with(Flags::PROGRESS),
+            epoch: self.epoch,
+            device: asked.device,
+            incarnation: asked.incarnation,
+            request: asked.request,
+            ..Header::new(Kind::RecoverReply)
+        };
+        out.send(to, &reply, text.as_bytes());
     }
 
     pub(super) fn on_recover_reply(

@@ -1,11 +1,11 @@
 //! What a serving device does when the server's words do not fit what it said before
 //! (`docs/spec/protocol.md` §5): it asks, and only a refusal stops it.
 
-use crate::support::device::{Bench, from_hop, server};
-use crate::support::{Sent, only};
+use crate::support::device::{Bench, from_hop, member, server};
+use crate::support::{SHARD, Sent, only, peer};
 use pmnet_proto::device::Verdict;
 use pmnet_proto::time::SECOND;
-use pmnet_wire::record::read_path;
+use pmnet_wire::record::{read_path, write_path};
 use pmnet_wire::{Flags, Header, Kind};
 
 /// A head alone in its chain, whose only entry is applied.
@@ -121,4 +121,28 @@ fn an_old_packet_has_no_consequences() {
         );
         assert!(bench.device.is_serving(), "{what}");
     }
+}
+
+/// Devices on several machines that listen on the same port get the same id unless they are given
+/// one. Found: the second one dropped the RECOVER of the first for ever, and nobody said why.
+#[test]
+fn an_id_that_is_on_the_path_twice_is_said() {
+    let mut bench = Bench::serving(2, 2);
+    let recover = Header {
+        device: 2,
+        incarnation: 1,
+        request: 77,
+        tag: 0,
+        ..Header::new(Kind::Recover)
+    };
+    let recover = Header {
+        shard: SHARD,
+        ..recover
+    };
+    let said = only(bench.answer(peer(9), &recover, &write_path(&[member(2)])));
+    let hold = Flags::REFUSED.with(Flags::PROGRESS);
+    assert!(said.is(Kind::RecoverReply, hold), "{said:?}");
+    assert_eq!((said.to, said.header.request), (peer(9), 77));
+    let text = String::from_utf8_lossy(&said.payload).into_owned();
+    assert!(text.contains("--id"), "{text}");
 }
