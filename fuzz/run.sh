@@ -91,8 +91,8 @@ merge_one() {
         "$fresh" "${corpora[@]}" >"$logs/$name.merge.log" 2>&1
     mkdir -p "fuzz/corpus/$name"
     find "fuzz/corpus/$name" -type f -delete
-    # The smallest first, should there be more than the replay test wants.
-    find "$fresh" -type f -printf '%s %p\n' | sort -n | head -n 300 | cut -d' ' -f2- |
+    # Should there be more than the replay test wants: the longest stories go furthest.
+    find "$fresh" -type f -printf '%s %p\n' | sort -rn | awk 'NR <= 300 { print $2 }' |
         xargs -r cp -t "fuzz/corpus/$name"
     echo "$name: $(ls "fuzz/corpus/$name" | wc -l) files, $(du -sb "fuzz/corpus/$name" | cut -f1) bytes"
 }
