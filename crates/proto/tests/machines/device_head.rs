@@ -97,6 +97,41 @@ fn durable_of_a_part_or_of_others_is_not_enough() {
     }
 }
 
+/// Found: a follower whose log had lost its end came back, the head went on believing that it held
+/// what it had once said, and the chain stood still at the gap.
+#[test]
+fn a_follower_that_comes_back_with_less_is_filled_again() {
+    let mut bench = Bench::head(2);
+    bench.admit(&update(1), b"payload");
+    bench.admit(&update(2), b"payload");
+    bench.device.persisted(3);
+    assert_eq!(bench.forwards().len(), 2);
+    bench.durable(2, 3);
+    assert_eq!(bench.device.cursors(), (3, 3, 3, 0));
+    let says = |incarnation, order| {
+        let row = DurableRow {
+            device: 2,
+            incarnation,
+            order,
+        };
+        let header = Header {
+            order,
+            request: 1_000,
+            ..from_hop(Kind::Durable, 2)
+        };
+        (header, write_durable(&[row]))
+    };
+    let (header, rows) = says(2, 1);
+    bench.answer(hop(2, 2), &header, &rows);
+    let again: Vec<u64> = bench.forwards().iter().map(|s| s.header.order).collect();
+    assert_eq!(again, [2, 3], "what it lacks");
+    assert_eq!(bench.device.cursors().2, 3, "what is committed stays so");
+    // A word of its life before, overtaken, changes nothing.
+    let (header, rows) = says(1, 2);
+    bench.answer(hop(2, 2), &header, &rows);
+    assert_eq!(bench.forwards(), []);
+}
+
 #[test]
 fn what_the_server_applied_is_committed_and_reclaimed() {
     let mut bench = Bench::head(1);
