@@ -150,7 +150,7 @@ impl Entry {
         let durable_lag = u64::from(u32::from_le_bytes(take(raw, 24)));
         let applied_lag = u64::from(u32::from_le_bytes(take(raw, 28)));
         if entry.order == 0
-            || entry.order == u64::MAX
+            || entry.order >= u64::MAX - parameters.entries
             || parameters.slot(entry.order) != slot
             || durable_lag == 0
             || durable_lag > applied_lag
