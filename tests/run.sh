@@ -46,6 +46,8 @@ suite() {
     fi
 }
 
+# One of the tests reads the licences of all dependencies, also of those for other platforms.
+timeout 300 cargo fetch --quiet --locked || echo "fetch      not all crates could be downloaded"
 suite format 120 cargo fmt --all --check
 suite clippy 900 cargo clippy --workspace --locked --all-targets --test e2e -- -D warnings
 if cargo deny --version >/dev/null 2>&1; then

@@ -250,7 +250,9 @@ impl Device {
             self.phase = Phase::Stopped;
             return Verdict::Stop(String::from_utf8_lossy(packet.payload).into_owned());
         }
-        let Some(reply) = RecoverReply::read(packet.payload) else {
+        let reply = RecoverReply::read(packet.payload)
+            .filter(|reply| reply.members.iter().any(|m| m.device == self.config.id));
+        let Some(reply) = reply else {
             self.counters.unexpected += 1;
             return Verdict::Done;
         };

@@ -4,7 +4,7 @@ use super::records::{self, Loaded, Record};
 use super::{Entry, InFlight, Server, Session, Stop, Work};
 use crate::rules::{Rule, Rules};
 use bytes::Bytes;
-use pmnet_wire::Kind;
+use pmnet_wire::{FRAGMENTS_MAX, Kind};
 use rustc_hash::FxHashMap;
 
 /// What a store applies in one atomic durable step.
@@ -221,7 +221,13 @@ impl Server {
         if last_seq <= session.last_seq && identified {
             return Ok(None);
         }
-        if first_seq > session.last_seq + 1 || payload.is_empty() || first_seq > last_seq {
+        // As many seqs as an update can have fragments: no client may run away with them.
+        let too_many = last_seq.saturating_sub(first_seq) >= u64::from(FRAGMENTS_MAX);
+        if first_seq > session.last_seq + 1
+            || payload.is_empty()
+            || first_seq > last_seq
+            || too_many
+        {
             return Err(session.last_seq + 1);
         }
         let mut builder = self.builder();

@@ -412,3 +412,20 @@ fn it_serves_once_the_server_knows_that_its_log_is_marked() {
     bench.resume(&verdict);
     assert!(bench.device.is_serving());
 }
+
+/// Found by fuzzing: it took itself for the head of a chain that does not name it.
+#[test]
+fn a_reply_that_does_not_name_it_is_dropped() {
+    let (mut bench, recover) = restarted();
+    for members in [vec![], vec![member(2)]] {
+        let payload = RecoverReply {
+            shard_token: SHARD_TOKEN,
+            members,
+            sessions: Vec::new(),
+        };
+        let verdict = bench.give(server(), &reply(&recover), &payload.write());
+        assert_eq!(verdict, Verdict::Done);
+    }
+    assert_eq!(bench.device.counters().unexpected, 2);
+    assert!(!bench.device.is_serving());
+}

@@ -224,6 +224,7 @@ fn a_fallback_out_of_its_place_is_refused_with_the_expected_seq() {
         ("behind a gap", 3, 3, &b"u3"[..]),
         ("confirms what is not applied", 2, 2, b""),
         ("ends before it begins", 3, 2, b"x"),
+        ("is longer than any update", 2, u64::MAX, b"x"),
     ] {
         let nack = only(ask(&mut bench, &fallback(2, first, last), payload));
         assert_eq!(
