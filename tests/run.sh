@@ -60,7 +60,7 @@ fi
 if [ "$what" = all ]; then
     # Built first, with limits of their own, so that the limits below are about tests.
     suite build 900 cargo build --release --locked -p pmnet --bins --test e2e
-    suite unit 600 cargo test --workspace --locked --no-fail-fast -- --show-output
+    suite unit 900 cargo test --workspace --locked --no-fail-fast -- --show-output
     # One theme after the other: the tests share a machine, and time is part of what they look at.
     e2e() {
         suite "$1" "$2" cargo test --release --locked -p pmnet --test e2e -- \
