@@ -15,7 +15,8 @@ passed=0 failed=0 skipped=0
 started=$SECONDS
 
 # suite NAME LIMIT_SECONDS COMMAND…: runs it; counts libtest's result lines, or itself if there
-# are none. A test that prints "SKIPPED: reason" counts as skipped.
+# are none. A test that prints "SKIPPED: reason" counts as skipped. An ignored one is a campaign
+# with a target of its own in the Makefile, whose short form is among the others.
 suite() {
     local name=$1 limit=$2 log="$logs/$1.log" begin=$SECONDS code ok bad left
     shift 2
@@ -25,10 +26,9 @@ suite() {
     read -r ok bad left < <(awk '
         /^test result: / { for (i = 1; i < NF; i++) {
             if ($(i + 1) ~ /^passed/) ok += $i
-            if ($(i + 1) ~ /^failed/) bad += $i
-            if ($(i + 1) ~ /^ignored/) left += $i } }
+            if ($(i + 1) ~ /^failed/) bad += $i } }
         /^SKIPPED: / { skip++ }
-        END { print ok - skip + 0, bad + 0, left + skip + 0 }' "$log")
+        END { print ok - skip + 0, bad + 0, skip + 0 }' "$log")
     if [ "$code" != 0 ] && [ "$bad" = 0 ]; then
         bad=1
     elif [ "$code" = 0 ] && [ $((ok + bad + left)) = 0 ]; then

@@ -96,7 +96,7 @@ proptest! {
 fn a_full_part_fills_the_packet() {
     let used = 16 + CHAIN_MAX * MEMBER_BYTES + SESSION_ROWS_PER_PART * SESSION_ROW_BYTES;
     assert!(used <= FRAGMENT_BYTES && used + SESSION_ROW_BYTES > FRAGMENT_BYTES);
-    assert_eq!(SESSION_ROWS_PER_PART, 39);
+    assert_eq!(SESSION_ROWS_PER_PART, 36);
 }
 
 /// The specification bounds a path; a writer that was given more keeps to it.
