@@ -260,6 +260,8 @@ impl WorldConfig {
             Fault::ClientDies => self.rebirths = true,
             _ => {}
         }
+        // What a declared loss means for a chain of several is the operator's to know.
+        self.declared_losses &= self.devices == 1;
         self
     }
 
@@ -275,6 +277,7 @@ impl WorldConfig {
         self.without = Some(without);
         match without.place {
             Place::Machine(Rule::AllCopies | Rule::WhoseCopy) => {
+                self.declared_losses = false;
                 self.devices = 3;
                 self.lose_devices = 2;
                 self.zombies = false;
