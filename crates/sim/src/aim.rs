@@ -31,8 +31,7 @@ impl World {
         if at.is_empty() || self.below(4) == 0 {
             return;
         }
-        let pick = self.below(u64::try_from(at.len()).expect("few nodes"));
-        let node = at[usize::try_from(pick).expect("few nodes")];
+        let node = self.pick(&at);
         let pause = match fault {
             Fault::Loss | Fault::Disorder | Fault::Corruption => PACKET_PAUSE,
             _ => DEATH_PAUSE,
@@ -51,8 +50,8 @@ impl World {
                 self.start_later(devices, DOWN);
             }
             Fault::ClientDies => {
-                let clients = u64::try_from(self.config.clients).expect("few clients");
-                let client = devices + 1 + usize::try_from(self.below(clients)).expect("few");
+                let clients: Vec<usize> = (devices + 1..=devices + self.config.clients).collect();
+                let client = self.pick(&clients);
                 self.kill(client);
             }
             Fault::Loss | Fault::Disorder | Fault::Corruption => self.struck = Some(fault),

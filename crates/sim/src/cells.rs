@@ -90,6 +90,12 @@ pub struct Cell {
 }
 
 impl Cell {
+    /// How often this cell was hit.
+    #[must_use]
+    pub const fn of(self, hits: &Hits) -> u64 {
+        hits[self.moment as usize][self.fault as usize]
+    }
+
     /// Every cell, row by row.
     pub fn all() -> impl Iterator<Item = Cell> {
         Moment::ALL

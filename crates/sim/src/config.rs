@@ -104,14 +104,16 @@ fn small(value: u64) -> usize {
     usize::try_from(value).expect("small")
 }
 
+fn one_of(random: &mut Random, choices: &[u64]) -> u64 {
+    let at = random.next_u64() % u64::try_from(choices.len()).expect("few choices");
+    choices[small(at)]
+}
+
 impl WorldConfig {
     /// The world of this seed.
     #[must_use]
     pub fn from_seed(random: &mut Random) -> WorldConfig {
-        let mut one_of = |choices: &[u64]| {
-            let at = random.next_u64() % u64::try_from(choices.len()).expect("few choices");
-            choices[small(at)]
-        };
+        let mut one_of = |choices: &[u64]| one_of(random, choices);
         let devices = small(one_of(&[1, 1, 2, 3]));
         let lose = small(one_of(&[0, 0, 1, 2]));
         let payload_max = small(one_of(&[100, 100, 1500, 30_000, 200_000]));
@@ -192,10 +194,7 @@ impl WorldConfig {
     /// seed's story begins as before.
     #[must_use]
     pub fn wide(self, random: &mut Random) -> WorldConfig {
-        let mut one_of = |choices: &[u64]| {
-            let at = random.next_u64() % u64::try_from(choices.len()).expect("few choices");
-            choices[small(at)]
-        };
+        let mut one_of = |choices: &[u64]| one_of(random, choices);
         let base = if one_of(&[1, 0, 0, 0, 0, 0, 0, 0]) == 1 {
             self.forming()
         } else {

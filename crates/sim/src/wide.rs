@@ -43,8 +43,7 @@ impl World {
             }
             return;
         }
-        let pick = self.below(u64::try_from(lost.len()).expect("few devices"));
-        let node = lost[usize::try_from(pick).expect("few devices")];
+        let node = self.pick(&lost);
         let moments = self.moments();
         self.hit(Fault::OldMedium, moments);
         self.happened("old media that came back");
@@ -133,8 +132,7 @@ impl World {
                 )
             }
             2 if !others.is_empty() => {
-                let pick = self.below(u64::try_from(others.len()).expect("few devices"));
-                let other = others[usize::try_from(pick).expect("few devices")];
+                let other = self.pick(&others);
                 let bytes = self.devices[other].media.durable();
                 ("the medium of another device", own.copy_of(bytes))
             }

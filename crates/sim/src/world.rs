@@ -264,6 +264,12 @@ impl World {
         }
     }
 
+    /// Any of these nodes, of which there is at least one.
+    pub(crate) fn pick(&mut self, nodes: &[usize]) -> usize {
+        let at = self.below(u64::try_from(nodes.len()).expect("few nodes"));
+        nodes[usize::try_from(at).expect("few nodes")]
+    }
+
     /// Any node that accidents happen to.
     pub(crate) fn any_node(&mut self) -> usize {
         let nodes = self.config.devices + 1 + self.config.clients;

@@ -63,7 +63,7 @@ fn three_hundred_worlds_are_clean_and_see_everything() {
         summary.happened
     );
     let empty: Vec<String> = Cell::all()
-        .filter(|cell| summary.cells[cell.moment as usize][cell.fault as usize] == 0)
+        .filter(|cell| cell.of(&summary.cells) == 0)
         .map(|cell| cell.to_string())
         .collect();
     assert!(empty.is_empty(), "cells that nothing hit: {empty:?}");

@@ -229,7 +229,7 @@ fn as_json(summary: &Summary, plan: &Plan, same: bool, seconds: f64) -> serde_js
         })
         .collect();
     let cells: serde_json::Map<_, _> = Cell::all()
-        .map(|cell| (cell.to_string(), json!(hits(&summary.cells, cell))))
+        .map(|cell| (cell.to_string(), json!(cell.of(&summary.cells))))
         .collect();
     json!({
         "seeds": summary.seeds, "failing": summary.failing, "first_failing": failing,
@@ -241,10 +241,6 @@ fn as_json(summary: &Summary, plan: &Plan, same: bool, seconds: f64) -> serde_js
     })
 }
 
-fn hits(cells: &Hits, cell: Cell) -> u64 {
-    cells[cell.moment as usize][cell.fault as usize]
-}
-
 fn print_matrix(cells: &Hits) {
     print!("{:22}", "failure matrix, hits");
     for fault in Fault::ALL {
@@ -254,7 +250,7 @@ fn print_matrix(cells: &Hits) {
     for &moment in Moment::ALL {
         print!("{:22}", moment.name());
         for &fault in Fault::ALL {
-            print!("{:>13}", hits(cells, Cell { moment, fault }));
+            print!("{:>13}", Cell { moment, fault }.of(cells));
         }
         println!();
     }
