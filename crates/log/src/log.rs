@@ -1,8 +1,9 @@
 //! The running log: append, persist, reclaim (`docs/spec/ordered-log.md` §7–§9).
 //!
-//! Cursors: `released ≤ applied ≤ durable ≤ last`. `released` is the highest `applied` that is
-//! itself durable, in an entry or in a superblock; only slots and frames up to it are used again.
-//! That one rule is why recovery can tell what was reclaimed from what was lost.
+//! Cursors: `released ≤ stated ≤ applied ≤ durable ≤ last`. `stated` is the highest `applied` that is
+//! itself durable, in an entry or in a superblock; `released` is what two such witnesses state. Only
+//! slots and frames up to `released` are used again. That one rule is why recovery can tell what was
+//! reclaimed from what was lost, also when one of the witnesses is damaged later.
 
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -35,8 +36,8 @@ pub struct Room {
 struct Flight {
     /// Orders up to here are durable when it completes.
     upto: u64,
-    /// `applied` as written down in what it covers.
-    released: u64,
+    /// `applied` as its last two entries and its superblock state it, where it has them.
+    witnesses: [Option<u64>; 3],
 }
 
 /// An open log. One owner, one thread at a time.
@@ -49,6 +50,8 @@ pub struct Log<M> {
     last: u64,
     durable: u64,
     applied: u64,
+    /// The highest `applied` that a durable witness states.
+    stated: u64,
     released: u64,
     /// The durable order that `persist_poll` last told its caller.
     reported: u64,
@@ -72,6 +75,7 @@ impl<M: Media> Log<M> {
             last: durable,
             durable,
             applied,
+            stated: applied,
             released: applied,
             reported: durable,
             flight: None,
@@ -262,20 +266,22 @@ impl<M: Media> Log<M> {
         ranges.clear();
         let mut flight = Flight {
             upto: self.last,
-            released: self.released,
+            witnesses: [None; 3],
         };
         if self.last > self.durable {
             let parameters = self.parameters();
             let first = self.entry_at(self.durable + 1).frame_offset();
             ranges.extend(metadata_ranges(parameters, self.durable + 1, self.last));
             ranges.extend(frame_ranges(parameters, &self.frames, first));
-            flight.released = self.entry_at(self.last).applied.max(self.released);
+            let before = self.last - 1;
+            flight.witnesses[0] = (before > self.durable).then(|| self.entry_at(before).applied);
+            flight.witnesses[1] = Some(self.entry_at(self.last).applied);
         }
         if release {
             self.superblock.applied = self.applied;
             self.superblock.durable = self.durable;
             ranges.push(self.superblock.store_next(&mut self.media));
-            flight.released = self.applied;
+            flight.witnesses[2] = Some(self.applied);
         }
         let started = self.media.persist_start(&ranges);
         self.ranges = ranges;
@@ -424,7 +430,7 @@ impl<M: Media> Log<M> {
         let done = self.superblock.commit(&mut self.media);
         self.failed |= done.is_err();
         done?;
-        self.released = self.applied;
+        (self.stated, self.released) = (self.applied, self.applied);
         self.release_wanted = false;
         Ok(())
     }
@@ -437,15 +443,28 @@ impl<M: Media> Log<M> {
         if self.checked(done)? {
             self.flight = None;
             self.durable = flight.upto;
-            self.released = self.released.max(flight.released);
+            for applied in flight.witnesses.into_iter().flatten() {
+                self.witnessed(applied);
+            }
+            // A superblock was written to release space, and is the only witness: the other copy follows.
+            self.release_wanted |= flight.witnesses[2].is_some() && self.released < self.stated;
             assert!(
-                self.released <= self.applied
+                self.released <= self.stated
+                    && self.stated <= self.applied
                     && self.applied <= self.durable
                     && self.durable <= self.last,
                 "the cursors of the log are in order"
             );
         }
         Ok(())
+    }
+
+    /// One more witness is durable: an entry, or the superblock copy that was not the last witness.
+    /// Space is released that two of them state (`docs/spec/ordered-log.md` §8).
+    fn witnessed(&mut self, applied: u64) {
+        let second = applied.min(self.stated);
+        self.released = self.released.max(second);
+        self.stated = self.stated.max(applied);
     }
 
     fn checked<T>(&mut self, result: Result<T, MediaError>) -> Result<T, LogError> {

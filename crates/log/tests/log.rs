@@ -74,7 +74,14 @@ fn full_of_entries_and_free_again_without_an_append() {
     assert_eq!(log.append(&NEW, &[1], &[], 0), Err(Full::Entries));
     assert!(log.persist_start().unwrap());
     assert!(!log.persist_poll(true).unwrap(), "durable() has not moved");
+    assert_eq!(log.room().entries, 0, "one copy of the superblock says so");
+    assert!(
+        log.persist_start().unwrap(),
+        "the other one follows unasked"
+    );
+    assert!(!log.persist_poll(true).unwrap());
     assert_eq!(log.room().entries, 64);
+    assert!(!log.persist_start().unwrap(), "nothing more to do");
     assert_eq!(log.append(&NEW, &[1], &[], 0), Ok(65));
 }
 
@@ -100,11 +107,13 @@ fn one_reclaimed_order_in_a_full_log_is_enough_to_go_on() {
         "but it is when an append needs it"
     );
     log.persist_poll(true).unwrap();
+    log.persist_start().unwrap();
+    log.persist_poll(true).unwrap();
     assert_eq!(log.append(&NEW, &[1], &[], 0), Ok(65));
 }
 
-/// What a reclaim gave back is used only once something durable says so: entries appended before
-/// the reclaim do not.
+/// What a reclaim gave back is used only once two durable witnesses say so; entries appended before
+/// the reclaim say nothing.
 #[test]
 fn a_persist_releases_only_what_it_wrote_down() {
     let (mut log, _) = filled(
@@ -134,7 +143,46 @@ fn a_persist_releases_only_what_it_wrote_down() {
         "order 34 says so, and is not durable yet"
     );
     log.persist_poll(true).unwrap();
-    assert_eq!(log.room().entries, 64 - 34 + 15);
+    assert_eq!(
+        log.room().entries,
+        64 - 34,
+        "order 34 says so, and may be damaged one day"
+    );
+    append(&mut log);
+    log.persist_start().unwrap();
+    log.persist_poll(true).unwrap();
+    assert_eq!(log.room().entries, 64 - 35 + 15);
+}
+
+/// The superblock that released the space is lost, and the entry that used it again is torn: the
+/// durable orders that nobody has applied are all there.
+#[test]
+fn a_lost_superblock_and_a_torn_entry_cost_no_durable_order() {
+    let (mut log, _) = filled(
+        &Parameters {
+            entries: 64,
+            frame_bytes: 1 << 20,
+        },
+        64,
+        64,
+        0,
+    );
+    log.reclaim(62);
+    let mut persists = 0;
+    while log.append(&NEW, &[1], &[], 0).is_err() {
+        persists += 1;
+        assert!(persists < 3 && log.persist_start().unwrap());
+        log.persist_poll(true).unwrap();
+    }
+    let image = log.into_media().kill();
+    for lost in [0, pmnet_log::BLOCK_BYTES] {
+        let mut bad = image.clone();
+        // Order 65, in slot 1, torn.
+        bad.corrupt(2 * pmnet_log::BLOCK_BYTES + 64 + 20, |byte| byte ^ 0x40);
+        bad.corrupt(lost + 100, |byte| byte ^ 0x40);
+        let log = recover(bad);
+        assert_eq!((log.applied(), log.last()), (62, 64));
+    }
 }
 
 #[test]

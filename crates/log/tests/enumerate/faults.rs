@@ -96,7 +96,6 @@ fn poison(
         let mut weaker = promise.clone();
         if !free {
             weaker.facts.promised = witnessed(image, line, promise);
-            weaker.facts.released = 0;
         }
         counts.poisoned += 1;
         match recovered(bad, &weaker)? {
@@ -152,8 +151,7 @@ fn set_back(
     let counter = |block: &[u8]| number(block, 16);
     let present = |copy: usize| &image[copy * BLOCK_BYTES..][..BLOCK_BYTES];
     let mut weaker = promise.clone();
-    // The copy may have been the only witness of what was released, and of the newest burst.
-    weaker.facts.released = 0;
+    // The copy may have been the only witness of the newest burst.
     weaker.facts.promised = witnessed(image, usize::MAX, promise);
     // A copy that was being written is no witness against an old one in the place of the other.
     let both_valid = Scan::open(Recorder::new(image.to_vec(), None), None).is_ok_and(|scan| {
