@@ -24,10 +24,6 @@ const OPERATIONS: usize = 500;
 const QUEUE_MAX: usize = 32;
 /// Packets that one turn may send, at most.
 const TURN_MAX: usize = 512;
-/// No session gets further.
-const SEQ_MAX: u64 = 1 << 62;
-/// Marks the session of a message in fragments.
-const FRAGMENTED: u64 = 1 << 63;
 /// Steps of the store in one turn, at most.
 const WORKS: usize = 64;
 
@@ -209,7 +205,7 @@ impl World {
         if input.rarely(4) {
             // A fallback carries first and last seq of its update.
             header.flags = Flags::FALLBACK;
-            header.seq = input.near(last + 1).min(SEQ_MAX);
+            header.seq = input.near(last + 1);
             header.request = header.seq.saturating_sub(input.below(3));
             if let Some(next) = self.sessions.get_mut(&session)
                 && header.seq < 1 << 32
@@ -367,8 +363,6 @@ fn payload_of(entry: &Header) -> Vec<u8> {
     match Kind::from_u8(entry.copies) {
         Some(Kind::Open) => entry.session.to_be_bytes().to_vec(),
         Some(Kind::End) => Vec::new(),
-        // Messages in fragments, which may be numbered wrongly here, are counted apart.
-        _ if entry.fragment_count > 1 => change(entry.session | FRAGMENTED, entry.seq, 0),
         _ => change(entry.session, entry.seq, 0),
     }
 }

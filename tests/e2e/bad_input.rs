@@ -228,7 +228,18 @@ fn a_port_in_use_is_named() {
         assert_eq!(code, 1, "{text}");
         assert!(text.contains(args[2]) && text.contains("another"), "{text}");
     }
-    // What is not understood at all has an exit code of its own.
+    // What is not understood at all has an exit code of its own; so have numbers at their end.
+    let device = [
+        "device",
+        "--listen",
+        "127.0.0.1:51001",
+        "--next",
+        "127.0.0.1:51999",
+        "--media",
+        "dram",
+        "--log",
+        &log,
+    ];
     for args in [
         vec!["server", "--listen", "nonsense", "--store", "null:"],
         vec!["device", "--listen", "127.0.0.1:51001"],
@@ -242,6 +253,8 @@ fn a_port_in_use_is_named() {
             "127.0.0.1:2",
         ],
         vec!["nonsense"],
+        [&device[..], &["--log-size", "18446744073709551615"]].concat(),
+        [&device[..], &["--shard", "4294967295", "--shards", "2"]].concat(),
     ] {
         let (code, text) = refuses("usage", &folder.0, &args);
         assert_eq!(code, 2, "{args:?}: {text}");

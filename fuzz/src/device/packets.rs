@@ -287,9 +287,7 @@ impl World {
                 row.last_seq = input.near(row.last_seq);
                 row.session = input.near(row.session);
             }
-            // A server always names the device that it answers.
-            let own = usize::from(self.position) + 1;
-            reply.members.truncate(own + input.index(4));
+            reply.members.truncate(input.index(5));
         }
         self.give(self.next(), &header, &reply.write());
     }

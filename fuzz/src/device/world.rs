@@ -6,7 +6,7 @@ use pmnet_device::{DeviceConfig, Pipeline, PipelineError};
 use pmnet_proto::time::{MILLISECOND, SECOND};
 use pmnet_proto::{Peer, Random, Time};
 use pmnet_wire::record::{Member, RecoverReply, SessionRow, read_path};
-use pmnet_wire::{Flags, Header, Kind, Packet};
+use pmnet_wire::{Header, Kind, Packet};
 
 use crate::input::Input;
 use crate::log::{formatted, recover};
@@ -19,9 +19,6 @@ const RECENT_MAX: usize = 16;
 const TURN_MAX: usize = 256;
 /// Sessions of the device, at most.
 const SESSIONS_MAX: usize = 6;
-
-/// No session gets further, and no server confirms a fallback beyond.
-const SEQ_MAX: u64 = 1 << 62;
 
 /// The world of one input.
 pub(super) struct World {
@@ -154,11 +151,7 @@ impl World {
 
     /// A packet arrives.
     pub(super) fn give(&mut self, from: Peer, header: &Header, payload: &[u8]) {
-        let mut header = *header;
-        if header.kind == Kind::Response && header.flags.has(Flags::FALLBACK) {
-            header.seq = header.seq.min(SEQ_MAX);
-        }
-        self.deliver(from, datagram(&header, payload));
+        self.deliver(from, datagram(header, payload));
     }
 
     /// A packet arrives that has arrived before.

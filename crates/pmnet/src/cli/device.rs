@@ -198,7 +198,8 @@ fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigError
 
 /// Frame space rounded up to whole blocks, and the entries that go with it.
 fn from_size(size: u64) -> Parameters {
-    let frame_bytes = size.next_multiple_of(4096);
+    // Too much for a number is too much for a log: its check says so.
+    let frame_bytes = size.checked_next_multiple_of(4096).unwrap_or(u64::MAX);
     let entries = (frame_bytes / FRAME_BYTES_PER_ENTRY)
         .next_power_of_two()
         .clamp(pmnet_log::ENTRIES_MIN, pmnet_log::ENTRIES_MAX);
@@ -221,7 +222,13 @@ fn nth(first: &Settings, index: u16) -> Result<Settings, ConfigError> {
         })?;
         address.set_port(port);
     }
-    relay.device.shard += u32::from(index);
+    let shard = relay.device.shard.checked_add(u32::from(index));
+    relay.device.shard = shard.ok_or_else(|| {
+        ConfigError(format!(
+            "--shards: shard {} + {index} is not a shard number",
+            relay.device.shard
+        ))
+    })?;
     let mut path = first.path.clone().into_os_string();
     path.push(format!(".{}", relay.device.shard));
     settings.path = path.into();

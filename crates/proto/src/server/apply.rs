@@ -1,7 +1,7 @@
 //! From log entries to one batch (`docs/spec/protocol.md` §2 rule 6, §3 fragments, §4 fallback).
 
 use super::records::{self, Loaded, Record};
-use super::{Entry, InFlight, Server, Session, Stop, Work};
+use super::{Entry, InFlight, Part, Server, Session, Stop, Work};
 use crate::rules::{Rule, Rules};
 use bytes::Bytes;
 use pmnet_wire::{FRAGMENTS_MAX, Kind};
@@ -52,7 +52,7 @@ impl Builder<'_> {
             self.stages.extend(
                 staged
                     .into_iter()
-                    .map(|(seq, _)| records::stage_gone(id, seq)),
+                    .map(|part| records::stage_gone(id, part.seq)),
             );
         }
     }
@@ -106,33 +106,43 @@ impl Builder<'_> {
             )));
         }
         session.last_seq = header.seq;
+        if header.fragment_index == 0 {
+            self.drop_stage(id);
+        }
         if header.fragment_count == 1 {
             self.change.messages += 1;
             self.payloads.push(entry.payload.clone());
             return Ok(());
         }
-        if header.fragment_index == 0 {
-            self.drop_stage(id);
-        }
         let Some(session) = self.session(id) else {
             return Ok(());
         };
-        if session.stage.len() != usize::from(header.fragment_index) {
+        // Seqs have no gaps and every update that is not the next part drops the stage, so what is
+        // staged are the parts just before this one.
+        let of_another = session
+            .stage
+            .last()
+            .is_some_and(|part| part.count != header.fragment_count);
+        if session.stage.len() != usize::from(header.fragment_index) || of_another {
             // A client that numbers its fragments wrongly gets no effect.
             self.change.malformed += 1;
             self.drop_stage(id);
             return Ok(());
         }
-        session.stage.push((header.seq, entry.payload.clone()));
+        let part = Part {
+            seq: header.seq,
+            count: header.fragment_count,
+            payload: entry.payload.clone(),
+        };
+        session.stage.push(part.clone());
         if header.fragment_index + 1 < header.fragment_count {
-            self.stages
-                .push(records::stage(id, header.seq, entry.payload.clone()));
+            self.stages.push(records::stage(id, &part));
             return Ok(());
         }
         let whole: Vec<u8> = session
             .stage
             .iter()
-            .flat_map(|(_, part)| part.iter().copied())
+            .flat_map(|part| part.payload.iter().copied())
             .collect();
         self.payloads.push(whole.into());
         self.change.messages += 1;
@@ -318,7 +328,7 @@ impl Server {
                     );
                 }
                 Some(Loaded::Reply { id, request, reply }) => replies.push((id, request, reply)),
-                Some(Loaded::Stage { id, seq, payload }) => stages.push((id, seq, payload)),
+                Some(Loaded::Stage { id, part }) => stages.push((id, part)),
                 None => {
                     return Err(Stop(format!(
                         "the store's record {:?} is not one of this version: it was written by another version or \
@@ -342,10 +352,10 @@ impl Server {
                 session.reply = Some((request, super::bypass::bounded(reply)));
             }
         }
-        stages.sort_by_key(|(id, seq, _)| (*id, *seq));
-        for (id, seq, payload) in stages {
+        stages.sort_by_key(|(id, part)| (*id, part.seq));
+        for (id, part) in stages {
             if let Some(session) = sessions.get_mut(&id) {
-                session.stage.push((seq, payload));
+                session.stage.push(part);
             }
         }
         for (id, session) in &mut sessions {

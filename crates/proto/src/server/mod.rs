@@ -110,13 +110,22 @@ struct Entry {
     payload: Bytes,
 }
 
+/// A fragment that waits for the rest of its update.
+#[derive(Clone, Debug)]
+struct Part {
+    seq: u64,
+    /// How many fragments the update has.
+    count: u16,
+    payload: Bytes,
+}
+
 /// A session as the server knows it.
 #[derive(Clone, Debug, Default)]
 struct Session {
     token: u64,
     last_seq: u64,
-    /// Fragments of an update that is not complete: (seq, payload).
-    stage: Vec<(u64, Bytes)>,
+    /// The first fragments of an update that is not complete.
+    stage: Vec<Part>,
     /// Last state-changing bypass and its reply.
     reply: Option<(u64, Bytes)>,
     /// Highest request id seen by this process.

@@ -6,11 +6,11 @@
 //! | `chain` | epoch, shard token, members |
 //! | `session/` + id | token, last applied seq |
 //! | `reply/` + id | request id, reply |
-//! | `stage/` + id + seq | a fragment's payload |
+//! | `stage/` + id + seq | how many fragments its update has (2 bytes), the fragment's payload |
 //!
 //! Numbers are big-endian; ids and seqs in keys are 8 raw bytes.
 
-use super::Chain;
+use super::{Chain, Part};
 use bytes::Bytes;
 use pmnet_wire::record::{Member, RecoverReply};
 
@@ -28,7 +28,7 @@ pub(super) enum Loaded {
     Chain(Chain),
     Session { id: u64, token: u64, last_seq: u64 },
     Reply { id: u64, request: u64, reply: Bytes },
-    Stage { id: u64, seq: u64, payload: Bytes },
+    Stage { id: u64, part: Part },
 }
 
 fn key(prefix: &[u8], numbers: &[u64]) -> Vec<u8> {
@@ -64,8 +64,10 @@ pub(super) fn reply_prefix(request: u64) -> Bytes {
     Bytes::copy_from_slice(&request.to_be_bytes())
 }
 
-pub(super) fn stage(id: u64, seq: u64, payload: Bytes) -> Record {
-    (key(STAGE, &[id, seq]), Some(payload))
+pub(super) fn stage(id: u64, part: &Part) -> Record {
+    let mut value = part.count.to_be_bytes().to_vec();
+    value.extend_from_slice(&part.payload);
+    (key(STAGE, &[id, part.seq]), Some(value.into()))
 }
 
 pub(super) fn stage_gone(id: u64, seq: u64) -> Record {
@@ -116,9 +118,13 @@ pub(super) fn read(key: &[u8], value: &Bytes) -> Option<Loaded> {
         });
     }
     let (id, seq) = key.strip_prefix(STAGE)?.split_at_checked(8)?;
+    let (count, _) = value.split_first_chunk::<2>()?;
     Some(Loaded::Stage {
         id: number(id)?,
-        seq: number(seq)?,
-        payload: value.clone(),
+        part: Part {
+            seq: number(seq)?,
+            count: u16::from_be_bytes(*count),
+            payload: value.slice(2..),
+        },
     })
 }

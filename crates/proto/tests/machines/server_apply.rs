@@ -190,6 +190,45 @@ fn a_torso_is_dropped() {
     }
 }
 
+/// Fragments of different updates are never put together, also when a client numbers them so that
+/// their indexes fit.
+#[test]
+fn fragments_of_two_updates_have_no_effect() {
+    for restarts in [false, true] {
+        // Another update between them.
+        let mut bench = Bench::new();
+        fragment(&mut bench, 2, 1, 0, 2);
+        bench.update(3, 2);
+        bench.work();
+        if restarts {
+            bench = bench.restarted();
+        }
+        fragment(&mut bench, 4, 2, 1, 2);
+        bench.update(5, 4);
+        bench.work();
+        assert_eq!(
+            (bench.store.count("stage/"), effects(&bench)),
+            (0, vec!["u2".to_owned(), "u4".to_owned()])
+        );
+        assert_eq!(bench.server.counters().rejected, 1);
+        // Parts of a shorter one and of a longer one.
+        let mut bench = Bench::new();
+        fragment(&mut bench, 2, 1, 0, 2);
+        bench.work();
+        if restarts {
+            bench = bench.restarted();
+        }
+        fragment(&mut bench, 3, 1, 1, 3);
+        fragment(&mut bench, 4, 1, 2, 3);
+        bench.work();
+        assert_eq!(
+            (bench.store.count("stage/"), effects(&bench)),
+            (0, Vec::<String>::new())
+        );
+        assert_eq!(bench.server.counters().rejected, 2);
+    }
+}
+
 #[test]
 fn batches_and_the_queue_are_bounded() {
     let small = ServerConfig {
@@ -305,7 +344,7 @@ fn records_are_as_the_specification_says() {
     assert_eq!(value(&key(b"reply/", b"")), Some(reply));
     assert_eq!(
         value(&key(b"stage/", &1u64.to_be_bytes())),
-        Some(b"f0".to_vec())
+        Some([&2u16.to_be_bytes()[..], b"f0"].concat())
     );
     let chain = value(b"chain").expect("the chain");
     assert_eq!(chain[..4], EPOCH.to_be_bytes());
