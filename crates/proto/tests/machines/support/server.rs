@@ -207,8 +207,9 @@ impl Bench {
         )
     }
 
-    /// RECOVER along this path, and everything that follows from it.
-    pub fn recover(&mut self, nonce: u64, path: &[Member]) -> Vec<Sent> {
+    /// RECOVER along this path, and what is said to it at once.
+    #[track_caller]
+    pub fn ask(&mut self, nonce: u64, path: &[Member]) -> Vec<Sent> {
         let header = Header {
             shard: SHARD,
             device: path[0].device,
@@ -216,7 +217,12 @@ impl Bench {
             request: nonce,
             ..Header::new(Kind::Recover)
         };
-        let mut sent = self.give(&header, &write_path(path));
+        self.give(&header, &write_path(path))
+    }
+
+    /// RECOVER along this path, and everything that follows from it.
+    pub fn recover(&mut self, nonce: u64, path: &[Member]) -> Vec<Sent> {
+        let mut sent = self.ask(nonce, path);
         sent.extend(self.work());
         sent
     }
@@ -232,19 +238,39 @@ impl Bench {
             self.server.answer_waiting(&mut self.out);
             match self.server.next_work()? {
                 None => break,
-                Some(Work::Load) => self.server.loaded(self.store.list())?,
-                Some(Work::Apply(effects)) => {
-                    self.store.apply(&effects);
-                    self.server.applied(0, &mut self.out);
-                }
-                Some(Work::Execute(work)) => {
-                    let replies = self.store.execute(&work);
-                    self.server.executed(replies, &mut self.out);
-                }
+                Some(work) => self.perform(&work)?,
             }
         }
         self.server.finish(&mut self.out);
         Ok(take(&mut self.out))
+    }
+
+    fn perform(&mut self, work: &Work) -> Result<(), Stop> {
+        match work {
+            Work::Load => self.server.loaded(self.store.list())?,
+            Work::Apply(effects) => {
+                self.store.apply(effects);
+                self.server.applied(0, &mut self.out);
+            }
+            Work::Execute(work) => {
+                let replies = self.store.execute(work);
+                self.server.executed(replies, &mut self.out);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the store end this work, which [`Bench::pending`] gave, and gives what is sent then.
+    #[track_caller]
+    pub fn done(&mut self, work: &Work) -> Vec<Sent> {
+        self.perform(work).expect("the shard goes on");
+        take(&mut self.out)
+    }
+
+    /// What the server answers by itself, while the store may be at work.
+    pub fn answers(&mut self) -> Vec<Sent> {
+        self.server.answer_waiting(&mut self.out);
+        take(&mut self.out)
     }
 
     /// The next work, not done: what a crash or a failing store leaves open.

@@ -1,0 +1,177 @@
+//! What the words DURABLE and APPLIED are worth, by whom and from which life they are
+//! (`docs/spec/protocol.md` §2 rules 1, 5, 7), and what a device that stopped still does: nothing.
+
+use crate::support::device::{
+    Bench, client, entry, from_client, from_hop, hop, member, server, table, update,
+};
+use crate::support::{SHARD, TOKEN, kinds, only, peer, seqs};
+use pmnet_proto::device::Verdict;
+use pmnet_proto::time::SECOND;
+use pmnet_wire::record::{DurableRow, write_durable, write_path};
+use pmnet_wire::{Flags, Header, Kind};
+
+/// The head of a chain of two with orders 1 to 3 durable in it, and only order 1 in the follower.
+fn ahead_of_its_follower() -> Bench {
+    let mut bench = Bench::head(2);
+    bench.admit(&update(1), b"payload");
+    bench.admit(&update(2), b"payload");
+    bench.device.persisted(3);
+    assert_eq!(bench.device.cursors(), (3, 3, 1, 0));
+    assert_eq!(bench.finish(), []);
+    bench
+}
+
+/// DURABLE of device 2 up to `order`, said in this life of it.
+fn says(bench: &mut Bench, incarnation: u32, order: u64) -> Verdict {
+    let header = Header {
+        order,
+        request: 1_000,
+        incarnation,
+        ..from_hop(Kind::Durable, 2)
+    };
+    let row = DurableRow {
+        device: 2,
+        incarnation,
+        order,
+    };
+    bench.give(hop(2, 2), &header, &write_durable(&[row]))
+}
+
+/// What a follower held before its restart, it may have lost with the end of its log.
+#[test]
+fn a_word_of_an_earlier_life_commits_nothing() {
+    let mut bench = ahead_of_its_follower();
+    assert_eq!(says(&mut bench, 2, 1), Verdict::Done);
+    // Sent before the restart, and overtaken on its way.
+    assert_eq!(says(&mut bench, 1, 3), Verdict::Done);
+    assert_eq!(bench.device.cursors().2, 1);
+    assert_eq!(bench.finish(), [], "and nobody is acknowledged");
+    assert_eq!(says(&mut bench, 2, 3), Verdict::Done);
+    assert_eq!(seqs(&bench.finish()), [2]);
+}
+
+#[test]
+fn a_word_of_a_later_life_counts_from_its_first_packet_on() {
+    let mut bench = ahead_of_its_follower();
+    assert_eq!(says(&mut bench, 2, 2), Verdict::Done);
+    assert_eq!(bench.device.cursors().2, 2);
+    assert_eq!(seqs(&bench.finish()), [1]);
+    // Also one that holds less than the life before: what that had is no copy any more.
+    let mut bench = ahead_of_its_follower();
+    assert_eq!(says(&mut bench, 1, 2), Verdict::Done);
+    assert_eq!(says(&mut bench, 2, 1), Verdict::Done);
+    assert_eq!(says(&mut bench, 2, 3), Verdict::Done);
+    assert_eq!(bench.device.cursors().2, 3);
+}
+
+/// A follower has everything from the hop before it: more than that is another history.
+#[test]
+fn a_follower_that_holds_more_than_this_device_stops_the_shard() {
+    let mut bench = ahead_of_its_follower();
+    match says(&mut bench, 1, 4) {
+        Verdict::Stop(text) => assert!(text.contains("two histories"), "{text}"),
+        verdict => panic!("{verdict:?}"),
+    }
+    assert!(!bench.device.is_serving());
+    assert_eq!(bench.device.cursors().2, 1, "nothing was committed by it");
+    assert_eq!(bench.finish(), []);
+}
+
+/// The server has everything from the tail: every device of the chain holds it, also if DURABLE
+/// got lost.
+#[test]
+fn what_is_applied_is_committed_and_acknowledged_without_any_durable() {
+    let mut bench = ahead_of_its_follower();
+    let applied = Header {
+        order: 2,
+        request: 100,
+        ..from_hop(Kind::Applied, 2)
+    };
+    assert_eq!(bench.answer(hop(2, 2), &applied, &[]), []);
+    assert_eq!(bench.device.cursors(), (3, 3, 2, 2));
+    let ack = only(bench.finish());
+    assert_eq!((ack.to, ack.header.kind), (client(), Kind::Ack));
+    assert_eq!((ack.header.seq, ack.header.order), (1, 2));
+}
+
+/// Whoever guesses the id of a session that is only being opened, or numbers an update 0, learns
+/// nothing of it before its OPEN is durable everywhere.
+#[test]
+fn a_session_whose_open_is_not_committed_is_acknowledged_to_nobody() {
+    for seq in [0, 1] {
+        let mut bench = Bench::serving(2, 1);
+        let open = Header {
+            session: 0,
+            ..from_client(Kind::Open, 0)
+        };
+        bench.admit(&open, &TOKEN.to_be_bytes());
+        bench.device.persisted(1);
+        if seq == 1 {
+            bench.admit(&update(1), b"payload");
+        }
+        assert_eq!(bench.answer(client(), &update(seq), b"payload"), []);
+        assert_eq!(bench.device.counters().duplicates, 1);
+        assert_eq!(bench.finish(), [], "the follower does not hold the OPEN");
+        bench.durable(2, 1);
+        assert_eq!(kinds(&bench.finish()), [Kind::OpenReply]);
+    }
+}
+
+/// The same order, the same session, the same seq, and other bytes.
+#[test]
+fn two_histories_that_differ_in_a_payload_stop_the_shard() {
+    let mut bench = Bench::serving(2, 2);
+    for order in 1..=2 {
+        let (header, payload) = entry(order);
+        bench.admit(&header, &payload);
+    }
+    let (header, payload) = entry(2);
+    assert_eq!(
+        bench.answer(peer(1), &header, &payload),
+        [],
+        "a mere duplicate"
+    );
+    match bench.give(peer(1), &header.for_payload(b"other"), b"other") {
+        Verdict::Stop(text) => assert!(text.contains("two histories"), "{text}"),
+        verdict => panic!("{verdict:?}"),
+    }
+}
+
+/// It stopped because its log must be kept as it is and looked at by somebody. Until then it is
+/// not on anybody's path to the server either: a chain must not form around it.
+#[test]
+fn a_device_that_stopped_takes_nobody_to_the_server_and_no_reply_back() {
+    let mut bench = Bench::serving(1, 1);
+    let header = |kind| Header {
+        shard: SHARD,
+        device: 9,
+        incarnation: 1,
+        request: 77,
+        ..Header::new(kind)
+    };
+    let path = write_path(&[member(9)]);
+    let passed = only(bench.answer(peer(9), &header(Kind::Recover), &path));
+    assert_eq!(passed.to, server());
+    // It asks about a doubt, and is refused.
+    bench.now = bench.now + 2 * SECOND;
+    let doubt = Header {
+        tag: 0,
+        epoch: 0,
+        ..from_hop(Kind::StaleEpoch, 0)
+    };
+    let question = only(bench.answer(server(), &doubt, &[]));
+    let refusal = Header {
+        kind: Kind::RecoverReply,
+        flags: Flags::REFUSED,
+        ..question.header
+    };
+    assert_eq!(
+        bench.give(server(), &refusal, b"another log"),
+        Verdict::Stop("another log".to_owned())
+    );
+    assert_eq!(bench.answer(peer(9), &header(Kind::Recover), &path), []);
+    let reply = header(Kind::RecoverReply);
+    assert_eq!(bench.answer(server(), &reply, &table(1, &[])), []);
+    assert_eq!(bench.answer(server(), &refusal, b"another log"), []);
+    assert_eq!((bench.finish(), bench.tick_after(SECOND)), (vec![], vec![]));
+}

@@ -1,0 +1,85 @@
+//! The log of a device that comes back is folded entry by entry; what cannot be of this log is said
+//! (`docs/spec/protocol.md` §5; recovery.md §5).
+
+use crate::support::device::{Bench, config, entry, from_client, server, table};
+use crate::support::{EPOCH, TOKEN, datagram, only};
+use pmnet_proto::device::{LogState, Verdict};
+use pmnet_wire::{Header, Kind};
+
+/// A device with orders 1 to 3 in its log, none applied, that is about to fold them.
+fn about_to_fold() -> Bench {
+    let state = LogState {
+        log_uuid: 1,
+        incarnation: 2,
+        served: 1,
+        epoch: EPOCH,
+        last: 3,
+        applied: 0,
+    };
+    let mut bench = Bench::starting(config(1, server()), state, Vec::new());
+    let recover = only(bench.tick());
+    let reply = Header {
+        kind: Kind::RecoverReply,
+        epoch: EPOCH,
+        order: 0,
+        ..recover.header
+    };
+    let verdict = bench.give(server(), &reply, &table(1, &[]));
+    assert!(matches!(verdict, Verdict::Resume(_)), "{verdict:?}");
+    bench.device.begin_fold(bench.now, 3);
+    bench
+}
+
+fn frame(order: u64) -> Vec<u8> {
+    let (header, payload) = entry(order);
+    datagram(&header, &payload)
+}
+
+/// Every session's seqs and every order rest on it: a frame in the wrong place is never counted as
+/// the one that belongs there.
+#[test]
+fn a_frame_of_another_order_is_refused() {
+    for (kept, found) in [(0, 2), (1, 1), (1, 3), (2, 1)] {
+        let mut bench = about_to_fold();
+        for order in 1..=kept {
+            assert_eq!(bench.device.fold_frame(bench.now, &frame(order)), Ok(()));
+        }
+        let why = bench.device.fold_frame(bench.now, &frame(found));
+        let why = why.expect_err("it is of another order");
+        let expected = format!("order {found} found at order {}", kept + 1);
+        assert!(why.contains(&expected), "{why}");
+        assert_eq!(bench.device.cursors().0, kept, "nothing of it is folded");
+    }
+}
+
+#[test]
+fn a_frame_that_is_no_entry_is_refused() {
+    let (open, token) = entry(1);
+    let mut damaged = frame(1);
+    damaged[40] ^= 1;
+    for (what, bytes, says) in [
+        ("damaged", damaged, "does not parse"),
+        ("cut", frame(1)[..80].to_vec(), "does not parse"),
+        (
+            "of no kind",
+            datagram(&Header { copies: 0, ..open }, &token),
+            "is not an entry",
+        ),
+        (
+            "an OPEN without its token",
+            datagram(&open, &token[..7]),
+            "is not an entry",
+        ),
+        (
+            "an OPEN as its client sent it",
+            datagram(&from_client(Kind::Open, 0), &TOKEN.to_be_bytes()),
+            "is not an entry",
+        ),
+    ] {
+        let mut bench = about_to_fold();
+        let why = bench.device.fold_frame(bench.now, &bytes);
+        let why = why.expect_err(what);
+        assert!(why.contains(says), "{what}: {why}");
+        assert_eq!(bench.device.cursors().0, 0, "{what}");
+    }
+}

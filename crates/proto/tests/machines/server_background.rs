@@ -1,0 +1,209 @@
+//! A store that takes its time: what arrives while it is at work, and a driver that asks for work
+//! without letting the server answer first (`docs/spec/protocol.md` §2 rules 6 to 8, §4 "Fallback").
+
+use crate::support::server::Bench;
+use crate::support::{SESSION, kinds, only, seqs};
+use pmnet_proto::server::Work;
+use pmnet_wire::record::Member;
+use pmnet_wire::{Flags, Header, Kind};
+
+/// A bypass that changes state, of a session whose last seq is `seq`; its barrier is reached.
+fn bypass(bench: &Bench, seq: u64, request: u64) -> Header {
+    Header {
+        order: bench.server.watermark(),
+        seq,
+        request,
+        ..bench.header(Kind::Bypass)
+    }
+}
+
+/// Update `seq` as it falls back.
+fn fallback(bench: &Bench, seq: u64) -> Header {
+    Header {
+        flags: Flags::FALLBACK,
+        ..bypass(bench, seq, seq)
+    }
+}
+
+/// Nothing changes in memory until the store has the work, so a second one would be made of the
+/// same entries, and applied twice.
+#[test]
+fn one_work_is_under_way_at_a_time() {
+    type Prepare = fn(&mut Bench);
+    let cases: [(&str, Prepare, &[&str]); 5] = [
+        (
+            "a load",
+            |bench| {
+                bench.server.failed();
+            },
+            &[],
+        ),
+        (
+            "a batch",
+            |bench| {
+                bench.update(2, 1);
+            },
+            &["u1"],
+        ),
+        (
+            "a fallback",
+            |bench| {
+                bench.give(&fallback(bench, 1), b"u1");
+            },
+            &["u1"],
+        ),
+        (
+            "an execution",
+            |bench| {
+                bench.give(&bypass(bench, 0, 1), b"INCR");
+            },
+            &["INCR"],
+        ),
+        (
+            "a change of the chain",
+            |bench| {
+                let known = bench.server.chain().expect("a chain").members[0];
+                let again = Member {
+                    incarnation: 2,
+                    flags: 0,
+                    ..known
+                };
+                let sent = bench.ask(9, &[again]);
+                assert_eq!(sent, []);
+            },
+            &[],
+        ),
+    ];
+    for (what, prepare, effects) in cases {
+        let mut bench = Bench::new();
+        prepare(&mut bench);
+        let work = bench.pending();
+        for _ in 0..2 {
+            assert_eq!(bench.server.next_work(), Ok(None), "{what} is under way");
+        }
+        bench.done(&work);
+        bench.work();
+        let had = bench.store.effects.iter().chain(&bench.store.executed);
+        let had: Vec<_> = had.map(|bytes| String::from_utf8_lossy(bytes)).collect();
+        assert_eq!(had, effects, "{what} is done once");
+    }
+}
+
+/// A confirmation is a promise: it is given for the update that the store has, not for the one that
+/// its session has sent meanwhile.
+#[test]
+fn the_end_of_one_fallback_confirms_no_other_one() {
+    let mut bench = Bench::new();
+    bench.give(&fallback(&bench, 1), b"u1");
+    let work = bench.pending();
+    bench.give(&fallback(&bench, 2), b"u2");
+    assert_eq!(
+        bench.answers(),
+        [],
+        "nor is it refused as long as the one before it is under way"
+    );
+    assert_eq!(bench.done(&work), [], "nobody waits for seq 1 any more");
+    assert_eq!(bench.store.effects, [b"u1"]);
+    let mut sent = bench.work();
+    sent.retain(|s| s.is(Kind::Response, Flags::FALLBACK));
+    assert_eq!(seqs(&sent), [2]);
+    assert_eq!(bench.store.effects, [b"u1", b"u2"]);
+    // Asked for again, the first one is confirmed too, and not applied again.
+    bench.give(&fallback(&bench, 1), b"u1");
+    assert_eq!(seqs(&bench.answers()), [1]);
+    assert_eq!(bench.store.effects.len(), 2);
+}
+
+/// A bypass behind a fallback that is under way is neither refused nor executed before it.
+#[test]
+fn a_bypass_behind_a_fallback_under_way_is_answered_after_it() {
+    let mut bench = Bench::new();
+    bench.give(&fallback(&bench, 1), b"u1");
+    let work = bench.pending();
+    bench.give(&bypass(&bench, 1, 1), b"GET");
+    assert_eq!(bench.answers(), []);
+    assert_eq!(bench.server.next_work(), Ok(None));
+    bench.done(&work);
+    let sent = bench.work();
+    let reply = sent.iter().find(|s| s.is(Kind::Response, Flags(0)));
+    assert_eq!(
+        reply.expect("a reply").payload,
+        b":1\r\n",
+        "it saw the update"
+    );
+}
+
+/// The client gave the first request up and asks for something else while the store executes it.
+#[test]
+fn a_reply_goes_to_the_request_that_it_answers() {
+    for read_only in [Flags(0), Flags::READ_ONLY] {
+        let mut bench = Bench::new();
+        let ask = |bench: &mut Bench, request| {
+            let header = Header {
+                flags: read_only,
+                ..bypass(bench, 0, request)
+            };
+            bench.give(&header, format!("r{request}").as_bytes());
+        };
+        ask(&mut bench, 1);
+        let work = bench.pending();
+        ask(&mut bench, 2);
+        assert_eq!(bench.answers(), []);
+        assert_eq!(bench.done(&work), [], "nobody waits for it any more");
+        let mut sent = bench.work();
+        sent.retain(|s| s.header.kind == Kind::Response);
+        let reply = only(sent);
+        assert_eq!(
+            (reply.header.request, &reply.payload[..]),
+            (2, &b":1\r\n"[..])
+        );
+        assert_eq!(bench.store.executed, [b"r1", b"r2"]);
+    }
+}
+
+/// Nobody knows whether the store did it: the records are loaded, and they say that it did not.
+#[test]
+fn a_failed_execution_is_asked_for_again() {
+    let mut bench = Bench::new();
+    bench.give(&bypass(&bench, 0, 1), b"INCR");
+    assert!(matches!(bench.pending(), Work::Execute(_)));
+    bench.server.failed();
+    let sent = bench.work();
+    assert!(kinds(&sent).contains(&Kind::Response), "{sent:?}");
+    assert_eq!(bench.store.executed, [b"INCR"]);
+}
+
+/// A driver may ask for work before it lets the server answer: what is only to be answered is not
+/// executed then.
+#[test]
+fn what_needs_an_answer_only_is_never_work() {
+    // Its session's update is missing, or went past it.
+    for seq in [2, 0] {
+        let mut bench = Bench::new();
+        bench.update(2, 1);
+        bench.work();
+        bench.give(&bypass(&bench, seq, 1), b"INCR");
+        assert_eq!(bench.server.next_work(), Ok(None), "seq {seq}");
+    }
+    // It has been executed, by this process or by the one before; only its reply is asked for.
+    for restarts in [false, true] {
+        let mut bench = Bench::new();
+        bench.give(&bypass(&bench, 0, 1), b"INCR");
+        bench.work();
+        if restarts {
+            bench = bench.restarted();
+        }
+        bench.give(&bypass(&bench, 0, 1), b"INCR");
+        assert_eq!(bench.server.next_work(), Ok(None), "restarts: {restarts}");
+        assert_eq!(only(bench.answers()).payload, b":0\r\n");
+    }
+    // Nor is a bypass of a session that nobody knows.
+    let mut bench = Bench::new();
+    let stranger = Header {
+        session: SESSION + 1,
+        ..bypass(&bench, 0, 1)
+    };
+    bench.give(&stranger, b"INCR");
+    assert_eq!(bench.server.next_work(), Ok(None));
+    assert!(only(bench.answers()).is(Kind::Nack, Flags::UNKNOWN_SESSION));
+}

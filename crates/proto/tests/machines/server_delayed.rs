@@ -1,0 +1,211 @@
+//! Packets that arrive late, and what is left of what has ended: neither has an effect
+//! (`docs/spec/protocol.md` §2 rule 8, §3 fragments, §5).
+
+use crate::support::server::{Bench, member};
+use crate::support::{EPOCH, SESSION, kinds, only, seqs};
+use pmnet_wire::record::{Member, RecoverReply};
+use pmnet_wire::{Flags, Header, Kind};
+
+fn bypass(bench: &Bench, barrier: u64, seq: u64, request: u64) -> Header {
+    Header {
+        order: barrier,
+        seq,
+        request,
+        ..bench.header(Kind::Bypass)
+    }
+}
+
+fn read(bench: &Bench, request: u64) -> Header {
+    Header {
+        flags: Flags::READ_ONLY,
+        ..bypass(bench, 1, 0, request)
+    }
+}
+
+/// The session's caller gave request 1 up, and read something with request 2. A copy of the first
+/// that comes now would take effect behind what its session saw later, and no reply is kept of a
+/// read that could tell.
+#[test]
+fn a_request_from_before_a_read_is_never_executed() {
+    for failed in [false, true] {
+        let mut bench = Bench::new();
+        bench.give(&read(&bench, 2), b"GET");
+        bench.work();
+        if failed {
+            // A work of unknown fate: the records are loaded again. They know of no read.
+            bench.server.failed();
+            bench.work();
+        }
+        bench.give(&bypass(&bench, 1, 0, 1), b"INCR");
+        bench.give(&read(&bench, 1), b"GET");
+        assert_eq!(kinds(&bench.work()), [], "failed: {failed}");
+        assert_eq!(bench.store.executed, [b"GET"], "failed: {failed}");
+        assert_eq!(bench.server.counters().dropped, 2);
+        bench.give(&bypass(&bench, 1, 0, 3), b"INCR");
+        assert_eq!(kinds(&bench.work()), [Kind::Response]);
+    }
+}
+
+#[test]
+fn an_old_copy_does_not_take_the_place_of_what_waits() {
+    // A bypass of a session whose OPEN is not applied yet.
+    let mut bench = Bench::new();
+    bench.append(2, Kind::Open, 2, 0, &2u64.to_be_bytes());
+    for (request, payload) in [(2, b"NEW"), (1, b"OLD")] {
+        let header = Header {
+            session: 2,
+            ..bypass(&bench, 2, 0, request)
+        };
+        bench.give(&header, payload);
+    }
+    let mut sent = bench.work();
+    sent.retain(|s| s.header.kind == Kind::Response);
+    assert_eq!(only(sent).header.request, 2);
+    assert_eq!(bench.store.executed, [b"NEW"]);
+    // An update that falls back, and the confirmed one before it.
+    let mut bench = Bench::new();
+    let fallback = |bench: &Bench, barrier, seq| Header {
+        flags: Flags::FALLBACK,
+        ..bypass(bench, barrier, seq, seq)
+    };
+    bench.give(&fallback(&bench, 1, 1), b"u1");
+    bench.work();
+    bench.give(&fallback(&bench, 2, 2), b"u2");
+    bench.give(&fallback(&bench, 1, 1), b"u1");
+    assert_eq!(bench.work(), [], "the barrier of seq 2 is not reached");
+    bench.append(2, Kind::Open, 2, 0, &2u64.to_be_bytes());
+    let mut sent = bench.work();
+    sent.retain(|s| s.header.kind == Kind::Response);
+    assert_eq!(seqs(&sent), [2]);
+    assert_eq!(bench.store.effects, [b"u1", b"u2"]);
+}
+
+/// Nobody can ask for it any more, and it would stay for ever: ids of sessions are not used again.
+#[test]
+fn an_end_takes_the_kept_reply_with_it() {
+    let mut bench = Bench::new();
+    bench.give(&bypass(&bench, 1, 0, 1), b"INCR");
+    bench.work();
+    assert_eq!(bench.store.count("reply/"), 1);
+    bench.append(2, Kind::End, SESSION, 1, b"");
+    bench.work();
+    assert_eq!(
+        (bench.store.count("reply/"), bench.store.count("session/")),
+        (0, 0)
+    );
+}
+
+/// The first fragments of an update that its client never finished are no part of the next one.
+#[test]
+fn what_begins_anew_leaves_nothing_of_the_update_before_it() {
+    for (fragments, staged_before) in [(1, false), (1, true), (2, false), (2, true)] {
+        let mut bench = Bench::new();
+        let part = |bench: &mut Bench, order, index, count, text: &[u8]| {
+            let header = Header {
+                order,
+                seq: order - 1,
+                copies: Kind::Update.number(),
+                fragment_index: index,
+                fragment_count: count,
+                ..bench.header(Kind::Append)
+            };
+            bench.give(&header, text);
+        };
+        part(&mut bench, 2, 0, 3, b"torso");
+        if staged_before {
+            bench.work();
+            assert_eq!(bench.store.count("stage/"), 1);
+        }
+        for index in 0..fragments {
+            part(&mut bench, 3 + u64::from(index), index, fragments, b"new ");
+        }
+        bench.work();
+        let whole = b"new ".repeat(usize::from(fragments));
+        assert_eq!(bench.store.effects, [whole]);
+        assert_eq!(bench.store.count("stage/"), 0);
+        assert_eq!(bench.server.counters().rejected, 0);
+    }
+}
+
+/// A device with another log, by the operator's word: the next epoch.
+fn replaced(bench: &mut Bench, nonce: u64) {
+    let lost = Member {
+        log_uuid: 99,
+        flags: Member::DECLARE_LOSS,
+        word_epoch: EPOCH,
+        ..member(1)
+    };
+    bench.recover(nonce, &[lost]);
+    assert_eq!(bench.server.chain().expect("a chain").epoch, EPOCH + 1);
+}
+
+/// Its barrier was an order of the old chain. In the new one another entry may have that order.
+#[test]
+fn a_bypass_of_an_earlier_epoch_is_not_executed_in_the_next_one() {
+    let mut bench = Bench::new();
+    bench.give(&bypass(&bench, 2, 0, 1), b"INCR");
+    replaced(&mut bench, 70);
+    let open = Header {
+        order: 2,
+        session: 2,
+        epoch: EPOCH + 1,
+        copies: Kind::Open.number(),
+        ..bench.header(Kind::Append)
+    };
+    bench.give(&open, &2u64.to_be_bytes());
+    assert_eq!(kinds(&bench.work()), [Kind::Applied]);
+    assert_eq!(bench.server.watermark(), 2);
+    assert!(bench.store.executed.is_empty(), "its client asks again");
+}
+
+/// The nonce of a question that was answered in an earlier epoch is not worth an answer in this
+/// one: the device that asked may be out of the chain now.
+#[test]
+fn a_question_from_an_earlier_epoch_is_decided_anew() {
+    let mut bench = Bench::new();
+    let known = bench.server.chain().expect("a chain").members[0];
+    let known = Member { flags: 0, ..known };
+    let reply = bench.recover(50, &[known]);
+    assert!(reply[0].is(Kind::RecoverReply, Flags(0)), "{reply:?}");
+    replaced(&mut bench, 70);
+    let refused = only(bench.ask(50, &[known]));
+    assert!(
+        refused.is(Kind::RecoverReply, Flags::REFUSED),
+        "{refused:?}"
+    );
+    assert_eq!(
+        RecoverReply::read(&refused.payload),
+        None,
+        "no table for it"
+    );
+}
+
+/// Two devices restart together. What the first one registered must not be overwritten by a record
+/// that was made before the store had it: an old copy of its log would pass later.
+#[test]
+fn one_change_of_the_chain_at_a_time() {
+    let restarted = |id| Member {
+        incarnation: 2,
+        served: 2,
+        ..member(id)
+    };
+    for store_at_work in [false, true] {
+        let mut bench = Bench::blank(crate::support::server::config());
+        bench.recover(1, &[member(1), member(2)]);
+        let path = [restarted(1), restarted(2)];
+        assert_eq!(bench.ask(51, &path[1..]), []);
+        let work = store_at_work.then(|| bench.pending());
+        assert_eq!(bench.ask(52, &path), [], "later");
+        let mut sent = work.map_or_else(Vec::new, |work| bench.done(&work));
+        sent.extend(bench.work());
+        assert_eq!(only(sent).header.request, 51);
+        let lives = |bench: &Bench| -> Vec<u32> {
+            let chain = bench.server.chain().expect("a chain");
+            chain.members.iter().map(|m| m.incarnation).collect()
+        };
+        assert_eq!(lives(&bench), [1, 2], "what device 2 was told is kept");
+        assert_eq!(only(bench.recover(52, &path)).header.request, 52);
+        assert_eq!(lives(&bench), [2, 2]);
+        assert_eq!(lives(&bench.restarted()), [2, 2]);
+    }
+}
