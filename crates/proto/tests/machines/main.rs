@@ -3,9 +3,11 @@
 //! every rule is seen at the one place where it lives.
 
 mod client_bypass;
+mod client_doubts;
 mod client_limits;
 mod client_updates;
 mod decide;
+mod decide_words;
 mod device_admission;
 mod device_chain;
 mod device_doubts;

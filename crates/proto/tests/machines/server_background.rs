@@ -89,6 +89,27 @@ fn one_work_is_under_way_at_a_time() {
     }
 }
 
+/// Devices forget what is applied. What the server only holds in memory it would lose with its process.
+#[test]
+fn what_is_received_and_not_in_the_store_is_not_called_applied() {
+    let mut bench = Bench::new();
+    bench.update(2, 1);
+    bench.update(3, 2);
+    let ping = bench.header(Kind::Ping);
+    bench.give(&ping, b"");
+    let word = |bench: &mut Bench| {
+        let applied = only(bench.finish());
+        assert_eq!(applied.header.kind, Kind::Applied);
+        applied.header.order
+    };
+    assert_eq!(word(&mut bench), 1, "they are in the queue");
+    let work = bench.pending();
+    bench.give(&ping, b"");
+    assert_eq!(word(&mut bench), 1, "the store is at work on them");
+    assert_eq!(bench.done(&work), []);
+    assert_eq!(word(&mut bench), 3);
+}
+
 /// A confirmation is a promise: it is given for the update that the store has, not for the one that
 /// its session has sent meanwhile.
 #[test]

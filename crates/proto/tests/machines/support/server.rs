@@ -38,7 +38,7 @@ pub fn config() -> ServerConfig {
 }
 
 impl Store {
-    fn apply(&mut self, effects: &pmnet_proto::server::Effects) {
+    pub fn apply(&mut self, effects: &pmnet_proto::server::Effects) {
         self.effects
             .extend(effects.payloads.iter().map(|payload| payload.to_vec()));
         let keys: std::collections::BTreeSet<_> = effects.records.iter().map(|r| &r.0).collect();
@@ -264,6 +264,12 @@ impl Bench {
     #[track_caller]
     pub fn done(&mut self, work: &Work) -> Vec<Sent> {
         self.perform(work).expect("the shard goes on");
+        take(&mut self.out)
+    }
+
+    /// Ends a burst of packets, while the store may be at work.
+    pub fn finish(&mut self) -> Vec<Sent> {
+        self.server.finish(&mut self.out);
         take(&mut self.out)
     }
 

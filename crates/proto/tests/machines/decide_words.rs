@@ -1,0 +1,96 @@
+//! What `decide` says and remembers, beyond which decision it is: whoever is refused must learn what
+//! is wrong with *its* log, and never be left to ask for ever (`docs/spec/protocol.md` §5).
+
+use crate::support::server::member;
+use pmnet_proto::server::{Decision, decide};
+use pmnet_wire::record::Member;
+
+const EPOCH: u32 = 4;
+
+fn chain(ids: &[u32]) -> Vec<Member> {
+    ids.iter().map(|&id| member(id)).collect()
+}
+
+/// Decides about the end of this chain that begins with `origin`, before the first session or later.
+fn judge(ids: &[u32], origin: Member, virgin: bool) -> Decision {
+    let members = chain(ids);
+    let at = members.iter().position(|m| m.device == origin.device);
+    let mut path = members[at.expect("a member")..].to_vec();
+    path[0] = origin;
+    let applied = if virgin { 0 } else { 7 };
+    decide(&members, &path, EPOCH, applied, !virgin)
+}
+
+/// A log that is not the registered one, or an old copy of it, is refused as that: wherever its
+/// device stands, whether anything was written yet, and whatever word the operator gave, unless it
+/// is that the data is lost.
+#[test]
+fn the_wrong_log_is_refused_as_what_it_is() {
+    type Change = fn(&mut Member);
+    let wrong: [(&str, Change); 4] = [
+        ("another log", |m| m.log_uuid = 9),
+        ("another log", |m| {
+            m.log_uuid = 9;
+            m.incarnation = 5;
+        }),
+        ("rolled back", |m| m.incarnation = 0),
+        ("rolled back", |m| {
+            m.served = 0;
+            m.incarnation = 5;
+        }),
+    ];
+    for (says, change) in wrong {
+        for (ids, device) in [(&[1][..], 1), (&[1, 2], 1), (&[1, 2], 2), (&[1, 2, 3], 2)] {
+            for virgin in [false, true] {
+                for flags in [0, Member::SHRINK] {
+                    let mut origin = Member {
+                        flags,
+                        word_epoch: EPOCH,
+                        ..member(device)
+                    };
+                    change(&mut origin);
+                    let decision = judge(ids, origin, virgin);
+                    let case = format!("{ids:?} {origin:?} virgin {virgin}: {decision:?}");
+                    let Decision::Refuse(text) = &decision else {
+                        panic!("{case}")
+                    };
+                    assert!(text.contains(says), "{case}");
+                    assert!(text.contains(&format!("device {device} ")), "{case}");
+                }
+            }
+        }
+    }
+}
+
+/// What the record keeps of a device that comes back is what tells an old copy of its log later:
+/// the life that it is in, and the last one that its log served in.
+#[test]
+fn the_life_of_a_device_that_comes_back_is_remembered_and_no_other() {
+    for device in 1..=3 {
+        let origin = Member {
+            incarnation: 9,
+            served: 8,
+            ..member(device)
+        };
+        let mut expected = chain(&[1, 2, 3]);
+        for kept in expected.iter_mut().filter(|m| m.device == device) {
+            (kept.incarnation, kept.served) = (9, 8);
+        }
+        let decision = judge(&[1, 2, 3], origin, false);
+        assert_eq!(decision, Decision::Keep(expected.clone()));
+        // From then on, what was enough before is an old copy.
+        let path: Vec<Member> = expected[usize::try_from(device - 1).expect("small")..].to_vec();
+        for (incarnation, served, enough) in
+            [(9, 8, true), (10, 8, true), (10, 1, false), (8, 8, false)]
+        {
+            let mut path = path.clone();
+            (path[0].incarnation, path[0].served) = (incarnation, served);
+            let decision = decide(&expected, &path, EPOCH, 7, true);
+            assert_eq!(
+                matches!(decision, Decision::Keep(_)),
+                enough,
+                "{incarnation} {served}: {decision:?}"
+            );
+        }
+    }
+}
