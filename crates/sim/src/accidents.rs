@@ -153,6 +153,7 @@ impl World {
             // too late. The operator goes on with what there is.
             self.happened("latecomers refused");
             self.devices[node].lost = true;
+            self.lost += 1;
             self.reconfigure();
         } else if self.devices[node].media.is_blown() {
             self.happened("devices died while recovering");

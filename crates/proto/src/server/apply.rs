@@ -364,7 +364,7 @@ impl Server {
             }
         }
         self.sessions = sessions;
-        self.chain = chain;
+        self.enter(chain);
         while self
             .queue
             .front()

@@ -370,16 +370,23 @@ impl Server {
 
     /// The new chain record is durable: now its devices may hear of it.
     pub(super) fn chain_written(&mut self, chain: Chain, out: &mut Outbox) {
-        if chain.epoch > self.epoch() {
-            self.drop_all_waiting();
-            self.tail = None;
-        }
-        self.chain = Some(chain);
+        self.enter(Some(chain));
         self.next_chain = None;
         for pending in std::mem::take(&mut self.pending_recovers) {
             self.take_snapshot(pending.header.request);
             self.reply_recover(pending.from, &pending.header, out);
         }
+    }
+
+    /// The chain that the store's record names is the present one, whether this process was told
+    /// that the record is written or read it. What came in an earlier epoch is not for this one.
+    pub(super) fn enter(&mut self, chain: Option<Chain>) {
+        let epoch = chain.as_ref().map_or(0, |chain| chain.epoch);
+        if epoch > self.epoch() {
+            self.drop_all_waiting();
+            self.tail = None;
+        }
+        self.chain = chain;
     }
 
     fn take_snapshot(&mut self, nonce: u64) {

@@ -260,3 +260,43 @@ fn nothing_is_decided_before_the_records_are_loaded() {
     bench.work();
     assert_eq!(bench.server.chain().expect("a chain").epoch, EPOCH);
 }
+
+/// The store says that it has failed, and had written the change: the epoch begins with the load.
+/// A bypass of the last one waited on, and after a declared loss it was executed for the session
+/// that got the number of its own.
+#[test]
+fn an_epoch_that_begins_with_a_load_has_nobody_waiting() {
+    let mut bench = Bench::new();
+    let waits = Header {
+        order: 2,
+        seq: 1,
+        request: 1,
+        ..bench.header(Kind::Bypass)
+    };
+    bench.give(&waits, b"INCR");
+    let lost = Member {
+        log_uuid: 99,
+        flags: Member::DECLARE_LOSS,
+        word_epoch: EPOCH,
+        ..member(1)
+    };
+    let (header, path) = recover(&[lost], 70);
+    bench.give(&header, &path);
+    let Work::Apply(change) = bench.pending() else {
+        panic!("the change is written");
+    };
+    bench.store.apply(&change);
+    bench.server.failed();
+    bench.work();
+    let entry = Header {
+        epoch: EPOCH + 1,
+        order: 2,
+        seq: 1,
+        copies: Kind::Update.number(),
+        ..bench.header(Kind::Append)
+    };
+    bench.give(&entry, b"u1");
+    bench.work();
+    assert_eq!(bench.server.watermark(), 2);
+    assert_eq!(bench.store.executed, Vec::<Vec<u8>>::new());
+}
