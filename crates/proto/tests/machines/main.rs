@@ -15,6 +15,7 @@ mod device_durable;
 mod device_fold;
 mod device_head;
 mod device_recovery;
+mod device_sessions;
 mod server_apply;
 mod server_background;
 mod server_bypass;

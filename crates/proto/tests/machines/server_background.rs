@@ -194,6 +194,28 @@ fn a_failed_execution_is_asked_for_again() {
     assert_eq!(bench.store.executed, [b"INCR"]);
 }
 
+/// The store did it, and its answer was lost. What its records say is applied is not looked at again:
+/// an OPEN would make its session forget what it has applied.
+#[test]
+fn what_the_store_has_after_all_is_not_applied_again() {
+    let mut bench = Bench::new();
+    bench.append(2, Kind::Open, 2, 0, &2u64.to_be_bytes());
+    bench.append(3, Kind::Update, 2, 1, b"u1");
+    let Work::Apply(effects) = bench.pending() else {
+        panic!("a batch")
+    };
+    bench.store.apply(&effects);
+    bench.server.failed();
+    bench.append(4, Kind::Update, 2, 2, b"deaf");
+    assert_eq!(bench.pending(), Work::Load);
+    bench.done(&Work::Load);
+    assert_eq!((bench.server.watermark(), bench.server.queued()), (3, 0));
+    bench.append(4, Kind::Update, 2, 2, b"u2");
+    bench.work();
+    assert_eq!(bench.store.effects, [b"u1", b"u2"]);
+    assert_eq!(bench.server.counters().repeated, 0);
+}
+
 /// A driver may ask for work before it lets the server answer: what is only to be answered is not
 /// executed then.
 #[test]

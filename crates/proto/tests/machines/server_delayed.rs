@@ -127,6 +127,23 @@ fn what_begins_anew_leaves_nothing_of_the_update_before_it() {
     }
 }
 
+/// The same order, the same session, the same seq, and other bytes: one of the two was acknowledged.
+#[test]
+fn two_histories_that_differ_in_a_payload_stop_the_shard() {
+    let mut bench = Bench::new();
+    bench.update(2, 1);
+    assert_eq!(bench.update(2, 1), [], "a mere duplicate");
+    let other = Header {
+        order: 2,
+        seq: 1,
+        copies: Kind::Update.number(),
+        ..bench.header(Kind::Append)
+    };
+    let stop = bench.try_give(&other, b"other").expect_err("a stop");
+    assert!(stop.0.contains("two histories"), "{stop}");
+    assert!(bench.store.effects.is_empty());
+}
+
 /// A device with another log, by the operator's word: the next epoch.
 fn replaced(bench: &mut Bench, nonce: u64) {
     let lost = Member {

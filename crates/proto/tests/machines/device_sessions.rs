@@ -1,0 +1,50 @@
+//! Where a session begins and ends at the head (`docs/spec/protocol.md` §4).
+
+use crate::support::device::{Bench, ROOM, client, config, from_client, server, update};
+use crate::support::{SESSION, TOKEN, only};
+use pmnet_proto::device::DeviceConfig;
+use pmnet_proto::time::SECOND;
+use pmnet_wire::{Header, Kind};
+
+/// The same OPEN again is the same session as long as nobody used it. One that comes later still, from
+/// a client that begins anew with seq 1, must not find a session that is further.
+#[test]
+fn an_open_that_comes_again_after_its_session_was_used_makes_another_one() {
+    let mut bench = Bench::head(1);
+    let open = Header {
+        session: 0,
+        ..from_client(Kind::Open, 0)
+    };
+    let token = TOKEN.to_be_bytes();
+    let again = only(bench.answer(client(), &open, &token));
+    assert_eq!(
+        (again.header.kind, again.header.session),
+        (Kind::OpenReply, SESSION),
+        "unused: the same"
+    );
+    bench.admit(&update(1), b"payload");
+    let entry = bench.admit(&open, &token);
+    assert_eq!((entry.session, entry.order), (3, 3));
+    let first = Header {
+        session: 3,
+        ..update(1)
+    };
+    bench.admit(&first, b"payload");
+    bench.admit(&update(2), b"the first one goes on");
+}
+
+/// The client's own END came between the head's decision to end the silent session and its doing so.
+#[test]
+fn a_session_is_ended_once() {
+    let config = DeviceConfig {
+        session_idle: SECOND,
+        ..config(1, server())
+    };
+    let mut bench = Bench::head_with(1, config);
+    bench.now = bench.now + 2 * SECOND;
+    bench.tick();
+    bench.admit(&from_client(Kind::End, 1), b"");
+    assert_eq!(bench.device.poll_own_entry(ROOM), None);
+    assert_eq!(bench.device.counters().expired_sessions, 0);
+    assert_eq!(bench.device.cursors().0, 2, "the OPEN and one END");
+}
