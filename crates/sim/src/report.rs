@@ -283,5 +283,6 @@ impl World {
         check::check(&history)
             .into_iter()
             .for_each(|words| self.violation(words));
+        self.history = history;
     }
 }

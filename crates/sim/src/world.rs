@@ -9,6 +9,7 @@
 
 use crate::campaign::Plan;
 use crate::cells::Fault;
+use crate::check::History;
 use crate::client::ClientNode;
 use crate::clock::Clock;
 use crate::config::WorldConfig;
@@ -121,6 +122,8 @@ pub struct World {
     pub(crate) strike_at: Time,
     /// Updates that a declared loss may have taken.
     pub(crate) excused: BTreeSet<u64>,
+    /// What was checked at the end.
+    pub(crate) history: History,
     pub(crate) calm: bool,
     pub(crate) phase: Phase,
     hash: rustc_hash::FxHasher,
@@ -218,6 +221,7 @@ impl World {
             struck: None,
             strike_at: Time(0),
             excused: BTreeSet::new(),
+            history: History::default(),
             calm: false,
             phase: Phase::Load,
             hash: rustc_hash::FxHasher::default(),
@@ -280,6 +284,13 @@ impl World {
     #[must_use]
     pub fn run(mut self) -> Report {
         self.live()
+    }
+
+    /// Runs the world to its end and checks it; also gives what was checked, for other checkers.
+    #[must_use]
+    pub fn run_with_history(mut self) -> (Report, History) {
+        let report = self.live();
+        (report, std::mem::take(&mut self.history))
     }
 
     /// Runs the world to its end and checks it; its story goes into `story`, also if it ends in a

@@ -1,0 +1,96 @@
+//! The histories of simulated worlds before the checker that real runs are put to: the search of
+//! Wing, Gong and Lowe, which knows nothing of lists (`docs/guide/histories.md`).
+//!
+//! A list is a register to it: an append writes its id, a read gives the last id. What never took
+//! effect, by the store's own account, is left out; what a declared loss may have taken is of
+//! unknown outcome. Where a hundred appends are under way at once the search reaches its bound: such
+//! keys are counted as undecided, and there must be far more of the others.
+
+use pmnet_history::{Action, Limits, Operation, Report, Verdict, check};
+use pmnet_sim::check::{History, Result};
+use pmnet_sim::{Plan, Without, World};
+use std::collections::BTreeSet;
+
+/// What the search of one key may remember.
+const LIMITS: Limits = Limits {
+    bytes_max: 16 << 20,
+};
+
+fn operations(history: &History) -> Vec<Operation> {
+    let lists = &history.story.lists;
+    let applied: BTreeSet<u64> = lists.values().flatten().copied().collect();
+    let last = |list: &[u64]| Action::Get(list.last().map(u64::to_string));
+    let mut operations = Vec::new();
+    let mut end = 0;
+    for call in &history.calls {
+        end = end.max(call.returned.unwrap_or(call.invoked).0 + 1);
+        let wrote = call.id.filter(|id| applied.contains(id));
+        let action = match (&call.result, wrote) {
+            (_, Some(id)) => Action::Set(id.to_string()),
+            (Result::Read(list), None) => last(list),
+            _ => continue,
+        };
+        let excused = call.id.is_some_and(|id| history.excused.contains(&id));
+        operations.push(Operation {
+            client: u64::try_from(call.session.0).expect("few clients"),
+            key: call.key.to_string(),
+            action,
+            invoked: call.invoked.0,
+            returned: call.returned.filter(|_| !excused).map(|at| at.0),
+        });
+    }
+    // Somebody looks when all is over.
+    for (key, list) in lists {
+        operations.push(Operation {
+            client: 0,
+            key: key.to_string(),
+            action: last(list),
+            invoked: end,
+            returned: Some(end + 1),
+        });
+    }
+    operations
+}
+
+fn opinion(seed: u64, plan: &Plan) -> (Vec<String>, Report) {
+    let (report, history) = World::new(seed, plan, false).run_with_history();
+    let opinion = check(&operations(&history), &LIMITS);
+    (report.violations, opinion)
+}
+
+#[test]
+fn worlds_that_are_right_are_linearizable_to_the_other_checker_too() {
+    let (mut seen, mut decided, mut undecided) = (0, 0, 0);
+    for seed in 0..300 {
+        let (violations, opinion) = opinion(seed, &Plan::default());
+        assert_eq!(violations, Vec::<String>::new(), "seed {seed}");
+        assert_eq!(opinion.not_linearizable(), 0, "seed {seed}: {opinion:?}");
+        for key in &opinion.keys {
+            match key.verdict {
+                Verdict::Linearizable => (decided, seen) = (decided + 1, seen + key.operations),
+                _ => undecided += 1,
+            }
+        }
+    }
+    println!("{decided} keys with {seen} operations are linearizable, {undecided} are undecided");
+    assert!(decided > 20 * undecided && seen > 5_000);
+}
+
+/// What the other checker finds, the one of the simulator has found as well.
+#[test]
+fn worlds_that_are_wrong_are_wrong_to_both() {
+    let without: Without = "barrier".parse().unwrap();
+    let plan = Plan {
+        without: Some(without),
+        ..Plan::default()
+    };
+    let mut found = 0;
+    for seed in 0..300 {
+        let (violations, opinion) = opinion(seed, &plan);
+        if opinion.not_linearizable() > 0 {
+            assert!(!violations.is_empty(), "seed {seed}: {opinion:?}");
+            found += 1;
+        }
+    }
+    assert!(found > 0);
+}
