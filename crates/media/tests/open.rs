@@ -168,7 +168,7 @@ fn memory_on_a_disk_says_what_it_is() {
         .output()
         .unwrap();
     if system.stdout.starts_with(b"tmpfs") {
-        eprintln!("skipped: the build directory is itself in memory");
+        println!("SKIPPED: the build directory is itself in memory");
         return;
     }
     let path = directory.path().join("log");
@@ -206,7 +206,7 @@ impl TinyDisk {
             .arg(directory.path())
             .output()
             .is_ok_and(|output| output.status.success());
-        mounted.then_some(TinyDisk(directory))
+        mounted.then(|| TinyDisk(directory))
     }
 }
 
@@ -219,7 +219,7 @@ impl Drop for TinyDisk {
 #[test]
 fn a_full_disk_is_said_when_the_log_is_made() {
     let Some(disk) = TinyDisk::mount() else {
-        eprintln!("skipped: mounting a tiny file system needs root");
+        println!("SKIPPED: mounting a tiny file system needs root");
         return;
     };
     for kind in KINDS {
