@@ -94,10 +94,6 @@ impl Store for Lists {
         Ok(())
     }
 
-    fn address(&self) -> Option<String> {
-        None
-    }
-
     fn durability(&self) -> String {
         "as durable as a list".into()
     }

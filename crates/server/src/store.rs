@@ -74,9 +74,6 @@ pub trait Store: Send {
     fn execute(&mut self, requests: &[Request], replies: &mut Vec<Bytes>)
     -> Result<(), StoreError>;
 
-    /// Where a front can reach the database directly (`redis://host:port`), if it can.
-    fn address(&self) -> Option<String>;
-
     /// One line for status and logs: what a reply of this store means for durability.
     fn durability(&self) -> String;
 }
@@ -94,9 +91,6 @@ impl<S: Store + ?Sized> Store for Box<S> {
         replies: &mut Vec<Bytes>,
     ) -> Result<(), StoreError> {
         (**self).execute(requests, replies)
-    }
-    fn address(&self) -> Option<String> {
-        (**self).address()
     }
     fn durability(&self) -> String {
         (**self).durability()

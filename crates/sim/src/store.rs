@@ -364,10 +364,6 @@ impl Store for SimStore {
         Ok(())
     }
 
-    fn address(&self) -> Option<String> {
-        None
-    }
-
     fn durability(&self) -> String {
         "simulated".to_owned()
     }

@@ -63,10 +63,6 @@ impl Store for NullStore {
         Ok(())
     }
 
-    fn address(&self) -> Option<String> {
-        None
-    }
-
     fn durability(&self) -> String {
         "no store: effects are forgotten at once, records last as long as this process".into()
     }

@@ -127,6 +127,11 @@ impl Connection {
     ) {
         match submitted {
             Ok(call) => {
+                let replies = match purpose {
+                    Purpose::Bypass { replies, .. } => usize::try_from(replies).unwrap_or(1),
+                    _ => 0,
+                };
+                let bytes = bytes + replies * super::REPLY_BYTES_EXPECTED;
                 self.flight_bytes += bytes;
                 self.slots.push_back(Slot::Call {
                     call,

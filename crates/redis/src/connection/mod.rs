@@ -35,8 +35,12 @@ pub const SLOTS_MAX: usize = 1024;
 /// Output of one connection above which no further command is taken from it, in bytes. A single
 /// reply may exceed it.
 pub const OUTPUT_BYTES_SOFT_MAX: usize = 1024 * 1024;
-/// Payload bytes of one connection in flight above which no further command is taken from it.
+/// Payload bytes of one connection in flight, and what is set aside for replies, above which no
+/// further command is taken from it.
 pub const FLIGHT_BYTES_SOFT_MAX: usize = 32 * 1024 * 1024;
+/// What is set aside for a reply whose length is not known, in bytes: some 128 such are in flight,
+/// however many commands a client sends without reading.
+pub const REPLY_BYTES_EXPECTED: usize = 256 * 1024;
 /// Input of one connection above which no more is read, unless one command needs more, in bytes.
 pub const INPUT_BYTES_SOFT_MAX: usize = 256 * 1024;
 /// Commands taken from one connection before the others get their turn.

@@ -383,5 +383,5 @@ fn store_address(reply: &[u8]) -> Result<StoreAddress, String> {
         let text = String::from_utf8_lossy(reply.strip_prefix(b"-").unwrap_or(reply));
         text.trim().trim_start_matches("ERR ").to_owned()
     })?;
-    StoreAddress::parse(&String::from_utf8_lossy(text)).map_err(|error| error.to_string())
+    StoreAddress::told(&String::from_utf8_lossy(text)).map_err(|error| error.to_string())
 }

@@ -39,6 +39,30 @@ impl StoreAddress {
     /// # Errors
     /// [`StoreAddressError`].
     pub fn parse(text: &str) -> Result<StoreAddress, StoreAddressError> {
+        StoreAddress::read(text, |target| {
+            let found = target.to_socket_addrs().map(|mut all| all.next());
+            found
+                .map_err(|error| StoreAddressError::Resolve(target.to_owned(), error))?
+                .ok_or_else(|| StoreAddressError::Form(target.to_owned()))
+        })
+    }
+
+    /// Reads what a server tells: as [`StoreAddress::parse`], but a number, since a connection must
+    /// not wait for a resolver.
+    ///
+    /// # Errors
+    /// [`StoreAddressError::Form`].
+    pub(super) fn told(text: &str) -> Result<StoreAddress, StoreAddressError> {
+        StoreAddress::read(text, |target| {
+            let address = target.parse();
+            address.map_err(|_not_a_number| StoreAddressError::Form(target.to_owned()))
+        })
+    }
+
+    fn read(
+        text: &str,
+        resolve: impl Fn(&str) -> Result<SocketAddr, StoreAddressError>,
+    ) -> Result<StoreAddress, StoreAddressError> {
         let without_scheme = text.strip_prefix("redis://").unwrap_or(text);
         let authority = without_scheme.split(['/', '?']).next().unwrap_or_default();
         let (credentials, host) = match authority.rsplit_once('@') {
@@ -56,11 +80,7 @@ impl StoreAddress {
         } else {
             format!("{host}:{DEFAULT_PORT}")
         };
-        let address = target
-            .to_socket_addrs()
-            .map_err(|error| StoreAddressError::Resolve(target.clone(), error))?
-            .next()
-            .ok_or_else(|| StoreAddressError::Form(target.clone()))?;
+        let address = resolve(&target)?;
         let some = |part: &str| (!part.is_empty()).then(|| part.to_owned());
         let (user, password) = match credentials.map(|c| c.split_once(':').unwrap_or(("", c))) {
             Some((user, password)) => (some(user), some(password)),
@@ -80,5 +100,29 @@ impl StoreAddress {
             Some(user) => vec!["AUTH", user, password],
             None => vec!["AUTH", password],
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_tells_is_a_number() {
+        for (text, address) in [
+            ("redis://127.0.0.1:6380", "127.0.0.1:6380"),
+            ("redis://127.0.0.1", "127.0.0.1:6379"),
+            ("redis://[::1]:7/0", "[::1]:7"),
+        ] {
+            let told = StoreAddress::told(text).expect("a number");
+            assert_eq!(told.address, address.parse().unwrap(), "{text}");
+        }
+        // Nobody is asked for a name, so nothing waits for an answer.
+        for text in ["redis://localhost:6379", "abc", "redis://", ""] {
+            assert!(
+                matches!(StoreAddress::told(text), Err(StoreAddressError::Form(_))),
+                "{text}"
+            );
+        }
     }
 }

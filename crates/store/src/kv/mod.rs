@@ -297,10 +297,6 @@ impl Store for KvStore {
         Ok(())
     }
 
-    fn address(&self) -> Option<String> {
-        None
-    }
-
     fn durability(&self) -> String {
         format!(
             "kv:{}: synced to the file before every reply: survives power loss",

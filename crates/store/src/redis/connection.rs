@@ -7,7 +7,7 @@
 //! reply means.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -27,6 +27,8 @@ const READ_BYTES: usize = 64 * 1024;
 pub struct Connection {
     stream: TcpStream,
     name: String,
+    /// The address that the name had.
+    pub peer: SocketAddr,
     out: Vec<u8>,
     input: BytesMut,
     scratch: Vec<u8>,
@@ -64,6 +66,7 @@ impl Connection {
                     return Ok(Connection {
                         stream,
                         name,
+                        peer: address,
                         out: Vec::new(),
                         input: BytesMut::new(),
                         scratch: vec![0; READ_BYTES],

@@ -99,11 +99,11 @@ impl RedisStore {
         match commands.form {
             Form::Barrier => return Ok(Plan::done(b"+OK\r\n".to_vec())),
             Form::StoreAddress => {
+                // Without the password, since it travels to fronts in the clear; as a number, since
+                // they must not wait for a resolver.
+                let address = format!("redis://{}", link.connection.peer);
                 let mut reply = Vec::new();
-                write_bulk(
-                    &mut reply,
-                    format!("redis://{}", self.url.endpoint()).as_bytes(),
-                );
+                write_bulk(&mut reply, address.as_bytes());
                 return Ok(Plan::done(reply));
             }
             Form::Single | Form::Pipeline | Form::Transaction => {}

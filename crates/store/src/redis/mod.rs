@@ -392,11 +392,6 @@ impl Store for RedisStore {
         Ok(())
     }
 
-    fn address(&self) -> Option<String> {
-        // Without the password: this travels to fronts in the clear.
-        Some(format!("redis://{}", self.url.endpoint()))
-    }
-
     fn durability(&self) -> String {
         match self.persistence {
             Some(persistence) => {
