@@ -16,6 +16,7 @@ packages() {
     command -v redis-server >/dev/null 2>&1 || missing="$missing redis-server"
     command -v redis-benchmark >/dev/null 2>&1 || missing="$missing redis-tools"
     command -v ip >/dev/null 2>&1 || missing="$missing iproute2"
+    command -v strace >/dev/null 2>&1 || missing="$missing strace"
     [ -z "$missing" ] && return
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
         say "not installed:$missing; what needs it is left out (apt-get install$missing)"

@@ -104,7 +104,7 @@ def copy_tree(to, committed):
     """The tracked files, and those that are about to be, as they are or as they were committed."""
     if committed:
         archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, stdout=subprocess.PIPE)
-        subprocess.run(["tar", "-x", "-C", to], input=archive.stdout, check=True)
+        subprocess.run(["tar", "-x", "-m", "-C", to], input=archive.stdout, check=True)
         return
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
@@ -113,7 +113,8 @@ def copy_tree(to, committed):
         if source.is_file():
             target = to / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, target)
+            # With the time of now: what a kept target directory was built from is older.
+            shutil.copy(source, target)
 
 
 def run(command, tree, target, seconds, log):

@@ -391,12 +391,15 @@ impl Server {
                 .get(&id)
                 .filter(|waiting| waiting.identity() == (false, request));
             let asked = waiting.map(|waiting| (waiting.header, waiting.from));
-            if read_only {
-                if reply.len() > FRAGMENT_BYTES {
-                    self.keep_recent(id, request, reply.clone());
+            if read_only && reply.len() > FRAGMENT_BYTES {
+                self.keep_recent(id, request, reply.clone());
+            }
+            if let Some(session) = self.sessions.get_mut(&id) {
+                // It may have come before its session was there.
+                session.highest_request = session.highest_request.max(request);
+                if !read_only {
+                    session.reply = Some((request, reply.clone()));
                 }
-            } else if let Some(session) = self.sessions.get_mut(&id) {
-                session.reply = Some((request, reply.clone()));
             }
             if let Some((header, from)) = asked {
                 self.forget_waiting(id);

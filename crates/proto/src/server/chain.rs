@@ -427,7 +427,7 @@ impl Server {
         let Some(snapshot) = self
             .snapshots
             .iter()
-            .find(|snapshot| snapshot.nonce == asked.request)
+            .find(|snapshot| snapshot.nonce == asked.request && snapshot.epoch == self.epoch())
         else {
             return;
         };

@@ -46,6 +46,23 @@ fn a_request_from_before_a_read_is_never_executed() {
     }
 }
 
+/// The same, where the read arrived before its session's OPEN was applied.
+#[test]
+fn a_request_from_before_an_early_read_is_never_executed() {
+    let mut bench = Bench::new();
+    bench.append(2, Kind::Open, 2, 0, &2u64.to_be_bytes());
+    let of_two = |header: Header| Header {
+        session: 2,
+        order: 2,
+        ..header
+    };
+    bench.give(&of_two(read(&bench, 2)), b"GET");
+    bench.work();
+    bench.give(&of_two(bypass(&bench, 2, 0, 1)), b"INCR");
+    assert_eq!(kinds(&bench.work()), []);
+    assert_eq!(bench.store.executed, [b"GET"]);
+}
+
 #[test]
 fn an_old_copy_does_not_take_the_place_of_what_waits() {
     // A bypass of a session whose OPEN is not applied yet.
@@ -195,6 +212,39 @@ fn a_question_from_an_earlier_epoch_is_decided_anew() {
         None,
         "no table for it"
     );
+}
+
+/// The same nonce in two epochs: the answer is of the present one, with what was applied since.
+#[test]
+fn a_nonce_that_was_answered_in_an_earlier_epoch_gets_the_present_state() {
+    let mut bench = Bench::blank(crate::support::server::config());
+    let members = [1, 2, 3].map(member);
+    bench.recover(1, &members);
+    bench.token = bench.server.chain().expect("a chain").shard_token;
+    bench.recover(50, &members[2..]);
+    let open = Header {
+        order: 1,
+        session: 1,
+        epoch: 1,
+        copies: Kind::Open.number(),
+        ..bench.header(Kind::Append)
+    };
+    bench.give(&open, &7u64.to_be_bytes());
+    bench.work();
+    let head = Member {
+        flags: Member::SHRINK,
+        word_epoch: 1,
+        ..members[0]
+    };
+    bench.recover(60, &[head, members[2]]);
+    let reply = bench.recover(50, &members[2..]);
+    let reply = reply
+        .iter()
+        .find(|sent| sent.header.kind == Kind::RecoverReply)
+        .expect("a reply");
+    assert_eq!((reply.header.epoch, reply.header.order), (2, 1));
+    let table = RecoverReply::read(&reply.payload).expect("a table");
+    assert_eq!(table.sessions.len(), 1);
 }
 
 /// Two devices restart together. What the first one registered must not be overwritten by a record
