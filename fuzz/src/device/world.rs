@@ -15,7 +15,8 @@ use crate::peers::{SHARD, client, datagram, peer, sent, server};
 
 /// Packets that may arrive once more, at most.
 const RECENT_MAX: usize = 16;
-/// Packets that one turn may send, at most: a window of entries and something around it.
+/// Packets that one turn may send beside one for each that came, at most: a window of entries and
+/// something around it.
 const TURN_MAX: usize = 256;
 /// Sessions of the device, at most.
 const SESSIONS_MAX: usize = 6;
@@ -46,6 +47,8 @@ pub(super) struct World {
     pub(super) sessions: Vec<(u64, u64, u64)>,
     acknowledged: u64,
     recent: VecDeque<(Peer, Vec<u8>)>,
+    /// Packets of this turn so far.
+    delivered: usize,
     stopped: bool,
 }
 
@@ -93,6 +96,7 @@ impl World {
             sessions: Vec::new(),
             acknowledged: 0,
             recent: VecDeque::new(),
+            delivered: 0,
             stopped: false,
         };
         if !input.rarely(8) {
@@ -124,6 +128,7 @@ impl World {
         if self.stopped {
             return;
         }
+        self.delivered += 1;
         let now = self.now;
         let pipeline = self.pipeline.as_mut().expect("there is one between lives");
         let answered = pipeline.out().len();
@@ -231,9 +236,11 @@ impl World {
     fn look_at_what_was_sent(&mut self) {
         let pipeline = self.pipeline.as_mut().expect("there is one between lives");
         assert!(
-            pipeline.out().len() <= TURN_MAX,
-            "{} packets",
-            pipeline.out().len()
+            pipeline.out().len() <= self.delivered + TURN_MAX,
+            "{:?}",
+            sent(pipeline.out())
+                .map(|(_, packet)| packet.header.kind)
+                .collect::<Vec<_>>()
         );
         let durable = pipeline.log().durable();
         let least = self.durable.iter().copied().min().unwrap_or(u64::MAX);
@@ -281,6 +288,7 @@ impl World {
             }
         }
         pipeline.sent();
+        self.delivered = 0;
     }
 
     /// The replies to the device's RECOVERs that an honest server gives: it is asked once more
