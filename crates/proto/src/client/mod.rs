@@ -360,7 +360,7 @@ impl Client {
             }
             Kind::Ack => session.on_ack(now, header, &mut context),
             Kind::Nack if header.flags.has(Flags::UNKNOWN_SESSION) => {
-                session.on_unknown(&mut context)
+                session.on_unknown(header, &mut context)
             }
             Kind::Nack => session.on_nack(now, header, &mut context),
             Kind::NotLogged => session.on_not_logged(now, header, &mut context),

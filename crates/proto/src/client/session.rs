@@ -91,6 +91,8 @@ pub(super) struct Session {
     /// Everything up to here is committed.
     acked: u64,
     acked_epoch: u32,
+    /// Everything up to here is known to be applied; more may be.
+    applied: u64,
     /// Everything up to here was applied by the server through a fallback; the head may not know.
     fallback_upto: u64,
     next_seq: u64,
@@ -138,6 +140,7 @@ impl Session {
             sent: VecDeque::new(),
             acked: 0,
             acked_epoch: 0,
+            applied: 0,
             fallback_upto: 0,
             next_seq: 1,
             next_send: 1,
@@ -246,6 +249,7 @@ impl Session {
         }
         self.credit = header.request;
         self.acked_epoch = self.acked_epoch.max(header.epoch);
+        self.applied = self.applied.max(header.key_hash.min(header.seq));
         if header.seq <= self.acked {
             return;
         }
@@ -369,9 +373,17 @@ impl Session {
         }
     }
 
-    /// The device does not know the session (any more).
-    pub(super) fn on_unknown(&mut self, context: &mut Context<'_>) {
-        let reason = if self.ending {
+    /// The device does not know the session (any more). If it did so in the epoch of the last
+    /// acknowledgement, the session has expired, behind everything that was acknowledged. In a later
+    /// one the log may have been declared lost with it: what is not known to be applied is gone.
+    pub(super) fn on_unknown(&mut self, header: &Header, context: &mut Context<'_>) {
+        let lost = header.epoch > self.acked_epoch && self.applied < self.acked;
+        let reason = if lost {
+            Closed::DataLoss {
+                from: self.applied + 1,
+                to: self.acked,
+            }
+        } else if self.ending {
             Closed::Ended
         } else {
             Closed::Refused

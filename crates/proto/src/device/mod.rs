@@ -396,7 +396,7 @@ impl Device {
                         self.tell_applied = true;
                     }
                     Kind::Durable => return self.on_durable(now, packet),
-                    Kind::Applied => self.on_applied(now, header, out),
+                    Kind::Applied => return self.on_applied(now, header, out),
                     Kind::Retrans => self.on_retrans(now, header, out),
                     Kind::Response | Kind::Nack | Kind::NotLogged => {
                         self.on_server_answer(packet, out)

@@ -97,7 +97,16 @@ impl Device {
     }
 
     /// The server has applied everything up to `order`, durably, everywhere.
-    pub(super) fn on_applied(&mut self, now: Time, header: &Header, out: &mut Outbox) {
+    pub(super) fn on_applied(&mut self, now: Time, header: &Header, out: &mut Outbox) -> Verdict {
+        if header.order > self.last && self.position == 0 {
+            self.phase = Phase::Stopped;
+            return Verdict::Stop(format!(
+                "the server has applied orders up to {}, but this device, which gives the orders, has given {} only: \
+                 another device serves with a copy of this log. Stop it, keep both logs, and compare them with \
+                 `pmnet log inspect`.",
+                header.order, self.last
+            ));
+        }
         if header.order < self.applied {
             // An old packet, or a store that lost data.
             self.probe(now, out);
@@ -107,13 +116,14 @@ impl Device {
             self.link.confirm(now, applied, header.request);
         }
         if applied <= self.applied {
-            return;
+            return Verdict::Done;
         }
         // What the server has, it has from the tail: every device of the chain holds it.
         self.link.pass(applied);
         self.commit_upto(applied);
         self.reclaim(applied);
         self.tell_applied = true;
+        Verdict::Done
     }
 
     /// **The reclaim rule**: only what is applied everywhere is forgotten. The pipeline frees the

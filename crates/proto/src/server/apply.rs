@@ -1,7 +1,7 @@
 //! From log entries to one batch (`docs/spec/protocol.md` §2 rule 6, §3 fragments, §4 fallback).
 
 use super::records::{self, Loaded, Record};
-use super::{Entry, InFlight, Part, Server, Session, Stop, Work};
+use super::{APPLIED_LATELY_MAX, Entry, InFlight, Part, Server, Session, Stop, Work, identity};
 use crate::rules::{Rule, Rules};
 use bytes::Bytes;
 use pmnet_wire::{FRAGMENTS_MAX, Kind};
@@ -20,7 +20,6 @@ pub struct Effects {
 #[derive(Debug, Default)]
 pub struct Change {
     applied: u64,
-    entries: usize,
     sessions: FxHashMap<u64, Option<Session>>,
     messages: u64,
     repeated: u64,
@@ -197,19 +196,17 @@ impl Server {
         }
         let mut builder = self.builder();
         let mut bytes = 0;
-        let mut entries = 0;
         let mut applied = self.applied;
         for entry in self.queue.iter().take(self.config.batch_entries_max) {
-            if entries > 0 && bytes + entry.payload.len() > self.config.batch_bytes_max {
+            let first = applied == self.applied;
+            if !first && bytes + entry.payload.len() > self.config.batch_bytes_max {
                 break;
             }
             bytes += entry.payload.len();
-            entries += 1;
             applied = entry.header.order;
             builder.add(entry)?;
         }
         let (effects, mut change) = builder.finish(Some(applied));
-        change.entries = entries;
         change.applied = applied;
         self.in_flight = InFlight::Batch(change);
         Ok(Some(Work::Apply(effects)))
@@ -251,9 +248,28 @@ impl Server {
         Ok(Some((effects, change)))
     }
 
+    /// The store is as far as `applied`: what waited up to there waits no more, and is remembered
+    /// for a while.
+    fn advance(&mut self, applied: u64) {
+        while let Some(entry) = self
+            .queue
+            .pop_front_if(|entry| entry.header.order <= applied)
+        {
+            if self.applied_lately.len() == APPLIED_LATELY_MAX {
+                self.applied_lately.pop_front();
+            }
+            self.applied_lately.push_back(identity(&entry.header));
+            self.applied = entry.header.order;
+        }
+        if self.applied != applied {
+            // Another life of this server applied the rest: what came there is not known.
+            self.applied_lately.clear();
+            self.applied = applied;
+        }
+    }
+
     fn commit(&mut self, change: Change) {
-        self.queue.drain(..change.entries);
-        self.applied = change.applied;
+        self.advance(change.applied);
         for (id, session) in change.sessions {
             match session {
                 Some(changed) => {
@@ -365,14 +381,7 @@ impl Server {
         }
         self.sessions = sessions;
         self.enter(chain);
-        while self
-            .queue
-            .front()
-            .is_some_and(|entry| entry.header.order <= applied)
-        {
-            self.queue.pop_front();
-        }
-        self.applied = applied;
+        self.advance(applied);
         if self.queue.is_empty() {
             self.received = applied;
         }

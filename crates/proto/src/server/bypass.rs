@@ -408,6 +408,18 @@ impl Server {
         }
     }
 
+    /// Reads that the store did not answer are not tried again by themselves: one that takes longer
+    /// than the store's driver waits would be the only thing this shard ever does. Whoever still
+    /// wants the answer asks again.
+    pub(super) fn forget_failed_reads(&mut self, executing: &[Executing]) {
+        for failed in executing.iter().filter(|executing| executing.read_only) {
+            let waits = self.waiting.get(&failed.session);
+            if waits.is_some_and(|waiting| waiting.identity() == (false, failed.request)) {
+                self.forget_waiting(failed.session);
+            }
+        }
+    }
+
     fn keep_recent(&mut self, session: u64, request: u64, reply: Bytes) {
         if let Some(at) = self
             .recent

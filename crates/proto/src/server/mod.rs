@@ -104,6 +104,14 @@ pub struct Counters {
     pub dropped: u64,
 }
 
+/// What must be the same whenever an order arrives.
+const fn identity(header: &Header) -> (u64, u64, u32) {
+    (header.session, header.seq, header.payload_crc)
+}
+
+/// Applied entries whose identity is remembered, at most.
+const APPLIED_LATELY_MAX: usize = 4096;
+
 #[derive(Clone, Debug)]
 struct Entry {
     header: Header,
@@ -155,6 +163,8 @@ pub struct Server {
     chain: Option<Chain>,
     applied: u64,
     received: u64,
+    /// Identities of the last applied entries, the newest last.
+    applied_lately: VecDeque<(u64, u64, u32)>,
     queue: VecDeque<Entry>,
     sessions: FxHashMap<u64, Session>,
     waiting: FxHashMap<u64, Waiting>,
@@ -188,6 +198,7 @@ impl Server {
             chain: None,
             applied: 0,
             received: 0,
+            applied_lately: VecDeque::new(),
             queue: VecDeque::new(),
             sessions: FxHashMap::default(),
             waiting: FxHashMap::default(),
@@ -264,7 +275,10 @@ impl Server {
         out: &mut Outbox,
     ) -> Result<(), Stop> {
         let header = &packet.header;
-        if header.shard != self.config.shard || !self.loaded {
+        // While the records are loaded *again* the rest of the chain need not wait: entries queue up
+        // behind those that are known, and are applied once the load has said how far the store is.
+        let knows = self.loaded || (self.chain.is_some() && header.kind != Kind::Recover);
+        if header.shard != self.config.shard || !knows {
             self.counters.dropped += 1;
             return Ok(());
         }
@@ -325,25 +339,14 @@ impl Server {
         self.tail = Some(from);
         let expected = self.received + 1;
         if header.order < expected {
-            let queued = header
-                .order
-                .checked_sub(self.applied + 1)
-                .and_then(|at| usize::try_from(at).ok());
-            if let Some(entry) = queued.and_then(|at| self.queue.get(at))
-                && (
-                    entry.header.session,
-                    entry.header.seq,
-                    entry.header.payload_crc,
-                ) != (header.session, header.seq, header.payload_crc)
+            if let Some(known) = self.known_entry(header.order)
+                && known != identity(&header)
             {
                 return Err(Stop(format!(
-                    "order {} arrived as (session {}, seq {}) and as (session {}, seq {}): two histories met. Keep \
-                     the devices' logs and compare them with `pmnet log inspect`.",
-                    header.order,
-                    entry.header.session,
-                    entry.header.seq,
-                    header.session,
-                    header.seq
+                    "order {} arrived as (session {}, seq {}) and as (session {}, seq {}): two histories met. Does \
+                     another device serve with a copy of this log? Keep the devices' logs and compare them with \
+                     `pmnet log inspect`.",
+                    header.order, known.0, known.1, header.session, header.seq
                 )));
             }
             self.tell_applied = true;
@@ -372,6 +375,17 @@ impl Server {
             });
         }
         Ok(())
+    }
+
+    /// What came at this order, if it waits to be applied or was applied lately.
+    fn known_entry(&self, order: u64) -> Option<(u64, u64, u32)> {
+        if let Some(back) = self.applied.checked_sub(order) {
+            let back = usize::try_from(back).ok()?;
+            let at = self.applied_lately.len().checked_sub(back + 1)?;
+            return self.applied_lately.get(at).copied();
+        }
+        let at = usize::try_from(order - self.applied - 1).ok()?;
+        self.queue.get(at).map(|entry| identity(&entry.header))
     }
 
     /// Ends a burst of packets or a work: tells the tail how far everything is applied.
@@ -430,7 +444,13 @@ impl Server {
     /// The store could not do the work, or nobody knows whether it did: load the records again
     /// before anything else.
     pub fn failed(&mut self) {
-        self.in_flight = InFlight::Nothing;
+        if let InFlight::Execute(executing) =
+            std::mem::replace(&mut self.in_flight, InFlight::Nothing)
+        {
+            self.forget_failed_reads(&executing);
+            // Whatever it was that the store could not do: entries go first now.
+            self.executed_last = true;
+        }
         self.loaded = false;
     }
 }

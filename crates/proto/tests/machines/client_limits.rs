@@ -1,7 +1,7 @@
 //! Bounds and ends of sessions (`docs/spec/protocol.md` §3).
 
 use crate::support::client::{Bench, config};
-use crate::support::{kinds, only};
+use crate::support::{EPOCH, kinds, only};
 use bytes::Bytes;
 use pmnet_proto::client::{Client, ClientConfig, Closed, Outcome, Refused};
 use pmnet_proto::time::{MILLISECOND, SECOND};
@@ -107,6 +107,39 @@ fn an_end_gives_up_at_its_deadline() {
     bench.after(SECOND);
     assert_eq!(bench.closed(), (vec![], Closed::Ended));
     assert_eq!(bench.client.next_timeout(), None, "nothing is left to do");
+}
+
+/// The log was declared lost with the session's OPEN in it: nobody is left who could say which seq
+/// is missing. What was acknowledged and is not known to be applied is reported, never passed over.
+#[test]
+fn a_session_that_a_later_epoch_does_not_know_may_have_lost_what_was_acknowledged() {
+    for (applied, epoch, expected) in [
+        (0, EPOCH + 1, Closed::DataLoss { from: 1, to: 2 }),
+        (1, EPOCH + 1, Closed::DataLoss { from: 2, to: 2 }),
+        (2, EPOCH + 1, Closed::Refused),
+        // It expired, behind everything that it sent.
+        (0, EPOCH, Closed::Refused),
+    ] {
+        let mut bench = Bench::open();
+        bench.update();
+        bench.update();
+        bench.flush();
+        let ack = Header {
+            seq: 2,
+            key_hash: applied,
+            ..bench.reply(Kind::Ack)
+        };
+        bench.receive(&ack, &[]);
+        bench.update();
+        bench.flush();
+        let unknown = Header {
+            flags: Flags::UNKNOWN_SESSION,
+            epoch,
+            ..bench.reply(Kind::Nack)
+        };
+        bench.receive(&unknown, &[]);
+        assert_eq!(bench.closed().1, expected, "applied {applied}");
+    }
 }
 
 #[test]

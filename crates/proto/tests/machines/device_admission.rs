@@ -49,7 +49,7 @@ fn no_room_is_not_logged() {
         bench.room = ROOM;
         bench.device.persisted(admitted + 1);
         let applied = Header {
-            order: 2,
+            order: admitted + 1,
             ..from_hop(Kind::Applied, 0)
         };
         bench.answer(server(), &applied, &[]);

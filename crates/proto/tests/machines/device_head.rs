@@ -154,12 +154,33 @@ fn what_the_server_applied_is_committed_and_reclaimed() {
         (2, 1),
         "committed 2, applied 1"
     );
-    // An older word changes nothing, one from the future only what this log has.
-    for (order, expected) in [(1, 2), (99, 3)] {
-        let header = Header { order, ..applied };
-        bench.answer(server(), &header, &[]);
-        assert_eq!(bench.device.cursors().3, expected);
+    // An older word changes nothing.
+    let older = Header {
+        order: 1,
+        ..applied
+    };
+    bench.answer(server(), &older, &[]);
+    assert_eq!(bench.device.cursors().3, 2);
+}
+
+/// Only the head gives orders. If the server has applied one that it never gave, a copy of its log
+/// is being served somewhere else, and one of the two acknowledges what will be lost.
+#[test]
+fn orders_that_the_head_never_gave_stop_it() {
+    let mut bench = Bench::head(1);
+    bench.admit(&update(1), b"payload");
+    let applied = |order| Header {
+        order,
+        request: 9,
+        ..from_hop(Kind::Applied, 0)
+    };
+    bench.device.persisted(2);
+    bench.answer(server(), &applied(2), &[]);
+    match bench.give(server(), &applied(3), &[]) {
+        Verdict::Stop(text) => assert!(text.contains("copy of this log"), "{text}"),
+        other => panic!("{other:?}"),
     }
+    assert!(!bench.device.is_serving());
 }
 
 #[test]

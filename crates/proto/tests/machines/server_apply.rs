@@ -428,3 +428,27 @@ fn a_ping_is_answered_with_applied() {
         (vec![Kind::Applied], 1)
     );
 }
+
+/// A copy of a log serves beside it: the same order with other contents stops the shard, also when the
+/// first one has been applied. It was told to be applied, and what came second was lost.
+#[test]
+fn another_history_stops_the_shard_also_behind_the_watermark() {
+    for applied in [false, true] {
+        let mut bench = Bench::new();
+        bench.update(2, 1);
+        bench.update(3, 2);
+        if applied {
+            bench.work();
+        }
+        bench.update(2, 1);
+        bench.update(3, 2);
+        let other = Header {
+            order: 3,
+            seq: 2,
+            copies: Kind::Update.number(),
+            ..bench.header(Kind::Append)
+        };
+        let stop = bench.try_give(&other, b"other").expect_err("stops");
+        assert!(stop.0.contains("two histories met"), "{stop:?}");
+    }
+}

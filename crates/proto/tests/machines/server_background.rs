@@ -194,6 +194,45 @@ fn a_failed_execution_is_asked_for_again() {
     assert_eq!(bench.store.executed, [b"INCR"]);
 }
 
+/// A read that takes longer than the store's driver waits was tried again and again, and nothing else
+/// got its turn, as long as the server lived: also not the entries, nor the END of that session.
+#[test]
+fn a_read_that_fails_lets_the_others_go_first() {
+    let mut bench = Bench::new();
+    let slow = Header {
+        flags: Flags::READ_ONLY,
+        ..bypass(&bench, 0, 1)
+    };
+    bench.give(&slow, b"SLOW");
+    assert!(matches!(bench.pending(), Work::Execute(_)));
+    bench.update(2, 1);
+    bench.server.failed();
+    bench.update(3, 2);
+    let again = Header {
+        seq: 2,
+        order: 3,
+        ..slow
+    };
+    bench.give(&again, b"SLOW");
+    assert_eq!(bench.pending(), Work::Load);
+    bench.done(&Work::Load);
+    assert!(matches!(bench.pending(), Work::Apply(_)), "entries first");
+    bench.server.failed();
+    bench.work();
+    assert_eq!(bench.store.effects, [b"u1", b"u2"]);
+    assert_eq!(bench.store.executed, [b"SLOW"], "asked for once more");
+    // And without anybody who asks, it is not executed again.
+    let next = Header {
+        request: 2,
+        ..again
+    };
+    bench.give(&next, b"SLOW");
+    assert!(matches!(bench.pending(), Work::Execute(_)));
+    bench.server.failed();
+    bench.work();
+    assert_eq!(bench.store.executed, [b"SLOW"]);
+}
+
 /// The store did it, and its answer was lost. What its records say is applied is not looked at again:
 /// an OPEN would make its session forget what it has applied.
 #[test]
@@ -206,11 +245,11 @@ fn what_the_store_has_after_all_is_not_applied_again() {
     };
     bench.store.apply(&effects);
     bench.server.failed();
-    bench.append(4, Kind::Update, 2, 2, b"deaf");
+    // What comes meanwhile is not lost: it waits behind the load.
+    bench.append(4, Kind::Update, 2, 2, b"u2");
     assert_eq!(bench.pending(), Work::Load);
     bench.done(&Work::Load);
-    assert_eq!((bench.server.watermark(), bench.server.queued()), (3, 0));
-    bench.append(4, Kind::Update, 2, 2, b"u2");
+    assert_eq!((bench.server.watermark(), bench.server.queued()), (3, 1));
     bench.work();
     assert_eq!(bench.store.effects, [b"u1", b"u2"]);
     assert_eq!(bench.server.counters().repeated, 0);
