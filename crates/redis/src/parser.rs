@@ -72,8 +72,10 @@ enum Stage {
 #[derive(Debug)]
 pub struct Parser {
     stage: Stage,
-    /// Bytes of the buffer that were looked at, from the command's first byte.
+    /// Where the part of the command begins that is to be read next: a line, or an argument.
     position: usize,
+    /// How long the buffer was when it was last looked at.
+    seen: usize,
     /// Arguments still to come.
     missing: usize,
     /// Where the arguments are: in the buffer, or in `inline` if that is not empty.
@@ -87,6 +89,7 @@ impl Default for Parser {
         Parser {
             stage: Stage::Start,
             position: 0,
+            seen: 0,
             missing: 0,
             arguments: Vec::new(),
             inline: Vec::new(),
@@ -151,6 +154,7 @@ impl Parser {
     /// # Errors
     /// [`ProtocolError`]: answer it and close, the parser cannot be used any more.
     pub fn poll(&mut self, buffer: &[u8]) -> Result<Status, ProtocolError> {
+        self.seen = buffer.len();
         loop {
             match self.stage {
                 Stage::Complete => return Ok(Status::Complete),
@@ -284,6 +288,7 @@ impl Parser {
         let taken = self.position;
         self.stage = Stage::Start;
         self.position = 0;
+        self.seen = 0;
         self.arguments.clear();
         self.inline.clear();
         if self.arguments.capacity() > 1024 {
@@ -295,13 +300,16 @@ impl Parser {
         taken
     }
 
-    /// Length that the buffer must reach before [`Parser::poll`] can get on, as far as is known;
-    /// what a reader reserves. At most [`COMMAND_BYTES_MAX`].
+    /// Length that the buffer must reach before [`Parser::poll`] can get on, as far as is known.
+    /// After [`Status::Incomplete`] always more than the buffer has: a reader that stops at a limit of
+    /// its own must let at least this much in, else the command never gets complete. At most one
+    /// unfinished `$…` line more than [`COMMAND_BYTES_MAX`].
     #[must_use]
     pub fn wanted(&self) -> usize {
         match self.stage {
             Stage::BulkBody { len } => self.position + len + 2,
-            _ => self.position + 1,
+            // Where the line ends that is being read is not known before it is there.
+            _ => self.seen + 1,
         }
     }
 }

@@ -49,7 +49,16 @@ fn parse(input: &[u8], cuts: &[usize]) -> (Vec<Command>, Option<ProtocolError>) 
         at = end;
         loop {
             match parser.poll(&buffer) {
-                Ok(Status::Incomplete) => break,
+                Ok(Status::Incomplete) => {
+                    // Else a reader that stops at what is wanted would wait for ever.
+                    let (wanted, there) = (parser.wanted(), buffer.len());
+                    assert!(wanted > there, "wants {wanted} of {there} bytes");
+                    assert!(
+                        wanted <= COMMAND_BYTES_MAX + 64,
+                        "wants {wanted} bytes, more than a command has"
+                    );
+                    break;
+                }
                 Ok(Status::Complete) => {
                     let arguments = parser.arguments(&buffer);
                     if !arguments.is_empty() {
@@ -175,4 +184,32 @@ fn a_value_of_sixteen_mebibytes_is_one_command() {
     assert_eq!(error, None);
     assert_eq!(commands.len(), 1);
     assert!(commands[0][2] == value);
+}
+
+#[test]
+fn an_incomplete_command_wants_more_than_there_is_at_every_byte() {
+    let mut input = Vec::new();
+    write_command(
+        &[
+            "MSET",
+            "a",
+            "",
+            "key",
+            "0123456789abcdef",
+            "b",
+            "\r\n$1\r\n",
+        ],
+        &mut input,
+    );
+    input.extend_from_slice(b"*0\r\n\r\nSET k 'a b'\r\n");
+    // The first command once as it is, and once larger than what is read without need.
+    let mut long = vec!["MSET".to_owned()];
+    long.extend((0..20_000).map(|i| format!("word{i}")));
+    let at = input.len();
+    write_command(&long, &mut input);
+    let cuts: Vec<usize> = (0..at).chain((at..input.len()).step_by(13)).collect();
+    let (commands, error) = parse(&input, &cuts);
+    assert_eq!(error, None);
+    assert_eq!(commands.len(), 3);
+    assert_eq!(commands[2].len(), 20_001);
 }
