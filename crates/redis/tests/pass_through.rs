@@ -30,6 +30,95 @@ fn an_acknowledged_update_breaks_a_watch() {
 }
 
 #[test]
+fn what_would_undo_a_promise_never_reaches_the_store() {
+    let Some(redis) = Redis::start_with(&["--appendonly", "yes"]) else {
+        return;
+    };
+    let front = Running::start(&redis);
+    let mut client = front.client();
+    assert_eq!(client.ask("SET k v"), "+OK\r\n");
+    // Each command, and a part of the reason that is given.
+    let refused = [
+        ("CONFIG SET appendonly no", "change it in Redis itself"),
+        ("config set appendfsync no", "change it in Redis itself"),
+        ("CONFIG SET maxmemory-policy allkeys-lru", "change it in"),
+        ("CONFIG SET hz 10 maxmemory 1mb", "change it in Redis"),
+        ("CONFIG SET no-appendfsync-on-rewrite yes", "change it in"),
+        ("SHUTDOWN NOSAVE", "stop the store under the log"),
+        ("DEBUG SLEEP 0", "send it to the Redis server itself"),
+        ("REPLICAOF 127.0.0.1 1", "on the Redis server itself"),
+        ("SLAVEOF 127.0.0.1 1", "on the Redis server itself"),
+        ("FAILOVER", "on the Redis server itself"),
+        ("SWAPDB 0 1", "pmnet's own records"),
+        ("FLUSHALL", "pmnet's own records"),
+        ("FLUSHDB SYNC", "pmnet's own records"),
+        ("EVAL return{redis.call('FLUSHALL')} 0", "without WATCH"),
+        ("EVALSHA ff 0", "without WATCH"),
+        ("FCALL f 0", "without WATCH"),
+        ("SCRIPT FLUSH", "before WATCH"),
+        ("SCRIPT LOAD x", "before WATCH"),
+        ("SCRIPT KILL", "the Redis server itself"),
+        ("FUNCTION KILL", "the Redis server itself"),
+        ("CLUSTER RESET HARD", "an operator's command"),
+        ("PFDEBUG ENCODING k", "an operator's command"),
+        ("READONLY", "it changes the connection"),
+        ("SYNC", "replication stream"),
+        ("PSYNC ? -1", "replication stream"),
+        ("REPLCONF ack 0", "replication stream"),
+        ("CLIENT KILL TYPE normal", "is not supported"),
+        ("CLIENT REPLY OFF", "is not supported"),
+        ("CLIENT PAUSE 1000", "is not supported"),
+        ("HELLO 3", "finish WATCH"),
+        ("AUTH x", "finish WATCH"),
+        ("MONITOR", "finish WATCH"),
+        ("SUBSCRIBE c", "finish WATCH"),
+        ("COPY k pmnet:{0}", "are reserved"),
+        ("RENAME pmnet:{0} k", "are reserved"),
+    ];
+    for (line, why) in refused {
+        assert_eq!(client.ask("WATCH k"), "+OK\r\n");
+        let error = client.ask(line);
+        assert!(
+            error.starts_with("-ERR pmnet: ") && error.contains(why),
+            "{line}: {error}"
+        );
+        // The connection goes on; inside of MULTI, EXEC runs nothing.
+        assert_eq!(client.ask("MULTI"), "+OK\r\n", "{line}");
+        assert_eq!(client.ask("SET k changed"), "+QUEUED\r\n", "{line}");
+        assert!(client.ask(line).starts_with("-ERR pmnet: "), "{line}");
+        assert!(client.ask("EXEC").starts_with("-EXECABORT"), "{line}");
+    }
+    // Outside of WATCH, too, where commands pass.
+    for line in ["BLMOVE k pmnet:{0} LEFT LEFT 1", "WATCH pmnet:{0}"] {
+        assert!(client.ask(line).contains("are reserved"), "{line}");
+    }
+    let mut direct = redis.client();
+    for (setting, value) in [
+        ("appendonly", "yes"),
+        ("maxmemory-policy", "noeviction"),
+        ("maxmemory", "0"),
+        ("no-appendfsync-on-rewrite", "no"),
+    ] {
+        let answer = direct.ask(&format!("CONFIG GET {setting}"));
+        assert!(answer.ends_with(&format!("\r\n{value}\r\n")), "{answer}");
+    }
+    assert_eq!(direct.ask("GET k"), "$1\r\nv\r\n");
+    assert_eq!(direct.ask("DBSIZE"), ":1\r\n");
+    assert!(direct.ask("ROLE").contains("master"));
+    // Administration that breaks nothing passes, as it does outside.
+    for (line, reply) in [
+        ("WATCH k", "+OK\r\n"),
+        ("CONFIG SET hz 11", "+OK\r\n"),
+        ("CONFIG RESETSTAT", "+OK\r\n"),
+        ("EVAL_RO return{1} 0", "*1\r\n:1\r\n"),
+        ("FUNCTION FLUSH", "+OK\r\n"),
+        ("UNWATCH", "+OK\r\n"),
+    ] {
+        assert_eq!(client.ask(line), reply, "{line}");
+    }
+}
+
+#[test]
 fn a_blocked_client_waits_for_another_and_then_goes_on() {
     let Some(redis) = Redis::start() else { return };
     let front = Running::start(&redis);

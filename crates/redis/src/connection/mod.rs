@@ -9,6 +9,7 @@
 mod again;
 mod calls;
 mod direct;
+mod guard;
 mod local;
 mod pass;
 mod store_address;

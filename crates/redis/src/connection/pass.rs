@@ -12,11 +12,12 @@ use pmnet_wire::command::{Form, Protocol, preamble, write_command};
 
 use super::calls::{Slot, Submit, outcome_reply};
 use super::direct::Direct;
+use super::guard::{names_record, objection};
 use super::local::parse_database;
 use super::{Busy, Connection, Shared, StoreAddress, refusal, shown};
 use crate::parser::Arguments;
 use crate::reply;
-use crate::table::{Action, Local, Pass, RESERVED_PREFIX, Verdict};
+use crate::table::{Action, Local, Pass, Verdict};
 use crate::upstream::{CallId, Outcome, Upstream};
 
 /// Prefix of the PING argument that marks the end of the replies to a subscription command.
@@ -82,6 +83,12 @@ impl Connection {
 
     /// Begins to pass a command; everything after it waits.
     pub(super) fn start_passage(&mut self, kind: Pass, arguments: &Arguments<'_>, frame: &[u8]) {
+        // Channels are not keys.
+        if matches!(kind, Pass::Blocking | Pass::Watch)
+            && let Some(error) = names_record(arguments)
+        {
+            return self.reply(error);
+        }
         let effect = match kind {
             Pass::Blocking | Pass::Wait => Effect::None,
             Pass::Subscribe => Effect::Subscribe,
@@ -139,6 +146,7 @@ impl Connection {
                 return self.refuse_passed(arguments, "after MONITOR only QUIT and RESET are");
             }
             Action::Refuse(why) => return self.refuse_passed(arguments, why),
+            // Redis itself runs nothing then but what has to do with subscriptions.
             _ if !self.watching => Effect::Subscribe,
             Action::Local(Local::Hello | Local::Auth)
             | Action::Pass(Pass::Subscribe | Pass::Monitor) => {
@@ -155,21 +163,7 @@ impl Connection {
                 self.reply(answer);
                 return Ok(());
             }
-            _ if arguments.is(0, "FLUSHALL") || arguments.is(0, "FLUSHDB") => {
-                return self.refuse_passed(
-                    arguments,
-                    "it would remove pmnet's own records while WATCHing",
-                );
-            }
-            _ if arguments
-                .iter()
-                .any(|argument| argument.starts_with(RESERVED_PREFIX)) =>
-            {
-                return self.refuse_passed(
-                    arguments,
-                    "keys beginning with pmnet:{ are pmnet's own records",
-                );
-            }
+            _ if let Some(error) = objection(arguments) => return self.fail_passed(error),
             Action::Local(Local::Select) if self.direct_multi => {
                 return self.refuse_passed(arguments, "it is not supported inside MULTI");
             }
@@ -188,8 +182,13 @@ impl Connection {
     }
 
     fn refuse_passed(&mut self, arguments: &Arguments<'_>, why: &str) -> Result<(), Busy> {
+        self.fail_passed(refusal(arguments, why))
+    }
+
+    /// Answers a command that is not passed with an error, which also fails a passed MULTI.
+    fn fail_passed(&mut self, error: Bytes) -> Result<(), Busy> {
         self.direct_failed |= self.direct_multi;
-        self.reply(refusal(arguments, why));
+        self.reply(error);
         Ok(())
     }
 

@@ -1,0 +1,156 @@
+//! What a passed command may not do to the store.
+//!
+//! Outside of a passage the store's adaptor looks at every command and refuses what would break the
+//! durability of acknowledged writes, or the records that make them apply exactly once. A passed
+//! command reaches Redis past the adaptor, so the same is refused here, with the same words
+//! (`crates/store/src/redis`: `commands`, `plan`, and `guarded` in `request.lua`).
+//! What is administration but breaks neither passes, as it does outside: ACL, MODULE, FUNCTION, MIGRATE,
+//! SAVE, other settings. CLIENT is answered by the front; SHUTDOWN, DEBUG, REPLICAOF, SWAPDB and their like
+//! are refused by the table.
+
+use bytes::Bytes;
+
+use crate::parser::Arguments;
+use crate::reply;
+use crate::table::RESERVED_PREFIX;
+
+/// Settings that acknowledged writes rest on: that Redis keeps them, flushed, and evicts none.
+const GUARDED_SETTINGS: [&str; 5] = [
+    "MAXMEMORY-POLICY",
+    "MAXMEMORY",
+    "APPENDONLY",
+    "APPENDFSYNC",
+    "NO-APPENDFSYNC-ON-REWRITE",
+];
+
+const OPERATOR: &str = "it is an operator's command: send it to Redis directly";
+const SHARED: &str = "it changes the connection, which is shared";
+const FLUSH: &str = "it would remove pmnet's own records while WATCHing";
+const LUA: &str = "a script could remove pmnet's own records unnoticed while WATCHing: it is one atomic \
+                   step by itself, so send it without WATCH";
+const SCRIPTS: &str =
+    "pmnet keeps scripts by itself and would not learn of it while WATCHing: send it before WATCH";
+
+/// Commands that are refused: name, subcommands (none: whatever they are), why.
+const REFUSED: &[(&str, &[&str], &str)] = &[
+    ("CLUSTER", &[], OPERATOR),
+    ("PFDEBUG", &[], OPERATOR),
+    ("ASKING", &[], SHARED),
+    ("READONLY", &[], SHARED),
+    ("READWRITE", &[], SHARED),
+    ("FLUSHALL", &[], FLUSH),
+    ("FLUSHDB", &[], FLUSH),
+    ("EVAL", &[], LUA),
+    ("EVALSHA", &[], LUA),
+    ("FCALL", &[], LUA),
+    ("SCRIPT", &["FLUSH", "LOAD"], SCRIPTS),
+];
+
+/// The error for a command that may not reach Redis past the adaptor, if it is one.
+pub(super) fn objection(arguments: &Arguments<'_>) -> Option<Bytes> {
+    let refused = REFUSED.iter().find(|(name, subcommands, _)| {
+        arguments.is(0, name)
+            && (subcommands.is_empty() || subcommands.iter().any(|sub| arguments.is(1, sub)))
+    });
+    if let Some((name, _, why)) = refused {
+        return Some(reply::error(&format!(
+            "ERR pmnet: {name} is not available here: {why}"
+        )));
+    }
+    if sets_guarded(arguments) {
+        return Some(reply::error(
+            "ERR pmnet: acknowledged writes rest on this setting: change it in Redis itself and restart the pmnet server",
+        ));
+    }
+    names_record(arguments)
+}
+
+/// The error for a command with an argument that looks like a key of pmnet's own, if it has one.
+pub(super) fn names_record(arguments: &Arguments<'_>) -> Option<Bytes> {
+    arguments
+        .iter()
+        .any(|argument| argument.starts_with(RESERVED_PREFIX))
+        .then(|| reply::error("ERR pmnet: keys that begin with pmnet:{ are reserved"))
+}
+
+/// Whether `CONFIG SET …` would change a setting that durability rests on.
+fn sets_guarded(arguments: &Arguments<'_>) -> bool {
+    arguments.is(0, "CONFIG")
+        && arguments.is(1, "SET")
+        && (2..arguments.len()).any(|at| {
+            GUARDED_SETTINGS
+                .iter()
+                .any(|setting| arguments.is(at, setting))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parser::{Parser, Status};
+
+    fn said(line: &str) -> Option<String> {
+        let input = format!("{line}\r\n");
+        let mut parser = Parser::default();
+        assert_eq!(parser.poll(input.as_bytes()), Ok(Status::Complete));
+        objection(&parser.arguments(input.as_bytes()))
+            .map(|error| String::from_utf8_lossy(&error).into_owned())
+    }
+
+    #[test]
+    fn what_the_adaptor_refuses_is_refused_here() {
+        for (line, why) in [
+            ("cluster reset hard", OPERATOR),
+            ("PFDEBUG ENCODING k", OPERATOR),
+            ("ASKING", SHARED),
+            ("readonly", SHARED),
+            ("READWRITE", SHARED),
+            ("FlushAll", FLUSH),
+            ("FLUSHDB ASYNC", FLUSH),
+            ("EVAL return 0", LUA),
+            ("evalsha ff 0", LUA),
+            ("FCALL f 0", LUA),
+            ("SCRIPT flush", SCRIPTS),
+            ("SCRIPT LOAD return", SCRIPTS),
+            ("CONFIG SET appendonly no", "rest on this setting"),
+            ("config set AppendFsync no", "rest on this setting"),
+            ("CONFIG SET maxmemory-policy allkeys-lru", "rest on this"),
+            ("CONFIG SET maxmemory 1mb", "rest on this setting"),
+            ("CONFIG SET no-appendfsync-on-rewrite yes", "rest on this"),
+            ("CONFIG SET hz 10 appendonly no", "rest on this setting"),
+            ("COPY k pmnet:{0}", "are reserved"),
+            ("MIGRATE h 1 pmnet:{0} 0 9", "are reserved"),
+        ] {
+            let error = said(line).unwrap_or_default();
+            assert!(
+                error.starts_with("-ERR pmnet: ") && error.contains(why) && error.ends_with("\r\n"),
+                "{line}: {error:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_breaks_nothing_passes_as_it_does_outside() {
+        for line in [
+            "CONFIG GET appendonly",
+            "CONFIG SET hz 10",
+            "CONFIG RESETSTAT",
+            "CONFIG REWRITE",
+            "CONFIG",
+            "EVAL_RO return 0",
+            "EVALSHA_RO ff 0",
+            "FCALL_RO f 0",
+            "SCRIPT EXISTS ff",
+            "SCRIPT",
+            "FUNCTION FLUSH",
+            "ACL SETUSER x",
+            "MODULE LIST",
+            "MIGRATE h 1 k 0 9",
+            "BGSAVE",
+            "SET k v",
+            "SET flushall appendonly",
+        ] {
+            assert_eq!(said(line), None, "{line}");
+        }
+    }
+}
