@@ -26,6 +26,7 @@ impl RedisStore {
         if batch.effects.is_empty() && batch.records.is_empty() {
             return Ok(0);
         }
+        link.may_write()?;
         let mut why_rejected: Vec<String> = Vec::new();
         let mut effects = Vec::with_capacity(batch.effects.len());
         for payload in &batch.effects {
@@ -43,6 +44,7 @@ impl RedisStore {
                 |(_, value)| value.clone().unwrap_or_default(),
             );
 
+        self.in_flight = Some(after.clone());
         for _ in 0..=RESENDS_MAX {
             let mut transaction = Transaction::begin(link);
             for (index, effect) in effects.iter().enumerate() {
@@ -75,6 +77,7 @@ impl RedisStore {
                         }
                     }
                     self.watermark = after;
+                    self.in_flight = None;
                     self.seen_records |= batch.records.iter().any(|(_, value)| value.is_some());
                     for why in &why_rejected {
                         self.reject(why);

@@ -9,6 +9,7 @@ use pmnet_server::{RecordKey, Request, StoreError};
 use pmnet_wire::command::{Commands, Form};
 
 use super::commands::{blocks, is_flush, is_passing};
+use super::owner::{FENCED, RECORD_LUA, taken_over};
 use super::plan::{Item, Plan};
 use super::resp::{self, elements, error, write_bulk, write_bulk_parts, write_header};
 use super::transaction::{Outcome, Transaction};
@@ -48,6 +49,9 @@ impl RedisStore {
         requests: &[Request],
         replies: &mut Vec<Bytes>,
     ) -> Result<(), StoreError> {
+        if requests.iter().any(|request| request.record.is_some()) {
+            link.may_write()?;
+        }
         let mut group = Vec::new();
         for request in requests {
             let full =
@@ -159,7 +163,7 @@ impl RedisStore {
             _ => b"s",
         };
         let version: &[u8] = if plan.resp3 { b"3" } else { b"2" };
-        let head: [&[u8]; 11] = [
+        let head: [&[u8]; 12] = [
             b"EVALSHA",
             &link.request_sha,
             b"0",
@@ -171,6 +175,7 @@ impl RedisStore {
             prefix,
             &self.scripts,
             &self.watermark,
+            &link.owner,
         ];
         let tail: usize = plan
             .items
@@ -242,7 +247,7 @@ impl RedisStore {
         let mut ready = Vec::with_capacity(group.len());
         let mut unsettled = Vec::new();
         for pending in group {
-            if let Some(unknown) = read_pending(link, pending, &mut ready)? {
+            if let Some(unknown) = read_pending(link, pending, &self.hash, &mut ready)? {
                 unsettled.push(unknown);
             }
         }
@@ -250,7 +255,7 @@ impl RedisStore {
             expect_ok(&link.connection.reply()?)?;
         }
         if unwatched {
-            link.read_watch(true, &self.watermark)?;
+            link.read_watch(&self.hash, true, &self.watermark)?;
         }
         if wrote {
             link.read_wait(self.url.wait_replicas)?;
@@ -270,15 +275,27 @@ impl RedisStore {
         field: &[u8],
         value: &[u8],
     ) -> Result<(), StoreError> {
-        link.connection.add(&[b"HSET", &self.hash, field, value]);
+        link.connection.add(&[
+            b"EVAL",
+            RECORD_LUA.as_bytes(),
+            b"1",
+            &self.hash,
+            &link.owner,
+            field,
+            value,
+        ]);
         link.add_watch(&self.hash, true);
         link.add_wait(self.url.wait_replicas);
         link.connection.send()?;
         let reply = link.connection.reply()?;
         if let Some(error) = error(&reply) {
-            return Err(StoreError::Retry(format!("HSET: {error}")));
+            return Err(if error.starts_with(FENCED) {
+                taken_over(&self.hash)
+            } else {
+                StoreError::Retry(format!("HSET: {error}"))
+            });
         }
-        link.read_watch(true, &self.watermark)?;
+        link.read_watch(&self.hash, true, &self.watermark)?;
         link.read_wait(self.url.wait_replicas)?;
         self.seen_records = true;
         Ok(())
@@ -405,6 +422,7 @@ fn add_read(link: &mut Link, plan: &Plan<'_>) -> Pending {
 fn read_pending(
     link: &mut Link,
     pending: Pending,
+    hash: &[u8],
     ready: &mut Vec<Bytes>,
 ) -> Result<Option<(RecordKey, Vec<u8>)>, StoreError> {
     let connection = &mut link.connection;
@@ -460,6 +478,9 @@ fn read_pending(
                 return Ok(None);
             }
             let error = error(&reply).unwrap_or("no reply");
+            if error.starts_with(FENCED) {
+                return Err(taken_over(hash));
+            }
             if is_passing(error) || error.starts_with("NOSCRIPT") {
                 return Err(StoreError::Retry(error.to_owned()));
             }

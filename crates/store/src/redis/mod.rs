@@ -21,9 +21,11 @@
 //!
 //! **FLUSHALL, FLUSHDB** run in a script that carries the hashes over, in the same step.
 //!
-//! **Somebody else** (FLUSHALL behind our back, a second server for the shard): the hash is WATCHed
-//! between calls, so a foreign change makes the next batch fail before it does anything; scripts
-//! compare the watermark. `load` then tells: records gone or older than known is fatal.
+//! **Somebody else** (FLUSHALL behind our back, a second server for the shard, a command of a
+//! connection that was given up): the hash is WATCHed between calls, so a foreign change makes the
+//! next batch fail before it does anything; scripts compare the watermark, and the owner, which every
+//! `load` makes a new one ([`owner`]). `load` then tells: another process took over, records gone,
+//! older than known or ahead of it is fatal.
 //!
 //! **Durable** means what the server's configuration allows ([`config::Persistence`]); WAITAOF and
 //! WAIT go behind the batch on the same connection. Any failure drops the connection: only `load`
@@ -34,6 +36,7 @@ mod commands;
 mod config;
 mod connection;
 mod execute;
+mod owner;
 mod plan;
 mod resp;
 mod transaction;
@@ -46,6 +49,7 @@ use crate::OpenError;
 use commands::CommandTable;
 use config::{Facts, Persistence, refused};
 use connection::Connection;
+use owner::Owner;
 use url::RedisUrl;
 
 /// Field of the records whose value only grows (compared as big-endian bytes).
@@ -56,11 +60,6 @@ const WAIT_MILLISECONDS: &str = "4000";
 const LOST_REPLY: &[u8] = b"-ERR pmnet: applied, reply lost in a crash\r\n";
 /// Carries the records over a FLUSHALL.
 const FLUSH_LUA: &str = include_str!("flush.lua");
-/// Writes one record as it is. WAIT and WAITAOF wait for the writes of their own connection, and a
-/// new connection has none; this makes it wait for everything before it.
-const TOUCH_LUA: &str = "local field = 'watermark'
-if redis.call('HEXISTS', KEYS[1], field) == 0 then field = redis.call('HKEYS', KEYS[1])[1] end
-if field then redis.call('HSET', KEYS[1], field, redis.call('HGET', KEYS[1], field)) end";
 /// Runs one state-changing request.
 const REQUEST_LUA: &str = concat!(include_str!("flush.lua"), include_str!("request.lua"));
 
@@ -72,8 +71,11 @@ pub struct RedisStore {
     link: Option<Link>,
     /// Commands of the server with this run id: they cannot change while it runs.
     known_commands: Option<(String, CommandTable)>,
+    owner: Owner,
     /// Last value of the field `watermark` that this process wrote or read.
     watermark: Bytes,
+    /// Its value after a batch that was sent, until the fate of that batch is known.
+    in_flight: Option<Bytes>,
     seen_records: bool,
     persistence: Option<Persistence>,
     rejected: u64,
@@ -85,6 +87,10 @@ struct Link {
     commands: CommandTable,
     facts: Facts,
     request_sha: Vec<u8>,
+    /// Value of the field `owner` that makes this link's writes effective.
+    owner: Bytes,
+    /// Why Redis takes no writes: then the records were only read, and nothing may be written.
+    writes_refused: Option<String>,
 }
 
 impl RedisStore {
@@ -99,7 +105,9 @@ impl RedisStore {
             scripts: format!("pmnet:{{{shard}}}:scripts").into_bytes(),
             link: None,
             known_commands: None,
+            owner: Owner::new(),
             watermark: Bytes::new(),
+            in_flight: None,
             seen_records: false,
             persistence: None,
             rejected: 0,
@@ -158,77 +166,9 @@ impl RedisStore {
             commands,
             facts,
             request_sha,
+            owner: Bytes::new(),
+            writes_refused: None,
         })
-    }
-
-    fn read_records(&mut self, link: &mut Link) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
-        let waits = self.url.wait_replicas > 0 || link.facts.persistence == Persistence::WaitAof;
-        if waits {
-            link.connection
-                .add(&[b"EVAL", TOUCH_LUA.as_bytes(), b"1", &self.hash]);
-        }
-        link.connection.add(&[b"WATCH", &self.hash]);
-        link.connection.add(&[b"HGETALL", &self.hash]);
-        link.add_wait(self.url.wait_replicas);
-        link.connection.send()?;
-        let touched = if waits {
-            link.connection.reply()?
-        } else {
-            Bytes::new()
-        };
-        let watched = link.connection.reply()?;
-        let records = link.connection.reply()?;
-        let waited = link.read_wait(self.url.wait_replicas);
-        if let Some(error) = resp::error(&watched).or(resp::error(&records)) {
-            if error.starts_with("WRONGTYPE") {
-                return Err(StoreError::Fatal(format!(
-                    "the key {} in Redis is not pmnet's: remove it, or give the shard another number",
-                    String::from_utf8_lossy(&self.hash)
-                )));
-            }
-            return Err(refused(error, "HGETALL"));
-        }
-        if let Some(error) = resp::error(&touched) {
-            return Err(refused(error, "EVAL"));
-        }
-        waited?;
-        let not_understood =
-            || StoreError::Retry("Redis's answer to HGETALL is not understood".into());
-        let fields = resp::elements(&records).ok_or_else(not_understood)?;
-        let mut found = Vec::with_capacity(fields.len() / 2);
-        for pair in fields.chunks_exact(2) {
-            let key = resp::text(pair[0]).ok_or_else(not_understood)?;
-            let value = resp::text(pair[1]).ok_or_else(not_understood)?;
-            found.push((key.to_vec(), records.slice_ref(value)));
-        }
-        Ok(found)
-    }
-
-    /// Compares what was loaded with what this process knows to have been there.
-    fn check_progress(&mut self, records: &[(RecordKey, Bytes)]) -> Result<(), StoreError> {
-        let watermark = records
-            .iter()
-            .find(|(key, _)| key == WATERMARK)
-            .map(|(_, value)| value.clone())
-            .unwrap_or_default();
-        let hash = String::from_utf8_lossy(&self.hash);
-        if self.seen_records && records.is_empty() {
-            return Err(StoreError::Fatal(format!(
-                "pmnet's records ({hash}) are gone from Redis although this server wrote them: FLUSHALL or DEL \
-                 behind pmnet's back, or Redis restarted without its data. Acknowledged writes may be lost with \
-                 them. Restore Redis's data, or start the shard anew"
-            )));
-        }
-        if watermark < self.watermark {
-            return Err(StoreError::Fatal(format!(
-                "pmnet's records ({hash}) in Redis are older than what this server wrote: Redis lost writes that \
-                 it had confirmed (restored backup, failover to a lagging replica, crash without appendfsync \
-                 always). Restore Redis's data, or start the shard anew"
-            )));
-        }
-        self.seen_records |= !records.is_empty();
-        self.watermark = watermark;
-        Ok(())
     }
 
     fn take_link(&mut self) -> Result<Link, StoreError> {
@@ -316,33 +256,6 @@ impl Link {
         }
     }
 
-    /// Adds what watches the records anew. `dirty`: our own writes since the last WATCH were not
-    /// made by EXEC (which ends it).
-    fn add_watch(&mut self, hash: &[u8], dirty: bool) {
-        if dirty {
-            self.connection.add(&[b"UNWATCH"]);
-        }
-        self.connection.add(&[b"WATCH", hash]);
-        self.connection.add(&[b"HGET", hash, WATERMARK]);
-    }
-
-    /// Reads the replies to [`Link::add_watch`]; the watermark must be ours.
-    fn read_watch(&mut self, dirty: bool, watermark: &[u8]) -> Result<(), StoreError> {
-        for _ in 0..=usize::from(dirty) {
-            let reply = self.connection.reply()?;
-            if let Some(error) = resp::error(&reply) {
-                return Err(StoreError::Retry(format!("WATCH: {error}")));
-            }
-        }
-        let reply = self.connection.reply()?;
-        if resp::text(&reply).unwrap_or_default() == watermark {
-            return Ok(());
-        }
-        Err(StoreError::Retry(
-            "the records in Redis were changed by somebody else".into(),
-        ))
-    }
-
     /// Whether the server has this database. Asks it only for indexes not known to exist.
     fn has_database(&mut self, database: u32) -> Result<bool, StoreError> {
         if database < self.facts.databases {
@@ -368,8 +281,7 @@ impl Store for RedisStore {
     fn load(&mut self) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
         self.link = None;
         let mut link = self.connect()?;
-        let records = self.read_records(&mut link)?;
-        self.check_progress(&records)?;
+        let records = self.claim(&mut link)?;
         self.link = Some(link);
         Ok(records)
     }

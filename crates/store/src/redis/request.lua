@@ -1,8 +1,8 @@
 -- Runs the commands of one request and writes their replies, as RESP bytes, into a record.
 -- ARGV: db, RESP version of the reply, form ('s', 'p' or 't'), records hash, field, prefix,
--- scripts hash, expected watermark; then for each command its argument count and arguments, or
+-- scripts hash, expected watermark, expected owner; then for each command its argument count and arguments, or
 -- 0 and a finished reply.
-local DB, RESP, FORM, HASH, FIELD, PREFIX, SCRIPTS, WATERMARK = unpack(ARGV, 1, 8)
+local DB, RESP, FORM, HASH, FIELD, PREFIX, SCRIPTS, WATERMARK, OWNER = unpack(ARGV, 1, 9)
 RESP = tonumber(RESP)
 local SCRIPTS_MAX, DEPTH_MAX = 10000, 64
 local EXACT = 9007199254740992
@@ -253,11 +253,13 @@ local function plain(name, first, last)
 end
 
 redis.setresp(2)
-if (redis.call('HGET', HASH, 'watermark') or '') ~= WATERMARK then
+local owner = redis.call('HGET', HASH, 'owner')
+if owner and owner ~= OWNER then return {err = 'FENCED'} end
+if not owner or (redis.call('HGET', HASH, 'watermark') or '') ~= WATERMARK then
   return {err = 'TRYAGAIN the records were changed by somebody else'}
 end
 redis.call('SELECT', DB)
-local at, count = 9, 0
+local at, count = 10, 0
 while at <= #ARGV do
   local arguments = tonumber(ARGV[at])
   local first, last = at + 1, at + arguments

@@ -142,11 +142,12 @@ impl<'a> Transaction<'a> {
             if refused.is_empty() || is_passing(error) {
                 return Err(StoreError::Retry(format!("EXEC: {error}")));
             }
-            link.read_watch(false, before)?;
+            link.read_watch(hash, false, before)?;
             link.read_wait(wait_replicas)?;
             return Ok(Outcome::Refused(refused));
         }
         let Some(results) = resp::elements(&executed) else {
+            link.read_watch(hash, false, before)?;
             return Err(StoreError::Retry(
                 "the records in Redis were changed by somebody else".into(),
             ));
@@ -164,7 +165,7 @@ impl<'a> Transaction<'a> {
                 (Slot::Item(item), _) => ran.push((*item, executed.slice_ref(result))),
             }
         }
-        link.read_watch(false, after)?;
+        link.read_watch(hash, false, after)?;
         link.read_wait(wait_replicas)?;
         Ok(Outcome::Ran(ran))
     }

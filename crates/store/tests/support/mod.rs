@@ -6,6 +6,7 @@
 
 #[path = "../../../../tests/shared/port.rs"]
 mod port;
+pub mod proxy;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

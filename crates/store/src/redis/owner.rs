@@ -1,0 +1,287 @@
+//! Who may write for a shard: the process that read the records last.
+//!
+//! A command can run long after its connection was given up: its bytes wait in a socket of a Redis that
+//! is busy, while the process has connected anew, or was killed and replaced. So `load` writes a value
+//! of its own, the *owner*, into the hash in the same atomic step that reads the records, and all that
+//! this store writes has no effect under another owner: scripts compare it, transactions run under a
+//! WATCH that was placed before the owner was last seen. `load` itself replaces only the owner that it
+//! has seen, so a late `load` of a dead process takes nothing over either.
+//!
+//! A refusal on the present connection therefore has one reason: another process has taken over.
+//! This one stops then; two of them would take the shard from each other for ever.
+//!
+//! While Redis refuses all writes for a passing reason, the records are read without becoming the
+//! owner: reads go on, and every write leads to another `load`.
+
+use std::hash::{BuildHasher, RandomState};
+
+use bytes::Bytes;
+use pmnet_server::{RecordKey, StoreError};
+
+use super::commands::is_passing;
+use super::config::{Persistence, refused};
+use super::{Link, RedisStore, WATERMARK, resp};
+
+/// Field of the hash that names the owner; no record.
+pub const OWNER: &[u8] = b"owner";
+/// First word of what our scripts answer when another owner is there.
+pub const FENCED: &str = "FENCED";
+/// Takes the hash over from the owner ARGV[1] (empty: none) for ARGV[2], and reads it.
+/// HDEL comes first because Redis permits it when memory is short, and then all that follows.
+const CLAIM_LUA: &str = "if (redis.call('HGET', KEYS[1], 'owner') or '') ~= ARGV[1] then
+  return {err = 'TRYAGAIN another process loads the records, too'}
+end
+local reply = redis.pcall('HDEL', KEYS[1], 'owner')
+if type(reply) == 'table' and reply.err then return {err = (string.gsub(reply.err, '^-', ''))} end
+redis.call('HSET', KEYS[1], 'owner', ARGV[2])
+return redis.call('HGETALL', KEYS[1])";
+/// Writes one record, if the owner is ARGV[1].
+pub const RECORD_LUA: &str = "local owner = redis.call('HGET', KEYS[1], 'owner')
+if owner ~= ARGV[1] then
+  return {err = owner and 'FENCED' or 'TRYAGAIN the records were changed by somebody else'}
+end
+return redis.pcall('HSET', KEYS[1], ARGV[2], ARGV[3])";
+
+/// Names this process, and each of its loads.
+pub struct Owner {
+    process: String,
+    loads: u64,
+    /// Whether this process was the owner once, so that any other process came later.
+    was: bool,
+}
+
+impl Owner {
+    pub fn new() -> Owner {
+        // 128 bits of the system's randomness: the keys of the two hashers.
+        let random = || RandomState::new().hash_one(std::process::id());
+        Owner {
+            process: format!("{:016x}{:016x}", random(), random()),
+            loads: 0,
+            was: false,
+        }
+    }
+
+    fn next(&mut self) -> Bytes {
+        self.loads += 1;
+        format!("{}-{}", self.process, self.loads).into()
+    }
+
+    fn is_us(&self, owner: &[u8]) -> bool {
+        owner
+            .strip_prefix(self.process.as_bytes())
+            .is_some_and(|rest| rest.starts_with(b"-"))
+    }
+}
+
+/// Another process owns the records.
+pub fn taken_over(hash: &[u8]) -> StoreError {
+    StoreError::Fatal(format!(
+        "another pmnet server process has taken over this shard's records ({}) in Redis, so this one stops; nothing \
+         is lost. One shard has one server: see which one the devices should have (--next) and do not start the \
+         other; two shards in one Redis need different --shard numbers",
+        String::from_utf8_lossy(hash)
+    ))
+}
+
+fn older(hash: &[u8]) -> StoreError {
+    StoreError::Fatal(format!(
+        "pmnet's records ({}) in Redis are older than what this server wrote: Redis lost writes that it had \
+         confirmed (restored backup, failover to a lagging replica, crash without appendfsync always). Restore \
+         Redis's data, or start the shard anew",
+        String::from_utf8_lossy(hash)
+    ))
+}
+
+impl RedisStore {
+    /// Becomes the owner and reads the records, in one step; the hash is watched afterwards.
+    pub(super) fn claim(&mut self, link: &mut Link) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
+        let before = self.seen_owner(link)?;
+        let owner = self.owner.next();
+        link.owner = owner.clone();
+        link.connection.add(&[
+            b"EVAL",
+            CLAIM_LUA.as_bytes(),
+            b"1",
+            &self.hash,
+            &before,
+            &owner,
+        ]);
+        link.add_watch(&self.hash, false);
+        link.add_wait(self.url.wait_replicas);
+        link.connection.send()?;
+        let reply = link.connection.reply()?;
+        if let Some(error) = resp::error(&reply) {
+            if !is_passing(error) || ["TRYAGAIN", "NOPERM"].iter().any(|e| error.starts_with(e)) {
+                return Err(refused(error, "EVAL"));
+            }
+            return self.read_only(link, error);
+        }
+        let records = records_of(&reply)?;
+        link.read_watch(&self.hash, false, &watermark_of(&records))?;
+        link.read_wait(self.url.wait_replicas)?;
+        self.check_progress(&records)?;
+        self.owner.was = true;
+        self.in_flight = None;
+        Ok(records)
+    }
+
+    /// The owner that the hash has (empty: none), unless that one came after us.
+    fn seen_owner(&mut self, link: &mut Link) -> Result<Vec<u8>, StoreError> {
+        let reply = link
+            .connection
+            .call(&[b"HMGET", &self.hash, OWNER, WATERMARK])?;
+        if let Some(error) = resp::error(&reply) {
+            if error.starts_with("WRONGTYPE") {
+                return Err(StoreError::Fatal(format!(
+                    "the key {} in Redis is not pmnet's: remove it, or give the shard another number",
+                    String::from_utf8_lossy(&self.hash)
+                )));
+            }
+            return Err(refused(error, "HMGET"));
+        }
+        let (owner, watermark) = two_texts(&reply);
+        let other = !owner.is_empty() && !self.owner.is_us(owner);
+        if self.owner.was && other {
+            // Records that are older than ours are no later owner's, but of a Redis that lost data.
+            return Err(if watermark < &self.watermark[..] {
+                older(&self.hash)
+            } else {
+                taken_over(&self.hash)
+            });
+        }
+        Ok(owner.to_vec())
+    }
+
+    /// Reads the records of a Redis that takes no writes now, because of `error`.
+    fn read_only(
+        &mut self,
+        link: &mut Link,
+        error: &str,
+    ) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
+        if self.url.wait_replicas > 0 || link.facts.persistence == Persistence::WaitAof {
+            // These wait for a write of their own connection.
+            return Err(refused(error, "EVAL"));
+        }
+        link.writes_refused = Some(error.to_owned());
+        link.owner = Bytes::new();
+        for _ in 0..2 {
+            link.connection.reply()?;
+        }
+        let reply = link.connection.call(&[b"HGETALL", &self.hash])?;
+        if let Some(error) = resp::error(&reply) {
+            return Err(refused(error, "HGETALL"));
+        }
+        let records = records_of(&reply)?;
+        self.check_progress(&records)?;
+        Ok(records)
+    }
+
+    /// Compares what was loaded with what this process knows to have been there.
+    fn check_progress(&mut self, records: &[(RecordKey, Bytes)]) -> Result<(), StoreError> {
+        let watermark = watermark_of(records);
+        let hash = String::from_utf8_lossy(&self.hash);
+        if self.seen_records && records.is_empty() {
+            return Err(StoreError::Fatal(format!(
+                "pmnet's records ({hash}) are gone from Redis although this server wrote them: FLUSHALL or DEL \
+                 behind pmnet's back, or Redis restarted without its data. Acknowledged writes may be lost with \
+                 them. Restore Redis's data, or start the shard anew"
+            )));
+        }
+        if watermark < self.watermark {
+            return Err(older(&self.hash));
+        }
+        // Nobody but the owner writes records, and of ours only the last batch has an unknown fate.
+        if self.owner.was
+            && watermark != self.watermark
+            && self.in_flight.as_ref() != Some(&watermark)
+        {
+            return Err(StoreError::Fatal(format!(
+                "pmnet's records ({hash}) in Redis say that more was applied than this server applied: somebody \
+                 changed them behind pmnet's back. Going on would skip acknowledged writes. Find out who did it, \
+                 restore Redis's data, or start the shard anew"
+            )));
+        }
+        self.seen_records |= !records.is_empty();
+        self.watermark = watermark;
+        Ok(())
+    }
+}
+
+impl Link {
+    /// Adds what watches the records anew. `dirty`: our own writes since the last WATCH were not
+    /// made by EXEC (which ends it).
+    pub(super) fn add_watch(&mut self, hash: &[u8], dirty: bool) {
+        if dirty {
+            self.connection.add(&[b"UNWATCH"]);
+        }
+        self.connection.add(&[b"WATCH", hash]);
+        self.connection.add(&[b"HMGET", hash, OWNER, WATERMARK]);
+    }
+
+    /// Reads the replies to [`Link::add_watch`]; owner and watermark must be ours.
+    pub(super) fn read_watch(
+        &mut self,
+        hash: &[u8],
+        dirty: bool,
+        watermark: &[u8],
+    ) -> Result<(), StoreError> {
+        for _ in 0..=usize::from(dirty) {
+            let reply = self.connection.reply()?;
+            if let Some(error) = resp::error(&reply) {
+                return Err(StoreError::Retry(format!("WATCH: {error}")));
+            }
+        }
+        let reply = self.connection.reply()?;
+        let (owner, found) = two_texts(&reply);
+        if !owner.is_empty() && owner != self.owner {
+            return Err(taken_over(hash));
+        }
+        if owner == self.owner && found == watermark {
+            return Ok(());
+        }
+        Err(StoreError::Retry(
+            "the records in Redis were changed by somebody else".into(),
+        ))
+    }
+
+    /// Whether writes may be sent.
+    ///
+    /// # Errors
+    /// `Retry` if the records were read without becoming their owner.
+    pub(super) fn may_write(&self) -> Result<(), StoreError> {
+        match &self.writes_refused {
+            None => Ok(()),
+            Some(error) => Err(StoreError::Retry(format!("Redis takes no writes: {error}"))),
+        }
+    }
+}
+
+/// The two elements of a reply to HMGET; what is missing is empty.
+fn two_texts(reply: &[u8]) -> (&[u8], &[u8]) {
+    let texts = resp::elements(reply).unwrap_or_default();
+    let at = |i: usize| texts.get(i).and_then(|t| resp::text(t)).unwrap_or_default();
+    (at(0), at(1))
+}
+
+/// The records of a reply to HGETALL, without the owner.
+fn records_of(reply: &Bytes) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
+    let not_understood = || StoreError::Retry("Redis's answer to HGETALL is not understood".into());
+    let fields = resp::elements(reply).ok_or_else(not_understood)?;
+    let mut found = Vec::with_capacity(fields.len() / 2);
+    for pair in fields.chunks_exact(2) {
+        let key = resp::text(pair[0]).ok_or_else(not_understood)?;
+        let value = resp::text(pair[1]).ok_or_else(not_understood)?;
+        if key != OWNER {
+            found.push((key.to_vec(), reply.slice_ref(value)));
+        }
+    }
+    Ok(found)
+}
+
+fn watermark_of(records: &[(RecordKey, Bytes)]) -> Bytes {
+    records
+        .iter()
+        .find(|(key, _)| key == WATERMARK)
+        .map(|(_, value)| value.clone())
+        .unwrap_or_default()
+}

@@ -1,0 +1,261 @@
+//! Commands that run late, after their connection was given up or their server was killed, have no
+//! effect; neither has anything that a server sends after another one took its shard over.
+
+mod support;
+
+use bytes::Bytes;
+use pmnet_server::{Request, Store, StoreError};
+use pmnet_wire::command::{Form, Protocol};
+use support::proxy::{Late, Proxy};
+use support::{Redis, batch, load, payload, single, watermark};
+
+/// End of every call that writes: the look at owner and watermark.
+const END: &str = "owner\r\n$9\r\nwatermark\r\n";
+
+fn through(proxy: &Proxy) -> Box<dyn Store> {
+    pmnet_store::open(&proxy.url(), 0).unwrap()
+}
+
+fn request(payload: Bytes) -> Request {
+    Request {
+        payload,
+        record: Some((b"reply/1".to_vec(), Bytes::from_static(b"p"))),
+    }
+}
+
+/// Makes the call that contains `needle` arrive late; the store sees its connection die.
+fn late<T: std::fmt::Debug>(
+    proxy: &Proxy,
+    needle: &str,
+    call: impl FnOnce() -> Result<T, StoreError>,
+) -> Late {
+    proxy.hold(needle);
+    let cut = proxy.cut_after(END);
+    let result = call();
+    assert!(matches!(result, Err(StoreError::Retry(_))), "{result:?}");
+    cut.join().unwrap()
+}
+
+fn reply_of(records: &[(Vec<u8>, Bytes)]) -> Option<String> {
+    let (_, value) = records.iter().find(|(key, _)| key == b"reply/1")?;
+    Some(String::from_utf8_lossy(value).into_owned())
+}
+
+fn fatal(result: Result<impl std::fmt::Debug, StoreError>, says: &str) {
+    match result {
+        Err(StoreError::Fatal(text)) => assert!(text.contains(says), "{text}"),
+        other => panic!("wanted a fatal error that says {says:?}, got {other:?}"),
+    }
+}
+
+/// `commands` arrive late, are sent again by `again` (the same server or the next one), and the late
+/// bytes run before (`overtakes`: after) that. One reply, one effect.
+fn once(form: Form, commands: &[&str], wanted: &str, new_server: bool, overtakes: bool) {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let proxy = Proxy::start(redis.port);
+    let mut store = through(&proxy);
+    store.load().unwrap();
+    redis.call(&["RPUSH", "list", "a", "b", "c"]);
+    let payload = payload(form, Protocol::Resp2, 0, commands);
+    let sent = request(payload.clone());
+    let bytes = late(&proxy, "p-once", || {
+        store.execute(&[sent.clone()], &mut Vec::new())
+    });
+    if new_server {
+        store = through(&proxy);
+    }
+    assert_eq!(reply_of(&load(&mut *store)), None, "not executed yet");
+    let mut replies = Vec::new();
+    if overtakes {
+        store.execute(&[sent], &mut replies).unwrap();
+        bytes.deliver();
+    } else {
+        bytes.deliver();
+        assert_eq!(redis.get("n-p-once"), None, "a late command has an effect");
+        store.execute(&[sent], &mut replies).unwrap();
+    }
+    assert_eq!(String::from_utf8_lossy(&replies[0]), wanted);
+    assert_eq!(redis.get("n-p-once").as_deref(), Some("1"), "{commands:?}");
+    assert_eq!(redis.call(&["LLEN", "list"]), ":4\r\n");
+    let found = reply_of(&load(&mut *store)).unwrap();
+    assert_eq!(found, format!("p{wanted}"));
+    assert_eq!(store.apply(&batch(&[], 1)), Ok(0), "and it goes on");
+}
+
+#[test]
+fn a_request_that_arrives_late_is_not_executed_twice() {
+    for (new_server, overtakes) in [(false, false), (false, true), (true, false), (true, true)] {
+        once(
+            Form::Transaction,
+            &["INCR n-p-once", "RPUSH list x"],
+            "*2\r\n:1\r\n:4\r\n",
+            new_server,
+            overtakes,
+        );
+    }
+}
+
+#[test]
+fn a_request_by_multi_that_arrives_late_is_not_executed_twice() {
+    for new_server in [false, true] {
+        for overtakes in [false, true] {
+            once(
+                Form::Transaction,
+                &["BLPOP list 0", "INCR n-p-once", "RPUSH list x y"],
+                "*3\r\n*2\r\n$4\r\nlist\r\n$1\r\na\r\n:1\r\n:4\r\n",
+                new_server,
+                overtakes,
+            );
+        }
+    }
+}
+
+#[test]
+fn a_reply_that_is_recorded_late_replaces_no_newer_one() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let proxy = Proxy::start(redis.port);
+    let mut store = through(&proxy);
+    store.load().unwrap();
+    redis.call(&["RPUSH", "list", "a", "b", "c"]);
+    // The transaction ran, its true reply is under way.
+    let bytes = late(&proxy, "redis.pcall('HSET'", || {
+        store.execute(&[request(single("BLPOP list 0"))], &mut Vec::new())
+    });
+    let lost = reply_of(&load(&mut *store)).unwrap();
+    assert!(lost.contains("reply lost in a crash"), "{lost}");
+    let mut replies = Vec::new();
+    store
+        .execute(&[request(single("LLEN list"))], &mut replies)
+        .unwrap();
+    let answer = bytes.deliver();
+    assert!(answer.starts_with("-FENCED"), "{answer}");
+    assert_eq!(reply_of(&load(&mut *store)).as_deref(), Some("p:2\r\n"));
+}
+
+#[test]
+fn a_batch_that_arrives_late_has_no_effect() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let proxy = Proxy::start(redis.port);
+    let mut store = through(&proxy);
+    store.load().unwrap();
+    let bytes = late(&proxy, "INCR", || {
+        store.apply(&batch(&[single("INCR n")], 1))
+    });
+    assert_eq!(watermark(&load(&mut *store)), 0);
+    bytes.deliver();
+    assert_eq!(redis.get("n"), None);
+    assert_eq!(store.apply(&batch(&[single("INCR n")], 1)), Ok(0));
+    assert_eq!(redis.get("n").as_deref(), Some("1"));
+}
+
+#[test]
+fn a_load_that_arrives_late_takes_nothing_over() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let proxy = Proxy::start(redis.port);
+    for new_server in [false, true] {
+        let mut store = through(&proxy);
+        let bytes = late(&proxy, "another process loads", || store.load());
+        if new_server {
+            store = through(&proxy);
+        }
+        store.load().unwrap();
+        let answer = bytes.deliver();
+        assert!(answer.starts_with("-TRYAGAIN"), "{answer}");
+        let mut replies = Vec::new();
+        store
+            .execute(&[request(single("INCR n"))], &mut replies)
+            .unwrap();
+        let before = watermark(&load(&mut *store));
+        assert_eq!(store.apply(&batch(&[], before + 1)), Ok(0));
+    }
+    assert_eq!(redis.get("n").as_deref(), Some("2"));
+}
+
+#[test]
+fn a_server_whose_shard_another_one_took_over_stops_and_says_so() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let proxy = Proxy::start(redis.port);
+    let taken: [fn(&mut dyn Store) -> Result<(), StoreError>; 4] = [
+        |store| store.apply(&batch(&[single("INCR n")], 9)).map(drop),
+        |store| store.execute(&[request(single("INCR n"))], &mut Vec::new()),
+        |store| store.execute(&[request(single("BLPOP none 0"))], &mut Vec::new()),
+        // Also one that has lost its connection meanwhile must not take the shard back.
+        |store| store.load().map(drop),
+    ];
+    for call in taken {
+        let mut old = through(&proxy);
+        load(&mut *old);
+        let mut new = redis.store();
+        load(&mut *new);
+        fatal(call(&mut *old), "another pmnet server");
+        let records = load(&mut *new);
+        assert_eq!(new.apply(&batch(&[], watermark(&records) + 1)), Ok(0));
+    }
+    assert_eq!(redis.get("n"), None);
+}
+
+#[test]
+fn the_owner_is_no_record_and_survives_a_flush() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let mut store = redis.store();
+    assert_eq!(store.load(), Ok(vec![]));
+    let owner = redis.call(&["HGET", "pmnet:{0}", "owner"]);
+    assert!(owner.len() > 32, "{owner}");
+    assert_eq!(store.apply(&batch(&[single("FLUSHALL")], 1)), Ok(0));
+    assert_eq!(redis.call(&["HGET", "pmnet:{0}", "owner"]), owner);
+    assert_eq!(store.apply(&batch(&[single("INCR n")], 2)), Ok(0));
+    assert_eq!(load(&mut *store).len(), 1);
+    assert_ne!(redis.call(&["HGET", "pmnet:{0}", "owner"]), owner);
+}
+
+#[test]
+fn a_redis_that_takes_no_writes_is_read_and_nothing_is_written_before_it_is_owned() {
+    let Some(redis) = Redis::start(&["--min-replicas-to-write", "1"]) else {
+        return;
+    };
+    let mut store = redis.store();
+    assert_eq!(store.load(), Ok(vec![]));
+    assert_eq!(support::read(&mut *store, single("GET n")), "$-1\r\n");
+    redis.call(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    for _ in 0..2 {
+        // Not owned yet: not even now.
+        let result = store.apply(&batch(&[single("INCR n")], 1));
+        let Err(StoreError::Retry(text)) = result else {
+            panic!("{result:?}")
+        };
+        assert!(
+            text.contains("NOREPLICAS") || text.contains("load first"),
+            "{text}"
+        );
+        assert_eq!(redis.get("n"), None);
+    }
+    assert_eq!(store.load(), Ok(vec![]));
+    assert_eq!(store.apply(&batch(&[single("INCR n")], 1)), Ok(0));
+}
+
+#[test]
+fn a_watermark_raised_behind_our_back_stops_the_shard() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let mut store = redis.store();
+    store.load().unwrap();
+    assert_eq!(store.apply(&batch(&[single("INCR n")], 1)), Ok(0));
+    redis.call(&["HSET", "pmnet:{0}", "watermark", "\0\0\0\0\0\0\0\u{7}"]);
+    let result = store.apply(&batch(&[single("INCR n")], 2));
+    assert!(matches!(result, Err(StoreError::Retry(_))), "{result:?}");
+    fatal(store.load(), "behind pmnet's back");
+    assert_eq!(redis.get("n").as_deref(), Some("1"));
+}

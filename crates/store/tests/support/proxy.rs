@@ -1,0 +1,188 @@
+//! A TCP proxy before Redis that keeps back what one connection sends, lets the store believe that the
+//! connection is dead, and delivers the bytes when told to: the bytes that wait in a socket of a busy
+//! Redis, at a moment of the test's choice. It can also change what Redis answers.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Longest wait for anything here.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What connections share with the test.
+#[derive(Default)]
+struct Shared {
+    /// The next connection that sends this is held from that piece on.
+    needle: Option<Vec<u8>>,
+    /// In answers of Redis: this, and what stands there instead (of the same length).
+    replace: Option<(Vec<u8>, Vec<u8>)>,
+    held: Option<Held>,
+}
+
+/// A held connection.
+struct Held {
+    bytes: Vec<u8>,
+    client: TcpStream,
+    redis: TcpStream,
+}
+
+/// The proxy. Ends with the test.
+pub struct Proxy {
+    pub port: u16,
+    shared: Arc<Mutex<Shared>>,
+}
+
+/// Bytes that were kept back.
+pub struct Late {
+    bytes: Vec<u8>,
+    redis: TcpStream,
+}
+
+impl Proxy {
+    pub fn start(redis: u16) -> Proxy {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let shared = Arc::new(Mutex::new(Shared::default()));
+        let theirs = Arc::clone(&shared);
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let Ok(redis) = TcpStream::connect(("127.0.0.1", redis)) else {
+                    continue;
+                };
+                serve(client.unwrap(), redis, &theirs);
+            }
+        });
+        Proxy { port, shared }
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Replaces text in every answer of Redis.
+    pub fn answer(&self, from: &str, to: &str) {
+        assert_eq!(from.len(), to.len());
+        self.shared.lock().unwrap().replace = Some((from.into(), to.into()));
+    }
+
+    /// From now on the first connection that sends `needle` is held.
+    pub fn hold(&self, needle: &str) {
+        let mut shared = self.shared.lock().unwrap();
+        assert!(shared.held.is_none());
+        shared.needle = Some(needle.into());
+    }
+
+    /// Waits until a connection is held and has sent all of a call that ends with `end`; then the
+    /// store sees the connection closed. On a thread of its own, as the store waits meanwhile.
+    pub fn cut_after(&self, end: &str) -> JoinHandle<Late> {
+        let shared = Arc::clone(&self.shared);
+        let end = end.as_bytes().to_vec();
+        std::thread::spawn(move || {
+            let until = Instant::now() + PATIENCE;
+            loop {
+                let mut shared = shared.lock().unwrap();
+                if shared
+                    .held
+                    .as_ref()
+                    .is_some_and(|h| h.bytes.ends_with(&end))
+                {
+                    let Held {
+                        bytes,
+                        client,
+                        redis,
+                    } = shared.held.take().unwrap();
+                    client.shutdown(Shutdown::Both).ok();
+                    return Late { bytes, redis };
+                }
+                drop(shared);
+                assert!(Instant::now() < until, "nothing was held");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        })
+    }
+}
+
+impl Late {
+    /// Delivers the bytes; returns what Redis answers once it has executed all of them.
+    pub fn deliver(mut self) -> String {
+        self.redis.write_all(&self.bytes).unwrap();
+        self.redis.shutdown(Shutdown::Write).unwrap();
+        self.redis.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut answer = Vec::new();
+        self.redis.read_to_end(&mut answer).unwrap();
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+}
+
+fn serve(client: TcpStream, redis: TcpStream, shared: &Arc<Mutex<Shared>>) {
+    let (mut from_client, mut to_redis) = (client.try_clone().unwrap(), redis.try_clone().unwrap());
+    let (mut from_redis, mut to_client) = (redis, client);
+    // Answers stop being passed on when the connection is held: the test reads them.
+    from_redis
+        .set_read_timeout(Some(Duration::from_millis(2)))
+        .unwrap();
+    let holding = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let (up, down) = (Arc::clone(shared), Arc::clone(shared));
+    let stop = Arc::clone(&holding);
+    std::thread::spawn(move || {
+        let mut piece = vec![0; 1 << 16];
+        let mut held = false;
+        while let Ok(length @ 1..) = from_client.read(&mut piece) {
+            let bytes = &piece[..length];
+            let mut shared = up.lock().unwrap();
+            let found = |n: &Vec<u8>| bytes.windows(n.len()).any(|w| w == n.as_slice());
+            if held {
+                if let Some(held) = &mut shared.held {
+                    held.bytes.extend_from_slice(bytes);
+                }
+            } else if shared.needle.as_ref().is_some_and(found) {
+                held = true;
+                stop.store(true, std::sync::atomic::Ordering::SeqCst);
+                shared.needle = None;
+                shared.held = Some(Held {
+                    bytes: bytes.to_vec(),
+                    client: from_client.try_clone().unwrap(),
+                    redis: to_redis.try_clone().unwrap(),
+                });
+            } else {
+                drop(shared);
+                if to_redis.write_all(bytes).is_err() {
+                    break;
+                }
+            }
+        }
+        if !held {
+            to_redis.shutdown(Shutdown::Both).ok();
+        }
+    });
+    std::thread::spawn(move || {
+        let mut piece = vec![0; 1 << 16];
+        while !holding.load(std::sync::atomic::Ordering::SeqCst) {
+            match from_redis.read(&mut piece) {
+                Ok(0) => break,
+                Ok(length) => {
+                    let bytes = &mut piece[..length];
+                    if let Some((from, to)) = &down.lock().unwrap().replace
+                        && let Some(at) = bytes.windows(from.len()).position(|w| w == from)
+                    {
+                        bytes[at..at + from.len()].copy_from_slice(to);
+                    }
+                    if to_client.write_all(bytes).is_err() {
+                        break;
+                    }
+                }
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
+                    ) => {}
+                Err(_) => break,
+            }
+        }
+        if !holding.load(std::sync::atomic::Ordering::SeqCst) {
+            to_client.shutdown(Shutdown::Both).ok();
+        }
+    });
+}
