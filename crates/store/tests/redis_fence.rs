@@ -12,6 +12,9 @@ use support::{Redis, batch, load, payload, single, watermark};
 /// End of every call that writes: the look at owner and watermark.
 const END: &str = "owner\r\n$9\r\nwatermark\r\n";
 
+/// A call of the store, its result left out.
+type Call = fn(&mut dyn Store) -> Result<(), StoreError>;
+
 fn through(proxy: &Proxy) -> Box<dyn Store> {
     pmnet_store::open(&proxy.url(), 0).unwrap()
 }
@@ -61,7 +64,7 @@ fn once(form: Form, commands: &[&str], wanted: &str, new_server: bool, overtakes
     let payload = payload(form, Protocol::Resp2, 0, commands);
     let sent = request(payload.clone());
     let bytes = late(&proxy, "p-once", || {
-        store.execute(&[sent.clone()], &mut Vec::new())
+        store.execute(std::slice::from_ref(&sent), &mut Vec::new())
     });
     if new_server {
         store = through(&proxy);
@@ -185,7 +188,7 @@ fn a_server_whose_shard_another_one_took_over_stops_and_says_so() {
         return;
     };
     let proxy = Proxy::start(redis.port);
-    let taken: [fn(&mut dyn Store) -> Result<(), StoreError>; 4] = [
+    let taken: [Call; 4] = [
         |store| store.apply(&batch(&[single("INCR n")], 9)).map(drop),
         |store| store.execute(&[request(single("INCR n"))], &mut Vec::new()),
         |store| store.execute(&[request(single("BLPOP none 0"))], &mut Vec::new()),

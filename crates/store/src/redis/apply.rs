@@ -5,7 +5,7 @@ use pmnet_wire::command::Commands;
 
 use super::resp::{error, write_bulk, write_header};
 use super::transaction::{Outcome, Transaction};
-use super::{Link, RedisStore, WATERMARK, plan};
+use super::{Link, RedisStore, WATERMARK, plan, promise};
 
 /// How often a batch is sent again without effects that Redis refused while queueing. Redis names
 /// all of them at once, so one is the rule; more means that its mind changes.
@@ -69,11 +69,14 @@ impl RedisStore {
                 Outcome::Ran(replies) => {
                     let mut last = None;
                     for (index, reply) in replies {
-                        if let Some(error) = error(&reply)
+                        if let (Some(error), Some(effect)) = (error(&reply), &effects[index])
                             && last != Some(index)
                         {
                             last = Some(index);
-                            why_rejected.push(error.to_owned());
+                            if promise::is_promised(&effect.commands) {
+                                return Err(broken(&effect.commands, error));
+                            }
+                            why_rejected.push(dropped(&effect.commands, error));
                         }
                     }
                     self.watermark = after;
@@ -86,8 +89,11 @@ impl RedisStore {
                 }
                 Outcome::Refused(items) => {
                     for (index, error) in items {
-                        if effects[index].take().is_some() {
-                            why_rejected.push(error);
+                        if let Some(effect) = effects[index].take() {
+                            if promise::is_promised(&effect.commands) {
+                                return Err(kept(&effect.commands, &error));
+                            }
+                            why_rejected.push(dropped(&effect.commands, &error));
                         }
                     }
                 }
@@ -107,15 +113,53 @@ fn admit<'a>(link: &mut Link, payload: &'a [u8]) -> Result<Result<Effect<'a>, St
     };
     let flushes = match plan::check_effect(&commands, &link.commands) {
         Ok(flushes) => flushes,
-        Err(why) => return Ok(Err(why)),
+        Err(why) => return Ok(Err(format!("{}: {why}", promise::shown(&commands)))),
     };
-    if !link.has_database(commands.database)? {
+    if commands.database >= promise::DATABASES_MAX {
         return Ok(Err(format!(
-            "database {} does not exist",
-            commands.database
+            "{}: no Redis has it",
+            promise::shown(&commands)
+        )));
+    }
+    if !link.has_database(commands.database)? {
+        return Err(StoreError::Retry(format!(
+            "Redis has no database {}, but was to have it when this was acknowledged: {}. Set `databases` in \
+             redis.conf to {} or more and restart Redis; until then the devices keep all updates from here on",
+            commands.database,
+            promise::shown(&commands),
+            commands.database + 1
         )));
     }
     Ok(Ok(Effect { commands, flushes }))
+}
+
+/// An effect that Redis refuses and that may be dropped.
+fn dropped(commands: &Commands<'_>, error: &str) -> String {
+    format!(
+        "{}: {error} ({})",
+        promise::shown(commands),
+        promise::excuse(commands)
+    )
+}
+
+/// A promise that Redis refuses while nothing of the batch has run.
+fn kept(commands: &Commands<'_>, error: &str) -> StoreError {
+    StoreError::Retry(format!(
+        "Redis refuses what its client was told to be done ({}): {error}. Put Redis right (is the command renamed in \
+         redis.conf? is it really Redis 6.2 or newer?) and restart it; until then the devices keep all updates \
+         from here on",
+        promise::shown(commands)
+    ))
+}
+
+/// A promise that failed alone, in the midst of its batch.
+fn broken(commands: &Commands<'_>, error: &str) -> StoreError {
+    StoreError::Fatal(format!(
+        "an acknowledged update is lost: Redis accepted it at first and failed to execute it ({}): {error}. The rest \
+         of its batch is applied. Find the cause in Redis (were its access rights changed?), write this key again, \
+         then start the server again",
+        promise::shown(commands)
+    ))
 }
 
 fn add_records(transaction: &mut Transaction<'_>, hash: &[u8], batch: &Batch) {

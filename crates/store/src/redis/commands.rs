@@ -16,7 +16,13 @@ const SCRIPT_ARGUMENTS_MAX: usize = 4000;
 /// Longest command or subcommand name that is looked at, in bytes; longer ones are unknown.
 const NAME_BYTES_MAX: usize = 64;
 /// Settings that the durability of acknowledged writes rests on.
-const GUARDED_SETTINGS: [&[u8]; 3] = [b"MAXMEMORY-POLICY", b"APPENDONLY", b"APPENDFSYNC"];
+const GUARDED_SETTINGS: [&[u8]; 5] = [
+    b"MAXMEMORY",
+    b"MAXMEMORY-POLICY",
+    b"APPENDONLY",
+    b"APPENDFSYNC",
+    b"NO-APPENDFSYNC-ON-REWRITE",
+];
 
 /// Upper-case copy of a name; empty when it is too long to be one.
 #[must_use]
@@ -177,6 +183,12 @@ impl CommandTable {
             return self.specs.get(&full).copied();
         }
         Some(spec)
+    }
+
+    /// Whether the server has this command, or does not tell.
+    #[must_use]
+    pub fn may_have(&self, name: &[u8]) -> bool {
+        self.specs.is_empty() || self.specs.contains_key(name)
     }
 
     /// Whether the command can run inside a script with the reply that it has outside of one.

@@ -10,8 +10,8 @@ use pmnet_server::StoreError;
 use super::connection::Connection;
 use super::resp::{elements, error, text};
 
-/// Oldest Redis that has all that the adaptor uses (RESP3, `redis.setresp`).
-const REDIS_VERSION_MIN: (u32, u32) = (6, 0);
+/// Oldest Redis that accepts every command that the front acknowledges early (SET … EXAT, PXAT).
+const REDIS_VERSION_MIN: (u32, u32) = (6, 2);
 /// First Redis with WAITAOF.
 const WAITAOF_VERSION: (u32, u32) = (7, 2);
 
@@ -22,6 +22,8 @@ pub enum Persistence {
     Always,
     /// `appendfsync everysec` with WAITAOF: the adaptor waits for the sync.
     WaitAof,
+    /// `appendfsync always` with `no-appendfsync-on-rewrite yes`, and no way to wait for the sync.
+    ExceptRewrites,
     /// AOF synced every second, and no way to wait for it.
     EverySecond,
     /// AOF synced when the kernel likes (`appendfsync no`).
@@ -40,6 +42,12 @@ impl Persistence {
             }
             Persistence::WaitAof => {
                 "synced to the AOF before every reply (WAITAOF): survives power loss"
+            }
+            Persistence::ExceptRewrites => {
+                "synced to the AOF before every reply, but not while Redis rewrites its AOF or saves \
+                 (no-appendfsync-on-rewrite yes): survives a crash of Redis; a crash of the machine in such a time \
+                 loses what was written during it. CONFIG SET no-appendfsync-on-rewrite no, put it into redis.conf, \
+                 and restart the pmnet server"
             }
             Persistence::EverySecond => {
                 "AOF synced every second: survives a crash of Redis; a crash of the machine loses up to a second"
@@ -65,6 +73,62 @@ impl Persistence {
     }
 }
 
+/// What a server says of its AOF.
+#[derive(Clone, Debug, Default)]
+struct Aof {
+    enabled: bool,
+    /// A rewrite runs or is about to.
+    rewriting: bool,
+    /// Seen whole in this server process.
+    known_whole: bool,
+    fsync: Option<String>,
+    /// `no-appendfsync-on-rewrite`.
+    pauses: bool,
+    /// WAITAOF is there, which counts neither what is not synced nor what is in no whole AOF.
+    waitaof: bool,
+}
+
+impl Persistence {
+    /// What replies are worth.
+    ///
+    /// An AOF that was switched on while Redis runs is worth nothing until its first rewrite has ended, and
+    /// INFO does not tell such a rewrite from any other (`aof_base_size` is 0 in a fresh AOF, too, and that
+    /// of the former AOF in one that was switched off and on). So every rewrite is waited for, unless this
+    /// server process had a whole AOF when we looked last.
+    ///
+    /// # Errors
+    /// `Retry` while that rewrite runs.
+    fn judge(aof: &Aof) -> Result<Persistence, StoreError> {
+        if !aof.enabled {
+            return Ok(Persistence::Off);
+        }
+        let fsync = aof.fsync.as_deref();
+        if aof.waitaof && fsync != Some("no") {
+            return Ok(
+                if fsync == Some("always") && !aof.pauses && !aof.rewriting {
+                    Persistence::Always
+                } else {
+                    Persistence::WaitAof
+                },
+            );
+        }
+        if aof.rewriting && !aof.known_whole {
+            return Err(StoreError::Retry(
+                "Redis rewrites its AOF, perhaps for the first time since it was switched on; until that is done a \
+                 crash of Redis may lose all that it confirms. Waiting until INFO persistence says \
+                 aof_rewrite_in_progress:0 and aof_rewrite_scheduled:0"
+                    .into(),
+            ));
+        }
+        Ok(match fsync {
+            Some("always") if aof.pauses => Persistence::ExceptRewrites,
+            Some("always") => Persistence::Always,
+            Some("no") => Persistence::Kernel,
+            _ => Persistence::EverySecond,
+        })
+    }
+}
+
 /// Facts about the connected server.
 #[derive(Clone, Debug)]
 pub struct Facts {
@@ -72,16 +136,22 @@ pub struct Facts {
     pub run_id: String,
     /// What replies are worth.
     pub persistence: Persistence,
+    /// Whether the AOF holds everything, as far as INFO can tell.
+    pub aof_is_whole: bool,
     /// Databases known to exist: every index below this.
     pub databases: u32,
 }
 
 impl Facts {
-    /// Asks the server, and refuses one that cannot keep the store's promises.
+    /// Asks the server, and refuses one that cannot keep the store's promises. `whole_aof_of`: run id of
+    /// a server process whose AOF was seen to be whole.
     ///
     /// # Errors
     /// `Fatal` for a server that must not be used, `Retry` for one that is not ready yet.
-    pub fn ask(connection: &mut Connection) -> Result<Facts, StoreError> {
+    pub fn ask(
+        connection: &mut Connection,
+        whole_aof_of: Option<&str>,
+    ) -> Result<Facts, StoreError> {
         let reply = connection.call(&[b"INFO"])?;
         if let Some(error) = error(&reply) {
             return Err(refused(error, "INFO"));
@@ -103,29 +173,26 @@ impl Facts {
                 "this Redis is a replica: point the store at the primary".into(),
             ));
         }
-        let version = version(field("redis_version"));
-        if version < REDIS_VERSION_MIN {
-            return Err(StoreError::Fatal(format!(
-                "Redis {} is too old: 6.0 or newer is needed",
-                field("redis_version")
-            )));
-        }
+        let version = check_version(field("redis_version"))?;
         check_eviction(field("maxmemory"), field("maxmemory_policy"))?;
-        let appendfsync = setting(connection, "appendfsync")?;
-        let waitaof = version >= WAITAOF_VERSION || !field("valkey_version").is_empty();
-        let persistence = match (field("aof_enabled"), appendfsync.as_deref()) {
-            ("1", Some("always")) => Persistence::Always,
-            ("1", Some("no")) => Persistence::Kernel,
-            ("1", _) if waitaof => Persistence::WaitAof,
-            ("1", _) => Persistence::EverySecond,
-            _ => Persistence::Off,
+        let aof = Aof {
+            enabled: field("aof_enabled") == "1",
+            rewriting: field("aof_rewrite_in_progress") == "1"
+                || field("aof_rewrite_scheduled") == "1",
+            known_whole: whole_aof_of == Some(field("run_id")),
+            fsync: setting(connection, "appendfsync")?,
+            // Not to be read means: the weakest.
+            pauses: setting(connection, "no-appendfsync-on-rewrite")?.as_deref() != Some("no"),
+            waitaof: version >= WAITAOF_VERSION || !field("valkey_version").is_empty(),
         };
+        let persistence = Persistence::judge(&aof)?;
         let databases = setting(connection, "databases")?
             .and_then(|n| n.parse().ok())
             .unwrap_or(1);
         Ok(Facts {
             run_id: field("run_id").to_owned(),
             persistence,
+            aof_is_whole: aof.enabled && (!aof.rewriting || aof.known_whole),
             databases,
         })
     }
@@ -142,6 +209,18 @@ pub fn refused(error: &str, command: &str) -> StoreError {
         )),
         _ => StoreError::Retry(format!("{command}: {error}")),
     }
+}
+
+/// The version, if it is one that keeps the promises of the front.
+fn check_version(text: &str) -> Result<(u32, u32), StoreError> {
+    let version = version(text);
+    if version < REDIS_VERSION_MIN {
+        return Err(StoreError::Fatal(format!(
+            "Redis {text} is too old: it does not know all commands that pmnet acknowledges early (SET … EXAT). \
+             Install Redis 6.2 or newer, or Valkey"
+        )));
+    }
+    Ok(version)
 }
 
 /// An evicting Redis may drop the records, and with them the knowledge of what was applied.
@@ -206,5 +285,43 @@ mod tests {
         assert!(version("7.10.3") > WAITAOF_VERSION);
         assert!(version("7.0.15") < WAITAOF_VERSION);
         assert_eq!(version("nonsense"), (0, 0));
+        assert_eq!(check_version("6.2.0"), Ok((6, 2)));
+        assert!(matches!(check_version("6.0.20"), Err(StoreError::Fatal(_))));
+    }
+
+    #[test]
+    fn power_loss_is_survived_only_where_every_reply_waits_for_a_sync() {
+        let mut seen_durable = 0;
+        for bits in 0..16u32 {
+            for fsync in [None, Some("always"), Some("everysec"), Some("no")] {
+                let bit = |n: u32| bits & (1 << n) != 0;
+                let aof = Aof {
+                    enabled: true,
+                    rewriting: bit(0),
+                    known_whole: bit(1),
+                    fsync: fsync.map(str::to_owned),
+                    pauses: bit(2),
+                    waitaof: bit(3),
+                };
+                let off = Aof {
+                    enabled: false,
+                    ..aof.clone()
+                };
+                assert_eq!(Persistence::judge(&off), Ok(Persistence::Off));
+                match Persistence::judge(&aof) {
+                    Ok(Persistence::Always) => {
+                        assert!(fsync == Some("always") && !aof.pauses, "{aof:?}");
+                        assert!(!aof.rewriting || aof.known_whole, "{aof:?}");
+                        seen_durable += 1;
+                    }
+                    Ok(Persistence::WaitAof) => assert!(aof.waitaof && fsync != Some("no")),
+                    Ok(weak) => {
+                        assert!(!weak.is_durable() && !weak.describe(0).contains("power loss"))
+                    }
+                    Err(_) => assert!(aof.rewriting && !(aof.waitaof && fsync != Some("no"))),
+                }
+            }
+        }
+        assert_eq!(seen_durable, 5);
     }
 }

@@ -9,6 +9,8 @@
 //! queueing for a passing reason (memory, read-only, loading, …) fails the batch: nothing ran. What
 //! it refuses for good (unknown command, arity) is left out and the rest is sent again; what fails in EXEC (wrong
 //! type, …) failed alone. Redis checks the passing reasons before EXEC, for the whole transaction.
+//! Nothing is ever left out that a front acknowledged early by itself ([`promise`]): if Redis refuses
+//! that, the batch waits until Redis has been put right, or the shard stops.
 //!
 //! **A request that changes state** (`execute` with a record) runs in one Lua script, which encodes
 //! the replies itself and writes them into the record: effect and reply are one atomic step, also
@@ -38,6 +40,7 @@ mod connection;
 mod execute;
 mod owner;
 mod plan;
+mod promise;
 mod resp;
 mod transaction;
 mod url;
@@ -71,6 +74,8 @@ pub struct RedisStore {
     link: Option<Link>,
     /// Commands of the server with this run id: they cannot change while it runs.
     known_commands: Option<(String, CommandTable)>,
+    /// Run id of the server process whose AOF was seen to be whole.
+    whole_aof_of: Option<String>,
     owner: Owner,
     /// Last value of the field `watermark` that this process wrote or read.
     watermark: Bytes,
@@ -105,6 +110,7 @@ impl RedisStore {
             scripts: format!("pmnet:{{{shard}}}:scripts").into_bytes(),
             link: None,
             known_commands: None,
+            whole_aof_of: None,
             owner: Owner::new(),
             watermark: Bytes::new(),
             in_flight: None,
@@ -130,7 +136,8 @@ impl RedisStore {
                 });
             }
         }
-        let facts = Facts::ask(&mut connection)?;
+        let facts = Facts::ask(&mut connection, self.whole_aof_of.as_deref())?;
+        self.whole_aof_of = facts.aof_is_whole.then(|| facts.run_id.clone());
         if self.persistence != Some(facts.persistence) {
             let text = facts.persistence.describe(self.url.wait_replicas);
             if facts.persistence.is_durable() {
@@ -156,6 +163,14 @@ impl RedisStore {
                 }
             },
         };
+        let missing = promise::missing(&commands);
+        if !missing.is_empty() {
+            return Err(StoreError::Fatal(format!(
+                "Redis has no {}, which pmnet acknowledges before Redis sees it: remove its rename-command from \
+                 redis.conf, restart Redis, then this server. Nothing is lost: the devices keep what was acknowledged",
+                missing.join(", ")
+            )));
+        }
         let reply = connection.call(&[b"SCRIPT", b"LOAD", REQUEST_LUA.as_bytes()])?;
         if let Some(error) = resp::error(&reply) {
             return Err(refused(error, "SCRIPT LOAD"));
@@ -177,7 +192,7 @@ impl RedisStore {
             .ok_or_else(|| StoreError::Retry("not connected to Redis: load first".into()))
     }
 
-    /// Counts and reports an effect that will never be applied.
+    /// Counts and reports an effect that will never be applied: one that is no promise.
     fn reject(&mut self, why: &str) {
         self.rejected += 1;
         // Logged less and less often, so that a flood of them does not flood the log.

@@ -47,20 +47,7 @@ impl Redis {
             return None;
         }
         let port = port::free();
-        let mut all = vec![binary];
-        for option in [
-            "--save",
-            "",
-            "--appendonly",
-            "yes",
-            "--appendfsync",
-            "always",
-            "--bind",
-            "127.0.0.1",
-        ] {
-            all.push(option.into());
-        }
-        all.extend(options.iter().map(|&o| o.to_owned()));
+        let all = with_base(binary, options);
         let directory = tempfile::tempdir().unwrap();
         let mut redis = Redis {
             port,
@@ -105,6 +92,12 @@ impl Redis {
         self.kill();
         self.run();
         self.wait_ready();
+    }
+
+    /// Kills it and starts it with these options instead, on the same data.
+    pub fn restart_as(&mut self, options: &[&str]) {
+        self.options = with_base(self.options[0].clone(), options);
+        self.restart();
     }
 
     pub fn wait_ready(&self) {
@@ -152,6 +145,21 @@ impl Redis {
     pub fn get(&self, key: &str) -> Option<String> {
         bulk(&self.call(&["GET", key]))
     }
+}
+
+fn with_base(binary: String, options: &[&str]) -> Vec<String> {
+    let base = [
+        "--save",
+        "",
+        "--appendonly",
+        "yes",
+        "--appendfsync",
+        "always",
+        "--bind",
+        "127.0.0.1",
+    ];
+    let texts = base.iter().chain(options).map(|&o| o.to_owned());
+    std::iter::once(binary).chain(texts).collect()
 }
 
 impl Drop for Redis {

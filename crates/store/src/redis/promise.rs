@@ -1,0 +1,180 @@
+//! Which updates their client was told to be done before Redis has seen them.
+//!
+//! The front acknowledges four commands early, in forms that Redis accepts whatever the data is
+//! (`pmnet-redis`, `table/early.rs`; this is its counterpart, and must take every form that is taken
+//! there). If Redis refuses one all the same, its configuration breaks a promise, and the update is kept
+//! in the devices until somebody has put that right. Everything else that is refused for good is dropped,
+//! counted and logged: what the operator lets through with `--assume-ok`, and what no front sends.
+
+use pmnet_wire::command::Commands;
+
+use super::commands::{CommandTable, RECORDS_PREFIX, upper};
+
+/// Commands that are acknowledged early without being listed.
+const PROMISED: [&str; 4] = ["SET", "MSET", "SETEX", "PSETEX"];
+/// Commands that `--assume-ok` can list.
+const ASSUMABLE: [&[u8]; 8] = [
+    b"FLUSHALL",
+    b"FLUSHDB",
+    b"HMSET",
+    b"LSET",
+    b"LTRIM",
+    b"PFMERGE",
+    b"RENAME",
+    b"RESTORE",
+];
+/// Largest time to live that is acknowledged early, in milliseconds.
+const TTL_MS_MAX: u64 = 100_000_000_000_000;
+/// Digits of the longest number that is looked at: more are beyond every limit here.
+const DIGITS_MAX: usize = 18;
+/// Databases that a Redis can have at most (`databases`).
+pub const DATABASES_MAX: u32 = i32::MAX.unsigned_abs();
+/// Bytes of a key that are shown.
+const SHOWN_BYTES_MAX: usize = 64;
+
+/// Whether a front acknowledged this update without knowing anything of the data: every command of it has
+/// one of the forms that Redis accepts always.
+pub fn is_promised(commands: &Commands<'_>) -> bool {
+    commands.count > 0
+        && commands
+            .iter()
+            .all(|arguments| usual(&arguments.collect::<Vec<_>>()))
+}
+
+fn usual(arguments: &[&[u8]]) -> bool {
+    let is = |index: usize, word: &str| arguments[index].eq_ignore_ascii_case(word.as_bytes());
+    let form = match (upper(arguments[0]).as_slice(), arguments.len()) {
+        (b"SET", 3) => true,
+        (b"SET", 4) => is(3, "KEEPTTL"),
+        (b"SET", 5) if is(3, "EX") || is(3, "EXAT") => is_ttl(arguments[4], 1000),
+        (b"SET", 5) if is(3, "PX") || is(3, "PXAT") => is_ttl(arguments[4], 1),
+        (b"MSET", count) => count >= 3 && count % 2 == 1,
+        (b"SETEX", 4) => is_ttl(arguments[2], 1000),
+        (b"PSETEX", 4) => is_ttl(arguments[2], 1),
+        _ => false,
+    };
+    form && !arguments.iter().any(|a| a.starts_with(RECORDS_PREFIX))
+}
+
+fn is_ttl(text: &[u8], unit_ms: u64) -> bool {
+    let plain = (1..=DIGITS_MAX).contains(&text.len())
+        && text[0] != b'0'
+        && text.iter().all(u8::is_ascii_digit);
+    plain
+        && std::str::from_utf8(text)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+            .is_some_and(|ttl| ttl <= TTL_MS_MAX / unit_ms)
+}
+
+/// Promised commands that the server does not have (renamed); empty if it does not tell its commands.
+pub fn missing(table: &CommandTable) -> Vec<&'static str> {
+    PROMISED
+        .into_iter()
+        .filter(|name| !table.may_have(name.as_bytes()))
+        .collect()
+}
+
+/// An update for people: its first command, with key and database.
+pub fn shown(commands: &Commands<'_>) -> String {
+    let Some(mut arguments) = commands.iter().next() else {
+        return "an update without a command".into();
+    };
+    let text = |bytes: &[u8]| {
+        let cut = &bytes[..bytes.len().min(SHOWN_BYTES_MAX)];
+        let dots = if cut.len() < bytes.len() { "…" } else { "" };
+        format!("{}{dots}", cut.escape_ascii())
+    };
+    let name = text(arguments.next().unwrap_or_default());
+    let key = arguments.next().map(|key| format!(" {}", text(key)));
+    let more = match commands.count {
+        1 => String::new(),
+        n => format!(" and {} more", n - 1),
+    };
+    format!(
+        "{name}{}{more} in database {}",
+        key.unwrap_or_default(),
+        commands.database
+    )
+}
+
+/// Why an update that is no promise may be dropped.
+pub fn excuse(commands: &Commands<'_>) -> &'static str {
+    let assumed = commands.count > 0
+        && commands.iter().all(|mut arguments| {
+            ASSUMABLE.contains(&upper(arguments.next().unwrap_or_default()).as_slice())
+        });
+    if assumed {
+        "its client was told OK because of --assume-ok"
+    } else {
+        "no front acknowledges it early"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pmnet_wire::command::{Form, Protocol, preamble, write_command};
+
+    use super::*;
+
+    fn usual_line(line: &str) -> bool {
+        usual(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn what_is_dropped_is_named() {
+        let payload = |lines: &[&str]| {
+            let mut out = preamble(Form::Transaction, Protocol::Resp2, 3).to_vec();
+            for line in lines {
+                write_command(&line.split(' ').collect::<Vec<_>>(), &mut out);
+            }
+            out
+        };
+        let hmset = payload(&["HMSET li\nst f v", "RENAME a b"]);
+        let hmset = Commands::parse(&hmset).unwrap();
+        assert_eq!(shown(&hmset), "HMSET li\\nst and 1 more in database 3");
+        assert!(excuse(&hmset).contains("--assume-ok"));
+        let other = payload(&["INCR n", "HMSET list f v"]);
+        assert!(!excuse(&Commands::parse(&other).unwrap()).contains("--assume-ok"));
+    }
+
+    #[test]
+    fn a_promise_is_what_redis_accepts_whatever_the_data_is() {
+        for line in [
+            "SET k v",
+            "set k v keepttl",
+            "SET k v EX 1",
+            "SET k v ex 100000000000",
+            "SET k v PX 100000000000000",
+            "SET k v EXAT 1",
+            "SET k v pxat 99",
+            "MSET a 1",
+            "MSET a 1 b 2",
+            "SETEX k 10 v",
+            "PSETEX k 10 v",
+        ] {
+            assert!(usual_line(line), "{line}");
+        }
+        for line in [
+            "SET k",
+            "SET k v NX",
+            "SET k v EX 0",
+            "SET k v EX 01",
+            "SET k v EX -1",
+            "SET k v EX 100000000001",
+            "SET k v EX 9999999999999999999999",
+            "SET k v EX x",
+            "SET k v EX 10 NX",
+            "SET pmnet:{0} v",
+            "MSET a",
+            "MSET a 1 b",
+            "SETEX k 0 v",
+            "SETEX k v",
+            "GET k",
+            "INCR k",
+            "HMSET k a b",
+        ] {
+            assert!(!usual_line(line), "{line}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What the store says about power loss is true of the Redis behind it.
+
+mod support;
+
+use pmnet_server::{Store, StoreError};
+use support::{Redis, change, load, single};
+
+/// Redis pauses so long after each key that it saves, in microseconds; with [`KEYS`] of them a rewrite
+/// takes seconds.
+const KEY_DELAY: [&str; 2] = ["--rdb-key-save-delay", "2000"];
+const KEYS: usize = 1500;
+
+fn fill(redis: &Redis) {
+    let names: Vec<String> = (0..KEYS).map(|i| format!("key{i}")).collect();
+    let mut command = vec!["MSET"];
+    for name in &names {
+        command.extend([name.as_str(), "v"]);
+    }
+    assert_eq!(redis.call(&command), "+OK\r\n");
+}
+
+fn rewriting(redis: &Redis) -> bool {
+    redis
+        .call(&["INFO", "persistence"])
+        .contains("aof_rewrite_in_progress:1")
+}
+
+#[test]
+fn a_sync_that_pauses_during_rewrites_is_not_called_safe() {
+    let Some(redis) = Redis::start(&["--no-appendfsync-on-rewrite", "yes"]) else {
+        return;
+    };
+    let mut store = redis.store();
+    load(&mut *store);
+    let says = store.durability();
+    assert!(
+        says.contains("WAITAOF") || says.contains("CONFIG SET no-appendfsync-on-rewrite no"),
+        "{says}"
+    );
+    assert_eq!(
+        says.contains("WAITAOF"),
+        says.contains("power loss"),
+        "{says}"
+    );
+    redis.call(&["CONFIG", "SET", "no-appendfsync-on-rewrite", "no"]);
+    load(&mut *store);
+    let says = store.durability();
+    assert!(says.contains("survives power loss"), "{says}");
+    // And no client can undo it.
+    for setting in [
+        "no-appendfsync-on-rewrite yes",
+        "appendfsync no",
+        "appendonly no",
+        "maxmemory 1",
+        "maxmemory-policy allkeys-lru",
+    ] {
+        let reply = change(&mut *store, single(&format!("CONFIG SET {setting}")));
+        assert!(reply.contains("rest on this setting"), "{setting}: {reply}");
+    }
+}
+
+#[test]
+fn an_aof_that_was_just_switched_on_is_waited_for() {
+    let options = [&KEY_DELAY[..], &["--appendonly", "no"]].concat();
+    let Some(redis) = Redis::start(&options) else {
+        return;
+    };
+    fill(&redis);
+    // The second time there are files of the first time, and INFO looks as in any other rewrite.
+    for _ in 0..2 {
+        redis.call(&["CONFIG", "SET", "appendonly", "yes"]);
+        assert!(rewriting(&redis));
+        let mut store = redis.store();
+        match store.load() {
+            Err(StoreError::Retry(text)) => {
+                assert!(text.contains("aof_rewrite_in_progress"), "{text}");
+            }
+            Ok(_) => assert!(store.durability().contains("WAITAOF")),
+            Err(other) => panic!("{other}"),
+        }
+        load(&mut *store);
+        assert!(!rewriting(&redis));
+        let says = store.durability();
+        assert!(says.contains("survives power loss"), "{says}");
+        redis.call(&["CONFIG", "SET", "appendonly", "no"]);
+        load(&mut *store);
+        let says = store.durability();
+        assert!(says.contains("AOF is off"), "{says}");
+    }
+}
+
+#[test]
+fn a_rewrite_of_a_whole_aof_keeps_nobody_waiting() {
+    let Some(redis) = Redis::start(&KEY_DELAY) else {
+        return;
+    };
+    fill(&redis);
+    let mut store = redis.store();
+    load(&mut *store);
+    redis.call(&["BGREWRITEAOF"]);
+    assert!(rewriting(&redis));
+    store.load().unwrap();
+    assert!(rewriting(&redis), "the rewrite was too short for this test");
+    let says = store.durability();
+    assert!(says.contains("survives power loss"), "{says}");
+}

@@ -1,0 +1,183 @@
+//! What a front acknowledged before Redis saw it is never dropped because Redis refuses it: it waits, or
+//! the shard stops with a sentence that says what to do.
+
+mod support;
+
+use bytes::Bytes;
+use pmnet_server::{Store, StoreError};
+use pmnet_wire::command::{Form, Protocol};
+use support::proxy::Proxy;
+use support::{Redis, batch, load, payload, single, watermark};
+
+fn retry(result: Result<impl std::fmt::Debug, StoreError>, says: &[&str]) {
+    let Err(StoreError::Retry(text)) = result else {
+        panic!("wanted a retry that says {says:?}, got {result:?}")
+    };
+    for part in says {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+fn fatal(result: Result<impl std::fmt::Debug, StoreError>, says: &[&str]) {
+    let Err(StoreError::Fatal(text)) = result else {
+        panic!("wanted a fatal error that says {says:?}, got {result:?}")
+    };
+    for part in says {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn every_form_that_is_acknowledged_early_is_accepted_on_any_data() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let mut store = redis.store();
+    store.load().unwrap();
+    let forms = [
+        "SET k v",
+        "SET k v KEEPTTL",
+        "SET k v EX 100000000000",
+        "SET k v PX 100000000000000",
+        "SET k v EXAT 100000000000",
+        "SET k v PXAT 100000000000000",
+        "SET k v EXAT 1",
+        "SET k v PXAT 1",
+        "MSET k v l w",
+        "SETEX k 100000000000 v",
+        "PSETEX k 100000000000000 v",
+    ];
+    for (round, form) in (1..).zip(forms) {
+        redis.call(&["DEL", "k"]);
+        redis.call(&["RPUSH", "k", "a list"]);
+        assert_eq!(store.apply(&batch(&[single(form)], round)), Ok(0), "{form}");
+        let found = redis.get("k");
+        let past = form.ends_with("AT 1");
+        assert_eq!(found.as_deref(), (!past).then_some("v"), "{form}");
+    }
+}
+
+#[test]
+fn a_database_that_redis_has_no_longer_is_waited_for() {
+    let Some(mut redis) = Redis::start(&[]) else {
+        return;
+    };
+    let mut store = redis.store();
+    store.load().unwrap();
+    assert_eq!(store.apply(&batch(&[single("SET a 1")], 1)), Ok(0));
+    redis.restart_as(&["--databases", "4"]);
+    let acknowledged = [
+        single("SET a 2"),
+        payload(Form::Single, Protocol::Resp2, 9, &["SET k nine"]),
+    ];
+    for _ in 0..2 {
+        assert_eq!(watermark(&load(&mut *store)), 1);
+        retry(
+            store.apply(&batch(&acknowledged, 2)),
+            &["no database 9", "SET k", "10 or more", "redis.conf"],
+        );
+        assert_eq!(redis.get("a").as_deref(), Some("1"), "nothing of the batch");
+    }
+    redis.restart_as(&[]);
+    assert_eq!(watermark(&load(&mut *store)), 1);
+    assert_eq!(store.apply(&batch(&acknowledged, 2)), Ok(0));
+    let request = payload(Form::Single, Protocol::Resp2, 9, &["GET k"]);
+    assert_eq!(support::read(&mut *store, request), "$4\r\nnine\r\n");
+}
+
+#[test]
+fn a_redis_without_the_commands_that_are_acknowledged_early_is_refused() {
+    for name in ["SET", "MSET", "SETEX", "PSETEX"] {
+        let Some(redis) = Redis::start(&["--rename-command", name, ""]) else {
+            return;
+        };
+        fatal(
+            redis.store().load(),
+            &[&format!("has no {name},"), "rename-command", "redis.conf"],
+        );
+    }
+}
+
+#[test]
+fn a_refused_command_that_was_acknowledged_waits_until_redis_is_put_right() {
+    // It does not tell its commands either, so only the refusal shows it.
+    let hidden = ["--rename-command", "COMMAND", ""];
+    let Some(mut redis) = Redis::start(&hidden) else {
+        return;
+    };
+    let mut store = redis.store();
+    store.load().unwrap();
+    let acknowledged = [single("SETEX k 1000 v"), single("SET other v")];
+    redis.restart_as(&[&hidden[..], &["--rename-command", "SETEX", "SAVED"]].concat());
+    for _ in 0..2 {
+        assert_eq!(watermark(&load(&mut *store)), 0);
+        retry(
+            store.apply(&batch(&acknowledged, 1)),
+            &["SETEX k", "unknown command", "redis.conf"],
+        );
+        assert_eq!(redis.get("other"), None);
+    }
+    redis.restart_as(&hidden);
+    assert_eq!(watermark(&load(&mut *store)), 0);
+    assert_eq!(store.apply(&batch(&acknowledged, 1)), Ok(0));
+    assert_eq!(redis.get("k").as_deref(), Some("v"));
+}
+
+#[test]
+fn what_was_let_through_and_what_no_front_sends_is_dropped_and_holds_up_nobody() {
+    let Some(redis) = Redis::start(&["--rename-command", "PFMERGE", ""]) else {
+        return;
+    };
+    let mut store = redis.store();
+    store.load().unwrap();
+    redis.call(&["RPUSH", "list", "x"]);
+    let effects = [
+        single("HMSET list f v"),
+        single("PFMERGE a b"),
+        single("SET k v EX 0"),
+        single("SET k v NX XX"),
+        Bytes::from_static(b"no payload"),
+        payload(Form::Single, Protocol::Resp2, u32::MAX, &["SET k v"]),
+        payload(
+            Form::Transaction,
+            Protocol::Resp2,
+            0,
+            &["SET k v", "NOSUCH"],
+        ),
+        single("SET k right"),
+    ];
+    assert_eq!(store.apply(&batch(&effects, 1)), Ok(7));
+    assert_eq!(redis.get("k").as_deref(), Some("right"));
+}
+
+#[test]
+fn a_promise_that_fails_while_it_is_executed_stops_the_shard() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let proxy = Proxy::start(redis.port);
+    let mut store = pmnet_store::open(&proxy.url(), 0).unwrap();
+    store.load().unwrap();
+    // No Redis that is set up as documented does this; so its answer to EXEC is changed on the way.
+    proxy.answer("*2\r\n+OK\r\n", "*2\r\n-NO\r\n");
+    fatal(
+        store.apply(&batch(&[single("SET k v")], 1)),
+        &["SET k", "is lost", "write this key again"],
+    );
+}
+
+#[test]
+fn a_redis_older_than_6_2_is_refused() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let info = redis.call(&["INFO", "server"]);
+    let (_, rest) = info.split_once("redis_version:").unwrap();
+    let proxy = Proxy::start(redis.port);
+    let mut store = pmnet_store::open(&proxy.url(), 0).unwrap();
+    let there = format!("redis_version:{}", &rest[..3]);
+    proxy.answer(&there, "redis_version:6.0");
+    fatal(store.load(), &["too old", "6.2"]);
+    proxy.answer(&there, "redis_version:6.2");
+    assert_eq!(store.load(), Ok(vec![]));
+}
