@@ -235,6 +235,62 @@ fn flushes_keep_the_records() {
 }
 
 #[test]
+fn a_flush_through_one_shard_keeps_the_records_of_all() {
+    let Some((redis, mut zero)) = ready(&[]) else {
+        return;
+    };
+    let mut one = pmnet_store::open(&redis.url(), 1).unwrap();
+    let mut last = pmnet_store::open(&redis.url(), u32::MAX).unwrap();
+    for (shard, watermark) in [(&mut one, 11), (&mut last, 12)] {
+        shard.load().unwrap();
+        assert_eq!(shard.apply(&batch(&[single("SET k v")], watermark)), Ok(0));
+        assert_eq!(change(&mut **shard, single("EVAL return(1) 0")), ":1\r\n");
+    }
+    // Many keys, so that SCAN goes several rounds; and some that only look like ours.
+    let many: Vec<String> = (0..30_000).map(|i| format!("key{i}")).collect();
+    let look = [
+        "pmnet:{01}",
+        "pmnet:{4294967296}",
+        "pmnet:{x}",
+        "pmnet:{1}:other",
+        "pmnet:{}",
+    ];
+    let foreign = |redis: &Redis| {
+        let mut command = vec!["MSET", "pmnet:{7}", "no hash"];
+        for key in &many {
+            command.extend([key.as_str(), "v"]);
+        }
+        assert_eq!(redis.call(&command), "+OK\r\n");
+        for key in look {
+            redis.call(&["HSET", key, "f", "v"]);
+        }
+    };
+    let ours = |redis: &Redis| {
+        assert_eq!(redis.call(&["EXISTS", "pmnet:{1}:scripts"]), ":1\r\n");
+        // Three shards' records, two shards' scripts.
+        assert_eq!(redis.call(&["DBSIZE"]), ":5\r\n");
+    };
+    // As an update, as a request, and as a request by MULTI.
+    foreign(&redis);
+    assert_eq!(zero.apply(&batch(&[single("FLUSHALL")], 1)), Ok(0));
+    ours(&redis);
+    foreign(&redis);
+    assert_eq!(change(&mut *zero, single("flushdb")), "+OK\r\n");
+    ours(&redis);
+    foreign(&redis);
+    let by_multi = ["FLUSHALL", "BLPOP none 0"];
+    let by_multi = payload(Form::Transaction, Protocol::Resp2, 3, &by_multi);
+    assert_eq!(change(&mut *zero, by_multi), "*2\r\n+OK\r\n*-1\r\n");
+    ours(&redis);
+    // The other servers notice that their hash was touched, look, and go on.
+    for (shard, found) in [(&mut one, 11), (&mut last, 12)] {
+        retry(shard.apply(&batch(&[], found + 10)), "somebody else");
+        assert_eq!(watermark(&load(&mut **shard)), found);
+        assert_eq!(shard.apply(&batch(&[], found + 10)), Ok(0));
+    }
+}
+
+#[test]
 fn records_changed_behind_our_back_stop_the_shard_before_anything_is_applied() {
     let Some((redis, mut store)) = ready(&[]) else {
         return;

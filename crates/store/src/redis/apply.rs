@@ -54,7 +54,7 @@ impl RedisStore {
                     for arguments in effect.commands.iter() {
                         let arguments: Vec<&[u8]> = arguments.collect();
                         if super::commands::is_flush(&super::commands::upper(arguments[0])) {
-                            transaction.flush(index, &arguments, &[&self.hash, &self.scripts]);
+                            transaction.flush(index, &arguments);
                         } else {
                             transaction.command(index, &arguments);
                         }

@@ -316,7 +316,7 @@ impl RedisStore {
             for (index, item) in plan.items.iter().enumerate() {
                 match item {
                     Item::Run(name, arguments) if is_flush(name) => {
-                        transaction.flush(index, arguments, &[&self.hash, &self.scripts]);
+                        transaction.flush(index, arguments);
                     }
                     Item::Run(_, arguments) => transaction.command(index, arguments),
                     Item::Done(_) => {}

@@ -1,18 +1,32 @@
--- Empties databases and carries the protocol's records over it, in one atomic step.
--- db: database that the command runs in; hashes: keys in database 0 to keep.
-local function pmnet_flush(db, hashes, command)
+-- Empties databases and carries pmnet's own hashes over it, of every shard, in one atomic step.
+-- db: database that the command runs in.
+local function pmnet_is_ours(key)
+  local shard = string.match(key, '^pmnet:{(%d+)}$') or string.match(key, '^pmnet:{(%d+)}:scripts$')
+  return shard and string.format('%.0f', tonumber(shard)) == shard and tonumber(shard) <= 4294967295
+    and redis.call('TYPE', key).ok == 'hash'
+end
+local function pmnet_flush(db, command)
   redis.setresp(2)
-  redis.call('SELECT', 0)
   local kept = {}
-  for i = 1, #hashes do kept[i] = redis.call('HGETALL', hashes[i]) end
+  redis.call('SELECT', 0)
+  -- They are in database 0 only.
+  if tonumber(db) == 0 or string.upper(command[1]) == 'FLUSHALL' then
+    local cursor = '0'
+    repeat
+      local page = redis.call('SCAN', cursor, 'MATCH', 'pmnet:{*', 'COUNT', 10000)
+      cursor = page[1]
+      for _, key in ipairs(page[2]) do
+        if not kept[key] and pmnet_is_ours(key) then kept[key] = redis.call('HGETALL', key) end
+      end
+    until cursor == '0'
+  end
   redis.call('SELECT', db)
   local reply = redis.pcall(unpack(command))
   if reply.err then return reply end
   redis.call('SELECT', 0)
-  for i = 1, #hashes do
-    local pairs_ = kept[i]
+  for key, pairs_ in pairs(kept) do
     for from = 1, #pairs_, 2000 do
-      redis.call('HSET', hashes[i], unpack(pairs_, from, math.min(from + 1999, #pairs_)))
+      redis.call('HSET', key, unpack(pairs_, from, math.min(from + 1999, #pairs_)))
     end
   end
   redis.call('SELECT', db)

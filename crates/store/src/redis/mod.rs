@@ -21,7 +21,7 @@
 //! command and a record with the reply [`LOST_REPLY`] in one transaction, then the record with the
 //! true reply; only a crash between the two shows [`LOST_REPLY`], and even then nothing runs twice.
 //!
-//! **FLUSHALL, FLUSHDB** run in a script that carries the hashes over, in the same step.
+//! **FLUSHALL, FLUSHDB** run in a script that carries the hashes of all shards over, in the same step.
 //!
 //! **Somebody else** (FLUSHALL behind our back, a second server for the shard, a command of a
 //! connection that was given up): the hash is WATCHed between calls, so a foreign change makes the

@@ -273,7 +273,7 @@ while at <= #ARGV do
     elseif name == 'SCRIPT' then
       script_command(first, last)
     elseif name == 'FLUSHALL' or name == 'FLUSHDB' then
-      add_value(pmnet_flush(DB, {HASH, SCRIPTS}, {unpack(ARGV, first, last)}), 2, {}, 0)
+      add_value(pmnet_flush(DB, {unpack(ARGV, first, last)}), 2, {}, 0)
     else
       plain(name, first, last)
     end

@@ -78,19 +78,15 @@ impl<'a> Transaction<'a> {
         write_command(self.link.connection.out(), arguments);
     }
 
-    /// Adds a FLUSHALL or FLUSHDB of an item, such that the hashes in `keep` survive it.
-    pub fn flush(&mut self, item: usize, arguments: &[&[u8]], keep: &[&[u8]]) {
+    /// Adds a FLUSHALL or FLUSHDB of an item, such that pmnet's own hashes survive it.
+    pub fn flush(&mut self, item: usize, arguments: &[&[u8]]) {
         let script = format!(
-            "{FLUSH_LUA}\nlocal hashes, command = {{}}, {{}}\n\
-             for i = 1, #KEYS do hashes[i] = KEYS[i] end\n\
+            "{FLUSH_LUA}\nlocal command = {{}}\n\
              for i = 2, #ARGV do command[i - 1] = ARGV[i] end\n\
-             return pmnet_flush(ARGV[1], hashes, command)"
+             return pmnet_flush(ARGV[1], command)"
         );
         let database = self.database.to_string();
-        let keys = keep.len().to_string();
-        let mut call: Vec<&[u8]> = vec![b"EVAL", script.as_bytes(), keys.as_bytes()];
-        call.extend(keep);
-        call.push(database.as_bytes());
+        let mut call: Vec<&[u8]> = vec![b"EVAL", script.as_bytes(), b"0", database.as_bytes()];
         call.extend(arguments);
         self.command(item, &call);
     }
