@@ -87,6 +87,12 @@ pub fn sets_guarded(arguments: &[&[u8]]) -> bool {
             .any(|a| GUARDED_SETTINGS.iter().any(|g| a.eq_ignore_ascii_case(g)))
 }
 
+/// Whether the command runs a client's code that can write.
+#[must_use]
+pub fn runs_code(name: &[u8]) -> bool {
+    matches!(name, b"EVAL" | b"EVALSHA" | b"FCALL")
+}
+
 /// Whether it waits for data unless run in a transaction.
 #[must_use]
 pub fn blocks(name: &[u8], arguments: &[&[u8]]) -> bool {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use pmnet_server::{RecordKey, Request, StoreError};
 use pmnet_wire::command::{Commands, Form};
 
-use super::commands::{blocks, is_flush, is_passing};
+use super::commands::{blocks, is_flush, is_passing, runs_code};
 use super::owner::{FENCED, RECORD_LUA, taken_over};
 use super::plan::{Item, Plan};
 use super::resp::{self, elements, error, write_bulk, write_bulk_parts, write_header};
@@ -21,6 +21,9 @@ const GROUP_BYTES_MAX: usize = 1 << 20;
 const GROUP_REQUESTS_MAX: usize = 1024;
 /// How often a transaction is sent again without commands that Redis refused while queueing.
 const RESENDS_MAX: usize = 4;
+
+/// Answer to a command that came as a read and is none.
+const NO_READ: &[u8] = b"-ERR pmnet: this command cannot be sent as a read\r\n";
 
 /// A request whose replies are still to be read.
 enum Pending {
@@ -312,6 +315,10 @@ impl RedisStore {
         switch_protocol(link, plan.resp3)?;
         for _ in 0..=RESENDS_MAX {
             let mut transaction = Transaction::begin(link);
+            let unguarded = plan.runs().any(|(name, _)| runs_code(name));
+            if unguarded {
+                transaction.seal(&self.hash);
+            }
             transaction.select(plan.database);
             for (index, item) in plan.items.iter().enumerate() {
                 match item {
@@ -323,6 +330,9 @@ impl RedisStore {
                 }
             }
             transaction.select(0);
+            if unguarded {
+                transaction.seal(&self.hash);
+            }
             transaction.own_bytes(|out| {
                 write_header(out, 4);
                 write_bulk(out, b"HSET");
@@ -377,6 +387,16 @@ impl RedisStore {
 
 /// Adds a read-only request to the output.
 fn add_read(link: &mut Link, plan: &Plan<'_>) -> Pending {
+    let no_read = |name: &[u8], arguments: &[&[u8]]| {
+        blocks(name, arguments) || is_flush(name) || runs_code(name)
+    };
+    if plan.form == Form::Transaction
+        && plan
+            .runs()
+            .any(|(name, _)| is_flush(name) || runs_code(name))
+    {
+        return Pending::Done(Bytes::from_static(NO_READ));
+    }
     let connection = &mut link.connection;
     let protocol = if plan.resp3 { 3 } else { 2 };
     let mut skip = 0;
@@ -405,9 +425,9 @@ fn add_read(link: &mut Link, plan: &Plan<'_>) -> Pending {
         .iter()
         .map(|item| match item {
             Item::Done(reply) => Some(Bytes::copy_from_slice(reply)),
-            Item::Run(name, arguments) if blocks(name, arguments) || is_flush(name) => Some(
-                Bytes::from_static(b"-ERR pmnet: this command cannot be sent as a read\r\n"),
-            ),
+            Item::Run(name, arguments) if no_read(name, arguments) => {
+                Some(Bytes::from_static(NO_READ))
+            }
             Item::Run(_, arguments) => {
                 connection.add(arguments);
                 None

@@ -23,6 +23,10 @@
 //!
 //! **FLUSHALL, FLUSHDB** run in a script that carries the hashes of all shards over, in the same step.
 //!
+//! **Code of clients** (EVAL) runs with a `redis` of its own, and reaches neither the true one nor the
+//! records. Functions (FCALL), and EVAL in one transaction with what cannot run in a script, run as
+//! they are: there all records are compared before and after, and a change stops the shard.
+//!
 //! **Somebody else** (FLUSHALL behind our back, a second server for the shard, a command of a
 //! connection that was given up): the hash is WATCHed between calls, so a foreign change makes the
 //! next batch fail before it does anything; scripts compare the watermark, and the owner, which every

@@ -135,14 +135,70 @@ local function guarded(raise)
     return reply
   end
 end
-local proxy = setmetatable({
-  call = guarded(true),
-  pcall = guarded(false),
-  setresp = function(version)
+-- All that a client's script can reach. The names in HIDDEN are locals of its chunk, so that it meets
+-- neither the true redis nor anything that leads to it: the global table, and chunks that are compiled
+-- in it. (setfenv would do, but Redis 7 has none.)
+local HIDDEN = 'KEYS ARGV redis server _G loadstring load getmetatable getfenv setfenv newproxy module require '
+  .. 'package debug dofile loadfile'
+local function load_hidden(code, name)
+  local head = 'local ' .. string.gsub(HIDDEN, ' ', ',') .. ' = ... return function(...) '
+  return loadstring(head .. code .. '\nend', name)
+end
+local function proxy()
+  local t = {call = guarded(true), pcall = guarded(false)}
+  for name in pairs(set([[sha1hex error_reply status_reply log acl_check_cmd LOG_DEBUG LOG_VERBOSE LOG_NOTICE
+    LOG_WARNING REDIS_VERSION REDIS_VERSION_NUM SERVER_NAME SERVER_VERSION SERVER_VERSION_NUM
+    REPL_ALL REPL_AOF REPL_SLAVE REPL_REPLICA REPL_NONE]])) do
+    t[name] = redis[name]
+  end
+  function t.setresp(version)
     redis.setresp(version)
     user_resp = version
-  end,
-}, {__index = redis})
+  end
+  function t.replicate_commands() return true end
+  function t.set_repl()
+    error({err = 'ERR pmnet: redis.set_repl is not available: all effects go to the AOF and to replicas'}, 0)
+  end
+  return t
+end
+-- Values of the hidden names, in their order; what has none is nil.
+local function shadows(keys, args)
+  local t, names, values = {KEYS = keys, ARGV = args, redis = proxy()}, set(HIDDEN), {}
+  local true_G, true_getmetatable = _G, getmetatable
+  t.server = t.redis
+  t._G = setmetatable({}, {
+    __index = function(_, name)
+      if names[name] then return t[name] end
+      return true_G[name]
+    end,
+    __newindex = function(_, name, value) true_G[name] = value end,
+    __metatable = false,
+  })
+  function t.getmetatable(v)
+    if type(v) == 'table' then return true_getmetatable(v) end
+  end
+  function t.loadstring(code, name)
+    if type(code) ~= 'string' then error('bad argument #1 to loadstring (string expected)', 2) end
+    -- Bytecode is a syntax error behind the head.
+    local f, message = load_hidden(code, name or code)
+    if not f then return nil, message end
+    return f(unpack(values, 1, values.n))
+  end
+  function t.load(pieces, name)
+    local all = {}
+    for piece in pieces do
+      if piece == '' then break end
+      all[#all + 1] = piece
+    end
+    return t.loadstring(table.concat(all), name or '=(load)')
+  end
+  values.n = 0
+  for name in string.gmatch(HIDDEN, '%S+') do
+    values.n = values.n + 1
+    values[values.n] = t[name]
+  end
+  return unpack(values, 1, values.n)
+end
 
 local function in_records(f, ...)
   redis.call('SELECT', 0)
@@ -161,7 +217,7 @@ local function keep_script(sha, body)
 end
 local function compile(body)
   body = string.gsub(body, '^#![^\n]*', '')
-  return loadstring('local KEYS, ARGV, redis, server = ...; ' .. body, '@user_script')
+  return load_hidden(body, '@user_script')
 end
 
 local function user_script(name, first, last)
@@ -188,7 +244,7 @@ local function user_script(name, first, last)
   end
   user_resp = 2
   local raised
-  local ok, result = xpcall(function() return f(keys, args, proxy, proxy) end, function(e)
+  local ok, result = xpcall(function() return f(shadows(keys, args))() end, function(e)
     raised = e
     return e
   end)

@@ -1,7 +1,7 @@
 //! One MULTI … EXEC, sent with one write, every reply checked.
 //!
 //! A transaction is a list of slots: commands that belong to an item (an effect, or a command of a
-//! request), and our own (SELECT, HSET, HDEL), without which it is worthless. Starts and ends in
+//! request), and our own (SELECT, HSET, HDEL, looks at the records), without which it is worthless. Starts and ends in
 //! database 0.
 
 use bytes::Bytes;
@@ -16,7 +16,16 @@ use super::{FLUSH_LUA, Link};
 enum Slot {
     Own,
     Item(usize),
+    /// A digest of the records: all of one transaction must be the same.
+    Seal,
 }
+
+/// A digest of a hash that does not depend on the order of its fields.
+const SEAL_LUA: &str = "local all, names, of, out = redis.call('HGETALL', KEYS[1]), {}, {}, {}
+for i = 1, #all, 2 do names[#names + 1], of[all[i]] = all[i], all[i + 1] end
+table.sort(names)
+for i, name in ipairs(names) do out[i] = redis.sha1hex(name) .. redis.sha1hex(of[name]) end
+return redis.sha1hex(table.concat(out))";
 
 /// What became of a transaction.
 #[derive(Debug)]
@@ -57,6 +66,16 @@ impl<'a> Transaction<'a> {
     pub fn own(&mut self, arguments: &[&[u8]]) {
         self.slots.push(Slot::Own);
         self.link.connection.add(arguments);
+    }
+
+    /// Adds a look at all records. What code of a client that we do not control does to them between two
+    /// such looks cannot be prevented, but stops the shard.
+    pub fn seal(&mut self, hash: &[u8]) {
+        debug_assert_eq!(self.database, 0, "the records are in database 0");
+        self.slots.push(Slot::Seal);
+        self.link
+            .connection
+            .add(&[b"EVAL", SEAL_LUA.as_bytes(), b"1", hash]);
     }
 
     /// Adds one command of our own as bytes.
@@ -126,7 +145,7 @@ impl<'a> Transaction<'a> {
                 _ if is_passing(error) => {
                     stop.get_or_insert_with(|| StoreError::Retry(error.to_owned()));
                 }
-                Slot::Own => stop = Some(own_refused(error)),
+                Slot::Own | Slot::Seal => stop = Some(own_refused(error)),
                 Slot::Item(item) => refused.push((*item, error.to_owned())),
             }
         }
@@ -154,10 +173,19 @@ impl<'a> Transaction<'a> {
             ));
         }
         let mut ran = Vec::with_capacity(results.len());
+        let mut seal = None;
         for (slot, result) in slots.iter().zip(results) {
             match (slot, resp::error(result)) {
-                (Slot::Own, Some(error)) => return Err(own_refused(error)),
-                (Slot::Own, None) => {}
+                (Slot::Seal, _) if *seal.get_or_insert(result) != result => {
+                    return Err(StoreError::Fatal(format!(
+                        "a function or script of a client changed pmnet's records ({}) in Redis. Going on could \
+                         skip acknowledged writes, or apply some twice. Remove that code (FUNCTION LIST), restore \
+                         Redis's data, or start the shard anew",
+                        String::from_utf8_lossy(hash)
+                    )));
+                }
+                (Slot::Own | Slot::Seal, Some(error)) => return Err(own_refused(error)),
+                (Slot::Own | Slot::Seal, None) => {}
                 (Slot::Item(item), _) => ran.push((*item, executed.slice_ref(result))),
             }
         }
@@ -169,6 +197,6 @@ impl<'a> Transaction<'a> {
 
 fn own_refused(error: &str) -> StoreError {
     StoreError::Fatal(format!(
-        "Redis refuses the commands that keep pmnet's records (SELECT, HSET, HDEL): {error}. Allow them and start again"
+        "Redis refuses the commands that keep pmnet's records (SELECT, HSET, HDEL, EVAL): {error}. Allow them and start again"
     ))
 }
