@@ -45,7 +45,8 @@ impl Port for Relay {
     }
 
     fn send(&mut self, out: &Outbox) -> io::Result<()> {
-        self.socket.send(out)
+        self.socket.send(out);
+        Ok(())
     }
 
     fn now(&self) -> Time {

@@ -354,3 +354,30 @@ fn reads_whose_replies_are_too_large_together_are_sent_one_by_one() {
     }
     assert_eq!(client.text(), "+PONG\r\n");
 }
+
+/// Replies that the front makes itself wait for those before them, too: whoever is behind a slow
+/// command cannot pile them up without end.
+#[test]
+fn replies_that_wait_for_another_are_bounded() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let mut client = front.client();
+    assert_eq!(client.ask("SET k v"), "+OK\r\n");
+    front.knobs().hold = true;
+    client.send(&command("GET k"));
+    let mut writer = client.stream.try_clone().expect("clone");
+    writer
+        .set_write_timeout(Some(std::time::Duration::from_millis(300)))
+        .expect("a timeout");
+    let mut echo = Vec::new();
+    write_command(&[b"ECHO".as_slice(), &vec![b'x'; 1024 * 1024]], &mut echo);
+    let mut taken = 0;
+    while taken < 100 && writer.write_all(&echo).is_ok() {
+        taken += 1;
+    }
+    assert!(
+        taken < 50,
+        "{taken} MiB were taken behind a command that has no reply yet"
+    );
+    front.knobs().hold = false;
+}

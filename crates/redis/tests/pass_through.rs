@@ -269,3 +269,29 @@ fn wait_counts_what_was_acknowledged() {
     assert_eq!(client.ask("SET k w"), "+OK\r\n");
     assert_eq!(client.ask("WAIT 1 200"), ":0\r\n");
 }
+
+/// A reply that looks like a word about subscriptions is data: taken for one, it opened a way round
+/// what is refused to connections that WATCH.
+#[test]
+fn data_that_looks_like_a_subscription_is_data() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let mut client = front.client();
+    for line in ["SET name subscribe", "SET x x", "SET n 4"] {
+        assert_eq!(client.ask(line), "+OK\r\n");
+    }
+    assert_eq!(client.ask("WATCH k"), "+OK\r\n");
+    assert_eq!(client.ask("MULTI"), "+OK\r\n");
+    for line in ["GET name", "GET x", "INCR n"] {
+        assert_eq!(client.ask(line), "+QUEUED\r\n");
+    }
+    assert_eq!(
+        client.ask("EXEC"),
+        "*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:5\r\n"
+    );
+    assert_eq!(client.ask("WATCH k"), "+OK\r\n");
+    assert!(client.ask("DEL pmnet:{0}").starts_with("-ERR pmnet"));
+    assert_eq!(client.ask("MULTI"), "+OK\r\n");
+    assert!(client.ask("FLUSHALL").starts_with("-ERR pmnet"));
+    assert_eq!(client.ask("DISCARD"), "+OK\r\n");
+}

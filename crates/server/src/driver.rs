@@ -89,7 +89,7 @@ pub fn run(
         }
         busy |= core.step(now, &mut out)?;
         if !out.is_empty() {
-            socket.send(&out)?;
+            socket.send(&out);
             out.clear();
         }
         while let Some(notice) = core.machine_mut().poll_notice() {

@@ -20,6 +20,8 @@ pub struct SocketCounters {
     pub send_dropped: u64,
     /// Errors reported for earlier datagrams (an unreachable next hop, mostly).
     pub send_errors: u64,
+    /// Datagrams from port 0, which nobody can answer.
+    pub from_nowhere: u64,
 }
 
 /// A non-blocking UDP socket.
@@ -140,18 +142,21 @@ impl Socket {
         for (slot, meta) in self.slots.chunks(SLOT_BYTES).zip(&self.metas[..filled]) {
             for datagram in slot[..meta.len].chunks(meta.stride.max(1)) {
                 datagrams += 1;
-                deliver(meta.addr, datagram);
+                // Nobody can be answered at port 0; only a forger writes it.
+                if meta.addr.port() == 0 {
+                    self.counters.from_nowhere += 1;
+                } else {
+                    deliver(meta.addr, datagram);
+                }
             }
         }
         Ok(datagrams)
     }
 
     /// Sends every packet of the outbox, neighbours of one size to one address in one call.
-    /// What the kernel has no room for is dropped and counted: the protocol sends it again.
-    ///
-    /// # Errors
-    /// Errors of the socket itself; an unreachable peer is counted, not returned.
-    pub fn send(&mut self, out: &Outbox) -> io::Result<()> {
+    /// What the kernel has no room for, or does not take, is dropped and counted: the protocol sends
+    /// it again. No packet that somebody sent may end whoever answers it.
+    pub fn send(&mut self, out: &Outbox) {
         let segments_max = self.state.max_gso_segments();
         let mut packets = out.ranges().peekable();
         while let Some((to, first)) = packets.next() {
@@ -184,11 +189,9 @@ impl Socket {
                     io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => {
                         self.counters.send_dropped += u64::try_from(segments).unwrap_or(u64::MAX);
                     }
-                    io::ErrorKind::InvalidInput => return Err(error),
                     _ => self.counters.send_errors += 1,
                 }
             }
         }
-        Ok(())
     }
 }

@@ -130,6 +130,11 @@ fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigError
     let listen = udp_address("--listen", &listen)?;
     let next = required("--next", "device", flags.next.or(file.next))?;
     let next = udp_address("--next", &next)?;
+    if next.is_ipv4() != listen.is_ipv4() {
+        return Err(ConfigError(format!(
+            "--listen {listen} and --next {next}: one is IPv4 and the other IPv6; give both the same way"
+        )));
+    }
     if next == listen {
         return Err(ConfigError(format!(
             "--next {next} is this device itself: it must be the next device or the server"

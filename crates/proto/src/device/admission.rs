@@ -276,8 +276,9 @@ impl Device {
         session.seen = now;
         let expected = session.last + 1;
         if header.epoch > self.epoch {
-            // The client has heard of a later epoch than this device: ask, answer nothing.
-            self.recover_again(now);
+            // The client may have heard of a later epoch than this device. A client's word takes no
+            // device out of service: the server is asked, and meanwhile the others go on.
+            self.probe(now, out);
             return None;
         }
         Some(expected)

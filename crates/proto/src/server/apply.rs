@@ -281,6 +281,7 @@ impl Server {
                 }
                 None => {
                     self.sessions.remove(&id);
+                    self.suspects.remove(&id);
                     self.forget_waiting(id);
                 }
             }

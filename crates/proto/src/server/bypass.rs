@@ -27,6 +27,8 @@ pub(super) struct Waiting {
     parts: Vec<Option<Bytes>>,
     contiguous: usize,
     bytes: usize,
+    /// How many packets of bypasses had come when one of it came last.
+    touched: u64,
 }
 
 impl Waiting {
@@ -85,6 +87,9 @@ pub(super) fn bounded(reply: Bytes) -> Bytes {
     }
 }
 
+/// Packets of other bypasses after which an incomplete one counts as abandoned, if there is no room.
+/// Also how many must come between two looks.
+const ABANDONED_AFTER: u64 = 256;
 /// Fragments after which the server says how far it got.
 const PROGRESS_EVERY: usize = 8;
 
@@ -92,6 +97,7 @@ impl Server {
     pub(super) fn on_bypass(&mut self, from: Peer, packet: &Packet<'_>, out: &mut Outbox) {
         let header = packet.header;
         let id = header.session;
+        self.bypass_packets += 1;
         if header.flags.has(Flags::CONTINUE) {
             self.send_more(from, &header, out);
             return;
@@ -123,9 +129,11 @@ impl Server {
             self.forget_waiting(id);
             // The places of the fragments count before the fragments are there.
             let bytes = count * size_of::<Option<Bytes>>();
-            if self.waiting.len() >= self.config.waiting_max
-                || self.waiting_bytes + bytes + packet.payload.len() > self.config.waiting_bytes_max
-            {
+            let needed = bytes + packet.payload.len();
+            if !self.has_room(needed) {
+                self.evict_abandoned();
+            }
+            if !self.has_room(needed) {
                 self.counters.dropped += 1;
                 return;
             }
@@ -136,6 +144,7 @@ impl Server {
                 parts: vec![None; count],
                 contiguous: 0,
                 bytes,
+                touched: 0,
             };
             self.waiting.insert(id, waiting);
         }
@@ -151,6 +160,7 @@ impl Server {
         // one that the present head can reach.
         waiting.header = header;
         waiting.from = from;
+        waiting.touched = self.bypass_packets;
         let slot = &mut waiting.parts[usize::from(header.fragment_index)];
         let duplicate = slot.is_some();
         if !duplicate && packet.payload.len() <= room {
@@ -180,6 +190,33 @@ impl Server {
                 ..self.answer_header(&header, Flags::PROGRESS)
             };
             out.send(from, &answer, &[]);
+        }
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        self.waiting.len() < self.config.waiting_max
+            && self.waiting_bytes + bytes <= self.config.waiting_bytes_max
+    }
+
+    /// Long bypasses of which no part has come for a while give their place to those who do ask; if
+    /// their clients live, they begin again. Otherwise a few that were begun and left would fill the
+    /// room until their sessions expire.
+    fn evict_abandoned(&mut self) {
+        if self.bypass_packets < self.evicted_at + ABANDONED_AFTER {
+            return;
+        }
+        self.evicted_at = self.bypass_packets;
+        let abandoned: Vec<u64> = self
+            .waiting
+            .iter()
+            .filter(|(_, waiting)| {
+                !waiting.is_complete() && waiting.touched + ABANDONED_AFTER <= self.bypass_packets
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for id in abandoned {
+            self.counters.dropped += 1;
+            self.forget_waiting(id);
         }
     }
 
@@ -217,10 +254,27 @@ impl Server {
             .map(|(_, id)| *id)
     }
 
+    /// Sessions to execute for, and whether only one of them: those that failed lately have every
+    /// other turn, one at a time, round and round.
+    fn next_reached(&mut self) -> (Vec<u64>, bool) {
+        let (suspects, mut others): (Vec<u64>, Vec<u64>) =
+            self.reached().partition(|id| self.suspects.contains(id));
+        let alone = !suspects.is_empty() && (others.is_empty() || !self.suspect_went);
+        self.suspect_went = alone;
+        if !alone {
+            others.truncate(self.config.execute_max);
+            return (others, false);
+        }
+        let (again, first): (Vec<u64>, Vec<u64>) = suspects
+            .into_iter()
+            .partition(|id| *id <= self.last_suspect);
+        ([first, again].concat(), true)
+    }
+
     /// Bypasses whose barrier is reached: one fallback, or as many others as fit.
     pub(super) fn next_execution(&mut self) -> Option<Work> {
         let rules = self.config.rules;
-        let reached: Vec<u64> = self.reached().take(self.config.execute_max).collect();
+        let (reached, alone) = self.next_reached();
         let mut batch = Vec::new();
         let mut sessions = Vec::new();
         for id in reached {
@@ -269,6 +323,10 @@ impl Server {
                 request,
                 read_only,
             });
+            if alone {
+                self.last_suspect = id;
+                break;
+            }
         }
         if batch.is_empty() {
             return None;
@@ -374,6 +432,8 @@ impl Server {
         else {
             panic!("no execution was under way")
         };
+        let (answered, rest) = sessions.split_at(replies.len().min(sessions.len()));
+        self.unanswered(rest);
         for (
             Executing {
                 session: id,
@@ -381,9 +441,10 @@ impl Server {
                 read_only,
             },
             reply,
-        ) in sessions.into_iter().zip(replies)
+        ) in answered.iter().copied().zip(replies)
         {
             self.counters.executed += 1;
+            self.suspects.remove(&id);
             let reply = bounded(reply);
             // The client may have given up on it and asked for something else meanwhile.
             let waiting = self
@@ -408,13 +469,18 @@ impl Server {
         }
     }
 
-    /// Reads that the store did not answer are not tried again by themselves: one that takes longer
-    /// than the store's driver waits would be the only thing this shard ever does. Whoever still
-    /// wants the answer asks again.
-    pub(super) fn forget_failed_reads(&mut self, executing: &[Executing]) {
-        for failed in executing.iter().filter(|executing| executing.read_only) {
+    /// The store did not answer these: one of them may be what it cannot do, and the others were
+    /// only beside it. From now on each is executed alone, and after the entries. Reads are not tried
+    /// again by themselves (one that takes longer than the store's driver waits would be the only
+    /// thing this shard ever does): whoever still wants the answer asks again.
+    pub(super) fn unanswered(&mut self, executing: &[Executing]) {
+        for failed in executing {
+            self.executed_last = true;
+            self.suspects.insert(failed.session);
             let waits = self.waiting.get(&failed.session);
-            if waits.is_some_and(|waiting| waiting.identity() == (false, failed.request)) {
+            if failed.read_only
+                && waits.is_some_and(|waiting| waiting.identity() == (false, failed.request))
+            {
                 self.forget_waiting(failed.session);
             }
         }

@@ -21,7 +21,7 @@ use bypass::{Executing, Recent, Waiting};
 use bytes::Bytes;
 use chain::{PendingRecover, Snapshot};
 use pmnet_wire::{Header, Kind, Packet};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeSet, VecDeque};
 
 /// Settings of a server.
@@ -163,6 +163,14 @@ pub struct Server {
     chain: Option<Chain>,
     applied: u64,
     received: u64,
+    /// Packets of bypasses so far, and how many there were when the waiting room was last cleared.
+    bypass_packets: u64,
+    evicted_at: u64,
+    /// Sessions whose last execution failed, perhaps through no fault of theirs.
+    suspects: FxHashSet<u64>,
+    /// The one of them that was tried last.
+    last_suspect: u64,
+    suspect_went: bool,
     /// Identities of the last applied entries, the newest last.
     applied_lately: VecDeque<(u64, u64, u32)>,
     queue: VecDeque<Entry>,
@@ -198,6 +206,11 @@ impl Server {
             chain: None,
             applied: 0,
             received: 0,
+            bypass_packets: 0,
+            evicted_at: 0,
+            suspects: FxHashSet::default(),
+            last_suspect: 0,
+            suspect_went: false,
             applied_lately: VecDeque::new(),
             queue: VecDeque::new(),
             sessions: FxHashMap::default(),
@@ -447,9 +460,7 @@ impl Server {
         if let InFlight::Execute(executing) =
             std::mem::replace(&mut self.in_flight, InFlight::Nothing)
         {
-            self.forget_failed_reads(&executing);
-            // Whatever it was that the store could not do: entries go first now.
-            self.executed_last = true;
+            self.unanswered(&executing);
         }
         self.loaded = false;
     }

@@ -291,18 +291,39 @@ fn a_packet_of_a_later_epoch_ends_service_until_the_server_has_spoken() {
         epoch: EPOCH + 1,
         ..from_hop(Kind::Applied, 0)
     };
-    let of_client = Header {
-        epoch: EPOCH + 1,
-        ..update(1)
-    };
-    for (from, header) in [(server(), hop_packet), (client(), of_client)] {
+    let mut bench = Bench::head(1);
+    bench.admit(&update(1), b"payload");
+    assert_eq!(bench.answer(server(), &hop_packet, b""), []);
+    assert!(!bench.device.is_serving());
+    assert_eq!((bench.finish(), bench.forwards()), (vec![], vec![]));
+    assert_eq!(bench.answer(client(), &update(2), b""), []);
+    assert_eq!(kinds(&bench.tick()), [Kind::Recover]);
+}
+
+/// One packet of one client with an invented epoch took the head out of service for everybody, for
+/// as long as the server was away.
+#[test]
+fn a_clients_word_of_a_later_epoch_makes_the_head_ask_and_go_on() {
+    for kind in [Kind::Update, Kind::Bypass, Kind::Ping] {
         let mut bench = Bench::head(1);
+        let invented = Header {
+            epoch: u32::MAX,
+            ..from_client(kind, 1)
+        };
+        let asked = only(bench.answer(client(), &invented, b""));
+        assert_eq!((asked.to, asked.header.kind), (server(), Kind::Recover));
+        assert_eq!(bench.answer(client(), &invented, b""), [], "not for each");
         bench.admit(&update(1), b"payload");
-        assert_eq!(bench.answer(from, &header, b""), []);
+        bench.device.persisted(2);
+        assert_eq!(only(bench.finish()).header.kind, Kind::Ack, "{kind:?}");
+        // The server has heard of a later epoch: that counts.
+        let reply = Header {
+            epoch: EPOCH + 1,
+            request: asked.header.request,
+            ..from_hop(Kind::RecoverReply, 1)
+        };
+        bench.answer(server(), &reply, &[]);
         assert!(!bench.device.is_serving());
-        assert_eq!((bench.finish(), bench.forwards()), (vec![], vec![]));
-        assert_eq!(bench.answer(client(), &update(2), b""), []);
-        assert_eq!(kinds(&bench.tick()), [Kind::Recover]);
     }
 }
 

@@ -233,6 +233,53 @@ fn a_read_that_fails_lets_the_others_go_first() {
     assert_eq!(bench.store.executed, [b"SLOW"]);
 }
 
+/// What the store cannot answer holds up nobody for long: it is executed alone, and the others in between.
+#[test]
+fn requests_beside_one_that_fails_are_answered() {
+    let mut bench = Bench::new();
+    for session in 2..=4u64 {
+        bench.append(session, Kind::Open, session, 0, &session.to_be_bytes());
+    }
+    bench.work();
+    let read = |bench: &Bench, session: u64| Header {
+        flags: Flags::READ_ONLY,
+        session,
+        ..bypass(bench, 0, 1)
+    };
+    let mut answered = Vec::new();
+    for _round in 0..12 {
+        // Whoever has no answer asks again.
+        for session in 2..=4u64 {
+            if !answered.contains(&session) {
+                let payload: &[u8] = if session == 2 { b"BAD" } else { b"GET" };
+                bench.give(&read(&bench, session), payload);
+            }
+        }
+        let Work::Execute(executions) = bench.pending() else {
+            panic!("an execution");
+        };
+        if let Some(bad) = executions.iter().position(|e| &e.payload[..] == b"BAD") {
+            // As the driver does it: what was answered before the failure, then the failure.
+            let replies = vec![b"+1".to_vec().into(); bad];
+            answered.extend(
+                bench
+                    .executed(replies)
+                    .iter()
+                    .map(|sent| sent.header.session),
+            );
+            bench.server.failed();
+            let load = bench.pending();
+            assert_eq!(load, Work::Load);
+            bench.done(&load);
+        } else {
+            let sent = bench.done(&Work::Execute(executions));
+            answered.extend(sent.iter().map(|sent| sent.header.session));
+        }
+    }
+    answered.sort_unstable();
+    assert_eq!(answered, [3, 4]);
+}
+
 /// The store did it, and its answer was lost. What its records say is applied is not looked at again:
 /// an OPEN would make its session forget what it has applied.
 #[test]

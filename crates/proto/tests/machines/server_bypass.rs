@@ -406,3 +406,38 @@ fn executions_and_batches_take_turns() {
     assert!(kinds(&sent).contains(&Kind::Response));
     assert_eq!(bench.store.watermark(), 3);
 }
+
+/// Bypasses that were begun and left filled the waiting room for everybody, until their sessions expired.
+#[test]
+fn what_was_begun_and_left_gives_its_place_to_others() {
+    let small = ServerConfig {
+        // Three of them, each with a hundred places and one part.
+        waiting_bytes_max: 13_000,
+        ..crate::support::server::config()
+    };
+    let mut bench = Bench::with(small);
+    for session in 2..=9u64 {
+        bench.append(session, Kind::Open, session, 0, &session.to_be_bytes());
+    }
+    bench.work();
+    for session in 2..=8 {
+        let begun = Header {
+            session,
+            fragment_count: 100,
+            ..bypass(1, 0, 1)
+        };
+        give(&mut bench, &begun, &[7; 1000]);
+    }
+    let whole = Header {
+        session: 9,
+        ..bypass(1, 0, 1)
+    };
+    let mut tries = 0;
+    while bench.store.executed.is_empty() {
+        tries += 1;
+        assert!(tries < 1000, "never");
+        give(&mut bench, &whole, &[8; 1000]);
+        bench.work();
+    }
+    assert!(tries > 100, "one that is slow is not abandoned");
+}

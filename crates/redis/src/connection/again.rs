@@ -79,14 +79,16 @@ impl Connection {
                 read_only: true,
                 again: None,
             };
-            self.slots[index] = match submitted {
-                Ok(call) => Slot::Call {
-                    call,
-                    purpose,
-                    bytes: 0,
-                },
-                Err(error) => Slot::Ready(error),
-            };
+            match submitted {
+                Ok(call) => {
+                    self.slots[index] = Slot::Call {
+                        call,
+                        purpose,
+                        bytes: 0,
+                    }
+                }
+                Err(error) => self.fill(index, error),
+            }
         }
         self.repeating = false;
         self.drain();

@@ -280,7 +280,8 @@ impl Connection {
         };
         self.flight_bytes = self.flight_bytes.saturating_sub(bytes);
         if !self.unpack(index, &purpose, &outcome) {
-            self.slots[index] = Slot::Ready(self.answer(purpose, outcome, shared));
+            let reply = self.answer(purpose, outcome, shared);
+            self.fill(index, reply);
         }
         self.drain();
     }
@@ -365,16 +366,24 @@ impl Connection {
                     std::mem::replace(&mut self.slots[index], Slot::Ready(Bytes::new()))
             {
                 self.flight_bytes = self.flight_bytes.saturating_sub(bytes);
-                self.slots[index] = Slot::Ready(self.answer(purpose, Outcome::Unknown, shared));
+                let reply = self.answer(purpose, Outcome::Unknown, shared);
+                self.fill(index, reply);
             }
         }
         self.drain();
+    }
+
+    /// The reply to the command of this slot.
+    pub(super) fn fill(&mut self, index: usize, reply: Bytes) {
+        self.ready_bytes += reply.len();
+        self.slots[index] = Slot::Ready(reply);
     }
 
     /// Moves the replies that are next in order to the output.
     pub(super) fn drain(&mut self) {
         while let Some(Slot::Ready(_)) = self.slots.front() {
             if let Some(Slot::Ready(bytes)) = self.slots.pop_front() {
+                self.ready_bytes = self.ready_bytes.saturating_sub(bytes.len());
                 self.output.extend_from_slice(&bytes);
             }
         }

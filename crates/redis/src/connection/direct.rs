@@ -129,13 +129,6 @@ impl Connection {
             }
             return Ok(());
         }
-        if let Some(subscription) = reply::subscription(value) {
-            if subscription.sharded {
-                direct.subscribed_sharded = subscription.remaining;
-            } else {
-                direct.subscribed = subscription.remaining;
-            }
-        }
         let sent = matches!(
             &self.passage,
             Some(Passage {
@@ -143,6 +136,20 @@ impl Connection {
                 ..
             })
         );
+        // Data may look like a word about subscriptions: it is one only where such words come.
+        let subscribes = match &self.passage {
+            Some(passage) if sent => passage.effect == Effect::Subscribe,
+            _ => direct.subscribed + direct.subscribed_sharded > 0,
+        };
+        if (subscribes || value.starts_with(b">"))
+            && let Some(subscription) = reply::subscription(value)
+        {
+            if subscription.sharded {
+                direct.subscribed_sharded = subscription.remaining;
+            } else {
+                direct.subscribed = subscription.remaining;
+            }
+        }
         let Some(passage) = self.passage.as_mut().filter(|_| sent) else {
             // A message: between replies, never inside one.
             let message = Bytes::copy_from_slice(value);
@@ -182,9 +189,10 @@ impl Connection {
             .position(|slot| matches!(slot, Slot::Passage))
         {
             Some(0) => self.output.extend_from_slice(value),
-            Some(index) => self
-                .slots
-                .insert(index, Slot::Ready(Bytes::copy_from_slice(value))),
+            Some(index) => {
+                self.slots.insert(index, Slot::Ready(Bytes::new()));
+                self.fill(index, Bytes::copy_from_slice(value));
+            }
             None => self.reply(Bytes::copy_from_slice(value)),
         }
     }

@@ -121,6 +121,8 @@ pub struct Connection {
     /// Bytes of `output` that are written already.
     written: usize,
     slots: VecDeque<Slot>,
+    /// Bytes of the replies that wait in `slots` for those before them.
+    ready_bytes: usize,
     flight_bytes: usize,
     session: Option<SessionId>,
     /// Bypasses that are being packed together; none between turns unless the endpoint was busy.
@@ -168,6 +170,7 @@ impl Connection {
             output: Vec::new(),
             written: 0,
             slots: VecDeque::new(),
+            ready_bytes: 0,
             flight_bytes: 0,
             session: None,
             pack: None,
@@ -257,7 +260,7 @@ impl Connection {
     /// Whether the client takes its replies too slowly to be given more.
     #[must_use]
     pub fn congested(&self) -> bool {
-        self.unwritten().len() > OUTPUT_BYTES_SOFT_MAX
+        self.unwritten().len() + self.ready_bytes > OUTPUT_BYTES_SOFT_MAX
     }
 
     fn full(&self) -> bool {
@@ -270,6 +273,7 @@ impl Connection {
     fn abandon(&mut self) {
         self.ending = true;
         self.slots.clear();
+        self.ready_bytes = 0;
         self.pack = None;
         self.passage = None;
         self.direct = None;
@@ -410,6 +414,7 @@ impl Connection {
         if self.slots.is_empty() {
             self.output.extend_from_slice(&bytes);
         } else {
+            self.ready_bytes += bytes.len();
             self.slots.push_back(Slot::Ready(bytes));
         }
     }

@@ -114,7 +114,7 @@ impl Connection {
             name: shown(arguments),
             frame: frame.to_vec(),
             fresh,
-            aborted: effect == Effect::End && self.direct_failed,
+            aborted: effect == Effect::End && self.direct_failed && arguments.is(0, "EXEC"),
             sentinel,
             replies: Vec::new(),
         });
@@ -146,6 +146,7 @@ impl Connection {
                 return self.refuse_passed(arguments, "after MONITOR only QUIT and RESET are");
             }
             Action::Refuse(why) => return self.refuse_passed(arguments, why),
+            _ if let Some(error) = objection(arguments) => return self.fail_passed(error),
             // Redis itself runs nothing then but what has to do with subscriptions.
             _ if !self.watching => Effect::Subscribe,
             Action::Local(Local::Hello | Local::Auth)
@@ -163,7 +164,6 @@ impl Connection {
                 self.reply(answer);
                 return Ok(());
             }
-            _ if let Some(error) = objection(arguments) => return self.fail_passed(error),
             Action::Local(Local::Select) if self.direct_multi => {
                 return self.refuse_passed(arguments, "it is not supported inside MULTI");
             }
@@ -342,12 +342,9 @@ impl Connection {
 
     /// Gives the passed command its reply.
     pub(super) fn settle(&mut self, bytes: Bytes) {
-        if let Some(slot) = self
-            .slots
-            .iter_mut()
-            .find(|slot| matches!(slot, Slot::Passage))
-        {
-            *slot = Slot::Ready(bytes);
+        let passage = |slot: &Slot| matches!(slot, Slot::Passage);
+        if let Some(index) = self.slots.iter().position(passage) {
+            self.fill(index, bytes);
         }
         self.drain();
     }

@@ -273,6 +273,12 @@ impl Bench {
         take(&mut self.out)
     }
 
+    /// The store has executed the first of the work's requests, and these are the replies.
+    pub fn executed(&mut self, replies: Vec<bytes::Bytes>) -> Vec<Sent> {
+        self.server.executed(replies, &mut self.out);
+        take(&mut self.out)
+    }
+
     /// What the server answers by itself, while the store may be at work.
     pub fn answers(&mut self) -> Vec<Sent> {
         self.server.answer_waiting(&mut self.out);
