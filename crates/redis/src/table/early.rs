@@ -2,7 +2,9 @@
 //!
 //! The reply says nothing about the state, and the command cannot fail for a reason that lies in
 //! the command: only then may `+OK` be said early. So the form of the command is checked as strictly as
-//! Redis checks it, and more.
+//! Redis checks it, and more. `EXAT` and `PXAT` need Redis 6.2, which the store requires when it connects. The
+//! store keeps what is taken here until Redis accepts it, never drops it (`pmnet-store`, `redis/promise.rs`): a form
+//! that is added here has to be added there.
 
 use crate::parser::{Arguments, parse_integer};
 
@@ -14,7 +16,7 @@ pub const RESERVED_PREFIX: &[u8] = b"pmnet:{";
 /// refuses values near the end of the 64-bit range, depending on its clock.
 const TTL_MS_MAX: i64 = 100_000_000_000_000;
 
-/// Whether this command is a plain SET, MSET, SETEX or PSETEX that Redis certainly accepts.
+/// Whether this command is a plain SET, MSET, SETEX or PSETEX that Redis 6.2 and later certainly accept.
 #[must_use]
 pub fn early_ack(name: &str, arguments: &Arguments<'_>) -> bool {
     let usual = match name {
