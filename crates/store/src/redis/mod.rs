@@ -43,6 +43,7 @@ mod config;
 mod connection;
 mod execute;
 mod owner;
+mod pending;
 mod plan;
 mod promise;
 mod resp;

@@ -195,6 +195,35 @@ pub fn arguments(arguments: &[&[u8]]) -> Bytes {
     out.into()
 }
 
+/// One command in either protocol.
+pub fn script(protocol: Protocol, arguments: &[&str]) -> Bytes {
+    let mut out = preamble(Form::Single, protocol, 0).to_vec();
+    write_command(arguments, &mut out);
+    out.into()
+}
+
+/// Raw reply of a bare Redis to the same command.
+pub fn bare(redis: &Redis, protocol: Protocol, arguments: &[&str]) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", redis.port)).unwrap();
+    let mut out = Vec::new();
+    if protocol == Protocol::Resp3 {
+        write_command(&["HELLO", "3"], &mut out);
+    }
+    write_command(&["ECHO", "--mark--"], &mut out);
+    write_command(arguments, &mut out);
+    write_command(&["QUIT"], &mut out);
+    stream.write_all(&out).unwrap();
+    let mut reply = Vec::new();
+    stream.read_to_end(&mut reply).unwrap();
+    let text = String::from_utf8_lossy(&reply).into_owned();
+    text.split_once("--mark--\r\n")
+        .unwrap()
+        .1
+        .strip_suffix("+OK\r\n")
+        .unwrap()
+        .to_owned()
+}
+
 /// A batch of effects with a watermark.
 pub fn batch(effects: &[Bytes], watermark: u64) -> Batch {
     let value = Bytes::copy_from_slice(&watermark.to_be_bytes());

@@ -1,0 +1,177 @@
+//! Requests of one group, between being added to the output and having their replies.
+
+use bytes::Bytes;
+use pmnet_server::{RecordKey, StoreError};
+use pmnet_wire::command::Form;
+
+use super::Link;
+use super::commands::{blocks, is_flush, is_passing, runs_code};
+use super::owner::{FENCED, taken_over};
+use super::plan::{Item, Plan};
+use super::resp::{self, error};
+
+/// Answer to a command that came as a read and is none.
+const NO_READ: &[u8] = b"-ERR pmnet: this command cannot be sent as a read\r\n";
+
+/// A request whose replies are still to be read.
+pub enum Pending {
+    /// Nothing was sent.
+    Done(Bytes),
+    /// `skip` replies of ours (SELECT, HELLO), then per command: `None` its reply comes, else it
+    /// is here already.
+    Read {
+        skip: usize,
+        items: Vec<Option<Bytes>>,
+    },
+    /// MULTI, this many QUEUED, EXEC.
+    ReadTransaction { skip: usize, queued: usize },
+    /// The request script's reply; if it failed for good, this field still needs a reply.
+    Script {
+        skip: usize,
+        field: RecordKey,
+        prefix: Bytes,
+    },
+}
+
+/// Adds a read-only request to the output.
+pub fn add_read(link: &mut Link, plan: &Plan<'_>) -> Pending {
+    let no_read = |name: &[u8], arguments: &[&[u8]]| {
+        blocks(name, arguments) || is_flush(name) || runs_code(name)
+    };
+    if plan.form == Form::Transaction
+        && plan
+            .runs()
+            .any(|(name, _)| is_flush(name) || runs_code(name))
+    {
+        return Pending::Done(Bytes::from_static(NO_READ));
+    }
+    let connection = &mut link.connection;
+    let protocol = if plan.resp3 { 3 } else { 2 };
+    let mut skip = 0;
+    if connection.protocol != protocol {
+        connection.add(&[b"HELLO", protocol.to_string().as_bytes()]);
+        connection.protocol = protocol;
+        skip += 1;
+    }
+    skip += usize::from(connection.add_select(plan.database));
+    if plan.form == Form::Transaction {
+        // Else a write of ours earlier in the group would make EXEC fail.
+        connection.add(&[b"UNWATCH"]);
+        skip += 1;
+        connection.add(&[b"MULTI"]);
+        for (_, arguments) in plan.runs() {
+            connection.add(arguments);
+        }
+        connection.add(&[b"EXEC"]);
+        return Pending::ReadTransaction {
+            skip,
+            queued: plan.items.len(),
+        };
+    }
+    let items = plan
+        .items
+        .iter()
+        .map(|item| match item {
+            Item::Done(reply) => Some(Bytes::copy_from_slice(reply)),
+            Item::Run(name, arguments) if no_read(name, arguments) => {
+                Some(Bytes::from_static(NO_READ))
+            }
+            Item::Run(_, arguments) => {
+                connection.add(arguments);
+                None
+            }
+        })
+        .collect();
+    Pending::Read { skip, items }
+}
+
+/// Reads the replies of one request. Returns the record that still has to be written, if the
+/// script failed for good.
+pub fn read_pending(
+    link: &mut Link,
+    pending: Pending,
+    hash: &[u8],
+    ready: &mut Vec<Bytes>,
+) -> Result<Option<(RecordKey, Vec<u8>)>, StoreError> {
+    let connection = &mut link.connection;
+    let skip = match &pending {
+        Pending::Done(_) => 0,
+        Pending::Read { skip, .. }
+        | Pending::ReadTransaction { skip, .. }
+        | Pending::Script { skip, .. } => *skip,
+    };
+    for _ in 0..skip {
+        expect_ok(&connection.reply()?)?;
+    }
+    match pending {
+        Pending::Done(reply) => ready.push(reply),
+        Pending::Read { items, .. } => {
+            let single = items.len() == 1;
+            let mut all = Vec::new();
+            for item in items {
+                let reply = match item {
+                    Some(reply) => reply,
+                    None => connection.reply()?,
+                };
+                if let Some(error) = error(&reply)
+                    && is_passing(error)
+                    && !error.starts_with("NOPERM")
+                {
+                    return Err(StoreError::Retry(error.to_owned()));
+                }
+                if single {
+                    ready.push(reply);
+                    return Ok(None);
+                }
+                all.extend_from_slice(&reply);
+            }
+            ready.push(all.into());
+        }
+        Pending::ReadTransaction { queued, .. } => {
+            for _ in 0..=queued {
+                connection.reply()?;
+            }
+            let reply = connection.reply()?;
+            match error(&reply) {
+                Some(error) if is_passing(error) => {
+                    return Err(StoreError::Retry(error.to_owned()));
+                }
+                _ => ready.push(reply),
+            }
+        }
+        Pending::Script { field, prefix, .. } => {
+            let reply = connection.reply()?;
+            if let Some((start, end)) = resp::text_range(&reply) {
+                ready.push(reply.slice(start..end));
+                return Ok(None);
+            }
+            let error = error(&reply).unwrap_or("no reply");
+            if error.starts_with(FENCED) {
+                return Err(taken_over(hash));
+            }
+            if is_passing(error) || error.starts_with("NOSCRIPT") {
+                return Err(StoreError::Retry(error.to_owned()));
+            }
+            // A fault that the same request would meet again: it must not stop the shard.
+            tracing::warn!(
+                error,
+                "the request script failed; what it did so far stands"
+            );
+            let text = format!(
+                "-ERR pmnet: failed while running, part of it may have taken effect: {error}\r\n"
+            );
+            let value = [&prefix[..], text.as_bytes()].concat();
+            ready.push(text.into());
+            return Ok(Some((field, value)));
+        }
+    }
+    Ok(None)
+}
+
+/// An answer that must be no error.
+pub fn expect_ok(reply: &[u8]) -> Result<(), StoreError> {
+    match error(reply) {
+        Some(error) => Err(StoreError::Retry(error.to_owned())),
+        None => Ok(()),
+    }
+}

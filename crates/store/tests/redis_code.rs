@@ -1,0 +1,206 @@
+//! Scripts and functions of clients on a real Redis: they find what they find in a bare one, and do not
+//! reach pmnet's records.
+
+mod support;
+
+use bytes::Bytes;
+use pmnet_server::{Request, Store};
+use pmnet_wire::command::{Form, Protocol, preamble};
+use support::{Redis, bare, change, payload, read, script, single};
+
+fn ready(options: &[&str]) -> Option<(Redis, Box<dyn Store>)> {
+    let redis = Redis::start(options)?;
+    let mut store = redis.store();
+    assert_eq!(store.load().unwrap(), vec![]);
+    Some((redis, store))
+}
+
+fn eval(body: &str) -> Bytes {
+    script(Protocol::Resp2, &["EVAL", body, "1", "k", "argument"])
+}
+
+#[test]
+fn no_script_of_a_client_reaches_the_records() {
+    let Some((redis, mut store)) = ready(&[]) else {
+        return;
+    };
+    let store = &mut *store;
+    assert_eq!(store.apply(&support::batch(&[single("SET k v")], 5)), Ok(0));
+    let owner = redis.call(&["HGET", "pmnet:{0}", "owner"]);
+    // Ways to a `call` that is not watched; each then writes the watermark.
+    for way in [
+        "redis",
+        "server",
+        "_G.redis",
+        "_G['_G'].redis",
+        "rawget(_G, 'redis')",
+        "getmetatable(redis).__index",
+        "getmetatable(_G).__index(_G, 'redis')",
+        "getfenv(0).redis",
+        "getfenv(1).redis",
+        "getfenv(redis.call).redis",
+        "loadstring('return redis')()",
+        "loadstring('return _G.redis')()",
+        "loadstring('end return redis, function()')()",
+        "loadstring('return getfenv(0).redis')()",
+        "_G.loadstring('return redis')()",
+        "load(function() local f = done; done = 1 return nil end)() or redis",
+        "(function() local n = 0; return load(function() n = n + 1; return n == 1 and 'return redis' or nil end) end)()()",
+        "loadstring(string.dump(function() return redis end))()",
+        "coroutine.wrap(function() return _G.redis end)()",
+        "({pcall(loadstring, 'return redis')})[2]()",
+        "(setfenv or error)(function() return redis end, _G)()",
+        "package.loaded._G.redis",
+        "debug.getregistry()[2].redis",
+        "newproxy(true)",
+    ] {
+        for call in [
+            "call('HSET', 'pmnet:{0}', 'watermark', 'zzzzzzzz')",
+            "pcall('DEL', 'pmnet:{0}')",
+            "call('FLUSHALL')",
+            "set_repl(0)",
+        ] {
+            let reply = change(store, eval(&format!("return ({way}).{call}")));
+            assert!(reply.starts_with('-'), "{way} {call}: {reply}");
+        }
+        let reply = change(
+            store,
+            eval(&format!(
+                "return ({way}) == nil and 1 or ({way}).replicate_commands()"
+            )),
+        );
+        assert!(
+            reply.starts_with('-') || reply == ":1\r\n",
+            "{way}: {reply}"
+        );
+    }
+    // Code after an `end` of the script's own is still inside.
+    for body in [
+        "end redis.call('DEL', 'pmnet:{0}') do",
+        "return 1 end, redis.call('DEL', 'pmnet:{0}'), function()",
+        "end do return function() return _G.redis.call('DEL', 'pmnet:{0}') end end do",
+    ] {
+        assert!(change(store, eval(body)).starts_with('-'), "{body}");
+    }
+    assert_eq!(support::watermark(&store.load().unwrap()), 5);
+    assert_ne!(
+        redis.call(&["HGET", "pmnet:{0}", "owner"]),
+        owner,
+        "loaded since"
+    );
+    assert_eq!(redis.call(&["EXISTS", "k"]), ":1\r\n");
+    assert_eq!(store.apply(&support::batch(&[single("SET k v")], 6)), Ok(0));
+}
+
+#[test]
+fn scripts_find_what_they_find_in_a_bare_redis() {
+    let Some((redis, mut store)) = ready(&[]) else {
+        return;
+    };
+    for body in [
+        "return {KEYS[1], ARGV[1], _G.KEYS[1], _G.ARGV[1]}",
+        "return loadstring('return KEYS[1] .. ARGV[1] .. ...')('x')",
+        "return {loadstring('return +')}",
+        "return redis.sha1hex('x') .. redis.REDIS_VERSION .. redis.LOG_WARNING",
+        "return redis.call('SET', KEYS[1], 'v') ",
+        "return _G.redis.call('GET', KEYS[1])",
+        "return redis.error_reply('MY error')",
+        "return redis.status_reply('fine')",
+        "redis.replicate_commands() return 1",
+        "return cjson.encode({a = {1, 2}}) .. string.rep('x', 3) .. tostring(bit.band(6, 3))",
+        "return _G.string.format('%d', _G.tonumber('7'))",
+        "return getmetatable(setmetatable({}, {__index = string})).__index.rep('a', 2)",
+        "return type(_G._G) .. type(pcall) .. type(redis.call) .. type(math.floor)",
+        "local t = {} for k in pairs({a = 1}) do t[#t + 1] = k end return t -- a comment",
+        "return select('#', unpack({1, 2, 3}))",
+        "return ...",
+    ] {
+        let words = ["EVAL", body, "1", "k", "argument"];
+        let wanted = bare(&redis, Protocol::Resp2, &words);
+        assert_eq!(
+            change(&mut *store, script(Protocol::Resp2, &words)),
+            wanted,
+            "{body}"
+        );
+    }
+    // These differ in wording only.
+    for (body, says) in [
+        ("return nowhere", "nonexistent global variable 'nowhere'"),
+        ("x = 1", "global"),
+        ("_G.x = 1", "global"),
+        ("return _G.nowhere", "nonexistent global variable 'nowhere'"),
+        ("return 1 +", "compiling"),
+        ("return redis.call('GET')", "Wrong number of args"),
+    ] {
+        let words = ["EVAL", body, "1", "k", "argument"];
+        let there = bare(&redis, Protocol::Resp2, &words);
+        let here = change(&mut *store, script(Protocol::Resp2, &words));
+        assert!(
+            there.starts_with('-') && here.starts_with('-'),
+            "{body}: {there} {here}"
+        );
+        assert_eq!(
+            there.contains(says),
+            here.contains(says),
+            "{body}: {there} {here}"
+        );
+    }
+}
+
+#[test]
+fn a_function_that_changes_the_records_stops_the_shard() {
+    let Some((redis, mut store)) = ready(&[]) else {
+        return;
+    };
+    let library = "#!lua name=l\n\
+        redis.register_function('good', function(keys) return redis.call('INCR', keys[1]) end)\n\
+        redis.register_function('bad', function() return redis.call('HSET', 'pmnet:{' .. '0}', 'session/1', 'x') end)";
+    if redis
+        .call(&["FUNCTION", "LOAD", library])
+        .starts_with("-ERR unknown command")
+    {
+        println!("skipped: this Redis has no functions");
+        return;
+    }
+    assert_eq!(store.apply(&support::batch(&[single("SET k v")], 5)), Ok(0));
+    assert_eq!(change(&mut *store, single("FCALL good 1 n")), ":1\r\n");
+    // Neither do reads run code that writes.
+    for (form, command) in [
+        (Form::Single, "FCALL good 1 n"),
+        (Form::Single, "EVAL return(1) 0"),
+        (Form::Pipeline, "EVALSHA abc 0"),
+        (Form::Transaction, "FCALL good 1 n"),
+        (Form::Transaction, "FLUSHALL"),
+    ] {
+        let reply = read(&mut *store, payload(form, Protocol::Resp2, 0, &[command]));
+        assert!(
+            reply.contains("cannot be sent as a read"),
+            "{command}: {reply}"
+        );
+    }
+    assert_eq!(redis.get("n").as_deref(), Some("1"));
+    let request = |payload| Request {
+        payload,
+        record: Some((b"r".to_vec(), Bytes::new())),
+    };
+    // An EVAL that cannot run in our script, because of its neighbour.
+    let mut both = preamble(Form::Transaction, Protocol::Resp2, 0).to_vec();
+    let raw = "return redis.call('HDEL', 'pmnet:{' .. '0}', 'r')";
+    pmnet_wire::command::write_command(&["EVAL", raw, "0"], &mut both);
+    pmnet_wire::command::write_command(&["BLPOP", "none", "0"], &mut both);
+    assert_eq!(change(&mut *store, single("EVAL return(7) 0")), ":7\r\n");
+    for payload in [single("FCALL bad 0"), Bytes::from(both)] {
+        // It has a field that the second one deletes.
+        let mut store = redis.store();
+        store.load().unwrap();
+        let mut replies = Vec::new();
+        store
+            .execute(&[request(single("INCR m"))], &mut replies)
+            .unwrap();
+        let result = store.execute(&[request(payload)], &mut replies);
+        let Err(pmnet_server::StoreError::Fatal(text)) = result else {
+            panic!("{result:?}")
+        };
+        assert!(text.contains("changed pmnet's records"), "{text}");
+    }
+}
