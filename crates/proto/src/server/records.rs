@@ -85,11 +85,15 @@ pub(super) fn chain(chain: &Chain) -> Record {
     (b"chain".to_vec(), Some(value.into()))
 }
 
+/// No shard gets so far in orders, and no session in seqs. A record beyond is damaged.
+const NUMBER_MAX: u64 = u64::MAX / 2;
+
 /// Understands one record; `None` if it is not one of ours.
 pub(super) fn read(key: &[u8], value: &Bytes) -> Option<Loaded> {
     let number = |bytes: &[u8]| Some(u64::from_be_bytes(bytes.try_into().ok()?));
+    let position = |bytes: &[u8]| number(bytes).filter(|number| *number <= NUMBER_MAX);
     if key == b"watermark" {
-        return Some(Loaded::Watermark(number(value)?));
+        return Some(Loaded::Watermark(position(value)?));
     }
     if key == b"chain" {
         let (epoch, rest) = value.split_first_chunk::<4>()?;
@@ -106,7 +110,7 @@ pub(super) fn read(key: &[u8], value: &Bytes) -> Option<Loaded> {
         return Some(Loaded::Session {
             id: number(id)?,
             token: number(token)?,
-            last_seq: number(last_seq)?,
+            last_seq: position(last_seq)?,
         });
     }
     if let Some(id) = key.strip_prefix(REPLY) {
