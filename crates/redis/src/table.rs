@@ -16,7 +16,7 @@ mod matrix;
 use rustc_hash::FxHashMap;
 
 pub use assume::{ASSUMABLE, AssumeError};
-pub use early::{RESERVED_PREFIX, early_ack};
+pub use early::{early_ack, touches_reserved};
 pub use facts::{FACTS, SERVER_VERSION};
 pub use matrix::guide_markdown;
 

@@ -6,6 +6,7 @@
 
 pub mod command;
 pub mod header;
+pub mod promise;
 pub mod record;
 
 pub use header::{Flags, HEADER_LEN, Header, Kind, Packet, Reject};

@@ -274,7 +274,7 @@ impl Device {
         }
         session.address = Some(from);
         session.seen = now;
-        let expected = session.last.saturating_add(1);
+        let expected = session.next_seq();
         if header.epoch > self.epoch {
             // The client may have heard of a later epoch than this device. A client's word takes no
             // device out of service: the server is asked, and meanwhile the others go on.

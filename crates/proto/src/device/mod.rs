@@ -472,7 +472,7 @@ impl Device {
             let end = Header {
                 shard: self.config.shard,
                 session: id,
-                seq: session.last.saturating_add(1),
+                seq: session.next_seq(),
                 tag: session.token,
                 ..Header::new(Kind::End)
             };

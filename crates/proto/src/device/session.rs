@@ -57,6 +57,11 @@ impl Session {
         Session::from_row(&row, now)
     }
 
+    /// The seq that comes next; at the end of numbers, which only a broken server can name, the last.
+    pub(super) const fn next_seq(&self) -> u64 {
+        self.last.saturating_add(1)
+    }
+
     /// The head ended it because it was silent, and the client may not know: it may have given the
     /// seq of the END to an update, which must not be acknowledged with it.
     pub(super) const fn is_expired(&self) -> bool {

@@ -35,6 +35,16 @@ pub(super) enum Purpose {
     },
 }
 
+impl Purpose {
+    /// How many commands travel as this bypass; `None` if it is none.
+    fn bypassed(&self) -> Option<u32> {
+        match self {
+            Purpose::Bypass { replies, .. } => Some(*replies),
+            _ => None,
+        }
+    }
+}
+
 /// The place of a command's reply.
 #[derive(Debug)]
 pub(super) enum Slot {
@@ -127,10 +137,7 @@ impl Connection {
     ) {
         match submitted {
             Ok(call) => {
-                let replies = match purpose {
-                    Purpose::Bypass { replies, .. } => usize::try_from(replies).unwrap_or(1),
-                    _ => 0,
-                };
+                let replies = usize::try_from(purpose.bypassed().unwrap_or(0)).unwrap_or(1);
                 let bytes = bytes + replies * super::REPLY_BYTES_EXPECTED;
                 self.flight_bytes += bytes;
                 self.slots.push_back(Slot::Call {
@@ -140,12 +147,7 @@ impl Connection {
                 });
             }
             Err(error) => {
-                let replies = if let Purpose::Bypass { replies, .. } = purpose {
-                    replies
-                } else {
-                    1
-                };
-                self.reply(repeated(&error, replies));
+                self.reply(repeated(&error, purpose.bypassed().unwrap_or(1)));
             }
         }
     }
@@ -287,11 +289,7 @@ impl Connection {
     }
 
     fn answer(&mut self, purpose: Purpose, outcome: Outcome, shared: &mut Shared) -> Bytes {
-        let replies = if let Purpose::Bypass { replies, .. } = purpose {
-            replies
-        } else {
-            1
-        };
+        let replies = purpose.bypassed().unwrap_or(1);
         let outcome = outcome_reply(outcome);
         match purpose {
             Purpose::Update | Purpose::Bypass { .. } => match outcome {

@@ -9,19 +9,11 @@
 //! are refused by the table.
 
 use bytes::Bytes;
+use pmnet_wire::promise::sets_guarded;
 
 use crate::parser::Arguments;
 use crate::reply;
-use crate::table::RESERVED_PREFIX;
-
-/// Settings that acknowledged writes rest on: that Redis keeps them, flushed, and evicts none.
-const GUARDED_SETTINGS: [&str; 5] = [
-    "MAXMEMORY-POLICY",
-    "MAXMEMORY",
-    "APPENDONLY",
-    "APPENDFSYNC",
-    "NO-APPENDFSYNC-ON-REWRITE",
-];
+use crate::table::touches_reserved;
 
 const OPERATOR: &str = "it is an operator's command: send it to Redis directly";
 const SHARED: &str = "it changes the connection, which is shared";
@@ -57,7 +49,7 @@ pub(super) fn objection(arguments: &Arguments<'_>) -> Option<Bytes> {
             "ERR pmnet: {name} is not available here: {why}"
         )));
     }
-    if sets_guarded(arguments) {
+    if sets_guarded(arguments.len(), |index| arguments.get(index)) {
         return Some(reply::error(
             "ERR pmnet: acknowledged writes rest on this setting: change it in Redis itself and restart the pmnet server",
         ));
@@ -67,21 +59,8 @@ pub(super) fn objection(arguments: &Arguments<'_>) -> Option<Bytes> {
 
 /// The error for a command with an argument that looks like a key of pmnet's own, if it has one.
 pub(super) fn names_record(arguments: &Arguments<'_>) -> Option<Bytes> {
-    arguments
-        .iter()
-        .any(|argument| argument.starts_with(RESERVED_PREFIX))
+    touches_reserved(arguments)
         .then(|| reply::error("ERR pmnet: keys that begin with pmnet:{ are reserved"))
-}
-
-/// Whether `CONFIG SET …` would change a setting that durability rests on.
-fn sets_guarded(arguments: &Arguments<'_>) -> bool {
-    arguments.is(0, "CONFIG")
-        && arguments.is(1, "SET")
-        && (2..arguments.len()).any(|at| {
-            GUARDED_SETTINGS
-                .iter()
-                .any(|setting| arguments.is(at, setting))
-        })
 }
 
 #[cfg(test)]

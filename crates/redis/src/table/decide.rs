@@ -41,7 +41,7 @@ impl Rule {
     pub(super) fn action(&self, facts: &Facts, arguments: &Arguments<'_>) -> Action {
         let alone = facts.has(NOSCRIPT);
         match *self {
-            Rule::Early if early_ack(facts.name, arguments) => Action::Update,
+            Rule::Early if early_ack(arguments) => Action::Update,
             Rule::Early => Action::Bypass {
                 read_only: false,
                 alone: false,

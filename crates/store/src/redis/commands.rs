@@ -9,20 +9,10 @@ use std::collections::HashMap;
 
 use super::resp::{elements, error, integer, text};
 
-/// Every key of pmnet's own begins so.
-pub const RECORDS_PREFIX: &[u8] = b"pmnet:{";
 /// Most arguments that a script hands to one command (Lua's C stack holds about 8,000).
 const SCRIPT_ARGUMENTS_MAX: usize = 4000;
 /// Longest command or subcommand name that is looked at, in bytes; longer ones are unknown.
 const NAME_BYTES_MAX: usize = 64;
-/// Settings that the durability of acknowledged writes rests on.
-const GUARDED_SETTINGS: [&[u8]; 5] = [
-    b"MAXMEMORY",
-    b"MAXMEMORY-POLICY",
-    b"APPENDONLY",
-    b"APPENDFSYNC",
-    b"NO-APPENDFSYNC-ON-REWRITE",
-];
 
 /// Upper-case copy of a name; empty when it is too long to be one.
 #[must_use]
@@ -77,14 +67,7 @@ pub fn is_flush(name: &[u8]) -> bool {
 /// Whether `CONFIG SET …` would change a setting that durability rests on.
 #[must_use]
 pub fn sets_guarded(arguments: &[&[u8]]) -> bool {
-    upper(arguments[0]) == b"CONFIG"
-        && arguments
-            .get(1)
-            .is_some_and(|a| a.eq_ignore_ascii_case(b"SET"))
-        && arguments
-            .iter()
-            .skip(2)
-            .any(|a| GUARDED_SETTINGS.iter().any(|g| a.eq_ignore_ascii_case(g)))
+    pmnet_wire::promise::sets_guarded(arguments.len(), |index| arguments[index])
 }
 
 /// Whether the command runs a client's code that can write.
@@ -231,7 +214,7 @@ impl CommandTable {
     /// where that is not known, any argument that looks like such a key counts.
     #[must_use]
     pub fn touches_records(&self, name: &[u8], arguments: &[&[u8]]) -> bool {
-        let looks = |a: &&[u8]| a.starts_with(RECORDS_PREFIX);
+        let looks = |a: &&[u8]| a.starts_with(pmnet_wire::promise::RECORDS_PREFIX);
         if !arguments[1..].iter().any(looks) {
             return false;
         }

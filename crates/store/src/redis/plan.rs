@@ -111,7 +111,7 @@ pub fn check_effect(commands: &Commands<'_>, table: &CommandTable) -> Result<boo
             return Err(format!("{}: {why}", String::from_utf8_lossy(&name)));
         }
         flushes |= is_flush(&name);
-        if arguments.any(|a| a.starts_with(super::commands::RECORDS_PREFIX))
+        if arguments.any(|a| a.starts_with(pmnet_wire::promise::RECORDS_PREFIX))
             && table.touches_records(&name, &all.collect::<Vec<_>>())
         {
             return Err("its key begins with pmnet:{, which is reserved".into());

@@ -1,14 +1,13 @@
 //! Which updates their client was told to be done before Redis has seen them.
 //!
 //! The front acknowledges four commands early, in forms that Redis accepts whatever the data is
-//! (`pmnet-redis`, `table/early.rs`; this is its counterpart, and must take every form that is taken
-//! there). If Redis refuses one all the same, its configuration breaks a promise, and the update is kept
+//! ([`pmnet_wire::promise::is_promised`], for both ends). If Redis refuses one all the same, its configuration breaks a promise, and the update is kept
 //! in the devices until somebody has put that right. Everything else that is refused for good is dropped,
 //! counted and logged: what the operator lets through with `--assume-ok`, and what no front sends.
 
 use pmnet_wire::command::Commands;
 
-use super::commands::{CommandTable, RECORDS_PREFIX, upper};
+use super::commands::{CommandTable, upper};
 
 /// Commands that are acknowledged early without being listed.
 const PROMISED: [&str; 4] = ["SET", "MSET", "SETEX", "PSETEX"];
@@ -23,10 +22,6 @@ const ASSUMABLE: [&[u8]; 8] = [
     b"RENAME",
     b"RESTORE",
 ];
-/// Largest time to live that is acknowledged early, in milliseconds.
-const TTL_MS_MAX: u64 = 100_000_000_000_000;
-/// Digits of the longest number that is looked at: more are beyond every limit here.
-const DIGITS_MAX: usize = 18;
 /// Databases that a Redis can have at most (`databases`).
 pub const DATABASES_MAX: u32 = i32::MAX.unsigned_abs();
 /// Bytes of a key that are shown.
@@ -42,29 +37,7 @@ pub fn is_promised(commands: &Commands<'_>) -> bool {
 }
 
 fn usual(arguments: &[&[u8]]) -> bool {
-    let is = |index: usize, word: &str| arguments[index].eq_ignore_ascii_case(word.as_bytes());
-    let form = match (upper(arguments[0]).as_slice(), arguments.len()) {
-        (b"SET", 3) => true,
-        (b"SET", 4) => is(3, "KEEPTTL"),
-        (b"SET", 5) if is(3, "EX") || is(3, "EXAT") => is_ttl(arguments[4], 1000),
-        (b"SET", 5) if is(3, "PX") || is(3, "PXAT") => is_ttl(arguments[4], 1),
-        (b"MSET", count) => count >= 3 && count % 2 == 1,
-        (b"SETEX", 4) => is_ttl(arguments[2], 1000),
-        (b"PSETEX", 4) => is_ttl(arguments[2], 1),
-        _ => false,
-    };
-    form && !arguments.iter().any(|a| a.starts_with(RECORDS_PREFIX))
-}
-
-fn is_ttl(text: &[u8], unit_ms: u64) -> bool {
-    let plain = (1..=DIGITS_MAX).contains(&text.len())
-        && text[0] != b'0'
-        && text.iter().all(u8::is_ascii_digit);
-    plain
-        && std::str::from_utf8(text)
-            .ok()
-            .and_then(|text| text.parse::<u64>().ok())
-            .is_some_and(|ttl| ttl <= TTL_MS_MAX / unit_ms)
+    pmnet_wire::promise::is_promised(arguments.len(), |index| arguments[index])
 }
 
 /// Promised commands that the server does not have (renamed); empty if it does not tell its commands.

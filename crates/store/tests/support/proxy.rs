@@ -26,6 +26,8 @@ struct Held {
     bytes: Vec<u8>,
     client: TcpStream,
     redis: TcpStream,
+    /// Passes answers on until it sees that the connection is held.
+    answers: JoinHandle<()>,
 }
 
 /// The proxy. Ends with the test.
@@ -38,6 +40,7 @@ pub struct Proxy {
 pub struct Late {
     bytes: Vec<u8>,
     redis: TcpStream,
+    answers: JoinHandle<()>,
 }
 
 impl Proxy {
@@ -92,9 +95,14 @@ impl Proxy {
                         bytes,
                         client,
                         redis,
+                        answers,
                     } = shared.held.take().unwrap();
                     client.shutdown(Shutdown::Both).ok();
-                    return Late { bytes, redis };
+                    return Late {
+                        bytes,
+                        redis,
+                        answers,
+                    };
                 }
                 drop(shared);
                 assert!(Instant::now() < until, "nothing was held");
@@ -107,6 +115,8 @@ impl Proxy {
 impl Late {
     /// Delivers the bytes; returns what Redis answers once it has executed all of them.
     pub fn deliver(mut self) -> String {
+        // Or it would take the answer away, and pass it to a connection that is closed.
+        self.answers.join().unwrap();
         self.redis.write_all(&self.bytes).unwrap();
         self.redis.shutdown(Shutdown::Write).unwrap();
         self.redis.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -126,38 +136,7 @@ fn serve(client: TcpStream, redis: TcpStream, shared: &Arc<Mutex<Shared>>) {
     let holding = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let (up, down) = (Arc::clone(shared), Arc::clone(shared));
     let stop = Arc::clone(&holding);
-    std::thread::spawn(move || {
-        let mut piece = vec![0; 1 << 16];
-        let mut held = false;
-        while let Ok(length @ 1..) = from_client.read(&mut piece) {
-            let bytes = &piece[..length];
-            let mut shared = up.lock().unwrap();
-            let found = |n: &Vec<u8>| bytes.windows(n.len()).any(|w| w == n.as_slice());
-            if held {
-                if let Some(held) = &mut shared.held {
-                    held.bytes.extend_from_slice(bytes);
-                }
-            } else if shared.needle.as_ref().is_some_and(found) {
-                held = true;
-                stop.store(true, std::sync::atomic::Ordering::SeqCst);
-                shared.needle = None;
-                shared.held = Some(Held {
-                    bytes: bytes.to_vec(),
-                    client: from_client.try_clone().unwrap(),
-                    redis: to_redis.try_clone().unwrap(),
-                });
-            } else {
-                drop(shared);
-                if to_redis.write_all(bytes).is_err() {
-                    break;
-                }
-            }
-        }
-        if !held {
-            to_redis.shutdown(Shutdown::Both).ok();
-        }
-    });
-    std::thread::spawn(move || {
+    let answers = std::thread::spawn(move || {
         let mut piece = vec![0; 1 << 16];
         while !holding.load(std::sync::atomic::Ordering::SeqCst) {
             match from_redis.read(&mut piece) {
@@ -183,6 +162,39 @@ fn serve(client: TcpStream, redis: TcpStream, shared: &Arc<Mutex<Shared>>) {
         }
         if !holding.load(std::sync::atomic::Ordering::SeqCst) {
             to_client.shutdown(Shutdown::Both).ok();
+        }
+    });
+    std::thread::spawn(move || {
+        let mut piece = vec![0; 1 << 16];
+        let mut held = false;
+        let mut answers = Some(answers);
+        while let Ok(length @ 1..) = from_client.read(&mut piece) {
+            let bytes = &piece[..length];
+            let mut shared = up.lock().unwrap();
+            let found = |n: &Vec<u8>| bytes.windows(n.len()).any(|w| w == n.as_slice());
+            if held {
+                if let Some(held) = &mut shared.held {
+                    held.bytes.extend_from_slice(bytes);
+                }
+            } else if shared.needle.as_ref().is_some_and(found) {
+                held = true;
+                stop.store(true, std::sync::atomic::Ordering::SeqCst);
+                shared.needle = None;
+                shared.held = Some(Held {
+                    bytes: bytes.to_vec(),
+                    client: from_client.try_clone().unwrap(),
+                    redis: to_redis.try_clone().unwrap(),
+                    answers: answers.take().expect("held once"),
+                });
+            } else {
+                drop(shared);
+                if to_redis.write_all(bytes).is_err() {
+                    break;
+                }
+            }
+        }
+        if !held {
+            to_redis.shutdown(Shutdown::Both).ok();
         }
     });
 }

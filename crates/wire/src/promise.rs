@@ -1,0 +1,71 @@
+//! What the two ends of a payload must agree on: what is promised before a Redis has seen it, and what may
+//! not be done to that Redis (`docs/spec/protocol.md` §1 "nilext").
+//!
+//! The front acknowledges by [`is_promised`]; the store's adaptor keeps by it what Redis refuses, and never
+//! drops it. Both refuse what would break a promise or touch the records that make it come true.
+
+/// Arguments that begin like this belong to pmnet's own records in a Redis: no client's command may have
+/// one, and none that has is promised.
+pub const RECORDS_PREFIX: &[u8] = b"pmnet:{";
+
+/// Largest time to live that is promised, in milliseconds (about 3,000 years). Redis refuses values near
+/// the end of the 64-bit range, depending on its clock.
+const TTL_MS_MAX: u64 = 100_000_000_000_000;
+/// Digits of the longest number that is looked at: more are beyond every limit here.
+const DIGITS_MAX: usize = 18;
+
+/// Settings that promises rest on: that Redis keeps what it has, flushed, and evicts none of it.
+const GUARDED_SETTINGS: [&str; 5] = [
+    "MAXMEMORY",
+    "MAXMEMORY-POLICY",
+    "APPENDONLY",
+    "APPENDFSYNC",
+    "NO-APPENDFSYNC-ON-REWRITE",
+];
+
+/// Whether this command, of `count` arguments of which the first is its name, may be acknowledged before
+/// Redis has seen it: a plain SET, MSET, SETEX or PSETEX in a form that Redis 6.2 and later accept
+/// whatever the data is. The reply says nothing about the state, and the command cannot fail for a reason
+/// that lies in the command, so its form is checked as strictly as Redis checks it, and more.
+pub fn is_promised<'a>(count: usize, argument: impl Fn(usize) -> &'a [u8]) -> bool {
+    if count == 0 {
+        return false;
+    }
+    let is = |index: usize, word: &str| argument(index).eq_ignore_ascii_case(word.as_bytes());
+    let form = if is(0, "SET") {
+        match count {
+            3 => true,
+            4 => is(3, "KEEPTTL"),
+            5 if is(3, "EX") || is(3, "EXAT") => is_ttl(argument(4), 1000),
+            5 if is(3, "PX") || is(3, "PXAT") => is_ttl(argument(4), 1),
+            _ => false,
+        }
+    } else if is(0, "MSET") {
+        count >= 3 && count % 2 == 1
+    } else {
+        (is(0, "SETEX") && count == 4 && is_ttl(argument(2), 1000))
+            || (is(0, "PSETEX") && count == 4 && is_ttl(argument(2), 1))
+    };
+    form && !(0..count).any(|index| argument(index).starts_with(RECORDS_PREFIX))
+}
+
+/// A positive number of units of `unit_ms` milliseconds, written as Redis writes it.
+fn is_ttl(text: &[u8], unit_ms: u64) -> bool {
+    let plain = (1..=DIGITS_MAX).contains(&text.len())
+        && text[0] != b'0'
+        && text.iter().all(u8::is_ascii_digit);
+    plain
+        && std::str::from_utf8(text)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+            .is_some_and(|ttl| ttl <= TTL_MS_MAX / unit_ms)
+}
+
+/// Whether this command is a `CONFIG SET` of a setting that promises rest on.
+pub fn sets_guarded<'a>(count: usize, argument: impl Fn(usize) -> &'a [u8]) -> bool {
+    let is = |index: usize, word: &str| argument(index).eq_ignore_ascii_case(word.as_bytes());
+    count > 2
+        && is(0, "CONFIG")
+        && is(1, "SET")
+        && (2..count).any(|index| GUARDED_SETTINGS.iter().any(|setting| is(index, setting)))
+}
