@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
+/*
+ * Two programs that measurements compare with and veth needs:
+ * reflect sends every UDP datagram to a port of pmnet's range back to where it came from,
+ * and lets everything else pass; pass lets everything pass (a veth takes packets that its peer
+ * transmits from XDP only if it has a program itself).
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/udp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "generated.h"
+
+SEC("xdp")
+int reflect(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ethhdr *eth = data;
+	struct iphdr *ip = (void *)(eth + 1);
+	struct udphdr *udp = (void *)(ip + 1);
+	__u8 mac[ETH_ALEN];
+	__be32 address;
+	__be16 port;
+
+	if ((void *)(udp + 1) > end || eth->h_proto != bpf_htons(ETH_P_IP) ||
+	    ip->ihl != 5 || ip->protocol != IPPROTO_UDP)
+		return XDP_PASS;
+	if (bpf_ntohs(udp->dest) < PM_PORT_FIRST || bpf_ntohs(udp->dest) > PM_PORT_LAST)
+		return XDP_PASS;
+
+	__builtin_memcpy(mac, eth->h_dest, ETH_ALEN);
+	__builtin_memcpy(eth->h_dest, eth->h_source, ETH_ALEN);
+	__builtin_memcpy(eth->h_source, mac, ETH_ALEN);
+	address = ip->saddr;
+	ip->saddr = ip->daddr;
+	ip->daddr = address;
+	port = udp->source;
+	udp->source = udp->dest;
+	udp->dest = port;
+	return XDP_TX;
+}
+
+SEC("xdp")
+int pass(struct xdp_md *ctx)
+{
+	(void)ctx;
+	return XDP_PASS;
+}
+
+char _license[] SEC("license") = "Dual MIT/GPL";
