@@ -1,3 +1,5 @@
-//! Ports of a device. [`relay`]: a batched UDP relay, which needs no privileges.
+//! Ports of a device. [`relay`]: a batched UDP relay, which needs no privileges. [`xdp`]: its fast path in the
+//! kernel.
 
 pub mod relay;
+pub mod xdp;

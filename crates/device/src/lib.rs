@@ -6,9 +6,11 @@
 //! bursts that arrive while a persist is under way share the next one.
 //! May not: open sockets, read clocks, draw randomness.
 
+mod fast_path;
 mod pipeline;
 mod port;
 
+pub use fast_path::FastPath;
 pub use pipeline::{Pipeline, PipelineError, Rejects};
 pub use pmnet_proto::device::{Counters, DeviceConfig};
 pub use port::{Port, Wake, serve};

@@ -1,6 +1,7 @@
 //! One device: machine + log.
 
-use pmnet_log::{Log, LogError, Media, NewEntry};
+use crate::fast_path::FastPath;
+use pmnet_log::{Log, LogError, Media, NewEntry, Tail};
 use pmnet_proto::device::{Device, DeviceConfig, LogState, Resume, Room, Verdict};
 use pmnet_proto::{Outbox, Peer, Random, Time};
 use pmnet_wire::{Header, Packet, Reject};
@@ -22,10 +23,20 @@ pub enum PipelineError {
 /// Datagrams that were not acceptable packets, by reason ([`Reject::ALL`] gives the order).
 pub type Rejects = [u64; Reject::ALL.len()];
 
+/// The fast path, and who admits at the moment.
+struct Fast {
+    path: Box<dyn FastPath>,
+    /// The machine admits; the fast path is held.
+    held: bool,
+    /// It was admitting when this pipeline began, which has not heard from the server yet.
+    adopted: bool,
+}
+
 /// One device over one log.
 pub struct Pipeline<M> {
     machine: Device,
     log: Log<M>,
+    fast: Option<Fast>,
     next: Peer,
     out: Outbox,
     rejects: Rejects,
@@ -49,12 +60,27 @@ impl<M: Media> Pipeline<M> {
         Pipeline {
             machine: Device::new(config, state, random, now),
             log,
+            fast: None,
             next,
             out: Outbox::new(),
             rejects: [0; Reject::ALL.len()],
             foreign: None,
             stopped: None,
         }
+    }
+
+    /// The same with a fast path beside it, which appends to the same image. It may be admitting
+    /// already, for the same epoch and incarnation: then it goes on, also before the server has
+    /// answered this device.
+    pub fn with_fast_path(mut self, path: Box<dyn FastPath>) -> Pipeline<M> {
+        self.machine.note_changes();
+        let adopted = path.admits();
+        self.fast = Some(Fast {
+            path,
+            held: !adopted,
+            adopted,
+        });
+        self
     }
 
     /// The protocol machine, for its state and counters.
@@ -103,6 +129,10 @@ impl<M: Media> Pipeline<M> {
                 return Ok(());
             }
         };
+        self.follow(now)?;
+        if Device::may_admit(&packet.header) && self.machine.is_serving() {
+            self.hold(now)?;
+        }
         match self
             .machine
             .receive(now, from, &packet, self.room(), &mut self.out)
@@ -157,7 +187,14 @@ impl<M: Media> Pipeline<M> {
             return Err(PipelineError::Stopped(text.clone()));
         }
         let before = self.out.len();
+        self.follow(now)?;
+        if let Some(fast) = &mut self.fast {
+            self.machine.refresh(now, |id| fast.path.heard(id));
+        }
         self.machine.tick(now, &mut self.out);
+        if self.machine.has_own_entries() {
+            self.hold(now)?;
+        }
         while let Some(header) = self.machine.poll_own_entry(self.room()) {
             self.append(&header, &[]);
         }
@@ -177,7 +214,92 @@ impl<M: Media> Pipeline<M> {
             self.machine.forward(frame, entry.epoch, &mut self.out);
         }
         self.machine.finish(self.room(), &mut self.out);
+        self.publish(now)?;
         Ok(worked || self.out.len() != before)
+    }
+
+    /// Takes in what the fast path appended.
+    fn follow(&mut self, now: Time) -> Result<(), PipelineError> {
+        let Some(fast) = &self.fast else {
+            return Ok(());
+        };
+        let first = self.log.last() + 1;
+        let last = fast.path.last();
+        if last < first || fast.held {
+            return Ok(());
+        }
+        if let Err(error) = self.log.follow(last) {
+            return Err(self.stop(error.to_string()));
+        }
+        if !self.machine.is_serving() {
+            // All of the log is folded when the server has answered.
+            return Ok(());
+        }
+        for order in first..=last {
+            let frame = self.log.frame(order).expect("followed just now");
+            if let Err(text) = self.machine.follow(now, frame) {
+                return Err(self.stop(text));
+            }
+        }
+        let acknowledged = self.machine.copies() == 1;
+        self.machine.followed(self.log.durable(), acknowledged);
+        Ok(())
+    }
+
+    /// From here on the machine admits, and nobody else, until [`Pipeline::publish`].
+    fn hold(&mut self, now: Time) -> Result<(), PipelineError> {
+        if let Some(fast) = self.fast.as_mut().filter(|fast| !fast.held) {
+            fast.path.hold()?;
+            self.follow(now)?;
+            if let Some(fast) = &mut self.fast {
+                fast.held = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the fast path what changed, before anything of it is sent, and lets it go on.
+    fn publish(&mut self, now: Time) -> Result<(), PipelineError> {
+        let (mine, admits) = (self.log.tail(), self.machine.admits());
+        let freed = |theirs: Tail| mine.released > theirs.released || mine.stated > theirs.stated;
+        if admits
+            && self
+                .fast
+                .as_ref()
+                .is_some_and(|fast| freed(fast.path.tail()))
+        {
+            // A superblock released space, of which only its writer knows.
+            self.hold(now)?;
+        }
+        let Some(fast) = &mut self.fast else {
+            return Ok(());
+        };
+        if !self.machine.admits() {
+            let goes_on = fast.adopted && !self.machine.is_serving();
+            if !goes_on && !fast.held {
+                fast.path.hold()?;
+                fast.held = true;
+            }
+            return Ok(());
+        }
+        fast.adopted = false;
+        let mut told = Ok(());
+        let path = &mut fast.path;
+        if fast.held {
+            path.describe(&self.machine.stamp(), self.machine.copies());
+        }
+        self.machine.changed_sessions(|id, state| {
+            if told.is_ok() {
+                told = path.session(id, state);
+            }
+        });
+        told?;
+        fast.path.applied(self.log.applied());
+        if fast.held {
+            fast.path.release(&self.log.tail())?;
+            fast.held = false;
+        }
+        Ok(())
     }
 
     fn persist(&mut self) -> Result<bool, PipelineError> {
@@ -198,6 +320,10 @@ impl<M: Media> Pipeline<M> {
 
     /// Brings the log to the state that the server gave, then serves (`docs/spec/protocol.md` §5).
     fn resume(&mut self, now: Time, resume: &Resume) -> Result<(), PipelineError> {
+        self.hold(now)?;
+        if let Some(fast) = &mut self.fast {
+            fast.path.forget_sessions()?;
+        }
         while self.log.durable() < self.log.last() {
             self.log.persist_start()?;
             self.log.persist_poll(true)?;
@@ -231,6 +357,10 @@ impl<M: Media> Pipeline<M> {
     }
 
     fn stop(&mut self, text: String) -> PipelineError {
+        if let Some(fast) = &mut self.fast {
+            // The shard stops, so nobody may admit. If even this fails, the text still counts.
+            fast.held = fast.path.hold().is_ok();
+        }
         self.stopped = Some(text.clone());
         PipelineError::Stopped(text)
     }

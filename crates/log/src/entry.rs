@@ -111,6 +111,18 @@ impl Entry {
         out
     }
 
+    /// Completes an entry that was written without its checksum; gives its bytes.
+    pub(crate) fn seal(
+        raw: &[u8; ENTRY_BYTES],
+        key: &ChecksumKey,
+        header: &[u8],
+    ) -> [u8; ENTRY_BYTES] {
+        let mut out = *raw;
+        let crc = key.checksum(&raw[..CRC_AT], Entry::decode(raw).order, header);
+        out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
     /// Reads an entry that is known to be valid: appended in this run, or checked by the scan.
     pub(crate) fn decode(raw: &[u8; ENTRY_BYTES]) -> Entry {
         let order = u64::from_le_bytes(take(raw, 0));

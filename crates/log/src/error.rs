@@ -116,6 +116,15 @@ pub enum LogError {
         /// Which counter.
         what: &'static str,
     },
+    /// An entry in a shared image is not one that this log could have appended.
+    #[error(
+        "the shared image holds something at order {order} that does not belong there: save it with `pmnet log`, \
+         then detach the device and start it again"
+    )]
+    Followed {
+        /// The order.
+        order: u64,
+    },
     /// The medium failed.
     #[error(transparent)]
     Media(#[from] MediaError),

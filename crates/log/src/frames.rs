@@ -56,6 +56,14 @@ impl FrameRing {
         Some(at)
     }
 
+    /// Takes note of a frame that somebody else placed by the same rule.
+    pub(crate) fn follow(&mut self, at: usize, bytes: usize) {
+        if at < self.head {
+            self.lap_end = self.head;
+        }
+        self.head = at + bytes;
+    }
+
     /// The largest piece that `allocate` would give now.
     pub(crate) fn largest(&self, oldest: Option<usize>) -> usize {
         match oldest {

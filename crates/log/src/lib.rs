@@ -29,7 +29,7 @@ pub use layout::{
     BLOCK_BYTES, ENTRIES_MAX, ENTRIES_MIN, FRAME_ALIGN, FRAME_RING_BYTES_MAX, FRAME_RING_BYTES_MIN,
     Identity, Parameters,
 };
-pub use log::{Log, Room};
+pub use log::{Log, Room, Tail};
 pub use media::{Media, MediaError};
 pub use scan::{Expected, FINDINGS_MAX, Finding, Payloads, Report, Scan};
 pub use superblock::{CopyState, FORMAT_VERSION, format};

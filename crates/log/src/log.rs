@@ -16,7 +16,7 @@ use crate::frames::FrameRing;
 use crate::layout::{Identity, Parameters, to_u64, to_usize};
 use crate::media::{Media, MediaError};
 use crate::repair::{frame_ranges, metadata_ranges};
-use crate::superblock::Superblock;
+use crate::superblock::{self, Superblock};
 
 /// Reclaimed space is written down with a superblock of its own once it is 1/4 of a ring and no
 /// entry has written it down meanwhile.
@@ -29,6 +29,22 @@ pub struct Room {
     pub entries: u64,
     /// Longest frame that is guaranteed to fit, in bytes.
     pub frame_bytes: u64,
+}
+
+/// The end of a log, for whoever appends to the same image beside its owner: the pipeline in the
+/// kernel (`docs/spec/ordered-log.md` §10).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tail {
+    /// Highest order.
+    pub last: u64,
+    /// Offset in the frame ring behind the newest frame, in bytes.
+    pub head: u64,
+    /// Orders up to here are reclaimed.
+    pub applied: u64,
+    /// Highest `applied` that a witness states.
+    pub stated: u64,
+    /// Highest `applied` that two witnesses state: space up to there is free.
+    pub released: u64,
 }
 
 /// The persist in flight.
@@ -227,6 +243,87 @@ impl<M: Media> Log<M> {
         let entry = self.entry(order)?;
         let start = self.parameters().frames_offset() + entry.frame_offset();
         self.media.bytes().get(start..start + entry.frame_bytes())
+    }
+
+    /// Takes over the entries up to `upto`, which somebody else appended to the image by the rules of
+    /// this log, in memory that needs no flush, and without their checksums: these are filled in
+    /// here (`docs/spec/ordered-log.md` §10). They are durable when it returns.
+    ///
+    /// # Errors
+    /// [`LogError::Followed`]: the entry is not one that this log could have appended.
+    /// [`LogError::Media`].
+    pub fn follow(&mut self, upto: u64) -> Result<(), LogError> {
+        self.complete(true)?;
+        while self.last < upto {
+            let order = self.last + 1;
+            let parameters = *self.parameters();
+            let slot = parameters.slot(order);
+            let raw = raw_slot(self.media.bytes(), &parameters, slot);
+            let entry = Entry::decode(&raw);
+            let frame = entry.frame_offset()..entry.frame_offset() + entry.frame_bytes();
+            let header_len = usize::from(entry.header_len);
+            let possible = entry.order == order
+                && frame.end <= to_usize(parameters.frame_bytes)
+                && header_len <= frame.len().min(HEADER_LEN_MAX)
+                && entry.applied >= self.stated
+                && entry.applied <= self.applied
+                && order - self.released <= parameters.entries;
+            if !possible {
+                self.failed = true;
+                return Err(LogError::Followed { order });
+            }
+            let at = parameters.frames_offset() + frame.start;
+            let sealed = Entry::seal(&raw, &self.key, &self.media.bytes()[at..at + header_len]);
+            self.media.store(parameters.slot_offset(slot), &sealed);
+            self.frames.follow(frame.start, aligned(frame.len()));
+            self.last = order;
+            self.durable = order;
+            self.reported = order;
+            self.witnessed(entry.applied);
+        }
+        Ok(())
+    }
+
+    /// Where the next append continues, for whoever appends beside this log.
+    #[must_use]
+    pub fn tail(&self) -> Tail {
+        Tail {
+            last: self.last,
+            head: to_u64(self.frames.head()),
+            applied: self.applied,
+            stated: self.stated,
+            released: self.released,
+        }
+    }
+
+    /// The log in an image that was never closed and never torn, because the memory that holds it did
+    /// not go away: its owner did. Nothing is repaired, and the incarnation goes on. `tail` is what
+    /// the one who appends beside the owner kept.
+    ///
+    /// # Errors
+    /// [`LogError`]: the superblocks cannot be read, or tail and image do not fit each other.
+    pub fn adopt(media: M, tail: &Tail) -> Result<Log<M>, LogError> {
+        let (superblock, _states) = superblock::read(media.bytes())?;
+        let ring = to_usize(superblock.parameters.frame_bytes);
+        let head = usize::try_from(tail.head).unwrap_or(usize::MAX);
+        let ordered = tail.released <= tail.stated
+            && tail.stated <= tail.applied
+            && tail.applied <= tail.last
+            && tail.last - tail.released <= superblock.parameters.entries
+            && superblock.applied <= tail.applied
+            && head <= ring;
+        if !ordered {
+            return Err(LogError::Followed { order: tail.last });
+        }
+        let mut log = Log::recovered(media, superblock, FrameRing::new(ring, head));
+        (log.applied, log.stated, log.released) = (tail.applied, tail.stated, tail.released);
+        // From the oldest entry that is kept on, each one is looked at again.
+        (log.last, log.durable, log.reported) = (tail.released, tail.released, tail.released);
+        let (stated, released) = (log.stated, log.released);
+        log.stated = 0;
+        log.follow(tail.last)?;
+        (log.stated, log.released) = (stated, released);
+        Ok(log)
     }
 
     /// Gives back the orders up to `upto`. Cumulative: a lower value than before has no effect, one

@@ -57,6 +57,7 @@ impl Device {
             return Verdict::Done;
         }
         session.end_asked = header.kind == Kind::End;
+        self.note_change(header.session);
         self.admit(header)
     }
 
@@ -105,6 +106,7 @@ impl Device {
         let session = self.sessions.get_mut(&order).expect("folded by admit");
         session.address = Some(from);
         session.seen = now;
+        self.note_change(order);
         self.opening.insert(header.tag, order);
         self.next_expiry
             .get_or_insert(now + self.config.session_idle / 4);
@@ -272,9 +274,12 @@ impl Device {
             self.refuse_session(from, header, out);
             return None;
         }
-        session.address = Some(from);
+        let moved = session.address.replace(from) != Some(from);
         session.seen = now;
         let expected = session.next_seq();
+        if moved {
+            self.note_change(header.session);
+        }
         if header.epoch > self.epoch {
             // The client may have heard of a later epoch than this device. A client's word takes no
             // device out of service: the server is asked, and meanwhile the others go on.
@@ -346,7 +351,11 @@ impl Device {
             // (docs/spec/protocol.md, "Fallback").
             session.last = header.seq;
             session.committed = session.committed.max(header.seq);
+            self.note_change(header.session);
         }
+        let Some(session) = self.sessions.get(&header.session) else {
+            return;
+        };
         let Some(address) = session.address else {
             self.counters.no_route += 1;
             return;

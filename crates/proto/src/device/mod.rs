@@ -9,11 +9,13 @@
 //! device of the chain.
 
 mod admission;
+mod fast_path;
 mod link;
 mod recover;
 mod release;
 mod session;
 
+pub use fast_path::SessionState;
 pub use recover::Resume;
 
 use crate::rules::{Rule, Rules};
@@ -231,6 +233,8 @@ pub struct Device {
     /// Nonce of the last question about a doubt, and when it was asked.
     probe: Option<(u64, Time)>,
     touched: Vec<u64>,
+    /// Sessions that a fast path must hear about; nothing is collected without one.
+    changed: Option<Vec<u64>>,
     expired: VecDeque<u64>,
     waits_for: Option<String>,
     next_expiry: Option<Time>,
@@ -279,6 +283,7 @@ impl Device {
             joining: false,
             probe: None,
             touched: Vec::new(),
+            changed: None,
             expired: VecDeque::new(),
             waits_for: None,
             next_expiry: None,
@@ -476,6 +481,7 @@ impl Device {
                 tag: session.token,
                 ..Header::new(Kind::End)
             };
+            self.note_change(id);
             match self.admit(&end.for_payload(&[])) {
                 Verdict::Append(header) => return Some(header),
                 _ => return None,

@@ -406,6 +406,7 @@ impl Device {
             return;
         }
         self.phase = Phase::Serving;
+        self.note_all();
         self.joining &= self.position == 0 && self.last == 0;
         self.next_expiry = (self.position == 0).then(|| now + self.config.session_idle / 4);
         self.retrans_guard = None;

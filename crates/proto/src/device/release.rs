@@ -142,6 +142,7 @@ impl Device {
                     self.sessions.remove(&row.session);
                     self.opening.remove(&token);
                 }
+                self.note_change(row.session);
             }
         }
     }

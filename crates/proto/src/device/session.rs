@@ -25,6 +25,8 @@ pub(super) struct Session {
     /// The client itself asked for that END: it is an END to the client too, not just to the head.
     pub(super) end_asked: bool,
     pub(super) touched: bool,
+    /// In [`Device::changed_sessions`].
+    pub(super) changed: bool,
     pub(super) nacked_in: u64,
 }
 
@@ -41,6 +43,7 @@ impl Session {
             ended: false,
             end_asked: false,
             touched: false,
+            changed: false,
             nacked_in: 0,
         }
     }

@@ -1,0 +1,625 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
+/*
+ * The device's fast path in the kernel (docs/spec/pipeline.md): an update of a known session, in
+ * order, with room in the log, is appended and acknowledged before the network stack sees it.
+ *
+ *   ingress     is it such an update, whole, for this shard, of a session that is served here?
+ *   log access  under the shard's lock: rule 2 (session order), append, the cursors
+ *   egress      the packet becomes its own acknowledgement and goes back where it came from
+ *
+ * Whatever is not exactly that goes up to the device in user space, unchanged, which knows all
+ * rules; so this file decides nothing that the machine would decide otherwise.
+ */
+#include <stdbool.h>
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/udp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "generated.h"
+
+/* The compiler must not know where this came from: it would spill or unroll what it derives. */
+#define OPAQUE(x) asm volatile("" : "+r"(x))
+/* Offsets in a packet, bounded for the verifier in a way that keeps its states alike. */
+#define PACKET_MASK 2047
+
+/* Set when the program is loaded; known to the verifier as constants. */
+const volatile __u64 pm_entries;	/* of the log, a power of two */
+const volatile __u64 pm_frame_bytes;	/* of its frame ring, a power of two */
+const volatile __u64 pm_address_high;	/* of the shard: IPv6, or ::ffff: and IPv4, as in packets */
+const volatile __u64 pm_address_low;
+const volatile __u32 pm_port;		/* of the shard, in network byte order */
+
+struct pm_header {
+	__u64 kind_word, shard_epoch, device_incarnation, session, seq, order, request, key_hash;
+	__be16 fragment_index, fragment_count;
+	__be32 payload_len, payload_crc, header_crc;
+	__u64 tag;
+};
+_Static_assert(sizeof(struct pm_header) == PM_HEADER_LEN, "header");
+
+struct pm_entry {
+	__u64 order, session, seq;
+	__u32 durable_lag, applied_lag, frame_line, frame_len, payload_crc;
+	__u32 epoch, incarnation;
+	__u16 fragment_index, fragment_count, header_len;
+	__u8 kind, zero;
+	__u32 checksum;	/* 0: whoever saves the log seals it (ordered-log.md) */
+};
+_Static_assert(sizeof(struct pm_entry) == PM_ENTRY_BYTES, "entry");
+
+struct pm_lock {
+	struct bpf_spin_lock lock;
+};
+
+/* Sizes of image, sessions and session_rows are the loader's: it makes these maps. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__uint(key_size, 4);
+	__uint(value_size, 4096);
+} pm_image SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct pm_shard);
+} pm_shards SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct pm_session);
+} pm_sessions SEC(".maps");
+
+/* Session id to the number of its row. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u64);
+	__type(value, __u32);
+} pm_session_rows SEC(".maps");
+
+/* Apart from what it protects: a map with a lock cannot be mapped. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct pm_lock);
+} pm_locks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct pm_counters);
+} pm_counts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} pm_wakeups SEC(".maps");
+
+/* One update on its way through the stages. */
+struct pm_update {
+	struct ethhdr *eth;
+	void *ip;
+	struct udphdr *udp;
+	struct pm_header *header;
+	void *payload, *end;
+	__u32 payload_len;
+	__u32 places;		/* what the fields that change contribute to its checksum */
+	__u32 seq_places;	/* the seq's part of it */
+	__u32 generation;
+	bool ipv6;
+	/* What the log access says. */
+	__u64 seq, order, room, applied;
+};
+
+enum pm_verdict { PM_ACK, PM_APPENDED, PM_UP };
+
+/* ---- checksums -------------------------------------------------------------------------------- */
+
+typedef const __u32 (*pm_table)[256];
+
+static __always_inline __u32 slice8(pm_table t, __u32 crc, __u64 word)
+{
+	word ^= crc;
+	return t[7][word & 255] ^ t[6][(word >> 8) & 255] ^ t[5][(word >> 16) & 255] ^
+	       t[4][(word >> 24) & 255] ^ t[3][(word >> 32) & 255] ^ t[2][(word >> 40) & 255] ^
+	       t[1][(word >> 48) & 255] ^ t[0][word >> 56];
+}
+
+/* CRC32C of the payload, at most PM_FRAGMENT_BYTES. */
+static __always_inline __u32 payload_crc(struct pm_update *u, __u32 zero)
+{
+	pm_table t = pm_slice;
+	__u32 crc = ~0u, tail = u->payload_len & ~7u;
+	void *payload = u->payload, *end = u->end;
+
+	OPAQUE(t);
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; i < PM_FRAGMENT_BYTES; i += 8) {
+		__u32 at = (zero + i) & PACKET_MASK;
+		void *p = payload + at;
+
+		if (p + 8 > end)
+			break;
+		crc = slice8(t, crc, *(__u64 *)p);
+	}
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; i < 7; i++) {
+		__u32 at = (tail + i) & PACKET_MASK;
+		__u8 *p = payload + at;
+
+		if ((void *)(p + 1) > end)
+			break;
+		crc = (crc >> 8) ^ t[0][(crc ^ *p) & 255];
+	}
+	return ~crc;
+}
+
+/* What `bytes` bytes, at most 8, contribute to a header's checksum from `place` on. */
+static __always_inline __u32 places(__u32 place, int bytes, __u64 word)
+{
+	pm_table t = pm_place + (place - PM_PLACE_FIRST);
+	__u32 sum = 0;
+
+	OPAQUE(t);
+	for (int i = 0; i < bytes; i++) {
+		sum ^= t[i][word & 255];
+		word >>= 8;
+		OPAQUE(sum);
+	}
+	return sum;
+}
+
+/* The same for a number in network byte order that is usually below 2^32. */
+static __always_inline __u32 places_of_number(__u32 place, __u64 word)
+{
+	__u32 sum = places(place + 4, 4, word >> 32);
+
+	if ((__u32)word)
+		sum ^= places(place, 4, (__u32)word);
+	return sum;
+}
+
+/* ---- ingress ---------------------------------------------------------------------------------- */
+
+/* Is this UDP for the shard, without options, fragments, tags? */
+static __always_inline bool find(struct xdp_md *ctx, struct pm_update *u)
+{
+	void *data = (void *)(long)ctx->data;
+
+	u->end = (void *)(long)ctx->data_end;
+	u->eth = data;
+	u->ip = data + sizeof(struct ethhdr);
+	if (u->ip + sizeof(struct iphdr) > u->end)
+		return false;
+	if (u->eth->h_proto == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = u->ip;
+
+		if (ip->ihl != 5 || ip->protocol != IPPROTO_UDP || (ip->frag_off & ~bpf_htons(0x4000)))
+			return false;
+		if (pm_address_high || pm_address_low != ((__u64)ip->daddr << 32 | 0xffff0000))
+			return false;
+		u->udp = (void *)(ip + 1);
+		u->ipv6 = false;
+	} else if (u->eth->h_proto == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr *ip = u->ip;
+
+		if ((void *)(ip + 1) > u->end || ip->nexthdr != IPPROTO_UDP)
+			return false;
+		if (*(__u64 *)&ip->daddr.s6_addr32[0] != pm_address_high ||
+		    *(__u64 *)&ip->daddr.s6_addr32[2] != pm_address_low)
+			return false;
+		u->udp = (void *)(ip + 1);
+		u->ipv6 = true;
+	} else {
+		return false;
+	}
+	return (void *)(u->udp + 1) <= u->end && u->udp->dest == pm_port;
+}
+
+/* Is it an update of this epoch, with every field as a client of this version sends it? */
+static __always_inline bool regular(struct pm_update *u, const struct pm_shard *shard)
+{
+	struct pm_header *h = (void *)(u->udp + 1);
+	__u32 count, length;
+
+	if ((void *)(h + 1) > u->end)
+		return false;
+	u->header = h;
+	u->payload = h + 1;
+	count = bpf_ntohs(h->fragment_count);
+	length = bpf_ntohl(h->payload_len);
+	u->payload_len = length;
+	return h->kind_word == PM_UPDATE_WORD && h->shard_epoch == shard->shard_epoch &&
+	       !h->device_incarnation && !h->order && !h->request &&
+	       count - 1 < PM_FRAGMENTS_MAX && bpf_ntohs(h->fragment_index) < count &&
+	       length <= PM_FRAGMENT_BYTES && u->payload + length == u->end &&
+	       bpf_ntohs(u->udp->len) == sizeof(*u->udp) + PM_HEADER_LEN + length;
+}
+
+/* Did it come from where the session's client is, under its token? Acknowledgements go there. */
+static __always_inline bool from_its_client(struct pm_update *u, const struct pm_session *session)
+{
+	__u64 high = 0, low;
+
+	if (u->ipv6) {
+		struct ipv6hdr *ip = u->ip;
+
+		if ((void *)(ip + 1) > u->end)
+			return false;
+		high = *(__u64 *)&ip->saddr.s6_addr32[0];
+		low = *(__u64 *)&ip->saddr.s6_addr32[2];
+	} else {
+		struct iphdr *ip = u->ip;
+
+		low = (__u64)ip->saddr << 32 | 0xffff0000;
+	}
+	return u->header->tag == session->token && u->udp->source == session->port &&
+	       high == session->address_high && low == session->address_low;
+}
+
+/* Both checksums: the header's from the session's part and the fields that change. */
+static __always_inline bool whole(struct pm_update *u, const struct pm_session *session, __u32 zero)
+{
+	struct pm_header *h = u->header;
+	__u64 fragment = *(__u64 *)&h->fragment_index;
+
+	u->seq_places = places_of_number(32, h->seq);
+	u->places = u->seq_places ^ places(70, 2, fragment >> 48) ^ places(72, 4, h->payload_crc);
+	if (h->key_hash)
+		u->places ^= places(56, 8, h->key_hash);
+	if ((__u32)fragment != (__u32)bpf_htons(1) << 16)
+		u->places ^= places(64, 4, (__u32)fragment ^ ((__u32)bpf_htons(1) << 16));
+	if (bpf_htonl(session->update_crc ^ u->places) != h->header_crc)
+		return false;
+	return payload_crc(u, zero) == bpf_ntohl(h->payload_crc);
+}
+
+/* ---- log access ------------------------------------------------------------------------------- */
+
+/* Where a frame of `taken` bytes goes (ordered-log.md §4); below 0: nowhere. */
+static __always_inline __s64 allocate(const void *image, const struct pm_shard *shard, __u64 taken)
+{
+	__u64 head = shard->head, oldest;
+	const struct pm_entry *entry;
+
+	if (shard->last - shard->released >= pm_entries)
+		return -1;
+	if (shard->last == shard->released)
+		return 0;
+	entry = image + 2 * PM_BLOCK_BYTES + ((shard->released + 1) & (pm_entries - 1)) * PM_ENTRY_BYTES;
+	oldest = (__u64)entry->frame_line * PM_FRAME_ALIGN;
+	if (head <= oldest)
+		return taken <= oldest - head ? (__s64)head : -1;
+	if (pm_frame_bytes - head >= taken)
+		return head;
+	return taken <= oldest ? 0 : -1;
+}
+
+/* Appends the frame and its entry, as `Log::append` does; the lock is held. */
+static __always_inline bool append(struct pm_update *u, void *image, struct pm_shard *shard,
+				   struct pm_session *session, __u32 zero)
+{
+	struct pm_header *h = u->header, *frame;
+	__u32 length = PM_HEADER_LEN + u->payload_len, tail = u->payload_len & ~7u;
+	__u64 taken = (length + PM_FRAME_ALIGN - 1) & ~(PM_FRAME_ALIGN - 1ull), at, order;
+	__s64 place = allocate(image, shard, taken);
+	void *end = u->end, *from = u->payload, *to;
+	struct pm_entry *entry;
+	__be64 order_be;
+
+	if (place < 0)
+		return false;
+	at = (__u64)place & (pm_frame_bytes - 1) & ~(PM_FRAME_ALIGN - 1ull);
+	order = shard->last + 1;
+	order_be = bpf_cpu_to_be64(order);
+
+	frame = image + 2 * PM_BLOCK_BYTES + pm_entries * PM_ENTRY_BYTES + at;
+	frame->kind_word = PM_APPEND_WORD;
+	frame->shard_epoch = shard->shard_epoch;
+	frame->device_incarnation = shard->device_incarnation;
+	frame->session = h->session;
+	frame->seq = h->seq;
+	frame->order = order_be;
+	frame->request = 0;
+	frame->key_hash = h->key_hash;
+	*(__u64 *)&frame->fragment_index = *(__u64 *)&h->fragment_index;
+	frame->payload_crc = h->payload_crc;
+	frame->header_crc = bpf_htonl(session->append_crc ^ u->places ^ places_of_number(40, order_be));
+	frame->tag = shard->token;
+	to = frame + 1;
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; i < PM_FRAGMENT_BYTES; i += 8) {
+		__u32 offset = (zero + i) & PACKET_MASK;
+		void *p = from + offset;
+
+		if (p + 8 > end)
+			break;
+		*(__u64 *)(to + offset) = *(__u64 *)p;
+	}
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; i < 7; i++) {
+		__u32 offset = (tail + i) & PACKET_MASK;
+		__u8 *p = from + offset;
+
+		if ((void *)(p + 1) > end)
+			break;
+		*(__u8 *)(to + offset) = *p;
+	}
+
+	entry = image + 2 * PM_BLOCK_BYTES + (order & (pm_entries - 1)) * PM_ENTRY_BYTES;
+	entry->order = order;
+	entry->session = session->id;
+	entry->seq = u->seq;
+	entry->durable_lag = 1;
+	entry->applied_lag = order - shard->applied;
+	entry->frame_line = at / PM_FRAME_ALIGN;
+	entry->frame_len = length;
+	entry->payload_crc = bpf_ntohl(h->payload_crc);
+	entry->epoch = shard->epoch;
+	entry->incarnation = shard->incarnation;
+	entry->fragment_index = bpf_ntohs(h->fragment_index);
+	entry->fragment_count = bpf_ntohs(h->fragment_count);
+	entry->header_len = PM_HEADER_LEN;
+	entry->kind = PM_KIND_UPDATE;
+	entry->zero = 0;
+	entry->checksum = 0;
+	return true;
+}
+
+/* The entry that was just made is a witness (ordered-log.md §8); then everybody may see it. */
+static __always_inline void publish(struct pm_shard *shard, __u64 at_end, __u64 applied)
+{
+	__u64 second = applied < shard->stated ? applied : shard->stated;
+
+	if (second > shard->released)
+		shard->released = second;
+	if (applied > shard->stated)
+		shard->stated = applied;
+	shard->head = at_end;
+	/* Release: user space reads `last` without the lock, and then what is below it. */
+	asm volatile("" ::: "memory");
+	*(volatile __u64 *)&shard->last = shard->last + 1;
+}
+
+#define COUNT(counts, what) ((counts)->what++)
+
+static __always_inline enum pm_verdict admit(struct pm_update *u, void *image,
+					     struct pm_shard *shard, struct pm_session *session,
+					     struct pm_lock *lock, struct pm_counters *counts,
+					     __u32 zero)
+{
+	enum pm_verdict verdict = PM_UP;
+
+	u->seq = bpf_be64_to_cpu(u->header->seq);
+	bpf_spin_lock(&lock->lock);
+	if (!shard->admits || shard->generation != u->generation) {
+		COUNT(counts, held);
+	} else if (u->seq > session->last + 1 || u->seq > session->until || !u->seq) {
+		COUNT(counts, gaps);
+	} else if (u->seq <= session->last) {
+		/* A duplicate: what is in the log is said again, if this device's word is enough. */
+		COUNT(counts, duplicates);
+		session->heard = 1;
+		verdict = shard->alone ? PM_ACK : PM_UP;
+	} else if (!append(u, image, shard, session, zero)) {
+		COUNT(counts, full);
+	} else {
+		__u32 length = PM_HEADER_LEN + u->payload_len;
+		__u64 taken = (length + PM_FRAME_ALIGN - 1) & ~(PM_FRAME_ALIGN - 1ull);
+		struct pm_entry *entry = image + 2 * PM_BLOCK_BYTES +
+					 ((shard->last + 1) & (pm_entries - 1)) * PM_ENTRY_BYTES;
+
+		COUNT(counts, appended);
+		publish(shard, (__u64)entry->frame_line * PM_FRAME_ALIGN + taken,
+			shard->last + 1 - entry->applied_lag);
+		session->last = u->seq;
+		verdict = shard->alone ? PM_ACK : PM_APPENDED;
+	}
+	u->seq = session->last;
+	u->order = shard->last;
+	u->room = pm_entries - (shard->last - shard->released);
+	u->applied = session->applied < session->last ? session->applied : session->last;
+	bpf_spin_unlock(&lock->lock);
+	return verdict;
+}
+
+/* ---- egress ----------------------------------------------------------------------------------- */
+
+/* The Internet checksum of the UDP packet, which IPv6 demands. */
+static __always_inline __u16 udp6_checksum(struct pm_update *u)
+{
+	struct ipv6hdr *ip = u->ip;
+	__u32 sum = bpf_htons(IPPROTO_UDP) + (__u32)u->udp->len;
+	__u16 *p;
+
+	if ((void *)(ip + 1) > u->end || (void *)(u->header + 1) > u->end)
+		return 0;
+	p = (void *)&ip->saddr;
+	for (int i = 0; i < 16; i++)
+		sum += p[i];
+	p = (void *)u->udp;
+#pragma clang loop unroll(full)
+	for (int i = 0; i < (int)(sizeof(*u->udp) + PM_HEADER_LEN) / 2; i++)
+		sum += p[i];
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = ~sum & 0xffff;
+	return sum ? sum : 0xffff;
+}
+
+static __always_inline int acknowledge(struct xdp_md *ctx, struct pm_update *u,
+				       const struct pm_shard *shard, const struct pm_session *session)
+{
+	const __u32 udp_len = sizeof(*u->udp) + PM_HEADER_LEN;
+	struct pm_header *h = u->header;
+	__be64 seq = bpf_cpu_to_be64(u->seq), order = bpf_cpu_to_be64(u->order);
+	__be64 room = bpf_cpu_to_be64(u->room), applied = bpf_cpu_to_be64(u->applied);
+	__u32 seq_places = seq == h->seq ? u->seq_places : places_of_number(32, seq);
+	__u8 mac[ETH_ALEN];
+	__be16 port;
+
+	h->kind_word = PM_ACK_WORD;
+	h->shard_epoch = shard->shard_epoch;
+	h->device_incarnation = shard->device_incarnation;
+	h->seq = seq;
+	h->order = order;
+	h->request = room;
+	h->key_hash = applied;
+	h->fragment_index = 0;
+	h->fragment_count = bpf_htons(1);
+	h->payload_len = 0;
+	h->payload_crc = 0;
+	h->header_crc = bpf_htonl(session->ack_crc ^ seq_places ^ places_of_number(40, order) ^
+				  places_of_number(48, room) ^ places_of_number(56, applied));
+
+	__builtin_memcpy(mac, u->eth->h_dest, ETH_ALEN);
+	__builtin_memcpy(u->eth->h_dest, u->eth->h_source, ETH_ALEN);
+	__builtin_memcpy(u->eth->h_source, mac, ETH_ALEN);
+	port = u->udp->source;
+	u->udp->source = u->udp->dest;
+	u->udp->dest = port;
+	u->udp->len = bpf_htons(udp_len);
+	u->udp->check = 0;
+	if (u->ipv6) {
+		struct ipv6hdr *ip = u->ip;
+		struct in6_addr address;
+
+		if ((void *)(ip + 1) > u->end)
+			return XDP_PASS;
+		address = ip->saddr;
+		ip->saddr = ip->daddr;
+		ip->daddr = address;
+		ip->payload_len = bpf_htons(udp_len);
+		ip->hop_limit = 64;
+		u->udp->check = udp6_checksum(u);
+	} else {
+		struct iphdr *ip = u->ip;
+		__be32 address = ip->saddr;
+		__u16 *words = (void *)ip;
+		__u32 sum = 0;
+
+		ip->saddr = ip->daddr;
+		ip->daddr = address;
+		ip->tot_len = bpf_htons(sizeof(*ip) + udp_len);
+		ip->ttl = 64;
+		ip->check = 0;
+		for (int i = 0; i < 10; i++)
+			sum += words[i];
+		sum = (sum & 0xffff) + (sum >> 16);
+		sum = (sum & 0xffff) + (sum >> 16);
+		ip->check = ~sum;
+	}
+	if (u->payload_len && bpf_xdp_adjust_tail(ctx, -(int)u->payload_len))
+		return XDP_DROP;
+	return XDP_TX;
+}
+
+/* User space sleeps and there is something to do: one wake-up, not one a packet. */
+static __always_inline void wake(struct pm_shard *shard)
+{
+	__u32 word = 1;
+
+	if (shard->sleeps) {
+		shard->sleeps = 0;
+		bpf_ringbuf_output(&pm_wakeups, &word, sizeof(word), BPF_RB_FORCE_WAKEUP);
+	}
+}
+
+SEC("xdp")
+int pipeline(struct xdp_md *ctx)
+{
+	struct pm_update u = {};
+	struct pm_counters *counts;
+	struct pm_session *session;
+	struct pm_shard *shard;
+	struct pm_lock *lock;
+	enum pm_verdict verdict;
+	__u32 zero = 0, *row;
+	void *image;
+
+	if (!find(ctx, &u))
+		return XDP_PASS;
+	shard = bpf_map_lookup_elem(&pm_shards, &zero);
+	counts = bpf_map_lookup_elem(&pm_counts, &zero);
+	image = bpf_map_lookup_elem(&pm_image, &zero);
+	lock = bpf_map_lookup_elem(&pm_locks, &zero);
+	if (!shard || !counts || !image || !lock)
+		return XDP_PASS;
+	u.generation = *(volatile __u32 *)&shard->generation;
+	if (!regular(&u, shard)) {
+		COUNT(counts, odd);
+		goto up;
+	}
+	row = bpf_map_lookup_elem(&pm_session_rows, &u.header->session);
+	session = row ? bpf_map_lookup_elem(&pm_sessions, row) : NULL;
+	if (!session || !from_its_client(&u, session)) {
+		COUNT(counts, sessions_unknown);
+		goto up;
+	}
+	/* A zero that the verifier does not know: with it loops over a packet have one state. */
+	zero = shard->padding;
+	if (!whole(&u, session, zero)) {
+		COUNT(counts, odd);
+		goto up;
+	}
+	verdict = admit(&u, image, shard, session, lock, counts, zero);
+	if (verdict == PM_UP)
+		goto up;
+	wake(shard);
+	return verdict == PM_ACK ? acknowledge(ctx, &u, shard, session) : XDP_DROP;
+up:
+	COUNT(counts, handed_up);
+	return XDP_PASS;
+}
+
+/* Run by user space: from now on the pipeline admits nothing. */
+SEC("xdp")
+int hold(struct xdp_md *ctx)
+{
+	__u32 zero = 0;
+	struct pm_shard *shard = bpf_map_lookup_elem(&pm_shards, &zero);
+	struct pm_lock *lock = bpf_map_lookup_elem(&pm_locks, &zero);
+
+	(void)ctx;
+	if (!shard || !lock)
+		return XDP_ABORTED;
+	bpf_spin_lock(&lock->lock);
+	shard->admits = 0;
+	shard->generation++;
+	bpf_spin_unlock(&lock->lock);
+	return XDP_PASS;
+}
+
+/* Run by user space when it has published what it changed. */
+SEC("xdp")
+int release(struct xdp_md *ctx)
+{
+	__u32 zero = 0;
+	struct pm_shard *shard = bpf_map_lookup_elem(&pm_shards, &zero);
+	struct pm_lock *lock = bpf_map_lookup_elem(&pm_locks, &zero);
+
+	(void)ctx;
+	if (!shard || !lock)
+		return XDP_ABORTED;
+	bpf_spin_lock(&lock->lock);
+	shard->admits = 1;
+	bpf_spin_unlock(&lock->lock);
+	return XDP_PASS;
+}
+
+char _license[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,60 @@
+//! Compiles the in-kernel programs of `bpf/` and generates the header that they share with the Rust
+//! code. Without clang the programs are left out, and the binary says so when they are asked for.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[path = "src/xdp/generate.rs"]
+mod generate;
+
+const PROGRAMS: [&str; 2] = ["pipeline", "reflect"];
+
+fn main() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
+    println!("cargo:rerun-if-changed=src/xdp/generate.rs");
+    println!("cargo:rerun-if-changed={}", source.display());
+    println!("cargo:rerun-if-env-changed=PMNET_CLANG");
+    std::fs::write(out.join("generated.h"), generate::header()).expect("OUT_DIR can be written");
+    for name in PROGRAMS {
+        let object = out.join(format!("{name}.o"));
+        if let Err(why) = compile(&source.join(format!("{name}.bpf.c")), &out, &object) {
+            println!("cargo:warning=bpf/{name}.bpf.c: {why}; the in-kernel pipeline is left out");
+            std::fs::write(&object, []).expect("OUT_DIR can be written");
+        }
+    }
+}
+
+/// A compiler that is missing is no error; one that refuses the program is.
+fn compile(source: &Path, include: &Path, object: &Path) -> Result<(), String> {
+    let clang = std::env::var("PMNET_CLANG").unwrap_or_else(|_| "clang".into());
+    let output = Command::new(&clang)
+        .args([
+            "-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror",
+        ])
+        // Where Debian keeps the kernel's headers of this architecture.
+        .arg(format!(
+            "-I/usr/include/{}-linux-gnu",
+            std::env::consts::ARCH
+        ))
+        .arg("-I")
+        .arg(include)
+        .arg("-c")
+        .arg(source)
+        .arg("-o")
+        .arg(object)
+        .output()
+        .map_err(|error| {
+            format!("{clang} cannot be run ({error}): apt-get install clang libbpf-dev")
+        })?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    if text.contains("file not found") {
+        return Err("a header is missing: apt-get install libbpf-dev linux-libc-dev".into());
+    }
+    assert!(
+        output.status.success(),
+        "{clang} {}:\n{text}",
+        source.display()
+    );
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! Why the pipeline in the kernel cannot be had, and what to do.
+
+use std::path::PathBuf;
+
+use aya::maps::MapError;
+use aya::pin::PinError;
+use aya::programs::ProgramError;
+
+/// Why the kernel's part of a device cannot be set up, used or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelError {
+    /// Built where there was no compiler for it.
+    #[error(
+        "this pmnet was built without the in-kernel pipeline: install clang and libbpf-dev, then build it again"
+    )]
+    NotBuilt,
+    /// Sizes that the pipeline cannot work with.
+    #[error("{0}")]
+    Parameters(String),
+    /// The BPF file system, where maps outlive their process, cannot be used.
+    #[error(
+        "{path}: {source}: the BPF file system is needed there (mount -t bpf bpf /sys/fs/bpf, as root)"
+    )]
+    FileSystem {
+        /// Where it was looked for.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// A map could not be made, pinned or mapped.
+    #[error("{what}: {source} (maps need root, or CAP_BPF and CAP_NET_ADMIN)")]
+    Map {
+        /// Which one, and what was tried.
+        what: String,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The kernel refused the programs.
+    #[error("the kernel did not take the programs: {0}")]
+    Load(#[from] aya::EbpfError),
+    /// A program could not be loaded, run or attached.
+    #[error("program {name}: {source}")]
+    Program {
+        /// Which one.
+        name: &'static str,
+        /// Why.
+        source: ProgramError,
+    },
+    /// The attachment to an interface could not be kept or taken over.
+    #[error("the attachment to the interface: {0} (before Linux 5.9 it cannot outlive a process)")]
+    Link(#[from] aya::programs::links::LinkError),
+    /// A running program answered something impossible.
+    #[error("program {name} answered {answer}: map and program do not belong together")]
+    Answer {
+        /// Which one.
+        name: &'static str,
+        /// What.
+        answer: u32,
+    },
+}
+
+impl KernelError {
+    pub(crate) fn map(what: impl Into<String>, source: MapError) -> KernelError {
+        KernelError::Map {
+            what: what.into(),
+            source: Box::new(source),
+        }
+    }
+    pub(crate) fn pin(what: impl Into<String>, source: PinError) -> KernelError {
+        KernelError::Map {
+            what: what.into(),
+            source: Box::new(source),
+        }
+    }
+    pub(crate) fn io(what: impl Into<String>, source: std::io::Error) -> KernelError {
+        KernelError::Map {
+            what: what.into(),
+            source: Box::new(source),
+        }
+    }
+}
+
+impl From<KernelError> for std::io::Error {
+    fn from(error: KernelError) -> std::io::Error {
+        std::io::Error::other(error)
+    }
+}

@@ -1,0 +1,80 @@
+//! The log in a BPF map: memory of the kernel, mapped by everybody who needs it.
+//!
+//! It outlives the process that made it, as long as it is pinned; a loss of power takes it.
+
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::sync::atomic::{Ordering, fence};
+
+use memmap2::MmapRaw;
+use pmnet_log::{Media, MediaError};
+
+/// The image of a log in a BPF map.
+#[derive(Debug)]
+pub struct MapMedia {
+    map: MmapRaw,
+    bytes: usize,
+}
+
+impl MapMedia {
+    /// The first `bytes` bytes of a mapped map are the image.
+    ///
+    /// # Panics
+    /// If the mapping is shorter.
+    #[must_use]
+    pub fn new(map: MmapRaw, bytes: usize) -> MapMedia {
+        assert!(bytes <= map.len(), "the map holds the image");
+        MapMedia { map, bytes }
+    }
+}
+
+impl Media for MapMedia {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping is readable for `bytes` bytes and lives as long as `self`. The pipeline
+        // in the kernel writes to it meanwhile, but only to slots and frames beyond the last order
+        // that it has published and that the log has followed: the log reads none of these.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr(), self.bytes) }
+    }
+
+    fn store(&mut self, offset: usize, bytes: &[u8]) {
+        assert!(
+            offset <= self.bytes && bytes.len() <= self.bytes - offset,
+            "stores are inside the image"
+        );
+        // SAFETY: the range is inside the mapping, which is writable; the pipeline neither reads nor
+        // writes it: it is held while the log appends, and never touches superblocks, nor the
+        // checksums of entries that it has published.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                self.map.as_mut_ptr().add(offset),
+                bytes.len(),
+            );
+        }
+    }
+
+    fn persist_start(&mut self, _ranges: &[Range<usize>]) -> Result<(), MediaError> {
+        // The stores are in the shared pages already. The fence keeps a later acknowledgement
+        // behind them.
+        fence(Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn persist_poll(&mut self, _wait: bool) -> Result<bool, MediaError> {
+        Ok(true)
+    }
+
+    fn wakeup_fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    fn survives(&self) -> &'static str {
+        "death of the process, not power loss"
+    }
+
+    fn name(&self) -> &'static str {
+        "bpf"
+    }
+}

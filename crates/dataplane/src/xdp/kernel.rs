@@ -1,0 +1,535 @@
+//! The pipeline in the kernel, as user space sees it: loads it, maps what it shares, holds and
+//! releases it (`docs/spec/pipeline.md`).
+
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use aya::maps::{HashMap as BpfHashMap, Map, MapData, PerCpuArray, RingBuf};
+use aya::programs::links::{FdLink, PinnedLink};
+use aya::programs::{TestRun, TestRunOptions, Xdp, XdpMode};
+use aya::{Ebpf, EbpfLoader};
+use memmap2::{MmapOptions, MmapRaw};
+use pmnet_device::FastPath;
+use pmnet_log::{Parameters, Tail};
+use pmnet_proto::device::SessionState;
+use pmnet_wire::{Header, Kind};
+
+use super::error::KernelError;
+use super::image::MapMedia;
+use super::pins::Pins;
+use super::shared::{Session, Shard};
+
+/// The compiled programs; empty if there was no compiler.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pipeline.o"));
+/// Bytes behind the image, so that the verifier can bound what begins inside it.
+const PAD_BYTES: usize = 8192;
+const PAGE_BYTES: usize = 4096;
+/// `BPF_MAP_TYPE_ARRAY` and `BPF_F_MMAPABLE` (linux/bpf.h).
+const TYPE_ARRAY: u32 = 2;
+const FLAG_MMAPABLE: u32 = 1 << 10;
+/// A frame that the programs that look at none are run with.
+const NO_FRAME: [u8; 64] = [0; 64];
+/// Verdicts of XDP programs (linux/bpf.h).
+pub const XDP_DROP: u32 = 1;
+/// Up to the network stack.
+pub const XDP_PASS: u32 = 2;
+/// Back out of the interface that it came in by.
+pub const XDP_TX: u32 = 3;
+
+/// What the kernel's part of a device needs to know.
+#[derive(Clone, Debug)]
+pub struct KernelConfig {
+    /// Address and port to which clients send.
+    pub address: SocketAddr,
+    /// Size of the log; both numbers are powers of two.
+    pub parameters: Parameters,
+    /// Sessions that the pipeline serves, at most; others are served by user space.
+    pub sessions_max: u32,
+}
+
+/// The loaded pipeline of one shard.
+pub struct Kernel {
+    ebpf: Ebpf,
+    pins: Pins,
+    shard: MmapRaw,
+    sessions: MmapRaw,
+    index: BpfHashMap<MapData, u64, u32>,
+    counts: PerCpuArray<MapData, [u64; 8]>,
+    wakeups: RingBuf<MapData>,
+    /// Row of each session.
+    rows: HashMap<u64, u32, rustc_hash::FxBuildHasher>,
+    free: Vec<u32>,
+    held: bool,
+    stamp: Header,
+}
+
+/// Counted events of the pipeline, all CPUs together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelCounters(pub [u64; 8]);
+
+impl Kernel {
+    /// Loads the pipeline; maps that are pinned already are used as they are, with what they hold.
+    /// Gives the log's medium as well. The pipeline is held, unless it was admitting.
+    ///
+    /// # Errors
+    /// [`KernelError`].
+    pub fn load(config: &KernelConfig, pins: Pins) -> Result<(Kernel, MapMedia), KernelError> {
+        if OBJECT.is_empty() {
+            return Err(KernelError::NotBuilt);
+        }
+        let Parameters {
+            entries,
+            frame_bytes,
+        } = config.parameters;
+        if !entries.is_power_of_two() || !frame_bytes.is_power_of_two() {
+            return Err(KernelError::Parameters(format!(
+                "the pipeline needs powers of two: {entries} entries, {frame_bytes} bytes of frames"
+            )));
+        }
+        let image_bytes = config.parameters.image_bytes();
+        let image = open_image(&pins, image_bytes)?;
+        let (high, low) = address_words(config.address.ip());
+        let port = u32::from(u16::from_ne_bytes(config.address.port().to_be_bytes()));
+        let mut loader = EbpfLoader::new();
+        loader
+            .override_global("pm_entries", &entries, true)
+            .override_global("pm_frame_bytes", &frame_bytes, true)
+            .override_global("pm_address_high", &high, true)
+            .override_global("pm_address_low", &low, true)
+            .override_global("pm_port", &port, true)
+            .map_max_entries("pm_sessions", config.sessions_max)
+            .map_max_entries("pm_session_rows", config.sessions_max);
+        for name in MAPS {
+            loader.map_pin_path(name, pins.path(name));
+        }
+        let mut ebpf = loader.load(OBJECT)?;
+        for name in ["pipeline", "hold", "release"] {
+            program(&mut ebpf, name)?
+                .load()
+                .map_err(|source| KernelError::Program { name, source })?;
+        }
+        let shard = mapped(&take(&mut ebpf, "pm_shards")?, PAGE_BYTES)?;
+        let sessions_bytes =
+            usize::try_from(config.sessions_max).unwrap_or(usize::MAX) * size_of::<Session>();
+        let sessions = mapped(&take(&mut ebpf, "pm_sessions")?, sessions_bytes)?;
+        let index = take_map(&mut ebpf, "pm_session_rows")?;
+        let counts = take_map(&mut ebpf, "pm_counts")?;
+        let wakeups = take_map(&mut ebpf, "pm_wakeups")?;
+        let mut kernel = Kernel {
+            ebpf,
+            pins,
+            shard,
+            sessions,
+            index: BpfHashMap::try_from(index)
+                .map_err(|e| KernelError::map("pm_session_rows", e))?,
+            counts: PerCpuArray::try_from(counts).map_err(|e| KernelError::map("pm_counts", e))?,
+            wakeups: RingBuf::try_from(wakeups).map_err(|e| KernelError::map("pm_wakeups", e))?,
+            rows: HashMap::default(),
+            free: (0..config.sessions_max).rev().collect(),
+            held: false,
+            stamp: Header::new(Kind::Append),
+        };
+        kernel.held = !kernel.admits();
+        Ok((kernel, MapMedia::new(image, image_bytes)))
+    }
+
+    /// Puts the pipeline in front of an interface of the calling thread's network namespace, or in the
+    /// place of an earlier one, without a gap. `native` is what a driver does; the other mode is
+    /// slow, and never chosen for you.
+    ///
+    /// # Errors
+    /// [`KernelError`].
+    pub fn attach(
+        &mut self,
+        index: usize,
+        interface: &str,
+        native: bool,
+    ) -> Result<(), KernelError> {
+        let name = "pipeline";
+        let failed = |source| KernelError::Program { name, source };
+        let path = self.pins.link(index);
+        let program = program(&mut self.ebpf, name)?;
+        if path.exists() {
+            let link: FdLink = PinnedLink::from_pin(&path)?.into();
+            let id = program.attach_to_link(link.try_into()?).map_err(failed)?;
+            // It stays pinned, so it lives on when this process ends.
+            drop(program.take_link(id).map_err(failed)?);
+            return Ok(());
+        }
+        let mode = if native {
+            XdpMode::Driver
+        } else {
+            XdpMode::Skb
+        };
+        let id = program.attach(interface, mode).map_err(failed)?;
+        let link = program.take_link(id).map_err(failed)?;
+        let link: FdLink = link.try_into()?;
+        let pinned = link
+            .pin(&path)
+            .map_err(|error| KernelError::pin(path.display().to_string(), error))?;
+        drop(pinned);
+        Ok(())
+    }
+
+    /// Runs one frame through the pipeline as if it had come in by an interface: the verdict, and the
+    /// frame as it is then in `out`.
+    ///
+    /// # Errors
+    /// [`KernelError::Program`].
+    pub fn run<'a>(
+        &mut self,
+        frame: &[u8],
+        out: &'a mut [u8],
+    ) -> Result<(u32, &'a [u8]), KernelError> {
+        let name = "pipeline";
+        let result = program(&mut self.ebpf, name)?
+            .test_run(TestRunOptions {
+                data_in: Some(frame),
+                data_out: Some(out),
+                ..TestRunOptions::new()
+            })
+            .map_err(|source| KernelError::Program { name, source })?;
+        let len = usize::try_from(result.data_size_out)
+            .unwrap_or(0)
+            .min(out.len());
+        Ok((result.return_value, &out[..len]))
+    }
+
+    /// The time that one of `repeat` runs with this frame takes, as the kernel measures it.
+    ///
+    /// # Errors
+    /// [`KernelError::Program`].
+    pub fn time(
+        &mut self,
+        frame: &[u8],
+        repeat: u32,
+    ) -> Result<(u32, std::time::Duration), KernelError> {
+        let name = "pipeline";
+        let result = program(&mut self.ebpf, name)?
+            .test_run(TestRunOptions {
+                data_in: Some(frame),
+                repeat,
+                ..TestRunOptions::new()
+            })
+            .map_err(|source| KernelError::Program { name, source })?;
+        Ok((result.return_value, result.duration))
+    }
+
+    /// Instructions that the verifier looked at to accept the pipeline, if this kernel tells.
+    #[must_use]
+    pub fn verified_instructions(&mut self) -> Option<u32> {
+        let program = program(&mut self.ebpf, "pipeline").ok()?;
+        program.info().ok()?.verified_instruction_count()
+    }
+
+    /// Counted events of all CPUs.
+    ///
+    /// # Errors
+    /// [`KernelError::Map`].
+    pub fn counters(&self) -> Result<KernelCounters, KernelError> {
+        let values = self
+            .counts
+            .get(&0, 0)
+            .map_err(|error| KernelError::map("pm_counts", error))?;
+        let mut sum = KernelCounters::default();
+        for cpu in values.iter() {
+            for (total, value) in sum.0.iter_mut().zip(cpu) {
+                *total += value;
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Asks to be woken by the next admission, through the descriptor [`Kernel::wakeup_fd`].
+    pub fn sleep(&self) {
+        self.shard().sleeps.store(1, Release);
+    }
+
+    /// Becomes readable after [`Kernel::sleep`] when something was admitted.
+    #[must_use]
+    pub fn wakeup_fd(&self) -> RawFd {
+        self.wakeups.as_raw_fd()
+    }
+
+    /// Takes note of wake-ups.
+    pub fn woken(&mut self) {
+        while self.wakeups.next().is_some() {}
+    }
+
+    /// Where it is pinned.
+    #[must_use]
+    pub fn pins(&self) -> &Pins {
+        &self.pins
+    }
+
+    fn shard(&self) -> &Shard {
+        // SAFETY: the mapping is a page that begins with a `Shard`, aligned as a page is, and lives as
+        // long as `self`; all its fields are atomic.
+        unsafe { &*self.shard.as_ptr().cast::<Shard>() }
+    }
+
+    fn row(&self, row: u32) -> &Session {
+        let row = usize::try_from(row).expect("u32 fits usize");
+        assert!((row + 1) * size_of::<Session>() <= self.sessions.len());
+        // SAFETY: inside the mapping by the assertion, aligned since rows are 64-byte aligned multiples
+        // of their alignment from the start of a page; all fields are atomic.
+        unsafe { &*self.sessions.as_ptr().cast::<Session>().add(row) }
+    }
+
+    fn run_plain(&mut self, name: &'static str) -> Result<(), KernelError> {
+        let result = program(&mut self.ebpf, name)?
+            .test_run(TestRunOptions {
+                data_in: Some(&NO_FRAME),
+                ..TestRunOptions::new()
+            })
+            .map_err(|source| KernelError::Program { name, source })?;
+        match result.return_value {
+            XDP_PASS => Ok(()),
+            answer => Err(KernelError::Answer { name, answer }),
+        }
+    }
+
+    fn describe_session(&mut self, state: &SessionState) -> io::Result<()> {
+        let Some(address) = state.address else {
+            return Ok(());
+        };
+        let (row, new) = match self.rows.get(&state.id) {
+            Some(&row) => (row, false),
+            None => match self.free.pop() {
+                Some(row) => (row, true),
+                // More sessions than rows: this one is served by user space.
+                None => return Ok(()),
+            },
+        };
+        if new && !self.held {
+            // Somebody may still look at the session that had the row before.
+            self.run_plain("hold")?;
+        }
+        let checksum = |header: Header| {
+            let bytes = header.emit();
+            u32::from_be_bytes([bytes[76], bytes[77], bytes[78], bytes[79]])
+        };
+        let base = Header {
+            session: state.id,
+            ..self.stamp
+        };
+        let update = Header {
+            device: 0,
+            incarnation: 0,
+            tag: state.token,
+            ..with_kind(base, Kind::Update, 0)
+        };
+        let append = with_kind(base, Kind::Append, Kind::Update.number());
+        let ack = Header {
+            tag: state.token,
+            ..with_kind(base, Kind::Ack, 1)
+        };
+        let (high, low) = address_words(address.ip());
+        let port = u32::from(u16::from_ne_bytes(address.port().to_be_bytes()));
+        let session = self.row(row);
+        if new || self.held {
+            session.id.store(state.id, Relaxed);
+            session
+                .token
+                .store(u64::from_ne_bytes(state.token.to_be_bytes()), Relaxed);
+            session.last.store(state.last, Relaxed);
+            session.update_crc.store(checksum(update), Relaxed);
+            session.append_crc.store(checksum(append), Relaxed);
+            session.ack_crc.store(checksum(ack), Relaxed);
+        }
+        session.until.store(state.until, Relaxed);
+        session.applied.store(state.applied, Relaxed);
+        session.port.store(port, Relaxed);
+        session.address_high.store(high, Relaxed);
+        session.address_low.store(low, Relaxed);
+        if new {
+            let key = u64::from_ne_bytes(state.id.to_be_bytes());
+            self.index
+                .insert(key, row, 0)
+                .map_err(|error| KernelError::map("pm_session_rows", error))?;
+            self.rows.insert(state.id, row);
+            if !self.held {
+                self.run_plain("release")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn forget_session(&mut self, id: u64) -> io::Result<()> {
+        if let Some(row) = self.rows.remove(&id) {
+            self.row(row).until.store(0, Relaxed);
+            self.index
+                .remove(&u64::from_ne_bytes(id.to_be_bytes()))
+                .map_err(|error| KernelError::map("pm_session_rows", error))?;
+            self.free.push(row);
+        }
+        Ok(())
+    }
+}
+
+const MAPS: [&str; 7] = [
+    "pm_image",
+    "pm_shards",
+    "pm_sessions",
+    "pm_session_rows",
+    "pm_locks",
+    "pm_counts",
+    "pm_wakeups",
+];
+
+impl FastPath for Kernel {
+    fn admits(&self) -> bool {
+        self.shard().admits.load(Acquire) == 1
+    }
+
+    fn last(&self) -> u64 {
+        self.shard().last.load(Acquire)
+    }
+
+    fn tail(&self) -> Tail {
+        let shard = self.shard();
+        Tail {
+            last: shard.last.load(Acquire),
+            head: shard.head.load(Relaxed),
+            applied: shard.applied.load(Relaxed),
+            stated: shard.stated.load(Relaxed),
+            released: shard.released.load(Relaxed),
+        }
+    }
+
+    fn hold(&mut self) -> io::Result<()> {
+        if !self.held {
+            self.run_plain("hold")?;
+            self.held = true;
+        }
+        Ok(())
+    }
+
+    fn describe(&mut self, stamp: &Header, copies: u8) {
+        self.stamp = *stamp;
+        let bytes = stamp.emit();
+        let word = |at: usize| {
+            u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes of a header"))
+        };
+        let shard = self.shard();
+        shard.shard_epoch.store(word(8), Relaxed);
+        shard.device_incarnation.store(word(16), Relaxed);
+        shard.token.store(word(80), Relaxed);
+        shard.epoch.store(stamp.epoch, Relaxed);
+        shard.incarnation.store(stamp.incarnation, Relaxed);
+        shard.alone.store(u32::from(copies == 1), Relaxed);
+    }
+
+    fn release(&mut self, tail: &Tail) -> io::Result<()> {
+        let shard = self.shard();
+        shard.head.store(tail.head, Relaxed);
+        shard.applied.store(tail.applied, Relaxed);
+        shard.stated.store(tail.stated, Relaxed);
+        shard.released.store(tail.released, Relaxed);
+        shard.last.store(tail.last, Release);
+        self.run_plain("release")?;
+        self.held = false;
+        Ok(())
+    }
+
+    fn applied(&mut self, applied: u64) {
+        self.shard().applied.store(applied, Release);
+    }
+
+    fn session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()> {
+        match state {
+            Some(state) => self.describe_session(&state),
+            None => self.forget_session(id),
+        }
+    }
+
+    fn heard(&mut self, id: u64) -> bool {
+        self.rows
+            .get(&id)
+            .is_some_and(|&row| self.row(row).heard.swap(0, Relaxed) == 1)
+    }
+
+    fn forget_sessions(&mut self) -> io::Result<()> {
+        let keys: Vec<u64> = self.index.keys().filter_map(Result::ok).collect();
+        for key in keys {
+            self.index
+                .remove(&key)
+                .map_err(|error| KernelError::map("pm_session_rows", error))?;
+        }
+        self.rows.clear();
+        let rows = self.sessions.len() / size_of::<Session>();
+        self.free = (0..u32::try_from(rows).unwrap_or(u32::MAX)).rev().collect();
+        Ok(())
+    }
+}
+
+fn with_kind(header: Header, kind: Kind, copies: u8) -> Header {
+    Header {
+        kind,
+        copies,
+        ..header
+    }
+}
+
+/// An address as the pipeline compares it: two words as they stand in an IPv6 packet.
+fn address_words(address: IpAddr) -> (u64, u64) {
+    let octets = match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    };
+    let half =
+        |at: usize| u64::from_ne_bytes(octets[at..at + 8].try_into().expect("8 of 16 bytes"));
+    match address {
+        IpAddr::V4(_) => (0, half(8)),
+        IpAddr::V6(_) => (half(0), half(8)),
+    }
+}
+
+fn program<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Xdp, KernelError> {
+    ebpf.program_mut(name)
+        .expect("the object has this program")
+        .try_into()
+        .map_err(|source| KernelError::Program { name, source })
+}
+
+fn take_map(ebpf: &mut Ebpf, name: &str) -> Result<Map, KernelError> {
+    Ok(ebpf.take_map(name).expect("the object has this map"))
+}
+
+fn take(ebpf: &mut Ebpf, name: &str) -> Result<MapData, KernelError> {
+    match take_map(ebpf, name)? {
+        Map::Array(data) => Ok(data),
+        _ => unreachable!("{name} is an array"),
+    }
+}
+
+fn mapped(map: &MapData, bytes: usize) -> Result<MmapRaw, KernelError> {
+    MmapOptions::new()
+        .len(bytes.next_multiple_of(PAGE_BYTES))
+        .map_raw(map.fd().as_fd().as_raw_fd())
+        .map_err(|error| KernelError::io("mapping", error))
+}
+
+/// The image's map, made and pinned if it is not there: only its maker can give it its size.
+fn open_image(pins: &Pins, bytes: usize) -> Result<MmapRaw, KernelError> {
+    let path = pins.path("pm_image");
+    let map = if path.exists() {
+        MapData::from_pin(&path).map_err(|error| KernelError::map("pm_image", error))?
+    } else {
+        let size = u32::try_from(bytes + PAD_BYTES).map_err(|_| {
+            KernelError::Parameters(format!("a log of {bytes} bytes does not fit a map"))
+        })?;
+        let definition = aya_obj::Map::new_from_params(TYPE_ARRAY, 4, size, 1, FLAG_MMAPABLE);
+        let map = MapData::create(definition, "pm_image", None)
+            .map_err(|error| KernelError::map("pm_image", error))?;
+        map.pin(&path)
+            .map_err(|error| KernelError::pin("pm_image", error))?;
+        map
+    };
+    mapped(&map, bytes + PAD_BYTES)
+}

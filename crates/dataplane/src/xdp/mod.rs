@@ -1,0 +1,13 @@
+//! The device's fast path in the kernel, and what else runs there (`docs/spec/pipeline.md`).
+
+mod error;
+mod image;
+mod kernel;
+mod pins;
+
+mod shared;
+
+pub use error::KernelError;
+pub use image::MapMedia;
+pub use kernel::{Kernel, KernelConfig, KernelCounters, XDP_DROP, XDP_PASS, XDP_TX};
+pub use pins::Pins;

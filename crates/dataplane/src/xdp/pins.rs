@@ -1,0 +1,90 @@
+//! The folder of the BPF file system where a device's maps and its link to an interface are pinned:
+//! what is there goes on without any process.
+
+use std::path::{Path, PathBuf};
+
+use super::error::KernelError;
+
+/// Where the BPF file system usually is.
+const USUAL: &str = "/sys/fs/bpf";
+/// `f_type` of a BPF file system (linux/magic.h).
+const MAGIC: u64 = 0xcafe_4a11;
+/// Name of the pinned link.
+const LINK: &str = "link";
+
+/// One device's folder.
+#[derive(Clone, Debug)]
+pub struct Pins {
+    folder: PathBuf,
+}
+
+impl Pins {
+    /// The folder of the device `name`, made if need be; mounts the BPF file system in its usual place
+    /// if it is not mounted there.
+    ///
+    /// # Errors
+    /// [`KernelError::FileSystem`].
+    pub fn open(name: &str) -> Result<Pins, KernelError> {
+        let root = Path::new(USUAL);
+        let failed = |source| KernelError::FileSystem {
+            path: root.to_owned(),
+            source,
+        };
+        if !is_bpf(root) {
+            rustix::mount::mount("bpf", root, "bpf", rustix::mount::MountFlags::empty(), None)
+                .map_err(|error| failed(error.into()))?;
+        }
+        let folder = root.join("pmnet").join(name);
+        std::fs::create_dir_all(&folder).map_err(failed)?;
+        Ok(Pins { folder })
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Whether a device lives here.
+    #[must_use]
+    pub fn in_use(&self) -> bool {
+        self.path("pm_image").exists()
+    }
+
+    /// Where something is pinned.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Where the link to the interface number `index` of several is pinned.
+    #[must_use]
+    pub fn link(&self, index: usize) -> PathBuf {
+        self.folder.join(format!("{LINK}-{index}"))
+    }
+
+    /// Removes everything that is pinned here, links first: interfaces are as they were before, and
+    /// maps go when nobody holds them any more.
+    ///
+    /// # Errors
+    /// [`KernelError::FileSystem`].
+    pub fn remove(&self) -> Result<(), KernelError> {
+        let failed = |source| KernelError::FileSystem {
+            path: self.folder.clone(),
+            source,
+        };
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&self.folder).map_err(failed)? {
+            names.push(entry.map_err(failed)?.file_name());
+        }
+        names.sort_by_key(|name| !name.to_string_lossy().starts_with(LINK));
+        for name in names {
+            std::fs::remove_file(self.folder.join(name)).map_err(failed)?;
+        }
+        std::fs::remove_dir(&self.folder).map_err(failed)
+    }
+}
+
+fn is_bpf(path: &Path) -> bool {
+    rustix::fs::statfs(path).is_ok_and(|found| u64::try_from(found.f_type) == Ok(MAGIC))
+}

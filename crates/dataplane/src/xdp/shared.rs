@@ -1,0 +1,113 @@
+//! What the in-kernel pipeline and user space share, field by field (`docs/spec/pipeline.md` §3).
+//!
+//! Each field has one writer at a time, named here. Fields are read and written as whole words, so
+//! neither side ever sees half of one. `build.rs` turns these lists into the C header.
+
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+macro_rules! shared {
+    ($($(#[$doc:meta])* struct $name:ident as $c:literal { $($(#[$field_doc:meta])* $field:ident: $kind:ident,)* })*) => {
+        $($(#[$doc])*
+        #[derive(Debug, Default)]
+        #[repr(C, align(64))]
+        pub struct $name { $($(#[$field_doc])* pub $field: $kind),* }
+
+        impl $name {
+            // Only the build script looks at it.
+            #[allow(dead_code)]
+            /// Name in C, and every field with its type and offset.
+            pub const C: (&'static str, &'static [(&'static str, &'static str, usize)]) = ($c, &[
+                $((stringify!($field), stringify!($kind), std::mem::offset_of!($name, $field))),*
+            ]);
+        })*
+    };
+}
+
+shared! {
+    /// State of the shard: one element of the map `shards`.
+    struct Shard as "pm_shard" {
+        /// 1: the pipeline admits; 0: user space does. Changed by the programs `hold` and
+        /// `release`, under the lock.
+        admits: AtomicU32,
+        /// Counts the holds: whoever looked at sessions before one looks again.
+        generation: AtomicU32,
+        /// Bytes 8 to 15 of every header of this epoch: shard and epoch. User space, held.
+        shard_epoch: AtomicU64,
+        /// Bytes 16 to 23 of what this device writes: device and incarnation. User space, held.
+        device_incarnation: AtomicU64,
+        /// Token between hops, as in a header. User space, held.
+        token: AtomicU64,
+        /// Epoch, as in an entry. User space, held.
+        epoch: AtomicU32,
+        /// Incarnation, as in an entry. User space, held.
+        incarnation: AtomicU32,
+        /// Orders up to here are applied: goes into every entry. User space.
+        applied: AtomicU64,
+        /// 1: user space sleeps until it is woken. Set there, cleared by the pipeline.
+        sleeps: AtomicU32,
+        /// 1: the chain is this device alone, whose word is an acknowledgement. User space, held.
+        alone: AtomicU32,
+        /// Keeps what the pipeline writes in lines of its own.
+        padding: AtomicU64,
+        /// Highest order. The pipeline; user space while it holds.
+        last: AtomicU64,
+        /// Offset behind the newest frame. As `last`.
+        head: AtomicU64,
+        /// Highest `applied` that an entry states. As `last`.
+        stated: AtomicU64,
+        /// Highest `applied` that two witnesses state: space up to there is free. As `last`.
+        released: AtomicU64,
+    }
+
+    /// A session that the pipeline serves: one element of the map `sessions`.
+    struct Session as "pm_session" {
+        /// Its id; 0: the row is free. User space, held.
+        id: AtomicU64,
+        /// Its token, as in a header. User space, held.
+        token: AtomicU64,
+        /// Last admitted seq. The pipeline; user space while it holds.
+        last: AtomicU64,
+        /// The pipeline admits up to this seq: ended sessions and quotas. User space, held.
+        until: AtomicU64,
+        /// Highest applied seq. User space.
+        applied: AtomicU64,
+        /// Checksum of an update of this session whose seq, key, length and payload checksum are 0
+        /// and which has one fragment. User space, held; as the next two.
+        update_crc: AtomicU32,
+        /// The same of its entry, order 0.
+        append_crc: AtomicU32,
+        /// The same of an acknowledgement, seq, order, room and applied 0.
+        ack_crc: AtomicU32,
+        /// UDP port of the client, in network byte order. User space.
+        port: AtomicU32,
+        /// 1: a duplicate was answered. Set by the pipeline, cleared by user space.
+        heard: AtomicU32,
+        /// Nothing.
+        padding: AtomicU32,
+        /// Its IPv6 address, or `::ffff:` and its IPv4 address, as they stand in packets.
+        /// User space.
+        address_high: AtomicU64,
+        /// Second half of the address. User space.
+        address_low: AtomicU64,
+    }
+
+    /// Counted events of the pipeline on one CPU: one element of the map `counters`.
+    struct Counters as "pm_counters" {
+        /// Updates appended.
+        appended: AtomicU64,
+        /// Duplicates acknowledged again.
+        duplicates: AtomicU64,
+        /// Packets of this shard handed to user space, whatever the reason.
+        handed_up: AtomicU64,
+        /// Of these: updates while user space holds the shard.
+        held: AtomicU64,
+        /// Of these: updates of sessions that the pipeline does not serve.
+        sessions_unknown: AtomicU64,
+        /// Of these: updates whose checksums or fixed fields are not as they should be.
+        odd: AtomicU64,
+        /// Of these: updates that came too early.
+        gaps: AtomicU64,
+        /// Of these: updates without room in the log.
+        full: AtomicU64,
+    }
+}

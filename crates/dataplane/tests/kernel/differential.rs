@@ -1,0 +1,314 @@
+//! The differential fuzzer: random sequences of packets, right, wrong, damaged, repeated, early, late,
+//! from the wrong place; equal answers and equal logs. A failure names its seed.
+//!
+//! `PMNET_PACKETS` says how many packets (a million in the test suite), `PMNET_SEED` where to begin.
+
+use std::net::SocketAddr;
+
+use fastrand::Rng;
+use pmnet_proto::time::MILLISECOND;
+use pmnet_proto::{Peer, Time};
+use pmnet_wire::{Flags, Header, Kind, Packet};
+
+use crate::load::addresses;
+use crate::world::{SHARD, SHARD_TOKEN, World, server, skipped};
+
+/// Packets of one world.
+const PACKETS: u64 = 2_000;
+/// Of the test without `PMNET_PACKETS`.
+const PACKETS_ALL: u64 = 200_000;
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |text| {
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name}={text}: not a number"))
+    })
+}
+
+struct Client {
+    address: Peer,
+    token: u64,
+    session: u64,
+    seq: u64,
+}
+
+struct Run {
+    rng: Rng,
+    world: World,
+    clients: Vec<Client>,
+    /// Datagrams from before, that may come again.
+    old: Vec<(Peer, Vec<u8>)>,
+    request: u64,
+}
+
+impl Run {
+    fn new(seed: u64) -> Run {
+        let mut rng = Rng::with_seed(seed);
+        let (device, client) = addresses()[rng.usize(..2)];
+        let quota = rng.u8(..4) == 0;
+        let world = World::new(device, |settings| {
+            if quota {
+                settings.session_entries_max = 5;
+            }
+            settings.session_idle = 40 * MILLISECOND;
+        });
+        let clients = (0..4)
+            .map(|index| Client {
+                address: SocketAddr::new(client.ip(), client.port() + index),
+                token: 0x1000 + u64::from(index),
+                session: 0,
+                seq: 0,
+            })
+            .collect();
+        Run {
+            rng,
+            world,
+            clients,
+            old: Vec::new(),
+            request: 0,
+        }
+    }
+
+    fn step(&mut self) {
+        let which = self.rng.usize(..self.clients.len());
+        match self.rng.u8(..100) {
+            0..=54 => self.update(which),
+            55..=64 => self.again(),
+            65..=69 => self.open(which),
+            70..=72 => self.end(which),
+            73..=77 => self.bypass(which),
+            78..=90 => self.server(),
+            91..=94 => self.damaged(which),
+            95 => self.moved(which),
+            _ => {
+                self.world.now = Time(self.world.now.0 + self.rng.u64(..3 * MILLISECOND));
+                let sent = self.world.finish();
+                self.learn(&sent);
+            }
+        }
+    }
+
+    fn payload(&mut self) -> Vec<u8> {
+        let len = match self.rng.u8(..8) {
+            0 => 0,
+            1 => self.rng.usize(..=pmnet_wire::FRAGMENT_BYTES),
+            2 => pmnet_wire::FRAGMENT_BYTES,
+            _ => self.rng.usize(..200),
+        };
+        (0..len).map(|_| self.rng.u8(..)).collect()
+    }
+
+    fn header(&mut self, which: usize, kind: Kind) -> Header {
+        let client = &self.clients[which];
+        Header {
+            shard: SHARD,
+            epoch: 1,
+            session: client.session,
+            seq: client.seq,
+            tag: client.token,
+            ..Header::new(kind)
+        }
+    }
+
+    fn update(&mut self, which: usize) {
+        let payload = self.payload();
+        let mut header = self.header(which, Kind::Update);
+        header.seq += 1;
+        if self.rng.bool() {
+            header.key_hash = self.rng.u64(..);
+        }
+        // One field in thirty is not what it should be.
+        match self.rng.u8(..60) {
+            0 => header.seq += self.rng.u64(1..4),
+            1 => header.seq = header.seq.wrapping_sub(self.rng.u64(1..5)),
+            2 => header.epoch = self.rng.u32(..3),
+            3 => header.shard ^= 1,
+            4 => header.tag ^= 1,
+            5 => header.session += self.rng.u64(1..5),
+            6 => header.flags = Flags(self.rng.u8(..)),
+            7 => header.device = 1,
+            8 => header.order = self.rng.u64(..),
+            9 => header.request = 1,
+            10 => header.copies = 1,
+            11 => header.seq = self.rng.u64(..),
+            12 => header.epoch = 7,
+            13 => {
+                header.fragment_count = self.rng.u16(1..9);
+                header.fragment_index = self.rng.u16(..header.fragment_count);
+            }
+            _ => {}
+        }
+        if header.seq == self.clients[which].seq + 1 {
+            self.clients[which].seq += 1;
+        }
+        self.send(self.clients[which].address, header, &payload);
+    }
+
+    fn open(&mut self, which: usize) {
+        let client = &mut self.clients[which];
+        if self.rng.bool() {
+            client.token = self.rng.u64(1..);
+        }
+        let (address, token) = (client.address, client.token);
+        let header = Header {
+            shard: SHARD,
+            tag: token,
+            ..Header::new(Kind::Open)
+        };
+        self.send(address, header, &token.to_be_bytes());
+    }
+
+    fn end(&mut self, which: usize) {
+        let mut header = self.header(which, Kind::End);
+        header.seq += 1;
+        self.send(self.clients[which].address, header, b"");
+    }
+
+    fn bypass(&mut self, which: usize) {
+        self.request += 1;
+        let kind = if self.rng.bool() {
+            Kind::Bypass
+        } else {
+            Kind::Ping
+        };
+        let mut header = self.header(which, kind);
+        header.request = self.request;
+        if self.rng.u8(..3) == 0 {
+            header.flags = Flags::FALLBACK;
+            header.seq += 1;
+        }
+        let payload = self.payload();
+        self.send(self.clients[which].address, header, &payload);
+    }
+
+    /// What the server may say.
+    fn server(&mut self) {
+        let (last, _, _, applied) = self.world.reference.machine().cursors();
+        let which = self.rng.usize(..self.clients.len());
+        let kind = match self.rng.u8(..8) {
+            0..=4 => Kind::Applied,
+            5 => Kind::Retrans,
+            6 => Kind::Response,
+            _ => Kind::StaleEpoch,
+        };
+        let mut header = Header {
+            shard: SHARD,
+            epoch: 1,
+            tag: SHARD_TOKEN,
+            order: self.rng.u64(applied..=last),
+            request: self.rng.u64(1..2_000),
+            ..Header::new(kind)
+        };
+        if kind == Kind::Response {
+            let client = &mut self.clients[which];
+            header.session = client.session;
+            header.seq = client.seq;
+            if self.rng.bool() {
+                header.flags = Flags::FALLBACK;
+                client.seq += 1;
+                header.seq = client.seq;
+            }
+        }
+        let server = server(self.world.address);
+        self.send(server, header, b"");
+    }
+
+    fn damaged(&mut self, which: usize) {
+        let header = self.header(which, Kind::Update);
+        let payload = self.payload();
+        let mut bytes = Vec::new();
+        Header {
+            seq: header.seq + 1,
+            ..header
+        }
+        .write(&payload, &mut bytes);
+        if self.rng.bool() {
+            let at = self.rng.usize(..bytes.len());
+            bytes[at] ^= 1 << self.rng.u8(..8);
+        } else {
+            bytes.truncate(self.rng.usize(..bytes.len()));
+        }
+        self.deliver(self.clients[which].address, &bytes);
+    }
+
+    fn moved(&mut self, which: usize) {
+        let address = &mut self.clients[which].address;
+        address.set_port(address.port() ^ 0x100);
+    }
+
+    fn again(&mut self) {
+        if let Some((from, bytes)) = self.rng.choice(&self.old).cloned() {
+            self.deliver(from, &bytes);
+        }
+    }
+
+    fn send(&mut self, from: Peer, header: Header, payload: &[u8]) {
+        let mut bytes = Vec::new();
+        header.write(payload, &mut bytes);
+        if self.old.len() == 64 {
+            self.old.swap_remove(self.rng.usize(..64));
+        }
+        self.old.push((from, bytes.clone()));
+        self.deliver(from, &bytes);
+    }
+
+    fn deliver(&mut self, from: Peer, bytes: &[u8]) {
+        let sent = self.world.receive(from, bytes);
+        self.learn(&sent);
+    }
+
+    /// Clients hear of their sessions, and where they should go on.
+    fn learn(&mut self, sent: &[crate::world::Sent]) {
+        for packet in sent {
+            let Ok(parsed) = Packet::parse(&packet.bytes) else {
+                continue;
+            };
+            let header = parsed.header;
+            let Some(client) = self.clients.iter_mut().find(|c| c.token == header.tag) else {
+                continue;
+            };
+            match header.kind {
+                Kind::OpenReply => (client.session, client.seq) = (header.session, 0),
+                Kind::Nack if header.session == client.session && header.seq > 0 => {
+                    client.seq = header.seq - 1;
+                }
+                Kind::NotLogged if header.session == client.session => {
+                    client.seq = client.seq.min(header.seq.saturating_sub(1));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn the_kernel_answers_as_user_space_does() {
+    if skipped() {
+        return;
+    }
+    let packets = number("PMNET_PACKETS", PACKETS_ALL);
+    let first = number("PMNET_SEED", 1);
+    let mut answered = 0;
+    for seed in first..first + packets.div_ceil(PACKETS) {
+        let outcome = std::panic::catch_unwind(|| {
+            let mut run = Run::new(seed);
+            for _packet in 0..PACKETS {
+                run.step();
+            }
+            run.world.compare_logs();
+            run.world.answered
+        });
+        match outcome {
+            Ok(more) => answered += more,
+            Err(panic) => {
+                println!("PMNET_SEED={seed} PMNET_PACKETS={PACKETS} shows it again");
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+    println!("{packets} packets, {answered} answered by the kernel alone");
+    assert!(
+        answered * 5 > packets,
+        "{answered} of {packets}: the kernel hardly ever answered, so little was compared"
+    );
+}

@@ -1,0 +1,82 @@
+//! The kernel takes the pipeline, and it does what it is for.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use pmnet_wire::{Header, Kind, Packet};
+
+use crate::world::{SHARD, World, skipped};
+
+pub const TOKEN: u64 = 0xfeed_0000_0000_0001;
+
+pub fn addresses() -> [(SocketAddr, SocketAddr); 2] {
+    [
+        (
+            SocketAddr::from((Ipv4Addr::new(10, 0, 0, 7), 51_000)),
+            SocketAddr::from((Ipv4Addr::new(10, 0, 0, 1), 40_001)),
+        ),
+        (
+            SocketAddr::from((Ipv6Addr::new(0xfd51, 0, 0, 0, 0, 0, 0, 7), 51_000)),
+            SocketAddr::from((Ipv6Addr::new(0xfd51, 0, 0, 0, 0, 0, 0, 1), 40_001)),
+        ),
+    ]
+}
+
+pub fn open(world: &mut World, client: SocketAddr, token: u64) -> u64 {
+    let mut open = Vec::new();
+    Header {
+        shard: SHARD,
+        tag: token,
+        ..Header::new(Kind::Open)
+    }
+    .write(&token.to_be_bytes(), &mut open);
+    let said = world.receive(client, &open);
+    let reply = said
+        .iter()
+        .find(|packet| packet.to == client)
+        .expect("an open-reply");
+    let reply = Packet::parse(&reply.bytes).unwrap().header;
+    assert_eq!(reply.kind, Kind::OpenReply);
+    reply.session
+}
+
+#[test]
+fn an_update_is_acknowledged_by_the_kernel_alone() {
+    if skipped() {
+        return;
+    }
+    for (device, client) in addresses() {
+        let mut world = World::new(device, |_| ());
+        let session = open(&mut world, client, TOKEN);
+        for (seq, payload) in [(1, &b"payload"[..]), (2, b""), (3, &[7; 1344])] {
+            let mut update = Vec::new();
+            Header {
+                shard: SHARD,
+                epoch: 1,
+                session,
+                seq,
+                key_hash: 0x1234_5678_9abc_def0 * (seq - 1),
+                tag: TOKEN,
+                ..Header::new(Kind::Update)
+            }
+            .write(payload, &mut update);
+            let said = world.receive(client, &update);
+            let ack = said.iter().find(|packet| packet.to == client).unwrap();
+            let ack = Packet::parse(&ack.bytes).unwrap().header;
+            assert_eq!((ack.kind, ack.seq, ack.copies), (Kind::Ack, seq, 1));
+            assert_eq!(world.answered, seq, "by the kernel");
+        }
+        world.compare_logs();
+    }
+}
+
+#[test]
+fn what_it_costs_to_verify_is_told() {
+    if skipped() {
+        return;
+    }
+    let (device, _) = addresses()[0];
+    let world = World::new(device, |_| ());
+    let instructions = world.kernel.0.lock().unwrap().verified_instructions();
+    println!("verified instructions: {instructions:?}");
+    assert!(instructions.is_none_or(|count| count < 1_000_000));
+}

@@ -1,0 +1,449 @@
+//! Two devices that get the same packets: one entirely in user space, one with its fast path in the
+//! kernel. Packets reach the second as Ethernet frames, by BPF_PROG_TEST_RUN.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use pmnet_dataplane::xdp::{Kernel, KernelConfig, MapMedia, Pins, XDP_DROP, XDP_PASS, XDP_TX};
+use pmnet_device::{DeviceConfig, FastPath, Pipeline};
+use pmnet_log::{Identity, Log, Media, MediaError, Parameters, Scan, Tail};
+use pmnet_proto::device::SessionState;
+use pmnet_proto::{Peer, Random, Time};
+use pmnet_wire::record::{RecoverReply, read_path};
+use pmnet_wire::{Header, Kind, Packet};
+
+pub const SHARD: u32 = 3;
+pub const SHARD_TOKEN: u64 = 0x1122_3344_5566_7788;
+pub const PARAMETERS: Parameters = Parameters {
+    entries: 64,
+    frame_bytes: 16_384,
+};
+const DEVICE: u32 = 7;
+const IDENTITY: Identity = Identity {
+    log_uuid: 0x0123_4567_89ab_cdef_0011_2233_4455_6677,
+    device: DEVICE,
+    shard: SHARD,
+};
+
+/// Why these tests cannot run here; in CI that is a failure.
+pub fn skipped() -> bool {
+    if rustix::process::geteuid().is_root() {
+        return false;
+    }
+    assert!(std::env::var_os("CI").is_none(), "CI must run this as root");
+    println!("skipped: BPF needs root");
+    true
+}
+
+/// A medium in private memory, durable at once.
+pub struct Memory(Vec<u8>);
+
+impl Media for Memory {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+    fn store(&mut self, offset: usize, bytes: &[u8]) {
+        self.0[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+    fn persist_start(&mut self, _ranges: &[Range<usize>]) -> Result<(), MediaError> {
+        Ok(())
+    }
+    fn persist_poll(&mut self, _wait: bool) -> Result<bool, MediaError> {
+        Ok(true)
+    }
+    fn wakeup_fd(&self) -> Option<RawFd> {
+        None
+    }
+    fn survives(&self) -> &'static str {
+        "nothing"
+    }
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+}
+
+/// The kernel's part, shared by the pipeline and the test that feeds it.
+#[derive(Clone)]
+pub struct Shared(pub Arc<Mutex<Kernel>>);
+
+impl FastPath for Shared {
+    fn admits(&self) -> bool {
+        self.0.lock().unwrap().admits()
+    }
+    fn last(&self) -> u64 {
+        self.0.lock().unwrap().last()
+    }
+    fn tail(&self) -> Tail {
+        self.0.lock().unwrap().tail()
+    }
+    fn hold(&mut self) -> io::Result<()> {
+        self.0.lock().unwrap().hold()
+    }
+    fn describe(&mut self, stamp: &Header, copies: u8) {
+        self.0.lock().unwrap().describe(stamp, copies);
+    }
+    fn release(&mut self, tail: &Tail) -> io::Result<()> {
+        self.0.lock().unwrap().release(tail)
+    }
+    fn applied(&mut self, applied: u64) {
+        self.0.lock().unwrap().applied(applied);
+    }
+    fn session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()> {
+        self.0.lock().unwrap().session(id, state)
+    }
+    fn heard(&mut self, id: u64) -> bool {
+        self.0.lock().unwrap().heard(id)
+    }
+    fn forget_sessions(&mut self) -> io::Result<()> {
+        self.0.lock().unwrap().forget_sessions()
+    }
+}
+
+/// Pins of a test, removed at its end.
+pub struct Scratch(pub Pins);
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!(
+            "test-{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        );
+        Scratch(Pins::open(&name).unwrap())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.remove() {
+            eprintln!("{}: {error}", self.0.folder().display());
+        }
+    }
+}
+
+/// A packet that a device sends.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sent {
+    pub to: Peer,
+    pub bytes: Vec<u8>,
+}
+
+pub struct World {
+    pub now: Time,
+    pub reference: Pipeline<Memory>,
+    pub device: Pipeline<MapMedia>,
+    pub kernel: Shared,
+    pub address: SocketAddr,
+    /// Packets that the kernel answered by itself.
+    pub answered: u64,
+    _scratch: Scratch,
+}
+
+/// The next hop, of the family of this address.
+pub fn server(beside: SocketAddr) -> Peer {
+    match beside {
+        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::new(10, 0, 0, 200), 51_500)),
+        SocketAddr::V6(_) => {
+            SocketAddr::from((Ipv6Addr::new(0xfd51, 0, 0, 0, 0, 0, 0, 200), 51_500))
+        }
+    }
+}
+
+pub fn config(address: SocketAddr) -> KernelConfig {
+    KernelConfig {
+        address,
+        parameters: PARAMETERS,
+        sessions_max: 64,
+    }
+}
+
+impl World {
+    /// Both devices serve epoch 1, alone in their chains.
+    pub fn new(address: SocketAddr, device: impl Fn(&mut DeviceConfig)) -> World {
+        let scratch = Scratch::new();
+        let mut settings = DeviceConfig::new(DEVICE, SHARD, server(address));
+        device(&mut settings);
+        let (kernel, mut media) = Kernel::load(&config(address), scratch.0.clone()).unwrap();
+        pmnet_log::format(&mut media, &IDENTITY, &PARAMETERS).unwrap();
+        let mut memory = Memory(vec![0; PARAMETERS.image_bytes()]);
+        pmnet_log::format(&mut memory, &IDENTITY, &PARAMETERS).unwrap();
+        let now = Time(1);
+        let kernel = Shared(Arc::new(Mutex::new(kernel)));
+        let mut world = World {
+            now,
+            reference: Pipeline::new(settings.clone(), repaired(memory), Random::new(9), now),
+            device: Pipeline::new(settings, repaired(media), Random::new(9), now)
+                .with_fast_path(Box::new(kernel.clone())),
+            kernel,
+            address,
+            answered: 0,
+            _scratch: scratch,
+        };
+        world.settle();
+        assert!(world.device.machine().is_head());
+        world
+    }
+
+    /// Runs timers, plays the server's part in recovery, until nothing is said.
+    pub fn settle(&mut self) -> Vec<Sent> {
+        let mut said = Vec::new();
+        for _turn in 0..64 {
+            let sent = self.finish();
+            if sent.is_empty() {
+                break;
+            }
+            for packet in sent {
+                match recover_reply(&packet.bytes) {
+                    Some(reply) => said.extend(self.receive(server(self.address), &reply)),
+                    None => said.push(packet),
+                }
+            }
+            self.now = Time(self.now.0 + 300_000_000);
+        }
+        said
+    }
+
+    /// Both devices get a datagram; what both then send, which must be the same.
+    pub fn receive(&mut self, from: Peer, datagram: &[u8]) -> Vec<Sent> {
+        // ENDs of idle sessions that wait for room would share their burst with this packet in one device
+        // and not in the other; the acknowledgement counts the entries of its burst.
+        let before = if self.reference.machine().has_own_entries() {
+            self.finish()
+        } else {
+            Vec::new()
+        };
+        let mut answer = Vec::new();
+        let frame = frame(from, self.address, datagram);
+        let mut out = [0; 2048];
+        let mut kernel = self.kernel.0.lock().unwrap();
+        let (verdict, after) = kernel.run(&frame, &mut out).unwrap();
+        match verdict {
+            XDP_TX => {
+                answer.push(answered(after, from, self.address));
+                self.answered += 1;
+            }
+            XDP_PASS => assert_eq!(after, frame, "what passes is as it was"),
+            XDP_DROP => {}
+            other => panic!("verdict {other}"),
+        }
+        let duplicate = verdict == XDP_TX && kernel.last() == self.device.log().last();
+        drop(kernel);
+        if verdict == XDP_PASS {
+            self.device.receive(self.now, from, datagram).unwrap();
+        }
+        self.reference.receive(self.now, from, datagram).unwrap();
+        let answer = self.compare(answer);
+        if duplicate {
+            // User space hears of it when it looks for idle sessions, not sooner: both are told.
+            self.ping(from, datagram);
+        }
+        [before, answer].concat()
+    }
+
+    fn ping(&mut self, from: Peer, datagram: &[u8]) {
+        let header = Packet::parse(datagram).unwrap().header;
+        assert!(self.kernel.heard(header.session), "the kernel noted it");
+        let mut ping = Vec::new();
+        Header {
+            kind: Kind::Ping,
+            ..header
+        }
+        .write(b"", &mut ping);
+        self.device.receive(self.now, from, &ping).unwrap();
+        self.reference.receive(self.now, from, &ping).unwrap();
+        self.compare(Vec::new());
+    }
+
+    /// Time passes.
+    pub fn finish(&mut self) -> Vec<Sent> {
+        self.compare(Vec::new())
+    }
+
+    fn compare(&mut self, mut answer: Vec<Sent>) -> Vec<Sent> {
+        self.device.finish(self.now).unwrap();
+        self.reference.finish(self.now).unwrap();
+        answer.extend(sent(&mut self.device));
+        answer.sort();
+        let mut expected = sent(&mut self.reference);
+        expected.sort();
+        assert_eq!(
+            describe(&answer),
+            describe(&expected),
+            "kernel beside user space"
+        );
+        assert_eq!(answer, expected);
+        assert_eq!(
+            self.device.machine().cursors(),
+            self.reference.machine().cursors()
+        );
+        assert_eq!(
+            self.device.log().tail(),
+            self.reference.log().tail(),
+            "the ends of the logs"
+        );
+        assert_eq!(
+            self.kernel.0.lock().unwrap().tail(),
+            self.device.log().tail()
+        );
+        expected
+    }
+
+    /// The logs hold the same, byte for byte, but for the superblocks' counters.
+    pub fn compare_logs(&self) {
+        let blocks = 2 * pmnet_log::BLOCK_BYTES;
+        let at = PARAMETERS.image_bytes() - usize::try_from(PARAMETERS.frame_bytes).unwrap();
+        let (ours, theirs) = (
+            self.device.log().medium().bytes(),
+            self.reference.log().medium().bytes(),
+        );
+        assert_eq!(ours[blocks..at], theirs[blocks..at], "entries");
+        let (_, _, _, applied) = self.reference.machine().cursors();
+        for order in applied + 1..=self.reference.log().last() {
+            assert_eq!(
+                self.device.log().frame(order),
+                self.reference.log().frame(order),
+                "frame {order}"
+            );
+        }
+    }
+}
+
+fn repaired<M: Media>(media: M) -> Log<M> {
+    let scan = Scan::open(media, None).unwrap();
+    let decision = scan.decide();
+    scan.repair(decision).unwrap()
+}
+
+fn sent<M: Media>(device: &mut Pipeline<M>) -> Vec<Sent> {
+    let all = device
+        .out()
+        .iter()
+        .map(|(to, bytes)| Sent {
+            to,
+            bytes: bytes.to_vec(),
+        })
+        .collect();
+    device.sent();
+    all
+}
+
+fn describe(sent: &[Sent]) -> Vec<String> {
+    sent.iter()
+        .map(|packet| match Packet::parse(&packet.bytes) {
+            Ok(parsed) => format!("{} {:?}", packet.to, parsed.header),
+            Err(reason) => format!("{} {reason}", packet.to),
+        })
+        .collect()
+}
+
+fn recover_reply(bytes: &[u8]) -> Option<Vec<u8>> {
+    let packet = Packet::parse(bytes).ok()?;
+    let asked = packet.header;
+    (asked.kind == Kind::Recover).then(|| {
+        let payload = RecoverReply {
+            shard_token: SHARD_TOKEN,
+            members: read_path(packet.payload).unwrap(),
+            sessions: Vec::new(),
+        }
+        .write();
+        let mut out = Vec::new();
+        Header {
+            shard: SHARD,
+            epoch: 1,
+            device: asked.device,
+            incarnation: asked.incarnation,
+            request: asked.request,
+            ..Header::new(Kind::RecoverReply)
+        }
+        .write(&payload, &mut out);
+        out
+    })
+}
+
+/// A datagram as it comes by Ethernet.
+pub fn frame(from: SocketAddr, to: SocketAddr, datagram: &[u8]) -> Vec<u8> {
+    let mut out = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    let udp_len = u16::try_from(8 + datagram.len()).unwrap();
+    match (from.ip(), to.ip()) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            out.extend([8, 0, 0x45, 0]);
+            out.extend((20 + udp_len).to_be_bytes());
+            out.extend([0, 1, 0x40, 0, 64, 17, 0, 0]);
+            out.extend(source.octets());
+            out.extend(destination.octets());
+            let sum = internet_checksum(&out[14..34]);
+            out[24..26].copy_from_slice(&sum.to_be_bytes());
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            out.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+            out.extend(udp_len.to_be_bytes());
+            out.extend([17, 64]);
+            out.extend(source.octets());
+            out.extend(destination.octets());
+        }
+        _ => panic!("one family"),
+    }
+    out.extend(from.port().to_be_bytes());
+    out.extend(to.port().to_be_bytes());
+    out.extend(udp_len.to_be_bytes());
+    out.extend([0, 0]);
+    out.extend(datagram);
+    out
+}
+
+/// Takes an answer of the kernel apart, and checks every byte around the datagram.
+fn answered(frame: &[u8], client: SocketAddr, device: SocketAddr) -> Sent {
+    assert_eq!(frame[..12], [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1], "turned");
+    let udp = match client {
+        SocketAddr::V4(_) => {
+            assert_eq!(internet_checksum(&frame[14..34]), 0, "IPv4 checksum");
+            assert_eq!(
+                usize::from(u16::from_be_bytes([frame[16], frame[17]])),
+                frame.len() - 14
+            );
+            34
+        }
+        SocketAddr::V6(_) => {
+            let len = u16::from_be_bytes([frame[18], frame[19]]);
+            assert_eq!(usize::from(len), frame.len() - 54);
+            let mut pseudo = frame[22..54].to_vec();
+            pseudo.extend([0, 0, frame[18], frame[19], 0, 0, 0, 17]);
+            pseudo.extend(&frame[54..]);
+            assert_eq!(internet_checksum(&pseudo), 0, "UDP checksum over IPv6");
+            54
+        }
+    };
+    let address = |at: usize| match client {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::from(
+            <[u8; 4]>::try_from(&frame[at..at + 4]).unwrap(),
+        )),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::from(
+            <[u8; 16]>::try_from(&frame[at..at + 16]).unwrap(),
+        )),
+    };
+    let width = if client.is_ipv4() { 4 } else { 16 };
+    assert_eq!(address(udp - 2 * width), device.ip());
+    let port = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+    assert_eq!(port(udp), device.port());
+    assert_eq!(usize::from(port(udp + 4)), frame.len() - udp);
+    Sent {
+        to: SocketAddr::new(address(udp - width), port(udp + 2)),
+        bytes: frame[udp + 8..].to_vec(),
+    }
+}
+
+fn internet_checksum(bytes: &[u8]) -> u16 {
+    let mut sum: u32 = bytes
+        .chunks(2)
+        .map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)))
+        .sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !u16::try_from(sum).unwrap()
+}
