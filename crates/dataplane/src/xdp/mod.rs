@@ -4,7 +4,7 @@ mod error;
 mod image;
 mod kernel;
 mod pins;
-
+pub mod plain;
 mod shared;
 
 pub use error::KernelError;
