@@ -4,6 +4,7 @@
 //! deadline; a judgement about data comes from a reader that goes straight to the database.
 //! May not: contain protocol. What a packet means is decided in `wire`, `proto` and `device` only.
 
+pub mod bench;
 pub mod check;
 pub mod cli;
 pub mod clock;
@@ -12,3 +13,4 @@ pub mod doctor;
 pub mod harness;
 pub mod load;
 pub mod resp;
+pub mod testbed;

@@ -3,6 +3,7 @@
 //! Exit codes: 0 done, 1 it failed or a check found something (a sentence on stderr says what and
 //! what to do), 2 the command line or the configuration was not understood.
 
+mod bench;
 mod check;
 mod config;
 mod device;
@@ -14,6 +15,7 @@ mod redis;
 mod server;
 mod shutdown;
 mod sim;
+mod testbed;
 
 use std::process::ExitCode;
 
@@ -63,6 +65,10 @@ enum Command {
     Doctor(crate::doctor::DoctorArgs),
     /// Show on this machine what pmnet does: measure, kill, check, report.
     Demo(crate::demo::DemoArgs),
+    /// A small network on this machine to play in: clients, devices, a server, each in a namespace.
+    Testbed(testbed::TestbedCommand),
+    /// Reproduce the measurements of the papers.
+    Bench(bench::BenchCommand),
     /// Start a program that ends when its parent does.
     #[command(hide = true)]
     Guarded(crate::harness::GuardArgs),
@@ -108,6 +114,8 @@ pub fn main() -> ExitCode {
         Command::Check(args) => check::main(args),
         Command::Doctor(args) => crate::doctor::main(args),
         Command::Demo(args) => crate::demo::main(args),
+        Command::Testbed(command) => testbed::main(command),
+        Command::Bench(command) => bench::main(command),
         Command::Guarded(args) => crate::harness::exec_guarded(args).map(|()| true),
     };
     match result {

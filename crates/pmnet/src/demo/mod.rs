@@ -6,12 +6,12 @@
 //! any violation. May not: hide what this machine limits.
 
 mod bench;
-mod chart;
+pub(crate) mod chart;
 mod measure;
 mod plan;
 mod report;
 mod table;
-mod view;
+pub(crate) mod view;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};

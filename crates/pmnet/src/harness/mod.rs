@@ -13,7 +13,7 @@ mod cluster;
 mod fleet;
 mod guard;
 pub mod histories;
-mod namespaces;
+pub(crate) mod namespaces;
 mod ports;
 mod process;
 mod proxy;

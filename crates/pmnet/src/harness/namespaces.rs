@@ -25,9 +25,9 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use super::process::find_program;
 
 /// Where `ip netns` keeps its names.
-const FOLDER: &str = "/run/netns";
+pub(crate) const FOLDER: &str = "/run/netns";
 /// Start of every name; the process id comes next.
-const PREFIX: &str = "pmnet-";
+pub(crate) const PREFIX: &str = "pmnet-";
 /// Most nodes of one run.
 const NODES_MAX: usize = 32;
 
@@ -288,14 +288,14 @@ fn link_name(node: usize) -> String {
     format!("node{node}")
 }
 
-fn enter(name: &str) -> anyhow::Result<()> {
+pub(crate) fn enter(name: &str) -> anyhow::Result<()> {
     let file = std::fs::File::open(Path::new(FOLDER).join(name))
         .with_context(|| format!("no namespace {name}"))?;
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
         .with_context(|| format!("cannot enter the namespace {name}"))
 }
 
-fn ip(arguments: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn ip(arguments: &[&str]) -> anyhow::Result<()> {
     let output = Command::new("ip")
         .args(arguments)
         .output()
@@ -310,7 +310,7 @@ fn ip(arguments: &[&str]) -> anyhow::Result<()> {
 }
 
 /// Removes what owners left that are no more.
-fn sweep() {
+pub(crate) fn sweep() {
     let Ok(entries) = std::fs::read_dir(FOLDER) else {
         return;
     };

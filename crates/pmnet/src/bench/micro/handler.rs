@@ -1,0 +1,98 @@
+//! The ideal request handler: acknowledges each update at once and does nothing with it.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddrV4, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use pmnet_wire::{DATAGRAM_BYTES_MAX, Header, Kind, Packet};
+
+use super::plan::{Handler, cores};
+
+/// A handler that sleeps looks so often whether it is to end.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A handler that listens.
+pub struct Ideal {
+    socket: UdpSocket,
+    spins: bool,
+}
+
+impl Ideal {
+    /// Listens in the calling thread's network namespace.
+    pub fn bind(address: SocketAddrV4, handler: Handler) -> anyhow::Result<Ideal> {
+        let socket = UdpSocket::bind(address)
+            .with_context(|| format!("the ideal handler cannot listen on {address}"))?;
+        let spins = handler == Handler::Spins;
+        socket.set_nonblocking(spins)?;
+        if !spins {
+            socket.set_read_timeout(Some(LOOK))?;
+        }
+        Ok(Ideal { socket, spins })
+    }
+
+    /// Answers until `stop`.
+    pub fn serve(&self, stop: &AtomicBool) -> anyhow::Result<()> {
+        let mut buffer = [0; DATAGRAM_BYTES_MAX + 1];
+        let alone = cores() < 2;
+        while !stop.load(Ordering::Relaxed) {
+            match self.socket.recv_from(&mut buffer) {
+                Ok((length, from)) => {
+                    if let Some(answer) = answer(&buffer[..length]) {
+                        // What is lost here is sent again by the client, and counted there.
+                        let _ = self.socket.send_to(&answer, from);
+                    }
+                }
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock if self.spins && alone => std::thread::yield_now(),
+                    ErrorKind::WouldBlock | ErrorKind::Interrupted => {}
+                    // About an answer that nobody waits for any more.
+                    ErrorKind::ConnectionRefused => {}
+                    _ => return Err(error).context("the ideal handler cannot receive"),
+                },
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The acknowledgement of an update; nothing else is answered. It names no copies: nobody logged it.
+fn answer(datagram: &[u8]) -> Option<[u8; pmnet_wire::HEADER_LEN]> {
+    let packet = Packet::parse(datagram).ok()?;
+    (packet.header.kind == Kind::Update).then(|| {
+        Header {
+            session: packet.header.session,
+            seq: packet.header.seq,
+            tag: packet.header.tag,
+            ..Header::new(Kind::Ack)
+        }
+        .emit()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_updates_only() {
+        let header = Header {
+            session: 7,
+            seq: 9,
+            tag: 11,
+            ..Header::new(Kind::Update)
+        };
+        let mut bytes = Vec::new();
+        header.write(b"hello", &mut bytes);
+        let acknowledgement = answer(&bytes).unwrap();
+        let parsed = Packet::parse(&acknowledgement).unwrap().header;
+        assert_eq!(
+            (parsed.kind, parsed.session, parsed.seq, parsed.tag),
+            (Kind::Ack, 7, 9, 11)
+        );
+        bytes[60] ^= 1;
+        assert_eq!(answer(&bytes), None);
+        assert_eq!(answer(&acknowledgement), None);
+    }
+}

@@ -1,0 +1,315 @@
+//! All systems in turn, several rounds; medians.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use hdrhistogram::Histogram;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::Serialize;
+
+use super::generate::{Run, Sample, run};
+use super::handler::Ideal;
+use super::plan::Plan;
+use super::session::Troubles;
+use super::stand::Stand;
+use super::system::{Answers, System};
+use crate::demo::view::View;
+use crate::harness::Scratch;
+
+/// Binding a socket takes far less.
+const BIND_MAX: Duration = Duration::from_secs(5);
+/// Points of a CDF, without its tail.
+const CDF_POINTS: u32 = 400;
+/// Its tail.
+const CDF_TAIL: [f64; 5] = [0.998, 0.999, 0.9995, 0.9999, 1.0];
+
+/// One combination of system, payload and number of clients.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cell {
+    /// The system.
+    pub system: System,
+    /// Its name with medium and R.
+    pub title: String,
+    /// Bytes of an update.
+    pub payload_bytes: usize,
+    /// Sessions.
+    pub clients: usize,
+    /// Updates that were measured, all rounds.
+    pub updates: u64,
+    /// Updates a second, median over the rounds, as the next three.
+    pub throughput: f64,
+    /// Median round trip in microseconds.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// 99.9th percentile.
+    pub p999_us: f64,
+    /// Median of each round, sorted: how far the rounds agree.
+    pub rounds_p50_us: Vec<f64>,
+    /// How many times faster than the same path with a device that only forwards (p50).
+    pub faster: Option<f64>,
+    /// How many times as long as `limit` (p50).
+    pub of_limit: Option<f64>,
+    /// Devices that held every update before it was acknowledged.
+    pub copies: u8,
+    /// What did not go smoothly, all rounds.
+    pub troubles: Troubles,
+    /// Distribution of the round with the median p50: (microseconds, fraction at or below).
+    pub cdf: Vec<(f64, f64)>,
+}
+
+/// Measures everything.
+pub fn all(
+    plan: &Plan,
+    folder: &Path,
+    stop: &AtomicBool,
+    view: &View,
+) -> anyhow::Result<Vec<Cell>> {
+    let scratch = Scratch::new(folder, "micro")?;
+    let mut stands = Vec::new();
+    for (number, system) in plan.systems.iter().enumerate() {
+        view.step(&format!("setting up {}", system.name()), 0);
+        ensure!(!stop.load(Ordering::Relaxed), "interrupted");
+        let stand = Stand::start(*system, number, plan, &scratch)
+            .with_context(|| format!("cannot set up {}", system.name()))?;
+        stands.push(stand);
+    }
+    let mut cells = Vec::new();
+    for payload_bytes in &plan.payloads {
+        for clients in &plan.clients {
+            let mut samples: Vec<Vec<Sample>> = stands.iter().map(|_| Vec::new()).collect();
+            for round in 0..plan.rounds {
+                let mut order: Vec<usize> = (0..stands.len()).collect();
+                // Whoever comes behind whom must not matter.
+                if round % 2 == 1 {
+                    order.reverse();
+                }
+                for index in order {
+                    view.step(
+                        &format!(
+                            "{payload_bytes} B, {clients} client(s), round {} of {}: {}",
+                            round + 1,
+                            plan.rounds,
+                            plan.systems[index].name()
+                        ),
+                        1,
+                    );
+                    let what = Run {
+                        recipe: stands[index].recipe,
+                        payload_bytes: *payload_bytes,
+                        clients: *clients,
+                        warmup: plan.warmup,
+                        duration: plan.duration,
+                    };
+                    let sample = one(&stands[index], &what, plan, stop).with_context(|| {
+                        format!(
+                            "{}, {payload_bytes} B, {clients} client(s)",
+                            plan.systems[index].name()
+                        )
+                    })?;
+                    samples[index].push(sample);
+                }
+            }
+            let row = plan.systems.iter().zip(samples);
+            let row =
+                row.map(|(system, samples)| cell(*system, plan, *payload_bytes, *clients, samples));
+            cells.extend(compare(row.collect()));
+        }
+    }
+    Ok(cells)
+}
+
+/// One run: the generator in `client1` on the first core, the handler, if one answers, in `server`
+/// on the last.
+fn one(stand: &Stand, what: &Run, plan: &Plan, stop: &AtomicBool) -> anyhow::Result<Sample> {
+    let cpus = cpus();
+    let (first, last) = (cpus.first().copied(), cpus.last().copied());
+    let done = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let mut serving = None;
+        if what.recipe.answers == Answers::Handler {
+            let (ready, listens) = mpsc::channel::<()>();
+            serving = Some(scope.spawn(move || {
+                stand.network.enter("server")?;
+                pin(last);
+                let ideal = Ideal::bind(what.recipe.target, plan.handler)?;
+                drop(ready);
+                ideal.serve(done)
+            }));
+            // Nothing is sent: the other end goes when it listens, or when it cannot.
+            let _ = listens.recv_timeout(BIND_MAX);
+        }
+        let generating = scope.spawn(move || {
+            stand.network.enter("client1")?;
+            pin(first);
+            run(what, stop)
+        });
+        let sample = generating.join();
+        done.store(true, Ordering::Relaxed);
+        if let Some(serving) = serving {
+            let served = serving.join();
+            served.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        }
+        sample.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Cores that this process may use.
+fn cpus() -> Vec<usize> {
+    let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    (0..CpuSet::MAX_CPU)
+        .filter(|cpu| set.is_set(*cpu))
+        .collect()
+}
+
+/// Keeps the calling thread on a core: it never sleeps, and moving it costs more than waiting. What
+/// cannot be had is done without.
+fn pin(cpu: Option<usize>) {
+    if let Some(cpu) = cpu {
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        let _ = sched_setaffinity(None, &set);
+    }
+}
+
+fn cell(
+    system: System,
+    plan: &Plan,
+    payload_bytes: usize,
+    clients: usize,
+    mut samples: Vec<Sample>,
+) -> Cell {
+    samples.sort_by_key(|sample| sample.histogram.value_at_quantile(0.5));
+    let median = |figure: &dyn Fn(&Sample) -> f64| {
+        let mut values: Vec<f64> = samples.iter().map(figure).collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied().unwrap_or(0.0)
+    };
+    let at =
+        |quantile: f64| median(&move |sample| micros(sample.histogram.value_at_quantile(quantile)));
+    let mut troubles = Troubles::default();
+    for sample in &samples {
+        troubles.add(&sample.troubles);
+    }
+    let middle = samples.get(samples.len() / 2);
+    Cell {
+        system,
+        title: system.title(plan.medium),
+        payload_bytes,
+        clients,
+        updates: samples.iter().map(|sample| sample.histogram.len()).sum(),
+        throughput: median(&|sample| {
+            // A second holds fewer than 2^32 updates.
+            let count = u32::try_from(sample.histogram.len()).unwrap_or(u32::MAX);
+            f64::from(count) / sample.seconds
+        }),
+        p50_us: at(0.5),
+        p99_us: at(0.99),
+        p999_us: at(0.999),
+        rounds_p50_us: samples
+            .iter()
+            .map(|sample| micros(sample.histogram.value_at_quantile(0.5)))
+            .collect(),
+        faster: None,
+        of_limit: None,
+        copies: samples
+            .iter()
+            .map(|sample| sample.copies)
+            .min()
+            .unwrap_or(0),
+        troubles,
+        cdf: middle
+            .map(|sample| cdf(&sample.histogram))
+            .unwrap_or_default(),
+    }
+}
+
+/// Fills in the ratios of one payload and number of clients.
+fn compare(mut cells: Vec<Cell>) -> Vec<Cell> {
+    let medians: Vec<(System, f64)> = cells
+        .iter()
+        .map(|cell| (cell.system, cell.p50_us))
+        .collect();
+    let of = |system: System| {
+        let mut found = medians
+            .iter()
+            .filter(|(other, p50)| *other == system && *p50 > 0.0);
+        found.next().map(|(_, p50)| *p50)
+    };
+    for cell in cells.iter_mut().filter(|cell| cell.p50_us > 0.0) {
+        let baseline = cell.system.recipe().baseline.and_then(of);
+        cell.faster = baseline.map(|baseline| baseline / cell.p50_us);
+        cell.of_limit = of(System::Limit).map(|limit| cell.p50_us / limit);
+    }
+    cells
+}
+
+fn cdf(histogram: &Histogram<u64>) -> Vec<(f64, f64)> {
+    if histogram.is_empty() {
+        return Vec::new();
+    }
+    let steps = (0..CDF_POINTS).map(|step| f64::from(step) / f64::from(CDF_POINTS));
+    steps
+        .chain(CDF_TAIL)
+        .map(|quantile| (micros(histogram.value_at_quantile(quantile)), quantile))
+        .collect()
+}
+
+fn micros(nanos: u64) -> f64 {
+    Duration::from_nanos(nanos).as_secs_f64() * 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::micro::{Handler, Medium};
+
+    fn sample(nanos: u64, updates: u64) -> Sample {
+        let mut histogram = Histogram::new_with_bounds(1, 1_000_000, 3).unwrap();
+        histogram.record_n(nanos, updates).unwrap();
+        Sample {
+            histogram,
+            seconds: 2.0,
+            troubles: Troubles {
+                resends: 1,
+                ..Troubles::default()
+            },
+            copies: 1,
+        }
+    }
+
+    #[test]
+    fn figures_are_medians_and_ratios_are_of_medians() {
+        let plan = Plan {
+            systems: vec![System::Limit, System::ClientServer, System::Relay],
+            payloads: vec![50],
+            clients: vec![1],
+            duration: Duration::from_secs(2),
+            warmup: Duration::ZERO,
+            rounds: 3,
+            handler: Handler::Spins,
+            medium: Medium::Dram,
+        };
+        let make = |system, scale: u64| {
+            let samples = [30, 10, 20].map(|n| sample(n * scale, 100 * n));
+            cell(system, &plan, 50, 1, samples.into())
+        };
+        let cells = compare(vec![
+            make(System::Limit, 100),
+            make(System::ClientServer, 400),
+            make(System::Relay, 200),
+        ]);
+        let relay = &cells[2];
+        assert!((relay.p50_us - 4.0).abs() < 0.01);
+        assert!((relay.throughput - 1000.0).abs() < 0.01);
+        assert_eq!((relay.updates, relay.troubles.resends), (6000, 3));
+        assert!((relay.faster.unwrap() - 2.0).abs() < 0.01);
+        assert!((relay.of_limit.unwrap() - 2.0).abs() < 0.01);
+        assert_eq!(cells[1].faster, None);
+        assert_eq!(relay.title, "relay (DRAM, R = 1)");
+        assert!(relay.cdf.windows(2).all(|pair| pair[0].1 < pair[1].1));
+    }
+}

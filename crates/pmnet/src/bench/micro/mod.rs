@@ -1,0 +1,86 @@
+//! The round trip of one update, with an ideal request handler (PMNet paper §VI): how long until a
+//! client knows that its update is safe, and how far that is from the least possible.
+//!
+//! One thread sends for all clients, in a closed loop: each has at most one update on its way. The
+//! systems stand in namespaces beside each other and are measured in turn, several rounds, in
+//! both orders; figures are medians over the rounds. May not: leave anything behind.
+
+mod generate;
+mod handler;
+mod measure;
+mod page;
+mod plan;
+mod session;
+mod stand;
+mod system;
+mod table;
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context;
+use serde::Serialize;
+
+use crate::demo::view::View;
+use crate::harness::namespaces::sweep;
+
+pub use measure::Cell;
+pub use plan::{Handler, Medium, PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN, Plan, SESSIONS_MAX};
+pub use system::System;
+
+/// Where things go and how they are said.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// Folder for the report, and for the files of the run while it lasts.
+    pub folder: PathBuf,
+    /// Only one JSON object on stdout.
+    pub json: bool,
+}
+
+/// Everything that a run found out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// What was measured, on what, with medium and R.
+    pub title: String,
+    /// What to know about the figures.
+    pub notes: Vec<String>,
+    /// The figures.
+    pub cells: Vec<Cell>,
+}
+
+/// Measures, and writes table, JSON and page.
+///
+/// # Errors
+/// No root or no tools; a system that does not start; an answer that is wrong or does not come
+/// within seconds; interrupted; a report that cannot be written. Nothing is left behind.
+pub fn main(plan: &Plan, output: &Output, stop: &AtomicBool) -> anyhow::Result<()> {
+    if let Some(reason) = crate::testbed::refusal() {
+        anyhow::bail!(reason);
+    }
+    sweep();
+    let folder = &output.folder;
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    let view = View::new(output.json, plan.steps());
+    let cells = measure::all(plan, folder, stop, &view)?;
+    view.finish();
+    let outcome = Outcome {
+        title: plan.title(),
+        notes: plan.notes(),
+        cells,
+    };
+    for (name, text) in [
+        ("micro.html", page::html(&outcome)),
+        ("micro.json", serde_json::to_string_pretty(&outcome)?),
+    ] {
+        let path = folder.join(name);
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if output.json {
+        println!("{}", serde_json::to_string(&outcome)?);
+    } else {
+        println!("{}", table::text(&outcome));
+        println!("report: {}", folder.join("micro.html").display());
+    }
+    Ok(())
+}

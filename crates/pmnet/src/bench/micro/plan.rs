@@ -1,0 +1,149 @@
+//! What is measured, and for how long.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::system::System;
+
+/// Smallest payload: a `SET` of a short key needs as much.
+pub const PAYLOAD_BYTES_MIN: usize = 44;
+/// Largest payload, in bytes: four fragments.
+pub const PAYLOAD_BYTES_MAX: usize = 4 * pmnet_wire::FRAGMENT_BYTES;
+/// Most clients.
+pub const SESSIONS_MAX: usize = 64;
+
+/// How the ideal handler waits for the next update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Handler {
+    /// It never sleeps: no wake-up is part of its round trip, which makes it hard to beat.
+    Spins,
+    /// It waits in the kernel, as servers do.
+    Sleeps,
+}
+
+/// Where the log of a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Medium {
+    /// tmpfs: an acknowledgement survives the death of processes.
+    Dram,
+    /// An ordinary file: it survives a power cut.
+    File,
+}
+
+impl Medium {
+    /// As in titles.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Medium::Dram => "DRAM",
+            Medium::File => "file",
+        }
+    }
+
+    /// As in `--media`.
+    #[must_use]
+    pub const fn flag(self) -> &'static str {
+        match self {
+            Medium::Dram => "dram",
+            Medium::File => "file",
+        }
+    }
+}
+
+/// The whole plan.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Systems, each once.
+    pub systems: Vec<System>,
+    /// Payloads in bytes, [`PAYLOAD_BYTES_MIN`] to [`PAYLOAD_BYTES_MAX`].
+    pub payloads: Vec<usize>,
+    /// Numbers of clients, 1 to [`SESSIONS_MAX`].
+    pub clients: Vec<usize>,
+    /// Measured time of one run.
+    pub duration: Duration,
+    /// Time before it.
+    pub warmup: Duration,
+    /// Runs of each combination.
+    pub rounds: usize,
+    /// How the ideal handler waits.
+    pub handler: Handler,
+    /// Where the log of a device is.
+    pub medium: Medium,
+}
+
+impl Plan {
+    /// Runs that will be made.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        let runs = self.systems.len() * self.payloads.len() * self.clients.len() * self.rounds;
+        u64::try_from(runs).unwrap_or(u64::MAX)
+    }
+
+    /// Title of the result.
+    #[must_use]
+    pub fn title(&self) -> String {
+        let systems: Vec<_> = self
+            .systems
+            .iter()
+            .map(|system| system.title(self.medium))
+            .collect();
+        format!(
+            "Round trip of an update, closed loop, ideal handler that {}, veth on one machine with {} cores: {}",
+            match self.handler {
+                Handler::Spins => "spins",
+                Handler::Sleeps => "sleeps",
+            },
+            cores(),
+            systems.join("; ")
+        )
+    }
+
+    /// What to know about the figures.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> = self
+            .systems
+            .iter()
+            .map(|system| format!("{}: {}", system.name(), system.meaning()))
+            .collect();
+        notes.push(format!(
+            "payload: bytes of the update behind its header of {} bytes; beyond {} bytes it is \
+             several packets, and its round trip ends with the last one",
+            pmnet_wire::HEADER_LEN,
+            pmnet_wire::FRAGMENT_BYTES
+        ));
+        notes.push(
+            "one thread sends for all clients and never sleeps: with one client the round trip is \
+             the path's, with several it contains waiting for that thread"
+                .into(),
+        );
+        notes.push(format!(
+            "medians over {} rounds of {:.1} s; a resend is part of the round trip that it was for",
+            self.rounds,
+            self.duration.as_secs_f64()
+        ));
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        if let Some(load) = load.split_whitespace().next() {
+            notes.push(format!(
+                "load average at the end: {load} (this measurement by itself makes about 2)"
+            ));
+        }
+        if self.systems.iter().any(|system| system.has_device()) && cores() < 4 {
+            notes.push(format!(
+                "client, device and server share {} cores: where a device is a process, waiting \
+                 for a core is part of its figures",
+                cores()
+            ));
+        }
+        notes
+    }
+}
+
+/// Cores that this process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}

@@ -1,0 +1,200 @@
+//! A layout made real: namespaces, bridges, veth pairs, offloads as XDP needs them.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, ensure};
+
+use super::layout::{BRIDGE, Layout, Node};
+use crate::harness::Namespaces;
+use crate::harness::find_program;
+use crate::harness::namespaces::{enter, ip};
+
+/// Why this process cannot make a testbed; `None`: it can, as far as can be told without trying.
+#[must_use]
+pub fn refusal() -> Option<String> {
+    if !Namespaces::is_root() {
+        return Some("a testbed needs root (network namespaces): use sudo".to_owned());
+    }
+    [("ip", "iproute2"), ("ethtool", "ethtool")]
+        .into_iter()
+        .find(|(program, _)| find_program(program).is_none())
+        .map(|(program, package)| format!("{program} is not installed: apt-get install {package}"))
+}
+
+/// The namespaces of a layout; removed when dropped, unless [kept](Network::keep).
+#[derive(Debug)]
+pub struct Network {
+    layout: Layout,
+    made: Vec<String>,
+}
+
+impl Network {
+    /// Makes all of it. Several seconds at most.
+    ///
+    /// # Errors
+    /// [`refusal`], or what `ip` and `ethtool` say; nothing is left then.
+    pub fn create(layout: Layout) -> anyhow::Result<Network> {
+        if let Some(reason) = refusal() {
+            anyhow::bail!(reason);
+        }
+        // Dropped by the first failure, with what is there so far.
+        let mut network = Network {
+            layout,
+            made: Vec::new(),
+        };
+        for node in &network.layout.nodes {
+            ip(&["netns", "add", &node.namespace])?;
+            network.made.push(node.namespace.clone());
+        }
+        network.join()?;
+        for node in &network.layout.nodes {
+            batch(&node.namespace, &node_commands(node))?;
+            network.inside(&node.name, || offloads(node))?;
+        }
+        Ok(network)
+    }
+
+    fn join(&self) -> anyhow::Result<()> {
+        for link in &self.layout.links {
+            let [near, far] = &link.ends;
+            let namespaces = [near, far].map(|(name, _)| {
+                let node = self.layout.node(name);
+                node.map_or("", |node| node.namespace.as_str())
+            });
+            batch(
+                namespaces[0],
+                &[format!(
+                    "link add {} type veth peer name {} netns {}",
+                    near.1, far.1, namespaces[1]
+                )],
+            )?;
+        }
+        Ok(())
+    }
+
+    /// What it consists of.
+    #[must_use]
+    pub const fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Leaves it there for [`super::down`].
+    pub fn keep(mut self) -> Layout {
+        self.made.clear();
+        self.layout.clone()
+    }
+
+    /// Moves the calling thread, and what it starts from now on, into a node.
+    ///
+    /// # Errors
+    /// There is no such node, or the kernel refuses.
+    pub fn enter(&self, name: &str) -> anyhow::Result<()> {
+        let node = self.layout.node(name);
+        enter(&node.with_context(|| format!("no node {name}"))?.namespace)
+    }
+
+    /// Runs `work` on a thread of its own inside a node.
+    ///
+    /// # Errors
+    /// [`Network::enter`], or those of `work`.
+    pub fn inside<T: Send>(
+        &self,
+        name: &str,
+        work: impl FnOnce() -> anyhow::Result<T> + Send,
+    ) -> anyhow::Result<T> {
+        std::thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    self.enter(name)?;
+                    work()
+                })
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        // The interfaces go with their namespaces.
+        for namespace in &self.made {
+            let _ = ip(&["netns", "del", namespace]);
+        }
+    }
+}
+
+fn node_commands(node: &Node) -> Vec<String> {
+    let mut commands = vec!["link set lo up".to_owned()];
+    if !node.ports.is_empty() {
+        commands.push(format!(
+            "link add {BRIDGE} type bridge stp_state 0 mcast_snooping 0"
+        ));
+    }
+    for port in &node.ports {
+        commands.push(format!("link set {port} master {BRIDGE} up"));
+    }
+    let interface = node.interface;
+    commands.push(format!("link set {interface} up"));
+    if let Some(address) = node.ipv4 {
+        commands.push(format!("addr add {address}/24 dev {interface}"));
+    }
+    // A kernel without IPv6 has no use for the other.
+    let has_ipv6 = Path::new("/proc/sys/net/ipv6").is_dir();
+    if let Some(address) = node.ipv6.filter(|_| has_ipv6) {
+        commands.push(format!("addr add {address}/64 dev {interface} nodad"));
+    }
+    commands
+}
+
+/// One `ip` for many commands in a namespace.
+fn batch(namespace: &str, commands: &[String]) -> anyhow::Result<()> {
+    let mut child = Command::new("ip")
+        .args(["-n", namespace, "-batch", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot run ip")?;
+    let mut script = commands.join("\n");
+    script.push('\n');
+    // Dropped at once: it reads to the end. If it ended before, its status says why.
+    let written = child
+        .stdin
+        .take()
+        .map(|mut pipe| pipe.write_all(script.as_bytes()));
+    let output = child.wait_with_output().context("cannot wait for ip")?;
+    ensure!(
+        output.status.success() && written.is_some_and(|written| written.is_ok()),
+        "ip -n {namespace}: {} (commands: {})",
+        String::from_utf8_lossy(&output.stderr).trim(),
+        commands.join("; ")
+    );
+    Ok(())
+}
+
+/// XDP sees whole packets with whole checksums: the transmit offload of a veth leaves them open.
+/// `gro` gives a veth its own receive queue, as a driver with XDP has it. Called inside the node.
+fn offloads(node: &Node) -> anyhow::Result<()> {
+    let ports = node.ports.iter().map(String::as_str);
+    let own = node.ports.is_empty().then_some(node.interface);
+    for interface in ports.chain(own) {
+        ethtool(&["-K", interface, "gro", "on", "tx", "off"])?;
+    }
+    Ok(())
+}
+
+fn ethtool(arguments: &[&str]) -> anyhow::Result<()> {
+    let output = Command::new("ethtool")
+        .args(arguments)
+        .output()
+        .context("cannot run ethtool")?;
+    ensure!(
+        output.status.success(),
+        "ethtool {}: {}",
+        arguments.join(" "),
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(())
+}
