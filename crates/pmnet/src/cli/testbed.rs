@@ -73,7 +73,7 @@ pub fn main(command: &TestbedCommand) -> anyhow::Result<bool> {
                 println!("there was no testbed");
             } else {
                 println!(
-                    "removed {}; {} programs were running inside and were ended",
+                    "removed {}; programs that were still running inside and were ended: {}",
                     removed.nodes.join(", "),
                     removed.processes
                 );

@@ -9,8 +9,9 @@ use hdrhistogram::Histogram;
 use mio::unix::SourceFd;
 
 use super::plan::cores;
-use super::session::{Session, Troubles};
+use super::session::Session;
 use super::system::{Answers, Recipe};
+use super::troubles::Troubles;
 
 /// How often resends and the end are looked for.
 const LOOK: Duration = Duration::from_millis(1);

@@ -13,9 +13,9 @@ use serde::Serialize;
 use super::generate::{Run, Sample, run};
 use super::handler::Ideal;
 use super::plan::Plan;
-use super::session::Troubles;
 use super::stand::Stand;
 use super::system::{Answers, System};
+use super::troubles::Troubles;
 use crate::demo::view::View;
 use crate::harness::Scratch;
 

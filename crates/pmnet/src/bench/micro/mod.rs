@@ -9,24 +9,29 @@ mod generate;
 mod handler;
 mod measure;
 mod page;
+mod payload;
 mod plan;
 mod session;
 mod stand;
 mod system;
 mod table;
+mod troubles;
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
+use pmnet_dataplane::xdp::{KernelError, plain};
 use serde::Serialize;
 
 use crate::demo::view::View;
+use crate::harness::Namespaces;
 use crate::harness::namespaces::sweep;
 
 pub use measure::Cell;
 pub use plan::{Handler, Medium, PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN, Plan, SESSIONS_MAX};
 pub use system::System;
+pub use troubles::Troubles;
 
 /// Where things go and how they are said.
 #[derive(Clone, Debug)]
@@ -48,13 +53,21 @@ pub struct Outcome {
     pub cells: Vec<Cell>,
 }
 
+/// Why this process cannot measure; `None`: it can, as far as can be told without trying.
+#[must_use]
+pub fn refusal() -> Option<String> {
+    crate::testbed::refusal()
+        .or_else(Namespaces::refusal)
+        .or_else(|| (!plain::is_built()).then(|| KernelError::NotBuilt.to_string()))
+}
+
 /// Measures, and writes table, JSON and page.
 ///
 /// # Errors
 /// No root or no tools; a system that does not start; an answer that is wrong or does not come
 /// within seconds; interrupted; a report that cannot be written. Nothing is left behind.
 pub fn main(plan: &Plan, output: &Output, stop: &AtomicBool) -> anyhow::Result<()> {
-    if let Some(reason) = crate::testbed::refusal() {
+    if let Some(reason) = refusal() {
         anyhow::bail!(reason);
     }
     sweep();

@@ -2,7 +2,7 @@
 
 use super::Outcome;
 use super::measure::Cell;
-use super::table::{times, troubles};
+use super::table::times;
 use crate::demo::chart::{Series, cdf, escape};
 
 const STYLE: &str = "
@@ -88,7 +88,7 @@ fn section(title: &str, cells: &[Cell]) -> String {
             .collect();
         let mut name = escape(&cell.title);
         if !cell.troubles.none() {
-            name += &format!("<br><small>{}</small>", escape(&troubles(cell)));
+            name += &format!("<br><small>{}</small>", escape(&cell.troubles.to_string()));
         }
         html += &format!(
             "<tr><td><span class=\"key k{}\"></span>{name}</td><td>{:.0}</td><td>{:.2}</td><td>{:.2}</td>\

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use pmnet_wire::{DATAGRAM_BYTES_MAX, FRAGMENT_BYTES, Flags, Header, Kind, Packet, command};
-use serde::Serialize;
 
+use super::payload::payload;
 use super::system::Answers;
+use super::troubles::Troubles;
 
 /// An update without an answer is sent again after so long.
 const RESEND: Duration = Duration::from_millis(10);
@@ -18,37 +19,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// Datagrams taken in at once.
 const BURST_MAX: usize = 64;
-
-/// What did not go smoothly. None of it is an error of a measurement; all of it is shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Troubles {
-    /// Updates that were sent again, 10 ms after the last time.
-    pub resends: u64,
-    /// Updates that the device had no room for, for the moment.
-    pub not_logged: u64,
-    /// Updates that came out of turn, because one before was lost.
-    pub nacks: u64,
-    /// Datagrams that the kernel did not take.
-    pub not_sent: u64,
-    /// Answers that came a second time.
-    pub stale: u64,
-}
-
-impl Troubles {
-    /// Both together.
-    pub const fn add(&mut self, other: &Troubles) {
-        self.resends += other.resends;
-        self.not_logged += other.not_logged;
-        self.nacks += other.nacks;
-        self.not_sent += other.not_sent;
-        self.stale += other.stale;
-    }
-
-    /// Whether there was none.
-    pub fn none(&self) -> bool {
-        *self == Troubles::default()
-    }
-}
 
 /// See the module's text.
 pub struct Session {
@@ -339,48 +309,9 @@ fn is_passing(error: &io::Error) -> bool {
     ) || error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error())
 }
 
-/// A `SET` that is exactly so long, preamble included.
-fn payload(bytes: usize, number: usize) -> anyhow::Result<Vec<u8>> {
-    let key = format!("k{}", number % 100);
-    // One more or less in the value may change the length of its length too.
-    let empty = command::single(&[b"SET", key.as_bytes(), b""]).len();
-    for overhead in 0..8 {
-        let Some(length) = bytes.checked_sub(empty + overhead) else {
-            break;
-        };
-        let payload = command::single(&[b"SET", key.as_bytes(), &vec![b'v'; length]]);
-        if payload.len() == bytes {
-            return Ok(payload);
-        }
-    }
-    // Lengths of 10, 100, … are reached with a longer key.
-    let payload = (1..8).find_map(|more| {
-        let key = format!("{key}{}", "x".repeat(more));
-        let empty = command::single(&[b"SET", key.as_bytes(), b""]).len();
-        (0..8).find_map(|overhead| {
-            let length = bytes.checked_sub(empty + overhead)?;
-            let payload = command::single(&[b"SET", key.as_bytes(), &vec![b'v'; length]]);
-            (payload.len() == bytes).then_some(payload)
-        })
-    });
-    payload.with_context(|| format!("a payload of {bytes} bytes cannot be made"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::micro::{PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN};
-
-    #[test]
-    fn payloads_are_commands_of_every_length() {
-        for bytes in PAYLOAD_BYTES_MIN..=PAYLOAD_BYTES_MAX {
-            for number in [0, 63] {
-                let payload = payload(bytes, number).unwrap();
-                assert_eq!(payload.len(), bytes);
-                assert_eq!(command::Commands::parse(&payload).unwrap().count, 1);
-            }
-        }
-    }
 
     fn pair(answers: Answers, bytes: usize) -> (Session, UdpSocket) {
         let far = UdpSocket::bind("127.0.0.1:0").unwrap();

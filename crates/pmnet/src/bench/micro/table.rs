@@ -39,7 +39,7 @@ fn row(cell: &Cell) -> String {
         cell.updates
     );
     if !cell.troubles.none() {
-        line += &format!("  {}\n", troubles(cell));
+        line += &format!("  {}\n", cell.troubles);
     }
     line
 }
@@ -47,21 +47,4 @@ fn row(cell: &Cell) -> String {
 /// A ratio, or nothing.
 pub fn times(ratio: Option<f64>) -> String {
     ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}×"))
-}
-
-/// What did not go smoothly.
-pub fn troubles(cell: &Cell) -> String {
-    let troubles = &cell.troubles;
-    [
-        (troubles.resends, "sent again after 10 ms"),
-        (troubles.not_logged, "refused for want of room"),
-        (troubles.nacks, "out of turn"),
-        (troubles.not_sent, "not taken by the kernel"),
-        (troubles.stale, "answered twice"),
-    ]
-    .iter()
-    .filter(|(count, _)| *count > 0)
-    .map(|(count, what)| format!("{count} {what}"))
-    .collect::<Vec<_>>()
-    .join(", ")
 }

@@ -1,0 +1,45 @@
+//! What an update says: one `SET` of exactly the length that is asked for.
+
+use anyhow::Context;
+use pmnet_wire::command;
+
+/// Longest addition to a key.
+const KEY_MORE_MAX: usize = 8;
+/// Most bytes that the length of a value takes as a number.
+const DIGITS_MAX: usize = 6;
+
+/// A `SET` that is exactly so long, preamble included; `number` chooses the key.
+///
+/// # Errors
+/// It is too short for that.
+pub fn payload(bytes: usize, number: usize) -> anyhow::Result<Vec<u8>> {
+    // One byte more in the value may be two more in all, by the length of its length: then a
+    // longer key fits.
+    let fitting = (0..KEY_MORE_MAX).find_map(|more| {
+        let key = format!("k{}{}", number % 100, "x".repeat(more));
+        let set = |value: &[u8]| command::single(&[b"SET", key.as_bytes(), value]);
+        let empty = set(b"").len();
+        (0..DIGITS_MAX).find_map(|digits| {
+            let payload = set(&vec![b'v'; bytes.checked_sub(empty + digits)?]);
+            (payload.len() == bytes).then_some(payload)
+        })
+    });
+    fitting.with_context(|| format!("a payload of {bytes} bytes cannot be made"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::micro::{PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN};
+
+    #[test]
+    fn payloads_are_commands_of_every_length() {
+        for bytes in PAYLOAD_BYTES_MIN..=PAYLOAD_BYTES_MAX {
+            for number in [0, 63] {
+                let payload = payload(bytes, number).unwrap();
+                assert_eq!(payload.len(), bytes);
+                assert_eq!(command::Commands::parse(&payload).unwrap().count, 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! `pmnet testbed` and `pmnet bench micro`, as a person starts them: they do what they say and
+//! leave nothing behind, however they end. No time is looked at.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use pmnet::bench::micro;
+use pmnet::harness::Namespaces;
+use pmnet::testbed::PREFIX;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// Longest time that anything here may take.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// There is one testbed on a machine, and few cores.
+static ONE: Mutex<()> = Mutex::new(());
+
+/// Whether these tests can run here, one at a time; says why not.
+fn possible() -> Option<MutexGuard<'static, ()>> {
+    let guard = ONE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let reason = match micro::refusal() {
+        None if testbed().is_empty() => return Some(guard),
+        None => "somebody's testbed is up".to_owned(),
+        Some(reason) => reason,
+    };
+    // Where CI is root, nothing is an excuse.
+    assert!(
+        std::env::var_os("CI").is_none() || !Namespaces::is_root(),
+        "CI is root and cannot test the testbed: {reason}"
+    );
+    println!("SKIPPED: {reason}");
+    None
+}
+
+fn pmnet(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pmnet"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    pmnet(arguments).output().expect("pmnet starts")
+}
+
+fn good(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {error}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn bad(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+    String::from_utf8(output.stderr).expect("text")
+}
+
+/// Namespaces whose names begin so.
+fn namespaces(start: &str) -> Vec<String> {
+    let entries = std::fs::read_dir("/run/netns").into_iter().flatten();
+    entries
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.starts_with(start))
+        .collect()
+}
+
+fn testbed() -> Vec<String> {
+    namespaces(PREFIX)
+}
+
+/// Removes the testbed, and a process started beside it, however the test ends.
+struct Clean(Vec<Child>);
+
+impl Drop for Clean {
+    fn drop(&mut self) {
+        let _ = run(&["testbed", "down"]);
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + WAIT_MAX;
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    folder
+}
+
+/// The example of `pmnet testbed --help`.
+#[test]
+fn a_device_by_hand() {
+    let Some(_one) = possible() else { return };
+    let mut clean = Clean(Vec::new());
+    let layout = good(&[
+        "testbed",
+        "up",
+        "--devices",
+        "2",
+        "--clients",
+        "2",
+        "--json",
+    ]);
+    let layout: Value = serde_json::from_str(&layout).unwrap();
+    assert_eq!(layout["nodes"].as_array().unwrap().len(), 5);
+    assert_eq!(testbed().len(), 5);
+    let again = bad(&["testbed", "up"]);
+    assert!(again.contains("pmnet testbed down"), "{again}");
+
+    let folder = scratch("testbed-by-hand");
+    let binary = env!("CARGO_BIN_EXE_pmnet");
+    let log = folder.join("device.log");
+    let log = log.to_str().unwrap();
+    for (node, command) in [
+        (
+            "server",
+            &[
+                "server",
+                "--listen",
+                "10.51.0.200:51500",
+                "--store",
+                "null:",
+            ][..],
+        ),
+        (
+            "device2",
+            &[
+                "device",
+                "--listen",
+                "10.51.0.102:51000",
+                "--next",
+                "10.51.0.200:51500",
+                "--log",
+                log,
+                "--media",
+                "dram",
+                "--log-size",
+                "1M",
+            ],
+        ),
+    ] {
+        let out = folder.join(format!("{node}.out"));
+        let child = pmnet(&["testbed", "exec", node, binary])
+            .args(command)
+            .stdout(std::fs::File::create(&out).unwrap())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        clean.0.push(child);
+        until(node, || {
+            std::fs::read_to_string(&out).is_ok_and(|text| text.contains("ready"))
+        });
+    }
+    let load = good(&[
+        "testbed",
+        "exec",
+        "client2",
+        binary,
+        "load",
+        "--via",
+        "10.51.0.102:51000",
+        "--operations",
+        "100",
+        "--seconds",
+        "30",
+        "--warmup",
+        "0",
+        "--json",
+    ]);
+    let load: Value = serde_json::from_str(load.lines().last().unwrap()).unwrap();
+    assert!(load["acknowledged"].as_u64().unwrap() >= 100, "{load}");
+
+    let status = run(&["testbed", "exec", "client1", "sh", "-c", "exit 7"]).status;
+    assert_eq!(status.code(), Some(7));
+    assert!(bad(&["testbed", "exec", "client3", "true"]).contains("client1, client2"));
+    let down = good(&["testbed", "down"]);
+    assert!(down.contains("ended: 2"), "{down}");
+    assert_eq!(testbed(), Vec::<String>::new());
+    for child in &mut clean.0 {
+        until("a program inside ends", || {
+            child.try_wait().unwrap().is_some()
+        });
+    }
+    assert!(good(&["testbed", "down"]).contains("no testbed"));
+    assert!(bad(&["testbed", "exec", "client1", "true"]).contains("testbed up"));
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn down_removes_what_a_crash_left() {
+    let Some(_one) = possible() else { return };
+    let _clean = Clean(Vec::new());
+    let left = format!("{PREFIX}device3");
+    let made = Command::new("ip").args(["netns", "add", &left]).status();
+    assert!(made.unwrap().success());
+    assert!(bad(&["testbed", "up"]).contains("device3"));
+    assert!(good(&["testbed", "down"]).contains("device3"));
+    // Several clients and no device: they meet in a hub.
+    good(&["testbed", "up", "--clients", "2", "--devices", "0"]);
+    assert!(namespaces(&format!("{PREFIX}hub")).len() == 1);
+    let ports = good(&["testbed", "exec", "hub", "ip", "-o", "link"]);
+    for port in ["client1@", "client2@", "server@", "br0:"] {
+        assert!(ports.contains(port), "{ports}");
+    }
+    good(&["testbed", "down"]);
+    assert_eq!(testbed(), Vec::<String>::new());
+}
+
+/// `pmnet bench micro` with little to measure.
+fn micro_arguments(folder: &Path) -> Vec<String> {
+    let out = folder.to_str().unwrap();
+    [
+        "bench",
+        "micro",
+        "--payloads",
+        "50,1400",
+        "--rounds",
+        "2",
+        "--out",
+        out,
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}
+
+#[test]
+fn every_system_is_measured_and_nothing_is_left() {
+    let Some(_one) = possible() else { return };
+    let folder = scratch("testbed-micro");
+    let child = pmnet(&[])
+        .args(micro_arguments(&folder))
+        .args(["--clients", "1,3", "--seconds", "0.05", "--json"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let prefix = format!("pmnet-{}-", child.id());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let outcome: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let cells = outcome["cells"].as_array().unwrap();
+    let systems = ["limit", "client-server-nic", "client-server", "relay"];
+    assert_eq!(cells.len(), systems.len() * 4);
+    for system in systems {
+        let own: Vec<_> = cells
+            .iter()
+            .filter(|cell| cell["system"] == system)
+            .collect();
+        assert_eq!(own.len(), 4);
+        for cell in own {
+            assert!(cell["updates"].as_u64().unwrap() > 0, "{cell}");
+            assert_eq!(cell["rounds_p50_us"].as_array().unwrap().len(), 2);
+            let copies = u64::from(system == "relay");
+            assert_eq!(cell["copies"].as_u64(), Some(copies), "{cell}");
+            assert_eq!(cell["faster"].is_null(), system != "relay");
+            assert!(cell["of_limit"].as_f64().is_some());
+        }
+    }
+    let title = outcome["title"].as_str().unwrap();
+    assert!(title.contains("relay (DRAM, R = 1)"), "{title}");
+    let page = std::fs::read_to_string(folder.join("micro.html")).unwrap();
+    assert_eq!(page.matches("<svg").count(), 4);
+    assert!(folder.join("micro.json").is_file());
+    assert_eq!(namespaces(&prefix), Vec::<String>::new());
+    // Only the report is left.
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// A run that is ended in its middle; gives its exit code and the start of its namespaces' names.
+fn ended_by(signal: Signal, folder: &Path) -> (Option<i32>, String) {
+    let mut child = pmnet(&[])
+        .args(micro_arguments(folder))
+        .args([
+            "--clients",
+            "1",
+            "--seconds",
+            "20",
+            "--systems",
+            "relay,limit",
+        ])
+        .stdout(std::fs::File::create(folder.join("out")).unwrap())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let prefix = format!("pmnet-{}-", child.id());
+    // The first run begins.
+    until("it begins", || {
+        std::fs::read_to_string(folder.join("out")).is_ok_and(|text| text.contains("round 1"))
+    });
+    assert_eq!(namespaces(&prefix).len(), 5);
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+    until("it ends", || child.try_wait().unwrap().is_some());
+    (child.wait().unwrap().code(), prefix)
+}
+
+#[test]
+fn interrupted_or_killed_it_leaves_nothing() {
+    let Some(_one) = possible() else { return };
+    let folder = scratch("testbed-ended");
+    let (code, prefix) = ended_by(Signal::INT, &folder);
+    assert_eq!(code, Some(1));
+    assert_eq!(namespaces(&prefix), Vec::<String>::new());
+
+    let (code, prefix) = ended_by(Signal::KILL, &folder);
+    assert_eq!(code, None);
+    assert_eq!(namespaces(&prefix).len(), 5);
+    // The next one removes what that one could not.
+    good(&[
+        "bench",
+        "micro",
+        "--systems",
+        "limit",
+        "--payloads",
+        "50",
+        "--clients",
+        "1",
+        "--rounds",
+        "1",
+        "--seconds",
+        "0.05",
+        "--out",
+        folder.to_str().unwrap(),
+    ]);
+    assert_eq!(namespaces(&prefix), Vec::<String>::new());
+    std::fs::remove_dir_all(folder).unwrap();
+}
