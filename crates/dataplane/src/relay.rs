@@ -4,7 +4,7 @@
 //! and core.
 
 use mio::unix::SourceFd;
-use pmnet_device::{DeviceConfig, Pipeline, PipelineError, Port, Wake, serve};
+use pmnet_device::{DeviceConfig, FastPath, Pipeline, PipelineError, Port, Wake, serve};
 use pmnet_log::{Log, Media};
 use pmnet_proto::time::{Nanos, SECOND};
 use pmnet_proto::{Outbox, Peer, Random, Time};
@@ -28,6 +28,7 @@ const SOCKET_TOKEN: mio::Token = mio::Token(0);
 /// A device that is out of service for so long says so.
 const PATIENCE: Nanos = 5 * SECOND;
 const MEDIA_TOKEN: mio::Token = mio::Token(1);
+const FAST_PATH_TOKEN: mio::Token = mio::Token(2);
 /// Datagrams that fit the receive buffer, by the bytes that a small one costs in it, about.
 const DATAGRAM_COST_BYTES: usize = 1280;
 
@@ -76,7 +77,8 @@ impl Port for Relay {
     }
 }
 
-/// Serves one shard on one UDP socket until stopped. `ready` is called once, when the device
+/// Serves one shard on one UDP socket until stopped; with a fast path, what that has not answered
+/// itself comes to the socket. `ready` is called once, when the device
 /// first serves, with the bound address and the pipeline.
 ///
 /// # Errors
@@ -84,6 +86,7 @@ impl Port for Relay {
 pub fn run<M: Media>(
     mut config: RelayConfig,
     log: Log<M>,
+    fast_path: Option<Box<dyn FastPath>>,
     stop: &Stop,
     ready: impl FnOnce(Peer, &Pipeline<M>),
 ) -> Result<(), PipelineError> {
@@ -104,7 +107,15 @@ pub fn run<M: Media>(
     config.device.receive_window = config.device.receive_window.min(holds.max(64));
     let next = config.device.next;
     let random = Random::new(pmnet_udp::os_random()?);
-    let pipeline = Pipeline::new(config.device, log, random, clock.now());
+    let mut pipeline = Pipeline::new(config.device, log, random, clock.now());
+    if let Some(path) = fast_path {
+        if let Some(fd) = path.wakeup_fd() {
+            let interest = mio::Interest::READABLE;
+            poll.registry()
+                .register(&mut SourceFd(&fd), FAST_PATH_TOKEN, interest)?;
+        }
+        pipeline = pipeline.with_fast_path(path);
+    }
     let address = socket.local_address()?;
     let mut relay = Relay {
         socket,

@@ -4,6 +4,7 @@ use pmnet_log::Tail;
 use pmnet_proto::device::SessionState;
 use pmnet_wire::Header;
 use std::io;
+use std::os::fd::RawFd;
 
 /// Admits updates by the rules of the machine, appends them to the machine's log and, as a chain of
 /// one, acknowledges them. What it cannot do it hands to the pipeline, as if it were not there.
@@ -46,6 +47,13 @@ pub trait FastPath: Send {
 
     /// Whether it has answered a packet of this session since this was last asked.
     fn heard(&mut self, id: u64) -> bool;
+
+    /// Asks to be woken by its next admission, through [`FastPath::wakeup_fd`].
+    fn sleep(&mut self);
+
+    /// Becomes readable when it admitted something after [`FastPath::sleep`]; `None`: it is never woken,
+    /// and looks by itself.
+    fn wakeup_fd(&self) -> Option<RawFd>;
 
     /// Forgets all sessions; only while held.
     ///

@@ -3,6 +3,7 @@
 use crate::fast_path::FastPath;
 use pmnet_log::{Log, LogError, Media, NewEntry, Tail};
 use pmnet_proto::device::{Device, DeviceConfig, LogState, Resume, Room, Verdict};
+use pmnet_proto::time::{MILLISECOND, Nanos, earliest};
 use pmnet_proto::{Outbox, Peer, Random, Time};
 use pmnet_wire::{Header, Packet, Reject};
 
@@ -30,7 +31,14 @@ struct Fast {
     held: bool,
     /// It was admitting when this pipeline began, which has not heard from the server yet.
     adopted: bool,
+    /// Something was followed since the last rest.
+    followed: bool,
 }
+
+/// What the fast path has acknowledged may wait for so long before the machine takes note of it: the
+/// server is told in bursts anyway, and a wake-up for each would cost more than the update.
+const FOLLOW_EVERY: Nanos = MILLISECOND;
+
 
 /// One device over one log.
 pub struct Pipeline<M> {
@@ -79,6 +87,7 @@ impl<M: Media> Pipeline<M> {
             path,
             held: !adopted,
             adopted,
+            followed: false,
         });
         self
     }
@@ -243,6 +252,9 @@ impl<M: Media> Pipeline<M> {
         }
         let acknowledged = self.machine.copies() == 1;
         self.machine.followed(self.log.durable(), acknowledged);
+        if let Some(fast) = &mut self.fast {
+            fast.followed = acknowledged;
+        }
         Ok(())
     }
 
@@ -316,6 +328,25 @@ impl<M: Media> Pipeline<M> {
     /// When [`Pipeline::finish`] must be called at the latest.
     pub fn next_timeout(&self) -> Option<Time> {
         self.machine.next_timeout()
+    }
+
+    /// The same before a wait: asks the fast path for a wake-up, unless it is busy and will be looked
+    /// at soon in any case.
+    pub fn rest(&mut self, now: Time) -> Option<Time> {
+        let due = self.next_timeout();
+        let Some(fast) = &mut self.fast else {
+            return due;
+        };
+        if std::mem::take(&mut fast.followed) {
+            return earliest(due, Some(now + FOLLOW_EVERY));
+        }
+        fast.path.sleep();
+        // It may have admitted something between the last look and the wish to be woken.
+        if fast.held || fast.path.last() == self.log.last() {
+            due
+        } else {
+            Some(now)
+        }
     }
 
     /// Brings the log to the state that the server gave, then serves (`docs/spec/protocol.md` §5).

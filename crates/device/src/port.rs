@@ -64,7 +64,8 @@ pub fn serve<M: Media>(
             pipeline.sent();
         }
         observe(&pipeline);
-        match port.wait(received > 0 || worked, pipeline.next_timeout())? {
+        let until = pipeline.rest(now);
+        match port.wait(received > 0 || worked, until)? {
             Wake::Work => {}
             Wake::Stop => return pipeline.close(),
         }

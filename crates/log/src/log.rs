@@ -16,6 +16,7 @@ use crate::frames::FrameRing;
 use crate::layout::{Identity, Parameters, to_u64, to_usize};
 use crate::media::{Media, MediaError};
 use crate::repair::{frame_ranges, metadata_ranges};
+use crate::scan::{self, Expected};
 use crate::superblock::{self, Superblock};
 
 /// Reclaimed space is written down with a superblock of its own once it is 1/4 of a ring and no
@@ -301,9 +302,11 @@ impl<M: Media> Log<M> {
     /// the one who appends beside the owner kept.
     ///
     /// # Errors
-    /// [`LogError`]: the superblocks cannot be read, or tail and image do not fit each other.
-    pub fn adopt(media: M, tail: &Tail) -> Result<Log<M>, LogError> {
+    /// [`LogError`]: the superblocks cannot be read, it is another log than expected, or tail and image
+    /// do not fit each other.
+    pub fn adopt(media: M, expected: Option<Expected>, tail: &Tail) -> Result<Log<M>, LogError> {
         let (superblock, _states) = superblock::read(media.bytes())?;
+        scan::check_expected(&superblock, expected)?;
         let ring = to_usize(superblock.parameters.frame_bytes);
         let head = usize::try_from(tail.head).unwrap_or(usize::MAX);
         let ordered = tail.released <= tail.stated

@@ -99,6 +99,34 @@ pub struct Scan<M> {
     report: Report,
 }
 
+/// Refuses the log of another device or shard, or of another size.
+pub(crate) fn check_expected(
+    superblock: &Superblock,
+    expected: Option<Expected>,
+) -> Result<(), LogError> {
+    let Some(Expected {
+        device,
+        shard,
+        parameters,
+    }) = expected
+    else {
+        return Ok(());
+    };
+    let found = superblock.identity;
+    if (found.device, found.shard) != (device, shard) {
+        return Err(LogError::OtherDevice {
+            found,
+            device,
+            shard,
+        });
+    }
+    let found = superblock.parameters;
+    match parameters.filter(|expected| *expected != found) {
+        Some(expected) => Err(LogError::OtherParameters { found, expected }),
+        None => Ok(()),
+    }
+}
+
 impl<M: Media> Scan<M> {
     /// Reads the whole image: superblocks, every entry, every frame that an entry points to.
     ///
@@ -123,25 +151,7 @@ impl<M: Media> Scan<M> {
             parameters,
             ..
         } = superblock;
-        if let Some(expected) = expected {
-            if (identity.device, identity.shard) != (expected.device, expected.shard) {
-                let Expected { device, shard, .. } = expected;
-                return Err(LogError::OtherDevice {
-                    found: identity,
-                    device,
-                    shard,
-                });
-            }
-            if let Some(expected) = expected
-                .parameters
-                .filter(|expected| *expected != parameters)
-            {
-                return Err(LogError::OtherParameters {
-                    found: parameters,
-                    expected,
-                });
-            }
-        }
+        check_expected(&superblock, expected)?;
         let mut report = Report {
             identity,
             parameters,

@@ -210,6 +210,14 @@ pub(crate) fn read(image: &[u8]) -> Result<(Superblock, [CopyState; 2]), LogErro
     Ok((newest, states))
 }
 
+/// The size of the log in an image, or at the start of one.
+///
+/// # Errors
+/// [`LogError`]: no superblock of it can be read.
+pub fn parameters(image: &[u8]) -> Result<Parameters, LogError> {
+    Ok(read(image)?.0.parameters)
+}
+
 fn unreadable(states: [CopyState; 2], image: &[u8]) -> LogError {
     let rest_is_zero = || is_zero(&image[2 * BLOCK_BYTES..]);
     match states {

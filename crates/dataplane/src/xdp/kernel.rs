@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use aya::maps::{HashMap as BpfHashMap, Map, MapData, PerCpuArray, RingBuf};
 use aya::programs::links::{FdLink, PinnedLink};
@@ -15,7 +15,7 @@ use aya::programs::{TestRun, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader};
 use memmap2::{MmapOptions, MmapRaw};
 use pmnet_device::FastPath;
-use pmnet_log::{Parameters, Tail};
+use pmnet_log::{Media, Parameters, Tail};
 use pmnet_proto::device::SessionState;
 use pmnet_wire::{Header, Kind};
 
@@ -29,6 +29,7 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pi
 /// Bytes behind the image, so that the verifier can bound what begins inside it.
 const PAD_BYTES: usize = 8192;
 const PAGE_BYTES: usize = 4096;
+const IMAGE: &str = "pm_image";
 /// `BPF_MAP_TYPE_ARRAY` and `BPF_F_MMAPABLE` (linux/bpf.h).
 const TYPE_ARRAY: u32 = 2;
 const FLAG_MMAPABLE: u32 = 1 << 10;
@@ -64,6 +65,7 @@ pub struct Kernel {
     /// Row of each session.
     rows: HashMap<u64, u32, rustc_hash::FxBuildHasher>,
     free: Vec<u32>,
+    rows_max: u32,
     held: bool,
     stamp: Header,
 }
@@ -92,7 +94,7 @@ impl Kernel {
             )));
         }
         let image_bytes = config.parameters.image_bytes();
-        let image = open_image(&pins, image_bytes)?;
+        let (image, _) = map_image(&pins, Some(image_bytes))?;
         let (high, low) = address_words(config.address.ip());
         let port = u32::from(u16::from_ne_bytes(config.address.port().to_be_bytes()));
         let mut loader = EbpfLoader::new();
@@ -114,9 +116,14 @@ impl Kernel {
                 .map_err(|source| KernelError::Program { name, source })?;
         }
         let shard = mapped(&take(&mut ebpf, "pm_shards")?, PAGE_BYTES)?;
-        let sessions_bytes =
-            usize::try_from(config.sessions_max).unwrap_or(usize::MAX) * size_of::<Session>();
-        let sessions = mapped(&take(&mut ebpf, "pm_sessions")?, sessions_bytes)?;
+        let sessions = take(&mut ebpf, "pm_sessions")?;
+        // Pinned maps keep the size that they were made with.
+        let rows_max = sessions
+            .info()
+            .map_err(|error| KernelError::map("pm_sessions", error))?
+            .max_entries();
+        let bytes = usize::try_from(rows_max).unwrap_or(0) * size_of::<Session>();
+        let sessions = mapped(&sessions, bytes)?;
         let index = take_map(&mut ebpf, "pm_session_rows")?;
         let counts = take_map(&mut ebpf, "pm_counts")?;
         let wakeups = take_map(&mut ebpf, "pm_wakeups")?;
@@ -130,12 +137,32 @@ impl Kernel {
             counts: PerCpuArray::try_from(counts).map_err(|e| KernelError::map("pm_counts", e))?,
             wakeups: RingBuf::try_from(wakeups).map_err(|e| KernelError::map("pm_wakeups", e))?,
             rows: HashMap::default(),
-            free: (0..config.sessions_max).rev().collect(),
+            free: (0..rows_max).rev().collect(),
+            rows_max,
             held: false,
             stamp: Header::new(Kind::Append),
         };
         kernel.held = !kernel.admits();
         Ok((kernel, MapMedia::new(image, image_bytes)))
+    }
+
+    /// The size of the log that is pinned.
+    ///
+    /// # Errors
+    /// [`KernelError`]: there is none, or it cannot be read.
+    pub fn parameters(pins: &Pins) -> Result<Parameters, KernelError> {
+        let (map, bytes) = map_image(pins, None)?;
+        pmnet_log::parameters(MapMedia::new(map, bytes).bytes())
+            .map_err(|error| KernelError::Parameters(error.to_string()))
+    }
+
+    /// The image of the log that is pinned, mapped once more.
+    ///
+    /// # Errors
+    /// [`KernelError`]: there is none.
+    pub fn image(pins: &Pins) -> Result<MapMedia, KernelError> {
+        let (map, bytes) = map_image(pins, None)?;
+        Ok(MapMedia::new(map, bytes))
     }
 
     /// Puts the pipeline in front of an interface of the calling thread's network namespace, or in the
@@ -243,22 +270,6 @@ impl Kernel {
             }
         }
         Ok(sum)
-    }
-
-    /// Asks to be woken by the next admission, through the descriptor [`Kernel::wakeup_fd`].
-    pub fn sleep(&self) {
-        self.shard().sleeps.store(1, Release);
-    }
-
-    /// Becomes readable after [`Kernel::sleep`] when something was admitted.
-    #[must_use]
-    pub fn wakeup_fd(&self) -> RawFd {
-        self.wakeups.as_raw_fd()
-    }
-
-    /// Takes note of wake-ups.
-    pub fn woken(&mut self) {
-        while self.wakeups.next().is_some() {}
     }
 
     /// Where it is pinned.
@@ -448,6 +459,16 @@ impl FastPath for Kernel {
         }
     }
 
+    fn sleep(&mut self) {
+        while self.wakeups.next().is_some() {}
+        // In one order with the look at `last` that follows, and the pipeline's the other way round.
+        self.shard().sleeps.swap(1, SeqCst);
+    }
+
+    fn wakeup_fd(&self) -> Option<RawFd> {
+        Some(self.wakeups.as_raw_fd())
+    }
+
     fn heard(&mut self, id: u64) -> bool {
         self.rows
             .get(&id)
@@ -462,8 +483,7 @@ impl FastPath for Kernel {
                 .map_err(|error| KernelError::map("pm_session_rows", error))?;
         }
         self.rows.clear();
-        let rows = self.sessions.len() / size_of::<Session>();
-        self.free = (0..u32::try_from(rows).unwrap_or(u32::MAX)).rev().collect();
+        self.free = (0..self.rows_max).rev().collect();
         Ok(())
     }
 }
@@ -515,21 +535,29 @@ fn mapped(map: &MapData, bytes: usize) -> Result<MmapRaw, KernelError> {
         .map_err(|error| KernelError::io("mapping", error))
 }
 
-/// The image's map, made and pinned if it is not there: only its maker can give it its size.
-fn open_image(pins: &Pins, bytes: usize) -> Result<MmapRaw, KernelError> {
-    let path = pins.path("pm_image");
-    let map = if path.exists() {
-        MapData::from_pin(&path).map_err(|error| KernelError::map("pm_image", error))?
-    } else {
-        let size = u32::try_from(bytes + PAD_BYTES).map_err(|_| {
-            KernelError::Parameters(format!("a log of {bytes} bytes does not fit a map"))
-        })?;
-        let definition = aya_obj::Map::new_from_params(TYPE_ARRAY, 4, size, 1, FLAG_MMAPABLE);
-        let map = MapData::create(definition, "pm_image", None)
-            .map_err(|error| KernelError::map("pm_image", error))?;
-        map.pin(&path)
-            .map_err(|error| KernelError::pin("pm_image", error))?;
-        map
+/// The image's map and the bytes of the image; made and pinned with room for `bytes` if it is not there:
+/// only its maker can give it its size.
+fn map_image(pins: &Pins, bytes: Option<usize>) -> Result<(MmapRaw, usize), KernelError> {
+    let path = pins.path(IMAGE);
+    let map = match bytes {
+        Some(bytes) if !path.exists() => {
+            let size = u32::try_from(bytes + PAD_BYTES).map_err(|_| {
+                KernelError::Parameters(format!("a log of {bytes} bytes does not fit a map"))
+            })?;
+            let definition =
+                aya_obj::Map::new_from_params(TYPE_ARRAY, 4, size, 1, FLAG_MMAPABLE);
+            let map = MapData::create(definition, IMAGE, None)
+                .map_err(|error| KernelError::map(IMAGE, error))?;
+            map.pin(&path)
+                .map_err(|error| KernelError::pin(IMAGE, error))?;
+            map
+        }
+        _ => MapData::from_pin(&path).map_err(|error| KernelError::map(IMAGE, error))?,
     };
-    mapped(&map, bytes + PAD_BYTES)
+    let size = map
+        .info()
+        .map_err(|error| KernelError::map(IMAGE, error))?
+        .value_size();
+    let size = usize::try_from(size).unwrap_or(0);
+    Ok((mapped(&map, size)?, size.saturating_sub(PAD_BYTES)))
 }

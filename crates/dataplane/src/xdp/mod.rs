@@ -3,6 +3,7 @@
 mod error;
 mod image;
 mod kernel;
+mod open;
 mod pins;
 pub mod plain;
 mod shared;
@@ -10,4 +11,5 @@ mod shared;
 pub use error::KernelError;
 pub use image::MapMedia;
 pub use kernel::{Kernel, KernelConfig, KernelCounters, XDP_DROP, XDP_PASS, XDP_TX};
+pub use open::{Detached, Found, OpenConfig, OpenError, Opened, detach, open};
 pub use pins::Pins;

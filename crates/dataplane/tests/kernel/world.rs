@@ -95,6 +95,12 @@ impl FastPath for Shared {
     fn session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()> {
         self.0.lock().unwrap().session(id, state)
     }
+    fn sleep(&mut self) {
+        self.0.lock().unwrap().sleep();
+    }
+    fn wakeup_fd(&self) -> Option<RawFd> {
+        None
+    }
     fn heard(&mut self, id: u64) -> bool {
         self.0.lock().unwrap().heard(id)
     }

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT: the first one asks for a clean end, the second one ends at once.
+//! SIGTERM, SIGINT and SIGPWR: the first one asks for a clean end, the second one ends at once.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,6 +10,12 @@ use signal_hook::iterator::Signals;
 
 /// Exit code when the second signal came: as a shell reports SIGINT.
 const EXIT_INTERRUPTED: i32 = 130;
+/// A power supply reports that it will fail (signal(7)); not among the library's constants.
+#[cfg(target_os = "linux")]
+const SIGPWR: i32 = 30;
+
+/// Ask for the end: the user, the system, and a power supply that is about to fail.
+const ENDS: [i32; 3] = [SIGINT, SIGTERM, SIGPWR];
 
 /// The flag that the signals set.
 pub type Shutdown = Arc<AtomicBool>;
@@ -20,7 +26,7 @@ pub type Shutdown = Arc<AtomicBool>;
 /// The kernel refuses.
 pub fn on_signals() -> anyhow::Result<Shutdown> {
     let flag = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    for signal in ENDS {
         // In this order: at the first signal the flag is not yet set when the exit is considered.
         signal_hook::flag::register_conditional_shutdown(
             signal,
@@ -38,7 +44,7 @@ pub fn stop_on_signals() -> anyhow::Result<Stop> {
     on_signals()?;
     let (stop, trigger) = Stop::new().context("cannot catch signals")?;
     let stream = trigger.into_stream();
-    for signal in [SIGINT, SIGTERM] {
+    for signal in ENDS {
         let stream = stream.try_clone().context("cannot catch signals")?;
         signal_hook::low_level::pipe::register(signal, stream).context("cannot catch signals")?;
     }
@@ -48,7 +54,7 @@ pub fn stop_on_signals() -> anyhow::Result<Stop> {
 /// Calls `end` at the first signal, from a thread of its own.
 pub fn call_on_signals(end: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
     on_signals()?;
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch signals")?;
+    let mut signals = Signals::new(ENDS).context("cannot catch signals")?;
     std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || {

@@ -1,18 +1,21 @@
 //! `pmnet device`.
 
+mod kernel;
+
 use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use pmnet_client::Stop;
 use pmnet_dataplane::relay::{RelayConfig, run};
-use pmnet_device::DeviceConfig;
-use pmnet_log::{Expected, Identity, Log, Parameters, Scan};
+use pmnet_device::{DeviceConfig, FastPath};
+use pmnet_log::{Expected, Identity, Log, Media, Parameters, Scan};
 use pmnet_media::{AnyMedia, Kind};
 use pmnet_wire::record::Member;
 use serde::Deserialize;
 use serde_json::json;
 
+use self::kernel::{KernelSettings, Mode};
 use super::config::{CommonArgs, ConfigError, bytes, required, udp_address};
 use super::{ready, shutdown};
 
@@ -42,6 +45,16 @@ device that is only cut off could go on acknowledging.
 --declare-data-loss: the last device that held acknowledged writes is gone with its log, and you
 accept that writes which had not reached the server are lost. Without it the shard stays stopped.
 Sessions that lost something are told so (DATA_LOSS).
+
+  in the kernel, in front of the server's own network interface (needs root):
+    pmnet device --mode nic --dev eth0 --listen 10.0.0.2:51000 --next 127.0.0.1:51500
+    pmnet device --mode nic --dev eth0 --listen 10.0.0.2:51000 --next 127.0.0.1:51500 --detach
+
+--mode nic and --mode router: an XDP program on --dev logs and acknowledges updates of open sessions
+before the network stack sees them; this process does all the rest. The log is memory of the kernel:
+it survives the death of this process, and the kernel goes on logging and acknowledging meanwhile
+(start the process again, and it takes over). A loss of power takes it, unless the machine has a
+battery and --spill. --detach takes everything out of the kernel again.
 
 A log is made if the file is not there; its size is fixed then. A file that is not a log, is of
 another device, version or size, or is damaged, is refused and not touched.";
@@ -92,6 +105,28 @@ pub struct DeviceArgs {
     /// Frame space of the log in bytes, a multiple of 4096.
     #[arg(long, requires = "entries", value_name = "N")]
     frame_bytes: Option<u64>,
+    /// Where updates are logged and acknowledged: by this process, or by the kernel in front of it.
+    #[arg(long, value_enum)]
+    mode: Option<Mode>,
+    /// Network interfaces by which clients come, in a kernel mode.
+    #[arg(long, value_name = "IF", value_delimiter = ',', alias = "ports")]
+    dev: Option<Vec<String>>,
+    /// Name of the device in the BPF file system, in a kernel mode [default: IF-PORT].
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// In a kernel mode: save the log in this file at the end (SIGTERM, SIGINT, SIGPWR, --detach),
+    /// and load it from there at the start. Without it the kernel goes on when this process ends.
+    #[arg(long, value_name = "FILE")]
+    spill: Option<PathBuf>,
+    /// Attach in the generic mode of the kernel: slow, for interfaces whose driver has no native one.
+    #[arg(long)]
+    xdp_generic: bool,
+    /// Take the device out of the kernel: interfaces are then as they were before.
+    #[arg(long)]
+    detach: bool,
+    /// With --detach: give up acknowledged writes that the server has not applied yet.
+    #[arg(long, requires = "detach")]
+    discard: bool,
     /// Poll for so long after activity before sleeping [default: 50].
     #[arg(long, value_name = "US")]
     spin_us: Option<u64>,
@@ -121,13 +156,16 @@ struct Settings {
     relay: RelayConfig,
     path: PathBuf,
     kind: Kind,
+    /// The kernel's part, in a kernel mode.
+    kernel: Option<KernelSettings>,
     /// Given explicitly: an existing log must have exactly these.
     wanted: Option<Parameters>,
 }
 
 fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigError> {
-    let listen = required("--listen", "device", flags.listen.or(file.listen))?;
-    let listen = udp_address("--listen", &listen)?;
+    let listen = flags.listen.clone().or_else(|| file.listen.clone());
+    let listen = udp_address("--listen", &required("--listen", "device", listen)?)?;
+    let kernel = KernelSettings::new(&flags, &file, listen)?;
     let next = required("--next", "device", flags.next.or(file.next))?;
     let next = udp_address("--next", &next)?;
     if next.is_ipv4() != listen.is_ipv4() {
@@ -145,8 +183,23 @@ fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigError
             "--listen {listen} and --next {next} must be of one address family: both IPv4 or both IPv6"
         )));
     }
-    let path = required("--log", "device", flags.log.or(file.log))?;
-    let media = required("--media", "device", flags.media.or(file.media))?;
+    let (log, media) = (flags.log.or(file.log), flags.media.or(file.media));
+    let (path, media) = match &kernel {
+        Some(kernel) => {
+            if log.is_some() || media.is_some() {
+                return Err(ConfigError(
+                    "--log and --media do not go with a kernel mode: its log is memory of the kernel (--spill FILE \
+                     saves it)"
+                        .into(),
+                ));
+            }
+            (PathBuf::from(&kernel.name), MediaArg::Dram)
+        }
+        None => (
+            required("--log", "device", log)?,
+            required("--media", "device", media)?,
+        ),
+    };
     let id = flags
         .id
         .or(file.id)
@@ -197,6 +250,7 @@ fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigError
             MediaArg::File => Kind::File,
             MediaArg::Dram => Kind::Dram,
         },
+        kernel,
         wanted,
     })
 }
@@ -245,8 +299,15 @@ pub fn main(command: &DeviceCommand) -> anyhow::Result<bool> {
     let file = command.common.file()?.device;
     let shards = command.args.shards.or(file.shards).unwrap_or(1);
     let first = settings(command.args.clone(), file)?;
+    if command.args.detach {
+        return kernel::detach(&first, command.args.discard);
+    }
     let stop = shutdown::stop_on_signals()?;
     let json = command.common.json;
+    if shards > 1 && first.kernel.is_some() {
+        let text = "--shards does not go with a kernel mode yet: an interface has one pipeline";
+        return Err(ConfigError(text.into()).into());
+    }
     match shards {
         1 => serve(first, &stop, json).map(|()| true),
         2..=SHARDS_MAX => serve_all(&first, shards, &stop, json),
@@ -283,12 +344,25 @@ fn serve_all(first: &Settings, shards: u16, stop: &Stop, json: bool) -> anyhow::
 }
 
 fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
+    if settings.kernel.is_some() {
+        return kernel::serve(settings, stop, json);
+    }
     let log = open_log(&settings)
         .with_context(|| format!("cannot use the log {}", settings.path.display()))?;
-    let device = settings.relay.device.id;
-    let shard = settings.relay.device.shard;
+    run_relay(settings.relay, log, None, stop, json)
+}
+
+fn run_relay<M: Media>(
+    relay: RelayConfig,
+    log: Log<M>,
+    fast_path: Option<Box<dyn FastPath>>,
+    stop: &Stop,
+    json: bool,
+) -> anyhow::Result<()> {
+    let device = relay.device.id;
+    let shard = relay.device.shard;
     let (media, survives) = (log.media_name(), log.survives());
-    run(settings.relay, log, stop, |address, pipeline| {
+    run(relay, log, fast_path, stop, |address, pipeline| {
         ready::announce(
             json,
             "device",
@@ -306,6 +380,14 @@ fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn new_identity(device: u32, shard: u32) -> Identity {
+    Identity {
+        log_uuid: u128::from(fastrand::u64(..)) << 64 | u128::from(fastrand::u64(..)),
+        device,
+        shard,
+    }
+}
+
 fn open_log(settings: &Settings) -> anyhow::Result<Log<AnyMedia>> {
     let device = settings.relay.device.id;
     let shard = settings.relay.device.shard;
@@ -314,11 +396,7 @@ fn open_log(settings: &Settings) -> anyhow::Result<Log<AnyMedia>> {
         let parameters = settings.wanted.unwrap_or_else(|| from_size(FRAME_BYTES));
         let mut media =
             pmnet_media::create(&settings.path, settings.kind, parameters.image_bytes())?;
-        let identity = Identity {
-            log_uuid: u128::from(fastrand::u64(..)) << 64 | u128::from(fastrand::u64(..)),
-            device,
-            shard,
-        };
+        let identity = new_identity(device, shard);
         pmnet_log::format(&mut media, &identity, &parameters)?;
         tracing::info!(path = %settings.path.display(), ?parameters, "made a new log");
         media
