@@ -94,6 +94,53 @@ fn what_is_applied_is_committed_and_acknowledged_without_any_durable() {
     assert_eq!((ack.header.seq, ack.header.order), (1, 2));
 }
 
+/// The entry that the server has applied at such an order is not the one that this log will hold there:
+/// two histories. The log's own must reach the server, which compares them; and the hop before must
+/// not free what it holds.
+#[test]
+fn a_follower_counts_nothing_as_applied_that_is_not_in_its_log_yet() {
+    // The tail, and the device in the middle.
+    for (chain, committed) in [(2, 4), (3, 2)] {
+        let mut bench = Bench::serving(chain, 2);
+        let take_in = |bench: &mut Bench, orders: std::ops::RangeInclusive<u64>| {
+            let last = *orders.end();
+            for order in orders {
+                let (header, payload) = entry(order);
+                bench.admit(&header, &payload);
+            }
+            bench.device.persisted(last);
+            bench.finish();
+            let sent = bench.forwards();
+            sent.iter().map(|s| s.header.order).collect::<Vec<_>>()
+        };
+        assert_eq!(take_in(&mut bench, 1..=2), [1, 2]);
+        let next = hop(chain, 3);
+        let applied = Header {
+            order: 4,
+            request: 100,
+            ..from_hop(Kind::Applied, 3)
+        };
+        assert_eq!(bench.answer(next, &applied, &[]), []);
+        let up = only(bench.finish());
+        assert_eq!(
+            (up.to, up.header.kind, up.header.order),
+            (peer(1), Kind::Applied, 2),
+            "chain of {chain}: no more than it holds"
+        );
+        assert_eq!(bench.device.cursors(), (2, 2, 2, 2), "chain of {chain}");
+        assert_eq!(
+            take_in(&mut bench, 3..=4),
+            [3, 4],
+            "chain of {chain}: sent on all the same"
+        );
+        assert_eq!(
+            bench.device.cursors(),
+            (4, 4, committed, 2),
+            "chain of {chain}"
+        );
+    }
+}
+
 /// Whoever guesses the id of a session that is only being opened, or numbers an update 0, learns
 /// nothing of it before its OPEN is durable everywhere.
 #[test]

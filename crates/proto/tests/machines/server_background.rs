@@ -233,6 +233,41 @@ fn a_read_that_fails_lets_the_others_go_first() {
     assert_eq!(bench.store.executed, [b"SLOW"]);
 }
 
+/// There is always somebody with a bypass, and one that changes state is tried until the store has done
+/// it. Entries that waited for a moment without any would wait for ever, and fill the devices' logs.
+#[test]
+fn between_two_executions_the_entries_have_their_turn() {
+    for fails in [false, true] {
+        let mut bench = Bench::new();
+        bench.give(&bypass(&bench, 0, 1), b"INCR");
+        bench.append(2, Kind::Open, 2, 0, &2u64.to_be_bytes());
+        for turn in 1..=3 {
+            let execution = bench.pending();
+            assert!(
+                matches!(execution, Work::Execute(_)),
+                "turn {turn}, fails: {fails}: {execution:?}"
+            );
+            if fails {
+                bench.server.failed();
+                let load = bench.pending();
+                assert_eq!(load, Work::Load);
+                bench.done(&load);
+            } else {
+                bench.done(&execution);
+                bench.give(&bypass(&bench, 0, turn + 1), b"INCR");
+            }
+            let batch = bench.pending();
+            assert!(
+                matches!(batch, Work::Apply(_)),
+                "turn {turn}, fails: {fails}: {batch:?}"
+            );
+            bench.done(&batch);
+            assert_eq!(bench.server.watermark(), turn + 1, "fails: {fails}");
+            bench.append(turn + 2, Kind::Update, 2, turn, b"u");
+        }
+    }
+}
+
 /// What the store cannot answer holds up nobody for long: it is executed alone, and the others in between.
 #[test]
 fn requests_beside_one_that_fails_are_answered() {
