@@ -122,8 +122,10 @@ struct pm_update {
 	__u32 seq_places;	/* the seq's part of it */
 	__u32 generation;
 	bool ipv6;
-	/* What the log access says. */
-	__u64 seq, order, room, applied;
+	__u64 seq;
+	/* What the log access says, as it stands in the acknowledgement. */
+	__be64 seq_be, order_be, room_be, applied_be;
+	__u32 ack_crc;
 };
 
 enum pm_verdict { PM_ACK, PM_APPENDED, PM_UP };
@@ -184,13 +186,19 @@ static __always_inline __u32 places(__u32 place, int bytes, __u64 word)
 	return sum;
 }
 
-/* The same for a number in network byte order that is usually below 2^32. */
-static __always_inline __u32 places_of_number(__u32 place, __u64 word)
+/*
+ * The same for a number in network byte order of which the contribution of another, `known`, is known.
+ * Numbers that count differ from the one before in their last byte, so this is one look-up, mostly.
+ */
+static __always_inline __u32 places_from(__u32 place, __u64 word, __u64 known, __u32 sum)
 {
-	__u32 sum = places(place + 4, 4, word >> 32);
+	pm_table t = pm_place + (place + 7 - PM_PLACE_FIRST);
 
-	if ((__u32)word)
-		sum ^= places(place, 4, (__u32)word);
+	word ^= known;
+	OPAQUE(t);
+	sum ^= t[0][word >> 56];
+	if (word << 8)
+		sum ^= places(place, 7, word & ~(0xffull << 56));
 	return sum;
 }
 
@@ -278,7 +286,7 @@ static __always_inline bool whole(struct pm_update *u, const struct pm_session *
 	struct pm_header *h = u->header;
 	__u64 fragment = *(__u64 *)&h->fragment_index;
 
-	u->seq_places = places_of_number(32, h->seq);
+	u->seq_places = places_from(32, h->seq, session->seq_known, session->seq_places);
 	u->places = u->seq_places ^ places(70, 2, fragment >> 48) ^ places(72, 4, h->payload_crc);
 	if (h->key_hash)
 		u->places ^= places(56, 8, h->key_hash);
@@ -327,6 +335,8 @@ static __always_inline bool append(struct pm_update *u, void *image, struct pm_s
 	at = (__u64)place & (pm_frame_bytes - 1) & ~(PM_FRAME_ALIGN - 1ull);
 	order = shard->last + 1;
 	order_be = bpf_cpu_to_be64(order);
+	shard->order_places = places_from(40, order_be, shard->order_known, shard->order_places);
+	shard->order_known = order_be;
 
 	frame = image + 2 * PM_BLOCK_BYTES + pm_entries * PM_ENTRY_BYTES + at;
 	frame->kind_word = PM_APPEND_WORD;
@@ -339,7 +349,7 @@ static __always_inline bool append(struct pm_update *u, void *image, struct pm_s
 	frame->key_hash = h->key_hash;
 	*(__u64 *)&frame->fragment_index = *(__u64 *)&h->fragment_index;
 	frame->payload_crc = h->payload_crc;
-	frame->header_crc = bpf_htonl(session->append_crc ^ u->places ^ places_of_number(40, order_be));
+	frame->header_crc = bpf_htonl(session->append_crc ^ u->places ^ shard->order_places);
 	frame->tag = shard->token;
 	to = frame + 1;
 #pragma clang loop unroll(disable)
@@ -396,6 +406,28 @@ static __always_inline void publish(struct pm_shard *shard, __u64 at_end, __u64 
 	*(volatile __u64 *)&shard->last = shard->last + 1;
 }
 
+/* What the acknowledgement says, and its checksum; the lock is held. */
+static __always_inline void state(struct pm_update *u, struct pm_shard *shard, struct pm_session *session)
+{
+	__u64 applied = session->applied < session->last ? session->applied : session->last;
+
+	u->seq_be = bpf_cpu_to_be64(session->last);
+	u->order_be = bpf_cpu_to_be64(shard->last);
+	u->room_be = bpf_cpu_to_be64(pm_entries - (shard->last - shard->released));
+	u->applied_be = bpf_cpu_to_be64(applied);
+	shard->order_places = places_from(40, u->order_be, shard->order_known, shard->order_places);
+	shard->order_known = u->order_be;
+	shard->room_places = places_from(48, u->room_be, shard->room_known, shard->room_places);
+	shard->room_known = u->room_be;
+	session->seq_places = places_from(32, u->seq_be, session->seq_known, session->seq_places);
+	session->seq_known = u->seq_be;
+	session->applied_places = places_from(56, u->applied_be, session->applied_known,
+					      session->applied_places);
+	session->applied_known = u->applied_be;
+	u->ack_crc = session->ack_crc ^ session->seq_places ^ shard->order_places ^
+		     shard->room_places ^ session->applied_places;
+}
+
 #define COUNT(counts, what) ((counts)->what++)
 
 static __always_inline enum pm_verdict admit(struct pm_update *u, void *image,
@@ -428,12 +460,12 @@ static __always_inline enum pm_verdict admit(struct pm_update *u, void *image,
 		publish(shard, (__u64)entry->frame_line * PM_FRAME_ALIGN + taken,
 			shard->last + 1 - entry->applied_lag);
 		session->last = u->seq;
+		session->seq_known = u->header->seq;
+		session->seq_places = u->seq_places;
 		verdict = shard->alone ? PM_ACK : PM_APPENDED;
 	}
-	u->seq = session->last;
-	u->order = shard->last;
-	u->room = pm_entries - (shard->last - shard->released);
-	u->applied = session->applied < session->last ? session->applied : session->last;
+	if (verdict == PM_ACK)
+		state(u, shard, session);
 	bpf_spin_unlock(&lock->lock);
 	return verdict;
 }
@@ -463,29 +495,25 @@ static __always_inline __u16 udp6_checksum(struct pm_update *u)
 }
 
 static __always_inline int acknowledge(struct xdp_md *ctx, struct pm_update *u,
-				       const struct pm_shard *shard, const struct pm_session *session)
+				       const struct pm_shard *shard)
 {
 	const __u32 udp_len = sizeof(*u->udp) + PM_HEADER_LEN;
 	struct pm_header *h = u->header;
-	__be64 seq = bpf_cpu_to_be64(u->seq), order = bpf_cpu_to_be64(u->order);
-	__be64 room = bpf_cpu_to_be64(u->room), applied = bpf_cpu_to_be64(u->applied);
-	__u32 seq_places = seq == h->seq ? u->seq_places : places_of_number(32, seq);
 	__u8 mac[ETH_ALEN];
 	__be16 port;
 
 	h->kind_word = PM_ACK_WORD;
 	h->shard_epoch = shard->shard_epoch;
 	h->device_incarnation = shard->device_incarnation;
-	h->seq = seq;
-	h->order = order;
-	h->request = room;
-	h->key_hash = applied;
+	h->seq = u->seq_be;
+	h->order = u->order_be;
+	h->request = u->room_be;
+	h->key_hash = u->applied_be;
 	h->fragment_index = 0;
 	h->fragment_count = bpf_htons(1);
 	h->payload_len = 0;
 	h->payload_crc = 0;
-	h->header_crc = bpf_htonl(session->ack_crc ^ seq_places ^ places_of_number(40, order) ^
-				  places_of_number(48, room) ^ places_of_number(56, applied));
+	h->header_crc = bpf_htonl(u->ack_crc);
 
 	__builtin_memcpy(mac, u->eth->h_dest, ETH_ALEN);
 	__builtin_memcpy(u->eth->h_dest, u->eth->h_source, ETH_ALEN);
@@ -581,7 +609,7 @@ int pipeline(struct xdp_md *ctx)
 	if (verdict == PM_UP)
 		goto up;
 	wake(shard);
-	return verdict == PM_ACK ? acknowledge(ctx, &u, shard, session) : XDP_DROP;
+	return verdict == PM_ACK ? acknowledge(ctx, &u, shard) : XDP_DROP;
 up:
 	COUNT(counts, handed_up);
 	return XDP_PASS;

@@ -39,7 +39,6 @@ struct Fast {
 /// server is told in bursts anyway, and a wake-up for each would cost more than the update.
 const FOLLOW_EVERY: Nanos = MILLISECOND;
 
-
 /// One device over one log.
 pub struct Pipeline<M> {
     machine: Device,

@@ -544,8 +544,7 @@ fn map_image(pins: &Pins, bytes: Option<usize>) -> Result<(MmapRaw, usize), Kern
             let size = u32::try_from(bytes + PAD_BYTES).map_err(|_| {
                 KernelError::Parameters(format!("a log of {bytes} bytes does not fit a map"))
             })?;
-            let definition =
-                aya_obj::Map::new_from_params(TYPE_ARRAY, 4, size, 1, FLAG_MMAPABLE);
+            let definition = aya_obj::Map::new_from_params(TYPE_ARRAY, 4, size, 1, FLAG_MMAPABLE);
             let map = MapData::create(definition, IMAGE, None)
                 .map_err(|error| KernelError::map(IMAGE, error))?;
             map.pin(&path)

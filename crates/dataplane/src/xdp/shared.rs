@@ -57,6 +57,15 @@ shared! {
         stated: AtomicU64,
         /// Highest `applied` that two witnesses state: space up to there is free. As `last`.
         released: AtomicU64,
+        /// An order, as in a header, and what it contributes to a header's checksum. The pipeline; as the
+        /// next two.
+        order_known: AtomicU64,
+        /// The same of a number of free entries.
+        room_known: AtomicU64,
+        /// Contribution of the order.
+        order_places: AtomicU32,
+        /// Contribution of the number of free entries.
+        room_places: AtomicU32,
     }
 
     /// A session that the pipeline serves: one element of the map `sessions`.
@@ -89,6 +98,14 @@ shared! {
         address_high: AtomicU64,
         /// Second half of the address. User space.
         address_low: AtomicU64,
+        /// A seq, as in a header. The pipeline; as all that follow.
+        seq_known: AtomicU64,
+        /// An applied seq, as in a header.
+        applied_known: AtomicU64,
+        /// What that seq contributes to a header's checksum.
+        seq_places: AtomicU32,
+        /// What that applied seq contributes.
+        applied_places: AtomicU32,
     }
 
     /// Counted events of the pipeline on one CPU: one element of the map `counters`.

@@ -123,7 +123,9 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
         lock,
     } = opened;
     match found {
-        Found::New => tracing::info!(folder = %pins.folder().display(), "made a new log in the kernel"),
+        Found::New => {
+            tracing::info!(folder = %pins.folder().display(), "made a new log in the kernel")
+        }
         Found::TakenOver => tracing::info!(
             folder = %pins.folder().display(),
             last = log.last(),
@@ -142,7 +144,13 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
             )
         })?;
     }
-    let served = run_relay(settings.relay.clone(), log, Some(Box::new(part)), stop, json);
+    let served = run_relay(
+        settings.relay.clone(),
+        log,
+        Some(Box::new(part)),
+        stop,
+        json,
+    );
     drop(lock);
     if served.is_ok() && kernel.spill.is_some() {
         return end(&settings, false).map(drop);
