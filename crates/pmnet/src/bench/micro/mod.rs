@@ -10,6 +10,7 @@ mod handler;
 mod measure;
 mod page;
 mod payload;
+mod pinned;
 mod plan;
 mod session;
 mod stand;
@@ -71,6 +72,7 @@ pub fn main(plan: &Plan, output: &Output, stop: &AtomicBool) -> anyhow::Result<(
         anyhow::bail!(reason);
     }
     sweep();
+    pinned::sweep()?;
     let folder = &output.folder;
     std::fs::create_dir_all(folder)
         .with_context(|| format!("cannot make the folder {}", folder.display()))?;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::Context;
 use pmnet_dataplane::xdp::plain::{self, Plain};
 
-use super::plan::Plan;
+use super::pinned::Pinned;
+use super::plan::{Medium, Plan};
 use super::system::{Recipe, SERVER, System};
 use crate::harness::namespaces::{FOLDER, PREFIX};
 use crate::harness::{Process, Ready, Scratch, Spec, find_program};
@@ -18,6 +19,7 @@ const START_MAX: Duration = Duration::from_secs(15);
 /// See the module's text. Fields are dropped in this order: first who uses the network.
 pub struct Stand {
     _device: Option<Process>,
+    _pinned: Option<Pinned>,
     _server: Option<Process>,
     _programs: Vec<Plain>,
     /// Its network.
@@ -48,6 +50,7 @@ impl Stand {
         }
         let mut stand = Stand {
             _device: None,
+            _pinned: None,
             _server: None,
             _programs: programs,
             network,
@@ -59,14 +62,20 @@ impl Stand {
             let mut arguments = vec!["server".into()];
             arguments.extend(server);
             stand._server = Some(stand.launch(name("server"), "server", arguments, scratch)?);
-            let folder = match plan.medium {
-                super::Medium::Dram => scratch.memory(),
-                super::Medium::File => scratch.disk(),
-            };
             let mut arguments: Vec<OsString> = vec!["device".into()];
             arguments.extend(device.flags.iter().map(OsString::from));
-            arguments.extend(["--media", plan.medium.flag(), "--log"].map(OsString::from));
-            arguments.push(folder.join(name("log")).into());
+            if device.in_kernel {
+                let pinned = Pinned::new(number);
+                arguments.extend(["--name", &pinned.0].map(OsString::from));
+                stand._pinned = Some(pinned);
+            } else {
+                let folder = match plan.medium {
+                    Medium::Dram => scratch.memory(),
+                    Medium::File => scratch.disk(),
+                };
+                arguments.extend(["--media", plan.medium.flag(), "--log"].map(OsString::from));
+                arguments.push(folder.join(name("log")).into());
+            }
             stand._device = Some(stand.launch(name("device"), device.node, arguments, scratch)?);
         }
         Ok(stand)

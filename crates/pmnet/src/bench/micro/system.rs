@@ -17,9 +17,13 @@ pub enum System {
     Limit,
     /// The server answers, behind a NIC that only hands up.
     ClientServerNic,
+    /// `pmnet device --mode nic`: the pipeline in the kernel, at the server's NIC.
+    Nic,
     /// The server answers, behind a switch that only forwards.
     ClientServer,
-    /// `pmnet device` as an addressed hop in user space.
+    /// `pmnet device --mode router`: the pipeline in the kernel, of a machine in between.
+    Router,
+    /// `pmnet device`, a process on a machine in between.
     Relay,
 }
 
@@ -41,6 +45,8 @@ pub struct Device {
     pub node: &'static str,
     /// Flags besides those for the log.
     pub flags: &'static [&'static str],
+    /// Its log is memory of the kernel, where it stays until it is taken out.
+    pub in_kernel: bool,
 }
 
 /// How to set a system up.
@@ -62,8 +68,12 @@ pub struct Recipe {
 
 /// Address of the server, or of the handler in its place.
 pub const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 200), 51_500);
-/// Address of the relay.
-const RELAY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 101), 51_000);
+/// Address of a device on a machine of its own.
+const HOP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 101), 51_000);
+/// Address of a device at the server's NIC.
+const NIC: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 200), 51_000);
+/// The link of the client takes what a device transmits from XDP.
+const TAKES_XDP: (&str, &str, Program) = ("client1", "eth0", Program::Pass);
 
 impl System {
     /// As on the command line.
@@ -72,7 +82,9 @@ impl System {
         match self {
             System::Limit => "limit",
             System::ClientServerNic => "client-server-nic",
+            System::Nic => "nic",
             System::ClientServer => "client-server",
+            System::Router => "router",
             System::Relay => "relay",
         }
     }
@@ -80,11 +92,12 @@ impl System {
     /// With medium and R, where there is a log.
     #[must_use]
     pub fn title(self, medium: Medium) -> String {
-        if self.has_device() {
-            format!("{} ({}, R = 1)", self.name(), medium.title())
-        } else {
-            format!("{} (no log)", self.name())
-        }
+        let medium = match self.recipe().device {
+            None => return format!("{} (no log)", self.name()),
+            Some(device) if device.in_kernel => Medium::Dram,
+            Some(_) => medium,
+        };
+        format!("{} ({}, R = 1)", self.name(), medium.title())
     }
 
     /// A sentence about it.
@@ -102,7 +115,12 @@ impl System {
                 "the same with a switch (a bridge) in between, which only forwards; what a device \
                  in a switch and a relay are compared with"
             }
-            System::Relay => "pmnet device, a process, at the place of the switch",
+            System::Nic => {
+                "the pipeline in the kernel at the server's NIC: log in memory, acknowledgement by \
+                 XDP_TX, the server gets the update later"
+            }
+            System::Router => "the same on a machine in between, to which clients send",
+            System::Relay => "pmnet device, a process, on that machine",
         }
     }
 
@@ -118,10 +136,7 @@ impl System {
         match self {
             System::Limit => Recipe {
                 devices: 0,
-                programs: &[
-                    ("server", "eth0", Program::Reflect),
-                    ("client1", "eth0", Program::Pass),
-                ],
+                programs: &[("server", "eth0", Program::Reflect), TAKES_XDP],
                 device: None,
                 target: SERVER,
                 answers: Answers::Itself,
@@ -135,6 +150,27 @@ impl System {
                 answers: Answers::Handler,
                 baseline: None,
             },
+            System::Nic => Recipe {
+                devices: 0,
+                programs: &[TAKES_XDP],
+                device: Some(Device {
+                    node: "server",
+                    flags: &[
+                        "--mode",
+                        "nic",
+                        "--dev",
+                        "eth0",
+                        "--listen",
+                        "10.51.0.200:51000",
+                        "--next",
+                        "10.51.0.200:51500",
+                    ],
+                    in_kernel: true,
+                }),
+                target: NIC,
+                answers: Answers::Device,
+                baseline: Some(System::ClientServerNic),
+            },
             System::ClientServer => Recipe {
                 devices: 1,
                 programs: &[],
@@ -142,6 +178,27 @@ impl System {
                 target: SERVER,
                 answers: Answers::Handler,
                 baseline: None,
+            },
+            System::Router => Recipe {
+                devices: 1,
+                programs: &[TAKES_XDP],
+                device: Some(Device {
+                    node: "device1",
+                    flags: &[
+                        "--mode",
+                        "router",
+                        "--dev",
+                        "client1",
+                        "--listen",
+                        "10.51.0.101:51000",
+                        "--next",
+                        "10.51.0.200:51500",
+                    ],
+                    in_kernel: true,
+                }),
+                target: HOP,
+                answers: Answers::Device,
+                baseline: Some(System::ClientServer),
             },
             System::Relay => Recipe {
                 devices: 1,
@@ -154,8 +211,9 @@ impl System {
                         "--next",
                         "10.51.0.200:51500",
                     ],
+                    in_kernel: false,
                 }),
-                target: RELAY,
+                target: HOP,
                 answers: Answers::Device,
                 baseline: Some(System::ClientServer),
             },
@@ -186,8 +244,12 @@ mod tests {
             assert_eq!(recipe.device.is_some(), recipe.answers == Answers::Device);
             if let Some(device) = recipe.device {
                 assert!(layout.node(device.node).is_some());
-                let mut words = vec!["pmnet", "device", "--log", "x", "--media", "dram"];
-                words.extend(device.flags);
+                let own: &[&str] = if device.in_kernel {
+                    &["--name", "x"]
+                } else {
+                    &["--log", "x", "--media", "dram"]
+                };
+                let words = [&["pmnet", "device"], own, device.flags].concat();
                 assert!(crate::cli::is_command_line(&words), "{words:?}");
             }
         }

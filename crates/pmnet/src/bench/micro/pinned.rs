@@ -1,0 +1,71 @@
+//! What a device in the kernel leaves there when its process ends: taken out.
+
+use std::path::Path;
+
+use pmnet_dataplane::xdp::{KernelError, Pins};
+
+/// Start of the names of our devices; the process id comes next.
+const PREFIX: &str = "bench-";
+
+/// Name of a device in the kernel; all that it pinned there is removed when dropped.
+pub struct Pinned(pub String);
+
+impl Pinned {
+    /// A name that nobody else has.
+    pub fn new(number: usize) -> Pinned {
+        Pinned(format!("{PREFIX}{}-{number}", std::process::id()))
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // What stays is removed by the next run.
+        let _ = remove(&self.0);
+    }
+}
+
+fn remove(name: &str) -> Result<(), KernelError> {
+    Pins::open(name)?.remove()
+}
+
+/// Removes what killed owners left.
+///
+/// # Errors
+/// The BPF file system cannot be used.
+pub fn sweep() -> Result<(), KernelError> {
+    // Opening makes the folder, so that its neighbours can be looked at.
+    let own = Pins::open(&format!("{PREFIX}{}-sweep", std::process::id()))?;
+    let neighbours = own.folder().parent().map(std::fs::read_dir);
+    for entry in neighbours.into_iter().flatten().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if owner(&name).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            remove(&name)?;
+        }
+    }
+    own.remove()
+}
+
+/// The process that gave this name.
+fn owner(name: &str) -> Option<u32> {
+    let (pid, _) = name.strip_prefix(PREFIX)?.split_once('-')?;
+    pid.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_is_in_the_name() {
+        assert_eq!(owner(&Pinned::new(3).0), Some(std::process::id()));
+        for other in [
+            "eth0-51000",
+            "bench-",
+            "bench-7",
+            "bench-x-1",
+            "mybench-7-1",
+        ] {
+            assert_eq!(owner(other), None, "{other}");
+        }
+    }
+}
