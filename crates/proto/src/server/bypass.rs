@@ -475,7 +475,6 @@ impl Server {
     /// thing this shard ever does): whoever still wants the answer asks again.
     pub(super) fn unanswered(&mut self, executing: &[Executing]) {
         for failed in executing {
-            self.executed_last = true;
             self.suspects.insert(failed.session);
             let waits = self.waiting.get(&failed.session);
             if failed.read_only
