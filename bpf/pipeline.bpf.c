@@ -35,6 +35,10 @@ const volatile __u64 pm_address_high;	/* of the shard: IPv6, or ::ffff: and IPv4
 const volatile __u64 pm_address_low;
 const volatile __u32 pm_port;		/* of the shard, in network byte order */
 
+/* In a switch: where the device's own socket is. What the pipeline does not do goes there. */
+const volatile __u32 pm_own_address;	/* IPv4, as in packets; 0: it has the shard's address */
+const volatile __u8 pm_own_mac[8];
+
 struct pm_header {
 	__u64 kind_word, shard_epoch, device_incarnation, session, seq, order, request, key_hash;
 	__be16 fragment_index, fragment_count;
@@ -557,6 +561,31 @@ static __always_inline int acknowledge(struct xdp_md *ctx, struct pm_update *u,
 	return XDP_TX;
 }
 
+/* Up to user space: to the socket at the shard's address, or from the wire to the switch's own. */
+static __always_inline int hand_up(struct pm_update *u)
+{
+	struct iphdr *ip = u->ip;
+	__u32 sum;
+
+	if (!pm_own_address || u->ipv6)
+		return XDP_PASS;
+	for (int i = 0; i < ETH_ALEN; i++)
+		u->eth->h_dest[i] = pm_own_mac[i];
+	/* RFC 1624: the checksum with one address for another. */
+	sum = (__u16)~ip->check;
+	sum += (__u16)~(ip->daddr & 0xffff);
+	sum += (__u16)~(ip->daddr >> 16);
+	sum += pm_own_address & 0xffff;
+	sum += pm_own_address >> 16;
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	ip->check = ~sum;
+	ip->daddr = pm_own_address;
+	/* Packets have checksums of their own. */
+	u->udp->check = 0;
+	return XDP_PASS;
+}
+
 /* User space sleeps and there is something to do: one wake-up, not one a packet. */
 static __always_inline void wake(struct pm_shard *shard)
 {
@@ -612,7 +641,7 @@ int pipeline(struct xdp_md *ctx)
 	return verdict == PM_ACK ? acknowledge(ctx, &u, shard) : XDP_DROP;
 up:
 	COUNT(counts, handed_up);
-	return XDP_PASS;
+	return hand_up(&u);
 }
 
 /* Run by user space: from now on the pipeline admits nothing. */

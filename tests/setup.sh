@@ -8,6 +8,8 @@ cd "$(dirname "$0")/.." || exit 1
 
 # Seconds that one download or installation may take.
 LIMIT=240
+# And all packages together: a compiler is among them.
+PACKAGES_LIMIT=480
 
 say() { echo "setup: $*"; }
 
@@ -17,6 +19,11 @@ packages() {
     command -v redis-benchmark >/dev/null 2>&1 || missing="$missing redis-tools"
     command -v ip >/dev/null 2>&1 || missing="$missing iproute2"
     command -v strace >/dev/null 2>&1 || missing="$missing strace"
+    command -v ethtool >/dev/null 2>&1 || missing="$missing ethtool"
+    # For the programs in bpf/.
+    command -v clang >/dev/null 2>&1 || missing="$missing clang"
+    [ -e /usr/include/bpf/bpf_helpers.h ] || missing="$missing libbpf-dev"
+    [ -e /usr/include/linux/bpf.h ] || missing="$missing linux-libc-dev"
     [ -z "$missing" ] && return
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
         say "not installed:$missing; what needs it is left out (apt-get install$missing)"
@@ -32,9 +39,9 @@ packages() {
     export DEBIAN_FRONTEND=noninteractive
     install="apt-get -q -y -o DPkg::Lock::Timeout=60 install --no-install-recommends"
     # shellcheck disable=SC2086
-    timeout -k 5 $LIMIT $install $missing >/dev/null 2>&1 || {
-        timeout -k 5 $LIMIT apt-get -q -o DPkg::Lock::Timeout=60 update >/dev/null 2>&1
-        timeout -k 5 $LIMIT $install $missing >/dev/null 2>&1 || say "could not install$missing"
+    timeout -k 5 $PACKAGES_LIMIT $install $missing >/dev/null 2>&1 || {
+        timeout -k 5 $PACKAGES_LIMIT apt-get -q -o DPkg::Lock::Timeout=60 update >/dev/null 2>&1
+        timeout -k 5 $PACKAGES_LIMIT $install $missing >/dev/null 2>&1 || say "could not install$missing"
     }
     [ "$ours" = yes ] && rm -f "$policy"
 }

@@ -10,6 +10,7 @@ use pmnet_proto::time::{Nanos, SECOND};
 use pmnet_proto::{Outbox, Peer, Random, Time};
 use pmnet_udp::{Clock, STOP_TOKEN, Socket, Spin, Stop};
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ use std::time::Duration;
 pub struct RelayConfig {
     /// UDP address to listen on.
     pub listen: Peer,
+    /// Address that clients know instead of `listen`, with the same port: that of the server, in a switch.
+    pub known_as: Option<IpAddr>,
     /// The machine's settings.
     pub device: DeviceConfig,
     /// Microseconds to poll after activity before blocking.
@@ -90,7 +93,10 @@ pub fn run<M: Media>(
     stop: &Stop,
     ready: impl FnOnce(Peer, &Pipeline<M>),
 ) -> Result<(), PipelineError> {
-    let socket = Socket::bind(config.listen, false)?;
+    let mut socket = Socket::bind(config.listen, false)?;
+    if let Some(address) = config.known_as {
+        socket.speak_for(address, config.device.next)?;
+    }
     let poll = mio::Poll::new()?;
     poll.registry().register(
         &mut SourceFd(&socket.io().as_raw_fd()),

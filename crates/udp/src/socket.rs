@@ -4,7 +4,7 @@ use pmnet_proto::{Outbox, Peer};
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, Protocol, Type};
 use std::io::{self, IoSliceMut};
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 
 /// Receive and send buffer asked of the kernel, in bytes; it may grant less.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
@@ -32,6 +32,14 @@ pub struct Socket {
     slots: Vec<u8>,
     metas: Vec<RecvMeta>,
     counters: SocketCounters,
+    speaks_for: Option<SpeaksFor>,
+}
+
+/// Whose address answers carry, and who is told the own one.
+#[derive(Clone, Copy, Debug)]
+struct SpeaksFor {
+    address: IpAddr,
+    except: Peer,
 }
 
 impl Socket {
@@ -77,7 +85,28 @@ impl Socket {
             slots: vec![0; SLOT_BYTES * BATCH_SIZE],
             metas: vec![RecvMeta::default(); BATCH_SIZE],
             counters: SocketCounters::default(),
+            speaks_for: None,
         })
+    }
+
+    /// From now on packets carry `address` as their source, except those to `except`: what a device in
+    /// a switch says, it says in the place of the server that it stands before. IPv4 only.
+    ///
+    /// # Errors
+    /// The system refuses: it needs the privilege to administer the network.
+    pub fn speak_for(&mut self, address: IpAddr, except: Peer) -> io::Result<()> {
+        socket2::SockRef::from(&self.io)
+            .set_ip_transparent_v4(true)
+            .map_err(|error| {
+                io::Error::new(
+                    error.kind(),
+                    format!(
+                        "cannot speak for {address}: {error} (it needs root, or CAP_NET_ADMIN)"
+                    ),
+                )
+            })?;
+        self.speaks_for = Some(SpeaksFor { address, except });
+        Ok(())
     }
 
     /// The address that the socket is bound to.
@@ -182,7 +211,10 @@ impl Socket {
                 ecn: None,
                 contents: out.bytes(start..end),
                 segment_size: (segments > 1).then_some(size),
-                src_ip: None,
+                src_ip: self
+                    .speaks_for
+                    .filter(|who| who.except != to)
+                    .map(|who| who.address),
             };
             if let Err(error) = self.state.try_send(UdpSockRef::from(&self.io), &transmit) {
                 match error.kind() {

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
@@ -47,10 +47,21 @@ pub const XDP_TX: u32 = 3;
 pub struct KernelConfig {
     /// Address and port to which clients send.
     pub address: SocketAddr,
+    /// In a switch: where the device itself is, with the same port.
+    pub own: Option<Own>,
     /// Size of the log; both numbers are powers of two.
     pub parameters: Parameters,
     /// Sessions that the pipeline serves, at most; others are served by user space.
     pub sessions_max: u32,
+}
+
+/// A device in a switch, apart from the server for which it speaks.
+#[derive(Clone, Copy, Debug)]
+pub struct Own {
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Hardware address under which the switch takes packets for itself.
+    pub mac: [u8; 6],
 }
 
 /// The loaded pipeline of one shard.
@@ -97,6 +108,14 @@ impl Kernel {
         let (image, _) = map_image(&pins, Some(image_bytes))?;
         let (high, low) = address_words(config.address.ip());
         let port = u32::from(u16::from_ne_bytes(config.address.port().to_be_bytes()));
+        let own_address = config
+            .own
+            .map_or(0, |own| u32::from_ne_bytes(own.address.octets()));
+        let mut own_mac = [0u8; 8];
+        if let Some(own) = config.own {
+            own_mac[..6].copy_from_slice(&own.mac);
+        }
+        let own_mac = u64::from_ne_bytes(own_mac);
         let mut loader = EbpfLoader::new();
         loader
             .override_global("pm_entries", &entries, true)
@@ -104,6 +123,8 @@ impl Kernel {
             .override_global("pm_address_high", &high, true)
             .override_global("pm_address_low", &low, true)
             .override_global("pm_port", &port, true)
+            .override_global("pm_own_address", &own_address, true)
+            .override_global("pm_own_mac", &own_mac, true)
             .map_max_entries("pm_sessions", config.sessions_max)
             .map_max_entries("pm_session_rows", config.sessions_max);
         for name in MAPS {

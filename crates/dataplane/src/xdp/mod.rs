@@ -2,6 +2,7 @@
 
 mod error;
 mod image;
+mod interface;
 mod kernel;
 mod open;
 mod pins;
@@ -10,6 +11,7 @@ mod shared;
 
 pub use error::KernelError;
 pub use image::MapMedia;
-pub use kernel::{Kernel, KernelConfig, KernelCounters, XDP_DROP, XDP_PASS, XDP_TX};
+pub use interface::hardware_address;
+pub use kernel::{Kernel, KernelConfig, KernelCounters, Own, XDP_DROP, XDP_PASS, XDP_TX};
 pub use open::{Detached, Found, OpenConfig, OpenError, Opened, detach, open};
 pub use pins::Pins;

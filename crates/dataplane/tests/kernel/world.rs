@@ -163,6 +163,7 @@ pub fn server(beside: SocketAddr) -> Peer {
 pub fn config(address: SocketAddr) -> KernelConfig {
     KernelConfig {
         address,
+        own: None,
         parameters: PARAMETERS,
         sessions_max: 64,
     }

@@ -1,12 +1,12 @@
 //! `pmnet device --mode nic|router`: the device's fast path in the kernel.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::ValueEnum;
 use pmnet_client::Stop;
-use pmnet_dataplane::xdp::{self, Found, KernelConfig, OpenConfig, Pins};
+use pmnet_dataplane::xdp::{self, Found, KernelConfig, OpenConfig, Own, Pins};
 use serde::Deserialize;
 
 use super::{DeviceArgs, FRAME_BYTES, Settings, from_size, new_identity, run_relay};
@@ -23,6 +23,8 @@ pub enum Mode {
     Relay,
     /// By the kernel, on the server's own network interface.
     Nic,
+    /// By the kernel, in a switch (a Linux bridge) between clients and server: clients send to the server.
+    Switch,
     /// By the kernel, on a machine of its own between clients and server, to which clients send.
     Router,
 }
@@ -36,9 +38,16 @@ pub struct KernelSettings {
     pub name: String,
     spill: Option<PathBuf>,
     generic: bool,
+    /// In a switch: its own address.
+    own: Option<Ipv4Addr>,
 }
 
 impl KernelSettings {
+    /// Whether clients send to the server behind the device.
+    pub const fn is_switch(&self) -> bool {
+        self.own.is_some()
+    }
+
     /// The settings of a kernel mode; `None` in the others.
     pub fn new(
         flags: &DeviceArgs,
@@ -80,18 +89,41 @@ impl KernelSettings {
                 "--name {name}: 1 to 64 letters, digits, - and _ (give one, if the interface has others)"
             )));
         }
+        let own = flags.address.or(file.address);
+        match (mode, own, listen.ip()) {
+            (Mode::Switch, Some(own), IpAddr::V4(address)) if own != address => {}
+            (Mode::Switch, ..) => {
+                return Err(ConfigError(
+                    "--mode switch needs --address: an IPv4 address of this machine's bridge, other than --listen, which \
+                     is the server's address that clients know"
+                        .into(),
+                ));
+            }
+            (_, None, _) => {}
+            _ => return Err(ConfigError("--address belongs to --mode switch".into())),
+        }
         Ok(Some(KernelSettings {
             interfaces,
             name,
             spill,
             generic,
+            own,
         }))
     }
 }
 
-fn kernel_config(settings: &Settings) -> KernelConfig {
-    KernelConfig {
+fn kernel_config(settings: &Settings, kernel: &KernelSettings) -> anyhow::Result<KernelConfig> {
+    let own = match kernel.own {
+        Some(address) => Some(Own {
+            address,
+            mac: xdp::hardware_address(&kernel.interfaces[0])
+                .with_context(|| format!("cannot use the interface {}", kernel.interfaces[0]))?,
+        }),
+        None => None,
+    };
+    Ok(KernelConfig {
         address: settings.relay.listen,
+        own,
         parameters: settings.wanted.unwrap_or_else(|| {
             let size = from_size(FRAME_BYTES);
             pmnet_log::Parameters {
@@ -100,7 +132,7 @@ fn kernel_config(settings: &Settings) -> KernelConfig {
             }
         }),
         sessions_max: SESSIONS_MAX,
-    }
+    })
 }
 
 /// Serves until asked to end.
@@ -109,7 +141,7 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
     let device = &settings.relay.device;
     let pins = Pins::open(&kernel.name)?;
     let config = OpenConfig {
-        kernel: kernel_config(&settings),
+        kernel: kernel_config(&settings, &kernel)?,
         identity: new_identity(device.id, device.shard),
         exactly: settings.wanted.is_some(),
         spill: kernel.spill.clone(),
@@ -144,13 +176,12 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
             )
         })?;
     }
-    let served = run_relay(
-        settings.relay.clone(),
-        log,
-        Some(Box::new(part)),
-        stop,
-        json,
-    );
+    let mut relay = settings.relay.clone();
+    if let Some(own) = kernel.own {
+        relay.known_as = Some(relay.listen.ip());
+        relay.listen.set_ip(own.into());
+    }
+    let served = run_relay(relay, log, Some(Box::new(part)), stop, json);
     drop(lock);
     if served.is_ok() && kernel.spill.is_some() {
         return end(&settings, false).map(drop);
@@ -180,7 +211,7 @@ fn end(settings: &Settings, discard: bool) -> anyhow::Result<u64> {
         .context("--detach needs a kernel mode")?;
     let pins = Pins::open(&kernel.name)?;
     let done = xdp::detach(
-        kernel_config(settings),
+        kernel_config(settings, kernel)?,
         &pins,
         kernel.spill.as_deref(),
         discard,

@@ -111,6 +111,9 @@ pub struct DeviceArgs {
     /// Network interfaces by which clients come, in a kernel mode.
     #[arg(long, value_name = "IF", value_delimiter = ',', alias = "ports")]
     dev: Option<Vec<String>>,
+    /// With --mode switch: this machine's own address in the bridge; its UDP port is that of --listen.
+    #[arg(long, value_name = "IPV4")]
+    address: Option<std::net::Ipv4Addr>,
     /// Name of the device in the BPF file system, in a kernel mode [default: IF-PORT].
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -173,7 +176,8 @@ fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigError
             "--listen {listen} and --next {next}: one is IPv4 and the other IPv6; give both the same way"
         )));
     }
-    if next == listen {
+    let switch = kernel.as_ref().is_some_and(KernelSettings::is_switch);
+    if next == listen && !switch {
         return Err(ConfigError(format!(
             "--next {next} is this device itself: it must be the next device or the server"
         )));
@@ -242,6 +246,7 @@ fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigError
     Ok(Settings {
         relay: RelayConfig {
             listen,
+            known_as: None,
             device,
             spin_micros: flags.spin_us.or(file.spin_us).unwrap_or(SPIN_US),
         },
