@@ -1,0 +1,320 @@
+#!/usr/bin/env python3
+"""Does this kernel take the pipeline, and does it do there what user space does?
+
+Boots Debian kernels in QEMU (emulated: needs no virtualization), each with a file system in memory
+that holds one program: the tests of crates/dataplane/tests/kernel. They load the programs of bpf/, let
+the kernel answer updates alone, and compare it with the device in user space, packet by packet.
+
+  tests/kernels/run.py                                 this Debian's kernel, and 6.12 if apt knows it
+  tests/kernels/run.py linux-image-cloud-amd64         packages by name; a meta-package is followed
+  tests/kernels/run.py ./linux-image-….deb ./bzImage   files: a package, a kernel itself
+
+  --packets N     of the differential test (4000)
+  --seconds N     limit for the tests of one kernel (240)
+  --tests BINARY  these tests, built before, instead of building them
+
+QEMU is installed if need be (root, apt-get). Packages and what each kernel said are kept in
+target/kernels; a package that is there is not downloaded again. Every step has a limit. The last
+lines are one for each kernel; the exit code is 1 if one of them does not load the pipeline, fails a
+test, or could not be tried.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+CACHE = ROOT / "target" / "kernels"
+QEMU = "qemu-system-x86_64"
+# Tried without arguments; the second only where apt knows it.
+USUAL, OTHER = "linux-image-amd64", "linux-image-6.12-amd64"
+# Seconds. Emulated on a busy machine, a kernel needs up to a minute to begin.
+APT_LIMIT, BUILD_LIMIT, BOOT_LIMIT = 240, 1200, 120
+# Without these a good exit code means nothing.
+NEEDED = (
+    "load::an_update_is_acknowledged_by_the_kernel_alone",
+    "load::what_it_costs_to_verify_is_told",
+    "differential::the_kernel_answers_as_user_space_does",
+)
+
+
+class Trouble(Exception):
+    """What could not be done, and what to do about it."""
+
+
+def call(command, limit, **more):
+    """Runs a command that must succeed; its standard output."""
+    try:
+        done = subprocess.run(command, timeout=limit, capture_output=True, text=True, check=False, **more)
+    except FileNotFoundError as error:
+        raise Trouble(f"{command[0]} is not installed") from error
+    except subprocess.TimeoutExpired as error:
+        raise Trouble(f"{' '.join(command)}: not done within {limit} s") from error
+    if done.returncode != 0:
+        raise Trouble(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()[-2000:]}")
+    return done.stdout
+
+
+# ---- packages -------------------------------------------------------------------------------------
+
+
+def install_qemu():
+    """Makes sure that there is a QEMU."""
+    if shutil.which(QEMU):
+        return
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise Trouble(f"{QEMU} is not installed: apt-get install qemu-system-x86")
+    print("installing qemu-system-x86", flush=True)
+    apt = ["apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=60"]
+    install = [*apt, "install", "--no-install-recommends", "qemu-system-x86"]
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        call(install, APT_LIMIT, env=environment)
+    except Trouble:
+        call([*apt, "update"], APT_LIMIT)
+        call(install, APT_LIMIT, env=environment)
+
+
+def is_known(package):
+    """Whether apt can download it."""
+    return package in call(["apt-cache", "pkgnames", package], 60).split()
+
+
+def download(package):
+    """A package's file, from the cache or from the archive."""
+    if not is_known(package) and os.geteuid() == 0:
+        call(["apt-get", "-q", "update"], APT_LIMIT)
+    if not is_known(package):
+        raise Trouble("apt does not know this package: apt-get update; apt-cache search linux-image")
+    # A meta-package depends on the package that has the kernel.
+    depends = call(["apt-cache", "depends", package], 60)
+    real = re.search(r"^\s*Depends: (linux-image-\d\S*)$", depends, re.MULTILINE)
+    package = real[1] if real else package
+    named = call(["apt-get", "download", "--print-uris", package], 60)
+    name = re.search(r"^'[^']+' (\S+\.deb) ", named, re.MULTILINE)
+    if not name:
+        raise Trouble(f"apt-get names no file for {package}: {named.strip()}")
+    path = CACHE / name[1]
+    if not path.exists():
+        print(f"downloading {package}", flush=True)
+        # Elsewhere first, so that what was interrupted is not taken for a package.
+        with tempfile.TemporaryDirectory(dir=CACHE) as part:
+            call(["apt-get", "-q", "download", package], APT_LIMIT, cwd=part)
+            (got,) = pathlib.Path(part).glob("*.deb")
+            got.replace(path)
+    return path
+
+
+def unpack(package, wanted):
+    """The first file of a package whose path matches: its name and its content."""
+    command = ["dpkg-deb", "--fsys-tarfile", str(package)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            with tarfile.open(fileobj=process.stdout, mode="r|") as tar:
+                for member in tar:
+                    if member.isfile() and re.fullmatch(wanted, member.name):
+                        return pathlib.PurePath(member.name).name, tar.extractfile(member).read()
+        except tarfile.TarError as error:
+            raise Trouble(f"{package}: {error}: delete it, it is downloaded again") from error
+        finally:
+            process.kill()
+    raise Trouble(f"{package} has no file {wanted}")
+
+
+def kernel_image(what):
+    """A name for the results, and the path of a kernel that can be booted."""
+    path = pathlib.Path(what)
+    if "/" not in what:
+        path = download(what)
+    elif not path.exists():
+        raise Trouble("no such file")
+    if path.suffix != ".deb":
+        return path.name, path
+    name, content = unpack(path, r"\./boot/vmlinuz-[^/]+")
+    image = CACHE / name
+    image.write_bytes(content)
+    return name.removeprefix("vmlinuz-"), image
+
+
+# ---- what is booted --------------------------------------------------------------------------------
+
+
+def build_tests():
+    """The program with the kernel tests."""
+    print("building the tests", flush=True)
+    command = ["cargo", "test", "--locked", "-p", "pmnet-dataplane", "--test", "kernel", "--no-run"]
+    said = call([*command, "--message-format=json"], BUILD_LIMIT, cwd=ROOT)
+    for line in said.splitlines():
+        message = json.loads(line) if line.startswith("{") else {}
+        if message.get("executable") and message["target"]["name"] == "kernel":
+            return pathlib.Path(message["executable"])
+    raise Trouble("cargo names no program for --test kernel")
+
+
+def libraries(program):
+    """Paths of the shared libraries that a program needs, its loader among them."""
+    said = call(["ldd", str(program)], 60)
+    if "not found" in said:
+        raise Trouble(f"{program}: a library is missing:\n{said}")
+    return re.findall(r"(/\S+) \(0x", said)
+
+
+def archive(files):
+    """A cpio archive ("newc") of (path, mode, content, device number)."""
+    out = bytearray()
+    for number, (path, mode, content, device) in enumerate([*files, ("TRAILER!!!", 0, b"", (0, 0))], 1):
+        name = path.encode() + b"\0"
+        fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, *device, len(name), 0)
+        out += b"070701" + b"".join(b"%08X" % field for field in fields) + name
+        out += bytes(-len(out) % 4) + content
+        out += bytes(-len(out) % 4)
+    return bytes(out)
+
+
+def make_guest(tests):
+    """The guest's file system: busybox, the tests with their libraries, `init`."""
+    _, busybox = unpack(download("busybox-static"), r"\./(usr/)?bin/busybox")
+    slim = CACHE / "tests"
+    try:
+        call(["strip", "--strip-debug", "-o", str(slim), str(tests)], 60)
+    except Trouble:
+        shutil.copy(tests, slim)
+    programs = {"bin/busybox": busybox, "init": (HERE / "init").read_bytes(), "tests": slim.read_bytes()}
+    for library in libraries(tests):
+        programs[library.lstrip("/")] = pathlib.Path(library).read_bytes()
+    folders = {"dev", "proc", "sys", "tmp"}
+    for path in programs:
+        folders.update(str(folder) for folder in pathlib.PurePath(path).parents if str(folder) != ".")
+    files = [(folder, 0o040755, b"", (0, 0)) for folder in sorted(folders)]
+    files += [(path, 0o100755, content, (0, 0)) for path, content in programs.items()]
+    # Where `init` writes to.
+    files.append(("dev/console", 0o020600, b"", (5, 1)))
+    guest = CACHE / "guest.cpio"
+    guest.write_bytes(archive(files))
+    return guest
+
+
+# ---- boot and judge ---------------------------------------------------------------------------------
+
+
+def boot(image, guest, log, packets, seconds):
+    """Runs the guest to its end; what its serial port said, and why it was ended, if it was."""
+    command = [
+        QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+        # Never KVM: what is tried here must not depend on the host's kernel.
+        "-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "1024",
+        "-serial", f"file:{log}", "-kernel", str(image), "-initrd", str(guest),
+        "-append", f"console=ttyS0 panic=-1 oops=panic loglevel=5 pmnet_packets={packets} pmnet_seconds={seconds}",
+    ]  # fmt: skip
+    log.write_bytes(b"")
+    ended = ""
+    try:
+        call(command, BOOT_LIMIT + seconds, stdin=subprocess.DEVNULL)
+    except Trouble as trouble:
+        ended = str(trouble).removeprefix(" ".join(command) + ": ")
+    return log.read_text(errors="replace").replace("\r", ""), ended
+
+
+def judge(said, ended):
+    """What the guest's output means: whether all is well, and a line about it."""
+    release = re.search(r"^guest: kernel (\S+)", said, re.MULTILINE)
+    jit = re.search(r"^guest: jit (\d)", said, re.MULTILINE)
+    code = re.search(r"^guest: exit (\d+)", said, re.MULTILINE)
+    result = re.search(r"^test result: \S+ (\d+) passed; (\d+) failed", said, re.MULTILINE)
+    count = re.search(r"verified instructions: Some\((\d+)\)", said)
+    alone = re.search(r"(\d+) packets, (\d+) answered by the kernel alone", said)
+    passed = passed_tests(said)
+    facts = []
+    if not release:
+        return False, f"does not come up: {ended or 'see what it said'}"
+    loads = NEEDED[1] in passed
+    facts.append("loads" if loads else "DOES NOT LOAD")
+    if count:
+        facts.append(f"{int(count[1]):,} instructions verified")
+    facts.append(f"{result[1]} tests passed, {result[2]} failed" if result else "the tests did not end")
+    if alone:
+        facts.append(f"{int(alone[1]):,} packets as in user space, {int(alone[2]):,} of them answered by the kernel alone")
+    missing = [name for name in NEEDED if name not in passed]
+    if missing and loads:
+        facts.append(f"not passed: {', '.join(missing)}")
+    if not jit or jit[1] == "0":
+        facts.append("interpreted, not compiled")
+    # The kernel itself has something to complain about.
+    complaint = re.search(r"^\[ *[\d.]+\].*(BUG:|WARNING:|Oops|Kernel panic|general protection).*", said, re.MULTILINE)
+    if complaint:
+        facts.append(f"the kernel says: {complaint[0].strip()}")
+    if ended:
+        facts.append(ended)
+    good = bool(code) and code[1] == "0" and not missing and not complaint and not ended
+    return good, f"{release[1]}: {', '.join(facts)}"
+
+
+def passed_tests(said):
+    """Names of the tests that passed; a test's own output stands between its name and its `ok`."""
+    return {
+        name
+        for name, rest in re.findall(r"^test (\S+) \.\.\. (.*?)(?=^test |\Z)", said, re.MULTILINE | re.DOTALL)
+        if re.search(r"^ok$", rest, re.MULTILINE)
+    }
+
+
+def attempt(what, guest, arguments):
+    """Tries one kernel; whether all is well, and a line about it."""
+    name, image = kernel_image(what)
+    log = CACHE / f"{name}.log"
+    print(f"booting {name}", flush=True)
+    said, ended = boot(image, guest, log, arguments.packets, arguments.seconds)
+    good, line = judge(said, ended)
+    if not good:
+        print("\n".join(f"    | {text}" for text in said.splitlines()[-60:]))
+        line += f" ({log.relative_to(ROOT)})"
+    return good, line
+
+
+def positive(text):
+    """A number above 0."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("a number above 0")
+    return number
+
+
+def main():
+    """See the head of this file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kernels", nargs="*", metavar="KERNEL")
+    parser.add_argument("--packets", type=positive, default=4000)
+    parser.add_argument("--seconds", type=positive, default=240)
+    parser.add_argument("--tests", type=pathlib.Path)
+    arguments = parser.parse_args()
+    CACHE.mkdir(parents=True, exist_ok=True)
+    results = []
+    try:
+        if os.uname().machine != "x86_64":
+            raise Trouble("only x86-64 kernels are tried: run this on such a machine")
+        install_qemu()
+        guest = make_guest(arguments.tests or build_tests())
+        kernels = arguments.kernels or [USUAL] + ([OTHER] if is_known(OTHER) else [])
+    except Trouble as trouble:
+        print(f"no kernel was tried: {trouble}")
+        return 1
+    for what in kernels:
+        try:
+            results.append(attempt(what, guest, arguments))
+        except Trouble as trouble:
+            results.append((False, f"{what}: could not be tried: {trouble}"))
+    for good, line in results:
+        print(f"{'ok    ' if good else 'FAILED'} {line}")
+    return 0 if all(good for good, _ in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
