@@ -85,14 +85,22 @@ fn testbed() -> Vec<String> {
 }
 
 /// Removes the testbed, and a process started beside it, however the test ends.
-struct Clean(Vec<Child>);
+#[derive(Default)]
+struct Clean {
+    children: Vec<Child>,
+    /// Command that takes a device out of the kernel.
+    detach: Option<String>,
+}
 
 impl Drop for Clean {
     fn drop(&mut self) {
         let _ = run(&["testbed", "down"]);
-        for child in &mut self.0 {
+        for child in &mut self.children {
             let _ = child.kill();
             let _ = child.wait();
+        }
+        if let Some(line) = &self.detach {
+            let _ = run(&words(line));
         }
     }
 }
@@ -112,20 +120,51 @@ fn scratch(name: &str) -> PathBuf {
     folder
 }
 
+const BINARY: &str = env!("CARGO_BIN_EXE_pmnet");
+
+impl Clean {
+    /// Starts pmnet inside a node and waits until it serves.
+    fn serve(&mut self, folder: &Path, node: &str, command: &[&str]) {
+        let out = folder.join(format!("{}.out", self.children.len()));
+        let child = pmnet(&["testbed", "exec", node, BINARY])
+            .args(command)
+            .stdout(std::fs::File::create(&out).unwrap())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.children.push(child);
+        until(node, || {
+            std::fs::read_to_string(&out).is_ok_and(|text| text.contains("ready"))
+        });
+    }
+}
+
+const SERVER: &str = "server --listen 10.51.0.200:51500 --store null:";
+
+fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
+}
+
+/// A load of a hundred updates from a client; all are acknowledged.
+fn load(client: &str, via: &str) {
+    let line = format!(
+        "testbed exec {client} {BINARY} load --via {via} --operations 100 --seconds 30 --warmup 0 \
+         --mix set:100 --json"
+    );
+    let text = good(&words(&line));
+    let summary: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert!(
+        summary["acknowledged"].as_u64().unwrap() >= 100,
+        "{summary}"
+    );
+}
+
 /// The example of `pmnet testbed --help`.
 #[test]
 fn a_device_by_hand() {
     let Some(_one) = possible() else { return };
-    let mut clean = Clean(Vec::new());
-    let layout = good(&[
-        "testbed",
-        "up",
-        "--devices",
-        "2",
-        "--clients",
-        "2",
-        "--json",
-    ]);
+    let mut clean = Clean::default();
+    let layout = good(&words("testbed up --devices 2 --clients 2 --json"));
     let layout: Value = serde_json::from_str(&layout).unwrap();
     assert_eq!(layout["nodes"].as_array().unwrap().len(), 5);
     assert_eq!(testbed().len(), 5);
@@ -133,88 +172,73 @@ fn a_device_by_hand() {
     assert!(again.contains("pmnet testbed down"), "{again}");
 
     let folder = scratch("testbed-by-hand");
-    let binary = env!("CARGO_BIN_EXE_pmnet");
-    let log = folder.join("device.log");
-    let log = log.to_str().unwrap();
-    for (node, command) in [
-        (
-            "server",
-            &[
-                "server",
-                "--listen",
-                "10.51.0.200:51500",
-                "--store",
-                "null:",
-            ][..],
-        ),
-        (
-            "device2",
-            &[
-                "device",
-                "--listen",
-                "10.51.0.102:51000",
-                "--next",
-                "10.51.0.200:51500",
-                "--log",
-                log,
-                "--media",
-                "dram",
-                "--log-size",
-                "1M",
-            ],
-        ),
-    ] {
-        let out = folder.join(format!("{node}.out"));
-        let child = pmnet(&["testbed", "exec", node, binary])
-            .args(command)
-            .stdout(std::fs::File::create(&out).unwrap())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        clean.0.push(child);
-        until(node, || {
-            std::fs::read_to_string(&out).is_ok_and(|text| text.contains("ready"))
-        });
-    }
-    let load = good(&[
-        "testbed",
-        "exec",
-        "client2",
-        binary,
-        "load",
-        "--via",
-        "10.51.0.102:51000",
-        "--operations",
-        "100",
-        "--seconds",
-        "30",
-        "--warmup",
-        "0",
-        "--json",
-    ]);
-    let load: Value = serde_json::from_str(load.lines().last().unwrap()).unwrap();
-    assert!(load["acknowledged"].as_u64().unwrap() >= 100, "{load}");
+    clean.serve(&folder, "server", &words(SERVER));
+    let device = format!(
+        "device --listen 10.51.0.102:51000 --next 10.51.0.200:51500 --media dram --log-size 1M --log {}",
+        folder.join("log").display()
+    );
+    clean.serve(&folder, "device2", &words(&device));
+    load("client2", "10.51.0.102:51000");
 
     let status = run(&["testbed", "exec", "client1", "sh", "-c", "exit 7"]).status;
     assert_eq!(status.code(), Some(7));
-    assert!(bad(&["testbed", "exec", "client3", "true"]).contains("client1, client2"));
+    assert!(bad(&words("testbed exec client3 true")).contains("client1, client2"));
     let down = good(&["testbed", "down"]);
     assert!(down.contains("ended: 2"), "{down}");
     assert_eq!(testbed(), Vec::<String>::new());
-    for child in &mut clean.0 {
+    assert_eq!(in_kernel("testbed-links"), 0);
+    for child in &mut clean.children {
         until("a program inside ends", || {
             child.try_wait().unwrap().is_some()
         });
     }
     assert!(good(&["testbed", "down"]).contains("no testbed"));
-    assert!(bad(&["testbed", "exec", "client1", "true"]).contains("testbed up"));
+    assert!(bad(&words("testbed exec client1 true")).contains("testbed up"));
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// The links take what a device transmits from XDP: without that nothing is ever acknowledged.
+#[test]
+fn a_device_in_the_kernel_by_hand() {
+    let Some(_one) = possible() else { return };
+    let folder = scratch("testbed-kernel");
+    let name = format!("testbed-test-{}", std::process::id());
+    for (up, node, device, client, via) in [
+        (
+            "testbed up --devices 0 --clients 2",
+            "server",
+            "device --mode nic --dev eth0 --listen 10.51.0.200:51000",
+            "client2",
+            "10.51.0.200:51000",
+        ),
+        (
+            "testbed up --devices 2",
+            "device1",
+            "device --mode router --dev client1 --listen 10.51.0.101:51000",
+            "client1",
+            "10.51.0.101:51000",
+        ),
+    ] {
+        let mut clean = Clean::default();
+        good(&words(up));
+        clean.serve(&folder, "server", &words(SERVER));
+        let device = format!("{device} --next 10.51.0.200:51500 --name {name}");
+        let detach = format!("{device} --detach --discard");
+        clean.detach = Some(detach.clone());
+        clean.serve(&folder, node, &words(&device));
+        load(client, via);
+        good(&["testbed", "down"]);
+        good(&words(&detach));
+        clean.detach = None;
+        assert_eq!(in_kernel(&name), 0);
+    }
     std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn down_removes_what_a_crash_left() {
     let Some(_one) = possible() else { return };
-    let _clean = Clean(Vec::new());
+    let _clean = Clean::default();
     let left = format!("{PREFIX}device3");
     let made = Command::new("ip").args(["netns", "add", &left]).status();
     assert!(made.unwrap().success());

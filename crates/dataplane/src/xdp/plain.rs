@@ -4,11 +4,15 @@
 //! Source: `bpf/reflect.bpf.c`. May not: know the log, or fall back to the generic mode, whose times
 //! mean nothing.
 
+use std::path::Path;
+
 use aya::Ebpf;
 use aya::programs::links::FdLink;
 use aya::programs::{Xdp, XdpMode};
 
 use super::KernelError;
+#[cfg(doc)]
+use super::Pins;
 
 /// The compiled programs; empty if there was no compiler.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/reflect.o"));
@@ -34,11 +38,26 @@ impl Program {
     }
 }
 
-/// A program on an interface; detached when this is dropped, and by the kernel if the process dies.
+/// A program on an interface; detached when this is dropped, and by the kernel if the process dies,
+/// unless it was [pinned](Plain::pin).
 #[derive(Debug)]
 pub struct Plain {
     // The link holds the program, whatever becomes of the rest.
-    _link: FdLink,
+    link: FdLink,
+}
+
+impl Plain {
+    /// Leaves it attached until the file is removed; `path` is of the BPF file system, such as
+    /// [`Pins::path`].
+    ///
+    /// # Errors
+    /// [`KernelError`]: something is there already, or it is another file system.
+    pub fn pin(self, path: &Path) -> Result<(), KernelError> {
+        let pinned = self.link.pin(path);
+        pinned
+            .map(drop)
+            .map_err(|error| KernelError::pin(path.display().to_string(), error))
+    }
 }
 
 /// Whether this binary contains the programs.
@@ -70,7 +89,7 @@ pub fn attach(program: Program, interface: &str) -> Result<Plain, KernelError> {
     let link = loaded.take_link(id).map_err(failed)?;
     // Not the older kind of attachment, which nobody would remove after a crash.
     Ok(Plain {
-        _link: link.try_into()?,
+        link: link.try_into()?,
     })
 }
 

@@ -11,6 +11,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use pmnet_dataplane::xdp::Pins;
+use pmnet_dataplane::xdp::plain::{self, Program};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::layout::Layout;
@@ -19,6 +21,8 @@ use crate::harness::namespaces::{FOLDER, enter, ip};
 
 /// Start of the names of its namespaces.
 pub const PREFIX: &str = "pmnet-tb-";
+/// Where its programs are pinned, in the BPF file system.
+const PINS: &str = "testbed-links";
 /// Held while it is made or removed.
 const LOCK: &str = "/run/pmnet-testbed.lock";
 /// Programs inside are asked to end, and killed after so long.
@@ -26,10 +30,13 @@ const END_MAX: Duration = Duration::from_secs(3);
 /// How often their end is looked for.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Makes the testbed: see [`Layout::new`].
+/// Makes the testbed: see [`Layout::new`]. Ends that point to the server take what the other end
+/// transmits from XDP, if this pmnet was [built](plain::is_built) with the program for that; the
+/// other ends are free for a device in the kernel.
 ///
 /// # Errors
-/// [`refusal`]; there is one already; or what `ip` and `ethtool` say, and then nothing is left.
+/// [`refusal`]; there is one already; or what `ip`, `ethtool` and the kernel say, and then nothing
+/// is left.
 pub fn up(clients: u8, devices: u8) -> anyhow::Result<Layout> {
     let _lock = lock()?;
     let there = nodes();
@@ -39,7 +46,37 @@ pub fn up(clients: u8, devices: u8) -> anyhow::Result<Layout> {
          with `pmnet testbed down`",
         there.join(", ")
     );
-    Ok(Network::create(Layout::new(PREFIX, clients, devices))?.keep())
+    let network = Network::create(Layout::new(PREFIX, clients, devices))?;
+    if plain::is_built() {
+        let attached = take_xdp(&network);
+        if attached.is_err() {
+            // What went wrong first is the better message.
+            let _ = remove_pins();
+        }
+        attached?;
+    }
+    Ok(network.keep())
+}
+
+/// A veth drops without a word what its peer transmits from XDP, if it has no program itself.
+fn take_xdp(network: &Network) -> anyhow::Result<()> {
+    remove_pins()?;
+    let pins = Pins::open(PINS)?;
+    for link in &network.layout().links {
+        let (node, interface) = &link.ends[0];
+        let path = pins.path(&format!("link-{node}-{interface}"));
+        network.inside(node, || {
+            let attached = plain::attach(Program::Pass, interface)
+                .with_context(|| format!("cannot attach to {interface} of {node}"))?;
+            Ok(attached.pin(&path)?)
+        })?;
+    }
+    Ok(())
+}
+
+/// Also those that a crash left.
+fn remove_pins() -> anyhow::Result<()> {
+    Ok(Pins::open(PINS)?.remove()?)
 }
 
 /// Becomes the command, inside a node.
@@ -93,6 +130,9 @@ pub fn down() -> anyhow::Result<Removed> {
         );
     }
     let processes = end_all(&nodes)?;
+    if plain::is_built() {
+        remove_pins()?;
+    }
     for node in &nodes {
         ip(&["netns", "del", &format!("{PREFIX}{node}")])?;
     }
