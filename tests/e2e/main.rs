@@ -12,6 +12,7 @@ mod clients;
 mod exactly_once;
 mod full_log;
 mod histories;
+mod kernel;
 mod kills;
 mod operator;
 mod values;

@@ -3,4 +3,5 @@
 
 mod differential;
 mod load;
+mod vectors;
 mod world;

@@ -23,7 +23,7 @@ pub use chaos::{ChaosPlan, ChaosReport, ChaosView, chaos, settle};
 pub use cluster::{Cluster, Medium, Role, StoreKind, Topology};
 pub use fleet::{Fleet, FleetPlan, Machine};
 pub use guard::{GuardArgs, exec_guarded};
-pub use namespaces::{Namespace, Namespaces};
+pub use namespaces::{Namespace, Namespaces, sweep as sweep_namespaces};
 pub use ports::{free_tcp, free_udp};
 pub use process::{Process, Ready, Spec, cpu_ns, find_program};
 pub use proxy::{LossyProxy, Trouble};

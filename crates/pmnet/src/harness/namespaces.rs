@@ -309,8 +309,9 @@ pub(crate) fn ip(arguments: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes what owners left that are no more.
-pub(crate) fn sweep() {
+/// Removes the namespaces of owners that are no more: see the module's invariants. Those that cannot
+/// be removed stay.
+pub fn sweep() {
     let Ok(entries) = std::fs::read_dir(FOLDER) else {
         return;
     };

@@ -1,0 +1,179 @@
+//! The device in the kernel, with real processes in namespaces: it acknowledges while its process is
+//! dead, and nothing is lost, doubled or reordered whoever is killed (`docs/spec/protocol.md` §10).
+
+mod end;
+mod misuse;
+mod traffic;
+mod world;
+
+use std::time::Duration;
+
+use self::world::{Load, Place, Plan, World};
+
+/// Every call of a session ends within this.
+const CALL_MAX: Duration = Duration::from_secs(10);
+
+fn load(seconds: u64, value_bytes: usize) -> Load {
+    Load {
+        seconds,
+        clients: 8,
+        value_bytes,
+        every: Duration::from_secs(1),
+    }
+}
+
+/// The new process must say that it took over what the kernel had kept.
+fn took_over(world: &mut World) {
+    let said = world.process("device").stderr();
+    assert!(said.contains("took over the log in the kernel"), "{said}");
+}
+
+#[test]
+fn acknowledged_while_no_process_lives() {
+    for place in [Place::Nic, Place::Router] {
+        let Some(mut world) = World::start(Plan::new(place)) else {
+            return;
+        };
+        let mut writer = world.session(CALL_MAX);
+        writer.sets(10, 1);
+        world.kill("device");
+        assert!(world.has_program());
+        writer.sets(200, 1);
+        // Also without a server.
+        world.kill("server");
+        writer.sets(200, 1);
+        // A new session is not the kernel's business: nobody promises anything.
+        let mut other = world.session(Duration::from_millis(300));
+        other.set().unwrap_err();
+        world.process("server").relaunch().unwrap();
+        world.restart("device");
+        took_over(&mut world);
+        writer.sets(10, 1);
+        world.check(&writer);
+    }
+}
+
+#[test]
+fn killed_every_second() {
+    let Some(mut world) = World::start(Plan::new(Place::Nic)) else {
+        return;
+    };
+    let mut kills = 0;
+    world.checked(load(6, 0), |world, _| {
+        world.kill("device");
+        std::thread::sleep(Duration::from_millis(100));
+        world.restart("device");
+        took_over(world);
+        kills += 1;
+    });
+    assert!(kills >= 4, "{kills} kills");
+}
+
+#[test]
+fn server_and_database_killed_too() {
+    let mut plan = Plan::new(Place::Nic);
+    plan.ipv6 = true;
+    let Some(mut world) = World::start(plan) else {
+        return;
+    };
+    let mut kills = 0;
+    world.checked(load(7, 3_000), |world, number| {
+        let name = ["server", "device", "redis"][usize::try_from(number).unwrap() % 3];
+        world.kill(name);
+        world.restart(name);
+        kills += 1;
+    });
+    assert!(kills >= 3, "{kills} kills");
+}
+
+#[test]
+fn a_chain_of_two() {
+    for place in [Place::Nic, Place::Router] {
+        let mut plan = Plan::new(place);
+        plan.follower = true;
+        let Some(mut world) = World::start(plan) else {
+            return;
+        };
+        let mut writer = world.session(CALL_MAX);
+        writer.sets(50, 2);
+        let mut kills = 0;
+        world.checked(load(5, 0), |world, number| {
+            let name = ["device", "follower", "server"][usize::try_from(number).unwrap() % 3];
+            world.kill(name);
+            world.restart(name);
+            kills += 1;
+        });
+        assert!(kills >= 3, "{kills} kills");
+        // One device alone is not enough for a promise: without the other there is none.
+        world.kill("follower");
+        let mut hasty = world.session(Duration::from_millis(300));
+        hasty.set().unwrap_err();
+        world.restart("follower");
+        writer.sets(50, 2);
+        world.check(&writer);
+    }
+}
+
+#[test]
+fn a_full_log() {
+    let mut plan = Plan::new(Place::Nic);
+    plan.args = ["--entries", "256", "--frame-bytes", "65536"]
+        .map(String::from)
+        .to_vec();
+    let Some(mut world) = World::start(plan) else {
+        return;
+    };
+    let mut first = world.session(Duration::from_secs(1));
+    first.sets(10, 1);
+    world.check(&first);
+    world.kill("server");
+    // As many as the log holds are acknowledged, then nothing is.
+    let full = (0..1_000).find(|_| first.set().is_err());
+    assert!(full.is_some_and(|count| count > 100), "{full:?}");
+    // One that waits ends by itself when the server is back.
+    let mut writer = world.session(CALL_MAX);
+    let waiting = std::thread::spawn(move || {
+        let copies: Vec<u8> = (0..600).map(|_| writer.set().unwrap()).collect();
+        (writer, copies)
+    });
+    // A device that starts with a full log keeps every promise.
+    world.kill("device");
+    world.process("device").relaunch().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!waiting.is_finished(), "a full log took 600 updates");
+    world.restart("server");
+    world.wait_ready("device");
+    let (writer, copies) = waiting.join().unwrap();
+    let fallback = copies.iter().filter(|copies| **copies == 0).count();
+    println!(
+        "{} in the log, then {fallback} of 600 by the server itself",
+        first.acknowledged.len()
+    );
+    assert!(copies.iter().all(|copies| *copies <= 1));
+    world.check(&first);
+    world.check(&writer);
+}
+
+/// The long one: `make kernel`.
+#[test]
+#[ignore = "a minute: make kernel"]
+fn many_clients_for_a_minute() {
+    let Some(mut world) = World::start(Plan::new(Place::Nic)) else {
+        return;
+    };
+    let names = ["device", "server", "device", "redis", "device"];
+    let mut kills = std::collections::BTreeMap::<_, u32>::new();
+    let load = Load {
+        clients: 64,
+        ..load(60, 0)
+    };
+    let (_, summary) = world.checked(load, |world, number| {
+        let name = names[usize::try_from(number).unwrap() % names.len()];
+        world.kill(name);
+        std::thread::sleep(Duration::from_millis(50));
+        world.restart(name);
+        *kills.entry(name).or_default() += 1;
+    });
+    println!("kills {kills:?}; {:?}", summary.latency);
+    assert!(kills["device"] >= 15, "{kills:?}");
+}

@@ -1,0 +1,129 @@
+//! How a device in the kernel ends: saved in a file, taken out, given up; and what is refused.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::CALL_MAX;
+use super::world::{Place, Plan, READY_MAX, World};
+use crate::common;
+
+/// Nothing of the device is left in the kernel.
+fn is_gone(world: &World) {
+    assert!(!world.has_program(), "a program is left on the interface");
+    assert!(!world.pins().exists(), "{} is left", world.pins().display());
+}
+
+/// `pmnet log verify`: whether a device could start from it.
+fn is_whole(log: &Path) -> bool {
+    let output = Command::new(common::pmnet())
+        .args(["log", "verify"])
+        .arg(log)
+        .output()
+        .unwrap();
+    println!("{}", String::from_utf8_lossy(&output.stdout));
+    output.status.success()
+}
+
+#[test]
+fn saved_and_loaded() {
+    let mut plan = Plan::new(Place::Nic);
+    plan.spill = true;
+    let Some(mut world) = World::start(plan) else {
+        return;
+    };
+    let mut writer = world.session(CALL_MAX);
+    writer.sets(10, 1);
+    world.kill("server");
+    writer.sets(300, 1);
+    world.stop("device");
+    is_gone(&world);
+    let saved = world.spill();
+    assert!(is_whole(&saved));
+    let old = std::fs::read(&saved).unwrap();
+
+    // It begins with what was saved; everything acknowledged is applied.
+    world.start_device();
+    world.restart("server");
+    world.wait_ready("device");
+    let said = world.process("device").stderr();
+    assert!(said.contains("loaded the saved log"), "{said}");
+    assert!(!saved.exists(), "an old copy must not be loaded again");
+    writer.sets(10, 1);
+    world.check(&writer);
+    world.stop("device");
+    is_gone(&world);
+
+    // An old copy that is put back is not the log that served last.
+    std::fs::write(&saved, old).unwrap();
+    world.start_device();
+    let refusal = world.process("device").wait_exit(READY_MAX).unwrap();
+    let said = world.process("device").stderr();
+    assert!(!refusal.success());
+    assert!(said.contains("old copy"), "{said}");
+    world.check_without_device(&writer);
+}
+
+#[test]
+fn taken_out_when_it_is_drained() {
+    let Some(mut world) = World::start(Plan::new(Place::Nic)) else {
+        return;
+    };
+    let mut writer = world.session(CALL_MAX);
+    writer.sets(10, 1);
+    let (good, said) = world.device_with(&["--detach"]);
+    assert!(!good && said.contains("another process serves"), "{said}");
+    writer.sets(10, 1);
+
+    world.kill("server");
+    world.stop("device");
+    assert!(world.has_program(), "it goes on without its process");
+    writer.sets(100, 1);
+    let (good, said) = world.device_with(&["--detach"]);
+    assert!(!good && said.contains("not applied"), "{said}");
+    assert!(world.has_program());
+    // The attempt is not noticed: it still acknowledges.
+    writer.sets(100, 1);
+
+    world.process("server").relaunch().unwrap();
+    world.restart("device");
+    world.check(&writer);
+    // The last word of the server may still be on its way: a new process asks for it.
+    world.stop("device");
+    world.restart("device");
+    world.stop("device");
+    let (good, said) = world.device_with(&["--detach"]);
+    assert!(good && said.contains("not applied: 0"), "{said}");
+    is_gone(&world);
+    world.check_without_device(&writer);
+    let (good, said) = world.device_with(&["--detach"]);
+    assert!(good, "taking out what is not there: {said}");
+    is_gone(&world);
+}
+
+#[test]
+fn given_up_on_demand() {
+    let Some(mut world) = World::start(Plan::new(Place::Router)) else {
+        return;
+    };
+    let mut writer = world.session(CALL_MAX);
+    writer.sets(10, 1);
+    world.check(&writer);
+    world.kill("server");
+    writer.sets(10, 1);
+    world.kill("device");
+    let (good, said) = world.device_with(&["--detach"]);
+    assert!(!good && said.contains("--discard"), "{said}");
+    let (good, said) = world.device_with(&["--detach", "--discard"]);
+    assert!(good && !said.contains("not applied: 0"), "{said}");
+    is_gone(&world);
+    // A device without what was given up is not taken for the one that had it.
+    world.process("server").relaunch().unwrap();
+    world.wait_ready("server");
+    world.start_device();
+    let refusal = world.process("device").wait_exit(READY_MAX).unwrap();
+    let said = world.process("device").stderr();
+    assert!(
+        !refusal.success() && said.contains("--declare-data-loss"),
+        "{said}"
+    );
+}

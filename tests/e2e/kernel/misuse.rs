@@ -1,0 +1,102 @@
+//! What an operator may do wrong: a sentence says what, and nothing is left behind.
+
+use std::ffi::OsString;
+
+use pmnet::harness::find_program;
+
+use super::CALL_MAX;
+use super::world::{Place, Plan, World};
+use crate::common;
+
+/// The command line with the value of a flag replaced.
+fn with(world: &World, flag: &str, value: &str) -> Vec<OsString> {
+    let mut args = world.device_args();
+    let at = args.iter().position(|arg| arg == flag).unwrap();
+    args[at + 1] = value.into();
+    args
+}
+
+/// It ends with this exit code: 2 for a command line that cannot be meant, 1 for what the machine refuses.
+fn fails(world: &World, code: i32, args: Vec<OsString>) -> String {
+    let output = world.run(common::pmnet(), args);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    assert!(!text.contains("panicked"), "{text}");
+    text
+}
+
+#[test]
+fn mistakes_get_a_sentence() {
+    let Some(mut world) = World::without_device(Plan::new(Place::Nic)) else {
+        return;
+    };
+    let mut args = world.device_args();
+    let at = args.iter().position(|arg| arg == "--dev").unwrap();
+    args.drain(at..at + 2);
+    let said = fails(&world, 2, args);
+    assert!(said.contains("needs --dev"), "{said}");
+
+    let said = fails(&world, 1, with(&world, "--dev", "no-such-if"));
+    assert!(said.contains("cannot attach to no-such-if"), "{said}");
+    let said = fails(&world, 2, with(&world, "--listen", "0.0.0.0:51000"));
+    assert!(said.contains("to which clients send"), "{said}");
+    let said = fails(&world, 2, with(&world, "--name", "../up"));
+    assert!(said.contains("--name"), "{said}");
+    let mut args = world.device_args();
+    args.extend(["--log".into(), "x".into()]);
+    let said = fails(&world, 2, args);
+    assert!(said.contains("--log"), "{said}");
+    let mut args = world.device_args();
+    args.extend(["--shards".into(), "2".into()]);
+    let said = fails(&world, 2, args);
+    assert!(said.contains("--shards"), "{said}");
+    assert!(!world.has_program());
+
+    // Whatever went wrong before: the right command line works.
+    world.start_device();
+    world.wait_ready("device");
+    let mut writer = world.session(CALL_MAX);
+    writer.sets(10, 1);
+
+    let (good, said) = world.device_with(&[]);
+    assert!(!good && said.contains("another process serves"), "{said}");
+    // Under another name it is another device, but the interface has one already.
+    let other = format!("{}-other", world.name());
+    let said = fails(&world, 1, with(&world, "--name", &other));
+    assert!(said.contains("cannot attach to eth0"), "{said}");
+    writer.sets(10, 1);
+    world.check(&writer);
+    remove(&world, &other);
+}
+
+/// Takes out what a failed start may have left.
+fn remove(world: &World, name: &str) {
+    let mut args = with(world, "--name", name);
+    args.push("--detach".into());
+    let output = world.run(common::pmnet(), args);
+    assert!(output.status.success(), "{output:?}");
+    assert!(!super::world::folder(name).exists());
+}
+
+#[test]
+fn without_root_it_says_so() {
+    let Some(world) = World::without_device(Plan::new(Place::Nic)) else {
+        return;
+    };
+    // Where everybody may read it.
+    let binary = world.scratch().memory().join("pmnet");
+    std::fs::copy(common::pmnet(), &binary).unwrap();
+    let nsenter = find_program("nsenter").unwrap();
+    let mut args: Vec<OsString> = ["-S", "65534", "-G", "65534", "--"]
+        .map(Into::into)
+        .to_vec();
+    args.push(binary.into());
+    args.extend(world.device_args());
+    let output = world.run(&nsenter, args);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("root") && !said.contains("panicked"),
+        "{said}"
+    );
+}

@@ -1,0 +1,584 @@
+//! A client, a device with its fast path in the kernel, a server with a real Redis: each machine a
+//! network namespace. What was made is removed however a test ends; what a killed one left, by the next.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use bytes::Bytes;
+use pmnet::check::{Ledger, Verdict, verify};
+use pmnet::harness::{Process, Ready, Scratch, Spec, find_program, sweep_namespaces};
+use pmnet::load::{CheckedOptions, Endpoint, Hooks, Options, Summary, Workload};
+use pmnet::resp::{Client, Reply, write_command};
+use pmnet::testbed::{Layout, Network, refusal};
+use pmnet_client::{ClientConfig, Session, SessionError};
+use pmnet_dataplane::xdp::Pins;
+use pmnet_dataplane::xdp::plain::{self, Plain, Program};
+use pmnet_wire::command::{Form, Protocol, key_hash, preamble};
+
+use crate::common;
+use crate::support::eventually;
+
+/// Start of the names of our devices in the kernel; the process id comes next.
+const PREFIX: &str = "e2e-";
+const PORT: u16 = 51_000;
+const FOLLOWER_PORT: u16 = 51_001;
+const SERVER_PORT: u16 = 51_500;
+/// Redis, on the server's machine.
+const REDIS: &str = "127.0.0.1";
+const REDIS_PORT: u16 = 6379;
+/// A process that does not serve after this long is a failure.
+pub const READY_MAX: Duration = Duration::from_secs(15);
+/// Everything acknowledged must have reached the database this long after the load.
+const SETTLE_MAX: Duration = Duration::from_secs(30);
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// Where the device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// At the server's own interface.
+    Nic,
+    /// On a machine between client and server.
+    Router,
+}
+
+/// What a world consists of.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub place: Place,
+    /// IPv6 between all of them.
+    pub ipv6: bool,
+    /// An ordinary relay between device and server.
+    pub follower: bool,
+    /// More arguments of the device.
+    pub args: Vec<String>,
+    /// Save the log in [`World::spill`] at the end.
+    pub spill: bool,
+}
+
+impl Plan {
+    pub fn new(place: Place) -> Plan {
+        Plan {
+            place,
+            ipv6: false,
+            follower: false,
+            args: Vec::new(),
+            spill: false,
+        }
+    }
+}
+
+/// A device's name in the kernel; what is pinned there is removed when dropped.
+#[derive(Debug)]
+struct Pinned(String);
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if folder(&self.0).exists()
+            && let Err(error) = Pins::open(&self.0).and_then(|pins| pins.remove())
+        {
+            eprintln!("{}: {error}", self.0);
+        }
+    }
+}
+
+/// A running world.
+pub struct World {
+    // Order of fields is order of the drop.
+    processes: BTreeMap<&'static str, Process>,
+    pinned: Pinned,
+    _pass: Plain,
+    network: Arc<Network>,
+    scratch: Scratch,
+    plan: Plan,
+}
+
+/// One checked load.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    pub seconds: u64,
+    pub clients: usize,
+    pub value_bytes: usize,
+    /// From one turn to the next.
+    pub every: Duration,
+}
+
+/// Where a device of this name is pinned.
+pub fn folder(name: &str) -> PathBuf {
+    Path::new("/sys/fs/bpf/pmnet").join(name)
+}
+
+/// Why these tests cannot run here, in words; in CI that is a failure.
+fn refused() -> Option<String> {
+    let reason = refusal().or_else(|| {
+        (!plain::is_built()).then(|| "built without clang: no programs for the kernel".to_owned())
+    });
+    let reason = reason.or_else(|| {
+        let missing = ["redis-server", "nsenter"]
+            .into_iter()
+            .find(|program| find_program(program).is_none())?;
+        Some(format!("{missing} is not installed"))
+    })?;
+    assert!(std::env::var_os("CI").is_none(), "{reason}");
+    common::skip(&reason);
+    Some(reason)
+}
+
+/// Removes what killed owners left pinned.
+fn sweep() {
+    for entry in std::fs::read_dir(folder(""))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let owner = name
+            .strip_prefix(PREFIX)
+            .and_then(|rest| rest.split_once('-'))
+            .and_then(|(pid, _)| pid.parse::<u32>().ok());
+        if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            drop(Pinned(name));
+        }
+    }
+}
+
+fn words(text: &str) -> Vec<OsString> {
+    text.split_whitespace().map(OsString::from).collect()
+}
+
+impl World {
+    /// Everything but the device. `None`: not possible here.
+    pub fn without_device(plan: Plan) -> Option<World> {
+        if refused().is_some() {
+            return None;
+        }
+        sweep_namespaces();
+        sweep();
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let pid = std::process::id();
+        let hops = match (plan.place, plan.follower) {
+            (Place::Nic, _) => 0,
+            (Place::Router, false) => 1,
+            (Place::Router, true) => 2,
+        };
+        let layout = Layout::new(&format!("pmnet-{pid}-k{number}-"), 1, hops);
+        let network = Network::create(layout).expect("a network");
+        // A veth takes what its peer transmits from XDP only if it has a program of its own.
+        let pass = network
+            .inside("client1", || Ok(plain::attach(Program::Pass, "eth0")?))
+            .expect("a program that passes everything");
+        let mut world = World {
+            processes: BTreeMap::new(),
+            pinned: Pinned(format!("{PREFIX}{pid}-{number}")),
+            _pass: pass,
+            network: Arc::new(network),
+            scratch: Scratch::new(common::folder(), "kernel").expect("a folder"),
+            plan,
+        };
+        let disk = world.scratch.disk().display().to_string();
+        let redis = format!(
+            "--bind {REDIS} --port {REDIS_PORT} --appendonly yes --appendfsync always --save '' \
+             --auto-aof-rewrite-percentage 0 --daemonize no --loglevel warning --dir {disk}"
+        );
+        let redis = words(&redis)
+            .into_iter()
+            .map(|word| if word == "''" { OsString::new() } else { word });
+        let program = find_program("redis-server").expect("looked for before");
+        let serves = Ready::Line;
+        world.launch("redis", "server", &program, redis.collect(), serves);
+        eventually("Redis answers", READY_MAX, || {
+            world.redis().call(&["PING"]).is_ok()
+        });
+        let listen = world.server();
+        let args = format!("server --listen {listen} --store redis://{REDIS}:{REDIS_PORT}");
+        world.own("server", "server", words(&args));
+        world.wait_ready("server");
+        if world.plan.follower {
+            let (listen, next) = (world.follower(), world.server());
+            let log = world.scratch.memory().join("follower.log");
+            let log = log.display();
+            let args =
+                format!("device --listen {listen} --next {next} --id 2 --media dram --log {log}");
+            world.own("follower", world.node("follower"), words(&args));
+        }
+        Some(world)
+    }
+
+    /// All of it, serving. `None`: not possible here.
+    pub fn start(plan: Plan) -> Option<World> {
+        let mut world = World::without_device(plan)?;
+        world.start_device();
+        world.wait_ready("device");
+        Some(world)
+    }
+
+    /// Starts the device, or starts it again, without waiting.
+    pub fn start_device(&mut self) {
+        if self.processes.contains_key("device") {
+            self.process("device").relaunch().unwrap();
+        } else {
+            let args = self.device_args();
+            self.own("device", self.node("device"), args);
+        }
+    }
+
+    /// The device's command line.
+    pub fn device_args(&self) -> Vec<OsString> {
+        let next = if self.plan.follower {
+            self.follower()
+        } else {
+            self.server()
+        };
+        let (mode, interface) = match self.plan.place {
+            Place::Nic => ("nic", "eth0"),
+            Place::Router => ("router", "client1"),
+        };
+        let mut args = words(&format!(
+            "device --mode {mode} --dev {interface} --listen {} --next {next} --id 1 --name {}",
+            self.head(),
+            self.pinned.0
+        ));
+        if self.plan.spill {
+            args.extend(["--spill".into(), self.spill().into_os_string()]);
+        }
+        args.extend(self.plan.args.iter().map(OsString::from));
+        args
+    }
+
+    fn node(&self, process: &str) -> &'static str {
+        match (process, self.plan.place) {
+            ("device", Place::Router) => "device1",
+            ("follower", Place::Router) => "device2",
+            _ => "server",
+        }
+    }
+
+    fn address(&self, process: &str, port: u16) -> SocketAddr {
+        let node = self.network.layout().node(self.node(process)).unwrap();
+        let address = if self.plan.ipv6 {
+            IpAddr::from(node.ipv6.unwrap())
+        } else {
+            IpAddr::from(node.ipv4.unwrap())
+        };
+        SocketAddr::new(address, port)
+    }
+
+    /// Where clients send.
+    pub fn head(&self) -> SocketAddr {
+        self.address("device", PORT)
+    }
+
+    fn follower(&self) -> SocketAddr {
+        self.address("follower", FOLLOWER_PORT)
+    }
+
+    fn server(&self) -> SocketAddr {
+        self.address("server", SERVER_PORT)
+    }
+
+    /// File of a saved log.
+    pub fn spill(&self) -> PathBuf {
+        self.scratch.disk().join("saved.log")
+    }
+
+    /// A folder that is gone afterwards.
+    pub fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
+    /// Where the device is pinned.
+    pub fn pins(&self) -> PathBuf {
+        folder(&self.pinned.0)
+    }
+
+    /// Name of the device in the kernel.
+    pub fn name(&self) -> &str {
+        &self.pinned.0
+    }
+
+    /// Program and arguments that start a program in the namespace of a node.
+    pub fn nsenter(&self, node: &str, program: &Path, args: Vec<OsString>) -> Vec<OsString> {
+        let namespace = &self.network.layout().node(node).unwrap().namespace;
+        let mut all = words(&format!("--net=/run/netns/{namespace} --"));
+        all.push(program.into());
+        all.extend(args);
+        all
+    }
+
+    fn own(&mut self, name: &'static str, node: &str, args: Vec<OsString>) {
+        self.launch(name, node, common::pmnet(), args, Ready::Line);
+    }
+
+    fn launch(
+        &mut self,
+        name: &'static str,
+        node: &str,
+        program: &Path,
+        args: Vec<OsString>,
+        ready: Ready,
+    ) {
+        let spec = Spec {
+            name: name.to_owned(),
+            pmnet: common::pmnet().to_owned(),
+            program: find_program("nsenter"),
+            args: self.nsenter(node, program, args),
+            ready,
+        };
+        let process = Process::launch(spec, self.scratch.disk()).unwrap();
+        self.processes.insert(name, process);
+    }
+
+    /// Runs a program to its end (10 s at most) in the device's namespace.
+    pub fn run(&self, program: &Path, args: Vec<OsString>) -> Output {
+        let mut all = words("10 nsenter");
+        all.extend(self.nsenter(self.node("device"), program, args));
+        Command::new("timeout").args(all).output().unwrap()
+    }
+
+    /// The device's command line with something added, to its end: whether it succeeded, and what it said.
+    pub fn device_with(&self, more: &[&str]) -> (bool, String) {
+        let mut args = self.device_args();
+        args.extend(more.iter().map(OsString::from));
+        let output = self.run(common::pmnet(), args);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        assert!(!text.contains("panicked"), "{text}");
+        (output.status.success(), text)
+    }
+
+    /// Whether an XDP program is on the device's interface, as `ip link` tells it.
+    pub fn has_program(&self) -> bool {
+        let ip = find_program("ip").unwrap();
+        let interface = match self.plan.place {
+            Place::Nic => "eth0",
+            Place::Router => "client1",
+        };
+        let output = self.run(&ip, words(&format!("-d link show dev {interface}")));
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).contains("prog/xdp")
+    }
+
+    /// One of the processes.
+    pub fn process(&mut self, name: &str) -> &mut Process {
+        self.processes.get_mut(name).unwrap()
+    }
+
+    pub fn wait_ready(&mut self, name: &str) {
+        self.process(name).wait_ready(READY_MAX).unwrap();
+    }
+
+    /// `kill -9`; a process that had ended by itself is a failure.
+    pub fn kill(&mut self, name: &str) {
+        let process = self.process(name);
+        if let Some(status) = process.exited().unwrap() {
+            panic!("{name} ended by itself ({status}): {}", process.stderr());
+        }
+        process.kill().unwrap();
+    }
+
+    /// Starts a killed process again and waits until it serves.
+    pub fn restart(&mut self, name: &str) {
+        self.process(name).relaunch().unwrap();
+        if name == "redis" {
+            eventually("Redis answers again", READY_MAX, || {
+                self.try_redis()
+                    .is_ok_and(|mut redis| redis.call(&["PING"]).is_ok())
+            });
+        } else {
+            self.wait_ready(name);
+        }
+    }
+
+    /// SIGTERM: it must end in good order.
+    pub fn stop(&mut self, name: &str) {
+        let process = self.process(name);
+        let good = process.stop().unwrap();
+        assert!(
+            good,
+            "{name} did not end in good order: {}",
+            process.stderr()
+        );
+    }
+
+    /// A thread's work on one of the machines.
+    pub fn inside<T: Send>(&self, node: &str, work: impl FnOnce() -> T + Send) -> T {
+        self.network.inside(node, || Ok(work())).unwrap()
+    }
+
+    /// Opens a session from the client's machine; its calls end within `deadline`.
+    pub fn session(&self, deadline: Duration) -> Writer {
+        let head = self.head();
+        let session = self.inside("client1", || {
+            Session::start(ClientConfig::new(head), deadline).unwrap()
+        });
+        Writer {
+            session,
+            acknowledged: Vec::new(),
+            number: 0,
+            key: fastrand::u64(..),
+        }
+    }
+
+    fn try_redis(&self) -> anyhow::Result<Client> {
+        let address = SocketAddr::new(REDIS.parse().unwrap(), REDIS_PORT);
+        self.network.inside("server", || {
+            Client::connect(address, Duration::from_secs(20)).context("no Redis")
+        })
+    }
+
+    /// A connection to the database itself.
+    pub fn redis(&self) -> Client {
+        let deadline = Instant::now() + READY_MAX;
+        loop {
+            match self.try_redis() {
+                Ok(client) => return client,
+                Err(error) => assert!(Instant::now() < deadline, "{error:#}"),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until everything acknowledged has reached the database: a read is answered only then.
+    pub fn settle(&self) {
+        let mut writer = self.session(Duration::from_secs(5));
+        eventually("a read is answered", SETTLE_MAX, || writer.read().is_ok());
+        writer.session.end().unwrap();
+    }
+
+    /// Everything that a writer was acknowledged is in the database.
+    pub fn check(&self, writer: &Writer) {
+        self.settle();
+        self.check_without_device(writer);
+    }
+
+    /// The same when everything was applied before.
+    pub fn check_without_device(&self, writer: &Writer) {
+        let mut redis = self.redis();
+        for (key, value) in &writer.acknowledged {
+            let found = redis.call(&["GET", key]).unwrap();
+            assert_eq!(found, Reply::Bulk(value.clone().into_bytes()), "{key}");
+        }
+    }
+
+    /// Checked load from the client's machine, `turn` at intervals meanwhile, then the verdict.
+    pub fn checked(
+        &mut self,
+        load: Load,
+        mut turn: impl FnMut(&mut World, u32),
+    ) -> (Verdict, Summary) {
+        let prefix = format!("chk{:x}:", fastrand::u64(..));
+        let mut options = Options::new(self.head());
+        options.endpoint = Endpoint::Native;
+        options.clients = load.clients;
+        options.pipeline = 4;
+        options.duration = Duration::from_secs(load.seconds);
+        options.deadline = Duration::from_secs(10);
+        options.workload = Workload::Checked(CheckedOptions {
+            prefix,
+            ring: 100_000,
+            lists: true,
+            value_bytes: load.value_bytes,
+        });
+        let ended = AtomicBool::new(false);
+        let network = Arc::clone(&self.network);
+        let (summary, ledger) = std::thread::scope(|scope| {
+            let loading = scope.spawn(|| {
+                let loaded = loaded(&network, &options);
+                ended.store(true, Ordering::Release);
+                loaded
+            });
+            let last = Instant::now() + options.duration.saturating_sub(load.every / 2);
+            let mut next = Instant::now() + load.every;
+            let mut number = 0;
+            while !ended.load(Ordering::Acquire) {
+                std::thread::sleep(Duration::from_millis(10));
+                if Instant::now() >= next && Instant::now() < last {
+                    turn(self, number);
+                    number += 1;
+                    next += load.every;
+                }
+            }
+            loading.join().unwrap().expect("the load goes on")
+        });
+        self.settle();
+        let verdict = verify(&ledger, &mut self.redis()).unwrap();
+        println!("{verdict}; {:.0} operations/s", summary.throughput);
+        assert!(verdict.is_clean(), "{verdict}");
+        let enough = 20 * load.seconds;
+        assert!(verdict.acknowledged > enough, "hardly any load: {verdict}");
+        (verdict, summary)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for (name, process) in &self.processes {
+                eprintln!("--- {name}:\n{}", process.stderr());
+            }
+        }
+    }
+}
+
+fn loaded(network: &Network, options: &Options) -> anyhow::Result<(Summary, Ledger)> {
+    network.enter("client1")?;
+    let mut ledger = Ledger::new();
+    let mut record = |record: &pmnet::load::Record| Ok(ledger.add(record)?);
+    let hooks = Hooks {
+        record: Some(&mut record),
+        progress: None,
+    };
+    let summary = pmnet::load::run(options, hooks, &AtomicBool::new(false))?;
+    Ok((summary, ledger))
+}
+
+/// One session that sets keys of its own and remembers what was acknowledged.
+pub struct Writer {
+    pub session: Session,
+    /// Keys and values.
+    pub acknowledged: Vec<(String, String)>,
+    number: u64,
+    key: u64,
+}
+
+impl Writer {
+    /// Sets the next key: how many devices hold it.
+    pub fn set(&mut self) -> Result<u8, SessionError> {
+        self.number += 1;
+        let (key, value) = (
+            format!("w{:x}:{}", self.key, self.number),
+            self.number.to_string(),
+        );
+        let command = command(&["SET", &key, &value]);
+        let copies = self.session.update(command, key_hash(key.as_bytes()))?;
+        self.acknowledged.push((key, value));
+        Ok(copies)
+    }
+
+    /// Sets so many keys; each must be acknowledged by so many devices.
+    pub fn sets(&mut self, count: u64, copies: u8) {
+        for _ in 0..count {
+            assert_eq!(self.set().unwrap(), copies);
+        }
+    }
+
+    /// A read behind everything that was acknowledged.
+    pub fn read(&mut self) -> Result<Bytes, SessionError> {
+        let key = "settle";
+        let hash = key_hash(key.as_bytes());
+        self.session.bypass(command(&["GET", key]), hash, true)
+    }
+}
+
+fn command(words: &[&str]) -> Bytes {
+    let mut bytes = preamble(Form::Single, Protocol::Resp2, 0).to_vec();
+    write_command(words, &mut bytes);
+    bytes.into()
+}
