@@ -60,6 +60,8 @@ fi
 if [ "$what" = all ]; then
     # Built first, with limits of their own, so that the limits below are about tests.
     suite build 900 cargo build --release --locked -p pmnet --bins --test e2e
+    # A million packets for the in-kernel pipeline and for the device beside it.
+    export PMNET_PACKETS=1000000
     suite unit 900 cargo test --workspace --locked --no-fail-fast -- --show-output
     # One theme after the other: the tests share a machine, and time is part of what they look at.
     e2e() {

@@ -13,7 +13,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("proto", &["wire"]),
     ("udp", &["proto"]),
     ("device", &["wire", "proto", "log"]),
-    ("dataplane", &["device", "log", "proto", "udp"]),
+    ("dataplane", &["wire", "device", "log", "proto", "udp"]),
     ("client", &["wire", "proto", "udp"]),
     ("server", &["wire", "proto", "udp"]),
     ("store", &["wire", "server"]),

@@ -35,7 +35,7 @@ pub fn skipped() -> bool {
         return false;
     }
     assert!(std::env::var_os("CI").is_none(), "CI must run this as root");
-    println!("skipped: BPF needs root");
+    println!("SKIPPED: the pipeline in the kernel needs root");
     true
 }
 
