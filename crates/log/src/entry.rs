@@ -227,6 +227,19 @@ impl ChecksumKey {
     }
 }
 
+/// The frame of `order` in the image of a log that somebody else writes; `None` if its slot holds another
+/// order, or nothing that could be an entry. Only for orders that the writer has published and has not
+/// reclaimed; nothing but place and length is checked.
+#[must_use]
+pub fn frame_at<'a>(image: &'a [u8], parameters: &Parameters, order: u64) -> Option<&'a [u8]> {
+    let entry = Entry::decode(&raw_slot(image, parameters, parameters.slot(order)));
+    let frames = frame_ring(image, parameters);
+    let frame = frames
+        .get(entry.frame_offset()..)?
+        .get(..entry.frame_bytes())?;
+    (entry.order == order).then_some(frame)
+}
+
 /// Bytes that a frame of `len` bytes takes in the frame ring.
 pub(crate) fn aligned(len: usize) -> usize {
     len.next_multiple_of(FRAME_ALIGN)

@@ -23,7 +23,7 @@ mod scan;
 mod superblock;
 
 pub use decide::{Decision, InvalidSlot, Slot, Summary, decide};
-pub use entry::{ENTRY_BYTES, Entry, FRAME_LEN_MAX, HEADER_LEN_MAX, NewEntry};
+pub use entry::{ENTRY_BYTES, Entry, FRAME_LEN_MAX, HEADER_LEN_MAX, NewEntry, frame_at};
 pub use error::{DAMAGED_ORDERS_LISTED_MAX, Full, LogError};
 pub use layout::{
     BLOCK_BYTES, ENTRIES_MAX, ENTRIES_MIN, FRAME_ALIGN, FRAME_RING_BYTES_MAX, FRAME_RING_BYTES_MIN,

@@ -2,6 +2,7 @@
 //! arrives during a disk flush waits in the socket and makes up the next batch.
 
 use crate::core::Core;
+use crate::feed::{Feed, Reader};
 use crate::store::Store;
 use mio::unix::SourceFd;
 use pmnet_proto::server::{Server, ServerConfig};
@@ -39,7 +40,7 @@ const BURSTS_MAX: usize = 16;
 /// Bytes that a small datagram costs in a socket's receive buffer, about.
 const DATAGRAM_COST_BYTES: usize = 1280;
 
-/// Runs until stopped. `ready` is called with the bound address and what the store says of its
+/// Runs until stopped; with a `feed`, what the device before it only tells of is read there. `ready` is called with the bound address and what the store says of its
 /// durability once the socket is open.
 ///
 /// # Errors
@@ -47,6 +48,7 @@ const DATAGRAM_COST_BYTES: usize = 1280;
 pub fn run(
     mut config: DriverConfig,
     store: Box<dyn Store>,
+    mut feed: Option<Box<dyn Feed>>,
     stop: &Stop,
     ready: impl FnOnce(Peer, &str),
 ) -> Result<(), DriverError> {
@@ -65,6 +67,7 @@ pub fn run(
         mio::Interest::READABLE,
     )?;
     stop.register(poll.registry())?;
+    let mut reader = Reader::default();
     let mut spin = Spin::new(config.spin_micros);
     let mut out = Outbox::new();
     // The first work loads the records, so that what is said of the store is known; a store that
@@ -77,7 +80,9 @@ pub fn run(
         for _ in 0..BURSTS_MAX {
             let mut stopped = Ok(());
             let received = socket.receive(|from, datagram| {
-                if stopped.is_ok() {
+                let upto = core.machine().received();
+                let only_told = feed.is_some() && reader.notice(from, datagram, upto);
+                if stopped.is_ok() && !only_told {
                     stopped = core.receive(now, from, datagram, &mut out);
                 }
             })?;
@@ -86,6 +91,9 @@ pub fn run(
             if received == 0 {
                 break;
             }
+        }
+        if let Some(feed) = &mut feed {
+            busy |= reader.feed(feed.as_mut(), &mut core, now, &mut out)?;
         }
         busy |= core.step(now, &mut out)?;
         if !out.is_empty() {

@@ -5,8 +5,10 @@
 
 mod core;
 pub mod driver;
+mod feed;
 pub mod store;
 
 pub use self::core::Core;
+pub use feed::{Feed, Reader};
 pub use pmnet_proto::server::{Server, ServerConfig, Stop};
 pub use store::{Batch, RecordChange, RecordKey, Request, Store, StoreError};

@@ -556,6 +556,12 @@ fn mapped(map: &MapData, bytes: usize) -> Result<MmapRaw, KernelError> {
         .map_err(|error| KernelError::io("mapping", error))
 }
 
+/// A small map that is pinned.
+pub(super) fn map_pinned(pins: &Pins, name: &str) -> Result<MmapRaw, KernelError> {
+    let map = MapData::from_pin(pins.path(name)).map_err(|error| KernelError::map(name, error))?;
+    mapped(&map, PAGE_BYTES)
+}
+
 /// The image's map and the bytes of the image; made and pinned with room for `bytes` if it is not there:
 /// only its maker can give it its size.
 fn map_image(pins: &Pins, bytes: Option<usize>) -> Result<(MmapRaw, usize), KernelError> {

@@ -7,6 +7,7 @@ mod kernel;
 mod open;
 mod pins;
 pub mod plain;
+mod reader;
 mod shared;
 
 pub use error::KernelError;
@@ -15,3 +16,4 @@ pub use interface::hardware_address;
 pub use kernel::{Kernel, KernelConfig, KernelCounters, Own, XDP_DROP, XDP_PASS, XDP_TX};
 pub use open::{Detached, Found, OpenConfig, OpenError, Opened, detach, open};
 pub use pins::Pins;
+pub use reader::LogReader;

@@ -39,6 +39,14 @@ impl Pins {
         Ok(Pins { folder })
     }
 
+    /// The folder of the device `name`, whether or not it is there.
+    #[must_use]
+    pub fn existing(name: &str) -> Pins {
+        Pins {
+            folder: Path::new(USUAL).join("pmnet").join(name),
+        }
+    }
+
     /// The folder.
     #[must_use]
     pub fn folder(&self) -> &Path {

@@ -1,8 +1,9 @@
 //! `pmnet server`.
 
 use clap::Args;
-use pmnet_server::ServerConfig;
+use pmnet_dataplane::xdp::LogReader;
 use pmnet_server::driver::{DriverConfig, run};
+use pmnet_server::{Feed, ServerConfig};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -35,6 +36,10 @@ pub struct ServerArgs {
     /// Number of the shard [default: 0].
     #[arg(long)]
     shard: Option<u32>,
+    /// Read the log of the device in front of this server where it lies: the device's --name, or
+    /// IF-PORT. Both on one machine, the device in a kernel mode and with --server-reads-log.
+    #[arg(long, value_name = "NAME")]
+    device_log: Option<String>,
     /// Poll for so long after activity before sleeping [default: 0].
     #[arg(long, value_name = "US")]
     spin_us: Option<u64>,
@@ -48,6 +53,15 @@ pub struct ServerCommand {
     args: ServerArgs,
     #[command(flatten)]
     common: CommonArgs,
+}
+
+/// A device's log as a server's queue.
+struct DeviceLog(LogReader);
+
+impl Feed for DeviceLog {
+    fn frame(&mut self, order: u64) -> Option<&[u8]> {
+        self.0.frame(order)
+    }
 }
 
 /// Serves until asked to end.
@@ -65,7 +79,11 @@ pub fn main(command: &ServerCommand) -> anyhow::Result<bool> {
     };
     let stop = shutdown::stop_on_signals()?;
     let store = pmnet_store::open(&store, shard)?;
-    run(config, store, &stop, |address, durability| {
+    let feed = flags
+        .device_log
+        .or(file.device_log)
+        .map(|name| -> Box<dyn Feed> { Box::new(DeviceLog(LogReader::new(&name))) });
+    run(config, store, feed, &stop, |address, durability| {
         ready::announce(
             command.common.json,
             "server",

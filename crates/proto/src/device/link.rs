@@ -30,6 +30,9 @@ pub(super) struct Link {
     rewound: Option<(u64, Time)>,
     /// Since when durable entries wait for company on their way to the server.
     held_since: Option<Time>,
+    /// Highest order that was ever sent or left to the reader of the log; what is sent again is sent one by
+    /// one.
+    told: u64,
     /// Something that passed by waits for them: no lingering until they are sent.
     hurry: bool,
 }
@@ -47,6 +50,7 @@ impl Link {
             timed: None,
             rewound: None,
             held_since: None,
+            told: acked,
             hurry: false,
         }
     }
@@ -55,6 +59,7 @@ impl Link {
     pub(super) fn restart(&mut self, acked: u64) {
         self.acked = acked;
         self.cursor = acked + 1;
+        self.told = acked;
         self.since = None;
         self.timed = None;
         self.rto.progress();
@@ -151,7 +156,11 @@ impl Device {
             }
             return None;
         }
+        if to_server && self.config.server_reads_log && link.cursor > link.told {
+            link.cursor = limit;
+        }
         let order = link.cursor;
+        link.told = link.told.max(order);
         link.cursor += 1;
         if link.since.is_none() {
             link.since = Some(now);

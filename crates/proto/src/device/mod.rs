@@ -55,6 +55,9 @@ pub struct DeviceConfig {
     /// How long the last device lets a few durable entries wait for company on their way to the
     /// server, when no bypass waits for them. Their clients have been answered before.
     pub server_linger: Nanos,
+    /// The server reads the log of this device, its tail, by itself: of what it has not seen it is sent the
+    /// last entry only, and what it asks for.
+    pub server_reads_log: bool,
     /// What the operator states: [`Member::SHRINK`], [`Member::DECLARE_LOSS`].
     pub flags: u32,
     /// The rules that hold: all of them, outside of the simulator.
@@ -77,6 +80,7 @@ impl DeviceConfig {
             link_window_max: 4096,
             receive_window: 1024,
             server_linger: 8 * MILLISECOND,
+            server_reads_log: false,
             flags: 0,
             rules: Rules::ALL,
         }

@@ -247,6 +247,18 @@ impl Server {
     pub const fn counters(&self) -> &Counters {
         &self.counters
     }
+    /// Highest order received without a gap.
+    #[must_use]
+    pub const fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Whether there is no room for another entry.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.queue.len() >= self.config.queue_max
+    }
+
     /// Entries received and not applied.
     #[must_use]
     pub fn queued(&self) -> usize {
@@ -377,7 +389,7 @@ impl Server {
                 };
                 out.send(from, &ask, &[]);
             }
-        } else if self.queue.len() >= self.config.queue_max {
+        } else if self.is_full() {
             self.counters.dropped += 1;
             self.tell_applied = true;
         } else {

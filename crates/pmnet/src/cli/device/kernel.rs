@@ -59,9 +59,10 @@ impl KernelSettings {
         let spill = flags.spill.clone().or_else(|| file.spill.clone());
         let generic = flags.xdp_generic || file.xdp_generic;
         if mode == Mode::Relay {
-            return if interfaces.is_some() || spill.is_some() || generic || flags.detach {
+            let reads = flags.server_reads_log || file.server_reads_log;
+            return if interfaces.is_some() || spill.is_some() || generic || flags.detach || reads {
                 Err(ConfigError(
-                    "--dev, --spill, --xdp-generic and --detach need a kernel mode: give --mode nic or --mode router"
+                    "--dev, --spill, --xdp-generic, --server-reads-log and --detach need a kernel mode: give --mode nic or --mode router"
                         .into(),
                 ))
             } else {

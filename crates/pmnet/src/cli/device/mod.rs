@@ -121,6 +121,9 @@ pub struct DeviceArgs {
     /// and load it from there at the start. Without it the kernel goes on when this process ends.
     #[arg(long, value_name = "FILE")]
     spill: Option<PathBuf>,
+    /// The server reads the log by itself (its --device-log): it is sent no updates.
+    #[arg(long)]
+    server_reads_log: bool,
     /// Attach in the generic mode of the kernel: slow, for interfaces whose driver has no native one.
     #[arg(long)]
     xdp_generic: bool,
@@ -237,6 +240,7 @@ fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigError
             .map_err(|error| ConfigError(error.to_string()))?;
     }
     let mut device = DeviceConfig::new(id, flags.shard.or(file.shard).unwrap_or(0), next);
+    device.server_reads_log = flags.server_reads_log || file.server_reads_log;
     if flags.shrink_chain || file.shrink_chain {
         device.flags |= Member::SHRINK;
     }

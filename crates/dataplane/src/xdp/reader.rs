@@ -1,0 +1,82 @@
+//! Another process reads the log in the kernel: the server, whose receive queue it is.
+
+#![allow(unsafe_code)]
+
+use std::sync::atomic::Ordering::Acquire;
+use std::time::{Duration, Instant};
+
+use memmap2::MmapRaw;
+use pmnet_log::{Media, Parameters};
+
+use super::image::MapMedia;
+use super::kernel::{Kernel, map_pinned};
+use super::pins::Pins;
+use super::shared::Shard;
+
+/// A log that is not there is looked for again after this long.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The log of a device, for reading. The device may not be there yet, or be replaced by another.
+#[derive(Debug)]
+pub struct LogReader {
+    name: String,
+    open: Option<Open>,
+    looked: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Open {
+    image: MapMedia,
+    parameters: Parameters,
+    shard: MmapRaw,
+}
+
+impl LogReader {
+    /// Of the device that is pinned under `name`.
+    #[must_use]
+    pub fn new(name: &str) -> LogReader {
+        LogReader {
+            name: name.to_owned(),
+            open: None,
+            looked: None,
+        }
+    }
+
+    /// The frame of an order that is in the log and not reclaimed: the bytes of an APPEND as the device
+    /// would send it. `None` if it is not there.
+    pub fn frame(&mut self, order: u64) -> Option<&[u8]> {
+        if self.open.as_ref().is_none_or(|open| open.last() < order) {
+            let due = self.looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY);
+            if due {
+                self.looked = Some(Instant::now());
+                self.open = Open::new(&self.name)
+                    .inspect_err(|error| tracing::debug!("the device's log: {error}"))
+                    .ok();
+            }
+        }
+        let open = self.open.as_ref()?;
+        if open.last() < order {
+            return None;
+        }
+        pmnet_log::frame_at(open.image.bytes(), &open.parameters, order)
+    }
+}
+
+impl Open {
+    fn new(name: &str) -> Result<Open, super::KernelError> {
+        let pins = Pins::existing(name);
+        Ok(Open {
+            parameters: Kernel::parameters(&pins)?,
+            image: Kernel::image(&pins)?,
+            shard: map_pinned(&pins, "pm_shards")?,
+        })
+    }
+
+    fn last(&self) -> u64 {
+        // SAFETY: the mapping is a page that begins with a `Shard`, aligned as a page is, and lives as
+        // long as `self`; all its fields are atomic.
+        unsafe { &*self.shard.as_ptr().cast::<Shard>() }
+            .last
+            .load(Acquire)
+    }
+}
