@@ -110,18 +110,32 @@ fn every_packet_of_the_vectors_in_a_session_that_is_served() {
             let Ok(parsed) = Packet::parse(&packet) else {
                 continue;
             };
-            let update = parsed.header.kind == Kind::Update;
-            seq += u64::from(update);
-            let mut bytes = Vec::new();
-            Header {
+            let next = Header {
                 shard: SHARD,
                 epoch: 1,
                 session,
-                seq: seq.max(1),
+                seq: seq + 1,
                 tag: TOKEN,
                 ..parsed.header
-            }
-            .write(parsed.payload, &mut bytes);
+            };
+            // With no other field set than those that a client sets.
+            let update = next
+                == Header {
+                    shard: SHARD,
+                    epoch: 1,
+                    session,
+                    seq: seq + 1,
+                    tag: TOKEN,
+                    key_hash: next.key_hash,
+                    fragment_index: next.fragment_index,
+                    fragment_count: next.fragment_count,
+                    payload_len: next.payload_len,
+                    payload_crc: next.payload_crc,
+                    ..Header::new(Kind::Update)
+                };
+            seq += u64::from(update);
+            let mut bytes = Vec::new();
+            next.write(parsed.payload, &mut bytes);
             let frame = frame(client, world.address, &bytes);
             if update {
                 is_taken(&world, &frame);
