@@ -56,7 +56,7 @@ struct MicroArgs {
     #[arg(long, value_delimiter = ',', default_values_t = [1, 16], value_name = "N")]
     clients: Vec<usize>,
     /// Measured seconds of one run.
-    #[arg(long, default_value_t = 0.4)]
+    #[arg(long, default_value_t = 0.3)]
     seconds: f64,
     /// Runs of each combination; figures are medians over them.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=i64::from(ROUNDS_MAX)))]
