@@ -4,11 +4,12 @@ SEEDS ?= 2000
 SOAK_SECONDS ?= 3600
 SOAK_SEEDS ?= 1000000
 RUNS ?= 200
+PACKETS ?= 10000000
 FUZZ_SECONDS ?= 60
 CARGO ?= cargo
 PMNET = $(CARGO) run --quiet --release --locked -p pmnet --
 
-.PHONY: help build setup demo test lint sim rules crash model mutants histories fuzz soak
+.PHONY: help build setup demo test lint sim rules crash model mutants histories kernel fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -20,6 +21,7 @@ help:
 	@echo "make model           the protocol in a model checker, searched to its end"
 	@echo "make mutants         each flush, fence and check deleted in turn: who notices?"
 	@echo "make histories RUNS=$(RUNS)   real processes, killed and cut off: linearizable?"
+	@echo "make kernel PACKETS=$(PACKETS)   the device in the kernel: answers as the one in user space; killed for a minute"
 	@echo "make fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)   each fuzz target for so long"
 	@echo "make soak            SOAK_SEEDS=$(SOAK_SEEDS) of the simulator, then SOAK_SECONDS=$(SOAK_SECONDS) of checked load with kills"
 	@echo "make setup           install what tests and demo use, where that is possible"
@@ -61,6 +63,13 @@ mutants:
 histories:
 	@sh tests/setup.sh packages
 	@PMNET_RUNS=$(RUNS) $(CARGO) test --release --locked -p pmnet --test e2e histories::many -- \
+		--ignored --nocapture --test-threads=1
+
+kernel:
+	@sh tests/setup.sh packages
+	@PMNET_PACKETS=$(PACKETS) $(CARGO) test --release --locked -p pmnet-dataplane --test kernel -- \
+		--nocapture --test-threads=1
+	@$(CARGO) test --release --locked -p pmnet --test e2e kernel::many_clients_for_a_minute -- \
 		--ignored --nocapture --test-threads=1
 
 fuzz:
