@@ -2,13 +2,21 @@
 //! dead, and nothing is lost, doubled or reordered whoever is killed (`docs/spec/protocol.md` §10).
 
 mod end;
+mod load;
 mod misuse;
 mod traffic;
 mod world;
 
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use self::world::{Load, Place, Plan, World};
+use pmnet::testbed::Network;
+use pmnet_client::SessionError;
+
+use self::load::{Load, Writer};
+use self::world::{Place, Plan, World};
+use crate::support::seed;
 
 /// Every call of a session ends within this.
 const CALL_MAX: Duration = Duration::from_secs(10);
@@ -67,6 +75,73 @@ fn killed_every_second() {
         kills += 1;
     });
     assert!(kills >= 4, "{kills} kills");
+}
+
+/// Sessions that come and go make the process hold the kernel's part again and again; it is killed at
+/// any moment of that, also before it serves.
+#[test]
+fn killed_while_sessions_come_and_go() {
+    let Some(mut world) = World::start(Plan::new(Place::Nic)) else {
+        return;
+    };
+    let seed = seed();
+    let mut random = fastrand::Rng::with_seed(seed);
+    let ended = AtomicBool::new(false);
+    let head = world.head();
+    let network = world.network();
+    let (writers, unknown, kills) = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| come_and_go(&network, head, &ended)))
+            .collect();
+        let end = Instant::now() + Duration::from_secs(6);
+        let mut kills = 0;
+        while Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(random.u64(5..400)));
+            world.kill("device");
+            world.process("device").relaunch().unwrap();
+            kills += 1;
+        }
+        world.wait_ready("device");
+        ended.store(true, Ordering::Release);
+        let (mut writers, mut unknown) = (Vec::new(), 0);
+        for thread in threads {
+            let (more, open) = thread.join().unwrap();
+            writers.extend(more);
+            unknown += open;
+        }
+        (writers, unknown, kills)
+    });
+    let acknowledged: usize = writers.iter().map(|w| w.acknowledged.len()).sum();
+    let sessions = writers.len();
+    println!("{kills} kills; {sessions} sessions, {acknowledged} acknowledged, {unknown} not");
+    assert!(kills > 10 && acknowledged > 100, "{kills}, {acknowledged}");
+    world.settle();
+    for writer in &writers {
+        world.check_without_device(writer);
+    }
+}
+
+/// Opens sessions, sets some keys in each, ends some of them. What was acknowledged, and how many calls
+/// were not.
+fn come_and_go(network: &Network, head: SocketAddr, ended: &AtomicBool) -> (Vec<Writer>, u32) {
+    network.enter("client1").unwrap();
+    let (mut writers, mut unknown) = (Vec::new(), 0);
+    while !ended.load(Ordering::Acquire) {
+        let mut writer = Writer::open(head, Duration::from_secs(3));
+        for _ in 0..fastrand::u32(1..20) {
+            match writer.set() {
+                Ok(copies) => assert_eq!(copies, 1),
+                // Too late to be sent, or nobody knows.
+                Err(SessionError::Failed(_) | SessionError::Unknown) => unknown += 1,
+                Err(other) => panic!("{other}"),
+            }
+        }
+        if fastrand::bool() {
+            writer.end();
+        }
+        writers.push(writer);
+    }
+    (writers, unknown)
 }
 
 #[test]

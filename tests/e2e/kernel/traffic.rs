@@ -24,7 +24,7 @@ const RAW: i32 = 255;
 
 /// The device is in the kernel, its process is dead, and a socket of ours is in its place: it gets
 /// everything that the pipeline leaves to the stack.
-fn bare() -> Option<(World, super::world::Writer)> {
+fn bare() -> Option<(World, super::load::Writer)> {
     let mut world = World::start(Plan::new(Place::Nic))?;
     let mut writer = world.session(CALL_MAX);
     writer.sets(10, 1);

@@ -7,21 +7,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use bytes::Bytes;
-use pmnet::check::{Ledger, Verdict, verify};
 use pmnet::harness::{Process, Ready, Scratch, Spec, find_program, sweep_namespaces};
-use pmnet::load::{CheckedOptions, Endpoint, Hooks, Options, Summary, Workload};
-use pmnet::resp::{Client, Reply, write_command};
+use pmnet::resp::Client;
 use pmnet::testbed::{Layout, Network, refusal};
-use pmnet_client::{ClientConfig, Session, SessionError};
 use pmnet_dataplane::xdp::Pins;
 use pmnet_dataplane::xdp::plain::{self, Plain, Program};
-use pmnet_wire::command::{Form, Protocol, key_hash, preamble};
 
+use super::load::Writer;
 use crate::common;
 use crate::support::eventually;
 
@@ -35,9 +31,6 @@ const REDIS: &str = "127.0.0.1";
 const REDIS_PORT: u16 = 6379;
 /// A process that does not serve after this long is a failure.
 pub const READY_MAX: Duration = Duration::from_secs(15);
-/// Everything acknowledged must have reached the database this long after the load.
-const SETTLE_MAX: Duration = Duration::from_secs(30);
-
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// Where the device is.
@@ -98,16 +91,6 @@ pub struct World {
     network: Arc<Network>,
     scratch: Scratch,
     plan: Plan,
-}
-
-/// One checked load.
-#[derive(Clone, Copy, Debug)]
-pub struct Load {
-    pub seconds: u64,
-    pub clients: usize,
-    pub value_bytes: usize,
-    /// From one turn to the next.
-    pub every: Duration,
 }
 
 /// Where a device of this name is pinned.
@@ -415,15 +398,12 @@ impl World {
     /// Opens a session from the client's machine; its calls end within `deadline`.
     pub fn session(&self, deadline: Duration) -> Writer {
         let head = self.head();
-        let session = self.inside("client1", || {
-            Session::start(ClientConfig::new(head), deadline).unwrap()
-        });
-        Writer {
-            session,
-            acknowledged: Vec::new(),
-            number: 0,
-            key: fastrand::u64(..),
-        }
+        self.inside("client1", || Writer::open(head, deadline))
+    }
+
+    /// The machines, for threads that are to work there.
+    pub fn network(&self) -> Arc<Network> {
+        Arc::clone(&self.network)
     }
 
     fn try_redis(&self) -> anyhow::Result<Client> {
@@ -444,77 +424,6 @@ impl World {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-
-    /// Waits until everything acknowledged has reached the database: a read is answered only then.
-    pub fn settle(&self) {
-        let mut writer = self.session(Duration::from_secs(5));
-        eventually("a read is answered", SETTLE_MAX, || writer.read().is_ok());
-        writer.session.end().unwrap();
-    }
-
-    /// Everything that a writer was acknowledged is in the database.
-    pub fn check(&self, writer: &Writer) {
-        self.settle();
-        self.check_without_device(writer);
-    }
-
-    /// The same when everything was applied before.
-    pub fn check_without_device(&self, writer: &Writer) {
-        let mut redis = self.redis();
-        for (key, value) in &writer.acknowledged {
-            let found = redis.call(&["GET", key]).unwrap();
-            assert_eq!(found, Reply::Bulk(value.clone().into_bytes()), "{key}");
-        }
-    }
-
-    /// Checked load from the client's machine, `turn` at intervals meanwhile, then the verdict.
-    pub fn checked(
-        &mut self,
-        load: Load,
-        mut turn: impl FnMut(&mut World, u32),
-    ) -> (Verdict, Summary) {
-        let prefix = format!("chk{:x}:", fastrand::u64(..));
-        let mut options = Options::new(self.head());
-        options.endpoint = Endpoint::Native;
-        options.clients = load.clients;
-        options.pipeline = 4;
-        options.duration = Duration::from_secs(load.seconds);
-        options.deadline = Duration::from_secs(10);
-        options.workload = Workload::Checked(CheckedOptions {
-            prefix,
-            ring: 100_000,
-            lists: true,
-            value_bytes: load.value_bytes,
-        });
-        let ended = AtomicBool::new(false);
-        let network = Arc::clone(&self.network);
-        let (summary, ledger) = std::thread::scope(|scope| {
-            let loading = scope.spawn(|| {
-                let loaded = loaded(&network, &options);
-                ended.store(true, Ordering::Release);
-                loaded
-            });
-            let last = Instant::now() + options.duration.saturating_sub(load.every / 2);
-            let mut next = Instant::now() + load.every;
-            let mut number = 0;
-            while !ended.load(Ordering::Acquire) {
-                std::thread::sleep(Duration::from_millis(10));
-                if Instant::now() >= next && Instant::now() < last {
-                    turn(self, number);
-                    number += 1;
-                    next += load.every;
-                }
-            }
-            loading.join().unwrap().expect("the load goes on")
-        });
-        self.settle();
-        let verdict = verify(&ledger, &mut self.redis()).unwrap();
-        println!("{verdict}; {:.0} operations/s", summary.throughput);
-        assert!(verdict.is_clean(), "{verdict}");
-        let enough = 20 * load.seconds;
-        assert!(verdict.acknowledged > enough, "hardly any load: {verdict}");
-        (verdict, summary)
-    }
 }
 
 impl Drop for World {
@@ -525,60 +434,4 @@ impl Drop for World {
             }
         }
     }
-}
-
-fn loaded(network: &Network, options: &Options) -> anyhow::Result<(Summary, Ledger)> {
-    network.enter("client1")?;
-    let mut ledger = Ledger::new();
-    let mut record = |record: &pmnet::load::Record| Ok(ledger.add(record)?);
-    let hooks = Hooks {
-        record: Some(&mut record),
-        progress: None,
-    };
-    let summary = pmnet::load::run(options, hooks, &AtomicBool::new(false))?;
-    Ok((summary, ledger))
-}
-
-/// One session that sets keys of its own and remembers what was acknowledged.
-pub struct Writer {
-    pub session: Session,
-    /// Keys and values.
-    pub acknowledged: Vec<(String, String)>,
-    number: u64,
-    key: u64,
-}
-
-impl Writer {
-    /// Sets the next key: how many devices hold it.
-    pub fn set(&mut self) -> Result<u8, SessionError> {
-        self.number += 1;
-        let (key, value) = (
-            format!("w{:x}:{}", self.key, self.number),
-            self.number.to_string(),
-        );
-        let command = command(&["SET", &key, &value]);
-        let copies = self.session.update(command, key_hash(key.as_bytes()))?;
-        self.acknowledged.push((key, value));
-        Ok(copies)
-    }
-
-    /// Sets so many keys; each must be acknowledged by so many devices.
-    pub fn sets(&mut self, count: u64, copies: u8) {
-        for _ in 0..count {
-            assert_eq!(self.set().unwrap(), copies);
-        }
-    }
-
-    /// A read behind everything that was acknowledged.
-    pub fn read(&mut self) -> Result<Bytes, SessionError> {
-        let key = "settle";
-        let hash = key_hash(key.as_bytes());
-        self.session.bypass(command(&["GET", key]), hash, true)
-    }
-}
-
-fn command(words: &[&str]) -> Bytes {
-    let mut bytes = preamble(Form::Single, Protocol::Resp2, 0).to_vec();
-    write_command(words, &mut bytes);
-    bytes.into()
 }

@@ -1,0 +1,180 @@
+//! What clients do in a world, and whether the database has what they were acknowledged.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use pmnet::check::{Ledger, Verdict, verify};
+use pmnet::load::{CheckedOptions, Endpoint, Hooks, Options, Summary, Workload};
+use pmnet::resp::{Reply, write_command};
+use pmnet::testbed::Network;
+use pmnet_client::{ClientConfig, Session, SessionError};
+use pmnet_wire::command::{Form, Protocol, key_hash, preamble};
+
+use super::world::World;
+use crate::support::eventually;
+
+/// Everything acknowledged must have reached the database this long after the load.
+const SETTLE_MAX: Duration = Duration::from_secs(30);
+
+/// One checked load.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    pub seconds: u64,
+    pub clients: usize,
+    pub value_bytes: usize,
+    /// From one turn to the next.
+    pub every: Duration,
+}
+
+impl World {
+    /// Waits until everything acknowledged has reached the database: a read is answered only then.
+    pub fn settle(&self) {
+        let mut writer = self.session(Duration::from_secs(5));
+        eventually("a read is answered", SETTLE_MAX, || writer.read().is_ok());
+        writer.end();
+    }
+
+    /// Everything that a writer was acknowledged is in the database.
+    pub fn check(&self, writer: &Writer) {
+        self.settle();
+        self.check_without_device(writer);
+    }
+
+    /// The same when everything was applied before.
+    pub fn check_without_device(&self, writer: &Writer) {
+        let mut redis = self.redis();
+        for (key, value) in &writer.acknowledged {
+            let found = redis.call(&["GET", key]).unwrap();
+            assert_eq!(found, Reply::Bulk(value.clone().into_bytes()), "{key}");
+        }
+    }
+
+    /// Checked load from the client's machine, `turn` at intervals meanwhile, then the verdict.
+    pub fn checked(
+        &mut self,
+        load: Load,
+        mut turn: impl FnMut(&mut World, u32),
+    ) -> (Verdict, Summary) {
+        let prefix = format!("chk{:x}:", fastrand::u64(..));
+        let mut options = Options::new(self.head());
+        options.endpoint = Endpoint::Native;
+        options.clients = load.clients;
+        options.pipeline = 4;
+        options.duration = Duration::from_secs(load.seconds);
+        options.deadline = Duration::from_secs(10);
+        options.workload = Workload::Checked(CheckedOptions {
+            prefix,
+            ring: 100_000,
+            lists: true,
+            value_bytes: load.value_bytes,
+        });
+        let ended = AtomicBool::new(false);
+        let network = self.network();
+        let (summary, ledger) = std::thread::scope(|scope| {
+            let loading = scope.spawn(|| {
+                let loaded = loaded(&network, &options);
+                ended.store(true, Ordering::Release);
+                loaded
+            });
+            let last = Instant::now() + options.duration.saturating_sub(load.every / 2);
+            let mut next = Instant::now() + load.every;
+            let mut number = 0;
+            while !ended.load(Ordering::Acquire) {
+                std::thread::sleep(Duration::from_millis(10));
+                if Instant::now() >= next && Instant::now() < last {
+                    turn(self, number);
+                    number += 1;
+                    next += load.every;
+                }
+            }
+            loading.join().unwrap().expect("the load goes on")
+        });
+        self.settle();
+        let verdict = verify(&ledger, &mut self.redis()).unwrap();
+        println!("{verdict}; {:.0} operations/s", summary.throughput);
+        assert!(verdict.is_clean(), "{verdict}");
+        let enough = 20 * load.seconds;
+        assert!(verdict.acknowledged > enough, "hardly any load: {verdict}");
+        (verdict, summary)
+    }
+}
+
+fn loaded(network: &Network, options: &Options) -> anyhow::Result<(Summary, Ledger)> {
+    network.enter("client1")?;
+    let mut ledger = Ledger::new();
+    let mut record = |record: &pmnet::load::Record| Ok(ledger.add(record)?);
+    let hooks = Hooks {
+        record: Some(&mut record),
+        progress: None,
+    };
+    let summary = pmnet::load::run(options, hooks, &AtomicBool::new(false))?;
+    Ok((summary, ledger))
+}
+
+/// One session that sets keys of its own and remembers what was acknowledged.
+pub struct Writer {
+    /// `None`: it was ended.
+    session: Option<Session>,
+    /// Keys and values.
+    pub acknowledged: Vec<(String, String)>,
+    number: u64,
+    key: u64,
+}
+
+impl Writer {
+    /// Opens a session from the calling thread's machine.
+    pub fn open(head: SocketAddr, deadline: Duration) -> Writer {
+        Writer {
+            session: Some(Session::start(ClientConfig::new(head), deadline).unwrap()),
+            acknowledged: Vec::new(),
+            number: 0,
+            key: fastrand::u64(..),
+        }
+    }
+
+    fn session(&mut self) -> &mut Session {
+        self.session.as_mut().expect("it was not ended")
+    }
+
+    /// Ends the session.
+    pub fn end(&mut self) {
+        if let Some(session) = self.session.take() {
+            session.end().unwrap();
+        }
+    }
+
+    /// Sets the next key: how many devices hold it.
+    pub fn set(&mut self) -> Result<u8, SessionError> {
+        self.number += 1;
+        let (key, value) = (
+            format!("w{:x}:{}", self.key, self.number),
+            self.number.to_string(),
+        );
+        let command = command(&["SET", &key, &value]);
+        let copies = self.session().update(command, key_hash(key.as_bytes()))?;
+        self.acknowledged.push((key, value));
+        Ok(copies)
+    }
+
+    /// Sets so many keys; each must be acknowledged by so many devices.
+    pub fn sets(&mut self, count: u64, copies: u8) {
+        for _ in 0..count {
+            assert_eq!(self.set().unwrap(), copies);
+        }
+    }
+
+    /// A read behind everything that was acknowledged.
+    pub fn read(&mut self) -> Result<Bytes, SessionError> {
+        let key = "settle";
+        let hash = key_hash(key.as_bytes());
+        self.session().bypass(command(&["GET", key]), hash, true)
+    }
+}
+
+fn command(words: &[&str]) -> Bytes {
+    let mut bytes = preamble(Form::Single, Protocol::Resp2, 0).to_vec();
+    write_command(words, &mut bytes);
+    bytes.into()
+}
