@@ -130,6 +130,14 @@ impl<'a> Turn<'a> {
         Ok(Some(now))
     }
 
+    /// Sends again what is late, unless its answer waits: then it was this thread that was late.
+    fn look(&mut self, session: &mut Session, now: Instant) -> anyhow::Result<()> {
+        if let Some(times) = session.receive()? {
+            self.complete(session, times)?;
+        }
+        session.look(now)
+    }
+
     fn idle(&self) {
         if self.yields {
             std::thread::yield_now();
@@ -146,7 +154,7 @@ impl<'a> Turn<'a> {
                 self.idle();
             }
             if let Some(now) = self.due()? {
-                session.look(now)?;
+                self.look(session, now)?;
             }
         }
         Ok(())
@@ -181,7 +189,7 @@ impl<'a> Turn<'a> {
             }
             if let Some(now) = self.due()? {
                 for session in &mut *sessions {
-                    session.look(now)?;
+                    self.look(session, now)?;
                 }
             }
         }

@@ -205,6 +205,11 @@ impl Session {
                 self.copies = Some(self.copies.map_or(header.copies, |c| c.min(header.copies)));
                 Ok(true)
             }
+            (Kind::OpenReply, Answers::Device) => {
+                // An OPEN that was sent twice is answered twice.
+                self.troubles.stale += 1;
+                Ok(false)
+            }
             (Kind::NotLogged, Answers::Device) => {
                 self.troubles.not_logged += 1;
                 Ok(false)
@@ -362,8 +367,18 @@ mod tests {
         assert!(session.take(&good).is_err());
         session.stamp.tag -= 1;
         assert!(session.take(&good).unwrap());
-        // A device that claims no copy has acknowledged nothing.
+        // An OPEN that was asked twice is answered twice, by a device.
+        let mut late = Vec::new();
+        let reply = Header {
+            kind: Kind::OpenReply,
+            seq: 0,
+            ..session.stamp
+        };
+        reply.write(&[], &mut late);
+        assert!(session.take(&late).is_err());
         session.answers = Answers::Device;
+        assert!(!session.take(&late).unwrap());
+        // A device that claims no copy has acknowledged nothing.
         assert!(session.take(&good).is_err());
     }
 
