@@ -12,6 +12,7 @@ mod device_admission;
 mod device_chain;
 mod device_doubts;
 mod device_durable;
+mod device_fast_path;
 mod device_fold;
 mod device_head;
 mod device_recovery;

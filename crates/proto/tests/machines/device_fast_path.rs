@@ -1,0 +1,253 @@
+//! The device with a fast path beside it (`docs/spec/pipeline.md`): what it follows, what it tells, and
+//! the server that reads the log by itself.
+
+use crate::support::device::{Bench, client, config, from_client, from_hop, hop, server, update};
+use crate::support::{SESSION, SHARD_TOKEN, TOKEN, peer};
+use pmnet_proto::device::{Device, DeviceConfig};
+use pmnet_proto::time::SECOND;
+use pmnet_wire::{Flags, Header, Kind};
+
+/// The frame of an update that a fast path admits at this order.
+fn frame(order: u64, seq: u64) -> Vec<u8> {
+    let header = Header {
+        copies: Kind::Update.number(),
+        session: SESSION,
+        seq,
+        order,
+        tag: SHARD_TOKEN,
+        ..from_hop(Kind::Append, 1)
+    };
+    let mut out = Vec::new();
+    header.write(b"payload", &mut out);
+    out
+}
+
+fn with_fast_path(chain: u32) -> Bench {
+    let mut bench = Bench::head(chain);
+    bench.device.note_changes();
+    bench
+}
+
+#[test]
+fn what_the_fast_path_acknowledged_is_committed_and_not_acknowledged_again() {
+    let mut bench = with_fast_path(1);
+    for (order, seq) in [(2, 1), (3, 2)] {
+        bench.device.follow(bench.now, &frame(order, seq)).unwrap();
+    }
+    bench.device.followed(3, true);
+    assert_eq!(bench.device.cursors(), (3, 3, 3, 0));
+    assert_eq!(bench.finish(), []);
+    // Its state is that of a device that admitted them: the next one, and a duplicate.
+    let answer = bench.answer(client(), &update(2), b"payload");
+    assert_eq!(answer, []);
+    assert_eq!(bench.finish()[0].header.seq, 2, "acknowledged again");
+    assert_eq!(bench.admit(&update(3), b"payload").order, 4);
+}
+
+#[test]
+fn in_a_chain_what_was_followed_waits_for_the_others() {
+    let mut bench = with_fast_path(2);
+    bench.device.follow(bench.now, &frame(2, 1)).unwrap();
+    bench.device.followed(2, false);
+    assert_eq!(bench.finish(), []);
+    bench.durable(2, 2);
+    let acks = bench.finish();
+    assert_eq!((acks[0].header.kind, acks[0].header.copies), (Kind::Ack, 2));
+}
+
+#[test]
+#[should_panic(expected = "one device acknowledges for one device")]
+fn a_fast_path_never_acknowledges_for_a_chain() {
+    let mut bench = with_fast_path(2);
+    bench.device.follow(bench.now, &frame(2, 1)).unwrap();
+    bench.device.followed(2, true);
+}
+
+#[test]
+fn what_the_fast_path_could_not_have_admitted_is_refused() {
+    for (what, frame) in [
+        ("a gap in the session", frame(2, 2)),
+        ("a duplicate", frame(2, 0)),
+        ("a gap in the log", frame(3, 1)),
+        ("damage", {
+            let mut bytes = frame(2, 1);
+            bytes[90] ^= 1;
+            bytes
+        }),
+        ("an OPEN", {
+            let mut out = Vec::new();
+            let header = Header {
+                copies: Kind::Open.number(),
+                session: SESSION,
+                seq: 1,
+                order: 2,
+                ..from_hop(Kind::Append, 1)
+            };
+            header.write(b"", &mut out);
+            out
+        }),
+        ("an unknown session", {
+            let mut out = Vec::new();
+            let header = Header {
+                copies: Kind::Update.number(),
+                session: SESSION + 1,
+                seq: 1,
+                order: 2,
+                ..from_hop(Kind::Append, 1)
+            };
+            header.write(b"", &mut out);
+            out
+        }),
+    ] {
+        let mut bench = with_fast_path(1);
+        assert!(bench.device.follow(bench.now, &frame).is_err(), "{what}");
+        assert_eq!(bench.device.cursors().0, 1, "{what}");
+    }
+}
+
+#[test]
+fn the_fast_path_is_told_of_every_session_that_changed() {
+    let told = |bench: &mut Bench| {
+        let mut all = Vec::new();
+        bench
+            .device
+            .changed_sessions(|id, state| all.push((id, state)));
+        all
+    };
+    let mut bench = Bench::serving(1, 1);
+    bench.device.note_changes();
+    let open = Header {
+        session: 0,
+        ..from_client(Kind::Open, 0)
+    };
+    bench.admit(&open, &TOKEN.to_be_bytes());
+    let opened = told(&mut bench);
+    let state = opened[0].1.unwrap();
+    assert_eq!(
+        (opened.len(), opened[0].0, state.token),
+        (1, SESSION, TOKEN)
+    );
+    assert_eq!((state.last, state.until), (0, u64::MAX));
+    assert_eq!(state.address, Some(client()));
+    assert_eq!(told(&mut bench), [], "once");
+    // The client speaks from elsewhere.
+    let ping = from_client(Kind::Ping, 0);
+    bench.answer(peer(201), &ping, b"");
+    assert_eq!(told(&mut bench)[0].1.unwrap().address, Some(peer(201)));
+    // The session ends: nothing more may be admitted.
+    bench.admit(&from_client(Kind::End, 1), b"");
+    assert_eq!(told(&mut bench)[0].1.unwrap().until, 0);
+    // The END is applied: it is over.
+    bench.device.persisted(2);
+    bench.answer(
+        server(),
+        &Header {
+            order: 2,
+            ..from_hop(Kind::Applied, 0)
+        },
+        b"",
+    );
+    assert!(told(&mut bench).contains(&(SESSION, None)));
+}
+
+#[test]
+fn the_fast_path_admits_no_more_than_a_sessions_share() {
+    let mut bench = Bench::head_with(
+        1,
+        DeviceConfig {
+            session_entries_max: 3,
+            ..config(1, hop(1, 2))
+        },
+    );
+    bench.device.note_changes();
+    bench.admit(&update(1), b"payload");
+    let mut until = 0;
+    bench
+        .device
+        .changed_sessions(|_, state| until = state.unwrap().until);
+    assert_eq!(until, 2, "the OPEN and one update are in the log: one more");
+}
+
+#[test]
+fn only_what_may_admit_holds_the_fast_path() {
+    let may = |kind| Device::may_admit(&Header::new(kind));
+    for kind in [
+        Kind::Open,
+        Kind::Update,
+        Kind::End,
+        Kind::Append,
+        Kind::RecoverReply,
+    ] {
+        assert!(may(kind), "{kind:?}");
+    }
+    for kind in [
+        Kind::Bypass,
+        Kind::Ping,
+        Kind::Applied,
+        Kind::Durable,
+        Kind::Retrans,
+        Kind::Response,
+    ] {
+        assert!(!may(kind), "{kind:?}");
+    }
+    let confirmation = Header {
+        flags: Flags::FALLBACK,
+        ..Header::new(Kind::Response)
+    };
+    assert!(Device::may_admit(&confirmation), "it moves the session");
+}
+
+#[test]
+fn a_session_that_the_fast_path_heard_of_is_not_idle() {
+    for heard in [false, true] {
+        let mut bench = Bench::head_with(
+            1,
+            DeviceConfig {
+                session_idle: SECOND,
+                ..config(1, hop(1, 2))
+            },
+        );
+        bench.now = bench.now + 3 * SECOND;
+        bench.device.refresh(bench.now, |id| {
+            assert_eq!(id, SESSION);
+            heard
+        });
+        bench.tick();
+        assert_eq!(bench.device.has_own_entries(), !heard);
+    }
+}
+
+#[test]
+fn a_server_that_reads_the_log_is_sent_the_last_entry_and_what_it_asks_for() {
+    let mut bench = Bench::head_with(
+        1,
+        DeviceConfig {
+            server_reads_log: true,
+            ..config(1, hop(1, 2))
+        },
+    );
+    let orders = |bench: &mut Bench| -> Vec<u64> {
+        bench
+            .forwards()
+            .iter()
+            .map(|sent| sent.header.order)
+            .collect()
+    };
+    orders(&mut bench);
+    for seq in 1..=5 {
+        bench.admit(&update(seq), b"payload");
+    }
+    bench.device.persisted(6);
+    assert_eq!(orders(&mut bench), [6]);
+    let ask = Header {
+        order: 3,
+        request: 5,
+        ..from_hop(Kind::Retrans, 0)
+    };
+    bench.answer(server(), &ask, b"");
+    assert_eq!(orders(&mut bench), [3, 4, 5, 6], "one by one");
+    bench.admit(&update(6), b"payload");
+    bench.admit(&update(7), b"payload");
+    bench.device.persisted(8);
+    assert_eq!(orders(&mut bench), [8], "and then the last ones again");
+}
