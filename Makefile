@@ -6,10 +6,11 @@ SOAK_SEEDS ?= 1000000
 RUNS ?= 200
 PACKETS ?= 10000000
 FUZZ_SECONDS ?= 60
+KERNELS ?=
 CARGO ?= cargo
 PMNET = $(CARGO) run --quiet --release --locked -p pmnet --
 
-.PHONY: help build setup demo test lint sim rules crash model mutants histories kernel fuzz soak
+.PHONY: help build setup demo test lint sim rules crash model mutants histories kernel kernels fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -22,6 +23,7 @@ help:
 	@echo "make mutants         each flush, fence and check deleted in turn: who notices?"
 	@echo "make histories RUNS=$(RUNS)   real processes, killed and cut off: linearizable?"
 	@echo "make kernel PACKETS=$(PACKETS)   the device in the kernel: answers as the one in user space; killed for a minute"
+	@echo "make kernels         does the pipeline load on Debian's kernels, and do there what user space does? (in QEMU)"
 	@echo "make fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)   each fuzz target for so long"
 	@echo "make soak            SOAK_SEEDS=$(SOAK_SEEDS) of the simulator, then SOAK_SECONDS=$(SOAK_SECONDS) of checked load with kills"
 	@echo "make setup           install what tests and demo use, where that is possible"
@@ -71,6 +73,9 @@ kernel:
 		--nocapture --test-threads=1
 	@$(CARGO) test --release --locked -p pmnet --test e2e kernel::many_clients_for_a_minute -- \
 		--ignored --nocapture --test-threads=1
+
+kernels:
+	@python3 tests/kernels/run.py $(KERNELS)
 
 fuzz:
 	@bash fuzz/run.sh --seconds $(FUZZ_SECONDS)

@@ -20,6 +20,7 @@ test, or could not be tried.
 """
 
 import argparse
+import fcntl
 import json
 import os
 import pathlib
@@ -237,6 +238,10 @@ def judge(said, ended):
         return False, f"does not come up: {ended or 'see what it said'}"
     loads = NEEDED[1] in passed
     facts.append("loads" if loads else "DOES NOT LOAD")
+    # What the verifier objects to is the last line before its figures.
+    refused = re.search(r"^(.+)\n(?:verification time.*\n)?(?:stack depth.*\n)?processed \d+ insns", said, re.MULTILINE)
+    if refused and not loads:
+        facts.append(f"the verifier says: {refused[1].strip()}")
     if count:
         facts.append(f"{int(count[1]):,} instructions verified")
     facts.append(f"{result[1]} tests passed, {result[2]} failed" if result else "the tests did not end")
@@ -297,6 +302,13 @@ def main():
     arguments = parser.parse_args()
     CACHE.mkdir(parents=True, exist_ok=True)
     results = []
+    # Two at once would boot each other's files.
+    lock = (CACHE / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print("no kernel was tried: this is running already; wait for it")
+        return 1
     try:
         if os.uname().machine != "x86_64":
             raise Trouble("only x86-64 kernels are tried: run this on such a machine")
