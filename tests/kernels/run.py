@@ -237,11 +237,14 @@ def judge(said, ended):
     if not release:
         return False, f"does not come up: {ended or 'see what it said'}"
     loads = NEEDED[1] in passed
-    facts.append("loads" if loads else "DOES NOT LOAD")
     # What the verifier objects to is the last line before its figures.
     refused = re.search(r"^(.+)\n(?:verification time.*\n)?(?:stack depth.*\n)?processed \d+ insns", said, re.MULTILINE)
-    if refused and not loads:
-        facts.append(f"the verifier says: {refused[1].strip()}")
+    if loads:
+        facts.append("loads")
+    elif refused:
+        facts.append(f"DOES NOT LOAD, the verifier says: {refused[1].strip()}")
+    else:
+        facts.append("not shown to load")
     if count:
         facts.append(f"{int(count[1]):,} instructions verified")
     facts.append(f"{result[1]} tests passed, {result[2]} failed" if result else "the tests did not end")
