@@ -4,6 +4,7 @@
 mod end;
 mod load;
 mod misuse;
+mod pinned;
 mod traffic;
 mod world;
 

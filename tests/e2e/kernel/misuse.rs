@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use pmnet::harness::find_program;
 
 use super::CALL_MAX;
+use super::pinned::folder;
 use super::world::{Place, Plan, World};
 use crate::common;
 
@@ -75,7 +76,7 @@ fn remove(world: &World, name: &str) {
     args.push("--detach".into());
     let output = world.run(common::pmnet(), args);
     assert!(output.status.success(), "{output:?}");
-    assert!(!super::world::folder(name).exists());
+    assert!(!folder(name).exists());
 }
 
 #[test]

@@ -14,15 +14,13 @@ use anyhow::Context;
 use pmnet::harness::{Process, Ready, Scratch, Spec, find_program, sweep_namespaces};
 use pmnet::resp::Client;
 use pmnet::testbed::{Layout, Network, refusal};
-use pmnet_dataplane::xdp::Pins;
 use pmnet_dataplane::xdp::plain::{self, Plain, Program};
 
 use super::load::Writer;
+use super::pinned::{Pinned, folder, sweep};
 use crate::common;
 use crate::support::eventually;
 
-/// Start of the names of our devices in the kernel; the process id comes next.
-const PREFIX: &str = "e2e-";
 const PORT: u16 = 51_000;
 const FOLLOWER_PORT: u16 = 51_001;
 const SERVER_PORT: u16 = 51_500;
@@ -68,20 +66,6 @@ impl Plan {
     }
 }
 
-/// A device's name in the kernel; what is pinned there is removed when dropped.
-#[derive(Debug)]
-struct Pinned(String);
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        if folder(&self.0).exists()
-            && let Err(error) = Pins::open(&self.0).and_then(|pins| pins.remove())
-        {
-            eprintln!("{}: {error}", self.0);
-        }
-    }
-}
-
 /// A running world.
 pub struct World {
     // Order of fields is order of the drop.
@@ -91,11 +75,6 @@ pub struct World {
     network: Arc<Network>,
     scratch: Scratch,
     plan: Plan,
-}
-
-/// Where a device of this name is pinned.
-pub fn folder(name: &str) -> PathBuf {
-    Path::new("/sys/fs/bpf/pmnet").join(name)
 }
 
 /// Why these tests cannot run here, in words; in CI that is a failure.
@@ -112,24 +91,6 @@ fn refused() -> Option<String> {
     assert!(std::env::var_os("CI").is_none(), "{reason}");
     common::skip(&reason);
     Some(reason)
-}
-
-/// Removes what killed owners left pinned.
-fn sweep() {
-    for entry in std::fs::read_dir(folder(""))
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let owner = name
-            .strip_prefix(PREFIX)
-            .and_then(|rest| rest.split_once('-'))
-            .and_then(|(pid, _)| pid.parse::<u32>().ok());
-        if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            drop(Pinned(name));
-        }
-    }
 }
 
 fn words(text: &str) -> Vec<OsString> {
@@ -159,7 +120,7 @@ impl World {
             .expect("a program that passes everything");
         let mut world = World {
             processes: BTreeMap::new(),
-            pinned: Pinned(format!("{PREFIX}{pid}-{number}")),
+            pinned: Pinned::new(number),
             _pass: pass,
             network: Arc::new(network),
             scratch: Scratch::new(common::folder(), "kernel").expect("a folder"),
@@ -226,7 +187,7 @@ impl World {
         let mut args = words(&format!(
             "device --mode {mode} --dev {interface} --listen {} --next {next} --id 1 --name {}",
             self.head(),
-            self.pinned.0
+            self.pinned.name()
         ));
         if self.plan.spill {
             args.extend(["--spill".into(), self.spill().into_os_string()]);
@@ -278,12 +239,12 @@ impl World {
 
     /// Where the device is pinned.
     pub fn pins(&self) -> PathBuf {
-        folder(&self.pinned.0)
+        folder(self.pinned.name())
     }
 
     /// Name of the device in the kernel.
     pub fn name(&self) -> &str {
-        &self.pinned.0
+        self.pinned.name()
     }
 
     /// Program and arguments that start a program in the namespace of a node.
