@@ -1,5 +1,6 @@
 //! The same with redis-benchmark, the tool that a Redis user trusts.
 
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,8 +10,8 @@ use serde::Serialize;
 
 use super::measure::{Cell, KEYS, VALUE_BYTES};
 use super::plan::Plan;
+use super::running::Running;
 use super::view::View;
-use crate::harness::{Cluster, settle};
 
 /// About how long one run is to take.
 const RUN_SECONDS: f64 = 0.5;
@@ -37,7 +38,7 @@ pub struct BenchRow {
 /// Runs it for every cell, as many requests as the measured rate suggests.
 pub fn all(
     plan: &Plan,
-    clusters: &[Cluster],
+    running: &[Running],
     cells: &mut [Cell],
     stop: &AtomicBool,
     view: &View,
@@ -57,19 +58,26 @@ pub fn all(
         let requests = Duration::try_from_secs_f64(cell.throughput * RUN_SECONDS)
             .map_or(REQUESTS.0, |count| count.as_secs())
             .clamp(REQUESTS.0, REQUESTS.1);
-        let port = clusters[index].endpoint()?.port();
-        match one(port, name, cell.clients, requests) {
+        let running = &running[index];
+        let endpoint = running.endpoint()?;
+        match running.inside(|| one(endpoint, name, cell.clients, requests)) {
             Ok(row) => cell.benchmark = Some(row),
             Err(error) => view.say(&format!("redis-benchmark, {}: {error:#}", cell.stack)),
         }
-        settle(&clusters[index])?;
+        running.settle()?;
     }
     Ok(())
 }
 
-fn one(port: u16, test: &str, clients: usize, requests: u64) -> anyhow::Result<BenchRow> {
+fn one(
+    endpoint: SocketAddr,
+    test: &str,
+    clients: usize,
+    requests: u64,
+) -> anyhow::Result<BenchRow> {
     let mut child = Command::new("redis-benchmark")
-        .args(["-h", "127.0.0.1", "-p", &port.to_string(), "-t", test])
+        .args(["-h", &endpoint.ip().to_string()])
+        .args(["-p", &endpoint.port().to_string(), "-t", test])
         .args(["-c", &clients.to_string(), "-n", &requests.to_string()])
         .args(["-d", &VALUE_BYTES.to_string(), "-r", &KEYS.to_string()])
         .arg("--csv")

@@ -8,8 +8,9 @@ use serde::Serialize;
 
 use super::bench::BenchRow;
 use super::plan::Plan;
+use super::running::Running;
 use super::view::View;
-use crate::harness::{Cluster, Role, cpu_ns, settle};
+use crate::harness::{Role, cpu_ns};
 use crate::load::{Hooks, Mix, Op, Options, Summary, Workload, run};
 
 /// Payload of a SET, in bytes.
@@ -58,17 +59,20 @@ struct Rounds {
 /// Measures everything.
 pub fn all(
     plan: &Plan,
-    clusters: &[Cluster],
+    running: &[Running],
     stop: &AtomicBool,
     view: &View,
 ) -> anyhow::Result<Vec<Cell>> {
     let mut cells = Vec::new();
     for operation in &plan.operations {
         for clients in &plan.clients {
-            let mut rounds: Vec<Rounds> = clusters.iter().map(|_| Rounds::default()).collect();
+            let mut rounds: Vec<Rounds> = running.iter().map(|_| Rounds::default()).collect();
             for round in 0..plan.rounds {
-                for ((cluster, stack), rounds) in clusters.iter().zip(&plan.stacks).zip(&mut rounds)
+                for ((running, stack), rounds) in running.iter().zip(&plan.stacks).zip(&mut rounds)
                 {
+                    if !stack.measures(*operation) {
+                        continue;
+                    }
                     anyhow::ensure!(!stop.load(Ordering::Relaxed), "interrupted");
                     let text = format!(
                         "{}, {clients} client{}, round {} of {}: {}",
@@ -79,11 +83,13 @@ pub fn all(
                         stack.name
                     );
                     view.step(&text, 1);
-                    one(plan, cluster, *operation, *clients, rounds, stop)?;
+                    one(plan, running, *operation, *clients, rounds, stop)?;
                 }
             }
             for (stack, rounds) in plan.stacks.iter().zip(rounds) {
-                cells.push(rounds.cell(stack.name, *operation, *clients));
+                if stack.measures(*operation) {
+                    cells.push(rounds.cell(stack.name, *operation, *clients));
+                }
             }
         }
     }
@@ -92,13 +98,13 @@ pub fn all(
 
 fn one(
     plan: &Plan,
-    cluster: &Cluster,
+    running: &Running,
     operation: Op,
     clients: usize,
     rounds: &mut Rounds,
     stop: &AtomicBool,
 ) -> anyhow::Result<()> {
-    let mut options = Options::new(cluster.endpoint()?);
+    let mut options = Options::new(running.endpoint()?);
     options.clients = clients;
     options.duration = plan.duration;
     options.warmup = plan.warmup;
@@ -108,21 +114,26 @@ fn one(
         value_bytes: VALUE_BYTES,
         prefix: "demo:".into(),
     };
-    let own = cpu_ns(std::process::id());
-    let before: Vec<_> = cluster
-        .processes()
-        .map(|(role, process)| (role, process.cpu_ns()))
+    let processes = running.processes();
+    let before: Vec<_> = processes
+        .iter()
+        .map(|(_, process)| process.cpu_ns())
         .collect();
-    let summary = run(&options, Hooks::default(), stop)?;
+    // The load may be a thread of its own, whose time goes with it: looked at by itself.
+    let (summary, own_cpu_ns) = running.inside(|| {
+        let own = cpu_ns(std::process::id());
+        let summary = run(&options, Hooks::default(), stop)?;
+        Ok((summary, cpu_ns(std::process::id()).saturating_sub(own)))
+    })?;
     // What was acknowledged early is applied later: that work belongs to this measurement, and
     // must not disturb the next one.
     let loaded = Instant::now();
-    settle(cluster)?;
+    running.settle()?;
     rounds.drain = rounds.drain.max(loaded.elapsed());
-    for ((role, process), (_, before)) in cluster.processes().zip(before) {
+    for ((role, process), before) in processes.into_iter().zip(before) {
         *rounds.cpu_ns.entry(role).or_default() += process.cpu_ns().saturating_sub(before);
     }
-    rounds.own_cpu_ns += cpu_ns(std::process::id()).saturating_sub(own);
+    rounds.own_cpu_ns += own_cpu_ns;
     rounds.summaries.push(summary);
     Ok(())
 }

@@ -7,9 +7,11 @@
 
 mod bench;
 pub(crate) mod chart;
+mod linked;
 mod measure;
 mod plan;
 mod report;
+mod running;
 mod table;
 pub(crate) mod view;
 
@@ -27,7 +29,7 @@ use crate::harness::{
     ChaosPlan, ChaosReport, Cluster, Medium, Role, StoreKind, Topology, chaos, find_program,
 };
 use measure::Cell;
-use plan::{Plan, Stack};
+use plan::Plan;
 use view::View;
 
 const EXAMPLES: &str = "\
@@ -36,9 +38,10 @@ Examples:
   pmnet demo --checked-seconds 60 --out /tmp/demo
   pmnet demo --no-redis --json
 
-Needs no privileges. Without redis-server the embedded store is used and there is nothing to
-compare with; the demo says so. Exit code 1 if anything acknowledged is lost, applied twice or out
-of order.";
+Needs no privileges. As root, if pmnet was built with clang, it also measures the device in the
+kernel, at a NIC and in a switch. Without redis-server the embedded store is used and there is
+nothing to compare with; the demo says so. Exit code 1 if anything acknowledged is lost, applied
+twice or out of order.";
 
 /// Time between two kills.
 const KILL_INTERVAL: Duration = Duration::from_millis(1_500);
@@ -93,12 +96,12 @@ pub fn main(args: &DemoArgs) -> anyhow::Result<bool> {
     let pmnet = std::env::current_exe().context("cannot find the pmnet binary")?;
     std::fs::create_dir_all(&args.out)
         .with_context(|| format!("cannot make the folder {}", args.out.display()))?;
-    let plan = Plan::new(args.no_redis, args.quick);
+    let mut plan = Plan::new(args.no_redis, args.quick);
     let view = View::new(args.json, plan.steps() + args.checked_seconds);
     for note in &plan.notes {
         view.say(note);
     }
-    let cells = measure_all(&plan, &pmnet, &args.out, &stop, &view)?;
+    let cells = measure_all(&mut plan, &pmnet, &args.out, &stop, &view)?;
     let chaos = kill_and_check(&plan, &pmnet, args, &stop, &view)?;
     anyhow::ensure!(!stop.load(Ordering::Relaxed), "interrupted");
     let outcome = Outcome {
@@ -130,25 +133,20 @@ pub fn main(args: &DemoArgs) -> anyhow::Result<bool> {
 }
 
 fn measure_all(
-    plan: &Plan,
+    plan: &mut Plan,
     pmnet: &Path,
     out: &Path,
     stop: &AtomicBool,
     view: &View,
 ) -> anyhow::Result<Vec<Cell>> {
-    let mut clusters = Vec::new();
-    for stack in &plan.stacks {
-        view.step(&format!("starting {}", stack.name), 0);
-        let name = format!("demo{}", clusters.len());
-        clusters.push(Cluster::start(pmnet, out, &name, stack.topology.clone())?);
-    }
-    let mut cells = measure::all(plan, &clusters, stop, view)?;
+    let running = running::start_all(plan, pmnet, out, view)?;
+    let mut cells = measure::all(plan, &running, stop, view)?;
     if find_program("redis-benchmark").is_some() {
-        bench::all(plan, &clusters, &mut cells, stop, view)?;
+        bench::all(plan, &running, &mut cells, stop, view)?;
     }
-    for (cluster, stack) in clusters.into_iter().zip(&plan.stacks) {
+    for (running, stack) in running.into_iter().zip(&plan.stacks) {
         view.step(&format!("stopping {}", stack.name), 0);
-        let unclean = cluster.stop()?;
+        let unclean = running.stop()?;
         if !unclean.is_empty() {
             view.say(&format!(
                 "{}: did not end in good order: {}",
@@ -219,9 +217,4 @@ fn kill_and_check(
         ));
     }
     Ok(report)
-}
-
-/// The stack that all others are compared with, if there is one.
-fn baseline(plan: &Plan) -> Option<&Stack> {
-    plan.stacks.iter().find(|stack| stack.topology.devices == 0)
 }

@@ -1,7 +1,6 @@
 //! The tables at the end, for the terminal.
 
 use super::Outcome;
-use super::baseline;
 use super::measure::Cell;
 use super::plan::Plan;
 
@@ -13,18 +12,12 @@ pub fn ratio(base: Option<f64>, this: f64) -> String {
     }
 }
 
-/// The cell of the baseline for the same operation and clients.
+/// The cell of its own baseline for the same operation and clients.
 pub fn base<'a>(plan: &Plan, outcome: &'a Outcome, cell: &Cell) -> Option<&'a Cell> {
-    let name = baseline(plan)?.name;
-    outcome
-        .cells
-        .iter()
-        .find(|other| {
-            other.stack == name
-                && other.operation == cell.operation
-                && other.clients == cell.clients
-        })
-        .filter(|_| cell.stack != name)
+    let name = plan.stack(cell.stack)?.base?;
+    outcome.cells.iter().find(|other| {
+        other.stack == name && other.operation == cell.operation && other.clients == cell.clients
+    })
 }
 
 /// All of it.
@@ -56,7 +49,7 @@ pub fn text(plan: &Plan, outcome: &Outcome) -> String {
             }
         }
     }
-    text += "p50 and p99 with ×: so many times lower than direct. drain: from the end of the load until \
+    text += "p50 and p99 with ×: so many times lower than direct, over the same path. drain: from the end of the load until \
              all of it was in the database. bench: redis-benchmark.\n";
     text += "\nCPU time per SET and process, µs\n";
     for cell in &outcome.cells {

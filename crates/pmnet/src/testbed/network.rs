@@ -1,7 +1,8 @@
 //! A layout made real: namespaces, bridges, veth pairs, offloads as XDP needs them.
 
+use std::ffi::OsString;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, ensure};
@@ -9,7 +10,7 @@ use anyhow::{Context, ensure};
 use super::layout::{BRIDGE, Layout, Node};
 use crate::harness::Namespaces;
 use crate::harness::find_program;
-use crate::harness::namespaces::{enter, ip};
+use crate::harness::namespaces::{FOLDER, enter, ip};
 
 /// Why this process cannot make a testbed; `None`: it can, as far as can be told without trying.
 #[must_use]
@@ -86,6 +87,29 @@ impl Network {
         self.layout.clone()
     }
 
+    /// Program and arguments that start a program inside a node.
+    ///
+    /// # Errors
+    /// There is no such node, or no `nsenter`.
+    pub fn program(
+        &self,
+        name: &str,
+        program: &Path,
+        arguments: Vec<OsString>,
+    ) -> anyhow::Result<(PathBuf, Vec<OsString>)> {
+        let node = self.layout.node(name);
+        let namespace = &node.with_context(|| format!("no node {name}"))?.namespace;
+        let nsenter = find_program("nsenter")
+            .context("nsenter is not installed: apt-get install util-linux")?;
+        let mut all = vec![
+            OsString::from(format!("--net={FOLDER}/{namespace}")),
+            "--".into(),
+            program.into(),
+        ];
+        all.extend(arguments);
+        Ok((nsenter, all))
+    }
+
     /// Moves the calling thread, and what it starts from now on, into a node.
     ///
     /// # Errors
@@ -136,6 +160,16 @@ fn node_commands(node: &Node) -> Vec<String> {
         commands.push(format!("link set {port} master {BRIDGE} up"));
     }
     let interface = node.interface;
+    // By itself a bridge has the smallest address of its ports, and another one when ports come and
+    // go: here it has that of its first port, for good.
+    if let (Some(port), Some(ipv4)) = (node.ports.first(), node.ipv4) {
+        let [a, b, c, d] = ipv4.octets();
+        for name in [port, interface] {
+            commands.push(format!(
+                "link set {name} address 02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x}"
+            ));
+        }
+    }
     commands.push(format!("link set {interface} up"));
     if let Some(address) = node.ipv4 {
         commands.push(format!("addr add {address}/24 dev {interface}"));

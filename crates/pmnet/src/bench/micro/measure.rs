@@ -73,9 +73,11 @@ pub fn all(
     for (number, system) in plan.systems.iter().enumerate() {
         view.step(&format!("setting up {}", system.name()), 0);
         ensure!(!stop.load(Ordering::Relaxed), "interrupted");
-        let stand = Stand::start(*system, number, plan, &scratch)
-            .with_context(|| format!("cannot set up {}", system.name()))?;
-        stands.push(stand);
+        let stand = Stand::build(*system, number).and_then(|mut stand| {
+            stand.serve(plan.medium, "null:", &scratch)?;
+            Ok(stand)
+        });
+        stands.push(stand.with_context(|| format!("cannot set up {}", system.name()))?);
     }
     let mut cells = Vec::new();
     for payload_bytes in &plan.payloads {

@@ -10,11 +10,11 @@ mod handler;
 mod measure;
 mod page;
 mod payload;
-mod pinned;
+pub(crate) mod pinned;
 mod plan;
 mod session;
-mod stand;
-mod system;
+pub(crate) mod stand;
+pub(crate) mod system;
 mod table;
 mod troubles;
 

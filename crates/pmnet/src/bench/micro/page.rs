@@ -7,9 +7,11 @@ use crate::demo::chart::{Series, cdf, escape};
 
 const STYLE: &str = "
 :root { --page:#fff; --ink:#1d2129; --soft:#5d6570; --line:#e3e6ea;
-  --c0:#6b7280; --c1:#c2570c; --c2:#a16207; --c3:#1d63c8; --c4:#7a3fb0; --c5:#157347; }
+  --c0:#6b7280; --c1:#c2570c; --c2:#a16207; --c3:#1d63c8; --c4:#7a3fb0; --c5:#157347;
+  --c6:#b01e6b; --c7:#0e7490; }
 @media (prefers-color-scheme: dark) { :root { --page:#15181d; --ink:#e8eaed; --soft:#a0a7b1; --line:#2e343c;
-  --c0:#9aa3af; --c1:#f19a57; --c2:#e3c04a; --c3:#74aaff; --c4:#c49bf0; --c5:#5fce96; } }
+  --c0:#9aa3af; --c1:#f19a57; --c2:#e3c04a; --c3:#74aaff; --c4:#c49bf0; --c5:#5fce96;
+  --c6:#f48fc3; --c7:#5cd0e6; } }
 * { box-sizing: border-box; }
 body { margin:0 auto; padding:2rem 1rem 4rem; max-width:62rem; background:var(--page);
   color:var(--ink); font:16px/1.5 system-ui, sans-serif; }
@@ -25,7 +27,7 @@ polyline { fill:none; stroke-width:2; stroke-linejoin:round; }
 .key { display:inline-block; width:.8rem; height:.8rem; border-radius:2px; margin-right:.5rem; vertical-align:-1px; }
 ";
 /// Colours of the style.
-const COLOURS: usize = 6;
+const COLOURS: usize = 8;
 
 /// The page.
 pub fn html(outcome: &Outcome) -> String {

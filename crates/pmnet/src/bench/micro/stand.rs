@@ -1,27 +1,29 @@
 //! A system that stands: its network, programs and processes, all gone when dropped.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
 use pmnet_dataplane::xdp::plain::{self, Plain};
 
 use super::pinned::Pinned;
-use super::plan::{Medium, Plan};
+use super::plan::Medium;
 use super::system::{Recipe, SERVER, System};
-use crate::harness::namespaces::{FOLDER, PREFIX};
-use crate::harness::{Process, Ready, Scratch, Spec, find_program};
+use crate::harness::namespaces::PREFIX;
+use crate::harness::{Process, Ready, Role, Scratch, Spec};
 use crate::testbed::{Layout, Network};
 
 /// A process that does not serve after so long is an error.
-const START_MAX: Duration = Duration::from_secs(15);
+pub const START_MAX: Duration = Duration::from_secs(15);
 
 /// See the module's text. Fields are dropped in this order: first who uses the network.
 pub struct Stand {
-    _device: Option<Process>,
-    _pinned: Option<Pinned>,
-    _server: Option<Process>,
+    device: Option<Process>,
+    pinned: Option<Pinned>,
+    server: Option<Process>,
     _programs: Vec<Plain>,
+    system: System,
     /// Its network.
     pub network: Network,
     /// What it is made of.
@@ -29,15 +31,8 @@ pub struct Stand {
 }
 
 impl Stand {
-    /// Sets a system up and waits until it serves. `number` keeps several apart.
-    ///
-    /// Call it from a thread that outlives the stand: its processes end with that thread.
-    pub fn start(
-        system: System,
-        number: usize,
-        plan: &Plan,
-        scratch: &Scratch,
-    ) -> anyhow::Result<Stand> {
+    /// Makes the network of a system, with its programs. `number` keeps several apart.
+    pub fn build(system: System, number: usize) -> anyhow::Result<Stand> {
         let recipe = system.recipe();
         let prefix = format!("{PREFIX}{}-b{number}-", std::process::id());
         let network = Network::create(Layout::new(&prefix, 1, recipe.devices))?;
@@ -48,64 +43,91 @@ impl Stand {
                 format!("cannot attach {} to {interface} of {node}", program.name())
             })?);
         }
-        let mut stand = Stand {
-            _device: None,
-            _pinned: None,
-            _server: None,
+        let in_kernel = recipe.device.is_some_and(|device| device.in_kernel);
+        Ok(Stand {
+            device: None,
+            pinned: in_kernel.then(|| Pinned::new(number)),
+            server: None,
             _programs: programs,
+            system,
             network,
             recipe,
-        };
-        if let Some(device) = recipe.device {
-            let name = |role: &str| format!("{}-{role}", system.name());
-            let server = ["--listen", &SERVER.to_string(), "--store", "null:"].map(OsString::from);
-            let mut arguments = vec!["server".into()];
-            arguments.extend(server);
-            stand._server = Some(stand.launch(name("server"), "server", arguments, scratch)?);
-            let mut arguments: Vec<OsString> = vec!["device".into()];
-            arguments.extend(device.flags.iter().map(OsString::from));
-            if device.in_kernel {
-                let pinned = Pinned::new(number);
-                arguments.extend(["--name", &pinned.0].map(OsString::from));
-                stand._pinned = Some(pinned);
-            } else {
-                let folder = match plan.medium {
-                    Medium::Dram => scratch.memory(),
-                    Medium::File => scratch.disk(),
-                };
-                arguments.extend(["--media", plan.medium.flag(), "--log"].map(OsString::from));
-                arguments.push(folder.join(name("log")).into());
-            }
-            stand._device = Some(stand.launch(name("device"), device.node, arguments, scratch)?);
-        }
-        Ok(stand)
+        })
     }
 
-    fn launch(
+    /// Starts server and device, if it has any, and waits until they serve. `store` is the server's.
+    ///
+    /// Call it from a thread that outlives the stand: its processes end with that thread.
+    pub fn serve(&mut self, medium: Medium, store: &str, scratch: &Scratch) -> anyhow::Result<()> {
+        let Some(device) = self.recipe.device else {
+            return Ok(());
+        };
+        let words = |words: &[&str]| -> Vec<OsString> { words.iter().map(Into::into).collect() };
+        let mut server = words(&["server", "--listen", &SERVER.to_string(), "--store", store]);
+        let mut arguments = words(&["device"]);
+        arguments.extend(words(device.flags));
+        if let Some(pinned) = &self.pinned {
+            arguments.extend(words(&["--name", &pinned.0]));
+            if device.server_reads_log {
+                arguments.push("--server-reads-log".into());
+                server.extend(words(&["--device-log", &pinned.0]));
+            }
+        } else {
+            let folder = match medium {
+                Medium::Dram => scratch.memory(),
+                Medium::File => scratch.disk(),
+            };
+            arguments.extend(words(&["--media", medium.flag(), "--log"]));
+            arguments.push(folder.join(self.name("log")).into());
+        }
+        self.server = Some(self.start("server", "server", server, scratch)?);
+        self.device = Some(self.start("device", device.node, arguments, scratch)?);
+        Ok(())
+    }
+
+    /// Starts a pmnet in a node and waits until it serves.
+    pub fn start(
         &self,
-        name: String,
+        role: &str,
         node: &str,
         arguments: Vec<OsString>,
         scratch: &Scratch,
     ) -> anyhow::Result<Process> {
-        let pmnet = std::env::current_exe().context("cannot find the pmnet binary")?;
-        let node = self.network.layout().node(node);
-        let namespace = &node.context("a recipe names its nodes")?.namespace;
-        let nsenter = find_program("nsenter")
-            .context("nsenter is not installed: apt-get install util-linux")?;
-        let mut all = vec![
-            OsString::from(format!("--net={FOLDER}/{namespace}")),
-            "--".into(),
-            pmnet.clone().into(),
-        ];
-        all.extend(arguments);
+        let pmnet = own_binary()?;
+        let (program, args) = self.network.program(node, &pmnet, arguments)?;
         let spec = Spec {
-            name,
+            name: self.name(role),
             pmnet,
-            program: Some(nsenter),
-            args: all,
+            program: Some(program),
+            args,
             ready: Ready::Line,
         };
         Process::start(spec, scratch.disk(), START_MAX)
     }
+
+    /// Device and server, where they run.
+    pub fn processes(&self) -> impl Iterator<Item = (Role, &Process)> {
+        let device = self.device.iter().map(|process| (Role::Device(0), process));
+        device.chain(self.server.iter().map(|process| (Role::Server, process)))
+    }
+
+    /// The same, to be ended.
+    pub fn processes_mut(&mut self) -> impl Iterator<Item = (Role, &mut Process)> {
+        let device = self.device.iter_mut();
+        let device = device.map(|process| (Role::Device(0), process));
+        device.chain(
+            self.server
+                .iter_mut()
+                .map(|process| (Role::Server, process)),
+        )
+    }
+
+    fn name(&self, role: &str) -> String {
+        format!("{}-{role}", self.system.name())
+    }
+}
+
+/// This program.
+pub fn own_binary() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("cannot find the pmnet binary")
 }

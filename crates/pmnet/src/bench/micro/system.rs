@@ -19,8 +19,12 @@ pub enum System {
     ClientServerNic,
     /// `pmnet device --mode nic`: the pipeline in the kernel, at the server's NIC.
     Nic,
+    /// The same, and the server reads the log where it lies: no update goes through a socket.
+    NicMapped,
     /// The server answers, behind a switch that only forwards.
     ClientServer,
+    /// `pmnet device --mode switch`: the pipeline in the kernel, at the ports of that switch.
+    Switch,
     /// `pmnet device --mode router`: the pipeline in the kernel, of a machine in between.
     Router,
     /// `pmnet device`, a process on a machine in between.
@@ -47,6 +51,8 @@ pub struct Device {
     pub flags: &'static [&'static str],
     /// Its log is memory of the kernel, where it stays until it is taken out.
     pub in_kernel: bool,
+    /// The server reads that log itself.
+    pub server_reads_log: bool,
 }
 
 /// How to set a system up.
@@ -83,7 +89,9 @@ impl System {
             System::Limit => "limit",
             System::ClientServerNic => "client-server-nic",
             System::Nic => "nic",
+            System::NicMapped => "nic-mapped",
             System::ClientServer => "client-server",
+            System::Switch => "switch",
             System::Router => "router",
             System::Relay => "relay",
         }
@@ -119,7 +127,15 @@ impl System {
                 "the pipeline in the kernel at the server's NIC: log in memory, acknowledgement by \
                  XDP_TX, the server gets the update later"
             }
-            System::Router => "the same on a machine in between, to which clients send",
+            System::NicMapped => {
+                "the same, and the server reads the log where it lies instead of being sent the update"
+            }
+            System::Switch => {
+                "the pipeline in the kernel at the ports of that switch; clients send to the server"
+            }
+            System::Router => {
+                "the pipeline in the kernel on a machine in between, to which clients send"
+            }
             System::Relay => "pmnet device, a process, on that machine",
         }
     }
@@ -150,26 +166,31 @@ impl System {
                 answers: Answers::Handler,
                 baseline: None,
             },
-            System::Nic => Recipe {
-                devices: 0,
+            System::Nic => at_nic(false),
+            System::NicMapped => at_nic(true),
+            System::Switch => Recipe {
+                devices: 1,
                 programs: &[TAKES_XDP],
                 device: Some(Device {
-                    node: "server",
+                    node: "device1",
                     flags: &[
                         "--mode",
-                        "nic",
-                        "--dev",
-                        "eth0",
+                        "switch",
+                        "--ports",
+                        "client1,server",
+                        "--address",
+                        "10.51.0.101",
                         "--listen",
-                        "10.51.0.200:51000",
+                        "10.51.0.200:51500",
                         "--next",
                         "10.51.0.200:51500",
                     ],
                     in_kernel: true,
+                    server_reads_log: false,
                 }),
-                target: NIC,
+                target: SERVER,
                 answers: Answers::Device,
-                baseline: Some(System::ClientServerNic),
+                baseline: Some(System::ClientServer),
             },
             System::ClientServer => Recipe {
                 devices: 1,
@@ -195,6 +216,7 @@ impl System {
                         "10.51.0.200:51500",
                     ],
                     in_kernel: true,
+                    server_reads_log: false,
                 }),
                 target: HOP,
                 answers: Answers::Device,
@@ -212,12 +234,38 @@ impl System {
                         "10.51.0.200:51500",
                     ],
                     in_kernel: false,
+                    server_reads_log: false,
                 }),
                 target: HOP,
                 answers: Answers::Device,
                 baseline: Some(System::ClientServer),
             },
         }
+    }
+}
+
+const fn at_nic(server_reads_log: bool) -> Recipe {
+    Recipe {
+        devices: 0,
+        programs: &[TAKES_XDP],
+        device: Some(Device {
+            node: "server",
+            flags: &[
+                "--mode",
+                "nic",
+                "--dev",
+                "eth0",
+                "--listen",
+                "10.51.0.200:51000",
+                "--next",
+                "10.51.0.200:51500",
+            ],
+            in_kernel: true,
+            server_reads_log,
+        }),
+        target: NIC,
+        answers: Answers::Device,
+        baseline: Some(System::ClientServerNic),
     }
 }
 
@@ -251,6 +299,7 @@ mod tests {
                 };
                 let words = [&["pmnet", "device"], own, device.flags].concat();
                 assert!(crate::cli::is_command_line(&words), "{words:?}");
+                assert!(device.in_kernel || !device.server_reads_log);
             }
         }
     }
