@@ -95,8 +95,7 @@ impl World {
         let verdict = verify(&ledger, &mut self.redis()).unwrap();
         println!("{verdict}; {:.0} operations/s", summary.throughput);
         assert!(verdict.is_clean(), "{verdict}");
-        let enough = 20 * load.seconds;
-        assert!(verdict.acknowledged > enough, "hardly any load: {verdict}");
+        assert!(verdict.acknowledged > 100, "hardly any load: {verdict}");
         (verdict, summary)
     }
 }
