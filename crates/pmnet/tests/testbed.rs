@@ -1,6 +1,9 @@
 //! `pmnet testbed` and `pmnet bench micro`, as a person starts them: they do what they say and
 //! leave nothing behind, however they end. No time is looked at.
 
+#[path = "testbed/demo.rs"]
+mod demo;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard};
@@ -230,15 +233,13 @@ fn a_device_in_the_kernel_by_hand() {
         good(&words(up));
         clean.serve(&folder, "server", &words(SERVER));
         let device = format!("{device} --next 10.51.0.200:51500 --name {name}");
-        let detach = format!("{device} --detach --discard");
-        // A switch knows its own address only where its ports are: taken out before the network.
-        let detach = format!("testbed exec {node} {BINARY} {detach}");
+        // A switch looks at its ports: taken out before the network.
+        let detach = format!("testbed exec {node} {BINARY} {device} --detach --discard");
         clean.detach = Some(detach.clone());
         clean.serve(&folder, node, &words(&device));
         load(client, via);
-        let process = clean.children.last_mut().unwrap();
-        process.kill().unwrap();
-        process.wait().unwrap();
+        let mut process = clean.children.pop().unwrap();
+        process.kill().and_then(|()| process.wait()).unwrap();
         good(&words(&detach));
         good(&["testbed", "down"]);
         clean.detach = None;
@@ -300,13 +301,9 @@ fn every_system_is_measured_and_nothing_is_left() {
     let outcome: Value = serde_json::from_slice(&output.stdout).unwrap();
     let cells = outcome["cells"].as_array().unwrap();
     let logging = ["nic", "nic-mapped", "switch", "router", "relay"];
-    let systems = [
-        &["limit", "client-server-nic", "client-server"][..],
-        &logging,
-    ]
-    .concat();
-    assert_eq!(cells.len(), systems.len() * 4);
-    for system in systems {
+    let others = ["limit", "client-server-nic", "client-server"];
+    assert_eq!(cells.len(), (others.len() + logging.len()) * 4);
+    for system in others.into_iter().chain(logging) {
         let own: Vec<_> = cells
             .iter()
             .filter(|cell| cell["system"] == system)
