@@ -167,10 +167,14 @@ static __always_inline __u32 payload_crc(struct pm_update *u, __u32 zero)
 	for (__u32 i = 0; i < 7; i++) {
 		__u32 at = (tail + i) & PACKET_MASK;
 		__u8 *p = payload + at;
+		__u32 index;
 
 		if ((void *)(p + 1) > end)
 			break;
-		crc = (crc >> 8) ^ t[0][(crc ^ *p) & 255];
+		/* Before Linux 6.10 the verifier loses the bounds of what is combined: the mask comes last. */
+		index = crc ^ *p;
+		OPAQUE(index);
+		crc = (crc >> 8) ^ t[0][index & 255];
 	}
 	return ~crc;
 }

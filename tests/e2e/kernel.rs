@@ -162,6 +162,51 @@ fn server_and_database_killed_too() {
     assert!(kills >= 2, "{kills} kills");
 }
 
+/// Clients send to the server and never hear of the device in between.
+#[test]
+fn a_switch_speaks_for_the_server_behind_it() {
+    let Some(mut world) = World::start(Plan::new(Place::Switch)) else {
+        return;
+    };
+    let mut writer = world.session(CALL_MAX);
+    writer.sets(10, 1);
+    world.kill("device");
+    writer.sets(100, 1);
+    world.restart("device");
+    took_over(&mut world);
+    world.check(&writer);
+    world.checked(load(4, 0), |world, number| {
+        let name = ["device", "server"][usize::try_from(number).unwrap() % 2];
+        world.kill(name);
+        world.restart(name);
+    });
+}
+
+#[test]
+fn the_server_reads_the_log_where_it_lies() {
+    let mut plan = Plan::new(Place::Nic);
+    plan.reads_log = true;
+    let Some(mut world) = World::start(plan) else {
+        return;
+    };
+    let mut writer = world.session(CALL_MAX);
+    writer.sets(1_000, 1);
+    world.check(&writer);
+    let mut kills = 0;
+    world.checked(load(6, 0), |world, number| {
+        let name = ["server", "device", "redis"][usize::try_from(number).unwrap() % 3];
+        world.kill(name);
+        world.restart(name);
+        kills += 1;
+    });
+    assert!(kills >= 3, "{kills} kills");
+    // Without the log it is sent everything, as ever.
+    world.stop("server");
+    writer.sets(1_000, 1);
+    world.restart("server");
+    world.check(&writer);
+}
+
 #[test]
 fn a_chain_of_two() {
     for place in [Place::Nic, Place::Router] {

@@ -38,6 +38,8 @@ pub enum Place {
     Nic,
     /// On a machine between client and server.
     Router,
+    /// In the bridge of a machine between client and server, which clients do not know of.
+    Switch,
 }
 
 /// What a world consists of.
@@ -50,6 +52,8 @@ pub struct Plan {
     pub follower: bool,
     /// More arguments of the device.
     pub args: Vec<String>,
+    /// The server reads the log in the kernel by itself.
+    pub reads_log: bool,
     /// Save the log in [`World::spill`] at the end.
     pub spill: bool,
 }
@@ -61,6 +65,7 @@ impl Plan {
             ipv6: false,
             follower: false,
             args: Vec::new(),
+            reads_log: false,
             spill: false,
         }
     }
@@ -109,8 +114,8 @@ impl World {
         let pid = std::process::id();
         let hops = match (plan.place, plan.follower) {
             (Place::Nic, _) => 0,
-            (Place::Router, false) => 1,
-            (Place::Router, true) => 2,
+            (Place::Router | Place::Switch, false) => 1,
+            (Place::Router | Place::Switch, true) => 2,
         };
         let layout = Layout::new(&format!("pmnet-{pid}-k{number}-"), 1, hops);
         let network = Network::create(layout).expect("a network");
@@ -141,7 +146,10 @@ impl World {
             world.redis().call(&["PING"]).is_ok()
         });
         let listen = world.server();
-        let args = format!("server --listen {listen} --store redis://{REDIS}:{REDIS_PORT}");
+        let mut args = format!("server --listen {listen} --store redis://{REDIS}:{REDIS_PORT}");
+        if world.plan.reads_log {
+            args += &format!(" --device-log {}", world.name());
+        }
         world.own("server", "server", words(&args));
         world.wait_ready("server");
         if world.plan.follower {
@@ -183,12 +191,20 @@ impl World {
         let (mode, interface) = match self.plan.place {
             Place::Nic => ("nic", "eth0"),
             Place::Router => ("router", "client1"),
+            Place::Switch => ("switch", "client1,server"),
         };
         let mut args = words(&format!(
             "device --mode {mode} --dev {interface} --listen {} --next {next} --id 1 --name {}",
             self.head(),
             self.pinned.name()
         ));
+        if self.plan.place == Place::Switch {
+            let own = self.address("device", PORT).ip().to_string();
+            args.extend(["--address".into(), own.into()]);
+        }
+        if self.plan.reads_log {
+            args.push("--server-reads-log".into());
+        }
         if self.plan.spill {
             args.extend(["--spill".into(), self.spill().into_os_string()]);
         }
@@ -198,8 +214,8 @@ impl World {
 
     fn node(&self, process: &str) -> &'static str {
         match (process, self.plan.place) {
-            ("device", Place::Router) => "device1",
-            ("follower", Place::Router) => "device2",
+            ("device", Place::Router | Place::Switch) => "device1",
+            ("follower", Place::Router | Place::Switch) => "device2",
             _ => "server",
         }
     }
@@ -216,7 +232,11 @@ impl World {
 
     /// Where clients send.
     pub fn head(&self) -> SocketAddr {
-        self.address("device", PORT)
+        match self.plan.place {
+            // Clients send to the server; what they send never gets there.
+            Place::Switch => self.server(),
+            _ => self.address("device", PORT),
+        }
     }
 
     fn follower(&self) -> SocketAddr {
@@ -302,7 +322,7 @@ impl World {
         let ip = find_program("ip").unwrap();
         let interface = match self.plan.place {
             Place::Nic => "eth0",
-            Place::Router => "client1",
+            Place::Router | Place::Switch => "client1",
         };
         let output = self.run(&ip, words(&format!("-d link show dev {interface}")));
         assert!(output.status.success(), "{output:?}");

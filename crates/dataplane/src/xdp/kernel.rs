@@ -29,6 +29,9 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pi
 /// Bytes behind the image, so that the verifier can bound what begins inside it.
 const PAD_BYTES: usize = 8192;
 const PAGE_BYTES: usize = 4096;
+/// The verifier allows no larger offsets into a map.
+const FRAME_BYTES_MAX: u64 = 256 << 20;
+const ENTRIES_MAX: u64 = 1 << 22;
 const IMAGE: &str = "pm_image";
 /// `BPF_MAP_TYPE_ARRAY` and `BPF_F_MMAPABLE` (linux/bpf.h).
 const TYPE_ARRAY: u32 = 2;
@@ -102,6 +105,13 @@ impl Kernel {
         if !entries.is_power_of_two() || !frame_bytes.is_power_of_two() {
             return Err(KernelError::Parameters(format!(
                 "the pipeline needs powers of two: {entries} entries, {frame_bytes} bytes of frames"
+            )));
+        }
+        if frame_bytes > FRAME_BYTES_MAX || entries > ENTRIES_MAX {
+            return Err(KernelError::Parameters(format!(
+                "a log in the kernel has at most {ENTRIES_MAX} entries and {} MiB of frames, which is what a verifier \
+                 allows: choose a smaller --log-size, or --mode relay",
+                FRAME_BYTES_MAX >> 20
             )));
         }
         let image_bytes = config.parameters.image_bytes();

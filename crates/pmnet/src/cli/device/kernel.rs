@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::ValueEnum;
 use pmnet_client::Stop;
-use pmnet_dataplane::xdp::{self, Found, KernelConfig, OpenConfig, Own, Pins};
+use pmnet_dataplane::xdp::{self, Found, Kernel, KernelConfig, OpenConfig, Own, Pins};
 use serde::Deserialize;
 
 use super::{DeviceArgs, FRAME_BYTES, Settings, from_size, new_identity, run_relay};
@@ -117,8 +117,7 @@ fn kernel_config(settings: &Settings, kernel: &KernelSettings) -> anyhow::Result
     let own = match kernel.own {
         Some(address) => Some(Own {
             address,
-            mac: xdp::hardware_address(&kernel.interfaces[0])
-                .with_context(|| format!("cannot use the interface {}", kernel.interfaces[0]))?,
+            mac: xdp::hardware_address(address).context("--address")?,
         }),
         None => None,
     };
@@ -169,14 +168,15 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
     if kernel.generic {
         tracing::warn!("generic XDP, as asked for: slower than the native one by far");
     }
-    for (index, interface) in kernel.interfaces.iter().enumerate() {
-        part.attach(index, interface, !kernel.generic).with_context(|| {
-            format!(
-                "cannot attach to {interface} (is it there? has its driver native XDP? else --xdp-generic; is another \
-                 XDP program on it? `ip link show {interface}` tells)"
-            )
-        })?;
+    let attached = attach(&mut part, &kernel);
+    if attached.is_err() && found == Found::New {
+        // Nothing was there before, and nothing is left behind.
+        drop(part);
+        drop(lock);
+        end(&settings, true).context("cannot take back what was begun")?;
+        return attached;
     }
+    attached?;
     let mut relay = settings.relay.clone();
     if let Some(own) = kernel.own {
         relay.known_as = Some(relay.listen.ip());
@@ -196,6 +196,19 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
         }
     );
     served
+}
+
+fn attach(part: &mut Kernel, kernel: &KernelSettings) -> anyhow::Result<()> {
+    for (index, interface) in kernel.interfaces.iter().enumerate() {
+        part.attach(index, interface, !kernel.generic)
+            .with_context(|| {
+                format!(
+                    "cannot attach to {interface} (is it there? has its driver native XDP? else --xdp-generic; is \
+                     another XDP program on it? `ip link show {interface}` tells)"
+                )
+            })?;
+    }
+    Ok(())
 }
 
 /// Takes the device out of the kernel.
