@@ -78,6 +78,7 @@ if [ "$what" = all ]; then
     e2e chain 240
     e2e kills 420
     e2e histories 180
+    e2e kernel 300
     suite sim 300 cargo run --quiet --release --locked -p pmnet -- sim --seeds 2000
     suite rules 300 cargo run --quiet --release --locked -p pmnet -- sim --without all
     suite demo 150 cargo run --quiet --release --locked -p pmnet -- demo \
