@@ -68,7 +68,7 @@ fn killed_every_second() {
         return;
     };
     let mut kills = 0;
-    world.checked(load(6, 0), |world, _| {
+    world.checked(load(5, 0), |world, _| {
         world.kill("device");
         std::thread::sleep(Duration::from_millis(100));
         world.restart("device");
@@ -153,7 +153,7 @@ fn server_and_database_killed_too() {
         return;
     };
     let mut kills = 0;
-    world.checked(load(7, 3_000), |world, number| {
+    world.checked(load(6, 3_000), |world, number| {
         let name = ["server", "device", "redis"][usize::try_from(number).unwrap() % 3];
         world.kill(name);
         world.restart(name);
@@ -218,7 +218,7 @@ fn a_chain_of_two() {
         let mut writer = world.session(CALL_MAX);
         writer.sets(50, 2);
         let mut kills = 0;
-        world.checked(load(5, 0), |world, number| {
+        world.checked(load(4, 0), |world, number| {
             let name = ["device", "follower", "server"][usize::try_from(number).unwrap() % 3];
             world.kill(name);
             world.restart(name);
@@ -233,6 +233,36 @@ fn a_chain_of_two() {
         writer.sets(50, 2);
         world.check(&writer);
     }
+}
+
+/// Whoever comes back finds the others in any state, and all of them serve again.
+#[test]
+fn a_chain_of_two_killed_at_any_moment() {
+    let mut plan = Plan::new(Place::Router);
+    plan.follower = true;
+    let Some(mut world) = World::start(plan) else {
+        return;
+    };
+    let mut random = fastrand::Rng::with_seed(seed());
+    let mut kills = 0;
+    let load = Load {
+        every: Duration::from_millis(300),
+        ..load(5, 0)
+    };
+    world.checked(load, |world, _| {
+        for name in ["device", "follower", "server"] {
+            if random.bool() {
+                world.kill(name);
+                std::thread::sleep(Duration::from_millis(random.u64(..100)));
+                world.process(name).relaunch().unwrap();
+                kills += 1;
+            }
+        }
+    });
+    for name in ["server", "follower", "device"] {
+        world.wait_ready(name);
+    }
+    assert!(kills > 4, "{kills} kills");
 }
 
 #[test]
