@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use aya::maps::{HashMap as BpfHashMap, Map, MapData, PerCpuArray, RingBuf};
 use aya::programs::links::{FdLink, PinnedLink};
-use aya::programs::{TestRun, TestRunOptions, Xdp, XdpMode};
+use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader};
 use memmap2::{MmapOptions, MmapRaw};
 use pmnet_device::FastPath;
@@ -196,28 +196,39 @@ impl Kernel {
         Ok(MapMedia::new(map, bytes))
     }
 
-    /// Puts the pipeline in front of an interface of the calling thread's network namespace, or in the
-    /// place of an earlier one, without a gap. `native` is what a driver does; the other mode is
-    /// slow, and never chosen for you.
+    /// Puts the pipeline in front of these interfaces of the calling thread's network namespace, or in the
+    /// place of an earlier one, without a gap; takes it away from others. `native` is what a driver
+    /// does; the other mode is slow, and never chosen for you.
     ///
     /// # Errors
-    /// [`KernelError`].
+    /// [`KernelError`], and which interface.
     pub fn attach(
         &mut self,
-        index: usize,
-        interface: &str,
+        interfaces: &[String],
         native: bool,
-    ) -> Result<(), KernelError> {
+    ) -> Result<(), (String, KernelError)> {
+        for interface in interfaces {
+            self.attach_one(interface, native)
+                .map_err(|error| (interface.clone(), error))?;
+        }
+        self.pins
+            .remove_links_but(interfaces)
+            .map_err(|error| (String::from("others"), error))
+    }
+
+    fn attach_one(&mut self, interface: &str, native: bool) -> Result<(), KernelError> {
         let name = "pipeline";
         let failed = |source| KernelError::Program { name, source };
-        let path = self.pins.link(index);
+        let path = self.pins.link(interface);
         let program = program(&mut self.ebpf, name)?;
         if path.exists() {
             let link: FdLink = PinnedLink::from_pin(&path)?.into();
-            let id = program.attach_to_link(link.try_into()?).map_err(failed)?;
-            // It stays pinned, so it lives on when this process ends.
-            drop(program.take_link(id).map_err(failed)?);
-            return Ok(());
+            match program.attach_to_link(link.try_into()?) {
+                // It stays pinned, so it lives on when this process ends.
+                Ok(id) => return Ok(drop(program.take_link(id).map_err(failed)?)),
+                Err(error) if severed(&error) => self.pins.remove_link(interface)?,
+                Err(error) => return Err(failed(error)),
+            }
         }
         let mode = if native {
             XdpMode::Driver
@@ -225,8 +236,7 @@ impl Kernel {
             XdpMode::Skb
         };
         let id = program.attach(interface, mode).map_err(failed)?;
-        let link = program.take_link(id).map_err(failed)?;
-        let link: FdLink = link.try_into()?;
+        let link: FdLink = program.take_link(id).map_err(failed)?.try_into()?;
         let pinned = link
             .pin(&path)
             .map_err(|error| KernelError::pin(path.display().to_string(), error))?;
@@ -517,6 +527,11 @@ impl FastPath for Kernel {
         self.free = (0..self.rows_max).rev().collect();
         Ok(())
     }
+}
+
+/// The interface of a link is gone; one of the same name may have come since.
+fn severed(error: &ProgramError) -> bool {
+    matches!(error, ProgramError::SyscallError(error) if error.io_error.raw_os_error() == Some(libc::ENOLINK))
 }
 
 fn with_kind(header: Header, kind: Kind, copies: u8) -> Header {

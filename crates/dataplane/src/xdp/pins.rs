@@ -65,10 +65,40 @@ impl Pins {
         self.folder.join(name)
     }
 
-    /// Where the link to the interface number `index` of several is pinned.
+    /// Where the link to an interface is pinned. (Names with a dot are not allowed there.)
     #[must_use]
-    pub fn link(&self, index: usize) -> PathBuf {
-        self.folder.join(format!("{LINK}-{index}"))
+    pub fn link(&self, interface: &str) -> PathBuf {
+        self.folder
+            .join(format!("{LINK}-{}", interface.replace('.', "_")))
+    }
+
+    /// Removes the link to an interface: it is as it was before.
+    ///
+    /// # Errors
+    /// [`KernelError::FileSystem`].
+    pub fn remove_link(&self, interface: &str) -> Result<(), KernelError> {
+        let path = self.link(interface);
+        std::fs::remove_file(&path).map_err(|source| KernelError::FileSystem { path, source })
+    }
+
+    /// Removes the links to all interfaces but these.
+    ///
+    /// # Errors
+    /// [`KernelError::FileSystem`].
+    pub fn remove_links_but(&self, interfaces: &[String]) -> Result<(), KernelError> {
+        let failed = |source| KernelError::FileSystem {
+            path: self.folder.clone(),
+            source,
+        };
+        let kept: Vec<PathBuf> = interfaces.iter().map(|name| self.link(name)).collect();
+        for entry in std::fs::read_dir(&self.folder).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let is_link = entry.file_name().to_string_lossy().starts_with(LINK);
+            if is_link && !kept.contains(&entry.path()) {
+                std::fs::remove_file(entry.path()).map_err(failed)?;
+            }
+        }
+        Ok(())
     }
 
     /// Removes everything that is pinned here, links first: interfaces are as they were before, and

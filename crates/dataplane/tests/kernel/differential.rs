@@ -293,6 +293,10 @@ fn the_kernel_answers_as_user_space_does() {
         let outcome = std::panic::catch_unwind(|| {
             let mut run = Run::new(seed);
             for _packet in 0..PACKETS {
+                if run.world.diverged {
+                    println!("PMNET_SEED={seed}: space comes back at another moment");
+                    break;
+                }
                 run.step();
             }
             run.world.compare_logs();

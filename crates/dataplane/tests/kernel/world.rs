@@ -147,6 +147,8 @@ pub struct World {
     pub address: SocketAddr,
     /// Packets that the kernel answered by itself.
     pub answered: u64,
+    /// They agree so far, but for when space comes back: no more can be compared.
+    pub diverged: bool,
     _scratch: Scratch,
 }
 
@@ -189,6 +191,7 @@ impl World {
             kernel,
             address,
             answered: 0,
+            diverged: false,
             _scratch: scratch,
         };
         world.settle();
@@ -239,12 +242,13 @@ impl World {
             other => panic!("verdict {other}"),
         }
         let duplicate = verdict == XDP_TX && kernel.last() == self.device.log().last();
+        let released = (verdict == XDP_TX).then(|| kernel.tail().released);
         drop(kernel);
         if verdict == XDP_PASS {
             self.device.receive(self.now, from, datagram).unwrap();
         }
         self.reference.receive(self.now, from, datagram).unwrap();
-        let answer = self.compare(answer);
+        let answer = self.compare_answer(answer, released);
         if duplicate {
             // User space hears of it when it looks for idle sessions, not sooner: both are told.
             self.ping(from, datagram);
@@ -271,9 +275,24 @@ impl World {
         self.compare(Vec::new())
     }
 
-    fn compare(&mut self, mut answer: Vec<Sent>) -> Vec<Sent> {
+    fn compare(&mut self, answer: Vec<Sent>) -> Vec<Sent> {
+        self.compare_answer(answer, None)
+    }
+
+    /// `released`: the kernel answered by itself when so much was released. What the end of the burst
+    /// releases beyond that user space already tells in its acknowledgement; the kernel in its next one.
+    fn compare_answer(&mut self, mut answer: Vec<Sent>, released: Option<u64>) -> Vec<Sent> {
         self.device.finish(self.now).unwrap();
         self.reference.finish(self.now).unwrap();
+        if let Some(released) = released {
+            let gained = self.reference.log().tail().released - released;
+            for sent in &mut answer {
+                let mut header = Packet::parse(&sent.bytes).unwrap().header;
+                header.request += gained;
+                sent.bytes.clear();
+                header.write(b"", &mut sent.bytes);
+            }
+        }
         answer.extend(sent(&mut self.device));
         answer.sort();
         let mut expected = sent(&mut self.reference);
@@ -288,11 +307,15 @@ impl World {
             self.device.machine().cursors(),
             self.reference.machine().cursors()
         );
-        assert_eq!(
-            self.device.log().tail(),
-            self.reference.log().tail(),
-            "the ends of the logs"
-        );
+        let (ours, theirs) = (self.device.log().tail(), self.reference.log().tail());
+        // Whoever learns of an entry's witness before it asks how much could be released asks for less: space
+        // comes back a burst later, and from there on the two are not the same.
+        self.diverged |= ours.released < theirs.released;
+        let ours = Tail {
+            released: ours.released.max(theirs.released),
+            ..ours
+        };
+        assert_eq!(ours, theirs, "the ends of the logs");
         assert_eq!(
             self.kernel.0.lock().unwrap().tail(),
             self.device.log().tail()

@@ -77,8 +77,11 @@ impl Device {
         if let Some(&id) = self.opening.get(&header.tag) {
             // The same OPEN again: the same session, if nobody used it meanwhile.
             if let Some(session) = self.sessions.get_mut(&id) {
-                session.address = Some(from);
+                let moved = session.address.replace(from) != Some(from);
                 session.seen = now;
+                if moved {
+                    self.note_change(id);
+                }
                 if id <= self.committed {
                     self.open_reply(id, room, out);
                 }

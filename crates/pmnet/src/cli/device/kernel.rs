@@ -113,15 +113,17 @@ impl KernelSettings {
     }
 }
 
-fn kernel_config(settings: &Settings, kernel: &KernelSettings) -> anyhow::Result<KernelConfig> {
-    let own = match kernel.own {
-        Some(address) => Some(Own {
-            address,
-            mac: xdp::hardware_address(address).context("--address")?,
-        }),
-        None => None,
+fn own(kernel: &KernelSettings) -> anyhow::Result<Option<Own>> {
+    let Some(address) = kernel.own else {
+        return Ok(None);
     };
-    Ok(KernelConfig {
+    let mac = xdp::hardware_address(address).context("--address")?;
+    Ok(Some(Own { address, mac }))
+}
+
+/// Where the device itself is counts only for a pipeline that is to be attached.
+fn kernel_config(settings: &Settings, own: Option<Own>) -> KernelConfig {
+    KernelConfig {
         address: settings.relay.listen,
         own,
         parameters: settings.wanted.unwrap_or_else(|| {
@@ -132,7 +134,7 @@ fn kernel_config(settings: &Settings, kernel: &KernelSettings) -> anyhow::Result
             }
         }),
         sessions_max: SESSIONS_MAX,
-    })
+    }
 }
 
 /// Serves until asked to end.
@@ -141,7 +143,7 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
     let device = &settings.relay.device;
     let pins = Pins::open(&kernel.name)?;
     let config = OpenConfig {
-        kernel: kernel_config(&settings, &kernel)?,
+        kernel: kernel_config(&settings, own(&kernel)?),
         identity: new_identity(device.id, device.shard),
         exactly: settings.wanted.is_some(),
         spill: kernel.spill.clone(),
@@ -187,6 +189,13 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
     if served.is_ok() && kernel.spill.is_some() {
         return end(&settings, false).map(drop);
     }
+    if served.is_err() && found == Found::New {
+        // Refused before it had anything to keep: nothing is left behind. Otherwise it stays.
+        match end(&settings, false) {
+            Ok(_) => return served,
+            Err(error) => tracing::warn!("{error:#}"),
+        }
+    }
     tracing::info!(
         "the kernel keeps the log{}; start this device again to take over, or take it out with --detach",
         if served.is_ok() {
@@ -199,16 +208,13 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
 }
 
 fn attach(part: &mut Kernel, kernel: &KernelSettings) -> anyhow::Result<()> {
-    for (index, interface) in kernel.interfaces.iter().enumerate() {
-        part.attach(index, interface, !kernel.generic)
-            .with_context(|| {
-                format!(
-                    "cannot attach to {interface} (is it there? has its driver native XDP? else --xdp-generic; is \
-                     another XDP program on it? `ip link show {interface}` tells)"
-                )
-            })?;
-    }
-    Ok(())
+    part.attach(&kernel.interfaces, !kernel.generic)
+        .map_err(|(interface, error)| {
+            anyhow::Error::new(error).context(format!(
+                "cannot attach to {interface} (is it there? has its driver native XDP, for its MTU? else --xdp-generic; \
+                 is another XDP program on it? `ip link show {interface}` tells)"
+            ))
+        })
 }
 
 /// Takes the device out of the kernel.
@@ -225,7 +231,7 @@ fn end(settings: &Settings, discard: bool) -> anyhow::Result<u64> {
         .context("--detach needs a kernel mode")?;
     let pins = Pins::open(&kernel.name)?;
     let done = xdp::detach(
-        kernel_config(settings, kernel)?,
+        kernel_config(settings, None),
         &pins,
         kernel.spill.as_deref(),
         discard,
