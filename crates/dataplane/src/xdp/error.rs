@@ -49,6 +49,17 @@ pub enum KernelError {
     /// The attachment to an interface could not be kept or taken over.
     #[error("the attachment to the interface: {0} (before Linux 5.9 it cannot outlive a process)")]
     Link(#[from] aya::programs::links::LinkError),
+    /// The program could not be put in front of an interface.
+    #[error(
+        "cannot attach to {interface} (is it there? has its driver native XDP, for its MTU? else --xdp-generic; is another \
+         XDP program on it? `ip link show {interface}` tells): {source}"
+    )]
+    Attach {
+        /// Which one.
+        interface: String,
+        /// Why.
+        source: Box<KernelError>,
+    },
     /// A running program answered something impossible.
     #[error("program {name} answered {answer}: map and program do not belong together")]
     Answer {

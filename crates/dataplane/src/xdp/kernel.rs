@@ -201,19 +201,16 @@ impl Kernel {
     /// does; the other mode is slow, and never chosen for you.
     ///
     /// # Errors
-    /// [`KernelError`], and which interface.
-    pub fn attach(
-        &mut self,
-        interfaces: &[String],
-        native: bool,
-    ) -> Result<(), (String, KernelError)> {
+    /// [`KernelError::Attach`] says which one; [`KernelError::FileSystem`].
+    pub fn attach(&mut self, interfaces: &[String], native: bool) -> Result<(), KernelError> {
         for interface in interfaces {
             self.attach_one(interface, native)
-                .map_err(|error| (interface.clone(), error))?;
+                .map_err(|error| KernelError::Attach {
+                    interface: interface.clone(),
+                    source: Box::new(error),
+                })?;
         }
-        self.pins
-            .remove_links_but(interfaces)
-            .map_err(|error| (String::from("others"), error))
+        self.pins.remove_links_but(interfaces)
     }
 
     fn attach_one(&mut self, interface: &str, native: bool) -> Result<(), KernelError> {
@@ -225,7 +222,10 @@ impl Kernel {
             let link: FdLink = PinnedLink::from_pin(&path)?.into();
             match program.attach_to_link(link.try_into()?) {
                 // It stays pinned, so it lives on when this process ends.
-                Ok(id) => return Ok(drop(program.take_link(id).map_err(failed)?)),
+                Ok(id) => {
+                    drop(program.take_link(id).map_err(failed)?);
+                    return Ok(());
+                }
                 Err(error) if severed(&error) => self.pins.remove_link(interface)?,
                 Err(error) => return Err(failed(error)),
             }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::ValueEnum;
 use pmnet_client::Stop;
-use pmnet_dataplane::xdp::{self, Found, Kernel, KernelConfig, OpenConfig, Own, Pins};
+use pmnet_dataplane::xdp::{self, Found, KernelConfig, OpenConfig, Own, Pins};
 use serde::Deserialize;
 
 use super::{DeviceArgs, FRAME_BYTES, Settings, from_size, new_identity, run_relay};
@@ -170,15 +170,15 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
     if kernel.generic {
         tracing::warn!("generic XDP, as asked for: slower than the native one by far");
     }
-    let attached = attach(&mut part, &kernel);
-    if attached.is_err() && found == Found::New {
-        // Nothing was there before, and nothing is left behind.
-        drop(part);
-        drop(lock);
-        end(&settings, true).context("cannot take back what was begun")?;
-        return attached;
+    if let Err(error) = part.attach(&kernel.interfaces, !kernel.generic) {
+        if found == Found::New {
+            // Nothing was there before, and nothing is left behind.
+            drop(part);
+            drop(lock);
+            end(&settings, true).context("cannot take back what was begun")?;
+        }
+        return Err(error.into());
     }
-    attached?;
     let mut relay = settings.relay.clone();
     if let Some(own) = kernel.own {
         relay.known_as = Some(relay.listen.ip());
@@ -205,16 +205,6 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
         }
     );
     served
-}
-
-fn attach(part: &mut Kernel, kernel: &KernelSettings) -> anyhow::Result<()> {
-    part.attach(&kernel.interfaces, !kernel.generic)
-        .map_err(|(interface, error)| {
-            anyhow::Error::new(error).context(format!(
-                "cannot attach to {interface} (is it there? has its driver native XDP, for its MTU? else --xdp-generic; \
-                 is another XDP program on it? `ip link show {interface}` tells)"
-            ))
-        })
 }
 
 /// Takes the device out of the kernel.
