@@ -10,8 +10,9 @@ mod generate;
 const PROGRAMS: [&str; 2] = ["pipeline", "reflect"];
 
 fn main() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
-    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
+    let folder = |name| PathBuf::from(std::env::var_os(name).expect("cargo sets it"));
+    let source = folder("CARGO_MANIFEST_DIR").join("../../bpf");
+    let out = folder("OUT_DIR");
     println!("cargo:rerun-if-changed=src/xdp/generate.rs");
     println!("cargo:rerun-if-changed={}", source.display());
     println!("cargo:rerun-if-env-changed=PMNET_CLANG");
