@@ -1,4 +1,4 @@
-//! `pmnet device --mode nic|router`: the device's fast path in the kernel.
+//! `pmnet device --mode nic|router|switch`: the device's fast path in the kernel.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -62,7 +62,7 @@ impl KernelSettings {
             let reads = flags.server_reads_log || file.server_reads_log;
             return if interfaces.is_some() || spill.is_some() || generic || flags.detach || reads {
                 Err(ConfigError(
-                    "--dev, --spill, --xdp-generic, --server-reads-log and --detach need a kernel mode: give --mode nic or --mode router"
+                    "--dev, --spill, --xdp-generic, --server-reads-log and --detach need a kernel mode: give --mode nic, router or switch"
                         .into(),
                 ))
             } else {
@@ -184,13 +184,16 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
         relay.known_as = Some(relay.listen.ip());
         relay.listen.set_ip(own.into());
     }
-    let served = run_relay(relay, log, Some(Box::new(part)), stop, json);
+    let mut was_serving = false;
+    let served = run_relay(relay, log, Some(Box::new(part)), stop, json, || {
+        was_serving = true;
+    });
     drop(lock);
     if served.is_ok() && kernel.spill.is_some() {
         return end(&settings, false).map(drop);
     }
-    if served.is_err() && found == Found::New {
-        // Refused before it had anything to keep: nothing is left behind. Otherwise it stays.
+    if served.is_err() && found == Found::New && !was_serving {
+        // Refused before it served: nothing is left behind. Afterwards the server knows this log.
         match end(&settings, false) {
             Ok(_) => return served,
             Err(error) => tracing::warn!("{error:#}"),

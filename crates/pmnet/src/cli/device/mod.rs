@@ -358,7 +358,7 @@ fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
     }
     let log = open_log(&settings)
         .with_context(|| format!("cannot use the log {}", settings.path.display()))?;
-    run_relay(settings.relay, log, None, stop, json)
+    run_relay(settings.relay, log, None, stop, json, || ())
 }
 
 fn run_relay<M: Media>(
@@ -367,11 +367,13 @@ fn run_relay<M: Media>(
     fast_path: Option<Box<dyn FastPath>>,
     stop: &Stop,
     json: bool,
+    serving: impl FnOnce(),
 ) -> anyhow::Result<()> {
     let device = relay.device.id;
     let shard = relay.device.shard;
     let (media, survives) = (log.media_name(), log.survives());
     run(relay, log, fast_path, stop, |address, pipeline| {
+        serving();
         ready::announce(
             json,
             "device",
