@@ -326,13 +326,29 @@ static __always_inline __s64 allocate(const void *image, const struct pm_shard *
 	return taken <= oldest ? 0 : -1;
 }
 
-/* Appends the frame and its entry, as `Log::append` does; the lock is held. */
+/* The entry that was just made is a witness (ordered-log.md §8); then everybody may see it. */
+static __always_inline void publish(struct pm_shard *shard, __u64 at_end, __u64 applied)
+{
+	__u64 second = applied < shard->stated ? applied : shard->stated;
+
+	if (second > shard->released)
+		shard->released = second;
+	if (applied > shard->stated)
+		shard->stated = applied;
+	shard->head = at_end;
+	/* Release: user space reads `last` without the lock, and then what is below it. */
+	asm volatile("" ::: "memory");
+	*(volatile __u64 *)&shard->last = shard->last + 1;
+}
+
+/* Appends and publishes the frame and its entry, as `Log::append` does; the lock is held. */
 static __always_inline bool append(struct pm_update *u, void *image, struct pm_shard *shard,
 				   struct pm_session *session, __u32 zero)
 {
 	struct pm_header *h = u->header, *frame;
 	__u32 length = PM_HEADER_LEN + u->payload_len, tail = u->payload_len & ~7u;
 	__u64 taken = (length + PM_FRAME_ALIGN - 1) & ~(PM_FRAME_ALIGN - 1ull), at, order;
+	__u64 applied = shard->applied;
 	__s64 place = allocate(image, shard, taken);
 	void *end = u->end, *from = u->payload, *to;
 	struct pm_entry *entry;
@@ -384,7 +400,7 @@ static __always_inline bool append(struct pm_update *u, void *image, struct pm_s
 	entry->session = session->id;
 	entry->seq = u->seq;
 	entry->durable_lag = 1;
-	entry->applied_lag = order - shard->applied;
+	entry->applied_lag = order - applied;
 	entry->frame_line = at / PM_FRAME_ALIGN;
 	entry->frame_len = length;
 	entry->payload_crc = bpf_ntohl(h->payload_crc);
@@ -396,22 +412,8 @@ static __always_inline bool append(struct pm_update *u, void *image, struct pm_s
 	entry->kind = PM_KIND_UPDATE;
 	entry->zero = 0;
 	entry->checksum = 0;
+	publish(shard, at + taken, applied);
 	return true;
-}
-
-/* The entry that was just made is a witness (ordered-log.md §8); then everybody may see it. */
-static __always_inline void publish(struct pm_shard *shard, __u64 at_end, __u64 applied)
-{
-	__u64 second = applied < shard->stated ? applied : shard->stated;
-
-	if (second > shard->released)
-		shard->released = second;
-	if (applied > shard->stated)
-		shard->stated = applied;
-	shard->head = at_end;
-	/* Release: user space reads `last` without the lock, and then what is below it. */
-	asm volatile("" ::: "memory");
-	*(volatile __u64 *)&shard->last = shard->last + 1;
 }
 
 /* What the acknowledgement says, and its checksum; the lock is held. */
@@ -459,14 +461,7 @@ static __always_inline enum pm_verdict admit(struct pm_update *u, void *image,
 	} else if (!append(u, image, shard, session, zero)) {
 		COUNT(counts, full);
 	} else {
-		__u32 length = PM_HEADER_LEN + u->payload_len;
-		__u64 taken = (length + PM_FRAME_ALIGN - 1) & ~(PM_FRAME_ALIGN - 1ull);
-		struct pm_entry *entry = image + 2 * PM_BLOCK_BYTES +
-					 ((shard->last + 1) & (pm_entries - 1)) * PM_ENTRY_BYTES;
-
 		COUNT(counts, appended);
-		publish(shard, (__u64)entry->frame_line * PM_FRAME_ALIGN + taken,
-			shard->last + 1 - entry->applied_lag);
 		session->last = u->seq;
 		session->seq_known = u->header->seq;
 		session->seq_places = u->seq_places;
@@ -648,39 +643,37 @@ up:
 	return hand_up(&u);
 }
 
-/* Run by user space: from now on the pipeline admits nothing. */
-SEC("xdp")
-int hold(struct xdp_md *ctx)
+/* Who admits from now on; every hold is a generation of its own. */
+static __always_inline int set_admits(bool admits)
 {
 	__u32 zero = 0;
 	struct pm_shard *shard = bpf_map_lookup_elem(&pm_shards, &zero);
 	struct pm_lock *lock = bpf_map_lookup_elem(&pm_locks, &zero);
 
-	(void)ctx;
 	if (!shard || !lock)
 		return XDP_ABORTED;
 	bpf_spin_lock(&lock->lock);
-	shard->admits = 0;
-	shard->generation++;
+	shard->admits = admits;
+	if (!admits)
+		shard->generation++;
 	bpf_spin_unlock(&lock->lock);
 	return XDP_PASS;
+}
+
+/* Run by user space: from now on the pipeline admits nothing. */
+SEC("xdp")
+int hold(struct xdp_md *ctx)
+{
+	(void)ctx;
+	return set_admits(false);
 }
 
 /* Run by user space when it has published what it changed. */
 SEC("xdp")
 int release(struct xdp_md *ctx)
 {
-	__u32 zero = 0;
-	struct pm_shard *shard = bpf_map_lookup_elem(&pm_shards, &zero);
-	struct pm_lock *lock = bpf_map_lookup_elem(&pm_locks, &zero);
-
 	(void)ctx;
-	if (!shard || !lock)
-		return XDP_ABORTED;
-	bpf_spin_lock(&lock->lock);
-	shard->admits = 1;
-	bpf_spin_unlock(&lock->lock);
-	return XDP_PASS;
+	return set_admits(true);
 }
 
 char _license[] SEC("license") = "Dual MIT/GPL";

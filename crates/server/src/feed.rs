@@ -23,16 +23,9 @@ pub struct Reader {
     told: Option<(u64, Peer)>,
     /// Up to here the log was of no help: the machine asks for it.
     asked: u64,
-    taken: u64,
 }
 
 impl Reader {
-    /// Entries taken from the log since the start.
-    #[must_use]
-    pub const fn taken(&self) -> u64 {
-        self.taken
-    }
-
     /// Takes note of a datagram; `true` if it says no more than that there is something to read.
     pub fn notice(&mut self, from: Peer, datagram: &[u8], received: u64) -> bool {
         match Packet::parse(datagram) {
@@ -83,7 +76,6 @@ impl Reader {
             }
         }
         let received = core.machine().received();
-        self.taken += received - before.min(received);
         if received >= told {
             self.told = None;
         }

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-use aya::maps::{HashMap as BpfHashMap, Map, MapData, PerCpuArray, RingBuf};
+use aya::maps::{HashMap as BpfHashMap, Map, MapData, RingBuf};
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader};
@@ -74,7 +74,6 @@ pub struct Kernel {
     shard: MmapRaw,
     sessions: MmapRaw,
     index: BpfHashMap<MapData, u64, u32>,
-    counts: PerCpuArray<MapData, [u64; 8]>,
     wakeups: RingBuf<MapData>,
     /// Row of each session.
     rows: HashMap<u64, u32, rustc_hash::FxBuildHasher>,
@@ -83,10 +82,6 @@ pub struct Kernel {
     held: bool,
     stamp: Header,
 }
-
-/// Counted events of the pipeline, all CPUs together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KernelCounters(pub [u64; 8]);
 
 impl Kernel {
     /// Loads the pipeline; maps that are pinned already are used as they are, with what they hold.
@@ -146,8 +141,8 @@ impl Kernel {
                 .load()
                 .map_err(|source| KernelError::Program { name, source })?;
         }
-        let shard = mapped(&take(&mut ebpf, "pm_shards")?, PAGE_BYTES)?;
-        let sessions = take(&mut ebpf, "pm_sessions")?;
+        let shard = mapped(&take(&mut ebpf, "pm_shards"), PAGE_BYTES)?;
+        let sessions = take(&mut ebpf, "pm_sessions");
         // Pinned maps keep the size that they were made with.
         let rows_max = sessions
             .info()
@@ -155,9 +150,8 @@ impl Kernel {
             .max_entries();
         let bytes = usize::try_from(rows_max).unwrap_or(0) * size_of::<Session>();
         let sessions = mapped(&sessions, bytes)?;
-        let index = take_map(&mut ebpf, "pm_session_rows")?;
-        let counts = take_map(&mut ebpf, "pm_counts")?;
-        let wakeups = take_map(&mut ebpf, "pm_wakeups")?;
+        let index = take_map(&mut ebpf, "pm_session_rows");
+        let wakeups = take_map(&mut ebpf, "pm_wakeups");
         let mut kernel = Kernel {
             ebpf,
             pins,
@@ -165,7 +159,6 @@ impl Kernel {
             sessions,
             index: BpfHashMap::try_from(index)
                 .map_err(|e| KernelError::map("pm_session_rows", e))?,
-            counts: PerCpuArray::try_from(counts).map_err(|e| KernelError::map("pm_counts", e))?,
             wakeups: RingBuf::try_from(wakeups).map_err(|e| KernelError::map("pm_wakeups", e))?,
             rows: HashMap::default(),
             free: (0..rows_max).rev().collect(),
@@ -268,49 +261,11 @@ impl Kernel {
         Ok((result.return_value, &out[..len]))
     }
 
-    /// The time that one of `repeat` runs with this frame takes, as the kernel measures it.
-    ///
-    /// # Errors
-    /// [`KernelError::Program`].
-    pub fn time(
-        &mut self,
-        frame: &[u8],
-        repeat: u32,
-    ) -> Result<(u32, std::time::Duration), KernelError> {
-        let name = "pipeline";
-        let result = program(&mut self.ebpf, name)?
-            .test_run(TestRunOptions {
-                data_in: Some(frame),
-                repeat,
-                ..TestRunOptions::new()
-            })
-            .map_err(|source| KernelError::Program { name, source })?;
-        Ok((result.return_value, result.duration))
-    }
-
     /// Instructions that the verifier looked at to accept the pipeline, if this kernel tells.
     #[must_use]
     pub fn verified_instructions(&mut self) -> Option<u32> {
         let program = program(&mut self.ebpf, "pipeline").ok()?;
         program.info().ok()?.verified_instruction_count()
-    }
-
-    /// Counted events of all CPUs.
-    ///
-    /// # Errors
-    /// [`KernelError::Map`].
-    pub fn counters(&self) -> Result<KernelCounters, KernelError> {
-        let values = self
-            .counts
-            .get(&0, 0)
-            .map_err(|error| KernelError::map("pm_counts", error))?;
-        let mut sum = KernelCounters::default();
-        for cpu in values.iter() {
-            for (total, value) in sum.0.iter_mut().zip(cpu) {
-                *total += value;
-            }
-        }
-        Ok(sum)
     }
 
     /// Where it is pinned.
@@ -563,13 +518,13 @@ fn program<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Xdp, Ke
         .map_err(|source| KernelError::Program { name, source })
 }
 
-fn take_map(ebpf: &mut Ebpf, name: &str) -> Result<Map, KernelError> {
-    Ok(ebpf.take_map(name).expect("the object has this map"))
+fn take_map(ebpf: &mut Ebpf, name: &str) -> Map {
+    ebpf.take_map(name).expect("the object has this map")
 }
 
-fn take(ebpf: &mut Ebpf, name: &str) -> Result<MapData, KernelError> {
-    match take_map(ebpf, name)? {
-        Map::Array(data) => Ok(data),
+fn take(ebpf: &mut Ebpf, name: &str) -> MapData {
+    match take_map(ebpf, name) {
+        Map::Array(data) => data,
         _ => unreachable!("{name} is an array"),
     }
 }

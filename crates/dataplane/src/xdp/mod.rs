@@ -13,7 +13,7 @@ mod shared;
 pub use error::KernelError;
 pub use image::MapMedia;
 pub use interface::hardware_address;
-pub use kernel::{Kernel, KernelConfig, KernelCounters, Own, XDP_DROP, XDP_PASS, XDP_TX};
+pub use kernel::{Kernel, KernelConfig, Own, XDP_DROP, XDP_PASS, XDP_TX};
 pub use open::{Detached, Found, OpenConfig, OpenError, Opened, detach, open};
 pub use pins::Pins;
 pub use reader::LogReader;
