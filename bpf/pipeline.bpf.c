@@ -7,6 +7,9 @@
  *   log access  under the shard's lock: rule 2 (session order), append, the cursors
  *   egress      the packet becomes its own acknowledgement and goes back where it came from
  *
+ * In a chain the packet goes on as an entry instead (APPEND), the last device makes a DURABLE of it,
+ * and the head makes the acknowledgement of that: one packet all the way there and back.
+ *
  * Whatever is not exactly that goes up to the device in user space, unchanged, which knows all
  * rules; so this file decides nothing that the machine would decide otherwise.
  */
@@ -78,6 +81,15 @@ struct {
 	__type(value, struct pm_shard);
 } pm_shards SEC(".maps");
 
+/* The hops before and behind, in a chain. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct pm_hops);
+} pm_chain SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -114,7 +126,14 @@ struct {
 	__uint(max_entries, 4096);
 } pm_wakeups SEC(".maps");
 
-/* One update on its way through the stages. */
+/* A row of DURABLE: one device, and how far its log is durable. */
+struct pm_row {
+	__u64 name;	/* device and incarnation, as in a header */
+	__be64 order;
+};
+_Static_assert(sizeof(struct pm_row) == PM_ROW_BYTES, "row");
+
+/* One packet on its way through the stages. */
 struct pm_update {
 	struct ethhdr *eth;
 	void *ip;
@@ -130,9 +149,21 @@ struct pm_update {
 	/* What the log access says, as it stands in the acknowledgement. */
 	__be64 seq_be, order_be, room_be, applied_be;
 	__u32 ack_crc;
+	__u64 session_be, token;
+	/* In a chain: where the packet goes. */
+	__u32 to_address, to_port, way[4];
 };
 
-enum pm_verdict { PM_ACK, PM_APPENDED, PM_UP };
+enum pm_verdict {
+	PM_UP,		/* user space does it */
+	PM_ACK,		/* back to the client, as its acknowledgement */
+	PM_APPENDED,	/* in the log; user space sends it on */
+	PM_FORWARD,	/* on to the next hop, as an entry */
+	PM_TELL,	/* to the hop before, as a DURABLE */
+	PM_CONFIRM,	/* to the client whose update it confirms, as its acknowledgement */
+	PM_NOTED,	/* nothing more to do */
+	PM_SKIPPED,	/* user space acknowledges what it confirms */
+};
 
 /* ---- checksums -------------------------------------------------------------------------------- */
 
@@ -305,6 +336,62 @@ static __always_inline bool whole(struct pm_update *u, const struct pm_session *
 	return payload_crc(u, zero) == bpf_ntohl(h->payload_crc);
 }
 
+/* Is it a packet between hops of this shard, of this epoch and token, from this address? */
+static __always_inline bool from_hop(struct pm_update *u, const struct pm_shard *shard, __u64 kind_word,
+				     __u32 address, __u32 port)
+{
+	struct iphdr *ip = u->ip;
+	struct pm_header *h = (void *)(u->udp + 1);
+	__u32 length;
+
+	if (u->ipv6 || (void *)(h + 1) > u->end)
+		return false;
+	u->header = h;
+	u->payload = h + 1;
+	length = bpf_ntohl(h->payload_len);
+	u->payload_len = length;
+	return h->kind_word == kind_word && h->shard_epoch == shard->shard_epoch &&
+	       h->tag == shard->token && address && ip->saddr == address && u->udp->source == port &&
+	       length <= PM_FRAGMENT_BYTES && u->payload + length == u->end &&
+	       bpf_ntohs(u->udp->len) == sizeof(*u->udp) + PM_HEADER_LEN + length;
+}
+
+/* CRC32C of a header without the field of the checksum. */
+static __always_inline __u32 header_crc(const struct pm_header *h)
+{
+	const __u64 *words = (const void *)h;
+	pm_table t = pm_slice;
+	__u32 crc = ~0u;
+
+	OPAQUE(t);
+#pragma clang loop unroll(full)
+	for (int i = 0; i < 9; i++) {
+		crc = slice8(t, crc, words[i]);
+		OPAQUE(crc);
+	}
+	crc ^= h->payload_crc;
+	crc = t[3][crc & 255] ^ t[2][(crc >> 8) & 255] ^ t[1][(crc >> 16) & 255] ^ t[0][crc >> 24];
+	OPAQUE(crc);
+	return ~slice8(t, crc, h->tag);
+}
+
+static __always_inline bool whole_between_hops(struct pm_update *u, __u32 zero)
+{
+	return bpf_htonl(header_crc(u->header)) == u->header->header_crc &&
+	       payload_crc(u, zero) == bpf_ntohl(u->header->payload_crc);
+}
+
+/* How packets reach whoever sent this one: the first 12 bytes of a frame, and the interface. */
+static __always_inline void learn(__u32 *way, const struct ethhdr *eth, __u32 interface)
+{
+	const __u16 *mac = (const void *)eth;
+
+	way[0] = mac[3] | (__u32)mac[4] << 16;
+	way[1] = mac[5] | (__u32)mac[0] << 16;
+	way[2] = mac[1] | (__u32)mac[2] << 16;
+	way[PM_WAY_INTERFACE] = interface;
+}
+
 /* ---- log access ------------------------------------------------------------------------------- */
 
 /* Where a frame of `taken` bytes goes (ordered-log.md §4); below 0: nowhere. */
@@ -341,9 +428,28 @@ static __always_inline void publish(struct pm_shard *shard, __u64 at_end, __u64 
 	*(volatile __u64 *)&shard->last = shard->last + 1;
 }
 
-/* Appends and publishes the frame and its entry, as `Log::append` does; the lock is held. */
+/* The head makes an entry of an update: the packet is now what goes into the log and down the chain. */
+static __always_inline void become_entry(struct pm_update *u, struct pm_shard *shard,
+					 const struct pm_session *session, __u64 order)
+{
+	struct pm_header *h = u->header;
+	__be64 order_be = bpf_cpu_to_be64(order);
+
+	shard->order_places = places_from(40, order_be, shard->order_known, shard->order_places);
+	shard->order_known = order_be;
+	h->kind_word = PM_APPEND_WORD;
+	h->device_incarnation = shard->device_incarnation;
+	h->order = order_be;
+	h->header_crc = bpf_htonl(session->append_crc ^ u->places ^ shard->order_places);
+	h->tag = shard->token;
+}
+
+/*
+ * Appends and publishes the frame and its entry, as `Log::append` does; the lock is held. An update
+ * of this session becomes an entry; without a session it is one already.
+ */
 static __always_inline bool append(struct pm_update *u, void *image, struct pm_shard *shard,
-				   struct pm_session *session, __u32 zero)
+				   const struct pm_session *session, __u32 zero)
 {
 	struct pm_header *h = u->header, *frame;
 	__u32 length = PM_HEADER_LEN + u->payload_len, tail = u->payload_len & ~7u;
@@ -352,29 +458,16 @@ static __always_inline bool append(struct pm_update *u, void *image, struct pm_s
 	__s64 place = allocate(image, shard, taken);
 	void *end = u->end, *from = u->payload, *to;
 	struct pm_entry *entry;
-	__be64 order_be;
 
 	if (place < 0)
 		return false;
 	at = (__u64)place & (pm_frame_bytes - 1) & ~(PM_FRAME_ALIGN - 1ull);
 	order = shard->last + 1;
-	order_be = bpf_cpu_to_be64(order);
-	shard->order_places = places_from(40, order_be, shard->order_known, shard->order_places);
-	shard->order_known = order_be;
+	if (session)
+		become_entry(u, shard, session, order);
 
 	frame = image + 2 * PM_BLOCK_BYTES + pm_entries * PM_ENTRY_BYTES + at;
-	frame->kind_word = PM_APPEND_WORD;
-	frame->shard_epoch = shard->shard_epoch;
-	frame->device_incarnation = shard->device_incarnation;
-	frame->session = h->session;
-	frame->seq = h->seq;
-	frame->order = order_be;
-	frame->request = 0;
-	frame->key_hash = h->key_hash;
-	*(__u64 *)&frame->fragment_index = *(__u64 *)&h->fragment_index;
-	frame->payload_crc = h->payload_crc;
-	frame->header_crc = bpf_htonl(session->append_crc ^ u->places ^ shard->order_places);
-	frame->tag = shard->token;
+	*frame = *h;
 	to = frame + 1;
 #pragma clang loop unroll(disable)
 	for (__u32 i = 0; i < PM_FRAGMENT_BYTES; i += 8) {
@@ -397,8 +490,8 @@ static __always_inline bool append(struct pm_update *u, void *image, struct pm_s
 
 	entry = image + 2 * PM_BLOCK_BYTES + (order & (pm_entries - 1)) * PM_ENTRY_BYTES;
 	entry->order = order;
-	entry->session = session->id;
-	entry->seq = u->seq;
+	entry->session = bpf_be64_to_cpu(h->session);
+	entry->seq = bpf_be64_to_cpu(h->seq);
 	entry->durable_lag = 1;
 	entry->applied_lag = order - applied;
 	entry->frame_line = at / PM_FRAME_ALIGN;
@@ -416,13 +509,14 @@ static __always_inline bool append(struct pm_update *u, void *image, struct pm_s
 	return true;
 }
 
-/* What the acknowledgement says, and its checksum; the lock is held. */
-static __always_inline void state(struct pm_update *u, struct pm_shard *shard, struct pm_session *session)
+/* What the acknowledgement says, up to this seq and order, and its checksum; the lock is held. */
+static __always_inline void state(struct pm_update *u, struct pm_shard *shard, struct pm_session *session,
+				  __u64 seq, __u64 order)
 {
-	__u64 applied = session->applied < session->last ? session->applied : session->last;
+	__u64 applied = session->applied < seq ? session->applied : seq;
 
-	u->seq_be = bpf_cpu_to_be64(session->last);
-	u->order_be = bpf_cpu_to_be64(shard->last);
+	u->seq_be = bpf_cpu_to_be64(seq);
+	u->order_be = bpf_cpu_to_be64(order);
 	u->room_be = bpf_cpu_to_be64(pm_entries - (shard->last - shard->released));
 	u->applied_be = bpf_cpu_to_be64(applied);
 	shard->order_places = places_from(40, u->order_be, shard->order_known, shard->order_places);
@@ -434,30 +528,63 @@ static __always_inline void state(struct pm_update *u, struct pm_shard *shard, s
 	session->applied_places = places_from(56, u->applied_be, session->applied_known,
 					      session->applied_places);
 	session->applied_known = u->applied_be;
+	u->session_be = bpf_cpu_to_be64(session->id);
+	u->token = session->token;
 	u->ack_crc = session->ack_crc ^ session->seq_places ^ shard->order_places ^
 		     shard->room_places ^ session->applied_places;
 }
 
 #define COUNT(counts, what) ((counts)->what++)
 
+static __always_inline void sends_to(struct pm_update *u, __u32 address, __u32 port, const __u32 *way)
+{
+	u->to_address = address;
+	u->to_port = port;
+	for (int i = 0; i < 4; i++)
+		u->way[i] = way[i];
+}
+
+/*
+ * Rule 4: what was just appended goes on if all before it has, and the next hop has room; else user
+ * space sends it, and all that follows until it has caught up. The lock is held.
+ */
+static __always_inline enum pm_verdict send_on(struct pm_update *u, const struct pm_shard *shard,
+					       struct pm_hops *hops)
+{
+	__u64 credit = hops->credit < hops->window ? hops->credit : hops->window;
+
+	if (u->ipv6 || !hops->next[PM_WAY_INTERFACE] || hops->sent + 1 != shard->last ||
+	    shard->last > hops->orders[0] + credit)
+		return PM_APPENDED;
+	hops->sent = shard->last;
+	sends_to(u, hops->next_address, hops->next_port, hops->next);
+	return PM_FORWARD;
+}
+
 static __always_inline enum pm_verdict admit(struct pm_update *u, void *image,
 					     struct pm_shard *shard, struct pm_session *session,
-					     struct pm_lock *lock, struct pm_counters *counts,
-					     __u32 zero)
+					     struct pm_hops *hops, struct pm_lock *lock,
+					     struct pm_counters *counts, __u32 interface, __u32 zero)
 {
 	enum pm_verdict verdict = PM_UP;
 
 	u->seq = bpf_be64_to_cpu(u->header->seq);
 	bpf_spin_lock(&lock->lock);
-	if (!shard->admits || shard->generation != u->generation) {
+	if (!shard->admits || shard->generation != u->generation || hops->follows) {
 		COUNT(counts, held);
 	} else if (u->seq > session->last + 1 || u->seq > session->until || !u->seq) {
 		COUNT(counts, gaps);
 	} else if (u->seq <= session->last) {
-		/* A duplicate: what is in the log is said again, if this device's word is enough. */
+		/* A duplicate: what is committed is said again. */
 		COUNT(counts, duplicates);
-		session->heard = 1;
-		verdict = shard->alone ? PM_ACK : PM_UP;
+		if (shard->alone) {
+			state(u, shard, session, session->last, shard->last);
+			verdict = PM_ACK;
+		} else if (u->seq <= session->committed && hops->next_address) {
+			state(u, shard, session, session->committed, hops->committed);
+			verdict = PM_ACK;
+		}
+		session->heard |= verdict == PM_ACK;
 	} else if (!append(u, image, shard, session, zero)) {
 		COUNT(counts, full);
 	} else {
@@ -465,10 +592,146 @@ static __always_inline enum pm_verdict admit(struct pm_update *u, void *image,
 		session->last = u->seq;
 		session->seq_known = u->header->seq;
 		session->seq_places = u->seq_places;
-		verdict = shard->alone ? PM_ACK : PM_APPENDED;
+		if (shard->alone) {
+			state(u, shard, session, session->last, shard->last);
+			verdict = PM_ACK;
+		} else {
+			/* Its acknowledgement comes the other way, as a DURABLE. */
+			learn(session->client, u->eth, interface);
+			verdict = send_on(u, shard, hops);
+		}
 	}
-	if (verdict == PM_ACK)
-		state(u, shard, session);
+	bpf_spin_unlock(&lock->lock);
+	return verdict;
+}
+
+/* What a DURABLE of this device says; the lock is held. */
+static __always_inline void say_durable(struct pm_update *u, const struct pm_shard *shard,
+					struct pm_hops *hops)
+{
+	__u64 room = pm_entries - (shard->last - shard->released);
+
+	if (room > hops->receive_window)
+		room = hops->receive_window;
+	u->room_be = bpf_cpu_to_be64(room);
+	u->order_be = bpf_cpu_to_be64(shard->last);
+	hops->told = shard->last;
+	sends_to(u, hops->before_address, hops->before_port, hops->before);
+}
+
+/* A follower takes the next order only; the last device of the chain says that it has it. */
+static __always_inline enum pm_verdict take(struct pm_update *u, void *image, struct pm_shard *shard,
+					    struct pm_hops *hops, struct pm_lock *lock,
+					    struct pm_counters *counts, __u32 interface, __u32 zero)
+{
+	enum pm_verdict verdict = PM_UP;
+
+	bpf_spin_lock(&lock->lock);
+	if (!shard->admits || shard->generation != u->generation) {
+		COUNT(counts, held);
+	} else if (bpf_be64_to_cpu(u->header->order) != shard->last + 1) {
+		COUNT(counts, gaps);
+	} else if (!append(u, image, shard, NULL, zero)) {
+		COUNT(counts, full);
+	} else {
+		COUNT(counts, appended);
+		learn(hops->before, u->eth, interface);
+		if (hops->behind) {
+			verdict = send_on(u, shard, hops);
+		} else {
+			say_durable(u, shard, hops);
+			verdict = PM_TELL;
+		}
+	}
+	bpf_spin_unlock(&lock->lock);
+	return verdict;
+}
+
+/* The orders of a DURABLE, if it has a row for each device behind this one, under the right names. */
+static __always_inline bool read_rows(struct pm_update *u, const struct pm_hops *hops, __u64 *orders)
+{
+	__u32 behind = hops->behind;
+
+	if (u->payload_len != behind * PM_ROW_BYTES)
+		return false;
+#pragma clang loop unroll(full)
+	for (__u32 i = 0; i < PM_BEHIND_MAX; i++) {
+		struct pm_row *row = u->payload + i * PM_ROW_BYTES;
+
+		orders[i] = 0;
+		if (i >= behind)
+			continue;
+		if ((void *)(row + 1) > u->end || row->name != hops->names[i])
+			return false;
+		orders[i] = bpf_be64_to_cpu(row->order);
+	}
+	return true;
+}
+
+/*
+ * The devices behind this one have said what they hold. The ack rule (rule 5): committed is what all of
+ * them and this device hold. Here one update at a time is acknowledged by the packet that confirms
+ * it; user space does it for others.
+ */
+static __always_inline enum pm_verdict confirm(struct pm_update *u, void *image, struct pm_shard *shard,
+					       struct pm_hops *hops, struct pm_session *session,
+					       struct pm_lock *lock, struct pm_counters *counts,
+					       __u64 expected, __u64 *orders, __u32 interface)
+{
+	enum pm_verdict verdict = PM_UP;
+	const struct pm_entry *entry;
+	__u64 committed;
+
+	bpf_spin_lock(&lock->lock);
+	committed = shard->last;
+	if (!shard->admits || shard->generation != u->generation || orders[0] > committed ||
+	    (hops->follows && !hops->before[PM_WAY_INTERFACE])) {
+		COUNT(counts, held);
+		goto out;
+	}
+	COUNT(counts, confirmed);
+	learn(hops->next, u->eth, interface);
+	hops->credit = bpf_be64_to_cpu(u->header->request);
+	if (!hops->credit)
+		hops->credit = 1;
+#pragma clang loop unroll(full)
+	for (__u32 i = 0; i < PM_BEHIND_MAX; i++) {
+		if (i >= hops->behind)
+			continue;
+		if (orders[i] < hops->orders[i])
+			orders[i] = hops->orders[i];
+		if (orders[i] < committed)
+			committed = orders[i];
+	}
+	if (hops->follows) {
+		say_durable(u, shard, hops);
+		verdict = PM_TELL;
+	} else if (committed <= hops->committed) {
+		verdict = PM_NOTED;
+	} else {
+		entry = image + 2 * PM_BLOCK_BYTES + (expected & (pm_entries - 1)) * PM_ENTRY_BYTES;
+		if (session && committed == expected && expected == hops->committed + 1 &&
+		    entry->order == expected && entry->kind == PM_KIND_UPDATE &&
+		    entry->session == session->id && session->client[PM_WAY_INTERFACE] &&
+		    !session->address_high && (__u32)session->address_low == 0xffff0000) {
+			if (entry->seq > session->committed)
+				session->committed = entry->seq;
+			state(u, shard, session, session->committed, committed);
+			sends_to(u, session->address_low >> 32, session->port, session->client);
+			verdict = PM_CONFIRM;
+		} else {
+			/* Before the orders: whoever sees those sees also that nobody was told. */
+			*(volatile __u64 *)&hops->skipped = committed;
+			verdict = PM_SKIPPED;
+		}
+		hops->committed = committed;
+	}
+	asm volatile("" ::: "memory");
+#pragma clang loop unroll(full)
+	for (__u32 i = 0; i < PM_BEHIND_MAX; i++)
+		if (i < hops->behind)
+			*(volatile __u64 *)&hops->orders[i] = orders[i];
+out:
 	bpf_spin_unlock(&lock->lock);
 	return verdict;
 }
@@ -497,17 +760,29 @@ static __always_inline __u16 udp6_checksum(struct pm_update *u)
 	return sum ? sum : 0xffff;
 }
 
-static __always_inline int acknowledge(struct xdp_md *ctx, struct pm_update *u,
-				       const struct pm_shard *shard)
+/* The checksum of an IPv4 header without options. */
+static __always_inline void ip4_checksum(struct iphdr *ip)
 {
-	const __u32 udp_len = sizeof(*u->udp) + PM_HEADER_LEN;
-	struct pm_header *h = u->header;
-	__u8 mac[ETH_ALEN];
-	__be16 port;
+	__u16 *words = (void *)ip;
+	__u32 sum = 0;
 
-	h->kind_word = PM_ACK_WORD;
+	ip->check = 0;
+	for (int i = 0; i < 10; i++)
+		sum += words[i];
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	ip->check = ~sum;
+}
+
+/* The pmnet header of an acknowledgement, as the log access said it. */
+static __always_inline void fill_ack(struct pm_update *u, const struct pm_shard *shard)
+{
+	struct pm_header *h = u->header;
+
+	h->kind_word = PM_ACK_WORD | (__u64)shard->copies << PM_COPIES_SHIFT;
 	h->shard_epoch = shard->shard_epoch;
 	h->device_incarnation = shard->device_incarnation;
+	h->session = u->session_be;
 	h->seq = u->seq_be;
 	h->order = u->order_be;
 	h->request = u->room_be;
@@ -517,7 +792,17 @@ static __always_inline int acknowledge(struct xdp_md *ctx, struct pm_update *u,
 	h->payload_len = 0;
 	h->payload_crc = 0;
 	h->header_crc = bpf_htonl(u->ack_crc);
+	h->tag = u->token;
+}
 
+static __always_inline int acknowledge(struct xdp_md *ctx, struct pm_update *u,
+				       const struct pm_shard *shard)
+{
+	const __u32 udp_len = sizeof(*u->udp) + PM_HEADER_LEN;
+	__u8 mac[ETH_ALEN];
+	__be16 port;
+
+	fill_ack(u, shard);
 	__builtin_memcpy(mac, u->eth->h_dest, ETH_ALEN);
 	__builtin_memcpy(u->eth->h_dest, u->eth->h_source, ETH_ALEN);
 	__builtin_memcpy(u->eth->h_source, mac, ETH_ALEN);
@@ -541,23 +826,114 @@ static __always_inline int acknowledge(struct xdp_md *ctx, struct pm_update *u,
 	} else {
 		struct iphdr *ip = u->ip;
 		__be32 address = ip->saddr;
-		__u16 *words = (void *)ip;
-		__u32 sum = 0;
 
 		ip->saddr = ip->daddr;
 		ip->daddr = address;
 		ip->tot_len = bpf_htons(sizeof(*ip) + udp_len);
 		ip->ttl = 64;
-		ip->check = 0;
-		for (int i = 0; i < 10; i++)
-			sum += words[i];
-		sum = (sum & 0xffff) + (sum >> 16);
-		sum = (sum & 0xffff) + (sum >> 16);
-		ip->check = ~sum;
+		ip4_checksum(ip);
 	}
 	if (u->payload_len && bpf_xdp_adjust_tail(ctx, -(int)u->payload_len))
 		return XDP_DROP;
 	return XDP_TX;
+}
+
+/* In a chain: addresses the packet, from the shard, for a datagram of so many bytes. */
+static __always_inline void address(struct pm_update *u, __u32 datagram_len)
+{
+	struct iphdr *ip = u->ip;
+	__u32 *mac = (void *)u->eth;
+
+	mac[0] = u->way[0];
+	mac[1] = u->way[1];
+	mac[2] = u->way[2];
+	ip->saddr = pm_address_low >> 32;
+	ip->daddr = u->to_address;
+	ip->tot_len = bpf_htons(sizeof(*ip) + sizeof(*u->udp) + datagram_len);
+	ip->ttl = 64;
+	ip4_checksum(ip);
+	u->udp->source = pm_port;
+	u->udp->dest = u->to_port;
+	u->udp->len = bpf_htons(sizeof(*u->udp) + datagram_len);
+	u->udp->check = 0;
+}
+
+/* Out of the interface behind which the receiver is. */
+static __always_inline int transmit(struct xdp_md *ctx, const struct pm_update *u)
+{
+	if (u->way[PM_WAY_INTERFACE] == ctx->ingress_ifindex)
+		return XDP_TX;
+	return bpf_redirect(u->way[PM_WAY_INTERFACE], 0);
+}
+
+/* An entry, to the next hop. */
+static __always_inline int forward(struct xdp_md *ctx, struct pm_update *u)
+{
+	address(u, PM_HEADER_LEN + u->payload_len);
+	return transmit(ctx, u);
+}
+
+/* What the last of the chain said has become the acknowledgement of the update that it confirms. */
+static __always_inline int acknowledge_confirmed(struct xdp_md *ctx, struct pm_update *u,
+						 const struct pm_shard *shard)
+{
+	fill_ack(u, shard);
+	address(u, PM_HEADER_LEN);
+	if (bpf_xdp_adjust_tail(ctx, -(int)u->payload_len))
+		return XDP_DROP;
+	return transmit(ctx, u);
+}
+
+/* DURABLE to the hop before: this device, and those behind it with these orders. */
+static __always_inline int tell(struct xdp_md *ctx, struct pm_update *u, const struct pm_shard *shard,
+				const struct pm_hops *hops, const __u64 *orders)
+{
+	__u32 behind = hops->behind, length = (behind + 1) * PM_ROW_BYTES, crc = ~0u;
+	pm_table t = pm_slice;
+	struct pm_header *h;
+
+	if (behind > PM_BEHIND_MAX || bpf_xdp_adjust_tail(ctx, (int)length - (int)u->payload_len))
+		return XDP_PASS;
+	u->eth = (void *)(long)ctx->data;
+	u->end = (void *)(long)ctx->data_end;
+	u->ip = u->eth + 1;
+	u->udp = u->ip + sizeof(struct iphdr);
+	h = (void *)(u->udp + 1);
+	if ((void *)(h + 1) > u->end)
+		return XDP_DROP;
+	u->payload = h + 1;
+	OPAQUE(t);
+#pragma clang loop unroll(full)
+	for (__u32 i = 0; i <= PM_BEHIND_MAX; i++) {
+		struct pm_row *row = u->payload + i * PM_ROW_BYTES;
+
+		if (i > behind)
+			continue;
+		if ((void *)(row + 1) > u->end)
+			return XDP_DROP;
+		row->name = i ? hops->names[i - 1] : shard->device_incarnation;
+		row->order = i ? bpf_cpu_to_be64(orders[i - 1]) : u->order_be;
+		crc = slice8(t, crc, row->name);
+		OPAQUE(crc);
+		crc = slice8(t, crc, row->order);
+		OPAQUE(crc);
+	}
+	h->kind_word = PM_DURABLE_WORD | (__u64)(behind + 1) << PM_COPIES_SHIFT;
+	h->shard_epoch = shard->shard_epoch;
+	h->device_incarnation = shard->device_incarnation;
+	h->session = 0;
+	h->seq = 0;
+	h->order = u->order_be;
+	h->request = u->room_be;
+	h->key_hash = 0;
+	h->fragment_index = 0;
+	h->fragment_count = bpf_htons(1);
+	h->payload_len = bpf_htonl(length);
+	h->payload_crc = bpf_htonl(~crc);
+	h->tag = shard->token;
+	h->header_crc = bpf_htonl(header_crc(h));
+	address(u, PM_HEADER_LEN + length);
+	return transmit(ctx, u);
 }
 
 /* Up to user space: to the socket at the shard's address, or from the wire to the switch's own. */
@@ -585,15 +961,28 @@ static __always_inline int hand_up(struct pm_update *u)
 	return XDP_PASS;
 }
 
-/* User space sleeps and there is something to do: one wake-up, not one a packet. */
-static __always_inline void wake(struct pm_shard *shard)
+/* User space sleeps, or should not wait: one wake-up, not one a packet. */
+static __always_inline void wake(struct pm_shard *shard, bool at_once)
 {
 	__u32 word = 1;
 
-	if (shard->sleeps) {
+	if (shard->sleeps || at_once) {
 		shard->sleeps = 0;
 		bpf_ringbuf_output(&pm_wakeups, &word, sizeof(word), BPF_RB_FORCE_WAKEUP);
 	}
+}
+
+/* The session of an order, if it is served here. */
+static __always_inline struct pm_session *session_of(const void *image, __u64 order)
+{
+	const struct pm_entry *entry;
+	__u32 *row;
+	__be64 id;
+
+	entry = image + 2 * PM_BLOCK_BYTES + (order & (pm_entries - 1)) * PM_ENTRY_BYTES;
+	id = bpf_cpu_to_be64(entry->session);
+	row = bpf_map_lookup_elem(&pm_session_rows, &id);
+	return row ? bpf_map_lookup_elem(&pm_sessions, row) : NULL;
 }
 
 SEC("xdp")
@@ -603,9 +992,11 @@ int pipeline(struct xdp_md *ctx)
 	struct pm_counters *counts;
 	struct pm_session *session;
 	struct pm_shard *shard;
+	struct pm_hops *hops;
 	struct pm_lock *lock;
 	enum pm_verdict verdict;
 	__u32 zero = 0, *row;
+	__u64 orders[PM_BEHIND_MAX] = {};
 	void *image;
 
 	if (!find(ctx, &u))
@@ -614,30 +1005,67 @@ int pipeline(struct xdp_md *ctx)
 	counts = bpf_map_lookup_elem(&pm_counts, &zero);
 	image = bpf_map_lookup_elem(&pm_image, &zero);
 	lock = bpf_map_lookup_elem(&pm_locks, &zero);
-	if (!shard || !counts || !image || !lock)
+	hops = bpf_map_lookup_elem(&pm_chain, &zero);
+	if (!shard || !counts || !image || !lock || !hops)
 		return XDP_PASS;
 	u.generation = *(volatile __u32 *)&shard->generation;
-	if (!regular(&u, shard)) {
-		COUNT(counts, odd);
-		goto up;
-	}
-	row = bpf_map_lookup_elem(&pm_session_rows, &u.header->session);
-	session = row ? bpf_map_lookup_elem(&pm_sessions, row) : NULL;
-	if (!session || !from_its_client(&u, session)) {
-		COUNT(counts, sessions_unknown);
-		goto up;
-	}
 	/* A zero that the verifier does not know: with it loops over a packet have one state. */
 	zero = shard->padding;
-	if (!whole(&u, session, zero)) {
+	if (regular(&u, shard)) {
+		row = bpf_map_lookup_elem(&pm_session_rows, &u.header->session);
+		session = row ? bpf_map_lookup_elem(&pm_sessions, row) : NULL;
+		if (!session || !from_its_client(&u, session)) {
+			COUNT(counts, sessions_unknown);
+			goto up;
+		}
+		if (!whole(&u, session, zero)) {
+			COUNT(counts, odd);
+			goto up;
+		}
+		verdict = admit(&u, image, shard, session, hops, lock, counts, ctx->ingress_ifindex, zero);
+	} else if (hops->follows && from_hop(&u, shard, PM_APPEND_WORD, hops->before_address,
+					     hops->before_port)) {
+		if (!whole_between_hops(&u, zero)) {
+			COUNT(counts, odd);
+			goto up;
+		}
+		verdict = take(&u, image, shard, hops, lock, counts, ctx->ingress_ifindex, zero);
+	} else if (hops->behind && from_hop(&u, shard, PM_DURABLE_WORD | (__u64)hops->behind << PM_COPIES_SHIFT,
+					    hops->next_address, hops->next_port)) {
+		__u64 expected = *(volatile __u64 *)&hops->committed + 1;
+
+		if (!whole_between_hops(&u, zero) || !read_rows(&u, hops, orders)) {
+			COUNT(counts, odd);
+			goto up;
+		}
+		session = session_of(image, expected);
+		verdict = confirm(&u, image, shard, hops, session, lock, counts, expected, orders,
+				  ctx->ingress_ifindex);
+	} else {
 		COUNT(counts, odd);
 		goto up;
 	}
-	verdict = admit(&u, image, shard, session, lock, counts, zero);
-	if (verdict == PM_UP)
-		goto up;
-	wake(shard);
-	return verdict == PM_ACK ? acknowledge(ctx, &u, shard) : XDP_DROP;
+	switch (verdict) {
+	case PM_ACK:
+		wake(shard, false);
+		return acknowledge(ctx, &u, shard);
+	case PM_FORWARD:
+		wake(shard, false);
+		return forward(ctx, &u);
+	case PM_TELL:
+		wake(shard, false);
+		return tell(ctx, &u, shard, hops, orders);
+	case PM_CONFIRM:
+		return acknowledge_confirmed(ctx, &u, shard);
+	case PM_NOTED:
+		return XDP_DROP;
+	case PM_APPENDED:
+	case PM_SKIPPED:
+		wake(shard, true);
+		return XDP_DROP;
+	default:
+		break;
+	}
 up:
 	COUNT(counts, handed_up);
 	return hand_up(&u);

@@ -1,13 +1,14 @@
 //! `trait FastPath`: who appends to the same log beside the machine (`docs/spec/pipeline.md`).
 
 use pmnet_log::Tail;
-use pmnet_proto::device::SessionState;
+use pmnet_proto::device::{ChainState, HopWork, SessionState};
 use pmnet_wire::Header;
 use std::io;
 use std::os::fd::RawFd;
 
-/// Admits updates by the rules of the machine, appends them to the machine's log and, as a chain of
-/// one, acknowledges them. What it cannot do it hands to the pipeline, as if it were not there.
+/// Admits updates by the rules of the machine, or takes the entries of the hop before, appends them to the
+/// machine's log, and, when all devices of the chain hold them, acknowledges them. What it cannot do
+/// it hands to the pipeline, as if it were not there.
 ///
 /// Errors are those of the system; any of them ends the device, and the fast path stays as it is.
 pub trait FastPath: Send {
@@ -26,9 +27,13 @@ pub trait FastPath: Send {
     /// See above.
     fn hold(&mut self) -> io::Result<()>;
 
-    /// The epoch and the names under which it is to admit, and how many devices its chain has. Only while
-    /// held, and before sessions are told.
-    fn describe(&mut self, stamp: &Header, copies: u8);
+    /// The epoch and the names under which it is to admit, and its chain; whether it talks to the hops beside
+    /// it. Only while held, and before sessions are told.
+    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool;
+
+    /// Forgets wake-ups until now, and says what it has done with the hops beside it. To be asked before
+    /// [`FastPath::last`], which is then at least what others are said to hold.
+    fn look(&mut self) -> HopWork;
 
     /// Lets it admit behind `tail`. Only while held.
     ///
@@ -39,7 +44,8 @@ pub trait FastPath: Send {
     /// Everything up to here is applied.
     fn applied(&mut self, applied: u64);
 
-    /// The state of one session, or that it is over. Last seq and new sessions only while held.
+    /// The state of one session, or that it is over. Last and committed seq and new sessions only while
+    /// held.
     ///
     /// # Errors
     /// See above.
@@ -51,8 +57,8 @@ pub trait FastPath: Send {
     /// Asks to be woken by its next admission, through [`FastPath::wakeup_fd`].
     fn sleep(&mut self);
 
-    /// Becomes readable when it admitted something after [`FastPath::sleep`]; `None`: it is never woken,
-    /// and looks by itself.
+    /// Becomes readable when it admitted something after [`FastPath::sleep`], and whenever it leaves
+    /// something to the machine that somebody waits for; `None`: it is never woken, and looks by itself.
     fn wakeup_fd(&self) -> Option<RawFd>;
 
     /// Forgets all sessions; only while held.

@@ -2,7 +2,7 @@
 
 use crate::fast_path::FastPath;
 use pmnet_log::{Log, LogError, Media, NewEntry, Tail};
-use pmnet_proto::device::{Device, DeviceConfig, LogState, Resume, Room, Verdict};
+use pmnet_proto::device::{Device, DeviceConfig, HopWork, LogState, Resume, Room, Verdict};
 use pmnet_proto::time::{MILLISECOND, Nanos, earliest};
 use pmnet_proto::{Outbox, Peer, Random, Time};
 use pmnet_wire::{Header, Packet, Reject};
@@ -33,9 +33,15 @@ struct Fast {
     adopted: bool,
     /// Something was followed since the last rest.
     followed: bool,
+    /// What the machine knows of its work with the hops beside it.
+    seen: HopWork,
+    /// The hop before, as it was told.
+    before: Option<Peer>,
+    /// It talks to the hops beside it.
+    in_chain: bool,
 }
 
-/// What the fast path has acknowledged may wait for so long before the machine takes note of it: the
+/// What the fast path has done may wait for so long before the machine takes note of it: the
 /// server is told in bursts anyway, and a wake-up for each would cost more than the update.
 const FOLLOW_EVERY: Nanos = MILLISECOND;
 
@@ -87,6 +93,9 @@ impl<M: Media> Pipeline<M> {
             held: !adopted,
             adopted,
             followed: false,
+            seen: HopWork::default(),
+            before: None,
+            in_chain: false,
         });
         self
     }
@@ -210,6 +219,14 @@ impl<M: Media> Pipeline<M> {
         let mut worked = self.persist()?;
         // A synchronous medium is done at once; one more look starts what arrived meanwhile.
         worked |= self.persist()?;
+        self.forward(now);
+        self.publish(now)?;
+        self.machine.finish(self.room(), &mut self.out);
+        Ok(worked || self.out.len() != before)
+    }
+
+    /// Sends on what is durable.
+    fn forward(&mut self, now: Time) {
         while let Some(order) = self.machine.poll_forward(now) {
             let entry = self
                 .log
@@ -221,22 +238,22 @@ impl<M: Media> Pipeline<M> {
                 .expect("forwarded orders are in the log");
             self.machine.forward(frame, entry.epoch, &mut self.out);
         }
-        self.machine.finish(self.room(), &mut self.out);
-        self.publish(now)?;
-        Ok(worked || self.out.len() != before)
     }
 
     /// Takes in what the fast path appended.
     fn follow(&mut self, now: Time) -> Result<(), PipelineError> {
-        let Some(fast) = &self.fast else {
+        let Some(fast) = self.fast.as_mut().filter(|fast| !fast.held) else {
             return Ok(());
         };
+        let work = fast.path.look();
         let first = self.log.last() + 1;
         let last = fast.path.last();
-        if last < first || fast.held {
+        if last < first && work == fast.seen {
             return Ok(());
         }
-        if let Err(error) = self.log.follow(last) {
+        if last >= first
+            && let Err(error) = self.log.follow(last)
+        {
             return Err(self.stop(error.to_string()));
         }
         if !self.machine.is_serving() {
@@ -249,10 +266,15 @@ impl<M: Media> Pipeline<M> {
                 return Err(self.stop(text));
             }
         }
-        let acknowledged = self.machine.copies() == 1;
-        self.machine.followed(self.log.durable(), acknowledged);
+        let durable = self.log.durable();
         if let Some(fast) = &mut self.fast {
-            fast.followed = acknowledged;
+            if self.machine.copies() == 1 {
+                self.machine.followed_alone(durable);
+            } else {
+                self.machine.followed(now, durable, &fast.seen, &work);
+            }
+            fast.seen = work;
+            fast.followed = true;
         }
         Ok(())
     }
@@ -273,14 +295,14 @@ impl<M: Media> Pipeline<M> {
     fn publish(&mut self, now: Time) -> Result<(), PipelineError> {
         let (mine, admits) = (self.log.tail(), self.machine.admits());
         let freed = |theirs: Tail| mine.released > theirs.released || mine.stated > theirs.stated;
-        if admits
-            && self
-                .fast
-                .as_ref()
-                .is_some_and(|fast| freed(fast.path.tail()))
-        {
-            // A superblock released space, of which only its writer knows.
+        // A superblock released space, of which only its writer knows; or the chain moved.
+        let lags = |fast: &Fast| {
+            freed(fast.path.tail())
+                || (fast.in_chain && self.machine.fast_path_lags(&fast.seen, fast.before))
+        };
+        if admits && self.fast.as_ref().is_some_and(lags) {
             self.hold(now)?;
+            self.forward(now);
         }
         let Some(fast) = &mut self.fast else {
             return Ok(());
@@ -297,7 +319,9 @@ impl<M: Media> Pipeline<M> {
         let mut told = Ok(());
         let path = &mut fast.path;
         if fast.held {
-            path.describe(&self.machine.stamp(), self.machine.copies());
+            let chain = self.machine.chain_state();
+            fast.in_chain = path.describe(&self.machine.stamp(), &chain);
+            fast.before = chain.before;
         }
         self.machine.changed_sessions(|id, state| {
             if told.is_ok() {
@@ -307,6 +331,7 @@ impl<M: Media> Pipeline<M> {
         told?;
         fast.path.applied(self.log.applied());
         if fast.held {
+            fast.seen = fast.path.look();
             fast.path.release(&self.log.tail())?;
             fast.held = false;
         }

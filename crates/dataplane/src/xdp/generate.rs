@@ -11,6 +11,13 @@ mod shared;
 /// Header bytes whose contribution to the checksum is looked up by place: seq to payload_crc.
 const PLACE_FIRST: usize = 32;
 const PLACE_LAST: usize = 75;
+/// Where the number of copies stands in the first eight bytes of a header, as a number in this
+/// machine's byte order.
+const COPIES_SHIFT: u32 = if cfg!(target_endian = "little") {
+    40
+} else {
+    16
+};
 /// The Castagnoli polynomial, reflected.
 const POLYNOMIAL: u32 = 0x82F6_3B78;
 
@@ -34,11 +41,15 @@ pub fn header() -> String {
     define("ENTRY_BYTES", pmnet_log::ENTRY_BYTES);
     define("FRAME_ALIGN", pmnet_log::FRAME_ALIGN);
     define("PLACE_FIRST", PLACE_FIRST);
+    define("ROW_BYTES", pmnet_wire::record::DURABLE_ROW_BYTES);
+    define("BEHIND_MAX", pmnet_wire::record::CHAIN_MAX - 1);
+    define("WAY_INTERFACE", 3);
     // The first eight bytes of a header, as a number in this machine's byte order.
     for (name, kind, copies) in [
         ("UPDATE_WORD", Kind::Update, 0),
         ("APPEND_WORD", Kind::Append, Kind::Update.number()),
-        ("ACK_WORD", Kind::Ack, 1),
+        ("ACK_WORD", Kind::Ack, 0),
+        ("DURABLE_WORD", Kind::Durable, 0),
     ] {
         let bytes = Header {
             copies,
@@ -48,7 +59,13 @@ pub fn header() -> String {
         let word = u64::from_ne_bytes(bytes[..8].try_into().expect("8 bytes"));
         writeln!(out, "#define PM_{name} {word:#x}ull").expect("a string grows");
     }
-    for (name, fields) in [shared::Shard::C, shared::Session::C, shared::Counters::C] {
+    writeln!(out, "#define PM_COPIES_SHIFT {COPIES_SHIFT}").expect("a string grows");
+    for (name, fields) in [
+        shared::Shard::C,
+        shared::Hops::C,
+        shared::Session::C,
+        shared::Counters::C,
+    ] {
         structure(&mut out, name, fields);
     }
     slices(&mut out);
@@ -57,16 +74,17 @@ pub fn header() -> String {
 }
 
 fn structure(out: &mut String, name: &str, fields: &[(&str, &str, usize)]) {
-    let c_type = |kind: &str| {
-        if kind == "AtomicU64" {
+    writeln!(out, "\nstruct {name} {{").expect("a string grows");
+    for (field, kind, _) in fields {
+        let c_type = if kind.contains("AtomicU64") {
             "__u64"
         } else {
             "__u32"
-        }
-    };
-    writeln!(out, "\nstruct {name} {{").expect("a string grows");
-    for (field, kind, _) in fields {
-        writeln!(out, "\t{} {field};", c_type(kind)).expect("a string grows");
+        };
+        // `[AtomicU32; 4]`
+        let count = kind.split_once("; ").map_or("", |(_, count)| count);
+        let bracket = if count.is_empty() { "" } else { "[" };
+        writeln!(out, "\t{c_type} {field}{bracket}{count};").expect("a string grows");
     }
     writeln!(out, "}} __attribute__((aligned(64)));").expect("a string grows");
     for (field, _, offset) in fields {

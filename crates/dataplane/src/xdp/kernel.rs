@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use aya::maps::{HashMap as BpfHashMap, Map, MapData, RingBuf};
@@ -16,13 +17,14 @@ use aya::{Ebpf, EbpfLoader};
 use memmap2::{MmapOptions, MmapRaw};
 use pmnet_device::FastPath;
 use pmnet_log::{Media, Parameters, Tail};
-use pmnet_proto::device::SessionState;
+use pmnet_proto::Peer;
+use pmnet_proto::device::{ChainState, HopWork, SessionState};
 use pmnet_wire::{Header, Kind};
 
 use super::error::KernelError;
 use super::image::MapMedia;
 use super::pins::Pins;
-use super::shared::{Session, Shard};
+use super::shared::{Hops, Session, Shard};
 
 /// The compiled programs; empty if there was no compiler.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pipeline.o"));
@@ -72,6 +74,7 @@ pub struct Kernel {
     ebpf: Ebpf,
     pins: Pins,
     shard: MmapRaw,
+    chain: MmapRaw,
     sessions: MmapRaw,
     index: BpfHashMap<MapData, u64, u32>,
     wakeups: RingBuf<MapData>,
@@ -81,6 +84,9 @@ pub struct Kernel {
     rows_max: u32,
     held: bool,
     stamp: Header,
+    copies: u8,
+    /// In a switch the hops are not the pipeline's.
+    own: bool,
 }
 
 impl Kernel {
@@ -142,6 +148,7 @@ impl Kernel {
                 .map_err(|source| KernelError::Program { name, source })?;
         }
         let shard = mapped(&take(&mut ebpf, "pm_shards"), PAGE_BYTES)?;
+        let chain = mapped(&take(&mut ebpf, "pm_chain"), PAGE_BYTES)?;
         let sessions = take(&mut ebpf, "pm_sessions");
         // Pinned maps keep the size that they were made with.
         let rows_max = sessions
@@ -156,6 +163,7 @@ impl Kernel {
             ebpf,
             pins,
             shard,
+            chain,
             sessions,
             index: BpfHashMap::try_from(index)
                 .map_err(|e| KernelError::map("pm_session_rows", e))?,
@@ -165,6 +173,8 @@ impl Kernel {
             rows_max,
             held: false,
             stamp: Header::new(Kind::Append),
+            copies: 1,
+            own: config.own.is_some(),
         };
         kernel.held = !kernel.admits();
         Ok((kernel, MapMedia::new(image, image_bytes)))
@@ -280,6 +290,11 @@ impl Kernel {
         unsafe { &*self.shard.as_ptr().cast::<Shard>() }
     }
 
+    fn chain(&self) -> &Hops {
+        // SAFETY: as the shard's.
+        unsafe { &*self.chain.as_ptr().cast::<Hops>() }
+    }
+
     fn row(&self, row: u32) -> &Session {
         let row = usize::try_from(row).expect("u32 fits usize");
         assert!((row + 1) * size_of::<Session>() <= self.sessions.len());
@@ -334,7 +349,7 @@ impl Kernel {
         let append = with_kind(base, Kind::Append, Kind::Update.number());
         let ack = Header {
             tag: state.token,
-            ..with_kind(base, Kind::Ack, 1)
+            ..with_kind(base, Kind::Ack, self.copies)
         };
         let (high, low) = address_words(address.ip());
         let port = u32::from(u16::from_ne_bytes(address.port().to_be_bytes()));
@@ -345,6 +360,7 @@ impl Kernel {
                 .token
                 .store(u64::from_ne_bytes(state.token.to_be_bytes()), Relaxed);
             session.last.store(state.last, Relaxed);
+            session.committed.store(state.committed, Relaxed);
             session.update_crc.store(checksum(update), Relaxed);
             session.append_crc.store(checksum(append), Relaxed);
             session.ack_crc.store(checksum(ack), Relaxed);
@@ -355,6 +371,7 @@ impl Kernel {
         session.address_high.store(high, Relaxed);
         session.address_low.store(low, Relaxed);
         if new {
+            session.client[WAY_INTERFACE].store(0, Relaxed);
             let key = u64::from_ne_bytes(state.id.to_be_bytes());
             self.index
                 .insert(key, row, 0)
@@ -365,6 +382,39 @@ impl Kernel {
             }
         }
         Ok(())
+    }
+
+    fn describe_chain(&self, state: &ChainState) -> bool {
+        let chain = self.chain();
+        let hops = self.copies > 1 && !self.own && state.next.is_ipv4();
+        let behind = u32::try_from(state.behind.len()).expect("a chain is short");
+        chain.follows.store(u32::from(state.position > 0), Relaxed);
+        chain.behind.store(behind, Relaxed);
+        let next = (hops && behind > 0).then_some(state.next);
+        tell_peer(next, &chain.next_address, &chain.next_port, &chain.next);
+        let before = state.before.filter(|_| hops);
+        tell_peer(
+            before,
+            &chain.before_address,
+            &chain.before_port,
+            &chain.before,
+        );
+        chain.receive_window.store(state.receive_window, Relaxed);
+        chain.window.store(state.window, Relaxed);
+        for (index, row) in state.behind.iter().enumerate() {
+            let mut name = [0; 8];
+            name[..4].copy_from_slice(&row.device.to_be_bytes());
+            name[4..].copy_from_slice(&row.incarnation.to_be_bytes());
+            chain.names[index].store(u64::from_ne_bytes(name), Relaxed);
+        }
+        for (index, order) in chain.orders.iter().enumerate() {
+            let held = state.behind.get(index).map_or(0, |row| row.order);
+            order.store(held, Relaxed);
+        }
+        chain.credit.store(state.credit, Relaxed);
+        chain.sent.store(state.sent, Relaxed);
+        chain.committed.store(state.committed, Relaxed);
+        hops
     }
 
     fn forget_session(&mut self, id: u64) -> io::Result<()> {
@@ -379,9 +429,10 @@ impl Kernel {
     }
 }
 
-const MAPS: [&str; 7] = [
+const MAPS: [&str; 8] = [
     "pm_image",
     "pm_shards",
+    "pm_chain",
     "pm_sessions",
     "pm_session_rows",
     "pm_locks",
@@ -417,7 +468,24 @@ impl FastPath for Kernel {
         Ok(())
     }
 
-    fn describe(&mut self, stamp: &Header, copies: u8) {
+    fn look(&mut self) -> HopWork {
+        while self.wakeups.next().is_some() {}
+        let chain = self.chain();
+        let mut work = HopWork::default();
+        for (order, shared) in work.orders.iter_mut().zip(&chain.orders) {
+            *order = shared.load(Acquire);
+        }
+        work.credit = chain.credit.load(Acquire);
+        work.sent = chain.sent.load(Acquire);
+        work.committed = chain.committed.load(Acquire);
+        work.skipped = chain.skipped.load(Acquire);
+        work.told = chain.told.load(Acquire);
+        work
+    }
+
+    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool {
+        let copies = chain.position + 1 + chain.behind.len();
+        self.copies = u8::try_from(copies).expect("a chain is short");
         self.stamp = *stamp;
         let bytes = stamp.emit();
         let word = |at: usize| {
@@ -430,6 +498,8 @@ impl FastPath for Kernel {
         shard.epoch.store(stamp.epoch, Relaxed);
         shard.incarnation.store(stamp.incarnation, Relaxed);
         shard.alone.store(u32::from(copies == 1), Relaxed);
+        shard.copies.store(u32::from(self.copies), Relaxed);
+        self.describe_chain(chain)
     }
 
     fn release(&mut self, tail: &Tail) -> io::Result<()> {
@@ -456,7 +526,6 @@ impl FastPath for Kernel {
     }
 
     fn sleep(&mut self) {
-        while self.wakeups.next().is_some() {}
         // In one order with the look at `last` that follows, and the pipeline's the other way round.
         self.shard().sleeps.swap(1, SeqCst);
     }
@@ -481,6 +550,36 @@ impl FastPath for Kernel {
         self.rows.clear();
         self.free = (0..self.rows_max).rev().collect();
         Ok(())
+    }
+}
+
+/// Place of the interface in [`Hops::next`] and its like.
+const WAY_INTERFACE: usize = 3;
+
+/// An IPv4 address and port as they stand in packets; others have none.
+fn peer_words(peer: Option<Peer>) -> (u32, u32) {
+    match peer {
+        Some(SocketAddr::V4(peer)) => (
+            u32::from_ne_bytes(peer.ip().octets()),
+            u16::from_ne_bytes(peer.port().to_be_bytes()).into(),
+        ),
+        _ => (0, 0),
+    }
+}
+
+/// Tells where a hop is; how frames get there is forgotten when it moved.
+fn tell_peer(
+    peer: Option<Peer>,
+    address: &AtomicU32,
+    port: &AtomicU32,
+    way: &[AtomicU32; WAY_INTERFACE + 1],
+) {
+    let (new_address, new_port) = peer_words(peer);
+    let before = (address.load(Relaxed), port.load(Relaxed));
+    if before != (new_address, new_port) {
+        address.store(new_address, Relaxed);
+        port.store(new_port, Relaxed);
+        way[WAY_INTERFACE].store(0, Relaxed);
     }
 }
 

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 macro_rules! shared {
-    ($($(#[$doc:meta])* struct $name:ident as $c:literal { $($(#[$field_doc:meta])* $field:ident: $kind:ident,)* })*) => {
+    ($($(#[$doc:meta])* struct $name:ident as $c:literal { $($(#[$field_doc:meta])* $field:ident: $kind:ty,)* })*) => {
         $($(#[$doc])*
         #[derive(Debug, Default)]
         #[repr(C, align(64))]
@@ -47,8 +47,10 @@ shared! {
         sleeps: AtomicU32,
         /// 1: the chain is this device alone, whose word is an acknowledgement. User space, held.
         alone: AtomicU32,
-        /// Keeps what the pipeline writes in lines of its own.
-        padding: AtomicU64,
+        /// Devices of the chain. User space, held.
+        copies: AtomicU32,
+        /// Nothing; keeps what the pipeline writes in lines of its own.
+        padding: AtomicU32,
         /// Highest order. The pipeline; user space while it holds.
         last: AtomicU64,
         /// Offset behind the newest frame. As `last`.
@@ -66,6 +68,46 @@ shared! {
         order_places: AtomicU32,
         /// Contribution of the number of free entries.
         room_places: AtomicU32,
+    }
+
+    /// The hops before and behind this device, in a chain: the one element of the map `chain`.
+    struct Hops as "pm_hops" {
+        /// 1: this device is not the head, and takes entries from the hop before. User space, held; as
+        /// all up to `window`.
+        follows: AtomicU32,
+        /// Devices behind this one.
+        behind: AtomicU32,
+        /// IPv4 address of the next device, as in packets; 0: the pipeline sends it nothing.
+        next_address: AtomicU32,
+        /// Its UDP port, in network byte order.
+        next_port: AtomicU32,
+        /// IPv4 address of the device before, as in packets; 0: it is not known.
+        before_address: AtomicU32,
+        /// Its UDP port, in network byte order.
+        before_port: AtomicU32,
+        /// Entries that this device can take at once.
+        receive_window: AtomicU64,
+        /// Entries on their way to the next hop, at most.
+        window: AtomicU64,
+        /// Device and incarnation of each device behind, nearest first, as in a header.
+        names: [AtomicU64; 7],
+        /// How frames reach the next device: their first 12 bytes, and the interface; 0: not known
+        /// yet. The pipeline; user space while it holds; as all that follow.
+        next: [AtomicU32; 4],
+        /// The same of the device before.
+        before: [AtomicU32; 4],
+        /// What each device behind holds.
+        orders: [AtomicU64; 7],
+        /// What the next hop says that it can take.
+        credit: AtomicU64,
+        /// Highest order sent to the next hop.
+        sent: AtomicU64,
+        /// Highest committed order, at the head.
+        committed: AtomicU64,
+        /// Orders up to here may be committed without an acknowledgement from the pipeline.
+        skipped: AtomicU64,
+        /// Own order in the last DURABLE that the pipeline sent.
+        told: AtomicU64,
     }
 
     /// A session that the pipeline serves: one element of the map `sessions`.
@@ -106,6 +148,10 @@ shared! {
         seq_places: AtomicU32,
         /// What that applied seq contributes.
         applied_places: AtomicU32,
+        /// Last committed seq, in a chain. The pipeline; user space while it holds.
+        committed: AtomicU64,
+        /// How frames reach the client, in a chain: as [`Hops::next`]. The pipeline.
+        client: [AtomicU32; 4],
     }
 
     /// Counted events of the pipeline on one CPU: one element of the map `counters`.
@@ -126,5 +172,7 @@ shared! {
         gaps: AtomicU64,
         /// Of these: updates without room in the log.
         full: AtomicU64,
+        /// Words of the next device about what the chain holds.
+        confirmed: AtomicU64,
     }
 }

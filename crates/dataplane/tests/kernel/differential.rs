@@ -18,7 +18,7 @@ const PACKETS: u64 = 2_000;
 /// Of the test without `PMNET_PACKETS`.
 const PACKETS_ALL: u64 = 200_000;
 
-fn number(name: &str, otherwise: u64) -> u64 {
+pub fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| {
         text.parse()
             .unwrap_or_else(|_| panic!("{name}={text}: not a number"))

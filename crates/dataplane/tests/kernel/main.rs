@@ -1,6 +1,7 @@
 //! The pipeline in the kernel beside the device in user space: the same packets, the same answers,
 //! the same log. Needs root; says so otherwise, and never skips in CI.
 
+mod chain;
 mod differential;
 mod load;
 mod vectors;

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex};
 use pmnet_dataplane::xdp::{Kernel, KernelConfig, MapMedia, Pins, XDP_DROP, XDP_PASS, XDP_TX};
 use pmnet_device::{DeviceConfig, FastPath, Pipeline};
 use pmnet_log::{Identity, Log, Media, MediaError, Parameters, Scan, Tail};
-use pmnet_proto::device::SessionState;
+use pmnet_proto::device::{ChainState, HopWork, SessionState};
 use pmnet_proto::{Peer, Random, Time};
-use pmnet_wire::record::{RecoverReply, read_path};
+use pmnet_wire::record::{Member, RecoverReply, read_path};
 use pmnet_wire::{Header, Kind, Packet};
 
 pub const SHARD: u32 = 3;
@@ -83,8 +83,11 @@ impl FastPath for Shared {
     fn hold(&mut self) -> io::Result<()> {
         self.0.lock().unwrap().hold()
     }
-    fn describe(&mut self, stamp: &Header, copies: u8) {
-        self.0.lock().unwrap().describe(stamp, copies);
+    fn look(&mut self) -> HopWork {
+        self.0.lock().unwrap().look()
+    }
+    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool {
+        self.0.lock().unwrap().describe(stamp, chain)
     }
     fn release(&mut self, tail: &Tail) -> io::Result<()> {
         self.0.lock().unwrap().release(tail)
@@ -149,7 +152,21 @@ pub struct World {
     pub answered: u64,
     /// They agree so far, but for when space comes back: no more can be compared.
     pub diverged: bool,
+    /// Devices before and behind these two in their chain.
+    around: (usize, usize),
     _scratch: Scratch,
+}
+
+/// Ids of the other devices, head first.
+pub fn others() -> Range<u32> {
+    101..110
+}
+
+/// The device before, of the family of this address.
+pub fn before(beside: SocketAddr) -> Peer {
+    let mut peer = server(beside);
+    peer.set_port(51_400);
+    peer
 }
 
 /// The next hop, of the family of this address.
@@ -174,6 +191,15 @@ pub fn config(address: SocketAddr) -> KernelConfig {
 impl World {
     /// Both devices serve epoch 1, alone in their chains.
     pub fn new(address: SocketAddr, device: impl Fn(&mut DeviceConfig)) -> World {
+        World::in_chain(address, (0, 0), device)
+    }
+
+    /// Both serve epoch 1, with so many devices before and behind them.
+    pub fn in_chain(
+        address: SocketAddr,
+        around: (usize, usize),
+        device: impl Fn(&mut DeviceConfig),
+    ) -> World {
         let scratch = Scratch::new();
         let mut settings = DeviceConfig::new(DEVICE, SHARD, server(address));
         device(&mut settings);
@@ -192,10 +218,12 @@ impl World {
             address,
             answered: 0,
             diverged: false,
+            around,
             _scratch: scratch,
         };
         world.settle();
-        assert!(world.device.machine().is_head());
+        assert!(world.device.machine().is_serving());
+        assert_eq!(world.device.machine().is_head(), around.0 == 0);
         world
     }
 
@@ -208,7 +236,7 @@ impl World {
                 break;
             }
             for packet in sent {
-                match recover_reply(&packet.bytes) {
+                match recover_reply(&packet.bytes, self.around) {
                     Some(reply) => said.extend(self.receive(server(self.address), &reply)),
                     None => said.push(packet),
                 }
@@ -234,14 +262,16 @@ impl World {
         let (verdict, after) = kernel.run(&frame, &mut out).unwrap();
         match verdict {
             XDP_TX => {
-                answer.push(answered(after, from, self.address));
+                answer.push(answered(after, self.address));
                 self.answered += 1;
             }
             XDP_PASS => assert_eq!(after, frame, "what passes is as it was"),
             XDP_DROP => {}
             other => panic!("verdict {other}"),
         }
-        let duplicate = verdict == XDP_TX && kernel.last() == self.device.log().last();
+        let duplicate = verdict == XDP_TX
+            && kernel.last() == self.device.log().last()
+            && kind_of(datagram) == Some(Kind::Update);
         let released = (verdict == XDP_TX).then(|| kernel.tail().released);
         drop(kernel);
         if verdict == XDP_PASS {
@@ -287,10 +317,16 @@ impl World {
         if let Some(released) = released {
             let gained = self.reference.log().tail().released - released;
             for sent in &mut answer {
-                let mut header = Packet::parse(&sent.bytes).unwrap().header;
-                header.request += gained;
-                sent.bytes.clear();
-                header.write(b"", &mut sent.bytes);
+                if kind_of(&sent.bytes) == Some(Kind::Append) {
+                    continue;
+                }
+                let bytes = std::mem::take(&mut sent.bytes);
+                let packet = Packet::parse(&bytes).unwrap();
+                Header {
+                    request: packet.header.request + gained,
+                    ..packet.header
+                }
+                .write(packet.payload, &mut sent.bytes);
             }
         }
         answer.extend(sent(&mut self.device));
@@ -331,7 +367,13 @@ impl World {
             self.device.log().medium().bytes(),
             self.reference.log().medium().bytes(),
         );
-        assert_eq!(ours[blocks..at], theirs[blocks..at], "entries");
+        let entries = |image: &'_ [u8]| -> Vec<Vec<u8>> {
+            let all = image[blocks..at].chunks(pmnet_log::ENTRY_BYTES);
+            all.map(<[u8]>::to_vec).collect()
+        };
+        for (slot, (ours, theirs)) in entries(ours).iter().zip(entries(theirs)).enumerate() {
+            assert_eq!(*ours, theirs, "entry in slot {slot}");
+        }
         let (_, _, _, applied) = self.reference.machine().cursors();
         for order in applied + 1..=self.reference.log().last() {
             assert_eq!(
@@ -362,22 +404,51 @@ fn sent<M: Media>(device: &mut Pipeline<M>) -> Vec<Sent> {
     all
 }
 
+fn kind_of(datagram: &[u8]) -> Option<Kind> {
+    Packet::parse(datagram)
+        .ok()
+        .map(|packet| packet.header.kind)
+}
+
 fn describe(sent: &[Sent]) -> Vec<String> {
     sent.iter()
         .map(|packet| match Packet::parse(&packet.bytes) {
+            Ok(parsed) if parsed.header.kind == Kind::Durable => {
+                let rows = pmnet_wire::record::read_durable(parsed.payload);
+                format!("{} {:?} {rows:?}", packet.to, parsed.header)
+            }
             Ok(parsed) => format!("{} {:?}", packet.to, parsed.header),
             Err(reason) => format!("{} {reason}", packet.to),
         })
         .collect()
 }
 
-fn recover_reply(bytes: &[u8]) -> Option<Vec<u8>> {
+/// A device beside these two in their chain.
+fn other(device: u32) -> Member {
+    Member {
+        device,
+        incarnation: 1,
+        log_uuid: device.into(),
+        tail: 0,
+        applied: 0,
+        flags: 0,
+        word_epoch: 0,
+        served: 1,
+    }
+}
+
+fn recover_reply(bytes: &[u8], (before, behind): (usize, usize)) -> Option<Vec<u8>> {
     let packet = Packet::parse(bytes).ok()?;
     let asked = packet.header;
     (asked.kind == Kind::Recover).then(|| {
         let payload = RecoverReply {
             shard_token: SHARD_TOKEN,
-            members: read_path(packet.payload).unwrap(),
+            members: others()
+                .take(before)
+                .map(other)
+                .chain(read_path(packet.payload).unwrap())
+                .chain(others().skip(before).take(behind).map(other))
+                .collect(),
             sessions: Vec::new(),
         }
         .write();
@@ -427,9 +498,9 @@ pub fn frame(from: SocketAddr, to: SocketAddr, datagram: &[u8]) -> Vec<u8> {
 }
 
 /// Takes an answer of the kernel apart, and checks every byte around the datagram.
-fn answered(frame: &[u8], client: SocketAddr, device: SocketAddr) -> Sent {
+fn answered(frame: &[u8], device: SocketAddr) -> Sent {
     assert_eq!(frame[..12], [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1], "turned");
-    let udp = match client {
+    let udp = match device {
         SocketAddr::V4(_) => {
             assert_eq!(internet_checksum(&frame[14..34]), 0, "IPv4 checksum");
             assert_eq!(
@@ -448,7 +519,7 @@ fn answered(frame: &[u8], client: SocketAddr, device: SocketAddr) -> Sent {
             54
         }
     };
-    let address = |at: usize| match client {
+    let address = |at: usize| match device {
         SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::from(
             <[u8; 4]>::try_from(&frame[at..at + 4]).unwrap(),
         )),
@@ -456,7 +527,7 @@ fn answered(frame: &[u8], client: SocketAddr, device: SocketAddr) -> Sent {
             <[u8; 16]>::try_from(&frame[at..at + 16]).unwrap(),
         )),
     };
-    let width = if client.is_ipv4() { 4 } else { 16 };
+    let width = if device.is_ipv4() { 4 } else { 16 };
     assert_eq!(address(udp - 2 * width), device.ip());
     let port = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
     assert_eq!(port(udp), device.port());

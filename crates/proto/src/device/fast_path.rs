@@ -8,6 +8,7 @@
 use super::Device;
 use crate::Peer;
 use crate::time::Time;
+use pmnet_wire::record::{CHAIN_MAX, DurableRow};
 use pmnet_wire::{Flags, Header, Kind, Packet};
 
 /// What a fast path must know to admit updates of a session.
@@ -19,12 +20,54 @@ pub struct SessionState {
     pub token: u64,
     /// Last admitted seq.
     pub last: u64,
+    /// Last committed seq.
+    pub committed: u64,
     /// It may be admitted up to this seq: ended sessions and quotas.
     pub until: u64,
     /// Last applied seq.
     pub applied: u64,
     /// Where its client was last heard from.
     pub address: Option<Peer>,
+}
+
+/// What a fast path must know to take part in a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChainState {
+    /// Place of this device; 0 is the head.
+    pub position: usize,
+    /// The devices behind it, nearest first, and what they are known to hold.
+    pub behind: Vec<DurableRow>,
+    /// The device before it, once it has been heard of.
+    pub before: Option<Peer>,
+    /// The next hop: a device, or, for the last one, the server.
+    pub next: Peer,
+    /// Highest committed order.
+    pub committed: u64,
+    /// Highest order that was sent to the next hop.
+    pub sent: u64,
+    /// Entries that the next hop can take.
+    pub credit: u64,
+    /// Entries in flight towards the next hop, at most.
+    pub window: u64,
+    /// Entries that this device can take in at once.
+    pub receive_window: u64,
+}
+
+/// What a fast path has done with the hops beside it: all numbers only grow, but for the credit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HopWork {
+    /// What each device behind this one holds, nearest first.
+    pub orders: [u64; CHAIN_MAX - 1],
+    /// Entries that the next hop can take.
+    pub credit: u64,
+    /// Highest order that was sent to the next hop, by the fast path or, as it was told, the machine.
+    pub sent: u64,
+    /// Highest order that it knows to be committed.
+    pub committed: u64,
+    /// It acknowledged every committed order above this one itself, and none at or below for certain.
+    pub skipped: u64,
+    /// Own order in the last DURABLE that it sent to the hop before.
+    pub told: u64,
 }
 
 impl Device {
@@ -75,6 +118,7 @@ impl Device {
                     id,
                     token: session.token,
                     last: session.last,
+                    committed: session.committed,
                     until,
                     applied: session.applied,
                     address: session.address,
@@ -84,10 +128,45 @@ impl Device {
         }
     }
 
-    /// Whether a fast path may admit updates now: this is a head, in service, not being replaced.
+    /// Whether a fast path may append now: this device is in service, and as a head not being replaced.
     #[must_use]
     pub const fn admits(&self) -> bool {
-        self.is_head() && !self.joining
+        self.is_serving() && !(self.is_head() && self.joining)
+    }
+
+    /// The chain as a fast path must know it.
+    pub fn chain_state(&mut self) -> ChainState {
+        self.untold = false;
+        ChainState {
+            position: self.position,
+            behind: self.downstream.clone(),
+            before: self.predecessor.filter(|_| self.position != 0),
+            next: self.config.next,
+            committed: self.committed,
+            sent: self.link.sent(),
+            credit: self.link.credit(),
+            window: self.config.link_window_max,
+            receive_window: self.config.receive_window,
+        }
+    }
+
+    /// Whether the fast path, which has done this, must be told of the chain again: something is
+    /// committed or held of which it does not know, or the next hop can take more or less, or a device beside this one came back or has another
+    /// address, or what it left to the machine has been sent on, so that it can go on.
+    #[must_use]
+    pub fn fast_path_lags(&self, work: &HopWork, before: Option<Peer>) -> bool {
+        let committed = self.position == 0 && self.committed > work.committed;
+        let mut rows = self.downstream.iter().zip(&work.orders);
+        let held = rows.any(|(row, &known)| row.order > known);
+        let credit = self.link.credit() != work.credit;
+        let sent = self.link.sent() == self.last && work.sent < self.last;
+        let sends = self.position + 1 < self.members.len();
+        self.members.len() > 1
+            && (committed
+                || held
+                || self.untold
+                || (sends && (sent || credit))
+                || (self.position != 0 && before != self.predecessor))
     }
 
     /// Shard, epoch, device, incarnation and token, as this device writes them between hops.
@@ -135,13 +214,15 @@ impl Device {
             .map_err(|reason| format!("a frame of the fast path does not parse: {reason}"))?;
         let header = &packet.header;
         let known = self.sessions.get_mut(&header.session);
-        let Some(session) = known.filter(|session| session.next_seq() == header.seq) else {
+        let next = known.filter(|session| session.next_seq() == header.seq);
+        if let Some(session) = next {
+            session.seen = now;
+        } else if self.position == 0 {
             return Err(format!(
                 "the fast path admitted (session {}, seq {}), which is not the next of a session",
                 header.session, header.seq
             ));
-        };
-        session.seen = now;
+        }
         if header.order != self.last + 1 || header.copies != Kind::Update.number() {
             return Err(format!(
                 "the fast path admitted {header} behind order {}",
@@ -153,20 +234,56 @@ impl Device {
         Ok(())
     }
 
-    /// What was followed is durable up to `order`. With `acknowledged` the fast path has told the
-    /// clients itself, which it may only as the whole chain (rule 5).
-    pub fn followed(&mut self, order: u64, acknowledged: bool) {
+    /// What was followed is durable up to `order`. The whole chain is this device, and the fast path has
+    /// told the clients itself (rule 5).
+    pub fn followed_alone(&mut self, order: u64) {
         assert!(
-            !acknowledged || self.members.len() == 1,
+            self.members.len() == 1,
             "one device acknowledges for one device"
         );
         let told = self.touched.len();
         self.persisted(order);
-        if acknowledged {
-            for id in self.touched.split_off(told) {
-                if let Some(session) = self.sessions.get_mut(&id) {
-                    session.touched = false;
-                }
+        self.untouch(told);
+    }
+
+    /// What was followed is durable up to `order`; and this is what the fast path has done with the hops
+    /// beside it since it had done `before`.
+    pub fn followed(&mut self, now: Time, order: u64, before: &HopWork, work: &HopWork) {
+        let tells = self.tell_durable;
+        self.persisted(order);
+        self.link.followed(now, before.sent, work.sent);
+        let mut moved = false;
+        for (row, &held) in self.downstream.iter_mut().zip(&work.orders) {
+            moved |= held > row.order;
+            row.order = row.order.max(held);
+        }
+        if let Some(next) = self.downstream.first()
+            && (moved || work.credit != before.credit)
+        {
+            self.link.confirm(now, next.order, work.credit);
+        }
+        // What it said to the hop before is not said again.
+        self.tell_durable = tells || work.told < self.persisted;
+        let told = self.touched.len();
+        let known = self.committed;
+        let committable = self.committable();
+        if work.skipped > known {
+            self.untold = true;
+            self.commit_upto(committable);
+            return;
+        }
+        // One by one, each acknowledged by the packet that confirmed it.
+        let acknowledged = committable.min(work.committed);
+        self.commit_quietly(acknowledged);
+        self.untouch(told);
+        self.commit_upto(committable);
+    }
+
+    /// The clients of what was touched since there were `told` know.
+    fn untouch(&mut self, told: usize) {
+        for id in self.touched.split_off(told) {
+            if let Some(session) = self.sessions.get_mut(&id) {
+                session.touched = false;
             }
         }
     }

@@ -88,6 +88,21 @@ impl Link {
         self.since = Some(now);
     }
 
+    /// What the next hop can take.
+    pub(super) const fn credit(&self) -> u64 {
+        self.credit
+    }
+
+    /// Somebody else has sent what comes behind `from`, up to here. While it is being sent again from
+    /// further back, that goes on.
+    pub(super) fn followed(&mut self, now: Time, from: u64, upto: u64) {
+        if upto > from && self.cursor > from && self.cursor <= upto {
+            self.cursor = upto + 1;
+            self.told = self.told.max(upto);
+            self.since.get_or_insert(now);
+        }
+    }
+
     /// The server has everything up to here, so the next hop has it too.
     pub(super) fn pass(&mut self, applied: u64) {
         self.acked = self.acked.max(applied);

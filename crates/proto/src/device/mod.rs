@@ -15,7 +15,7 @@ mod recover;
 mod release;
 mod session;
 
-pub use fast_path::SessionState;
+pub use fast_path::{ChainState, HopWork, SessionState};
 pub use recover::Resume;
 
 use crate::rules::{Rule, Rules};
@@ -239,6 +239,8 @@ pub struct Device {
     touched: Vec<u64>,
     /// Sessions that a fast path must hear about; nothing is collected without one.
     changed: Option<Vec<u64>>,
+    /// A fast path must hear of the chain again.
+    untold: bool,
     expired: VecDeque<u64>,
     waits_for: Option<String>,
     next_expiry: Option<Time>,
@@ -288,6 +290,7 @@ impl Device {
             probe: None,
             touched: Vec::new(),
             changed: None,
+            untold: false,
             expired: VecDeque::new(),
             waits_for: None,
             next_expiry: None,

@@ -48,6 +48,7 @@ impl Device {
         for (known, row) in self.downstream.iter_mut().zip(&rows) {
             let newer = row.incarnation > known.incarnation;
             let further = row.incarnation == known.incarnation && row.order > known.order;
+            self.untold |= newer;
             if newer || further {
                 *known = *row;
             }
@@ -66,6 +67,12 @@ impl Device {
     /// **The ack rule**: an order is committed when it is durable in this device and in every
     /// device behind it. Only the head, behind which stands the whole chain, acknowledges.
     fn commit(&mut self) {
+        let committable = self.committable();
+        self.commit_upto(committable);
+    }
+
+    /// The end of what is durable in all of them.
+    pub(super) fn committable(&self) -> u64 {
         let rules = self.config.rules;
         let here = if rules.hold(Rule::DurableFirst) {
             self.persisted
@@ -80,10 +87,24 @@ impl Device {
         } else {
             copies.min()
         };
-        self.commit_upto(behind.map_or(here, |order| order.min(here)));
+        behind.map_or(here, |order| order.min(here))
     }
 
-    fn commit_upto(&mut self, committed: u64) {
+    /// Everything up to `committed` is; clients and fast path hear of it.
+    pub(super) fn commit_upto(&mut self, committed: u64) {
+        let first = self.committed + 1;
+        self.commit_quietly(committed);
+        if self.changed.is_some() && self.position == 0 && self.members.len() > 1 {
+            for order in first..=self.committed {
+                if let Some(&row) = self.row(order) {
+                    self.note_change(row.session);
+                }
+            }
+        }
+    }
+
+    /// The same for what a fast path has committed by itself.
+    pub(super) fn commit_quietly(&mut self, committed: u64) {
         while self.committed < committed {
             self.committed += 1;
             let Some(&row) = self.row(self.committed) else {

@@ -3,7 +3,7 @@
 
 use crate::support::device::{Bench, client, config, from_client, from_hop, hop, server, update};
 use crate::support::{SESSION, SHARD_TOKEN, TOKEN, peer};
-use pmnet_proto::device::{Device, DeviceConfig};
+use pmnet_proto::device::{Device, DeviceConfig, HopWork};
 use pmnet_proto::time::SECOND;
 use pmnet_wire::{Flags, Header, Kind};
 
@@ -34,7 +34,7 @@ fn what_the_fast_path_acknowledged_is_committed_and_not_acknowledged_again() {
     for (order, seq) in [(2, 1), (3, 2)] {
         bench.device.follow(bench.now, &frame(order, seq)).unwrap();
     }
-    bench.device.followed(3, true);
+    bench.device.followed_alone(3);
     assert_eq!(bench.device.cursors(), (3, 3, 3, 0));
     assert_eq!(bench.finish(), []);
     // Its state is that of a device that admitted them: the next one, and a duplicate.
@@ -48,11 +48,106 @@ fn what_the_fast_path_acknowledged_is_committed_and_not_acknowledged_again() {
 fn in_a_chain_what_was_followed_waits_for_the_others() {
     let mut bench = with_fast_path(2);
     bench.device.follow(bench.now, &frame(2, 1)).unwrap();
-    bench.device.followed(2, false);
+    let (before, work) = (hop_work(1, 1), hop_work(1, 2));
+    bench.device.followed(bench.now, 2, &before, &work);
     assert_eq!(bench.finish(), []);
     bench.durable(2, 2);
     let acks = bench.finish();
     assert_eq!((acks[0].header.kind, acks[0].header.copies), (Kind::Ack, 2));
+}
+
+/// The next device holds `held`; everything up to `sent` was sent to it.
+fn hop_work(held: u64, sent: u64) -> HopWork {
+    let mut work = HopWork {
+        credit: 1_000,
+        sent,
+        committed: held,
+        ..HopWork::default()
+    };
+    work.orders[0] = held;
+    work
+}
+
+/// A head of two that has followed orders 2 to 4, all of them sent on by the fast path.
+fn followed_to_four() -> Bench {
+    let mut bench = with_fast_path(2);
+    assert_eq!(bench.forwards().len(), 0, "the OPEN is confirmed");
+    for (order, seq) in [(2, 1), (3, 2), (4, 3)] {
+        bench.device.follow(bench.now, &frame(order, seq)).unwrap();
+        bench.frames.push(frame(order, seq));
+    }
+    let (before, work) = (hop_work(1, 1), hop_work(1, 4));
+    bench.device.followed(bench.now, 4, &before, &work);
+    bench.device.changed_sessions(|_, _| {});
+    bench.device.chain_state();
+    bench
+}
+
+#[test]
+fn what_the_fast_path_sent_on_is_not_sent_again() {
+    let mut bench = followed_to_four();
+    assert_eq!(bench.forwards().len(), 0);
+    let ask = Header {
+        order: 3,
+        request: 4,
+        ..from_hop(Kind::Retrans, 2)
+    };
+    bench.answer(hop(2, 2), &ask, b"");
+    // While the machine sends from further back, what the fast path sends meanwhile hurries nothing.
+    bench.device.follow(bench.now, &frame(5, 4)).unwrap();
+    bench.frames.push(frame(5, 4));
+    let (before, work) = (hop_work(1, 4), hop_work(1, 5));
+    bench.device.followed(bench.now, 5, &before, &work);
+    let sent: Vec<u64> = bench.forwards().iter().map(|f| f.header.order).collect();
+    assert_eq!(sent, [3, 4, 5]);
+}
+
+#[test]
+fn in_a_chain_the_fast_path_acknowledges_one_by_one_and_the_machine_what_it_skipped() {
+    let mut bench = followed_to_four();
+    let (before, one) = (hop_work(1, 4), hop_work(2, 4));
+    bench.device.followed(bench.now, 4, &before, &one);
+    assert_eq!(bench.device.cursors().2, 2);
+    assert_eq!(bench.finish(), [], "the fast path told the client");
+    assert!(!bench.device.fast_path_lags(&one, None));
+    let mut told = 0;
+    bench.device.changed_sessions(|_, _| told += 1);
+    assert_eq!(told, 0, "it knows");
+    // Two were confirmed at once: nobody was told.
+    let both = HopWork {
+        skipped: 4,
+        ..hop_work(4, 4)
+    };
+    bench.device.followed(bench.now, 4, &one, &both);
+    let acks = bench.finish();
+    assert_eq!((acks.len(), acks[0].header.seq), (1, 3));
+    assert!(bench.device.fast_path_lags(&both, None));
+    bench.device.changed_sessions(|_, state| {
+        assert_eq!(state.unwrap().committed, 3);
+        told += 1;
+    });
+    assert_eq!(told, 1, "it hears what the machine acknowledged");
+    bench.device.chain_state();
+    assert!(!bench.device.fast_path_lags(&both, None));
+}
+
+#[test]
+fn what_is_confirmed_to_the_machine_the_fast_path_must_hear() {
+    let mut bench = followed_to_four();
+    let work = hop_work(1, 4);
+    assert!(!bench.device.fast_path_lags(&work, None));
+    bench.durable(2, 3);
+    assert!(bench.device.fast_path_lags(&work, None));
+    let state = bench.device.chain_state();
+    assert_eq!(
+        (
+            state.position,
+            state.committed,
+            state.sent,
+            state.behind[0].order
+        ),
+        (0, 3, 4, 3)
+    );
 }
 
 #[test]
@@ -60,7 +155,7 @@ fn in_a_chain_what_was_followed_waits_for_the_others() {
 fn a_fast_path_never_acknowledges_for_a_chain() {
     let mut bench = with_fast_path(2);
     bench.device.follow(bench.now, &frame(2, 1)).unwrap();
-    bench.device.followed(2, true);
+    bench.device.followed_alone(2);
 }
 
 #[test]

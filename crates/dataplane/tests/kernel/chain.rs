@@ -1,0 +1,367 @@
+//! The differential fuzzer for chains: head, follower in the middle and last device, each beside one
+//! that is entirely in user space. A failure names its seed.
+//!
+//! `PMNET_PACKETS` and `PMNET_SEED` as for a device alone.
+
+use fastrand::Rng;
+use pmnet_proto::Time;
+use pmnet_proto::time::{MILLISECOND, SECOND};
+use pmnet_wire::record::{DurableRow, write_durable};
+use pmnet_wire::{Flags, Header, Kind, Packet};
+
+use crate::differential::number;
+use crate::load::addresses;
+use crate::world::{SHARD, SHARD_TOKEN, Sent, World, before, others, server, skipped};
+
+/// Packets of one world.
+const PACKETS: u64 = 2_000;
+/// Of the test without `PMNET_PACKETS`; a fifth of them is sent here.
+const PACKETS_ALL: u64 = 200_000;
+/// Devices before and behind.
+const PLACES: [(usize, usize); 5] = [(0, 1), (0, 2), (1, 1), (1, 0), (0, 7)];
+
+struct Run {
+    rng: Rng,
+    world: World,
+    around: (usize, usize),
+    client: std::net::SocketAddr,
+    /// Session, its token, its last seq.
+    sessions: Vec<(u64, u64, u64)>,
+    old: Vec<(std::net::SocketAddr, Vec<u8>)>,
+    /// Incarnation of the next device.
+    incarnation: u32,
+}
+
+impl Run {
+    fn new(seed: u64) -> Run {
+        let mut rng = Rng::with_seed(seed);
+        let around = PLACES[rng.usize(..PLACES.len())];
+        // Rarely IPv6: the pipeline leaves the hops of such a chain to user space.
+        let (device, client) = addresses()[usize::from(rng.u8(..8) == 0)];
+        let world = World::in_chain(device, around, |settings| {
+            // Round trips are measured by user space only, so its timers would not be the same.
+            settings.link_timeout_floor = 1_000 * SECOND;
+            settings.link_timeout_ceiling = 1_000 * SECOND;
+        });
+        Run {
+            rng,
+            world,
+            around,
+            client,
+            sessions: Vec::new(),
+            old: Vec::new(),
+            incarnation: 1,
+        }
+    }
+
+    fn is_head(&self) -> bool {
+        self.around.0 == 0
+    }
+
+    fn step(&mut self) {
+        match self.rng.u8(..100) {
+            0..=44 if self.is_head() => self.update(),
+            0..=44 => self.append(),
+            45..=79 if self.around.1 > 0 => self.durable(),
+            45..=89 => self.applied(),
+            90..=92 => self.again(),
+            93..=95 => self.other(),
+            _ => {
+                self.world.now = Time(self.world.now.0 + self.rng.u64(..3 * MILLISECOND));
+                let sent = self.world.finish();
+                self.learn(&sent);
+            }
+        }
+    }
+
+    fn payload(&mut self) -> Vec<u8> {
+        let len = match self.rng.u8(..8) {
+            0 => 0,
+            1 => self.rng.usize(..=pmnet_wire::FRAGMENT_BYTES),
+            _ => self.rng.usize(..200),
+        };
+        (0..len).map(|_| self.rng.u8(..)).collect()
+    }
+
+    fn hop(&mut self, kind: Kind) -> Header {
+        let mut header = Header {
+            shard: SHARD,
+            epoch: 1,
+            tag: SHARD_TOKEN,
+            device: 101,
+            incarnation: 1,
+            ..Header::new(kind)
+        };
+        match self.rng.u8(..120) {
+            0 => header.tag ^= 1,
+            1 => header.epoch = 0,
+            2 => header.shard ^= 1,
+            3 => header.flags = Flags(self.rng.u8(..)),
+            _ => {}
+        }
+        header
+    }
+
+    /// A client's update at the head; an OPEN if there are few sessions.
+    fn update(&mut self) {
+        if self.sessions.len() < 3 || self.rng.u8(..40) == 0 {
+            let token = self.rng.u64(1..);
+            let header = Header {
+                shard: SHARD,
+                tag: token,
+                ..Header::new(Kind::Open)
+            };
+            self.send(self.client, header, &token.to_be_bytes());
+            return;
+        }
+        let which = self.rng.usize(..self.sessions.len());
+        let payload = self.payload();
+        let (session, tag, seq) = &mut self.sessions[which];
+        let mut header = Header {
+            shard: SHARD,
+            epoch: 1,
+            session: *session,
+            tag: *tag,
+            seq: *seq + 1,
+            ..Header::new(Kind::Update)
+        };
+        match self.rng.u8(..40) {
+            0 => header.seq += 1,
+            1 | 2 => header.seq = header.seq.saturating_sub(self.rng.u64(1..4)),
+            3 => header.kind = Kind::End,
+            _ => {}
+        }
+        if header.seq == *seq + 1 {
+            *seq += 1;
+        }
+        let payload = if header.kind == Kind::End {
+            Vec::new()
+        } else {
+            payload
+        };
+        self.send(self.client, header, &payload);
+    }
+
+    /// An entry of the hop before.
+    fn append(&mut self) {
+        let last = self.world.reference.machine().cursors().0;
+        let mut header = self.hop(Kind::Append);
+        header.order = last + 1;
+        let mut payload = self.payload();
+        let kind = match self.rng.u8(..30) {
+            _ if self.sessions.is_empty() => Kind::Open,
+            0 => Kind::Open,
+            1 => Kind::End,
+            2 => Kind::Bypass,
+            _ => Kind::Update,
+        };
+        header.copies = kind.number();
+        if kind == Kind::Open {
+            let token = self.rng.u64(1..);
+            header.session = header.order;
+            payload = token.to_be_bytes().to_vec();
+            self.sessions.push((header.session, token, 0));
+        } else {
+            let which = self.rng.usize(..self.sessions.len());
+            self.sessions[which].2 += 1;
+            header.session = self.sessions[which].0;
+            header.seq = self.sessions[which].2;
+            header.key_hash = self.rng.u64(..);
+            if kind == Kind::End {
+                self.sessions.swap_remove(which);
+            }
+        }
+        match self.rng.u8(..40) {
+            0 => header.order += 1,
+            1 => header.order = header.order.saturating_sub(self.rng.u64(1..4)),
+            2 => header.fragment_count = 3,
+            3 => header.request = 7,
+            _ => {}
+        }
+        if header.order <= last {
+            // Another entry under an order that is taken stops the shard; only its own may come again.
+            self.again();
+            return;
+        }
+        let from = match self.rng.u8(..30) {
+            0 => self.client,
+            _ => before(self.world.address),
+        };
+        self.send(from, header, &payload);
+    }
+
+    /// What the devices behind hold.
+    fn durable(&mut self) {
+        let (last, _, committed, _) = self.world.reference.machine().cursors();
+        let mut rows: Vec<DurableRow> = others()
+            .skip(self.around.0)
+            .take(self.around.1)
+            .map(|device| DurableRow {
+                device,
+                incarnation: 1,
+                order: 0,
+            })
+            .collect();
+        if self.rng.u8(..200) == 0 {
+            self.incarnation += 1;
+        }
+        rows[0].incarnation = self.incarnation;
+        // Mostly the next one is confirmed, by all.
+        let mut order = match self.rng.u8(..8) {
+            0 => self.rng.u64(..=last),
+            1 => last,
+            _ => (committed + 1).min(last),
+        };
+        for row in &mut rows {
+            row.order = order;
+            if self.rng.u8(..6) == 0 {
+                order = self.rng.u64(..=order);
+            }
+        }
+        match self.rng.u8(..60) {
+            0 => rows[0].device += 1,
+            1 => rows[0].incarnation -= 1,
+            2 => rows.truncate(1),
+            3 => rows.push(rows[0]),
+            _ => {}
+        }
+        let mut header = self.hop(Kind::Durable);
+        header.device = rows[0].device;
+        header.order = rows[0].order;
+        header.copies = u8::try_from(rows.len()).unwrap();
+        header.request = match self.rng.u8(..6) {
+            0 => self.rng.u64(..6),
+            _ => self.rng.u64(..100),
+        };
+        let from = match self.rng.u8(..40) {
+            0 => self.client,
+            _ => server(self.world.address),
+        };
+        self.send(from, header, &write_durable(&rows));
+    }
+
+    fn applied(&mut self) {
+        let (last, _, _, applied) = self.world.reference.machine().cursors();
+        let mut header = self.hop(Kind::Applied);
+        header.order = self.rng.u64(applied..=last);
+        header.request = self.rng.u64(1..2_000);
+        if self.rng.u8(..6) == 0 {
+            header.kind = Kind::Retrans;
+        }
+        self.send(server(self.world.address), header, b"");
+    }
+
+    /// A bypass, a ping, something damaged.
+    fn other(&mut self) {
+        let from = if self.is_head() {
+            self.client
+        } else {
+            before(self.world.address)
+        };
+        let kind = [Kind::Ping, Kind::Bypass][self.rng.usize(..2)];
+        let mut header = self.hop(kind);
+        if self.is_head() && !self.sessions.is_empty() {
+            let (session, tag, seq) = self.sessions[self.rng.usize(..self.sessions.len())];
+            (header.session, header.tag, header.seq) = (session, tag, seq);
+        }
+        let mut bytes = Vec::new();
+        header.write(&self.payload(), &mut bytes);
+        if self.rng.u8(..3) == 0 {
+            let at = self.rng.usize(..bytes.len());
+            bytes[at] ^= 1 << self.rng.u8(..8);
+        }
+        self.deliver(from, &bytes);
+    }
+
+    fn again(&mut self) {
+        let Some((from, mut bytes)) = self.rng.choice(&self.old).cloned() else {
+            return;
+        };
+        if self.rng.u8(..3) == 0 {
+            let at = self.rng.usize(..bytes.len());
+            bytes[at] ^= 1 << self.rng.u8(..8);
+        }
+        self.deliver(from, &bytes);
+    }
+
+    fn send(&mut self, from: std::net::SocketAddr, header: Header, payload: &[u8]) {
+        let mut bytes = Vec::new();
+        header.write(payload, &mut bytes);
+        self.deliver(from, &bytes);
+        // An entry that was not taken never comes again: another one may have its order.
+        if header.kind == Kind::Append && self.world.reference.machine().cursors().0 != header.order
+        {
+            return;
+        }
+        if self.old.len() == 32 {
+            self.old.swap_remove(self.rng.usize(..32));
+        }
+        self.old.push((from, bytes));
+    }
+
+    fn deliver(&mut self, from: std::net::SocketAddr, bytes: &[u8]) {
+        let sent = self.world.receive(from, bytes);
+        self.learn(&sent);
+    }
+
+    fn learn(&mut self, sent: &[Sent]) {
+        if !self.is_head() {
+            return;
+        }
+        for packet in sent {
+            let Ok(parsed) = Packet::parse(&packet.bytes) else {
+                continue;
+            };
+            let header = parsed.header;
+            let mut known = self.sessions.iter_mut();
+            let session = known.find(|(id, _, _)| *id == header.session);
+            match (header.kind, session) {
+                (Kind::OpenReply, None) => self.sessions.push((header.session, header.tag, 0)),
+                (Kind::Nack, Some(session)) if header.flags == Flags(0) => {
+                    session.2 = header.seq.saturating_sub(1);
+                }
+                (Kind::Nack, Some(_)) => self.sessions.retain(|(id, _, _)| *id != header.session),
+                (Kind::NotLogged, Some(session)) => {
+                    session.2 = session.2.min(header.seq.saturating_sub(1));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn in_a_chain_the_kernel_does_what_user_space_does() {
+    if skipped() {
+        return;
+    }
+    let packets = number("PMNET_PACKETS", PACKETS_ALL) / 5;
+    let first = number("PMNET_SEED", 1);
+    let mut answered = 0;
+    for seed in first..first + packets.div_ceil(PACKETS) {
+        let outcome = std::panic::catch_unwind(|| {
+            let mut run = Run::new(seed);
+            for _packet in 0..PACKETS {
+                if run.world.diverged {
+                    println!("PMNET_SEED={seed}: space comes back at another moment");
+                    break;
+                }
+                run.step();
+            }
+            run.world.compare_logs();
+            run.world.answered
+        });
+        match outcome {
+            Ok(more) => answered += more,
+            Err(panic) => {
+                println!("PMNET_SEED={seed} PMNET_PACKETS={PACKETS} shows it again");
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+    println!("{packets} packets, {answered} answered or sent on by the kernel alone");
+    assert!(
+        answered * 5 > packets,
+        "{answered} of {packets}: the kernel hardly ever did anything, so little was compared"
+    );
+}
