@@ -211,7 +211,7 @@ fn the_server_reads_the_log_where_it_lies() {
 fn a_chain_of_two() {
     for place in [Place::Nic, Place::Router] {
         let mut plan = Plan::new(place);
-        plan.follower = true;
+        plan.followers = 1;
         let Some(mut world) = World::start(plan) else {
             return;
         };
@@ -235,19 +235,65 @@ fn a_chain_of_two() {
     }
 }
 
+/// Entries go down the chain and confirmations come back in the kernel; processes die meanwhile.
+#[test]
+fn a_chain_in_the_kernel() {
+    for followers in [1, 2] {
+        let mut plan = Plan::new(Place::Router);
+        (plan.followers, plan.followers_in_kernel) = (followers, true);
+        let Some(mut world) = World::start(plan) else {
+            return;
+        };
+        let copies = u8::try_from(followers).unwrap() + 1;
+        let mut writer = world.session(CALL_MAX);
+        writer.sets(200, copies);
+        // All devices' processes are dead, and the chain goes on.
+        let names = &["device", "follower", "follower2"][..=followers];
+        for name in names {
+            world.kill(name);
+        }
+        writer.sets(200, copies);
+        for name in names.iter().rev() {
+            world.process(name).relaunch().unwrap();
+        }
+        for name in names {
+            world.wait_ready(name);
+        }
+        world.check(&writer);
+        let mut kills = 0;
+        world.checked(load(6, 0), |world, number| {
+            let turn = usize::try_from(number).unwrap() % (names.len() + 1);
+            let name = names.get(turn).copied().unwrap_or("server");
+            world.kill(name);
+            world.restart(name);
+            kills += 1;
+        });
+        assert!(kills >= 3, "{kills} kills");
+        writer.sets(50, copies);
+        world.check(&writer);
+    }
+}
+
 /// Whoever comes back finds the others in any state, and all of them serve again.
 #[test]
 fn a_chain_of_two_killed_at_any_moment() {
+    for in_kernel in [false, true] {
+        killed_at_any_moment(in_kernel);
+    }
+}
+
+fn killed_at_any_moment(followers_in_kernel: bool) {
     let mut plan = Plan::new(Place::Router);
-    plan.follower = true;
+    plan.followers = 1;
+    plan.followers_in_kernel = followers_in_kernel;
     let Some(mut world) = World::start(plan) else {
         return;
     };
     let mut random = fastrand::Rng::with_seed(seed());
     let mut kills = 0;
     let load = Load {
-        every: Duration::from_millis(300),
-        ..load(5, 0)
+        every: Duration::from_millis(600),
+        ..load(6, 0)
     };
     world.checked(load, |world, _| {
         for name in ["device", "follower", "server"] {
@@ -262,7 +308,7 @@ fn a_chain_of_two_killed_at_any_moment() {
     for name in ["server", "follower", "device"] {
         world.wait_ready(name);
     }
-    assert!(kills > 4, "{kills} kills");
+    assert!(kills > 3, "{kills} kills");
 }
 
 #[test]

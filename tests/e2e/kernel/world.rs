@@ -31,6 +31,9 @@ const REDIS_PORT: u16 = 6379;
 pub const READY_MAX: Duration = Duration::from_secs(15);
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
+/// Processes of the devices behind the first one.
+const FOLLOWERS: [&str; 2] = ["follower", "follower2"];
+
 /// Where the device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -48,8 +51,10 @@ pub struct Plan {
     pub place: Place,
     /// IPv6 between all of them.
     pub ipv6: bool,
-    /// An ordinary relay between device and server.
-    pub follower: bool,
+    /// Devices between this one and the server, at most 2.
+    pub followers: usize,
+    /// These are in the kernel too; otherwise ordinary relays.
+    pub followers_in_kernel: bool,
     /// More arguments of the device.
     pub args: Vec<String>,
     /// The server reads the log in the kernel by itself.
@@ -63,7 +68,8 @@ impl Plan {
         Plan {
             place,
             ipv6: false,
-            follower: false,
+            followers: 0,
+            followers_in_kernel: false,
             args: Vec::new(),
             reads_log: false,
             spill: false,
@@ -76,6 +82,7 @@ pub struct World {
     // Order of fields is order of the drop.
     processes: BTreeMap<&'static str, Process>,
     pinned: Pinned,
+    followers_pinned: Vec<Pinned>,
     _pass: Plain,
     network: Arc<Network>,
     scratch: Scratch,
@@ -112,11 +119,11 @@ impl World {
         sweep();
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let pid = std::process::id();
-        let hops = match (plan.place, plan.follower) {
-            (Place::Nic, _) => 0,
-            (Place::Router | Place::Switch, false) => 1,
-            (Place::Router | Place::Switch, true) => 2,
+        let hops = match plan.place {
+            Place::Nic => 0,
+            Place::Router | Place::Switch => 1 + plan.followers,
         };
+        let hops = u8::try_from(hops).unwrap();
         let layout = Layout::new(&format!("pmnet-{pid}-k{number}-"), 1, hops);
         let network = Network::create(layout).expect("a network");
         // A veth takes what its peer transmits from XDP only if it has a program of its own.
@@ -126,6 +133,7 @@ impl World {
         let mut world = World {
             processes: BTreeMap::new(),
             pinned: Pinned::new(number),
+            followers_pinned: Vec::new(),
             _pass: pass,
             network: Arc::new(network),
             scratch: Scratch::new(common::folder(), "kernel").expect("a folder"),
@@ -152,15 +160,39 @@ impl World {
         }
         world.own("server", "server", words(&args));
         world.wait_ready("server");
-        if world.plan.follower {
-            let (listen, next) = (world.follower(), world.server());
-            let log = world.scratch.memory().join("follower.log");
-            let log = log.display();
-            let args =
-                format!("device --listen {listen} --next {next} --id 2 --media dram --log {log}");
-            world.own("follower", world.node("follower"), words(&args));
+        // The last one first: the server knows a chain from its end.
+        for index in (0..world.plan.followers).rev() {
+            world.start_follower(index);
         }
         Some(world)
+    }
+
+    fn start_follower(&mut self, index: usize) {
+        let name = FOLLOWERS[index];
+        let listen = self.address(name, FOLLOWER_PORT);
+        let next = match FOLLOWERS.get(index + 1) {
+            Some(next) if index + 1 < self.plan.followers => self.address(next, FOLLOWER_PORT),
+            _ => self.server(),
+        };
+        let id = index + 2;
+        let mut args = format!("device --listen {listen} --next {next} --id {id} ");
+        if self.plan.followers_in_kernel {
+            let pinned = Pinned::new(1_000 * (COUNT.fetch_add(1, Ordering::Relaxed) + 1));
+            let behind = match next == self.server() {
+                true => "server".to_owned(),
+                false => format!("device{}", index + 3),
+            };
+            let before = index + 1;
+            args += &format!(
+                "--mode router --dev device{before},{behind} --name {}",
+                pinned.name()
+            );
+            self.followers_pinned.push(pinned);
+        } else {
+            let log = self.scratch.memory().join(format!("{name}.log"));
+            args += &format!("--media dram --log {}", log.display());
+        }
+        self.own(name, self.node(name), words(&args));
     }
 
     /// All of it, serving. `None`: not possible here.
@@ -183,13 +215,15 @@ impl World {
 
     /// The device's command line.
     pub fn device_args(&self) -> Vec<OsString> {
-        let next = if self.plan.follower {
-            self.follower()
+        let next = if self.plan.followers > 0 {
+            self.address(FOLLOWERS[0], FOLLOWER_PORT)
         } else {
             self.server()
         };
         let (mode, interface) = match self.plan.place {
             Place::Nic => ("nic", "eth0"),
+            // What the next hop confirms comes by another port than what clients send.
+            Place::Router if self.plan.followers > 0 => ("router", "client1,device2"),
             Place::Router => ("router", "client1"),
             Place::Switch => ("switch", "client1,server"),
         };
@@ -216,6 +250,7 @@ impl World {
         match (process, self.plan.place) {
             ("device", Place::Router | Place::Switch) => "device1",
             ("follower", Place::Router | Place::Switch) => "device2",
+            ("follower2", Place::Router | Place::Switch) => "device3",
             _ => "server",
         }
     }
@@ -237,10 +272,6 @@ impl World {
             Place::Switch => self.server(),
             _ => self.address("device", PORT),
         }
-    }
-
-    fn follower(&self) -> SocketAddr {
-        self.address("follower", FOLLOWER_PORT)
     }
 
     fn server(&self) -> SocketAddr {

@@ -1,4 +1,4 @@
-//! How a device in the kernel begins, is taken over, and ends (`docs/spec/pipeline.md` §5).
+//! How a device in the kernel begins, is taken over, and ends (`docs/spec/pipeline.md` §6).
 
 use std::fs::File;
 use std::io::Write;

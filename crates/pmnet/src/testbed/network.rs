@@ -161,14 +161,12 @@ fn node_commands(node: &Node) -> Vec<String> {
     }
     let interface = node.interface;
     // By itself a bridge has the smallest address of its ports, and another one when ports come and
-    // go: here it has that of its first port, for good.
-    if let (Some(port), Some(ipv4)) = (node.ports.first(), node.ipv4) {
+    // go: here it has one of its own, for good.
+    if let (false, Some(ipv4)) = (node.ports.is_empty(), node.ipv4) {
         let [a, b, c, d] = ipv4.octets();
-        for name in [port, interface] {
-            commands.push(format!(
-                "link set {name} address 02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x}"
-            ));
-        }
+        commands.push(format!(
+            "link set {interface} address 02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x}"
+        ));
     }
     commands.push(format!("link set {interface} up"));
     if let Some(address) = node.ipv4 {
