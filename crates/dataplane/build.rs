@@ -7,7 +7,7 @@ use std::process::Command;
 #[path = "src/xdp/generate.rs"]
 mod generate;
 
-const PROGRAMS: [&str; 2] = ["pipeline", "reflect"];
+const PROGRAMS: [&str; 3] = ["pipeline", "reflect", "feed"];
 
 fn main() {
     let folder = |name| PathBuf::from(std::env::var_os(name).expect("cargo sets it"));

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use aya::maps::{HashMap as BpfHashMap, Map, MapData, RingBuf};
 use aya::programs::links::{FdLink, PinnedLink};
-use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp, XdpMode};
+use aya::programs::{ProgramError, ProgramFd, TestRun, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader};
 use memmap2::{MmapOptions, MmapRaw};
 use pmnet_device::FastPath;
@@ -276,6 +276,14 @@ impl Kernel {
     pub fn verified_instructions(&mut self) -> Option<u32> {
         let program = program(&mut self.ebpf, "pipeline").ok()?;
         program.info().ok()?.verified_instruction_count()
+    }
+
+    /// The program itself, to be gone over to from another one.
+    pub(super) fn pipeline(&mut self) -> Result<&ProgramFd, KernelError> {
+        let name = "pipeline";
+        program(&mut self.ebpf, name)?
+            .fd()
+            .map_err(|source| KernelError::Program { name, source })
     }
 
     /// Where it is pinned.
@@ -610,25 +618,25 @@ fn address_words(address: IpAddr) -> (u64, u64) {
     }
 }
 
-fn program<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Xdp, KernelError> {
+pub(super) fn program<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Xdp, KernelError> {
     ebpf.program_mut(name)
         .expect("the object has this program")
         .try_into()
         .map_err(|source| KernelError::Program { name, source })
 }
 
-fn take_map(ebpf: &mut Ebpf, name: &str) -> Map {
+pub(super) fn take_map(ebpf: &mut Ebpf, name: &str) -> Map {
     ebpf.take_map(name).expect("the object has this map")
 }
 
-fn take(ebpf: &mut Ebpf, name: &str) -> MapData {
+pub(super) fn take(ebpf: &mut Ebpf, name: &str) -> MapData {
     match take_map(ebpf, name) {
         Map::Array(data) => data,
         _ => unreachable!("{name} is an array"),
     }
 }
 
-fn mapped(map: &MapData, bytes: usize) -> Result<MmapRaw, KernelError> {
+pub(super) fn mapped(map: &MapData, bytes: usize) -> Result<MmapRaw, KernelError> {
     MmapOptions::new()
         .len(bytes.next_multiple_of(PAGE_BYTES))
         .map_raw(map.fd().as_fd().as_raw_fd())

@@ -1,6 +1,7 @@
 //! The device's fast path in the kernel, and what else runs there (`docs/spec/pipeline.md`).
 
 mod error;
+mod feeder;
 mod image;
 mod interface;
 mod kernel;
@@ -11,6 +12,7 @@ mod reader;
 mod shared;
 
 pub use error::KernelError;
+pub use feeder::{Counted, FRAME_BYTES_MAX, Feeder, Target};
 pub use image::MapMedia;
 pub use interface::hardware_address;
 pub use kernel::{Kernel, KernelConfig, Own, XDP_DROP, XDP_PASS, XDP_TX};

@@ -5,3 +5,4 @@
 //! checked. May not: contain protocol, or hide what the machine limits.
 
 pub mod micro;
+pub mod pipeline;

@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::config::ConfigError;
+use pmnet_log::Parameters;
+
+use super::config::{self, ConfigError};
 use super::shutdown;
 use crate::bench::micro::{
     self, Handler, Medium, Output, PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN, Plan, SESSIONS_MAX, System,
 };
+use crate::bench::pipeline::{self, Packet};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,6 +23,22 @@ Examples:
 Needs root, iproute2, util-linux and ethtool, and a pmnet that was built with clang. Table on
 stdout, curves in OUT/micro.html, numbers in OUT/micro.json.";
 
+const PIPELINE_EXAMPLES: &str = "\
+Examples:
+  pmnet bench pipeline
+  pmnet bench pipeline --packets update --payloads 100 --rounds 1001
+  pmnet bench pipeline --packets update,duplicate,tcp --sessions 1,64,4096 --json
+  pmnet bench pipeline --packets update --log-size 1M --batch 200
+
+Needs root, Linux 5.18 and a pmnet that was built with clang; no interface, no namespace. It can run beside
+devices that serve, and leaves nothing behind. Table or JSON on stdout.";
+
+/// Frame bytes of a log for each of its entries.
+const FRAME_BYTES_PER_ENTRY: u64 = 512;
+/// Most frame bytes of a log in the kernel.
+const FRAME_BYTES_MAX: u64 = 256 << 20;
+/// Rounds of `pmnet bench pipeline`, at most.
+const PIPELINE_ROUNDS_MAX: u16 = 10_001;
 /// Rounds, at most.
 const ROUNDS_MAX: u16 = 101;
 /// Seconds of one run, at most.
@@ -40,6 +59,35 @@ pub struct BenchCommand {
 enum What {
     /// Round trip of an update, with an ideal handler: how far from the least possible?
     Micro(MicroArgs),
+    /// What one packet costs the pipeline in the kernel: its program alone, on one core.
+    Pipeline(PipelineArgs),
+}
+
+/// Options of `pmnet bench pipeline`.
+#[derive(Debug, Args)]
+#[command(after_help = PIPELINE_EXAMPLES)]
+struct PipelineArgs {
+    /// Kinds of packets.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Packet::value_variants().to_vec(), value_name = "KINDS")]
+    packets: Vec<Packet>,
+    /// Payloads of `update` in bytes, 0 to 1344; other updates have 100.
+    #[arg(long, value_delimiter = ',', default_values_t = [0, 50, 100, 400, 1000, 1344], value_name = "BYTES")]
+    payloads: Vec<usize>,
+    /// Numbers of sessions, whose packets take turns.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 64], value_name = "N")]
+    sessions: Vec<usize>,
+    /// Packets of one run, one system call.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=i64::from(pipeline::BATCH_MAX)))]
+    batch: u32,
+    /// Runs of each row, with the pipeline and without it; figures are medians over them.
+    #[arg(long, default_value_t = 31, value_parser = clap::value_parser!(u16).range(1..=i64::from(PIPELINE_ROUNDS_MAX)))]
+    rounds: u16,
+    /// Frame space of the log, a power of two; the larger, the less of it is in the caches.
+    #[arg(long, default_value = "64M", value_name = "SIZE")]
+    log_size: String,
+    /// The result as one JSON object on stdout.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Options of `pmnet bench micro`.
@@ -77,34 +125,76 @@ struct MicroArgs {
 
 /// Measures.
 pub fn main(command: &BenchCommand) -> anyhow::Result<bool> {
-    let What::Micro(args) = &command.what;
-    let plan = plan(args)?;
-    let output = Output {
-        folder: args.out.clone(),
-        json: args.json,
-    };
-    let stop = shutdown::on_signals()?;
-    micro::main(&plan, &output, &stop)?;
+    match &command.what {
+        What::Micro(args) => {
+            let plan = plan(args)?;
+            let output = Output {
+                folder: args.out.clone(),
+                json: args.json,
+            };
+            micro::main(&plan, &output, &*shutdown::on_signals()?)?;
+        }
+        What::Pipeline(args) => {
+            let plan = pipeline_plan(args)?;
+            pipeline::main(&plan, args.json, &*shutdown::on_signals()?)?;
+        }
+    }
     Ok(true)
 }
 
+/// The values in order, each once.
+fn between(
+    flag: &str,
+    values: &[usize],
+    least: usize,
+    most: usize,
+) -> Result<Vec<usize>, ConfigError> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    if sorted.iter().all(|value| (least..=most).contains(value)) && !sorted.is_empty() {
+        Ok(sorted)
+    } else {
+        Err(ConfigError(format!(
+            "{flag}: numbers from {least} to {most} are needed"
+        )))
+    }
+}
+
+/// The values in the order of their declaration, each once.
+fn each_once<T: ValueEnum + PartialEq>(values: &[T]) -> Vec<T> {
+    let mut all = T::value_variants().to_vec();
+    all.retain(|value| values.contains(value));
+    all
+}
+
+fn pipeline_plan(args: &PipelineArgs) -> Result<pipeline::Plan, ConfigError> {
+    let least = pipeline::BATCHES_IN_LOG * pipeline::TAKEN_MAX * u64::from(args.batch);
+    let frame_bytes = config::bytes("--log-size", &args.log_size)?;
+    if !frame_bytes.is_power_of_two() || !(least..=FRAME_BYTES_MAX).contains(&frame_bytes) {
+        return Err(ConfigError(format!(
+            "--log-size {}: a power of two is needed, at least {least} bytes for --batch {}, at most {} MiB",
+            args.log_size,
+            args.batch,
+            FRAME_BYTES_MAX >> 20
+        )));
+    }
+    let entries = (frame_bytes / FRAME_BYTES_PER_ENTRY)
+        .clamp(pmnet_log::ENTRIES_MIN, pmnet_log::ENTRIES_MAX);
+    Ok(pipeline::Plan {
+        packets: each_once(&args.packets),
+        payloads: between("--payloads", &args.payloads, 0, pmnet_wire::FRAGMENT_BYTES)?,
+        sessions: between("--sessions", &args.sessions, 1, pipeline::SESSIONS_MAX)?,
+        batch: args.batch,
+        rounds: usize::from(args.rounds),
+        log: Parameters {
+            entries,
+            frame_bytes,
+        },
+    })
+}
+
 fn plan(args: &MicroArgs) -> Result<Plan, ConfigError> {
-    let mut systems = args.systems.clone();
-    let order = |system: &System| System::value_variants().iter().position(|v| v == system);
-    systems.sort_by_key(order);
-    systems.dedup();
-    let between = |flag: &str, values: &[usize], least: usize, most: usize| {
-        let mut sorted = values.to_vec();
-        sorted.sort_unstable();
-        sorted.dedup();
-        if sorted.iter().all(|value| (least..=most).contains(value)) && !sorted.is_empty() {
-            Ok(sorted)
-        } else {
-            Err(ConfigError(format!(
-                "{flag}: numbers from {least} to {most} are needed"
-            )))
-        }
-    };
     if !(0.01..=SECONDS_MAX).contains(&args.seconds) {
         return Err(ConfigError(format!(
             "--seconds {}: 0.01 to {SECONDS_MAX} are needed",
@@ -113,7 +203,7 @@ fn plan(args: &MicroArgs) -> Result<Plan, ConfigError> {
     }
     let duration = Duration::from_secs_f64(args.seconds);
     Ok(Plan {
-        systems,
+        systems: each_once(&args.systems),
         payloads: between(
             "--payloads",
             &args.payloads,

@@ -160,7 +160,7 @@ fn one(stand: &Stand, what: &Run, plan: &Plan, stop: &AtomicBool) -> anyhow::Res
 }
 
 /// Cores that this process may use.
-fn cpus() -> Vec<usize> {
+pub fn cpus() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     (0..CpuSet::MAX_CPU)
         .filter(|cpu| set.is_set(*cpu))
@@ -169,7 +169,7 @@ fn cpus() -> Vec<usize> {
 
 /// Keeps the calling thread on a core: it never sleeps, and moving it costs more than waiting. What
 /// cannot be had is done without.
-fn pin(cpu: Option<usize>) {
+pub fn pin(cpu: Option<usize>) {
     if let Some(cpu) = cpu {
         let mut set = CpuSet::new();
         set.set(cpu);

@@ -30,6 +30,7 @@ use crate::harness::Namespaces;
 use crate::harness::namespaces::sweep;
 
 pub use measure::Cell;
+pub(crate) use measure::{cpus, pin};
 pub use plan::{Handler, Medium, PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN, Plan, SESSIONS_MAX};
 pub use system::System;
 pub use troubles::Troubles;

@@ -1,0 +1,175 @@
+//! All rows in turn, several rounds each; medians.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use serde::Serialize;
+
+use super::Plan;
+use super::packet::Packet;
+use super::stand::Stand;
+use crate::bench::micro::{cpus, pin};
+use crate::demo::view::View;
+
+/// Payload of updates whose payload is not varied.
+const PAYLOAD_BYTES: usize = 100;
+
+/// One kind of packet with one payload and one number of sessions.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The kind of packet.
+    pub packet: Packet,
+    /// Bytes of the update, or of what is in its place.
+    pub payload_bytes: usize,
+    /// Sessions that took turns.
+    pub sessions: usize,
+    /// Packets that were measured, all rounds.
+    pub packets: u64,
+    /// Nanoseconds for one packet, median over the rounds.
+    pub ns: f64,
+    /// The least of any round with the pipeline, less the least of any round without.
+    pub ns_min: f64,
+    /// What was subtracted, median.
+    pub subtracted_ns: f64,
+    /// Packets a second on one core that does nothing else.
+    pub per_second: f64,
+}
+
+/// What a row is about.
+#[derive(Clone, Copy)]
+struct Cell {
+    packet: Packet,
+    payload_bytes: usize,
+}
+
+fn cells(plan: &Plan, ipv6: bool) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for &packet in &plan.packets {
+        if (packet == Packet::Update6) != ipv6 {
+            continue;
+        }
+        let payloads = match packet {
+            Packet::Update => plan.payloads.clone(),
+            Packet::Arp => vec![0],
+            _ => vec![PAYLOAD_BYTES],
+        };
+        cells.extend(payloads.into_iter().map(|payload_bytes| Cell {
+            packet,
+            payload_bytes,
+        }));
+    }
+    cells
+}
+
+/// Rows that will be measured.
+pub fn steps(plan: &Plan) -> u64 {
+    let rows = [false, true].map(|ipv6| cells(plan, ipv6).len());
+    u64::try_from(rows.iter().sum::<usize>() * plan.sessions.len()).unwrap_or(u64::MAX)
+}
+
+/// Measures everything, on the first core that this process may use.
+pub fn all(plan: &Plan, stop: &AtomicBool, view: &View) -> anyhow::Result<Vec<Row>> {
+    pin(cpus().first().copied());
+    let mut rows = Vec::new();
+    let mut number = 0;
+    for &sessions in &plan.sessions {
+        for ipv6 in [false, true] {
+            let cells = cells(plan, ipv6);
+            if cells.is_empty() {
+                continue;
+            }
+            number += 1;
+            let mut stand = Stand::new(ipv6, plan.log, sessions, plan.batch, number)
+                .context("cannot set up a device to be measured")?;
+            for cell in cells {
+                let Cell {
+                    packet,
+                    payload_bytes,
+                } = cell;
+                let name = format!("{}, {payload_bytes} B, {sessions} session(s)", packet.name());
+                view.step(&name, 1);
+                rows.push(
+                    one(&mut stand, plan, cell, sessions, stop).with_context(|| name.clone())?,
+                );
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// Both programs get the same packets in each round; who comes first alternates.
+fn one(
+    stand: &mut Stand,
+    plan: &Plan,
+    cell: Cell,
+    sessions: usize,
+    stop: &AtomicBool,
+) -> anyhow::Result<Row> {
+    let Cell {
+        packet,
+        payload_bytes,
+    } = cell;
+    let mut samples = Vec::with_capacity(plan.rounds);
+    for round in 0..plan.rounds {
+        ensure!(!stop.load(Ordering::Relaxed), "interrupted");
+        if round == 0 || packet.appends() {
+            stand.prepare(packet, payload_bytes, plan.batch)?;
+        }
+        // Whoever comes first must not find the packets in other caches than who comes second.
+        stand.run_nothing(plan.batch)?;
+        samples.push(if round % 2 == 0 {
+            let without = stand.run_nothing(plan.batch)?;
+            (stand.run_pipeline(packet, plan.batch)?, without)
+        } else {
+            let with = stand.run_pipeline(packet, plan.batch)?;
+            (with, stand.run_nothing(plan.batch)?)
+        });
+    }
+    Ok(row(cell, sessions, plan.batch, &samples))
+}
+
+/// `samples`: time for a packet with the pipeline and without, by rounds.
+fn row(cell: Cell, sessions: usize, batch: u32, samples: &[(Duration, Duration)]) -> Row {
+    let nanos = |time: &Duration| time.as_secs_f64() * 1e9;
+    let pick = |figure: &dyn Fn(&(Duration, Duration)) -> f64, least: bool| {
+        let mut values: Vec<f64> = samples.iter().map(figure).collect();
+        values.sort_by(f64::total_cmp);
+        let at = if least { 0 } else { values.len() / 2 };
+        values.get(at).copied().unwrap_or(0.0)
+    };
+    let ns = pick(&|(with, without)| nanos(with) - nanos(without), false);
+    Row {
+        packet: cell.packet,
+        payload_bytes: cell.payload_bytes,
+        sessions,
+        packets: u64::from(batch) * u64::try_from(samples.len()).unwrap_or(u64::MAX),
+        ns,
+        ns_min: pick(&|(with, _)| nanos(with), true) - pick(&|(_, without)| nanos(without), true),
+        subtracted_ns: pick(&|(_, without)| nanos(without), false),
+        // The clock counts whole nanoseconds.
+        per_second: 1e9 / ns.max(1.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_subtracted_belongs_to_the_same_round() {
+        let samples = [(190, 50), (400, 260), (210, 80), (160, 40), (175, 30)]
+            .map(|(with, without)| (Duration::from_nanos(with), Duration::from_nanos(without)));
+        let cell = Cell {
+            packet: Packet::Update,
+            payload_bytes: 100,
+        };
+        let row = row(cell, 1, 1000, &samples);
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 0.001, "{a} {b}");
+        near(row.ns, 140.0);
+        near(row.ns_min, 130.0);
+        near(row.subtracted_ns, 50.0);
+        near(row.per_second, 1e9 / 140.0);
+        assert_eq!(row.packets, 5000);
+    }
+}

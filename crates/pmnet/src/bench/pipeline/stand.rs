@@ -1,0 +1,330 @@
+//! A device whose pipeline is loaded and whose packets come from here instead of from an interface. Its
+//! machine is the real one; this file plays clients and server for it.
+
+use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use pmnet_dataplane::xdp::{
+    Feeder, KernelConfig, MapMedia, OpenConfig, Opened, Pins, Target, open,
+};
+use pmnet_device::{DeviceConfig, Pipeline};
+use pmnet_log::{Identity, Parameters};
+use pmnet_proto::{Peer, Random, Time};
+use pmnet_wire::record::{RecoverReply, read_path};
+use pmnet_wire::{Header, Kind, Packet as Wire};
+
+use super::frame;
+use super::packet::Packet;
+use crate::bench::micro::pinned::Pinned;
+
+/// Most sessions of a measurement.
+pub const SESSIONS_MAX: usize = 4096;
+const SHARD: u32 = 0;
+const DEVICE: u32 = 1;
+const EPOCH: u32 = 1;
+const SHARD_TOKEN: u64 = 0x1122_3344_5566_7788;
+const PORT: u16 = 51_000;
+/// Of the first client; each has its own.
+const CLIENT_PORT: u16 = 40_001;
+/// Nothing is sent here any more after so many turns.
+const TURNS_MAX: u32 = 64;
+/// Time that passes with each turn, in nanoseconds: enough for every timer of a start.
+const TURN: u64 = 300_000_000;
+
+struct Client {
+    address: SocketAddr,
+    token: u64,
+    session: u64,
+    seq: u64,
+}
+
+/// See the module's text.
+pub struct Stand {
+    pipeline: Pipeline<MapMedia>,
+    feeder: Feeder,
+    clients: Vec<Client>,
+    address: SocketAddr,
+    server: Peer,
+    now: Time,
+    /// Numbers the packets that are made.
+    made: usize,
+    _lock: File,
+    // Last: what is pinned goes when nobody uses it any more.
+    _pinned: Pinned,
+}
+
+impl Stand {
+    /// A new device with a log of this size, which serves so many sessions and has room for `batch` prepared packets.
+    pub fn new(
+        ipv6: bool,
+        log: Parameters,
+        sessions: usize,
+        batch: u32,
+        number: usize,
+    ) -> anyhow::Result<Stand> {
+        let host = |last: u8| -> IpAddr {
+            if ipv6 {
+                Ipv6Addr::new(0xfd51, 0, 0, 0, 0, 0, 0, last.into()).into()
+            } else {
+                Ipv4Addr::new(10, 0, 0, last).into()
+            }
+        };
+        let (address, server) = (
+            SocketAddr::new(host(1), PORT),
+            SocketAddr::new(host(200), PORT),
+        );
+        let pinned = Pinned::new(number);
+        let config = OpenConfig {
+            kernel: KernelConfig {
+                address,
+                own: None,
+                parameters: log,
+                sessions_max: u32::try_from(sessions)?,
+            },
+            identity: Identity {
+                log_uuid: u128::from(fastrand::u64(..)),
+                device: DEVICE,
+                shard: SHARD,
+            },
+            exactly: true,
+            spill: None,
+        };
+        let Opened {
+            mut kernel,
+            log,
+            lock,
+            ..
+        } = open(&config, &Pins::open(&pinned.0)?)?;
+        let feeder = Feeder::new(&mut kernel, batch)?;
+        let device = DeviceConfig::new(DEVICE, SHARD, server);
+        let now = Time(1);
+        let pipeline = Pipeline::new(device, log, Random::new(fastrand::u64(..)), now)
+            .with_fast_path(Box::new(kernel));
+        let mut stand = Stand {
+            pipeline,
+            feeder,
+            clients: Vec::new(),
+            address,
+            server,
+            now,
+            made: 0,
+            _lock: lock,
+            _pinned: pinned,
+        };
+        stand.recover()?;
+        for index in 0..sessions {
+            let port = CLIENT_PORT + u16::try_from(index)?;
+            stand.open(SocketAddr::new(host(7), port))?;
+            // A small log has no room for all of them at once.
+            stand.apply()?;
+        }
+        // Every session has an update that can be repeated.
+        for _ in 0..u32::try_from(sessions)?.div_ceil(batch) {
+            stand.prepare(Packet::Update, 0, batch)?;
+            stand.run_pipeline(Packet::Update, batch)?;
+        }
+        Ok(stand)
+    }
+
+    /// Plays the server until the device serves.
+    fn recover(&mut self) -> anyhow::Result<()> {
+        for _turn in 0..TURNS_MAX {
+            let mut replies = Vec::new();
+            for (_, bytes) in self.turn()? {
+                let asked = Wire::parse(&bytes).map_err(|reason| anyhow::anyhow!("{reason}"))?;
+                if asked.header.kind != Kind::Recover {
+                    continue;
+                }
+                let payload = RecoverReply {
+                    shard_token: SHARD_TOKEN,
+                    members: read_path(asked.payload).context("a RECOVER names its path")?,
+                    sessions: Vec::new(),
+                }
+                .write();
+                let mut reply = Vec::new();
+                Header {
+                    shard: SHARD,
+                    epoch: EPOCH,
+                    device: asked.header.device,
+                    incarnation: asked.header.incarnation,
+                    request: asked.header.request,
+                    ..Header::new(Kind::RecoverReply)
+                }
+                .write(&payload, &mut reply);
+                replies.push(reply);
+            }
+            for reply in &replies {
+                self.pipeline.receive(self.now, self.server, reply)?;
+            }
+            if replies.is_empty() && self.pipeline.machine().is_head() {
+                return Ok(());
+            }
+            self.now = Time(self.now.0 + TURN);
+        }
+        anyhow::bail!("the device does not begin to serve")
+    }
+
+    /// The device works; what it then sends.
+    fn turn(&mut self) -> anyhow::Result<Vec<(Peer, Vec<u8>)>> {
+        self.pipeline.finish(self.now)?;
+        let sent = self.pipeline.out().iter();
+        let sent = sent.map(|(to, bytes)| (to, bytes.to_vec())).collect();
+        self.pipeline.sent();
+        Ok(sent)
+    }
+
+    fn open(&mut self, client: SocketAddr) -> anyhow::Result<()> {
+        let token = fastrand::u64(1..);
+        let mut open = Vec::new();
+        Header {
+            shard: SHARD,
+            tag: token,
+            ..Header::new(Kind::Open)
+        }
+        .write(&token.to_be_bytes(), &mut open);
+        self.pipeline.receive(self.now, client, &open)?;
+        let said = self.turn()?;
+        let session = said.iter().find_map(|(to, bytes)| {
+            let header = Wire::parse(bytes).ok()?.header;
+            (*to == client && header.kind == Kind::OpenReply).then_some(header.session)
+        });
+        self.clients.push(Client {
+            address: client,
+            token,
+            session: session.context("the device opens no session")?,
+            seq: 0,
+        });
+        Ok(())
+    }
+
+    /// The machine follows what the pipeline has appended, and the server has applied all of it.
+    pub fn apply(&mut self) -> anyhow::Result<()> {
+        self.turn()?;
+        let mut applied = Vec::new();
+        Header {
+            shard: SHARD,
+            epoch: EPOCH,
+            tag: SHARD_TOKEN,
+            order: self.pipeline.log().last(),
+            request: u64::MAX,
+            ..Header::new(Kind::Applied)
+        }
+        .write(b"", &mut applied);
+        self.pipeline.receive(self.now, self.server, &applied)?;
+        self.turn()?;
+        let (_, _, _, applied) = self.pipeline.machine().cursors();
+        ensure!(
+            applied == self.pipeline.log().last(),
+            "the device does not take note of what was applied"
+        );
+        Ok(())
+    }
+
+    /// Makes the packets of a run. The next run needs new ones if they append.
+    pub fn prepare(
+        &mut self,
+        packet: Packet,
+        payload_bytes: usize,
+        count: u32,
+    ) -> anyhow::Result<()> {
+        let mut payload = vec![0; payload_bytes];
+        for index in 0..count {
+            fastrand::fill(&mut payload);
+            let frame = self.frame(packet, &payload)?;
+            self.feeder.prepare(index, &frame);
+        }
+        Ok(())
+    }
+
+    fn frame(&mut self, packet: Packet, payload: &[u8]) -> anyhow::Result<Vec<u8>> {
+        let number = self.made % self.clients.len();
+        self.made += 1;
+        let client = &mut self.clients[number];
+        if packet.appends() {
+            client.seq += 1;
+        }
+        let (from, to) = (client.address, self.address);
+        match packet {
+            Packet::Tcp => return frame::tcp(from, to, payload.len()),
+            Packet::Arp => return Ok(frame::arp(from.ip(), to.ip())),
+            _ => {}
+        }
+        let header = Header {
+            shard: SHARD,
+            epoch: EPOCH,
+            session: client.session,
+            seq: client.seq,
+            key_hash: fastrand::u64(1..),
+            tag: client.token,
+            ..Header::new(Kind::Update)
+        };
+        let header = match packet {
+            Packet::Duplicate => Header {
+                seq: fastrand::u64(1..=client.seq),
+                ..header
+            },
+            // Sessions are numbered by the entries that opened them, from 1.
+            Packet::Unknown => Header {
+                session: fastrand::u64(1 << 40..),
+                ..header
+            },
+            _ => header,
+        };
+        let mut datagram = Vec::new();
+        header.write(payload, &mut datagram);
+        if packet == Packet::Damaged {
+            let last = datagram.last_mut().context("a datagram has bytes")?;
+            *last ^= 1;
+        }
+        let to = match packet {
+            Packet::OtherPort => SocketAddr::new(to.ip(), PORT + 1),
+            _ => to,
+        };
+        frame::udp(from, to, &datagram)
+    }
+
+    /// Feeds the prepared packets to the pipeline: time for each. All must fare as they should.
+    pub fn run_pipeline(&mut self, packet: Packet, count: u32) -> anyhow::Result<Duration> {
+        let before = self.feeder.counted()?;
+        let (verdict, time) = self.feeder.run(Target::Pipeline, count)?;
+        let after = self.feeder.counted()?;
+        let expected = packet.counted(count.into());
+        for (name, before, after, expected) in [
+            ("appended", before.appended, after.appended, expected.appended),
+            ("answered again", before.duplicates, after.duplicates, expected.duplicates),
+            ("handed up", before.handed_up, after.handed_up, expected.handed_up),
+            ("of unknown sessions", before.sessions_unknown, after.sessions_unknown, expected.sessions_unknown),
+            ("odd", before.odd, after.odd, expected.odd),
+        ] {
+            ensure!(
+                after - before == expected,
+                "{count} packets of the kind {}: {} were {name}, not {expected}",
+                packet.name(),
+                after - before
+            );
+        }
+        ensure!(
+            verdict == packet.verdict(),
+            "{}: verdict {verdict}, not {}",
+            packet.name(),
+            packet.verdict()
+        );
+        if packet.appends() {
+            let before = self.pipeline.log().last();
+            self.apply()?;
+            let appended = self.pipeline.log().last() - before;
+            ensure!(
+                appended == u64::from(count),
+                "{count} updates were acknowledged, and {appended} are in the log"
+            );
+        }
+        Ok(time)
+    }
+
+    /// Feeds the prepared packets to a program that does nothing: time for each.
+    pub fn run_nothing(&mut self, count: u32) -> anyhow::Result<Duration> {
+        Ok(self.feeder.run(Target::Nothing, count)?.1)
+    }
+}
