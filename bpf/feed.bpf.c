@@ -55,14 +55,17 @@ static __always_inline bool feed(struct xdp_md *ctx)
 	packet = bpf_map_lookup_elem(&pm_packets, next);
 	if (!packet)
 		return false;
-	++*next;
 	length = packet->length;
 	if (length < ETH_HLEN || length > sizeof(packet->frame))
 		return false;
 	/* In two steps, so that what was done to the frame before makes no difference. */
-	return !bpf_xdp_adjust_tail(ctx, ETH_HLEN - (int)(ctx->data_end - ctx->data)) &&
-	       !bpf_xdp_adjust_tail(ctx, (int)length - ETH_HLEN) &&
-	       !bpf_xdp_store_bytes(ctx, 0, packet->frame, length);
+	if (bpf_xdp_adjust_tail(ctx, ETH_HLEN - (int)(ctx->data_end - ctx->data)) ||
+	    bpf_xdp_adjust_tail(ctx, (int)length - ETH_HLEN) ||
+	    bpf_xdp_store_bytes(ctx, 0, packet->frame, length))
+		return false;
+	/* Atomic, and so a barrier: what was stored here is in the cache, as what a NIC has written is. */
+	__sync_fetch_and_add(next, 1);
+	return true;
 }
 
 SEC("xdp")
