@@ -30,6 +30,8 @@
 #define OPAQUE(x) asm volatile("" : "+r"(x))
 /* Offsets in a packet, bounded for the verifier in a way that keeps its states alike. */
 #define PACKET_MASK 2047
+/* No verdict of XDP. */
+#define PM_NOT_AN_UPDATE (-1)
 
 /* Set when the program is loaded; known to the verifier as constants. */
 const volatile __u64 pm_entries;	/* of the log, a power of two */
@@ -169,43 +171,90 @@ enum pm_verdict {
 
 typedef const __u32 (*pm_table)[256];
 
-static __always_inline __u32 slice8(pm_table t, __u32 crc, __u64 word)
+/*
+ * What a byte contributes by table `which`; `index` is four times the byte. (The sum of pointer and index is
+ * written out: the compiler would copy the pointer first.)
+ */
+static __always_inline __u32 look_up(pm_table t, int which, __u64 index)
 {
-	word ^= crc;
-	return t[7][word & 255] ^ t[6][(word >> 8) & 255] ^ t[5][(word >> 16) & 255] ^
-	       t[4][(word >> 24) & 255] ^ t[3][(word >> 32) & 255] ^ t[2][(word >> 40) & 255] ^
-	       t[1][(word >> 48) & 255] ^ t[0][word >> 56];
+	asm("%0 += %1" : "+r"(index) : "r"(t));
+	return *(const __u32 *)((const void *)index + which * sizeof(*t));
 }
 
-/* CRC32C of the payload, at most PM_FRAGMENT_BYTES. */
-static __always_inline __u32 payload_crc(struct pm_update *u, __u32 zero)
+/* What four bytes contribute if the last one does by table `last`; loads cost less than shifts and masks. */
+static __always_inline __u32 bytes4(pm_table t, int last, const __u8 *p)
 {
+	__u32 sum = look_up(t, last + 3, (__u64)p[0] << 2) ^ look_up(t, last + 2, (__u64)p[1] << 2);
+
+	OPAQUE(sum);
+	sum ^= look_up(t, last + 1, (__u64)p[2] << 2) ^ look_up(t, last, (__u64)p[3] << 2);
+	OPAQUE(sum);
+	return sum;
+}
+
+/* The same of four bytes in a word, the first one in its lowest bits. */
+static __always_inline __u32 word4(pm_table t, int last, __u32 word)
+{
+	/* Before Linux 6.10 the verifier loses the bounds of what is combined: the mask comes last. */
+	__u32 sum = look_up(t, last + 3, (word << 2) & 0x3fc) ^ look_up(t, last + 2, (word >> 6) & 0x3fc);
+
+	return sum ^ look_up(t, last + 1, (word >> 14) & 0x3fc) ^ look_up(t, last, (word >> 22) & 0x3fc);
+}
+
+/* The checksum's next state, after eight more bytes. */
+static __always_inline __u32 slice8(pm_table t, __u32 crc, __u64 word)
+{
+	__u32 sum = word4(t, 0, word >> 32);
+
+	OPAQUE(sum);
+	return word4(t, 4, (__u32)word ^ crc) ^ sum;
+}
+
+/*
+ * CRC32C of the payload, which begins at this offset of the frame and fills the rest: of what is left of eight bytes, of sixteen,
+ * then the rest. A function of its own, so that the verifier looks at its loop once and not at every
+ * place from which it is called, in every state in which that can be.
+ */
+__attribute__((noinline)) __u32 payload_crc(struct xdp_md *ctx, __u32 offset, __u32 length)
+{
+	void *p = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	/* The verifier does not know that this is 0: see `unknown_zero`. */
+	__u32 zero = offset / (PACKET_MASK + 1) & PACKET_MASK;
+	__u32 odd = length & 7, crc = ~zero, sum;
 	pm_table t = pm_slice;
-	__u32 crc = ~0u, tail = u->payload_len & ~7u;
-	void *payload = u->payload, *end = u->end;
 
 	OPAQUE(t);
-#pragma clang loop unroll(disable)
-	for (__u32 i = 0; i < PM_FRAGMENT_BYTES; i += 8) {
-		__u32 at = (zero + i) & PACKET_MASK;
-		void *p = payload + at;
+	p += (offset - 8) & PACKET_MASK;
+	if (odd) {
+		/* They are the last of eight bytes of which the others are zeros, which change nothing. */
+		void *last = p + odd;
+		__u32 shift = 64 - 8 * odd;
+		__u64 word;
 
-		if (p + 8 > end)
-			break;
-		crc = slice8(t, crc, *(__u64 *)p);
+		if (last + 8 > end)
+			return 0;
+		word = (*(__u64 *)last >> shift ^ crc) << shift;
+		crc = word4(t, 0, word >> 32) ^ word4(t, 4, word) ^ (__u64)crc >> (64 - shift);
 	}
+	p += 8 + odd;
+	if (length & 8) {
+		if (p + 8 > end)
+			return 0;
+		sum = bytes4(t, 0, p + 4);
+		crc = word4(t, 4, *(__u32 *)p ^ crc) ^ sum;
+		p += 8;
+	}
+	p += zero;
 #pragma clang loop unroll(disable)
-	for (__u32 i = 0; i < 7; i++) {
-		__u32 at = (tail + i) & PACKET_MASK;
-		__u8 *p = payload + at;
-		__u32 index;
-
-		if ((void *)(p + 1) > end)
+	for (int i = 0; i < PM_FRAGMENT_BYTES / 16; i++) {
+		if (p + 16 > end)
 			break;
-		/* Before Linux 6.10 the verifier loses the bounds of what is combined: the mask comes last. */
-		index = crc ^ *p;
-		OPAQUE(index);
-		crc = (crc >> 8) ^ t[0][index & 255];
+		/* What does not wait for the step before comes first. */
+		sum = bytes4(t, 0, p + 12);
+		sum ^= bytes4(t, 4, p + 8);
+		sum ^= bytes4(t, 8, p + 4);
+		crc = word4(t, 12, *(__u32 *)p ^ crc) ^ sum;
+		p += 16;
 	}
 	return ~crc;
 }
@@ -319,8 +368,15 @@ static __always_inline bool from_its_client(struct pm_update *u, const struct pm
 	       high == session->address_high && low == session->address_low;
 }
 
+static __always_inline __u32 payload_offset(const struct pm_update *u)
+{
+	const __u32 ip = u->ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+
+	return sizeof(struct ethhdr) + ip + sizeof(struct udphdr) + PM_HEADER_LEN;
+}
+
 /* Both checksums: the header's from the session's part and the fields that change. */
-static __always_inline bool whole(struct pm_update *u, const struct pm_session *session, __u32 zero)
+static __always_inline bool whole(struct xdp_md *ctx, struct pm_update *u, const struct pm_session *session)
 {
 	struct pm_header *h = u->header;
 	__u64 fragment = *(__u64 *)&h->fragment_index;
@@ -333,7 +389,7 @@ static __always_inline bool whole(struct pm_update *u, const struct pm_session *
 		u->places ^= places(64, 4, (__u32)fragment ^ ((__u32)bpf_htons(1) << 16));
 	if (bpf_htonl(session->update_crc ^ u->places) != h->header_crc)
 		return false;
-	return payload_crc(u, zero) == bpf_ntohl(h->payload_crc);
+	return payload_crc(ctx, payload_offset(u), u->payload_len) == bpf_ntohl(h->payload_crc);
 }
 
 /* Is it a packet between hops of this shard, of this epoch and token, from this address? */
@@ -369,16 +425,15 @@ static __always_inline __u32 header_crc(const struct pm_header *h)
 		crc = slice8(t, crc, words[i]);
 		OPAQUE(crc);
 	}
-	crc ^= h->payload_crc;
-	crc = t[3][crc & 255] ^ t[2][(crc >> 8) & 255] ^ t[1][(crc >> 16) & 255] ^ t[0][crc >> 24];
+	crc = word4(t, 0, crc ^ h->payload_crc);
 	OPAQUE(crc);
 	return ~slice8(t, crc, h->tag);
 }
 
-static __always_inline bool whole_between_hops(struct pm_update *u, __u32 zero)
+static __always_inline bool whole_between_hops(struct xdp_md *ctx, struct pm_update *u)
 {
 	return bpf_htonl(header_crc(u->header)) == u->header->header_crc &&
-	       payload_crc(u, zero) == bpf_ntohl(u->header->payload_crc);
+	       payload_crc(ctx, payload_offset(u), u->payload_len) == bpf_ntohl(u->header->payload_crc);
 }
 
 /* How packets reach whoever sent this one: the first 12 bytes of a frame, and the interface. */
@@ -428,6 +483,12 @@ static __always_inline void publish(struct pm_shard *shard, __u64 at_end, __u64 
 	*(volatile __u64 *)&shard->last = shard->last + 1;
 }
 
+static __always_inline void copy32(void *to, const void *from)
+{
+	for (int i = 0; i < 4; i++)
+		((__u64 *)to)[i] = ((const __u64 *)from)[i];
+}
+
 /* The head makes an entry of an update: the packet is now what goes into the log and down the chain. */
 static __always_inline void become_entry(struct pm_update *u, struct pm_shard *shard,
 					 const struct pm_session *session, __u64 order)
@@ -452,41 +513,39 @@ static __always_inline bool append(struct pm_update *u, void *image, struct pm_s
 				   const struct pm_session *session, __u32 zero)
 {
 	struct pm_header *h = u->header, *frame;
-	__u32 length = PM_HEADER_LEN + u->payload_len, tail = u->payload_len & ~7u;
+	__u32 length = PM_HEADER_LEN + u->payload_len, offset;
 	__u64 taken = (length + PM_FRAME_ALIGN - 1) & ~(PM_FRAME_ALIGN - 1ull), at, order;
 	__u64 applied = shard->applied;
 	__s64 place = allocate(image, shard, taken);
-	void *end = u->end, *from = u->payload, *to;
+	void *end = u->end, *from, *to;
 	struct pm_entry *entry;
 
 	if (place < 0)
 		return false;
 	at = (__u64)place & (pm_frame_bytes - 1) & ~(PM_FRAME_ALIGN - 1ull);
 	order = shard->last + 1;
-	if (session)
-		become_entry(u, shard, session, order);
 
 	frame = image + 2 * PM_BLOCK_BYTES + pm_entries * PM_ENTRY_BYTES + at;
-	*frame = *h;
+	/* The last 32 bytes first: of a shorter payload, some of them are the header's, which comes after. */
+	offset = PM_HEADER_LEN - 32 + ((zero + u->payload_len) & PACKET_MASK);
+	from = (void *)h + offset;
+	if (from + 32 > end)
+		return false;
+	copy32((void *)frame + offset, from);
+	from = u->payload + (zero & PACKET_MASK);
 	to = frame + 1;
 #pragma clang loop unroll(disable)
-	for (__u32 i = 0; i < PM_FRAGMENT_BYTES; i += 8) {
-		__u32 offset = (zero + i) & PACKET_MASK;
-		void *p = from + offset;
-
-		if (p + 8 > end)
+	for (int i = 0; i < PM_FRAGMENT_BYTES / 32; i++) {
+		if (from + 32 > end)
 			break;
-		*(__u64 *)(to + offset) = *(__u64 *)p;
+		copy32(to, from);
+		from += 32;
+		to += 32;
 	}
-#pragma clang loop unroll(disable)
-	for (__u32 i = 0; i < 7; i++) {
-		__u32 offset = (tail + i) & PACKET_MASK;
-		__u8 *p = from + offset;
-
-		if ((void *)(p + 1) > end)
-			break;
-		*(__u8 *)(to + offset) = *p;
-	}
+	asm volatile("" ::: "memory");
+	if (session)
+		become_entry(u, shard, session, order);
+	*frame = *h;
 
 	entry = image + 2 * PM_BLOCK_BYTES + (order & (pm_entries - 1)) * PM_ENTRY_BYTES;
 	entry->order = order;
@@ -648,15 +707,17 @@ static __always_inline enum pm_verdict take(struct pm_update *u, void *image, st
 }
 
 /* The orders of a DURABLE, if it has a row for each device behind this one, under the right names. */
-static __always_inline bool read_rows(struct pm_update *u, const struct pm_hops *hops, __u64 *orders)
+static __always_inline bool read_rows(struct pm_update *u, const struct pm_hops *hops, __u64 *orders,
+				      __u32 zero)
 {
+	void *rows = u->payload + (zero & PACKET_MASK);
 	__u32 behind = hops->behind;
 
 	if (u->payload_len != behind * PM_ROW_BYTES)
 		return false;
 #pragma clang loop unroll(full)
 	for (__u32 i = 0; i < PM_BEHIND_MAX; i++) {
-		struct pm_row *row = u->payload + i * PM_ROW_BYTES;
+		struct pm_row *row = rows + i * PM_ROW_BYTES;
 
 		orders[i] = 0;
 		if (i >= behind)
@@ -738,40 +799,52 @@ out:
 
 /* ---- egress ----------------------------------------------------------------------------------- */
 
+/* A sum of words as the Internet checksum has it: 16 bits, and not inverted. */
+static __always_inline __u32 folded(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16);
+}
+
 /* The Internet checksum of the UDP packet, which IPv6 demands. */
 static __always_inline __u16 udp6_checksum(struct pm_update *u)
 {
 	struct ipv6hdr *ip = u->ip;
-	__u32 sum = bpf_htons(IPPROTO_UDP) + (__u32)u->udp->len;
-	__u16 *p;
+	__u64 sum = bpf_htons(IPPROTO_UDP) + (__u32)u->udp->len;
+	__u32 *p;
 
 	if ((void *)(ip + 1) > u->end || (void *)(u->header + 1) > u->end)
 		return 0;
 	p = (void *)&ip->saddr;
-	for (int i = 0; i < 16; i++)
+	for (int i = 0; i < 8; i++)
 		sum += p[i];
 	p = (void *)u->udp;
 #pragma clang loop unroll(full)
-	for (int i = 0; i < (int)(sizeof(*u->udp) + PM_HEADER_LEN) / 2; i++)
+	for (int i = 0; i < (int)(sizeof(*u->udp) + PM_HEADER_LEN) / 4; i++)
 		sum += p[i];
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = ~sum & 0xffff;
+	sum = ~folded(sum) & 0xffff;
 	return sum ? sum : 0xffff;
 }
 
-/* The checksum of an IPv4 header without options. */
-static __always_inline void ip4_checksum(struct iphdr *ip)
+/* Destination and source change places; the addresses lie side by side, with no padding. */
+static __always_inline void turn(struct ethhdr *eth)
 {
-	__u16 *words = (void *)ip;
-	__u32 sum = 0;
+	void *bytes = eth;
+	__u64 first = *(__u64 *)bytes, source = first >> 48 | (__u64)*(__u32 *)(bytes + 8) << 16;
 
-	ip->check = 0;
-	for (int i = 0; i < 10; i++)
-		sum += words[i];
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	ip->check = ~sum;
+	*(__u64 *)bytes = source | first << 48;
+	*(__u32 *)(bytes + 8) = first >> 16;
+}
+
+/* The checksum that an IPv4 header without options will have: of its id and flags, and of what is new. */
+static __always_inline __u16 ip4_checksum(const struct iphdr *ip, __be16 total, __be32 from, __be32 to)
+{
+	const __u32 *words = (const void *)ip;
+
+	return ~folded((words[0] & 0xffff) + total + (__u64)words[1] +
+		       bpf_htons(64 << 8 | IPPROTO_UDP) + from + to);
 }
 
 /* The pmnet header of an acknowledgement, as the log access said it. */
@@ -799,18 +872,14 @@ static __always_inline int acknowledge(struct xdp_md *ctx, struct pm_update *u,
 				       const struct pm_shard *shard)
 {
 	const __u32 udp_len = sizeof(*u->udp) + PM_HEADER_LEN;
-	__u8 mac[ETH_ALEN];
-	__be16 port;
+	__u32 ports;
 
 	fill_ack(u, shard);
-	__builtin_memcpy(mac, u->eth->h_dest, ETH_ALEN);
-	__builtin_memcpy(u->eth->h_dest, u->eth->h_source, ETH_ALEN);
-	__builtin_memcpy(u->eth->h_source, mac, ETH_ALEN);
-	port = u->udp->source;
-	u->udp->source = u->udp->dest;
-	u->udp->dest = port;
-	u->udp->len = bpf_htons(udp_len);
-	u->udp->check = 0;
+	turn(u->eth);
+	/* In words, as the checksum reads them: a load of what was stored in pieces waits for the stores. */
+	ports = *(__u32 *)&u->udp->source;
+	*(__u32 *)&u->udp->source = ports << 16 | ports >> 16;
+	*(__u32 *)&u->udp->len = bpf_htons(udp_len);
 	if (u->ipv6) {
 		struct ipv6hdr *ip = u->ip;
 		struct in6_addr address;
@@ -826,12 +895,14 @@ static __always_inline int acknowledge(struct xdp_md *ctx, struct pm_update *u,
 	} else {
 		struct iphdr *ip = u->ip;
 		__be32 address = ip->saddr;
+		__be16 total = bpf_htons(sizeof(*ip) + udp_len);
+		__u16 check = ip4_checksum(ip, total, ip->saddr, ip->daddr);
 
 		ip->saddr = ip->daddr;
 		ip->daddr = address;
-		ip->tot_len = bpf_htons(sizeof(*ip) + udp_len);
+		ip->tot_len = total;
 		ip->ttl = 64;
-		ip4_checksum(ip);
+		ip->check = check;
 	}
 	if (u->payload_len && bpf_xdp_adjust_tail(ctx, -(int)u->payload_len))
 		return XDP_DROP;
@@ -841,17 +912,20 @@ static __always_inline int acknowledge(struct xdp_md *ctx, struct pm_update *u,
 /* In a chain: addresses the packet, from the shard, for a datagram of so many bytes. */
 static __always_inline void address(struct pm_update *u, __u32 datagram_len)
 {
-	struct iphdr *ip = u->ip;
+	__be16 total = bpf_htons(sizeof(struct iphdr) + sizeof(*u->udp) + datagram_len);
+	__be32 from = pm_address_low >> 32;
 	__u32 *mac = (void *)u->eth;
+	struct iphdr *ip = u->ip;
+	__u16 check = ip4_checksum(ip, total, from, u->to_address);
 
 	mac[0] = u->way[0];
 	mac[1] = u->way[1];
 	mac[2] = u->way[2];
-	ip->saddr = pm_address_low >> 32;
+	ip->saddr = from;
 	ip->daddr = u->to_address;
-	ip->tot_len = bpf_htons(sizeof(*ip) + sizeof(*u->udp) + datagram_len);
+	ip->tot_len = total;
 	ip->ttl = 64;
-	ip4_checksum(ip);
+	ip->check = check;
 	u->udp->source = pm_port;
 	u->udp->dest = u->to_port;
 	u->udp->len = bpf_htons(sizeof(*u->udp) + datagram_len);
@@ -886,11 +960,12 @@ static __always_inline int acknowledge_confirmed(struct xdp_md *ctx, struct pm_u
 
 /* DURABLE to the hop before: this device, and those behind it with these orders. */
 static __always_inline int tell(struct xdp_md *ctx, struct pm_update *u, const struct pm_shard *shard,
-				const struct pm_hops *hops, const __u64 *orders)
+				const struct pm_hops *hops, const __u64 *orders, __u32 zero)
 {
 	__u32 behind = hops->behind, length = (behind + 1) * PM_ROW_BYTES, crc = ~0u;
 	pm_table t = pm_slice;
 	struct pm_header *h;
+	void *rows;
 
 	if (behind > PM_BEHIND_MAX || bpf_xdp_adjust_tail(ctx, (int)length - (int)u->payload_len))
 		return XDP_PASS;
@@ -901,11 +976,11 @@ static __always_inline int tell(struct xdp_md *ctx, struct pm_update *u, const s
 	h = (void *)(u->udp + 1);
 	if ((void *)(h + 1) > u->end)
 		return XDP_DROP;
-	u->payload = h + 1;
+	rows = (void *)(h + 1) + (zero & PACKET_MASK);
 	OPAQUE(t);
 #pragma clang loop unroll(full)
 	for (__u32 i = 0; i <= PM_BEHIND_MAX; i++) {
-		struct pm_row *row = u->payload + i * PM_ROW_BYTES;
+		struct pm_row *row = rows + i * PM_ROW_BYTES;
 
 		if (i > behind)
 			continue;
@@ -985,90 +1060,148 @@ static __always_inline struct pm_session *session_of(const void *image, __u64 or
 	return row ? bpf_map_lookup_elem(&pm_sessions, row) : NULL;
 }
 
-SEC("xdp")
-int pipeline(struct xdp_md *ctx)
-{
-	struct pm_update u = {};
-	struct pm_counters *counts;
-	struct pm_session *session;
+struct pm_maps {
 	struct pm_shard *shard;
-	struct pm_hops *hops;
+	struct pm_counters *counts;
 	struct pm_lock *lock;
-	enum pm_verdict verdict;
-	__u32 zero = 0, *row;
-	__u64 orders[PM_BEHIND_MAX] = {};
+	struct pm_hops *hops;
 	void *image;
+};
 
-	if (!find(ctx, &u))
-		return XDP_PASS;
-	shard = bpf_map_lookup_elem(&pm_shards, &zero);
-	counts = bpf_map_lookup_elem(&pm_counts, &zero);
-	image = bpf_map_lookup_elem(&pm_image, &zero);
-	lock = bpf_map_lookup_elem(&pm_locks, &zero);
-	hops = bpf_map_lookup_elem(&pm_chain, &zero);
-	if (!shard || !counts || !image || !lock || !hops)
-		return XDP_PASS;
-	u.generation = *(volatile __u32 *)&shard->generation;
-	/* A zero that the verifier does not know: with it loops over a packet have one state. */
-	zero = shard->padding;
-	if (regular(&u, shard)) {
-		row = bpf_map_lookup_elem(&pm_session_rows, &u.header->session);
-		session = row ? bpf_map_lookup_elem(&pm_sessions, row) : NULL;
-		if (!session || !from_its_client(&u, session)) {
-			COUNT(counts, sessions_unknown);
-			goto up;
-		}
-		if (!whole(&u, session, zero)) {
-			COUNT(counts, odd);
-			goto up;
-		}
-		verdict = admit(&u, image, shard, session, hops, lock, counts, ctx->ingress_ifindex, zero);
-	} else if (hops->follows && from_hop(&u, shard, PM_APPEND_WORD, hops->before_address,
-					     hops->before_port)) {
-		if (!whole_between_hops(&u, zero)) {
-			COUNT(counts, odd);
-			goto up;
-		}
-		verdict = take(&u, image, shard, hops, lock, counts, ctx->ingress_ifindex, zero);
-	} else if (hops->behind && from_hop(&u, shard, PM_DURABLE_WORD | (__u64)hops->behind << PM_COPIES_SHIFT,
-					    hops->next_address, hops->next_port)) {
-		__u64 expected = *(volatile __u64 *)&hops->committed + 1;
+static __always_inline bool look_up_maps(struct pm_maps *m)
+{
+	__u32 zero = 0;
 
-		if (!whole_between_hops(&u, zero) || !read_rows(&u, hops, orders)) {
-			COUNT(counts, odd);
+	m->shard = bpf_map_lookup_elem(&pm_shards, &zero);
+	m->counts = bpf_map_lookup_elem(&pm_counts, &zero);
+	m->image = bpf_map_lookup_elem(&pm_image, &zero);
+	m->lock = bpf_map_lookup_elem(&pm_locks, &zero);
+	m->hops = bpf_map_lookup_elem(&pm_chain, &zero);
+	return m->shard && m->counts && m->image && m->lock && m->hops;
+}
+
+/*
+ * A zero that the verifier does not know. Added to a pointer into the packet it makes one of its own: what
+ * the verifier learns of that in a loop it does not learn of the others, and has one state behind the loop.
+ */
+static __always_inline __u32 unknown_zero(const struct pm_shard *shard)
+{
+	return shard->padding;
+}
+
+/*
+ * What hops say to each other, and everything else that is not an update. This and `updates` are functions of
+ * their own for the verifier's sake, like `payload_crc`.
+ */
+__attribute__((noinline)) int between_hops(struct xdp_md *ctx)
+{
+	struct pm_session *session;
+	struct pm_update u = {};
+	enum pm_verdict verdict;
+	struct pm_hops *hops;
+	struct pm_maps m;
+	__u32 zero;
+	__u64 orders[PM_BEHIND_MAX] = {}, expected;
+
+	if (!find(ctx, &u) || !look_up_maps(&m))
+		return XDP_PASS;
+	hops = m.hops;
+	u.generation = *(volatile __u32 *)&m.shard->generation;
+	zero = unknown_zero(m.shard);
+	if (hops->follows && from_hop(&u, m.shard, PM_APPEND_WORD, hops->before_address, hops->before_port)) {
+		if (!whole_between_hops(ctx, &u)) {
+			COUNT(m.counts, odd);
 			goto up;
 		}
-		session = session_of(image, expected);
-		verdict = confirm(&u, image, shard, hops, session, lock, counts, expected, orders,
+		verdict = take(&u, m.image, m.shard, hops, m.lock, m.counts, ctx->ingress_ifindex, zero);
+	} else if (hops->behind &&
+		   from_hop(&u, m.shard, PM_DURABLE_WORD | (__u64)hops->behind << PM_COPIES_SHIFT,
+			    hops->next_address, hops->next_port)) {
+		if (!whole_between_hops(ctx, &u) || !read_rows(&u, hops, orders, zero)) {
+			COUNT(m.counts, odd);
+			goto up;
+		}
+		expected = *(volatile __u64 *)&hops->committed + 1;
+		session = session_of(m.image, expected);
+		verdict = confirm(&u, m.image, m.shard, hops, session, m.lock, m.counts, expected, orders,
 				  ctx->ingress_ifindex);
 	} else {
-		COUNT(counts, odd);
+		COUNT(m.counts, odd);
 		goto up;
 	}
 	switch (verdict) {
-	case PM_ACK:
-		wake(shard, false);
-		return acknowledge(ctx, &u, shard);
 	case PM_FORWARD:
-		wake(shard, false);
+		wake(m.shard, false);
 		return forward(ctx, &u);
 	case PM_TELL:
-		wake(shard, false);
-		return tell(ctx, &u, shard, hops, orders);
+		wake(m.shard, false);
+		return tell(ctx, &u, m.shard, hops, orders, zero);
 	case PM_CONFIRM:
-		return acknowledge_confirmed(ctx, &u, shard);
+		return acknowledge_confirmed(ctx, &u, m.shard);
 	case PM_NOTED:
 		return XDP_DROP;
 	case PM_APPENDED:
 	case PM_SKIPPED:
-		wake(shard, true);
+		wake(m.shard, true);
 		return XDP_DROP;
 	default:
 		break;
 	}
 up:
-	COUNT(counts, handed_up);
+	COUNT(m.counts, handed_up);
 	return hand_up(&u);
+}
+
+/* Updates of clients; PM_NOT_AN_UPDATE: it is none, and as it was. */
+__attribute__((noinline)) int updates(struct xdp_md *ctx)
+{
+	struct pm_session *session;
+	struct pm_update u = {};
+	enum pm_verdict verdict;
+	struct pm_maps m;
+	__u32 zero, *row;
+
+	if (!find(ctx, &u) || !look_up_maps(&m))
+		return XDP_PASS;
+	u.generation = *(volatile __u32 *)&m.shard->generation;
+	if (!regular(&u, m.shard))
+		return PM_NOT_AN_UPDATE;
+	row = bpf_map_lookup_elem(&pm_session_rows, &u.header->session);
+	session = row ? bpf_map_lookup_elem(&pm_sessions, row) : NULL;
+	if (!session || !from_its_client(&u, session)) {
+		COUNT(m.counts, sessions_unknown);
+		goto up;
+	}
+	if (!whole(ctx, &u, session)) {
+		COUNT(m.counts, odd);
+		goto up;
+	}
+	zero = unknown_zero(m.shard);
+	verdict = admit(&u, m.image, m.shard, session, m.hops, m.lock, m.counts, ctx->ingress_ifindex, zero);
+	switch (verdict) {
+	case PM_ACK:
+		wake(m.shard, false);
+		return acknowledge(ctx, &u, m.shard);
+	case PM_FORWARD:
+		wake(m.shard, false);
+		return forward(ctx, &u);
+	case PM_APPENDED:
+		wake(m.shard, true);
+		return XDP_DROP;
+	default:
+		break;
+	}
+up:
+	COUNT(m.counts, handed_up);
+	return hand_up(&u);
+}
+
+SEC("xdp")
+int pipeline(struct xdp_md *ctx)
+{
+	int verdict = updates(ctx);
+
+	return verdict == PM_NOT_AN_UPDATE ? between_hops(ctx) : verdict;
 }
 
 /* Who admits from now on; every hold is a generation of its own. */
