@@ -2,6 +2,7 @@
 //! dead, and nothing is lost, doubled or reordered whoever is killed (`docs/spec/protocol.md` §10).
 
 mod end;
+mod linear;
 mod load;
 mod misuse;
 mod pinned;
@@ -27,6 +28,7 @@ fn load(seconds: u64, value_bytes: usize) -> Load {
         seconds,
         clients: 8,
         value_bytes,
+        rate: None,
         every: Duration::from_secs(1),
     }
 }

@@ -24,6 +24,8 @@ pub struct Load {
     pub seconds: u64,
     pub clients: usize,
     pub value_bytes: usize,
+    /// Operations a second of all clients together; `None`: as many as they can.
+    pub rate: Option<f64>,
     /// From one turn to the next.
     pub every: Duration,
 }
@@ -61,6 +63,7 @@ impl World {
         let mut options = Options::new(self.head());
         options.endpoint = Endpoint::Native;
         options.clients = load.clients;
+        options.rate = load.rate;
         options.pipeline = 4;
         options.duration = Duration::from_secs(load.seconds);
         options.deadline = Duration::from_secs(10);

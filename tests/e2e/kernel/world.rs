@@ -24,9 +24,11 @@ use crate::support::eventually;
 const PORT: u16 = 51_000;
 const FOLLOWER_PORT: u16 = 51_001;
 const SERVER_PORT: u16 = 51_500;
-/// Redis, on the server's machine.
+/// Redis, on the server's machine, and the front, on the clients'.
 const REDIS: &str = "127.0.0.1";
 const REDIS_PORT: u16 = 6379;
+/// The front says after so many milliseconds that an outcome is not known.
+const FRONT_MS: u32 = 1_200;
 /// A process that does not serve after this long is a failure.
 pub const READY_MAX: Duration = Duration::from_secs(15);
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -203,6 +205,16 @@ impl World {
         Some(world)
     }
 
+    /// Starts a front on the clients' machine and waits until it serves: its address there.
+    pub fn start_front(&mut self) -> SocketAddr {
+        let listen = self.redis_address();
+        let via = self.head();
+        let args = format!("redis --listen {listen} --via {via} --deadline-ms {FRONT_MS}");
+        self.own("front", "client1", words(&args));
+        self.wait_ready("front");
+        listen
+    }
+
     /// Starts the device, or starts it again, without waiting.
     pub fn start_device(&mut self) {
         if self.processes.contains_key("device") {
@@ -283,7 +295,7 @@ impl World {
         self.scratch.disk().join("saved.log")
     }
 
-    /// A folder that is gone afterwards.
+    /// A folder that is gone afterwards, unless the test fails.
     pub fn scratch(&self) -> &Scratch {
         &self.scratch
     }
@@ -418,8 +430,13 @@ impl World {
         Arc::clone(&self.network)
     }
 
+    /// The database itself, on the server's machine.
+    pub fn redis_address(&self) -> SocketAddr {
+        SocketAddr::new(REDIS.parse().unwrap(), REDIS_PORT)
+    }
+
     fn try_redis(&self) -> anyhow::Result<Client> {
-        let address = SocketAddr::new(REDIS.parse().unwrap(), REDIS_PORT);
+        let address = self.redis_address();
         self.network.inside("server", || {
             Client::connect(address, Duration::from_secs(20)).context("no Redis")
         })

@@ -14,32 +14,57 @@ use crate::resp::{Client, Reply};
 const CALL_MAX: Duration = Duration::from_millis(2_000);
 /// Wait before a connection is tried again.
 const AGAIN: Duration = Duration::from_millis(20);
-/// Operations on a key before its clients go on to the next one.
-const KEY_OPERATIONS: usize = 240;
-/// Registers, counters and locks in use at a time.
-const SLOTS: [usize; 3] = [3, 2, 2];
 /// How often a read in the end is tried.
 const READ_TRIES: u32 = 10;
 /// Start of the key of every register.
 const REGISTER: char = 'r';
 /// Length of a SET value of several packets, in bytes.
 const LONG_BYTES: usize = 4_000;
-/// Most operations of one client, so that a history cannot become too long to be checked.
-const OPERATIONS_MAX: usize = 3_000;
+/// Numbers of the clients of one group; those of the next one come behind.
+const GROUP_CLIENTS: u64 = 1_000_000;
+/// Number of the first reader in the end: nobody else has such a number.
+const READER: u64 = 1 << 40;
 /// Gives a lock back, if it is still the caller's.
 const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then \
                        return redis.call('del', KEYS[1]) else return 0 end";
 
-/// What the clients of one run share.
+/// How much clients get into each other's way.
+#[derive(Clone, Copy, Debug)]
+pub struct Contention {
+    /// Registers, counters and locks in use at a time.
+    pub slots: [usize; 3],
+    /// Operations on a key before its clients go on to the next one: what is of unknown outcome
+    /// stays open until then, and makes the check long.
+    pub key_operations: usize,
+    /// Most operations of one client, so that a history cannot become too long to be checked.
+    pub operations_max: usize,
+}
+
+impl Default for Contention {
+    fn default() -> Contention {
+        Contention {
+            slots: [3, 2, 2],
+            key_operations: 240,
+            operations_max: 3_000,
+        }
+    }
+}
+
+/// What the clients of one run share, or those of one group: no two groups use the same key.
 #[derive(Debug)]
 pub struct Shared {
     endpoint: SocketAddr,
+    contention: Contention,
+    /// Number of the first slot in the names of keys.
+    first_slot: usize,
     stop: AtomicBool,
     next_client: AtomicU64,
     /// Operations so far, by slot: they say which key it is now.
     used: Vec<AtomicUsize>,
     /// Acknowledged operations so far.
     acknowledged: AtomicU64,
+    /// Those of them that a device may acknowledge.
+    sets: AtomicU64,
     records: Mutex<Vec<Record>>,
 }
 
@@ -54,16 +79,23 @@ impl Shared {
     /// For clients of a front.
     #[must_use]
     pub fn new(endpoint: SocketAddr) -> Shared {
+        Shared::group(endpoint, 0, Contention::default())
+    }
+
+    /// For one of several groups (numbers from 0 on, each with the same contention).
+    #[must_use]
+    pub fn group(endpoint: SocketAddr, number: u32, contention: Contention) -> Shared {
+        let slots = contention.slots.iter().sum::<usize>();
+        let group = usize::try_from(number).unwrap_or(usize::MAX);
         Shared {
             endpoint,
+            contention,
+            first_slot: slots.saturating_mul(group),
             stop: AtomicBool::new(false),
-            next_client: AtomicU64::new(0),
-            used: SLOTS
-                .iter()
-                .flat_map(|count| 0..*count)
-                .map(|_| AtomicUsize::new(0))
-                .collect(),
+            next_client: AtomicU64::new(u64::from(number) * GROUP_CLIENTS),
+            used: (0..slots).map(|_| AtomicUsize::new(0)).collect(),
             acknowledged: AtomicU64::new(0),
+            sets: AtomicU64::new(0),
             records: Mutex::new(Vec::new()),
         }
     }
@@ -77,6 +109,13 @@ impl Shared {
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.acknowledged.load(Ordering::Acquire)
+    }
+
+    /// Those of them that are SETs, which a device acknowledges; the others had to be executed by
+    /// the database.
+    #[must_use]
+    pub fn acknowledged_sets(&self) -> u64 {
+        self.sets.load(Ordering::Acquire)
     }
 
     /// What the clients did, ordered by time of return.
@@ -96,15 +135,17 @@ impl Shared {
 
     /// The key that a slot is now, for one operation.
     fn key(&self, slot: usize) -> (Kind, String) {
-        let turn = self.used[slot].fetch_add(1, Ordering::Relaxed) / KEY_OPERATIONS;
-        let (kind, letter) = if slot < SLOTS[0] {
+        let turn =
+            self.used[slot].fetch_add(1, Ordering::Relaxed) / self.contention.key_operations.max(1);
+        let [registers, counters, _] = self.contention.slots;
+        let (kind, letter) = if slot < registers {
             (Kind::Register, REGISTER)
-        } else if slot < SLOTS[0] + SLOTS[1] {
+        } else if slot < registers + counters {
             (Kind::Counter, 'c')
         } else {
             (Kind::Lock, 'l')
         };
-        (kind, format!("{letter}:{slot}:{turn}"))
+        (kind, format!("{letter}:{}:{turn}", self.first_slot + slot))
     }
 }
 
@@ -114,7 +155,7 @@ pub fn work(shared: &Shared, seed: u64) {
     let mut client = Caller::new(shared);
     // The lock that this client has, or may have.
     let mut held: Option<(String, String)> = None;
-    for number in 0..OPERATIONS_MAX {
+    for number in 0..shared.contention.operations_max {
         if shared.stop.load(Ordering::Acquire) {
             break;
         }
@@ -147,6 +188,21 @@ pub fn work(shared: &Shared, seed: u64) {
     }
 }
 
+/// One client that only sets registers, with a pause after each, until it is told to stop: nothing
+/// that it does has to wait for the database.
+pub fn write(shared: &Shared, seed: u64, pause: Duration) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut client = Caller::new(shared);
+    for number in 0..shared.contention.operations_max {
+        if shared.stop.load(Ordering::Acquire) {
+            break;
+        }
+        let (_, key) = shared.key(random.usize(..shared.contention.slots[0].max(1)));
+        client.call(Op::Set, &key, &format!("{seed:x}-{number}"));
+        std::thread::sleep(pause);
+    }
+}
+
 /// Reads every key of a history, after it: through the front, or from the database itself.
 ///
 /// # Errors
@@ -155,8 +211,7 @@ pub fn read_all(records: &mut Vec<Record>, endpoint: SocketAddr) -> anyhow::Resu
     let keys: std::collections::BTreeSet<String> =
         records.iter().map(|record| record.key.clone()).collect();
     let shared = Shared::new(endpoint);
-    // Nobody else has such a number.
-    shared.next_client.store(1_000_000, Ordering::Relaxed);
+    shared.next_client.store(READER, Ordering::Relaxed);
     let mut client = Caller::new(&shared);
     // Where datagrams get lost a read may run into the front's deadline, which is short here.
     let unread = keys
@@ -253,6 +308,9 @@ impl Caller<'_> {
         match outcome {
             Outcome::Ok => {
                 self.shared.acknowledged.fetch_add(1, Ordering::AcqRel);
+                if op == Op::Set {
+                    self.shared.sets.fetch_add(1, Ordering::AcqRel);
+                }
                 return Some(reply);
             }
             // Refused: perhaps nobody is there; not at full speed.

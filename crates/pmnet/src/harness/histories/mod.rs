@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use pmnet_history::{Limits, Outcome, Record, Report};
 
+pub use clients::{Contention, Shared, read_all, work, write};
 pub use plan::{Plan, Step};
 
-use self::clients::Shared;
 use super::fleet::Fleet;
 use crate::check::check_history;
 use crate::load::HistoryFile;
