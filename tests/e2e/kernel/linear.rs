@@ -35,8 +35,10 @@ const WRITERS: usize = 8;
 const WRITERS_RATE: f64 = 400.0;
 /// The database must have executed so many commands after a restart: the device is back in service.
 const BACK: u64 = 20;
-/// The longest that a process stays dead.
-const DEAD_MS: u64 = 150;
+/// The longest pause between two things that are done, in milliseconds.
+const PAUSE_MS: u64 = 150;
+/// The shortest time for which the device is dead.
+const DEAD_MIN: Duration = Duration::from_millis(20);
 
 /// What was done, and what the clients got of it.
 #[derive(Debug, Default)]
@@ -45,8 +47,9 @@ struct Kills {
     count: BTreeMap<&'static str, u32>,
     /// SETs acknowledged while no process of the device lived.
     dead_sets: u64,
-    /// Times that it was dead with at least one of these.
-    dead_served: u32,
+    /// Times that none lived, and those of them with at least one of these.
+    deaths: u32,
+    deaths_served: u32,
     /// The longest time from the device's start until it was back in service.
     back_max: Duration,
 }
@@ -82,16 +85,18 @@ impl Kills {
         // What comes now was not on its way from the process.
         std::thread::sleep(Duration::from_millis(2));
         let before = sets(groups);
-        pause(DEAD_MS);
+        std::thread::sleep(DEAD_MIN);
+        pause(PAUSE_MS);
         if restarted {
             self.kill(world, other);
-            pause(DEAD_MS);
+            pause(PAUSE_MS);
         }
         let more = sets(groups) - before;
         self.dead_sets += more;
-        self.dead_served += u32::from(more > 0);
+        self.deaths += 1;
+        self.deaths_served += u32::from(more > 0);
         world.process("device").relaunch().unwrap();
-        pause(DEAD_MS);
+        pause(PAUSE_MS);
         if other == "device" {
             // Also while it takes over, or just after.
             self.kill(world, "device");
@@ -131,13 +136,15 @@ fn history(world: &mut World, seconds: u64, every: Duration) -> (Vec<Record>, Ki
     let lived = std::panic::catch_unwind(AssertUnwindSafe(|| {
         std::thread::scope(|scope| {
             let stop = StopOnDrop(&groups);
-            for (number, group) in (0..).step_by(4).zip(&groups) {
+            for (number, group) in (0..).zip(&groups) {
                 for index in 0..GROUP_CLIENTS {
                     let network = &network;
                     scope.spawn(move || {
                         network.enter("client1").unwrap();
                         // Values begin with it: no two clients write the same.
-                        let seed = seed.wrapping_mul(1_000).wrapping_add(number + index);
+                        let seed = seed
+                            .wrapping_mul(1_000)
+                            .wrapping_add(number * GROUP_CLIENTS + index);
                         if index == 0 {
                             histories::write(group, seed, WRITE_PAUSE);
                         } else {
@@ -190,9 +197,22 @@ fn judged(records: &[Record]) -> Report {
     check_history(&operations, &Limits::default())
 }
 
+/// What refused operations were told, and how often: by the checker they must have had no effect.
+fn refusals(records: &[Record]) -> BTreeMap<&str, u32> {
+    let mut reasons = BTreeMap::new();
+    for record in records {
+        if record.outcome == Outcome::Failed {
+            let reason = record.reply.as_deref().unwrap_or_default();
+            *reasons.entry(reason).or_default() += 1;
+        }
+    }
+    reasons
+}
+
 /// Runs it and judges it.
-fn linearizable(place: Place, seconds: u64, every: Duration) -> Option<(Vec<Record>, Kills)> {
-    let mut world = World::start(Plan::new(place))?;
+fn linearizable(plan: Plan, seconds: u64, every: Duration) -> Option<(Vec<Record>, Kills)> {
+    let place = plan.place;
+    let mut world = World::start(plan)?;
     let (records, kills) = history(&mut world, seconds, every);
     let begun = Instant::now();
     let report = judged(&records);
@@ -202,7 +222,7 @@ fn linearizable(place: Place, seconds: u64, every: Duration) -> Option<(Vec<Reco
     };
     println!(
         "{place:?}, {} clients, {seconds} s: {report}; {} acknowledged, {} refused, {} unknown; kills {:?}; \
-         {} SETs acknowledged while no process of the device lived (in {} of its deaths); back in service \
+         {} SETs acknowledged while no process of the device lived (in {} of {} times); back in service \
          after {:?} at most; decided in {:?}",
         u64::from(GROUPS) * GROUP_CLIENTS,
         count(Outcome::Ok),
@@ -210,10 +230,14 @@ fn linearizable(place: Place, seconds: u64, every: Duration) -> Option<(Vec<Reco
         count(Outcome::Unknown),
         kills.count,
         kills.dead_sets,
-        kills.dead_served,
+        kills.deaths_served,
+        kills.deaths,
         kills.back_max,
         begun.elapsed(),
     );
+    for (reason, times) in refusals(&records) {
+        println!("refused {times} times: {reason}");
+    }
     let kept = world.scratch().disk().join("history.jsonl");
     // Undecided is not a pass.
     assert!(
@@ -222,7 +246,8 @@ fn linearizable(place: Place, seconds: u64, every: Duration) -> Option<(Vec<Reco
         kept.display()
     );
     assert!(report.keys.len() >= 64, "{} keys", report.keys.len());
-    assert!(kills.dead_sets > 0, "{kills:?}");
+    // It may be killed while it holds the kernel's part, but hardly ever is.
+    assert!(kills.deaths_served * 2 > kills.deaths, "{kills:?}");
     Some((records, kills))
 }
 
@@ -276,7 +301,7 @@ fn every_wrong_reply_is_noticed(records: &[Record]) -> usize {
 fn a_few_seconds_of_kills_are_linearizable() {
     for place in [Place::Nic, Place::Switch] {
         let every = Duration::from_millis(700);
-        let Some((records, kills)) = linearizable(place, 4, every) else {
+        let Some((records, kills)) = linearizable(Plan::new(place), 4, every) else {
             return;
         };
         assert!(kills.count["device"] >= 2, "{kills:?}");
@@ -285,13 +310,13 @@ fn a_few_seconds_of_kills_are_linearizable() {
 }
 
 /// The long ones: `make kernel`.
-fn a_minute(place: Place) {
-    let Some((records, kills)) = linearizable(place, 60, Duration::from_secs(1)) else {
+fn a_minute(plan: Plan) {
+    let Some((records, kills)) = linearizable(plan, 60, Duration::from_secs(1)) else {
         return;
     };
-    assert!(kills.count["device"] >= 40, "{kills:?}");
+    assert!(kills.count["device"] >= 20, "{kills:?}");
     for name in ["server", "redis", "front"] {
-        assert!(kills.count[name] >= 5, "{kills:?}");
+        assert!(kills.count[name] >= 2, "{kills:?}");
     }
     assert!(every_wrong_reply_is_noticed(&records) >= 100);
 }
@@ -299,11 +324,19 @@ fn a_minute(place: Place) {
 #[test]
 #[ignore = "a minute: make kernel"]
 fn a_minute_of_kills_is_linearizable() {
-    a_minute(Place::Nic);
+    a_minute(Plan::new(Place::Nic));
 }
 
 #[test]
 #[ignore = "a minute: make kernel"]
 fn a_minute_of_kills_in_a_switch_is_linearizable() {
-    a_minute(Place::Switch);
+    a_minute(Plan::new(Place::Switch));
+}
+
+#[test]
+#[ignore = "a minute: make kernel"]
+fn a_minute_of_kills_with_a_server_that_reads_the_log_is_linearizable() {
+    let mut plan = Plan::new(Place::Nic);
+    plan.reads_log = true;
+    a_minute(plan);
 }
