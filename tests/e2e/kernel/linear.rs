@@ -35,6 +35,8 @@ const WRITERS: usize = 8;
 const WRITERS_RATE: f64 = 400.0;
 /// The database must have executed so many commands after a restart: the device is back in service.
 const BACK: u64 = 20;
+/// A return to service that takes longer is told about, with what the processes said.
+const SLOW: Duration = Duration::from_secs(2);
 /// The longest pause between two things that are done, in milliseconds.
 const PAUSE_MS: u64 = 150;
 /// The shortest time for which the device is dead.
@@ -111,7 +113,14 @@ impl Kills {
         eventually("the device is back in service", READY_MAX, || {
             executed(groups) >= before + BACK
         });
-        self.back_max = self.back_max.max(ready.elapsed());
+        let took = ready.elapsed();
+        self.back_max = self.back_max.max(took);
+        if took >= SLOW {
+            println!("turn {number} ({other}): back in service only after {took:?}");
+            for name in ["device", "server", "front"] {
+                println!("--- {name}:\n{}", world.process(name).stderr());
+            }
+        }
     }
 }
 
