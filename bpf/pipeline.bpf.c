@@ -595,6 +595,25 @@ static __always_inline void state(struct pm_update *u, struct pm_shard *shard, s
 
 #define COUNT(counts, what) ((counts)->what++)
 
+/* When this packet began to be looked at, if it is one of those that are timed; else 0. */
+static __always_inline __u64 begun(struct pm_counters *counts)
+{
+	return counts->packets++ % 64 ? 0 : bpf_ktime_get_ns();
+}
+
+static __always_inline int done(struct pm_counters *counts, __u64 begun, int verdict)
+{
+	if (begun) {
+		__u64 slot = (bpf_ktime_get_ns() - begun) / PM_TOOK_NS;
+
+		if (slot >= PM_TOOK_SLOTS)
+			slot = PM_TOOK_SLOTS - 1;
+		OPAQUE(slot);
+		counts->took[slot & (PM_TOOK_SLOTS - 1)]++;
+	}
+	return verdict;
+}
+
 static __always_inline void sends_to(struct pm_update *u, __u32 address, __u32 port, const __u32 *way)
 {
 	u->to_address = address;
@@ -1101,10 +1120,11 @@ __attribute__((noinline)) int between_hops(struct xdp_md *ctx)
 	struct pm_hops *hops;
 	struct pm_maps m;
 	__u32 zero;
-	__u64 orders[PM_BEHIND_MAX] = {}, expected;
+	__u64 orders[PM_BEHIND_MAX] = {}, expected, begin;
 
 	if (!find(ctx, &u) || !look_up_maps(&m))
 		return XDP_PASS;
+	begin = begun(m.counts);
 	hops = m.hops;
 	u.generation = *(volatile __u32 *)&m.shard->generation;
 	zero = unknown_zero(m.shard);
@@ -1132,12 +1152,12 @@ __attribute__((noinline)) int between_hops(struct xdp_md *ctx)
 	switch (verdict) {
 	case PM_FORWARD:
 		wake(m.shard, false);
-		return forward(ctx, &u);
+		return done(m.counts, begin, forward(ctx, &u));
 	case PM_TELL:
 		wake(m.shard, false);
-		return tell(ctx, &u, m.shard, hops, orders, zero);
+		return done(m.counts, begin, tell(ctx, &u, m.shard, hops, orders, zero));
 	case PM_CONFIRM:
-		return acknowledge_confirmed(ctx, &u, m.shard);
+		return done(m.counts, begin, acknowledge_confirmed(ctx, &u, m.shard));
 	case PM_NOTED:
 		return XDP_DROP;
 	case PM_APPENDED:
@@ -1160,12 +1180,14 @@ __attribute__((noinline)) int updates(struct xdp_md *ctx)
 	enum pm_verdict verdict;
 	struct pm_maps m;
 	__u32 zero, *row;
+	__u64 begin;
 
 	if (!find(ctx, &u) || !look_up_maps(&m))
 		return XDP_PASS;
 	u.generation = *(volatile __u32 *)&m.shard->generation;
 	if (!regular(&u, m.shard))
 		return PM_NOT_AN_UPDATE;
+	begin = begun(m.counts);
 	row = bpf_map_lookup_elem(&pm_session_rows, &u.header->session);
 	session = row ? bpf_map_lookup_elem(&pm_sessions, row) : NULL;
 	if (!session || !from_its_client(&u, session)) {
@@ -1181,10 +1203,10 @@ __attribute__((noinline)) int updates(struct xdp_md *ctx)
 	switch (verdict) {
 	case PM_ACK:
 		wake(m.shard, false);
-		return acknowledge(ctx, &u, m.shard);
+		return done(m.counts, begin, acknowledge(ctx, &u, m.shard));
 	case PM_FORWARD:
 		wake(m.shard, false);
-		return forward(ctx, &u);
+		return done(m.counts, begin, forward(ctx, &u));
 	case PM_APPENDED:
 		wake(m.shard, true);
 		return XDP_DROP;

@@ -5,10 +5,15 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+/// Width of a slot of [`Counters::took`] in nanoseconds.
+pub const TOOK_NS: usize = 32;
+/// Slots of [`Counters::took`].
+pub const TOOK_SLOTS: usize = 64;
+
 macro_rules! shared {
     ($($(#[$doc:meta])* struct $name:ident as $c:literal { $($(#[$field_doc:meta])* $field:ident: $kind:ty,)* })*) => {
         $($(#[$doc])*
-        #[derive(Debug, Default)]
+        #[derive(Debug)]
         #[repr(C, align(64))]
         pub struct $name { $($(#[$field_doc])* pub $field: $kind),* }
 
@@ -174,5 +179,10 @@ shared! {
         full: AtomicU64,
         /// Words of the next device about what the chain holds.
         confirmed: AtomicU64,
+        /// Packets for the shard, whatever became of them. One in 64 is timed.
+        packets: AtomicU64,
+        /// Of those that were timed and that the pipeline did itself: how many took less than 32 ns,
+        /// 64 ns, and so on; the last: longer than all before.
+        took: [AtomicU64; 64],
     }
 }
