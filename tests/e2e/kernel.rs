@@ -273,6 +273,11 @@ fn a_chain_in_the_kernel() {
         assert!(kills >= 3, "{kills} kills");
         writer.sets(50, copies);
         world.check(&writer);
+        let status = world.status();
+        assert_eq!(status["role"], "head");
+        assert_eq!(status["copies"], copies);
+        let confirmed = status["counters"]["confirmed"].as_u64().unwrap();
+        assert!(confirmed > 200, "acknowledged by the kernel: {status}");
     }
 }
 

@@ -349,6 +349,15 @@ impl World {
         Command::new("timeout").args(all).output().unwrap()
     }
 
+    /// What `pmnet status` says of the device.
+    pub fn status(&self) -> serde_json::Value {
+        let args = ["status", self.name(), "--json"].map(OsString::from);
+        let output = self.run(common::pmnet(), args.to_vec());
+        assert!(output.status.success(), "{output:?}");
+        let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        all[0].clone()
+    }
+
     /// The device's command line with something added, to its end: whether it succeeded, and what it said.
     pub fn device_with(&self, more: &[&str]) -> (bool, String) {
         let mut args = self.device_args();

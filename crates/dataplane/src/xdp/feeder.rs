@@ -156,7 +156,12 @@ impl Feeder {
     pub fn counted(&self) -> Result<Counted, KernelError> {
         let values = self.counts.get(&0, 0);
         let values = values.map_err(|error| KernelError::map("pm_counts", error))?;
-        let sum = |offset: usize| values.iter().map(|cpu| cpu[offset / size_of::<u64>()]).sum();
+        let sum = |offset: usize| {
+            values
+                .iter()
+                .map(|cpu| cpu[offset / size_of::<u64>()])
+                .sum()
+        };
         Ok(Counted {
             appended: sum(std::mem::offset_of!(Counters, appended)),
             duplicates: sum(std::mem::offset_of!(Counters, duplicates)),

@@ -618,7 +618,10 @@ fn address_words(address: IpAddr) -> (u64, u64) {
     }
 }
 
-pub(super) fn program<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Xdp, KernelError> {
+pub(super) fn program<'a>(
+    ebpf: &'a mut Ebpf,
+    name: &'static str,
+) -> Result<&'a mut Xdp, KernelError> {
     ebpf.program_mut(name)
         .expect("the object has this program")
         .try_into()

@@ -10,6 +10,7 @@ mod pins;
 pub mod plain;
 mod reader;
 mod shared;
+mod status;
 
 pub use error::KernelError;
 pub use feeder::{Counted, FRAME_BYTES_MAX, Feeder, Target};
@@ -19,3 +20,4 @@ pub use kernel::{Kernel, KernelConfig, Own, XDP_DROP, XDP_PASS, XDP_TX};
 pub use open::{Detached, Found, OpenConfig, OpenError, Opened, detach, open};
 pub use pins::Pins;
 pub use reader::LogReader;
+pub use status::Status;

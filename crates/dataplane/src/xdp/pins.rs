@@ -72,6 +72,27 @@ impl Pins {
             .join(format!("{LINK}-{}", interface.replace('.', "_")))
     }
 
+    /// Names of what is in the folder; none if it is not there.
+    pub(super) fn entries(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.folder).into_iter().flatten();
+        entries
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect()
+    }
+
+    /// Interfaces to which a link is pinned (a dot in a name is `_` here).
+    pub(super) fn interfaces(&self) -> Vec<String> {
+        let entries = self.entries();
+        let mut names: Vec<String> = entries
+            .iter()
+            .filter_map(|name| name.strip_prefix(LINK)?.strip_prefix('-'))
+            .map(str::to_owned)
+            .collect();
+        names.sort();
+        names
+    }
+
     /// Removes the link to an interface: it is as it was before.
     ///
     /// # Errors

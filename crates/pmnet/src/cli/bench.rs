@@ -179,8 +179,8 @@ fn pipeline_plan(args: &PipelineArgs) -> Result<pipeline::Plan, ConfigError> {
             FRAME_BYTES_MAX >> 20
         )));
     }
-    let entries = (frame_bytes / FRAME_BYTES_PER_ENTRY)
-        .clamp(pmnet_log::ENTRIES_MIN, pmnet_log::ENTRIES_MAX);
+    let entries =
+        (frame_bytes / FRAME_BYTES_PER_ENTRY).clamp(pmnet_log::ENTRIES_MIN, pmnet_log::ENTRIES_MAX);
     Ok(pipeline::Plan {
         packets: each_once(&args.packets),
         payloads: between("--payloads", &args.payloads, 0, pmnet_wire::FRAGMENT_BYTES)?,

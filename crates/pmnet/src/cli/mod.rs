@@ -15,6 +15,7 @@ mod redis;
 mod server;
 mod shutdown;
 mod sim;
+mod status;
 mod testbed;
 
 use std::process::ExitCode;
@@ -59,6 +60,8 @@ enum Command {
     Check(check::CheckArgs),
     /// Look at the log of a device that is not running.
     Log(log::LogCommand),
+    /// Look at the devices in this machine's kernel: logs, counters, times.
+    Status(status::StatusArgs),
     /// Run the deterministic simulator.
     Sim(sim::SimCommand),
     /// Say whether pmnet will work well on this machine, and what to do if not.
@@ -110,6 +113,7 @@ pub fn main() -> ExitCode {
         Command::Redis(command) => redis::main(command),
         Command::Sim(command) => sim::main(command),
         Command::Log(command) => log::main(command),
+        Command::Status(args) => status::main(args),
         Command::Load(args) => load::main(args),
         Command::Check(args) => check::main(args),
         Command::Doctor(args) => crate::doctor::main(args),

@@ -117,15 +117,20 @@ mod tests {
 
     #[test]
     fn frames_are_whole() {
-        let four: [SocketAddr; 2] = ["10.0.0.7:51000", "10.0.0.1:51000"].map(|a| a.parse().unwrap());
-        let six: [SocketAddr; 2] = ["[fd51::7]:51000", "[fd51::1]:51000"].map(|a| a.parse().unwrap());
+        let four: [SocketAddr; 2] =
+            ["10.0.0.7:51000", "10.0.0.1:51000"].map(|a| a.parse().unwrap());
+        let six: [SocketAddr; 2] =
+            ["[fd51::7]:51000", "[fd51::1]:51000"].map(|a| a.parse().unwrap());
         let frame = udp(four[0], four[1], &[7; 100]).unwrap();
         assert_eq!(frame.len(), 14 + 20 + 8 + 100);
         assert_eq!(internet_checksum(&frame[14..34]), 0);
         let frame = udp(six[0], six[1], &[7; 100]).unwrap();
         assert_eq!(frame.len(), 14 + 40 + 8 + 100);
         assert_eq!(u16::from_be_bytes([frame[18], frame[19]]), 108);
-        assert_eq!(tcp(four[0], four[1], 100).unwrap().len(), 14 + 20 + 20 + 100);
+        assert_eq!(
+            tcp(four[0], four[1], 100).unwrap().len(),
+            14 + 20 + 20 + 100
+        );
         assert_eq!(arp(four[0].ip(), four[1].ip()).len(), FRAME_BYTES_MIN);
         assert!(udp(four[0], six[1], b"").is_err());
         assert!(udp(four[0], four[1], &[0; 70_000]).is_err());

@@ -87,7 +87,10 @@ pub fn all(plan: &Plan, stop: &AtomicBool, view: &View) -> anyhow::Result<Vec<Ro
                     packet,
                     payload_bytes,
                 } = cell;
-                let name = format!("{}, {payload_bytes} B, {sessions} session(s)", packet.name());
+                let name = format!(
+                    "{}, {payload_bytes} B, {sessions} session(s)",
+                    packet.name()
+                );
                 view.step(&name, 1);
                 rows.push(
                     one(&mut stand, plan, cell, sessions, stop).with_context(|| name.clone())?,

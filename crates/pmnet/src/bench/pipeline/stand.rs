@@ -292,10 +292,30 @@ impl Stand {
         let after = self.feeder.counted()?;
         let expected = packet.counted(count.into());
         for (name, before, after, expected) in [
-            ("appended", before.appended, after.appended, expected.appended),
-            ("answered again", before.duplicates, after.duplicates, expected.duplicates),
-            ("handed up", before.handed_up, after.handed_up, expected.handed_up),
-            ("of unknown sessions", before.sessions_unknown, after.sessions_unknown, expected.sessions_unknown),
+            (
+                "appended",
+                before.appended,
+                after.appended,
+                expected.appended,
+            ),
+            (
+                "answered again",
+                before.duplicates,
+                after.duplicates,
+                expected.duplicates,
+            ),
+            (
+                "handed up",
+                before.handed_up,
+                after.handed_up,
+                expected.handed_up,
+            ),
+            (
+                "of unknown sessions",
+                before.sessions_unknown,
+                after.sessions_unknown,
+                expected.sessions_unknown,
+            ),
             ("odd", before.odd, after.odd, expected.odd),
         ] {
             ensure!(

@@ -6,14 +6,7 @@ use super::Outcome;
 pub fn text(outcome: &Outcome) -> String {
     let mut text = format!(
         "\n{}\n\n{:<12} {:>9} {:>9} {:>9} {:>9} {:>12} {:>11}\n",
-        outcome.title,
-        "packet",
-        "payload",
-        "sessions",
-        "ns",
-        "least ns",
-        "packets/s",
-        "subtracted"
+        outcome.title, "packet", "payload", "sessions", "ns", "least ns", "packets/s", "subtracted"
     );
     for row in &outcome.rows {
         text += &format!(

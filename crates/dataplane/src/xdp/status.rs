@@ -1,0 +1,183 @@
+//! What the devices in this machine's kernel have done, read from what is pinned. Nothing is changed,
+//! and no process of a device is asked.
+
+#![allow(unsafe_code)]
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use aya::Pod;
+use aya::maps::{Map, MapData, PerCpuArray};
+
+use super::error::KernelError;
+use super::kernel::{Kernel, map_pinned};
+use super::pins::Pins;
+use super::shared::{Counters, Hops, Shard, TOOK_NS, TOOK_SLOTS};
+
+/// What one device in the kernel is and has done.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// Its name.
+    pub name: String,
+    /// Interfaces at which its program is.
+    pub interfaces: Vec<String>,
+    /// Whether the pipeline appends; else its process does, or nobody.
+    pub admits: bool,
+    /// Shard, device, incarnation and epoch under which it writes; 0: it never served.
+    pub shard: u32,
+    /// See above.
+    pub device: u32,
+    /// See above.
+    pub incarnation: u32,
+    /// See above.
+    pub epoch: u32,
+    /// Devices of the chain.
+    pub copies: u32,
+    /// Devices of the chain behind this one.
+    pub behind: u32,
+    /// Whether it follows another device.
+    pub follows: bool,
+    /// Entries that the log can hold.
+    pub entries: u64,
+    /// Highest order.
+    pub last: u64,
+    /// Orders that the server has applied.
+    pub applied: u64,
+    /// Orders whose space is free.
+    pub released: u64,
+    /// Highest order that the pipeline sent to the next device; `None`: it has none.
+    pub sent: Option<u64>,
+    /// What each device behind holds, nearest first.
+    pub held: Vec<u64>,
+    /// Counted events since the maps were made, summed over all CPUs.
+    pub counters: Vec<(&'static str, u64)>,
+    /// Packets that were timed: how many of them took less than 32 ns, 64 ns and so on.
+    pub took: Vec<u64>,
+}
+
+impl Status {
+    /// Names of the devices in this kernel.
+    #[must_use]
+    pub fn names() -> Vec<String> {
+        let mut names: Vec<String> = Pins::existing("")
+            .entries()
+            .into_iter()
+            .filter(|name| Pins::existing(name).in_use())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Looks at one of them.
+    ///
+    /// # Errors
+    /// [`KernelError`]: there is none of this name, or it cannot be read.
+    pub fn read(name: &str) -> Result<Status, KernelError> {
+        let pins = Pins::existing(name);
+        let entries = Kernel::parameters(&pins)?.entries;
+        let (shard, chain) = (
+            map_pinned(&pins, "pm_shards")?,
+            map_pinned(&pins, "pm_chain")?,
+        );
+        // SAFETY: both mappings are pages that begin with these, aligned as a page is, and live as long as
+        // the references; all fields are atomic.
+        let (shard, chain) = unsafe {
+            (
+                &*shard.as_ptr().cast::<Shard>(),
+                &*chain.as_ptr().cast::<Hops>(),
+            )
+        };
+        let counters = counters(&pins)?;
+        let halves = |word: &AtomicU64| {
+            let bytes = word.load(Relaxed).to_ne_bytes();
+            let half =
+                |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().expect("4 of 8 bytes"));
+            (half(0), half(4))
+        };
+        let (shard_id, epoch) = halves(&shard.shard_epoch);
+        let (device, incarnation) = halves(&shard.device_incarnation);
+        let behind = chain.behind.load(Relaxed);
+        let count = usize::try_from(behind).unwrap_or(0);
+        let held = chain.orders.iter().take(count);
+        Ok(Status {
+            name: name.to_owned(),
+            interfaces: pins.interfaces(),
+            admits: shard.admits.load(Relaxed) == 1,
+            shard: shard_id,
+            device,
+            incarnation,
+            epoch,
+            copies: shard.copies.load(Relaxed),
+            behind,
+            follows: chain.follows.load(Relaxed) == 1,
+            entries,
+            released: shard.released.load(Relaxed),
+            applied: shard.applied.load(Relaxed),
+            sent: (behind > 0).then(|| chain.sent.load(Relaxed)),
+            held: held.map(|order| order.load(Relaxed)).collect(),
+            last: shard.last.load(Acquire),
+            counters: COUNTED
+                .iter()
+                .map(|&(name, at)| (name, counters[at]))
+                .collect(),
+            took: counters[TOOK_AT..TOOK_AT + TOOK_SLOTS].to_vec(),
+        })
+    }
+
+    /// The time below which this share of the timed packets was done, in nanoseconds, rounded up to a
+    /// slot; `None`: none was timed, or it is longer than all slots.
+    #[must_use]
+    pub fn took_ns(&self, share: f64) -> Option<usize> {
+        let total: u64 = self.took.iter().sum();
+        let mut seen = 0;
+        for (slot, count) in self.took.iter().enumerate().take(TOOK_SLOTS - 1) {
+            seen += count;
+            #[allow(clippy::cast_precision_loss)]
+            if total > 0 && seen as f64 >= share * total as f64 {
+                return Some((slot + 1) * TOOK_NS);
+            }
+        }
+        None
+    }
+}
+
+const WORDS: usize = size_of::<Counters>() / size_of::<u64>();
+const TOOK_AT: usize = std::mem::offset_of!(Counters, took) / size_of::<u64>();
+
+/// Every counter, and where its word is.
+const COUNTED: [(&str, usize); 10] = [
+    ("packets", std::mem::offset_of!(Counters, packets) / 8),
+    ("appended", std::mem::offset_of!(Counters, appended) / 8),
+    ("duplicates", std::mem::offset_of!(Counters, duplicates) / 8),
+    ("confirmed", std::mem::offset_of!(Counters, confirmed) / 8),
+    ("handed_up", std::mem::offset_of!(Counters, handed_up) / 8),
+    ("held", std::mem::offset_of!(Counters, held) / 8),
+    (
+        "sessions_unknown",
+        std::mem::offset_of!(Counters, sessions_unknown) / 8,
+    ),
+    ("odd", std::mem::offset_of!(Counters, odd) / 8),
+    ("gaps", std::mem::offset_of!(Counters, gaps) / 8),
+    ("full", std::mem::offset_of!(Counters, full) / 8),
+];
+
+/// The counters of one CPU, as words.
+#[derive(Clone, Copy)]
+struct Row([u64; WORDS]);
+
+// SAFETY: an array of integers: any bytes are one, and it has no padding.
+unsafe impl Pod for Row {}
+
+fn counters(pins: &Pins) -> Result<[u64; WORDS], KernelError> {
+    const NAME: &str = "pm_counts";
+    let failed = |error| KernelError::map(NAME, error);
+    let map = MapData::from_pin(pins.path(NAME)).map_err(failed)?;
+    let map = PerCpuArray::<_, Row>::try_from(Map::PerCpuArray(map)).map_err(failed)?;
+    let mut sums = [0; WORDS];
+    for row in map.get(&0, 0).map_err(failed)?.iter() {
+        for (sum, word) in sums.iter_mut().zip(row.0) {
+            *sum += word;
+        }
+    }
+    Ok(sums)
+}
