@@ -31,7 +31,16 @@ fn compile(source: &Path, include: &Path, object: &Path) -> Result<(), String> {
     let clang = std::env::var("PMNET_CLANG").unwrap_or_else(|_| "clang".into());
     let output = Command::new(&clang)
         .args([
-            "-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror",
+            "-O2",
+            "-g",
+            "-target",
+            "bpf",
+            "-mcpu=v3",
+            // Packets are looked at as structures, words and bytes.
+            "-fno-strict-aliasing",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
         ])
         // Where Debian keeps the kernel's headers of this architecture.
         .arg(format!(
