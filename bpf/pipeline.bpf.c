@@ -39,6 +39,7 @@ const volatile __u64 pm_frame_bytes;	/* of its frame ring, a power of two */
 const volatile __u64 pm_address_high;	/* of the shard: IPv6, or ::ffff: and IPv4, as in packets */
 const volatile __u64 pm_address_low;
 const volatile __u32 pm_port;		/* of the shard, in network byte order */
+const volatile __u32 pm_session_mask;	/* a session is in the row with these bits of its id, if it is free */
 
 /* In a switch: where the device's own socket is. What the pipeline does not do goes there. */
 const volatile __u32 pm_own_address;	/* IPv4, as in packets; 0: it has the shard's address */
@@ -501,7 +502,9 @@ static __always_inline void become_entry(struct pm_update *u, struct pm_shard *s
 	h->kind_word = PM_APPEND_WORD;
 	h->device_incarnation = shard->device_incarnation;
 	h->order = order_be;
-	h->header_crc = bpf_htonl(session->append_crc ^ u->places ^ shard->order_places);
+	/* As one word, which is how it is copied: a load of what was stored in pieces waits for the stores. */
+	*(__u64 *)&h->payload_crc = (__u64)bpf_htonl(session->append_crc ^ u->places ^ shard->order_places) << 32 |
+				    h->payload_crc;
 	h->tag = shard->token;
 }
 
@@ -1066,17 +1069,25 @@ static __always_inline void wake(struct pm_shard *shard, bool at_once)
 	}
 }
 
+/* A session that is served here: in the row that its id asks for, mostly. */
+static __always_inline struct pm_session *find_session(__be64 id)
+{
+	__u32 low = bpf_be64_to_cpu(id) & pm_session_mask, *row;
+	struct pm_session *session = bpf_map_lookup_elem(&pm_sessions, &low);
+
+	if (session && session->id == bpf_be64_to_cpu(id))
+		return session;
+	row = bpf_map_lookup_elem(&pm_session_rows, &id);
+	return row ? bpf_map_lookup_elem(&pm_sessions, row) : NULL;
+}
+
 /* The session of an order, if it is served here. */
 static __always_inline struct pm_session *session_of(const void *image, __u64 order)
 {
 	const struct pm_entry *entry;
-	__u32 *row;
-	__be64 id;
 
 	entry = image + 2 * PM_BLOCK_BYTES + (order & (pm_entries - 1)) * PM_ENTRY_BYTES;
-	id = bpf_cpu_to_be64(entry->session);
-	row = bpf_map_lookup_elem(&pm_session_rows, &id);
-	return row ? bpf_map_lookup_elem(&pm_sessions, row) : NULL;
+	return find_session(bpf_cpu_to_be64(entry->session));
 }
 
 struct pm_maps {
@@ -1179,7 +1190,7 @@ __attribute__((noinline)) int updates(struct xdp_md *ctx)
 	struct pm_update u = {};
 	enum pm_verdict verdict;
 	struct pm_maps m;
-	__u32 zero, *row;
+	__u32 zero;
 	__u64 begin;
 
 	if (!find(ctx, &u) || !look_up_maps(&m))
@@ -1188,8 +1199,7 @@ __attribute__((noinline)) int updates(struct xdp_md *ctx)
 	if (!regular(&u, m.shard))
 		return PM_NOT_AN_UPDATE;
 	begin = begun(m.counts);
-	row = bpf_map_lookup_elem(&pm_session_rows, &u.header->session);
-	session = row ? bpf_map_lookup_elem(&pm_sessions, row) : NULL;
+	session = find_session(u.header->session);
 	if (!session || !from_its_client(&u, session)) {
 		COUNT(m.counts, sessions_unknown);
 		goto up;

@@ -3,7 +3,6 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -24,6 +23,7 @@ use pmnet_wire::{Header, Kind};
 use super::error::KernelError;
 use super::image::MapMedia;
 use super::pins::Pins;
+use super::rows::{Rows, mask};
 use super::shared::{Hops, Session, Shard};
 
 /// The compiled programs; empty if there was no compiler.
@@ -78,10 +78,10 @@ pub struct Kernel {
     sessions: MmapRaw,
     index: BpfHashMap<MapData, u64, u32>,
     wakeups: RingBuf<MapData>,
-    /// Row of each session.
-    rows: HashMap<u64, u32, rustc_hash::FxBuildHasher>,
-    free: Vec<u32>,
+    rows: Rows,
     rows_max: u32,
+    /// Which row a session's id asks for: known to the pipeline as well.
+    mask: u32,
     held: bool,
     stamp: Header,
     copies: u8,
@@ -127,6 +127,7 @@ impl Kernel {
             own_mac[..6].copy_from_slice(&own.mac);
         }
         let own_mac = u64::from_ne_bytes(own_mac);
+        let session_mask = mask(config.sessions_max);
         let mut loader = EbpfLoader::new();
         loader
             .override_global("pm_entries", &entries, true)
@@ -134,6 +135,7 @@ impl Kernel {
             .override_global("pm_address_high", &high, true)
             .override_global("pm_address_low", &low, true)
             .override_global("pm_port", &port, true)
+            .override_global("pm_session_mask", &session_mask, true)
             .override_global("pm_own_address", &own_address, true)
             .override_global("pm_own_mac", &own_mac, true)
             .map_max_entries("pm_sessions", config.sessions_max)
@@ -168,9 +170,9 @@ impl Kernel {
             index: BpfHashMap::try_from(index)
                 .map_err(|e| KernelError::map("pm_session_rows", e))?,
             wakeups: RingBuf::try_from(wakeups).map_err(|e| KernelError::map("pm_wakeups", e))?,
-            rows: HashMap::default(),
-            free: (0..rows_max).rev().collect(),
+            rows: Rows::new(rows_max, session_mask),
             rows_max,
+            mask: session_mask,
             held: false,
             stamp: Header::new(Kind::Append),
             copies: 1,
@@ -328,9 +330,9 @@ impl Kernel {
         let Some(address) = state.address else {
             return Ok(());
         };
-        let (row, new) = match self.rows.get(&state.id) {
-            Some(&row) => (row, false),
-            None => match self.free.pop() {
+        let (row, new) = match self.rows.get(state.id) {
+            Some(row) => (row, false),
+            None => match self.rows.take(state.id) {
                 Some(row) => (row, true),
                 // More sessions than rows: this one is served by user space.
                 None => return Ok(()),
@@ -384,7 +386,6 @@ impl Kernel {
             self.index
                 .insert(key, row, 0)
                 .map_err(|error| KernelError::map("pm_session_rows", error))?;
-            self.rows.insert(state.id, row);
             if !self.held {
                 self.run_plain("release")?;
             }
@@ -425,13 +426,19 @@ impl Kernel {
         hops
     }
 
+    /// The pipeline finds a session by its row's id alone: nobody must be found there any more.
+    fn clear_row(&self, row: u32) {
+        let session = self.row(row);
+        session.until.store(0, Relaxed);
+        session.id.store(0, Relaxed);
+    }
+
     fn forget_session(&mut self, id: u64) -> io::Result<()> {
-        if let Some(row) = self.rows.remove(&id) {
-            self.row(row).until.store(0, Relaxed);
+        if let Some(row) = self.rows.give_back(id) {
+            self.clear_row(row);
             self.index
                 .remove(&u64::from_ne_bytes(id.to_be_bytes()))
                 .map_err(|error| KernelError::map("pm_session_rows", error))?;
-            self.free.push(row);
         }
         Ok(())
     }
@@ -544,8 +551,8 @@ impl FastPath for Kernel {
 
     fn heard(&mut self, id: u64) -> bool {
         self.rows
-            .get(&id)
-            .is_some_and(|&row| self.row(row).heard.swap(0, Relaxed) == 1)
+            .get(id)
+            .is_some_and(|row| self.row(row).heard.swap(0, Relaxed) == 1)
     }
 
     fn forget_sessions(&mut self) -> io::Result<()> {
@@ -555,8 +562,13 @@ impl FastPath for Kernel {
                 .remove(&key)
                 .map_err(|error| KernelError::map("pm_session_rows", error))?;
         }
-        self.rows.clear();
-        self.free = (0..self.rows_max).rev().collect();
+        for row in 0..self.rows_max {
+            // Most were never used, and reading them costs nothing.
+            if self.row(row).id.load(Relaxed) != 0 {
+                self.clear_row(row);
+            }
+        }
+        self.rows = Rows::new(self.rows_max, self.mask);
         Ok(())
     }
 }

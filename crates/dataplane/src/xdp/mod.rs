@@ -9,6 +9,7 @@ mod open;
 mod pins;
 pub mod plain;
 mod reader;
+mod rows;
 mod shared;
 mod status;
 

@@ -21,6 +21,8 @@ use crate::bench::micro::pinned::Pinned;
 
 /// Most sessions of a measurement.
 pub const SESSIONS_MAX: usize = 4096;
+/// As `pmnet device` has.
+const ROWS: u32 = 65_536;
 const SHARD: u32 = 0;
 const DEVICE: u32 = 1;
 const EPOCH: u32 = 1;
@@ -81,7 +83,7 @@ impl Stand {
                 address,
                 own: None,
                 parameters: log,
-                sessions_max: u32::try_from(sessions)?,
+                sessions_max: ROWS,
             },
             identity: Identity {
                 log_uuid: u128::from(fastrand::u64(..)),
