@@ -7,7 +7,7 @@ use std::process::Command;
 #[path = "src/xdp/generate.rs"]
 mod generate;
 
-const PROGRAMS: [&str; 3] = ["pipeline", "reflect", "feed"];
+const PROGRAMS: [&str; 4] = ["pipeline", "redirect", "reflect", "feed"];
 
 fn main() {
     let folder = |name| PathBuf::from(std::env::var_os(name).expect("cargo sets it"));
@@ -20,7 +20,7 @@ fn main() {
     for name in PROGRAMS {
         let object = out.join(format!("{name}.o"));
         if let Err(why) = compile(&source.join(format!("{name}.bpf.c")), &out, &object) {
-            println!("cargo:warning=bpf/{name}.bpf.c: {why}; the in-kernel pipeline is left out");
+            println!("cargo:warning=bpf/{name}.bpf.c: {why}; what runs in the kernel is left out");
             std::fs::write(&object, []).expect("OUT_DIR can be written");
         }
     }

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
+/*
+ * UDP datagrams to a range of ports go to the AF_XDP socket of the queue that they came in by;
+ * everything else passes, and so do they while that queue has no socket.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/udp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+/* The loader may make it larger: one place for each queue. */
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, 64);
+	__type(key, __u32);
+	__type(value, __u32);
+} pm_sockets SEC(".maps");
+
+/* Set when the program is loaded; in the machine's byte order. */
+const volatile __u16 pm_port_first;
+const volatile __u16 pm_port_last;
+
+/* More fragments, or not the first one: there are no ports to look at. */
+#define FRAGMENT_MASK 0x3fff
+
+SEC("xdp")
+int redirect(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ethhdr *eth = data;
+	struct iphdr *ip = (void *)(eth + 1);
+	struct ipv6hdr *ip6 = (void *)(eth + 1);
+	struct udphdr *udp;
+	__u16 port;
+
+	if ((void *)(ip + 1) > end)
+		return XDP_PASS;
+	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
+		if (ip->ihl != 5 || ip->protocol != IPPROTO_UDP ||
+		    (ip->frag_off & bpf_htons(FRAGMENT_MASK)))
+			return XDP_PASS;
+		udp = (void *)(ip + 1);
+	} else if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
+		if ((void *)(ip6 + 1) > end || ip6->nexthdr != IPPROTO_UDP)
+			return XDP_PASS;
+		udp = (void *)(ip6 + 1);
+	} else {
+		return XDP_PASS;
+	}
+	if ((void *)(udp + 1) > end)
+		return XDP_PASS;
+	port = bpf_ntohs(udp->dest);
+	if (port < pm_port_first || port > pm_port_last)
+		return XDP_PASS;
+	return bpf_redirect_map(&pm_sockets, ctx->rx_queue_index, XDP_PASS);
+}
+
+char _license[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,76 @@
+//! Why an AF_XDP socket cannot be had or used, and what to do.
+
+use std::io;
+
+/// Why an AF_XDP socket cannot be set up, or what it did wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum AfXdpError {
+    /// Sizes that the kernel does not take.
+    #[error("AF_XDP: {0}")]
+    Config(String),
+    /// A step of the set-up failed.
+    #[error("AF_XDP, {step}: {source}{}", hint(source))]
+    SetUp {
+        /// What was tried.
+        step: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Somebody else has the queue, for longer than the last owner takes to go.
+    #[error(
+        "AF_XDP: queue {queue} of {interface} belongs to another socket: end the program that has it, or choose another queue"
+    )]
+    QueueInUse {
+        /// The interface.
+        interface: String,
+        /// Its queue.
+        queue: u32,
+    },
+    /// The kernel handed back what it was not given. The socket must not be used any more.
+    #[error(
+        "AF_XDP: the kernel handed back what it did not have: address {address}, {bytes} bytes"
+    )]
+    Descriptor {
+        /// Offset in the memory.
+        address: u64,
+        /// Length in bytes.
+        bytes: u32,
+    },
+    /// The kernel moved a ring's counter to where it cannot be. The socket must not be used any more.
+    #[error("AF_XDP: a ring of {size} places says that {used} are in use")]
+    Ring {
+        /// Its places.
+        size: u32,
+        /// Places in use by its counters.
+        used: u32,
+    },
+    /// Sending failed for good.
+    #[error("AF_XDP, sending: {0} (is the interface up?)")]
+    Wake(io::Error),
+}
+
+impl AfXdpError {
+    pub(super) fn step(step: &'static str) -> impl FnOnce(rustix::io::Errno) -> AfXdpError {
+        move |error| AfXdpError::SetUp {
+            step,
+            source: error.into(),
+        }
+    }
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    use rustix::io::Errno;
+    let Some(errno) = Errno::from_io_error(error) else {
+        return "";
+    };
+    match errno {
+        Errno::PERM | Errno::ACCESS => " (it needs root, or CAP_NET_RAW and CAP_NET_ADMIN)",
+        Errno::AFNOSUPPORT => " (this kernel was built without CONFIG_XDP_SOCKETS)",
+        Errno::NODEV => " (no such interface in this network namespace)",
+        Errno::NOBUFS => " (more memory must be lockable: ulimit -l unlimited)",
+        Errno::OPNOTSUPP => " (memory of this kind cannot be used, or the driver has no such mode)",
+        Errno::FAULT => " (memory of this kind cannot be used: files in the page cache cannot)",
+        Errno::INVAL => " (has the interface such a queue? is it up?)",
+        _ => "",
+    }
+}

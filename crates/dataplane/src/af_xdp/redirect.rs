@@ -1,0 +1,82 @@
+//! The XDP program that gives sockets their frames: UDP datagrams to a range of ports; everything else passes.
+//!
+//! Source: `bpf/redirect.bpf.c`. Native mode only.
+
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, AsRawFd};
+
+use aya::maps::{MapData, MapError, XskMap};
+use aya::programs::links::FdLink;
+use aya::programs::{Xdp, XdpMode};
+use aya::{Ebpf, EbpfLoader};
+
+use crate::xdp::KernelError;
+
+/// The compiled program; empty if there was no compiler.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/redirect.o"));
+const NAME: &str = "redirect";
+const SOCKETS: &str = "pm_sockets";
+
+/// The program on an interface; detached when this is dropped, and by the kernel if the process dies.
+pub struct Redirect {
+    sockets: XskMap<MapData>,
+    // The link holds the program.
+    _link: FdLink,
+}
+
+/// Whether this binary contains the program.
+#[must_use]
+pub fn is_built() -> bool {
+    !OBJECT.is_empty()
+}
+
+impl Redirect {
+    /// Puts the program in front of an interface of the calling thread's network namespace. Until a queue gets its
+    /// [socket](Redirect::serve), everything passes.
+    ///
+    /// # Errors
+    /// [`KernelError`]: not built, not allowed, no such interface, another program on it, or a driver that has no XDP.
+    pub fn attach(interface: &str, ports: RangeInclusive<u16>) -> Result<Redirect, KernelError> {
+        if !is_built() {
+            return Err(KernelError::NotBuilt);
+        }
+        let mut ebpf: Ebpf = EbpfLoader::new()
+            .override_global("pm_port_first", ports.start(), true)
+            .override_global("pm_port_last", ports.end(), true)
+            .load(OBJECT)?;
+        let failed = |source| KernelError::Program { name: NAME, source };
+        let program: &mut Xdp = ebpf
+            .program_mut(NAME)
+            .expect("build.rs compiled an object that has it")
+            .try_into()
+            .map_err(failed)?;
+        program.load().map_err(failed)?;
+        let attached = program
+            .attach(interface, XdpMode::Driver)
+            .map_err(failed)
+            .map_err(|source| KernelError::Attach {
+                interface: interface.to_owned(),
+                source: Box::new(source),
+            })?;
+        let link = program.take_link(attached).map_err(failed)?.try_into()?;
+        let sockets = ebpf
+            .take_map(SOCKETS)
+            .expect("build.rs compiled an object that has it");
+        let sockets =
+            XskMap::try_from(sockets).map_err(|error| KernelError::map(SOCKETS, error))?;
+        Ok(Redirect {
+            sockets,
+            _link: link,
+        })
+    }
+
+    /// What comes in by a queue goes to this socket, which is bound to it, until it is closed.
+    ///
+    /// # Errors
+    /// [`KernelError::Map`]: there is no place for such a queue, or it is no AF_XDP socket.
+    pub fn serve(&mut self, queue: u32, socket: &impl AsFd) -> Result<(), KernelError> {
+        let descriptor = socket.as_fd().as_raw_fd();
+        let set: Result<(), MapError> = self.sockets.set(queue, descriptor, 0);
+        set.map_err(|error| KernelError::map(format!("{SOCKETS}, queue {queue}"), error))
+    }
+}

@@ -1,0 +1,257 @@
+//! Rings that the kernel and this process share: one side produces, the other consumes.
+//!
+//! Both counters run through all numbers of 32 bits and wrap around; places are counted modulo the size, a power of
+//! two. A counter has one writer: the producer's, with Release, after the places are written; the consumer's,
+//! with Release, after they are read. The other side's counter is read again, with Acquire, only when what is known
+//! of it is not enough.
+
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use memmap2::MmapRaw;
+use rustix::net::xdp::XdpRingOffset;
+
+use super::error::AfXdpError;
+
+/// `XDP_RING_NEED_WAKEUP` (linux/if_xdp.h).
+const NEED_WAKEUP: u32 = 1;
+
+/// What the rings for reception and transmission hold: `struct xdp_desc`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Descriptor {
+    /// Offset in the memory of the frames.
+    pub address: u64,
+    /// Length in bytes.
+    pub bytes: u32,
+    /// Flags; 0 for a frame that is whole.
+    pub options: u32,
+}
+
+/// What may be in a place of a ring.
+///
+/// # Safety
+/// Plain numbers without padding: the kernel may write any bytes there.
+pub unsafe trait Place: Copy {}
+// SAFETY: a number.
+unsafe impl Place for u64 {}
+// SAFETY: numbers without padding: 8 + 4 + 4 bytes, aligned to 8.
+unsafe impl Place for Descriptor {}
+
+#[derive(Debug)]
+struct Shared<T> {
+    mapping: MmapRaw,
+    producer: usize,
+    consumer: usize,
+    flags: Option<usize>,
+    places: usize,
+    size: u32,
+    kind: PhantomData<T>,
+}
+
+impl<T: Place> Shared<T> {
+    /// Offsets come from the kernel, and are checked like everything that comes from elsewhere.
+    fn new(mapping: MmapRaw, at: &XdpRingOffset, size: u32) -> Result<Shared<T>, AfXdpError> {
+        let outside = || AfXdpError::Config(format!("the kernel's rings are laid out as {at:?}"));
+        let inside = |offset: u64, bytes: usize, align: usize| {
+            let start = usize::try_from(offset).ok()?;
+            let end = start.checked_add(bytes)?;
+            (end <= mapping.len() && start.is_multiple_of(align)).then_some(start)
+        };
+        let word = |offset| inside(offset, size_of::<AtomicU32>(), align_of::<AtomicU32>());
+        let all = usize::try_from(size).ok();
+        let all = all.and_then(|size| size.checked_mul(size_of::<T>()));
+        if !size.is_power_of_two() {
+            return Err(outside());
+        }
+        Ok(Shared {
+            producer: word(at.producer).ok_or_else(outside)?,
+            consumer: word(at.consumer).ok_or_else(outside)?,
+            flags: match at.flags {
+                Some(offset) => Some(word(offset).ok_or_else(outside)?),
+                None => None,
+            },
+            places: all
+                .and_then(|all| inside(at.desc, all, align_of::<T>()))
+                .ok_or_else(outside)?,
+            size,
+            mapping,
+            kind: PhantomData,
+        })
+    }
+
+    fn word(&self, at: usize) -> &AtomicU32 {
+        // SAFETY: `new` checked that the offset is aligned and inside the mapping, which begins at a page and lives as
+        // long as `self`; both sides use the word as an atomic only.
+        unsafe { &*self.mapping.as_ptr().add(at).cast::<AtomicU32>() }
+    }
+
+    /// The place of a counter's value.
+    fn place(&self, counter: u32) -> *mut T {
+        let index = usize::try_from(counter & (self.size - 1)).expect("32 bits fit");
+        // SAFETY: `new` checked that `size` aligned places from here on are inside the mapping, and the index is less.
+        unsafe {
+            let first = self.mapping.as_mut_ptr().add(self.places).cast::<T>();
+            first.add(index)
+        }
+    }
+
+    fn used(&self, producer: u32, consumer: u32) -> Result<u32, AfXdpError> {
+        let used = producer.wrapping_sub(consumer);
+        if used > self.size {
+            return Err(AfXdpError::Ring {
+                size: self.size,
+                used,
+            });
+        }
+        Ok(used)
+    }
+}
+
+/// A ring that this process fills: [`reserve`](Producer::reserve), [`put`](Producer::put) each,
+/// [`submit`](Producer::submit).
+#[derive(Debug)]
+pub struct Producer<T> {
+    shared: Shared<T>,
+    /// What the other side may see: the counter.
+    submitted: u32,
+    /// Behind what was put.
+    next: u32,
+    /// Behind what was reserved.
+    limit: u32,
+    /// The other side's counter, as it was seen last.
+    consumed: u32,
+}
+
+impl<T: Place> Producer<T> {
+    /// A ring in a mapping.
+    pub fn new(mapping: MmapRaw, at: &XdpRingOffset, size: u32) -> Result<Self, AfXdpError> {
+        let shared = Shared::new(mapping, at, size)?;
+        let submitted = shared.word(shared.producer).load(Relaxed);
+        let consumed = shared.word(shared.consumer).load(Acquire);
+        shared.used(submitted, consumed)?;
+        Ok(Producer {
+            shared,
+            submitted,
+            next: submitted,
+            limit: submitted,
+            consumed,
+        })
+    }
+
+    /// Reserves as many of `wanted` places as there are, beyond those that were put already; gives how many. What an
+    /// earlier call reserved and nobody put is counted in.
+    pub fn reserve(&mut self, wanted: u32) -> Result<u32, AfXdpError> {
+        let mut used = self.next.wrapping_sub(self.consumed);
+        if self.shared.size - used < wanted {
+            let consumed = self.shared.word(self.shared.consumer).load(Acquire);
+            // The other side may not be ahead of what it was given.
+            self.shared.used(self.submitted, consumed)?;
+            used = self.shared.used(self.next, consumed)?;
+            self.consumed = consumed;
+        }
+        let granted = wanted.min(self.shared.size - used);
+        self.limit = self.next.wrapping_add(granted);
+        Ok(granted)
+    }
+
+    /// Puts something into the next place. Nobody sees it yet.
+    ///
+    /// # Panics
+    /// None is reserved.
+    pub fn put(&mut self, value: T) {
+        assert!(self.next != self.limit, "a place is reserved first");
+        // SAFETY: the place is inside the mapping, and it is ours: the consumer's counter has passed it, and it
+        // looks at nothing beyond our counter.
+        unsafe { self.shared.place(self.next).write(value) };
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// Hands over what was put; gives how much.
+    pub fn submit(&mut self) -> u32 {
+        let count = self.next.wrapping_sub(self.submitted);
+        self.submitted = self.next;
+        self.limit = self.next;
+        let producer = self.shared.word(self.shared.producer);
+        producer.store(self.submitted, Release);
+        count
+    }
+
+    /// Whether the kernel wants to be woken up for what was submitted. Kernels before 5.4 always do.
+    pub fn needs_wakeup(&self) -> bool {
+        self.shared.flags.is_none_or(|flags| {
+            let flags = self.shared.word(flags).load(Relaxed);
+            flags & NEED_WAKEUP != 0
+        })
+    }
+}
+
+/// A ring that the kernel fills: [`peek`](Consumer::peek), [`get`](Consumer::get) each, [`release`](Consumer::release).
+#[derive(Debug)]
+pub struct Consumer<T> {
+    shared: Shared<T>,
+    /// What the other side may see: the counter.
+    released: u32,
+    /// Behind what was got.
+    next: u32,
+    /// The other side's counter, as it was seen last.
+    produced: u32,
+}
+
+impl<T: Place> Consumer<T> {
+    /// A ring in a mapping.
+    pub fn new(mapping: MmapRaw, at: &XdpRingOffset, size: u32) -> Result<Self, AfXdpError> {
+        let shared = Shared::new(mapping, at, size)?;
+        let released = shared.word(shared.consumer).load(Relaxed);
+        let produced = shared.word(shared.producer).load(Acquire);
+        shared.used(produced, released)?;
+        Ok(Consumer {
+            shared,
+            released,
+            next: released,
+            produced,
+        })
+    }
+
+    /// How many of `wanted` there are to get.
+    pub fn peek(&mut self, wanted: u32) -> Result<u32, AfXdpError> {
+        let mut there = self.produced.wrapping_sub(self.next);
+        if there < wanted {
+            let produced = self.shared.word(self.shared.producer).load(Acquire);
+            // The other side may not be ahead of what it was given, and not go back either.
+            self.shared.used(produced, self.released)?;
+            there = self.shared.used(produced, self.next)?;
+            self.produced = produced;
+        }
+        Ok(wanted.min(there))
+    }
+
+    /// The next one. Its place is not released yet.
+    ///
+    /// # Panics
+    /// [`peek`](Consumer::peek) said that there is none.
+    pub fn get(&mut self) -> T {
+        assert!(self.next != self.produced, "there is one");
+        // SAFETY: the place is inside the mapping; the producer's counter has passed it, and that side does not
+        // write it again before ours has.
+        let value = unsafe { self.shared.place(self.next).read() };
+        self.next = self.next.wrapping_add(1);
+        value
+    }
+
+    /// Gives the places of what was got back.
+    pub fn release(&mut self) {
+        if self.released != self.next {
+            self.released = self.next;
+            let consumer = self.shared.word(self.shared.consumer);
+            consumer.store(self.released, Release);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "ring_tests.rs"]
+mod tests;

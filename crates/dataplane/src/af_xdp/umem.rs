@@ -1,0 +1,284 @@
+//! The memory of the frames, and the record of who has which.
+
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+use super::RECEIVE_HEADROOM;
+use super::error::AfXdpError;
+use super::region::Region;
+
+/// Memory is registered in whole pages.
+const PAGE_BYTES: usize = 4096;
+
+/// A frame that its holder may read and write: it is in no ring. Dropping it leaks the frame until the socket goes;
+/// see [`Socket::give_back`](super::Socket::give_back).
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a frame that is not given back is never used again"]
+pub struct Frame(u32);
+
+/// A frame that was received.
+#[derive(Debug)]
+pub struct Received {
+    /// Where it lies.
+    pub frame: Frame,
+    /// Its bytes there.
+    pub bytes: Range<usize>,
+}
+
+/// Where a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In the list of free frames.
+    Free,
+    /// With a holder.
+    Held,
+    /// With the kernel, to receive into.
+    Receiving,
+    /// With the kernel, to be sent.
+    Sending,
+}
+
+/// See the module's text. Frames are numbered from the region's start; each is as long as the others.
+#[derive(Debug)]
+pub struct Umem<R> {
+    region: R,
+    frame_bytes: usize,
+    places: Vec<Place>,
+    /// Free frames, the last used on top: its memory is in the caches.
+    free: Vec<u32>,
+}
+
+impl<R: Region> Umem<R> {
+    /// As many frames as the region holds.
+    pub fn new(region: R, frame_bytes: u32) -> Result<Umem<R>, AfXdpError> {
+        let bytes = usize::try_from(frame_bytes).unwrap_or(usize::MAX);
+        if !bytes.is_power_of_two() || !(2048..=PAGE_BYTES).contains(&bytes) {
+            return Err(AfXdpError::Config(format!(
+                "frames of {frame_bytes} bytes: 2048 or {PAGE_BYTES} are needed"
+            )));
+        }
+        if !region.start().addr().is_multiple_of(PAGE_BYTES) {
+            return Err(AfXdpError::Config(
+                "the memory does not begin at a page".into(),
+            ));
+        }
+        let count = u32::try_from(region.bytes() / bytes).unwrap_or(u32::MAX);
+        if count == 0 {
+            return Err(AfXdpError::Config(format!(
+                "{} bytes of memory: one frame has {bytes}",
+                region.bytes()
+            )));
+        }
+        let frames = usize::try_from(count).expect("32 bits fit");
+        Ok(Umem {
+            region,
+            frame_bytes: bytes,
+            places: vec![Place::Free; frames],
+            free: (0..count).rev().collect(),
+        })
+    }
+
+    /// Address and length of what the kernel is to know: whole frames.
+    pub fn registered(&self) -> (*mut u8, usize) {
+        (self.region.start(), self.places.len() * self.frame_bytes)
+    }
+
+    pub const fn frame_bytes(&self) -> usize {
+        self.frame_bytes
+    }
+
+    pub const fn frames(&self) -> usize {
+        self.places.len()
+    }
+
+    pub const fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    fn at(number: u32) -> usize {
+        usize::try_from(number).expect("32 bits fit")
+    }
+
+    fn held(&self, frame: &Frame) -> usize {
+        let at = Umem::<R>::at(frame.0);
+        assert!(
+            self.places.get(at) == Some(&Place::Held),
+            "the frame is of this socket"
+        );
+        at
+    }
+
+    pub fn take(&mut self) -> Option<Frame> {
+        let number = self.free.pop()?;
+        self.places[Umem::<R>::at(number)] = Place::Held;
+        Some(Frame(number))
+    }
+
+    pub fn give_back(&mut self, frame: Frame) {
+        let at = self.held(&frame);
+        self.places[at] = Place::Free;
+        self.free.push(frame.0);
+    }
+
+    pub fn bytes(&self, frame: &Frame) -> &[u8] {
+        let at = self.held(frame);
+        // SAFETY: whole frames are inside the region, whose memory is valid as long as `self`. This frame is held:
+        // the kernel has it in no ring, and who changes it needs `self` for himself alone.
+        unsafe {
+            let start = self.region.start().add(at * self.frame_bytes);
+            std::slice::from_raw_parts(start, self.frame_bytes)
+        }
+    }
+
+    pub fn bytes_mut(&mut self, frame: &Frame) -> &mut [u8] {
+        let at = self.held(frame);
+        // SAFETY: as in `bytes`, and `self` is borrowed for this reference alone.
+        unsafe {
+            let start = self.region.start().add(at * self.frame_bytes);
+            std::slice::from_raw_parts_mut(start, self.frame_bytes)
+        }
+    }
+
+    /// A free frame goes to the kernel, to receive into; gives its address.
+    pub fn to_receive(&mut self) -> Option<u64> {
+        let number = self.free.pop()?;
+        let at = Umem::<R>::at(number);
+        self.places[at] = Place::Receiving;
+        Some(self.address(at))
+    }
+
+    /// A held frame goes to the kernel, to be sent from its start; gives its address.
+    pub fn to_send(&mut self, frame: Frame) -> u64 {
+        let at = self.held(&frame);
+        self.places[at] = Place::Sending;
+        self.address(at)
+    }
+
+    /// The kernel received into a frame.
+    pub fn received(&mut self, address: u64, bytes: u32) -> Result<Received, AfXdpError> {
+        let wrong = AfXdpError::Descriptor { address, bytes };
+        let Some((at, start)) = self.find(address, Place::Receiving) else {
+            return Err(wrong);
+        };
+        let end = usize::try_from(bytes)
+            .ok()
+            .and_then(|n| n.checked_add(start));
+        let Some(end) = end.filter(|end| *end <= self.frame_bytes) else {
+            return Err(wrong);
+        };
+        self.places[at] = Place::Held;
+        Ok(Received {
+            frame: Frame(u32::try_from(at).expect("frames are counted in 32 bits")),
+            bytes: start..end,
+        })
+    }
+
+    /// The kernel has sent a frame: it is free.
+    pub fn sent(&mut self, address: u64) -> Result<(), AfXdpError> {
+        match self.find(address, Place::Sending) {
+            Some((at, 0)) => {
+                self.places[at] = Place::Free;
+                self.free
+                    .push(u32::try_from(at).expect("frames are counted in 32 bits"));
+                Ok(())
+            }
+            _ => Err(AfXdpError::Descriptor { address, bytes: 0 }),
+        }
+    }
+
+    /// Frame and offset of an address, if the frame is at this place.
+    fn find(&self, address: u64, place: Place) -> Option<(usize, usize)> {
+        let address = usize::try_from(address).ok()?;
+        let at = address / self.frame_bytes;
+        (self.places.get(at) == Some(&place)).then_some((at, address % self.frame_bytes))
+    }
+
+    fn address(&self, at: usize) -> u64 {
+        u64::try_from(at * self.frame_bytes).expect("64 bits hold an offset")
+    }
+
+    /// Longest frame that can be received with `headroom` bytes more in front of it.
+    pub const fn receive_bytes_max(&self, headroom: usize) -> usize {
+        self.frame_bytes
+            .saturating_sub(RECEIVE_HEADROOM)
+            .saturating_sub(headroom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::af_xdp::Anonymous;
+
+    fn umem(frames: usize) -> Umem<Anonymous> {
+        Umem::new(Anonymous::new(frames * 2048).unwrap(), 2048).unwrap()
+    }
+
+    #[test]
+    fn a_frame_goes_its_way_and_comes_back() {
+        let mut umem = umem(2);
+        let frame = umem.take().unwrap();
+        umem.bytes_mut(&frame)[..3].copy_from_slice(b"abc");
+        let address = umem.to_send(frame);
+        assert_eq!(umem.free(), 1);
+        umem.sent(address).unwrap();
+        let address = umem.to_receive().unwrap();
+        let received = umem.received(address + 256, 3).unwrap();
+        assert_eq!(received.bytes, 256..259);
+        assert_eq!(
+            &umem.bytes(&received.frame)[..3],
+            b"abc",
+            "the last used first"
+        );
+        umem.give_back(received.frame);
+        assert_eq!(umem.free(), 2);
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_have_is_an_error() {
+        let mut umem = umem(4);
+        let receiving = umem.to_receive().unwrap();
+        let frame = umem.take().unwrap();
+        let sending = umem.to_send(frame);
+        let held = umem.take().unwrap();
+        for address in [sending, 2048 * 2, 2048 * 3, 2048 * 4, u64::MAX] {
+            assert!(umem.received(address, 1).is_err(), "{address}");
+        }
+        for bytes in [1793, 2048, u32::MAX] {
+            assert!(umem.received(receiving + 256, bytes).is_err(), "{bytes}");
+        }
+        for address in [receiving, sending + 1, 2048 * 3, u64::MAX] {
+            assert!(umem.sent(address).is_err(), "{address}");
+        }
+        // Twice is once too often.
+        let whole = umem.received(receiving + 256, 1792).unwrap();
+        assert!(umem.received(receiving + 256, 1792).is_err());
+        umem.sent(sending).unwrap();
+        assert!(umem.sent(sending).is_err());
+        umem.give_back(whole.frame);
+        umem.give_back(held);
+        assert_eq!(umem.free(), umem.frames());
+    }
+
+    #[test]
+    fn frames_of_another_socket_are_refused() {
+        let (mut one, mut other) = (umem(1), umem(1));
+        let frame = one.take().unwrap();
+        let tried = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            other.give_back(frame);
+        }));
+        assert!(tried.is_err());
+        assert_eq!(other.free(), 1);
+    }
+
+    #[test]
+    fn frames_fit_into_pages() {
+        for bytes in [0, 1024, 3000, 8192] {
+            assert!(Umem::new(Anonymous::new(8192).unwrap(), bytes).is_err());
+        }
+        assert!(Umem::new(Anonymous::new(2047).unwrap(), 2048).is_err());
+        let umem = Umem::new(Anonymous::new(4096 + 2047).unwrap(), 2048).unwrap();
+        assert_eq!((umem.frames(), umem.registered().1), (2, 4096));
+    }
+}
