@@ -10,7 +10,8 @@ use pmnet_log::Parameters;
 use super::config::{self, ConfigError};
 use super::shutdown;
 use crate::bench::micro::{
-    self, Handler, Medium, Output, PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN, Plan, SESSIONS_MAX, System,
+    self, ClientIo, Handler, Medium, Output, PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN, Plan,
+    SESSIONS_MAX, System,
 };
 use crate::bench::pipeline::{self, Packet};
 
@@ -18,6 +19,7 @@ const EXAMPLES: &str = "\
 Examples:
   pmnet bench micro
   pmnet bench micro --payloads 50,100,400,1000,1400 --clients 1,4,16,64 --seconds 3 --rounds 5
+  pmnet bench micro --client-io af-xdp,socket --clients 1
   pmnet bench micro --systems limit,client-server,relay --media file --json
 
 Needs root, iproute2, util-linux and ethtool, and a pmnet that was built with clang. Table on
@@ -103,6 +105,9 @@ struct MicroArgs {
     /// Numbers of clients (sessions), each with one update on its way.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 16], value_name = "N")]
     clients: Vec<usize>,
+    /// What clients send and receive with; each is measured by itself.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ClientIo::AfXdp], value_name = "IO")]
+    client_io: Vec<ClientIo>,
     /// Measured seconds of one run.
     #[arg(long, default_value_t = 0.3)]
     seconds: f64,
@@ -211,6 +216,7 @@ fn plan(args: &MicroArgs) -> Result<Plan, ConfigError> {
             PAYLOAD_BYTES_MAX,
         )?,
         clients: between("--clients", &args.clients, 1, SESSIONS_MAX)?,
+        client_io: each_once(&args.client_io),
         duration,
         warmup: duration.mul_f64(WARMUP_PART).max(WARMUP_MIN),
         rounds: usize::from(args.rounds),

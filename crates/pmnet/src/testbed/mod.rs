@@ -10,6 +10,6 @@ mod layout;
 mod network;
 mod persistent;
 
-pub use layout::{CLIENTS_MAX, DEVICES_MAX, Layout, Link, Node};
+pub use layout::{CLIENTS_MAX, DEVICES_MAX, END_INTERFACE, Layout, Link, Node};
 pub use network::{Network, refusal};
 pub use persistent::{PREFIX, down, exec, up};

@@ -1,20 +1,24 @@
 //! One run: one thread, some sessions, a closed loop that never sleeps.
 
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use hdrhistogram::Histogram;
-use mio::unix::SourceFd;
 
+use super::bypass::Bypass;
+use super::carrier::{Arrived, Buffer, Carrier, ClientIo};
 use super::plan::cores;
 use super::session::Session;
+use super::sockets::Sockets;
 use super::system::{Answers, Recipe};
 use super::troubles::Troubles;
+use crate::testbed::END_INTERFACE;
 
 /// How often resends and the end are looked for.
 const LOOK: Duration = Duration::from_millis(1);
+/// Datagrams that are taken in before something is sent again, at most.
+const BURST_MAX: usize = 64;
 /// Longest round trip that is told apart, in nanoseconds; an update is given up before.
 const NANOS_MAX: u64 = 60_000_000_000;
 
@@ -23,6 +27,8 @@ const NANOS_MAX: u64 = 60_000_000_000;
 pub struct Run {
     /// Who answers, and where.
     pub recipe: Recipe,
+    /// What clients send and receive with.
+    pub client_io: ClientIo,
     /// Bytes of an update.
     pub payload_bytes: usize,
     /// Sessions.
@@ -47,28 +53,39 @@ pub struct Sample {
 
 /// Runs it in the calling thread's network namespace.
 pub fn run(run: &Run, stop: &AtomicBool) -> anyhow::Result<Sample> {
+    let target = run.recipe.target;
+    match run.client_io {
+        ClientIo::Socket => by(run, Sockets::open(target, run.clients)?, stop),
+        ClientIo::AfXdp => {
+            let bypass = Bypass::open(END_INTERFACE, target, run.clients);
+            by(
+                run,
+                bypass.context(
+                    "clients cannot use AF_XDP (--client-io socket measures without it)",
+                )?,
+                stop,
+            )
+        }
+    }
+}
+
+fn by<C: Carrier>(run: &Run, mut carrier: C, stop: &AtomicBool) -> anyhow::Result<Sample> {
+    let recipe = &run.recipe;
     let mut sessions = (0..run.clients)
-        .map(|number| {
-            let recipe = &run.recipe;
-            Session::open(recipe.target, recipe.answers, run.payload_bytes, number)
-        })
+        .map(|client| Session::open(&mut carrier, recipe.answers, run.payload_bytes, client))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let mut turn = Turn::new(run, stop)?;
-    if let [session] = &mut sessions[..] {
-        turn.one(session)?;
-    } else {
-        turn.many(&mut sessions)?;
-    }
-    if run.recipe.answers == Answers::Device {
+    turn.go(&mut carrier, &mut sessions)?;
+    if recipe.answers == Answers::Device {
         // The server's share of the work must not disturb the next run.
         if let Some(session) = sessions.first_mut() {
-            session.settle()?;
+            session.settle(&mut carrier)?;
         }
     }
     let mut troubles = Troubles::default();
     let mut copies = u8::MAX;
     for session in &mut sessions {
-        session.end()?;
+        session.end(&mut carrier)?;
         troubles.add(&session.troubles);
         copies = copies.min(session.copies());
     }
@@ -86,6 +103,8 @@ struct Turn<'a> {
     until: Instant,
     look: Instant,
     yields: bool,
+    /// Sessions with an update on its way.
+    busy: usize,
     stop: &'a AtomicBool,
 }
 
@@ -99,24 +118,37 @@ impl<'a> Turn<'a> {
             until: now + run.warmup + run.duration,
             look: now,
             yields: cores() < 2,
+            busy: 0,
             stop,
         })
     }
 
-    /// An update is complete: the next one, if there is time.
-    fn complete(
+    /// Takes in what is there, if anything is; when an update is complete with it, the next one begins, if there is
+    /// time.
+    fn step<C: Carrier>(
         &mut self,
-        session: &mut Session,
-        (begun, now): (Instant, Instant),
-    ) -> anyhow::Result<()> {
-        if begun >= self.measure && now < self.until {
-            let nanos = u64::try_from(now.saturating_duration_since(begun).as_nanos());
+        carrier: &mut C,
+        sessions: &mut [Session],
+        buffer: &mut Buffer,
+    ) -> anyhow::Result<bool> {
+        let Some(Arrived { client, length, at }) = carrier.receive(buffer)? else {
+            return Ok(false);
+        };
+        let session = &mut sessions[client];
+        let Some(begun) = session.receive(&buffer[..length])? else {
+            carrier.unfinished(client);
+            return Ok(true);
+        };
+        if begun >= self.measure && at < self.until {
+            let nanos = u64::try_from(at.saturating_duration_since(begun).as_nanos());
             self.histogram.saturating_record(nanos.unwrap_or(u64::MAX));
         }
-        if now < self.until {
-            session.begin()?;
+        if at < self.until {
+            session.begin(carrier)?;
+        } else {
+            self.busy -= 1;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Whether it is time to look for resends and the end.
@@ -130,66 +162,25 @@ impl<'a> Turn<'a> {
         Ok(Some(now))
     }
 
-    /// Sends again what is late, unless its answer waits: then it was this thread that was late.
-    fn look(&mut self, session: &mut Session, now: Instant) -> anyhow::Result<()> {
-        if let Some(times) = session.receive()? {
-            self.complete(session, times)?;
+    fn go<C: Carrier>(&mut self, carrier: &mut C, sessions: &mut [Session]) -> anyhow::Result<()> {
+        let mut buffer: Buffer = [0; _];
+        for session in &mut *sessions {
+            session.begin(carrier)?;
+            self.busy += 1;
         }
-        session.look(now)
-    }
-
-    fn idle(&self) {
-        if self.yields {
-            std::thread::yield_now();
-        }
-    }
-
-    /// One client: nothing but send and receive is between two updates.
-    fn one(&mut self, session: &mut Session) -> anyhow::Result<()> {
-        session.begin()?;
-        while session.busy() {
-            if let Some(times) = session.receive()? {
-                self.complete(session, times)?;
-            } else {
-                self.idle();
+        while self.busy > 0 {
+            if !self.step(carrier, sessions, &mut buffer)? && self.yields {
+                std::thread::yield_now();
             }
             if let Some(now) = self.due()? {
-                self.look(session, now)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn many(&mut self, sessions: &mut [Session]) -> anyhow::Result<()> {
-        let mut poll = mio::Poll::new()?;
-        let mut events = mio::Events::with_capacity(sessions.len());
-        for (index, session) in sessions.iter_mut().enumerate() {
-            poll.registry().register(
-                &mut SourceFd(&session.socket().as_raw_fd()),
-                mio::Token(index),
-                mio::Interest::READABLE,
-            )?;
-            session.begin()?;
-        }
-        while sessions.iter().any(Session::busy) {
-            match poll.poll(&mut events, Some(Duration::ZERO)) {
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                other => other?,
-            }
-            for event in &events {
-                let session = &mut sessions[event.token().0];
-                // An event says once that something is there. What comes behind a complete
-                // update is old, and is taken in with the next event.
-                if let Some(times) = session.receive()? {
-                    self.complete(session, times)?;
+                // What is late is sent again, unless its answer waits: then it was this thread that was late.
+                for _ in 0..BURST_MAX {
+                    if !self.step(carrier, sessions, &mut buffer)? {
+                        break;
+                    }
                 }
-            }
-            if events.is_empty() {
-                self.idle();
-            }
-            if let Some(now) = self.due()? {
                 for session in &mut *sessions {
-                    self.look(session, now)?;
+                    session.look(carrier, now)?;
                 }
             }
         }

@@ -10,10 +10,11 @@ use hdrhistogram::Histogram;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 
+use super::carrier::ClientIo;
 use super::generate::{Run, Sample, run};
 use super::handler::Ideal;
 use super::plan::Plan;
-use super::stand::Stand;
+use super::stand::{CLIENT, Stand};
 use super::system::{Answers, System};
 use super::troubles::Troubles;
 use crate::demo::view::View;
@@ -33,6 +34,8 @@ pub struct Cell {
     pub system: System,
     /// Its name with medium and R.
     pub title: String,
+    /// What clients send and receive with.
+    pub client_io: ClientIo,
     /// Bytes of an update.
     pub payload_bytes: usize,
     /// Sessions.
@@ -82,49 +85,75 @@ pub fn all(
     let mut cells = Vec::new();
     for payload_bytes in &plan.payloads {
         for clients in &plan.clients {
-            let mut samples: Vec<Vec<Sample>> = stands.iter().map(|_| Vec::new()).collect();
-            for round in 0..plan.rounds {
-                let mut order: Vec<usize> = (0..stands.len()).collect();
-                // Whoever comes behind whom must not matter.
-                if round % 2 == 1 {
-                    order.reverse();
-                }
-                for index in order {
-                    view.step(
-                        &format!(
-                            "{payload_bytes} B, {clients} client(s), round {} of {}: {}",
-                            round + 1,
-                            plan.rounds,
-                            plan.systems[index].name()
-                        ),
-                        1,
-                    );
-                    let what = Run {
-                        recipe: stands[index].recipe,
-                        payload_bytes: *payload_bytes,
-                        clients: *clients,
-                        warmup: plan.warmup,
-                        duration: plan.duration,
-                    };
-                    let sample = one(&stands[index], &what, plan, stop).with_context(|| {
-                        format!(
-                            "{}, {payload_bytes} B, {clients} client(s)",
-                            plan.systems[index].name()
-                        )
-                    })?;
-                    samples[index].push(sample);
-                }
+            for client_io in &plan.client_io {
+                let group = Group {
+                    payload_bytes: *payload_bytes,
+                    clients: *clients,
+                    client_io: *client_io,
+                };
+                cells.extend(measure(plan, group, &mut stands, stop, view)?);
             }
-            let row = plan.systems.iter().zip(samples);
-            let row =
-                row.map(|(system, samples)| cell(*system, plan, *payload_bytes, *clients, samples));
-            cells.extend(compare(row.collect()));
         }
     }
     Ok(cells)
 }
 
-/// One run: the generator in `client1` on the first core, the handler, if one answers, in `server`
+/// What is compared with each other.
+#[derive(Clone, Copy)]
+struct Group {
+    payload_bytes: usize,
+    clients: usize,
+    client_io: ClientIo,
+}
+
+/// All systems in turn.
+fn measure(
+    plan: &Plan,
+    group: Group,
+    stands: &mut [Stand],
+    stop: &AtomicBool,
+    view: &View,
+) -> anyhow::Result<Vec<Cell>> {
+    for stand in &mut *stands {
+        stand.clients_by(group.client_io)?;
+    }
+    let what = format!(
+        "{} B, {} {}(s)",
+        group.payload_bytes,
+        group.clients,
+        group.client_io.title()
+    );
+    let mut samples: Vec<Vec<Sample>> = stands.iter().map(|_| Vec::new()).collect();
+    for round in 0..plan.rounds {
+        let mut order: Vec<usize> = (0..stands.len()).collect();
+        // Whoever comes behind whom must not matter.
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for index in order {
+            let name = plan.systems[index].name();
+            view.step(
+                &format!("{what}, round {} of {}: {name}", round + 1, plan.rounds),
+                1,
+            );
+            let run = Run {
+                recipe: stands[index].recipe,
+                client_io: group.client_io,
+                payload_bytes: group.payload_bytes,
+                clients: group.clients,
+                warmup: plan.warmup,
+                duration: plan.duration,
+            };
+            let sample = one(&stands[index], &run, plan, stop);
+            samples[index].push(sample.with_context(|| format!("{name}, {what}"))?);
+        }
+    }
+    let cells = plan.systems.iter().zip(samples);
+    let cells = cells.map(|(system, samples)| cell(*system, plan, group, samples));
+    Ok(compare(cells.collect()))
+}
+
+/// One run: the generator in [`CLIENT`] on the first core, the handler, if one answers, in `server`
 /// on the last.
 fn one(stand: &Stand, what: &Run, plan: &Plan, stop: &AtomicBool) -> anyhow::Result<Sample> {
     let cpus = cpus();
@@ -145,7 +174,7 @@ fn one(stand: &Stand, what: &Run, plan: &Plan, stop: &AtomicBool) -> anyhow::Res
             let _ = listens.recv_timeout(BIND_MAX);
         }
         let generating = scope.spawn(move || {
-            stand.network.enter("client1")?;
+            stand.network.enter(CLIENT)?;
             pin(first);
             run(what, stop)
         });
@@ -177,13 +206,7 @@ pub fn pin(cpu: Option<usize>) {
     }
 }
 
-fn cell(
-    system: System,
-    plan: &Plan,
-    payload_bytes: usize,
-    clients: usize,
-    mut samples: Vec<Sample>,
-) -> Cell {
+fn cell(system: System, plan: &Plan, group: Group, mut samples: Vec<Sample>) -> Cell {
     samples.sort_by_key(|sample| sample.histogram.value_at_quantile(0.5));
     let median = |figure: &dyn Fn(&Sample) -> f64| {
         let mut values: Vec<f64> = samples.iter().map(figure).collect();
@@ -200,8 +223,9 @@ fn cell(
     Cell {
         system,
         title: system.title(plan.medium),
-        payload_bytes,
-        clients,
+        client_io: group.client_io,
+        payload_bytes: group.payload_bytes,
+        clients: group.clients,
         updates: samples.iter().map(|sample| sample.histogram.len()).sum(),
         throughput: median(&|sample| {
             // A second holds fewer than 2^32 updates.
@@ -229,7 +253,7 @@ fn cell(
     }
 }
 
-/// Fills in the ratios of one payload and number of clients.
+/// Fills in the ratios of one group.
 fn compare(mut cells: Vec<Cell>) -> Vec<Cell> {
     let medians: Vec<(System, f64)> = cells
         .iter()
@@ -289,6 +313,7 @@ mod tests {
             systems: vec![System::Limit, System::ClientServer, System::Relay],
             payloads: vec![50],
             clients: vec![1],
+            client_io: vec![ClientIo::AfXdp],
             duration: Duration::from_secs(2),
             warmup: Duration::ZERO,
             rounds: 3,
@@ -297,7 +322,12 @@ mod tests {
         };
         let make = |system, scale: u64| {
             let samples = [30, 10, 20].map(|n| sample(n * scale, 100 * n));
-            cell(system, &plan, 50, 1, samples.into())
+            let group = Group {
+                payload_bytes: 50,
+                clients: 1,
+                client_io: ClientIo::AfXdp,
+            };
+            cell(system, &plan, group, samples.into())
         };
         let cells = compare(vec![
             make(System::Limit, 100),

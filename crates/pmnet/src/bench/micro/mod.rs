@@ -5,6 +5,9 @@
 //! systems stand in namespaces beside each other and are measured in turn, several rounds, in
 //! both orders; figures are medians over the rounds. May not: leave anything behind.
 
+mod bypass;
+mod carrier;
+mod frame;
 mod generate;
 mod handler;
 mod measure;
@@ -13,6 +16,7 @@ mod payload;
 pub(crate) mod pinned;
 mod plan;
 mod session;
+mod sockets;
 pub(crate) mod stand;
 pub(crate) mod system;
 mod table;
@@ -29,6 +33,7 @@ use crate::demo::view::View;
 use crate::harness::Namespaces;
 use crate::harness::namespaces::sweep;
 
+pub use carrier::ClientIo;
 pub use measure::Cell;
 pub(crate) use measure::{cpus, pin};
 pub use plan::{Handler, Medium, PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN, Plan, SESSIONS_MAX};

@@ -45,7 +45,8 @@ pub fn html(outcome: &Outcome) -> String {
         "</style>\n</head>\n<body>\n<h1>{}</h1>\n",
         escape(&outcome.title)
     );
-    let same = |a: &Cell, b: &Cell| (a.payload_bytes, a.clients) == (b.payload_bytes, b.clients);
+    let group = |cell: &Cell| (cell.payload_bytes, cell.clients, cell.client_io);
+    let same = |a: &Cell, b: &Cell| group(a) == group(b);
     for cells in outcome.cells.chunk_by(same) {
         page += &section(&outcome.title, cells);
     }
@@ -62,9 +63,10 @@ fn section(title: &str, cells: &[Cell]) -> String {
     };
     let names: Vec<_> = cells.iter().map(|cell| cell.title.as_str()).collect();
     let heading = format!(
-        "{} B, {} client(s): {}",
+        "{} B, {} {}(s): {}",
         first.payload_bytes,
         first.clients,
+        first.client_io.title(),
         names.join("; ")
     );
     let series: Vec<_> = cells

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde::Serialize;
 
+use super::carrier::ClientIo;
 use super::system::System;
 
 /// Smallest payload: a `SET` of a short key needs as much.
@@ -63,6 +64,8 @@ pub struct Plan {
     pub payloads: Vec<usize>,
     /// Numbers of clients, 1 to [`SESSIONS_MAX`].
     pub clients: Vec<usize>,
+    /// What clients send and receive with, each once.
+    pub client_io: Vec<ClientIo>,
     /// Measured time of one run.
     pub duration: Duration,
     /// Time before it.
@@ -79,7 +82,8 @@ impl Plan {
     /// Runs that will be made.
     #[must_use]
     pub fn steps(&self) -> u64 {
-        let runs = self.systems.len() * self.payloads.len() * self.clients.len() * self.rounds;
+        let groups = self.payloads.len() * self.clients.len() * self.client_io.len();
+        let runs = self.systems.len() * groups * self.rounds;
         u64::try_from(runs).unwrap_or(u64::MAX)
     }
 
@@ -92,7 +96,12 @@ impl Plan {
             .map(|system| system.title(self.medium))
             .collect();
         format!(
-            "Round trip of an update, closed loop, ideal handler that {}, veth on one machine with {} cores: {}",
+            "Round trip of an update, closed loop, {}, ideal handler that {}, veth on one machine with {} cores: {}",
+            self.client_io
+                .iter()
+                .map(|io| io.title())
+                .collect::<Vec<_>>()
+                .join(" and "),
             match self.handler {
                 Handler::Spins => "spins",
                 Handler::Sleeps => "sleeps",
@@ -110,6 +119,9 @@ impl Plan {
             .iter()
             .map(|system| format!("{}: {}", system.name(), system.meaning()))
             .collect();
+        for io in &self.client_io {
+            notes.push(format!("{}: {}", io.title(), io.meaning()));
+        }
         notes.push(format!(
             "payload: bytes of the update behind its header of {} bytes; beyond {} bytes it is \
              several packets, and its round trip ends with the last one",

@@ -1,12 +1,11 @@
-//! One client: a connected socket, real packets, one update at a time, every answer checked.
+//! One client: real packets, one update at a time, every answer checked.
 
-use std::io::{self, ErrorKind};
-use std::net::{SocketAddrV4, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use pmnet_wire::{DATAGRAM_BYTES_MAX, FRAGMENT_BYTES, Flags, Header, Kind, Packet, command};
+use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, Packet, command};
 
+use super::carrier::{Buffer, Carrier};
 use super::payload::payload;
 use super::system::Answers;
 use super::troubles::Troubles;
@@ -17,12 +16,13 @@ const RESEND: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// An OPEN, a barrier or an END is sent again after so long.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
-/// Datagrams taken in at once.
-const BURST_MAX: usize = 64;
+/// Whoever asks looks for the answer so often.
+const ASK_LOOK: Duration = Duration::from_micros(50);
 
 /// See the module's text.
 pub struct Session {
-    socket: UdpSocket,
+    /// Its number with the carrier.
+    client: usize,
     answers: Answers,
     /// Session, token and epoch of every packet; `seq` is the last one given out.
     stamp: Header,
@@ -42,16 +42,13 @@ pub struct Session {
 }
 
 impl Session {
-    /// A socket in the calling thread's network namespace, and a session of the device if one
-    /// answers. `number` makes keys differ.
-    pub fn open(
-        target: SocketAddrV4,
+    /// A session of the device if one answers. `client` is its number with the carrier, and makes keys differ.
+    pub fn open<C: Carrier>(
+        carrier: &mut C,
         answers: Answers,
         payload_bytes: usize,
-        number: usize,
+        client: usize,
     ) -> anyhow::Result<Session> {
-        let socket = UdpSocket::bind("0.0.0.0:0").context("no socket")?;
-        socket.connect(target).context("no way to the system")?;
         let token = fastrand::u64(1..);
         let stamp = Header {
             session: fastrand::u64(1..),
@@ -60,7 +57,7 @@ impl Session {
         };
         let now = Instant::now();
         let mut session = Session {
-            socket,
+            client,
             answers,
             stamp,
             fragments: Vec::new(),
@@ -77,25 +74,15 @@ impl Session {
                 tag: token,
                 ..Header::new(Kind::Open)
             };
-            let reply = session.ask(&open, &token.to_be_bytes(), "OPEN", |packet| {
+            let token = token.to_be_bytes();
+            let reply = session.ask(carrier, &open, &token, "OPEN", |packet| {
                 (packet.header.kind == Kind::OpenReply).then_some(packet.header)
             })?;
             session.stamp.session = reply.session;
             session.stamp.epoch = reply.epoch;
         }
-        session.socket.set_nonblocking(true)?;
-        session.split(&payload(payload_bytes, number)?)?;
+        session.split(&payload(payload_bytes, client)?)?;
         Ok(session)
-    }
-
-    /// The socket, to be polled.
-    pub const fn socket(&self) -> &UdpSocket {
-        &self.socket
-    }
-
-    /// Whether an update is on its way.
-    pub const fn busy(&self) -> bool {
-        self.busy
     }
 
     /// Devices that held every update; 0 if nobody claims to.
@@ -121,7 +108,7 @@ impl Session {
     }
 
     /// Sends the next update. Its time begins when its packets are ready.
-    pub fn begin(&mut self) -> anyhow::Result<()> {
+    pub fn begin<C: Carrier>(&mut self, carrier: &mut C) -> anyhow::Result<()> {
         for ((header, part), packet) in self.fragments.iter().zip(&mut self.packets) {
             self.stamp.seq += 1;
             packet.clear();
@@ -135,37 +122,18 @@ impl Session {
         }
         self.back.fill(false);
         self.busy = true;
+        carrier.prepare(self.client, &self.packets)?;
         self.begun = Instant::now();
         self.sent = self.begun;
-        self.transmit()
-    }
-
-    fn transmit(&mut self) -> anyhow::Result<()> {
-        for packet in &self.packets {
-            if let Err(error) = self.socket.send(packet) {
-                ensure!(is_passing(&error), "cannot send: {error}");
-                self.troubles.not_sent += 1;
-            }
-        }
+        self.troubles.not_sent += carrier.send(self.client, &self.packets)?;
         Ok(())
     }
 
-    /// Takes in what is there. Gives begin and end of the update, when it is complete.
-    pub fn receive(&mut self) -> anyhow::Result<Option<(Instant, Instant)>> {
-        let mut buffer = [0; DATAGRAM_BYTES_MAX + 1];
-        for _ in 0..BURST_MAX {
-            let length = match self.socket.recv(&mut buffer) {
-                Ok(length) => length,
-                Err(error) if is_passing(&error) => return Ok(None),
-                Err(error) => return Err(error).context("cannot receive"),
-            };
-            let now = Instant::now();
-            if self.take(&buffer[..length])? {
-                self.busy = false;
-                return Ok(Some((self.begun, now)));
-            }
-        }
-        Ok(None)
+    /// Takes in an answer. Gives when the update began, if it is complete now.
+    pub fn receive(&mut self, datagram: &[u8]) -> anyhow::Result<Option<Instant>> {
+        let complete = self.take(datagram)?;
+        self.busy &= !complete;
+        Ok(complete.then_some(self.begun))
     }
 
     /// Checks an answer. True: the update on its way is complete with it.
@@ -223,7 +191,7 @@ impl Session {
     }
 
     /// Sends again what is without an answer for too long.
-    pub fn look(&mut self, now: Instant) -> anyhow::Result<()> {
+    pub fn look<C: Carrier>(&mut self, carrier: &mut C, now: Instant) -> anyhow::Result<()> {
         if !self.busy || now.saturating_duration_since(self.sent) < RESEND {
             return Ok(());
         }
@@ -235,24 +203,32 @@ impl Session {
         );
         self.troubles.resends += 1;
         self.sent = now;
-        self.transmit()
+        carrier.prepare(self.client, &self.packets)?;
+        self.troubles.not_sent += carrier.send(self.client, &self.packets)?;
+        Ok(())
     }
 
     /// Waits until the server has applied everything that was sent before.
-    pub fn settle(&mut self) -> anyhow::Result<()> {
+    pub fn settle<C: Carrier>(&mut self, carrier: &mut C) -> anyhow::Result<()> {
         let barrier = Header {
             flags: Flags::READ_ONLY,
             request: 1,
             kind: Kind::Bypass,
             ..self.stamp
         };
-        self.ask(&barrier, &command::barrier(), "barrier", |packet| {
-            (packet.header.kind == Kind::Response && packet.header.request == 1).then_some(())
-        })
+        self.ask(
+            carrier,
+            &barrier,
+            &command::barrier(),
+            "barrier",
+            |packet| {
+                (packet.header.kind == Kind::Response && packet.header.request == 1).then_some(())
+            },
+        )
     }
 
     /// Ends the session at the device.
-    pub fn end(&mut self) -> anyhow::Result<()> {
+    pub fn end<C: Carrier>(&mut self, carrier: &mut C) -> anyhow::Result<()> {
         if self.answers != Answers::Device {
             return Ok(());
         }
@@ -261,13 +237,14 @@ impl Session {
             seq: self.stamp.seq + 1,
             ..self.stamp
         };
-        self.ask(&end, &[], "END", |packet| {
+        self.ask(carrier, &end, &[], "END", |packet| {
             (packet.header.kind == Kind::Ack && packet.header.seq == end.seq).then_some(())
         })
     }
 
-    fn ask<T>(
+    fn ask<C: Carrier, T>(
         &mut self,
+        carrier: &mut C,
         header: &Header,
         payload: &[u8],
         name: &str,
@@ -275,55 +252,66 @@ impl Session {
     ) -> anyhow::Result<T> {
         let mut question = Vec::new();
         header.write(payload, &mut question);
-        self.socket.set_nonblocking(false)?;
-        self.socket.set_read_timeout(Some(ASK_AGAIN))?;
-        let mut buffer = [0; DATAGRAM_BYTES_MAX + 1];
+        let question = [question];
+        let mut buffer: Buffer = [0; _];
         let begun = Instant::now();
         let mut asked: Option<Instant> = None;
         while begun.elapsed() < PATIENCE {
             if asked.is_none_or(|asked| asked.elapsed() >= ASK_AGAIN) {
                 asked = Some(Instant::now());
-                if let Err(error) = self.socket.send(&question) {
-                    ensure!(is_passing(&error), "cannot send: {error}");
-                }
+                carrier.prepare(self.client, &question)?;
+                // What is not sent is asked again.
+                carrier.send(self.client, &question)?;
             }
-            let length = match self.socket.recv(&mut buffer) {
-                Ok(length) => length,
-                Err(error) if is_passing(&error) => continue,
-                Err(error) => return Err(error).context("cannot receive"),
+            let Some(arrived) = carrier.receive(&mut buffer)? else {
+                std::thread::sleep(ASK_LOOK);
+                continue;
             };
-            let answer = Packet::parse(&buffer[..length]).ok();
-            let own = answer.filter(|packet| packet.header.tag == self.stamp.tag);
+            let answer = Packet::parse(&buffer[..arrived.length]).ok();
+            let own = answer.filter(|packet| {
+                arrived.client == self.client && packet.header.tag == self.stamp.tag
+            });
             if let Some(answer) = own.as_ref().and_then(&accept) {
-                self.socket.set_nonblocking(true)?;
                 return Ok(answer);
             }
+            carrier.unfinished(arrived.client);
         }
         bail!("no answer to {name} within {} s", PATIENCE.as_secs())
     }
 }
 
-/// Nothing there, or about a datagram that was lost: both pass.
-fn is_passing(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::WouldBlock
-            | ErrorKind::Interrupted
-            | ErrorKind::ConnectionRefused
-            | ErrorKind::OutOfMemory
-    ) || error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::micro::carrier::Arrived;
 
-    fn pair(answers: Answers, bytes: usize) -> (Session, UdpSocket) {
-        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let std::net::SocketAddr::V4(address) = far.local_addr().unwrap() else {
-            panic!("an IPv4 socket");
-        };
-        (Session::open(address, answers, bytes, 0).unwrap(), far)
+    /// Keeps what is sent.
+    #[derive(Default)]
+    struct Sent {
+        prepared: Vec<Vec<u8>>,
+        sent: Vec<Vec<Vec<u8>>>,
+    }
+
+    impl Carrier for Sent {
+        fn prepare(&mut self, client: usize, datagrams: &[Vec<u8>]) -> anyhow::Result<()> {
+            assert_eq!(client, 3);
+            self.prepared = datagrams.to_vec();
+            Ok(())
+        }
+        fn send(&mut self, client: usize, datagrams: &[Vec<u8>]) -> anyhow::Result<u64> {
+            assert_eq!((client, &*self.prepared), (3, datagrams));
+            self.sent.push(std::mem::take(&mut self.prepared));
+            Ok(0)
+        }
+        fn receive(&mut self, _buffer: &mut Buffer) -> anyhow::Result<Option<Arrived>> {
+            Ok(None)
+        }
+        fn unfinished(&mut self, _client: usize) {}
+    }
+
+    fn pair(answers: Answers, bytes: usize) -> (Session, Sent) {
+        let mut sent = Sent::default();
+        (Session::open(&mut sent, answers, bytes, 3).unwrap(), sent)
     }
 
     fn ack(session: &Session, seq: u64) -> Vec<u8> {
@@ -337,8 +325,8 @@ mod tests {
 
     #[test]
     fn an_update_of_two_packets_is_complete_with_both() {
-        let (mut session, _far) = pair(Answers::Itself, 1400);
-        session.begin().unwrap();
+        let (mut session, mut sent) = pair(Answers::Itself, 1400);
+        session.begin(&mut sent).unwrap();
         let packets = session.packets.clone();
         assert_eq!(packets.len(), 2);
         assert!(!session.take(&packets[1]).unwrap());
@@ -346,16 +334,16 @@ mod tests {
         assert_eq!(session.troubles.stale, 1);
         assert!(session.take(&packets[0]).unwrap());
 
-        let (mut session, _far) = pair(Answers::Handler, 1400);
-        session.begin().unwrap();
+        let (mut session, mut sent) = pair(Answers::Handler, 1400);
+        session.begin(&mut sent).unwrap();
         assert!(!session.take(&ack(&session, 1)).unwrap());
         assert!(session.take(&ack(&session, 2)).unwrap());
     }
 
     #[test]
     fn wrong_answers_end_the_measurement() {
-        let (mut session, _far) = pair(Answers::Handler, 50);
-        session.begin().unwrap();
+        let (mut session, mut sent) = pair(Answers::Handler, 50);
+        session.begin(&mut sent).unwrap();
         let good = ack(&session, 1);
         let mut damaged = good.clone();
         damaged[35] ^= 1;
@@ -384,16 +372,14 @@ mod tests {
 
     #[test]
     fn what_is_not_answered_is_sent_again_the_same() {
-        let (mut session, far) = pair(Answers::Handler, 50);
-        session.begin().unwrap();
-        session.look(session.begun).unwrap();
-        assert_eq!(session.troubles.resends, 0);
-        session.look(session.begun + RESEND).unwrap();
-        assert_eq!(session.troubles.resends, 1);
-        let mut buffers = [[0; 2000]; 2];
-        let lengths = buffers.each_mut().map(|buffer| far.recv(buffer).unwrap());
-        assert_eq!(lengths[0], 88 + 50);
-        assert_eq!(buffers[0], buffers[1]);
-        assert!(session.look(session.begun + PATIENCE).is_err());
+        let (mut session, mut sent) = pair(Answers::Handler, 50);
+        session.begin(&mut sent).unwrap();
+        session.look(&mut sent, session.begun).unwrap();
+        assert_eq!((session.troubles.resends, sent.sent.len()), (0, 1));
+        session.look(&mut sent, session.begun + RESEND).unwrap();
+        assert_eq!((session.troubles.resends, sent.sent.len()), (1, 2));
+        assert_eq!(sent.sent[0][0].len(), 88 + 50);
+        assert_eq!(sent.sent[0], sent.sent[1]);
+        assert!(session.look(&mut sent, session.begun + PATIENCE).is_err());
     }
 }

@@ -5,15 +5,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use pmnet_dataplane::xdp::plain::{self, Plain};
+use pmnet_dataplane::xdp::plain::{self, Plain, Program};
 
+use super::carrier::ClientIo;
 use super::pinned::Pinned;
 use super::plan::Medium;
 use super::system::{Recipe, SERVER, System};
 use crate::harness::namespaces::PREFIX;
 use crate::harness::{Process, Ready, Role, Scratch, Spec};
-use crate::testbed::{Layout, Network};
+use crate::testbed::{END_INTERFACE, Layout, Network};
 
+/// Node of the clients.
+pub const CLIENT: &str = "client1";
 /// A process that does not serve after so long is an error.
 pub const START_MAX: Duration = Duration::from_secs(15);
 
@@ -23,6 +26,8 @@ pub struct Stand {
     pinned: Option<Pinned>,
     server: Option<Process>,
     _programs: Vec<Plain>,
+    /// What is at the client's end, for clients with sockets.
+    client_program: Option<Plain>,
     system: System,
     /// Its network.
     pub network: Network,
@@ -31,28 +36,40 @@ pub struct Stand {
 }
 
 impl Stand {
-    /// Makes the network of a system, with its programs. `number` keeps several apart.
+    /// Makes the network of a system, with its programs, for clients with sockets. `number` keeps several apart.
     pub fn build(system: System, number: usize) -> anyhow::Result<Stand> {
         let recipe = system.recipe();
         let prefix = format!("{PREFIX}{}-b{number}-", std::process::id());
         let network = Network::create(Layout::new(&prefix, 1, recipe.devices))?;
         let mut programs = Vec::new();
         for (node, interface, program) in recipe.programs {
-            let attached = network.inside(node, || Ok(plain::attach(*program, interface)?));
-            programs.push(attached.with_context(|| {
-                format!("cannot attach {} to {interface} of {node}", program.name())
-            })?);
+            programs.push(attach(&network, node, interface, *program)?);
         }
         let in_kernel = recipe.device.is_some_and(|device| device.in_kernel);
-        Ok(Stand {
+        let mut stand = Stand {
             device: None,
             pinned: in_kernel.then(|| Pinned::new(number)),
             server: None,
             _programs: programs,
+            client_program: None,
             system,
             network,
             recipe,
-        })
+        };
+        stand.clients_by(ClientIo::Socket)?;
+        Ok(stand)
+    }
+
+    /// Makes the client's end ready for such clients. Those by AF_XDP bring a program of their own, and two do not
+    /// go together.
+    pub fn clients_by(&mut self, client_io: ClientIo) -> anyhow::Result<()> {
+        if client_io == ClientIo::AfXdp || !self.recipe.client_takes_xdp {
+            self.client_program = None;
+        } else if self.client_program.is_none() {
+            let program = attach(&self.network, CLIENT, END_INTERFACE, Program::Pass)?;
+            self.client_program = Some(program);
+        }
+        Ok(())
     }
 
     /// Starts server and device, if it has any, and waits until they serve. `store` is the server's.
@@ -125,6 +142,16 @@ impl Stand {
     fn name(&self, role: &str) -> String {
         format!("{}-{role}", self.system.name())
     }
+}
+
+fn attach(
+    network: &Network,
+    node: &str,
+    interface: &str,
+    program: Program,
+) -> anyhow::Result<Plain> {
+    let attached = network.inside(node, || Ok(plain::attach(program, interface)?));
+    attached.with_context(|| format!("cannot attach {} to {interface} of {node}", program.name()))
 }
 
 /// This program.

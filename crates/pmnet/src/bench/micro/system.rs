@@ -62,6 +62,8 @@ pub struct Recipe {
     pub devices: u8,
     /// Node, interface and what is attached there.
     pub programs: &'static [(&'static str, &'static str, Program)],
+    /// Something transmits from XDP to the client: a veth takes that only if it has a program itself.
+    pub client_takes_xdp: bool,
     /// The device, in front of a server at [`SERVER`].
     pub device: Option<Device>,
     /// Where clients send.
@@ -78,8 +80,6 @@ pub const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 200)
 const HOP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 101), 51_000);
 /// Address of a device at the server's NIC.
 const NIC: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 200), 51_000);
-/// The link of the client takes what a device transmits from XDP.
-const TAKES_XDP: (&str, &str, Program) = ("client1", "eth0", Program::Pass);
 
 impl System {
     /// As on the command line.
@@ -152,7 +152,8 @@ impl System {
         match self {
             System::Limit => Recipe {
                 devices: 0,
-                programs: &[("server", "eth0", Program::Reflect), TAKES_XDP],
+                programs: &[("server", "eth0", Program::Reflect)],
+                client_takes_xdp: true,
                 device: None,
                 target: SERVER,
                 answers: Answers::Itself,
@@ -161,6 +162,7 @@ impl System {
             System::ClientServerNic => Recipe {
                 devices: 0,
                 programs: &[],
+                client_takes_xdp: false,
                 device: None,
                 target: SERVER,
                 answers: Answers::Handler,
@@ -170,7 +172,8 @@ impl System {
             System::NicMapped => at_nic(true),
             System::Switch => Recipe {
                 devices: 1,
-                programs: &[TAKES_XDP],
+                programs: &[],
+                client_takes_xdp: true,
                 device: Some(Device {
                     node: "device1",
                     flags: &[
@@ -195,6 +198,7 @@ impl System {
             System::ClientServer => Recipe {
                 devices: 1,
                 programs: &[],
+                client_takes_xdp: false,
                 device: None,
                 target: SERVER,
                 answers: Answers::Handler,
@@ -202,7 +206,8 @@ impl System {
             },
             System::Router => Recipe {
                 devices: 1,
-                programs: &[TAKES_XDP],
+                programs: &[],
+                client_takes_xdp: true,
                 device: Some(Device {
                     node: "device1",
                     flags: &[
@@ -225,6 +230,7 @@ impl System {
             System::Relay => Recipe {
                 devices: 1,
                 programs: &[],
+                client_takes_xdp: false,
                 device: Some(Device {
                     node: "device1",
                     flags: &[
@@ -247,7 +253,8 @@ impl System {
 const fn at_nic(server_reads_log: bool) -> Recipe {
     Recipe {
         devices: 0,
-        programs: &[TAKES_XDP],
+        programs: &[],
+        client_takes_xdp: true,
         device: Some(Device {
             node: "server",
             flags: &[

@@ -8,10 +8,10 @@ pub fn text(outcome: &Outcome) -> String {
     let mut text = format!("\n{}\n", outcome.title);
     let mut last = None;
     for cell in &outcome.cells {
-        let group = (cell.payload_bytes, cell.clients);
+        let group = (cell.payload_bytes, cell.clients, cell.client_io);
         if last != Some(group) {
             last = Some(group);
-            let title = format!("{} B, {} client(s)", group.0, group.1);
+            let title = format!("{} B, {} {}(s)", group.0, group.1, group.2.title());
             text += &format!(
                 "\n{title:<28} {:>10} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9}\n",
                 "updates/s", "p50 µs", "p99 µs", "p99.9 µs", "faster", "of limit", "updates"

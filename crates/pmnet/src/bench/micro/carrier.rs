@@ -1,0 +1,74 @@
+//! How the datagrams of clients get into the network and out of it.
+
+use std::time::Instant;
+
+use clap::ValueEnum;
+use pmnet_wire::DATAGRAM_BYTES_MAX;
+use serde::Serialize;
+
+/// What clients send and receive with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClientIo {
+    /// AF_XDP: past the kernel's network stack, and nothing is asked of the kernel to receive.
+    AfXdp,
+    /// A UDP socket for each, as any program has it: two system calls and the stack are in every round trip.
+    Socket,
+}
+
+impl ClientIo {
+    /// As in titles.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            ClientIo::AfXdp => "AF_XDP client",
+            ClientIo::Socket => "socket client",
+        }
+    }
+
+    /// A sentence about it.
+    #[must_use]
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            ClientIo::AfXdp => {
+                "past the kernel's stack, copy mode, one socket for all clients; the round trip is from before the \
+                 submission to when the descriptor is seen. All systems have the same XDP program at the client's \
+                 end, the client-server ones no other"
+            }
+            ClientIo::Socket => {
+                "UDP sockets: two system calls and the stack below them are in every round trip. The client-server \
+                 systems have no XDP program at all"
+            }
+        }
+    }
+}
+
+/// Place for any datagram; one that fills it is too long.
+pub type Buffer = [u8; DATAGRAM_BYTES_MAX + 1];
+
+/// A datagram that came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// The client that it is for.
+    pub client: usize,
+    /// Bytes in the buffer.
+    pub length: usize,
+    /// When it was seen.
+    pub at: Instant,
+}
+
+/// Sends and receives for clients that are numbered from 0. Never waits.
+pub trait Carrier {
+    /// Does for these datagrams whatever can be done before the time begins to count. They are what the next
+    /// [`send`](Carrier::send) of this client sends.
+    fn prepare(&mut self, client: usize, datagrams: &[Vec<u8>]) -> anyhow::Result<()>;
+
+    /// Sends them; gives how many could not be sent now.
+    fn send(&mut self, client: usize, datagrams: &[Vec<u8>]) -> anyhow::Result<u64>;
+
+    /// Something that came in, if there is anything.
+    fn receive(&mut self, buffer: &mut Buffer) -> anyhow::Result<Option<Arrived>>;
+
+    /// What was received last for this client is not all that it waits for.
+    fn unfinished(&mut self, client: usize);
+}
