@@ -292,6 +292,7 @@ fn every_system_is_measured_and_nothing_is_left() {
     let child = pmnet(&[])
         .args(micro_arguments(&folder))
         .args(["--clients", "1,3", "--seconds", "0.05", "--json"])
+        .args(["--client-io", "socket,af-xdp"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -302,13 +303,15 @@ fn every_system_is_measured_and_nothing_is_left() {
     let cells = outcome["cells"].as_array().unwrap();
     let logging = ["nic", "nic-mapped", "switch", "router", "relay"];
     let others = ["limit", "client-server-nic", "client-server"];
-    assert_eq!(cells.len(), (others.len() + logging.len()) * 4);
+    assert_eq!(cells.len(), (others.len() + logging.len()) * 8);
     for system in others.into_iter().chain(logging) {
         let own: Vec<_> = cells
             .iter()
             .filter(|cell| cell["system"] == system)
             .collect();
-        assert_eq!(own.len(), 4);
+        assert_eq!(own.len(), 8);
+        let io = |name: &str| own.iter().filter(|cell| cell["client_io"] == name).count();
+        assert_eq!((io("af-xdp"), io("socket")), (4, 4));
         for cell in own {
             assert!(cell["updates"].as_u64().unwrap() > 0, "{cell}");
             assert_eq!(cell["rounds_p50_us"].as_array().unwrap().len(), 2);
@@ -319,6 +322,7 @@ fn every_system_is_measured_and_nothing_is_left() {
         }
     }
     let title = outcome["title"].as_str().unwrap();
+    assert!(title.contains("AF_XDP client and socket client"), "{title}");
     for system in logging {
         assert!(
             title.contains(&format!("{system} (DRAM, R = 1)")),
@@ -326,7 +330,7 @@ fn every_system_is_measured_and_nothing_is_left() {
         );
     }
     let page = std::fs::read_to_string(folder.join("micro.html")).unwrap();
-    assert_eq!(page.matches("<svg").count(), 4);
+    assert_eq!(page.matches("<svg").count(), 8);
     assert!(folder.join("micro.json").is_file());
     assert_eq!(namespaces(&prefix), Vec::<String>::new());
     assert_eq!(in_kernel(&prefix.replace("pmnet-", "bench-")), 0);

@@ -238,7 +238,7 @@ impl<R: Region> Socket<R> {
             return Ok(0);
         }
         for _ in 0..self.fill.reserve(wanted)? {
-            if let Some(address) = self.umem.to_receive() {
+            if let Some(address) = self.umem.for_reception() {
                 self.fill.put(address);
             }
         }
@@ -283,7 +283,7 @@ impl<R: Region> Socket<R> {
     /// No place is reserved, or a frame is not so long.
     pub fn queue(&mut self, frame: Frame, bytes: usize) {
         assert!(bytes <= self.umem.frame_bytes(), "inside the frame");
-        let address = self.umem.to_send(frame);
+        let address = self.umem.for_sending(frame);
         self.send.put(Descriptor {
             address,
             bytes: u32::try_from(bytes).expect("a frame is short"),

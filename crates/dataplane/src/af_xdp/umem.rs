@@ -141,7 +141,7 @@ impl<R: Region> Umem<R> {
     }
 
     /// A free frame goes to the kernel, to receive into; gives its address.
-    pub fn to_receive(&mut self) -> Option<u64> {
+    pub fn for_reception(&mut self) -> Option<u64> {
         let number = self.free.pop()?;
         let at = Umem::<R>::at(number);
         self.places[at] = Place::Receiving;
@@ -149,7 +149,7 @@ impl<R: Region> Umem<R> {
     }
 
     /// A held frame goes to the kernel, to be sent from its start; gives its address.
-    pub fn to_send(&mut self, frame: Frame) -> u64 {
+    pub fn for_sending(&mut self, frame: Frame) -> u64 {
         let at = self.held(&frame);
         self.places[at] = Place::Sending;
         self.address(at)
@@ -220,10 +220,10 @@ mod tests {
         let mut umem = umem(2);
         let frame = umem.take().unwrap();
         umem.bytes_mut(&frame)[..3].copy_from_slice(b"abc");
-        let address = umem.to_send(frame);
+        let address = umem.for_sending(frame);
         assert_eq!(umem.free(), 1);
         umem.sent(address).unwrap();
-        let address = umem.to_receive().unwrap();
+        let address = umem.for_reception().unwrap();
         let received = umem.received(address + 256, 3).unwrap();
         assert_eq!(received.bytes, 256..259);
         assert_eq!(
@@ -238,9 +238,9 @@ mod tests {
     #[test]
     fn what_the_kernel_does_not_have_is_an_error() {
         let mut umem = umem(4);
-        let receiving = umem.to_receive().unwrap();
+        let receiving = umem.for_reception().unwrap();
         let frame = umem.take().unwrap();
-        let sending = umem.to_send(frame);
+        let sending = umem.for_sending(frame);
         let held = umem.take().unwrap();
         for address in [sending, 2048 * 2, 2048 * 3, 2048 * 4, u64::MAX] {
             assert!(umem.received(address, 1).is_err(), "{address}");
