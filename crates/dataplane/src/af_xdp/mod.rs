@@ -6,6 +6,7 @@
 //! frame, and nothing waits but [`Socket::bind`], for a bounded time. May not: know what is in a frame, or
 //! fall back to the generic mode of XDP.
 
+mod config;
 mod error;
 mod redirect;
 mod region;
@@ -13,10 +14,11 @@ mod ring;
 mod socket;
 mod umem;
 
+pub use config::{Config, Mode};
 pub use error::AfXdpError;
 pub use redirect::{Redirect, is_built};
 pub use region::{Anonymous, Region};
-pub use socket::{Config, Mode, Socket, Wake};
+pub use socket::{Socket, Wake};
 pub use umem::{Frame, Received};
 
 /// Bytes that the kernel leaves free in front of each frame that it receives (XDP_PACKET_HEADROOM).

@@ -19,6 +19,7 @@ use rustix::net::xdp::{
 };
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, bind, send, socket_with};
 
+use super::config::{Config, Mode};
 use super::error::AfXdpError;
 use super::region::Region;
 use super::ring::{Consumer, Descriptor, Producer};
@@ -30,52 +31,6 @@ const BIND_MAX: Duration = Duration::from_secs(1);
 const BIND_AGAIN: Duration = Duration::from_millis(1);
 /// Most places of a ring.
 const RING_MAX: u32 = 1 << 15;
-
-/// How frames get from the driver into the memory and back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// The kernel copies them. Every driver with XDP can do that.
-    Copy,
-    /// The driver uses the memory itself where it can, else they are copied; [`Socket::is_zero_copy`] tells.
-    PreferZeroCopy,
-    /// The driver uses the memory itself, or it is an error.
-    ZeroCopy,
-}
-
-/// What to bind to, and how large.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Interface, in the calling thread's network namespace.
-    pub interface: String,
-    /// Its queue, from 0.
-    pub queue: u32,
-    /// Copy or not.
-    pub mode: Mode,
-    /// Bytes of a frame: 2048 or 4096.
-    pub frame_bytes: u32,
-    /// Bytes in front of a received frame, besides [`super::RECEIVE_HEADROOM`].
-    pub headroom: u32,
-    /// Places of the rings for fill and reception, a power of two.
-    pub receive_ring: u32,
-    /// Places of the rings for transmission and completion, a power of two.
-    pub send_ring: u32,
-}
-
-impl Config {
-    /// Copies, frames of 2048 bytes, rings of 256 places.
-    #[must_use]
-    pub fn new(interface: &str, queue: u32) -> Config {
-        Config {
-            interface: interface.to_owned(),
-            queue,
-            mode: Mode::Copy,
-            frame_bytes: 2048,
-            headroom: 0,
-            receive_ring: 256,
-            send_ring: 256,
-        }
-    }
-}
 
 /// What became of a wake-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
