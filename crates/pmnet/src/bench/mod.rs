@@ -1,4 +1,4 @@
-//! Measurements after those of the papers, one command for each.
+//! Measurements, after those of the papers where they have them, one command for each.
 //!
 //! Purpose: figures that can be repeated by anybody with one machine. Invariants: what is compared is
 //! measured in turn in one run; every figure names medium and R; every answer that is counted was
@@ -6,3 +6,4 @@
 
 pub mod micro;
 pub mod pipeline;
+pub mod traffic;

@@ -1,5 +1,7 @@
 //! `pmnet bench`.
 
+mod traffic;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -63,6 +65,8 @@ enum What {
     Micro(MicroArgs),
     /// What one packet costs the pipeline in the kernel: its program alone, on one core.
     Pipeline(PipelineArgs),
+    /// Traffic of others through the switch, with and without a device: what does pmnet cost them?
+    Traffic(traffic::TrafficArgs),
 }
 
 /// Options of `pmnet bench pipeline`.
@@ -139,6 +143,7 @@ pub fn main(command: &BenchCommand) -> anyhow::Result<bool> {
             };
             micro::main(&plan, &output, &*shutdown::on_signals()?)?;
         }
+        What::Traffic(args) => return traffic::main(args),
         What::Pipeline(args) => {
             let plan = pipeline_plan(args)?;
             pipeline::main(&plan, args.json, &*shutdown::on_signals()?)?;

@@ -52,7 +52,7 @@ impl Network {
         network.join()?;
         for node in &network.layout.nodes {
             batch(&node.namespace, &node_commands(node))?;
-            network.inside(&node.name, || offloads(node))?;
+            network.inside(&node.name, || offloads(node, FOR_XDP))?;
         }
         Ok(network)
     }
@@ -108,6 +108,34 @@ impl Network {
         ];
         all.extend(arguments);
         Ok((nsenter, all))
+    }
+
+    /// Gives every interface this MTU, in bytes. Before programs are attached: a veth whose peer has
+    /// one may not take as much.
+    ///
+    /// # Errors
+    /// What `ip` says.
+    pub fn set_mtu(&self, mtu: u16) -> anyhow::Result<()> {
+        for node in &self.layout.nodes {
+            let ports = node.ports.iter().map(String::as_str);
+            let commands = ports
+                .chain([node.interface])
+                .map(|interface| format!("link set {interface} mtu {mtu}"));
+            batch(&node.namespace, &commands.collect::<Vec<_>>())?;
+        }
+        Ok(())
+    }
+
+    /// Gives every interface the offloads with which the kernel makes a veth. Packets are whole no
+    /// longer: not for links with a device.
+    ///
+    /// # Errors
+    /// What `ethtool` says.
+    pub fn default_offloads(&self) -> anyhow::Result<()> {
+        for node in &self.layout.nodes {
+            self.inside(&node.name, || offloads(node, &["gro", "off", "tx", "on"]))?;
+        }
+        Ok(())
     }
 
     /// Moves the calling thread, and what it starts from now on, into a node.
@@ -207,12 +235,15 @@ fn batch(namespace: &str, commands: &[String]) -> anyhow::Result<()> {
 }
 
 /// XDP sees whole packets with whole checksums: the transmit offload of a veth leaves them open.
-/// `gro` gives a veth its own receive queue, as a driver with XDP has it. Called inside the node.
-fn offloads(node: &Node) -> anyhow::Result<()> {
+/// `gro` gives a veth its own receive queue, as a driver with XDP has it.
+const FOR_XDP: &[&str] = &["gro", "on", "tx", "off"];
+
+/// Called inside the node.
+fn offloads(node: &Node, features: &[&str]) -> anyhow::Result<()> {
     let ports = node.ports.iter().map(String::as_str);
     let own = node.ports.is_empty().then_some(node.interface);
     for interface in ports.chain(own) {
-        ethtool(&["-K", interface, "gro", "on", "tx", "off"])?;
+        ethtool(&[&["-K", interface], features].concat())?;
     }
     Ok(())
 }

@@ -36,6 +36,7 @@ use crate::harness::namespaces::sweep;
 pub use carrier::ClientIo;
 pub use measure::Cell;
 pub(crate) use measure::{cpus, pin};
+pub(crate) use plan::cores;
 pub use plan::{Handler, Medium, PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN, Plan, SESSIONS_MAX};
 pub use system::System;
 pub use troubles::Troubles;

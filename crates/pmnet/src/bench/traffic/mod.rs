@@ -1,0 +1,100 @@
+//! What a switch with pmnet does to traffic that is none of pmnet's: the same switch bare, with a
+//! program that lets everything pass, and with a device at its ports.
+//!
+//! All variants of one MTU stand beside each other and are measured in turn, several rounds, in both
+//! orders; what is compared was measured in the same round. A benchmark asserts nothing: it ends
+//! well when it could measure. May not: leave anything behind.
+
+mod measure;
+mod pace;
+mod plan;
+mod share;
+mod stand;
+mod table;
+mod tcp;
+mod udp;
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context;
+use serde::Serialize;
+
+use crate::bench::micro::{pinned, refusal};
+use crate::demo::view::View;
+use crate::harness::namespaces::sweep;
+
+pub use measure::{Cell, Refused};
+pub use plan::{Plan, Variant, Workload};
+pub use share::Share;
+
+/// Where things go and how they are said.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// Folder for the numbers, and for the files of the run while it lasts.
+    pub folder: PathBuf,
+    /// Only one JSON object on stdout.
+    pub json: bool,
+}
+
+/// Everything that a run found out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// What was measured, on what.
+    pub title: String,
+    /// What to know about the figures.
+    pub notes: Vec<String>,
+    /// The figures.
+    pub cells: Vec<Cell>,
+    /// Variants that cannot be had for an MTU.
+    pub refused: Vec<Refused>,
+}
+
+/// Measures, and writes table and JSON.
+///
+/// # Errors
+/// No root or no tools; a variant that cannot be set up for the MTU of an Ethernet; traffic that is
+/// altered or does not move within seconds; interrupted; numbers that cannot be written. Nothing is
+/// left behind.
+pub fn main(plan: &Plan, output: &Output, stop: &AtomicBool) -> anyhow::Result<()> {
+    if let Some(reason) = refusal() {
+        anyhow::bail!(reason);
+    }
+    sweep();
+    pinned::sweep()?;
+    let folder = &output.folder;
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    let view = View::new(output.json, plan.steps());
+    let before = load_average();
+    let (cells, refused) = measure::all(plan, folder, stop, &view)?;
+    view.finish();
+    let mut notes = plan.notes();
+    notes.push(format!(
+        "load average: {before} before, {} after (this measurement by itself makes about 2)",
+        load_average()
+    ));
+    let outcome = Outcome {
+        title: plan.title(),
+        notes,
+        cells,
+        refused,
+    };
+    let path = folder.join("traffic.json");
+    std::fs::write(&path, serde_json::to_string_pretty(&outcome)?)
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    if output.json {
+        println!("{}", serde_json::to_string(&outcome)?);
+    } else {
+        println!("{}", table::text(&outcome));
+        println!("numbers: {}", path.display());
+    }
+    Ok(())
+}
+
+/// Of the last minute.
+fn load_average() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let first = text.split_whitespace().next();
+    first.unwrap_or("unknown").to_owned()
+}

@@ -1,0 +1,109 @@
+//! How long a run is measured, and what came of it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+
+/// How often the end is looked for.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The times of one run.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace<'a> {
+    /// Before it is measured.
+    pub warmup: Duration,
+    /// While it is.
+    pub duration: Duration,
+    /// Ends it early, as an error.
+    pub stop: &'a AtomicBool,
+}
+
+/// What one run gave.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// In the unit of its workload.
+    pub figure: f64,
+    /// Bytes that arrived and were looked at, while it was measured.
+    pub bytes: u64,
+    /// Datagrams sent a second, where there are any.
+    pub sent: Option<f64>,
+    /// 99th percentile in microseconds, of round trips.
+    pub p99_us: Option<f64>,
+    /// Updates that were acknowledged beside the traffic, if a client sent some.
+    pub acknowledged: Option<u64>,
+}
+
+impl Pace<'_> {
+    /// By how much counters rise in the measured time, and its seconds.
+    ///
+    /// # Errors
+    /// Interrupted.
+    pub fn measure<const N: usize>(
+        &self,
+        counters: impl Fn() -> [u64; N],
+    ) -> anyhow::Result<([u64; N], f64)> {
+        self.wait(self.warmup)?;
+        let (before, began) = (counters(), Instant::now());
+        self.wait(self.duration)?;
+        let (after, seconds) = (counters(), began.elapsed().as_secs_f64());
+        let mut risen = after;
+        for (after, before) in risen.iter_mut().zip(before) {
+            *after = after.saturating_sub(before);
+        }
+        Ok((risen, seconds))
+    }
+
+    fn wait(&self, time: Duration) -> anyhow::Result<()> {
+        let end = Instant::now() + time;
+        loop {
+            ensure!(!self.stop.load(Ordering::Relaxed), "interrupted");
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(LOOK));
+        }
+    }
+}
+
+/// A count a second.
+pub fn rate(count: u64, seconds: f64) -> f64 {
+    // Exact up to 2^53, as nothing here comes near.
+    let high = u32::try_from(count >> 32).unwrap_or(u32::MAX);
+    let low = u32::try_from(count & 0xffff_ffff).unwrap_or(u32::MAX);
+    (f64::from(high) * 4_294_967_296.0 + f64::from(low)) / seconds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64;
+
+    #[test]
+    fn only_what_rises_while_it_is_measured_counts() {
+        let stop = AtomicBool::new(false);
+        let pace = Pace {
+            warmup: Duration::from_millis(1),
+            duration: Duration::from_millis(1),
+            stop: &stop,
+        };
+        let looks = AtomicU64::new(0);
+        let counters = || {
+            let look = looks.fetch_add(1, Ordering::Relaxed);
+            [100 + 7 * look, 5]
+        };
+        let (risen, seconds) = pace.measure(counters).unwrap();
+        assert_eq!(risen, [7, 0]);
+        assert!(seconds >= 0.001);
+        stop.store(true, Ordering::Relaxed);
+        let error = pace.measure(counters).unwrap_err();
+        assert!(error.to_string().contains("interrupted"));
+    }
+
+    #[test]
+    fn rates_of_large_counts_are_exact() {
+        assert!((rate(3, 2.0) - 1.5).abs() < f64::EPSILON);
+        assert!((rate(3 << 40, 1.0) - 3_298_534_883_328.0).abs() < f64::EPSILON);
+    }
+}

@@ -1,0 +1,297 @@
+//! What is measured: which traffic, through which variants of the switch, for how long.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::bench::micro::cores;
+
+/// Bytes of a datagram, and of a message of a round trip.
+pub const MESSAGE_BYTES: usize = 64;
+/// What an Ethernet carries, in bytes.
+pub const MTU: u16 = 1_500;
+/// Updates a second of the client beside the traffic of [`Variant::Loaded`].
+pub const LOAD_RATE: u32 = 1_000;
+
+/// The same switch, with something else at its ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Variant {
+    /// No XDP at all.
+    Bare,
+    /// A program that lets everything pass.
+    Pass,
+    /// `pmnet device --mode switch`, and nobody updates.
+    Device,
+    /// The same, with `--xdp-generic`.
+    Generic,
+    /// The device, and beside the traffic a client that updates.
+    Loaded,
+    /// No XDP, and the offloads with which the kernel makes a veth.
+    Offloaded,
+}
+
+impl Variant {
+    /// All but [`Variant::Loaded`], whose client takes time from the traffic.
+    pub const DEFAULT: [Variant; 5] = [
+        Variant::Bare,
+        Variant::Pass,
+        Variant::Device,
+        Variant::Generic,
+        Variant::Offloaded,
+    ];
+
+    /// As on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Variant::Bare => "bare",
+            Variant::Pass => "pass",
+            Variant::Device => "device",
+            Variant::Generic => "generic",
+            Variant::Loaded => "loaded",
+            Variant::Offloaded => "offloaded",
+        }
+    }
+
+    /// A sentence about it.
+    #[must_use]
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Variant::Bare => "the switch (a bridge) without XDP",
+            Variant::Pass => {
+                "an XDP program that lets everything pass at both ports of the switch and at the \
+                 client's interface: what XDP costs by itself"
+            }
+            Variant::Device => {
+                "pmnet device --mode switch at both ports, and the passing program at the client's \
+                 interface, which acknowledgements need; nobody updates"
+            }
+            Variant::Generic => {
+                "the device with --xdp-generic, for interfaces and MTUs without native XDP"
+            }
+            Variant::Loaded => {
+                "the device, and a client that sends 1,000 updates a second beside the traffic, and \
+                 takes processor time from it"
+            }
+            Variant::Offloaded => {
+                "the bare switch with the offloads of a new veth (gro off, tx on): 64 KiB segments \
+                 without checksums cross it, as no wire would carry them"
+            }
+        }
+    }
+
+    /// Whether a device serves there.
+    #[must_use]
+    pub const fn has_device(self) -> bool {
+        matches!(self, Variant::Device | Variant::Generic | Variant::Loaded)
+    }
+
+    /// Whether the driver must have XDP, for this MTU.
+    #[must_use]
+    pub const fn is_native(self) -> bool {
+        matches!(self, Variant::Pass | Variant::Device | Variant::Loaded)
+    }
+}
+
+/// Traffic that is none of pmnet's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Workload {
+    /// TCP over IPv4, one stream.
+    Tcp4,
+    /// TCP over IPv4, four streams.
+    #[value(name = "tcp4-x4")]
+    #[serde(rename = "tcp4-x4")]
+    Tcp4x4,
+    /// TCP over IPv6, one stream.
+    Tcp6,
+    /// UDP over IPv4, 64 bytes each, to the shard's address.
+    Udp,
+    /// 64 bytes there and back over TCP.
+    RoundTrip,
+    /// TCP over IPv4, one stream, MTU 3000.
+    #[value(name = "tcp-mtu3000")]
+    #[serde(rename = "tcp-mtu3000")]
+    TcpLarge,
+    /// TCP over IPv4, one stream, MTU 9000.
+    TcpJumbo,
+}
+
+/// How traffic is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// As much as TCP takes, from client to server.
+    Bulk {
+        /// Connections.
+        streams: usize,
+    },
+    /// As many datagrams as one thread can send.
+    Datagrams,
+    /// One message on its way at a time.
+    RoundTrip,
+}
+
+impl Workload {
+    /// As on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Workload::Tcp4 => "tcp4",
+            Workload::Tcp4x4 => "tcp4-x4",
+            Workload::Tcp6 => "tcp6",
+            Workload::Udp => "udp",
+            Workload::RoundTrip => "round-trip",
+            Workload::TcpLarge => "tcp-mtu3000",
+            Workload::TcpJumbo => "tcp-jumbo",
+        }
+    }
+
+    /// For people.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Workload::Tcp4 => "TCP, IPv4, one stream",
+            Workload::Tcp4x4 => "TCP, IPv4, four streams",
+            Workload::Tcp6 => "TCP, IPv6, one stream",
+            Workload::Udp => "UDP, IPv4, 64 B",
+            Workload::RoundTrip => "TCP round trip, 64 B",
+            Workload::TcpLarge => "TCP, IPv4, MTU 3000",
+            Workload::TcpJumbo => "TCP, IPv4, MTU 9000",
+        }
+    }
+
+    /// Of all links, in bytes.
+    #[must_use]
+    pub const fn mtu(self) -> u16 {
+        match self {
+            Workload::TcpLarge => 3_000,
+            Workload::TcpJumbo => 9_000,
+            _ => MTU,
+        }
+    }
+
+    /// How it is made.
+    #[must_use]
+    pub const fn kind(self) -> Kind {
+        match self {
+            Workload::Tcp4x4 => Kind::Bulk { streams: 4 },
+            Workload::Udp => Kind::Datagrams,
+            Workload::RoundTrip => Kind::RoundTrip,
+            _ => Kind::Bulk { streams: 1 },
+        }
+    }
+
+    /// Whether it goes over IPv6.
+    #[must_use]
+    pub const fn is_ipv6(self) -> bool {
+        matches!(self, Workload::Tcp6)
+    }
+
+    /// Unit of its figure; of a time, less is better.
+    #[must_use]
+    pub const fn unit(self) -> &'static str {
+        match self.kind() {
+            Kind::Bulk { .. } => "Gbit/s",
+            Kind::Datagrams => "packets/s",
+            Kind::RoundTrip => "p50 µs",
+        }
+    }
+
+    /// Whether less of its figure is better.
+    #[must_use]
+    pub const fn less_is_better(self) -> bool {
+        matches!(self.kind(), Kind::RoundTrip)
+    }
+}
+
+/// The whole plan.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Variants of the switch, each once.
+    pub variants: Vec<Variant>,
+    /// Traffic, each once; those of one MTU beside each other.
+    pub workloads: Vec<Workload>,
+    /// Measured time of one run.
+    pub duration: Duration,
+    /// Time before it.
+    pub warmup: Duration,
+    /// Runs of each combination.
+    pub rounds: usize,
+}
+
+impl Plan {
+    /// Runs that will be made, if every variant can be set up.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        let runs = self.workloads.len() * self.variants.len() * self.rounds;
+        u64::try_from(runs).unwrap_or(u64::MAX)
+    }
+
+    /// Title of the result.
+    #[must_use]
+    pub fn title(&self) -> String {
+        format!(
+            "Traffic of others through a switch, veth on one machine with {} cores",
+            cores()
+        )
+    }
+
+    /// What to know about the figures.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let variants = self.variants.iter();
+        let mut notes: Vec<String> = variants
+            .map(|variant| format!("{}: {}", variant.name(), variant.meaning()))
+            .collect();
+        notes.push(
+            "offloads, except in offloaded, are those that XDP on veth needs, the same everywhere: \
+             gro on, tx off (checksums in software, and with them TSO off: packets cross one by one)"
+                .into(),
+        );
+        notes.push(format!(
+            "of pass, of bare: how much is left of what that variant did in the same round, median \
+             (least – most) over {} rounds of {:.2} s in both orders; below 1 is slower, also for \
+             round trips",
+            self.rounds,
+            self.duration.as_secs_f64()
+        ));
+        notes.push(
+            "client and server are threads pinned to different cores; those of a round trip never \
+             sleep, so no wake-up hides the path"
+                .into(),
+        );
+        notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_command_line_and_of_json() {
+        let json = |value: serde_json::Value| value.as_str().unwrap().to_owned();
+        for variant in Variant::value_variants() {
+            let name = variant.name();
+            assert_eq!(variant.to_possible_value().unwrap().get_name(), name);
+            assert_eq!(json(serde_json::to_value(variant).unwrap()), name);
+        }
+        for workload in Workload::value_variants() {
+            let name = workload.name();
+            assert_eq!(workload.to_possible_value().unwrap().get_name(), name);
+            assert_eq!(json(serde_json::to_value(workload).unwrap()), name);
+        }
+    }
+
+    #[test]
+    fn traffic_of_one_mtu_is_together() {
+        let all = Workload::value_variants();
+        let groups: Vec<u16> = all
+            .chunk_by(|a, b| a.mtu() == b.mtu())
+            .map(|group| group[0].mtu())
+            .collect();
+        assert_eq!(groups, [MTU, 3_000, 9_000]);
+    }
+}

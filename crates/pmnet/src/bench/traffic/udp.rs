@@ -1,0 +1,169 @@
+//! Traffic over UDP: as many small datagrams as one thread can send.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use socket2::SockRef;
+
+use super::pace::{Pace, Sample, rate};
+use super::plan::MESSAGE_BYTES;
+use crate::bench::micro::{cpus, pin};
+use crate::testbed::Network;
+
+/// Where the server listens: not the shard's port, which is the last thing that the pipeline compares.
+const PORT: u16 = 7_001;
+/// Asked of the kernel for the receiver; it may give less.
+const BUFFER_BYTES: usize = 4 << 20;
+/// How often the receiver looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A socket of the client that sends to one of the server's.
+///
+/// # Errors
+/// What the kernel says.
+pub fn connect(network: &Network, server: IpAddr) -> anyhow::Result<(UdpSocket, UdpSocket)> {
+    let address = SocketAddr::new(server, PORT);
+    let far = network.inside("server", || {
+        UdpSocket::bind(address).with_context(|| format!("cannot listen on {address}"))
+    })?;
+    let near = network.inside("client1", || {
+        let near = UdpSocket::bind("0.0.0.0:0")?;
+        near.connect(address)?;
+        Ok(near)
+    })?;
+    Ok((near, far))
+}
+
+/// As many as possible; datagrams received a second.
+///
+/// # Errors
+/// Interrupted; a socket that fails, or another datagram than was sent.
+pub fn flood(near: &UdpSocket, far: &UdpSocket, pace: Pace<'_>) -> anyhow::Result<Sample> {
+    let (sent, received) = (&AtomicU64::new(0), &AtomicU64::new(0));
+    let done = &AtomicBool::new(false);
+    let _ = SockRef::from(far).set_recv_buffer_size(BUFFER_BYTES);
+    far.set_read_timeout(Some(LOOK))?;
+    near.set_write_timeout(Some(LOOK))?;
+    let cpus = cpus();
+    let (first, last) = (cpus.first().copied(), cpus.last().copied());
+    std::thread::scope(|scope| {
+        let receiver = scope.spawn(move || {
+            pin(last);
+            receive(far, received, done)
+        });
+        let sender = scope.spawn(move || {
+            pin(first);
+            send(near, sent, done)
+        });
+        let counters = || [&sent, &received].map(|count| count.load(Ordering::Relaxed));
+        let measured = pace.measure(counters);
+        done.store(true, Ordering::Relaxed);
+        for worker in [sender, receiver] {
+            let ended = worker.join();
+            ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        }
+        let ([sent, received], seconds) = measured?;
+        Ok(Sample {
+            figure: rate(received, seconds),
+            bytes: received * u64::try_from(MESSAGE_BYTES)?,
+            sent: Some(rate(sent, seconds)),
+            ..Sample::default()
+        })
+    })
+}
+
+/// A number, and its last byte all over.
+fn datagram(number: u64) -> [u8; MESSAGE_BYTES] {
+    let bytes = number.to_le_bytes();
+    let mut datagram = [bytes[0]; MESSAGE_BYTES];
+    datagram[..8].copy_from_slice(&bytes);
+    datagram
+}
+
+fn send(socket: &UdpSocket, sent: &AtomicU64, done: &AtomicBool) -> anyhow::Result<()> {
+    let mut number = 0;
+    while !done.load(Ordering::Relaxed) {
+        match socket.send(&datagram(number)) {
+            Ok(_) => {
+                number += 1;
+                sent.fetch_add(1, Ordering::Relaxed);
+            }
+            // A full queue, or an answer that nobody listens any more.
+            Err(error) => match error.kind() {
+                ErrorKind::WouldBlock
+                | ErrorKind::OutOfMemory
+                | ErrorKind::Interrupted
+                | ErrorKind::ConnectionRefused => {}
+                _ => return Err(error).context("a datagram cannot be sent"),
+            },
+        }
+    }
+    Ok(())
+}
+
+fn receive(socket: &UdpSocket, received: &AtomicU64, done: &AtomicBool) -> anyhow::Result<()> {
+    let mut buffer = [0; MESSAGE_BYTES + 1];
+    while !done.load(Ordering::Relaxed) {
+        match socket.recv(&mut buffer) {
+            Ok(length) => {
+                let mut number = [0; 8];
+                number.copy_from_slice(&buffer[..8]);
+                ensure!(
+                    buffer[..length] == datagram(u64::from_le_bytes(number)),
+                    "another datagram arrived than was sent"
+                );
+                received.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(error) => match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {}
+                _ => return Err(error).context("datagrams cannot be received"),
+            },
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sockets() -> (UdpSocket, UdpSocket) {
+        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+        near.connect(far.local_addr().unwrap()).unwrap();
+        (near, far)
+    }
+
+    #[test]
+    fn datagrams_arrive_and_are_counted() {
+        let (near, far) = sockets();
+        let stop = AtomicBool::new(false);
+        let pace = Pace {
+            warmup: Duration::from_millis(5),
+            duration: Duration::from_millis(50),
+            stop: &stop,
+        };
+        let sample = flood(&near, &far, pace).unwrap();
+        assert!(sample.bytes > 0 && sample.figure > 0.0, "{sample:?}");
+        assert!(sample.sent.unwrap() > 0.0);
+    }
+
+    #[test]
+    fn altered_datagrams_are_an_error() {
+        let longer = [&datagram(7)[..], &[7]].concat();
+        let mut altered = datagram(7);
+        altered[40] ^= 1;
+        for wrong in [&datagram(7)[..63], &longer, &altered, &[]] {
+            let (near, far) = sockets();
+            far.set_read_timeout(Some(LOOK)).unwrap();
+            near.send(&datagram(6)).unwrap();
+            near.send(wrong).unwrap();
+            let (count, done) = (AtomicU64::new(0), AtomicBool::new(false));
+            assert!(receive(&far, &count, &done).is_err());
+            assert_eq!(count.into_inner(), 1);
+        }
+    }
+}
