@@ -1,8 +1,10 @@
-//! `pmnet testbed` and `pmnet bench micro`, as a person starts them: they do what they say and
+//! `pmnet testbed`, `bench micro` and `bench traffic`, as a person starts them: they do what they say and
 //! leave nothing behind, however they end. No time is looked at.
 
 #[path = "testbed/demo.rs"]
 mod demo;
+#[path = "testbed/traffic.rs"]
+mod traffic;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -381,22 +383,8 @@ fn interrupted_or_killed_it_leaves_nothing() {
     assert_eq!(code, None);
     // It could remove nothing. Any pmnet on this machine may have done it since, so nobody counts.
     let pinned = prefix.replace("pmnet-", "bench-");
-    good(&[
-        "bench",
-        "micro",
-        "--systems",
-        "limit",
-        "--payloads",
-        "50",
-        "--clients",
-        "1",
-        "--rounds",
-        "1",
-        "--seconds",
-        "0.05",
-        "--out",
-        folder.to_str().unwrap(),
-    ]);
+    let again = "bench micro --systems limit --payloads 50 --clients 1 --rounds 1 --seconds 0.05";
+    good(&[words(again), vec!["--out", folder.to_str().unwrap()]].concat());
     assert_eq!(namespaces(&prefix), Vec::<String>::new());
     assert_eq!(in_kernel(&pinned), 0);
     std::fs::remove_dir_all(folder).unwrap();

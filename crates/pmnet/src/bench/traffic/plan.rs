@@ -24,6 +24,8 @@ pub enum Variant {
     Pass,
     /// `pmnet device --mode switch`, and nobody updates.
     Device,
+    /// As [`Variant::Pass`], once more: what the two differ by is chance.
+    Control,
     /// The same, with `--xdp-generic`.
     Generic,
     /// The device, and beside the traffic a client that updates.
@@ -34,10 +36,11 @@ pub enum Variant {
 
 impl Variant {
     /// All but [`Variant::Loaded`], whose client takes time from the traffic.
-    pub const DEFAULT: [Variant; 5] = [
+    pub const DEFAULT: [Variant; 6] = [
         Variant::Bare,
         Variant::Pass,
         Variant::Device,
+        Variant::Control,
         Variant::Generic,
         Variant::Offloaded,
     ];
@@ -49,6 +52,7 @@ impl Variant {
             Variant::Bare => "bare",
             Variant::Pass => "pass",
             Variant::Device => "device",
+            Variant::Control => "control",
             Variant::Generic => "generic",
             Variant::Loaded => "loaded",
             Variant::Offloaded => "offloaded",
@@ -67,6 +71,10 @@ impl Variant {
             Variant::Device => {
                 "pmnet device --mode switch at both ports, and the passing program at the client's \
                  interface, which acknowledgements need; nobody updates"
+            }
+            Variant::Control => {
+                "the same as pass, in a switch of its own: what it differs from pass by is chance, and \
+                 so may be as much of what the device does"
             }
             Variant::Generic => {
                 "the device with --xdp-generic, for interfaces and MTUs without native XDP"
@@ -91,7 +99,10 @@ impl Variant {
     /// Whether the driver must have XDP, for this MTU.
     #[must_use]
     pub const fn is_native(self) -> bool {
-        matches!(self, Variant::Pass | Variant::Device | Variant::Loaded)
+        matches!(
+            self,
+            Variant::Pass | Variant::Control | Variant::Device | Variant::Loaded
+        )
     }
 }
 

@@ -67,7 +67,7 @@ impl Stand {
             stand.serve(scratch)?;
         }
         let programs: &[_] = match variant {
-            Variant::Pass => &[PORTS[0], PORTS[1], CLIENT],
+            Variant::Pass | Variant::Control => &[PORTS[0], PORTS[1], CLIENT],
             Variant::Device | Variant::Loaded => &[CLIENT],
             // In the generic mode what the device transmits is a packet like others.
             Variant::Bare | Variant::Generic | Variant::Offloaded => &[],

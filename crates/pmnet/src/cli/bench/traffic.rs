@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(plan.variants, Variant::DEFAULT);
         assert_eq!(plan.workloads, Workload::value_variants());
         assert_eq!(plan.warmup, Duration::from_millis(100));
-        assert_eq!(plan.steps(), 5 * 7 * 6);
+        assert_eq!(plan.steps(), 6 * 7 * 6);
     }
 
     #[test]
