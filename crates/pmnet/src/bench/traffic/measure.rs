@@ -11,9 +11,10 @@ use super::pace::{Pace, Sample};
 use super::plan::{Kind, MTU, Plan, Variant, Workload};
 use super::share::{Share, median};
 use super::stand::Stand;
-use super::{tcp, udp};
+use super::{load, tcp, udp};
 use crate::demo::view::View;
 use crate::harness::Scratch;
+use crate::testbed::Network;
 
 /// One variant of the switch under one workload.
 #[derive(Clone, Debug, Serialize)]
@@ -71,7 +72,6 @@ pub fn all(
             let run = Run {
                 plan,
                 workload: *workload,
-                scratch: &scratch,
                 stop,
                 view,
             };
@@ -122,7 +122,6 @@ fn reason(error: &str) -> String {
 struct Run<'a> {
     plan: &'a Plan,
     workload: Workload,
-    scratch: &'a Scratch,
     stop: &'a AtomicBool,
     view: &'a View,
 }
@@ -142,7 +141,7 @@ impl Run<'_> {
                 let number = round + 1;
                 let text = format!("{what}, round {number} of {}", self.plan.rounds);
                 self.view.step(&text, 1);
-                samples[index].push(self.one(stand).context(what)?);
+                samples[index].push(self.one(*variant, &stand.network).context(what)?);
             }
         }
         let rows = stands.iter().zip(&samples);
@@ -153,9 +152,18 @@ impl Run<'_> {
         Ok(cells)
     }
 
-    fn one(&self, stand: &Stand) -> anyhow::Result<Sample> {
-        let load = stand.load(self.scratch)?;
-        let network = &stand.network;
+    fn one(&self, variant: Variant, network: &Network) -> anyhow::Result<Sample> {
+        if variant != Variant::Loaded {
+            return self.traffic(network);
+        }
+        let (sample, acknowledged) = load::beside(network, self.stop, || self.traffic(network))?;
+        Ok(Sample {
+            acknowledged: Some(acknowledged),
+            ..sample
+        })
+    }
+
+    fn traffic(&self, network: &Network) -> anyhow::Result<Sample> {
         let server = network.layout().node("server").context("a server")?;
         let address: Option<IpAddr> = if self.workload.is_ipv6() {
             server.ipv6.map(Into::into)
@@ -168,7 +176,7 @@ impl Run<'_> {
             duration: self.plan.duration,
             stop: self.stop,
         };
-        let mut sample = match self.workload.kind() {
+        match self.workload.kind() {
             Kind::Bulk { streams } => tcp::bulk(&tcp::connect(network, address, streams)?, pace),
             Kind::Datagrams => {
                 let (near, far) = udp::connect(network, address)?;
@@ -178,11 +186,7 @@ impl Run<'_> {
                 let pairs = tcp::connect(network, address, 1)?;
                 tcp::round_trips(pairs.first().context("a connection")?, pace)
             }
-        }?;
-        if let Some(load) = load {
-            sample.acknowledged = Some(load.end()?);
         }
-        Ok(sample)
     }
 }
 

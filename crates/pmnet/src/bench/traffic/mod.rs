@@ -5,6 +5,7 @@
 //! orders; what is compared was measured in the same round. A benchmark asserts nothing: it ends
 //! well when it could measure. May not: leave anything behind.
 
+mod load;
 mod measure;
 mod pace;
 mod plan;

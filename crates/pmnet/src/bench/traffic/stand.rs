@@ -2,10 +2,10 @@
 
 use std::ffi::OsString;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use pmnet_dataplane::xdp::plain::{self, Plain, Program};
 
-use super::plan::{LOAD_RATE, MTU, Variant};
+use super::plan::{MTU, Variant};
 use crate::bench::micro::pinned::Pinned;
 use crate::bench::micro::stand::{START_MAX, own_binary};
 use crate::bench::micro::system::{SERVER, System};
@@ -16,8 +16,6 @@ use crate::testbed::{Layout, Network};
 /// Where the passing program is attached, of those that the switch has and of the client's.
 const PORTS: [(&str, &str); 2] = [("device1", "client1"), ("device1", "server")];
 const CLIENT: (&str, &str) = ("client1", "eth0");
-/// Seconds after which the updating client ends by itself, if it is not ended before.
-const LOAD_SECONDS: &str = "600";
 
 /// See the module's text. Fields are dropped in this order: first who uses the network.
 pub struct Stand {
@@ -112,73 +110,17 @@ impl Stand {
         arguments: Vec<OsString>,
         scratch: &Scratch,
     ) -> anyhow::Result<Process> {
-        Process::start(self.spec(role, node, arguments)?, scratch.disk(), START_MAX)
-    }
-
-    fn spec(&self, role: &str, node: &str, arguments: Vec<OsString>) -> anyhow::Result<Spec> {
         let pmnet = own_binary()?;
         let (program, args) = self.network.program(node, &pmnet, arguments)?;
-        Ok(Spec {
+        let spec = Spec {
             name: format!("{}-{}-{role}", self.variant.name(), self.mtu),
             pmnet,
             program: Some(program),
             args,
             ready: Ready::Line,
-        })
+        };
+        Process::start(spec, scratch.disk(), START_MAX)
     }
-
-    /// Starts the client that updates, in [`Variant::Loaded`].
-    ///
-    /// # Errors
-    /// It cannot be started.
-    pub fn load(&self, scratch: &Scratch) -> anyhow::Result<Option<Load>> {
-        if self.variant != Variant::Loaded {
-            return Ok(None);
-        }
-        let (via, rate) = (SERVER.to_string(), LOAD_RATE.to_string());
-        let arguments = [
-            "load",
-            "--via",
-            &via,
-            "--rate",
-            &rate,
-            "--seconds",
-            LOAD_SECONDS,
-            "--warmup",
-            "0",
-            "--json",
-        ];
-        let spec = self.spec("load", "client1", arguments.map(OsString::from).to_vec())?;
-        Ok(Some(Load(Process::launch(spec, scratch.disk())?)))
-    }
-}
-
-/// A client that updates; ended when dropped.
-pub struct Load(Process);
-
-impl Load {
-    /// Ends it: how many of its updates were acknowledged.
-    ///
-    /// # Errors
-    /// It had ended before, or none was acknowledged.
-    pub fn end(mut self) -> anyhow::Result<u64> {
-        let early = self.0.exited()?.is_some();
-        self.0.stop()?;
-        let text = self.0.stdout();
-        let acknowledged = acknowledged(&text).unwrap_or(0);
-        ensure!(
-            !early && acknowledged > 0,
-            "the client that updates got no acknowledgements: {}{text}",
-            self.0.stderr()
-        );
-        Ok(acknowledged)
-    }
-}
-
-/// From the summary of `pmnet load --json`.
-fn acknowledged(text: &str) -> Option<u64> {
-    let summary: serde_json::Value = serde_json::from_str(text.lines().last()?).ok()?;
-    summary["acknowledged"].as_u64()
 }
 
 #[cfg(test)]
@@ -192,12 +134,5 @@ mod tests {
             let end = (node.to_owned(), interface.to_owned());
             assert!(layout.links.iter().any(|link| link.ends.contains(&end)));
         }
-    }
-
-    #[test]
-    fn acknowledgements_are_in_the_last_line() {
-        assert_eq!(acknowledged("x\n{\"acknowledged\":7}\n"), Some(7));
-        assert_eq!(acknowledged("{}"), None);
-        assert_eq!(acknowledged(""), None);
     }
 }
