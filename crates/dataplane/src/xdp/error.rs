@@ -17,6 +17,12 @@ pub enum KernelError {
     /// Sizes that the pipeline cannot work with.
     #[error("{0}")]
     Parameters(String),
+    /// What is pinned is not laid out as here.
+    #[error(
+        "the device in {0} was made by another version of pmnet, and its maps are not read by this one: save and remove it \
+         with that version (the same command line with --spill FILE --detach), then start this one with --spill FILE"
+    )]
+    OtherVersion(PathBuf),
     /// The BPF file system, where maps outlive their process, cannot be used.
     #[error(
         "{path}: {source}: the BPF file system is needed there (mount -t bpf bpf /sys/fs/bpf, as root)"

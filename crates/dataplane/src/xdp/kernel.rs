@@ -24,7 +24,7 @@ use super::error::KernelError;
 use super::image::MapMedia;
 use super::pins::Pins;
 use super::rows::{Rows, mask};
-use super::shared::{Hops, Session, Shard};
+use super::shared::{Counters, Hops, Session, Shard};
 
 /// The compiled programs; empty if there was no compiler.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pipeline.o"));
@@ -115,6 +115,7 @@ impl Kernel {
                 FRAME_BYTES_MAX >> 20
             )));
         }
+        check_layout(&pins)?;
         let image_bytes = config.parameters.image_bytes();
         let (image, _) = map_image(&pins, Some(image_bytes))?;
         let (high, low) = address_words(config.address.ip());
@@ -656,6 +657,31 @@ pub(super) fn mapped(map: &MapData, bytes: usize) -> Result<MmapRaw, KernelError
         .len(bytes.next_multiple_of(PAGE_BYTES))
         .map_raw(map.fd().as_fd().as_raw_fd())
         .map_err(|error| KernelError::io("mapping", error))
+}
+
+/// What is pinned already must be laid out as this version does it.
+pub(super) fn check_layout(pins: &Pins) -> Result<(), KernelError> {
+    for (name, bytes) in [
+        ("pm_shards", size_of::<Shard>()),
+        ("pm_chain", size_of::<Hops>()),
+        ("pm_sessions", size_of::<Session>()),
+        ("pm_counts", size_of::<Counters>()),
+    ] {
+        let path = pins.path(name);
+        if !path.exists() {
+            // With an image and without the rest, it was made before there was this map.
+            if pins.in_use() && pins.path("pm_shards").exists() {
+                return Err(KernelError::OtherVersion(pins.folder().to_owned()));
+            }
+            continue;
+        }
+        let map = MapData::from_pin(&path).map_err(|error| KernelError::map(name, error))?;
+        let info = map.info().map_err(|error| KernelError::map(name, error))?;
+        if usize::try_from(info.value_size()).ok() != Some(bytes) {
+            return Err(KernelError::OtherVersion(pins.folder().to_owned()));
+        }
+    }
+    Ok(())
 }
 
 /// A small map that is pinned.

@@ -10,7 +10,7 @@ use aya::Pod;
 use aya::maps::{Map, MapData, PerCpuArray};
 
 use super::error::KernelError;
-use super::kernel::{Kernel, map_pinned};
+use super::kernel::{Kernel, check_layout, map_pinned};
 use super::pins::Pins;
 use super::shared::{Counters, Hops, Shard, TOOK_NS, TOOK_SLOTS};
 
@@ -74,6 +74,7 @@ impl Status {
     /// [`KernelError`]: there is none of this name, or it cannot be read.
     pub fn read(name: &str) -> Result<Status, KernelError> {
         let pins = Pins::existing(name);
+        check_layout(&pins)?;
         let entries = Kernel::parameters(&pins)?.entries;
         let (shard, chain) = (
             map_pinned(&pins, "pm_shards")?,

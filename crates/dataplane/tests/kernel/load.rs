@@ -80,3 +80,21 @@ fn what_it_costs_to_verify_is_told() {
     println!("verified instructions: {instructions:?}");
     assert!(instructions.is_none_or(|count| count < 1_000_000));
 }
+
+#[test]
+fn what_another_version_left_is_not_misread() {
+    if skipped() {
+        return;
+    }
+    let scratch = crate::world::Scratch::new();
+    let (array, key_bytes, value_bytes) = (2, 4, 8);
+    let counts = aya_obj::Map::new_from_params(array, key_bytes, value_bytes, 1, 0);
+    let counts = aya::maps::MapData::create(counts, "pm_counts", None).unwrap();
+    counts.pin(scratch.0.path("pm_counts")).unwrap();
+    let (address, _) = addresses()[0];
+    let config = crate::world::config(address);
+    let Err(error) = pmnet_dataplane::xdp::Kernel::load(&config, scratch.0.clone()) else {
+        panic!("loaded over the maps of another version");
+    };
+    assert!(error.to_string().contains("another version"), "{error}");
+}

@@ -30,10 +30,15 @@ pub fn main(args: &StatusArgs) -> anyhow::Result<bool> {
         Some(name) => vec![name.clone()],
         None => Status::names(),
     };
-    let all: Vec<Status> = names
-        .iter()
-        .map(|name| Status::read(name))
-        .collect::<Result<_, _>>()?;
+    let mut all = Vec::new();
+    for name in &names {
+        match Status::read(name) {
+            Ok(status) => all.push(status),
+            // One that cannot be read does not hide the others.
+            Err(error) if args.name.is_none() => eprintln!("{name}: {error}"),
+            Err(error) => return Err(error.into()),
+        }
+    }
     if args.json {
         let all: Vec<Value> = all.iter().map(as_json).collect();
         println!("{}", Value::Array(all));
