@@ -1,4 +1,4 @@
-//! `pmnet testbed`, `bench micro` and `bench traffic`, as a person starts them: they do what they say and
+//! `pmnet testbed` and the benchmarks in it, as a person starts them: they do what they say and
 //! leave nothing behind, however they end. No time is looked at.
 
 #[path = "testbed/demo.rs"]
@@ -339,6 +339,67 @@ fn every_system_is_measured_and_nothing_is_left() {
     // Only the report is left.
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2);
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// `pmnet bench pipeline` with little to measure; needs no namespaces, and leaves none alone.
+#[test]
+fn packets_are_measured_and_all_fare_as_they_should() {
+    let Some(_one) = possible() else { return };
+    let child = pmnet(&["bench", "pipeline", "--batch", "70", "--rounds", "2"])
+        .args([
+            "--payloads",
+            "0,3,1344",
+            "--sessions",
+            "1,64",
+            "--log-size",
+            "1M",
+        ])
+        .arg("--json")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pinned = format!("bench-{}-", child.id());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let outcome: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = outcome["rows"].as_array().unwrap();
+    // Every kind once for each number of sessions; updates three times.
+    let kinds = [
+        "update",
+        "update6",
+        "duplicate",
+        "unknown",
+        "damaged",
+        "other-port",
+        "tcp",
+        "arp",
+    ];
+    assert_eq!(rows.len(), 2 * (kinds.len() + 2));
+    for kind in kinds {
+        let own = rows.iter().filter(|row| row["packet"] == kind);
+        assert_eq!(own.count(), if kind == "update" { 6 } else { 2 }, "{kind}");
+    }
+    for row in rows {
+        assert_eq!(row["packets"].as_u64(), Some(140));
+        for figure in ["ns", "ns_min", "subtracted_ns", "per_second"] {
+            assert!(row[figure].as_f64().is_some(), "{figure}: {row}");
+        }
+    }
+    assert_eq!(in_kernel(&pinned), 0);
+
+    // What cannot be measured is said before anything is loaded.
+    for (flags, reason) in [
+        (
+            ["--log-size", "1M"],
+            "--log-size 1M: a power of two is needed",
+        ),
+        (["--payloads", "1345"], "--payloads: numbers from 0 to 1344"),
+    ] {
+        let output = pmnet(&["bench", "pipeline"]).args(flags).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(reason), "{error}");
+    }
 }
 
 /// A run that is ended in its middle; gives its exit code and the start of its namespaces' names.
