@@ -123,13 +123,12 @@ fn notes(plan: &Plan) -> Vec<String> {
          stack and wake-ups are not in these figures"
             .into(),
     );
-    if let Ok(text) = std::fs::read_to_string("/proc/sys/net/core/bpf_jit_enable") {
-        if text.trim() == "0" {
-            notes.push(
-                "this kernel interprets BPF programs, which is many times slower: sysctl net.core.bpf_jit_enable=1"
-                    .into(),
-            );
-        }
+    let jit = std::fs::read_to_string("/proc/sys/net/core/bpf_jit_enable");
+    if jit.is_ok_and(|jit| jit.trim() == "0") {
+        notes.push(
+            "this kernel interprets BPF programs, which is many times slower: sysctl net.core.bpf_jit_enable=1"
+                .into(),
+        );
     }
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     if let Some(load) = load.split_whitespace().next() {
