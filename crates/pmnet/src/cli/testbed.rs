@@ -35,6 +35,10 @@ enum Action {
         /// Devices in a row, 10.51.0.101 and so on; 0: clients and server without a device.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=i64::from(DEVICES_MAX)))]
         devices: u8,
+        /// All ports of the devices are free, for a chain of devices in the kernel, which need all of
+        /// theirs; otherwise those that point to the server carry a program that lets everything pass.
+        #[arg(long)]
+        chain: bool,
         /// Who is where, as one JSON object.
         #[arg(long)]
         json: bool,
@@ -57,9 +61,10 @@ pub fn main(command: &TestbedCommand) -> anyhow::Result<bool> {
         Action::Up {
             clients,
             devices,
+            chain,
             json,
         } => {
-            let layout = up(*clients, *devices)?;
+            let layout = up(*clients, *devices, *chain)?;
             if *json {
                 println!("{}", serde_json::to_string(&layout)?);
             } else {

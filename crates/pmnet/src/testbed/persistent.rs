@@ -15,7 +15,7 @@ use pmnet_dataplane::xdp::Pins;
 use pmnet_dataplane::xdp::plain::{self, Program};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::layout::Layout;
+use super::layout::{END_INTERFACE, Layout};
 use super::network::{Network, refusal};
 use crate::harness::namespaces::{FOLDER, enter, ip};
 
@@ -32,12 +32,12 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Makes the testbed: see [`Layout::new`]. Ends that point to the server take what the other end
 /// transmits from XDP, if this pmnet was [built](plain::is_built) with the program for that; the
-/// other ends are free for a device in the kernel.
+/// other ends are free for a device in the kernel. With `chain` all ends of devices are free.
 ///
 /// # Errors
 /// [`refusal`]; there is one already; or what `ip`, `ethtool` and the kernel say, and then nothing
 /// is left.
-pub fn up(clients: u8, devices: u8) -> anyhow::Result<Layout> {
+pub fn up(clients: u8, devices: u8, chain: bool) -> anyhow::Result<Layout> {
     let _lock = lock()?;
     let there = nodes();
     ensure!(
@@ -48,7 +48,7 @@ pub fn up(clients: u8, devices: u8) -> anyhow::Result<Layout> {
     );
     let network = Network::create(Layout::new(PREFIX, clients, devices))?;
     if plain::is_built() {
-        let attached = take_xdp(&network);
+        let attached = take_xdp(&network, chain);
         if attached.is_err() {
             // What went wrong first is the better message.
             let _ = remove_pins();
@@ -59,11 +59,15 @@ pub fn up(clients: u8, devices: u8) -> anyhow::Result<Layout> {
 }
 
 /// A veth drops without a word what its peer transmits from XDP, if it has no program itself.
-fn take_xdp(network: &Network) -> anyhow::Result<()> {
+fn take_xdp(network: &Network, chain: bool) -> anyhow::Result<()> {
     remove_pins()?;
     let pins = Pins::open(PINS)?;
     for link in &network.layout().links {
         let (node, interface) = &link.ends[0];
+        // Ends of clients have one name; ports of switches are named after who is behind them.
+        if chain && interface != END_INTERFACE {
+            continue;
+        }
         let path = pins.path(&format!("link-{node}-{interface}"));
         network.inside(node, || {
             let attached = plain::attach(Program::Pass, interface)
