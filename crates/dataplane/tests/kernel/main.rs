@@ -2,7 +2,9 @@
 //! the same log. Needs root; says so otherwise, and never skips in CI.
 
 mod chain;
+mod coupled;
 mod differential;
 mod load;
+mod rig;
 mod vectors;
 mod world;

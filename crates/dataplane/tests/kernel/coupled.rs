@@ -1,0 +1,531 @@
+//! A whole chain, head, middle and last device, each with its fast path in the kernel, over a network that loses,
+//! repeats and reorders, beside CPUs that run frames while the processes hold, tell and release, with processes killed at every
+//! call that they make and taken over: whatever was acknowledged is in all of them, and is applied, once, in order.
+//!
+//! `PMNET_PACKETS` sets how long, `PMNET_SEED` with which story to begin; a failure names its seed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
+use fastrand::Rng;
+use pmnet_device::{DeviceConfig, FastPath};
+use pmnet_proto::time::MILLISECOND;
+use pmnet_proto::{Peer, Time};
+use pmnet_wire::record::{Member, RecoverReply, SessionRow, read_path};
+use pmnet_wire::{Flags, Header, Kind, Packet};
+
+use crate::differential::number;
+use crate::rig::{Hook, Node, Part, Passed, kill, run};
+use crate::world::{SHARD, SHARD_TOKEN, server, skipped};
+
+/// Steps of one story.
+const STEPS: u64 = 3_000;
+const STEPS_ALL: u64 = 24_000;
+/// Turns in which everything must have settled when the network is whole again.
+const SETTLE_TURNS: u64 = 4_000;
+const SESSIONS: usize = 4;
+const WINDOW: u64 = 12;
+
+fn device(place: usize) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::new(10, 0, 0, 11 + u8::try_from(place).unwrap()), 51_000))
+}
+
+fn is_client(peer: Peer) -> bool {
+    peer.port() / 1_000 == 40
+}
+
+struct Wire {
+    from: Peer,
+    to: Peer,
+    bytes: Vec<u8>,
+}
+
+/// The network, and what was ever seen on it.
+struct Net {
+    rng: Rng,
+    copies: usize,
+    now: u64,
+    flying: Vec<Wire>,
+    sockets: Vec<Vec<(Peer, Vec<u8>)>>,
+    /// Last published order of each device.
+    last: Vec<u64>,
+    /// Whose frame has which order; and the other way round.
+    identities: HashMap<u64, (u64, u64, u32, u8)>,
+    orders: HashMap<(u64, u64), u64>,
+    /// It loses, repeats, reorders, and kills.
+    hostile: bool,
+    /// Calls until the process of this device is killed.
+    kill_in: Vec<Option<u32>>,
+    acks: u64,
+    by_kernel: u64,
+}
+
+impl Net {
+    /// Somebody sends: an acknowledgement must be true at this moment.
+    fn emit(&mut self, from: Peer, to: Peer, bytes: Vec<u8>) {
+        if let Ok(packet) = Packet::parse(&bytes) {
+            let header = packet.header;
+            match header.kind {
+                Kind::Append => {
+                    let who = (header.session, header.seq, header.payload_crc, header.copies);
+                    let known = *self.identities.entry(header.order).or_insert(who);
+                    assert_eq!(known, who, "order {} has two identities", header.order);
+                    self.orders.entry((who.0, who.1)).or_insert(header.order);
+                }
+                Kind::Ack => {
+                    let held = self.last.iter().min().unwrap();
+                    assert!(header.order <= *held, "acknowledged {header}, but the logs end at {:?}", self.last);
+                    assert_eq!(usize::from(header.copies), self.copies, "{header}");
+                    // Alone, a device acknowledges before it sends anything on.
+                    let order = self.orders.get(&(header.session, header.seq));
+                    assert!(self.copies == 1 || order.is_some_and(|&order| order <= header.order), "{header}: seq has order {order:?}");
+                    self.acks += 1;
+                }
+                _ => {}
+            }
+        } else {
+            panic!("a device sent a packet that does not parse: {:?}", Packet::parse(&bytes));
+        }
+        self.flying.push(Wire { from, to, bytes });
+    }
+
+    /// The next packet, to this address only if one is given.
+    fn take(&mut self, to: Option<Peer>) -> Option<Wire> {
+        let fits = |wire: &Wire| to.is_none_or(|to| wire.to == to);
+        let mut all = (0..self.flying.len()).filter(|&at| fits(&self.flying[at]));
+        let skip = if self.hostile && self.rng.u8(..4) == 0 { self.rng.usize(..6) } else { 0 };
+        let first = all.next()?;
+        let at = all.take(skip).last().unwrap_or(first);
+        let wire = self.flying.remove(at);
+        if self.hostile && self.rng.u8(..40) == 0 {
+            // Again, much later.
+            let (from, to, bytes) = (wire.from, wire.to, wire.bytes.clone());
+            self.flying.push(Wire { from, to, bytes });
+        }
+        if self.hostile && self.rng.u8(..40) == 0 {
+            return None;
+        }
+        Some(wire)
+    }
+}
+
+type SharedNet = Arc<Mutex<Net>>;
+
+/// A frame comes to a device by its interface.
+fn arrive(net: &SharedNet, kernel: &Part, place: usize, wire: &Wire) {
+    let passed = run(kernel, wire.from, wire.to, &wire.bytes);
+    let last = kernel.lock().unwrap().last();
+    let mut net = net.lock().unwrap();
+    net.last[place] = last;
+    match passed {
+        Passed::Out(to, bytes) => {
+            net.by_kernel += 1;
+            net.emit(device(place), to, bytes);
+        }
+        Passed::Up => net.sockets[place].push((wire.from, wire.bytes.clone())),
+        Passed::Gone => {}
+    }
+}
+
+/// Before each call of the process: other CPUs work, or it is killed.
+fn hook(net: &SharedNet, place: usize) -> Hook {
+    let net = net.clone();
+    Arc::new(move |kernel: &Part, _call| {
+        let (die, frames) = {
+            let mut net = net.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let due = net.kill_in[place].map(|calls| calls.checked_sub(1));
+            net.kill_in[place] = due.flatten();
+            (due == Some(None), if net.hostile { net.rng.u32(..6).saturating_sub(3) } else { 0 })
+        };
+        for _frame in 0..frames {
+            let wire = net.lock().unwrap().take(Some(device(place)));
+            if let Some(wire) = wire {
+                arrive(&net, kernel, place, &wire);
+            }
+        }
+        if die {
+            kill();
+        }
+    })
+}
+
+struct ServerSide {
+    applied: u64,
+    sessions: BTreeMap<u64, (u64, u64)>,
+    members: Vec<Member>,
+    payloads: Vec<(u64, u64, Vec<u8>)>,
+}
+
+impl ServerSide {
+    fn header(&self, kind: Kind) -> Header {
+        Header { shard: SHARD, epoch: 1, order: self.applied, request: 1_000, tag: SHARD_TOKEN, ..Header::new(kind) }
+    }
+
+    fn receive(&mut self, packet: &Packet<'_>) -> Option<(Header, Vec<u8>)> {
+        let header = packet.header;
+        match header.kind {
+            Kind::Recover => {
+                let origin = read_path(packet.payload).unwrap()[0];
+                let member = self.members.iter_mut().find(|member| member.device == origin.device).unwrap();
+                (member.incarnation, member.served) = (origin.incarnation, origin.served);
+                let rows = self.sessions.iter();
+                let rows = rows.map(|(&session, &(token, last_seq))| SessionRow { session, last_seq, token });
+                let payload = RecoverReply { shard_token: SHARD_TOKEN, members: self.members.clone(), sessions: rows.collect() };
+                let reply = Header {
+                    device: header.device,
+                    incarnation: header.incarnation,
+                    request: header.request,
+                    ..self.header(Kind::RecoverReply)
+                };
+                Some((reply, payload.write()))
+            }
+            Kind::Append if header.order == self.applied + 1 => {
+                self.applied += 1;
+                match Kind::from_u8(header.copies).unwrap() {
+                    Kind::Open => {
+                        let token = u64::from_be_bytes(packet.payload.try_into().unwrap());
+                        self.sessions.insert(header.session, (token, 0));
+                    }
+                    Kind::Update => {
+                        let session = self.sessions.get_mut(&header.session).expect("of a known session");
+                        assert_eq!(session.1 + 1, header.seq, "each session's order holds");
+                        session.1 = header.seq;
+                        self.payloads.push((header.session, header.seq, packet.payload.to_vec()));
+                    }
+                    other => panic!("{other:?}"),
+                }
+                None
+            }
+            Kind::Append if header.order > self.applied => {
+                let ask = Header { order: self.applied + 1, request: header.order - 1, ..self.header(Kind::Retrans) };
+                Some((ask, Vec::new()))
+            }
+            Kind::Append | Kind::Ping => Some((self.header(Kind::Applied), Vec::new())),
+            other => panic!("{other:?} to the server"),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Session {
+    address: Peer,
+    token: u64,
+    id: Option<u64>,
+    /// Highest seq sent, acknowledged.
+    sent: u64,
+    acked: u64,
+}
+
+fn payload(token: u64, seq: u64) -> Vec<u8> {
+    let mut rng = Rng::with_seed(token.wrapping_mul(31) ^ seq);
+    let len = if rng.u8(..12) == 0 { rng.usize(..=pmnet_wire::FRAGMENT_BYTES) } else { rng.usize(..120) };
+    (0..len).map(|_| rng.u8(..)).collect()
+}
+
+struct Chain {
+    rng: Rng,
+    net: SharedNet,
+    nodes: Vec<Node>,
+    server: ServerSide,
+    clients: Vec<Session>,
+    now: Time,
+    /// The server says APPLIED in bursts of about so many turns.
+    lazy: u32,
+    kills: u64,
+}
+
+impl Chain {
+    fn new(seed: u64) -> Chain {
+        let mut rng = Rng::with_seed(seed);
+        let copies = rng.usize(1..=3);
+        let net = Arc::new(Mutex::new(Net {
+            rng: rng.fork(),
+            copies,
+            now: 1,
+            flying: Vec::new(),
+            sockets: vec![Vec::new(); copies],
+            last: vec![0; copies],
+            identities: HashMap::new(),
+            orders: HashMap::new(),
+            hostile: false,
+            kill_in: vec![None; copies],
+            acks: 0,
+            by_kernel: 0,
+        }));
+        let now = Time(1);
+        let mut nodes = Vec::new();
+        let mut members = Vec::new();
+        for place in 0..copies {
+            let next = if place + 1 == copies { server(device(0)) } else { device(place + 1) };
+            let id = u32::try_from(place + 1).unwrap();
+            nodes.push(Node::new(device(place), DeviceConfig::new(id, SHARD, next), hook(&net, place), now));
+            let log_uuid = id.into();
+            members.push(Member { device: id, incarnation: 1, log_uuid, tail: 0, applied: 0, flags: 0, word_epoch: 0, served: 0 });
+        }
+        let server = ServerSide { applied: 0, sessions: BTreeMap::new(), members, payloads: Vec::new() };
+        let lazy = [1, 8, 200][rng.usize(..3)];
+        let mut chain = Chain { rng, net, nodes, server, clients: Vec::new(), now, lazy, kills: 0 };
+        for _turn in 0..200 {
+            chain.everybody();
+        }
+        let serving = |node: &Node| node.device().unwrap().machine().is_serving();
+        assert!(chain.nodes.iter().all(serving), "the chain forms");
+        chain
+    }
+
+    fn net(&self) -> std::sync::MutexGuard<'_, Net> {
+        self.net.lock().unwrap()
+    }
+
+    fn everybody(&mut self) {
+        self.now = Time(self.now.0 + 2 * MILLISECOND);
+        for _packet in 0..64 {
+            self.fly();
+        }
+        for place in 0..self.nodes.len() {
+            self.turn(place);
+        }
+        self.applied();
+    }
+
+    fn fly(&mut self) {
+        let Some(wire) = self.net().take(None) else {
+            return;
+        };
+        if let Some(place) = (0..self.nodes.len()).find(|&place| device(place) == wire.to) {
+            arrive(&self.net, &self.nodes[place].kernel, place, &wire);
+            return;
+        }
+        let packet = Packet::parse(&wire.bytes).expect("checked when it was sent");
+        if is_client(wire.to) {
+            self.answer(&packet.header);
+        } else if let Some((header, payload)) = self.server.receive(&packet) {
+            self.serve(header, &payload);
+        }
+    }
+
+    fn serve(&mut self, header: Header, payload: &[u8]) {
+        let mut bytes = Vec::new();
+        header.write(payload, &mut bytes);
+        let to = device(self.nodes.len() - 1);
+        self.net().emit(server(device(0)), to, bytes);
+    }
+
+    fn applied(&mut self) {
+        let header = self.server.header(Kind::Applied);
+        self.serve(header, b"");
+    }
+
+    fn answer(&mut self, header: &Header) {
+        let Some(session) = self.clients.iter_mut().find(|session| session.token == header.tag) else {
+            panic!("{header} to nobody");
+        };
+        match header.kind {
+            Kind::OpenReply => {
+                // A late copy of the OPEN of a session in use opens another one, of which nobody makes use.
+                session.id.get_or_insert(header.session);
+            }
+            Kind::Ack if session.id == Some(header.session) => {
+                assert!(header.seq <= session.sent);
+                session.acked = session.acked.max(header.seq);
+            }
+            Kind::Nack => {
+                assert!(!header.flags.has(Flags::UNKNOWN_SESSION), "{header}");
+            }
+            _ => {}
+        }
+    }
+
+    /// A turn of a process.
+    fn turn(&mut self, place: usize) {
+        let burst = std::mem::take(&mut self.net().sockets[place]);
+        let lived = self.nodes[place].lives();
+        let sent = self.nodes[place].turn(self.now, &burst);
+        let sent = sent.unwrap_or_else(|error| panic!("device {place}: {error}"));
+        self.kills += u64::from(lived && !self.nodes[place].lives());
+        let last = self.nodes[place].kernel.lock().unwrap().last();
+        let mut net = self.net();
+        net.last[place] = last;
+        for (to, bytes) in sent {
+            net.emit(device(place), to, bytes);
+        }
+    }
+
+    /// A client opens, sends the next update, or one again.
+    fn client(&mut self) {
+        if self.clients.len() < SESSIONS {
+            let port = 40_001 + u16::try_from(self.clients.len()).unwrap();
+            let address = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 100), port));
+            let token = self.rng.u64(1..);
+            self.clients.push(Session { address, token, id: None, sent: 0, acked: 0 });
+        }
+        let which = self.rng.usize(..self.clients.len());
+        let again = self.rng.u8(..3) == 0;
+        if self.rng.u8(..200) == 0 {
+            let port = 40_100 + self.rng.u16(..800);
+            self.clients[which].address.set_port(port);
+        }
+        self.say(which, again);
+    }
+
+    fn say(&mut self, which: usize, again: bool) {
+        let session = &mut self.clients[which];
+        let Some(id) = session.id else {
+            let header = Header { shard: SHARD, tag: session.token, ..Header::new(Kind::Open) };
+            let (from, token) = (session.address, session.token);
+            self.request(from, header, &token.to_be_bytes());
+            return;
+        };
+        let seq = if !again && session.sent < session.acked + WINDOW {
+            session.sent += 1;
+            session.sent
+        } else if session.sent > session.acked {
+            self.rng.u64(session.acked + 1..=session.sent)
+        } else {
+            return;
+        };
+        let header = Header { shard: SHARD, epoch: 1, session: id, tag: session.token, seq, ..Header::new(Kind::Update) };
+        let (from, token) = (session.address, session.token);
+        self.request(from, header, &payload(token, seq));
+    }
+
+    fn request(&mut self, from: Peer, header: Header, payload: &[u8]) {
+        let mut bytes = Vec::new();
+        header.write(payload, &mut bytes);
+        let to = device(0);
+        self.net().flying.push(Wire { from, to, bytes });
+    }
+
+    fn step(&mut self) {
+        let hurry = self.rng.u64(..400_000);
+        self.now = Time(self.now.0 + hurry);
+        self.net().now = self.now.0;
+        match self.rng.u32(..1_000) {
+            0..=299 => (0..self.rng.u8(1..6)).for_each(|_| self.client()),
+            300..=699 => (0..self.rng.u8(1..12)).for_each(|_| self.fly()),
+            700..=889 => {
+                let place = self.rng.usize(..self.nodes.len());
+                self.turn(place);
+            }
+            890..=929 if self.rng.u32(..self.lazy) == 0 => self.applied(),
+            930..=935 => self.now = Time(self.now.0 + 30 * MILLISECOND),
+            936..=938 => {
+                let place = self.rng.usize(..self.nodes.len());
+                let calls = self.rng.u32(..60);
+                self.net().kill_in[place] = Some(calls);
+            }
+            939..=979 => {
+                let place = self.rng.usize(..self.nodes.len());
+                self.restart(place);
+            }
+            _ => {}
+        }
+    }
+
+    /// The dead rise.
+    fn restart(&mut self, place: usize) {
+        if !self.nodes[place].lives() {
+            self.net().sockets[place].clear();
+            let done = self.nodes[place].restart(self.now);
+            done.unwrap_or_else(|error| panic!("device {place} cannot be taken over: {error}"));
+        }
+    }
+
+    /// No more faults: everything sent is acknowledged, applied once, in order, and the logs drain.
+    fn settle(&mut self) {
+        {
+            let mut net = self.net();
+            net.hostile = false;
+            net.kill_in.fill(None);
+        }
+        for turn in 0..SETTLE_TURNS {
+            for place in 0..self.nodes.len() {
+                self.restart(place);
+            }
+            for which in 0..self.clients.len() {
+                let session = &self.clients[which];
+                if session.id.is_none() || session.acked < session.sent {
+                    // In order, so that each one is admitted.
+                    let next = session.acked + 1 + turn % WINDOW;
+                    if session.id.is_none() || next > session.sent {
+                        self.say(which, true);
+                    } else {
+                        let (from, token) = (session.address, session.token);
+                        let header = Header {
+                            shard: SHARD,
+                            epoch: 1,
+                            session: session.id.unwrap(),
+                            tag: token,
+                            seq: next,
+                            ..Header::new(Kind::Update)
+                        };
+                        self.request(from, header, &payload(token, next));
+                    }
+                }
+            }
+            self.everybody();
+            let last = self.net().last[0];
+            let acked = self.clients.iter().all(|session| session.id.is_some() && session.acked == session.sent);
+            let drained = self.nodes.iter().all(|node| node.device().unwrap().machine().cursors() == (last, last, last, last));
+            if acked && drained && self.server.applied == last {
+                self.compare();
+                return;
+            }
+        }
+        let cursors: Vec<_> = self.nodes.iter().map(|node| node.device().map(|device| device.machine().cursors())).collect();
+        panic!(
+            "nothing moves any more: cursors {cursors:?}, applied {}, last {:?}, clients {:#?}",
+            self.server.applied,
+            self.net().last,
+            self.clients
+        );
+    }
+
+    fn compare(&self) {
+        let applied: HashMap<(u64, u64), &Vec<u8>> =
+            self.server.payloads.iter().map(|(session, seq, payload)| ((*session, *seq), payload)).collect();
+        assert_eq!(applied.len(), self.server.payloads.len(), "each once");
+        for session in &self.clients {
+            for seq in 1..=session.acked {
+                let found = applied.get(&(session.id.unwrap(), seq)).expect("acknowledged, so applied");
+                assert_eq!(**found, payload(session.token, seq));
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_a_chain_in_the_kernel_acknowledged_is_in_all_of_it() {
+    if skipped() {
+        return;
+    }
+    let steps = number("PMNET_PACKETS", STEPS_ALL);
+    let first = number("PMNET_SEED", 1);
+    let (mut acks, mut by_kernel, mut kills) = (0, 0, 0);
+    for seed in first..first + steps.div_ceil(STEPS) {
+        let outcome = std::panic::catch_unwind(|| {
+            let mut chain = Chain::new(seed);
+            chain.net().hostile = true;
+            for _step in 0..STEPS {
+                chain.step();
+            }
+            chain.settle();
+            let net = chain.net();
+            (net.acks, net.by_kernel, chain.kills)
+        });
+        match outcome {
+            Ok(more) => {
+                acks += more.0;
+                by_kernel += more.1;
+                kills += more.2;
+            }
+            Err(panic) => {
+                println!("PMNET_SEED={seed} PMNET_PACKETS={STEPS} shows it again");
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+    println!("{steps} steps: {acks} acknowledgements, {by_kernel} packets sent by the kernel, {kills} processes killed");
+    assert!(by_kernel * 20 > steps && acks * 40 > steps, "little happened");
+}

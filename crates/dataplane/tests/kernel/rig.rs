@@ -1,0 +1,253 @@
+//! One device with its fast path in the kernel, whose process may be killed at every call that it makes to it,
+//! and beside which "other CPUs" run frames through the pipeline at the same moments.
+
+use std::any::Any;
+use std::fs::File;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Mutex};
+
+use pmnet_dataplane::xdp::{Kernel, MapMedia, OpenConfig, Pins, XDP_DROP, XDP_PASS, XDP_TX, open};
+use pmnet_device::{DeviceConfig, FastPath, Pipeline, PipelineError};
+use pmnet_log::{Identity, Tail};
+use pmnet_proto::device::{ChainState, HopWork, SessionState};
+use pmnet_proto::{Peer, Random, Time};
+use pmnet_wire::Header;
+
+use crate::world::{SHARD, Scratch, config, frame};
+
+/// A shared kernel part.
+pub type Part = Arc<Mutex<Kernel>>;
+/// What happens just before a call of the process to its fast path, by the call's name.
+pub type Hook = Arc<dyn Fn(&Part, &'static str) + Send + Sync>;
+
+/// The process is dead: thrown by a hook.
+pub struct Killed;
+
+/// Kills the process that calls.
+pub fn kill() -> ! {
+    resume_unwind(Box::new(Killed))
+}
+
+/// What became of a frame in the pipeline.
+#[derive(Debug)]
+pub enum Passed {
+    /// It went out again: where to, and the datagram.
+    Out(Peer, Vec<u8>),
+    /// Up to the process.
+    Up,
+    /// Nothing more.
+    Gone,
+}
+
+/// Runs a datagram through the pipeline.
+pub fn run(kernel: &Part, from: Peer, to: SocketAddr, datagram: &[u8]) -> Passed {
+    let before = frame(from, to, datagram);
+    let mut out = [0; 4096];
+    let mut kernel = kernel.lock().unwrap();
+    let (verdict, after) = kernel.run(&before, &mut out).unwrap();
+    match verdict {
+        XDP_TX => {
+            let octets: [u8; 4] = after[30..34].try_into().unwrap();
+            let port = u16::from_be_bytes([after[36], after[37]]);
+            Passed::Out(SocketAddr::from((octets, port)), after[42..].to_vec())
+        }
+        XDP_PASS => Passed::Up,
+        XDP_DROP => Passed::Gone,
+        other => panic!("verdict {other}"),
+    }
+}
+
+struct Racing {
+    kernel: Part,
+    hook: Hook,
+}
+
+impl Racing {
+    fn at(&self, call: &'static str) -> std::sync::MutexGuard<'_, Kernel> {
+        (self.hook)(&self.kernel, call);
+        self.kernel.lock().unwrap()
+    }
+}
+
+impl FastPath for Racing {
+    fn admits(&self) -> bool {
+        self.at("admits").admits()
+    }
+    fn last(&self) -> u64 {
+        self.at("last").last()
+    }
+    fn tail(&self) -> Tail {
+        self.at("tail").tail()
+    }
+    fn hold(&mut self) -> io::Result<()> {
+        self.at("hold").hold()
+    }
+    fn look(&mut self) -> HopWork {
+        self.at("look").look()
+    }
+    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool {
+        self.at("describe").describe(stamp, chain)
+    }
+    fn release(&mut self, tail: &Tail) -> io::Result<()> {
+        self.at("release").release(tail)
+    }
+    fn applied(&mut self, applied: u64) {
+        self.at("applied").applied(applied);
+    }
+    fn session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()> {
+        self.at("session").session(id, state)
+    }
+    fn sleep(&mut self) {
+        self.at("sleep").sleep();
+    }
+    fn wakeup_fd(&self) -> Option<RawFd> {
+        None
+    }
+    fn heard(&mut self, id: u64) -> bool {
+        self.at("heard").heard(id)
+    }
+    fn forget_sessions(&mut self) -> io::Result<()> {
+        self.at("forget_sessions").forget_sessions()
+    }
+}
+
+struct Process {
+    device: Pipeline<MapMedia>,
+    _lock: File,
+}
+
+/// A device: what is pinned, and its process, if it lives.
+pub struct Node {
+    pub address: SocketAddr,
+    /// Attached: it runs frames also while the process is dead.
+    pub kernel: Part,
+    config: DeviceConfig,
+    hook: Hook,
+    process: Option<Process>,
+    starts: u64,
+    scratch: Scratch,
+}
+
+impl Node {
+    pub fn new(address: SocketAddr, config: DeviceConfig, hook: Hook, now: Time) -> Node {
+        let scratch = Scratch::new();
+        let (kernel, process) = start(&scratch.0, address, &config, &hook, now, 0).unwrap();
+        Node {
+            address,
+            kernel,
+            config,
+            hook,
+            process: Some(process),
+            starts: 1,
+            scratch,
+        }
+    }
+
+    pub fn lives(&self) -> bool {
+        self.process.is_some()
+    }
+
+    pub fn device(&self) -> Option<&Pipeline<MapMedia>> {
+        self.process.as_ref().map(|process| &process.device)
+    }
+
+    pub fn pins(&self) -> &Pins {
+        &self.scratch.0
+    }
+
+    /// The process is killed; the pipeline goes on.
+    pub fn die(&mut self) {
+        self.process = None;
+    }
+
+    /// A new process takes over; the text says why it cannot.
+    pub fn restart(&mut self, now: Time) -> Result<(), String> {
+        self.process = None;
+        let (pins, starts) = (self.scratch.0.clone(), self.starts);
+        self.starts += 1;
+        // It may be killed at once, like any other.
+        let started = survives(|| start(&pins, self.address, &self.config, &self.hook, now, starts));
+        if let Some(started) = started {
+            let (kernel, process) = started?;
+            self.kernel = kernel;
+            self.process = Some(process);
+        }
+        Ok(())
+    }
+
+    /// One turn of the process: what it sends; nothing if it was killed in it.
+    pub fn turn(&mut self, now: Time, burst: &[(Peer, Vec<u8>)]) -> Result<Vec<(Peer, Vec<u8>)>, PipelineError> {
+        let Some(process) = &mut self.process else {
+            return Ok(Vec::new());
+        };
+        let device = &mut process.device;
+        let done = survives(|| {
+            for (from, datagram) in burst {
+                device.receive(now, *from, datagram)?;
+            }
+            device.finish(now)
+        });
+        match done {
+            Some(done) => {
+                done?;
+                let sent = device.out().iter().map(|(to, bytes)| (to, bytes.to_vec())).collect();
+                device.sent();
+                Ok(sent)
+            }
+            None => {
+                self.process = None;
+                Ok(Vec::new())
+            }
+        }
+    }
+}
+
+/// The result, or `None` if the process was killed meanwhile. Other panics go on.
+fn survives<T>(work: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(work)).map_or_else(
+        |panic: Box<dyn Any + Send>| {
+            if panic.is::<Killed>() {
+                None
+            } else {
+                resume_unwind(panic)
+            }
+        },
+        Some,
+    )
+}
+
+fn start(
+    pins: &Pins,
+    address: SocketAddr,
+    settings: &DeviceConfig,
+    hook: &Hook,
+    now: Time,
+    starts: u64,
+) -> Result<(Part, Process), String> {
+    let wanted = OpenConfig {
+        kernel: config(address),
+        identity: Identity {
+            log_uuid: 1 << 100 | u128::from(settings.id),
+            device: settings.id,
+            shard: SHARD,
+        },
+        exactly: false,
+        spill: None,
+    };
+    let opened = open(&wanted, pins).map_err(|error| error.to_string())?;
+    let kernel = Arc::new(Mutex::new(opened.kernel));
+    let path = Racing {
+        kernel: kernel.clone(),
+        hook: hook.clone(),
+    };
+    let random = Random::new(u64::from(settings.id) << 32 | starts);
+    let device = Pipeline::new(settings.clone(), opened.log, random, now).with_fast_path(Box::new(path));
+    let process = Process {
+        device,
+        _lock: opened.lock,
+    };
+    Ok((kernel, process))
+}
