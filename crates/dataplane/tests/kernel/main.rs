@@ -5,6 +5,7 @@ mod chain;
 mod coupled;
 mod differential;
 mod load;
+mod races;
 mod rig;
 mod vectors;
 mod world;

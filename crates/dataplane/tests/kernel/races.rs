@@ -1,0 +1,344 @@
+//! Moments at which process and pipeline could get in each other's way, one by one.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use pmnet_dataplane::xdp::Kernel;
+use pmnet_device::{DeviceConfig, FastPath};
+use pmnet_log::Tail;
+use pmnet_proto::device::{ChainState, SessionState};
+use pmnet_proto::time::MILLISECOND;
+use pmnet_proto::{Peer, Time};
+use pmnet_wire::record::{DurableRow, Member, RecoverReply, read_path, write_durable};
+use pmnet_wire::{Header, Kind, Packet};
+
+use crate::load::TOKEN;
+use crate::rig::{Hook, Node, Part, Passed, kill, run};
+use crate::world::{SHARD, SHARD_TOKEN, Scratch, config, frame, skipped};
+
+fn at(last: u8, port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::new(10, 0, 0, last), port))
+}
+fn address() -> SocketAddr {
+    at(11, 51_000)
+}
+fn next() -> Peer {
+    at(12, 51_000)
+}
+fn before() -> Peer {
+    at(10, 51_000)
+}
+fn client() -> Peer {
+    at(100, 40_001)
+}
+
+fn written(header: Header, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    header.write(payload, &mut out);
+    out
+}
+
+fn hop(kind: Kind, device: u32, incarnation: u32) -> Header {
+    Header { shard: SHARD, epoch: 1, device, incarnation, tag: SHARD_TOKEN, request: 1_000, ..Header::new(kind) }
+}
+
+fn update(session: u64, seq: u64) -> Vec<u8> {
+    let header = Header { shard: SHARD, epoch: 1, session, seq, tag: TOKEN, ..Header::new(Kind::Update) };
+    written(header, &seq.to_be_bytes())
+}
+
+fn applied(order: u64) -> Vec<u8> {
+    written(Header { order, ..hop(Kind::Applied, 0, 0) }, b"")
+}
+
+fn durable(incarnation: u32, order: u64) -> Vec<u8> {
+    let row = DurableRow { device: 2, incarnation, order };
+    written(Header { order, copies: 1, ..hop(Kind::Durable, 2, incarnation) }, &write_durable(&[row]))
+}
+
+/// What happens at the calls of a test's process: nothing, until it is said.
+#[derive(Clone, Default)]
+struct Script(Arc<Mutex<Option<(&'static str, Deed)>>>);
+
+#[derive(Clone)]
+enum Deed {
+    Kill,
+    Run(Peer, Vec<u8>),
+}
+
+impl Script {
+    fn hook(&self) -> Hook {
+        let script = self.clone();
+        Arc::new(move |kernel: &Part, call| {
+            let due = {
+                let mut script = script.0.lock().unwrap();
+                if script.as_ref().is_some_and(|(when, _)| *when == call) { script.take() } else { None }
+            };
+            match due {
+                Some((_, Deed::Kill)) => kill(),
+                Some((_, Deed::Run(from, bytes))) => {
+                    run(kernel, from, address(), &bytes);
+                }
+                None => {}
+            }
+        })
+    }
+
+    /// Once, before the next call of this name.
+    fn before(&self, call: &'static str, deed: Deed) {
+        *self.0.lock().unwrap() = Some((call, deed));
+    }
+
+    fn assert_done(&self) {
+        assert!(self.0.lock().unwrap().is_none(), "the moment never came");
+    }
+}
+
+struct Bench {
+    node: Node,
+    script: Script,
+    now: Time,
+    place: usize,
+    copies: usize,
+}
+
+impl Bench {
+    /// A device that serves in this place of a chain of so many.
+    fn new(place: usize, copies: usize) -> Bench {
+        let script = Script::default();
+        let now = Time(1);
+        let node = Node::new(address(), DeviceConfig::new(1, SHARD, next()), script.hook(), now);
+        let mut bench = Bench { node, script, now, place, copies };
+        bench.serve();
+        bench
+    }
+
+    /// The server answers its RECOVER until it serves.
+    fn serve(&mut self) {
+        for _turn in 0..8 {
+            for (_, bytes) in self.turn(&[]) {
+                let packet = Packet::parse(&bytes).unwrap();
+                if packet.header.kind == Kind::Recover {
+                    let origin = read_path(packet.payload).unwrap()[0];
+                    let other = |device| Member { device, incarnation: 1, served: 1, ..origin };
+                    let members = (0..self.copies).map(|at| match at.cmp(&self.place) {
+                        std::cmp::Ordering::Less => other(10),
+                        std::cmp::Ordering::Equal => origin,
+                        std::cmp::Ordering::Greater => other(2),
+                    });
+                    let reply = RecoverReply { shard_token: SHARD_TOKEN, members: members.collect(), sessions: Vec::new() };
+                    let header = Header { request: packet.header.request, ..hop(Kind::RecoverReply, 1, packet.header.incarnation) };
+                    self.turn(&[(next(), written(header, &reply.write()))]);
+                }
+            }
+            self.now = Time(self.now.0 + 300 * MILLISECOND);
+        }
+        assert!(self.node.device().unwrap().machine().is_serving());
+    }
+
+    fn turn(&mut self, burst: &[(Peer, Vec<u8>)]) -> Vec<(Peer, Vec<u8>)> {
+        self.now = Time(self.now.0 + MILLISECOND);
+        self.node.turn(self.now, burst).unwrap_or_else(|error| panic!("the device ends: {error}"))
+    }
+
+    /// A packet by the interface; up to the process if the pipeline says so. What goes out.
+    fn receive(&mut self, from: Peer, bytes: &[u8]) -> Vec<(Peer, Vec<u8>)> {
+        match run(&self.node.kernel, from, address(), bytes) {
+            Passed::Up => self.turn(&[(from, bytes.to_vec())]),
+            Passed::Out(to, bytes) => vec![(to, bytes)],
+            Passed::Gone => self.turn(&[]),
+        }
+    }
+
+    /// A session at a head, whose OPEN is confirmed.
+    fn open(&mut self) -> u64 {
+        let header = Header { shard: SHARD, tag: TOKEN, ..Header::new(Kind::Open) };
+        self.receive(client(), &written(header, &TOKEN.to_be_bytes()));
+        if self.copies > 1 {
+            self.receive(next(), &durable(1, 1));
+            // The pipeline learns the way to the next hop from its own look at one.
+            self.receive(next(), &durable(1, 1));
+        }
+        1
+    }
+
+    fn last(&self) -> u64 {
+        self.node.kernel.lock().unwrap().last()
+    }
+}
+
+fn orders(sent: &[(Peer, Vec<u8>)]) -> Vec<u64> {
+    let headers = sent.iter().map(|(_, bytes)| Packet::parse(bytes).unwrap().header);
+    headers.filter(|header| header.kind == Kind::Append).map(|header| header.order).collect()
+}
+
+/// So much is applied at once that a superblock releases it, which nobody else has stated yet.
+fn bench_before_release() -> Bench {
+    let mut bench = Bench::new(0, 1);
+    let session = bench.open();
+    for seq in 1..=20 {
+        assert!(matches!(run(&bench.node.kernel, client(), address(), &update(session, seq)), Passed::Out(..)));
+    }
+    bench.turn(&[]);
+    bench
+}
+
+#[test]
+fn an_update_between_a_superblock_and_the_hold_that_tells_of_it_stops_nothing() {
+    if skipped() {
+        return;
+    }
+    let mut bench = bench_before_release();
+    bench.script.before("tail", Deed::Run(client(), update(1, 21)));
+    bench.turn(&[(next(), applied(21))]);
+    bench.script.assert_done();
+    assert_eq!(bench.last(), 22, "acknowledged");
+    assert_eq!(bench.node.device().unwrap().log().last(), 22);
+}
+
+#[test]
+fn a_process_that_dies_behind_a_superblock_is_taken_over() {
+    if skipped() {
+        return;
+    }
+    let mut bench = bench_before_release();
+    bench.script.before("tail", Deed::Kill);
+    bench.turn(&[(next(), applied(21))]);
+    bench.script.assert_done();
+    assert!(!bench.node.lives());
+    assert_eq!(bench.node.restart(bench.now), Ok(()));
+}
+
+/// A head of two; the next device held everything, and came back with less.
+fn bench_come_back() -> Bench {
+    let mut bench = Bench::new(0, 2);
+    let session = bench.open();
+    for seq in 1..=10 {
+        let passed = run(&bench.node.kernel, client(), address(), &update(session, seq));
+        assert!(matches!(passed, Passed::Out(to, _) if to == next()), "{passed:?}");
+        let passed = run(&bench.node.kernel, next(), address(), &durable(1, seq + 1));
+        assert!(matches!(passed, Passed::Out(to, _) if to == client()), "{passed:?}");
+    }
+    bench.turn(&[]);
+    bench
+}
+
+fn sends_again(bench: &mut Bench) {
+    for _turn in 0..100 {
+        bench.now = Time(bench.now.0 + 50 * MILLISECOND);
+        let ask = Header { order: 6, request: 12, ..hop(Kind::Retrans, 2, 2) };
+        let sent = bench.turn(&[(next(), durable(2, 5)), (next(), written(ask, b""))]);
+        if orders(&sent).contains(&6) {
+            return;
+        }
+    }
+    panic!("the next device asks for order 6 and never gets it");
+}
+
+#[test]
+fn what_a_device_lost_is_sent_again_also_while_the_pipeline_works() {
+    if skipped() {
+        return;
+    }
+    let mut bench = bench_come_back();
+    // Before the process has told the pipeline of the new incarnation, this appends one more.
+    bench.script.before("tail", Deed::Run(client(), update(1, 11)));
+    bench.turn(&[(next(), durable(2, 5))]);
+    bench.script.assert_done();
+    // The network loses what was sent.
+    sends_again(&mut bench);
+}
+
+#[test]
+fn what_a_device_lost_is_not_taken_for_held_by_a_late_word_from_before() {
+    if skipped() {
+        return;
+    }
+    let mut bench = bench_come_back();
+    bench.turn(&[(next(), durable(2, 5)), (next(), durable(1, 11))]);
+    sends_again(&mut bench);
+}
+
+#[test]
+fn an_entry_whose_fragments_do_not_fit_is_not_taken() {
+    if skipped() {
+        return;
+    }
+    let mut bench = Bench::new(1, 2);
+    let open = Header { order: 1, session: 1, copies: Kind::Open.number(), ..hop(Kind::Append, 10, 1) };
+    let open = Header { request: 0, ..open };
+    bench.receive(before(), &written(open, &TOKEN.to_be_bytes()));
+    assert_eq!(bench.last(), 1);
+    let entry = Header { order: 2, session: 1, seq: 1, copies: Kind::Update.number(), request: 0, ..hop(Kind::Append, 10, 1) };
+    for (index, count) in [(3, 3), (0, 0), (0, u16::MAX)] {
+        let odd = Header { fragment_index: index, fragment_count: count, ..entry };
+        let bytes = written(odd, b"payload");
+        assert!(Packet::parse(&bytes).is_err());
+        bench.receive(before(), &bytes);
+        assert_eq!(bench.last(), 1, "fragment {index} of {count}");
+    }
+    bench.receive(before(), &written(entry, b"payload"));
+    assert_eq!(bench.last(), 2);
+}
+
+/// What the pipeline looked at while it was held is not what it acts on when it is released.
+#[test]
+fn what_was_looked_at_under_a_hold_does_not_count_behind_it() {
+    if skipped() {
+        return;
+    }
+    let millis = crate::differential::number("PMNET_RACE_MILLIS", 2_000);
+    let scratch = Scratch::new();
+    let (mut kernel, _image) = Kernel::load(&config(address()), scratch.0.clone()).unwrap();
+    let chain = ChainState {
+        position: 0,
+        behind: Vec::new(),
+        before: None,
+        next: next(),
+        committed: 0,
+        sent: 0,
+        credit: 1,
+        window: 1,
+        receive_window: 1,
+    };
+    let mut state = SessionState { id: 1, token: TOKEN, last: 0, committed: 0, until: u64::MAX, applied: 0, address: Some(client()) };
+    let stamp = hop(Kind::Append, 1, 1);
+    let stop = Arc::new(AtomicBool::new(false));
+    let looks = Arc::new(AtomicU64::new(0));
+    // Another CPU, with a packet under the first token only.
+    let other = {
+        let (stop, looks, pins) = (stop.clone(), looks.clone(), scratch.0.clone());
+        std::thread::spawn(move || {
+            let (mut kernel, _image) = Kernel::load(&config(address()), pins).unwrap();
+            let header = Header { shard: SHARD, epoch: 1, session: 1, seq: 1, tag: TOKEN, ..Header::new(Kind::Update) };
+            let frame = frame(client(), address(), &written(header, &[7; pmnet_wire::FRAGMENT_BYTES]));
+            let mut out = [0; 4096];
+            while !stop.load(Ordering::Relaxed) {
+                kernel.run(&frame, &mut out).unwrap();
+                looks.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    };
+    kernel.hold().unwrap();
+    kernel.describe(&Header { request: 0, ..stamp }, &chain);
+    let end = Instant::now() + Duration::from_millis(millis);
+    let (mut holds, mut wrong) = (0_u64, 0_u64);
+    while Instant::now() < end {
+        // Held: the session is the packet's. Before the release it is another's.
+        state.token = TOKEN;
+        kernel.session(1, Some(state)).unwrap();
+        std::hint::spin_loop();
+        state.token = TOKEN + 1;
+        kernel.session(1, Some(state)).unwrap();
+        kernel.release(&Tail::default()).unwrap();
+        kernel.hold().unwrap();
+        holds += 1;
+        wrong += u64::from(kernel.last() != 0);
+    }
+    stop.store(true, Ordering::Relaxed);
+    other.join().unwrap();
+    println!("{holds} holds, {} packets beside them, {wrong} admitted under a token that was gone", looks.load(Ordering::Relaxed));
+    assert_eq!(wrong, 0);
+}
