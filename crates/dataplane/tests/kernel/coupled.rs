@@ -6,9 +6,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fastrand::Rng;
+use pmnet_dataplane::xdp::Kernel;
 use pmnet_device::{DeviceConfig, FastPath};
 use pmnet_proto::time::MILLISECOND;
 use pmnet_proto::{Peer, Time};
@@ -17,7 +19,7 @@ use pmnet_wire::{Flags, Header, Kind, Packet};
 
 use crate::differential::number;
 use crate::rig::{Hook, Node, Part, Passed, kill, run};
-use crate::world::{SHARD, SHARD_TOKEN, server, skipped};
+use crate::world::{SHARD, SHARD_TOKEN, config, server, skipped};
 
 /// Steps of one story.
 const STEPS: u64 = 3_000;
@@ -53,6 +55,8 @@ struct Net {
     /// Whose frame has which order; and the other way round.
     identities: HashMap<u64, (u64, u64, u32, u8)>,
     orders: HashMap<(u64, u64), u64>,
+    /// What was acknowledged, to whomever, when a bypass was sent; and its session.
+    barriers: HashMap<u64, (u64, u64)>,
     /// It loses, repeats, reorders, and kills.
     hostile: bool,
     /// Calls until the process of this device is killed.
@@ -81,6 +85,11 @@ impl Net {
                     let order = self.orders.get(&(header.session, header.seq));
                     assert!(self.copies == 1 || order.is_some_and(|&order| order <= header.order), "{header}: seq has order {order:?}");
                     self.acks += 1;
+                }
+                Kind::Bypass => {
+                    let (session, barrier) = self.barriers[&header.request];
+                    assert_eq!(session, header.session);
+                    assert!(header.order >= barrier, "{header}: {barrier} was acknowledged before it was asked");
                 }
                 _ => {}
             }
@@ -114,6 +123,7 @@ type SharedNet = Arc<Mutex<Net>>;
 
 /// A frame comes to a device by its interface.
 fn arrive(net: &SharedNet, kernel: &Part, place: usize, wire: &Wire) {
+    // One after the other here; `Cpus` run beside each other.
     let passed = run(kernel, wire.from, wire.to, &wire.bytes);
     let last = kernel.lock().unwrap().last();
     let mut net = net.lock().unwrap();
@@ -151,6 +161,8 @@ fn hook(net: &SharedNet, place: usize) -> Hook {
 }
 
 struct ServerSide {
+    /// Raised now and then, as if the chain changed.
+    epoch: u32,
     applied: u64,
     sessions: BTreeMap<u64, (u64, u64)>,
     members: Vec<Member>,
@@ -159,11 +171,14 @@ struct ServerSide {
 
 impl ServerSide {
     fn header(&self, kind: Kind) -> Header {
-        Header { shard: SHARD, epoch: 1, order: self.applied, request: 1_000, tag: SHARD_TOKEN, ..Header::new(kind) }
+        Header { shard: SHARD, epoch: self.epoch, order: self.applied, request: 1_000, tag: SHARD_TOKEN, ..Header::new(kind) }
     }
 
     fn receive(&mut self, packet: &Packet<'_>) -> Option<(Header, Vec<u8>)> {
         let header = packet.header;
+        if header.kind != Kind::Recover && header.epoch < self.epoch {
+            return Some((self.header(Kind::StaleEpoch), Vec::new()));
+        }
         match header.kind {
             Kind::Recover => {
                 let origin = read_path(packet.payload).unwrap()[0];
@@ -187,6 +202,10 @@ impl ServerSide {
                         let token = u64::from_be_bytes(packet.payload.try_into().unwrap());
                         self.sessions.insert(header.session, (token, 0));
                     }
+                    Kind::End => {
+                        let (_, last) = self.sessions.remove(&header.session).expect("of a known session");
+                        assert_eq!(last + 1, header.seq);
+                    }
                     Kind::Update => {
                         let session = self.sessions.get_mut(&header.session).expect("of a known session");
                         assert_eq!(session.1 + 1, header.seq, "each session's order holds");
@@ -201,6 +220,7 @@ impl ServerSide {
                 let ask = Header { order: self.applied + 1, request: header.order - 1, ..self.header(Kind::Retrans) };
                 Some((ask, Vec::new()))
             }
+            Kind::Bypass => None,
             Kind::Append | Kind::Ping => Some((self.header(Kind::Applied), Vec::new())),
             other => panic!("{other:?} to the server"),
         }
@@ -215,6 +235,8 @@ struct Session {
     /// Highest seq sent, acknowledged.
     sent: u64,
     acked: u64,
+    /// It has sent its END, as `sent`.
+    ending: bool,
 }
 
 fn payload(token: u64, seq: u64) -> Vec<u8> {
@@ -229,6 +251,11 @@ struct Chain {
     nodes: Vec<Node>,
     server: ServerSide,
     clients: Vec<Session>,
+    ended: Vec<Session>,
+    /// Highest order that a client knows to be committed.
+    known: u64,
+    /// Highest epoch of which clients have heard.
+    epoch: u32,
     now: Time,
     /// The server says APPLIED in bursts of about so many turns.
     lazy: u32,
@@ -248,6 +275,7 @@ impl Chain {
             last: vec![0; copies],
             identities: HashMap::new(),
             orders: HashMap::new(),
+            barriers: HashMap::new(),
             hostile: false,
             kill_in: vec![None; copies],
             acks: 0,
@@ -263,9 +291,9 @@ impl Chain {
             let log_uuid = id.into();
             members.push(Member { device: id, incarnation: 1, log_uuid, tail: 0, applied: 0, flags: 0, word_epoch: 0, served: 0 });
         }
-        let server = ServerSide { applied: 0, sessions: BTreeMap::new(), members, payloads: Vec::new() };
+        let server = ServerSide { epoch: 1, applied: 0, sessions: BTreeMap::new(), members, payloads: Vec::new() };
         let lazy = [1, 8, 200][rng.usize(..3)];
-        let mut chain = Chain { rng, net, nodes, server, clients: Vec::new(), now, lazy, kills: 0 };
+        let mut chain = Chain { rng, net, nodes, server, clients: Vec::new(), ended: Vec::new(), known: 0, epoch: 1, now, lazy, kills: 0 };
         for _turn in 0..200 {
             chain.everybody();
         }
@@ -318,9 +346,16 @@ impl Chain {
     }
 
     fn answer(&mut self, header: &Header) {
-        let Some(session) = self.clients.iter_mut().find(|session| session.token == header.tag) else {
-            panic!("{header} to nobody");
+        let Some(at) = self.clients.iter().position(|session| session.token == header.tag) else {
+            assert!(self.ended.iter().any(|session| session.token == header.tag), "{header} to nobody");
+            return;
         };
+        if header.epoch < self.epoch {
+            return;
+        }
+        self.epoch = header.epoch;
+        let session = &mut self.clients[at];
+        let mut over = false;
         match header.kind {
             Kind::OpenReply => {
                 // A late copy of the OPEN of a session in use opens another one, of which nobody makes use.
@@ -329,11 +364,20 @@ impl Chain {
             Kind::Ack if session.id == Some(header.session) => {
                 assert!(header.seq <= session.sent);
                 session.acked = session.acked.max(header.seq);
+                self.known = self.known.max(header.order);
+                over = session.ending && session.acked == session.sent;
             }
-            Kind::Nack => {
-                assert!(!header.flags.has(Flags::UNKNOWN_SESSION), "{header}");
+            Kind::Nack if session.id == Some(header.session) && header.flags.has(Flags::UNKNOWN_SESSION) => {
+                // The END was applied, and its session forgotten.
+                assert!(session.ending, "{header}");
+                session.acked = session.sent;
+                over = true;
             }
+            Kind::Nack if session.id == Some(header.session) => assert!(header.seq > 0, "{header}"),
             _ => {}
+        }
+        if over {
+            self.ended.push(self.clients.swap_remove(at));
         }
     }
 
@@ -358,7 +402,7 @@ impl Chain {
             let port = 40_001 + u16::try_from(self.clients.len()).unwrap();
             let address = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 100), port));
             let token = self.rng.u64(1..);
-            self.clients.push(Session { address, token, id: None, sent: 0, acked: 0 });
+            self.clients.push(Session { address, token, id: None, sent: 0, acked: 0, ending: false });
         }
         let which = self.rng.usize(..self.clients.len());
         let again = self.rng.u8(..3) == 0;
@@ -366,18 +410,40 @@ impl Chain {
             let port = 40_100 + self.rng.u16(..800);
             self.clients[which].address.set_port(port);
         }
-        self.say(which, again);
+        let session = &mut self.clients[which];
+        let quiet = session.id.is_some() && session.sent == session.acked;
+        if quiet && session.sent > 0 && !session.ending && self.rng.u8(..24) == 0 {
+            session.ending = true;
+            session.sent += 1;
+        }
+        if self.rng.u8(..30) == 0 {
+            self.bypass(which);
+        } else {
+            self.say(which, again);
+        }
+    }
+
+    fn bypass(&mut self, which: usize) {
+        let session = &self.clients[which];
+        let Some(id) = session.id else {
+            return;
+        };
+        let header = Header { shard: SHARD, epoch: self.epoch, session: id, tag: session.token, seq: session.acked, ..Header::new(Kind::Bypass) };
+        let (from, known) = (session.address, self.known);
+        let request = 1 + u64::try_from(self.net().barriers.len()).unwrap();
+        self.net().barriers.insert(request, (id, known));
+        self.request(from, Header { request, ..header }, b"read");
     }
 
     fn say(&mut self, which: usize, again: bool) {
         let session = &mut self.clients[which];
-        let Some(id) = session.id else {
+        if session.id.is_none() {
             let header = Header { shard: SHARD, tag: session.token, ..Header::new(Kind::Open) };
             let (from, token) = (session.address, session.token);
             self.request(from, header, &token.to_be_bytes());
             return;
-        };
-        let seq = if !again && session.sent < session.acked + WINDOW {
+        }
+        let seq = if !again && !session.ending && session.sent < session.acked + WINDOW {
             session.sent += 1;
             session.sent
         } else if session.sent > session.acked {
@@ -385,9 +451,18 @@ impl Chain {
         } else {
             return;
         };
-        let header = Header { shard: SHARD, epoch: 1, session: id, tag: session.token, seq, ..Header::new(Kind::Update) };
+        self.update(which, seq);
+    }
+
+    fn update(&mut self, which: usize, seq: u64) {
+        let session = &self.clients[which];
+        let end = session.ending && seq == session.sent;
+        let kind = if end { Kind::End } else { Kind::Update };
+        let id = session.id.expect("open");
+        let header = Header { shard: SHARD, epoch: self.epoch, session: id, tag: session.token, seq, ..Header::new(kind) };
         let (from, token) = (session.address, session.token);
-        self.request(from, header, &payload(token, seq));
+        let payload = if end { Vec::new() } else { payload(token, seq) };
+        self.request(from, header, &payload);
     }
 
     fn request(&mut self, from: Peer, header: Header, payload: &[u8]) {
@@ -415,6 +490,7 @@ impl Chain {
                 let calls = self.rng.u32(..60);
                 self.net().kill_in[place] = Some(calls);
             }
+            980 => self.server.epoch += u32::from(self.rng.u8(..2) == 0),
             939..=979 => {
                 let place = self.rng.usize(..self.nodes.len());
                 self.restart(place);
@@ -451,16 +527,7 @@ impl Chain {
                     if session.id.is_none() || next > session.sent {
                         self.say(which, true);
                     } else {
-                        let (from, token) = (session.address, session.token);
-                        let header = Header {
-                            shard: SHARD,
-                            epoch: 1,
-                            session: session.id.unwrap(),
-                            tag: token,
-                            seq: next,
-                            ..Header::new(Kind::Update)
-                        };
-                        self.request(from, header, &payload(token, next));
+                        self.update(which, next);
                     }
                 }
             }
@@ -486,8 +553,8 @@ impl Chain {
         let applied: HashMap<(u64, u64), &Vec<u8>> =
             self.server.payloads.iter().map(|(session, seq, payload)| ((*session, *seq), payload)).collect();
         assert_eq!(applied.len(), self.server.payloads.len(), "each once");
-        for session in &self.clients {
-            for seq in 1..=session.acked {
+        for session in self.clients.iter().chain(&self.ended) {
+            for seq in 1..=session.acked - u64::from(session.ending) {
                 let found = applied.get(&(session.id.unwrap(), seq)).expect("acknowledged, so applied");
                 assert_eq!(**found, payload(session.token, seq));
             }
@@ -525,6 +592,68 @@ fn whatever_a_chain_in_the_kernel_acknowledged_is_in_all_of_it() {
                 std::panic::resume_unwind(panic);
             }
         }
+    }
+    println!("{steps} steps: {acks} acknowledgements, {by_kernel} packets sent by the kernel, {kills} processes killed");
+    assert!(by_kernel * 20 > steps && acks * 40 > steps, "little happened");
+}
+
+/// Real CPUs, one for each device, which run frames while everything else goes on.
+struct Cpus {
+    stop: Arc<AtomicBool>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Cpus {
+    fn start(chain: &Chain) -> Cpus {
+        let stop = Arc::new(AtomicBool::new(false));
+        let threads = chain.nodes.iter().enumerate().map(|(place, node)| {
+            let (net, stop) = (chain.net.clone(), stop.clone());
+            let (kernel, _image) = Kernel::load(&config(device(place)), node.pins().clone()).unwrap();
+            let kernel = Arc::new(Mutex::new(kernel));
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) && !net.is_poisoned() {
+                    let wire = net.lock().ok().and_then(|mut net| net.take(Some(device(place))));
+                    match wire {
+                        Some(wire) => arrive(&net, &kernel, place, &wire),
+                        None => std::thread::yield_now(),
+                    }
+                }
+            })
+        });
+        let threads = threads.collect();
+        Cpus { stop, threads }
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads {
+            thread.join().expect("what a CPU saw was right");
+        }
+    }
+}
+
+/// The same with CPUs of their own: no story is told twice, and moments inside of the pipeline count too.
+#[test]
+fn with_cpus_beside_the_processes_it_is_the_same() {
+    if skipped() {
+        return;
+    }
+    let steps = number("PMNET_PACKETS", STEPS_ALL);
+    let first = number("PMNET_SEED", 1);
+    let (mut acks, mut by_kernel, mut kills) = (0, 0, 0);
+    for seed in first..first + steps.div_ceil(4 * STEPS) {
+        println!("PMNET_SEED={seed}");
+        let mut chain = Chain::new(seed);
+        let cpus = Cpus::start(&chain);
+        chain.net().hostile = true;
+        for _step in 0..4 * STEPS {
+            chain.step();
+        }
+        chain.settle();
+        let net = chain.net();
+        (acks, by_kernel, kills) = (acks + net.acks, by_kernel + net.by_kernel, kills + chain.kills);
+        drop(net);
+        cpus.end();
     }
     println!("{steps} steps: {acks} acknowledgements, {by_kernel} packets sent by the kernel, {kills} processes killed");
     assert!(by_kernel * 20 > steps && acks * 40 > steps, "little happened");
