@@ -14,12 +14,14 @@ use pmnet_dataplane::xdp::Kernel;
 use pmnet_device::{DeviceConfig, FastPath};
 use pmnet_proto::time::MILLISECOND;
 use pmnet_proto::{Peer, Time};
-use pmnet_wire::record::{Member, RecoverReply, SessionRow, read_path};
+use pmnet_wire::record::Member;
 use pmnet_wire::{Flags, Header, Kind, Packet};
 
 use crate::differential::number;
-use crate::rig::{Hook, Node, Part, Passed, kill, run};
-use crate::world::{SHARD, SHARD_TOKEN, config, server, skipped};
+use crate::net::{Net, SharedNet, Wire, arrive, device, hook, is_client};
+use crate::parties::{ServerSide, Session, payload};
+use crate::rig::Node;
+use crate::world::{SHARD, config, server, skipped};
 
 /// Steps of one story.
 const STEPS: u64 = 3_000;
@@ -28,222 +30,6 @@ const STEPS_ALL: u64 = 24_000;
 const SETTLE_TURNS: u64 = 4_000;
 const SESSIONS: usize = 4;
 const WINDOW: u64 = 12;
-
-fn device(place: usize) -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::new(10, 0, 0, 11 + u8::try_from(place).unwrap()), 51_000))
-}
-
-fn is_client(peer: Peer) -> bool {
-    peer.port() / 1_000 == 40
-}
-
-struct Wire {
-    from: Peer,
-    to: Peer,
-    bytes: Vec<u8>,
-}
-
-/// The network, and what was ever seen on it.
-struct Net {
-    rng: Rng,
-    copies: usize,
-    now: u64,
-    flying: Vec<Wire>,
-    sockets: Vec<Vec<(Peer, Vec<u8>)>>,
-    /// Last published order of each device.
-    last: Vec<u64>,
-    /// Whose frame has which order; and the other way round.
-    identities: HashMap<u64, (u64, u64, u32, u8)>,
-    orders: HashMap<(u64, u64), u64>,
-    /// What was acknowledged, to whomever, when a bypass was sent; and its session.
-    barriers: HashMap<u64, (u64, u64)>,
-    /// It loses, repeats, reorders, and kills.
-    hostile: bool,
-    /// Calls until the process of this device is killed.
-    kill_in: Vec<Option<u32>>,
-    acks: u64,
-    by_kernel: u64,
-}
-
-impl Net {
-    /// Somebody sends: an acknowledgement must be true at this moment.
-    fn emit(&mut self, from: Peer, to: Peer, bytes: Vec<u8>) {
-        if let Ok(packet) = Packet::parse(&bytes) {
-            let header = packet.header;
-            match header.kind {
-                Kind::Append => {
-                    let who = (header.session, header.seq, header.payload_crc, header.copies);
-                    let known = *self.identities.entry(header.order).or_insert(who);
-                    assert_eq!(known, who, "order {} has two identities", header.order);
-                    self.orders.entry((who.0, who.1)).or_insert(header.order);
-                }
-                Kind::Ack => {
-                    let held = self.last.iter().min().unwrap();
-                    assert!(header.order <= *held, "acknowledged {header}, but the logs end at {:?}", self.last);
-                    assert_eq!(usize::from(header.copies), self.copies, "{header}");
-                    // Alone, a device acknowledges before it sends anything on.
-                    let order = self.orders.get(&(header.session, header.seq));
-                    assert!(self.copies == 1 || order.is_some_and(|&order| order <= header.order), "{header}: seq has order {order:?}");
-                    self.acks += 1;
-                }
-                Kind::Bypass => {
-                    let (session, barrier) = self.barriers[&header.request];
-                    assert_eq!(session, header.session);
-                    assert!(header.order >= barrier, "{header}: {barrier} was acknowledged before it was asked");
-                }
-                _ => {}
-            }
-        } else {
-            panic!("a device sent a packet that does not parse: {:?}", Packet::parse(&bytes));
-        }
-        self.flying.push(Wire { from, to, bytes });
-    }
-
-    /// The next packet, to this address only if one is given.
-    fn take(&mut self, to: Option<Peer>) -> Option<Wire> {
-        let fits = |wire: &Wire| to.is_none_or(|to| wire.to == to);
-        let mut all = (0..self.flying.len()).filter(|&at| fits(&self.flying[at]));
-        let skip = if self.hostile && self.rng.u8(..4) == 0 { self.rng.usize(..6) } else { 0 };
-        let first = all.next()?;
-        let at = all.take(skip).last().unwrap_or(first);
-        let wire = self.flying.remove(at);
-        if self.hostile && self.rng.u8(..40) == 0 {
-            // Again, much later.
-            let (from, to, bytes) = (wire.from, wire.to, wire.bytes.clone());
-            self.flying.push(Wire { from, to, bytes });
-        }
-        if self.hostile && self.rng.u8(..40) == 0 {
-            return None;
-        }
-        Some(wire)
-    }
-}
-
-type SharedNet = Arc<Mutex<Net>>;
-
-/// A frame comes to a device by its interface.
-fn arrive(net: &SharedNet, kernel: &Part, place: usize, wire: &Wire) {
-    // One after the other here; `Cpus` run beside each other.
-    let passed = run(kernel, wire.from, wire.to, &wire.bytes);
-    let last = kernel.lock().unwrap().last();
-    let mut net = net.lock().unwrap();
-    net.last[place] = last;
-    match passed {
-        Passed::Out(to, bytes) => {
-            net.by_kernel += 1;
-            net.emit(device(place), to, bytes);
-        }
-        Passed::Up => net.sockets[place].push((wire.from, wire.bytes.clone())),
-        Passed::Gone => {}
-    }
-}
-
-/// Before each call of the process: other CPUs work, or it is killed.
-fn hook(net: &SharedNet, place: usize) -> Hook {
-    let net = net.clone();
-    Arc::new(move |kernel: &Part, _call| {
-        let (die, frames) = {
-            let mut net = net.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            let due = net.kill_in[place].map(|calls| calls.checked_sub(1));
-            net.kill_in[place] = due.flatten();
-            (due == Some(None), if net.hostile { net.rng.u32(..6).saturating_sub(3) } else { 0 })
-        };
-        for _frame in 0..frames {
-            let wire = net.lock().unwrap().take(Some(device(place)));
-            if let Some(wire) = wire {
-                arrive(&net, kernel, place, &wire);
-            }
-        }
-        if die {
-            kill();
-        }
-    })
-}
-
-struct ServerSide {
-    /// Raised now and then, as if the chain changed.
-    epoch: u32,
-    applied: u64,
-    sessions: BTreeMap<u64, (u64, u64)>,
-    members: Vec<Member>,
-    payloads: Vec<(u64, u64, Vec<u8>)>,
-}
-
-impl ServerSide {
-    fn header(&self, kind: Kind) -> Header {
-        Header { shard: SHARD, epoch: self.epoch, order: self.applied, request: 1_000, tag: SHARD_TOKEN, ..Header::new(kind) }
-    }
-
-    fn receive(&mut self, packet: &Packet<'_>) -> Option<(Header, Vec<u8>)> {
-        let header = packet.header;
-        if header.kind != Kind::Recover && header.epoch < self.epoch {
-            return Some((self.header(Kind::StaleEpoch), Vec::new()));
-        }
-        match header.kind {
-            Kind::Recover => {
-                let origin = read_path(packet.payload).unwrap()[0];
-                let member = self.members.iter_mut().find(|member| member.device == origin.device).unwrap();
-                (member.incarnation, member.served) = (origin.incarnation, origin.served);
-                let rows = self.sessions.iter();
-                let rows = rows.map(|(&session, &(token, last_seq))| SessionRow { session, last_seq, token });
-                let payload = RecoverReply { shard_token: SHARD_TOKEN, members: self.members.clone(), sessions: rows.collect() };
-                let reply = Header {
-                    device: header.device,
-                    incarnation: header.incarnation,
-                    request: header.request,
-                    ..self.header(Kind::RecoverReply)
-                };
-                Some((reply, payload.write()))
-            }
-            Kind::Append if header.order == self.applied + 1 => {
-                self.applied += 1;
-                match Kind::from_u8(header.copies).unwrap() {
-                    Kind::Open => {
-                        let token = u64::from_be_bytes(packet.payload.try_into().unwrap());
-                        self.sessions.insert(header.session, (token, 0));
-                    }
-                    Kind::End => {
-                        let (_, last) = self.sessions.remove(&header.session).expect("of a known session");
-                        assert_eq!(last + 1, header.seq);
-                    }
-                    Kind::Update => {
-                        let session = self.sessions.get_mut(&header.session).expect("of a known session");
-                        assert_eq!(session.1 + 1, header.seq, "each session's order holds");
-                        session.1 = header.seq;
-                        self.payloads.push((header.session, header.seq, packet.payload.to_vec()));
-                    }
-                    other => panic!("{other:?}"),
-                }
-                None
-            }
-            Kind::Append if header.order > self.applied => {
-                let ask = Header { order: self.applied + 1, request: header.order - 1, ..self.header(Kind::Retrans) };
-                Some((ask, Vec::new()))
-            }
-            Kind::Bypass => None,
-            Kind::Append | Kind::Ping => Some((self.header(Kind::Applied), Vec::new())),
-            other => panic!("{other:?} to the server"),
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Session {
-    address: Peer,
-    token: u64,
-    id: Option<u64>,
-    /// Highest seq sent, acknowledged.
-    sent: u64,
-    acked: u64,
-    /// It has sent its END, as `sent`.
-    ending: bool,
-}
-
-fn payload(token: u64, seq: u64) -> Vec<u8> {
-    let mut rng = Rng::with_seed(token.wrapping_mul(31) ^ seq);
-    let len = if rng.u8(..12) == 0 { rng.usize(..=pmnet_wire::FRAGMENT_BYTES) } else { rng.usize(..120) };
-    (0..len).map(|_| rng.u8(..)).collect()
-}
 
 struct Chain {
     rng: Rng,
@@ -285,15 +71,51 @@ impl Chain {
         let mut nodes = Vec::new();
         let mut members = Vec::new();
         for place in 0..copies {
-            let next = if place + 1 == copies { server(device(0)) } else { device(place + 1) };
+            let next = if place + 1 == copies {
+                server(device(0))
+            } else {
+                device(place + 1)
+            };
             let id = u32::try_from(place + 1).unwrap();
-            nodes.push(Node::new(device(place), DeviceConfig::new(id, SHARD, next), hook(&net, place), now));
+            nodes.push(Node::new(
+                device(place),
+                DeviceConfig::new(id, SHARD, next),
+                hook(&net, place),
+                now,
+            ));
             let log_uuid = id.into();
-            members.push(Member { device: id, incarnation: 1, log_uuid, tail: 0, applied: 0, flags: 0, word_epoch: 0, served: 0 });
+            members.push(Member {
+                device: id,
+                incarnation: 1,
+                log_uuid,
+                tail: 0,
+                applied: 0,
+                flags: 0,
+                word_epoch: 0,
+                served: 0,
+            });
         }
-        let server = ServerSide { epoch: 1, applied: 0, sessions: BTreeMap::new(), members, payloads: Vec::new() };
+        let server = ServerSide {
+            epoch: 1,
+            applied: 0,
+            sessions: BTreeMap::new(),
+            members,
+            payloads: Vec::new(),
+        };
         let lazy = [1, 8, 200][rng.usize(..3)];
-        let mut chain = Chain { rng, net, nodes, server, clients: Vec::new(), ended: Vec::new(), known: 0, epoch: 1, now, lazy, kills: 0 };
+        let mut chain = Chain {
+            rng,
+            net,
+            nodes,
+            server,
+            clients: Vec::new(),
+            ended: Vec::new(),
+            known: 0,
+            epoch: 1,
+            now,
+            lazy,
+            kills: 0,
+        };
         for _turn in 0..200 {
             chain.everybody();
         }
@@ -346,8 +168,15 @@ impl Chain {
     }
 
     fn answer(&mut self, header: &Header) {
-        let Some(at) = self.clients.iter().position(|session| session.token == header.tag) else {
-            assert!(self.ended.iter().any(|session| session.token == header.tag), "{header} to nobody");
+        let Some(at) = self
+            .clients
+            .iter()
+            .position(|session| session.token == header.tag)
+        else {
+            assert!(
+                self.ended.iter().any(|session| session.token == header.tag),
+                "{header} to nobody"
+            );
             return;
         };
         if header.epoch < self.epoch {
@@ -367,7 +196,10 @@ impl Chain {
                 self.known = self.known.max(header.order);
                 over = session.ending && session.acked == session.sent;
             }
-            Kind::Nack if session.id == Some(header.session) && header.flags.has(Flags::UNKNOWN_SESSION) => {
+            Kind::Nack
+                if session.id == Some(header.session)
+                    && header.flags.has(Flags::UNKNOWN_SESSION) =>
+            {
                 // The END was applied, and its session forgotten.
                 assert!(session.ending, "{header}");
                 session.acked = session.sent;
@@ -402,7 +234,14 @@ impl Chain {
             let port = 40_001 + u16::try_from(self.clients.len()).unwrap();
             let address = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 100), port));
             let token = self.rng.u64(1..);
-            self.clients.push(Session { address, token, id: None, sent: 0, acked: 0, ending: false });
+            self.clients.push(Session {
+                address,
+                token,
+                id: None,
+                sent: 0,
+                acked: 0,
+                ending: false,
+            });
         }
         let which = self.rng.usize(..self.clients.len());
         let again = self.rng.u8(..3) == 0;
@@ -428,7 +267,14 @@ impl Chain {
         let Some(id) = session.id else {
             return;
         };
-        let header = Header { shard: SHARD, epoch: self.epoch, session: id, tag: session.token, seq: session.acked, ..Header::new(Kind::Bypass) };
+        let header = Header {
+            shard: SHARD,
+            epoch: self.epoch,
+            session: id,
+            tag: session.token,
+            seq: session.acked,
+            ..Header::new(Kind::Bypass)
+        };
         let (from, known) = (session.address, self.known);
         let request = 1 + u64::try_from(self.net().barriers.len()).unwrap();
         self.net().barriers.insert(request, (id, known));
@@ -438,7 +284,11 @@ impl Chain {
     fn say(&mut self, which: usize, again: bool) {
         let session = &mut self.clients[which];
         if session.id.is_none() {
-            let header = Header { shard: SHARD, tag: session.token, ..Header::new(Kind::Open) };
+            let header = Header {
+                shard: SHARD,
+                tag: session.token,
+                ..Header::new(Kind::Open)
+            };
             let (from, token) = (session.address, session.token);
             self.request(from, header, &token.to_be_bytes());
             return;
@@ -459,7 +309,14 @@ impl Chain {
         let end = session.ending && seq == session.sent;
         let kind = if end { Kind::End } else { Kind::Update };
         let id = session.id.expect("open");
-        let header = Header { shard: SHARD, epoch: self.epoch, session: id, tag: session.token, seq, ..Header::new(kind) };
+        let header = Header {
+            shard: SHARD,
+            epoch: self.epoch,
+            session: id,
+            tag: session.token,
+            seq,
+            ..Header::new(kind)
+        };
         let (from, token) = (session.address, session.token);
         let payload = if end { Vec::new() } else { payload(token, seq) };
         self.request(from, header, &payload);
@@ -533,14 +390,24 @@ impl Chain {
             }
             self.everybody();
             let last = self.net().last[0];
-            let acked = self.clients.iter().all(|session| session.id.is_some() && session.acked == session.sent);
-            let drained = self.nodes.iter().all(|node| node.device().unwrap().machine().cursors() == (last, last, last, last));
+            let acked = self
+                .clients
+                .iter()
+                .all(|session| session.id.is_some() && session.acked == session.sent);
+            let drained = self
+                .nodes
+                .iter()
+                .all(|node| node.device().unwrap().machine().cursors() == (last, last, last, last));
             if acked && drained && self.server.applied == last {
                 self.compare();
                 return;
             }
         }
-        let cursors: Vec<_> = self.nodes.iter().map(|node| node.device().map(|device| device.machine().cursors())).collect();
+        let cursors: Vec<_> = self
+            .nodes
+            .iter()
+            .map(|node| node.device().map(|device| device.machine().cursors()))
+            .collect();
         panic!(
             "nothing moves any more: cursors {cursors:?}, applied {}, last {:?}, clients {:#?}",
             self.server.applied,
@@ -550,12 +417,18 @@ impl Chain {
     }
 
     fn compare(&self) {
-        let applied: HashMap<(u64, u64), &Vec<u8>> =
-            self.server.payloads.iter().map(|(session, seq, payload)| ((*session, *seq), payload)).collect();
+        let applied: HashMap<(u64, u64), &Vec<u8>> = self
+            .server
+            .payloads
+            .iter()
+            .map(|(session, seq, payload)| ((*session, *seq), payload))
+            .collect();
         assert_eq!(applied.len(), self.server.payloads.len(), "each once");
         for session in self.clients.iter().chain(&self.ended) {
             for seq in 1..=session.acked - u64::from(session.ending) {
-                let found = applied.get(&(session.id.unwrap(), seq)).expect("acknowledged, so applied");
+                let found = applied
+                    .get(&(session.id.unwrap(), seq))
+                    .expect("acknowledged, so applied");
                 assert_eq!(**found, payload(session.token, seq));
             }
         }
@@ -593,8 +466,13 @@ fn whatever_a_chain_in_the_kernel_acknowledged_is_in_all_of_it() {
             }
         }
     }
-    println!("{steps} steps: {acks} acknowledgements, {by_kernel} packets sent by the kernel, {kills} processes killed");
-    assert!(by_kernel * 20 > steps && acks * 40 > steps, "little happened");
+    println!(
+        "{steps} steps: {acks} acknowledgements, {by_kernel} packets sent by the kernel, {kills} processes killed"
+    );
+    assert!(
+        by_kernel * 20 > steps && acks * 40 > steps,
+        "little happened"
+    );
 }
 
 /// Real CPUs, one for each device, which run frames while everything else goes on.
@@ -608,11 +486,15 @@ impl Cpus {
         let stop = Arc::new(AtomicBool::new(false));
         let threads = chain.nodes.iter().enumerate().map(|(place, node)| {
             let (net, stop) = (chain.net.clone(), stop.clone());
-            let (kernel, _image) = Kernel::load(&config(device(place)), node.pins().clone()).unwrap();
+            let (kernel, _image) =
+                Kernel::load(&config(device(place)), node.pins().clone()).unwrap();
             let kernel = Arc::new(Mutex::new(kernel));
             std::thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) && !net.is_poisoned() {
-                    let wire = net.lock().ok().and_then(|mut net| net.take(Some(device(place))));
+                    let wire = net
+                        .lock()
+                        .ok()
+                        .and_then(|mut net| net.take(Some(device(place))));
                     match wire {
                         Some(wire) => arrive(&net, &kernel, place, &wire),
                         None => std::thread::yield_now(),
@@ -651,10 +533,19 @@ fn with_cpus_beside_the_processes_it_is_the_same() {
         }
         chain.settle();
         let net = chain.net();
-        (acks, by_kernel, kills) = (acks + net.acks, by_kernel + net.by_kernel, kills + chain.kills);
+        (acks, by_kernel, kills) = (
+            acks + net.acks,
+            by_kernel + net.by_kernel,
+            kills + chain.kills,
+        );
         drop(net);
         cpus.end();
     }
-    println!("{steps} steps: {acks} acknowledgements, {by_kernel} packets sent by the kernel, {kills} processes killed");
-    assert!(by_kernel * 20 > steps && acks * 40 > steps, "little happened");
+    println!(
+        "{steps} steps: {acks} acknowledgements, {by_kernel} packets sent by the kernel, {kills} processes killed"
+    );
+    assert!(
+        by_kernel * 20 > steps && acks * 40 > steps,
+        "little happened"
+    );
 }

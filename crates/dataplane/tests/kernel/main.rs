@@ -5,6 +5,8 @@ mod chain;
 mod coupled;
 mod differential;
 mod load;
+mod net;
+mod parties;
 mod races;
 mod rig;
 mod vectors;

@@ -41,21 +41,53 @@ fn written(header: Header, payload: &[u8]) -> Vec<u8> {
 }
 
 fn hop(kind: Kind, device: u32, incarnation: u32) -> Header {
-    Header { shard: SHARD, epoch: 1, device, incarnation, tag: SHARD_TOKEN, request: 1_000, ..Header::new(kind) }
+    Header {
+        shard: SHARD,
+        epoch: 1,
+        device,
+        incarnation,
+        tag: SHARD_TOKEN,
+        request: 1_000,
+        ..Header::new(kind)
+    }
 }
 
 fn update(session: u64, seq: u64) -> Vec<u8> {
-    let header = Header { shard: SHARD, epoch: 1, session, seq, tag: TOKEN, ..Header::new(Kind::Update) };
+    let header = Header {
+        shard: SHARD,
+        epoch: 1,
+        session,
+        seq,
+        tag: TOKEN,
+        ..Header::new(Kind::Update)
+    };
     written(header, &seq.to_be_bytes())
 }
 
 fn applied(order: u64) -> Vec<u8> {
-    written(Header { order, ..hop(Kind::Applied, 0, 0) }, b"")
+    written(
+        Header {
+            order,
+            ..hop(Kind::Applied, 0, 0)
+        },
+        b"",
+    )
 }
 
 fn durable(incarnation: u32, order: u64) -> Vec<u8> {
-    let row = DurableRow { device: 2, incarnation, order };
-    written(Header { order, copies: 1, ..hop(Kind::Durable, 2, incarnation) }, &write_durable(&[row]))
+    let row = DurableRow {
+        device: 2,
+        incarnation,
+        order,
+    };
+    written(
+        Header {
+            order,
+            copies: 1,
+            ..hop(Kind::Durable, 2, incarnation)
+        },
+        &write_durable(&[row]),
+    )
 }
 
 /// What happens at the calls of a test's process: nothing, until it is said.
@@ -74,7 +106,11 @@ impl Script {
         Arc::new(move |kernel: &Part, call| {
             let due = {
                 let mut script = script.0.lock().unwrap();
-                if script.as_ref().is_some_and(|(when, _)| *when == call) { script.take() } else { None }
+                if script.as_ref().is_some_and(|(when, _)| *when == call) {
+                    script.take()
+                } else {
+                    None
+                }
             };
             match due {
                 Some((_, Deed::Kill)) => kill(),
@@ -109,8 +145,19 @@ impl Bench {
     fn new(place: usize, copies: usize) -> Bench {
         let script = Script::default();
         let now = Time(1);
-        let node = Node::new(address(), DeviceConfig::new(1, SHARD, next()), script.hook(), now);
-        let mut bench = Bench { node, script, now, place, copies };
+        let node = Node::new(
+            address(),
+            DeviceConfig::new(1, SHARD, next()),
+            script.hook(),
+            now,
+        );
+        let mut bench = Bench {
+            node,
+            script,
+            now,
+            place,
+            copies,
+        };
         bench.serve();
         bench
     }
@@ -122,14 +169,26 @@ impl Bench {
                 let packet = Packet::parse(&bytes).unwrap();
                 if packet.header.kind == Kind::Recover {
                     let origin = read_path(packet.payload).unwrap()[0];
-                    let other = |device| Member { device, incarnation: 1, served: 1, ..origin };
+                    let other = |device| Member {
+                        device,
+                        incarnation: 1,
+                        served: 1,
+                        ..origin
+                    };
                     let members = (0..self.copies).map(|at| match at.cmp(&self.place) {
                         std::cmp::Ordering::Less => other(10),
                         std::cmp::Ordering::Equal => origin,
                         std::cmp::Ordering::Greater => other(2),
                     });
-                    let reply = RecoverReply { shard_token: SHARD_TOKEN, members: members.collect(), sessions: Vec::new() };
-                    let header = Header { request: packet.header.request, ..hop(Kind::RecoverReply, 1, packet.header.incarnation) };
+                    let reply = RecoverReply {
+                        shard_token: SHARD_TOKEN,
+                        members: members.collect(),
+                        sessions: Vec::new(),
+                    };
+                    let header = Header {
+                        request: packet.header.request,
+                        ..hop(Kind::RecoverReply, 1, packet.header.incarnation)
+                    };
                     self.turn(&[(next(), written(header, &reply.write()))]);
                 }
             }
@@ -140,7 +199,9 @@ impl Bench {
 
     fn turn(&mut self, burst: &[(Peer, Vec<u8>)]) -> Vec<(Peer, Vec<u8>)> {
         self.now = Time(self.now.0 + MILLISECOND);
-        self.node.turn(self.now, burst).unwrap_or_else(|error| panic!("the device ends: {error}"))
+        self.node
+            .turn(self.now, burst)
+            .unwrap_or_else(|error| panic!("the device ends: {error}"))
     }
 
     /// A packet by the interface; up to the process if the pipeline says so. What goes out.
@@ -154,7 +215,11 @@ impl Bench {
 
     /// A session at a head, whose OPEN is confirmed.
     fn open(&mut self) -> u64 {
-        let header = Header { shard: SHARD, tag: TOKEN, ..Header::new(Kind::Open) };
+        let header = Header {
+            shard: SHARD,
+            tag: TOKEN,
+            ..Header::new(Kind::Open)
+        };
         self.receive(client(), &written(header, &TOKEN.to_be_bytes()));
         if self.copies > 1 {
             self.receive(next(), &durable(1, 1));
@@ -170,8 +235,13 @@ impl Bench {
 }
 
 fn orders(sent: &[(Peer, Vec<u8>)]) -> Vec<u64> {
-    let headers = sent.iter().map(|(_, bytes)| Packet::parse(bytes).unwrap().header);
-    headers.filter(|header| header.kind == Kind::Append).map(|header| header.order).collect()
+    let headers = sent
+        .iter()
+        .map(|(_, bytes)| Packet::parse(bytes).unwrap().header);
+    headers
+        .filter(|header| header.kind == Kind::Append)
+        .map(|header| header.order)
+        .collect()
 }
 
 /// So much is applied at once that a superblock releases it, which nobody else has stated yet.
@@ -179,7 +249,15 @@ fn bench_before_release() -> Bench {
     let mut bench = Bench::new(0, 1);
     let session = bench.open();
     for seq in 1..=20 {
-        assert!(matches!(run(&bench.node.kernel, client(), address(), &update(session, seq)), Passed::Out(..)));
+        assert!(matches!(
+            run(
+                &bench.node.kernel,
+                client(),
+                address(),
+                &update(session, seq)
+            ),
+            Passed::Out(..)
+        ));
     }
     bench.turn(&[]);
     bench
@@ -191,7 +269,9 @@ fn an_update_between_a_superblock_and_the_hold_that_tells_of_it_stops_nothing() 
         return;
     }
     let mut bench = bench_before_release();
-    bench.script.before("tail", Deed::Run(client(), update(1, 21)));
+    bench
+        .script
+        .before("tail", Deed::Run(client(), update(1, 21)));
     bench.turn(&[(next(), applied(21))]);
     bench.script.assert_done();
     assert_eq!(bench.last(), 22, "acknowledged");
@@ -216,10 +296,21 @@ fn bench_come_back() -> Bench {
     let mut bench = Bench::new(0, 2);
     let session = bench.open();
     for seq in 1..=10 {
-        let passed = run(&bench.node.kernel, client(), address(), &update(session, seq));
-        assert!(matches!(passed, Passed::Out(to, _) if to == next()), "{passed:?}");
+        let passed = run(
+            &bench.node.kernel,
+            client(),
+            address(),
+            &update(session, seq),
+        );
+        assert!(
+            matches!(passed, Passed::Out(to, _) if to == next()),
+            "{passed:?}"
+        );
         let passed = run(&bench.node.kernel, next(), address(), &durable(1, seq + 1));
-        assert!(matches!(passed, Passed::Out(to, _) if to == client()), "{passed:?}");
+        assert!(
+            matches!(passed, Passed::Out(to, _) if to == client()),
+            "{passed:?}"
+        );
     }
     bench.turn(&[]);
     bench
@@ -228,7 +319,11 @@ fn bench_come_back() -> Bench {
 fn sends_again(bench: &mut Bench) {
     for _turn in 0..100 {
         bench.now = Time(bench.now.0 + 50 * MILLISECOND);
-        let ask = Header { order: 6, request: 12, ..hop(Kind::Retrans, 2, 2) };
+        let ask = Header {
+            order: 6,
+            request: 12,
+            ..hop(Kind::Retrans, 2, 2)
+        };
         let sent = bench.turn(&[(next(), durable(2, 5)), (next(), written(ask, b""))]);
         if orders(&sent).contains(&6) {
             return;
@@ -244,7 +339,9 @@ fn what_a_device_lost_is_sent_again_also_while_the_pipeline_works() {
     }
     let mut bench = bench_come_back();
     // Before the process has told the pipeline of the new incarnation, this appends one more.
-    bench.script.before("tail", Deed::Run(client(), update(1, 11)));
+    bench
+        .script
+        .before("tail", Deed::Run(client(), update(1, 11)));
     bench.turn(&[(next(), durable(2, 5))]);
     bench.script.assert_done();
     // The network loses what was sent.
@@ -267,13 +364,29 @@ fn an_entry_whose_fragments_do_not_fit_is_not_taken() {
         return;
     }
     let mut bench = Bench::new(1, 2);
-    let open = Header { order: 1, session: 1, copies: Kind::Open.number(), ..hop(Kind::Append, 10, 1) };
+    let open = Header {
+        order: 1,
+        session: 1,
+        copies: Kind::Open.number(),
+        ..hop(Kind::Append, 10, 1)
+    };
     let open = Header { request: 0, ..open };
     bench.receive(before(), &written(open, &TOKEN.to_be_bytes()));
     assert_eq!(bench.last(), 1);
-    let entry = Header { order: 2, session: 1, seq: 1, copies: Kind::Update.number(), request: 0, ..hop(Kind::Append, 10, 1) };
+    let entry = Header {
+        order: 2,
+        session: 1,
+        seq: 1,
+        copies: Kind::Update.number(),
+        request: 0,
+        ..hop(Kind::Append, 10, 1)
+    };
     for (index, count) in [(3, 3), (0, 0), (0, u16::MAX)] {
-        let odd = Header { fragment_index: index, fragment_count: count, ..entry };
+        let odd = Header {
+            fragment_index: index,
+            fragment_count: count,
+            ..entry
+        };
         let bytes = written(odd, b"payload");
         assert!(Packet::parse(&bytes).is_err());
         bench.receive(before(), &bytes);
@@ -303,7 +416,15 @@ fn what_was_looked_at_under_a_hold_does_not_count_behind_it() {
         window: 1,
         receive_window: 1,
     };
-    let mut state = SessionState { id: 1, token: TOKEN, last: 0, committed: 0, until: u64::MAX, applied: 0, address: Some(client()) };
+    let mut state = SessionState {
+        id: 1,
+        token: TOKEN,
+        last: 0,
+        committed: 0,
+        until: u64::MAX,
+        applied: 0,
+        address: Some(client()),
+    };
     let stamp = hop(Kind::Append, 1, 1);
     let stop = Arc::new(AtomicBool::new(false));
     let looks = Arc::new(AtomicU64::new(0));
@@ -312,8 +433,19 @@ fn what_was_looked_at_under_a_hold_does_not_count_behind_it() {
         let (stop, looks, pins) = (stop.clone(), looks.clone(), scratch.0.clone());
         std::thread::spawn(move || {
             let (mut kernel, _image) = Kernel::load(&config(address()), pins).unwrap();
-            let header = Header { shard: SHARD, epoch: 1, session: 1, seq: 1, tag: TOKEN, ..Header::new(Kind::Update) };
-            let frame = frame(client(), address(), &written(header, &[7; pmnet_wire::FRAGMENT_BYTES]));
+            let header = Header {
+                shard: SHARD,
+                epoch: 1,
+                session: 1,
+                seq: 1,
+                tag: TOKEN,
+                ..Header::new(Kind::Update)
+            };
+            let frame = frame(
+                client(),
+                address(),
+                &written(header, &[7; pmnet_wire::FRAGMENT_BYTES]),
+            );
             let mut out = [0; 4096];
             while !stop.load(Ordering::Relaxed) {
                 kernel.run(&frame, &mut out).unwrap();
@@ -322,7 +454,13 @@ fn what_was_looked_at_under_a_hold_does_not_count_behind_it() {
         })
     };
     kernel.hold().unwrap();
-    kernel.describe(&Header { request: 0, ..stamp }, &chain);
+    kernel.describe(
+        &Header {
+            request: 0,
+            ..stamp
+        },
+        &chain,
+    );
     let end = Instant::now() + Duration::from_millis(millis);
     let (mut holds, mut wrong) = (0_u64, 0_u64);
     while Instant::now() < end {
@@ -339,6 +477,127 @@ fn what_was_looked_at_under_a_hold_does_not_count_behind_it() {
     }
     stop.store(true, Ordering::Relaxed);
     other.join().unwrap();
-    println!("{holds} holds, {} packets beside them, {wrong} admitted under a token that was gone", looks.load(Ordering::Relaxed));
+    println!(
+        "{holds} holds, {} packets beside them, {wrong} admitted under a token that was gone",
+        looks.load(Ordering::Relaxed)
+    );
     assert_eq!(wrong, 0);
+}
+
+/// Whoever goes to sleep sees what was appended, or is woken.
+#[test]
+fn nobody_sleeps_over_what_was_appended() {
+    if skipped() {
+        return;
+    }
+    let millis = crate::differential::number("PMNET_RACE_MILLIS", 2_000);
+    let scratch = Scratch::new();
+    let (mut kernel, _image) = Kernel::load(&config(address()), scratch.0.clone()).unwrap();
+    let chain = ChainState {
+        position: 0,
+        behind: Vec::new(),
+        before: None,
+        next: next(),
+        committed: 0,
+        sent: 0,
+        credit: 1,
+        window: 1,
+        receive_window: 1,
+    };
+    let state = SessionState {
+        id: 1,
+        token: TOKEN,
+        last: 0,
+        committed: 0,
+        until: u64::MAX,
+        applied: 0,
+        address: Some(client()),
+    };
+    // Even: wait; odd: run the frame of seq 2. The other side counts up when it is done.
+    let round = Arc::new(AtomicU64::new(0));
+    let done = Arc::new(AtomicU64::new(0));
+    let other = {
+        let (round, done, pins) = (round.clone(), done.clone(), scratch.0.clone());
+        std::thread::spawn(move || {
+            let (mut kernel, _image) = Kernel::load(&config(address()), pins).unwrap();
+            let frame = frame(client(), address(), &update(1, 2));
+            let mut out = [0; 4096];
+            let mut next = 1;
+            loop {
+                let now = round.load(Ordering::Acquire);
+                if now == u64::MAX {
+                    return;
+                }
+                if now == next {
+                    kernel.run(&frame, &mut out).unwrap();
+                    done.store(now, Ordering::Release);
+                    next += 1;
+                }
+                std::hint::spin_loop();
+            }
+        })
+    };
+    let first = frame(client(), address(), &update(1, 1));
+    let fd = kernel.wakeup_fd().unwrap();
+    let end = Instant::now() + Duration::from_millis(millis);
+    let (mut rounds, mut met, mut slept) = (0_u64, 0_u64, 0_u64);
+    let mut rng = fastrand::Rng::with_seed(7);
+    let mut typical = 2_000_u64;
+    while Instant::now() < end {
+        kernel.hold().unwrap();
+        kernel.describe(
+            &Header {
+                request: 0,
+                ..hop(Kind::Append, 1, 1)
+            },
+            &chain,
+        );
+        kernel.session(1, Some(state)).unwrap();
+        kernel.release(&Tail::default()).unwrap();
+        let mut out = [0; 4096];
+        kernel.sleep();
+        kernel.run(&first, &mut out).unwrap();
+        // Awake, with nothing to read.
+        kernel.look();
+        assert_eq!(kernel.last(), 1);
+        rounds += 1;
+        let start = Instant::now();
+        round.store(rounds, Ordering::Release);
+        let pause = u128::from(rng.u64(typical / 2..typical * 3 / 2 + 50));
+        while start.elapsed().as_nanos() < pause {
+            std::hint::spin_loop();
+        }
+        kernel.sleep();
+        let seen = kernel.last() == 2;
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while done.load(Ordering::Acquire) != rounds {
+            assert!(Instant::now() < deadline, "the other side runs");
+            std::hint::spin_loop();
+        }
+        assert_eq!(kernel.last(), 2);
+        let woken = readable(fd);
+        met += u64::from(seen);
+        // Stay near the moment at which the other side appends.
+        typical = if seen {
+            typical.saturating_sub(20).max(200)
+        } else {
+            (typical + 20).min(40_000)
+        };
+        slept += u64::from(!seen && !woken);
+    }
+    round.store(u64::MAX, Ordering::Release);
+    other.join().unwrap();
+    println!("{rounds} rounds, in {met} it was seen, in {slept} neither seen nor woken");
+    assert_eq!(slept, 0);
+}
+
+fn readable(fd: std::os::fd::RawFd) -> bool {
+    let mut poll = mio::Poll::new().unwrap();
+    let mut events = mio::Events::with_capacity(1);
+    let mut source = mio::unix::SourceFd(&fd);
+    poll.registry()
+        .register(&mut source, mio::Token(0), mio::Interest::READABLE)
+        .unwrap();
+    poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
+    !events.is_empty()
 }

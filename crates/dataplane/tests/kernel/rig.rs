@@ -154,13 +154,9 @@ impl Node {
         self.process.as_ref().map(|process| &process.device)
     }
 
+    /// Where it is pinned.
     pub fn pins(&self) -> &Pins {
         &self.scratch.0
-    }
-
-    /// The process is killed; the pipeline goes on.
-    pub fn die(&mut self) {
-        self.process = None;
     }
 
     /// A new process takes over; the text says why it cannot.
@@ -169,7 +165,8 @@ impl Node {
         let (pins, starts) = (self.scratch.0.clone(), self.starts);
         self.starts += 1;
         // It may be killed at once, like any other.
-        let started = survives(|| start(&pins, self.address, &self.config, &self.hook, now, starts));
+        let started =
+            survives(|| start(&pins, self.address, &self.config, &self.hook, now, starts));
         if let Some(started) = started {
             let (kernel, process) = started?;
             self.kernel = kernel;
@@ -179,7 +176,11 @@ impl Node {
     }
 
     /// One turn of the process: what it sends; nothing if it was killed in it.
-    pub fn turn(&mut self, now: Time, burst: &[(Peer, Vec<u8>)]) -> Result<Vec<(Peer, Vec<u8>)>, PipelineError> {
+    pub fn turn(
+        &mut self,
+        now: Time,
+        burst: &[(Peer, Vec<u8>)],
+    ) -> Result<Vec<(Peer, Vec<u8>)>, PipelineError> {
         let Some(process) = &mut self.process else {
             return Ok(Vec::new());
         };
@@ -193,7 +194,11 @@ impl Node {
         match done {
             Some(done) => {
                 done?;
-                let sent = device.out().iter().map(|(to, bytes)| (to, bytes.to_vec())).collect();
+                let sent = device
+                    .out()
+                    .iter()
+                    .map(|(to, bytes)| (to, bytes.to_vec()))
+                    .collect();
                 device.sent();
                 Ok(sent)
             }
@@ -244,7 +249,8 @@ fn start(
         hook: hook.clone(),
     };
     let random = Random::new(u64::from(settings.id) << 32 | starts);
-    let device = Pipeline::new(settings.clone(), opened.log, random, now).with_fast_path(Box::new(path));
+    let device =
+        Pipeline::new(settings.clone(), opened.log, random, now).with_fast_path(Box::new(path));
     let process = Process {
         device,
         _lock: opened.lock,
