@@ -435,6 +435,7 @@ impl Chain {
     }
 }
 
+/// FAILS TODAY, for the two reasons of which the first tests of `races` are the shortest stories.
 #[test]
 fn whatever_a_chain_in_the_kernel_acknowledged_is_in_all_of_it() {
     if skipped() {

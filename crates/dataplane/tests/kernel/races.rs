@@ -263,6 +263,7 @@ fn bench_before_release() -> Bench {
     bench
 }
 
+/// FAILS TODAY: `Log::follow` refuses an entry that states less than a superblock does; the device stops.
 #[test]
 fn an_update_between_a_superblock_and_the_hold_that_tells_of_it_stops_nothing() {
     if skipped() {
@@ -278,6 +279,7 @@ fn an_update_between_a_superblock_and_the_hold_that_tells_of_it_stops_nothing() 
     assert_eq!(bench.node.device().unwrap().log().last(), 22);
 }
 
+/// FAILS TODAY: `Log::adopt` refuses a log whose superblock knows of more than the pipeline was told.
 #[test]
 fn a_process_that_dies_behind_a_superblock_is_taken_over() {
     if skipped() {
@@ -332,6 +334,7 @@ fn sends_again(bench: &mut Bench) {
     panic!("the next device asks for order 6 and never gets it");
 }
 
+/// FAILS TODAY: `Device::followed` counts what the device held before under its new incarnation.
 #[test]
 fn what_a_device_lost_is_sent_again_also_while_the_pipeline_works() {
     if skipped() {
@@ -348,6 +351,7 @@ fn what_a_device_lost_is_sent_again_also_while_the_pipeline_works() {
     sends_again(&mut bench);
 }
 
+/// FAILS TODAY: `Device::on_durable` confirms the link by a word of an earlier incarnation.
 #[test]
 fn what_a_device_lost_is_not_taken_for_held_by_a_late_word_from_before() {
     if skipped() {
@@ -358,6 +362,7 @@ fn what_a_device_lost_is_not_taken_for_held_by_a_late_word_from_before() {
     sends_again(&mut bench);
 }
 
+/// FAILS TODAY: `take` does not look at fragment numbers, and the process stops when it follows.
 #[test]
 fn an_entry_whose_fragments_do_not_fit_is_not_taken() {
     if skipped() {
@@ -397,6 +402,7 @@ fn an_entry_whose_fragments_do_not_fit_is_not_taken() {
 }
 
 /// What the pipeline looked at while it was held is not what it acts on when it is released.
+/// FAILS TODAY, within seconds: only `hold` raises the generation, so a look during a hold counts behind it.
 #[test]
 fn what_was_looked_at_under_a_hold_does_not_count_behind_it() {
     if skipped() {
