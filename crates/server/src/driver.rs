@@ -6,6 +6,7 @@ use crate::feed::{Feed, Reader};
 use crate::store::Store;
 use mio::unix::SourceFd;
 use pmnet_proto::server::{Server, ServerConfig};
+use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
 use pmnet_proto::{Outbox, Peer, Random};
 use pmnet_udp::{Clock, STOP_TOKEN, Socket, Spin, Stop};
 use std::io;
@@ -35,6 +36,8 @@ pub enum DriverError {
 }
 
 const SOCKET_TOKEN: mio::Token = mio::Token(0);
+/// A store that is at work for longer, once, is told about.
+const SLOW_STORE: Nanos = SECOND;
 /// Bursts received between two works of the store.
 const BURSTS_MAX: usize = 16;
 /// Bytes that a small datagram costs in a socket's receive buffer, about.
@@ -95,7 +98,16 @@ pub fn run(
         if let Some(feed) = &mut feed {
             busy |= reader.feed(feed.as_mut(), &mut core, now, &mut out)?;
         }
+        let begun = clock.now();
         busy |= core.step(now, &mut out)?;
+        let took = clock.now().since(begun);
+        if took >= SLOW_STORE {
+            tracing::warn!(
+                ms = took / MILLISECOND,
+                "the store was at work for so long, and nobody was answered meanwhile, also no device that \
+                 comes back. Is its disk slow, or was it asked something long?"
+            );
+        }
         if !out.is_empty() {
             socket.send(&out);
             out.clear();

@@ -456,9 +456,10 @@ impl Server {
             self.in_flight = InFlight::Chain(chain);
             return Ok(Some(Work::Apply(effects)));
         }
-        if (self.queue.is_empty() || !self.executed_last)
-            && let Some(work) = self.next_execution()
-        {
+        // A device that waits to be registered serves nobody, and one execution may take as long as the
+        // store's driver waits: entries first, then the chain, then executions.
+        let executes = self.next_chain.is_none() && (self.queue.is_empty() || !self.executed_last);
+        if executes && let Some(work) = self.next_execution() {
             self.executed_last = true;
             return Ok(Some(work));
         }

@@ -98,6 +98,41 @@ fn a_new_incarnation_is_registered_before_the_reply() {
     );
 }
 
+/// Whoever waits to be registered waits for the entries that came before, but for no execution.
+#[test]
+fn a_device_is_registered_before_anything_is_executed() {
+    let mut bench = Bench::new();
+    let read = Header {
+        shard: SHARD,
+        epoch: EPOCH,
+        session: SESSION,
+        order: 1,
+        request: 1,
+        flags: Flags::READ_ONLY,
+        tag: bench.token,
+        ..Header::new(Kind::Bypass)
+    };
+    bench.give(&read, b"slow");
+    bench.update(2, 1);
+    let known = bench.server.chain().expect("a chain").members[0];
+    let again = Member {
+        incarnation: 2,
+        ..known
+    };
+    assert_eq!(bench.ask(50, &[again]), []);
+    let entries = bench.pending();
+    assert!(
+        matches!(&entries, Work::Apply(effects) if effects.payloads == [&b"u1"[..]]),
+        "{entries:?}"
+    );
+    bench.done(&entries);
+    let record = bench.pending();
+    let is_chain = |work: &Work| matches!(work, Work::Apply(e) if e.records.len() == 1 && e.records[0].0 == b"chain");
+    assert!(is_chain(&record), "{record:?}");
+    let sent = bench.done(&record);
+    assert_eq!(only(sent).header.kind, Kind::RecoverReply);
+}
+
 #[test]
 fn a_refusal_gives_no_secrets_and_is_no_larger_than_its_question() {
     let mut bench = Bench::new();
