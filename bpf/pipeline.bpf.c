@@ -399,7 +399,7 @@ static __always_inline bool from_hop(struct pm_update *u, const struct pm_shard 
 {
 	struct iphdr *ip = u->ip;
 	struct pm_header *h = (void *)(u->udp + 1);
-	__u32 length;
+	__u32 count, length;
 
 	if (u->ipv6 || (void *)(h + 1) > u->end)
 		return false;
@@ -407,7 +407,9 @@ static __always_inline bool from_hop(struct pm_update *u, const struct pm_shard 
 	u->payload = h + 1;
 	length = bpf_ntohl(h->payload_len);
 	u->payload_len = length;
+	count = bpf_ntohs(h->fragment_count);
 	return h->kind_word == kind_word && h->shard_epoch == shard->shard_epoch &&
+	       count - 1 < PM_FRAGMENTS_MAX && bpf_ntohs(h->fragment_index) < count &&
 	       h->tag == shard->token && address && ip->saddr == address && u->udp->source == port &&
 	       length <= PM_FRAGMENT_BYTES && u->payload + length == u->end &&
 	       bpf_ntohs(u->udp->len) == sizeof(*u->udp) + PM_HEADER_LEN + length;
@@ -1029,6 +1031,9 @@ static __always_inline int tell(struct xdp_md *ctx, struct pm_update *u, const s
 	h->payload_crc = bpf_htonl(~crc);
 	h->tag = shard->token;
 	h->header_crc = bpf_htonl(header_crc(h));
+	/* Names and orders belong together: under a hold the one may have changed before the other was read. */
+	if (*(volatile __u32 *)&shard->generation != u->generation)
+		return XDP_DROP;
 	address(u, PM_HEADER_LEN + length);
 	return transmit(ctx, u);
 }
@@ -1236,7 +1241,7 @@ int pipeline(struct xdp_md *ctx)
 	return verdict == PM_NOT_AN_UPDATE ? between_hops(ctx) : verdict;
 }
 
-/* Who admits from now on; every hold is a generation of its own. */
+/* Who admits from now on; from every hold to its release, and from there to the next, is a generation. */
 static __always_inline int set_admits(bool admits)
 {
 	__u32 zero = 0;
@@ -1247,8 +1252,8 @@ static __always_inline int set_admits(bool admits)
 		return XDP_ABORTED;
 	bpf_spin_lock(&lock->lock);
 	shard->admits = admits;
-	if (!admits)
-		shard->generation++;
+	/* What was looked at while it was held, or before, does not count from here on. */
+	shard->generation++;
 	bpf_spin_unlock(&lock->lock);
 	return XDP_PASS;
 }

@@ -1,7 +1,7 @@
 //! One device: machine + log.
 
 use crate::fast_path::FastPath;
-use pmnet_log::{Log, LogError, Media, NewEntry, Tail};
+use pmnet_log::{Log, LogError, Media, NewEntry};
 use pmnet_proto::device::{Device, DeviceConfig, HopWork, LogState, Resume, Room, Verdict};
 use pmnet_proto::time::{MILLISECOND, Nanos, earliest};
 use pmnet_proto::{Outbox, Peer, Random, Time};
@@ -33,6 +33,8 @@ struct Fast {
     adopted: bool,
     /// Something was followed since the last rest.
     followed: bool,
+    /// It was asked for a wake-up, and has had time to notice.
+    asked: bool,
     /// What the machine knows of its work with the hops beside it.
     seen: HopWork,
     /// The hop before, as it was told.
@@ -93,6 +95,7 @@ impl<M: Media> Pipeline<M> {
             held: !adopted,
             adopted,
             followed: false,
+            asked: false,
             seen: HopWork::default(),
             before: None,
             in_chain: false,
@@ -216,6 +219,9 @@ impl<M: Media> Pipeline<M> {
             self.append(&header, &[]);
         }
         self.log.reclaim(self.machine.cursors().3);
+        if self.log.gives_back() {
+            self.hold(now)?;
+        }
         let mut worked = self.persist()?;
         // A synchronous medium is done at once; one more look starts what arrived meanwhile.
         worked |= self.persist()?;
@@ -293,14 +299,9 @@ impl<M: Media> Pipeline<M> {
 
     /// Tells the fast path what changed, before anything of it is sent, and lets it go on.
     fn publish(&mut self, now: Time) -> Result<(), PipelineError> {
-        let (mine, admits) = (self.log.tail(), self.machine.admits());
-        let freed = |theirs: Tail| mine.released > theirs.released || mine.stated > theirs.stated;
-        // A superblock released space, of which only its writer knows; or the chain moved.
-        let lags = |fast: &Fast| {
-            freed(fast.path.tail())
-                || (fast.in_chain && self.machine.fast_path_lags(&fast.seen, fast.before))
-        };
-        if admits && self.fast.as_ref().is_some_and(lags) {
+        let lags =
+            |fast: &Fast| fast.in_chain && self.machine.fast_path_lags(&fast.seen, fast.before);
+        if self.machine.admits() && self.fast.as_ref().is_some_and(lags) {
             self.hold(now)?;
             self.forward(now);
         }
@@ -361,15 +362,20 @@ impl<M: Media> Pipeline<M> {
         let Some(fast) = &mut self.fast else {
             return due;
         };
+        let soon = earliest(due, Some(now + FOLLOW_EVERY));
         if std::mem::take(&mut fast.followed) {
-            return earliest(due, Some(now + FOLLOW_EVERY));
+            fast.asked = false;
+            return soon;
         }
         fast.path.sleep();
         // It may have admitted something between the last look and the wish to be woken.
-        if fast.held || fast.path.last() == self.log.last() {
+        if !fast.held && fast.path.last() != self.log.last() {
+            Some(now)
+        } else if std::mem::replace(&mut fast.asked, true) {
             due
         } else {
-            Some(now)
+            // A CPU may append and ask who sleeps, and neither side see the other's word yet.
+            soon
         }
     }
 

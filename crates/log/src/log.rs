@@ -299,7 +299,8 @@ impl<M: Media> Log<M> {
 
     /// The log in an image that was never closed and never torn, because the memory that holds it did
     /// not go away: its owner did. Nothing is repaired, and the incarnation goes on. `tail` is what
-    /// the one who appends beside the owner kept.
+    /// the one who appends beside the owner kept. A superblock may give back more than that one was
+    /// told before the owner died: what is behind it counts, and what it gave back may be overwritten.
     ///
     /// # Errors
     /// [`LogError`]: the superblocks cannot be read, it is another log than expected, or tail and image
@@ -313,16 +314,18 @@ impl<M: Media> Log<M> {
             && tail.stated <= tail.applied
             && tail.applied <= tail.last
             && tail.last - tail.released <= superblock.parameters.entries
-            && superblock.applied <= tail.applied
+            && superblock.applied <= tail.last
             && head <= ring;
         if !ordered {
             return Err(LogError::Followed { order: tail.last });
         }
         let mut log = Log::recovered(media, superblock, FrameRing::new(ring, head));
-        (log.applied, log.stated, log.released) = (tail.applied, tail.stated, tail.released);
+        let given_back = log.superblock.applied;
+        log.applied = tail.applied.max(given_back);
+        let (stated, released) = (tail.stated.max(given_back), tail.released.max(given_back));
         // From the oldest entry that is kept on, each one is looked at again.
-        (log.last, log.durable, log.reported) = (tail.released, tail.released, tail.released);
-        let (stated, released) = (log.stated, log.released);
+        (log.last, log.durable, log.reported) = (released, released, released);
+        log.released = released;
         log.stated = 0;
         log.follow(tail.last)?;
         (log.stated, log.released) = (stated, released);
@@ -347,6 +350,13 @@ impl<M: Media> Log<M> {
             || bytes >= parameters.frame_bytes / RELEASE_FRACTION;
     }
 
+    /// Whether the next persist writes a superblock that gives back space. Whoever appends beside this log
+    /// must not, from before that until it has been told of it.
+    #[must_use]
+    pub fn gives_back(&self) -> bool {
+        self.release_wanted && self.applied > self.released
+    }
+
     /// Starts to make everything appended so far durable, as one persist. False when one is in
     /// flight, or when there is nothing to do. Call it once per turn, also when nothing could be
     /// appended: in a full log it is what makes reclaimed space usable again.
@@ -358,7 +368,8 @@ impl<M: Media> Log<M> {
         if self.flight.is_some() {
             return Ok(false);
         }
-        let release = std::mem::take(&mut self.release_wanted) && self.applied > self.released;
+        let release = self.gives_back();
+        self.release_wanted = false;
         if self.last == self.durable && !release {
             return Ok(false);
         }

@@ -14,6 +14,11 @@ pub enum KernelError {
         "this pmnet was built without the in-kernel pipeline: install clang and libbpf-dev, then build it again"
     )]
     NotBuilt,
+    /// Not the kind of machine that it was made for.
+    #[error(
+        "the in-kernel pipeline relies on x86-64, where stores are seen in their order: use --mode relay here"
+    )]
+    Architecture,
     /// Sizes that the pipeline cannot work with.
     #[error("{0}")]
     Parameters(String),

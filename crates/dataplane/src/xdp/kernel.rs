@@ -99,6 +99,9 @@ impl Kernel {
         if OBJECT.is_empty() {
             return Err(KernelError::NotBuilt);
         }
+        if !cfg!(target_arch = "x86_64") {
+            return Err(KernelError::Architecture);
+        }
         let Parameters {
             entries,
             frame_bytes,
@@ -378,11 +381,20 @@ impl Kernel {
         }
         session.until.store(state.until, Relaxed);
         session.applied.store(state.applied, Relaxed);
+        let known = (&session.address_high, &session.address_low, &session.port);
+        let known = (
+            known.0.load(Relaxed),
+            known.1.load(Relaxed),
+            known.2.load(Relaxed),
+        );
+        if new || known != (high, low, port) {
+            // The way to where it was before does not lead to it.
+            session.client[WAY_INTERFACE].store(0, Relaxed);
+        }
         session.port.store(port, Relaxed);
         session.address_high.store(high, Relaxed);
         session.address_low.store(low, Relaxed);
         if new {
-            session.client[WAY_INTERFACE].store(0, Relaxed);
             let key = u64::from_ne_bytes(state.id.to_be_bytes());
             self.index
                 .insert(key, row, 0)

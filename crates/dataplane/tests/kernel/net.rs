@@ -135,7 +135,8 @@ pub fn arrive(net: &SharedNet, kernel: &Part, place: usize, wire: &Wire) {
     let passed = run(kernel, wire.from, wire.to, &wire.bytes);
     let last = kernel.lock().unwrap().last();
     let mut net = net.lock().unwrap();
-    net.last[place] = last;
+    // Another one may have been here since.
+    net.last[place] = net.last[place].max(last);
     match passed {
         Passed::Out(to, bytes) => {
             net.by_kernel += 1;

@@ -263,7 +263,7 @@ fn bench_before_release() -> Bench {
     bench
 }
 
-/// FAILS TODAY: `Log::follow` refuses an entry that states less than a superblock does; the device stops.
+/// Once an update that was appended between the two stopped the device: its entry stated less than the superblock.
 #[test]
 fn an_update_between_a_superblock_and_the_hold_that_tells_of_it_stops_nothing() {
     if skipped() {
@@ -272,21 +272,21 @@ fn an_update_between_a_superblock_and_the_hold_that_tells_of_it_stops_nothing() 
     let mut bench = bench_before_release();
     bench
         .script
-        .before("tail", Deed::Run(client(), update(1, 21)));
+        .before("hold", Deed::Run(client(), update(1, 21)));
     bench.turn(&[(next(), applied(21))]);
     bench.script.assert_done();
     assert_eq!(bench.last(), 22, "acknowledged");
     assert_eq!(bench.node.device().unwrap().log().last(), 22);
 }
 
-/// FAILS TODAY: `Log::adopt` refuses a log whose superblock knows of more than the pipeline was told.
+/// Once no process could take over such a log: its superblock knew of more than the pipeline had been told.
 #[test]
 fn a_process_that_dies_behind_a_superblock_is_taken_over() {
     if skipped() {
         return;
     }
     let mut bench = bench_before_release();
-    bench.script.before("tail", Deed::Kill);
+    bench.script.before("describe", Deed::Kill);
     bench.turn(&[(next(), applied(21))]);
     bench.script.assert_done();
     assert!(!bench.node.lives());
@@ -334,7 +334,7 @@ fn sends_again(bench: &mut Bench) {
     panic!("the next device asks for order 6 and never gets it");
 }
 
-/// FAILS TODAY: `Device::followed` counts what the device held before under its new incarnation.
+/// Once what the device had held before was counted under its new incarnation.
 #[test]
 fn what_a_device_lost_is_sent_again_also_while_the_pipeline_works() {
     if skipped() {
@@ -344,14 +344,14 @@ fn what_a_device_lost_is_sent_again_also_while_the_pipeline_works() {
     // Before the process has told the pipeline of the new incarnation, this appends one more.
     bench
         .script
-        .before("tail", Deed::Run(client(), update(1, 11)));
+        .before("hold", Deed::Run(client(), update(1, 11)));
     bench.turn(&[(next(), durable(2, 5))]);
     bench.script.assert_done();
     // The network loses what was sent.
     sends_again(&mut bench);
 }
 
-/// FAILS TODAY: `Device::on_durable` confirms the link by a word of an earlier incarnation.
+/// Once the link was confirmed by a word of an earlier incarnation, also without a fast path.
 #[test]
 fn what_a_device_lost_is_not_taken_for_held_by_a_late_word_from_before() {
     if skipped() {
@@ -362,7 +362,7 @@ fn what_a_device_lost_is_not_taken_for_held_by_a_late_word_from_before() {
     sends_again(&mut bench);
 }
 
-/// FAILS TODAY: `take` does not look at fragment numbers, and the process stops when it follows.
+/// Once the pipeline did not look at fragment numbers here, and the process stopped when it followed.
 #[test]
 fn an_entry_whose_fragments_do_not_fit_is_not_taken() {
     if skipped() {
@@ -402,7 +402,7 @@ fn an_entry_whose_fragments_do_not_fit_is_not_taken() {
 }
 
 /// What the pipeline looked at while it was held is not what it acts on when it is released.
-/// FAILS TODAY, within seconds: only `hold` raises the generation, so a look during a hold counts behind it.
+/// Once, within seconds: only `hold` raised the generation, so a look during a hold counted behind it.
 #[test]
 fn what_was_looked_at_under_a_hold_does_not_count_behind_it() {
     if skipped() {

@@ -137,6 +137,9 @@ impl Device {
     /// The chain as a fast path must know it.
     pub fn chain_state(&mut self) -> ChainState {
         self.untold = false;
+        self.told_behind.clear();
+        let names = self.downstream.iter().map(|row| row.incarnation);
+        self.told_behind.extend(names);
         ChainState {
             position: self.position,
             behind: self.downstream.clone(),
@@ -253,9 +256,13 @@ impl Device {
         self.persisted(order);
         self.link.followed(now, before.sent, work.sent);
         let mut moved = false;
-        for (row, &held) in self.downstream.iter_mut().zip(&work.orders) {
-            moved |= held > row.order;
-            row.order = row.order.max(held);
+        let told = self.downstream.iter_mut().zip(&self.told_behind);
+        for ((row, &incarnation), &held) in told.zip(&work.orders) {
+            // A device that came back meanwhile may hold less than the fast path knows of it.
+            if row.incarnation == incarnation && held > row.order {
+                row.order = held;
+                moved = true;
+            }
         }
         if let Some(next) = self.downstream.first()
             && (moved || work.credit != before.credit)

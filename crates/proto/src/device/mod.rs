@@ -239,6 +239,8 @@ pub struct Device {
     touched: Vec<u64>,
     /// Sessions that a fast path must hear about; nothing is collected without one.
     changed: Option<Vec<u64>>,
+    /// Incarnations of the devices behind this one, as a fast path was told.
+    told_behind: Vec<u32>,
     /// A fast path must hear of the chain again.
     untold: bool,
     expired: VecDeque<u64>,
@@ -290,6 +292,7 @@ impl Device {
             probe: None,
             touched: Vec::new(),
             changed: None,
+            told_behind: Vec::new(),
             untold: false,
             expired: VecDeque::new(),
             waits_for: None,

@@ -36,6 +36,11 @@ impl Device {
             self.counters.unexpected += 1;
             return Verdict::Done;
         }
+        if rows[0].incarnation < self.downstream[0].incarnation {
+            // Said before it came back, perhaps with less than it had.
+            self.counters.unexpected += 1;
+            return Verdict::Done;
+        }
         if rows[0].order > self.last {
             self.phase = Phase::Stopped;
             return Verdict::Stop(format!(
