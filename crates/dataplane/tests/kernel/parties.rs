@@ -99,7 +99,8 @@ impl ServerSide {
                 };
                 Some((ask, Vec::new()))
             }
-            Kind::Bypass => None,
+            // A late word of an earlier epoch was answered.
+            Kind::Bypass | Kind::StaleEpoch => None,
             Kind::Append | Kind::Ping => Some((self.header(Kind::Applied), Vec::new())),
             other => panic!("{other:?} to the server"),
         }
