@@ -305,17 +305,14 @@ impl<M: Media> Pipeline<M> {
             self.hold(now)?;
             self.forward(now);
         }
-        let Some(fast) = &mut self.fast else {
+        let recovering = !self.machine.is_serving();
+        let goes_on = |fast: &Fast| fast.adopted && recovering;
+        if !self.machine.admits() && !self.fast.as_ref().is_some_and(goes_on) {
+            self.hold(now)?;
+        }
+        let Some(fast) = self.fast.as_mut().filter(|_| self.machine.admits()) else {
             return Ok(());
         };
-        if !self.machine.admits() {
-            let goes_on = fast.adopted && !self.machine.is_serving();
-            if !goes_on && !fast.held {
-                fast.path.hold()?;
-                fast.held = true;
-            }
-            return Ok(());
-        }
         fast.adopted = false;
         let mut told = Ok(());
         let path = &mut fast.path;

@@ -532,6 +532,13 @@ impl FastPath for Kernel {
 
     fn release(&mut self, tail: &Tail) -> io::Result<()> {
         let shard = self.shard();
+        let given = shard.last.load(Acquire);
+        if tail.last < given {
+            return Err(io::Error::other(format!(
+                "order {given} is given, and the process knows of {} only",
+                tail.last
+            )));
+        }
         shard.head.store(tail.head, Relaxed);
         shard.applied.store(tail.applied, Relaxed);
         shard.stated.store(tail.stated, Relaxed);

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use fastrand::Rng;
 use pmnet_dataplane::xdp::Kernel;
-use pmnet_device::{DeviceConfig, FastPath};
+use pmnet_device::{DeviceConfig, FastPath, Pipeline};
 use pmnet_proto::time::MILLISECOND;
 use pmnet_proto::{Peer, Time};
 use pmnet_wire::record::Member;
@@ -60,6 +60,7 @@ impl Chain {
             sockets: vec![Vec::new(); copies],
             last: vec![0; copies],
             identities: HashMap::new(),
+            said: HashMap::new(),
             orders: HashMap::new(),
             barriers: HashMap::new(),
             hostile: false,
@@ -408,10 +409,22 @@ impl Chain {
             .iter()
             .map(|node| node.device().map(|device| device.machine().cursors()))
             .collect();
+        for node in &self.nodes {
+            let name = node.pins().folder().file_name().unwrap().to_string_lossy();
+            println!("{:?}", pmnet_dataplane::xdp::Status::read(&name));
+            let machine = node.device().map(Pipeline::machine);
+            let known = machine.map(|machine| (machine.epoch(), machine.counters()));
+            println!("{known:?}");
+            for session in &self.clients {
+                let admitted = machine.zip(session.id).map(|(m, id)| m.admitted(id));
+                println!("{:?} admitted {admitted:?}", session.id);
+            }
+        }
         panic!(
-            "nothing moves any more: cursors {cursors:?}, applied {}, last {:?}, clients {:#?}",
+            "nothing moves any more: cursors {cursors:?}, applied {}, last {:?}, epoch {}, clients {:#?}",
             self.server.applied,
             self.net().last,
+            self.epoch,
             self.clients
         );
     }

@@ -40,6 +40,8 @@ pub struct Net {
     pub last: Vec<u64>,
     /// Whose frame has which order; and the other way round.
     pub identities: HashMap<u64, (u64, u64, u32, u8)>,
+    /// Who said so, for the message.
+    pub said: HashMap<u64, String>,
     pub orders: HashMap<(u64, u64), u64>,
     /// What was acknowledged, to whomever, when a bypass was sent; and its session.
     pub barriers: HashMap<u64, (u64, u64)>,
@@ -65,7 +67,9 @@ impl Net {
                         header.copies,
                     );
                     let known = *self.identities.entry(header.order).or_insert(who);
-                    assert_eq!(known, who, "order {} has two identities", header.order);
+                    let told = format!("{from} to {to}: {header}");
+                    let first = self.said.entry(header.order).or_insert(told.clone());
+                    assert_eq!(known, who, "two identities: {first}, and {told}");
                     self.orders.entry((who.0, who.1)).or_insert(header.order);
                 }
                 Kind::Ack => {

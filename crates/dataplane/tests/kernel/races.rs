@@ -293,6 +293,31 @@ fn a_process_that_dies_behind_a_superblock_is_taken_over() {
     assert_eq!(bench.node.restart(bench.now), Ok(()));
 }
 
+/// Once the process that left service held the pipeline without another look: what had been acknowledged in between
+/// was lost when it served again.
+#[test]
+fn an_update_just_before_a_device_leaves_service_is_kept() {
+    if skipped() {
+        return;
+    }
+    let mut bench = Bench::new(0, 1);
+    let session = bench.open();
+    bench
+        .script
+        .before("hold", Deed::Run(client(), update(session, 1)));
+    let later = Header {
+        epoch: 2,
+        ..hop(Kind::Applied, 0, 0)
+    };
+    bench.turn(&[(next(), written(later, b""))]);
+    bench.script.assert_done();
+    assert!(!bench.node.device().unwrap().machine().is_serving());
+    assert_eq!(bench.last(), 2, "acknowledged");
+    bench.serve();
+    assert_eq!(bench.last(), 2);
+    assert_eq!(bench.node.device().unwrap().log().last(), 2);
+}
+
 /// A head of two; the next device held everything, and came back with less.
 fn bench_come_back() -> Bench {
     let mut bench = Bench::new(0, 2);
@@ -559,13 +584,21 @@ fn nobody_sleeps_over_what_was_appended() {
             &chain,
         );
         kernel.session(1, Some(state)).unwrap();
-        kernel.release(&Tail::default()).unwrap();
+        let base = kernel.last();
+        let drained = Tail {
+            last: base,
+            head: 0,
+            applied: base,
+            stated: base,
+            released: base,
+        };
+        kernel.release(&drained).unwrap();
         let mut out = [0; 4096];
         kernel.sleep();
         kernel.run(&first, &mut out).unwrap();
         // Awake, with nothing to read.
         kernel.look();
-        assert_eq!(kernel.last(), 1);
+        assert_eq!(kernel.last(), base + 1);
         rounds += 1;
         let start = Instant::now();
         round.store(rounds, Ordering::Release);
@@ -574,13 +607,13 @@ fn nobody_sleeps_over_what_was_appended() {
             std::hint::spin_loop();
         }
         kernel.sleep();
-        let seen = kernel.last() == 2;
+        let seen = kernel.last() == base + 2;
         let deadline = Instant::now() + Duration::from_secs(5);
         while done.load(Ordering::Acquire) != rounds {
             assert!(Instant::now() < deadline, "the other side runs");
             std::hint::spin_loop();
         }
-        assert_eq!(kernel.last(), 2);
+        assert_eq!(kernel.last(), base + 2);
         let woken = readable(fd);
         met += u64::from(seen);
         // Stay near the moment at which the other side appends.

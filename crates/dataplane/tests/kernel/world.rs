@@ -330,8 +330,13 @@ impl World {
             }
         }
         answer.extend(sent(&mut self.device));
-        answer.sort();
         let mut expected = sent(&mut self.reference);
+        if self.device.log().tail().released < self.reference.log().tail().released {
+            // The process of the one tells of space that comes back to the other later: see below.
+            answer.iter_mut().for_each(without_room);
+            expected.iter_mut().for_each(without_room);
+        }
+        answer.sort();
         expected.sort();
         assert_eq!(
             describe(&answer),
@@ -402,6 +407,19 @@ fn sent<M: Media>(device: &mut Pipeline<M>) -> Vec<Sent> {
         .collect();
     device.sent();
     all
+}
+
+/// Leaves out how much room there is.
+fn without_room(sent: &mut Sent) {
+    let bytes = std::mem::take(&mut sent.bytes);
+    match Packet::parse(&bytes) {
+        Ok(packet) if matches!(packet.header.kind, Kind::Ack | Kind::Durable) => Header {
+            request: 0,
+            ..packet.header
+        }
+        .write(packet.payload, &mut sent.bytes),
+        _ => sent.bytes = bytes,
+    }
 }
 
 fn kind_of(datagram: &[u8]) -> Option<Kind> {
