@@ -212,8 +212,8 @@ static __always_inline __u32 slice8(pm_table t, __u32 crc, __u64 word)
 }
 
 /*
- * CRC32C of the payload, which begins at this offset of the frame and fills the rest: of what is left of eight bytes, of sixteen,
- * then the rest. A function of its own, so that the verifier looks at its loop once and not at every
+ * CRC32C of the payload, which begins at this offset of the frame and fills the rest: of what is left of eight bytes,
+ * of sixteen, then the rest. A function of its own, so that the verifier looks at its loop once and not at every
  * place from which it is called, in every state in which that can be.
  */
 __attribute__((noinline)) __u32 payload_crc(struct xdp_md *ctx, __u32 offset, __u32 length)
