@@ -25,7 +25,9 @@ use crate::world::{SHARD, config, server, skipped};
 
 /// Steps of one story.
 const STEPS: u64 = 3_000;
-const STEPS_ALL: u64 = 24_000;
+/// One step stands for so many packets of `PMNET_PACKETS`, which is so much if nobody says.
+const STEP_PACKETS: u64 = 20;
+const PACKETS_ALL: u64 = 240_000;
 /// Turns in which everything must have settled when the network is whole again.
 const SETTLE_TURNS: u64 = 4_000;
 const SESSIONS: usize = 4;
@@ -453,7 +455,7 @@ fn whatever_a_chain_in_the_kernel_acknowledged_is_in_all_of_it() {
     if skipped() {
         return;
     }
-    let steps = number("PMNET_PACKETS", STEPS_ALL);
+    let steps = number("PMNET_PACKETS", PACKETS_ALL) / STEP_PACKETS;
     let first = number("PMNET_SEED", 1);
     let (mut acks, mut by_kernel, mut kills) = (0, 0, 0);
     for seed in first..first + steps.div_ceil(STEPS) {
@@ -533,7 +535,7 @@ fn with_cpus_beside_the_processes_it_is_the_same() {
     if skipped() {
         return;
     }
-    let steps = number("PMNET_PACKETS", STEPS_ALL);
+    let steps = number("PMNET_PACKETS", PACKETS_ALL) / STEP_PACKETS;
     let first = number("PMNET_SEED", 1);
     let (mut acks, mut by_kernel, mut kills) = (0, 0, 0);
     for seed in first..first + steps.div_ceil(4 * STEPS) {
