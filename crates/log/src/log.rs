@@ -157,7 +157,7 @@ impl<M: Media> Log<M> {
             entries: self.parameters().entries - (self.last - self.released),
             frame_bytes: to_u64(
                 self.frames
-                    .largest(self.oldest_frame(self.released))
+                    .largest(self.oldest_frame_seen(self.released))
                     .min(FRAME_LEN_MAX),
             ),
         }
@@ -168,7 +168,7 @@ impl<M: Media> Log<M> {
     pub fn occupancy(&self) -> u8 {
         let parameters = self.parameters();
         let entries = (self.last - self.applied) * 100 / parameters.entries;
-        let bytes = self.oldest_frame(self.applied).map_or(0, |oldest| {
+        let bytes = self.oldest_frame_seen(self.applied).map_or(0, |oldest| {
             // Bounded by the ring of 2^38 bytes, so the product fits.
             to_u64(self.frames.distance(oldest, self.frames.head())) * 100 / parameters.frame_bytes
         });
@@ -340,9 +340,9 @@ impl<M: Media> Log<M> {
             return;
         }
         let parameters = *self.parameters();
-        let bytes = self.oldest_frame(self.released).map_or(0, |oldest| {
+        let bytes = self.oldest_frame_seen(self.released).map_or(0, |oldest| {
             let end = self
-                .oldest_frame(self.applied)
+                .oldest_frame_seen(self.applied)
                 .unwrap_or(self.frames.head());
             to_u64(self.frames.distance(oldest, end))
         });
@@ -530,6 +530,15 @@ impl<M: Media> Log<M> {
     /// Where the oldest frame above `floor` begins.
     fn oldest_frame(&self, floor: u64) -> Option<usize> {
         (floor < self.last).then(|| self.entry_at(floor + 1).frame_offset())
+    }
+
+    /// The same for an estimate, at any moment: whoever appends beside this log, and is ahead of it, may have used
+    /// that slot again. Then `None`.
+    fn oldest_frame_seen(&self, floor: u64) -> Option<usize> {
+        let parameters = self.parameters();
+        let slot = parameters.slot(floor + 1);
+        let entry = Entry::decode(&raw_slot(self.media.bytes(), parameters, slot));
+        (floor < self.last && entry.order == floor + 1).then(|| entry.frame_offset())
     }
 
     fn commit_superblock(&mut self, change: impl FnOnce(&mut Superblock)) -> Result<(), LogError> {
