@@ -328,8 +328,8 @@ static __always_inline bool find(struct xdp_md *ctx, struct pm_update *u)
 	return (void *)(u->udp + 1) <= u->end && u->udp->dest == pm_port;
 }
 
-/* Is it an update of this epoch, with every field as a client of this version sends it? */
-static __always_inline bool regular(struct pm_update *u, const struct pm_shard *shard)
+/* Is there one of our headers behind UDP's, with fragments and lengths that agree with each other and the packet's? */
+static __always_inline bool agrees(struct pm_update *u)
 {
 	struct pm_header *h = (void *)(u->udp + 1);
 	__u32 count, length;
@@ -341,11 +341,21 @@ static __always_inline bool regular(struct pm_update *u, const struct pm_shard *
 	count = bpf_ntohs(h->fragment_count);
 	length = bpf_ntohl(h->payload_len);
 	u->payload_len = length;
-	return h->kind_word == PM_UPDATE_WORD && h->shard_epoch == shard->shard_epoch &&
-	       !h->device_incarnation && !h->order && !h->request &&
-	       count - 1 < PM_FRAGMENTS_MAX && bpf_ntohs(h->fragment_index) < count &&
+	return count - 1 < PM_FRAGMENTS_MAX && bpf_ntohs(h->fragment_index) < count &&
 	       length <= PM_FRAGMENT_BYTES && u->payload + length == u->end &&
 	       bpf_ntohs(u->udp->len) == sizeof(*u->udp) + PM_HEADER_LEN + length;
+}
+
+/* Is it an update of this epoch, with every field as a client of this version sends it? */
+static __always_inline bool regular(struct pm_update *u, const struct pm_shard *shard)
+{
+	const struct pm_header *h;
+
+	if (!agrees(u))
+		return false;
+	h = u->header;
+	return h->kind_word == PM_UPDATE_WORD && h->shard_epoch == shard->shard_epoch &&
+	       !h->device_incarnation && !h->order && !h->request;
 }
 
 /* Did it come from where the session's client is, under its token? Acknowledgements go there. */
@@ -397,22 +407,14 @@ static __always_inline bool whole(struct xdp_md *ctx, struct pm_update *u, const
 static __always_inline bool from_hop(struct pm_update *u, const struct pm_shard *shard, __u64 kind_word,
 				     __u32 address, __u32 port)
 {
-	struct iphdr *ip = u->ip;
-	struct pm_header *h = (void *)(u->udp + 1);
-	__u32 count, length;
+	const struct iphdr *ip = u->ip;
+	const struct pm_header *h;
 
-	if (u->ipv6 || (void *)(h + 1) > u->end)
+	if (u->ipv6 || !agrees(u))
 		return false;
-	u->header = h;
-	u->payload = h + 1;
-	length = bpf_ntohl(h->payload_len);
-	u->payload_len = length;
-	count = bpf_ntohs(h->fragment_count);
+	h = u->header;
 	return h->kind_word == kind_word && h->shard_epoch == shard->shard_epoch &&
-	       count - 1 < PM_FRAGMENTS_MAX && bpf_ntohs(h->fragment_index) < count &&
-	       h->tag == shard->token && address && ip->saddr == address && u->udp->source == port &&
-	       length <= PM_FRAGMENT_BYTES && u->payload + length == u->end &&
-	       bpf_ntohs(u->udp->len) == sizeof(*u->udp) + PM_HEADER_LEN + length;
+	       h->tag == shard->token && address && ip->saddr == address && u->udp->source == port;
 }
 
 /* CRC32C of a header without the field of the checksum. */
@@ -452,8 +454,14 @@ static __always_inline void learn(__u32 *way, const struct ethhdr *eth, __u32 in
 
 /* ---- log access ------------------------------------------------------------------------------- */
 
+/* Where the entry of this order is, or will be (ordered-log.md §3). */
+static __always_inline struct pm_entry *entry_of(void *image, __u64 order)
+{
+	return image + 2 * PM_BLOCK_BYTES + (order & (pm_entries - 1)) * PM_ENTRY_BYTES;
+}
+
 /* Where a frame of `taken` bytes goes (ordered-log.md §4); below 0: nowhere. */
-static __always_inline __s64 allocate(const void *image, const struct pm_shard *shard, __u64 taken)
+static __always_inline __s64 allocate(void *image, const struct pm_shard *shard, __u64 taken)
 {
 	__u64 head = shard->head, oldest;
 	const struct pm_entry *entry;
@@ -462,7 +470,7 @@ static __always_inline __s64 allocate(const void *image, const struct pm_shard *
 		return -1;
 	if (shard->last == shard->released)
 		return 0;
-	entry = image + 2 * PM_BLOCK_BYTES + ((shard->released + 1) & (pm_entries - 1)) * PM_ENTRY_BYTES;
+	entry = entry_of(image, shard->released + 1);
 	oldest = (__u64)entry->frame_line * PM_FRAME_ALIGN;
 	if (head <= oldest)
 		return taken <= oldest - head ? (__s64)head : -1;
@@ -552,7 +560,7 @@ static __always_inline bool append(struct pm_update *u, void *image, struct pm_s
 		become_entry(u, shard, session, order);
 	*frame = *h;
 
-	entry = image + 2 * PM_BLOCK_BYTES + (order & (pm_entries - 1)) * PM_ENTRY_BYTES;
+	entry = entry_of(image, order);
 	entry->order = order;
 	entry->session = bpf_be64_to_cpu(h->session);
 	entry->seq = bpf_be64_to_cpu(h->seq);
@@ -794,7 +802,7 @@ static __always_inline enum pm_verdict confirm(struct pm_update *u, void *image,
 	} else if (committed <= hops->committed) {
 		verdict = PM_NOTED;
 	} else {
-		entry = image + 2 * PM_BLOCK_BYTES + (expected & (pm_entries - 1)) * PM_ENTRY_BYTES;
+		entry = entry_of(image, expected);
 		if (session && committed == expected && expected == hops->committed + 1 &&
 		    entry->order == expected && entry->kind == PM_KIND_UPDATE &&
 		    entry->session == session->id && session->client[PM_WAY_INTERFACE] &&
@@ -1087,12 +1095,9 @@ static __always_inline struct pm_session *find_session(__be64 id)
 }
 
 /* The session of an order, if it is served here. */
-static __always_inline struct pm_session *session_of(const void *image, __u64 order)
+static __always_inline struct pm_session *session_of(void *image, __u64 order)
 {
-	const struct pm_entry *entry;
-
-	entry = image + 2 * PM_BLOCK_BYTES + (order & (pm_entries - 1)) * PM_ENTRY_BYTES;
-	return find_session(bpf_cpu_to_be64(entry->session));
+	return find_session(bpf_cpu_to_be64(entry_of(image, order)->session));
 }
 
 struct pm_maps {

@@ -426,6 +426,34 @@ fn an_entry_whose_fragments_do_not_fit_is_not_taken() {
     assert_eq!(bench.last(), 2);
 }
 
+/// A chain of one, as its pipeline is told.
+fn alone() -> ChainState {
+    ChainState {
+        position: 0,
+        behind: Vec::new(),
+        before: None,
+        next: next(),
+        committed: 0,
+        sent: 0,
+        credit: 1,
+        window: 1,
+        receive_window: 1,
+    }
+}
+
+/// A session that nobody has used, as the pipeline is told.
+fn fresh() -> SessionState {
+    SessionState {
+        id: 1,
+        token: TOKEN,
+        last: 0,
+        committed: 0,
+        until: u64::MAX,
+        applied: 0,
+        address: Some(client()),
+    }
+}
+
 /// What the pipeline looked at while it was held is not what it acts on when it is released.
 /// Once, within seconds: only `hold` raised the generation, so a look during a hold counted behind it.
 #[test]
@@ -436,26 +464,7 @@ fn what_was_looked_at_under_a_hold_does_not_count_behind_it() {
     let millis = crate::differential::number("PMNET_RACE_MILLIS", 2_000);
     let scratch = Scratch::new();
     let (mut kernel, _image) = Kernel::load(&config(address()), scratch.0.clone()).unwrap();
-    let chain = ChainState {
-        position: 0,
-        behind: Vec::new(),
-        before: None,
-        next: next(),
-        committed: 0,
-        sent: 0,
-        credit: 1,
-        window: 1,
-        receive_window: 1,
-    };
-    let mut state = SessionState {
-        id: 1,
-        token: TOKEN,
-        last: 0,
-        committed: 0,
-        until: u64::MAX,
-        applied: 0,
-        address: Some(client()),
-    };
+    let (chain, mut state) = (alone(), fresh());
     let stamp = hop(Kind::Append, 1, 1);
     let stop = Arc::new(AtomicBool::new(false));
     let looks = Arc::new(AtomicU64::new(0));
@@ -524,26 +533,7 @@ fn nobody_sleeps_over_what_was_appended() {
     let millis = crate::differential::number("PMNET_RACE_MILLIS", 2_000);
     let scratch = Scratch::new();
     let (mut kernel, _image) = Kernel::load(&config(address()), scratch.0.clone()).unwrap();
-    let chain = ChainState {
-        position: 0,
-        behind: Vec::new(),
-        before: None,
-        next: next(),
-        committed: 0,
-        sent: 0,
-        credit: 1,
-        window: 1,
-        receive_window: 1,
-    };
-    let state = SessionState {
-        id: 1,
-        token: TOKEN,
-        last: 0,
-        committed: 0,
-        until: u64::MAX,
-        applied: 0,
-        address: Some(client()),
-    };
+    let (chain, state) = (alone(), fresh());
     // Even: wait; odd: run the frame of seq 2. The other side counts up when it is done.
     let round = Arc::new(AtomicU64::new(0));
     let done = Arc::new(AtomicU64::new(0));
