@@ -44,7 +44,7 @@ pub use troubles::Troubles;
 /// Where things go and how they are said.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// Folder for the report, and for the files of the run while it lasts.
+    /// Folder for report and numbers, and for the files of the run while it lasts.
     pub folder: PathBuf,
     /// Only one JSON object on stdout.
     pub json: bool,

@@ -110,16 +110,7 @@ impl Stand {
         arguments: Vec<OsString>,
         scratch: &Scratch,
     ) -> anyhow::Result<Process> {
-        let pmnet = own_binary()?;
-        let (program, args) = self.network.program(node, &pmnet, arguments)?;
-        let spec = Spec {
-            name: self.name(role),
-            pmnet,
-            program: Some(program),
-            args,
-            ready: Ready::Line,
-        };
-        Process::start(spec, scratch.disk(), START_MAX)
+        launch(&self.network, self.name(role), node, arguments, scratch)
     }
 
     /// Device and server, where they run.
@@ -142,6 +133,29 @@ impl Stand {
     fn name(&self, role: &str) -> String {
         format!("{}-{role}", self.system.name())
     }
+}
+
+/// Starts a pmnet in a node of a network, under this name for people, and waits until it serves.
+///
+/// # Errors
+/// It cannot be started, or does not serve in time.
+pub fn launch(
+    network: &Network,
+    name: String,
+    node: &str,
+    arguments: Vec<OsString>,
+    scratch: &Scratch,
+) -> anyhow::Result<Process> {
+    let pmnet = own_binary()?;
+    let (program, args) = network.program(node, &pmnet, arguments)?;
+    let spec = Spec {
+        name,
+        pmnet,
+        program: Some(program),
+        args,
+        ready: Ready::Line,
+    };
+    Process::start(spec, scratch.disk(), START_MAX)
 }
 
 fn attach(

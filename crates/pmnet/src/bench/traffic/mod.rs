@@ -15,7 +15,6 @@ mod table;
 mod tcp;
 mod udp;
 
-use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
@@ -25,18 +24,10 @@ use crate::bench::micro::{pinned, refusal};
 use crate::demo::view::View;
 use crate::harness::namespaces::sweep;
 
+pub use super::micro::Output;
 pub use measure::{Cell, Refused};
 pub use plan::{Plan, Variant, Workload};
 pub use share::Share;
-
-/// Where things go and how they are said.
-#[derive(Clone, Debug)]
-pub struct Output {
-    /// Folder for the numbers, and for the files of the run while it lasts.
-    pub folder: PathBuf,
-    /// Only one JSON object on stdout.
-    pub json: bool,
-}
 
 /// Everything that a run found out.
 #[derive(Clone, Debug, Serialize)]

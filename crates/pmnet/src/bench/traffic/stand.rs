@@ -7,10 +7,10 @@ use pmnet_dataplane::xdp::plain::{self, Plain, Program};
 
 use super::plan::{MTU, Variant};
 use crate::bench::micro::pinned::Pinned;
-use crate::bench::micro::stand::{START_MAX, own_binary};
+use crate::bench::micro::stand::launch;
 use crate::bench::micro::system::{SERVER, System};
 use crate::harness::namespaces::PREFIX;
-use crate::harness::{Process, Ready, Scratch, Spec};
+use crate::harness::{Process, Scratch};
 use crate::testbed::{Layout, Network};
 
 /// Where the passing program is attached, of those that the switch has and of the client's.
@@ -110,16 +110,8 @@ impl Stand {
         arguments: Vec<OsString>,
         scratch: &Scratch,
     ) -> anyhow::Result<Process> {
-        let pmnet = own_binary()?;
-        let (program, args) = self.network.program(node, &pmnet, arguments)?;
-        let spec = Spec {
-            name: format!("{}-{}-{role}", self.variant.name(), self.mtu),
-            pmnet,
-            program: Some(program),
-            args,
-            ready: Ready::Line,
-        };
-        Process::start(spec, scratch.disk(), START_MAX)
+        let name = format!("{}-{}-{role}", self.variant.name(), self.mtu);
+        launch(&self.network, name, node, arguments, scratch)
     }
 }
 
