@@ -255,7 +255,7 @@ mod tests {
             assert_eq!(device.bytes, 30);
             let share = device.of_pass.unwrap();
             assert!((share.median - expected).abs() < 1e-9, "{share:?}");
-            assert!((share.least - share.most).abs() < 1e-9);
+            assert!((share.low - share.high).abs() < 1e-9);
             assert_eq!((device.of_bare, cells[0].of_pass), (None, None));
         }
     }

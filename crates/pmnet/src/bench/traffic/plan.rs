@@ -263,7 +263,7 @@ impl Plan {
         );
         notes.push(format!(
             "of pass, of bare: how much is left of what that variant did in the same round, median \
-             (least – most) over {} rounds of {:.2} s in both orders; below 1 is slower, also for \
+             (95 % confidence interval of the median) over {} rounds of {:.2} s in both orders; below 1 is slower, also for \
              round trips",
             self.rounds,
             self.duration.as_secs_f64()

@@ -7,10 +7,11 @@ use serde::Serialize;
 pub struct Share {
     /// Median.
     pub median: f64,
-    /// Least.
-    pub least: f64,
-    /// Most.
-    pub most: f64,
+    /// The median of very many rounds is between this…
+    pub low: f64,
+    /// …and this, with at least 95 % confidence; with fewer than six rounds there is no such statement, and these are least
+    /// and most.
+    pub high: f64,
 }
 
 impl Share {
@@ -30,12 +31,27 @@ impl Share {
             .filter(|share| share.is_finite())
             .collect();
         shares.sort_by(f64::total_cmp);
+        let beyond = beyond(shares.len());
         Some(Share {
             median: median(&shares)?,
-            least: *shares.first()?,
-            most: *shares.last()?,
+            low: *shares.get(beyond)?,
+            high: *shares.get(shares.len() - 1 - beyond)?,
         })
     }
+}
+
+/// How many of so many sorted figures lie below a 95 % interval of their median, and above it. Each is on either side of the
+/// true median like a coin, so it is the most for which the two ends of the binomial distribution have 5 %.
+fn beyond(count: usize) -> usize {
+    let mut beyond = 0;
+    let mut chance = (0..count).fold(1.0, |chance, _| chance / 2.0);
+    let mut below = chance;
+    while below <= 0.025 && beyond < count / 2 {
+        beyond += 1;
+        chance *= (count + 1 - beyond) as f64 / beyond as f64;
+        below += chance;
+    }
+    beyond.saturating_sub(1)
 }
 
 /// Of an even number the mean of the two in the middle.
@@ -71,7 +87,15 @@ mod tests {
     fn shares_are_of_the_same_round() {
         // The machine was twice as fast in the second round; that is nobody's merit.
         let share = Share::of(&[0.9, 2.0, 1.1], &[1.0, 2.0, 1.0], false).unwrap();
-        assert!(near(share.median, 1.0) && near(share.least, 0.9) && near(share.most, 1.1));
+        assert!(near(share.median, 1.0) && near(share.low, 0.9) && near(share.high, 1.1));
+    }
+
+    #[test]
+    fn intervals_are_those_of_the_tables() {
+        // Order statistics for the median, 95 %: ranks 1 and 6, 2 and 9, 6 and 15, 14 and 27, 40 and 61.
+        for (count, rank) in [(1, 1), (5, 1), (6, 1), (9, 2), (20, 6), (40, 14), (100, 40)] {
+            assert_eq!(beyond(count) + 1, rank, "of {count}");
+        }
     }
 
     #[test]
@@ -86,6 +110,6 @@ mod tests {
         assert_eq!(Share::of(&[1.0], &[], false), None);
         assert_eq!(Share::of(&[1.0], &[0.0], false), None);
         let share = Share::of(&[1.0, 1.0], &[0.0, 2.0], false).unwrap();
-        assert!(near(share.median, 0.5) && near(share.most, 0.5));
+        assert!(near(share.median, 0.5) && near(share.high, 0.5));
     }
 }

@@ -69,10 +69,7 @@ fn figure(workload: Workload, figure: f64) -> String {
 
 fn share(share: Option<Share>) -> String {
     share.map_or_else(String::new, |share| {
-        format!(
-            "{:.3} ({:.2} – {:.2})",
-            share.median, share.least, share.most
-        )
+        format!("{:.3} ({:.2} – {:.2})", share.median, share.low, share.high)
     })
 }
 
@@ -100,8 +97,8 @@ mod tests {
         };
         let left = Share {
             median: 0.987_6,
-            least: 0.9,
-            most: 1.1,
+            low: 0.9,
+            high: 1.1,
         };
         let text = text(&Outcome {
             title: "title".into(),
