@@ -63,10 +63,6 @@ struct pm_entry {
 };
 _Static_assert(sizeof(struct pm_entry) == PM_ENTRY_BYTES, "entry");
 
-struct pm_lock {
-	struct bpf_spin_lock lock;
-};
-
 /* Sizes of image, sessions and session_rows are the loader's: it makes these maps. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -108,14 +104,6 @@ struct {
 	__type(key, __u64);
 	__type(value, __u32);
 } pm_session_rows SEC(".maps");
-
-/* Apart from what it protects: a map with a lock cannot be mapped. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct pm_lock);
-} pm_locks SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -452,6 +440,37 @@ static __always_inline void learn(__u32 *way, const struct ethhdr *eth, __u32 in
 	way[PM_WAY_INTERFACE] = interface;
 }
 
+/* ---- the lock --------------------------------------------------------------------------------- */
+
+/*
+ * One word of the shard's. Not bpf_spin_lock, which costs as much as the append (it turns interrupts off and on), and
+ * waits however long it takes: here a CPU looks so often, some tens of microseconds, and then hands the packet up.
+ * Nobody dies inside: a program runs to its end.
+ */
+#define PM_LOCK_LOOKS 2048
+
+__attribute__((noinline)) bool lock_in_time(struct pm_shard *shard)
+{
+	if (!shard)
+		return false;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < PM_LOCK_LOOKS; i++)
+		if (!__sync_lock_test_and_set(&shard->taken, 1))
+			return true;
+	return false;
+}
+
+static __always_inline bool lock(struct pm_shard *shard)
+{
+	return !__sync_lock_test_and_set(&shard->taken, 1) || lock_in_time(shard);
+}
+
+static __always_inline void unlock(struct pm_shard *shard)
+{
+	asm volatile("" ::: "memory");
+	*(volatile __u32 *)&shard->taken = 0;
+}
+
 /* ---- log access ------------------------------------------------------------------------------- */
 
 /* Where the entry of this order is, or will be (ordered-log.md §3). */
@@ -654,13 +673,15 @@ static __always_inline enum pm_verdict send_on(struct pm_update *u, const struct
 
 static __always_inline enum pm_verdict admit(struct pm_update *u, void *image,
 					     struct pm_shard *shard, struct pm_session *session,
-					     struct pm_hops *hops, struct pm_lock *lock,
-					     struct pm_counters *counts, __u32 interface, __u32 zero)
+					     struct pm_hops *hops, struct pm_counters *counts, __u32 interface, __u32 zero)
 {
 	enum pm_verdict verdict = PM_UP;
 
 	u->seq = bpf_be64_to_cpu(u->header->seq);
-	bpf_spin_lock(&lock->lock);
+	if (!lock(shard)) {
+		COUNT(counts, busy);
+		return PM_UP;
+	}
 	if (!shard->admits || shard->generation != u->generation || hops->follows) {
 		COUNT(counts, held);
 	} else if (u->seq > session->last + 1 || u->seq > session->until || !u->seq) {
@@ -692,7 +713,7 @@ static __always_inline enum pm_verdict admit(struct pm_update *u, void *image,
 			verdict = send_on(u, shard, hops);
 		}
 	}
-	bpf_spin_unlock(&lock->lock);
+	unlock(shard);
 	return verdict;
 }
 
@@ -712,12 +733,14 @@ static __always_inline void say_durable(struct pm_update *u, const struct pm_sha
 
 /* A follower takes the next order only; the last device of the chain says that it has it. */
 static __always_inline enum pm_verdict take(struct pm_update *u, void *image, struct pm_shard *shard,
-					    struct pm_hops *hops, struct pm_lock *lock,
-					    struct pm_counters *counts, __u32 interface, __u32 zero)
+					    struct pm_hops *hops, struct pm_counters *counts, __u32 interface, __u32 zero)
 {
 	enum pm_verdict verdict = PM_UP;
 
-	bpf_spin_lock(&lock->lock);
+	if (!lock(shard)) {
+		COUNT(counts, busy);
+		return PM_UP;
+	}
 	if (!shard->admits || shard->generation != u->generation) {
 		COUNT(counts, held);
 	} else if (bpf_be64_to_cpu(u->header->order) != shard->last + 1) {
@@ -734,7 +757,7 @@ static __always_inline enum pm_verdict take(struct pm_update *u, void *image, st
 			verdict = PM_TELL;
 		}
 	}
-	bpf_spin_unlock(&lock->lock);
+	unlock(shard);
 	return verdict;
 }
 
@@ -768,14 +791,17 @@ static __always_inline bool read_rows(struct pm_update *u, const struct pm_hops 
  */
 static __always_inline enum pm_verdict confirm(struct pm_update *u, void *image, struct pm_shard *shard,
 					       struct pm_hops *hops, struct pm_session *session,
-					       struct pm_lock *lock, struct pm_counters *counts,
+					       struct pm_counters *counts,
 					       __u64 expected, __u64 *orders, __u32 interface)
 {
 	enum pm_verdict verdict = PM_UP;
 	const struct pm_entry *entry;
 	__u64 committed;
 
-	bpf_spin_lock(&lock->lock);
+	if (!lock(shard)) {
+		COUNT(counts, busy);
+		return PM_UP;
+	}
 	committed = shard->last;
 	if (!shard->admits || shard->generation != u->generation || orders[0] > committed ||
 	    (hops->follows && !hops->before[PM_WAY_INTERFACE])) {
@@ -825,7 +851,7 @@ static __always_inline enum pm_verdict confirm(struct pm_update *u, void *image,
 		if (i < hops->behind)
 			*(volatile __u64 *)&hops->orders[i] = orders[i];
 out:
-	bpf_spin_unlock(&lock->lock);
+	unlock(shard);
 	return verdict;
 }
 
@@ -1103,7 +1129,6 @@ static __always_inline struct pm_session *session_of(void *image, __u64 order)
 struct pm_maps {
 	struct pm_shard *shard;
 	struct pm_counters *counts;
-	struct pm_lock *lock;
 	struct pm_hops *hops;
 	void *image;
 };
@@ -1115,9 +1140,8 @@ static __always_inline bool look_up_maps(struct pm_maps *m)
 	m->shard = bpf_map_lookup_elem(&pm_shards, &zero);
 	m->counts = bpf_map_lookup_elem(&pm_counts, &zero);
 	m->image = bpf_map_lookup_elem(&pm_image, &zero);
-	m->lock = bpf_map_lookup_elem(&pm_locks, &zero);
 	m->hops = bpf_map_lookup_elem(&pm_chain, &zero);
-	return m->shard && m->counts && m->image && m->lock && m->hops;
+	return m->shard && m->counts && m->image && m->hops;
 }
 
 /*
@@ -1154,7 +1178,7 @@ __attribute__((noinline)) int between_hops(struct xdp_md *ctx)
 			COUNT(m.counts, odd);
 			goto up;
 		}
-		verdict = take(&u, m.image, m.shard, hops, m.lock, m.counts, ctx->ingress_ifindex, zero);
+		verdict = take(&u, m.image, m.shard, hops, m.counts, ctx->ingress_ifindex, zero);
 	} else if (hops->behind &&
 		   from_hop(&u, m.shard, PM_DURABLE_WORD | (__u64)hops->behind << PM_COPIES_SHIFT,
 			    hops->next_address, hops->next_port)) {
@@ -1164,7 +1188,7 @@ __attribute__((noinline)) int between_hops(struct xdp_md *ctx)
 		}
 		expected = *(volatile __u64 *)&hops->committed + 1;
 		session = session_of(m.image, expected);
-		verdict = confirm(&u, m.image, m.shard, hops, session, m.lock, m.counts, expected, orders,
+		verdict = confirm(&u, m.image, m.shard, hops, session, m.counts, expected, orders,
 				  ctx->ingress_ifindex);
 	} else {
 		COUNT(m.counts, odd);
@@ -1219,7 +1243,7 @@ __attribute__((noinline)) int updates(struct xdp_md *ctx)
 		goto up;
 	}
 	zero = unknown_zero(m.shard);
-	verdict = admit(&u, m.image, m.shard, session, m.hops, m.lock, m.counts, ctx->ingress_ifindex, zero);
+	verdict = admit(&u, m.image, m.shard, session, m.hops, m.counts, ctx->ingress_ifindex, zero);
 	switch (verdict) {
 	case PM_ACK:
 		wake(m.shard, false);
@@ -1246,20 +1270,23 @@ int pipeline(struct xdp_md *ctx)
 	return verdict == PM_NOT_AN_UPDATE ? between_hops(ctx) : verdict;
 }
 
-/* Who admits from now on; from every hold to its release, and from there to the next, is a generation. */
+/*
+ * Who admits from now on; from every hold to its release, and from there to the next, is a generation. XDP_DROP: nothing
+ * was changed, the lock was not to be had in time.
+ */
 static __always_inline int set_admits(bool admits)
 {
 	__u32 zero = 0;
 	struct pm_shard *shard = bpf_map_lookup_elem(&pm_shards, &zero);
-	struct pm_lock *lock = bpf_map_lookup_elem(&pm_locks, &zero);
 
-	if (!shard || !lock)
+	if (!shard)
 		return XDP_ABORTED;
-	bpf_spin_lock(&lock->lock);
+	if (!lock(shard))
+		return XDP_DROP;
 	shard->admits = admits;
 	/* What was looked at while it was held, or before, does not count from here on. */
 	shard->generation++;
-	bpf_spin_unlock(&lock->lock);
+	unlock(shard);
 	return XDP_PASS;
 }
 
@@ -1277,6 +1304,26 @@ int release(struct xdp_md *ctx)
 {
 	(void)ctx;
 	return set_admits(true);
+}
+
+/*
+ * Run by user space before it sleeps. Under the lock: what was appended before, it sees when this returns; whoever
+ * appends from now on sees that it sleeps.
+ */
+SEC("xdp")
+int wake_me(struct xdp_md *ctx)
+{
+	__u32 zero = 0;
+	struct pm_shard *shard = bpf_map_lookup_elem(&pm_shards, &zero);
+
+	(void)ctx;
+	if (!shard)
+		return XDP_ABORTED;
+	if (!lock(shard))
+		return XDP_DROP;
+	shard->sleeps = 1;
+	unlock(shard);
+	return XDP_PASS;
 }
 
 char _license[] SEC("license") = "Dual MIT/GPL";

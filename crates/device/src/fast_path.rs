@@ -55,7 +55,12 @@ pub trait FastPath: Send {
     fn heard(&mut self, id: u64) -> bool;
 
     /// Asks to be woken by its next admission, through [`FastPath::wakeup_fd`].
-    fn sleep(&mut self);
+    ///
+    /// What it has admitted before, [`FastPath::last`] says from now on.
+    ///
+    /// # Errors
+    /// See above.
+    fn sleep(&mut self) -> io::Result<()>;
 
     /// Becomes readable when it admitted something after [`FastPath::sleep`], and whenever it leaves
     /// something to the machine that somebody waits for; `None`: it is never woken, and looks by itself.

@@ -33,8 +33,6 @@ struct Fast {
     adopted: bool,
     /// Something was followed since the last rest.
     followed: bool,
-    /// It was asked for a wake-up, and has had time to notice.
-    asked: bool,
     /// What the machine knows of its work with the hops beside it.
     seen: HopWork,
     /// The hop before, as it was told.
@@ -95,7 +93,6 @@ impl<M: Media> Pipeline<M> {
             held: !adopted,
             adopted,
             followed: false,
-            asked: false,
             seen: HopWork::default(),
             before: None,
             in_chain: false,
@@ -354,26 +351,21 @@ impl<M: Media> Pipeline<M> {
 
     /// The same before a wait: asks the fast path for a wake-up, unless it is busy and will be looked
     /// at soon in any case.
-    pub fn rest(&mut self, now: Time) -> Option<Time> {
+    ///
+    /// # Errors
+    /// [`PipelineError::Port`]: the fast path cannot be asked.
+    pub fn rest(&mut self, now: Time) -> Result<Option<Time>, PipelineError> {
         let due = self.next_timeout();
         let Some(fast) = &mut self.fast else {
-            return due;
+            return Ok(due);
         };
-        let soon = earliest(due, Some(now + FOLLOW_EVERY));
         if std::mem::take(&mut fast.followed) {
-            fast.asked = false;
-            return soon;
+            return Ok(earliest(due, Some(now + FOLLOW_EVERY)));
         }
-        fast.path.sleep();
+        fast.path.sleep()?;
         // It may have admitted something between the last look and the wish to be woken.
-        if !fast.held && fast.path.last() != self.log.last() {
-            Some(now)
-        } else if std::mem::replace(&mut fast.asked, true) {
-            due
-        } else {
-            // A CPU may append and ask who sleeps, and neither side see the other's word yet.
-            soon
-        }
+        let more = !fast.held && fast.path.last() != self.log.last();
+        Ok(if more { Some(now) } else { due })
     }
 
     /// Brings the log to the state that the server gave, then serves (`docs/spec/protocol.md` §5).

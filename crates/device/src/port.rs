@@ -64,7 +64,7 @@ pub fn serve<M: Media>(
             pipeline.sent();
         }
         observe(&pipeline);
-        let until = pipeline.rest(now);
+        let until = pipeline.rest(now)?;
         match port.wait(received > 0 || worked, until)? {
             Wake::Work => {}
             Wake::Stop => return pipeline.close(),

@@ -71,6 +71,12 @@ pub enum KernelError {
         /// Why.
         source: Box<KernelError>,
     },
+    /// The pipeline's lock was not to be had.
+    #[error(
+        "program {0}: a CPU has been inside the pipeline's lock for a second, where it needs less than a microsecond: is the \
+         machine stopped or overloaded? Start this device again; what is acknowledged is in the log"
+    )]
+    Locked(&'static str),
     /// A running program answered something impossible.
     #[error("program {name} answered {answer}: map and program do not belong together")]
     Answer {

@@ -7,7 +7,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use aya::maps::{HashMap as BpfHashMap, Map, MapData, RingBuf};
 use aya::programs::links::{FdLink, PinnedLink};
@@ -24,7 +24,7 @@ use super::error::KernelError;
 use super::image::MapMedia;
 use super::pins::Pins;
 use super::rows::{Rows, mask};
-use super::shared::{Counters, Hops, Session, Shard};
+use super::shared::{Counters, Hops, LAYOUT, Session, Shard};
 
 /// The compiled programs; empty if there was no compiler.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pipeline.o"));
@@ -38,6 +38,8 @@ const IMAGE: &str = "pm_image";
 /// `BPF_MAP_TYPE_ARRAY` and `BPF_F_MMAPABLE` (linux/bpf.h).
 const TYPE_ARRAY: u32 = 2;
 const FLAG_MMAPABLE: u32 = 1 << 10;
+/// How often `hold` and its like try to get the lock; each try waits some tens of microseconds.
+const LOCK_TRIES: u32 = 100_000;
 /// A frame that the programs that look at none are run with.
 const NO_FRAME: [u8; 64] = [0; 64];
 /// Verdicts of XDP programs (linux/bpf.h).
@@ -148,7 +150,7 @@ impl Kernel {
             loader.map_pin_path(name, pins.path(name));
         }
         let mut ebpf = loader.load(OBJECT)?;
-        for name in ["pipeline", "hold", "release"] {
+        for name in ["pipeline", "hold", "release", "wake_me"] {
             program(&mut ebpf, name)?
                 .load()
                 .map_err(|source| KernelError::Program { name, source })?;
@@ -182,6 +184,7 @@ impl Kernel {
             copies: 1,
             own: config.own.is_some(),
         };
+        kernel.shard().layout.store(LAYOUT, Relaxed);
         kernel.held = !kernel.admits();
         Ok((kernel, MapMedia::new(image, image_bytes)))
     }
@@ -317,17 +320,24 @@ impl Kernel {
         unsafe { &*self.sessions.as_ptr().cast::<Session>().add(row) }
     }
 
+    /// `hold`, `release` or `wake_me`: waits for the lock, a second or more, but not for ever.
     fn run_plain(&mut self, name: &'static str) -> Result<(), KernelError> {
-        let result = program(&mut self.ebpf, name)?
-            .test_run(TestRunOptions {
-                data_in: Some(&NO_FRAME),
-                ..TestRunOptions::new()
-            })
-            .map_err(|source| KernelError::Program { name, source })?;
-        match result.return_value {
-            XDP_PASS => Ok(()),
-            answer => Err(KernelError::Answer { name, answer }),
+        let program = program(&mut self.ebpf, name)?;
+        for _try in 0..LOCK_TRIES {
+            let result = program
+                .test_run(TestRunOptions {
+                    data_in: Some(&NO_FRAME),
+                    ..TestRunOptions::new()
+                })
+                .map_err(|source| KernelError::Program { name, source })?;
+            match result.return_value {
+                XDP_PASS => return Ok(()),
+                // Another CPU is inside, or the hypervisor has put it aside there.
+                XDP_DROP => {}
+                answer => return Err(KernelError::Answer { name, answer }),
+            }
         }
+        Err(KernelError::Locked(name))
     }
 
     fn describe_session(&mut self, state: &SessionState) -> io::Result<()> {
@@ -457,13 +467,12 @@ impl Kernel {
     }
 }
 
-const MAPS: [&str; 8] = [
+const MAPS: [&str; 7] = [
     "pm_image",
     "pm_shards",
     "pm_chain",
     "pm_sessions",
     "pm_session_rows",
-    "pm_locks",
     "pm_counts",
     "pm_wakeups",
 ];
@@ -560,9 +569,8 @@ impl FastPath for Kernel {
         }
     }
 
-    fn sleep(&mut self) {
-        // In one order with the look at `last` that follows, and the pipeline's the other way round.
-        self.shard().sleeps.swap(1, SeqCst);
+    fn sleep(&mut self) -> io::Result<()> {
+        Ok(self.run_plain("wake_me")?)
     }
 
     fn wakeup_fd(&self) -> Option<RawFd> {
@@ -697,6 +705,18 @@ pub(super) fn check_layout(pins: &Pins) -> Result<(), KernelError> {
         let map = MapData::from_pin(&path).map_err(|error| KernelError::map(name, error))?;
         let info = map.info().map_err(|error| KernelError::map(name, error))?;
         if usize::try_from(info.value_size()).ok() != Some(bytes) {
+            return Err(KernelError::OtherVersion(pins.folder().to_owned()));
+        }
+    }
+    if pins.path("pm_shards").exists() {
+        let shard = map_pinned(pins, "pm_shards")?;
+        // SAFETY: the mapping is a page that begins with a `Shard`, aligned as a page is, and lives as long as the
+        // reference; all its fields are atomic.
+        let layout = unsafe { &*shard.as_ptr().cast::<Shard>() }
+            .layout
+            .load(Relaxed);
+        // 0: whoever made them died in that moment.
+        if layout != 0 && layout != LAYOUT {
             return Err(KernelError::OtherVersion(pins.folder().to_owned()));
         }
     }

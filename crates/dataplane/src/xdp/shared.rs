@@ -3,12 +3,48 @@
 //! Each field has one writer at a time, named here. Fields are read and written as whole words, so
 //! neither side ever sees half of one. `build.rs` turns these lists into the C header.
 
+// The build script and a test include this file as well, each for a part of it.
+#![allow(dead_code)]
+
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Width of a slot of [`Counters::took`] in nanoseconds.
 pub const TOOK_NS: usize = 32;
 /// Slots of [`Counters::took`].
 pub const TOOK_SLOTS: usize = 64;
+
+/// A name in C, and every field with its type and offset.
+type Fields = (&'static str, &'static [(&'static str, &'static str, usize)]);
+
+/// A number of all names, types and places below: versions that differ in one have another.
+pub const LAYOUT: u32 = {
+    let mut hash = hash_fields(0x811c_9dc5, Shard::C);
+    hash = hash_fields(hash, Hops::C);
+    hash = hash_fields(hash, Session::C);
+    hash_fields(hash, Counters::C)
+};
+
+const fn hash_fields(mut hash: u32, (_, fields): Fields) -> u32 {
+    let mut at = 0;
+    while at < fields.len() {
+        let (name, kind, offset) = fields[at];
+        hash = hash_bytes(hash, name.as_bytes());
+        hash = hash_bytes(hash, kind.as_bytes());
+        hash = hash_bytes(hash, &offset.to_be_bytes());
+        at += 1;
+    }
+    hash
+}
+
+/// FNV-1a.
+const fn hash_bytes(mut hash: u32, bytes: &[u8]) -> u32 {
+    let mut at = 0;
+    while at < bytes.len() {
+        hash = (hash ^ bytes[at] as u32).wrapping_mul(0x0100_0193);
+        at += 1;
+    }
+    hash
+}
 
 macro_rules! shared {
     ($($(#[$doc:meta])* struct $name:ident as $c:literal { $($(#[$field_doc:meta])* $field:ident: $kind:ty,)* })*) => {
@@ -18,10 +54,8 @@ macro_rules! shared {
         pub struct $name { $($(#[$field_doc])* pub $field: $kind),* }
 
         impl $name {
-            // Only the build script looks at it.
-            #[allow(dead_code)]
             /// Name in C, and every field with its type and offset.
-            pub const C: (&'static str, &'static [(&'static str, &'static str, usize)]) = ($c, &[
+            pub const C: Fields = ($c, &[
                 $((stringify!($field), stringify!($kind), std::mem::offset_of!($name, $field))),*
             ]);
         })*
@@ -73,6 +107,10 @@ shared! {
         order_places: AtomicU32,
         /// Contribution of the number of free entries.
         room_places: AtomicU32,
+        /// The lock: 1 while a CPU is inside. User space never takes it but by `hold` and `release`.
+        taken: AtomicU32,
+        /// [`LAYOUT`] of whoever made these maps. User space.
+        layout: AtomicU32,
     }
 
     /// The hops before and behind this device, in a chain: the one element of the map `chain`.
@@ -173,6 +211,8 @@ shared! {
         sessions_unknown: AtomicU64,
         /// Of these: updates whose checksums or fixed fields are not as they should be.
         odd: AtomicU64,
+        /// Of these: another CPU had the lock for too long.
+        busy: AtomicU64,
         /// Of these: updates that came too early.
         gaps: AtomicU64,
         /// Of these: updates without room in the log.

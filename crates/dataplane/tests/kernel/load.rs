@@ -98,3 +98,21 @@ fn what_another_version_left_is_not_misread() {
     };
     assert!(error.to_string().contains("another version"), "{error}");
 }
+
+#[test]
+fn fields_of_another_version_in_maps_of_the_same_size_are_not_misread() {
+    if skipped() {
+        return;
+    }
+    let scratch = crate::world::Scratch::new();
+    let (address, _) = addresses()[0];
+    let config = crate::world::config(address);
+    let load = || pmnet_dataplane::xdp::Kernel::load(&config, scratch.0.clone());
+    load().map(drop).expect("new maps");
+    load().map(drop).expect("maps of this version");
+    let words = crate::world::Words::of(&scratch.0);
+    let layout = &words.shard().layout;
+    layout.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    let error = load().map(drop).expect_err("maps of another version");
+    assert!(error.to_string().contains("another version"), "{error}");
+}

@@ -9,5 +9,7 @@ mod net;
 mod parties;
 mod races;
 mod rig;
+#[path = "../../src/xdp/shared.rs"]
+mod shared;
 mod vectors;
 mod world;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pmnet_dataplane::xdp::Kernel;
-use pmnet_device::{DeviceConfig, FastPath};
+use pmnet_device::{DeviceConfig, FastPath, PipelineError};
 use pmnet_log::Tail;
 use pmnet_proto::device::{ChainState, SessionState};
 use pmnet_proto::time::MILLISECOND;
@@ -16,7 +16,7 @@ use pmnet_wire::{Header, Kind, Packet};
 
 use crate::load::TOKEN;
 use crate::rig::{Hook, Node, Part, Passed, kill, run};
-use crate::world::{SHARD, SHARD_TOKEN, Scratch, config, frame, skipped};
+use crate::world::{SHARD, SHARD_TOKEN, Scratch, Words, config, frame, skipped};
 
 fn at(last: u8, port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(10, 0, 0, last), port))
@@ -318,6 +318,63 @@ fn an_update_just_before_a_device_leaves_service_is_kept() {
     assert_eq!(bench.node.device().unwrap().log().last(), 2);
 }
 
+/// What process and pipeline share, with the lock taken as if a CPU were inside.
+fn with_lock_taken(node: &Node) -> Words {
+    let words = Words::of(node.kernel.lock().unwrap().pins());
+    words.shard().taken.store(1, Ordering::SeqCst);
+    words
+}
+
+#[test]
+fn an_update_that_cannot_wait_for_the_lock_is_handed_up_and_the_process_waits() {
+    if skipped() {
+        return;
+    }
+    let mut bench = Bench::new(0, 1);
+    let session = bench.open();
+    let words = with_lock_taken(&bench.node);
+    let first = update(session, 1);
+    let passed = run(&bench.node.kernel, client(), address(), &first);
+    assert!(matches!(passed, Passed::Up), "{passed:?}");
+    assert_eq!(bench.last(), 1);
+    // The process gets it, and its hold waits until whoever is inside has left.
+    let leaves = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        words.shard().taken.store(0, Ordering::SeqCst);
+    });
+    let sent = bench.turn(&[(client(), first)]);
+    leaves.join().unwrap();
+    let kinds: Vec<Kind> = sent
+        .iter()
+        .map(|(_, bytes)| Packet::parse(bytes).unwrap().header.kind)
+        .collect();
+    assert!(kinds.contains(&Kind::Ack), "{kinds:?}");
+    assert_eq!(bench.last(), 2);
+    let passed = run(&bench.node.kernel, client(), address(), &update(session, 2));
+    assert!(matches!(passed, Passed::Out(..)), "{passed:?}");
+    assert_eq!(bench.last(), 3);
+}
+
+#[test]
+fn a_process_does_not_wait_for_the_lock_for_ever() {
+    if skipped() {
+        return;
+    }
+    let mut bench = Bench::new(0, 1);
+    let session = bench.open();
+    with_lock_taken(&bench.node);
+    bench.now = Time(bench.now.0 + MILLISECOND);
+    let ended = bench
+        .node
+        .turn(bench.now, &[(client(), update(session, 1))]);
+    let Err(PipelineError::Port(why)) = ended else {
+        panic!("nobody can hold the pipeline");
+    };
+    let why = why.to_string();
+    assert!(why.contains("the pipeline's lock"), "{why}");
+    assert_eq!(bench.last(), 1, "and nothing was admitted");
+}
+
 /// A head of two; the next device held everything, and came back with less.
 fn bench_come_back() -> Bench {
     let mut bench = Bench::new(0, 2);
@@ -584,7 +641,7 @@ fn nobody_sleeps_over_what_was_appended() {
         };
         kernel.release(&drained).unwrap();
         let mut out = [0; 4096];
-        kernel.sleep();
+        kernel.sleep().unwrap();
         kernel.run(&first, &mut out).unwrap();
         // Awake, with nothing to read.
         kernel.look();
@@ -596,7 +653,7 @@ fn nobody_sleeps_over_what_was_appended() {
         while start.elapsed().as_nanos() < pause {
             std::hint::spin_loop();
         }
-        kernel.sleep();
+        kernel.sleep().unwrap();
         let seen = kernel.last() == base + 2;
         let deadline = Instant::now() + Duration::from_secs(5);
         while done.load(Ordering::Acquire) != rounds {

@@ -100,8 +100,8 @@ impl FastPath for Racing {
     fn session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()> {
         self.at("session").session(id, state)
     }
-    fn sleep(&mut self) {
-        self.at("sleep").sleep();
+    fn sleep(&mut self) -> io::Result<()> {
+        self.at("sleep").sleep()
     }
     fn wakeup_fd(&self) -> Option<RawFd> {
         None

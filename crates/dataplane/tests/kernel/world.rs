@@ -4,7 +4,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -15,6 +15,8 @@ use pmnet_proto::device::{ChainState, HopWork, SessionState};
 use pmnet_proto::{Peer, Random, Time};
 use pmnet_wire::record::{Member, RecoverReply, read_path};
 use pmnet_wire::{Header, Kind, Packet};
+
+use crate::shared::Shard;
 
 pub const SHARD: u32 = 3;
 pub const SHARD_TOKEN: u64 = 0x1122_3344_5566_7788;
@@ -37,6 +39,23 @@ pub fn skipped() -> bool {
     assert!(std::env::var_os("CI").is_none(), "CI must run this as root");
     println!("SKIPPED: the pipeline in the kernel needs root");
     true
+}
+
+/// The page of the shard, as a stranger would map it.
+pub struct Words(memmap2::MmapRaw);
+
+impl Words {
+    pub fn of(pins: &Pins) -> Words {
+        let map = aya::maps::MapData::from_pin(pins.path("pm_shards")).unwrap();
+        let fd = map.fd().as_fd().as_raw_fd();
+        Words(memmap2::MmapOptions::new().len(4096).map_raw(fd).unwrap())
+    }
+
+    #[allow(unsafe_code)]
+    pub fn shard(&self) -> &Shard {
+        // SAFETY: the page begins with a `Shard`, whose fields are all atomic.
+        unsafe { &*self.0.as_ptr().cast::<Shard>() }
+    }
 }
 
 /// A medium in private memory, durable at once.
@@ -98,8 +117,8 @@ impl FastPath for Shared {
     fn session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()> {
         self.0.lock().unwrap().session(id, state)
     }
-    fn sleep(&mut self) {
-        self.0.lock().unwrap().sleep();
+    fn sleep(&mut self) -> io::Result<()> {
+        self.0.lock().unwrap().sleep()
     }
     fn wakeup_fd(&self) -> Option<RawFd> {
         None
