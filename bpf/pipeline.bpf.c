@@ -137,11 +137,8 @@ struct pm_update {
 	__u32 generation;
 	bool ipv6;
 	__u64 seq;
-	/* What the log access says, as it stands in the acknowledgement. */
-	__be64 seq_be, order_be, room_be, applied_be;
-	__u32 ack_crc;
-	__u64 session_be, token;
-	/* In a chain: where the packet goes. */
+	/* In a chain: what a DURABLE says, as it stands there, and where the packet goes. */
+	__be64 order_be, room_be;
 	__u32 to_address, to_port, way[4];
 };
 
@@ -600,29 +597,40 @@ static __always_inline bool append(struct pm_update *u, void *image, struct pm_s
 	return true;
 }
 
-/* What the acknowledgement says, up to this seq and order, and its checksum; the lock is held. */
-static __always_inline void state(struct pm_update *u, struct pm_shard *shard, struct pm_session *session,
-				  __u64 seq, __u64 order)
+/* The packet's header becomes that of the acknowledgement up to this seq and order; the lock is held. */
+static __always_inline void become_ack(struct pm_update *u, struct pm_shard *shard, struct pm_session *session,
+				       __u64 seq, __u64 order)
 {
 	__u64 applied = session->applied < seq ? session->applied : seq;
+	__be64 seq_be = bpf_cpu_to_be64(seq), order_be = bpf_cpu_to_be64(order);
+	__be64 room_be = bpf_cpu_to_be64(pm_entries - (shard->last - shard->released));
+	__be64 applied_be = bpf_cpu_to_be64(applied);
+	struct pm_header *h = u->header;
 
-	u->seq_be = bpf_cpu_to_be64(seq);
-	u->order_be = bpf_cpu_to_be64(order);
-	u->room_be = bpf_cpu_to_be64(pm_entries - (shard->last - shard->released));
-	u->applied_be = bpf_cpu_to_be64(applied);
-	shard->order_places = places_from(40, u->order_be, shard->order_known, shard->order_places);
-	shard->order_known = u->order_be;
-	shard->room_places = places_from(48, u->room_be, shard->room_known, shard->room_places);
-	shard->room_known = u->room_be;
-	session->seq_places = places_from(32, u->seq_be, session->seq_known, session->seq_places);
-	session->seq_known = u->seq_be;
-	session->applied_places = places_from(56, u->applied_be, session->applied_known,
+	shard->order_places = places_from(40, order_be, shard->order_known, shard->order_places);
+	shard->order_known = order_be;
+	shard->room_places = places_from(48, room_be, shard->room_known, shard->room_places);
+	shard->room_known = room_be;
+	session->seq_places = places_from(32, seq_be, session->seq_known, session->seq_places);
+	session->seq_known = seq_be;
+	session->applied_places = places_from(56, applied_be, session->applied_known,
 					      session->applied_places);
-	session->applied_known = u->applied_be;
-	u->session_be = bpf_cpu_to_be64(session->id);
-	u->token = session->token;
-	u->ack_crc = session->ack_crc ^ session->seq_places ^ shard->order_places ^
-		     shard->room_places ^ session->applied_places;
+	session->applied_known = applied_be;
+	h->kind_word = PM_ACK_WORD | (__u64)shard->copies << PM_COPIES_SHIFT;
+	h->shard_epoch = shard->shard_epoch;
+	h->device_incarnation = shard->device_incarnation;
+	h->session = bpf_cpu_to_be64(session->id);
+	h->seq = seq_be;
+	h->order = order_be;
+	h->request = room_be;
+	h->key_hash = applied_be;
+	h->fragment_index = 0;
+	h->fragment_count = bpf_htons(1);
+	h->payload_len = 0;
+	h->payload_crc = 0;
+	h->header_crc = bpf_htonl(session->ack_crc ^ session->seq_places ^ shard->order_places ^
+				  shard->room_places ^ session->applied_places);
+	h->tag = session->token;
 }
 
 #define COUNT(counts, what) ((counts)->what++)
@@ -690,10 +698,10 @@ static __always_inline enum pm_verdict admit(struct pm_update *u, void *image,
 		/* A duplicate: what is committed is said again. */
 		COUNT(counts, duplicates);
 		if (shard->alone) {
-			state(u, shard, session, session->last, shard->last);
+			become_ack(u, shard, session, session->last, shard->last);
 			verdict = PM_ACK;
 		} else if (u->seq <= session->committed && hops->next_address) {
-			state(u, shard, session, session->committed, hops->committed);
+			become_ack(u, shard, session, session->committed, hops->committed);
 			verdict = PM_ACK;
 		}
 		session->heard |= verdict == PM_ACK;
@@ -705,7 +713,7 @@ static __always_inline enum pm_verdict admit(struct pm_update *u, void *image,
 		session->seq_known = u->header->seq;
 		session->seq_places = u->seq_places;
 		if (shard->alone) {
-			state(u, shard, session, session->last, shard->last);
+			become_ack(u, shard, session, session->last, shard->last);
 			verdict = PM_ACK;
 		} else {
 			/* Its acknowledgement comes the other way, as a DURABLE. */
@@ -835,7 +843,7 @@ static __always_inline enum pm_verdict confirm(struct pm_update *u, void *image,
 		    !session->address_high && (__u32)session->address_low == 0xffff0000) {
 			if (entry->seq > session->committed)
 				session->committed = entry->seq;
-			state(u, shard, session, session->committed, committed);
+			become_ack(u, shard, session, session->committed, committed);
 			sends_to(u, session->address_low >> 32, session->port, session->client);
 			verdict = PM_CONFIRM;
 		} else {
@@ -905,34 +913,11 @@ static __always_inline __u16 ip4_checksum(const struct iphdr *ip, __be16 total, 
 		       bpf_htons(64 << 8 | IPPROTO_UDP) + from + to);
 }
 
-/* The pmnet header of an acknowledgement, as the log access said it. */
-static __always_inline void fill_ack(struct pm_update *u, const struct pm_shard *shard)
-{
-	struct pm_header *h = u->header;
-
-	h->kind_word = PM_ACK_WORD | (__u64)shard->copies << PM_COPIES_SHIFT;
-	h->shard_epoch = shard->shard_epoch;
-	h->device_incarnation = shard->device_incarnation;
-	h->session = u->session_be;
-	h->seq = u->seq_be;
-	h->order = u->order_be;
-	h->request = u->room_be;
-	h->key_hash = u->applied_be;
-	h->fragment_index = 0;
-	h->fragment_count = bpf_htons(1);
-	h->payload_len = 0;
-	h->payload_crc = 0;
-	h->header_crc = bpf_htonl(u->ack_crc);
-	h->tag = u->token;
-}
-
-static __always_inline int acknowledge(struct xdp_md *ctx, struct pm_update *u,
-				       const struct pm_shard *shard)
+static __always_inline int acknowledge(struct xdp_md *ctx, struct pm_update *u)
 {
 	const __u32 udp_len = sizeof(*u->udp) + PM_HEADER_LEN;
 	__u32 ports;
 
-	fill_ack(u, shard);
 	turn(u->eth);
 	/* In words, as the checksum reads them: a load of what was stored in pieces waits for the stores. */
 	ports = *(__u32 *)&u->udp->source;
@@ -1006,10 +991,8 @@ static __always_inline int forward(struct xdp_md *ctx, struct pm_update *u)
 }
 
 /* What the last of the chain said has become the acknowledgement of the update that it confirms. */
-static __always_inline int acknowledge_confirmed(struct xdp_md *ctx, struct pm_update *u,
-						 const struct pm_shard *shard)
+static __always_inline int acknowledge_confirmed(struct xdp_md *ctx, struct pm_update *u)
 {
-	fill_ack(u, shard);
 	address(u, PM_HEADER_LEN);
 	if (bpf_xdp_adjust_tail(ctx, -(int)u->payload_len))
 		return XDP_DROP;
@@ -1202,7 +1185,7 @@ __attribute__((noinline)) int between_hops(struct xdp_md *ctx)
 		wake(m.shard, false);
 		return done(m.counts, begin, tell(ctx, &u, m.shard, hops, orders, zero));
 	case PM_CONFIRM:
-		return done(m.counts, begin, acknowledge_confirmed(ctx, &u, m.shard));
+		return done(m.counts, begin, acknowledge_confirmed(ctx, &u));
 	case PM_NOTED:
 		return XDP_DROP;
 	case PM_APPENDED:
@@ -1247,7 +1230,7 @@ __attribute__((noinline)) int updates(struct xdp_md *ctx)
 	switch (verdict) {
 	case PM_ACK:
 		wake(m.shard, false);
-		return done(m.counts, begin, acknowledge(ctx, &u, m.shard));
+		return done(m.counts, begin, acknowledge(ctx, &u));
 	case PM_FORWARD:
 		wake(m.shard, false);
 		return done(m.counts, begin, forward(ctx, &u));
@@ -1271,8 +1254,8 @@ int pipeline(struct xdp_md *ctx)
 }
 
 /*
- * Who admits from now on; from every hold to its release, and from there to the next, is a generation. XDP_DROP: nothing
- * was changed, the lock was not to be had in time.
+ * Who admits from now on; from every hold to its release, and from there to the next, is a generation. XDP_DROP:
+ * nothing was changed, the lock was not to be had in time.
  */
 static __always_inline int set_admits(bool admits)
 {
