@@ -212,7 +212,7 @@ impl<M: Media> Pipeline<M> {
         if self.machine.has_own_entries() {
             self.hold(now)?;
         }
-        while let Some(header) = self.machine.poll_own_entry(self.room()) {
+        while let Some(header) = self.machine.poll_own_entry(now, self.room()) {
             self.append(&header, &[]);
         }
         self.log.reclaim(self.machine.cursors().3);

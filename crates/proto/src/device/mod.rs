@@ -471,8 +471,8 @@ impl Device {
         self.index.get(usize::try_from(at).ok()?)
     }
 
-    /// Entries that the device itself wants appended (ends of idle sessions).
-    pub fn poll_own_entry(&mut self, room: Room) -> Option<Header> {
+    /// Entries that the device itself wants appended (ends of sessions that are idle still).
+    pub fn poll_own_entry(&mut self, now: Time, room: Room) -> Option<Header> {
         if !self.is_head() || !room.fits(&[]) {
             return None;
         }
@@ -480,7 +480,8 @@ impl Device {
             let Some(session) = self.sessions.get(&id) else {
                 continue;
             };
-            if session.ended {
+            // It may have been heard of, or have ended, since it was found idle.
+            if session.ended || now.since(session.seen) < self.config.session_idle {
                 continue;
             }
             self.counters.expired_sessions += 1;

@@ -233,22 +233,27 @@ fn a_silent_session_is_ended_by_the_head() {
     bench.now = ms(13_000);
     bench.tick();
     assert_eq!(
-        bench.device.poll_own_entry(ROOM),
+        bench.device.poll_own_entry(bench.now, ROOM),
         None,
         "heard of 7 seconds ago"
     );
     bench.now = ms(16_000);
     bench.tick();
     assert_eq!(
-        bench.device.poll_own_entry(Room { entries: 0, ..ROOM }),
+        bench
+            .device
+            .poll_own_entry(bench.now, Room { entries: 0, ..ROOM }),
         None
     );
-    let end = bench.device.poll_own_entry(ROOM).expect("an END");
+    let end = bench
+        .device
+        .poll_own_entry(bench.now, ROOM)
+        .expect("an END");
     assert_eq!(
         (end.copies, end.session, end.seq, end.order),
         (19, SESSION, 2, 3)
     );
-    assert_eq!(bench.device.poll_own_entry(ROOM), None, "one");
+    assert_eq!(bench.device.poll_own_entry(bench.now, ROOM), None, "one");
     assert_eq!(bench.device.counters().expired_sessions, 1);
 }
 
@@ -265,7 +270,10 @@ fn an_update_is_never_acknowledged_by_an_end_in_its_place() {
     bench.finish();
     bench.now = ms(5_000);
     bench.tick();
-    let end = bench.device.poll_own_entry(ROOM).expect("an END");
+    let end = bench
+        .device
+        .poll_own_entry(bench.now, ROOM)
+        .expect("an END");
     assert_eq!(end.seq, 2);
     bench.answer(client(), &update(2), b"payload");
     bench.finish();
