@@ -363,8 +363,13 @@ impl<M: Media> Pipeline<M> {
             return Ok(earliest(due, Some(now + FOLLOW_EVERY)));
         }
         fast.path.sleep()?;
-        // It may have admitted something between the last look and the wish to be woken.
-        let more = !fast.held && fast.path.last() != self.log.last();
+        if fast.held {
+            return Ok(due);
+        }
+        // It may have done something between the last look and the wish to be woken. `last` comes last: this look
+        // forgets the wake-ups until now.
+        let news = fast.path.look() != fast.seen && self.machine.is_serving();
+        let more = news || fast.path.last() != self.log.last();
         Ok(if more { Some(now) } else { due })
     }
 

@@ -73,7 +73,7 @@ pub enum KernelError {
     },
     /// The pipeline's lock was not to be had.
     #[error(
-        "program {0}: a CPU has been inside the pipeline's lock for a second, where it needs less than a microsecond: is the \
+        "program {0}: a CPU has been inside the pipeline's lock for three seconds, where it needs less than a microsecond: is the \
          machine stopped or overloaded? Start this device again; what is acknowledged is in the log"
     )]
     Locked(&'static str),

@@ -9,6 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use std::time::{Duration, Instant};
+
 use aya::maps::{HashMap as BpfHashMap, Map, MapData, RingBuf};
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::{ProgramError, ProgramFd, TestRun, TestRunOptions, Xdp, XdpMode};
@@ -38,8 +40,12 @@ const IMAGE: &str = "pm_image";
 /// `BPF_MAP_TYPE_ARRAY` and `BPF_F_MMAPABLE` (linux/bpf.h).
 const TYPE_ARRAY: u32 = 2;
 const FLAG_MMAPABLE: u32 = 1 << 10;
-/// How often `hold` and its like try to get the lock; each try waits some tens of microseconds.
-const LOCK_TRIES: u32 = 100_000;
+/// How long `hold` and its like try to get the lock.
+const LOCK_WAIT: Duration = Duration::from_secs(3);
+/// Tries without a pause between them; each looks for some tens of microseconds.
+const LOCK_TRIES: u32 = 16;
+/// The pause.
+const LOCK_PAUSE: Duration = Duration::from_micros(50);
 /// A frame that the programs that look at none are run with.
 const NO_FRAME: [u8; 64] = [0; 64];
 /// Verdicts of XDP programs (linux/bpf.h).
@@ -320,10 +326,12 @@ impl Kernel {
         unsafe { &*self.sessions.as_ptr().cast::<Session>().add(row) }
     }
 
-    /// `hold`, `release` or `wake_me`: waits for the lock, a second or more, but not for ever.
+    /// `hold`, `release` or `wake_me`: waits for the lock, but not for ever.
     fn run_plain(&mut self, name: &'static str) -> Result<(), KernelError> {
         let program = program(&mut self.ebpf, name)?;
-        for _try in 0..LOCK_TRIES {
+        let mut tries = 0;
+        let mut since = None;
+        loop {
             let result = program
                 .test_run(TestRunOptions {
                     data_in: Some(&NO_FRAME),
@@ -336,8 +344,15 @@ impl Kernel {
                 XDP_DROP => {}
                 answer => return Err(KernelError::Answer { name, answer }),
             }
+            tries += 1;
+            if tries < LOCK_TRIES {
+                continue;
+            }
+            if since.get_or_insert_with(Instant::now).elapsed() > LOCK_WAIT {
+                return Err(KernelError::Locked(name));
+            }
+            std::thread::sleep(LOCK_PAUSE);
         }
-        Err(KernelError::Locked(name))
     }
 
     fn describe_session(&mut self, state: &SessionState) -> io::Result<()> {
@@ -712,11 +727,11 @@ pub(super) fn check_layout(pins: &Pins) -> Result<(), KernelError> {
         let shard = map_pinned(pins, "pm_shards")?;
         // SAFETY: the mapping is a page that begins with a `Shard`, aligned as a page is, and lives as long as the
         // reference; all its fields are atomic.
-        let layout = unsafe { &*shard.as_ptr().cast::<Shard>() }
-            .layout
-            .load(Relaxed);
-        // 0: whoever made them died in that moment.
-        if layout != 0 && layout != LAYOUT {
+        let shard = unsafe { &*shard.as_ptr().cast::<Shard>() };
+        // Whoever made them may have died before it said so; then nobody has used them.
+        let unused = shard.last.load(Relaxed) == 0 && shard.generation.load(Relaxed) == 0;
+        let layout = shard.layout.load(Relaxed);
+        if layout != LAYOUT && !(layout == 0 && unused) {
             return Err(KernelError::OtherVersion(pins.folder().to_owned()));
         }
     }

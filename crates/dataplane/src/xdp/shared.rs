@@ -16,15 +16,19 @@ pub const TOOK_SLOTS: usize = 64;
 /// A name in C, and every field with its type and offset.
 type Fields = (&'static str, &'static [(&'static str, &'static str, usize)]);
 
-/// A number of all names, types and places below: versions that differ in one have another.
-pub const LAYOUT: u32 = {
-    let mut hash = hash_fields(0x811c_9dc5, Shard::C);
+/// To be raised when the same fields come to mean something else, or other rules (who takes which lock).
+const RULES: u64 = 1;
+
+/// A number of all names, types and places below, and of [`RULES`]: versions that differ in one have another.
+pub const LAYOUT: u64 = {
+    let mut hash = hash_bytes(0xcbf2_9ce4_8422_2325, &RULES.to_be_bytes());
+    hash = hash_fields(hash, Shard::C);
     hash = hash_fields(hash, Hops::C);
     hash = hash_fields(hash, Session::C);
     hash_fields(hash, Counters::C)
 };
 
-const fn hash_fields(mut hash: u32, (_, fields): Fields) -> u32 {
+const fn hash_fields(mut hash: u64, (_, fields): Fields) -> u64 {
     let mut at = 0;
     while at < fields.len() {
         let (name, kind, offset) = fields[at];
@@ -37,10 +41,10 @@ const fn hash_fields(mut hash: u32, (_, fields): Fields) -> u32 {
 }
 
 /// FNV-1a.
-const fn hash_bytes(mut hash: u32, bytes: &[u8]) -> u32 {
+const fn hash_bytes(mut hash: u64, bytes: &[u8]) -> u64 {
     let mut at = 0;
     while at < bytes.len() {
-        hash = (hash ^ bytes[at] as u32).wrapping_mul(0x0100_0193);
+        hash = (hash ^ bytes[at] as u64).wrapping_mul(0x0000_0100_0000_01b3);
         at += 1;
     }
     hash
@@ -110,7 +114,7 @@ shared! {
         /// The lock: 1 while a CPU is inside. User space never takes it but by `hold` and `release`.
         taken: AtomicU32,
         /// [`LAYOUT`] of whoever made these maps. User space.
-        layout: AtomicU32,
+        layout: AtomicU64,
     }
 
     /// The hops before and behind this device, in a chain: the one element of the map `chain`.

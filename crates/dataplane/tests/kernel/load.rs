@@ -1,6 +1,7 @@
 //! The kernel takes the pipeline, and it does what it is for.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::Ordering::SeqCst;
 
 use pmnet_wire::{Header, Kind, Packet};
 
@@ -111,8 +112,20 @@ fn fields_of_another_version_in_maps_of_the_same_size_are_not_misread() {
     load().map(drop).expect("new maps");
     load().map(drop).expect("maps of this version");
     let words = crate::world::Words::of(&scratch.0);
-    let layout = &words.shard().layout;
-    layout.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-    let error = load().map(drop).expect_err("maps of another version");
-    assert!(error.to_string().contains("another version"), "{error}");
+    let (layout, last) = (&words.shard().layout, &words.shard().last);
+    let ours = layout.load(SeqCst);
+    let refused = || {
+        let error = load().map(drop).expect_err("maps of another version");
+        assert!(error.to_string().contains("another version"), "{error}");
+    };
+    layout.store(ours + 1, SeqCst);
+    refused();
+    // A version before there was such a number, whose log is in use.
+    layout.store(0, SeqCst);
+    last.store(7, SeqCst);
+    refused();
+    // Their maker died before it said so.
+    last.store(0, SeqCst);
+    load().map(drop).expect("maps that nobody has used");
+    assert_eq!(layout.load(SeqCst), ours);
 }

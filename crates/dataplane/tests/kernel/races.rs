@@ -355,6 +355,28 @@ fn an_update_that_cannot_wait_for_the_lock_is_handed_up_and_the_process_waits() 
     assert_eq!(bench.last(), 3);
 }
 
+/// So whoever was inside has published what it appended, or will see that the process sleeps.
+#[test]
+fn who_asks_to_be_woken_waits_until_whoever_is_inside_has_left() {
+    if skipped() {
+        return;
+    }
+    let bench = Bench::new(0, 1);
+    let words = with_lock_taken(&bench.node);
+    let left = Arc::new(AtomicBool::new(false));
+    let leaves = {
+        let left = Arc::clone(&left);
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            left.store(true, Ordering::SeqCst);
+            words.shard().taken.store(0, Ordering::SeqCst);
+        })
+    };
+    bench.node.kernel.lock().unwrap().sleep().unwrap();
+    assert!(left.load(Ordering::SeqCst));
+    leaves.join().unwrap();
+}
+
 #[test]
 fn a_process_does_not_wait_for_the_lock_for_ever() {
     if skipped() {
