@@ -8,7 +8,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-
 use std::time::{Duration, Instant};
 
 use aya::maps::{HashMap as BpfHashMap, Map, MapData, RingBuf};
