@@ -307,14 +307,11 @@ impl Kernel {
     }
 
     fn shard(&self) -> &Shard {
-        // SAFETY: the mapping is a page that begins with a `Shard`, aligned as a page is, and lives as
-        // long as `self`; all its fields are atomic.
-        unsafe { &*self.shard.as_ptr().cast::<Shard>() }
+        shard_in(&self.shard)
     }
 
     fn chain(&self) -> &Hops {
-        // SAFETY: as the shard's.
-        unsafe { &*self.chain.as_ptr().cast::<Hops>() }
+        hops_in(&self.chain)
     }
 
     fn row(&self, row: u32) -> &Session {
@@ -724,9 +721,7 @@ pub(super) fn check_layout(pins: &Pins) -> Result<(), KernelError> {
     }
     if pins.path("pm_shards").exists() {
         let shard = map_pinned(pins, "pm_shards")?;
-        // SAFETY: the mapping is a page that begins with a `Shard`, aligned as a page is, and lives as long as the
-        // reference; all its fields are atomic.
-        let shard = unsafe { &*shard.as_ptr().cast::<Shard>() };
+        let shard = shard_in(&shard);
         // Whoever made them may have died before it said so; then nobody has used them.
         let unused = shard.last.load(Relaxed) == 0 && shard.generation.load(Relaxed) == 0;
         let layout = shard.layout.load(Relaxed);
@@ -735,6 +730,19 @@ pub(super) fn check_layout(pins: &Pins) -> Result<(), KernelError> {
         }
     }
     Ok(())
+}
+
+/// What the map `pm_shards` holds.
+pub(super) fn shard_in(map: &MmapRaw) -> &Shard {
+    // SAFETY: the mapping is a page that begins with a `Shard`, aligned as a page is, and lives as long as the
+    // reference; all its fields are atomic.
+    unsafe { &*map.as_ptr().cast::<Shard>() }
+}
+
+/// What the map `pm_chain` holds.
+pub(super) fn hops_in(map: &MmapRaw) -> &Hops {
+    // SAFETY: as the shard's.
+    unsafe { &*map.as_ptr().cast::<Hops>() }
 }
 
 /// A small map that is pinned.

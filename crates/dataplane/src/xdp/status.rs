@@ -10,9 +10,9 @@ use aya::Pod;
 use aya::maps::{Map, MapData, PerCpuArray};
 
 use super::error::KernelError;
-use super::kernel::{Kernel, check_layout, map_pinned};
+use super::kernel::{Kernel, check_layout, hops_in, map_pinned, shard_in};
 use super::pins::Pins;
-use super::shared::{Counters, Hops, Shard, TOOK_NS, TOOK_SLOTS};
+use super::shared::{Counters, TOOK_NS, TOOK_SLOTS};
 
 /// What one device in the kernel is and has done.
 #[derive(Clone, Debug)]
@@ -80,14 +80,7 @@ impl Status {
             map_pinned(&pins, "pm_shards")?,
             map_pinned(&pins, "pm_chain")?,
         );
-        // SAFETY: both mappings are pages that begin with these, aligned as a page is, and live as long as
-        // the references; all fields are atomic.
-        let (shard, chain) = unsafe {
-            (
-                &*shard.as_ptr().cast::<Shard>(),
-                &*chain.as_ptr().cast::<Hops>(),
-            )
-        };
+        let (shard, chain) = (shard_in(&shard), hops_in(&chain));
         let counters = counters(&pins)?;
         let halves = |word: &AtomicU64| {
             let bytes = word.load(Relaxed).to_ne_bytes();

@@ -325,6 +325,18 @@ fn with_lock_taken(node: &Node) -> Words {
     words
 }
 
+/// A moment later whoever is inside leaves, having said so.
+fn leave_soon(words: Words) -> (Arc<AtomicBool>, std::thread::JoinHandle<()>) {
+    let left = Arc::new(AtomicBool::new(false));
+    let says = Arc::clone(&left);
+    let leaves = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        says.store(true, Ordering::SeqCst);
+        words.shard().taken.store(0, Ordering::SeqCst);
+    });
+    (left, leaves)
+}
+
 #[test]
 fn an_update_that_cannot_wait_for_the_lock_is_handed_up_and_the_process_waits() {
     if skipped() {
@@ -338,10 +350,7 @@ fn an_update_that_cannot_wait_for_the_lock_is_handed_up_and_the_process_waits() 
     assert!(matches!(passed, Passed::Up), "{passed:?}");
     assert_eq!(bench.last(), 1);
     // The process gets it, and its hold waits until whoever is inside has left.
-    let leaves = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(50));
-        words.shard().taken.store(0, Ordering::SeqCst);
-    });
+    let (_, leaves) = leave_soon(words);
     let sent = bench.turn(&[(client(), first)]);
     leaves.join().unwrap();
     let kinds: Vec<Kind> = sent
@@ -363,15 +372,7 @@ fn who_asks_to_be_woken_waits_until_whoever_is_inside_has_left() {
     }
     let bench = Bench::new(0, 1);
     let words = with_lock_taken(&bench.node);
-    let left = Arc::new(AtomicBool::new(false));
-    let leaves = {
-        let left = Arc::clone(&left);
-        std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(50));
-            left.store(true, Ordering::SeqCst);
-            words.shard().taken.store(0, Ordering::SeqCst);
-        })
-    };
+    let (left, leaves) = leave_soon(words);
     bench.node.kernel.lock().unwrap().sleep().unwrap();
     assert!(left.load(Ordering::SeqCst));
     leaves.join().unwrap();

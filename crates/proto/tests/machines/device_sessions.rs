@@ -33,10 +33,8 @@ fn an_open_that_comes_again_after_its_session_was_used_makes_another_one() {
     bench.admit(&update(2), b"the first one goes on");
 }
 
-/// An update came, from a pipeline that was held too late to stop it, between the head's decision to end the silent
-/// session and its doing so.
-#[test]
-fn a_session_that_speaks_at_the_last_moment_is_not_ended() {
+/// A head that has just found its session silent, and has not ended it yet.
+fn bench_found_silent() -> Bench {
     let config = DeviceConfig {
         session_idle: SECOND,
         ..config(1, server())
@@ -44,6 +42,14 @@ fn a_session_that_speaks_at_the_last_moment_is_not_ended() {
     let mut bench = Bench::head_with(1, config);
     bench.now = bench.now + 2 * SECOND;
     bench.tick();
+    bench
+}
+
+/// An update came, from a pipeline that was held too late to stop it, between the head's decision to end the silent
+/// session and its doing so.
+#[test]
+fn a_session_that_speaks_at_the_last_moment_is_not_ended() {
+    let mut bench = bench_found_silent();
     assert!(bench.device.has_own_entries());
     bench.admit(&update(1), b"payload");
     assert_eq!(bench.device.poll_own_entry(bench.now, ROOM), None);
@@ -53,14 +59,10 @@ fn a_session_that_speaks_at_the_last_moment_is_not_ended() {
 /// The client's own END came between the head's decision to end the silent session and its doing so.
 #[test]
 fn a_session_is_ended_once() {
-    let config = DeviceConfig {
-        session_idle: SECOND,
-        ..config(1, server())
-    };
-    let mut bench = Bench::head_with(1, config);
-    bench.now = bench.now + 2 * SECOND;
-    bench.tick();
+    let mut bench = bench_found_silent();
     bench.admit(&from_client(Kind::End, 1), b"");
+    // There was no room until it had been silent for as long again.
+    bench.now = bench.now + 2 * SECOND;
     assert_eq!(bench.device.poll_own_entry(bench.now, ROOM), None);
     assert_eq!(bench.device.counters().expired_sessions, 0);
     assert_eq!(bench.device.cursors().0, 2, "the OPEN and one END");
