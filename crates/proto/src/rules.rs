@@ -31,6 +31,10 @@ pub enum Rule {
     LastSeq,
     /// §2 rule 8: a bypass that changes state is executed once, whoever asks again.
     RequestId,
+    /// §2 rule 8: what the store could not execute is forgotten; whoever still wants it asks again.
+    ForgetFailed,
+    /// §2 rule 8: a bypass is not executed once its caller's deadline has passed.
+    Deadline,
     /// §1: an unknown session is refused, never created.
     KnownSession,
     /// §1: an earlier epoch has no effect.

@@ -82,8 +82,8 @@ impl<S: Store> Core<S> {
             return Ok(false);
         }
         self.resume_at = None;
-        self.machine.answer_waiting(out);
-        let Some(work) = self.machine.next_work()? else {
+        self.machine.answer_waiting(now, out);
+        let Some(work) = self.machine.next_work(now)? else {
             self.machine.finish(out);
             return Ok(false);
         };

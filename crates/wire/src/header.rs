@@ -198,7 +198,8 @@ pub struct Header {
     /// Flag bits.
     pub flags: Flags,
     /// Devices that hold the update durably (acks); in appends the number of the kind of the
-    /// entry ([`Kind::Open`], [`Kind::Update`] or [`Kind::End`]).
+    /// entry ([`Kind::Open`], [`Kind::Update`] or [`Kind::End`]); in bypasses the time that the
+    /// caller still has ([`crate::remaining`]).
     pub copies: u8,
     /// Shard (ordered log) that the packet belongs to.
     pub shard: u32,

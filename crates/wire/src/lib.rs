@@ -8,6 +8,7 @@ pub mod command;
 pub mod header;
 pub mod promise;
 pub mod record;
+pub mod remaining;
 
 pub use header::{Flags, HEADER_LEN, Header, Kind, Packet, Reject};
 

@@ -5,9 +5,10 @@ use super::records;
 use super::{InFlight, Server, Work};
 use crate::client::TRANSFER_WINDOW;
 use crate::rules::Rule;
-use crate::{Outbox, Peer};
+use crate::time::earliest;
+use crate::{Outbox, Peer, Time};
 use bytes::Bytes;
-use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, Header, Kind, Packet};
+use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, Header, Kind, Packet, remaining};
 
 /// One request for the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,11 +30,16 @@ pub(super) struct Waiting {
     bytes: usize,
     /// How many packets of bypasses had come when one of it came last.
     touched: u64,
+    /// When its caller gives up, as far as its packets told; `None`: never.
+    deadline: Option<Time>,
 }
 
 impl Waiting {
     fn is_complete(&self) -> bool {
         self.contiguous == self.parts.len()
+    }
+    fn is_late(&self, now: Time) -> bool {
+        self.deadline.is_some_and(|deadline| now >= deadline)
     }
     fn is_fallback(&self) -> bool {
         self.header.flags.has(Flags::FALLBACK)
@@ -94,7 +100,13 @@ const ABANDONED_AFTER: u64 = 256;
 const PROGRESS_EVERY: usize = 8;
 
 impl Server {
-    pub(super) fn on_bypass(&mut self, from: Peer, packet: &Packet<'_>, out: &mut Outbox) {
+    pub(super) fn on_bypass(
+        &mut self,
+        now: Time,
+        from: Peer,
+        packet: &Packet<'_>,
+        out: &mut Outbox,
+    ) {
         let header = packet.header;
         let id = header.session;
         self.bypass_packets += 1;
@@ -131,7 +143,7 @@ impl Server {
             let bytes = count * size_of::<Option<Bytes>>();
             let needed = bytes + packet.payload.len();
             if !self.has_room(needed) {
-                self.evict_abandoned();
+                self.evict_abandoned(now);
             }
             if !self.has_room(needed) {
                 self.counters.dropped += 1;
@@ -145,6 +157,7 @@ impl Server {
                 contiguous: 0,
                 bytes,
                 touched: 0,
+                deadline: None,
             };
             self.waiting.insert(id, waiting);
         }
@@ -161,6 +174,9 @@ impl Server {
         waiting.header = header;
         waiting.from = from;
         waiting.touched = self.bypass_packets;
+        // All its packets are about one deadline, and each makes it later by its own way here.
+        let told = remaining::decode(header.copies).map(|nanos| now + nanos);
+        waiting.deadline = earliest(waiting.deadline, told);
         let slot = &mut waiting.parts[usize::from(header.fragment_index)];
         let duplicate = slot.is_some();
         if !duplicate && packet.payload.len() <= room {
@@ -198,10 +214,10 @@ impl Server {
             && self.waiting_bytes + bytes <= self.config.waiting_bytes_max
     }
 
-    /// Long bypasses of which no part has come for a while give their place to those who do ask; if
-    /// their clients live, they begin again. Otherwise a few that were begun and left would fill the
+    /// Long bypasses of which no part has come for a while, and those whose callers have given up, give
+    /// their place to those who do ask; if their clients live, they begin again. Otherwise a few that were begun and left would fill the
     /// room until their sessions expire.
-    fn evict_abandoned(&mut self) {
+    fn evict_abandoned(&mut self, now: Time) {
         if self.bypass_packets < self.evicted_at + ABANDONED_AFTER {
             return;
         }
@@ -210,7 +226,8 @@ impl Server {
             .waiting
             .iter()
             .filter(|(_, waiting)| {
-                !waiting.is_complete() && waiting.touched + ABANDONED_AFTER <= self.bypass_packets
+                let silent = waiting.touched + ABANDONED_AFTER <= self.bypass_packets;
+                !waiting.is_complete() && silent || waiting.is_late(now)
             })
             .map(|(id, _)| *id)
             .collect();
@@ -272,13 +289,16 @@ impl Server {
     }
 
     /// Bypasses whose barrier is reached: one fallback, or as many others as fit.
-    pub(super) fn next_execution(&mut self) -> Option<Work> {
+    pub(super) fn next_execution(&mut self, now: Time) -> Option<Work> {
         let rules = self.config.rules;
         let (reached, alone) = self.next_reached();
         let mut batch = Vec::new();
         let mut sessions = Vec::new();
         for id in reached {
             let waiting = &self.waiting[&id];
+            if waiting.is_late(now) && rules.hold(Rule::Deadline) {
+                continue;
+            }
             let payload = waiting.payload();
             if waiting.is_fallback() {
                 let (first, last) = (waiting.header.request, waiting.header.seq);
@@ -335,8 +355,9 @@ impl Server {
         Some(Work::Execute(batch))
     }
 
-    /// Answers what needs no store: repeated, unknown and impossible bypasses.
-    pub fn answer_waiting(&mut self, out: &mut Outbox) {
+    /// Answers what needs no store, repeated, unknown and impossible bypasses, and forgets those whose
+    /// callers have given up.
+    pub fn answer_waiting(&mut self, now: Time, out: &mut Outbox) {
         if !self.loaded {
             return;
         }
@@ -355,6 +376,11 @@ impl Server {
             }
             let waiting = &self.waiting[&id];
             let (header, from) = (waiting.header, waiting.from);
+            if waiting.is_late(now) && rules.hold(Rule::Deadline) {
+                self.counters.expired += 1;
+                self.forget_waiting(id);
+                continue;
+            }
             let Some(session) = self.sessions.get(&id) else {
                 self.forget_waiting(id);
                 let nack = Header {
@@ -470,14 +496,14 @@ impl Server {
     }
 
     /// The store did not answer these: one of them may be what it cannot do, and the others were
-    /// only beside it. From now on each is executed alone, and after the entries. Reads are not tried
-    /// again by themselves (one that takes longer than the store's driver waits would be the only
-    /// thing this shard ever does): whoever still wants the answer asks again.
+    /// only beside it. From now on each is executed alone, and after the entries. None is tried again by
+    /// itself (one that takes longer than the store's driver waits, or that the store dies of, would be the
+    /// only thing this shard ever does): whoever still wants the answer asks again.
     pub(super) fn unanswered(&mut self, executing: &[Executing]) {
         for failed in executing {
             self.suspects.insert(failed.session);
             let waits = self.waiting.get(&failed.session);
-            if failed.read_only
+            if (failed.read_only || self.config.rules.hold(Rule::ForgetFailed))
                 && waits.is_some_and(|waiting| waiting.identity() == (false, failed.request))
             {
                 self.forget_waiting(failed.session);

@@ -96,6 +96,8 @@ pub struct Counters {
     pub executed: u64,
     /// Bypasses answered from a stored reply.
     pub answered_again: u64,
+    /// Bypasses not executed, because their callers had given up.
+    pub expired: u64,
     /// Updates applied by fallback.
     pub fallbacks: u64,
     /// Ranges asked for again.
@@ -343,7 +345,7 @@ impl Server {
         }
         match header.kind {
             Kind::Append => return self.on_append(now, from, packet, out),
-            Kind::Bypass => self.on_bypass(from, packet, out),
+            Kind::Bypass => self.on_bypass(now, from, packet, out),
             _ => {
                 self.tail = Some(from);
                 self.tell_applied = true;
@@ -438,7 +440,7 @@ impl Server {
     ///
     /// # Errors
     /// [`Stop`] if the log contradicts the session table.
-    pub fn next_work(&mut self) -> Result<Option<Work>, Stop> {
+    pub fn next_work(&mut self, now: Time) -> Result<Option<Work>, Stop> {
         if !matches!(self.in_flight, InFlight::Nothing) {
             return Ok(None);
         }
@@ -459,7 +461,7 @@ impl Server {
         // A device that waits to be registered serves nobody, and one execution may take as long as the
         // store's driver waits: entries first, then the chain, then executions.
         let executes = self.next_chain.is_none() && (self.queue.is_empty() || !self.executed_last);
-        if executes && let Some(work) = self.next_execution() {
+        if executes && let Some(work) = self.next_execution(now) {
             self.executed_last = true;
             return Ok(Some(work));
         }

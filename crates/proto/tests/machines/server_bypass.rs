@@ -4,8 +4,9 @@
 use crate::support::server::{Bench, config};
 use crate::support::{EPOCH, SESSION, SHARD, Sent, kinds, only};
 use bytes::Bytes;
-use pmnet_proto::server::ServerConfig;
-use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, Header, Kind};
+use pmnet_proto::server::{ServerConfig, Work};
+use pmnet_proto::time::MILLISECOND;
+use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, Header, Kind, remaining};
 
 /// A bypass that changes state, of a session whose last seq is `seq`.
 fn bypass(barrier: u64, seq: u64, request: u64) -> Header {
@@ -440,4 +441,110 @@ fn what_was_begun_and_left_gives_its_place_to_others() {
         bench.work();
     }
     assert!(tries > 100, "one that is slow is not abandoned");
+}
+
+/// A bypass whose caller waits for so many milliseconds more.
+fn hurried(header: Header, millis: u64) -> Header {
+    Header {
+        copies: remaining::encode(millis * 1_000_000),
+        ..header
+    }
+}
+
+/// A request that hangs the store, or kills it, was executed again and again, also when its client had
+/// long gone.
+#[test]
+fn what_the_store_could_not_execute_is_executed_again_for_a_client_that_asks_only() {
+    for header in [bypass(1, 0, 1), read(1, 0, 1)] {
+        let mut bench = Bench::new();
+        give(&mut bench, &header, b"while true do end");
+        assert!(matches!(bench.pending(), Work::Execute(_)));
+        bench.server.failed();
+        bench.work();
+        assert!(bench.store.executed.is_empty(), "nobody has asked again");
+        let reply = only(ask(&mut bench, &header, b"while true do end"));
+        assert_eq!(reply.payload, b":0\r\n");
+        assert_eq!(bench.store.executed.len(), 1);
+    }
+}
+
+#[test]
+fn a_bypass_is_not_executed_after_its_deadline() {
+    for header in [bypass(2, 0, 1), read(2, 0, 1)] {
+        let mut bench = Bench::new();
+        give(&mut bench, &hurried(header, 100), b"INCR");
+        assert_eq!(bench.work(), [], "its barrier is not reached");
+        bench.now = bench.now + 113 * MILLISECOND;
+        bench.append(2, Kind::Open, 2, 0, &2u64.to_be_bytes());
+        bench.work();
+        assert!(bench.store.executed.is_empty());
+        assert_eq!(bench.server.counters().expired, 1);
+    }
+}
+
+/// What is late is no work either if the driver asks for work first.
+#[test]
+fn a_late_bypass_is_never_work() {
+    let mut bench = Bench::new();
+    give(&mut bench, &hurried(bypass(1, 0, 1), 100), b"INCR");
+    bench.now = bench.now + 113 * MILLISECOND;
+    assert_eq!(bench.server.next_work(bench.now), Ok(None));
+    assert_eq!(bench.answers(), []);
+    assert_eq!(bench.server.counters().expired, 1);
+}
+
+#[test]
+fn a_bypass_is_executed_before_its_deadline_and_at_any_time_without_one() {
+    for (header, wait) in [
+        (hurried(bypass(2, 0, 1), 100), 99),
+        (bypass(2, 0, 1), 1_000_000),
+    ] {
+        let mut bench = Bench::new();
+        give(&mut bench, &header, b"INCR");
+        bench.now = bench.now + wait * MILLISECOND;
+        bench.append(2, Kind::Open, 2, 0, &2u64.to_be_bytes());
+        bench.work();
+        assert_eq!(bench.store.executed.len(), 1);
+    }
+}
+
+/// Copies of one bypass are about one deadline: the soonest that one of them told is the truest, since
+/// the others were longer on their way.
+#[test]
+fn an_old_copy_does_not_put_off_a_deadline() {
+    let mut bench = Bench::new();
+    give(&mut bench, &hurried(bypass(2, 0, 1), 50), b"INCR");
+    give(&mut bench, &hurried(bypass(2, 0, 1), 500), b"INCR");
+    bench.now = bench.now + 60 * MILLISECOND;
+    bench.append(2, Kind::Open, 2, 0, &2u64.to_be_bytes());
+    bench.work();
+    assert!(bench.store.executed.is_empty());
+    // The next call of the session has a deadline of its own.
+    only(ask(&mut bench, &hurried(bypass(2, 0, 2), 500), b"INCR"));
+}
+
+#[test]
+fn what_is_late_makes_room_for_others() {
+    let mut bench = Bench::with(ServerConfig {
+        waiting_max: 1,
+        ..config()
+    });
+    bench.append(2, Kind::Open, 2, 0, &2u64.to_be_bytes());
+    bench.work();
+    give(&mut bench, &hurried(bypass(9, 0, 1), 100), b"INCR");
+    for _ in 0..300 {
+        // It counts how much comes, not how long it takes.
+        give(&mut bench, &hurried(bypass(9, 0, 1), 100), b"INCR");
+    }
+    let other = Header {
+        session: 2,
+        ..bypass(2, 0, 1)
+    };
+    assert_eq!(ask(&mut bench, &other, b"INCR"), [], "no room");
+    bench.now = bench.now + 113 * MILLISECOND;
+    for _ in 0..300 {
+        give(&mut bench, &other, b"INCR");
+    }
+    bench.work();
+    assert_eq!(bench.store.executed.len(), 1);
 }

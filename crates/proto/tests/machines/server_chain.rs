@@ -188,7 +188,7 @@ fn a_recover_that_does_not_hold_together_is_dropped() {
         ("empty", header, &[]),
     ] {
         assert_eq!(bench.give(&header, payload), [], "{what}");
-        assert_eq!(bench.server.next_work(), Ok(None), "{what}");
+        assert_eq!(bench.server.next_work(bench.now), Ok(None), "{what}");
     }
 }
 

@@ -5,7 +5,7 @@ use super::super::{CallId, ClientConfig, Context};
 use super::{Bypass, Call, Sent, Session, State, Transfer, Update, Work};
 use crate::{Outbox, Time};
 use bytes::Bytes;
-use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind};
+use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, remaining};
 
 impl Session {
     /// Sends everything that may be sent now.
@@ -67,6 +67,7 @@ impl Session {
                     seq: self.next_seq - 1,
                     request: bypass.request,
                     key_hash: bypass.key_hash,
+                    copies: remaining::encode(bypass.deadline.since(now)),
                     ..base
                 };
                 bypass.transfer.send(now, config.head, &header, out);

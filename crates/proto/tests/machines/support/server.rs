@@ -235,8 +235,8 @@ impl Bench {
 
     pub fn try_work(&mut self) -> Result<Vec<Sent>, Stop> {
         loop {
-            self.server.answer_waiting(&mut self.out);
-            match self.server.next_work()? {
+            self.server.answer_waiting(self.now, &mut self.out);
+            match self.server.next_work(self.now)? {
                 None => break,
                 Some(work) => self.perform(&work)?,
             }
@@ -281,7 +281,7 @@ impl Bench {
 
     /// What the server answers by itself, while the store may be at work.
     pub fn answers(&mut self) -> Vec<Sent> {
-        self.server.answer_waiting(&mut self.out);
+        self.server.answer_waiting(self.now, &mut self.out);
         take(&mut self.out)
     }
 
@@ -289,7 +289,7 @@ impl Bench {
     #[track_caller]
     pub fn pending(&mut self) -> Work {
         self.server
-            .next_work()
+            .next_work(self.now)
             .expect("the shard goes on")
             .expect("there is work")
     }
