@@ -15,4 +15,5 @@ mod histories;
 mod kernel;
 mod kills;
 mod operator;
+mod refusals;
 mod values;

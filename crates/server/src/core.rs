@@ -52,7 +52,7 @@ impl<S: Store> Core<S> {
         self.store
     }
 
-    /// Takes in one datagram.
+    /// Takes in one datagram. `now`: the earliest moment at which it may have come, if it had to wait.
     ///
     /// # Errors
     /// [`Stop`]: the shard must not go on.

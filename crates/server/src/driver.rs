@@ -7,7 +7,7 @@ use crate::store::Store;
 use mio::unix::SourceFd;
 use pmnet_proto::server::{Server, ServerConfig};
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
-use pmnet_proto::{Outbox, Peer, Random};
+use pmnet_proto::{Outbox, Peer, Random, Time};
 use pmnet_udp::{Clock, STOP_TOKEN, Socket, Spin, Stop};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -77,8 +77,11 @@ pub fn run(
     // is not there yet is asked again.
     core.step(clock.now(), &mut out)?;
     ready(socket.local_address()?, &core.store().durability());
+    // Since when nobody has looked at the socket: what is in it may have come at any time since then.
+    let mut unheard: Option<Time> = None;
     loop {
         let now = clock.now();
+        let came = unheard.unwrap_or(now);
         let mut busy = false;
         for _ in 0..BURSTS_MAX {
             let mut stopped = Ok(());
@@ -86,12 +89,13 @@ pub fn run(
                 let upto = core.machine().received();
                 let only_told = feed.is_some() && reader.notice(from, datagram, upto);
                 if stopped.is_ok() && !only_told {
-                    stopped = core.receive(now, from, datagram, &mut out);
+                    stopped = core.receive(came, from, datagram, &mut out);
                 }
             })?;
             stopped?;
             busy |= received > 0;
             if received == 0 {
+                unheard = None;
                 break;
             }
         }
@@ -99,7 +103,10 @@ pub fn run(
             busy |= reader.feed(feed.as_mut(), &mut core, now, &mut out)?;
         }
         let begun = clock.now();
-        busy |= core.step(now, &mut out)?;
+        if core.step(now, &mut out)? {
+            busy = true;
+            unheard.get_or_insert(begun);
+        }
         let took = clock.now().since(begun);
         if took >= SLOW_STORE {
             tracing::warn!(

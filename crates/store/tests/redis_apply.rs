@@ -143,6 +143,10 @@ fn passing_errors_change_nothing() {
             record: Some((b"r".to_vec(), Bytes::new())),
         };
         let mut replies = Vec::new();
+        if says == "OOM" {
+            // Waited for where it was promised; else it is the answer, as Redis gives it.
+            return;
+        }
         // In a script, as a client's script, and by MULTI.
         for command in [
             "INCR n",

@@ -290,7 +290,7 @@ impl Server {
         }
     }
 
-    /// Takes in one packet.
+    /// Takes in one packet. `now`: the earliest moment at which it may have come, if it had to wait.
     ///
     /// # Errors
     /// [`Stop`] when two histories have met: the shard must not go on.

@@ -3,8 +3,9 @@
 use pmnet_server::{Batch, StoreError};
 use pmnet_wire::command::Commands;
 
+use super::record::unrecorded;
 use super::resp::{error, write_bulk, write_header};
-use super::transaction::{Outcome, Transaction};
+use super::transaction::{Items, Outcome, Transaction};
 use super::{Link, RedisStore, WATERMARK, plan, promise};
 
 /// How often a batch is sent again without effects that Redis refused while queueing. Redis names
@@ -46,7 +47,7 @@ impl RedisStore {
 
         self.in_flight = Some(after.clone());
         for _ in 0..=RESENDS_MAX {
-            let mut transaction = Transaction::begin(link);
+            let mut transaction = Transaction::begin(link, &self.hash);
             for (index, effect) in effects.iter().enumerate() {
                 let Some(effect) = effect else { continue };
                 transaction.select(effect.commands.database);
@@ -65,7 +66,19 @@ impl RedisStore {
             }
             transaction.select(0);
             add_records(&mut transaction, &self.hash, batch);
-            match transaction.run(&self.hash, &self.watermark, &after, self.url.wait_replicas)? {
+            let outcome = transaction.run(
+                &self.hash,
+                &self.watermark,
+                &after,
+                self.url.wait_replicas,
+                Items::Promised,
+            )?;
+            match outcome {
+                Outcome::Unrecorded(_, why) => {
+                    self.owed.add(link, batch.records.iter().cloned());
+                    return Err(unrecorded(&why));
+                }
+                Outcome::Doubtful(_, error) => return Err(error),
                 Outcome::Ran(replies) => {
                     let mut last = None;
                     for (index, reply) in replies {
@@ -87,6 +100,8 @@ impl RedisStore {
                     }
                     return Ok(u64::try_from(why_rejected.len()).unwrap_or(u64::MAX));
                 }
+                // Not said of what was promised.
+                Outcome::NoMemory(error) => return Err(StoreError::Retry(error)),
                 Outcome::Refused(items) => {
                     for (index, error) in items {
                         if let Some(effect) = effects[index].take() {

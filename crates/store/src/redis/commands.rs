@@ -76,6 +76,12 @@ pub fn runs_code(name: &[u8]) -> bool {
     matches!(name, b"EVAL" | b"EVALSHA" | b"FCALL")
 }
 
+/// Whether the command runs a client's code that may not write.
+#[must_use]
+pub fn runs_reading_code(name: &[u8]) -> bool {
+    matches!(name, b"EVAL_RO" | b"EVALSHA_RO" | b"FCALL_RO")
+}
+
 /// Whether it waits for data unless run in a transaction.
 #[must_use]
 pub fn blocks(name: &[u8], arguments: &[&[u8]]) -> bool {

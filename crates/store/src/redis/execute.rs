@@ -5,21 +5,23 @@
 //! a group are handed out once the whole group is durable.
 
 use bytes::Bytes;
-use pmnet_server::{RecordKey, Request, StoreError};
+use pmnet_server::{RecordChange, RecordKey, Request, StoreError};
 use pmnet_wire::command::{Commands, Form};
 
 use super::commands::{is_flush, runs_code};
-use super::owner::{FENCED, RECORD_LUA, taken_over};
 use super::pending::{Pending, add_read, expect_ok, read_pending};
 use super::plan::{Item, Plan};
-use super::resp::{self, elements, error, write_bulk, write_bulk_parts, write_header};
-use super::transaction::{Outcome, Transaction};
+use super::record::unrecorded;
+use super::resp::{self, elements, write_bulk, write_header};
+use super::transaction::{Items, Outcome, Transaction};
 use super::{LOST_REPLY, Link, RedisStore};
 
 /// Bytes of commands after which a group is sent.
 const GROUP_BYTES_MAX: usize = 1 << 20;
 /// Requests after which a group is sent.
 const GROUP_REQUESTS_MAX: usize = 1024;
+/// Reply to a transaction of which Redis refused a command.
+const EXECABORT: &[u8] = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
 /// How often a transaction is sent again without commands that Redis refused while queueing.
 const RESENDS_MAX: usize = 4;
 
@@ -144,7 +146,7 @@ impl RedisStore {
             _ => b"s",
         };
         let version: &[u8] = if plan.resp3 { b"3" } else { b"2" };
-        let head: [&[u8]; 12] = [
+        let head: [&[u8]; 13] = [
             b"EVALSHA",
             &link.request_sha,
             b"0",
@@ -157,6 +159,7 @@ impl RedisStore {
             &self.scripts,
             &self.watermark,
             &link.owner,
+            LOST_REPLY,
         ];
         let tail: usize = plan
             .items
@@ -242,43 +245,11 @@ impl RedisStore {
             link.read_wait(self.url.wait_replicas)?;
             self.seen_records = true;
         }
-        for (field, value) in unsettled {
-            self.write_record(link, &field, &value)?;
+        if !unsettled.is_empty() {
+            self.owed.add(link, unsettled);
+            self.write_owed(link)?;
         }
         replies.append(&mut ready);
-        Ok(())
-    }
-
-    /// Writes one record outside of any transaction, durably.
-    fn write_record(
-        &mut self,
-        link: &mut Link,
-        field: &[u8],
-        value: &[u8],
-    ) -> Result<(), StoreError> {
-        link.connection.add(&[
-            b"EVAL",
-            RECORD_LUA.as_bytes(),
-            b"1",
-            &self.hash,
-            &link.owner,
-            field,
-            value,
-        ]);
-        link.add_watch(&self.hash, true);
-        link.add_wait(self.url.wait_replicas);
-        link.connection.send()?;
-        let reply = link.connection.reply()?;
-        if let Some(error) = error(&reply) {
-            return Err(if error.starts_with(FENCED) {
-                taken_over(&self.hash)
-            } else {
-                StoreError::Retry(format!("HSET: {error}"))
-            });
-        }
-        link.read_watch(&self.hash, true, &self.watermark)?;
-        link.read_wait(self.url.wait_replicas)?;
-        self.seen_records = true;
         Ok(())
     }
 
@@ -292,7 +263,9 @@ impl RedisStore {
     ) -> Result<Bytes, StoreError> {
         switch_protocol(link, plan.resp3)?;
         for _ in 0..=RESENDS_MAX {
-            let mut transaction = Transaction::begin(link);
+            let begun = [prefix, LOST_REPLY].concat();
+            let mut transaction = Transaction::begin(link, &self.hash);
+            transaction.own(&[b"HSET", &self.hash, field, &begun]);
             let unguarded = plan.runs().any(|(name, _)| runs_code(name));
             if unguarded {
                 transaction.seal(&self.hash);
@@ -311,44 +284,45 @@ impl RedisStore {
             if unguarded {
                 transaction.seal(&self.hash);
             }
-            transaction.own_bytes(|out| {
-                write_header(out, 4);
-                write_bulk(out, b"HSET");
-                write_bulk(out, &self.hash);
-                write_bulk(out, field);
-                write_bulk_parts(out, prefix, LOST_REPLY);
-            });
-            match transaction.run(
+            let outcome = transaction.run(
                 &self.hash,
                 &self.watermark,
                 &self.watermark,
                 self.url.wait_replicas,
-            )? {
+                Items::Asked,
+            )?;
+            match outcome {
                 Outcome::Ran(results) => {
                     self.seen_records = true;
-                    let mut reply = Vec::new();
-                    if plan.form == Form::Transaction && plan.finished().is_none() {
-                        write_header(&mut reply, plan.items.len());
-                    }
-                    let mut results = results.into_iter();
-                    for item in &plan.items {
-                        match item {
-                            Item::Done(bytes) => reply.extend_from_slice(bytes),
-                            Item::Run(..) => {
-                                reply.extend_from_slice(
-                                    &results.next().map_or(Bytes::new(), |(_, r)| r),
-                                );
-                            }
+                    let reply = reply_of(&plan, results);
+                    self.owed.add(link, [record(field, prefix, &reply)]);
+                    self.write_owed(link)?;
+                    return Ok(reply);
+                }
+                Outcome::Unrecorded(results, why) => {
+                    let reply = reply_of(&plan, results);
+                    self.owed.add(link, [record(field, prefix, &reply)]);
+                    return Err(unrecorded(&why));
+                }
+                Outcome::Doubtful(results, error) => {
+                    let reply = reply_of(&plan, results);
+                    self.owed.add(link, [record(field, prefix, &reply)]);
+                    return Err(error);
+                }
+                Outcome::NoMemory(error) => {
+                    let reply = match plan.form {
+                        Form::Transaction => {
+                            format!("-EXECABORT Transaction discarded because of: {error}\r\n")
                         }
-                    }
-                    self.write_record(link, field, &[prefix, &reply].concat())?;
+                        _ => format!("-{error}\r\n").repeat(plan.items.len()),
+                    };
+                    self.owed
+                        .add(link, [record(field, prefix, reply.as_bytes())]);
+                    self.write_owed(link)?;
                     return Ok(reply.into());
                 }
                 Outcome::Refused(_) if plan.form == Form::Transaction => {
-                    plan = Plan::done(
-                        b"-EXECABORT Transaction discarded because of previous errors.\r\n"
-                            .to_vec(),
-                    );
+                    plan = Plan::done(EXECABORT.to_vec());
                 }
                 Outcome::Refused(items) => {
                     for (index, error) in items {
@@ -361,6 +335,28 @@ impl RedisStore {
             "Redis refuses other commands of the request each time".into(),
         ))
     }
+}
+
+fn record(field: &[u8], prefix: &[u8], reply: &[u8]) -> RecordChange {
+    (field.to_vec(), Some([prefix, reply].concat().into()))
+}
+
+/// The reply to a request whose commands have these results.
+fn reply_of(plan: &Plan<'_>, results: Vec<(usize, Bytes)>) -> Bytes {
+    let mut reply = Vec::new();
+    if plan.form == Form::Transaction && plan.finished().is_none() {
+        write_header(&mut reply, plan.items.len());
+    }
+    let mut results = results.into_iter();
+    for item in &plan.items {
+        match item {
+            Item::Done(bytes) => reply.extend_from_slice(bytes),
+            Item::Run(..) => {
+                reply.extend_from_slice(&results.next().map_or(Bytes::new(), |(_, r)| r));
+            }
+        }
+    }
+    reply.into()
 }
 
 fn switch_protocol(link: &mut Link, resp3: bool) -> Result<(), StoreError> {

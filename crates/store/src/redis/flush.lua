@@ -16,7 +16,13 @@ local function pmnet_flush(db, command)
       local page = redis.call('SCAN', cursor, 'MATCH', 'pmnet:{*', 'COUNT', 10000)
       cursor = page[1]
       for _, key in ipairs(page[2]) do
-        if not kept[key] and pmnet_is_ours(key) then kept[key] = redis.call('HGETALL', key) end
+        if not kept[key] and pmnet_is_ours(key) then
+          -- It can be written again behind the flush, as it can be written now: nothing may fail then.
+          redis.call('HDEL', key, '')
+          local all = redis.call('HGETALL', key)
+          if #all > 0 then redis.call('HSET', key, all[1], all[2]) end
+          kept[key] = all
+        end
       end
     until cursor == '0'
   end

@@ -14,12 +14,18 @@
 //!
 //! **A request that changes state** (`execute` with a record) runs in one Lua script, which encodes
 //! the replies itself and writes them into the record: effect and reply are one atomic step, also
-//! in the AOF and in replicas (Redis replicates effects, not scripts). Differences from running it
+//! in the AOF and in replicas (Redis replicates effects, not scripts). Before the first effect the script
+//! writes [`LOST_REPLY`] into the record. If Redis takes no writes now (memory, replicas, rights, disk, …), that is
+//! where it says so, and nothing has happened: the request can be tried again. What fails behind that
+//! line is never tried again. When memory is short, only commands that need some are refused, with Redis's
+//! own error, which is a reply like others. Differences from running it
 //! bare: maps and sets of a RESP3 reply come in any order, doubles have 17 digits, EVAL_RO inside a
 //! state-changing request is not held to reading, a script that raises has a shorter error text.
 //! Commands that cannot run in a script (BLPOP, FCALL, CONFIG, unknown ones, …) take MULTI instead:
-//! command and a record with the reply [`LOST_REPLY`] in one transaction, then the record with the
-//! true reply; only a crash between the two shows [`LOST_REPLY`], and even then nothing runs twice.
+//! a record with the reply [`LOST_REPLY`] and the command in one transaction, then the record with the
+//! true reply; only a crash of this process between the two shows [`LOST_REPLY`], and even then nothing runs
+//! twice. Redis looks at rights once more for each command in EXEC: a record that it does not take there,
+//! or behind it, is *owed*.
 //!
 //! **FLUSHALL, FLUSHDB** run in a script that carries the hashes of all shards over, in the same step.
 //!
@@ -46,6 +52,7 @@ mod owner;
 mod pending;
 mod plan;
 mod promise;
+mod record;
 mod resp;
 mod transaction;
 mod url;
@@ -58,13 +65,14 @@ use commands::CommandTable;
 use config::{Facts, Persistence, refused};
 use connection::Connection;
 use owner::Owner;
+use record::Owed;
 use url::RedisUrl;
 
 /// Field of the records whose value only grows (compared as big-endian bytes).
 const WATERMARK: &[u8] = b"watermark";
 /// How long WAIT and WAITAOF may take, in milliseconds; below the deadline of a call.
 const WAIT_MILLISECONDS: &str = "4000";
-/// Stored in place of a reply while the true one is not known yet.
+/// Stored in place of a reply from before a request's first effect until its true reply is known.
 const LOST_REPLY: &[u8] = b"-ERR pmnet: applied, reply lost in a crash\r\n";
 /// Carries the records over a FLUSHALL.
 const FLUSH_LUA: &str = include_str!("flush.lua");
@@ -82,6 +90,7 @@ pub struct RedisStore {
     /// Run id of the server process whose AOF was seen to be whole.
     whole_aof_of: Option<String>,
     owner: Owner,
+    owed: Owed,
     /// Last value of the field `watermark` that this process wrote or read.
     watermark: Bytes,
     /// Its value after a batch that was sent, until the fate of that batch is known.
@@ -117,6 +126,7 @@ impl RedisStore {
             known_commands: None,
             whole_aof_of: None,
             owner: Owner::new(),
+            owed: Owed::default(),
             watermark: Bytes::new(),
             in_flight: None,
             seen_records: false,
@@ -301,7 +311,8 @@ impl Store for RedisStore {
     fn load(&mut self) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
         self.link = None;
         let mut link = self.connect()?;
-        let records = self.claim(&mut link)?;
+        let mut records = self.claim(&mut link)?;
+        self.settle(&mut link, &mut records)?;
         self.link = Some(link);
         Ok(records)
     }

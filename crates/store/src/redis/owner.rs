@@ -35,12 +35,21 @@ local reply = redis.pcall('HDEL', KEYS[1], 'owner')
 if type(reply) == 'table' and reply.err then return {err = (string.gsub(reply.err, '^-', ''))} end
 redis.call('HSET', KEYS[1], 'owner', ARGV[2])
 return redis.call('HGETALL', KEYS[1])";
-/// Writes one record, if the owner is ARGV[1].
-pub const RECORD_LUA: &str = "local owner = redis.call('HGET', KEYS[1], 'owner')
+/// Changes records if the owner is ARGV[1]: then as many to remove as ARGV[2] says, then names and values.
+/// HDEL comes first for the same reason.
+pub const RECORDS_LUA: &str = "local owner = redis.call('HGET', KEYS[1], 'owner')
 if owner ~= ARGV[1] then
   return {err = owner and 'FENCED' or 'TRYAGAIN the records were changed by somebody else'}
 end
-return redis.pcall('HSET', KEYS[1], ARGV[2], ARGV[3])";
+local at = 3 + tonumber(ARGV[2])
+local reply = redis.pcall('HDEL', KEYS[1], '', unpack(ARGV, 3, at - 1))
+if type(reply) == 'table' and reply.err then return {err = (string.gsub(reply.err, '^-', ''))} end
+while at < #ARGV do
+  local last = math.min(at + 1999, #ARGV)
+  redis.call('HSET', KEYS[1], unpack(ARGV, at, last))
+  at = last + 1
+end
+return 'OK'";
 
 /// Names this process, and each of its loads.
 pub struct Owner {

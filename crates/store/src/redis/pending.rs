@@ -1,28 +1,37 @@
 //! Requests of one group, between being added to the output and having their replies.
 
 use bytes::Bytes;
-use pmnet_server::{RecordKey, StoreError};
+use pmnet_server::{RecordChange, RecordKey, StoreError};
 use pmnet_wire::command::Form;
 
 use super::Link;
-use super::commands::{blocks, is_flush, is_passing, runs_code};
+use super::commands::{blocks, is_flush, is_passing, runs_code, runs_reading_code};
 use super::owner::{FENCED, taken_over};
 use super::plan::{Item, Plan};
 use super::resp::{self, error};
 
+/// First word of the request script's error when something may have taken effect.
+const PARTLY: &str = "PARTLY ";
 /// Answer to a command that came as a read and is none.
 const NO_READ: &[u8] = b"-ERR pmnet: this command cannot be sent as a read\r\n";
+
+/// The answer to one command of a read.
+pub enum Answer {
+    /// It is here already.
+    Here(Bytes),
+    /// Redis gives it.
+    Comes {
+        /// Code of the client runs, so an error may be the client's own, whatever it says.
+        code: bool,
+    },
+}
 
 /// A request whose replies are still to be read.
 pub enum Pending {
     /// Nothing was sent.
     Done(Bytes),
-    /// `skip` replies of ours (SELECT, HELLO), then per command: `None` its reply comes, else it
-    /// is here already.
-    Read {
-        skip: usize,
-        items: Vec<Option<Bytes>>,
-    },
+    /// `skip` replies of ours (SELECT, HELLO), then one for each command whose reply comes.
+    Read { skip: usize, items: Vec<Answer> },
     /// MULTI, this many QUEUED, EXEC.
     ReadTransaction { skip: usize, queued: usize },
     /// The request script's reply; if it failed for good, this field still needs a reply.
@@ -72,13 +81,15 @@ pub fn add_read(link: &mut Link, plan: &Plan<'_>) -> Pending {
         .items
         .iter()
         .map(|item| match item {
-            Item::Done(reply) => Some(Bytes::copy_from_slice(reply)),
+            Item::Done(reply) => Answer::Here(Bytes::copy_from_slice(reply)),
             Item::Run(name, arguments) if no_read(name, arguments) => {
-                Some(Bytes::from_static(NO_READ))
+                Answer::Here(Bytes::from_static(NO_READ))
             }
-            Item::Run(_, arguments) => {
+            Item::Run(name, arguments) => {
                 connection.add(arguments);
-                None
+                Answer::Comes {
+                    code: runs_reading_code(name),
+                }
             }
         })
         .collect();
@@ -92,7 +103,7 @@ pub fn read_pending(
     pending: Pending,
     hash: &[u8],
     ready: &mut Vec<Bytes>,
-) -> Result<Option<(RecordKey, Vec<u8>)>, StoreError> {
+) -> Result<Option<RecordChange>, StoreError> {
     let connection = &mut link.connection;
     let skip = match &pending {
         Pending::Done(_) => 0,
@@ -109,11 +120,12 @@ pub fn read_pending(
             let single = items.len() == 1;
             let mut all = Vec::new();
             for item in items {
-                let reply = match item {
-                    Some(reply) => reply,
-                    None => connection.reply()?,
+                let (reply, final_) = match item {
+                    Answer::Here(reply) => (reply, true),
+                    Answer::Comes { code } => (connection.reply()?, code),
                 };
-                if let Some(error) = error(&reply)
+                if !final_
+                    && let Some(error) = error(&reply)
                     && is_passing(error)
                     && !error.starts_with("NOPERM")
                 {
@@ -128,7 +140,9 @@ pub fn read_pending(
             ready.push(all.into());
         }
         Pending::ReadTransaction { queued, .. } => {
-            for _ in 0..=queued {
+            // MULTI: without it, what follows is no transaction.
+            expect_ok(&connection.reply()?)?;
+            for _ in 0..queued {
                 connection.reply()?;
             }
             let reply = connection.reply()?;
@@ -149,20 +163,27 @@ pub fn read_pending(
             if error.starts_with(FENCED) {
                 return Err(taken_over(hash));
             }
-            if is_passing(error) || error.starts_with("NOSCRIPT") {
+            let text = if let Some(why) = error.strip_prefix(PARTLY) {
+                tracing::warn!(
+                    error,
+                    "the request script failed; what it did so far stands"
+                );
+                format!(
+                    "-ERR pmnet: failed while running, part of it may have taken effect: {why}\r\n"
+                )
+            } else if is_passing(error) || error.starts_with("NOSCRIPT") {
                 return Err(StoreError::Retry(error.to_owned()));
-            }
-            // A fault that the same request would meet again: it must not stop the shard.
-            tracing::warn!(
-                error,
-                "the request script failed; what it did so far stands"
-            );
-            let text = format!(
-                "-ERR pmnet: failed while running, part of it may have taken effect: {error}\r\n"
-            );
+            } else if error.contains("Script killed by user") {
+                // Redis kills only what has changed nothing.
+                format!("-{error}\r\n")
+            } else {
+                // A fault that the same request would meet again: it must not stop the shard.
+                tracing::warn!(error, "the request script failed; nothing has happened");
+                format!("-ERR pmnet: cannot be run: {error}\r\n")
+            };
             let value = [&prefix[..], text.as_bytes()].concat();
             ready.push(text.into());
-            return Ok(Some((field, value)));
+            return Ok(Some((field, Some(value.into()))));
         }
     }
     Ok(None)

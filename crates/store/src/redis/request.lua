@@ -1,8 +1,13 @@
 -- Runs the commands of one request and writes their replies, as RESP bytes, into a record.
 -- ARGV: db, RESP version of the reply, form ('s', 'p' or 't'), records hash, field, prefix,
--- scripts hash, expected watermark, expected owner; then for each command its argument count and arguments, or
--- 0 and a finished reply.
-local DB, RESP, FORM, HASH, FIELD, PREFIX, SCRIPTS, WATERMARK, OWNER = unpack(ARGV, 1, 9)
+-- scripts hash, expected watermark, expected owner, reply of a request that has begun; then for each command its
+-- argument count and arguments, or 0 and a finished reply.
+--
+-- Nothing takes effect before the record says that the request has begun. Redis checks whether it takes
+-- writes at the first write of a script only, so what follows cannot fail for a reason that passes, and
+-- the true reply can be written at the end. An error that leaves this script says by its first word which
+-- side of that line it is on: PARTLY behind it, anything else before it.
+local DB, RESP, FORM, HASH, FIELD, PREFIX, SCRIPTS, WATERMARK, OWNER, BEGUN = unpack(ARGV, 1, 10)
 RESP = tonumber(RESP)
 local SCRIPTS_MAX, DEPTH_MAX = 10000, 64
 local EXACT = 9007199254740992
@@ -12,8 +17,8 @@ local function set(names)
   for name in string.gmatch(names, '%S+') do t[name] = true end
   return t
 end
--- Errors that mean "not now". Redis checks them before the first write of a script, so when one
--- comes, nothing has been written yet and the whole request can be tried again.
+-- Errors that mean "not now". Those of commands of ours or of a client that come before the request has
+-- begun: nothing has happened, and the whole of it can be tried again.
 local PASSING = set('OOM READONLY LOADING BUSY MISCONF NOREPLICAS MASTERDOWN CLUSTERDOWN TRYAGAIN NOAUTH')
 -- Arrays with nulls lose their length in Lua under RESP3, where null is nil: these run under RESP2,
 -- where it is false. The second set has doubles for elements.
@@ -22,9 +27,66 @@ local DOUBLES = set('GEOPOS ZMSCORE')
 -- "Nothing there" is a null array for these; Lua cannot tell it from a null string.
 local NULL_ARRAY = set('BLPOP BRPOP BLMPOP LMPOP BZPOPMIN BZPOPMAX BZMPOP ZMPOP XREAD XREADGROUP')
 
+-- Commands that change nothing: a request that has run no others may be killed, or tried again.
+local READS = set([[GET MGET GETRANGE SUBSTR STRLEN EXISTS TYPE TTL PTTL EXPIRETIME PEXPIRETIME KEYS SCAN RANDOMKEY
+  DBSIZE DUMP BITCOUNT BITPOS GETBIT BITFIELD_RO LCS SORT_RO HGET HMGET HGETALL HKEYS HVALS HLEN HEXISTS HSTRLEN
+  HRANDFIELD HSCAN LRANGE LLEN LINDEX LPOS SMEMBERS SISMEMBER SMISMEMBER SCARD SRANDMEMBER SDIFF SINTER SUNION
+  SINTERCARD SSCAN ZSCORE ZMSCORE ZCARD ZCOUNT ZLEXCOUNT ZRANGE ZRANGEBYSCORE ZRANGEBYLEX ZREVRANGE
+  ZREVRANGEBYSCORE ZREVRANGEBYLEX ZRANK ZREVRANK ZRANDMEMBER ZSCAN ZDIFF ZINTER ZUNION ZINTERCARD GEODIST GEOHASH
+  GEOPOS GEOSEARCH GEORADIUS_RO GEORADIUSBYMEMBER_RO XRANGE XREVRANGE XLEN XREAD XPENDING XINFO TIME ECHO PING
+  SELECT]])
+
 local aborted
 local function passing(message)
   return PASSING[string.match(message, '^-?(%u+)') or ''] ~= nil
+end
+
+-- The database that is selected now; `begun`; and whether Redis would refuse commands that need memory.
+local current, begun, short_of_memory = '0', false, false
+local function in_records(f, ...)
+  local before = current
+  redis.call('SELECT', 0)
+  local result = f(...)
+  redis.call('SELECT', before)
+  return result
+end
+-- Writes `value` into the record, as the first write or as a later one; nil, or why it cannot be written.
+local function write_record(value)
+  local reply = redis.pcall('HSET', HASH, FIELD, value)
+  if type(reply) == 'table' and reply.err and string.match(reply.err, '^-?OOM') then
+    -- Not if the script has changed something, as this counts, which needs no memory.
+    short_of_memory = true
+    reply = redis.pcall('HDEL', HASH, '')
+    if type(reply) ~= 'table' then reply = redis.pcall('HSET', HASH, FIELD, value) end
+  end
+  local why = type(reply) == 'table' and reply.err
+  -- Whatever the reason is, an operator can end it.
+  return why and 'TRYAGAIN the record of a request cannot be written: ' .. string.gsub(why, '^-', '') or nil
+end
+-- Before anything takes effect. False: it cannot be, and nothing has happened.
+local function begin()
+  if not begun then
+    aborted = in_records(write_record, PREFIX .. BEGUN)
+    begun = not aborted
+  end
+  return begun
+end
+local OOM = "OOM command not allowed when used memory > 'maxmemory'."
+-- Whether Redis says that the command has this flag; what it does not know has none.
+local function has_flag(flag, name, argument)
+  for _, full in ipairs({type(argument) == 'string' and name .. '|' .. argument or name, name}) do
+    local reply = redis.pcall('COMMAND', 'INFO', full)
+    local row = type(reply) == 'table' and not reply.err and reply[1]
+    if row then
+      local flags = row[3].set or row[3]
+      for key, value in pairs(flags) do
+        local word = row[3].set and key or value
+        if (type(word) == 'table' and word.ok or word) == flag then return true end
+      end
+      return false
+    end
+  end
+  return false
 end
 
 local out = {}
@@ -108,8 +170,25 @@ local function add_value(v, from, opts, depth)
 end
 
 -- What a client's script sees as `redis`: watched for errors that must stop everything, and kept
--- away from the records.
-local user_resp
+-- away from the records. `user_wrote`: from then on Redis asks no more whether there is memory.
+local user_resp, user_wrote
+local function call_guarded(name, arguments)
+  if not READS[name] then
+    if not begin() then error('stopped', 0) end
+    if short_of_memory and not user_wrote then
+      if has_flag('denyoom', name, arguments[2]) then return {err = OOM} end
+      user_wrote = has_flag('write', name, arguments[2])
+    end
+  end
+  local reply = redis.pcall(unpack(arguments, 1, table.maxn(arguments)))
+  local failed = type(reply) == 'table' and reply.err
+  if name == 'SELECT' and not failed then current = tostring(arguments[2]) end
+  if failed and not begun and passing(failed) then
+    aborted = failed
+    error('stopped', 0)
+  end
+  return reply
+end
 local function guarded(raise)
   return function(...)
     if aborted then error('stopped', 0) end
@@ -124,14 +203,8 @@ local function guarded(raise)
         reply = {err = 'ERR pmnet: keys that begin with pmnet:{ are reserved'}
       end
     end
-    reply = reply or redis.pcall(...)
-    if type(reply) == 'table' and reply.err then
-      if passing(reply.err) then
-        aborted = reply.err
-        error('stopped', 0)
-      end
-      if raise then error(reply, 0) end
-    end
+    reply = reply or call_guarded(name, arguments)
+    if raise and type(reply) == 'table' and reply.err then error(reply, 0) end
     return reply
   end
 end
@@ -200,21 +273,14 @@ local function shadows(keys, args)
   return unpack(values, 1, values.n)
 end
 
-local function in_records(f, ...)
-  redis.call('SELECT', 0)
-  local result = f(...)
-  redis.call('SELECT', DB)
-  return result
-end
 local function keep_script(sha, body)
-  return in_records(function()
-    if redis.call('HEXISTS', SCRIPTS, 'script/' .. sha) == 1 then return true end
-    if redis.call('HLEN', SCRIPTS) >= SCRIPTS_MAX then return false end
-    local reply = redis.pcall('HSET', SCRIPTS, 'script/' .. sha, body)
-    if type(reply) == 'table' then return reply end
-    return true
-  end)
+  if redis.call('HEXISTS', SCRIPTS, 'script/' .. sha) == 1 then return true end
+  if redis.call('HLEN', SCRIPTS) >= SCRIPTS_MAX then return false end
+  redis.call('HSET', SCRIPTS, 'script/' .. sha, body)
+  return true
 end
+-- Scripts that EVAL made known: kept when all has run, for a script that has changed nothing may be killed.
+local seen_scripts = {}
 local function compile(body)
   body = string.gsub(body, '^#![^\n]*', '')
   return load_hidden(body, '@user_script')
@@ -237,19 +303,21 @@ local function user_script(name, first, last)
   end
   local f, message = compile(body)
   if not f then return add_error('ERR Error compiling script (new function): ' .. message) end
-  if name == 'EVAL' then keep_script(sha, body) end
+  if name == 'EVAL' then seen_scripts[sha] = body end
   local keys, args = {}, {}
   for i = first + 3, last do
     if i < first + 3 + count then keys[#keys + 1] = ARGV[i] else args[#args + 1] = ARGV[i] end
   end
-  user_resp = 2
+  user_resp, user_wrote = 2, false
   local raised
   local ok, result = xpcall(function() return f(shadows(keys, args))() end, function(e)
     raised = e
     return e
   end)
+  if aborted then return end
   redis.setresp(2)
   redis.call('SELECT', DB)
+  current = DB
   if ok then return add_value(result, user_resp, {user = true}, 0) end
   if type(raised) == 'table' and raised.err then
     return add_error(tostring(raised.err) .. ' script: ' .. sha)
@@ -266,12 +334,8 @@ local function script_command(first, last)
     local f, message = compile(body)
     if not f then return add_error('ERR Error compiling script (new function): ' .. message) end
     local sha = redis.sha1hex(body)
-    local kept = keep_script(sha, body)
-    if type(kept) == 'table' then
-      if passing(kept.err) then aborted = kept.err end
-      return add_error(kept.err)
-    end
-    if not kept then return add_error('ERR pmnet: too many scripts are kept, SCRIPT FLUSH first') end
+    if not begin() then return end
+    if not in_records(keep_script, sha, body) then return add_error('ERR pmnet: too many scripts are kept, SCRIPT FLUSH first') end
     add_bulk(sha)
   elseif sub == 'EXISTS' and last >= first + 2 then
     add('*' .. last - first - 1 .. '\r\n')
@@ -279,6 +343,8 @@ local function script_command(first, last)
       add_integer(in_records(redis.call, 'HEXISTS', SCRIPTS, 'script/' .. string.lower(ARGV[i])))
     end
   elseif sub == 'FLUSH' and last <= first + 2 then
+    if not begin() then return end
+    seen_scripts = {}
     in_records(redis.call, 'DEL', SCRIPTS)
     add('+OK\r\n')
   else
@@ -289,11 +355,15 @@ end
 local SCRIPTED = set('EVAL EVALSHA EVAL_RO EVALSHA_RO')
 local BY_KEY = set('INCR DECR INCRBY DECRBY')
 local function plain(name, first, last)
+  if not READS[name] then
+    if not begin() then return end
+    if short_of_memory and has_flag('denyoom', name, ARGV[first + 1]) then return add_error(OOM) end
+  end
   local from = (RESP == 3 and not AS_RESP2[name]) and 3 or 2
   redis.setresp(from)
   local v = redis.pcall(unpack(ARGV, first, last))
   redis.setresp(2)
-  if type(v) == 'table' and v.err and passing(v.err) then
+  if not begun and type(v) == 'table' and v.err and passing(v.err) then
     aborted = v.err
     return
   end
@@ -308,37 +378,71 @@ local function plain(name, first, last)
   add_value(v, from, {doubles = DOUBLES[name], null_array = NULL_ARRAY[name] or popped_none or name == 'GEOPOS'}, 0)
 end
 
+-- Calls f with the place of each command: upper-case name (nil: a finished reply), first and last argument.
+local function each_command(f)
+  local at = 11
+  while at <= #ARGV do
+    local arguments = tonumber(ARGV[at])
+    local first, last = at + 1, at + math.max(arguments, 1)
+    f(arguments > 0 and string.upper(ARGV[first]) or nil, first, last)
+    if aborted then return end
+    at = last + 1
+  end
+end
+local function is_plain(name)
+  return not (SCRIPTED[name] or name == 'SCRIPT' or name == 'FLUSHALL' or name == 'FLUSHDB')
+end
+local function run(name, first, last)
+  if not name then
+    add(ARGV[first])
+  elseif SCRIPTED[name] then
+    user_script(name, first, last)
+  elseif name == 'SCRIPT' then
+    script_command(first, last)
+  elseif is_plain(name) then
+    plain(name, first, last)
+  elseif begin() then
+    add_value(pmnet_flush(DB, {unpack(ARGV, first, last)}), 2, {}, 0)
+  end
+end
+-- Redis discards every transaction when memory is short. One of scripts and reads runs nevertheless, since it is
+-- not asked before it changes something.
+local function is_discarded()
+  local changes = false
+  each_command(function(name) changes = changes or (name and is_plain(name) and not READS[name]) end)
+  return changes and begin() and short_of_memory
+end
+local function request()
+  redis.call('SELECT', DB)
+  current = DB
+  if FORM == 't' and is_discarded() then
+    add_error('EXECABORT Transaction discarded because of: ' .. OOM)
+  elseif not aborted then
+    local count = 0
+    each_command(function(...)
+      count = count + 1
+      run(...)
+    end)
+    if FORM == 't' then table.insert(out, 1, '*' .. count .. '\r\n') end
+  end
+  redis.call('SELECT', 0)
+  current = '0'
+  if aborted then return end
+  local reply = table.concat(out)
+  aborted = write_record(PREFIX .. reply)
+  if aborted then return end
+  begun = true
+  for sha, body in pairs(seen_scripts) do keep_script(sha, body) end
+  return reply
+end
+
 redis.setresp(2)
 local owner = redis.call('HGET', HASH, 'owner')
 if owner and owner ~= OWNER then return {err = 'FENCED'} end
 if not owner or (redis.call('HGET', HASH, 'watermark') or '') ~= WATERMARK then
   return {err = 'TRYAGAIN the records were changed by somebody else'}
 end
-redis.call('SELECT', DB)
-local at, count = 10, 0
-while at <= #ARGV do
-  local arguments = tonumber(ARGV[at])
-  local first, last = at + 1, at + arguments
-  if arguments == 0 then
-    add(ARGV[first])
-    last = first
-  else
-    local name = string.upper(ARGV[first])
-    if SCRIPTED[name] then
-      user_script(name, first, last)
-    elseif name == 'SCRIPT' then
-      script_command(first, last)
-    elseif name == 'FLUSHALL' or name == 'FLUSHDB' then
-      add_value(pmnet_flush(DB, {unpack(ARGV, first, last)}), 2, {}, 0)
-    else
-      plain(name, first, last)
-    end
-    if aborted then return {err = aborted} end
-  end
-  at, count = last + 1, count + 1
-end
-redis.call('SELECT', 0)
-local reply = table.concat(out)
-if FORM == 't' then reply = '*' .. count .. '\r\n' .. reply end
-redis.call('HSET', HASH, FIELD, PREFIX .. reply)
-return reply
+local ok, result = pcall(request)
+if ok and not aborted then return result end
+local why = string.gsub(tostring(aborted or (type(result) == 'table' and result.err) or result), '^-', '')
+return {err = (begun and 'PARTLY ' or '') .. why}

@@ -165,15 +165,6 @@ pub fn write_bulk(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends a bulk string made of two parts, without joining them first.
-pub fn write_bulk_parts(out: &mut Vec<u8>, first: &[u8], second: &[u8]) {
-    out.push(b'$');
-    write_number(out, first.len() + second.len());
-    out.extend_from_slice(first);
-    out.extend_from_slice(second);
-    out.extend_from_slice(b"\r\n");
-}
-
 /// Appends a whole command.
 pub fn write_command(out: &mut Vec<u8>, arguments: &[&[u8]]) {
     write_header(out, arguments.len());
@@ -238,8 +229,5 @@ mod tests {
         let mut out = Vec::new();
         write_command(&mut out, &[b"HSET", b"", b"0123456789"]);
         assert_eq!(out, b"*3\r\n$4\r\nHSET\r\n$0\r\n\r\n$10\r\n0123456789\r\n");
-        let mut parts = Vec::new();
-        write_bulk_parts(&mut parts, b"01234", b"56789");
-        assert_eq!(parts, b"$10\r\n0123456789\r\n");
     }
 }

@@ -34,6 +34,23 @@ pub enum Outcome {
     Ran(Vec<(usize, Bytes)>),
     /// Nothing ran, because Redis refused these items for good, with these errors.
     Refused(Vec<(usize, String)>),
+    /// Nothing ran: memory is short, says this error, and Redis queues nothing then.
+    NoMemory(String),
+    /// It ran, with these replies, but for commands of our own: the records have not changed, for
+    /// this reason. The connection is not to be used any more.
+    Unrecorded(Vec<(usize, Bytes)>, String),
+    /// It ran, with these replies, the records with it; but what was asked behind it failed, so nobody
+    /// knows whether that is durable. The connection is not to be used any more.
+    Doubtful(Vec<(usize, Bytes)>, StoreError),
+}
+
+/// What an item's error is worth when Redis queues it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Items {
+    /// Its client has been told that it is done: what may pass is waited for.
+    Promised,
+    /// Its client waits: that memory is short, or a right missing, is its answer.
+    Asked,
 }
 
 /// A transaction that is being put together, inside the connection's output.
@@ -44,14 +61,18 @@ pub struct Transaction<'a> {
 }
 
 impl<'a> Transaction<'a> {
-    /// Begins one.
-    pub fn begin(link: &'a mut Link) -> Transaction<'a> {
+    /// Begins one. If Redis refuses MULTI (rights were taken away), what follows would run by itself, and its
+    /// records with it or not. So the next command is one that has no effect in a transaction, and
+    /// outside of one waits for ever: nothing behind it runs, and the connection is given up.
+    pub fn begin(link: &'a mut Link, hash: &[u8]) -> Transaction<'a> {
         link.connection.add(&[b"MULTI"]);
-        Transaction {
+        let mut transaction = Transaction {
             link,
             slots: Vec::new(),
             database: 0,
-        }
+        };
+        transaction.own(&[b"BLPOP", &[hash, b":gate"].concat(), b"0"]);
+        transaction
     }
 
     /// Makes what follows run in `database`, which must exist (else it would run in another one).
@@ -122,6 +143,7 @@ impl<'a> Transaction<'a> {
         before: &[u8],
         after: &[u8],
         wait_replicas: u32,
+        items: Items,
     ) -> Result<Outcome, StoreError> {
         debug_assert_eq!(self.database, 0, "a transaction ends in database 0");
         let Transaction { link, slots, .. } = self;
@@ -136,12 +158,19 @@ impl<'a> Transaction<'a> {
         }
         let mut refused = Vec::new();
         let mut stop = None;
+        let mut no_memory = None;
         for slot in &slots {
             let reply = link.connection.reply()?;
             let Some(error) = resp::error(&reply) else {
                 continue;
             };
             match slot {
+                _ if items == Items::Asked && error.starts_with("OOM ") => {
+                    no_memory.get_or_insert_with(|| error.to_owned());
+                }
+                Slot::Item(item) if items == Items::Asked && error.starts_with("NOPERM ") => {
+                    refused.push((*item, error.to_owned()));
+                }
                 _ if is_passing(error) => {
                     stop.get_or_insert_with(|| StoreError::Retry(error.to_owned()));
                 }
@@ -154,12 +183,16 @@ impl<'a> Transaction<'a> {
             return Err(stop);
         }
         if let Some(error) = resp::error(&executed) {
-            if refused.is_empty() || is_passing(error) {
+            let answered = no_memory.is_some() || !refused.is_empty();
+            if !answered || is_passing(error) {
                 return Err(StoreError::Retry(format!("EXEC: {error}")));
             }
             link.read_watch(hash, false, before)?;
             link.read_wait(wait_replicas)?;
-            return Ok(Outcome::Refused(refused));
+            return Ok(match no_memory {
+                Some(error) => Outcome::NoMemory(error),
+                None => Outcome::Refused(refused),
+            });
         }
         let Some(results) = resp::elements(&executed) else {
             link.read_watch(hash, false, before)?;
@@ -174,6 +207,7 @@ impl<'a> Transaction<'a> {
         }
         let mut ran = Vec::with_capacity(results.len());
         let mut seal = None;
+        let mut unrecorded = None;
         for (slot, result) in slots.iter().zip(results) {
             match (slot, resp::error(result)) {
                 (Slot::Seal, _) if *seal.get_or_insert(result) != result => {
@@ -184,14 +218,23 @@ impl<'a> Transaction<'a> {
                         String::from_utf8_lossy(hash)
                     )));
                 }
-                (Slot::Own | Slot::Seal, Some(error)) => return Err(own_refused(error)),
+                (Slot::Own | Slot::Seal, Some(error)) => {
+                    unrecorded.get_or_insert_with(|| error.to_owned());
+                }
                 (Slot::Own | Slot::Seal, None) => {}
                 (Slot::Item(item), _) => ran.push((*item, executed.slice_ref(result))),
             }
         }
-        link.read_watch(hash, false, after)?;
-        link.read_wait(wait_replicas)?;
-        Ok(Outcome::Ran(ran))
+        if let Some(why) = unrecorded {
+            return Ok(Outcome::Unrecorded(ran, why));
+        }
+        let settled = link
+            .read_watch(hash, false, after)
+            .and_then(|()| link.read_wait(wait_replicas));
+        Ok(match settled {
+            Ok(()) => Outcome::Ran(ran),
+            Err(error) => Outcome::Doubtful(ran, error),
+        })
     }
 }
 

@@ -1,0 +1,579 @@
+//! Every reason for which Redis refuses writes, at every kind of request: what is refused has not happened,
+//! what has happened is never refused, and so nothing happens twice.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use pmnet_server::{Request, Store, StoreError};
+use pmnet_wire::command::{Form, Protocol, preamble, write_command};
+use support::proxy::Proxy;
+use support::{Redis, batch, bulk, change, load, read, single};
+
+/// How long a reason lasts here: so many tries.
+const TRIES: usize = 3;
+
+/// What a request is made of, and what it does once: adds one to the key `n`, or publishes one message.
+struct Kind {
+    name: &'static str,
+    form: Form,
+    commands: &'static [&'static [&'static str]],
+    /// Redis refuses it when memory is short: it says so itself, or queues nothing then.
+    needs_memory: bool,
+}
+
+const fn kind(
+    name: &'static str,
+    form: Form,
+    commands: &'static [&'static [&'static str]],
+    needs_memory: bool,
+) -> Kind {
+    Kind {
+        name,
+        form,
+        commands,
+        needs_memory,
+    }
+}
+
+const KINDS: &[Kind] = &[
+    kind("incr", Form::Single, &[&["INCR", "n"]], true),
+    kind("publish", Form::Single, &[&["PUBLISH", "ch", "m"]], false),
+    kind(
+        "publish in MULTI",
+        Form::Transaction,
+        &[&["GET", "n"], &["PUBLISH", "ch", "m"]],
+        true,
+    ),
+    kind(
+        "publish and incr in MULTI",
+        Form::Transaction,
+        &[&["PUBLISH", "ch", "m"], &["INCR", "n"]],
+        true,
+    ),
+    kind(
+        "publish in EVAL",
+        Form::Single,
+        &[&[
+            "EVAL",
+            "redis.call('GET', 'n') return redis.call('PUBLISH', 'ch', 'm')",
+            "0",
+        ]],
+        false,
+    ),
+    kind(
+        "incr in EVAL",
+        Form::Single,
+        &[&["EVAL", "return redis.call('INCR', 'n')", "0"]],
+        true,
+    ),
+    kind(
+        "incr in EVAL, its error caught",
+        Form::Single,
+        &[&[
+            "EVAL",
+            "redis.call('SELECT', 3) redis.call('SELECT', 0) return redis.pcall('INCR', 'n')",
+            "0",
+        ]],
+        true,
+    ),
+    kind(
+        "publish beside what cannot run in a script",
+        Form::Transaction,
+        &[&["BLPOP", "none", "0"], &["PUBLISH", "ch", "m"]],
+        true,
+    ),
+    kind(
+        "incr beside what cannot run in a script",
+        Form::Transaction,
+        &[&["BLPOP", "none", "0"], &["INCR", "n"]],
+        true,
+    ),
+    // Redis itself would run it then: ours has to queue it.
+    kind("function", Form::Single, &[&["FCALL", "tell", "0"]], true),
+    kind(
+        "pipeline",
+        Form::Pipeline,
+        &[&["GET", "n"], &["PUBLISH", "ch", "m"]],
+        false,
+    ),
+];
+
+/// Why Redis refuses, and what makes and ends it.
+struct Reason {
+    code: &'static str,
+    begin: fn(&Redis),
+    end: fn(&Redis),
+}
+
+const REASONS: &[Reason] = &[
+    Reason {
+        code: "OOM",
+        begin: |redis| config(redis, "maxmemory", "1"),
+        end: |redis| config(redis, "maxmemory", "0"),
+    },
+    Reason {
+        code: "NOREPLICAS",
+        begin: |redis| config(redis, "min-replicas-to-write", "1"),
+        end: |redis| config(redis, "min-replicas-to-write", "0"),
+    },
+    Reason {
+        code: "MISCONF",
+        begin: fail_to_save,
+        end: |redis| config(redis, "stop-writes-on-bgsave-error", "no"),
+    },
+    Reason {
+        code: "NOPERM",
+        begin: |redis| rights(redis, "-hset"),
+        end: |redis| rights(redis, "+hset"),
+    },
+    Reason {
+        code: "NOPERM",
+        begin: |redis| rights(redis, "-evalsha"),
+        end: |redis| rights(redis, "+evalsha"),
+    },
+    Reason {
+        code: "NOPERM",
+        begin: |redis| rights(redis, "-eval"),
+        end: |redis| rights(redis, "+eval"),
+    },
+    Reason {
+        code: "NOPERM",
+        begin: |redis| rights(redis, "-hdel"),
+        end: |redis| rights(redis, "+hdel"),
+    },
+    Reason {
+        code: "NOPERM",
+        begin: |redis| rights(redis, "-select"),
+        end: |redis| rights(redis, "+select"),
+    },
+    Reason {
+        code: "NOPERM",
+        begin: |redis| rights(redis, "-multi -exec -watch -unwatch"),
+        end: |redis| rights(redis, "+multi +exec +watch +unwatch"),
+    },
+    Reason {
+        code: "NOPERM",
+        begin: |redis| rights(redis, "resetkeys"),
+        end: |redis| rights(redis, "allkeys"),
+    },
+    Reason {
+        code: "NOPERM",
+        begin: |redis| rights(redis, "-incr -publish"),
+        end: |redis| rights(redis, "+incr +publish"),
+    },
+];
+
+fn config(redis: &Redis, setting: &str, value: &str) {
+    assert_eq!(redis.call(&["CONFIG", "SET", setting, value]), "+OK\r\n");
+}
+
+/// Of the user that the store logs in as.
+fn rights(redis: &Redis, rules: &str) {
+    let mut command = vec!["ACL", "SETUSER", "shard"];
+    command.extend(rules.split(' '));
+    assert_eq!(redis.call(&command), "+OK\r\n");
+}
+
+/// Makes a background save fail, so that Redis answers MISCONF.
+fn fail_to_save(redis: &Redis) {
+    let reply = redis.call(&["CONFIG", "GET", "dir"]);
+    let directory = reply.lines().nth(4).expect("a directory");
+    std::fs::create_dir_all(format!("{directory}/dump.rdb/in the way")).unwrap();
+    config(redis, "save", "900 1");
+    config(redis, "stop-writes-on-bgsave-error", "yes");
+    redis.call(&["BGSAVE"]);
+    let until = Instant::now() + Duration::from_secs(20);
+    while !redis
+        .call(&["INFO", "persistence"])
+        .contains("rdb_last_bgsave_status:err")
+    {
+        assert!(Instant::now() < until, "the save does not fail");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// What a subscriber got.
+#[derive(Default)]
+struct Messages {
+    count: AtomicUsize,
+    marks: AtomicUsize,
+    /// Marks that were waited for.
+    marks_seen: AtomicUsize,
+}
+
+/// A subscriber to `ch`.
+fn subscriber(redis: &Redis) -> Arc<Messages> {
+    let mut stream = TcpStream::connect(("127.0.0.1", redis.port)).unwrap();
+    let mut out = Vec::new();
+    write_command(&["SUBSCRIBE", "ch"], &mut out);
+    stream.write_all(&out).unwrap();
+    let mut lines = BufReader::new(stream).lines();
+    while lines.next().unwrap().unwrap() != ":1" {}
+    let messages = Arc::new(Messages::default());
+    let counted = Arc::clone(&messages);
+    std::thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            match line.as_str() {
+                "m" => counted.count.fetch_add(1, Ordering::SeqCst),
+                "mark" => counted.marks.fetch_add(1, Ordering::SeqCst),
+                _ => 0,
+            };
+        }
+    });
+    messages
+}
+
+fn request(kind: &Kind) -> Request {
+    let mut payload = preamble(kind.form, Protocol::Resp2, 0).to_vec();
+    for command in kind.commands {
+        write_command(command, &mut payload);
+    }
+    Request {
+        payload: payload.into(),
+        record: Some((b"reply/1".to_vec(), Bytes::from_static(b"p"))),
+    }
+}
+
+/// A Redis with a user of the store's own, and a function that publishes.
+fn ready() -> Option<(Redis, Box<dyn Store>)> {
+    let redis = Redis::start(&[])?;
+    redis.call(&[
+        "ACL",
+        "SETUSER",
+        "shard",
+        "on",
+        ">secret",
+        "+@all",
+        "allkeys",
+        "allchannels",
+    ]);
+    redis.call(&[
+        "FUNCTION",
+        "LOAD",
+        "#!lua name=tell\nredis.register_function('tell', function() return redis.call('PUBLISH', 'ch', 'm') end)",
+    ]);
+    let url = format!("redis://shard:secret@127.0.0.1:{}", redis.port);
+    let mut store = pmnet_store::open(&url, 0).unwrap();
+    store.load().unwrap();
+    Some((redis, store))
+}
+
+/// How much has happened: the value of the key, and messages. What was published before a mark has been
+/// delivered when the mark is.
+fn happened(redis: &Redis, messages: &Messages) -> usize {
+    assert_eq!(redis.call(&["PUBLISH", "ch", "mark"]), ":1\r\n");
+    let marks = messages.marks_seen.fetch_add(1, Ordering::SeqCst) + 1;
+    let until = Instant::now() + Duration::from_secs(20);
+    while messages.marks.load(Ordering::SeqCst) < marks {
+        assert!(Instant::now() < until, "the mark does not arrive");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let n: usize = redis.get("n").map_or(0, |n| n.parse().unwrap());
+    messages.count.load(Ordering::SeqCst) + n
+}
+
+/// The record of the request, without its prefix.
+fn recorded(records: &[(Vec<u8>, Bytes)]) -> Option<String> {
+    let (_, value) = records.iter().find(|(key, _)| key == b"reply/1")?;
+    Some(String::from_utf8_lossy(&value[1..]).into_owned())
+}
+
+#[test]
+fn every_request_has_its_effect_once_whatever_redis_refuses_meanwhile() {
+    for reason in REASONS {
+        let Some((redis, mut store)) = ready() else {
+            return;
+        };
+        let messages = subscriber(&redis);
+        for (number, kind) in (1u64..).zip(KINDS) {
+            let what = format!("{} during {}", kind.name, reason.code);
+            // The record of another request, so that an old one is not taken for this one's.
+            assert_eq!(store.apply(&removed(number)), Ok(0), "{what}");
+            let before = happened(&redis, &messages);
+            (reason.begin)(&redis);
+            let mut reply = None;
+            for _try in 0..TRIES {
+                let mut replies = Vec::new();
+                match store.execute(&[request(kind)], &mut replies) {
+                    Ok(()) => {
+                        reply = Some(String::from_utf8_lossy(&replies[0]).into_owned());
+                        break;
+                    }
+                    Err(StoreError::Retry(_)) => {}
+                    Err(StoreError::Fatal(text)) => panic!("{what}: {text}"),
+                }
+                // What a server does: it loads, and looks whether the record is there.
+                if let Ok(records) = store.load()
+                    && let Some(found) = recorded(&records)
+                {
+                    reply = Some(found);
+                    break;
+                }
+            }
+            if reply.is_none() {
+                let effects = happened(&redis, &messages) - before;
+                // Nobody may hear of it yet, but the record says that it has begun.
+                let begun = redis.call(&["HEXISTS", "pmnet:{0}", "reply/1"]) == ":1\r\n";
+                assert!(
+                    effects == 0 || begun,
+                    "{what}: it happened, and would again"
+                );
+            }
+            (reason.end)(&redis);
+            let refused = reply.is_none();
+            let reply = reply.unwrap_or_else(|| {
+                // A client that lives asks again.
+                let found = recorded(&load(&mut *store));
+                found.unwrap_or_else(|| {
+                    let mut replies = Vec::new();
+                    store.execute(&[request(kind)], &mut replies).unwrap();
+                    String::from_utf8_lossy(&replies[0]).into_owned()
+                })
+            });
+            assert_eq!(
+                recorded(&load(&mut *store)).as_ref(),
+                Some(&reply),
+                "{what}"
+            );
+            assert!(!reply.contains("lost in a crash"), "{what}: {reply}");
+            let effects = happened(&redis, &messages) - before;
+            let says_error = [
+                "EXECABORT",
+                "OOM ",
+                "NOPERM ",
+                "The user executing the script can't",
+            ]
+            .iter()
+            .any(|text| reply.contains(text));
+            let wanted = match kind.name {
+                _ if says_error => 0,
+                "publish and incr in MULTI" => 2,
+                _ => 1,
+            };
+            assert_eq!(effects, wanted, "{what}: {reply:?}");
+            if reason.code == "OOM" {
+                assert_eq!(
+                    says_error, kind.needs_memory,
+                    "{what}: as Redis itself: {reply}"
+                );
+                assert!(!refused, "{what}: it is an answer");
+            }
+        }
+    }
+}
+
+fn removed(watermark: u64) -> pmnet_server::Batch {
+    let mut batch = batch(&[], watermark);
+    batch.records.push((b"reply/1".to_vec(), None));
+    batch
+}
+
+/// Redis refuses MULTI, and the commands behind it were on their way: they ran by themselves, and once more
+/// when the batch was tried again.
+#[test]
+fn a_batch_without_its_multi_has_no_effect() {
+    for rules in ["multi", "exec", "watch", "hset", "blpop", "hmget"] {
+        let Some((redis, mut store)) = ready() else {
+            return;
+        };
+        let effects = [single("INCR n")];
+        assert_eq!(store.apply(&batch(&effects, 1)), Ok(0));
+        rights(&redis, &format!("-{rules}"));
+        for _try in 0..TRIES {
+            let result = store.apply(&batch(&effects, 2));
+            assert!(
+                matches!(result, Err(StoreError::Retry(_))),
+                "{rules}: {result:?}"
+            );
+            let _not_while_a_right_is_missing = store.load();
+        }
+        rights(&redis, &format!("+{rules}"));
+        if support::watermark(&load(&mut *store)) == 1 {
+            assert_eq!(redis.get("n").as_deref(), Some("1"), "{rules}");
+            assert_eq!(store.apply(&batch(&effects, 2)), Ok(0));
+        }
+        assert_eq!(support::watermark(&load(&mut *store)), 2);
+        assert_eq!(redis.get("n").as_deref(), Some("2"), "{rules}");
+    }
+}
+
+/// Redis looks at rights once more at EXEC. What it executes then without the record is executed, and its
+/// record is written before anything else.
+#[test]
+fn what_was_executed_without_its_record_is_not_executed_again() {
+    let Some(mut redis) = Redis::start(&[]) else {
+        return;
+    };
+    let proxy = Proxy::start(redis.port);
+    let mut store = pmnet_store::open(&proxy.url(), 0).unwrap();
+    store.load().unwrap();
+    // The answer to HSET alone is changed on the way: real rights would have to change within microseconds.
+    proxy.answer("*-1\r\n:1\r\n:1\r\n", "*-1\r\n:1\r\n-N\r\n");
+    let result = store.apply(&batch(&[single("INCR n")], 1));
+    assert!(
+        matches!(&result, Err(StoreError::Retry(text)) if text.contains("refused to keep")),
+        "{result:?}"
+    );
+    redis.call(&["HDEL", "pmnet:{0}", "watermark"]);
+    assert_eq!(support::watermark(&load(&mut *store)), 1);
+    assert_eq!(
+        bulk(&redis.call(&["HGET", "pmnet:{0}", "watermark"])).map(|w| w.len()),
+        Some(8)
+    );
+    assert_eq!(redis.get("n").as_deref(), Some("1"));
+    // Another Redis may not have it: its own records decide.
+    proxy.answer("*-1\r\n:2\r\n:0\r\n", "*-1\r\n:2\r\n-N\r\n");
+    let result = store.apply(&batch(&[single("INCR n")], 2));
+    assert!(matches!(result, Err(StoreError::Retry(_))), "{result:?}");
+    redis.restart();
+    assert_eq!(support::watermark(&load(&mut *store)), 2);
+    assert_eq!(redis.get("n").as_deref(), Some("2"));
+    assert_eq!(store.apply(&batch(&[single("INCR n")], 3)), Ok(0));
+}
+
+/// A script that only reads answers when memory is short, as in Redis; its text is kept as well.
+#[test]
+fn a_script_that_only_reads_answers_when_memory_is_short() {
+    let Some((redis, mut store)) = ready() else {
+        return;
+    };
+    let store = &mut *store;
+    assert_eq!(change(store, single("INCR n")), ":1\r\n");
+    config(&redis, "maxmemory", "1");
+    assert_eq!(
+        change(store, single("EVAL return(redis.call('GET','n')) 0")),
+        "$1\r\n1\r\n"
+    );
+    let sha = redis.call(&[
+        "EVAL",
+        "return redis.sha1hex(\"return(redis.call('GET','n'))\")",
+        "0",
+    ]);
+    let sha = sha.lines().nth(1).unwrap().to_owned();
+    assert_eq!(
+        change(store, single(&format!("EVALSHA {sha} 0"))),
+        "$1\r\n1\r\n"
+    );
+    // What frees memory, and then needs some, may: Redis asks at the first write only.
+    let frees = "EVAL redis.call('DEL','n')return(redis.call('SET','m','v')) 0";
+    assert_eq!(change(store, single(frees)), "+OK\r\n");
+    assert_eq!(change(store, single("DEL m")), ":1\r\n");
+    // And a whole transaction is discarded, as in Redis.
+    let reply = change(
+        store,
+        support::payload(Form::Transaction, Protocol::Resp2, 0, &["DEL m", "SET m v"]),
+    );
+    assert!(
+        reply.starts_with("-EXECABORT") && reply.contains("OOM"),
+        "{reply}"
+    );
+    assert_eq!(redis.get("m"), None);
+}
+
+/// An error that a client's code makes up is its reply. It was taken for Redis's own, and cost everybody the
+/// connection, and its client ten seconds.
+#[test]
+fn an_error_of_a_clients_code_is_its_reply() {
+    let Some((redis, mut store)) = ready() else {
+        return;
+    };
+    redis.call(&[
+        "FUNCTION",
+        "LOAD",
+        "#!lua name=say\nredis.register_function{function_name='say', callback=function() return \
+         redis.error_reply('LOADING x') end, flags={'no-writes'}}",
+    ]);
+    let clients = || redis.call(&["INFO", "stats"]);
+    let connections = |text: String| {
+        let line = text
+            .lines()
+            .find(|l| l.starts_with("total_connections_received"));
+        line.unwrap().to_owned()
+    };
+    for code in [
+        "BUSY",
+        "OOM",
+        "LOADING",
+        "READONLY",
+        "MISCONF",
+        "NOREPLICAS",
+        "NOPERM",
+        "NOAUTH",
+        "TRYAGAIN",
+        "MASTERDOWN",
+        "CLUSTERDOWN",
+        "FENCED",
+        "NOSCRIPT",
+        "PARTLY",
+    ] {
+        for command in ["EVAL_RO", "EVAL"] {
+            let text = format!("{command} return(redis.error_reply('{code}\\032x')) 0");
+            let wanted = format!("-{code} x\r\n");
+            let reply = if command == "EVAL_RO" {
+                read(&mut *store, single(&text))
+            } else {
+                change(&mut *store, single(&text))
+            };
+            assert_eq!(reply, wanted, "{command}");
+        }
+    }
+    let before = connections(clients());
+    for text in [
+        "EVAL_RO return(redis.error_reply('BUSY\\032x')) 0",
+        "FCALL_RO say 0",
+    ] {
+        assert!(read(&mut *store, single(text)).starts_with('-'));
+    }
+    // One more is ours, which asks.
+    let count = |line: &str| {
+        line.split(':')
+            .nth(1)
+            .unwrap()
+            .trim()
+            .parse::<u64>()
+            .unwrap()
+    };
+    assert_eq!(count(&connections(clients())), count(&before) + 1);
+}
+
+/// A script of a client that never ends can be killed while it has changed nothing, as in Redis. Its text
+/// had been kept by a write before it ran: UNKILLABLE.
+#[test]
+fn a_script_that_hangs_can_be_killed() {
+    let Some(redis) = Redis::start(&["--busy-reply-threshold", "100"]) else {
+        return;
+    };
+    let mut store = redis.store();
+    store.load().unwrap();
+    for body in [
+        "while true do end",
+        "while true do redis.call('GET', 'n') end",
+        "while true do pcall(redis.call, 'GET', 'n') end",
+    ] {
+        let payload = support::script(Protocol::Resp2, &["EVAL", body, "0"]);
+        std::thread::scope(|scope| {
+            let killed = scope.spawn(|| {
+                let until = Instant::now() + Duration::from_secs(4);
+                loop {
+                    let reply = redis.call(&["SCRIPT", "KILL"]);
+                    if reply == "+OK\r\n" {
+                        return;
+                    }
+                    assert!(!reply.contains("UNKILLABLE"), "{reply}");
+                    assert!(Instant::now() < until, "{reply}");
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            });
+            let reply = change(&mut *store, payload);
+            assert!(reply.contains("Script killed by user"), "{reply}");
+            killed.join().unwrap();
+        });
+    }
+    assert_eq!(change(&mut *store, single("INCR n")), ":1\r\n");
+}

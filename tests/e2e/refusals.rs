@@ -1,0 +1,219 @@
+//! A Redis that takes no writes, hangs, or dies of a request: what it is asked takes effect once or not at
+//! all, and nothing is asked again for a client that has gone (`docs/spec/protocol.md` §2 rule 8).
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use pmnet::harness::{Cluster, Medium, Role, StoreKind, Topology};
+use pmnet::resp::{Reply, write_command};
+
+use crate::common;
+use crate::support::{bulk, connect, eventually, front};
+
+/// Deadline of the front's calls here.
+const DEADLINE: Duration = Duration::from_secs(3);
+/// Longer than a call may take, with what its time left is rounded up by.
+const AFTERWARDS: Duration = Duration::from_secs(5);
+
+fn cluster(name: &str) -> Option<Cluster> {
+    let mut topology = Topology::new(StoreKind::Redis, 1, Medium::Dram);
+    topology.front_args = vec!["--deadline-ms".into(), DEADLINE.as_millis().to_string()];
+    topology.redis_args = vec!["--busy-reply-threshold".into(), "100".into()];
+    common::start(name, topology)
+}
+
+fn redis(cluster: &Cluster) -> SocketAddr {
+    cluster.redis().expect("it has a Redis")
+}
+
+/// One command, straight to Redis.
+fn direct(cluster: &Cluster, command: &[&str]) -> Reply {
+    connect(redis(cluster)).call(command).unwrap()
+}
+
+fn config(cluster: &Cluster, setting: &str, value: &str) {
+    let reply = direct(cluster, &["CONFIG", "SET", setting, value]);
+    assert_eq!(reply, Reply::Status(b"OK".to_vec()));
+}
+
+/// Counts the messages of a channel, straight from Redis.
+fn subscribe(cluster: &Cluster) -> Arc<AtomicU64> {
+    let mut client = connect(redis(cluster));
+    let mut out = Vec::new();
+    write_command(&["SUBSCRIBE", "ch"], &mut out);
+    client.exchange(&out, 1).unwrap();
+    let count = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&count);
+    std::thread::spawn(move || {
+        while let Ok(messages) = client.exchange(&[], 1) {
+            counted.fetch_add(u64::try_from(messages.len()).unwrap(), Ordering::SeqCst);
+        }
+    });
+    count
+}
+
+/// Sends a command and goes away without waiting for anything.
+fn send_and_leave(cluster: &Cluster, command: &[&str]) {
+    let mut stream = TcpStream::connect(cluster.endpoint().unwrap()).unwrap();
+    let mut out = Vec::new();
+    write_command(command, &mut out);
+    stream.write_all(&out).unwrap();
+    // So that it is under way before the connection ends.
+    std::thread::sleep(Duration::from_millis(300));
+}
+
+/// The ways in which a message is published, and what a subscriber makes them answer.
+const PUBLISHED: [&[&[&str]]; 3] = [
+    &[&["PUBLISH", "ch", "once"]],
+    &[&["MULTI"], &["PUBLISH", "ch", "once"], &["EXEC"]],
+    &[&["EVAL", "return redis.call('PUBLISH', 'ch', 'once')", "0"]],
+];
+
+/// One PUBLISH at maxmemory was delivered 1,851 times in 12 s, and went on when its client had gone.
+#[test]
+fn a_message_is_published_once_while_redis_takes_no_writes() {
+    let Some(cluster) = cluster("refused-publish") else {
+        return;
+    };
+    let count = subscribe(&cluster);
+    let mut client = front(&cluster);
+    assert_eq!(client.call(&["INCR", "n"]).unwrap(), Reply::Integer(1));
+    for (setting, value, end) in [("maxmemory", "1", "0"), ("min-replicas-to-write", "1", "0")] {
+        for commands in PUBLISHED {
+            let what = format!("{setting}, {commands:?}");
+            let before = count.load(Ordering::SeqCst);
+            config(&cluster, setting, value);
+            let mut out = Vec::new();
+            for command in commands {
+                write_command(command, &mut out);
+            }
+            let reply = std::thread::scope(|scope| {
+                let call = scope.spawn(|| client.exchange(&out, commands.len()).unwrap().pop());
+                std::thread::sleep(Duration::from_secs(1));
+                let meanwhile = count.load(Ordering::SeqCst) - before;
+                config(&cluster, setting, end);
+                let reply = call.join().unwrap().unwrap();
+                assert!(meanwhile <= 1, "{what}: published {meanwhile} times");
+                reply
+            });
+            let delivered = u64::from(!matches!(reply, Reply::Error(_)));
+            std::thread::sleep(Duration::from_millis(300));
+            assert_eq!(
+                count.load(Ordering::SeqCst) - before,
+                delivered,
+                "{what}: {reply:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn nothing_is_executed_for_a_client_that_has_gone() {
+    let Some(cluster) = cluster("refused-gone") else {
+        return;
+    };
+    let count = subscribe(&cluster);
+    let mut client = front(&cluster);
+    assert_eq!(client.call(&["INCR", "n"]).unwrap(), Reply::Integer(1));
+    config(&cluster, "min-replicas-to-write", "1");
+    send_and_leave(&cluster, &["PUBLISH", "ch", "once"]);
+    send_and_leave(&cluster, &["INCR", "n"]);
+    std::thread::sleep(AFTERWARDS);
+    config(&cluster, "min-replicas-to-write", "0");
+    eventually("writes go on", AFTERWARDS, || {
+        matches!(client.call(&["INCR", "other"]), Ok(Reply::Integer(_)))
+    });
+    assert_eq!(count.load(Ordering::SeqCst), 0);
+    assert_eq!(client.call(&["GET", "n"]).unwrap(), bulk("1"));
+}
+
+/// `INCR` from 0 answered 2, and left 2.
+#[test]
+fn a_right_that_is_missing_for_a_second_doubles_nothing() {
+    let Some(cluster) = cluster("refused-right") else {
+        return;
+    };
+    let mut client = front(&cluster);
+    assert_eq!(client.call(&["GET", "n"]).unwrap(), Reply::Nil);
+    let mut done = 0i64;
+    for right in [
+        "hset", "evalsha", "eval", "multi", "exec", "hdel", "select", "watch",
+    ] {
+        direct(
+            &cluster,
+            &["ACL", "SETUSER", "default", &format!("-{right}")],
+        );
+        let reply = std::thread::scope(|scope| {
+            let call = scope.spawn(|| client.call(&["INCR", "n"]).unwrap());
+            std::thread::sleep(Duration::from_secs(1));
+            direct(
+                &cluster,
+                &["ACL", "SETUSER", "default", &format!("+{right}")],
+            );
+            call.join().unwrap()
+        });
+        let before = done;
+        done += i64::from(reply == Reply::Integer(done + 1));
+        // Refused for good is right as well; twice is not, and neither is an unknown outcome.
+        assert!(
+            done > before || matches!(&reply, Reply::Error(text) if text.contains("can't run")),
+            "{right}: {reply:?}"
+        );
+        assert_eq!(
+            direct(&cluster, &["GET", "n"]),
+            bulk(done.to_string()),
+            "{right}: {reply:?}"
+        );
+    }
+}
+
+/// `EVAL "while true do end" 0` could not be killed, and was executed again after each restart of Redis.
+#[test]
+fn a_script_that_hangs_redis_is_not_executed_again_for_a_client_that_has_gone() {
+    let Some(mut cluster) = cluster("refused-hang") else {
+        return;
+    };
+    let busy = |cluster: &Cluster| matches!(direct(cluster, &["PING"]), Reply::Error(text) if text.starts_with("BUSY"));
+    let answers = |cluster: &Cluster, key: &str| {
+        let quiet = Instant::now() + AFTERWARDS;
+        while Instant::now() < quiet {
+            assert!(!busy(cluster), "{key}: it runs again");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(
+            front(cluster).call(&["INCR", key]).unwrap(),
+            Reply::Integer(1)
+        );
+    };
+    front(&cluster).call(&["SET", "k", "v"]).unwrap();
+    // Killed by an operator, as often as its client asked for it.
+    send_and_leave(
+        &cluster,
+        &["EVAL", "while true do redis.call('GET', 'k') end", "0"],
+    );
+    eventually("it hangs", AFTERWARDS, || busy(&cluster));
+    std::thread::sleep(AFTERWARDS);
+    assert_eq!(
+        direct(&cluster, &["SCRIPT", "KILL"]),
+        Reply::Status(b"OK".to_vec())
+    );
+    answers(&cluster, "killed");
+    // Restarted, since it has written and cannot be killed.
+    send_and_leave(
+        &cluster,
+        &["EVAL", "redis.call('INCR', 'hung') while true do end", "0"],
+    );
+    eventually("it hangs", AFTERWARDS, || busy(&cluster));
+    std::thread::sleep(DEADLINE);
+    cluster.kill(Role::Redis).unwrap();
+    cluster.restart(Role::Redis).unwrap();
+    answers(&cluster, "restarted");
+    assert_eq!(
+        direct(&cluster, &["GET", "hung"]),
+        Reply::Nil,
+        "it never ended, so nothing of it is there"
+    );
+}
