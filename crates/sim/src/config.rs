@@ -252,6 +252,10 @@ impl WorldConfig {
     #[must_use]
     pub fn aimed(mut self, cell: Cell) -> WorldConfig {
         self.aim = Some(cell);
+        if matches!(cell.fault, Fault::DeviceLost | Fault::OldMedium) {
+            // A world survives these a few times only: it must have its chain by then.
+            self.payload_max = self.payload_max.min(LARGE_PAYLOAD);
+        }
         self.calls = self.calls.max(60).min(if self.payload_max > LARGE_PAYLOAD {
             12
         } else {
