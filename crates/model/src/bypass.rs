@@ -25,7 +25,7 @@ impl Protocol {
             return false;
         }
         let (epoch, barrier) = (device.epoch, device.last);
-        if self.configuration.cache && step.call != Call::Read {
+        if self.configuration.cache && !step.call.is_read() {
             self.leaves(state, id, client, index);
         }
         let device = &state.devices[usize::from(id)];

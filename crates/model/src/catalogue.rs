@@ -1,6 +1,8 @@
 //! The named configurations.
 
-use crate::configuration::Call::{End, Open, Read, Set, Write, WriteIfNone};
+use crate::configuration::Call::{
+    Confirm, End, Open, Read, ReadDirect, Set, SetDirect, Write, WriteIfNone,
+};
 use crate::configuration::Chain::{First, FirstSecond, Second, SecondFirst};
 use crate::configuration::{Change, Configuration, Goal};
 
@@ -15,6 +17,7 @@ const BASE: Configuration = Configuration {
     capacity: 8,
     servers: 1,
     cache: false,
+    store_fails: false,
     successive: false,
     impatient: false,
     forgetful: true,
@@ -199,6 +202,34 @@ fn quick() -> Vec<Configuration> {
             changes: &[Change::Server],
             servers: 2,
             goals: &[Goal::AllDone, Goal::ReplicaServes, Goal::Reclaimed],
+            ..BASE
+        },
+        Configuration {
+            name: "store-fails",
+            about: "the store fails behind the effect of a bypass",
+            programs: [&[WriteIfNone, Write], &[Set, Read]],
+            store_fails: true,
+            goals: &[Goal::AllDone, Goal::Begun, Goal::Reclaimed],
+            ..BASE
+        },
+        Configuration {
+            name: "store-named",
+            about: "the store's replica takes over, a client reads on a connection of its own",
+            programs: [&[Write, ReadDirect], &[ReadDirect, ReadDirect]],
+            chains: &[First, First],
+            changes: &[Change::Server],
+            servers: 2,
+            goals: &[Goal::AllDone, Goal::ReplicaServes, Goal::Reclaimed],
+            ..BASE
+        },
+        Configuration {
+            name: "direct-set",
+            about: "the same, and a client writes on a connection of its own",
+            programs: [&[SetDirect, Confirm], &[Write, Read]],
+            chains: &[First, First],
+            changes: &[Change::Server],
+            servers: 2,
+            goals: &[Goal::AllDone, Goal::ReplicaServes],
             ..BASE
         },
     ]

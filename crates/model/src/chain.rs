@@ -1,6 +1,6 @@
 //! Epochs: changes of the chain and of the server, and how a device comes to serve (protocol.md §5, design §5).
 
-use crate::configuration::{Call, Change};
+use crate::configuration::Change;
 use crate::network::Packet;
 use crate::protocol::Protocol;
 use crate::rule::Rule;
@@ -81,9 +81,7 @@ impl Protocol {
         if self.configuration.cache && self.on(Rule::CacheRestart) {
             // The server has heard of the incarnation and refuses what an earlier one has stamped.
             state.network.retain(|packet| match *packet {
-                Packet::Stamped { client, index, .. } => {
-                    self.step(client, index).call == Call::Read
-                }
+                Packet::Stamped { client, index, .. } => self.step(client, index).call.is_read(),
                 _ => true,
             });
         }

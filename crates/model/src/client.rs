@@ -2,11 +2,11 @@
 //! update that was not logged. It looks at no epochs: it may be fooled by any packet, however old.
 
 use crate::configuration::Call;
-use crate::history::{Answer, NONE};
+use crate::history::{Answer, BEGUN, NONE, SET};
 use crate::network::Packet;
 use crate::protocol::Protocol;
 use crate::rule::Rule;
-use crate::state::{Bad, State};
+use crate::state::{Bad, PASSED, State, op_of};
 
 impl Protocol {
     /// The bypass that the client waits for.
@@ -22,7 +22,7 @@ impl Protocol {
         if usize::from(of.invoked) == plan.len() || of.fallback != 0 {
             return false;
         }
-        if self.bypass_under_way(state, client).is_some() {
+        if self.bypass_under_way(state, client).is_some() && of.named & PASSED == 0 {
             return false;
         }
         let first = &state.clients[0];
@@ -46,7 +46,8 @@ impl Protocol {
             Call::Open | Call::End => open == 0,
             _ if step.logged => open < self.configuration.window,
             // A bypass that changes state waits too (design §3).
-            Call::WriteIfNone | Call::Set => open == 0,
+            Call::WriteIfNone | Call::Set | Call::ReadDirect | Call::SetDirect => open == 0,
+            Call::Confirm => open == 0 || of.named & PASSED != 0,
             _ => true,
         }
     }
@@ -76,7 +77,9 @@ impl Protocol {
     pub(crate) fn client_receives(&self, state: &mut State, client: u8, packet: Packet) -> bool {
         match packet {
             Packet::Ack { seq, .. } => self.on_ack(state, client, seq),
-            Packet::Response { index, answer, .. } => self.ends(state, client, index, answer),
+            Packet::Response { index, answer, .. } => {
+                self.on_response(state, client, index, answer)
+            }
             Packet::NotLogged { index, .. } => {
                 let of = &mut state.clients[usize::from(client)];
                 if of.fallback != 0 || of.done & (1 << index) != 0 {
@@ -91,6 +94,74 @@ impl Protocol {
             }
             _ => false,
         }
+    }
+
+    fn on_response(&self, state: &mut State, client: u8, index: u8, answer: Answer) -> bool {
+        let of = &mut state.clients[usize::from(client)];
+        let call = self.step(client, index).call;
+        if of.done & (1 << index) != 0 {
+            return false;
+        }
+        if call.is_direct() {
+            // The barrier names the store. Only then the operation itself goes there.
+            let first = of.named == 0;
+            of.named = if first { answer } else { of.named };
+            return first;
+        }
+        if answer == BEGUN && !call.is_read() {
+            of.done |= 1 << index;
+            of.unknown |= 1 << index;
+            return true;
+        }
+        if call != Call::Confirm {
+            return self.ends(state, client, index, answer);
+        }
+        let same = of.named == answer | PASSED;
+        let waits = of.named & PASSED != 0;
+        of.named = 0;
+        if waits && !same {
+            // The store was another one meanwhile: what it answered may be lost with it.
+            of.done |= 1 << (index - 1);
+            of.unknown |= 1 << (index - 1);
+        } else if waits {
+            self.ends(state, client, index - 1, SET);
+        }
+        self.ends(state, client, index, NONE)
+    }
+
+    /// The stores that the client's passed-through operation may go to now.
+    pub(crate) fn connections(&self, state: &State, client: u8) -> Vec<u8> {
+        let of = &state.clients[usize::from(client)];
+        let named = match self.bypass_under_way(state, client) {
+            Some(index) if self.step(client, index).call.is_direct() => of.named,
+            _ => 0,
+        };
+        match named {
+            0 => Vec::new(),
+            _ if named & PASSED != 0 => Vec::new(),
+            // As it was: the connection that it always had.
+            2 if !self.on(Rule::StoreNamed) => vec![0, 1],
+            _ => vec![named - 1],
+        }
+    }
+
+    /// A passed-through operation gets to the store, and its reply to the client.
+    pub(crate) fn direct(&self, state: &mut State, client: u8, store: u8) -> bool {
+        let Some(index) = self.bypass_under_way(state, client) else {
+            return false;
+        };
+        if self.step(client, index).call == Call::ReadDirect {
+            state.clients[usize::from(client)].named = 0;
+            let answer = 1 + state.servers[usize::from(store)].store.value;
+            return self.ends(state, client, index, answer);
+        }
+        self.effect(state, store, op_of(client, index));
+        if self.on(Rule::DirectConfirmed) {
+            state.clients[usize::from(client)].named = (1 + store) | PASSED;
+            return true;
+        }
+        state.clients[usize::from(client)].named = 0;
+        self.ends(state, client, index, SET)
     }
 
     fn on_ack(&self, state: &mut State, client: u8, seq: u8) -> bool {
@@ -131,7 +202,7 @@ impl Protocol {
         // A conditional write that is acknowledged early is reported as done.
         let step = self.step(client, index);
         let answer = if step.logged && step.call == Call::WriteIfNone {
-            crate::history::SET
+            SET
         } else {
             answer
         };

@@ -24,6 +24,32 @@ pub enum Call {
     Set,
     /// Ends the session (a log entry).
     End,
+    /// Reads the key on a connection of the client's own to the store, behind a barrier (a bypass that names the store).
+    ReadDirect,
+    /// Sets the key in the same way.
+    SetDirect,
+    /// The second barrier of the [`Call::SetDirect`] before it.
+    Confirm,
+}
+
+impl Call {
+    /// Whether what the server executes for it changes nothing.
+    #[must_use]
+    pub fn is_read(self) -> bool {
+        self == Self::Read || self.is_barrier()
+    }
+
+    /// Whether the server answers only which store it has.
+    #[must_use]
+    pub fn is_barrier(self) -> bool {
+        matches!(self, Self::ReadDirect | Self::SetDirect | Self::Confirm)
+    }
+
+    /// Whether it goes to the store on the client's own connection.
+    #[must_use]
+    pub fn is_direct(self) -> bool {
+        matches!(self, Self::ReadDirect | Self::SetDirect)
+    }
 }
 
 /// Devices of a chain, head first.
@@ -112,6 +138,8 @@ pub enum Goal {
     ReplicaServes,
     /// A loss has been declared.
     Declared,
+    /// A bypass that the store failed behind its effect is answered as begun.
+    Begun,
 }
 
 /// One configuration: a small world with bounds, to be searched completely.
@@ -137,6 +165,8 @@ pub struct Configuration {
     pub servers: u8,
     /// Whether the head has a cache.
     pub cache: bool,
+    /// Whether the store may fail behind the effect of a bypass.
+    pub store_fails: bool,
     /// Whether the second client is the first one's next session.
     pub successive: bool,
     /// Whether a client may stop waiting for a bypass.
@@ -170,6 +200,7 @@ impl Configuration {
                 let logged = match call {
                     Call::Open | Call::Write | Call::End => true,
                     Call::Read | Call::Set => false,
+                    Call::ReadDirect | Call::SetDirect | Call::Confirm => false,
                     Call::WriteIfNone => !rules.on(Rule::NilextOnly),
                 };
                 seq += u8::from(logged);

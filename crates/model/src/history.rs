@@ -17,6 +17,8 @@ pub type Answer = u8;
 pub const SET: Answer = 1;
 /// The key was set before.
 pub const NOT_SET: Answer = 2;
+/// It was begun, and nobody knows how far it got.
+pub const BEGUN: Answer = 3;
 /// An update returns nothing.
 pub const NONE: Answer = 0;
 
@@ -126,10 +128,10 @@ fn take(mut world: World, plan: &[Vec<Step>; CLIENTS], who: usize, index: u8) ->
     let op = op_of(u8::try_from(who).expect("two clients"), index);
     world.answer[who] = NONE;
     match plan[who][usize::from(index)].call {
-        Call::Open | Call::End => {}
+        Call::Open | Call::End | Call::Confirm => {}
         Call::Write => world.value = op,
-        Call::Read => world.answer[who] = 1 + world.value,
-        Call::Set => {
+        Call::Read | Call::ReadDirect => world.answer[who] = 1 + world.value,
+        Call::Set | Call::SetDirect => {
             world.value = op;
             world.answer[who] = SET;
         }

@@ -31,7 +31,7 @@ const INVARIANTS: [(Bad, &str); 7] = [
     (Bad::Fork, "no order has two identities"),
 ];
 
-const GOALS: [(Goal, &str); 11] = [
+const GOALS: [(Goal, &str); 12] = [
     (Goal::Acknowledged, "an update is acknowledged"),
     (Goal::AllDone, "both clients finish"),
     (Goal::Reclaimed, "an entry is freed"),
@@ -46,6 +46,7 @@ const GOALS: [(Goal, &str); 11] = [
     (Goal::CaughtUp, "a device that joined has caught up"),
     (Goal::ReplicaServes, "the replica applies as primary"),
     (Goal::Declared, "a loss is declared"),
+    (Goal::Begun, "a bypass is answered as begun"),
 ];
 
 /// Whether a state is as invariant `I` wants it. Says no once only: the first example is the shortest.
@@ -74,7 +75,7 @@ impl Protocol {
 
     fn safe(&self, state: &State, client: u8, index: u8) -> bool {
         let step = self.step(client, index);
-        if step.call == Call::Read {
+        if step.call.is_read() && step.call != Call::SetDirect {
             return true;
         }
         let op = op_of(client, index);
@@ -148,6 +149,7 @@ impl Protocol {
             Goal::CaughtUp => state.record.synced,
             Goal::ReplicaServes => state.servers[1].epoch > 1 && state.servers[1].store.applied > 0,
             Goal::Declared => state.record.declared,
+            Goal::Begun => state.clients.iter().any(|client| client.unknown != 0),
         }
     }
 }
@@ -180,7 +182,7 @@ impl Model for Protocol {
         ];
         let goals: [fn(&Self, &State) -> bool; GOALS.len()] = [
             goal::<0>, goal::<1>, goal::<2>, goal::<3>, goal::<4>, goal::<5>, goal::<6>, goal::<7>,
-            goal::<8>, goal::<9>, goal::<10>,
+            goal::<8>, goal::<9>, goal::<10>, goal::<11>,
         ];
         let wanted = GOALS
             .iter()

@@ -37,6 +37,12 @@ pub enum Action {
     ServerCrash,
     /// The lease of the removed head runs out.
     LeaseOver,
+    /// A server executes a bypass, and its store fails behind the effect.
+    StoreFails(Packet, u8),
+    /// The store executes what a connection left behind (only without [`Rule::Fenced`]).
+    Late(u8, u8),
+    /// A client's passed-through operation gets to this store.
+    Direct(u8, u8),
 }
 
 /// A configuration under rules.
@@ -135,6 +141,9 @@ impl Protocol {
             if self.configuration.impatient && self.bypass_under_way(state, client).is_some() {
                 actions.push(Action::GiveUp(client));
             }
+            for store in self.connections(state, client) {
+                actions.push(Action::Direct(client, store));
+            }
         }
         for packet in state.network.iter() {
             self.arrivals(state, packet, actions);
@@ -206,7 +215,23 @@ impl Protocol {
                 }
             }
             Packet::Reply { device, .. } => to(Node::Device(device)),
-            Packet::Stamped { epoch, .. } => to(Node::Server(self.primary(epoch))),
+            Packet::Stamped {
+                epoch,
+                client,
+                index,
+                fallback,
+                ..
+            } => {
+                let server = self.primary(epoch);
+                to(Node::Server(server));
+                let changes = !fallback && !self.step(client, index).call.is_read();
+                if changes && self.configuration.store_fails {
+                    actions.push(Action::StoreFails(packet, server));
+                    if !self.on(Rule::Fenced) {
+                        actions.push(Action::Late(client, index));
+                    }
+                }
+            }
             Packet::Response { client, ticket, .. } => {
                 to(Node::Client(client));
                 if ticket != 0 {
@@ -252,6 +277,9 @@ impl Protocol {
                 state.servers[usize::from(self.primary(before.record.epoch))].half = false;
                 true
             }
+            Action::StoreFails(packet, server) => self.store_fails(&mut state, server, packet),
+            Action::Late(client, index) => self.late(&mut state, 0, client, index),
+            Action::Direct(client, store) => self.direct(&mut state, client, store),
             Action::LeaseOver => {
                 state.record.lease_over = true;
                 true

@@ -68,6 +68,18 @@ pub enum Rule {
     LateBypass,
     /// §5: a recover-reply echoes what asked (here: the incarnation). Without: any reply of the epoch is taken.
     OwnReply,
+    /// §2, §12: the record of a bypass that changes state says "begun" before its first effect. Without: it is
+    /// written last, and a failure of that write is taken for "nothing has happened".
+    RecordFirst,
+    /// §12: what was sent on a connection that was given up has no effect behind the next load of the records.
+    /// Without: the store may execute it at any time.
+    Fenced,
+    /// §2, passed-through operations: they go to the store that their barrier named. Without: to whichever store the
+    /// client's connection leads to.
+    StoreNamed,
+    /// The same, more: one that changes data is answered behind a second barrier that names the same store. Without:
+    /// at once.
+    DirectConfirmed,
     /// §4: a fallback's barrier: it is applied only when A has reached the stamp of the head.
     FallbackBarrier,
 }
@@ -214,6 +226,30 @@ const TABLE: &[About] = &[
         "late-bypass",
         "§2, late bypasses",
         "late-bypass",
+    ),
+    about(
+        Rule::RecordFirst,
+        "record-first",
+        "rule 8, failing stores",
+        "store-fails",
+    ),
+    about(
+        Rule::Fenced,
+        "fenced",
+        "rule 8, connections given up",
+        "store-fails",
+    ),
+    about(
+        Rule::StoreNamed,
+        "store-named",
+        "rule 8, passed-through operations",
+        "store-named",
+    ),
+    about(
+        Rule::DirectConfirmed,
+        "direct-confirmed",
+        "rule 8, passed-through writes",
+        "direct-set",
     ),
     about(
         Rule::OwnReply,

@@ -6,7 +6,7 @@
 //! [`Rule::ApplyAtomically`] is there a moment in between.
 
 use crate::configuration::Call;
-use crate::history::{NOT_SET, SET};
+use crate::history::{BEGUN, NOT_SET, SET};
 use crate::network::Packet;
 use crate::protocol::Protocol;
 use crate::rule::Rule;
@@ -36,10 +36,37 @@ impl Protocol {
                     return !waits && self.apply_fallback(state, id, client, index);
                 }
                 let waits = waits && self.on(Rule::Barrier);
-                !waits && self.execute(state, id, client, index, ticket)
+                !waits && self.execute(state, id, client, index, ticket, false)
             }
             _ => false,
         }
+    }
+
+    /// The server executes a bypass, and the store fails behind its effect.
+    pub(crate) fn store_fails(&self, state: &mut State, id: u8, packet: Packet) -> bool {
+        let Packet::Stamped {
+            epoch,
+            client,
+            index,
+            barrier,
+            ticket,
+            ..
+        } = packet
+        else {
+            return false;
+        };
+        let server = &state.servers[usize::from(id)];
+        let executes = epoch == server.epoch && server.store.applied >= barrier;
+        executes && self.execute(state, id, client, index, ticket, true)
+    }
+
+    /// The store executes what a connection left behind that the server has given up: only without
+    /// [`Rule::Fenced`], since the load that follows the giving up fences it.
+    pub(crate) fn late(&self, state: &mut State, id: u8, client: u8, index: u8) -> bool {
+        let op = op_of(client, index);
+        self.effect(state, id, op);
+        state.servers[usize::from(id)].store.replies[usize::from(client)] = (op, SET);
+        true
     }
 
     /// Whether everything in the server's store is in all replicas of its epoch.
@@ -155,25 +182,26 @@ impl Protocol {
     }
 
     /// `Server::next_execution`: a read, or a bypass that changes state.
-    fn execute(&self, state: &mut State, id: u8, client: u8, index: u8, ticket: u8) -> bool {
+    fn execute(
+        &self,
+        state: &mut State,
+        id: u8,
+        client: u8,
+        index: u8,
+        ticket: u8,
+        fails: bool,
+    ) -> bool {
         let (step, session) = (self.step(client, index), self.session(client));
         let op = op_of(client, index);
         let store = &state.servers[usize::from(id)].store;
         let last = store.table[session];
-        if step.call != Call::Read && self.on(Rule::RequestId) {
-            let (request, set) = store.replies[usize::from(client)];
-            if request > op {
+        if !step.call.is_read() && self.on(Rule::RequestId) {
+            let (request, answer) = store.replies[usize::from(client)];
+            if request > op || request == op && fails {
                 return false;
             }
             if request == op {
-                return self.respond(
-                    state,
-                    id,
-                    client,
-                    index,
-                    if set { SET } else { NOT_SET },
-                    ticket,
-                );
+                return self.respond(state, id, client, index, answer, ticket);
             }
         }
         if last > step.seq && self.on(Rule::LateBypass)
@@ -181,22 +209,26 @@ impl Protocol {
         {
             return false;
         }
-        if step.call == Call::Read {
-            let answer = 1 + store.value;
+        if step.call.is_read() {
+            let answer = if step.call == Call::Read {
+                1 + store.value
+            } else {
+                1 + id
+            };
             return self.respond(state, id, client, index, answer, ticket);
         }
         let set = store.value == 0 || step.call == Call::Set;
         self.effect(state, id, op);
-        let store = &mut state.servers[usize::from(id)].store;
-        store.replies[usize::from(client)] = (op, set);
-        self.respond(
-            state,
-            id,
-            client,
-            index,
-            if set { SET } else { NOT_SET },
-            ticket,
-        );
+        let reply = &mut state.servers[usize::from(id)].store.replies[usize::from(client)];
+        if fails {
+            if self.on(Rule::RecordFirst) {
+                *reply = (op, BEGUN);
+            }
+            return true;
+        }
+        let answer = if set { SET } else { NOT_SET };
+        *reply = (op, answer);
+        self.respond(state, id, client, index, answer, ticket);
         true
     }
 
@@ -213,7 +245,7 @@ impl Protocol {
         if !self.replicated(state, id) && self.on(Rule::RepliesReplicated) {
             return false;
         }
-        if self.configuration.cache && self.step(client, index).call != Call::Read {
+        if self.configuration.cache && !self.step(client, index).call.is_read() {
             let epoch = state.servers[usize::from(id)].epoch;
             state.network.send(Packet::Passing {
                 epoch,
@@ -233,7 +265,7 @@ impl Protocol {
     }
 
     /// An op takes effect, and is looked at by invariants 2, 3, 5 and 6.
-    fn effect(&self, state: &mut State, id: u8, op: Op) {
+    pub(crate) fn effect(&self, state: &mut State, id: u8, op: Op) {
         let store = &mut state.servers[usize::from(id)].store;
         let (client, index) = step_of(op);
         let has = |at: u8| store.effects & (1 << (op_of(client, at) - 1)) != 0;
@@ -241,8 +273,9 @@ impl Protocol {
         let ended = (0u8..)
             .zip(plan)
             .any(|(at, step)| step.call == Call::End && at != index && has(at));
-        let changes =
-            |at: u8, step: &crate::configuration::Step| at != index && step.call != Call::Read;
+        let changes = |at: u8, step: &crate::configuration::Step| {
+            at != index && (!step.call.is_read() || step.call == Call::SetDirect)
+        };
         let disorder = (0u8..)
             .zip(plan)
             .filter(|(at, step)| changes(*at, step))
@@ -267,7 +300,7 @@ impl Protocol {
         }
         let step = self.step(client, index);
         match step.call {
-            Call::Write | Call::Set => store.value = op & !TORN,
+            Call::Write | Call::Set | Call::SetDirect => store.value = op & !TORN,
             Call::WriteIfNone if store.value == 0 => store.value = op & !TORN,
             _ => {}
         }

@@ -3,7 +3,7 @@
 use std::hash::{Hash, Hasher};
 
 use crate::configuration::{CLIENTS, DEVICES, STEPS};
-use crate::history::History;
+use crate::history::{Answer, History};
 use crate::network::Network;
 
 /// Orders that a log can have given out.
@@ -12,6 +12,9 @@ pub const ORDERS: usize = 8;
 pub type Op = u8;
 /// Set in an entry that a crash has torn.
 pub const TORN: Op = 0x10;
+
+/// Set in [`Client::named`] when the operation itself is done, and its second barrier is not.
+pub const PASSED: u8 = 0x10;
 
 /// The op of a step.
 #[must_use]
@@ -41,6 +44,9 @@ pub struct Client {
     pub acks: u8,
     /// 1 + index of the update that has fallen back.
     pub fallback: u8,
+    /// 1 + the store that the barrier of the passed-through operation under way named; with [`PASSED`], the
+    /// operation has been there.
+    pub named: u8,
 }
 
 /// What a device is doing.
@@ -110,8 +116,8 @@ pub struct Store {
     pub effects: u8,
     /// Orders above A that were applied already (only without [`crate::Rule::OneOrder`]): bit by order − 1.
     pub ahead: u8,
-    /// The last state-changing bypass of each session, and whether it set the key.
-    pub replies: [(Op, bool); CLIENTS],
+    /// The last state-changing bypass of each session, and its answer.
+    pub replies: [(Op, Answer); CLIENTS],
 }
 
 /// A server.
@@ -200,15 +206,16 @@ impl Hash for State {
 }
 
 impl Client {
-    fn bytes(&self) -> [u8; 5] {
+    fn bytes(&self) -> [u8; 6] {
         let Self {
             invoked,
             done,
             unknown,
             acks,
             fallback,
+            named,
         } = *self;
-        [invoked, done, unknown, acks, fallback]
+        [invoked, done, unknown, acks, fallback, named]
     }
 }
 
@@ -282,9 +289,9 @@ impl Server {
             effects,
             ahead,
             replies[0].0,
-            u8::from(replies[0].1),
+            replies[0].1,
             replies[1].0,
-            u8::from(replies[1].1),
+            replies[1].1,
         ]
     }
 }

@@ -2,7 +2,6 @@
 //! packets are one state. Each reason here is a monotone fact: a call that has ended, an epoch that has passed, a
 //! prefix that is durable.
 
-use crate::configuration::Call;
 use crate::network::{Node, Packet};
 use crate::protocol::Protocol;
 use crate::rule::Rule;
@@ -21,7 +20,7 @@ impl Protocol {
         match *packet {
             Packet::Update { .. } | Packet::Fallback { .. } => true,
             Packet::Bypass { client, index } => {
-                let read = self.step(client, index).call == Call::Read;
+                let read = self.step(client, index).call.is_read();
                 !read || self.configuration.cache || waits(client, index)
             }
             Packet::Append {
@@ -61,7 +60,7 @@ impl Protocol {
                 ..
             } => {
                 let server = &state.servers[usize::from(self.primary(epoch))];
-                let read = self.step(client, index).call == Call::Read;
+                let read = self.step(client, index).call.is_read();
                 server.epoch <= epoch && (!read || waits(client, index) || ticket != 0)
             }
             Packet::Response {

@@ -1,7 +1,7 @@
 //! Steps in words, for counterexamples.
 
 use crate::configuration::Call;
-use crate::history::{Answer, SET};
+use crate::history::{Answer, BEGUN, SET};
 use crate::network::{Node, Packet};
 use crate::protocol::{Action, Protocol};
 use crate::state::{Op, State, TORN, step_of};
@@ -27,6 +27,12 @@ fn step(model: &Protocol, client: u8, index: u8) -> String {
             value(client, index)
         ),
         Call::Read => format!("client {who}'s read (behind seq {})", step.seq),
+        Call::ReadDirect => format!("the barrier of client {who}'s own read"),
+        Call::SetDirect => format!(
+            "the barrier of client {who}'s own set (value {})",
+            value(client, index)
+        ),
+        Call::Confirm => format!("client {who}'s second barrier"),
         Call::WriteIfNone if step.logged => {
             format!(
                 "client {who}'s write-if-none (seq {}, value {})",
@@ -66,12 +72,16 @@ fn answer(model: &Protocol, client: u8, index: u8, answer: Answer) -> String {
         model.step(client, index).call,
         Call::WriteIfNone | Call::Set
     ) {
-        let said = if answer == SET {
-            "set"
-        } else {
-            "was set before"
+        let said = match answer {
+            SET => "set",
+            BEGUN => "begun, and nobody knows",
+            _ => "was set before",
         };
         return said.to_owned();
+    }
+    if model.step(client, index).call.is_barrier() {
+        let store = ["the first store", "the promoted store"][usize::from(answer - 1)];
+        return store.to_owned();
     }
     match answer - 1 {
         0 => "no value".to_owned(),
@@ -195,6 +205,20 @@ pub fn describe(model: &Protocol, state: &State, action: Action) -> String {
         Action::Replicate => "the replica gets the primary's state".to_owned(),
         Action::Finish => "the server writes A and the session table".to_owned(),
         Action::ServerCrash => "the server crashes and restarts".to_owned(),
+        Action::StoreFails(it, to) => format!(
+            "{} gets {}, and the store fails behind its effect",
+            node(Node::Server(to)),
+            packet(model, it)
+        ),
+        Action::Late(client, index) => format!(
+            "the store executes {}, of a connection that was given up",
+            step(model, client, index)
+        ),
+        Action::Direct(client, store) => format!(
+            "client {}'s own operation gets to {}, which answers",
+            client + 1,
+            ["the first store", "the promoted store"][usize::from(store)]
+        ),
         Action::LeaseOver => "the lease of the removed head runs out".to_owned(),
     }
 }

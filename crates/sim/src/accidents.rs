@@ -114,6 +114,7 @@ impl World {
             }
         } else if node == server {
             let moments = self.moments();
+            self.leave_lagging_store();
             if let Some(core) = self.server.die() {
                 self.hit(Fault::ServerCrash, moments);
                 self.take_server_counters(core.machine());

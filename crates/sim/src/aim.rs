@@ -54,6 +54,7 @@ impl World {
                 let client = self.pick(&clients);
                 self.kill(client);
             }
+            Fault::Failover => self.fail_store_over(),
             Fault::Loss | Fault::Disorder | Fault::Corruption => self.struck = Some(fault),
         }
     }

@@ -78,6 +78,8 @@ names! {
     Disorder = "disorder",
     /// A packet, or a medium, is damaged.
     Corruption = "corruption",
+    /// The store's replica takes its place.
+    Failover = "failover",
 }
 
 /// One cell of the matrix.
@@ -127,7 +129,7 @@ impl FromStr for Cell {
 }
 
 /// How often each cell was hit: a row for each moment, a column for each fault.
-pub type Hits = [[u64; 8]; 8];
+pub type Hits = [[u64; 9]; 8];
 
 /// A set of moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

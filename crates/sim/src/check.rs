@@ -18,6 +18,8 @@ pub struct Observed {
     pub key: u8,
     /// Id appended; `None` for a read.
     pub id: Option<u64>,
+    /// Id that it delivers to subscribers, if it does.
+    pub published: Option<u64>,
     /// It appends only if the list has an even length.
     pub conditional: bool,
     /// When it was called.
@@ -89,6 +91,7 @@ pub fn check(history: &History) -> Vec<String> {
     }
     for observed in &history.calls {
         outcome(observed, &positions, &history.excused, &mut violations);
+        delivery(observed, &history.story.delivered, &mut violations);
     }
     if history.story.malformed > 0 {
         let count = history.story.malformed;
@@ -135,6 +138,22 @@ fn outcome(
         (_, Some((key, _))) if *key != observed.key => {
             violations.push(format!("id {id} of key {} in key {key}", observed.key));
         }
+        _ => {}
+    }
+}
+
+/// Invariants 1 and 2, for a call that acts and changes no data.
+fn delivery(observed: &Observed, delivered: &BTreeMap<u64, u64>, violations: &mut Vec<String>) {
+    let Some(id) = observed.published else { return };
+    let times = delivered.get(&id).copied().unwrap_or(0);
+    if times > 1 {
+        violations.push(format!("took effect {times} times: delivery of id {id}"));
+    }
+    match observed.result {
+        Result::Done | Result::Read(_) if times == 0 => {
+            violations.push(format!("answered and never delivered: id {id}"));
+        }
+        Result::Failed if times > 0 => violations.push(format!("failed and delivered: id {id}")),
         _ => {}
     }
 }

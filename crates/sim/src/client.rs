@@ -2,13 +2,15 @@
 //!
 //! Fault model: it may die at any moment with calls under way, also in the middle of a fragmented
 //! update, and come back as another process at the same address; it may talk to the wrong device
-//! at first; its clock may stand still or jump. It checks that every call has exactly one outcome,
+//! at first; its clock may stand still or jump. Some operations take a connection of its own to the
+//! store, behind a barrier that names the store. It checks that every call has exactly one outcome,
 //! by its deadline.
 
 use crate::check::{Observed, Result as Seen};
 use crate::clock::Clock;
 use crate::config::WorldConfig;
-use crate::store::{OPERATION_BYTES, Operation, read_reply};
+use crate::direct::Direct;
+use crate::store::{Act, OPERATION_BYTES, Operation, Reply, SimStore};
 use crate::without::{Place, Without};
 use pmnet_proto::client::{
     CallId, Client, ClientConfig, ClientCounters, Event, Outcome, Refused, SessionHandle,
@@ -34,22 +36,36 @@ pub(crate) struct ClientNode {
     session: Option<SessionHandle>,
     sessions: u32,
     left: u32,
-    next_id: u64,
+    pub(crate) next_id: u64,
     calls: BTreeMap<CallId, usize>,
-    observed: Vec<(Observed, Time)>,
+    pub(crate) observed: Vec<(Observed, Time)>,
     violations: Vec<String>,
     pipeline: usize,
-    random: Random,
+    pub(crate) random: Random,
     next_call: Time,
     probe: bool,
     /// Every call of this probe must succeed.
     strict: bool,
     closing: bool,
     counters: ClientCounters,
+    pub(crate) store: SimStore,
+    pub(crate) direct: Option<Direct>,
+    /// The store that its own connection leads to.
+    pub(crate) connection: Option<u64>,
+    /// Operations that an old master answered while it was replaced.
+    pub(crate) windows: u64,
+    /// Bypasses that it called since it was asked last, and until when it waits.
+    called: Vec<(u64, Time)>,
 }
 
 impl ClientNode {
-    pub(crate) fn new(node: usize, head: Peer, config: &WorldConfig, seed: u64) -> ClientNode {
+    pub(crate) fn new(
+        node: usize,
+        head: Peer,
+        config: &WorldConfig,
+        store: SimStore,
+        seed: u64,
+    ) -> ClientNode {
         let mut random = Random::new(seed);
         ClientNode {
             node,
@@ -73,12 +89,23 @@ impl ClientNode {
             strict: config.session_idle > ClientConfig::new(head).timeout_ceiling,
             closing: false,
             counters: ClientCounters::default(),
+            store,
+            direct: None,
+            connection: None,
+            windows: 0,
+            called: Vec::new(),
         }
     }
 
     /// A client that sleeps until [`ClientNode::begin_probe`].
-    pub(crate) fn probe(node: usize, head: Peer, config: &WorldConfig, seed: u64) -> ClientNode {
-        let mut client = ClientNode::new(node, head, config, seed);
+    pub(crate) fn probe(
+        node: usize,
+        head: Peer,
+        config: &WorldConfig,
+        store: SimStore,
+        seed: u64,
+    ) -> ClientNode {
+        let mut client = ClientNode::new(node, head, config, store, seed);
         (client.left, client.pipeline, client.probe) = (0, 1, true);
         client
     }
@@ -103,6 +130,7 @@ impl ClientNode {
     pub(crate) fn die(&mut self) {
         self.alive = false;
         self.calls.clear();
+        self.direct = None;
     }
 
     pub(crate) fn is_born_again(&mut self, config: &WorldConfig) -> bool {
@@ -118,6 +146,7 @@ impl ClientNode {
     fn begin_again(&mut self, config: &WorldConfig) {
         self.life += 1;
         self.calls.clear();
+        (self.direct, self.connection) = (None, None);
         self.session = None;
         self.take_counters();
         let random = Random::new(self.random.next_u64());
@@ -135,7 +164,7 @@ impl ClientNode {
 
     /// Whether it has made its calls and got their outcomes.
     pub(crate) fn is_done(&self) -> bool {
-        !self.alive || (self.left == 0 && self.calls.is_empty())
+        !self.alive || (self.left == 0 && self.calls.is_empty() && self.direct.is_none())
     }
 
     /// Whether it has no session any more.
@@ -159,7 +188,8 @@ impl ClientNode {
         let now = clock.local(world);
         self.machine.flush(now, out);
         self.events(now, world, clock);
-        while self.left > 0 && self.calls.len() < self.pipeline && now >= self.next_call {
+        self.go_direct(now, world, config);
+        while self.may_call() && now >= self.next_call {
             if !self.call(now, world, config) {
                 self.next_call = now + MILLISECOND;
                 break;
@@ -177,10 +207,54 @@ impl ClientNode {
         self.machine.flush(now, out);
         self.events(now, world, clock);
         let mut next = self.machine.next_timeout();
-        if self.left > 0 && self.calls.len() < self.pipeline {
+        if let Some((_, at)) = self.direct.as_ref().and_then(|direct| direct.named) {
+            next = earliest(next, Some(at.max(now + 1)));
+        }
+        if self.may_call() {
             next = earliest(next, Some(self.next_call.max(now + 1)));
         }
         next
+    }
+
+    /// Whether it may call something now. What goes direct comes before all that its client calls
+    /// later.
+    fn may_call(&self) -> bool {
+        self.left > 0 && self.calls.len() < self.pipeline && self.direct.is_none()
+    }
+
+    /// Bypasses that it called lately, and until when it waits for them.
+    pub(crate) fn take_called(&mut self) -> Vec<(u64, Time)> {
+        std::mem::take(&mut self.called)
+    }
+
+    /// How often an old master answered while it was replaced.
+    pub(crate) const fn windows(&self) -> u64 {
+        self.windows
+    }
+
+    /// What is called now.
+    fn act(&mut self, update: bool, config: &WorldConfig) -> (Act, bool) {
+        if update {
+            return (Act::Append, false);
+        }
+        let read = self.random.next_u64().is_multiple_of(2);
+        let more = config.publishes || config.hangs || config.directs;
+        if more && !self.probe {
+            let by_script = self.random.next_u64().is_multiple_of(2);
+            match self.random.next_u64() % 16 {
+                0..=3 if config.publishes && !read => return (Act::Publish, false),
+                4 if config.publishes => return (Act::Read, false),
+                5 if config.hangs => return (Act::Hang, by_script),
+                6..=9 if config.directs => return (Act::Name, true),
+                _ => {}
+            }
+        }
+        let conditional = config.conditionals && !read && self.random.next_u64().is_multiple_of(2);
+        match (read, conditional) {
+            (true, _) => (Act::Read, true),
+            (false, true) => (Act::AppendIfEven, false),
+            (false, false) => (Act::AppendRead, false),
+        }
     }
 
     fn end(&mut self, deadline: Time) {
@@ -208,9 +282,8 @@ impl ClientNode {
             true => self.left > PROBE_CALLS / 2,
             false => self.random.next_u64() % 100 < config.updates,
         };
-        let read = !update && self.random.next_u64().is_multiple_of(2);
-        let conditional =
-            config.conditionals && !read && !update && self.random.next_u64().is_multiple_of(2);
+        let (act, read) = self.act(update, config);
+        let conditional = act == Act::AppendIfEven;
         let bound = u64::try_from(config.payload_max).expect("bounded");
         let padding = usize::try_from(self.random.next_u64() % bound).expect("bounded");
         let size = OPERATION_BYTES + padding;
@@ -220,21 +293,12 @@ impl ClientNode {
             } else {
                 config.deadline
             };
+        let operation = Operation { act, key, id };
         let early = conditional && Without::breaks(config.without, Place::Nilext);
-        let result = if early {
-            let payload = Operation::AppendIfEven { key, id }.payload(size);
-            self.machine.update(session, payload, 0, deadline)
-        } else if update {
-            let payload = Operation::Append { key, id }.payload(size);
-            self.machine.update(session, payload, 0, deadline)
+        let result = if update || early {
+            self.machine
+                .update(session, operation.payload(size), 0, deadline)
         } else {
-            let operation = if read {
-                Operation::Read { key }
-            } else if conditional {
-                Operation::AppendIfEven { key, id }
-            } else {
-                Operation::AppendRead { key, id }
-            };
             self.machine
                 .bypass(session, operation.payload(size), 0, read, deadline)
         };
@@ -242,11 +306,19 @@ impl ClientNode {
             Ok(call) => {
                 self.left -= 1;
                 self.next_id += 1;
+                if !update {
+                    self.called.push((id, deadline));
+                }
                 self.calls.insert(call, self.observed.len());
+                let operation = match act {
+                    Act::Name => self.begin_direct(key),
+                    _ => operation,
+                };
                 let observed = Observed {
                     session: (self.node, self.sessions),
                     key,
-                    id: (!read).then_some(id),
+                    id: operation.appends().then_some(operation.id),
+                    published: (act == Act::Publish).then_some(id),
                     conditional,
                     invoked: world,
                     returned: None,
@@ -274,6 +346,7 @@ impl ClientNode {
                         self.violations.push(words);
                         continue;
                     };
+                    let is_barrier = self.barrier_ends(at, &outcome, now);
                     let (observed, deadline) = &mut self.observed[at];
                     // A clock that jumped over the deadline makes the outcome as late as the jump.
                     if now > *deadline + LATE_MAX + clock.longest_jump() {
@@ -281,7 +354,13 @@ impl ClientNode {
                         let words = format!("a call of client {node} ended {late} ns late");
                         self.violations.push(words);
                     }
-                    observed.result = seen(outcome);
+                    if is_barrier == Some(true) {
+                        continue;
+                    }
+                    observed.result = match is_barrier {
+                        Some(_) => Seen::Failed,
+                        None => seen(outcome),
+                    };
                     if !matches!(observed.result, Seen::Unknown | Seen::Failed) {
                         observed.returned = Some(world);
                     } else if self.probe && self.strict {
@@ -302,7 +381,7 @@ impl ClientNode {
 
     /// Its calls, its counters, and what it found wrong.
     pub(crate) fn history(&mut self) -> (Vec<Observed>, ClientCounters, Vec<String>) {
-        if self.alive && (!self.calls.is_empty() || self.left > 0) {
+        if self.alive && (!self.calls.is_empty() || self.left > 0 || self.direct.is_some()) {
             let (open, left) = (self.calls.len(), self.left);
             let words = format!(
                 "{open} calls of client {} never ended, {left} were never made",
@@ -331,7 +410,12 @@ fn client_config(head: Peer, config: &WorldConfig) -> ClientConfig {
 fn seen(outcome: Outcome) -> Seen {
     match outcome {
         Outcome::Committed { .. } => Seen::Done,
-        Outcome::Reply(reply) => read_reply(&reply).map_or(Seen::Garbled, Seen::Read),
+        Outcome::Reply(reply) => match Reply::read(&reply) {
+            Some(Reply::List(list)) => Seen::Read(list),
+            Some(Reply::Refused) => Seen::Failed,
+            Some(Reply::Unsure) => Seen::Unknown,
+            Some(Reply::Store(_)) | None => Seen::Garbled,
+        },
         Outcome::Failed(_) => Seen::Failed,
         Outcome::Unknown => Seen::Unknown,
     }

@@ -94,6 +94,18 @@ pub struct WorldConfig {
     pub declared_losses: bool,
     /// Whether packets of clients are led around the head for a while.
     pub detours: bool,
+    /// Whether the store fails as Redis does, at every step; otherwise before or after it.
+    pub store_steps: bool,
+    /// Whether the store waits for its replica.
+    pub wait_replicas: bool,
+    /// Whether operators promote the store's replica.
+    pub failovers: bool,
+    /// Whether clients call what acts without changing data, and read by scripts.
+    pub publishes: bool,
+    /// Whether clients call code that never ends.
+    pub hangs: bool,
+    /// Whether clients have connections of their own to the store.
+    pub directs: bool,
     /// A fault that happens again and again at one moment of an update's life.
     pub aim: Option<Cell>,
     /// The rule that is switched off.
@@ -168,6 +180,12 @@ impl WorldConfig {
             exchanges: 0,
             declared_losses: false,
             detours: false,
+            store_steps: false,
+            wait_replicas: false,
+            failovers: false,
+            publishes: false,
+            hangs: false,
+            directs: false,
             aim: None,
             without: None,
         }
@@ -211,23 +229,33 @@ impl WorldConfig {
         };
         // Half of the worlds have an aim; faults that a world survives only once or twice have it
         // more often.
-        let fault = one_of(&[0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3, 4, 5, 6, 7]);
+        let fault = one_of(&[0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 3, 4, 5, 6, 7, 8]);
         let moment = one_of(&[0, 1, 2, 3, 4, 5, 6, 7]);
         let aim = Cell {
             moment: Moment::ALL[small(moment)],
             fault: Fault::ALL[small(fault)],
         };
-        if one_of(&[0, 1]) == 1 {
-            wide.aimed(aim)
-        } else {
-            wide
-        }
+        let aimed = one_of(&[0, 1]) == 1;
+        let wide = WorldConfig {
+            store_steps: true,
+            wait_replicas: one_of(&[0, 1]) == 1,
+            failovers: one_of(&[0, 0, 1]) == 1,
+            publishes: one_of(&[0, 1]) == 1,
+            hangs: one_of(&[0, 0, 0, 0, 0, 0, 0, 1]) == 1,
+            directs: one_of(&[0, 0, 1]) == 1,
+            ..wide
+        };
+        if aimed { wide.aimed(aim) } else { wide }
     }
 
     /// The same world, such that this cell of the failure matrix can be hit, and with an aim at it.
     #[must_use]
     pub fn aimed(mut self, cell: Cell) -> WorldConfig {
         self.aim = Some(cell);
+        if matches!(cell.fault, Fault::DeviceLost | Fault::OldMedium) {
+            // A world survives these a few times only: it must have its chain by then.
+            self.payload_max = self.payload_max.min(LARGE_PAYLOAD);
+        }
         self.calls = self.calls.max(60).min(if self.payload_max > LARGE_PAYLOAD {
             12
         } else {
@@ -252,11 +280,15 @@ impl WorldConfig {
         }
         match cell.fault {
             Fault::DeviceLost | Fault::OldMedium => {
-                self.devices = self.devices.max(2);
+                // Beside the one that was given up, the moment must be able to come again.
+                let waits = cell.moment == Moment::DurableNotAcked;
+                let others = if waits { 3 } else { 2 };
+                self.devices = self.devices.max(others);
                 self.lose_devices = self.lose_devices.max(self.devices - 1);
                 self.returns = true;
             }
             Fault::ClientDies => self.rebirths = true,
+            Fault::Failover => self.failovers = true,
             _ => {}
         }
         // What a declared loss means for a chain of several is the operator's to know.
@@ -267,7 +299,7 @@ impl WorldConfig {
     /// Whether anything of [`WorldConfig::wide`] can happen by accident.
     #[must_use]
     pub const fn is_wide(&self) -> bool {
-        self.returns || self.detours || self.declared_losses
+        self.returns || self.detours || self.declared_losses || self.failovers
     }
 
     /// The same world, such that it matters that this rule is off.
@@ -288,6 +320,16 @@ impl WorldConfig {
             Place::Machine(Rule::DurableFirst | Rule::WriteAhead) | Place::Checksum => {
                 self.media = Kind::Forgetful;
                 self.persist_max = 500 * MICROSECOND;
+            }
+            Place::RecordFirst | Place::Fenced => {
+                self.publishes = true;
+                self.store_trouble = 5;
+            }
+            Place::Replicas | Place::StoreNamed => {
+                self.failovers = true;
+                self.directs = without.place == Place::StoreNamed;
+                self.wait_replicas = true;
+                self.accident_every = self.accident_every.clamp(1, 10 * MILLISECOND);
             }
             _ => {}
         }

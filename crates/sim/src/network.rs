@@ -223,8 +223,15 @@ impl World {
         if !matches!(header.kind, Kind::Append | Kind::Bypass) || header.fragment_index != 0 {
             return;
         }
-        if let Some(id) = Operation::peek(packet.payload).and_then(Operation::id) {
-            self.sent_in.entry(id).or_default().insert(header.session);
+        let Some(operation) = Operation::peek(packet.payload) else {
+            return;
+        };
+        if operation.appends() {
+            let sessions = self.sent_in.entry(operation.id).or_default();
+            sessions.insert(header.session);
+        }
+        if header.kind == Kind::Bypass && !header.flags.has(Flags::FALLBACK) {
+            self.asked_again(operation.id, header);
         }
     }
 }

@@ -180,7 +180,7 @@ impl ServerNode {
             let mut config = ServerConfig::new(0);
             config.rules = Without::rules(without);
             let machine = Server::new(config, Random::new(seed));
-            self.core = Some(Core::new(machine, self.store.clone()));
+            self.core = Some(Core::new(machine, self.store.handle()));
         }
     }
 

@@ -24,10 +24,12 @@ const SECOND_LOOK: Nanos = 3 * MILLISECOND;
 impl World {
     /// One of the accidents that only wide worlds have.
     pub(crate) fn wide_accident(&mut self) {
-        match self.below(3) {
+        match self.below(if self.config.failovers { 5 } else { 3 }) {
             0 if self.config.returns => self.old_medium_returns(),
             1 if self.config.detours => self.detour(),
             2 if self.config.declared_losses => self.lose_everything(),
+            3 if self.config.failovers => self.fail_store_over(),
+            4 if self.config.failovers => self.cut_replica(),
             _ => {}
         }
     }

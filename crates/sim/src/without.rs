@@ -16,6 +16,14 @@ pub enum Place {
     Identity,
     /// In the store: effects and records are one step.
     AtomicApply,
+    /// In the store: a record that says "begun" comes before the first effect.
+    RecordFirst,
+    /// In the store: what was sent on a connection that was given up has no effect behind a new load.
+    Fenced,
+    /// In the store: durable means in its replica, where that is configured.
+    Replicas,
+    /// In the client's caller: a connection of its own leads to the store that its barrier named.
+    StoreNamed,
     /// In the client's caller: only updates that cannot fail are acknowledged early.
     Nilext,
     /// In the log: an entry's checksum covers its payload.
@@ -113,6 +121,30 @@ impl Without {
             2000,
             "§2.6, §8: effects and watermark are one step",
         ),
+        rule(
+            "record-first",
+            Place::RecordFirst,
+            2000,
+            "§2.8, §12: a request's record comes before its first effect",
+        ),
+        rule(
+            "fenced",
+            Place::Fenced,
+            2000,
+            "§12: what a connection left behind has no effect after the next load",
+        ),
+        rule(
+            "replicas",
+            Place::Replicas,
+            2000,
+            "§2.7, §8: nothing is said before the store's replica has it",
+        ),
+        rule(
+            "store-named",
+            Place::StoreNamed,
+            2000,
+            "§2.8: a client's own connection leads to the store that its barrier named",
+        ),
         machine(
             "reclaim-applied",
             Rule::ReclaimApplied,
@@ -136,6 +168,18 @@ impl Without {
             Rule::RequestId,
             2000,
             "§2.8: a bypass that changes state does it once",
+        ),
+        machine(
+            "forget-failed",
+            Rule::ForgetFailed,
+            2000,
+            "§2.8: what the store could not execute is not executed by itself again",
+        ),
+        machine(
+            "deadline",
+            Rule::Deadline,
+            2000,
+            "§2.8: nothing is executed for a caller that has given up",
         ),
         machine(
             "known-session",

@@ -5,7 +5,7 @@
 //! open and nobody asks for anything: machines must be nearly silent), *closing* (sessions end or
 //! expire, and what is left in the store must be nothing but the watermark and the chain). Its
 //! faults are described at the heads of `network`, `accidents`, `nodes`, `client`, `media`,
-//! `store` and `clock`.
+//! `store`, `stores` and `clock`.
 
 use crate::campaign::Plan;
 use crate::cells::Fault;
@@ -16,7 +16,8 @@ use crate::config::WorldConfig;
 use crate::network::Seen;
 use crate::nodes::{DeviceNode, Image, ServerNode};
 use crate::report::Report;
-use crate::store::{Operation, SimStore};
+use crate::store::{Operation, SimStore, StoreConfig};
+use crate::stores::Asking;
 use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos, SECOND};
 use pmnet_proto::{Outbox, Peer, Random, Time};
 use std::collections::{BTreeMap, BTreeSet};
@@ -109,6 +110,8 @@ pub struct World {
     pub(crate) isolated: BTreeSet<usize>,
     pub(crate) memory: Vec<Seen>,
     pub(crate) sent_in: BTreeMap<u64, BTreeSet<u64>>,
+    /// What clients have asked the server to execute.
+    pub(crate) asked: BTreeMap<u64, Asking>,
     pub(crate) lost: usize,
     /// The highest A that the server has said to have.
     pub(crate) watermark: u64,
@@ -174,7 +177,13 @@ impl World {
     }
 
     fn with_config(seed: u64, config: WorldConfig, mut random: Random, trace: bool) -> World {
-        let store = SimStore::new(random.next_u64(), config.store_trouble, config.reply_max);
+        let store_config = StoreConfig {
+            trouble: config.store_trouble,
+            reply_max: config.reply_max,
+            steps: config.store_steps,
+            wait: config.wait_replicas,
+        };
+        let store = SimStore::new(random.next_u64(), store_config);
         store.set_broken(config.without.map(|without| without.place));
         let devices = config.devices;
         let first = config.devices + 1;
@@ -187,6 +196,7 @@ impl World {
                 first + at,
                 head,
                 &config,
+                store.handle(),
                 random.next_u64(),
             ));
         }
@@ -195,6 +205,7 @@ impl World {
             probe,
             address(0),
             &config,
+            store.handle(),
             random.next_u64(),
         ));
         World {
@@ -214,6 +225,7 @@ impl World {
             isolated: BTreeSet::new(),
             memory: Vec::new(),
             sent_in: BTreeMap::new(),
+            asked: BTreeMap::new(),
             lost: 0,
             watermark: 0,
             reclaim_lost: vec![0; devices],
@@ -456,8 +468,7 @@ impl World {
             if let Some(core) = &mut self.server.core
                 && let Err(stop) = core.receive(now, from, bytes, &mut out)
             {
-                self.violation(format!("the server stopped: {stop}"));
-                self.server.core = None;
+                self.server_stopped(&stop.0);
             }
             self.server.out = out;
         } else {
@@ -526,15 +537,19 @@ impl World {
         let node = self.config.devices;
         let now = self.clocks[node].local(self.now);
         let mut out = std::mem::take(&mut self.server.out);
+        self.server.store.set_now(self.now);
         let core = self.server.core.as_mut()?;
         let worked = match core.step(now, &mut out) {
             Ok(worked) => worked,
             Err(stop) => {
-                self.violation(format!("the server stopped: {stop}"));
-                self.server.core = None;
+                self.server_stopped(&stop.0);
                 return None;
             }
         };
+        if worked {
+            self.look_at_executions();
+        }
+        let core = self.server.core.as_mut()?;
         let next = core.next_timeout();
         self.watermark = core.machine().watermark().max(self.watermark);
         self.server.is_loaded |= core.machine().chain().is_some();
@@ -557,6 +572,7 @@ impl World {
         let mut out = Outbox::new();
         let clock = &self.clocks[node];
         let next = self.clients[at].turn(clock, self.now, &self.config, &mut out);
+        self.note_calls(at);
         self.send_all(node, &out);
         next
     }

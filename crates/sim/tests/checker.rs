@@ -13,6 +13,7 @@ fn call(session: (usize, u32), id: Option<u64>, times: (u64, u64), result: Resul
         session,
         key: KEY,
         id,
+        published: None,
         conditional: false,
         invoked: Time(times.0),
         returned: answered.then_some(Time(times.1)),
@@ -26,6 +27,14 @@ fn append(session: (usize, u32), id: u64, times: (u64, u64)) -> Observed {
 
 fn read(session: (usize, u32), seen: &[u64], times: (u64, u64)) -> Observed {
     call(session, None, times, Result::Read(seen.to_vec()))
+}
+
+/// A call that acts and changes no data.
+fn delivery(id: u64, result: Result) -> Observed {
+    Observed {
+        published: Some(id),
+        ..call(A, None, (92, 98), result)
+    }
 }
 
 const A: (usize, u32) = (1, 1);
@@ -42,11 +51,14 @@ fn good() -> History {
             call(B, Some(4), (70, 80), Result::Read(vec![1, 3, 2, 4])),
             call(A, Some(5), (81, 90), Result::Failed),
             call(A, Some(6), (91, 99), Result::Unknown),
+            delivery(7, Result::Read(vec![1, 3, 2, 4])),
+            delivery(8, Result::Failed),
         ],
         ..History::default()
     };
     history.story.lists = BTreeMap::from([(KEY, vec![1, 3, 2, 4])]);
     history.story.applied_in = (1..=4).map(|id| (id, id)).collect();
+    history.story.delivered = BTreeMap::from([(7, 1)]);
     history.story.ended_in = BTreeMap::from([(100, 9)]);
     history.sent_in = (1..=4).map(|id| (id, BTreeSet::from([100]))).collect();
     history
@@ -75,6 +87,15 @@ fn every_violation_is_found() {
     let table: Vec<(&str, Spoil)> = vec![
         ("acknowledged and lost: id 2", |h| {
             list(h).retain(|&id| id != 2)
+        }),
+        ("took effect 2 times: delivery of id 7", |h| {
+            h.story.delivered.insert(7, 2);
+        }),
+        ("answered and never delivered: id 7", |h| {
+            h.story.delivered.clear();
+        }),
+        ("failed and delivered: id 8", |h| {
+            h.story.delivered.insert(8, 1);
         }),
         ("acknowledged and lost: id 4", |h| {
             list(h).retain(|&id| id != 4)

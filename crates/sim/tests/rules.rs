@@ -12,6 +12,11 @@ const QUICK: &[&str] = &[
     "last-seq",
     "request-id",
     "nilext",
+    "record-first",
+    "fenced",
+    "store-named",
+    "forget-failed",
+    "deadline",
 ];
 
 #[test]
@@ -35,7 +40,7 @@ fn rules_and_cells_have_names() {
         assert!(without.says.starts_with('§'), "{}", without.name);
     }
     assert!("gravity".parse::<Without>().is_err());
-    assert_eq!(Cell::all().count(), 64);
+    assert_eq!(Cell::all().count(), 72);
     for cell in Cell::all() {
         assert_eq!(cell.to_string().parse(), Ok(cell));
     }

@@ -1,0 +1,94 @@
+//! A client's own connection to the store, as a front has one for what cannot go through the server:
+//! a barrier (a bypass) names the store, and then the operation goes there directly.
+//!
+//! Fault model: the store is failed over at any moment, and the old master goes on answering. Replies
+//! are lost. What an old master answers whose name the barrier gave before it was replaced, nobody can
+//! tell from what it answered in time: it counts as unknown.
+
+use crate::check::Result as Seen;
+use crate::client::ClientNode;
+use crate::config::WorldConfig;
+use crate::store::{Act, Operation, Reply};
+use crate::without::{Place, Without};
+use pmnet_proto::Time;
+use pmnet_proto::client::Outcome;
+use pmnet_proto::time::MILLISECOND;
+
+/// A connection of its own answers within this time.
+const DIRECT_MAX: u64 = 8 * MILLISECOND;
+/// One reply in so many of such a connection is lost.
+const DIRECT_LOST_EVERY: u64 = 12;
+
+/// An operation that goes to the store on a connection of the client's own.
+#[derive(Debug)]
+pub(crate) struct Direct {
+    pub(crate) operation: Operation,
+    /// Where its outcome goes.
+    pub(crate) observed: usize,
+    /// The store that its barrier named, and when the operation gets there.
+    pub(crate) named: Option<(u64, Time)>,
+}
+
+impl ClientNode {
+    /// The barrier has named the store: the operation goes there.
+    pub(crate) fn go_direct(&mut self, now: Time, world: Time, config: &WorldConfig) {
+        let named = self.direct.as_ref().and_then(|direct| direct.named);
+        let Some((named, _)) = named.filter(|(_, at)| now >= *at) else {
+            return;
+        };
+        let Some(direct) = self.direct.take() else {
+            return;
+        };
+        // A connection to another store than the one that the barrier named is closed.
+        let keeps = Without::breaks(config.without, Place::StoreNamed);
+        let connection = self.connection.filter(|_| keeps).unwrap_or(named);
+        self.connection = Some(connection);
+        let (observed, deadline) = &mut self.observed[direct.observed];
+        if now > *deadline {
+            observed.result = Seen::Failed;
+            return;
+        }
+        let (reply, is_old) = self.store.direct(connection, direct.operation, world);
+        let lost = self.random.next_u64().is_multiple_of(DIRECT_LOST_EVERY);
+        match reply {
+            // Its barrier was the old master's last word, so to say: nobody can tell the client.
+            Some(_) if is_old && connection == named => self.windows += 1,
+            Some(Reply::List(list)) if !lost => {
+                observed.result = Seen::Read(list);
+                observed.returned = Some(world);
+            }
+            _ => {}
+        }
+    }
+
+    /// What goes direct behind the barrier that was just called.
+    pub(crate) fn begin_direct(&mut self, key: u8) -> Operation {
+        let act = match self.random.next_u64() % 2 {
+            0 => Act::Read,
+            _ => Act::AppendRead,
+        };
+        let id = self.next_id;
+        self.next_id += 1;
+        let operation = Operation { act, key, id };
+        self.direct = Some(Direct {
+            operation,
+            observed: self.observed.len(),
+            named: None,
+        });
+        operation
+    }
+
+    /// An outcome of the call at this place, if it is the barrier under way: true if it names the store.
+    pub(crate) fn barrier_ends(&mut self, at: usize, outcome: &Outcome, now: Time) -> Option<bool> {
+        let direct = self.direct.as_mut().filter(|d| d.observed == at)?;
+        if let Outcome::Reply(reply) = outcome
+            && let Some(Reply::Store(name)) = Reply::read(reply)
+        {
+            direct.named = Some((name, now + self.random.next_u64() % DIRECT_MAX));
+            return Some(true);
+        }
+        // Without a barrier nothing goes to the store.
+        self.direct = None;
+        Some(false)
+    }
+}

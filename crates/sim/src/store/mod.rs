@@ -1,0 +1,282 @@
+//! A store of lists, as Redis with the adaptor of this project is one.
+//!
+//! Fault model: what goes wrong with one call stands at the head of `trouble`, step by step. Any of
+//! it may also last for a while. A command of a connection that was given up may be executed later,
+//! also for a server process that has died. Everything in it survives the death of the server process. A
+//! replica may be promoted: it has all that was reported as durable, or lags, and then the shard
+//! must stop; the old master lives on, and old connections to it still work. Code that never ends
+//! keeps everybody waiting until somebody ends it.
+//!
+//! A plain store (regressions by seed) knows only steps that fail before or after they happen.
+
+mod operation;
+mod redis;
+mod state;
+mod trouble;
+
+pub use operation::{Act, OPERATION_BYTES, Operation, Reply};
+pub use redis::Story;
+pub use state::Asked;
+
+use crate::without::Place;
+use bytes::Bytes;
+use pmnet_proto::Time;
+use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
+use redis::Instance;
+use state::{Link, State, retry};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use trouble::Spell;
+
+/// What a store is to be like.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StoreConfig {
+    /// One step in so many fails; 0: none.
+    pub trouble: u64,
+    /// Replies are padded up to this many bytes.
+    pub reply_max: usize,
+    /// It fails at every step, as Redis does; otherwise before or after.
+    pub steps: bool,
+    /// It waits for its replica.
+    pub wait: bool,
+}
+
+/// A server process's connection to the durable state, which outlives the process.
+#[derive(Debug, Default)]
+pub struct SimStore {
+    state: Arc<Mutex<State>>,
+    link: Option<Link>,
+}
+
+impl SimStore {
+    /// An empty store.
+    #[must_use]
+    pub fn new(seed: u64, config: StoreConfig) -> SimStore {
+        let state = State {
+            random: seed,
+            config,
+            instances: vec![Instance::default()],
+            ..State::default()
+        };
+        SimStore {
+            state: Arc::new(Mutex::new(state)),
+            link: None,
+        }
+    }
+
+    /// A connection for another process.
+    #[must_use]
+    pub fn handle(&self) -> SimStore {
+        SimStore {
+            state: Arc::clone(&self.state),
+            link: None,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on the rule that stands at this place is broken, if it is one of a store's.
+    pub fn set_broken(&self, place: Option<Place>) {
+        self.lock().broken = place;
+    }
+
+    /// What time it is.
+    pub fn set_now(&self, now: Time) {
+        self.lock().now = now;
+    }
+
+    /// From now on every step fails, or no longer.
+    pub fn set_storm(&self, storm: bool) {
+        let mut state = self.lock();
+        state.spell = match (storm, state.config.steps) {
+            (false, _) => None,
+            (true, false) => Some(Spell::Storm),
+            (true, true) => Some(Spell::any(state.draw())),
+        };
+    }
+
+    /// From now on no step fails.
+    pub fn calm(&self) {
+        let mut state = self.lock();
+        (state.spell, state.config.trouble, state.link_down) = (None, 0, false);
+    }
+
+    /// Whether nothing was ever applied.
+    #[must_use]
+    pub fn is_fresh(&self) -> bool {
+        self.lock().data().story.applied_in.is_empty()
+    }
+
+    /// What it did so far.
+    #[must_use]
+    pub fn story(&self) -> Story {
+        let state = self.lock();
+        let mut story = state.data().story.clone();
+        story.records = state.data().records.keys().cloned().collect();
+        story.malformed = state.malformed;
+        for instance in &state.instances {
+            for (&id, &times) in &instance.data.story.delivered {
+                let most = story.delivered.entry(id).or_default();
+                *most = times.max(*most);
+            }
+        }
+        story
+    }
+
+    /// What happened to it, and how often.
+    #[must_use]
+    pub fn happened(&self) -> BTreeMap<&'static str, u64> {
+        self.lock().happened.clone()
+    }
+
+    /// What it was asked since the last time.
+    pub fn take_asked(&self) -> Vec<Asked> {
+        std::mem::take(&mut self.lock().asked)
+    }
+}
+
+/// What operators and clients with connections of their own do.
+impl SimStore {
+    /// The connection between the store and its replica is cut.
+    pub fn cut_replica(&self) {
+        let mut state = self.lock();
+        if !state.link_down {
+            state.link_down = true;
+            let data = state.data().clone();
+            state.master().behind.get_or_insert(data);
+        }
+    }
+
+    /// Up to where the promoted replica would have everything.
+    #[must_use]
+    pub fn replica_watermark(&self) -> u64 {
+        let state = self.lock();
+        let instance = &state.instances[state.address];
+        let data = instance.behind.as_ref().unwrap_or(&instance.data);
+        data.watermark()
+    }
+
+    /// Promotes the replica. The old master lives on; with `close`, without the server's
+    /// connections. Without `lagging`, the operator makes sure that it has everything.
+    pub fn promote(&self, close: bool, lagging: bool) {
+        let mut state = self.lock();
+        let (wait, down) = (state.config.wait, state.link_down);
+        let master = state.master();
+        let mut data = match master.behind.take() {
+            Some(behind) if wait || lagging || !down => behind,
+            _ => master.data.clone(),
+        };
+        data.story.delivered.clear();
+        state.names += 1;
+        let name = state.names;
+        state.instances.push(Instance {
+            data,
+            name,
+            ..Instance::default()
+        });
+        state.stuck_until = Time(0);
+        state.address = state.instances.len() - 1;
+        (state.closed, state.lagging, state.link_down) = (close, lagging, false);
+    }
+
+    /// Whether what was promoted lacks something.
+    #[must_use]
+    pub fn is_lagging(&self) -> bool {
+        self.lock().lagging
+    }
+
+    /// The operator goes back to the master before, which has everything.
+    pub fn go_back(&self) {
+        let mut state = self.lock();
+        state.instances.pop();
+        state.address = state.instances.len() - 1;
+        state.lagging = false;
+    }
+
+    /// An operation on a client's own connection to the store of this name. The reply, if there is
+    /// one, and whether that store is no master any more.
+    pub fn direct(&self, name: u64, operation: Operation, now: Time) -> (Option<Reply>, bool) {
+        let mut state = self.lock();
+        let Some(at) = state.instances.iter().position(|i| i.name == name) else {
+            return (None, true);
+        };
+        let is_old = at != state.address;
+        if now < state.stuck_until && !is_old {
+            return (None, false);
+        }
+        state.step += 1;
+        let step = state.step;
+        let thaw = !state.link_down && !state.breaks(Place::Replicas);
+        let instance = &mut state.instances[at];
+        instance.data.effect(operation, step);
+        if thaw {
+            instance.behind = None;
+        }
+        (Some(instance.reply(operation)), is_old)
+    }
+}
+
+impl Store for SimStore {
+    fn load(&mut self) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
+        self.link = None;
+        let (link, records) = {
+            let mut state = self.lock();
+            state.run_late();
+            state.load()?
+        };
+        self.link = Some(link);
+        Ok(records)
+    }
+
+    fn apply(&mut self, batch: &Batch) -> Result<u64, StoreError> {
+        let link = self.link.take();
+        let link = {
+            let mut state = self.lock();
+            state.run_late();
+            let mut link = state.reach(link)?;
+            if !link.owns {
+                return Err(retry("Redis takes no writes"));
+            }
+            if !link.guard.admits(&state.instances[link.at].data) {
+                return Err(retry("the records were changed"));
+            }
+            state.apply(&mut link, batch)?;
+            link
+        };
+        self.link = Some(link);
+        Ok(0)
+    }
+
+    fn execute(
+        &mut self,
+        requests: &[Request],
+        replies: &mut Vec<Bytes>,
+    ) -> Result<(), StoreError> {
+        let link = self.link.take();
+        let link = {
+            let mut state = self.lock();
+            state.run_late();
+            let link = state.reach(link)?;
+            if !link.owns && requests.iter().any(|request| request.record.is_some()) {
+                return Err(retry("Redis takes no writes"));
+            }
+            let result = state.execute(link, requests, replies);
+            if result.is_err() {
+                let rest = requests[replies.len()..].iter();
+                let failed =
+                    rest.filter_map(|r| Some(Asked::Failed(Operation::peek(&r.payload)?.id)));
+                state.asked.extend(failed);
+            }
+            result?;
+            link
+        };
+        self.link = Some(link);
+        Ok(())
+    }
+
+    fn durability(&self) -> String {
+        "simulated".to_owned()
+    }
+}

@@ -1,0 +1,399 @@
+//! The durable state behind every connection, and how it answers a server: the steps of a load, a
+//! batch and a request, each of which may meet with trouble.
+
+use super::StoreConfig;
+use super::operation::{Act, Operation};
+use super::redis::{Command, Data, Guard, Instance, Late, Ran};
+use super::trouble::{Spell, Trouble};
+use crate::without::Place;
+use bytes::Bytes;
+use pmnet_proto::time::{MILLISECOND, Nanos};
+use pmnet_proto::{Random, Time};
+use pmnet_server::{Batch, RecordKey, Request, StoreError};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Without atomic steps, one in so many is torn.
+const TORN_EVERY: u64 = 20;
+/// A command that was given up runs within so many calls of the store.
+const LATE_CALLS_MAX: u64 = 12;
+/// Commands that were given up and wait, at most.
+const LATE_MAX: usize = 64;
+/// One request in so many is the first of a group, whose replies wait for each other.
+const GROUP_EVERY: u64 = 6;
+/// How long code that never ends runs until somebody ends it, at most.
+const HANG_MAX: Nanos = 40 * MILLISECOND;
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) config: StoreConfig,
+    /// The first master, then what was promoted.
+    pub(super) instances: Vec<Instance>,
+    /// Where the server connects to.
+    pub(super) address: usize,
+    /// The server's connections to earlier masters are closed.
+    pub(super) closed: bool,
+    /// Nothing reaches the replica.
+    pub(super) link_down: bool,
+    /// What was promoted last lacks something.
+    pub(super) lagging: bool,
+    pub(super) now: Time,
+    pub(super) stuck_until: Time,
+    pub(super) owners: u64,
+    pub(super) names: u64,
+    pub(super) step: u64,
+    pub(super) random: u64,
+    pub(super) spell: Option<Spell>,
+    pub(super) malformed: u64,
+    /// The rule that this store breaks.
+    pub(super) broken: Option<Place>,
+    /// Hashes of what it applied, if it takes them for identities.
+    pub(super) hashes: BTreeSet<u16>,
+    pub(super) happened: BTreeMap<&'static str, u64>,
+    pub(super) asked: Vec<Asked>,
+}
+
+/// What became of a request that the store was asked to execute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// It was begun.
+    Begun(u64),
+    /// It was begun, and has no reply.
+    Failed(u64),
+}
+
+/// A connection of a server process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Link {
+    pub(super) at: usize,
+    pub(super) guard: Guard,
+    /// It has become the owner of the records.
+    pub(super) owns: bool,
+}
+
+pub(super) fn retry(words: &str) -> StoreError {
+    StoreError::Retry(words.to_owned())
+}
+
+impl State {
+    pub(super) fn draw(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(1);
+        Random::new(self.random).next_u64()
+    }
+
+    pub(super) fn data(&self) -> &Data {
+        &self.instances[self.address].data
+    }
+
+    pub(super) fn master(&mut self) -> &mut Instance {
+        &mut self.instances[self.address]
+    }
+
+    pub(super) fn breaks(&self, place: Place) -> bool {
+        self.broken == Some(place)
+    }
+
+    /// What goes wrong with the next step, if anything.
+    fn trouble(&mut self) -> Option<Trouble> {
+        let every = self.config.trouble;
+        let fails = self.spell.is_some() || (every > 0 && self.draw().is_multiple_of(every));
+        if !fails {
+            return None;
+        }
+        let trouble = match self.spell {
+            Some(Spell::Lasting(trouble)) => trouble,
+            _ if !self.config.steps => match self.draw() % 2 {
+                0 => Trouble::Unreached,
+                _ => Trouble::ReplyLost,
+            },
+            _ => {
+                let all = Trouble::ALL;
+                let at = self.draw() % u64::try_from(all.len()).expect("few");
+                all[usize::try_from(at).expect("few")]
+            }
+        };
+        // Nobody waits for a replica, so nobody misses it.
+        let trouble = match trouble {
+            Trouble::NotReplicated if !self.config.wait => Trouble::ReplyLost,
+            trouble => trouble,
+        };
+        if self.config.steps {
+            *self.happened.entry(trouble.words()).or_default() += 1;
+        }
+        Some(trouble)
+    }
+
+    /// Without identity, what has the hash of something else is that.
+    fn is_taken_for_another(&mut self, payload: &[u8]) -> bool {
+        let [high, low, ..] = pmnet_wire::crc(payload).to_be_bytes();
+        self.breaks(Place::Identity) && !self.hashes.insert(u16::from_be_bytes([high, low]))
+    }
+
+    fn parse(&mut self, payload: &[u8]) -> Option<Operation> {
+        let operation = Operation::parse(payload);
+        self.malformed += u64::from(operation.is_none());
+        operation
+    }
+
+    fn size(&mut self) -> usize {
+        let bound = u64::try_from(self.config.reply_max).expect("small") + 1;
+        usize::try_from(self.draw() % bound).expect("small")
+    }
+
+    /// The connection works, and Redis has time for it.
+    pub(super) fn reach(&mut self, link: Option<Link>) -> Result<Link, StoreError> {
+        let link = link.ok_or_else(|| retry("not connected"))?;
+        if link.at != self.address && self.closed {
+            return Err(retry("the connection was closed"));
+        }
+        if self.now < self.stuck_until {
+            return Err(retry("BUSY"));
+        }
+        Ok(link)
+    }
+
+    /// A connection is given up; Redis will do this later.
+    fn give_up(&mut self, at: usize, command: Command, guard: Guard) {
+        let calls_left = self.draw() % LATE_CALLS_MAX;
+        let late = &mut self.instances[at].late;
+        if late.len() < LATE_MAX {
+            // Those of one connection keep their order.
+            late.push(Late {
+                command,
+                guard,
+                calls_left,
+            });
+        }
+    }
+
+    /// Executes what was given up and whose time has come.
+    pub(super) fn run_late(&mut self) {
+        if self.instances.iter().all(|i| i.late.is_empty()) || self.now < self.stuck_until {
+            return;
+        }
+        for at in 0..self.instances.len() {
+            let waiting = std::mem::take(&mut self.instances[at].late);
+            for mut late in waiting {
+                if late.calls_left > 0 {
+                    late.calls_left -= 1;
+                    self.instances[at].late.push(late);
+                } else {
+                    self.late(at, &late);
+                }
+            }
+        }
+    }
+
+    fn late(&mut self, at: usize, late: &Late) {
+        let fenced = !late.guard.admits(&self.instances[at].data) && !self.breaks(Place::Fenced);
+        let happened = match fenced {
+            true => "store: late and fenced",
+            false => "store: late and executed",
+        };
+        if !matches!(late.command, Command::Claim { .. }) {
+            *self.happened.entry(happened).or_default() += 1;
+        }
+        match &late.command {
+            Command::Claim { before, owner } => {
+                let data = &mut self.instances[at].data;
+                if data.owner == *before {
+                    data.owner = *owner;
+                }
+            }
+            Command::Batch(batch) if !fenced => {
+                self.batch(at, batch);
+            }
+            Command::Script(request) if !fenced => {
+                self.step += 1;
+                if let Some(operation) = self.parse(&request.payload) {
+                    let step = (self.step, 0);
+                    self.instances[at].script(operation, request, None, true, step);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Effects and records of a batch, as one transaction; false if it was torn.
+    fn batch(&mut self, at: usize, batch: &Batch) -> bool {
+        self.step += 1;
+        let step = self.step;
+        for payload in &batch.effects {
+            if self.is_taken_for_another(payload) {
+                continue;
+            }
+            if let Some(operation) = self.parse(payload) {
+                self.instances[at].data.effect(operation, step);
+                if !self.config.steps {
+                    // Stories that are known by their seeds go on as they did.
+                    self.size();
+                }
+            }
+        }
+        if self.breaks(Place::AtomicApply) && self.draw().is_multiple_of(TORN_EVERY) {
+            return false;
+        }
+        for (key, value) in &batch.records {
+            self.instances[at].data.change(key, value.clone(), step);
+        }
+        true
+    }
+
+    /// What the replica has, from now on, is what it has now.
+    fn leave_behind(&mut self, at: usize) {
+        let data = self.instances[at].data.clone();
+        self.instances[at].behind.get_or_insert(data);
+    }
+
+    /// What was written must be durable as configured before anything is said of it.
+    fn durable(&mut self, at: usize, trouble: Option<Trouble>) -> Result<(), StoreError> {
+        let broken = self.breaks(Place::Replicas);
+        // A master that was replaced has no replica any more.
+        let alone = self.config.wait && at != self.address;
+        if (alone || trouble == Some(Trouble::NotReplicated)) && !broken {
+            return Err(retry(Trouble::NotReplicated.words()));
+        }
+        if !self.link_down && !broken {
+            self.instances[at].behind = None;
+        }
+        Ok(())
+    }
+
+    pub(super) fn load(&mut self) -> Result<(Link, Vec<(RecordKey, Bytes)>), StoreError> {
+        let at = self.address;
+        self.reach(Some(Link {
+            at,
+            guard: Guard::default(),
+            owns: false,
+        }))?;
+        let trouble = self.trouble();
+        self.owners += 1;
+        let mut link = Link {
+            at,
+            owns: true,
+            guard: Guard {
+                owner: self.owners,
+                watermark: self.data().watermark(),
+            },
+        };
+        match trouble {
+            Some(Trouble::Late) => {
+                let claim = Command::Claim {
+                    before: self.data().owner,
+                    owner: self.owners,
+                };
+                self.give_up(at, claim, link.guard);
+            }
+            // What is refused for a while is only read.
+            Some(Trouble::WritesRefused) if !self.config.wait => link.owns = false,
+            None | Some(Trouble::ReplyLost | Trouble::ScriptFails | Trouble::HalfWay) => {
+                self.master().data.owner = link.guard.owner;
+            }
+            Some(Trouble::NotReplicated) => {
+                self.leave_behind(at);
+                self.master().data.owner = link.guard.owner;
+            }
+            Some(_) => {}
+        }
+        match trouble {
+            Some(Trouble::WritesRefused) if !link.owns => {}
+            Some(trouble) => return Err(retry(trouble.words())),
+            None => self.durable(at, None)?,
+        }
+        let records = self.data().records.iter();
+        let records = records.map(|(k, v)| (k.clone(), v.clone())).collect();
+        Ok((link, records))
+    }
+
+    pub(super) fn apply(&mut self, link: &mut Link, batch: &Batch) -> Result<(), StoreError> {
+        let at = link.at;
+        let trouble = self.trouble();
+        match trouble {
+            None | Some(Trouble::ReplyLost | Trouble::ScriptFails | Trouble::HalfWay) => {}
+            Some(Trouble::NotReplicated) => self.leave_behind(at),
+            Some(trouble) => {
+                if trouble == Trouble::Late {
+                    self.give_up(at, Command::Batch(batch.clone()), link.guard);
+                }
+                return Err(retry(trouble.words()));
+            }
+        }
+        let whole = self.batch(at, batch);
+        link.guard.watermark = self.instances[at].data.watermark();
+        match trouble {
+            None if whole => self.durable(at, None),
+            Some(Trouble::NotReplicated) => self.durable(at, trouble),
+            _ => Err(retry("the reply was lost")),
+        }
+    }
+
+    pub(super) fn execute(
+        &mut self,
+        link: Link,
+        requests: &[Request],
+        replies: &mut Vec<Bytes>,
+    ) -> Result<(), StoreError> {
+        let at = link.at;
+        let mut group: Vec<Bytes> = Vec::new();
+        let (mut wrote, mut durable) = (false, None);
+        for (index, request) in requests.iter().enumerate() {
+            let ends = !self.config.steps || self.draw().is_multiple_of(GROUP_EVERY);
+            if ends && !group.is_empty() {
+                if wrote {
+                    self.durable(at, durable)?;
+                }
+                replies.append(&mut group);
+            }
+            let Some(operation) = self.parse(&request.payload) else {
+                group.push(Bytes::new());
+                continue;
+            };
+            self.asked.push(Asked::Begun(operation.id));
+            if operation.act == Act::Hang {
+                let hang = 1 + self.draw() % HANG_MAX;
+                self.stuck_until = self.now + hang;
+                *self
+                    .happened
+                    .entry("store: code that never ends")
+                    .or_default() += 1;
+                return Err(retry("no answer"));
+            }
+            let trouble = self.trouble();
+            let guard = link.guard;
+            if request.record.is_some() && !guard.admits(&self.instances[at].data) {
+                return Err(StoreError::Fatal("another process took over".to_owned()));
+            }
+            if trouble == Some(Trouble::NotReplicated) {
+                self.leave_behind(at);
+                durable = trouble;
+            }
+            self.step += 1;
+            let record_first = !self.breaks(Place::RecordFirst);
+            let size = match trouble {
+                Some(Trouble::Unreached) => 0,
+                _ => self.size(),
+            };
+            let step = (self.step, size);
+            match self.instances[at].script(operation, request, trouble, record_first, step) {
+                Ran::Replied(reply) => group.push(reply.bytes(size)),
+                Ran::NoReply(words) => {
+                    // Its connection is given up. What stood behind it there was sent already.
+                    let is_late = trouble == Some(Trouble::Late);
+                    let from = index + usize::from(!is_late);
+                    if self.config.steps && (is_late || self.draw().is_multiple_of(2)) {
+                        let late = requests[from..].iter().filter(|r| r.record.is_some());
+                        for request in late {
+                            self.give_up(at, Command::Script(request.clone()), guard);
+                        }
+                    }
+                    return Err(retry(words));
+                }
+            }
+            wrote |= request.record.is_some();
+        }
+        if wrote {
+            self.durable(at, durable)?;
+        }
+        replies.append(&mut group);
+        Ok(())
+    }
+}

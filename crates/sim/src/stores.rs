@@ -1,0 +1,144 @@
+//! What operators do with the store, and what must never be executed.
+//!
+//! Fault model: the operator promotes the store's replica. The server goes on in the same process or
+//! in a new one; its connections to the old master are closed, or, where it waits for replicas, live
+//! on. Clients with connections of their own stay as they are, and the old master serves them. Or
+//! the replica was cut off and lacks something that the server knows to be there: then it must stop,
+//! and the operator goes back.
+
+use crate::cells::Fault;
+use crate::store::Asked;
+use crate::world::World;
+use pmnet_proto::Time;
+use pmnet_proto::time::{MILLISECOND, Nanos};
+use pmnet_wire::{Header, remaining};
+
+/// How long a packet may be on its way from one hop to the next.
+const WAY_MAX: Nanos = 310 * MILLISECOND;
+
+/// What the world knows of a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asking {
+    /// It arrived after its last execution failed.
+    again: bool,
+    /// Its caller waits until then, as far as the packets told that have arrived.
+    until: Time,
+    /// Its caller waits until then.
+    deadline: Option<Time>,
+}
+
+impl World {
+    /// A request arrives at the server.
+    pub(crate) fn asked_again(&mut self, id: u64, header: &Header) {
+        let now = self.now;
+        let asking = self.asked.entry(id).or_default();
+        asking.again = true;
+        let left = remaining::decode(header.copies).unwrap_or(Nanos::MAX >> 1);
+        asking.until = asking.until.max(now + left);
+    }
+
+    /// Until when callers wait for what they called lately.
+    pub(crate) fn note_calls(&mut self, at: usize) {
+        for (id, deadline) in self.clients[at].take_called() {
+            self.asked.entry(id).or_default().deadline = Some(deadline);
+        }
+    }
+
+    /// Until when a request may be begun, if that can be said in this world.
+    fn begins_until(&self, asking: Asking) -> Option<Time> {
+        // What is replayed, and what clocks that go wrong mean, is only bounded by what arrived.
+        if self.config.clocks {
+            return None;
+        }
+        let rounding = self.config.deadline / 8 + MILLISECOND;
+        let deadline = asking.deadline.filter(|_| self.config.injection == 0);
+        let hops = u64::try_from(self.config.devices).expect("few devices") + 1;
+        let at_most = deadline.map(|deadline| deadline + rounding + hops * WAY_MAX);
+        Some(at_most.map_or(asking.until, |at_most| at_most.min(asking.until)))
+    }
+
+    /// Nothing is executed for a caller that is gone (`docs/spec/protocol.md` §2).
+    pub(crate) fn look_at_executions(&mut self) {
+        for asked in self.server.store.take_asked() {
+            match asked {
+                Asked::Begun(id) => {
+                    let asking = self.asked.get(&id).copied().unwrap_or_default();
+                    if !asking.again {
+                        self.violation(format!(
+                            "request {id} failed and was executed again, though nobody asked again"
+                        ));
+                    }
+                    if self
+                        .begins_until(asking)
+                        .is_some_and(|until| self.now > until)
+                    {
+                        self.violation(format!(
+                            "request {id} was executed, though its caller had given up"
+                        ));
+                    }
+                }
+                Asked::Failed(id) => self.asked.entry(id).or_default().again = false,
+            }
+        }
+    }
+
+    /// The server process ends by itself: right only if the store lacks something.
+    pub(crate) fn server_stopped(&mut self, text: &str) {
+        let node = self.config.devices;
+        if !self.server.store.is_lagging() {
+            self.violation(format!("the server stopped: {text}"));
+            self.server.core = None;
+            return;
+        }
+        self.tell(|| format!("the server stops: {text}"));
+        self.happened("stores that lack something refused");
+        self.kill(node);
+        self.start_later(node, self.config.down_max);
+    }
+
+    /// The operator finds out that what was promoted lacks something.
+    pub(crate) fn leave_lagging_store(&mut self) {
+        if self.server.store.is_lagging() {
+            self.tell(|| "the operator goes back to the old master".to_owned());
+            self.server.store.go_back();
+        }
+    }
+
+    /// The store's replica gets nothing any more, and nobody waits for it.
+    pub(crate) fn cut_replica(&mut self) {
+        if !self.config.wait_replicas && !self.server.store.is_lagging() {
+            self.happened("replicas of the store cut off");
+            self.server.store.cut_replica();
+        }
+    }
+
+    /// The operator promotes the store's replica.
+    pub(crate) fn fail_store_over(&mut self) {
+        let store = &self.server.store;
+        if store.is_lagging() {
+            return;
+        }
+        let core = self.server.core.as_ref().map(pmnet_server::Core::machine);
+        let known = core.map_or(0, |machine| machine.watermark());
+        let lags = !self.config.wait_replicas && known > store.replica_watermark();
+        let lagging = lags && self.below(2) == 0;
+        let lives_on = self.config.wait_replicas && !self.config.directs && self.below(2) == 0;
+        let another = !lagging && self.below(2) == 0;
+        let moments = self.moments();
+        self.hit(Fault::Failover, moments);
+        self.server.store.promote(!lives_on, lagging);
+        self.happened(match lagging {
+            true => "stores failed over to a replica that lags",
+            false => "stores failed over",
+        });
+        self.tell(|| {
+            let words = if lagging { ", which lags" } else { "" };
+            format!("the store's replica is promoted{words}")
+        });
+        if another {
+            let node = self.config.devices;
+            self.kill(node);
+            self.start_later(node, self.config.down_max);
+        }
+    }
+}
