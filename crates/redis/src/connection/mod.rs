@@ -104,9 +104,15 @@ pub enum Turn {
     Busy,
 }
 
-/// The endpoint refused a call; the command stays where it is.
+/// Why a command stays where it is for now.
 #[derive(Debug)]
-struct Busy;
+enum Later {
+    /// The endpoint refused a call.
+    Busy,
+    /// Reads that were packed together have no reply yet. It may be that they have to be sent again,
+    /// one by one, and then all that is behind them must come after that.
+    Reads,
+}
 
 /// The state of one client connection.
 pub struct Connection {
@@ -129,7 +135,7 @@ pub struct Connection {
     pack: Option<Pack>,
     /// Some slots are reads that are to be submitted again.
     repeating: bool,
-    /// The next command depends on the outcome of the last slot.
+    /// The next command depends on the outcome of the last call.
     holding: bool,
     transaction: Option<Transaction>,
     passage: Option<Passage>,
@@ -288,7 +294,10 @@ impl Connection {
         let mut parser = std::mem::take(&mut self.parser);
         let turn = self
             .take_commands(&mut parser, &mut input, up, shared)
-            .unwrap_or(Turn::Busy);
+            .unwrap_or_else(|later| match later {
+                Later::Busy => Turn::Busy,
+                Later::Reads => Turn::Idle,
+            });
         if self.ending {
             input.clear();
         }
@@ -303,7 +312,7 @@ impl Connection {
         input: &mut BytesMut,
         up: &mut U,
         shared: &mut Shared,
-    ) -> Result<Turn, Busy> {
+    ) -> Result<Turn, Later> {
         let mut budget = COMMANDS_PER_TURN;
         if self.repeating {
             self.repeat_reads(up, shared)?;
@@ -359,7 +368,7 @@ impl Connection {
         frame: &[u8],
         up: &mut U,
         shared: &mut Shared,
-    ) -> Result<(), Busy> {
+    ) -> Result<(), Later> {
         let verdict = shared.table.verdict(arguments);
         if verdict.facts.is_none() && (arguments.is(0, "POST") || arguments.is(0, "HOST:")) {
             // A web page that makes a browser talk to us; Redis, too, closes without an answer.

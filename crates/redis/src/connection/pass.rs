@@ -14,7 +14,7 @@ use super::calls::{Slot, Submit, outcome_reply};
 use super::direct::Direct;
 use super::guard::{names_record, objection};
 use super::local::parse_database;
-use super::{Busy, Connection, Shared, StoreAddress, refusal, shown};
+use super::{Connection, Later, Shared, StoreAddress, refusal, shown};
 use crate::parser::Arguments;
 use crate::reply;
 use crate::table::{Action, Local, Pass, Verdict};
@@ -129,7 +129,7 @@ impl Connection {
         arguments: &Arguments<'_>,
         frame: &[u8],
         verdict: &Verdict,
-    ) -> Result<(), Busy> {
+    ) -> Result<(), Later> {
         let alone = arguments.len() == 1;
         let effect = match verdict.action {
             Action::Local(Local::Quit) => {
@@ -181,12 +181,12 @@ impl Connection {
         Ok(())
     }
 
-    fn refuse_passed(&mut self, arguments: &Arguments<'_>, why: &str) -> Result<(), Busy> {
+    fn refuse_passed(&mut self, arguments: &Arguments<'_>, why: &str) -> Result<(), Later> {
         self.fail_passed(refusal(arguments, why))
     }
 
     /// Answers a command that is not passed with an error, which also fails a passed MULTI.
-    fn fail_passed(&mut self, error: Bytes) -> Result<(), Busy> {
+    fn fail_passed(&mut self, error: Bytes) -> Result<(), Later> {
         self.direct_failed |= self.direct_multi;
         self.reply(error);
         Ok(())
@@ -197,7 +197,7 @@ impl Connection {
         &mut self,
         up: &mut U,
         shared: &mut Shared,
-    ) -> Result<(), Busy> {
+    ) -> Result<(), Later> {
         if let Some(Passage {
             stage: stage @ Stage::Address(None),
             ..
@@ -230,7 +230,7 @@ impl Connection {
         form: Form,
         up: &mut U,
         shared: &Shared,
-    ) -> Result<Result<Option<CallId>, Bytes>, Busy> {
+    ) -> Result<Result<Option<CallId>, Bytes>, Later> {
         let payload = Bytes::from(preamble(form, Protocol::Resp2, 0).to_vec());
         Ok(self
             .submit(&payload, 0, Submit::Bypass { read_only: true }, up, shared)?

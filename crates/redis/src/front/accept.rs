@@ -79,6 +79,8 @@ impl<U: Upstream> Front<U> {
             lingering: None,
             direct: None,
             session: None,
+            waiting: false,
+            woken: false,
             queued: false,
             dirty: false,
         }));
@@ -98,6 +100,9 @@ impl<U: Upstream> Front<U> {
             self.up.end(self.shared.now, session);
         }
         self.free.push(index);
+        if client.woken {
+            self.wake_waiting();
+        }
     }
 }
 

@@ -59,7 +59,8 @@ pub struct Front<U> {
     sessions: FxHashMap<SessionId, usize>,
     run_queue: VecDeque<usize>,
     dirty: Vec<usize>,
-    /// Clients whose command the endpoint refused because it was busy, in order.
+    /// Clients whose command the endpoint refused because it was busy, in order; each once, and
+    /// perhaps some that are gone.
     busy: VecDeque<usize>,
     /// When connections to the store must be there: time, client, serial; in order of time.
     connecting: VecDeque<(Time, usize, u64)>,
@@ -274,7 +275,9 @@ impl<U: Upstream> Front<U> {
             }
         }
         let turn = client.connection.advance(&mut self.up, &mut self.shared);
-        if turn == Turn::Busy {
+        let woken = std::mem::take(&mut client.woken);
+        if turn == Turn::Busy && !client.waiting {
+            client.waiting = true;
             self.busy.push_back(index);
         }
         let session = client.connection.session();
@@ -288,6 +291,10 @@ impl<U: Upstream> Front<U> {
             client.session = session;
         }
         let mut again = turn == Turn::More;
+        if woken && turn != Turn::Busy {
+            // It may not have needed the room that it was woken for.
+            self.wake_waiting();
+        }
         self.match_direct(index);
         if let Some(Some(client)) = self.clients.get_mut(index) {
             // What was put into the store's outbox just now.
@@ -301,6 +308,18 @@ impl<U: Upstream> Front<U> {
             self.enqueue(index);
         }
         self.mark_dirty(index);
+    }
+
+    /// Gives the first client that waits for the endpoint another turn.
+    fn wake_waiting(&mut self) {
+        while let Some(index) = self.busy.pop_front() {
+            if let Some(Some(client)) = self.clients.get_mut(index)
+                && std::mem::take(&mut client.waiting)
+            {
+                client.woken = true;
+                return self.enqueue(index);
+            }
+        }
     }
 
     /// Opens or closes the socket to the store as the connection wishes.
@@ -380,9 +399,7 @@ impl<U: Upstream> Front<U> {
                         client.connection.done(call, outcome, &mut self.shared);
                     }
                     // There is room for one more.
-                    if let Some(waiting) = self.busy.pop_front() {
-                        self.enqueue(waiting);
-                    }
+                    self.wake_waiting();
                     index
                 }
                 Event::SessionClosed {
@@ -390,6 +407,8 @@ impl<U: Upstream> Front<U> {
                     data_loss,
                     reason,
                 } => {
+                    // Its calls are over, too.
+                    self.wake_waiting();
                     let Some(index) = self.sessions.remove(&session) else {
                         continue;
                     };

@@ -29,6 +29,10 @@ pub(super) struct Client {
     pub(super) direct: Option<DirectSocket>,
     /// Session under which the front finds this client.
     pub(super) session: Option<SessionId>,
+    /// In the list of those whom the endpoint refused.
+    pub(super) waiting: bool,
+    /// Taken from that list: passes the turn on if it has no use for it.
+    pub(super) woken: bool,
     /// In the run queue.
     pub(super) queued: bool,
     /// In the list of those to be written to.

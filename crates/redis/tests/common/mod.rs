@@ -174,6 +174,8 @@ pub struct Knobs {
     pub sessions: (u32, u32),
     /// Longest reply to a bypass, in bytes; 0: no limit.
     pub reply_max: usize,
+    /// What another client does on the store before each call is executed.
+    pub between: Option<&'static str>,
     /// A session to close, and whether acknowledged updates are lost with it.
     pub close: Option<(SessionId, bool)>,
     /// How often a call was refused.
@@ -351,6 +353,11 @@ impl Upstream for Executor {
             let outcome = match instead.clone() {
                 Some(outcome) => outcome,
                 None => {
+                    let between = self.knobs.lock().expect("knobs").between;
+                    if let Some(line) = between {
+                        self.clients[0].ask("SELECT 0");
+                        self.clients[0].ask(line);
+                    }
                     let mut reply = self.execute(&payload);
                     let limit = self.knobs.lock().expect("knobs").reply_max;
                     if limit > 0 && reply.len() > limit {
