@@ -8,10 +8,15 @@
 
 mod again;
 mod calls;
+mod deadline;
 mod direct;
 mod guard;
+mod heart;
+mod identity;
 mod local;
 mod pass;
+mod passage;
+mod shared;
 mod store_address;
 mod transaction;
 
@@ -19,15 +24,17 @@ use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes, BytesMut};
 use pmnet_wire::command::Protocol;
-use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::parser::{Arguments, Parser, Status};
 use crate::reply;
-use crate::table::{Action, Facts, Table, Verdict};
+use crate::table::{Action, Facts, Verdict};
 use crate::upstream::{SessionId, Time, Upstream};
 use calls::{Pack, Slot};
+pub use deadline::HALF_CLOSED_TIMEOUT;
 use direct::Direct;
-use pass::Passage;
+pub use heart::{Heart, named_by};
+use passage::Passage;
+pub use shared::Shared;
 pub use store_address::{StoreAddress, StoreAddressError};
 use transaction::Transaction;
 
@@ -46,53 +53,6 @@ pub const REPLY_BYTES_EXPECTED: usize = 256 * 1024;
 pub const INPUT_BYTES_SOFT_MAX: usize = 256 * 1024;
 /// Commands taken from one connection before the others get their turn.
 pub const COMMANDS_PER_TURN: usize = 256;
-/// Names of commands unknown to the table that are remembered, known to the store or not.
-const PROBED_MAX: usize = 1024;
-
-/// What the connections of one front have in common.
-pub struct Shared {
-    /// The command matrix.
-    pub table: Table,
-    /// Time of this turn of the event loop.
-    pub now: Time,
-    /// How long a call may take, in nanoseconds.
-    pub call_timeout: Time,
-    /// Where the store is, once known: pass-through connections go there.
-    pub store: Option<StoreAddress>,
-    /// Whether `store` was given by the operator, so that a failure does not forget it.
-    pub store_fixed: bool,
-    /// Databases that the store has confirmed.
-    databases: FxHashSet<u32>,
-    /// Commands that are not in the table, and whether the store knows them.
-    probed: FxHashMap<Vec<u8>, bool>,
-}
-
-impl Shared {
-    /// A fresh state. `store`: address for pass-through connections, if the operator gave one.
-    #[must_use]
-    pub fn new(table: Table, call_timeout: Time, store: Option<StoreAddress>) -> Shared {
-        let store_fixed = store.is_some();
-        // Every store has database 0.
-        let databases = FxHashSet::from_iter([0]);
-        Shared {
-            table,
-            now: 0,
-            call_timeout,
-            store,
-            store_fixed,
-            databases,
-            probed: FxHashMap::default(),
-        }
-    }
-
-    fn remember_probe(&mut self, name: Vec<u8>, known: bool) {
-        if self.probed.len() >= PROBED_MAX {
-            self.probed.clear();
-        }
-        self.probed.insert(name, known);
-    }
-}
-
 /// Why [`Connection::advance`] came to an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
@@ -140,6 +100,8 @@ pub struct Connection {
     transaction: Option<Transaction>,
     passage: Option<Passage>,
     direct: Option<Direct>,
+    /// How many connections to the store there were.
+    directs: u64,
     /// WATCH was passed: so is everything until EXEC, DISCARD or UNWATCH.
     watching: bool,
     /// MULTI was passed.
@@ -157,6 +119,10 @@ pub struct Connection {
     loss: Option<Bytes>,
     /// The client will send no more.
     eof: bool,
+    /// The same, but something that it sent before may still have to be read.
+    closed: bool,
+    /// When that was first seen while it waited.
+    closed_since: Option<Time>,
     /// All whole commands of the input are taken.
     starved: bool,
 }
@@ -185,6 +151,7 @@ impl Connection {
             transaction: None,
             passage: None,
             direct: None,
+            directs: 0,
             watching: false,
             direct_multi: false,
             direct_failed: false,
@@ -194,6 +161,8 @@ impl Connection {
             refused: false,
             loss: None,
             eof: false,
+            closed: false,
+            closed_since: None,
             starved: true,
         }
     }
@@ -217,6 +186,13 @@ impl Connection {
     /// unless it waits for something that may never come.
     pub fn receive_eof(&mut self) {
         self.eof = true;
+        self.client_closed();
+    }
+
+    /// The client has closed its sending side, and perhaps is gone; bytes of it may still have to be
+    /// taken in. It waits for nothing that may never come.
+    pub fn client_closed(&mut self) {
+        self.closed = true;
         if self.endless() {
             self.abandon();
         }
@@ -319,7 +295,7 @@ impl Connection {
         }
         self.flush_pack(up, shared)?;
         loop {
-            if self.eof && self.endless() {
+            if self.closed && self.endless() {
                 self.abandon();
                 break;
             }
@@ -383,7 +359,7 @@ impl Connection {
             || self.monitoring
             || (self.subscriptions() > 0 && self.protocol == Protocol::Resp2)
         {
-            return self.pass_command(arguments, frame, &verdict);
+            return self.pass_command(arguments, frame, &verdict, shared);
         }
         if self.transaction.is_some() {
             return self.queue_command(arguments, frame, &verdict, up, shared);
@@ -407,7 +383,7 @@ impl Connection {
             }
             Action::Pass(kind) => {
                 self.flush_pack(up, shared)?;
-                self.start_passage(kind, arguments, frame);
+                self.start_passage(kind, arguments, frame, shared);
                 Ok(())
             }
             Action::Refuse(why) => {

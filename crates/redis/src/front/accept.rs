@@ -77,6 +77,7 @@ impl<U: Upstream> Front<U> {
             read_closed: false,
             writable: true,
             lingering: None,
+            lingers_until: 0,
             direct: None,
             session: None,
             waiting: false,
