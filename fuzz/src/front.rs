@@ -13,6 +13,7 @@ use pmnet_redis::parser::{Parser, Status};
 use pmnet_redis::reply;
 use pmnet_redis::table::Table;
 use pmnet_redis::upstream::{CallId, Outcome, Refused, SessionId, Time, Upstream};
+use pmnet_wire::StoreName;
 use pmnet_wire::command::{Commands, Form, write_command};
 
 use crate::input::Input;
@@ -71,7 +72,17 @@ const REPLIES: &[&[u8]] = &[
     b"*1\r\n*7\r\n$3\r\nget\r\n:2\r\n*0\r\n:0\r\n:0\r\n:0\r\n*0\r\n",
     b"*1\r\n*-1\r\n",
     b"*0\r\n",
-    b"$22\r\nredis://127.0.0.1:6379\r\n",
+    // What it says about itself.
+    b"$8\r\nrun_id:a\r\n",
+    b"=12\r\ntxt:run_id:a\r\n",
+    b"$1\r\no\r\n",
+];
+
+/// What the server says about the store.
+const NAMES: &[&[u8]] = &[
+    b"redis://127.0.0.1:6379/?run_id=a&records=pmnet:{0}&owner=o",
+    b"redis://127.0.0.1:6379/?run_id=a&records=pmnet:{0}&owner=",
+    b"redis://127.0.0.1:6380/?run_id=b&records=pmnet:{0}&owner=o",
 ];
 
 struct Pending {
@@ -222,7 +233,7 @@ impl World {
                 self.one_to_one = false;
                 self.connection.receive_eof();
             }
-            _ => self.shared.now += 1_000_000,
+            _ => self.time(input),
         }
         self.advance();
     }
@@ -271,8 +282,15 @@ impl World {
     fn right_reply(&self, pending: &Pending, input: &mut Input<'_>) -> Bytes {
         let mut out = Vec::new();
         match pending.form {
-            Form::Barrier => out.extend_from_slice(b"+OK\r\n"),
-            Form::StoreAddress => reply::write_bulk(b"redis://127.0.0.1:6379", &mut out),
+            Form::Barrier | Form::StoreAddress => {
+                // Seldom another than before.
+                let index = if input.rarely(8) {
+                    input.index(NAMES.len())
+                } else {
+                    0
+                };
+                reply::write_bulk(NAMES[index], &mut out);
+            }
             Form::Transaction => {
                 out.extend_from_slice(format!("*{}\r\n", pending.count).as_bytes());
                 out.extend(b":1\r\n".repeat(pending.count));
@@ -288,7 +306,7 @@ impl World {
 
     /// The connection to the store takes bytes, gives some, or breaks.
     fn direct(&mut self, input: &mut Input<'_>) {
-        if self.connection.direct_address().is_none() {
+        if self.connection.direct_target().is_none() {
             return;
         }
         let length = self.connection.direct_unwritten().len();
@@ -307,6 +325,26 @@ impl World {
                 self.connection.direct_receive(reply);
             }
         }
+    }
+
+    /// Time goes by, and is looked at, as is the store.
+    fn time(&mut self, input: &mut Input<'_>) {
+        self.shared.now += 1_000_000;
+        if input.rarely(16) {
+            // Commands that are passed have deadlines.
+            self.one_to_one &= !self.connection.is_timed();
+            self.shared.now += 400_000_000;
+        }
+        if input.rarely(4) {
+            self.shared.alive = Some(("a".into(), self.shared.now));
+        }
+        if input.rarely(8) {
+            let name = StoreName::parse(input.pick(NAMES)).expect("a name");
+            self.one_to_one &= !self.connection.waits_on_store();
+            self.shared.store_named(&name);
+            self.connection.store_named(&name);
+        }
+        self.connection.look(&self.shared, false);
     }
 
     fn close_session(&mut self, input: &mut Input<'_>) {
@@ -334,7 +372,7 @@ impl World {
                 };
                 self.connection
                     .done(pending.call, outcome, &mut self.shared);
-            } else if self.connection.direct_address().is_some() {
+            } else if self.connection.direct_target().is_some() {
                 self.connection.direct_lost("gone");
             } else if self.connection.unwritten().is_empty() {
                 break;

@@ -209,7 +209,9 @@ fn without_a_redis_store_nothing_passes_and_the_reason_is_said() {
         "-ERR pmnet: WATCH needs a Redis store: the store is an embedded one\r\n"
     );
     assert_eq!(client.ask("SET k 1"), "+OK\r\n");
-    front.knobs().address = Some(Bytes::from_static(b"$20\r\nredis://127.0.0.1:1/\r\n"));
+    front.knobs().address = Some(Bytes::from_static(
+        b"$57\r\nredis://127.0.0.1:1/?run_id=gone&records=pmnet:{0}&owner=\r\n",
+    ));
     let error = client.ask("BLPOP k 0");
     assert!(
         error.starts_with("-ERR pmnet: the store cannot be reached directly"),

@@ -194,8 +194,9 @@ fn reads_are_passed_through_in_both_protocols_and_any_database() {
     assert_eq!(text[4], "*2\r\n$5\r\nthree\r\n+PONG\r\n");
     assert_eq!(text[5], "$-1\r\n");
     assert_eq!(text[6], "-ERR DB index is out of range\r\n");
-    assert_eq!(text[7], "+OK\r\n");
-    assert_eq!(support::bulk(&text[8]), Some(redis.url()));
+    let name = support::bulk(&text[7]).expect("a name");
+    assert!(name.starts_with(&redis.url()), "{name}");
+    assert_eq!(text[8], text[7]);
     assert!(text[9].starts_with("-ERR pmnet: malformed"), "{}", text[9]);
     assert!(text[10].starts_with("-ERR pmnet:"), "{}", text[10]);
     // The next batch still works: the watch was set again.

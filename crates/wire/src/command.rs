@@ -29,9 +29,10 @@ pub enum Form {
     Pipeline,
     /// MULTI … EXEC: executed together, the reply is the array of their replies.
     Transaction,
-    /// No command: returns `+OK` once the barrier is reached.
+    /// No command: once the barrier is reached, returns the store's name ([`crate::StoreName`]) as a
+    /// bulk string, or `+OK` if the store cannot be reached directly.
     Barrier,
-    /// No command: returns the store's address as a bulk string, for pass-through connections.
+    /// No command: returns the store's name as a bulk string, or an error that says why it has none.
     StoreAddress,
 }
 

@@ -9,8 +9,10 @@ pub mod header;
 pub mod promise;
 pub mod record;
 pub mod remaining;
+pub mod store_name;
 
 pub use header::{Flags, HEADER_LEN, Header, Kind, Packet, Reject};
+pub use store_name::{StoreName, StoreNameError};
 
 /// First UDP port reserved for pmnet (PMNet paper §IV-A; protocol.md §7).
 pub const PORT_FIRST: u16 = 51_000;

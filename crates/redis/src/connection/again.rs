@@ -1,13 +1,15 @@
 //! Reads that were packed together and whose replies do not fit into one message together.
 //!
-//! Each alone may fit, as it would have without packing, so they are sent again one by one, unless
-//! their client has sent something that changes state after them: they would see it.
+//! Each alone may fit, as it would have without packing, so they are sent again one by one. Nothing
+//! of their connection is sent behind a pack before the pack has its replies: what comes later in a
+//! pipeline would else be executed before what is sent again, and its replies would be older than
+//! those in front of it. A session has one bypass at a time anyway, so waiting costs no round trip.
 
 use bytes::Bytes;
 use pmnet_wire::command::{Commands, Form, preamble, write_command};
 
 use super::calls::{Purpose, Slot, Submit};
-use super::{Busy, Connection, Shared};
+use super::{Connection, Later, Shared};
 use crate::reply;
 use crate::upstream::{Outcome, Upstream};
 
@@ -26,13 +28,14 @@ impl Connection {
         else {
             return false;
         };
-        if reply::count(reply) == Some(*replies) || !self.only_reads_after(index) {
+        if reply::count(reply) == Some(*replies) {
             return false;
         }
         let Ok(commands) = Commands::parse(payload) else {
             return false;
         };
         let head = preamble(Form::Single, commands.protocol, commands.database);
+        // Behind it are messages to a subscriber, at most.
         let mut after = self.slots.split_off(index);
         after.pop_front();
         self.slots.extend(commands.iter().map(|arguments| {
@@ -45,38 +48,30 @@ impl Connection {
         true
     }
 
-    fn only_reads_after(&self, index: usize) -> bool {
-        self.slots.iter().skip(index + 1).all(|slot| match slot {
-            Slot::Ready(_) | Slot::Again(_) => true,
-            Slot::Call {
-                purpose:
-                    Purpose::Update
-                    | Purpose::Bypass {
-                        read_only: false, ..
-                    },
-                ..
-            } => false,
-            Slot::Call { .. } => true,
-            Slot::Passage => false,
-        })
-    }
-
-    /// Submits what has to be sent again, before anything else is.
+    /// Submits what has to be sent again, before anything else is: each when the one before it has
+    /// its reply and the client has room for another, so that no more than one is held here.
+    ///
+    /// # Errors
+    /// [`Later`], as long as there is more.
     pub(super) fn repeat_reads<U: Upstream>(
         &mut self,
         up: &mut U,
         shared: &Shared,
-    ) -> Result<(), Busy> {
-        for index in 0..self.slots.len() {
+    ) -> Result<(), Later> {
+        let again = |slot: &Slot| matches!(slot, Slot::Again(_));
+        while let Some(index) = self.slots.iter().position(again) {
+            let waits = |slot: &Slot| matches!(slot, Slot::Call { .. });
+            if self.congested() || self.slots.iter().take(index).any(waits) {
+                return Err(Later::Reads);
+            }
             let Slot::Again(payload) = &self.slots[index] else {
-                continue;
+                break;
             };
             let payload = payload.clone();
             let submitted =
                 self.submit(&payload, 0, Submit::Bypass { read_only: true }, up, shared)?;
             let purpose = Purpose::Bypass {
                 replies: 1,
-                read_only: true,
                 again: None,
             };
             match submitted {
@@ -89,9 +84,9 @@ impl Connection {
                 }
                 Err(error) => self.fill(index, error),
             }
+            self.drain();
         }
         self.repeating = false;
-        self.drain();
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use pmnet_wire::FRAGMENT_BYTES;
 use pmnet_wire::command::{Form, PREAMBLE_LEN, preamble};
 
-use super::{Busy, Connection, Shared};
+use super::{Connection, Later, Shared};
 use crate::parser::Arguments;
 use crate::reply;
 use crate::table::{self, Facts};
@@ -20,11 +20,7 @@ pub(super) enum Purpose {
     Update,
     /// A bypass of so many commands: the reply as it is. `again`: the payload, if it is a pack of
     /// reads that may have to be sent one by one.
-    Bypass {
-        replies: u32,
-        read_only: bool,
-        again: Option<Bytes>,
-    },
+    Bypass { replies: u32, again: Option<Bytes> },
     /// Whether the store has this database.
     Select { database: u32 },
     /// Whether the store knows a command that is to be queued in MULTI.
@@ -94,7 +90,7 @@ impl Connection {
         how: Submit,
         up: &mut U,
         shared: &Shared,
-    ) -> Result<Result<CallId, Bytes>, Busy> {
+    ) -> Result<Result<CallId, Bytes>, Later> {
         let deadline = shared.now.saturating_add(shared.call_timeout);
         // A session may have been closed without our having seen the event; a fresh one never is.
         for _ in 0..2 {
@@ -118,7 +114,7 @@ impl Connection {
             };
             match result {
                 Ok(call) => return Ok(Ok(call)),
-                Err(Refused::Busy) => return Err(Busy),
+                Err(Refused::Busy) => return Err(Later::Busy),
                 Err(error @ Refused::TooLarge) => {
                     return Ok(Err(reply::error(&format!("ERR pmnet: {error}"))));
                 }
@@ -159,7 +155,7 @@ impl Connection {
         arguments: &Arguments<'_>,
         up: &mut U,
         shared: &Shared,
-    ) -> Result<(), Busy> {
+    ) -> Result<(), Later> {
         self.flush_pack(up, shared)?;
         let mut payload = Vec::with_capacity(PREAMBLE_LEN + frame.len());
         payload.extend_from_slice(&self.preamble(Form::Single));
@@ -185,7 +181,7 @@ impl Connection {
         alone: bool,
         up: &mut U,
         shared: &Shared,
-    ) -> Result<(), Busy> {
+    ) -> Result<(), Later> {
         let fits = self.pack.as_ref().is_some_and(|pack| {
             !alone
                 && !pack.closed
@@ -218,11 +214,14 @@ impl Connection {
     }
 
     /// Sends the pack, if there is one.
+    ///
+    /// # Errors
+    /// [`Later`]: nothing may be submitted behind it now.
     pub(super) fn flush_pack<U: Upstream>(
         &mut self,
         up: &mut U,
         shared: &Shared,
-    ) -> Result<(), Busy> {
+    ) -> Result<(), Later> {
         let Some(mut pack) = self.pack.take() else {
             return Ok(());
         };
@@ -242,25 +241,28 @@ impl Connection {
             Ok(submitted) => {
                 // A read that is alone cannot be taken apart.
                 let again = (pack.read_only && pack.commands > 1).then_some(payload);
+                self.holding |= again.is_some() && submitted.is_ok();
                 self.expect(
                     submitted,
                     Purpose::Bypass {
                         replies: pack.commands,
-                        read_only: pack.read_only,
                         again,
                     },
                     bytes,
                 );
+                if self.holding {
+                    return Err(Later::Reads);
+                }
                 Ok(())
             }
-            Err(Busy) => {
+            Err(later) => {
                 // The replies to what is packed have no slot yet, so it must be the next thing sent.
                 self.pack = Some(Pack {
                     payload: payload.into(),
                     closed: true,
                     ..pack
                 });
-                Err(Busy)
+                Err(later)
             }
         }
     }
@@ -281,11 +283,22 @@ impl Connection {
             return;
         };
         self.flight_bytes = self.flight_bytes.saturating_sub(bytes);
+        self.release(&purpose);
         if !self.unpack(index, &purpose, &outcome) {
             let reply = self.answer(purpose, outcome, shared);
             self.fill(index, reply);
         }
         self.drain();
+    }
+
+    /// The call for this purpose has its outcome.
+    fn release(&mut self, purpose: &Purpose) {
+        let held = match purpose {
+            Purpose::Select { .. } | Purpose::Probe { .. } => true,
+            Purpose::Bypass { again, .. } => again.is_some(),
+            Purpose::Update => false,
+        };
+        self.holding &= !held;
     }
 
     fn answer(&mut self, purpose: Purpose, outcome: Outcome, shared: &mut Shared) -> Bytes {
@@ -305,23 +318,19 @@ impl Connection {
                 Ok(reply) => reply,
                 Err(error) => repeated(&error, replies),
             },
-            Purpose::Select { database } => {
-                self.holding = false;
-                match outcome {
-                    Ok(reply) if !reply.starts_with(b"-") => {
-                        shared.databases.insert(database);
-                        self.database = database;
-                        reply::OK
-                    }
-                    Ok(error) | Err(error) => error,
+            Purpose::Select { database } => match outcome {
+                Ok(reply) if !reply.starts_with(b"-") => {
+                    shared.databases.insert(database);
+                    self.database = database;
+                    reply::OK
                 }
-            }
+                Ok(error) | Err(error) => error,
+            },
             Purpose::Probe {
                 name,
                 frame,
                 unknown,
             } => {
-                self.holding = false;
                 match outcome {
                     // An array of one description, which is nil for an unknown command.
                     Ok(reply)
@@ -364,6 +373,7 @@ impl Connection {
                     std::mem::replace(&mut self.slots[index], Slot::Ready(Bytes::new()))
             {
                 self.flight_bytes = self.flight_bytes.saturating_sub(bytes);
+                self.release(&purpose);
                 let reply = self.answer(purpose, Outcome::Unknown, shared);
                 self.fill(index, reply);
             }

@@ -3,60 +3,141 @@
 //! Invariants: messages (subscriptions, MONITOR) leave between replies, never inside one; replies to
 //! the front's own AUTH, HELLO and SELECT never reach the client.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use pmnet_wire::command::{Protocol, write_command};
 
 use super::calls::Slot;
-use super::pass::{Effect, Passage, Stage};
+use super::identity::{Found, Own, ask_owner, ask_run_id, owner_of, run_id_of};
+use super::pass::Effect;
+use super::passage::{Passage, Stage};
 use super::transaction::EXECABORT;
 use super::{Connection, StoreAddress};
 use crate::reply::{self, ReplyError, Scanner};
+use crate::upstream::Time;
 
 /// The client's own connection to the store, without its socket.
 pub(super) struct Direct {
+    /// Tells it from earlier ones of this client.
+    serial: u64,
     pub(super) address: SocketAddr,
     pub(super) outbox: Vec<u8>,
-    /// Something was written, so the store may have acted on it.
+    /// Something was written since the last command was put into the outbox, so the store may have
+    /// acted on that.
     pub(super) used: bool,
     pub(super) inbox: BytesMut,
     pub(super) scanner: Scanner,
     pub(super) database: u32,
     pub(super) protocol: Protocol,
-    /// Replies to come that are to our own AUTH, HELLO and SELECT.
-    pub(super) swallow: usize,
+    /// Replies to come that are to the front's own commands, in order; a few for each passage.
+    own: VecDeque<Own>,
+    /// Who is at the other end, once it has said so.
+    pub(super) found: Option<Found>,
+    asked: Found,
+    /// Something came from it since [`Direct::proof`] was brought up to date.
+    pub(super) heard: bool,
+    /// When the store was last known to answer.
+    pub(super) proof: Time,
     pub(super) subscribed: u64,
     pub(super) subscribed_sharded: u64,
 }
 
 impl Direct {
-    pub(super) fn new(store: &StoreAddress) -> Direct {
-        let mut outbox = Vec::new();
-        let auth = store.auth();
-        if let Some(auth) = &auth {
-            write_command(auth, &mut outbox);
-        }
-        Direct {
+    pub(super) fn new(store: &StoreAddress, serial: u64, now: Time) -> Direct {
+        let mut direct = Direct {
+            serial,
             address: store.address,
-            outbox,
+            outbox: Vec::new(),
             used: false,
             inbox: BytesMut::new(),
             scanner: Scanner::default(),
             database: 0,
             protocol: Protocol::Resp2,
-            swallow: usize::from(auth.is_some()),
+            own: VecDeque::new(),
+            found: None,
+            asked: Found::default(),
+            heard: false,
+            proof: now,
             subscribed: 0,
             subscribed_sharded: 0,
+        };
+        if let Some(auth) = store.auth() {
+            direct.set(&auth);
         }
+        direct
+    }
+
+    /// Adds a command of the front's own that must succeed.
+    pub(super) fn set(&mut self, command: &[&str]) {
+        write_command(command, &mut self.outbox);
+        self.own.push_back(Own::Setting);
+    }
+
+    /// Adds the question who is at the other end, and who owns `records` there.
+    pub(super) fn identify(&mut self, records: &str) {
+        if self.database != 0 {
+            self.database = 0;
+            self.set(&["SELECT", "0"]);
+        }
+        self.found = None;
+        self.ask_run_id();
+        ask_owner(records, &mut self.outbox);
+        self.own.push_back(Own::Owner);
+    }
+
+    /// Adds the question who is at the other end.
+    pub(super) fn ask_run_id(&mut self) {
+        ask_run_id(&mut self.outbox);
+        self.own.push_back(Own::Info);
+    }
+
+    /// Whether an answer about the other end is on its way.
+    pub(super) fn identifies(&self) -> bool {
+        self.own.contains(&Own::Info) || self.own.contains(&Own::Owner)
+    }
+
+    /// Whether `value` answers a command of the front's own; if so, takes it in.
+    pub(super) fn take_own(&mut self, value: &[u8]) -> Result<bool, String> {
+        if value.starts_with(b">") {
+            return Ok(false);
+        }
+        let Some(own) = self.own.pop_front() else {
+            return Ok(false);
+        };
+        if value.starts_with(b"-") {
+            let text = String::from_utf8_lossy(value.trim_ascii());
+            return Err(format!("it said {text}"));
+        }
+        match own {
+            Own::Setting => {}
+            Own::Info => {
+                self.asked.run_id =
+                    run_id_of(value).ok_or("its INFO has no run_id, so it cannot be recognised")?;
+            }
+            Own::Owner => self.asked.owner = owner_of(value),
+        }
+        if own != Own::Setting && !self.identifies() {
+            self.found = Some(self.asked.clone());
+        }
+        Ok(true)
     }
 }
 
 impl Connection {
-    /// Where this client's connection to the store should go; `None`: there is to be none.
+    /// Where this client's connection to the store should go, and which of this client's it is: a
+    /// new number means a new socket. `None`: there is to be none.
     #[must_use]
-    pub fn direct_address(&self) -> Option<SocketAddr> {
-        self.direct.as_ref().map(|direct| direct.address)
+    pub fn direct_target(&self) -> Option<(u64, SocketAddr)> {
+        let direct = self.direct.as_ref()?;
+        Some((direct.serial, direct.address))
+    }
+
+    /// Begins a connection to the store; the front sees it and connects.
+    pub(super) fn new_direct(&mut self, store: &StoreAddress, now: Time) -> &mut Direct {
+        self.directs += 1;
+        self.direct.insert(Direct::new(store, self.directs, now))
     }
 
     /// Bytes to be written to the store.
@@ -76,13 +157,22 @@ impl Connection {
         }
     }
 
+    /// Whether the connection to the store has state that another one has not.
+    pub(super) fn stateful(&self) -> bool {
+        self.monitoring || self.watching || self.direct_multi || self.subscriptions() > 0
+    }
+
     /// The connection to the store could not be made, or is lost.
     pub fn direct_lost(&mut self, why: &str) {
-        if self.monitoring || self.watching || self.subscriptions() > 0 {
-            self.ending = true;
-        }
+        let stateful = self.stateful();
+        self.ending |= stateful;
         let used = self.direct.take().is_some_and(|direct| direct.used);
-        match &self.passage {
+        match &mut self.passage {
+            // It was made in advance, to where the store was; the barrier will say where it is.
+            Some(Passage { stage: Stage::Address(_) | Stage::Barrier(_), .. }) if !stateful => {}
+            Some(passage @ Passage { stage: Stage::Connection(_), identified: false, .. }) if !stateful => {
+                passage.identified = true;
+            }
             Some(Passage { stage: Stage::Sent, .. }) if used => self.fail_passage(reply::error(&format!(
                 "ERR pmnet: the connection to the store was lost ({why}); the command may or may not have taken effect"
             ))),
@@ -98,14 +188,15 @@ impl Connection {
         let Some(mut direct) = self.direct.take() else {
             return;
         };
+        direct.heard = true;
         direct.inbox.extend_from_slice(bytes);
         let mut result = Ok(());
         while result.is_ok() {
             match direct.scanner.poll(&direct.inbox) {
                 Ok(None) => break,
                 Ok(Some(len)) => {
-                    result = self.direct_value(&mut direct, len);
-                    direct.inbox.advance(len.min(direct.inbox.len()));
+                    let value = direct.inbox.split_to(len).freeze();
+                    result = self.direct_value(&mut direct, &value);
                 }
                 Err(error @ ReplyError) => result = Err(error.to_string()),
             }
@@ -116,17 +207,9 @@ impl Connection {
         }
     }
 
-    /// One reply, or one message, of `len` bytes at the head of the inbox.
-    fn direct_value(&mut self, direct: &mut Direct, len: usize) -> Result<(), String> {
-        let value = &direct.inbox[..len];
-        if direct.swallow > 0 && !value.starts_with(b">") {
-            direct.swallow -= 1;
-            if value.starts_with(b"-") {
-                return Err(format!(
-                    "it said {}",
-                    String::from_utf8_lossy(value.trim_ascii())
-                ));
-            }
+    /// One reply, or one message.
+    fn direct_value(&mut self, direct: &mut Direct, value: &Bytes) -> Result<(), String> {
+        if direct.take_own(value)? {
             return Ok(());
         }
         let sent = matches!(
@@ -151,9 +234,12 @@ impl Connection {
             }
         }
         let Some(passage) = self.passage.as_mut().filter(|_| sent) else {
+            if !(subscribes || self.monitoring || value.starts_with(b">")) {
+                // Given to the client, it would be taken for the reply to something.
+                return Err("it sent what nobody asked for".into());
+            }
             // A message: between replies, never inside one.
-            let message = Bytes::copy_from_slice(value);
-            self.reply(message);
+            self.reply(value.clone());
             return Ok(());
         };
         if passage.effect == Effect::Subscribe {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use pmnet_wire::command::{Form, Protocol, preamble, write_command};
 
 use super::calls::{Purpose, Submit};
-use super::{Busy, Connection, Shared, refusal};
+use super::{Connection, Later, Shared, refusal};
 use crate::parser::{Arguments, parse_integer};
 use crate::reply::{self, OK, write_bulk};
 use crate::table::{Local, SERVER_VERSION};
@@ -23,7 +23,7 @@ impl Connection {
         arguments: &Arguments<'_>,
         up: &mut U,
         shared: &mut Shared,
-    ) -> Result<(), Busy> {
+    ) -> Result<(), Later> {
         let answer = match local {
             Local::Ping => match arguments.len() {
                 1 => Bytes::from_static(b"+PONG\r\n"),
@@ -141,7 +141,7 @@ impl Connection {
         arguments: &Arguments<'_>,
         up: &mut U,
         shared: &mut Shared,
-    ) -> Result<(), Busy> {
+    ) -> Result<(), Later> {
         let database = match parse_database(arguments.get(1)) {
             Ok(database) => database,
             Err(error) => {

@@ -8,10 +8,15 @@
 
 mod again;
 mod calls;
+mod deadline;
 mod direct;
 mod guard;
+mod heart;
+mod identity;
 mod local;
 mod pass;
+mod passage;
+mod shared;
 mod store_address;
 mod transaction;
 
@@ -19,15 +24,17 @@ use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes, BytesMut};
 use pmnet_wire::command::Protocol;
-use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::parser::{Arguments, Parser, Status};
 use crate::reply;
-use crate::table::{Action, Facts, Table, Verdict};
+use crate::table::{Action, Facts, Verdict};
 use crate::upstream::{SessionId, Time, Upstream};
 use calls::{Pack, Slot};
+pub use deadline::HALF_CLOSED_TIMEOUT;
 use direct::Direct;
-use pass::Passage;
+pub use heart::{Heart, named_by};
+use passage::Passage;
+pub use shared::Shared;
 pub use store_address::{StoreAddress, StoreAddressError};
 use transaction::Transaction;
 
@@ -46,53 +53,6 @@ pub const REPLY_BYTES_EXPECTED: usize = 256 * 1024;
 pub const INPUT_BYTES_SOFT_MAX: usize = 256 * 1024;
 /// Commands taken from one connection before the others get their turn.
 pub const COMMANDS_PER_TURN: usize = 256;
-/// Names of commands unknown to the table that are remembered, known to the store or not.
-const PROBED_MAX: usize = 1024;
-
-/// What the connections of one front have in common.
-pub struct Shared {
-    /// The command matrix.
-    pub table: Table,
-    /// Time of this turn of the event loop.
-    pub now: Time,
-    /// How long a call may take, in nanoseconds.
-    pub call_timeout: Time,
-    /// Where the store is, once known: pass-through connections go there.
-    pub store: Option<StoreAddress>,
-    /// Whether `store` was given by the operator, so that a failure does not forget it.
-    pub store_fixed: bool,
-    /// Databases that the store has confirmed.
-    databases: FxHashSet<u32>,
-    /// Commands that are not in the table, and whether the store knows them.
-    probed: FxHashMap<Vec<u8>, bool>,
-}
-
-impl Shared {
-    /// A fresh state. `store`: address for pass-through connections, if the operator gave one.
-    #[must_use]
-    pub fn new(table: Table, call_timeout: Time, store: Option<StoreAddress>) -> Shared {
-        let store_fixed = store.is_some();
-        // Every store has database 0.
-        let databases = FxHashSet::from_iter([0]);
-        Shared {
-            table,
-            now: 0,
-            call_timeout,
-            store,
-            store_fixed,
-            databases,
-            probed: FxHashMap::default(),
-        }
-    }
-
-    fn remember_probe(&mut self, name: Vec<u8>, known: bool) {
-        if self.probed.len() >= PROBED_MAX {
-            self.probed.clear();
-        }
-        self.probed.insert(name, known);
-    }
-}
-
 /// Why [`Connection::advance`] came to an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
@@ -104,9 +64,15 @@ pub enum Turn {
     Busy,
 }
 
-/// The endpoint refused a call; the command stays where it is.
+/// Why a command stays where it is for now.
 #[derive(Debug)]
-struct Busy;
+enum Later {
+    /// The endpoint refused a call.
+    Busy,
+    /// Reads that were packed together have no reply yet. It may be that they have to be sent again,
+    /// one by one, and then all that is behind them must come after that.
+    Reads,
+}
 
 /// The state of one client connection.
 pub struct Connection {
@@ -129,11 +95,13 @@ pub struct Connection {
     pack: Option<Pack>,
     /// Some slots are reads that are to be submitted again.
     repeating: bool,
-    /// The next command depends on the outcome of the last slot.
+    /// The next command depends on the outcome of the last call.
     holding: bool,
     transaction: Option<Transaction>,
     passage: Option<Passage>,
     direct: Option<Direct>,
+    /// How many connections to the store there were.
+    directs: u64,
     /// WATCH was passed: so is everything until EXEC, DISCARD or UNWATCH.
     watching: bool,
     /// MULTI was passed.
@@ -151,6 +119,10 @@ pub struct Connection {
     loss: Option<Bytes>,
     /// The client will send no more.
     eof: bool,
+    /// The same, but something that it sent before may still have to be read.
+    closed: bool,
+    /// When that was first seen while it waited.
+    closed_since: Option<Time>,
     /// All whole commands of the input are taken.
     starved: bool,
 }
@@ -179,6 +151,7 @@ impl Connection {
             transaction: None,
             passage: None,
             direct: None,
+            directs: 0,
             watching: false,
             direct_multi: false,
             direct_failed: false,
@@ -188,6 +161,8 @@ impl Connection {
             refused: false,
             loss: None,
             eof: false,
+            closed: false,
+            closed_since: None,
             starved: true,
         }
     }
@@ -211,6 +186,13 @@ impl Connection {
     /// unless it waits for something that may never come.
     pub fn receive_eof(&mut self) {
         self.eof = true;
+        self.client_closed();
+    }
+
+    /// The client has closed its sending side, and perhaps is gone; bytes of it may still have to be
+    /// taken in. It waits for nothing that may never come.
+    pub fn client_closed(&mut self) {
+        self.closed = true;
         if self.endless() {
             self.abandon();
         }
@@ -288,7 +270,10 @@ impl Connection {
         let mut parser = std::mem::take(&mut self.parser);
         let turn = self
             .take_commands(&mut parser, &mut input, up, shared)
-            .unwrap_or(Turn::Busy);
+            .unwrap_or_else(|later| match later {
+                Later::Busy => Turn::Busy,
+                Later::Reads => Turn::Idle,
+            });
         if self.ending {
             input.clear();
         }
@@ -303,14 +288,14 @@ impl Connection {
         input: &mut BytesMut,
         up: &mut U,
         shared: &mut Shared,
-    ) -> Result<Turn, Busy> {
+    ) -> Result<Turn, Later> {
         let mut budget = COMMANDS_PER_TURN;
         if self.repeating {
             self.repeat_reads(up, shared)?;
         }
         self.flush_pack(up, shared)?;
         loop {
-            if self.eof && self.endless() {
+            if self.closed && self.endless() {
                 self.abandon();
                 break;
             }
@@ -359,7 +344,7 @@ impl Connection {
         frame: &[u8],
         up: &mut U,
         shared: &mut Shared,
-    ) -> Result<(), Busy> {
+    ) -> Result<(), Later> {
         let verdict = shared.table.verdict(arguments);
         if verdict.facts.is_none() && (arguments.is(0, "POST") || arguments.is(0, "HOST:")) {
             // A web page that makes a browser talk to us; Redis, too, closes without an answer.
@@ -374,7 +359,7 @@ impl Connection {
             || self.monitoring
             || (self.subscriptions() > 0 && self.protocol == Protocol::Resp2)
         {
-            return self.pass_command(arguments, frame, &verdict);
+            return self.pass_command(arguments, frame, &verdict, shared);
         }
         if self.transaction.is_some() {
             return self.queue_command(arguments, frame, &verdict, up, shared);
@@ -398,7 +383,7 @@ impl Connection {
             }
             Action::Pass(kind) => {
                 self.flush_pack(up, shared)?;
-                self.start_passage(kind, arguments, frame);
+                self.start_passage(kind, arguments, frame, shared);
                 Ok(())
             }
             Action::Refuse(why) => {

@@ -2,6 +2,8 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
+use pmnet_wire::StoreName;
+
 /// Port of a Redis server when none is given.
 const DEFAULT_PORT: u16 = 6379;
 
@@ -47,16 +49,13 @@ impl StoreAddress {
         })
     }
 
-    /// Reads what a server tells: as [`StoreAddress::parse`], but a number, since a connection must
-    /// not wait for a resolver.
-    ///
-    /// # Errors
-    /// [`StoreAddressError::Form`].
-    pub(super) fn told(text: &str) -> Result<StoreAddress, StoreAddressError> {
-        StoreAddress::read(text, |target| {
-            let address = target.parse();
-            address.map_err(|_not_a_number| StoreAddressError::Form(target.to_owned()))
-        })
+    /// Where a server says that its store is; without a password, which a server does not tell.
+    pub(super) fn of(name: &StoreName) -> StoreAddress {
+        StoreAddress {
+            address: name.address,
+            user: None,
+            password: None,
+        }
     }
 
     fn read(
@@ -108,19 +107,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_server_tells_is_a_number() {
+    fn addresses_are_read() {
         for (text, address) in [
             ("redis://127.0.0.1:6380", "127.0.0.1:6380"),
             ("redis://127.0.0.1", "127.0.0.1:6379"),
             ("redis://[::1]:7/0", "[::1]:7"),
+            ("127.0.0.1:1", "127.0.0.1:1"),
         ] {
-            let told = StoreAddress::told(text).expect("a number");
-            assert_eq!(told.address, address.parse().unwrap(), "{text}");
+            let read = StoreAddress::parse(text).expect("a number");
+            assert_eq!(read.address, address.parse().unwrap(), "{text}");
         }
-        // Nobody is asked for a name, so nothing waits for an answer.
-        for text in ["redis://localhost:6379", "abc", "redis://", ""] {
+        for text in ["redis://", "", "rediss://127.0.0.1:1"] {
             assert!(
-                matches!(StoreAddress::told(text), Err(StoreAddressError::Form(_))),
+                matches!(StoreAddress::parse(text), Err(StoreAddressError::Form(_))),
                 "{text}"
             );
         }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use pmnet_wire::command::{COMMANDS_MAX, Form, PREAMBLE_LEN, Protocol, preamble, write_command};
 
 use super::calls::{Purpose, Submit};
-use super::{Busy, Connection, Shared, arity_error, refusal, shown};
+use super::{Connection, Later, Shared, arity_error, refusal, shown};
 use crate::parser::{Arguments, COMMAND_BYTES_MAX};
 use crate::reply;
 use crate::table::{Action, Local, NO_MULTI, Pass, Verdict};
@@ -54,7 +54,7 @@ impl Connection {
         verdict: &Verdict,
         up: &mut U,
         shared: &mut Shared,
-    ) -> Result<(), Busy> {
+    ) -> Result<(), Later> {
         let Some(facts) = verdict.facts else {
             return self.queue_unknown(arguments, frame, up, shared);
         };
@@ -116,7 +116,7 @@ impl Connection {
         frame: &[u8],
         up: &mut U,
         shared: &mut Shared,
-    ) -> Result<(), Busy> {
+    ) -> Result<(), Later> {
         let unknown = unknown_command(arguments);
         let name = arguments.get(0);
         if name.len() > 64 || shared.probed.get(name) == Some(&false) {
@@ -175,7 +175,11 @@ impl Connection {
     }
 
     /// EXEC.
-    pub(super) fn execute<U: Upstream>(&mut self, up: &mut U, shared: &Shared) -> Result<(), Busy> {
+    pub(super) fn execute<U: Upstream>(
+        &mut self,
+        up: &mut U,
+        shared: &Shared,
+    ) -> Result<(), Later> {
         let Some(transaction) = self.transaction.take() else {
             self.reply(reply::error("ERR EXEC without MULTI"));
             return Ok(());
@@ -195,24 +199,22 @@ impl Connection {
         };
         match self.submit(&payload, 0, how, up, shared) {
             Ok(submitted) => {
-                let read_only = transaction.read_only;
                 self.expect(
                     submitted,
                     Purpose::Bypass {
                         replies: 1,
-                        read_only,
                         again: None,
                     },
                     bytes,
                 );
                 Ok(())
             }
-            Err(Busy) => {
+            Err(later) => {
                 self.transaction = Some(Transaction {
                     payload: payload.into(),
                     ..transaction
                 });
-                Err(Busy)
+                Err(later)
             }
         }
     }

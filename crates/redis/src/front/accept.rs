@@ -77,8 +77,11 @@ impl<U: Upstream> Front<U> {
             read_closed: false,
             writable: true,
             lingering: None,
+            lingers_until: 0,
             direct: None,
             session: None,
+            waiting: false,
+            woken: false,
             queued: false,
             dirty: false,
         }));
@@ -98,6 +101,9 @@ impl<U: Upstream> Front<U> {
             self.up.end(self.shared.now, session);
         }
         self.free.push(index);
+        if client.woken {
+            self.wake_waiting();
+        }
     }
 }
 

@@ -9,8 +9,10 @@
 
 mod accept;
 mod config;
+mod direct;
 mod socket;
 mod stopper;
+mod vigil;
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -18,7 +20,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use mio::net::{TcpListener, TcpStream};
+use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
 use rustc_hash::FxHashMap;
 
@@ -26,22 +28,21 @@ use crate::connection::{Shared, StoreAddress, Turn};
 use crate::table::Table;
 use crate::upstream::{Event, SessionId, Time, Upstream};
 pub use config::{FrontConfig, FrontError};
-use socket::{Client, DirectSocket, Transfer};
+use socket::{Client, Transfer};
 use stopper::Ending;
 pub use stopper::Stopper;
+use vigil::Vigil;
 
 const LISTENER: Token = Token(0);
 const ENDPOINT: Token = Token(1);
 const WAKER: Token = Token(2);
+const HEART: Token = Token(3);
 /// Tokens of client `i`: this plus 2 i for its own socket, and one more for that to the store.
 const FIRST_CLIENT: usize = 16;
 /// Events taken from the operating system at once.
 const EVENTS_MAX: usize = 1024;
 /// Bytes of the buffer that all sockets are read into.
 const SCRATCH_BYTES: usize = 64 * 1024;
-/// How long connecting to the store may take, in nanoseconds.
-const CONNECT_TIMEOUT: Time = 5_000_000_000;
-
 /// A front that listens; [`Front::run`] serves.
 pub struct Front<U> {
     up: U,
@@ -59,11 +60,13 @@ pub struct Front<U> {
     sessions: FxHashMap<SessionId, usize>,
     run_queue: VecDeque<usize>,
     dirty: Vec<usize>,
-    /// Clients whose command the endpoint refused because it was busy, in order.
+    /// Clients whose command the endpoint refused because it was busy, in order; each once, and
+    /// perhaps some that are gone.
     busy: VecDeque<usize>,
     /// When connections to the store must be there: time, client, serial; in order of time.
     connecting: VecDeque<(Time, usize, u64)>,
     serial: u64,
+    vigil: Vigil,
     clients_ever: u64,
     scratch: Vec<u8>,
 }
@@ -109,6 +112,7 @@ impl<U: Upstream> Front<U> {
             busy: VecDeque::new(),
             connecting: VecDeque::new(),
             serial: 0,
+            vigil: Vigil::new(nanos(config.call_timeout)),
             clients_ever: 0,
             scratch: vec![0; SCRATCH_BYTES],
         })
@@ -164,6 +168,7 @@ impl<U: Upstream> Front<U> {
                     LISTENER => self.listener_ready = true,
                     ENDPOINT => endpoint_ready = true,
                     WAKER => {}
+                    HEART => self.vigil.transfer(&mut self.scratch, &mut self.shared),
                     _ => self.note(event),
                 }
             }
@@ -171,6 +176,7 @@ impl<U: Upstream> Front<U> {
                 self.accept();
             }
             self.expire_connecting();
+            self.keep_vigil();
             more_from_endpoint = endpoint_ready && self.up.receive(self.shared.now);
             self.take_events();
             for _ in 0..self.run_queue.len() {
@@ -194,10 +200,15 @@ impl<U: Upstream> Front<U> {
     fn sleep(&self) -> Option<Duration> {
         let accept = self.listener_ready.then_some(self.accept_after);
         let connect = self.connecting.front().map(|(time, ..)| *time);
-        let next = [self.up.next_timeout(), accept, connect]
-            .into_iter()
-            .flatten()
-            .min()?;
+        let next = [
+            self.up.next_timeout(),
+            accept,
+            connect,
+            self.vigil.next_look,
+        ]
+        .into_iter()
+        .flatten()
+        .min()?;
         Some(Duration::from_nanos(next.saturating_sub(self.shared.now)))
     }
 
@@ -266,15 +277,16 @@ impl<U: Upstream> Front<U> {
             Transfer::Eof => client.connection.receive_eof(),
             Transfer::Broken(why) => return self.close(index, &why),
         }
+        if client.read_closed {
+            client.connection.client_closed();
+        }
         if let Transfer::Broken(why) = client.serve_direct(&mut self.scratch) {
             client.connection.direct_lost(&why);
-            if !self.shared.store_fixed {
-                // The store may have moved: the server is asked again.
-                self.shared.store = None;
-            }
         }
         let turn = client.connection.advance(&mut self.up, &mut self.shared);
-        if turn == Turn::Busy {
+        let woken = std::mem::take(&mut client.woken);
+        if turn == Turn::Busy && !client.waiting {
+            client.waiting = true;
             self.busy.push_back(index);
         }
         let session = client.connection.session();
@@ -288,6 +300,10 @@ impl<U: Upstream> Front<U> {
             client.session = session;
         }
         let mut again = turn == Turn::More;
+        if woken && turn != Turn::Busy {
+            // It may not have needed the room that it was woken for.
+            self.wake_waiting();
+        }
         self.match_direct(index);
         if let Some(Some(client)) = self.clients.get_mut(index) {
             // What was put into the store's outbox just now.
@@ -296,6 +312,9 @@ impl<U: Upstream> Front<U> {
                 again = true;
             }
             again |= client.has_more();
+            if client.connection.is_timed() {
+                self.vigil.attend(self.shared.now);
+            }
         }
         if again {
             self.enqueue(index);
@@ -303,64 +322,15 @@ impl<U: Upstream> Front<U> {
         self.mark_dirty(index);
     }
 
-    /// Opens or closes the socket to the store as the connection wishes.
-    fn match_direct(&mut self, index: usize) {
-        let Some(Some(client)) = self.clients.get_mut(index) else {
-            return;
-        };
-        let Some(address) = client.connection.direct_address() else {
-            client.direct = None;
-            return;
-        };
-        if client.direct.is_some() {
-            return;
-        }
-        let connect = || -> std::io::Result<TcpStream> {
-            let mut stream = TcpStream::connect(address)?;
-            stream.set_nodelay(true)?;
-            let token = Token(FIRST_CLIENT + 2 * index + 1);
-            self.poll.registry().register(
-                &mut stream,
-                token,
-                Interest::READABLE | Interest::WRITABLE,
-            )?;
-            Ok(stream)
-        };
-        match connect() {
-            Ok(stream) => {
-                self.serial += 1;
-                self.connecting
-                    .push_back((self.shared.now + CONNECT_TIMEOUT, index, self.serial));
-                client.direct = Some(DirectSocket {
-                    stream,
-                    connected: false,
-                    readable: false,
-                    read_closed: false,
-                    writable: false,
-                    serial: self.serial,
-                });
+    /// Gives the first client that waits for the endpoint another turn.
+    fn wake_waiting(&mut self) {
+        while let Some(index) = self.busy.pop_front() {
+            if let Some(Some(client)) = self.clients.get_mut(index)
+                && std::mem::take(&mut client.waiting)
+            {
+                client.woken = true;
+                return self.enqueue(index);
             }
-            Err(error) => client.connection.direct_lost(&error.to_string()),
-        }
-    }
-
-    fn expire_connecting(&mut self) {
-        while let Some(&(time, index, serial)) = self.connecting.front() {
-            let direct = self.clients.get_mut(index).and_then(Option::as_mut);
-            let waiting = direct.filter(|client| {
-                client
-                    .direct
-                    .as_ref()
-                    .is_some_and(|direct| direct.serial == serial && !direct.connected)
-            });
-            if let Some(client) = waiting {
-                if time > self.shared.now {
-                    return;
-                }
-                client.connection.direct_lost("connecting took too long");
-                self.enqueue(index);
-            }
-            self.connecting.pop_front();
         }
     }
 
@@ -374,15 +344,14 @@ impl<U: Upstream> Front<U> {
                     outcome,
                 } => {
                     let Some(&index) = self.sessions.get(&session) else {
+                        self.vigil_done(session, call, outcome);
                         continue;
                     };
                     if let Some(Some(client)) = self.clients.get_mut(index) {
                         client.connection.done(call, outcome, &mut self.shared);
                     }
                     // There is room for one more.
-                    if let Some(waiting) = self.busy.pop_front() {
-                        self.enqueue(waiting);
-                    }
+                    self.wake_waiting();
                     index
                 }
                 Event::SessionClosed {
@@ -390,7 +359,10 @@ impl<U: Upstream> Front<U> {
                     data_loss,
                     reason,
                 } => {
+                    // Its calls are over, too.
+                    self.wake_waiting();
                     let Some(index) = self.sessions.remove(&session) else {
+                        self.vigil_closed(session);
                         continue;
                     };
                     if let Some(Some(client)) = self.clients.get_mut(index) {
@@ -418,10 +390,13 @@ impl<U: Upstream> Front<U> {
             if let Transfer::Broken(why) = client.write() {
                 self.close(index, &why);
             } else if client.connection.finished() {
-                if !client.lingers() {
+                if !client.lingers(self.shared.now) {
                     self.close(index, "finished");
-                } else if client.has_more() {
-                    self.enqueue(index);
+                } else {
+                    self.vigil.attend(self.shared.now);
+                    if client.has_more() {
+                        self.enqueue(index);
+                    }
                 }
             } else if congested && !client.connection.congested() {
                 self.enqueue(index);
@@ -434,6 +409,7 @@ impl<U: Upstream> Front<U> {
         for index in 0..self.clients.len() {
             self.close(index, "the front ends");
         }
+        self.end_vigil();
         self.up.flush(self.shared.now);
     }
 }

@@ -8,13 +8,15 @@ use std::net::Shutdown;
 use mio::net::TcpStream;
 
 use crate::connection::Connection;
-use crate::upstream::SessionId;
+use crate::upstream::{SessionId, Time};
 
 /// Most bytes read from one socket before the others get their turn.
 const READ_BYTES_PER_TURN: usize = 256 * 1024;
 /// Most bytes that are read and thrown away after an error that ends a connection: what Redis
 /// itself would take as one argument.
 const LINGER_BYTES_MAX: usize = 512 * 1024 * 1024;
+/// How long a client may go on after such an error, in nanoseconds.
+const LINGER_TIMEOUT: Time = 10_000_000_000;
 
 /// A client with its sockets.
 pub(super) struct Client {
@@ -26,9 +28,15 @@ pub(super) struct Client {
     pub(super) writable: bool,
     /// Its connection has ended; so many bytes of what it still sends may be thrown away.
     pub(super) lingering: Option<usize>,
+    /// Until when it may go on sending.
+    pub(super) lingers_until: Time,
     pub(super) direct: Option<DirectSocket>,
     /// Session under which the front finds this client.
     pub(super) session: Option<SessionId>,
+    /// In the list of those whom the endpoint refused.
+    pub(super) waiting: bool,
+    /// Taken from that list: passes the turn on if it has no use for it.
+    pub(super) woken: bool,
     /// In the run queue.
     pub(super) queued: bool,
     /// In the list of those to be written to.
@@ -37,6 +45,8 @@ pub(super) struct Client {
 
 /// The connection to the store.
 pub(super) struct DirectSocket {
+    /// Which of its client's connections it is.
+    pub(super) number: u64,
     pub(super) stream: TcpStream,
     pub(super) connected: bool,
     pub(super) readable: bool,
@@ -99,15 +109,21 @@ impl Client {
     /// Called when everything is answered and written: whether to wait for the client's end.
     /// Closing a socket with unread input resets it, and a client that is still sending what was
     /// refused would find that in place of the error that says why.
-    pub(super) fn lingers(&mut self) -> bool {
+    pub(super) fn lingers(&mut self, now: Time) -> bool {
         if !self.connection.refused_input() {
             return false;
         }
         if self.lingering.is_none() {
             self.lingering = Some(LINGER_BYTES_MAX);
+            self.lingers_until = now.saturating_add(LINGER_TIMEOUT);
             return self.stream.shutdown(Shutdown::Write).is_ok();
         }
         true
+    }
+
+    /// Whether it had its time after an error.
+    pub(super) fn overstays(&self, now: Time) -> bool {
+        self.lingering.is_some() && now >= self.lingers_until
     }
 
     /// Writes to the client what is there.

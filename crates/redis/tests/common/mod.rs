@@ -16,6 +16,7 @@ use bytes::Bytes;
 use pmnet_redis::reply::Scanner;
 use pmnet_redis::upstream::{CallId, Event, Outcome, Refused, SessionId, Time, Upstream};
 use pmnet_redis::{Front, FrontConfig, Stopper};
+use pmnet_wire::StoreName;
 use pmnet_wire::command::{Commands, Form, Protocol, write_command};
 
 /// Every wait of the tests ends after this.
@@ -82,6 +83,14 @@ impl Redis {
 
     pub fn client(&self) -> Client {
         Client::connect(self.address)
+    }
+
+    /// Stops the process, or lets it go on.
+    pub fn signal(&self, signal: &str) {
+        let done = Command::new("kill")
+            .args([signal, &self.child.id().to_string()])
+            .status();
+        assert!(done.expect("kill").success());
     }
 }
 
@@ -155,6 +164,13 @@ pub fn command(words: &str) -> Vec<u8> {
     out
 }
 
+/// The run id of a server.
+pub fn run_id(client: &mut Client) -> String {
+    let info = client.ask("INFO server");
+    let line = info.lines().find_map(|line| line.strip_prefix("run_id:"));
+    line.expect("a run id").trim().to_owned()
+}
+
 /// How the endpoint of the tests behaves, and what it has seen.
 #[derive(Default)]
 pub struct Knobs {
@@ -164,8 +180,12 @@ pub struct Knobs {
     pub queue_max: usize,
     /// Calls end so instead of being executed.
     pub outcome: Option<Outcome>,
-    /// What the store says about its address; `None`: the truth.
+    /// What the store says about itself; `None`: the truth.
     pub address: Option<Bytes>,
+    /// The endpoint works on this store from now on: a failover.
+    pub moved: Option<SocketAddr>,
+    /// Who claimed the records; empty: nobody.
+    pub owner: String,
     /// All payloads of updates, as text.
     pub updates: Vec<String>,
     /// All payloads of bypasses: read-only or not, form, number of commands.
@@ -174,6 +194,8 @@ pub struct Knobs {
     pub sessions: (u32, u32),
     /// Longest reply to a bypass, in bytes; 0: no limit.
     pub reply_max: usize,
+    /// What another client does on the store before each call is executed.
+    pub between: Option<&'static str>,
     /// A session to close, and whether acknowledged updates are lost with it.
     pub close: Option<(SessionId, bool)>,
     /// How often a call was refused.
@@ -191,6 +213,7 @@ struct Pending {
 pub struct Executor {
     knobs: Arc<Mutex<Knobs>>,
     store: SocketAddr,
+    run_id: String,
     clients: [Client; 2],
     calls: u64,
     pending: VecDeque<Pending>,
@@ -202,9 +225,11 @@ impl Executor {
     pub fn new(store: SocketAddr, knobs: Arc<Mutex<Knobs>>) -> Executor {
         let mut clients = [Client::connect(store), Client::connect(store)];
         clients[1].ask("HELLO 3");
+        let run_id = run_id(&mut clients[0]);
         Executor {
             knobs,
             store,
+            run_id,
             clients,
             calls: 0,
             pending: VecDeque::new(),
@@ -239,11 +264,16 @@ impl Executor {
         let commands = Commands::parse(payload).expect("the front sends valid payloads");
         let client = &mut self.clients[usize::from(commands.protocol == Protocol::Resp3)];
         match commands.form {
-            Form::Barrier => return Bytes::from_static(b"+OK\r\n"),
-            Form::StoreAddress => {
-                let address = self.knobs.lock().expect("knobs").address.clone();
-                let text = format!("redis://{}", self.store);
-                return address.unwrap_or_else(|| pmnet_redis::reply::bulk(text.as_bytes()));
+            Form::Barrier | Form::StoreAddress => {
+                let knobs = self.knobs.lock().expect("knobs");
+                let name = StoreName {
+                    address: self.store,
+                    run_id: self.run_id.clone(),
+                    records: "pmnet:{0}".into(),
+                    owner: knobs.owner.clone(),
+                };
+                let truth = || pmnet_redis::reply::bulk(name.to_string().as_bytes());
+                return knobs.address.clone().unwrap_or_else(truth);
             }
             Form::Single | Form::Pipeline | Form::Transaction => {}
         }
@@ -327,6 +357,12 @@ impl Upstream for Executor {
 
     fn flush(&mut self, now: Time) {
         self.now = now;
+        let moved = self.knobs.lock().expect("knobs").moved.take();
+        if let Some(store) = moved {
+            let mut there = Executor::new(store, self.knobs.clone());
+            std::mem::swap(&mut self.clients, &mut there.clients);
+            (self.store, self.run_id) = (store, there.run_id);
+        }
         let (hold, instead) = {
             let knobs = self.knobs.lock().expect("knobs");
             (knobs.hold, knobs.outcome.clone())
@@ -351,6 +387,11 @@ impl Upstream for Executor {
             let outcome = match instead.clone() {
                 Some(outcome) => outcome,
                 None => {
+                    let between = self.knobs.lock().expect("knobs").between;
+                    if let Some(line) = between {
+                        self.clients[0].ask("SELECT 0");
+                        self.clients[0].ask(line);
+                    }
                     let mut reply = self.execute(&payload);
                     let limit = self.knobs.lock().expect("knobs").reply_max;
                     if limit > 0 && reply.len() > limit {

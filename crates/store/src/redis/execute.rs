@@ -6,6 +6,7 @@
 
 use bytes::Bytes;
 use pmnet_server::{RecordChange, RecordKey, Request, StoreError};
+use pmnet_wire::StoreName;
 use pmnet_wire::command::{Commands, Form};
 
 use super::commands::{is_flush, runs_code};
@@ -84,13 +85,9 @@ impl RedisStore {
             Err(error) => return Ok(Plan::done(crate::malformed_reply(error))),
         };
         match commands.form {
-            Form::Barrier => return Ok(Plan::done(b"+OK\r\n".to_vec())),
-            Form::StoreAddress => {
-                // Without the password, since it travels to fronts in the clear; as a number, since
-                // they must not wait for a resolver.
-                let address = format!("redis://{}", link.connection.peer);
+            Form::Barrier | Form::StoreAddress => {
                 let mut reply = Vec::new();
-                write_bulk(&mut reply, address.as_bytes());
+                write_bulk(&mut reply, self.name(link).to_string().as_bytes());
                 return Ok(Plan::done(reply));
             }
             Form::Single | Form::Pipeline | Form::Transaction => {}
@@ -108,6 +105,17 @@ impl RedisStore {
             }
         }
         Ok(Plan::new(&commands, &link.commands))
+    }
+
+    /// What fronts need to reach the store directly, and to know it again. Without the password, since it
+    /// travels to them in the clear; the address is a number, since they must not wait for a resolver.
+    fn name(&self, link: &Link) -> StoreName {
+        StoreName {
+            address: link.connection.peer,
+            run_id: link.facts.run_id.clone(),
+            records: String::from_utf8_lossy(&self.hash).into_owned(),
+            owner: String::from_utf8_lossy(&link.owner).into_owned(),
+        }
     }
 
     /// A read by EVALSHA: the script may be one that only our records know (it came by an EVAL or

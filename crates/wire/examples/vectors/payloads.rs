@@ -1,13 +1,16 @@
 //! Payloads: the command language and the hop records, accepted and refused
 //! (`docs/spec/wire.md` §5, §6).
 
-use crate::vector::{Vector, command_fields, durable_fields, hex, path_fields, reply_fields};
-use pmnet_wire::FRAGMENT_BYTES;
+use crate::vector::{
+    Vector, command_fields, durable_fields, hex, path_fields, reply_fields, store_name_fields,
+};
 use pmnet_wire::command::{CommandError, Commands, Form, Protocol, preamble, write_command};
 use pmnet_wire::record::{
     CHAIN_MAX, DURABLE_ROW_BYTES, DurableRow, MEMBER_BYTES, Member, RecoverReply,
     SESSION_ROWS_PER_PART, SessionRow, read_durable, read_path, write_durable, write_path,
 };
+use pmnet_wire::store_name::STORE_NAME_PART_BYTES_MAX;
+use pmnet_wire::{FRAGMENT_BYTES, StoreName};
 use serde_json::Value;
 
 /// The name of a refusal in the vectors.
@@ -35,6 +38,9 @@ pub fn judge(language: &str, bytes: &[u8]) -> Result<Value, &'static str> {
         "recover_reply" => RecoverReply::read(bytes)
             .map(|reply| reply_fields(&reply))
             .ok_or(malformed),
+        "store_name" => StoreName::parse(bytes)
+            .map(|name| store_name_fields(&name))
+            .map_err(|_| malformed),
         other => panic!("unknown payload language {other}"),
     }
 }
@@ -47,6 +53,7 @@ pub fn all() -> Vec<Vector> {
         ("durable", durable()),
         ("path", path()),
         ("recover_reply", recover_reply()),
+        ("store_name", store_name()),
     ] {
         for (name, bytes, reject) in list {
             let judged = judge(language, &bytes);
@@ -292,6 +299,62 @@ fn recover_reply() -> Vec<Case> {
         ("cut", whole[..whole.len() - 1].to_vec(), malformed),
         ("one_byte_more", [&whole[..], &[0]].concat(), malformed),
         ("counts_cut", whole[..15].to_vec(), malformed),
+        ("empty", vec![], malformed),
+    ]
+}
+
+fn store_name() -> Vec<Case> {
+    let of = |address: &str, run_id: &str, records: &str, owner: &str| {
+        format!("redis://{address}/?run_id={run_id}&records={records}&owner={owner}").into_bytes()
+    };
+    let (address, run, records) = ("127.0.0.1:6379", "0f".repeat(20), "pmnet:{0}");
+    let owner = format!("{}-1", "a0".repeat(16));
+    let good = of(address, &run, records, &owner);
+    let long = |count: usize| "x".repeat(count);
+    let malformed = Some("malformed");
+    vec![
+        ("ipv4", good.clone(), None),
+        ("ipv6", of("[::1]:6380", &run, "pmnet:{7}", &owner), None),
+        ("that_only_reads", of(address, &run, records, ""), None),
+        (
+            "longest_part",
+            of(address, &long(STORE_NAME_PART_BYTES_MAX), records, &owner),
+            None,
+        ),
+        (
+            "part_too_long",
+            of(address, &long(STORE_NAME_PART_BYTES_MAX + 1), records, ""),
+            malformed,
+        ),
+        (
+            "host_name",
+            of("host:6379", &run, records, &owner),
+            malformed,
+        ),
+        (
+            "port_missing",
+            of("127.0.0.1", &run, records, ""),
+            malformed,
+        ),
+        (
+            "port_with_leading_zero",
+            of("127.0.0.1:06379", &run, records, &owner),
+            malformed,
+        ),
+        (
+            "run_id_missing",
+            of(address, "", records, &owner),
+            malformed,
+        ),
+        ("records_missing", of(address, &run, "", &owner), malformed),
+        ("blank", of(address, &run, records, "a b"), malformed),
+        ("line_end", [&good[..], b"\r\n"].concat(), malformed),
+        ("further_part", [&good[..], b"&x=1"].concat(), malformed),
+        (
+            "address_only",
+            b"redis://127.0.0.1:6379".to_vec(),
+            malformed,
+        ),
         ("empty", vec![], malformed),
     ]
 }

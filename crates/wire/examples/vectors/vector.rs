@@ -5,7 +5,7 @@
 
 use pmnet_wire::command::Commands;
 use pmnet_wire::record::{DurableRow, Member, RecoverReply};
-use pmnet_wire::{Header, Packet};
+use pmnet_wire::{Header, Packet, StoreName};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -131,5 +131,15 @@ pub fn reply_fields(reply: &RecoverReply) -> Value {
         "shard_token": long(reply.shard_token),
         "members": reply.members.iter().map(member_fields).collect::<Vec<_>>(),
         "sessions": sessions,
+    })
+}
+
+/// The name of a store.
+pub fn store_name_fields(name: &StoreName) -> Value {
+    json!({
+        "address": name.address.to_string(),
+        "run_id": name.run_id,
+        "records": name.records,
+        "owner": name.owner,
     })
 }

@@ -1,0 +1,102 @@
+//! Time, as far as a connection has to do with it beyond the deadlines of its calls.
+//!
+//! A passed command has a deadline until it is sent and, unless it blocks, until it is answered. One
+//! that blocks, a subscriber and a monitor may wait as long as they like for a store that is alive:
+//! they wait on as long as the store's process answers somebody, and no longer than a command's time
+//! after it last did. A client that goes away does not wait at all.
+
+use super::passage::{Passage, Stage};
+use super::{Connection, Shared};
+use crate::reply;
+use crate::upstream::Time;
+use pmnet_wire::StoreName;
+
+/// How long a client that has closed its sending side, and may be gone, is answered by a store that
+/// needs no time to think, in nanoseconds.
+pub const HALF_CLOSED_TIMEOUT: Time = 1_000_000_000;
+
+impl Connection {
+    /// Whether [`Connection::look`] has to be called now and then.
+    #[must_use]
+    pub fn is_timed(&self) -> bool {
+        self.passage.is_some() || self.waits_on_store()
+    }
+
+    /// Whether something is waited for that the store may send much later.
+    #[must_use]
+    pub fn waits_on_store(&self) -> bool {
+        let blocked = |passage: &Passage| passage.blocks && passage.stage == Stage::Sent;
+        self.monitoring || self.subscriptions() > 0 || self.passage.as_ref().is_some_and(blocked)
+    }
+
+    /// Ends what waits for too long. `shared.alive` says when the store last gave a sign of life;
+    /// `pardon`: nobody could have heard one. Whether anything has changed.
+    pub fn look(&mut self, shared: &Shared, pardon: bool) -> bool {
+        if self.closed && self.passage.is_some() {
+            let since = *self.closed_since.get_or_insert(shared.now);
+            if shared.now >= since.saturating_add(HALF_CLOSED_TIMEOUT) {
+                self.abandon();
+                return true;
+            }
+        }
+        let waits = self.waits_on_store();
+        let mut overdue = self.passage.as_ref().is_some_and(|passage| {
+            let open_end = passage.blocks && passage.stage == Stage::Sent;
+            !open_end && shared.now >= passage.deadline
+        });
+        if let Some(direct) = &mut self.direct {
+            if std::mem::take(&mut direct.heard) || pardon {
+                direct.proof = shared.now;
+            }
+            if let (Some((run_id, at)), Some(found)) = (&shared.alive, &direct.found)
+                && *run_id == found.run_id
+            {
+                direct.proof = direct.proof.max(*at);
+            }
+            overdue |= waits && shared.now >= direct.proof.saturating_add(shared.call_timeout);
+        }
+        if overdue {
+            self.expire();
+        }
+        overdue
+    }
+
+    /// The time is up for the passed command, or for a store that says nothing.
+    pub(super) fn expire(&mut self) {
+        let sent = self.direct.as_ref().is_some_and(|direct| direct.used);
+        let text = match &self.passage {
+            Some(passage) if passage.stage != Stage::Sent => {
+                "ERR pmnet: deadline passed before the store could be asked; the command was not executed"
+            }
+            Some(_) if !sent => {
+                "ERR pmnet: deadline passed, the store takes no commands; the command was not executed"
+            }
+            Some(_) => {
+                "ERR pmnet: outcome unknown (deadline passed, the store does not answer); the command may or may not \
+                 have taken effect"
+            }
+            None => return self.direct_lost("the store does not answer"),
+        };
+        self.fail_passage(reply::error(text));
+    }
+
+    /// The server works on the store with this name now. What waits for another one waits in vain:
+    /// it ends as if its connection were lost. What is idle with state on it (a watch) fails when it
+    /// is used. Whether anything has changed.
+    pub fn store_named(&mut self, name: &StoreName) -> bool {
+        let other = self
+            .direct
+            .as_ref()
+            .and_then(|direct| direct.found.as_ref())
+            .is_some_and(|found| found.run_id != name.run_id);
+        if other && self.waits_on_store() {
+            self.direct_lost("the pmnet server uses another Redis now");
+            return true;
+        }
+        let idle = self.passage.is_none() && !self.stateful();
+        if other && idle {
+            self.direct = None;
+        }
+        other && idle
+    }
+}

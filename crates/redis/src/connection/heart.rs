@@ -1,0 +1,87 @@
+//! Whether a store is alive, and which it is, asked on a connection of the front's own.
+//!
+//! While a client waits for something that may be long in coming, its own connection cannot tell a
+//! store that has nothing to say from one that is stopped.
+
+use std::net::SocketAddr;
+
+use pmnet_wire::StoreName;
+
+use super::direct::Direct;
+use super::passage::store_name;
+use super::{Shared, StoreAddress};
+use crate::upstream::{Outcome, Time};
+
+/// A connection to the store that is asked now and then, without its socket.
+pub struct Heart(Direct);
+
+impl Heart {
+    /// A connection that is to be made.
+    #[must_use]
+    pub fn new(store: &StoreAddress, now: Time) -> Heart {
+        Heart(Direct::new(store, 0, now))
+    }
+
+    /// Where it leads.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.0.address
+    }
+
+    /// Asks, unless an answer is still missing.
+    pub fn beat(&mut self) {
+        if !self.0.identifies() {
+            self.0.ask_run_id();
+        }
+    }
+
+    /// Bytes to be written to the store.
+    #[must_use]
+    pub fn unwritten(&self) -> &[u8] {
+        &self.0.outbox
+    }
+
+    /// `count` bytes were written.
+    pub fn wrote(&mut self, count: usize) {
+        self.0.outbox.drain(..count.min(self.0.outbox.len()));
+    }
+
+    /// Takes in bytes from the store; an answer is a sign of life.
+    ///
+    /// # Errors
+    /// Why the connection is of no use.
+    pub fn receive(&mut self, bytes: &[u8], shared: &mut Shared) -> Result<(), String> {
+        let direct = &mut self.0;
+        direct.proof = shared.now;
+        direct.inbox.extend_from_slice(bytes);
+        while let Some(len) = direct
+            .scanner
+            .poll(&direct.inbox)
+            .map_err(|error| error.to_string())?
+        {
+            let value = direct.inbox.split_to(len).freeze();
+            if !direct.take_own(&value)? {
+                return Err("it sent what nobody asked for".into());
+            }
+            if let Some(found) = &direct.found {
+                shared.alive = Some((found.run_id.clone(), shared.now));
+            }
+        }
+        Ok(())
+    }
+
+    /// When the store last gave a sign of life here, or the connection was begun.
+    #[must_use]
+    pub fn proof(&self) -> Time {
+        self.0.proof
+    }
+}
+
+/// The store that the outcome of a barrier names, if it names one.
+#[must_use]
+pub fn named_by(outcome: Outcome) -> Option<StoreName> {
+    match outcome {
+        Outcome::Reply(reply) => store_name(&reply).ok(),
+        _ => None,
+    }
+}

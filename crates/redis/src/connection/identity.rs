@@ -1,0 +1,140 @@
+//! Which store a connection leads to.
+//!
+//! An address may belong to another process than the one that the pmnet server works on: after a
+//! failover, after a restart of Redis, or because it means something else on this machine. So a
+//! connection is asked who is at its other end, and nothing of a client's is sent on it before its
+//! answer is what the server's barrier says (`docs/spec/wire.md` §6).
+
+use pmnet_wire::StoreName;
+use pmnet_wire::command::write_command;
+
+/// Longest answer to INFO that is looked at, in bytes.
+const INFO_BYTES_MAX: usize = 64 * 1024;
+
+/// A command of the front's own on a connection to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Own {
+    /// AUTH, HELLO, SELECT: an error ends the connection.
+    Setting,
+    /// INFO server.
+    Info,
+    /// HGET of the owner.
+    Owner,
+}
+
+/// What a connection says about its other end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) run_id: String,
+    /// `None`: not asked for, or there are no records.
+    pub(super) owner: Option<String>,
+}
+
+/// What a comparison of a connection with a name says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Match {
+    Same,
+    /// The process is the same, but its records were claimed under another name: one of the two was
+    /// told before the server loaded them anew.
+    OtherOwner,
+    Other,
+}
+
+impl Found {
+    pub(super) fn compare(&self, name: &StoreName) -> Match {
+        // Without an owner the server only reads there, and has claimed nothing.
+        let owned = name.owner.is_empty() || self.owner.as_deref() == Some(&name.owner);
+        match (self.run_id == name.run_id, owned) {
+            (true, true) => Match::Same,
+            (true, false) => Match::OtherOwner,
+            (false, _) => Match::Other,
+        }
+    }
+}
+
+/// Writes the question who it is; the answer is an [`Own::Info`].
+pub(super) fn ask_run_id(out: &mut Vec<u8>) {
+    write_command(&["INFO", "server"], out);
+}
+
+/// Writes the question who owns `records` there; the answer is an [`Own::Owner`].
+pub(super) fn ask_owner(records: &str, out: &mut Vec<u8>) {
+    write_command(&["HGET", records, "owner"], out);
+}
+
+/// The run id in an answer to [`ask_run_id`].
+pub(super) fn run_id_of(reply: &[u8]) -> Option<String> {
+    let info = text(reply).filter(|info| info.len() <= INFO_BYTES_MAX)?;
+    let line = info
+        .split(|&byte| byte == b'\n')
+        .find_map(|line| line.strip_prefix(b"run_id:"))?;
+    let run_id = String::from_utf8_lossy(line.trim_ascii()).into_owned();
+    (!run_id.is_empty()).then_some(run_id)
+}
+
+/// The owner in an answer to [`ask_owner`].
+pub(super) fn owner_of(reply: &[u8]) -> Option<String> {
+    text(reply).map(|owner| String::from_utf8_lossy(owner).into_owned())
+}
+
+/// A bulk string, or RESP3's string with a format.
+fn text(reply: &[u8]) -> Option<&[u8]> {
+    if reply.first() != Some(&b'=') {
+        return crate::reply::bulk_text(reply);
+    }
+    let start = reply.iter().position(|&byte| byte == b'\n')? + 1;
+    reply.get(start..)?.strip_prefix(b"txt:")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_of_both_protocols_are_read() {
+        for reply in [
+            &b"$26\r\n# Server\r\nrun_id:abc\r\nx:1\r\n\r\n"[..],
+            b"=30\r\ntxt:# Server\r\nrun_id:abc\r\nx:1\r\n\r\n",
+        ] {
+            assert_eq!(run_id_of(reply).as_deref(), Some("abc"));
+        }
+        for reply in [
+            &b"$-1\r\n"[..],
+            b"_\r\n",
+            b"-ERR x\r\n",
+            b"$3\r\nx:1\r\n",
+            b"=\r",
+            b"",
+        ] {
+            assert_eq!(run_id_of(reply), None, "{reply:?}");
+        }
+        assert_eq!(owner_of(b"$3\r\no-1\r\n").as_deref(), Some("o-1"));
+        assert_eq!(owner_of(b"$-1\r\n"), None);
+        assert_eq!(owner_of(b"_\r\n"), None);
+    }
+
+    #[test]
+    fn a_store_is_the_same_if_process_and_owner_are() {
+        let name = |run_id: &str, owner: &str| StoreName {
+            address: ([127, 0, 0, 1], 1).into(),
+            run_id: run_id.into(),
+            records: "pmnet:{0}".into(),
+            owner: owner.into(),
+        };
+        let found = |owner: Option<&str>| Found {
+            run_id: "a".into(),
+            owner: owner.map(str::to_owned),
+        };
+        for (owner, other, expected) in [
+            (Some("o"), name("a", "o"), Match::Same),
+            (Some("o"), name("a", ""), Match::Same),
+            (None, name("a", ""), Match::Same),
+            (Some("o"), name("a", "p"), Match::OtherOwner),
+            (None, name("a", "o"), Match::OtherOwner),
+            (Some("o"), name("b", "o"), Match::Other),
+            (None, name("b", ""), Match::Other),
+        ] {
+            assert_eq!(found(owner).compare(&other), expected, "{owner:?} {other}");
+        }
+    }
+}

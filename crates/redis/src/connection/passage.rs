@@ -1,0 +1,316 @@
+//! How a passed command gets to the store: barrier, connection, command.
+//!
+//! The barrier's reply names the store that the server works on now. The command is sent only on a
+//! connection that leads to that very store ([`super::identity`]); another one is closed, and what it
+//! was for is lost: a watch fails, a subscription ends. All of it has one deadline, and so has the
+//! reply, unless the command is one that blocks ([`super::deadline`]).
+
+use bytes::Bytes;
+use pmnet_wire::StoreName;
+use pmnet_wire::command::{Form, Protocol, preamble, write_command};
+
+use super::calls::{Slot, Submit, outcome_reply};
+use super::identity::Match;
+use super::pass::Effect;
+use super::transaction::EXECABORT;
+use super::{Connection, Later, Shared};
+use crate::reply;
+use crate::upstream::{CallId, Outcome, Time, Upstream};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Needs the store's name; asked for with this call.
+    Address(Option<CallId>),
+    /// Needs everything acknowledged to be applied; asked for with this call.
+    Barrier(Option<CallId>),
+    /// Needs a connection that leads to the store with this name.
+    Connection(StoreName),
+    /// Sent to the store.
+    Sent,
+}
+
+/// The command that is being passed.
+pub(super) struct Passage {
+    pub(super) effect: Effect,
+    pub(super) stage: Stage,
+    /// When it must have been sent, and answered unless it blocks.
+    pub(super) deadline: Time,
+    /// It may wait for others before it answers.
+    pub(super) blocks: bool,
+    /// The connection was lost, made or asked anew since the barrier: the last try.
+    pub(super) identified: bool,
+    /// The command's name, for error texts.
+    pub(super) name: String,
+    pub(super) frame: Vec<u8>,
+    /// Send SELECT first even if the database is right: WAIT counts what precedes the connection's
+    /// last command.
+    pub(super) fresh: bool,
+    /// An EXEC that must abort: DISCARD is sent in its place.
+    pub(super) aborted: bool,
+    pub(super) sentinel: Vec<u8>,
+    pub(super) replies: Vec<u8>,
+}
+
+impl Connection {
+    /// Gets the passed command on, as far as it can go now.
+    pub(super) fn advance_passage<U: Upstream>(
+        &mut self,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<(), Later> {
+        if let Some(Passage {
+            stage: stage @ Stage::Address(None),
+            ..
+        }) = &mut self.passage
+        {
+            if shared.store.is_some() {
+                *stage = Stage::Barrier(None);
+            } else {
+                let call = self.ask(Form::StoreAddress, up, shared)?;
+                self.set_stage(call.map(Stage::Address));
+            }
+        }
+        if let Some(Passage {
+            stage: Stage::Barrier(None),
+            ..
+        }) = &self.passage
+        {
+            if let (None, Some(store), Some(name)) = (&self.direct, &shared.store, &shared.name) {
+                // The front sees it and connects while the barrier is under way.
+                self.new_direct(store, shared.now).identify(&name.records);
+            }
+            let call = self.ask(Form::Barrier, up, shared)?;
+            self.set_stage(call.map(Stage::Barrier));
+        }
+        if let Some(Passage {
+            stage: Stage::Connection(name),
+            ..
+        }) = &self.passage
+        {
+            let name = name.clone();
+            self.check_store(&name, shared);
+        }
+        Ok(())
+    }
+
+    fn ask<U: Upstream>(
+        &mut self,
+        form: Form,
+        up: &mut U,
+        shared: &Shared,
+    ) -> Result<Result<Option<CallId>, Bytes>, Later> {
+        let payload = Bytes::from(preamble(form, Protocol::Resp2, 0).to_vec());
+        Ok(self
+            .submit(&payload, 0, Submit::Bypass { read_only: true }, up, shared)?
+            .map(Some))
+    }
+
+    fn set_stage(&mut self, stage: Result<Stage, Bytes>) {
+        match (stage, &mut self.passage) {
+            (Ok(stage), Some(passage)) => passage.stage = stage,
+            (Ok(_), None) => {}
+            (Err(error), _) => self.fail_passage(error),
+        }
+    }
+
+    /// Whether `call` was one of the passage's; if so, gets on with it.
+    pub(super) fn passage_done(
+        &mut self,
+        call: CallId,
+        outcome: &Outcome,
+        shared: &mut Shared,
+    ) -> bool {
+        let Some(passage) = &mut self.passage else {
+            return false;
+        };
+        let at_barrier = match passage.stage {
+            Stage::Address(Some(mine)) if mine == call => false,
+            Stage::Barrier(Some(mine)) if mine == call => true,
+            _ => return false,
+        };
+        match outcome_reply(outcome.clone()) {
+            Ok(reply) => match store_name(&reply) {
+                Ok(name) => {
+                    shared.store_named(&name);
+                    passage.stage = if at_barrier {
+                        Stage::Connection(name)
+                    } else {
+                        Stage::Barrier(None)
+                    };
+                }
+                Err(why) => {
+                    let text = format!("ERR pmnet: {} needs a Redis store: {why}", passage.name);
+                    self.fail_passage(reply::error(&text));
+                }
+            },
+            Err(error) => self.fail_passage(error),
+        }
+        true
+    }
+
+    /// The session closed: calls of the passage are lost.
+    pub(super) fn passage_session_closed(&mut self) {
+        if let Some(Passage {
+            stage: Stage::Address(Some(_)) | Stage::Barrier(Some(_)),
+            ..
+        }) = &self.passage
+        {
+            self.fail_passage(reply::error(
+                "ERR pmnet: the session closed; the command was not executed",
+            ));
+        }
+    }
+
+    /// Everything acknowledged is applied in the store with this name: sends the command if that is
+    /// where the connection leads; else makes one, or asks, or ends what cannot go on.
+    fn check_store(&mut self, name: &StoreName, shared: &Shared) {
+        let stateful = self.stateful();
+        let Some(passage) = &mut self.passage else {
+            return;
+        };
+        if shared.now >= passage.deadline {
+            // The barrier may be older than it looks: this process may have stood still.
+            return self.expire();
+        }
+        let last_try = passage.identified;
+        let Some(store) = &shared.store else {
+            return;
+        };
+        let matches = match &self.direct {
+            None => {
+                self.new_direct(store, shared.now).identify(&name.records);
+                return;
+            }
+            // Made in advance, to where the store was before.
+            Some(direct) if !stateful && direct.address != store.address => Match::Other,
+            Some(direct) if direct.identifies() => return,
+            Some(direct) => match &direct.found {
+                Some(found) => found.compare(name),
+                None => Match::OtherOwner,
+            },
+        };
+        let in_passing = self.direct_multi || self.monitoring || self.subscriptions() > 0;
+        match matches {
+            Match::Same => self.send_passed(),
+            Match::OtherOwner if !last_try && !in_passing => {
+                self.mark_identified();
+                if let Some(direct) = &mut self.direct {
+                    direct.identify(&name.records);
+                }
+            }
+            // It cannot be asked now, but it is the same process.
+            Match::OtherOwner if !last_try && !self.direct_multi => self.send_passed(),
+            Match::Other if !last_try && !stateful => {
+                self.mark_identified();
+                self.new_direct(store, shared.now).identify(&name.records);
+            }
+            Match::OtherOwner | Match::Other => self.lose_store(name),
+        }
+    }
+
+    fn mark_identified(&mut self) {
+        if let Some(passage) = &mut self.passage {
+            passage.identified = true;
+        }
+    }
+
+    /// The connection does not lead to the store, and cannot be replaced.
+    fn lose_store(&mut self, name: &StoreName) {
+        let Some(passage) = &self.passage else { return };
+        let effect = passage.effect;
+        let is_exec = effect == Effect::End && passage.name == "EXEC";
+        if is_exec || matches!(effect, Effect::End | Effect::Unwatch) {
+            // What a watch on another store is worth: EXEC fails, as it does when a key was changed.
+            let answer = match self.protocol {
+                _ if !is_exec => reply::OK,
+                _ if passage.aborted => EXECABORT,
+                Protocol::Resp2 => Bytes::from_static(b"*-1\r\n"),
+                Protocol::Resp3 => Bytes::from_static(b"_\r\n"),
+            };
+            tracing::debug!(client = self.peer, store = %name, "the store is another one: the watch is lost");
+            self.passage = None;
+            self.direct = None;
+            self.watching = false;
+            self.direct_multi = false;
+            self.direct_failed = false;
+            return self.settle(answer);
+        }
+        let address = self
+            .direct
+            .as_ref()
+            .map_or(name.address, |direct| direct.address);
+        self.fail_passage(reply::error(&format!(
+            "ERR pmnet: the Redis at {address} is not the store that the pmnet server uses (run_id {}); the command was \
+             not executed",
+            name.run_id
+        )));
+    }
+
+    /// Puts the command into the store connection's outbox.
+    pub(super) fn send_passed(&mut self) {
+        let (Some(passage), Some(direct)) = (&mut self.passage, &mut self.direct) else {
+            return self.fail_passage(reply::error(
+                "ERR pmnet: the connection to the store was lost",
+            ));
+        };
+        if direct.protocol != self.protocol {
+            let version = match self.protocol {
+                Protocol::Resp2 => "2",
+                Protocol::Resp3 => "3",
+            };
+            direct.set(&["HELLO", version]);
+            direct.protocol = self.protocol;
+        }
+        if !self.direct_multi && (direct.database != self.database || passage.fresh) {
+            direct.set(&["SELECT", &self.database.to_string()]);
+            direct.database = self.database;
+        }
+        if passage.aborted {
+            write_command(&["DISCARD"], &mut direct.outbox);
+        } else {
+            direct.outbox.append(&mut passage.frame);
+        }
+        if !passage.sentinel.is_empty() {
+            write_command(&[b"PING", &passage.sentinel[..]], &mut direct.outbox);
+        }
+        direct.used = false;
+        // From now on it has time to answer.
+        direct.heard = true;
+        passage.stage = Stage::Sent;
+    }
+
+    /// Ends the passage with an error. State on the store's connection cannot be trusted then.
+    pub(super) fn fail_passage(&mut self, error: Bytes) {
+        let name = self
+            .passage
+            .take()
+            .map(|passage| passage.name)
+            .unwrap_or_default();
+        tracing::debug!(client = self.peer, command = name, "pass-through failed");
+        self.settle(error);
+        self.ending |= self.stateful();
+        self.direct = None;
+    }
+
+    /// Gives the passed command its reply.
+    pub(super) fn settle(&mut self, bytes: Bytes) {
+        let passage = |slot: &Slot| matches!(slot, Slot::Passage);
+        if let Some(index) = self.slots.iter().position(passage) {
+            self.fill(index, bytes);
+        }
+        self.drain();
+    }
+}
+
+/// The name in the reply to a barrier, or why there is none.
+pub(super) fn store_name(reply: &[u8]) -> Result<StoreName, String> {
+    if reply == &reply::OK[..] {
+        return Err("the pmnet server's store is another one".to_owned());
+    }
+    let text = reply::bulk_text(reply).ok_or_else(|| {
+        let text = String::from_utf8_lossy(reply.strip_prefix(b"-").unwrap_or(reply));
+        text.trim().trim_start_matches("ERR ").to_owned()
+    })?;
+    StoreName::parse(text)
+        .map_err(|error| format!("{:?} is {error}", String::from_utf8_lossy(text)))
+}

@@ -1,0 +1,80 @@
+//! What the connections of one front have in common.
+
+use pmnet_wire::StoreName;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::StoreAddress;
+use crate::table::Table;
+use crate::upstream::Time;
+
+/// Names of commands unknown to the table that are remembered, known to the store or not.
+const PROBED_MAX: usize = 1024;
+
+/// What the connections of one front have in common.
+pub struct Shared {
+    /// The command matrix.
+    pub table: Table,
+    /// Time of this turn of the event loop.
+    pub now: Time,
+    /// How long a call may take, in nanoseconds.
+    pub call_timeout: Time,
+    /// Where the store is, once known: pass-through connections go there.
+    pub store: Option<StoreAddress>,
+    /// Whether `store` was given by the operator: then only what is found there is compared.
+    store_fixed: bool,
+    /// The store that the server named last.
+    pub name: Option<StoreName>,
+    /// Run id of the store process that last gave a sign of life, and when.
+    pub alive: Option<(String, Time)>,
+    /// Databases that the store has confirmed.
+    pub(super) databases: FxHashSet<u32>,
+    /// Commands that are not in the table, and whether the store knows them.
+    pub(super) probed: FxHashMap<Vec<u8>, bool>,
+}
+
+impl Shared {
+    /// A fresh state. `store`: address for pass-through connections, if the operator gave one.
+    #[must_use]
+    pub fn new(table: Table, call_timeout: Time, store: Option<StoreAddress>) -> Shared {
+        let store_fixed = store.is_some();
+        // Every store has database 0.
+        let databases = FxHashSet::from_iter([0]);
+        Shared {
+            table,
+            now: 0,
+            call_timeout,
+            store,
+            store_fixed,
+            name: None,
+            alive: None,
+            databases,
+            probed: FxHashMap::default(),
+        }
+    }
+
+    /// The server said which store it works on.
+    pub fn store_named(&mut self, name: &StoreName) {
+        if self.name.as_ref() == Some(name) {
+            return;
+        }
+        if let Some(before) = &self.name
+            && !before.same_process(name)
+        {
+            tracing::info!(from = %before.address, to = %name.address, "the pmnet server uses another Redis process");
+            // Known of that one, not of this.
+            self.databases = FxHashSet::from_iter([0]);
+            self.probed.clear();
+        }
+        if !self.store_fixed {
+            self.store = Some(StoreAddress::of(name));
+        }
+        self.name = Some(name.clone());
+    }
+
+    pub(super) fn remember_probe(&mut self, name: Vec<u8>, known: bool) {
+        if self.probed.len() >= PROBED_MAX {
+            self.probed.clear();
+        }
+        self.probed.insert(name, known);
+    }
+}

@@ -1,0 +1,92 @@
+//! The sockets to the store: made and closed as the connections wish.
+
+use std::time::Duration;
+
+use mio::net::TcpStream;
+use mio::{Interest, Token};
+use socket2::{SockRef, TcpKeepalive};
+
+use super::socket::DirectSocket;
+use super::{FIRST_CLIENT, Front};
+use crate::upstream::{Time, Upstream};
+
+/// How long connecting to the store may take, in nanoseconds.
+const CONNECT_TIMEOUT: Time = 5_000_000_000;
+/// After how much silence the operating system checks that the store's machine still knows a
+/// connection to it; a store that does not answer anybody is noticed before.
+const DIRECT_KEEPALIVE: Duration = Duration::from_secs(60);
+
+impl<U: Upstream> Front<U> {
+    /// Opens or closes the socket to the store as the connection wishes.
+    pub(super) fn match_direct(&mut self, index: usize) {
+        let Some(Some(client)) = self.clients.get_mut(index) else {
+            return;
+        };
+        let Some((number, address)) = client.connection.direct_target() else {
+            client.direct = None;
+            return;
+        };
+        if client
+            .direct
+            .as_ref()
+            .is_some_and(|direct| direct.number == number)
+        {
+            return;
+        }
+        // What an earlier one still brings is about another state.
+        client.direct = None;
+        let connect = || -> std::io::Result<TcpStream> {
+            let mut stream = TcpStream::connect(address)?;
+            stream.set_nodelay(true)?;
+            SockRef::from(&stream)
+                .set_tcp_keepalive(&TcpKeepalive::new().with_time(DIRECT_KEEPALIVE))?;
+            let token = Token(FIRST_CLIENT + 2 * index + 1);
+            self.poll.registry().register(
+                &mut stream,
+                token,
+                Interest::READABLE | Interest::WRITABLE,
+            )?;
+            Ok(stream)
+        };
+        match connect() {
+            Ok(stream) => {
+                self.serial += 1;
+                self.connecting
+                    .push_back((self.shared.now + CONNECT_TIMEOUT, index, self.serial));
+                client.direct = Some(DirectSocket {
+                    number,
+                    stream,
+                    connected: false,
+                    readable: false,
+                    read_closed: false,
+                    writable: false,
+                    serial: self.serial,
+                });
+            }
+            Err(error) => {
+                client.connection.direct_lost(&error.to_string());
+                self.enqueue(index);
+            }
+        }
+    }
+
+    pub(super) fn expire_connecting(&mut self) {
+        while let Some(&(time, index, serial)) = self.connecting.front() {
+            let direct = self.clients.get_mut(index).and_then(Option::as_mut);
+            let waiting = direct.filter(|client| {
+                client
+                    .direct
+                    .as_ref()
+                    .is_some_and(|direct| direct.serial == serial && !direct.connected)
+            });
+            if let Some(client) = waiting {
+                if time > self.shared.now {
+                    return;
+                }
+                client.connection.direct_lost("connecting took too long");
+                self.enqueue(index);
+            }
+            self.connecting.pop_front();
+        }
+    }
+}

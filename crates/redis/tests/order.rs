@@ -1,0 +1,147 @@
+//! What one client sees never goes back in time, however its reads are packed and sent again.
+
+mod common;
+
+use common::{Client, Redis, Running, command};
+
+/// Longest reply here, in bytes: a pack with more than one of [`LARGE`] is too long.
+const REPLY_MAX: usize = 2_000;
+/// Bytes of a value of which one alone fits.
+const LARGE: usize = 1_200;
+
+/// A front on a store where `n` grows before each call is executed.
+fn counting(redis: &Redis) -> Running {
+    let front = Running::start(redis);
+    let mut client = redis.client();
+    assert_eq!(
+        client.ask(&format!("SET large {}", "x".repeat(LARGE))),
+        "+OK\r\n"
+    );
+    let mut knobs = front.knobs();
+    knobs.reply_max = REPLY_MAX;
+    knobs.between = Some("INCR n");
+    drop(knobs);
+    front
+}
+
+/// The number of a reply to `GET n`, or of one to `INCR n`.
+fn number(reply: &str) -> Option<u64> {
+    let text = reply.strip_prefix(':').or_else(|| {
+        let (length, text) = reply.strip_prefix('$')?.split_once("\r\n")?;
+        (length != "-1").then_some(text)
+    })?;
+    text.trim_end().parse().ok()
+}
+
+/// Sends all in one pipeline; the counts seen must not fall, and what is large must come whole.
+fn never_falls(client: &mut Client, lines: &[&str]) {
+    let all: Vec<u8> = lines.iter().flat_map(|line| command(line)).collect();
+    client.send(&all);
+    let mut last = 0;
+    for (at, line) in lines.iter().enumerate() {
+        let reply = client.text();
+        assert!(!reply.starts_with('-'), "{at}: {line}: {reply}");
+        if *line == "GET large" && reply != "+QUEUED\r\n" {
+            assert!(reply.len() > LARGE, "{at}: {line}: {reply}");
+        } else if line.ends_with(" n")
+            && let Some(now) = number(&reply)
+        {
+            assert!(now >= last, "{at}: {line}: {now} after {last}");
+            last = now;
+        }
+    }
+}
+
+#[test]
+fn reads_behind_a_pack_that_is_taken_apart_come_after_it() {
+    let Some(redis) = Redis::start() else { return };
+    let front = counting(&redis);
+    for hello in ["HELLO 2", "HELLO 3"] {
+        let mut client = front.client();
+        client.ask(hello);
+        let mut lines = vec!["GET n"];
+        lines.extend(["GET large"; 20]);
+        lines.extend(["GET n"; 120]);
+        never_falls(&mut client, &lines);
+        // Again and again, with packs that fit between those that do not.
+        lines.extend(lines.clone());
+        never_falls(&mut client, &lines.repeat(3));
+    }
+    let taken_apart = front.knobs().bypasses.iter().filter(|b| b.2 == 1).count();
+    assert!(
+        taken_apart > 64,
+        "{taken_apart}: no pack was taken apart, so nothing was tested"
+    );
+}
+
+#[test]
+fn writes_behind_a_pack_that_is_taken_apart_come_after_it_and_are_seen_by_what_follows() {
+    let Some(redis) = Redis::start() else { return };
+    let front = counting(&redis);
+    let mut client = front.client();
+    let reads = ["GET n", "GET large", "GET large", "GET n"];
+    for behind in [
+        &["SET mine 1", "GET n"][..],
+        &["INCR n", "INCR n", "GET n"],
+        &["SELECT 0", "GET n"],
+        &["SELECT 3", "SELECT 0", "GET n"],
+        &["MULTI", "GET large", "EXEC", "GET n"],
+        &["PING", "GET n"],
+        &["ECHO x", "GET large", "GET n", "GET large", "INCR n"],
+        &["WATCH x", "GET n", "UNWATCH", "GET n"],
+    ] {
+        let lines = [&reads[..], behind, &reads[..], behind].concat();
+        never_falls(&mut client, &lines);
+    }
+    // One's own write is not seen by a read before it, and is by one behind it.
+    let lines = [
+        "SET own 1",
+        "GET own",
+        "GET large",
+        "GET large",
+        "SET own 2",
+        "GET own",
+        "GET large",
+        "GET large",
+        "GETDEL own",
+        "EXISTS own",
+    ];
+    let all: Vec<u8> = lines.iter().flat_map(|line| command(line)).collect();
+    client.send(&all);
+    let replies: Vec<String> = lines.iter().map(|_| client.text()).collect();
+    for (at, expected) in [
+        (1, "$1\r\n1\r\n"),
+        (5, "$1\r\n2\r\n"),
+        (8, "$1\r\n2\r\n"),
+        (9, ":0\r\n"),
+    ] {
+        assert_eq!(replies[at], expected, "{}: {replies:?}", lines[at]);
+    }
+}
+
+#[test]
+fn a_pack_taken_apart_stays_in_order_when_the_endpoint_is_busy() {
+    let Some(redis) = Redis::start() else { return };
+    let front = counting(&redis);
+    front.knobs().queue_max = 1;
+    let others: Vec<_> = (0..4)
+        .map(|_| {
+            let mut other = front.client();
+            std::thread::spawn(move || {
+                for _ in 0..200 {
+                    assert!(other.ask("INCR other").starts_with(':'));
+                }
+            })
+        })
+        .collect();
+    let mut client = front.client();
+    let mut lines = vec!["GET n"; 3];
+    lines.extend(["GET large"; 5]);
+    lines.extend(["GET n"; 100]);
+    lines.push("INCR n");
+    never_falls(&mut client, &lines.repeat(5));
+    for other in others {
+        other.join().expect("another client");
+    }
+    assert!(front.knobs().refused > 0, "the queue was never full");
+}

@@ -1,0 +1,52 @@
+//! What a barrier says about the store: enough to know it again on another connection.
+
+mod support;
+
+use pmnet_server::Store;
+use pmnet_wire::StoreName;
+use pmnet_wire::command::barrier;
+use support::{Redis, bulk, read};
+
+fn named(store: &mut dyn Store) -> StoreName {
+    let reply = read(store, barrier().into());
+    let text = bulk(&reply).unwrap_or_else(|| panic!("{reply:?} is no name"));
+    StoreName::parse(text.as_bytes()).expect("the name of a store")
+}
+
+/// What somebody else's connection finds.
+fn found(redis: &Redis, records: &str) -> (String, String) {
+    let info = redis.call(&["INFO", "server"]);
+    let run_id = info
+        .lines()
+        .find_map(|line| line.strip_prefix("run_id:"))
+        .expect("a run id");
+    let owner = bulk(&redis.call(&["HGET", records, "owner"])).expect("an owner");
+    (run_id.to_owned(), owner)
+}
+
+#[test]
+fn a_barrier_names_the_process_and_who_owns_the_records_there() {
+    let Some(mut redis) = Redis::start(&["--appendonly", "yes", "--appendfsync", "always"]) else {
+        return;
+    };
+    let mut store = redis.store();
+    store.load().unwrap();
+    let first = named(&mut *store);
+    assert_eq!(first.address.port(), redis.port);
+    let expected = (first.run_id.clone(), first.owner.clone());
+    assert_eq!(found(&redis, &first.records), expected);
+    // The same process, loaded from anew.
+    store.load().unwrap();
+    let second = named(&mut *store);
+    assert!(second.same_process(&first));
+    assert_ne!(second.owner, first.owner);
+    assert_eq!(found(&redis, &second.records).1, second.owner);
+    // Another process at the same address.
+    redis.kill();
+    redis.restart();
+    store.load().unwrap();
+    let third = named(&mut *store);
+    assert_eq!(third.address, first.address);
+    assert!(!third.same_process(&second));
+    assert_eq!(found(&redis, &third.records), (third.run_id, third.owner));
+}

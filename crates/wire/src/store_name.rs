@@ -1,0 +1,92 @@
+//! The name of a store that can be reached directly (`docs/spec/wire.md` §6).
+//!
+//! A server says with each barrier which store it stands for, and a front compares that with what its
+//! own connections lead to: an address may belong to another process tomorrow, and after a failover
+//! the old store may live on. So a name has three parts: where it is, which process it is, and by
+//! which load of the server its records were claimed last.
+//!
+//! ```text
+//! redis://127.0.0.1:6379/?run_id=9f…e1&records=pmnet:{0}&owner=31…07-1
+//! ```
+
+use core::fmt;
+use std::net::SocketAddr;
+
+/// Longest part of a name, in bytes; bounds what a reply can make a reader keep.
+pub const STORE_NAME_PART_BYTES_MAX: usize = 128;
+
+/// Which store a server works on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreName {
+    /// Where it listens, as the server sees it.
+    pub address: SocketAddr,
+    /// What the store process calls itself; another one after each start.
+    pub run_id: String,
+    /// Key of the hash with the server's records.
+    pub records: String,
+    /// Value of that hash's field `owner`: another one after each load by a server. Empty if the
+    /// server only reads, because the store takes no writes now.
+    pub owner: String,
+}
+
+/// The text is not the name of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not the name of a store")]
+pub struct StoreNameError;
+
+impl StoreName {
+    /// Reads a name.
+    ///
+    /// # Errors
+    /// [`StoreNameError`] if a part is missing, too long, or not in its one spelling.
+    pub fn parse(text: &[u8]) -> Result<StoreName, StoreNameError> {
+        let read = || {
+            let text = core::str::from_utf8(text).ok()?;
+            let rest = text.strip_prefix("redis://")?;
+            let (address, rest) = rest.split_once("/?run_id=")?;
+            let (run_id, rest) = rest.split_once("&records=")?;
+            let (records, owner) = rest.split_once("&owner=")?;
+            let parts_fit = [run_id, records, owner].iter().all(|part| is_part(part));
+            let name = StoreName {
+                address: address.parse().ok()?,
+                run_id: run_id.to_owned(),
+                records: records.to_owned(),
+                owner: owner.to_owned(),
+            };
+            (parts_fit && !run_id.is_empty() && !records.is_empty()).then_some(name)
+        };
+        // One text for each name: a number has many spellings.
+        read()
+            .filter(|name| name.to_string().as_bytes() == text)
+            .ok_or(StoreNameError)
+    }
+
+    /// Whether both are names of the same process: what one connection leads to, the other does.
+    /// The owner may be another, when the server has loaded the records anew.
+    #[must_use]
+    pub fn same_process(&self, other: &StoreName) -> bool {
+        self.run_id == other.run_id
+    }
+}
+
+fn is_part(part: &str) -> bool {
+    part.len() <= STORE_NAME_PART_BYTES_MAX
+        && part
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && byte != b'&')
+}
+
+impl fmt::Display for StoreName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let StoreName {
+            address,
+            run_id,
+            records,
+            owner,
+        } = self;
+        write!(
+            f,
+            "redis://{address}/?run_id={run_id}&records={records}&owner={owner}"
+        )
+    }
+}

@@ -1,0 +1,60 @@
+//! The name of a store: what is written is read, and everything else is refused.
+
+use pmnet_wire::StoreName;
+use proptest::prelude::*;
+
+fn part(least: usize) -> impl Strategy<Value = String> {
+    proptest::string::string_regex(&format!("[!-%'-~]{{{least},128}}")).expect("a pattern")
+}
+
+fn name() -> impl Strategy<Value = StoreName> {
+    (
+        any::<std::net::IpAddr>(),
+        any::<u16>(),
+        part(1),
+        part(1),
+        part(0),
+    )
+        .prop_map(|(ip, port, run_id, records, owner)| StoreName {
+            address: (ip, port).into(),
+            run_id,
+            records,
+            owner,
+        })
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(name in name()) {
+        prop_assert_eq!(StoreName::parse(name.to_string().as_bytes()), Ok(name));
+    }
+
+    /// Whatever is accepted has one spelling, so a damaged name is another one or none.
+    #[test]
+    fn what_is_accepted_is_canonical(name in name(), at: prop::sample::Index, byte: u8) {
+        let mut text = name.to_string().into_bytes();
+        let at = at.index(text.len());
+        text[at] = byte;
+        if let Ok(read) = StoreName::parse(&text) {
+            prop_assert_eq!(read.to_string().into_bytes(), text);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_judged_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        prop_assert!(StoreName::parse(&bytes).is_err());
+    }
+}
+
+#[test]
+fn a_process_is_known_by_its_run_id() {
+    let name = |address: &str, run_id: &str, owner: &str| StoreName {
+        address: address.parse().expect("an address"),
+        run_id: run_id.into(),
+        records: "pmnet:{0}".into(),
+        owner: owner.into(),
+    };
+    let one = name("127.0.0.1:1", "a", "o-1");
+    assert!(one.same_process(&name("127.0.0.2:1", "a", "o-2")));
+    assert!(!one.same_process(&name("127.0.0.1:1", "b", "o-1")));
+}
