@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use pmnet::harness::{Medium, Role, StoreKind, Topology, free_udp};
+use pmnet::harness::{Medium, Role, StoreKind, Topology, free_port};
 
 use crate::common;
 use crate::support::{front, ok};
@@ -30,9 +30,9 @@ fn mistakes_of_an_operator_get_a_sentence() {
     let folder = common::folder().join(format!("mistakes-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
-    let taken = std::net::UdpSocket::bind(("127.0.0.1", free_udp().unwrap())).unwrap();
+    let taken = std::net::UdpSocket::bind(("127.0.0.1", free_port().unwrap())).unwrap();
     let taken = taken.local_addr().unwrap().to_string();
-    let free = format!("127.0.0.1:{}", free_udp().unwrap());
+    let free = format!("127.0.0.1:{}", free_port().unwrap());
 
     let text = fails(&["server", "--listen", &taken, "--store", "null:"]);
     assert!(text.contains("another process listens there"), "{text}");
@@ -46,7 +46,7 @@ fn mistakes_of_an_operator_get_a_sentence() {
     assert!(text.contains("this device itself"), "{text}");
 
     // Logs that are none, or not this one's.
-    let next = format!("127.0.0.1:{}", free_udp().unwrap());
+    let next = format!("127.0.0.1:{}", free_port().unwrap());
     let device = |log: &str, more: &[&str]| {
         let base = [
             "device", "--listen", &free, "--next", &next, "--media", "file", "--log", log,

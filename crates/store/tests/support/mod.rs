@@ -4,113 +4,69 @@
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
 
-#[path = "../../../../tests/shared/port.rs"]
-mod port;
+#[path = "../../../pmnet/src/harness/claims.rs"]
+pub mod claims;
 pub mod proxy;
+#[path = "../../../../tests/shared/redis.rs"]
+mod server;
+#[path = "../../../../tests/shared/skip.rs"]
+mod skip;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use pmnet_server::{Batch, Request, Store, StoreError};
 use pmnet_wire::command::{Form, Protocol, preamble, write_command};
 
+use server::RedisServer;
+
 /// Longest wait for a server to come up.
 const START: Duration = Duration::from_secs(20);
+
+/// `appendfsync always` unless the options say otherwise.
+const BASE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
 /// A running redis-server.
 pub struct Redis {
     pub port: u16,
-    directory: tempfile::TempDir,
-    options: Vec<String>,
-    child: Option<Child>,
+    server: RedisServer,
 }
 
 impl Redis {
-    /// Starts one with `appendfsync always` unless `options` say otherwise. `None` (with a line in
-    /// the output) when redis-server is not installed; under CI that is a failure.
+    /// Starts one with `appendfsync always` unless `options` say otherwise. `None` when
+    /// redis-server is not installed: then the test counts as skipped.
     pub fn start(options: &[&str]) -> Option<Redis> {
-        let binary = std::env::var("PMNET_TEST_REDIS").unwrap_or_else(|_| "redis-server".into());
-        if Command::new(&binary)
-            .arg("--version")
-            .stdout(Stdio::null())
-            .status()
-            .is_err()
-        {
-            assert!(
-                std::env::var_os("CI").is_none(),
-                "{binary} is needed under CI"
-            );
-            println!("skipped: {binary} is not installed");
-            return None;
-        }
-        let port = port::free();
-        let all = with_base(binary, options);
-        let directory = tempfile::tempdir().unwrap();
-        let mut redis = Redis {
-            port,
-            directory,
-            options: all,
-            child: None,
-        };
-        redis.run();
-        redis.wait_ready();
-        Some(redis)
+        let server = RedisServer::start(&[&BASE, options].concat())?;
+        let port = server.port();
+        Some(Redis { port, server })
     }
 
     /// Starts the process (again), without waiting until it answers.
     pub fn run(&mut self) {
-        let child = Command::new(&self.options[0])
-            .args(&self.options[1..])
-            .args([
-                "--port",
-                &self.port.to_string(),
-                "--dir",
-                self.directory.path().to_str().unwrap(),
-            ])
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        self.child = Some(child);
+        self.server.run();
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.as_ref().unwrap().id()
+        self.server.pid()
     }
 
     /// kill -9.
     pub fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().ok();
-            child.wait().unwrap();
-        }
+        self.server.kill();
     }
 
     pub fn restart(&mut self) {
-        self.kill();
-        self.run();
-        self.wait_ready();
+        self.server.kill();
+        self.server.run();
+        self.server.wait_ready();
     }
 
     /// Kills it and starts it with these options instead, on the same data.
     pub fn restart_as(&mut self, options: &[&str]) {
-        self.options = with_base(self.options[0].clone(), options);
+        self.server.set_options(&[&BASE, options].concat());
         self.restart();
-    }
-
-    pub fn wait_ready(&self) {
-        let until = Instant::now() + START;
-        while Instant::now() < until {
-            if let Ok(reply) = self.try_call(&["PING"])
-                && (reply == "+PONG\r\n" || reply.starts_with("-NOAUTH"))
-            {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        panic!("redis-server does not come up");
     }
 
     pub fn url(&self) -> String {
@@ -144,27 +100,6 @@ impl Redis {
     /// The text of a bulk reply to `GET key`.
     pub fn get(&self, key: &str) -> Option<String> {
         bulk(&self.call(&["GET", key]))
-    }
-}
-
-fn with_base(binary: String, options: &[&str]) -> Vec<String> {
-    let base = [
-        "--save",
-        "",
-        "--appendonly",
-        "yes",
-        "--appendfsync",
-        "always",
-        "--bind",
-        "127.0.0.1",
-    ];
-    let texts = base.iter().chain(options).map(|&o| o.to_owned());
-    std::iter::once(binary).chain(texts).collect()
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 
