@@ -25,6 +25,8 @@ use server::RedisServer;
 /// Longest wait for a server to come up.
 const START: Duration = Duration::from_secs(20);
 
+/// What Redis is asked to say behind a reply.
+const MARK: &str = "--mark--";
 /// `appendfsync always` unless the options say otherwise.
 const BASE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
@@ -87,14 +89,20 @@ impl Redis {
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         let mut out = Vec::new();
         write_command(arguments, &mut out);
-        write_command(&["QUIT"], &mut out);
+        write_command(&["ECHO", MARK], &mut out);
         stream.write_all(&out)?;
+        // Not until the end of the stream: a child of Redis that saves keeps that away.
+        let end = format!("${}\r\n{MARK}\r\n", MARK.len());
         let mut reply = Vec::new();
-        stream.read_to_end(&mut reply)?;
-        let text = String::from_utf8_lossy(&reply).into_owned();
-        Ok(text
-            .strip_suffix("+OK\r\n")
-            .map_or(text.clone(), str::to_owned))
+        while !reply.ends_with(end.as_bytes()) {
+            let mut chunk = [0; 4096];
+            match stream.read(&mut chunk)? {
+                0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                read => reply.extend_from_slice(&chunk[..read]),
+            }
+        }
+        reply.truncate(reply.len() - end.len());
+        Ok(String::from_utf8_lossy(&reply).into_owned())
     }
 
     /// The text of a bulk reply to `GET key`.
