@@ -81,13 +81,19 @@ impl Redis {
 
     /// One command on a connection of its own: a reader that goes straight to Redis.
     pub fn call(&self, arguments: &[&str]) -> String {
-        self.try_call(arguments).unwrap()
+        self.exchange(Vec::new(), arguments).unwrap()
     }
 
-    fn try_call(&self, arguments: &[&str]) -> std::io::Result<String> {
+    /// The same with a password; its +OK comes first.
+    pub fn call_as(&self, password: &str, arguments: &[&str]) -> String {
+        let mut out = Vec::new();
+        write_command(&["AUTH", password], &mut out);
+        self.exchange(out, arguments).unwrap()
+    }
+
+    fn exchange(&self, mut out: Vec<u8>, arguments: &[&str]) -> std::io::Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        let mut out = Vec::new();
         write_command(arguments, &mut out);
         write_command(&["ECHO", MARK], &mut out);
         stream.write_all(&out)?;
