@@ -3,12 +3,15 @@
 
 mod support;
 
+use std::time::{Duration, Instant};
+
 use bytes::Bytes;
 use pmnet_server::{Store, StoreError};
 use pmnet_wire::MESSAGE_BYTES_MAX;
 use support::{Redis, arguments, batch, change, load, read, single, watermark};
 
 const MIB: usize = 1 << 20;
+const WAIT_MAX: Duration = Duration::from_secs(20);
 
 fn fatal(store: &mut dyn Store, says: &[&str]) {
     match store.load() {
@@ -349,6 +352,50 @@ fn no_client_can_put_redis_wrong() {
         assert_eq!(change(&mut *store, single(line)), "+OK\r\n", "{line}");
     }
     assert_eq!(change(&mut *store, single("ACL DELUSER guest")), ":1\r\n");
+}
+
+#[test]
+fn no_room_for_the_server_is_waited_for() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let mut store = redis.store();
+    store.load().unwrap();
+    redis.call(&["CONFIG", "SET", "maxclients", "1"]);
+    // The connection that it has takes the only place.
+    let Err(StoreError::Retry(text)) = redis.store().load() else {
+        panic!("there is room")
+    };
+    contains(&text, &["max number of clients"]);
+    assert_eq!(store.apply(&batch(&[single("SET k v")], 1)), Ok(0));
+    drop(store);
+    assert_eq!(watermark(&load(&mut *redis.store())), 1);
+}
+
+#[test]
+fn a_connection_that_redis_closes_when_it_is_idle_costs_another_one() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let mut store = redis.store();
+    store.load().unwrap();
+    assert_eq!(store.apply(&batch(&[single("INCR n")], 1)), Ok(0));
+    redis.call(&["CONFIG", "SET", "timeout", "1"]);
+    let until = Instant::now() + WAIT_MAX;
+    while !redis
+        .call(&["INFO", "clients"])
+        .contains("connected_clients:1\r\n")
+    {
+        assert!(Instant::now() < until, "Redis does not close it");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    redis.call(&["CONFIG", "SET", "timeout", "0"]);
+    let Err(StoreError::Retry(_)) = store.apply(&batch(&[single("INCR n")], 2)) else {
+        panic!("it is closed")
+    };
+    assert_eq!(watermark(&load(&mut *store)), 1);
+    assert_eq!(store.apply(&batch(&[single("INCR n")], 2)), Ok(0));
+    assert_eq!(redis.get("n").as_deref(), Some("2"));
 }
 
 /// Settings by which Redis takes no writes for a time: harmless, as they are waited for.
