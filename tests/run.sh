@@ -4,18 +4,34 @@
 # and the exit code is 1 if anything failed.
 #
 # Usage: tests/run.sh lint|all
+#        tests/run.sh count LOG    what a log of libtest says: passed, failed, skipped
 
 set -u
-cd "$(dirname "$0")/.." || exit 1
+
+# A test that prints "SKIPPED: reason" (tests/shared/skip.rs) counts as skipped, once, and not as passed.
+count() {
+    awk '
+        /^test result: / { for (i = 1; i < NF; i++) {
+            if ($(i + 1) ~ /^passed/) ok += $i
+            if ($(i + 1) ~ /^failed/) bad += $i } }
+        /^---- .* stdout ----$/ { counted = 0 }
+        /^SKIPPED: / && !counted { skip++; counted = 1 }
+        END { print ok - skip + 0, bad + 0, skip + 0 }' "$1"
+}
 
 what=${1:-all}
+if [ "$what" = count ]; then
+    count "$2"
+    exit
+fi
+cd "$(dirname "$0")/.." || exit 1
 logs=${CARGO_TARGET_DIR:-target}/test-logs
 mkdir -p "$logs"
 passed=0 failed=0 skipped=0
 started=$SECONDS
 
 # suite NAME LIMIT_SECONDS COMMAND…: runs it; counts libtest's result lines, or itself if there
-# are none. A test that prints "SKIPPED: reason" counts as skipped. An ignored one is a campaign
+# are none. An ignored one is a campaign
 # with a target of its own in the Makefile, whose short form is among the others.
 suite() {
     local name=$1 limit=$2 log="$logs/$1.log" begin=$SECONDS code ok bad left
@@ -23,12 +39,7 @@ suite() {
     printf '%-10s ' "$name"
     timeout -k 10 "$limit" "$@" >"$log" 2>&1
     code=$?
-    read -r ok bad left < <(awk '
-        /^test result: / { for (i = 1; i < NF; i++) {
-            if ($(i + 1) ~ /^passed/) ok += $i
-            if ($(i + 1) ~ /^failed/) bad += $i } }
-        /^SKIPPED: / { skip++ }
-        END { print ok - skip + 0, bad + 0, skip + 0 }' "$log")
+    read -r ok bad left < <(count "$log")
     if [ "$code" != 0 ] && [ "$bad" = 0 ]; then
         bad=1
     elif [ "$code" = 0 ] && [ $((ok + bad + left)) = 0 ]; then

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use pmnet::harness::{Cluster, Medium, Role, StoreKind, Topology, free_tcp, free_udp, settle};
+use pmnet::harness::{Cluster, Medium, Role, StoreKind, Topology, free_port, settle};
 use pmnet::resp::{Client, Reply, write_command};
 
 use crate::common;
@@ -39,11 +39,11 @@ impl Drop for Folder {
 }
 
 fn udp() -> String {
-    format!("127.0.0.1:{}", free_udp().unwrap())
+    format!("127.0.0.1:{}", free_port().unwrap())
 }
 
 fn tcp() -> String {
-    format!("127.0.0.1:{}", free_tcp().unwrap())
+    format!("127.0.0.1:{}", free_port().unwrap())
 }
 
 /// Memory of a process, in KiB.
@@ -459,7 +459,7 @@ fn started_in_the_wrong_order_everybody_waits() {
         .iter()
         .map(Into::into)
         .collect(),
-        ready: pmnet::harness::Ready::Ping(store.parse().unwrap()),
+        ready: pmnet::harness::Ready::Redis(store.parse().unwrap()),
     };
     let _redis = pmnet::harness::Process::start(spec, &folder.0, CALL_MAX).unwrap();
     device.wait_ready(CALL_MAX).unwrap();

@@ -106,7 +106,7 @@ fn removed_devices_that_come_back_are_fenced() {
             launch(&format!("zombie{number}"), cluster.folder(), &args)
         })
         .collect();
-    let port = pmnet::harness::free_tcp().unwrap();
+    let port = pmnet::harness::free_port().unwrap();
     let address = format!("127.0.0.1:{port}");
     let mut stray = launch(
         "stray-front",

@@ -2,10 +2,11 @@
 
 use std::process::{Command, Output};
 
-use pmnet::harness::{Medium, Role, StoreKind, Topology, free_udp};
+use pmnet::harness::{Medium, Role, StoreKind, Topology, free_port};
+use pmnet::resp::Reply;
 
 use crate::common;
-use crate::support::{front, ok};
+use crate::support::{Answer, CALL_MAX, Caller, connect, eventually, front, ok};
 
 fn fails(args: &[&str]) -> String {
     let output = run(args);
@@ -30,9 +31,9 @@ fn mistakes_of_an_operator_get_a_sentence() {
     let folder = common::folder().join(format!("mistakes-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
-    let taken = std::net::UdpSocket::bind(("127.0.0.1", free_udp().unwrap())).unwrap();
+    let taken = std::net::UdpSocket::bind(("127.0.0.1", free_port().unwrap())).unwrap();
     let taken = taken.local_addr().unwrap().to_string();
-    let free = format!("127.0.0.1:{}", free_udp().unwrap());
+    let free = format!("127.0.0.1:{}", free_port().unwrap());
 
     let text = fails(&["server", "--listen", &taken, "--store", "null:"]);
     assert!(text.contains("another process listens there"), "{text}");
@@ -46,7 +47,7 @@ fn mistakes_of_an_operator_get_a_sentence() {
     assert!(text.contains("this device itself"), "{text}");
 
     // Logs that are none, or not this one's.
-    let next = format!("127.0.0.1:{}", free_udp().unwrap());
+    let next = format!("127.0.0.1:{}", free_port().unwrap());
     let device = |log: &str, more: &[&str]| {
         let base = [
             "device", "--listen", &free, "--next", &next, "--media", "file", "--log", log,
@@ -110,4 +111,65 @@ fn a_chain_counts_its_copies_and_sigterm_ends_it_in_good_order() {
     let head = cluster.process(Role::Device(0)).unwrap().stdout();
     assert!(head.contains("copies=3"), "{head}");
     assert_eq!(cluster.stop().unwrap(), Vec::<String>::new());
+}
+
+/// Somebody sets a password, then a limit, on Redis itself. What was acknowledged meanwhile waits in the device, and the
+/// server waits with it; it once ended, or tried for ever without a word why.
+#[test]
+fn a_redis_that_is_put_wrong_while_it_serves_is_waited_for() {
+    let topology = Topology::new(StoreKind::Redis, 1, Medium::Dram);
+    let Some(mut cluster) = common::start("put-wrong", topology) else {
+        return;
+    };
+    let mut client = Caller::new(cluster.endpoint().unwrap());
+    let refused = |answer: Answer| match answer {
+        Answer::Refused(text) => assert!(text.contains("rest on this setting"), "{text}"),
+        other => panic!("{other:?}"),
+    };
+    // Not through the front: neither the ordinary way nor while WATCHing.
+    for setting in [
+        ["requirepass", "x"],
+        ["proto-max-bulk-len", "1mb"],
+        ["min-replicas-to-write", "1"],
+    ] {
+        let command = ["CONFIG", "SET", setting[0], setting[1]];
+        refused(client.call(&command));
+        assert_eq!(client.call(&["WATCH", "k"]), Answer::Reply(ok()));
+        refused(client.call(&command));
+        assert_eq!(client.call(&["UNWATCH"]), Answer::Reply(ok()));
+    }
+    let mut direct = connect(cluster.redis().unwrap());
+    let value = "v".repeat(2 << 20);
+    for (setting, bad, good, says) in [
+        ("requirepass", "x", "", "NOAUTH"),
+        (
+            "proto-max-bulk-len",
+            "1mb",
+            "512mb",
+            "proto-max-bulk-len is 1048576",
+        ),
+    ] {
+        let set = direct.call(&["CONFIG", "SET", setting, bad]).unwrap();
+        assert_eq!(set, ok());
+        // As after a fault of the network.
+        direct
+            .call(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
+            .unwrap();
+        for command in [&["SET", "k", setting][..], &["SET", "large", &value]] {
+            assert_eq!(client.call(command), Answer::Reply(ok()), "{setting}");
+        }
+        let server = cluster.process(Role::Server).unwrap();
+        eventually("it says why it waits", CALL_MAX, || {
+            assert!(server.exited().unwrap().is_none(), "{}", server.stderr());
+            let said = server.stderr();
+            said.lines()
+                .any(|line| line.contains(says) && line.contains("it waits"))
+        });
+        direct.call(&["CONFIG", "SET", setting, good]).unwrap();
+        let k = client.read(&["GET", "k"]);
+        assert_eq!(k, Reply::Bulk(setting.as_bytes().to_vec()));
+        let length = client.read(&["STRLEN", "large"]);
+        assert_eq!(length, Reply::Integer(2 << 20));
+        direct.call(&["DEL", "k", "large"]).unwrap();
+    }
 }

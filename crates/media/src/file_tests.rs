@@ -1,5 +1,10 @@
 //! The writers of a file behind each other's back: each one leaves the same bytes.
 
+#[path = "../../../tests/shared/skip.rs"]
+mod skip;
+
+use skip::skip;
+
 use super::*;
 
 const BYTES: usize = 4 << 20;
@@ -130,7 +135,7 @@ fn after_a_failed_write_nothing_is_accepted() {
 fn a_file_in_memory_does_not_claim_to_survive_power_loss() {
     let on_tmpfs = Path::new("/dev/shm");
     if !on_tmpfs.is_dir() {
-        println!("SKIPPED: there is no /dev/shm here");
+        skip("there is no /dev/shm here");
         return;
     }
     let directory = tempfile::tempdir_in(on_tmpfs).unwrap();

@@ -1,11 +1,15 @@
 //! Making and opening logs: locks, sizes, full disks, what is left on the disk.
 
+#[path = "../../../tests/shared/skip.rs"]
+mod skip;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use pmnet_log::{Media, MediaError};
 use pmnet_media::{Kind, OpenError, create, open, open_image_read_only};
+use skip::skip;
 
 const BYTES: usize = 1 << 20;
 const KINDS: [Kind; 2] = [Kind::File, Kind::Dram];
@@ -168,7 +172,7 @@ fn memory_on_a_disk_says_what_it_is() {
         .output()
         .unwrap();
     if system.stdout.starts_with(b"tmpfs") {
-        println!("SKIPPED: the build directory is itself in memory");
+        skip("the build directory is itself in memory");
         return;
     }
     let path = directory.path().join("log");
@@ -219,7 +223,7 @@ impl Drop for TinyDisk {
 #[test]
 fn a_full_disk_is_said_when_the_log_is_made() {
     let Some(disk) = TinyDisk::mount() else {
-        println!("SKIPPED: mounting a tiny file system needs root");
+        skip("mounting a tiny file system needs root");
         return;
     };
     for kind in KINDS {

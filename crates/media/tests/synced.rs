@@ -2,12 +2,16 @@
 //! disk before it has its name, its name before anybody uses it, and that every persist through the
 //! page cache is followed by its `fdatasync` (`docs/spec/ordered-log.md` §2).
 
+#[path = "../../../tests/shared/skip.rs"]
+mod skip;
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use pmnet_log::Media;
 use pmnet_media::{Kind, create, open};
+use skip::skip;
 
 const BYTES: usize = 1 << 20;
 const CHILD: &str = "PMNET_TEST_CHILD";
@@ -41,9 +45,7 @@ fn can_trace() -> bool {
         .output()
         .is_ok_and(|output| output.status.success());
     if !can {
-        println!(
-            "SKIPPED: system calls are looked at with strace, which is not there or not allowed"
-        );
+        skip("system calls are looked at with strace, which is not there or not allowed");
     }
     can
 }
@@ -129,7 +131,7 @@ fn a_persist_through_the_page_cache_ends_with_fdatasync() {
         return;
     }
     let Some(system) = NotDirect::mount() else {
-        println!("SKIPPED: mounting a file system that refuses O_DIRECT needs root");
+        skip("mounting a file system that refuses O_DIRECT needs root");
         return;
     };
     let path = system.0.path().canonicalize().unwrap().join("log");

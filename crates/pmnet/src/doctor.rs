@@ -5,7 +5,7 @@
 //! found out is a `warn` that says so.
 
 use std::io::ErrorKind;
-use std::net::{TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use clap::Args;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
+use socket2::{Domain, Socket, Type};
 
 use crate::harness::find_program;
 
@@ -345,11 +346,15 @@ fn udp_port(port: u16) -> Finding {
 }
 
 fn tcp_port(port: u16) -> Finding {
-    port_finding(
-        "TCP port",
-        port,
-        TcpListener::bind(("0.0.0.0", port)).map(drop),
-    )
+    port_finding("TCP port", port, bind_without_listening(port))
+}
+
+/// A look that nobody who tries that port meanwhile takes for a server.
+fn bind_without_listening(port: u16) -> std::io::Result<()> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    // As a server does, for which what is left of old connections is no obstacle.
+    socket.set_reuse_address(true)?;
+    socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())
 }
 
 fn port_finding(what: &'static str, port: u16, found: std::io::Result<()>) -> Finding {

@@ -1,6 +1,10 @@
 //! The load generator and the checker against a real Redis, without pmnet in between: the tools
 //! must find nothing where nothing is wrong, and everything that is made wrong.
 
+#[path = "../../../tests/shared/skip.rs"]
+mod skip;
+
+use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -8,11 +12,11 @@ use std::time::Duration;
 use pmnet::check::{Ledger, verify};
 use pmnet::harness::{ChaosPlan, Cluster, Role, StoreKind, Topology, chaos, find_program};
 use pmnet::load::{CheckedOptions, Hooks, Mix, Options, Record, Workload, run};
+use skip::skip;
 
 fn redis(name: &str) -> Option<Cluster> {
     if find_program("redis-server").is_none() {
-        assert!(std::env::var_os("CI").is_none(), "redis-server is missing");
-        println!("SKIPPED: redis-server is not installed");
+        skip("redis-server is not installed");
         return None;
     }
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -139,7 +143,7 @@ fn open_loop_keeps_the_rate_and_counts_a_stall() {
 
 #[test]
 fn nobody_listens() {
-    let port = pmnet::harness::free_tcp().unwrap();
+    let port = pmnet::harness::free_port().unwrap();
     let options = Options::new(std::net::SocketAddr::from(([127, 0, 0, 1], port)));
     let error = run(
         &Options {
@@ -226,4 +230,22 @@ fn histories_that_are_none() {
     assert_eq!((code, text.as_str()), (Some(1), ""));
     let (code, _) = check_histories(&["/nowhere/at/all.jsonl"]);
     assert_eq!(code, Some(1));
+}
+
+/// A probe of another test once listened for a moment at the port of a Redis that was about to start, and its answer
+/// was taken for that of Redis.
+#[test]
+fn a_stranger_who_answers_is_not_the_redis_that_was_started() {
+    let Some(mut cluster) = redis("stranger") else {
+        return;
+    };
+    cluster.kill(Role::Redis).unwrap();
+    let stranger = std::net::TcpListener::bind(cluster.redis().unwrap()).unwrap();
+    std::thread::spawn(move || {
+        for stream in stranger.incoming() {
+            let _ = stream.unwrap().write_all(b"+PONG\r\n");
+        }
+    });
+    let restarted = cluster.restart(Role::Redis).unwrap_err().to_string();
+    assert!(restarted.contains("redis ended"), "{restarted}");
 }

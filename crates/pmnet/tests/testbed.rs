@@ -3,43 +3,39 @@
 
 #[path = "testbed/demo.rs"]
 mod demo;
+#[path = "../../../tests/shared/skip.rs"]
+mod skip;
 #[path = "testbed/traffic.rs"]
 mod traffic;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use pmnet::bench::micro;
-use pmnet::harness::Namespaces;
+use pmnet::harness::Turn;
 use pmnet::testbed::PREFIX;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use skip::skip;
 
 /// Longest time that anything here may take.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// There is one testbed on a machine, and few cores.
-static ONE: Mutex<()> = Mutex::new(());
+/// For how long other tests on this machine may have the testbed.
+const TURN_MAX: Duration = Duration::from_secs(600);
 
 /// Whether these tests can run here, one at a time; says why not.
-fn possible() -> Option<MutexGuard<'static, ()>> {
-    let guard = ONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+fn possible() -> Option<Turn> {
+    // There is one testbed on a machine, and few cores.
+    let turn = Turn::wait("testbed", TURN_MAX).expect("the testbed, when others are done with it");
     let reason = match micro::refusal() {
-        None if testbed().is_empty() => return Some(guard),
+        None if testbed().is_empty() => return Some(turn),
         None => "somebody's testbed is up".to_owned(),
         Some(reason) => reason,
     };
-    // Where CI is root, nothing is an excuse.
-    assert!(
-        std::env::var_os("CI").is_none() || !Namespaces::is_root(),
-        "CI is root and cannot test the testbed: {reason}"
-    );
-    println!("SKIPPED: {reason}");
+    skip(&reason);
     None
 }
 

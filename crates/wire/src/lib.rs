@@ -5,6 +5,7 @@
 //! emitting what was parsed gives the same bytes. This crate does no IO and reads no clock.
 
 pub mod command;
+pub mod guard;
 pub mod header;
 pub mod promise;
 pub mod record;

@@ -1,8 +1,8 @@
-//! What the two ends of a payload must agree on: what is promised before a Redis has seen it, and what may
-//! not be done to that Redis (`docs/spec/protocol.md` §1 "nilext").
+//! What the two ends of a payload must agree on: what is promised before a Redis has seen it
+//! (`docs/spec/protocol.md` §1 "nilext"). What may not be done to that Redis: [`crate::guard`].
 //!
 //! The front acknowledges by [`is_promised`]; the store's adaptor keeps by it what Redis refuses, and never
-//! drops it. Both refuse what would break a promise or touch the records that make it come true.
+//! drops it. Both refuse what would touch the records that make it come true.
 
 /// Arguments that begin like this belong to pmnet's own records in a Redis: no client's command may have
 /// one, and none that has is promised.
@@ -13,15 +13,6 @@ pub const RECORDS_PREFIX: &[u8] = b"pmnet:{";
 const TTL_MS_MAX: u64 = 100_000_000_000_000;
 /// Digits of the longest number that is looked at: more are beyond every limit here.
 const DIGITS_MAX: usize = 18;
-
-/// Settings that promises rest on: that Redis keeps what it has, flushed, and evicts none of it.
-const GUARDED_SETTINGS: [&str; 5] = [
-    "MAXMEMORY",
-    "MAXMEMORY-POLICY",
-    "APPENDONLY",
-    "APPENDFSYNC",
-    "NO-APPENDFSYNC-ON-REWRITE",
-];
 
 /// Whether this command, of `count` arguments of which the first is its name, may be acknowledged before
 /// Redis has seen it: a plain SET, MSET, SETEX or PSETEX in a form that Redis 6.2 and later accept
@@ -59,13 +50,4 @@ fn is_ttl(text: &[u8], unit_ms: u64) -> bool {
             .ok()
             .and_then(|text| text.parse::<u64>().ok())
             .is_some_and(|ttl| ttl <= TTL_MS_MAX / unit_ms)
-}
-
-/// Whether this command is a `CONFIG SET` of a setting that promises rest on.
-pub fn sets_guarded<'a>(count: usize, argument: impl Fn(usize) -> &'a [u8]) -> bool {
-    let is = |index: usize, word: &str| argument(index).eq_ignore_ascii_case(word.as_bytes());
-    count > 2
-        && is(0, "CONFIG")
-        && is(1, "SET")
-        && (2..count).any(|index| GUARDED_SETTINGS.iter().any(|setting| is(index, setting)))
 }

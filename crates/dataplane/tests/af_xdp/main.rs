@@ -2,6 +2,8 @@
 //! Needs root and iproute2; says so otherwise, and never skips in CI.
 
 mod link;
+#[path = "../../../../tests/shared/skip.rs"]
+mod skip;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};

@@ -11,5 +11,7 @@ mod races;
 mod rig;
 #[path = "../../src/xdp/shared.rs"]
 mod shared;
+#[path = "../../../../tests/shared/skip.rs"]
+mod skip;
 mod vectors;
 mod world;

@@ -138,7 +138,7 @@ impl Linked {
             pmnet: own_binary()?,
             program: Some(program),
             args,
-            ready: Ready::Ping(address),
+            ready: Ready::Redis(address),
         };
         let mut process = Process::launch(spec, self.scratch.disk())?;
         let network = &self.stand.network;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::ports::{free_tcp, free_udp};
+use super::claims::Port;
 use super::process::{Process, Ready, Spec, find_program};
 use super::proxy::{LossyProxy, Trouble};
 use super::scratch::Scratch;
@@ -130,6 +130,8 @@ pub struct Cluster {
     chain: Vec<(usize, SocketAddr)>,
     server: Option<SocketAddr>,
     proxies: Vec<LossyProxy>,
+    /// Claimed until all processes are gone.
+    ports: Vec<Port>,
     topology: Topology,
     scratch: Scratch,
 }
@@ -157,6 +159,7 @@ impl Cluster {
             chain: Vec::new(),
             server: None,
             proxies: Vec::new(),
+            ports: Vec::new(),
             topology,
             scratch: Scratch::new(folder, name)?,
         };
@@ -171,7 +174,7 @@ impl Cluster {
         let disk = self.scratch.disk().to_owned();
         let store = match self.topology.store {
             StoreKind::Redis => {
-                let address = local(free_tcp()?);
+                let address = self.port()?;
                 self.redis = Some(address);
                 self.add(
                     Role::Redis,
@@ -185,14 +188,14 @@ impl Cluster {
         if self.topology.devices == 0 {
             return Ok(());
         }
-        let server = local(free_udp()?);
+        let server = self.port()?;
         self.server = Some(server);
         let mut args = words(&["server", "--listen", &server.to_string(), "--store", &store]);
         args.extend(words(&self.topology.server_args));
         self.add(Role::Server, own_spec(pmnet, "server", args))?;
         let mut next = self.through(server)?;
         for index in (0..self.topology.devices).rev() {
-            let listen = local(free_udp()?);
+            let listen = self.port()?;
             let folder = match self.topology.medium {
                 Medium::Dram => self.scratch.memory(),
                 Medium::File => self.scratch.disk(),
@@ -215,7 +218,7 @@ impl Cluster {
             self.chain.insert(0, (index, listen));
             next = self.through(listen)?;
         }
-        let front = local(free_tcp()?);
+        let front = self.port()?;
         self.front = Some(front);
         let mut args = words(&[
             "redis",
@@ -226,6 +229,14 @@ impl Cluster {
         ]);
         args.extend(words(&self.topology.front_args));
         self.add(Role::Front, own_spec(pmnet, "front", args))
+    }
+
+    /// An address for one of the processes.
+    fn port(&mut self) -> anyhow::Result<SocketAddr> {
+        let port = Port::claim().context("no port for a process")?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.number()));
+        self.ports.push(port);
+        Ok(address)
     }
 
     fn add(&mut self, role: Role, spec: Spec) -> anyhow::Result<()> {
@@ -397,10 +408,6 @@ impl Cluster {
     }
 }
 
-fn local(port: u16) -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
-}
-
 pub(super) fn words<S: AsRef<str>>(words: &[S]) -> Vec<OsString> {
     words.iter().map(|word| word.as_ref().into()).collect()
 }
@@ -450,6 +457,6 @@ pub(super) fn redis_spec(
         pmnet: pmnet.to_owned(),
         program: Some(program),
         args,
-        ready: Ready::Ping(address),
+        ready: Ready::Redis(address),
     })
 }

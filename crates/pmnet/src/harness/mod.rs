@@ -9,22 +9,22 @@
 //! from a thread that outlives them (the main thread of the demo, the test's own thread).
 
 mod chaos;
+mod claims;
 mod cluster;
 mod fleet;
 mod guard;
 pub mod histories;
 pub(crate) mod namespaces;
-mod ports;
 mod process;
 mod proxy;
 mod scratch;
 
 pub use chaos::{ChaosPlan, ChaosReport, ChaosView, chaos, settle};
+pub use claims::{Port, Turn, lasting as free_port};
 pub use cluster::{Cluster, Medium, Role, StoreKind, Topology};
 pub use fleet::{Fleet, FleetPlan, Machine};
 pub use guard::{GuardArgs, exec_guarded};
 pub use namespaces::{Namespace, Namespaces, sweep as sweep_namespaces};
-pub use ports::{free_tcp, free_udp};
 pub use process::{Process, Ready, Spec, cpu_ns, find_program};
 pub use proxy::{LossyProxy, Trouble};
 pub use scratch::Scratch;

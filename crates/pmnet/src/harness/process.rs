@@ -19,16 +19,17 @@ const LOOK: Duration = Duration::from_millis(3);
 const STOP_MAX: Duration = Duration::from_secs(5);
 /// Bytes of a process's output shown when it fails.
 const TAIL_BYTES: usize = 2_000;
-/// One PING while waiting for a Redis.
-const PING_MAX: Duration = Duration::from_millis(500);
+/// One question while waiting for a Redis.
+const ASK_MAX: Duration = Duration::from_millis(500);
 
 /// How to know that a process serves.
 #[derive(Clone, Debug)]
 pub enum Ready {
     /// It prints a line with the word `ready` to stdout.
     Line,
-    /// It answers PING at this address.
-    Ping(SocketAddr),
+    /// It answers at this address as the Redis process that was started, with all its data. Somebody else who
+    /// listens there is not it.
+    Redis(SocketAddr),
 }
 
 /// What to start.
@@ -139,10 +140,21 @@ impl Process {
         match self.spec.ready {
             Ready::Line => std::fs::read_to_string(self.output("out"))
                 .is_ok_and(|text| text.lines().any(|line| line.contains("ready"))),
-            Ready::Ping(address) => Client::connect(address, PING_MAX)
-                .and_then(|mut client| client.call(&["PING"]))
-                .is_ok_and(|reply| reply == Reply::Status(b"PONG".to_vec())),
+            Ready::Redis(address) => Client::connect(address, ASK_MAX)
+                .and_then(|mut client| client.call(&["INFO"]))
+                .is_ok_and(|reply| self.is_own_redis(&reply)),
         }
+    }
+
+    /// Whether a reply to INFO comes from this process, and it has loaded its data.
+    fn is_own_redis(&self, info: &Reply) -> bool {
+        // All that starts it replaces itself by it, so this is its number, too.
+        let (Some(id), Reply::Bulk(info)) = (self.id(), info) else {
+            return false;
+        };
+        let info = String::from_utf8_lossy(info);
+        let says = |wanted: &str| info.lines().any(|line| line == wanted);
+        says(&format!("process_id:{id}")) && says("loading:0")
     }
 
     /// Its exit status, if it has ended by itself.

@@ -57,7 +57,8 @@ impl LossyProxy {
     /// # Errors
     /// No socket or thread can be had.
     pub fn start(target: SocketAddr, trouble: Trouble) -> anyhow::Result<LossyProxy> {
-        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, super::free_udp()?));
+        // The kernel chooses, and the socket stays until the proxy ends.
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         LossyProxy::start_at(listen, target, trouble)
     }
 

@@ -4,12 +4,12 @@
 //! durability of acknowledged writes, or the records that make them apply exactly once. A passed
 //! command reaches Redis past the adaptor, so the same is refused here, with the same words
 //! (`crates/store/src/redis`: `commands`, `plan`, and `guarded` in `request.lua`).
-//! What is administration but breaks neither passes, as it does outside: ACL, MODULE, FUNCTION, MIGRATE,
+//! What is administration but breaks neither passes, as it does outside: MODULE, FUNCTION, MIGRATE,
 //! SAVE, other settings. CLIENT is answered by the front; SHUTDOWN, DEBUG, REPLICAOF, SWAPDB and their like
 //! are refused by the table.
 
 use bytes::Bytes;
-use pmnet_wire::promise::sets_guarded;
+use pmnet_wire::guard::{changes_access, sets_guarded};
 
 use crate::parser::Arguments;
 use crate::reply;
@@ -22,6 +22,9 @@ const LUA: &str = "a script could remove pmnet's own records unnoticed while WAT
                    step by itself, so send it without WATCH";
 const SCRIPTS: &str =
     "pmnet keeps scripts by itself and would not learn of it while WATCHing: send it before WATCH";
+
+const ACCESS: &str =
+    "it could take pmnet's own rights in Redis away while WATCHing: send it before WATCH";
 
 /// Commands that are refused: name, subcommands (none: whatever they are), why.
 const REFUSED: &[(&str, &[&str], &str)] = &[
@@ -53,6 +56,12 @@ pub(super) fn objection(arguments: &Arguments<'_>) -> Option<Bytes> {
         return Some(reply::error(
             "ERR pmnet: acknowledged writes rest on this setting: change it in Redis itself and restart the pmnet server",
         ));
+    }
+    // The user of the pmnet server is not known here.
+    if changes_access(arguments.len(), |index| arguments.get(index), None) {
+        return Some(reply::error(&format!(
+            "ERR pmnet: ACL is not available here: {ACCESS}"
+        )));
     }
     names_record(arguments)
 }
@@ -97,6 +106,12 @@ mod tests {
             ("CONFIG SET maxmemory 1mb", "rest on this setting"),
             ("CONFIG SET no-appendfsync-on-rewrite yes", "rest on this"),
             ("CONFIG SET hz 10 appendonly no", "rest on this setting"),
+            ("CONFIG SET min-replicas-to-write 1", "rest on this setting"),
+            ("CONFIG SET proto-max-bulk-len 1mb", "rest on this setting"),
+            ("CONFIG SET requirepass x", "rest on this setting"),
+            ("ACL SETUSER x", ACCESS),
+            ("acl deluser x", ACCESS),
+            ("ACL LOAD", ACCESS),
             ("COPY k pmnet:{0}", "are reserved"),
             ("MIGRATE h 1 pmnet:{0} 0 9", "are reserved"),
         ] {
@@ -122,7 +137,8 @@ mod tests {
             "SCRIPT EXISTS ff",
             "SCRIPT",
             "FUNCTION FLUSH",
-            "ACL SETUSER x",
+            "ACL WHOAMI",
+            "CONFIG SET min-replicas-to-write 0",
             "MODULE LIST",
             "MIGRATE h 1 k 0 9",
             "BGSAVE",

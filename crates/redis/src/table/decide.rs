@@ -209,7 +209,7 @@ pub(super) fn decide(facts: &Facts) -> Decision {
                 reads: &["GET", "HELP"],
                 refused: &[],
             },
-            "the store's configuration; read what it must keep: durability, no eviction",
+            "the store's configuration; what acknowledged writes rest on cannot be weakened",
         ),
         "FUNCTION" => (
             Rule::Container {

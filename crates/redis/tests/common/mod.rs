@@ -1,13 +1,16 @@
 //! A real redis-server, a plain client, and an endpoint that executes on that server directly.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-#[path = "../../../../tests/shared/port.rs"]
-mod port;
+#[path = "../../../pmnet/src/harness/claims.rs"]
+mod claims;
+#[path = "../../../../tests/shared/redis.rs"]
+mod server;
+#[path = "../../../../tests/shared/skip.rs"]
+pub mod skip;
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -18,67 +21,29 @@ use pmnet_redis::upstream::{CallId, Event, Outcome, Refused, SessionId, Time, Up
 use pmnet_redis::{Front, FrontConfig, Stopper};
 use pmnet_wire::StoreName;
 use pmnet_wire::command::{Commands, Form, Protocol, write_command};
+use server::RedisServer;
 
 /// Every wait of the tests ends after this.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A redis-server of our own, gone with the value.
 pub struct Redis {
-    child: Child,
     pub address: SocketAddr,
-    _directory: tempfile::TempDir,
+    _server: RedisServer,
 }
 
 impl Redis {
-    /// Starts a server, or says that there is none (an error where `CI` is set).
+    /// Starts a server; `None` if there is none: then the test counts as skipped.
     pub fn start() -> Option<Redis> {
         Redis::start_with(&[])
     }
 
     pub fn start_with(arguments: &[&str]) -> Option<Redis> {
-        let directory = tempfile::tempdir().expect("temporary directory");
-        let port = port::free();
-        let child = Command::new("redis-server")
-            .args([
-                "--port",
-                &port.to_string(),
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-                "--dir",
-            ])
-            .arg(directory.path())
-            .args(arguments)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        let child = match child {
-            Ok(child) => child,
-            Err(error) => {
-                assert!(
-                    std::env::var_os("CI").is_none(),
-                    "redis-server is needed: {error}"
-                );
-                eprintln!("skipped: no redis-server ({error})");
-                return None;
-            }
-        };
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let mut redis = Redis {
-            child,
-            address,
-            _directory: directory,
-        };
-        let start = Instant::now();
-        while TcpStream::connect(address).is_err() {
-            assert!(start.elapsed() < DEADLINE, "redis-server does not answer");
-            if let Ok(Some(status)) = redis.child.try_wait() {
-                panic!("redis-server at {address} ended: {status}");
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Some(redis)
+        let server = RedisServer::start(arguments)?;
+        Some(Redis {
+            address: SocketAddr::from(([127, 0, 0, 1], server.port())),
+            _server: server,
+        })
     }
 
     pub fn client(&self) -> Client {
@@ -91,13 +56,6 @@ impl Redis {
             .args([signal, &self.child.id().to_string()])
             .status();
         assert!(done.expect("kill").success());
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -7,6 +7,8 @@
 
 use std::collections::HashMap;
 
+use pmnet_wire::guard;
+
 use super::resp::{elements, error, integer, text};
 
 /// Most arguments that a script hands to one command (Lua's C stack holds about 8,000).
@@ -64,10 +66,10 @@ pub fn is_flush(name: &[u8]) -> bool {
     matches!(name, b"FLUSHALL" | b"FLUSHDB")
 }
 
-/// Whether `CONFIG SET …` would change a setting that durability rests on.
+/// Whether `CONFIG SET …` could weaken a setting that promises rest on.
 #[must_use]
 pub fn sets_guarded(arguments: &[&[u8]]) -> bool {
-    pmnet_wire::promise::sets_guarded(arguments.len(), |index| arguments[index])
+    guard::sets_guarded(arguments.len(), |index| arguments[index])
 }
 
 /// Whether the command runs a client's code that can write.
@@ -130,6 +132,8 @@ struct Spec {
 #[derive(Clone, Debug, Default)]
 pub struct CommandTable {
     specs: HashMap<Vec<u8>, Spec>,
+    /// Redis's name for who runs the commands.
+    user: Vec<u8>,
 }
 
 impl CommandTable {
@@ -146,6 +150,20 @@ impl CommandTable {
             table.add(row).ok_or("a row is not understood")?;
         }
         Ok(table)
+    }
+
+    /// The same table, of commands that this user of Redis runs.
+    #[must_use]
+    pub fn of_user(mut self, user: &str) -> CommandTable {
+        self.user = user.into();
+        self
+    }
+
+    /// Whether this is an ACL command that could take the rights of pmnet's own user away.
+    #[must_use]
+    pub fn changes_access(&self, arguments: &[&[u8]]) -> bool {
+        let own = Some(&self.user[..]).filter(|user| !user.is_empty());
+        guard::changes_access(arguments.len(), |index| arguments[index], own)
     }
 
     fn add(&mut self, row: &[u8]) -> Option<()> {

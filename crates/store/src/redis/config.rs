@@ -9,6 +9,7 @@ use pmnet_server::StoreError;
 
 use super::connection::Connection;
 use super::resp::{elements, error, text};
+use super::settings::check_limits;
 
 /// Oldest Redis that accepts every command that the front acknowledges early (SET … EXAT, PXAT).
 const REDIS_VERSION_MIN: (u32, u32) = (6, 2);
@@ -175,6 +176,7 @@ impl Facts {
         }
         let version = check_version(field("redis_version"))?;
         check_eviction(field("maxmemory"), field("maxmemory_policy"))?;
+        check_limits(connection, version)?;
         let aof = Aof {
             enabled: field("aof_enabled") == "1",
             rewriting: field("aof_rewrite_in_progress") == "1"
@@ -236,7 +238,7 @@ fn check_eviction(maxmemory: &str, policy: &str) -> Result<(), StoreError> {
 }
 
 /// One CONFIG setting; `None` (with a warning) when CONFIG is forbidden or renamed.
-fn setting(connection: &mut Connection, name: &str) -> Result<Option<String>, StoreError> {
+pub fn setting(connection: &mut Connection, name: &str) -> Result<Option<String>, StoreError> {
     let reply = connection.call(&[b"CONFIG", b"GET", name.as_bytes()])?;
     if let Some(error) = error(&reply) {
         tracing::warn!(

@@ -54,6 +54,7 @@ mod plan;
 mod promise;
 mod record;
 mod resp;
+mod settings;
 mod transaction;
 mod url;
 
@@ -96,6 +97,8 @@ pub struct RedisStore {
     /// Its value after a batch that was sent, until the fate of that batch is known.
     in_flight: Option<Bytes>,
     seen_records: bool,
+    /// This Redis was fit once.
+    served: bool,
     persistence: Option<Persistence>,
     rejected: u64,
 }
@@ -130,9 +133,22 @@ impl RedisStore {
             watermark: Bytes::new(),
             in_flight: None,
             seen_records: false,
+            served: false,
             persistence: None,
             rejected: 0,
         })
+    }
+
+    /// What stops a server that starts is waited for by one that runs: it was put wrong in Redis meanwhile, and can be put
+    /// right there. The devices keep what was acknowledged.
+    fn patient(&self, error: StoreError) -> StoreError {
+        match error {
+            StoreError::Fatal(text) if self.served => StoreError::Retry(format!(
+                "{text}. It was not so when this server started, so it waits until that is put right in Redis; the \
+                 devices keep what was acknowledged"
+            )),
+            other => other,
+        }
     }
 
     fn connect(&mut self) -> Result<Link, StoreError> {
@@ -166,6 +182,7 @@ impl RedisStore {
             Some((run_id, commands)) if *run_id == facts.run_id => commands.clone(),
             _ => match CommandTable::parse(&connection.call(&[b"COMMAND"])?) {
                 Ok(table) => {
+                    let table = table.of_user(self.user());
                     self.known_commands = Some((facts.run_id.clone(), table.clone()));
                     table
                 }
@@ -174,23 +191,20 @@ impl RedisStore {
                         error,
                         "COMMAND is not available: every command is tried in a script"
                     );
-                    CommandTable::default()
+                    CommandTable::default().of_user(self.user())
                 }
             },
         };
         let missing = promise::missing(&commands);
         if !missing.is_empty() {
-            return Err(StoreError::Fatal(format!(
-                "Redis has no {}, which pmnet acknowledges before Redis sees it: remove its rename-command from \
-                 redis.conf, restart Redis, then this server. Nothing is lost: the devices keep what was acknowledged",
-                missing.join(", ")
-            )));
+            return Err(settings::lacks(&missing));
         }
         let reply = connection.call(&[b"SCRIPT", b"LOAD", REQUEST_LUA.as_bytes()])?;
         if let Some(error) = resp::error(&reply) {
             return Err(refused(error, "SCRIPT LOAD"));
         }
         let request_sha = resp::text(&reply).unwrap_or_default().to_vec();
+        self.rehearse(&mut connection, &request_sha)?;
         Ok(Link {
             connection,
             commands,
@@ -199,6 +213,11 @@ impl RedisStore {
             owner: Bytes::new(),
             writes_refused: None,
         })
+    }
+
+    /// Redis's name for the user that this store is.
+    fn user(&self) -> &str {
+        self.url.user.as_deref().unwrap_or("default")
     }
 
     fn take_link(&mut self) -> Result<Link, StoreError> {
@@ -310,10 +329,11 @@ impl Link {
 impl Store for RedisStore {
     fn load(&mut self) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
         self.link = None;
-        let mut link = self.connect()?;
+        let mut link = self.connect().map_err(|error| self.patient(error))?;
         let mut records = self.claim(&mut link)?;
         self.settle(&mut link, &mut records)?;
         self.link = Some(link);
+        self.served = true;
         Ok(records)
     }
 

@@ -70,6 +70,11 @@ impl Owner {
         }
     }
 
+    /// A name that nobody has.
+    pub fn some_name(&self) -> String {
+        format!("{}-{}", self.process, self.loads)
+    }
+
     fn next(&mut self) -> Bytes {
         self.loads += 1;
         format!("{}-{}", self.process, self.loads).into()
@@ -121,7 +126,7 @@ impl RedisStore {
         let reply = link.connection.reply()?;
         if let Some(error) = resp::error(&reply) {
             if !is_passing(error) || ["TRYAGAIN", "NOPERM"].iter().any(|e| error.starts_with(e)) {
-                return Err(refused(error, "EVAL"));
+                return Err(self.patient(refused(error, "EVAL")));
             }
             return self.read_only(link, error);
         }
@@ -146,7 +151,7 @@ impl RedisStore {
                     String::from_utf8_lossy(&self.hash)
                 )));
             }
-            return Err(refused(error, "HMGET"));
+            return Err(self.patient(refused(error, "HMGET")));
         }
         let (owner, watermark) = two_texts(&reply);
         let other = !owner.is_empty() && !self.owner.is_us(owner);
@@ -178,7 +183,7 @@ impl RedisStore {
         }
         let reply = link.connection.call(&[b"HGETALL", &self.hash])?;
         if let Some(error) = resp::error(&reply) {
-            return Err(refused(error, "HGETALL"));
+            return Err(self.patient(refused(error, "HGETALL")));
         }
         let records = records_of(&reply)?;
         self.check_progress(&records)?;

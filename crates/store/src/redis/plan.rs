@@ -92,6 +92,12 @@ fn objection(name: &[u8], arguments: &[&[u8]], table: &CommandTable) -> Option<V
                 .to_vec(),
         );
     }
+    if table.changes_access(arguments) {
+        return Some(
+            b"-ERR pmnet: ACL is not available here: it could take pmnet's own rights in Redis away: send it to Redis directly\r\n"
+                .to_vec(),
+        );
+    }
     None
 }
 

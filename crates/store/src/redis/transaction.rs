@@ -135,8 +135,7 @@ impl<'a> Transaction<'a> {
     /// and must have the given watermark if the transaction ran (`after`) or not (`before`).
     ///
     /// # Errors
-    /// `Retry` when nothing ran for a passing reason, or when it is unknown; `Fatal` when our own
-    /// commands are refused for good.
+    /// `Retry` when nothing ran, or when it is unknown; `Fatal` when our own commands failed among others that ran.
     pub fn run(
         self,
         hash: &[u8],
@@ -174,7 +173,12 @@ impl<'a> Transaction<'a> {
                 _ if is_passing(error) => {
                     stop.get_or_insert_with(|| StoreError::Retry(error.to_owned()));
                 }
-                Slot::Own | Slot::Seal => stop = Some(own_refused(error)),
+                // Nothing has run. `load` finds out why, and what to do.
+                Slot::Own | Slot::Seal => {
+                    stop = Some(StoreError::Retry(format!(
+                        "Redis refuses the commands that keep pmnet's records: {error}"
+                    )));
+                }
                 Slot::Item(item) => refused.push((*item, error.to_owned())),
             }
         }

@@ -4,113 +4,71 @@
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
 
-#[path = "../../../../tests/shared/port.rs"]
-mod port;
+#[path = "../../../pmnet/src/harness/claims.rs"]
+pub mod claims;
 pub mod proxy;
+#[path = "../../../../tests/shared/redis.rs"]
+mod server;
+#[path = "../../../../tests/shared/skip.rs"]
+mod skip;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use pmnet_server::{Batch, Request, Store, StoreError};
 use pmnet_wire::command::{Form, Protocol, preamble, write_command};
 
+use server::RedisServer;
+
 /// Longest wait for a server to come up.
 const START: Duration = Duration::from_secs(20);
+
+/// What Redis is asked to say behind a reply.
+const MARK: &str = "--mark--";
+/// `appendfsync always` unless the options say otherwise.
+const BASE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
 /// A running redis-server.
 pub struct Redis {
     pub port: u16,
-    directory: tempfile::TempDir,
-    options: Vec<String>,
-    child: Option<Child>,
+    server: RedisServer,
 }
 
 impl Redis {
-    /// Starts one with `appendfsync always` unless `options` say otherwise. `None` (with a line in
-    /// the output) when redis-server is not installed; under CI that is a failure.
+    /// Starts one with `appendfsync always` unless `options` say otherwise. `None` when
+    /// redis-server is not installed: then the test counts as skipped.
     pub fn start(options: &[&str]) -> Option<Redis> {
-        let binary = std::env::var("PMNET_TEST_REDIS").unwrap_or_else(|_| "redis-server".into());
-        if Command::new(&binary)
-            .arg("--version")
-            .stdout(Stdio::null())
-            .status()
-            .is_err()
-        {
-            assert!(
-                std::env::var_os("CI").is_none(),
-                "{binary} is needed under CI"
-            );
-            println!("skipped: {binary} is not installed");
-            return None;
-        }
-        let port = port::free();
-        let all = with_base(binary, options);
-        let directory = tempfile::tempdir().unwrap();
-        let mut redis = Redis {
-            port,
-            directory,
-            options: all,
-            child: None,
-        };
-        redis.run();
-        redis.wait_ready();
-        Some(redis)
+        let server = RedisServer::start(&[&BASE, options].concat())?;
+        let port = server.port();
+        Some(Redis { port, server })
     }
 
     /// Starts the process (again), without waiting until it answers.
     pub fn run(&mut self) {
-        let child = Command::new(&self.options[0])
-            .args(&self.options[1..])
-            .args([
-                "--port",
-                &self.port.to_string(),
-                "--dir",
-                self.directory.path().to_str().unwrap(),
-            ])
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        self.child = Some(child);
+        self.server.run();
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.as_ref().unwrap().id()
+        self.server.pid()
     }
 
     /// kill -9.
     pub fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().ok();
-            child.wait().unwrap();
-        }
+        self.server.kill();
     }
 
     pub fn restart(&mut self) {
-        self.kill();
-        self.run();
-        self.wait_ready();
+        self.server.kill();
+        self.server.run();
+        self.server.wait_ready();
     }
 
     /// Kills it and starts it with these options instead, on the same data.
     pub fn restart_as(&mut self, options: &[&str]) {
-        self.options = with_base(self.options[0].clone(), options);
+        self.server.set_options(&[&BASE, options].concat());
         self.restart();
-    }
-
-    pub fn wait_ready(&self) {
-        let until = Instant::now() + START;
-        while Instant::now() < until {
-            if let Ok(reply) = self.try_call(&["PING"])
-                && (reply == "+PONG\r\n" || reply.starts_with("-NOAUTH"))
-            {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        panic!("redis-server does not come up");
     }
 
     pub fn url(&self) -> String {
@@ -123,48 +81,39 @@ impl Redis {
 
     /// One command on a connection of its own: a reader that goes straight to Redis.
     pub fn call(&self, arguments: &[&str]) -> String {
-        self.try_call(arguments).unwrap()
+        self.exchange(Vec::new(), arguments).unwrap()
     }
 
-    fn try_call(&self, arguments: &[&str]) -> std::io::Result<String> {
+    /// The same with a password; its +OK comes first.
+    pub fn call_as(&self, password: &str, arguments: &[&str]) -> String {
+        let mut out = Vec::new();
+        write_command(&["AUTH", password], &mut out);
+        self.exchange(out, arguments).unwrap()
+    }
+
+    fn exchange(&self, mut out: Vec<u8>, arguments: &[&str]) -> std::io::Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        let mut out = Vec::new();
         write_command(arguments, &mut out);
-        write_command(&["QUIT"], &mut out);
+        write_command(&["ECHO", MARK], &mut out);
         stream.write_all(&out)?;
+        // Not until the end of the stream: a child of Redis that saves keeps that away.
+        let end = format!("${}\r\n{MARK}\r\n", MARK.len());
         let mut reply = Vec::new();
-        stream.read_to_end(&mut reply)?;
-        let text = String::from_utf8_lossy(&reply).into_owned();
-        Ok(text
-            .strip_suffix("+OK\r\n")
-            .map_or(text.clone(), str::to_owned))
+        while !reply.ends_with(end.as_bytes()) {
+            let mut chunk = [0; 4096];
+            match stream.read(&mut chunk)? {
+                0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                read => reply.extend_from_slice(&chunk[..read]),
+            }
+        }
+        reply.truncate(reply.len() - end.len());
+        Ok(String::from_utf8_lossy(&reply).into_owned())
     }
 
     /// The text of a bulk reply to `GET key`.
     pub fn get(&self, key: &str) -> Option<String> {
         bulk(&self.call(&["GET", key]))
-    }
-}
-
-fn with_base(binary: String, options: &[&str]) -> Vec<String> {
-    let base = [
-        "--save",
-        "",
-        "--appendonly",
-        "yes",
-        "--appendfsync",
-        "always",
-        "--bind",
-        "127.0.0.1",
-    ];
-    let texts = base.iter().chain(options).map(|&o| o.to_owned());
-    std::iter::once(binary).chain(texts).collect()
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 

@@ -1,0 +1,134 @@
+//! What of a machine is there for one at a time: ports for the processes that tests and the demo start, and turns.
+//! Uses the standard library alone: the tests of several crates include it by its path.
+//!
+//! A port that was found free, let go and remembered may have another owner when it is used. So a number is *claimed*
+//! first, for as long as [`Port`] lives, among all processes of the machine (of the network namespace, to be exact,
+//! as ports are): by an abstract Unix socket of that name, which the kernel takes back however its owner
+//! ends. The numbers lie below those that the kernel gives out by itself, where a client's socket
+//! could be in the way of a process that was killed and comes back.
+//!
+//! It keeps apart those who claim. Whoever waits for a server must still see that it is the one it started.
+
+use std::io::{Error, ErrorKind};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::ops::Range;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+/// First number that is given out.
+const FIRST: u16 = 10_000;
+/// Numbers below this are not the kernel's on a Linux that nobody has changed.
+const END: u16 = 32_000;
+/// Fewer numbers than this are no range: then the kernel's own are used, too.
+const RANGE_MIN: u16 = 1_000;
+
+/// Between two looks whether a turn has come.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A name in the kernel that has one owner.
+fn own(name: &str) -> std::io::Result<UnixDatagram> {
+    UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)
+}
+
+/// The right to something that there is once on a machine.
+#[derive(Debug)]
+pub struct Turn {
+    _claim: UnixDatagram,
+}
+
+impl Turn {
+    /// Waits until nobody else has it.
+    ///
+    /// # Errors
+    /// Somebody has had it for as long as `wait`.
+    pub fn wait(name: &str, wait: Duration) -> std::io::Result<Turn> {
+        let until = Instant::now() + wait;
+        loop {
+            match own(&format!("pmnet-turn-{name}")) {
+                Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < until => {
+                    std::thread::sleep(LOOK);
+                }
+                claimed => return claimed.map(|claim| Turn { _claim: claim }),
+            }
+        }
+    }
+}
+
+/// A port number of 127.0.0.1, for TCP and UDP, that nobody else who asks here has while this lives.
+#[derive(Debug)]
+pub struct Port {
+    number: u16,
+    _claim: UnixDatagram,
+}
+
+impl Port {
+    /// Claims one that nobody uses.
+    ///
+    /// # Errors
+    /// All are claimed or in use.
+    pub fn claim() -> std::io::Result<Port> {
+        /// How many this process has tried: it does not come back to a number soon.
+        static TRIED: AtomicU16 = AtomicU16::new(0);
+        let range = range();
+        let count = range.end - range.start;
+        // Each process begins somewhere else.
+        let start = std::process::id().wrapping_mul(1_009) % u32::from(count);
+        let start = u16::try_from(start).unwrap_or(0);
+        (0..count)
+            .map(|_| TRIED.fetch_add(1, Ordering::Relaxed) % count)
+            .map(|tried| range.start + (start + tried) % count)
+            .find_map(Port::take)
+            .ok_or_else(|| {
+                let why = format!("no free port from {} to {}", range.start, range.end - 1);
+                Error::new(ErrorKind::AddrInUse, why)
+            })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
+    fn take(number: u16) -> Option<Port> {
+        let claim = own(&format!("pmnet-port-{number}")).ok()?;
+        // Somebody else's, who does not ask here, or a server that outlived its test.
+        let place = (Ipv4Addr::LOCALHOST, number);
+        let free = UdpSocket::bind(place).is_ok() && TcpListener::bind(place).is_ok();
+        free.then_some(Port {
+            number,
+            _claim: claim,
+        })
+    }
+}
+
+/// A port that stays claimed until this process ends.
+///
+/// # Errors
+/// As [`Port::claim`].
+pub fn lasting() -> std::io::Result<u16> {
+    static CLAIMED: Mutex<Vec<Port>> = Mutex::new(Vec::new());
+    let port = Port::claim()?;
+    let number = port.number();
+    let mut claimed = CLAIMED.lock().unwrap_or_else(|poison| poison.into_inner());
+    claimed.push(port);
+    Ok(number)
+}
+
+/// Numbers that the kernel does not give out by itself.
+fn range() -> Range<u16> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+    let kernels = text.ok().and_then(|text| {
+        let first = text.split_whitespace().next()?;
+        first.parse::<u16>().ok()
+    });
+    let end = kernels.map_or(END, |first| first.min(END));
+    if end >= FIRST + RANGE_MIN {
+        FIRST..end
+    } else {
+        FIRST..END
+    }
+}

@@ -1,0 +1,158 @@
+//! Settings and rights with which Redis refuses what a front acknowledges early.
+//!
+//! Looked at whenever the store connects, so also after each change that costs the connection. What can be asked is
+//! asked (CONFIG GET); what cannot, renamed commands and missing rights, shows in a *rehearsal*: the commands are put into a
+//! MULTI that is discarded, which checks names and rights, and runs nothing. A table of all settings is in
+//! `docs/guide/operating.md`.
+
+use pmnet_server::StoreError;
+use pmnet_wire::guard::{BULK_BYTES_MIN, OUTPUT_BYTES_MIN, QUERY_BYTES_MIN, memory, output_limit};
+
+use super::RedisStore;
+use super::config::{refused, setting};
+use super::connection::Connection;
+use super::resp::error;
+
+/// First Redis with limits for the memory of clients, and with a way to be excepted from them.
+const MAXMEMORY_CLIENTS_VERSION: (u32, u32) = (7, 0);
+
+/// Refuses a Redis that cannot take the largest command that a front acknowledges, or not give the largest reply.
+///
+/// # Errors
+/// `Fatal` with what to do.
+pub fn check_limits(connection: &mut Connection, version: (u32, u32)) -> Result<(), StoreError> {
+    for (name, least) in [
+        ("proto-max-bulk-len", BULK_BYTES_MIN),
+        ("client-query-buffer-limit", QUERY_BYTES_MIN),
+    ] {
+        let value = setting(connection, name)?;
+        if let Some(found) = value.as_deref().and_then(|value| memory(value.as_bytes()))
+            && found < least
+        {
+            return Err(too_low(
+                name,
+                &found.to_string(),
+                "commands",
+                &megabytes(least),
+            ));
+        }
+    }
+    let name = "client-output-buffer-limit";
+    let value = setting(connection, name)?;
+    if let Some(value) = value
+        && output_limit(value.as_bytes()).is_some_and(|found| found < OUTPUT_BYTES_MIN)
+    {
+        return Err(too_low(name, &value, "replies", "'normal 0 0 0'"));
+    }
+    if version >= MAXMEMORY_CLIENTS_VERSION {
+        let value = setting(connection, "maxmemory-clients")?;
+        if value.is_some_and(|value| value != "0") {
+            let reply = connection.call(&[b"CLIENT", b"NO-EVICT", b"on"])?;
+            if let Some(error) = error(&reply) {
+                return Err(StoreError::Fatal(format!(
+                    "Redis may close pmnet's connection when clients use much memory (maxmemory-clients), and does not \
+                     except it (CLIENT NO-EVICT: {error}): run CONFIG SET maxmemory-clients 0 and put it into \
+                     redis.conf, or give the user the right to CLIENT"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn too_low(name: &str, found: &str, of: &str, wanted: &str) -> StoreError {
+    StoreError::Fatal(format!(
+        "Redis closes the connection at {of} that pmnet must be able to send or read ({name} is {found}), so what was \
+         acknowledged could not be applied: run CONFIG SET {name} {wanted} (or more) in Redis, and put it into \
+         redis.conf"
+    ))
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{}mb", bytes >> 20)
+}
+
+impl RedisStore {
+    /// Sees whether Redis has, and its user may run, what a front acknowledges early and what this store needs.
+    ///
+    /// # Errors
+    /// `Fatal` with what to do; `Retry` if Redis does not answer.
+    pub(super) fn rehearse(
+        &self,
+        connection: &mut Connection,
+        request_sha: &[u8],
+    ) -> Result<(), StoreError> {
+        // A key as good as any: which ones clients will use, nobody knows.
+        let key = self.owner.some_name();
+        let (key, hash) = (key.as_bytes(), &self.hash[..]);
+        let commands: [&[&[u8]]; 13] = [
+            &[b"SET", key, b"v"],
+            &[b"MSET", key, b"v"],
+            &[b"SETEX", key, b"1", b"v"],
+            &[b"PSETEX", key, b"1", b"v"],
+            &[b"SELECT", b"0"],
+            &[b"HSET", hash, b"f", b"v"],
+            &[b"HDEL", hash, b"f"],
+            &[b"HGET", hash, b"f"],
+            &[b"HMGET", hash, b"f"],
+            &[b"HGETALL", hash],
+            &[b"EVAL", b"return 1", b"1", hash],
+            &[b"EVALSHA", request_sha, b"1", hash],
+            &[b"UNWATCH"],
+        ];
+        // Alone: without it the others would run.
+        let begun = connection.call(&[b"MULTI"])?;
+        if let Some(error) = error(&begun) {
+            return Err(self.unfit("MULTI", error));
+        }
+        for command in commands {
+            connection.add(command);
+        }
+        connection.add(&[b"DISCARD"]);
+        connection.send()?;
+        let mut found = None;
+        for command in commands {
+            let reply = connection.reply()?;
+            if let Some(error) = error(&reply)
+                && is_lasting(error)
+            {
+                let name = std::str::from_utf8(command[0]).unwrap_or_default();
+                found.get_or_insert_with(|| self.unfit(name, error));
+            }
+        }
+        let ended = connection.reply()?;
+        if let Some(error) = error(&ended) {
+            found.get_or_insert_with(|| self.unfit("DISCARD", error));
+        }
+        found.map_or(Ok(()), Err)
+    }
+
+    fn unfit(&self, name: &str, error: &str) -> StoreError {
+        if error.starts_with("NOPERM") {
+            let user = self.user();
+            return StoreError::Fatal(format!(
+                "the Redis user {user} may not run {name} on every key ({error}), but pmnet acknowledges before Redis \
+                 sees the command: give it all rights (ACL SETUSER {user} on allkeys allchannels +@all), \
+                 in the ACL file or redis.conf, too"
+            ));
+        }
+        if error.contains("unknown command") {
+            return lacks(&[name]);
+        }
+        refused(error, name)
+    }
+}
+
+/// Whether an error to a queued command says more than that Redis takes no writes at the moment.
+fn is_lasting(error: &str) -> bool {
+    error.starts_with("NOPERM") || !super::commands::is_passing(error)
+}
+
+/// Redis has these commands under another name, or not at all.
+pub fn lacks(names: &[&str]) -> StoreError {
+    StoreError::Fatal(format!(
+        "Redis has no {}, which pmnet needs, or acknowledges before Redis sees it: remove its rename-command from \
+         redis.conf and restart Redis",
+        names.join(", ")
+    ))
+}

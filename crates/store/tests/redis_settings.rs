@@ -1,0 +1,418 @@
+//! Settings and rights with which Redis would refuse what was acknowledged: a server that starts says so and ends, one
+//! that runs waits, and no client can set them.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use pmnet_server::{Store, StoreError};
+use pmnet_wire::MESSAGE_BYTES_MAX;
+use support::{Redis, arguments, batch, change, load, read, single, watermark};
+
+const MIB: usize = 1 << 20;
+const WAIT_MAX: Duration = Duration::from_secs(20);
+
+fn fatal(store: &mut dyn Store, says: &[&str]) {
+    match store.load() {
+        Err(StoreError::Fatal(text)) => contains(&text, says),
+        other => panic!("wanted a fatal error that says {says:?}, got {other:?}"),
+    }
+}
+
+fn waits(store: &mut dyn Store, says: &[&str]) {
+    match store.load() {
+        Err(StoreError::Retry(text)) => {
+            contains(&text, says);
+            contains(
+                &text,
+                &["it waits", "the devices keep what was acknowledged"],
+            );
+        }
+        other => panic!("wanted a retry that says {says:?}, got {other:?}"),
+    }
+}
+
+fn contains(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+}
+
+fn set(key: &str, bytes: usize) -> Bytes {
+    arguments(&[b"SET", key.as_bytes(), &vec![b'v'; bytes]])
+}
+
+/// As `CONFIG SET` and back: setting, a bad value, a good one, what is said.
+const SETTINGS: [(&str, &str, &str, &[&str]); 5] = [
+    (
+        "proto-max-bulk-len",
+        "1mb",
+        "512mb",
+        &[
+            "proto-max-bulk-len is 1048576",
+            "CONFIG SET proto-max-bulk-len 32mb",
+        ],
+    ),
+    (
+        "client-query-buffer-limit",
+        "16mb",
+        "1gb",
+        &["CONFIG SET client-query-buffer-limit 64mb"],
+    ),
+    (
+        "client-output-buffer-limit",
+        "normal 1mb 0 0",
+        "normal 0 0 0",
+        &["normal 1048576 0 0", "'normal 0 0 0'"],
+    ),
+    (
+        "client-output-buffer-limit",
+        "normal 0 1mb 60",
+        "normal 0 0 0",
+        &["normal 0 1048576 60"],
+    ),
+    (
+        "maxmemory-policy",
+        "allkeys-lru",
+        "noeviction",
+        &["CONFIG SET maxmemory-policy noeviction"],
+    ),
+];
+
+/// Rights of the server's own user that are too few: rules, what is said.
+const RIGHTS: [(&str, &[&str]); 4] = [
+    ("-setex", &["may not run SETEX", "+@all"]),
+    ("resetkeys ~app:*", &["may not run SET on every key"]),
+    ("-evalsha", &["may not run EVALSHA"]),
+    ("-multi", &["may not run MULTI"]),
+];
+
+fn acl(redis: &Redis, rules: &str) {
+    let words = format!("ACL SETUSER default {rules}");
+    let reply = redis.call(&words.split(' ').collect::<Vec<_>>());
+    assert_eq!(reply, "+OK\r\n", "{words}");
+}
+
+#[test]
+fn a_server_that_starts_refuses_settings_and_rights_that_refuse_what_is_acknowledged() {
+    let Some(redis) = Redis::start(&["--maxmemory", "1gb"]) else {
+        return;
+    };
+    for (name, bad, good, says) in SETTINGS {
+        assert_eq!(redis.call(&["CONFIG", "SET", name, bad]), "+OK\r\n");
+        fatal(&mut *redis.store(), says);
+        redis.call(&["CONFIG", "SET", name, good]);
+    }
+    for (rules, says) in RIGHTS {
+        acl(&redis, rules);
+        fatal(&mut *redis.store(), says);
+        acl(&redis, "allkeys +@all");
+        assert_eq!(redis.call(&["KEYS", "*"]), "*0\r\n", "{rules}: nothing ran");
+    }
+    assert_eq!(redis.store().load(), Ok(vec![]));
+}
+
+#[test]
+fn a_server_that_starts_names_the_command_that_redis_does_not_have() {
+    for hidden in [&[][..], &["--rename-command", "COMMAND", ""]] {
+        for name in ["SET", "HSET", "MULTI", "DISCARD", "EVALSHA"] {
+            let options = [hidden, &["--rename-command", name, ""]].concat();
+            let Some(redis) = Redis::start(&options) else {
+                return;
+            };
+            fatal(
+                &mut *redis.store(),
+                &[&format!("has no {name},"), "rename-command"],
+            );
+            assert_eq!(redis.call(&["DBSIZE"]), ":0\r\n", "{name}: nothing ran");
+        }
+    }
+}
+
+/// Redis's connections end, as they do when a network or a machine fails.
+fn cut(redis: &Redis) {
+    redis.call(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+}
+
+#[test]
+fn a_server_that_runs_waits_until_settings_and_rights_are_put_right() {
+    let Some(redis) = Redis::start(&["--maxmemory", "1gb"]) else {
+        return;
+    };
+    let mut store = redis.store();
+    store.load().unwrap();
+    let mut applied = 0;
+    let mut goes_on = |store: &mut dyn Store| {
+        assert_eq!(watermark(&load(store)), applied);
+        applied += 1;
+        assert_eq!(store.apply(&batch(&[single("SET k v")], applied)), Ok(0));
+    };
+    goes_on(&mut *store);
+    for (name, bad, good, says) in SETTINGS {
+        redis.call(&["CONFIG", "SET", name, bad]);
+        cut(&redis);
+        waits(&mut *store, says);
+        redis.call(&["CONFIG", "SET", name, good]);
+        goes_on(&mut *store);
+    }
+    for (rules, says) in RIGHTS {
+        acl(&redis, rules);
+        waits(&mut *store, says);
+        acl(&redis, "allkeys +@all");
+        goes_on(&mut *store);
+    }
+    // The claim itself is refused, by the script that makes it.
+    acl(&redis, "-eval");
+    waits(&mut *store, &["EVAL"]);
+    acl(&redis, "+@all");
+    goes_on(&mut *store);
+}
+
+#[test]
+fn a_server_that_runs_waits_for_a_redis_that_was_restarted_without_what_it_needs() {
+    let Some(mut redis) = Redis::start(&[]) else {
+        return;
+    };
+    let mut store = redis.store();
+    store.load().unwrap();
+    assert_eq!(store.apply(&batch(&[single("SET k 1")], 1)), Ok(0));
+    let cases: [(&[&str], &[&str]); 4] = [
+        (&["--rename-command", "SETEX", ""], &["has no SETEX,"]),
+        (&["--rename-command", "EVALSHA", ""], &["has no EVALSHA,"]),
+        (&["--requirepass", "x"], &["NOAUTH", "password"]),
+        (
+            &["--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lru"],
+            &["maxmemory-policy noeviction"],
+        ),
+    ];
+    for (options, says) in cases {
+        redis.restart_as(options);
+        waits(&mut *store, says);
+    }
+    redis.restart_as(&[]);
+    assert_eq!(watermark(&load(&mut *store)), 1);
+    assert_eq!(store.apply(&batch(&[single("SET k 2")], 2)), Ok(0));
+    assert_eq!(redis.get("k").as_deref(), Some("2"));
+}
+
+#[test]
+fn a_password_that_was_set_while_a_server_runs_is_waited_for() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let mut store = redis.store();
+    store.load().unwrap();
+    redis.call(&["CONFIG", "SET", "requirepass", "x"]);
+    assert_eq!(
+        store.apply(&batch(&[single("SET k 1")], 1)),
+        Ok(0),
+        "still in"
+    );
+    waits(&mut *store, &["NOAUTH", "password"]);
+    let mut other = pmnet_store::open(&format!("redis://:x@127.0.0.1:{}", redis.port), 0).unwrap();
+    assert_eq!(watermark(&other.load().unwrap()), 1, "with the password");
+    // Now that one runs, and the password goes.
+    assert!(
+        redis
+            .call_as("x", &["CONFIG", "SET", "requirepass", ""])
+            .starts_with("+OK")
+    );
+    waits(&mut *other, &["without any password"]);
+    redis.call(&["CONFIG", "SET", "requirepass", "y"]);
+    waits(&mut *other, &["WRONGPASS"]);
+}
+
+/// The case: Redis closes the connection at a value that was acknowledged.
+#[test]
+fn a_value_above_a_limit_waits_until_the_limit_is_set_back() {
+    for (name, bad, good, says) in &SETTINGS[..2] {
+        let Some(redis) = Redis::start(&[]) else {
+            return;
+        };
+        let mut store = redis.store();
+        store.load().unwrap();
+        redis.call(&["CONFIG", "SET", name, "1mb"]);
+        let large = batch(
+            &[
+                single("SET k first"),
+                set("k", 2 * MIB),
+                single("SET l last"),
+            ],
+            1,
+        );
+        let Err(StoreError::Retry(_)) = store.apply(&large) else {
+            panic!("{name}: Redis takes it")
+        };
+        redis.call(&["CONFIG", "SET", name, bad]);
+        waits(&mut *store, says);
+        assert_eq!(redis.get("k"), None, "{name}: as a whole, or not at all");
+        redis.call(&["CONFIG", "SET", name, good]);
+        assert_eq!(watermark(&load(&mut *store)), 0);
+        assert_eq!(store.apply(&large), Ok(0));
+        assert_eq!(redis.call(&["STRLEN", "k"]), format!(":{}\r\n", 2 * MIB));
+        assert_eq!(redis.get("l").as_deref(), Some("last"));
+    }
+}
+
+#[test]
+fn at_the_least_limits_the_largest_commands_and_replies_go_through() {
+    let limits = [
+        "--proto-max-bulk-len",
+        "32mb",
+        "--client-query-buffer-limit",
+        "64mb",
+        "--client-output-buffer-limit",
+        "normal 256mb 256mb 10",
+    ];
+    let Some(redis) = Redis::start(&limits) else {
+        return;
+    };
+    let mut store = redis.store();
+    store.load().unwrap();
+    let largest = MESSAGE_BYTES_MAX - 64;
+    assert_eq!(store.apply(&batch(&[set("k", largest)], 1)), Ok(0));
+    // Many arguments, as many as a front takes, and many small updates.
+    let mut many: Vec<&[u8]> = vec![b"MSET"];
+    many.resize((1 << 20) - 1, b"x");
+    assert_eq!(store.apply(&batch(&[arguments(&many)], 2)), Ok(0));
+    let small: Vec<Bytes> = (0..1024).map(|_| set("s", 4096)).collect();
+    assert_eq!(store.apply(&batch(&small, 3)), Ok(0));
+    let reply = read(&mut *store, single("GET k"));
+    assert_eq!(reply.len(), largest + format!("${largest}\r\n\r\n").len());
+    // A request whose reply, the old value, is kept in the records.
+    let request = arguments(&[b"GETSET", b"k", &vec![b'w'; largest]]);
+    let reply = change(&mut *store, request);
+    assert_eq!(reply.len(), largest + format!("${largest}\r\n\r\n").len());
+    assert_eq!(redis.call(&["STRLEN", "k"]), format!(":{largest}\r\n"));
+}
+
+/// The least `maxmemory-clients` that there is; also when it is set while a server runs.
+#[test]
+fn the_connection_of_a_server_is_not_closed_for_the_memory_that_it_takes() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let mut store = redis.store();
+    store.load().unwrap();
+    redis.call(&["CONFIG", "SET", "maxmemory-clients", "1mb"]);
+    let large = batch(&[set("k", 8 * MIB)], 1);
+    let Err(StoreError::Retry(_)) = store.apply(&large) else {
+        panic!("Redis takes it, so this test shows nothing")
+    };
+    assert_eq!(watermark(&load(&mut *store)), 0);
+    assert_eq!(store.apply(&large), Ok(0));
+    let reply = read(&mut *store, single("STRLEN k"));
+    assert_eq!(reply, format!(":{}\r\n", 8 * MIB));
+}
+
+#[test]
+fn no_client_can_put_redis_wrong() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let url = format!("redis://pm:secret@127.0.0.1:{}", redis.port);
+    let user = [
+        "ACL",
+        "SETUSER",
+        "pm",
+        "on",
+        ">secret",
+        "allkeys",
+        "allchannels",
+        "+@all",
+    ];
+    assert_eq!(redis.call(&user), "+OK\r\n");
+    let mut store = pmnet_store::open(&url, 0).unwrap();
+    store.load().unwrap();
+    for line in [
+        "CONFIG SET min-replicas-to-write 1",
+        "CONFIG SET proto-max-bulk-len 1mb",
+        "config set CLIENT-QUERY-BUFFER-LIMIT 1mb",
+        "CONFIG SET hz 10 requirepass x",
+        "CONFIG SET port 0",
+        "CONFIG SET protected-mode yes",
+        "CONFIG SET maxclients 1",
+        "CONFIG SET dir /",
+    ] {
+        let reply = change(&mut *store, single(line));
+        assert!(reply.contains("rest on this setting"), "{line}: {reply}");
+    }
+    for line in ["ACL SETUSER pm off", "ACL DELUSER pm", "ACL LOAD"] {
+        let reply = change(&mut *store, single(line));
+        assert!(reply.contains("pmnet's own rights"), "{line}: {reply}");
+    }
+    for line in [
+        "CONFIG SET min-replicas-to-write 0",
+        "CONFIG SET proto-max-bulk-len 1gb",
+        "CONFIG SET maxmemory-policy noeviction",
+        "ACL SETUSER default +@all",
+        "ACL SETUSER guest on nopass ~guest:* +get",
+    ] {
+        assert_eq!(change(&mut *store, single(line)), "+OK\r\n", "{line}");
+    }
+    assert_eq!(change(&mut *store, single("ACL DELUSER guest")), ":1\r\n");
+}
+
+#[test]
+fn no_room_for_the_server_is_waited_for() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let mut store = redis.store();
+    store.load().unwrap();
+    redis.call(&["CONFIG", "SET", "maxclients", "1"]);
+    // The connection that it has takes the only place.
+    let Err(StoreError::Retry(text)) = redis.store().load() else {
+        panic!("there is room")
+    };
+    contains(&text, &["max number of clients"]);
+    assert_eq!(store.apply(&batch(&[single("SET k v")], 1)), Ok(0));
+    drop(store);
+    assert_eq!(watermark(&load(&mut *redis.store())), 1);
+}
+
+#[test]
+fn a_connection_that_redis_closes_when_it_is_idle_costs_another_one() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let mut store = redis.store();
+    store.load().unwrap();
+    assert_eq!(store.apply(&batch(&[single("INCR n")], 1)), Ok(0));
+    redis.call(&["CONFIG", "SET", "timeout", "1"]);
+    let until = Instant::now() + WAIT_MAX;
+    while !redis
+        .call(&["INFO", "clients"])
+        .contains("connected_clients:1\r\n")
+    {
+        assert!(Instant::now() < until, "Redis does not close it");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    redis.call(&["CONFIG", "SET", "timeout", "0"]);
+    let Err(StoreError::Retry(_)) = store.apply(&batch(&[single("INCR n")], 2)) else {
+        panic!("it is closed")
+    };
+    assert_eq!(watermark(&load(&mut *store)), 1);
+    assert_eq!(store.apply(&batch(&[single("INCR n")], 2)), Ok(0));
+    assert_eq!(redis.get("n").as_deref(), Some("2"));
+}
+
+/// Settings by which Redis takes no writes for a time: harmless, as they are waited for.
+#[test]
+fn replicas_that_are_missing_are_waited_for() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let mut store = redis.store();
+    store.load().unwrap();
+    redis.call(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let Err(StoreError::Retry(text)) = store.apply(&batch(&[single("SET k v")], 1)) else {
+        panic!("Redis takes it")
+    };
+    contains(&text, &["NOREPLICAS"]);
+    assert_eq!(watermark(&load(&mut *store)), 0, "reads go on");
+    redis.call(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    load(&mut *store);
+    assert_eq!(store.apply(&batch(&[single("SET k v")], 1)), Ok(0));
+}

@@ -1,0 +1,288 @@
+//! Settings and rights that promises rest on, and what may be done to them through pmnet.
+//!
+//! A front acknowledges before Redis has seen the command. So no client may make Redis refuse, drop or undo what
+//! was acknowledged, nor close it to pmnet, while nobody looks: that is for the operator, at Redis
+//! itself. The store's adaptor looks at the same settings whenever it connects.
+
+use crate::MESSAGE_BYTES_MAX;
+
+/// Least `proto-max-bulk-len`, in bytes: the largest message, and as much again for what pmnet stores beside it.
+pub const BULK_BYTES_MIN: u64 = 2 * MESSAGE_BYTES_MAX as u64;
+/// Least `client-query-buffer-limit`, in bytes: a transaction with the largest message and the records counts as a
+/// whole.
+pub const QUERY_BYTES_MIN: u64 = 4 * MESSAGE_BYTES_MAX as u64;
+/// Least limit of `client-output-buffer-limit normal`, in bytes, if there is one: all records, which are read with
+/// one reply.
+pub const OUTPUT_BYTES_MIN: u64 = 16 * MESSAGE_BYTES_MAX as u64;
+/// Least `maxclients`: the server, and some clients of a front that have a connection of their own.
+const CLIENTS_MIN: u64 = 100;
+/// Digits of the longest number that is looked at: more are beyond every limit here.
+const DIGITS_MAX: usize = 18;
+
+/// What a setting may be set to by a client.
+enum Allowed {
+    Nothing,
+    Word(&'static str),
+    /// An amount of memory of 0: no limit.
+    NoLimit,
+    Bytes(u64),
+    Number(u64),
+    /// Limits of replies, by class of clients.
+    Output,
+}
+
+const GUARDED: &[(&str, Allowed)] = &[
+    // Redis keeps what it has.
+    ("MAXMEMORY", Allowed::NoLimit),
+    ("MAXMEMORY-POLICY", Allowed::Word("noeviction")),
+    // It is on the disk, and where Redis looks for it when it starts.
+    ("APPENDONLY", Allowed::Word("yes")),
+    ("APPENDFSYNC", Allowed::Word("always")),
+    ("NO-APPENDFSYNC-ON-REWRITE", Allowed::Word("no")),
+    ("DIR", Allowed::Nothing),
+    ("DBFILENAME", Allowed::Nothing),
+    ("APPENDFILENAME", Allowed::Nothing),
+    ("APPENDDIRNAME", Allowed::Nothing),
+    // It takes what was acknowledged.
+    ("PROTO-MAX-BULK-LEN", Allowed::Bytes(BULK_BYTES_MIN)),
+    ("CLIENT-QUERY-BUFFER-LIMIT", Allowed::Bytes(QUERY_BYTES_MIN)),
+    ("CLIENT-OUTPUT-BUFFER-LIMIT", Allowed::Output),
+    ("MAXMEMORY-CLIENTS", Allowed::NoLimit),
+    ("MIN-REPLICAS-TO-WRITE", Allowed::Word("0")),
+    ("MIN-REPLICAS-MAX-LAG", Allowed::Word("0")),
+    ("MIN-SLAVES-TO-WRITE", Allowed::Word("0")),
+    ("MIN-SLAVES-MAX-LAG", Allowed::Word("0")),
+    ("REPLICAOF", Allowed::Nothing),
+    ("SLAVEOF", Allowed::Nothing),
+    // It lets pmnet in.
+    ("REQUIREPASS", Allowed::Nothing),
+    ("PORT", Allowed::Nothing),
+    ("BIND", Allowed::Nothing),
+    ("PROTECTED-MODE", Allowed::Word("no")),
+    ("MAXCLIENTS", Allowed::Number(CLIENTS_MIN)),
+];
+
+/// Whether this command is a `CONFIG SET` that gives a setting that promises rest on a value that could break one.
+pub fn sets_guarded<'a>(count: usize, argument: impl Fn(usize) -> &'a [u8]) -> bool {
+    let is = |index: usize, word: &str| argument(index).eq_ignore_ascii_case(word.as_bytes());
+    if count < 3 || !is(0, "CONFIG") || !is(1, "SET") {
+        return false;
+    }
+    (2..count).step_by(2).any(|at| {
+        let rule = GUARDED.iter().find(|(name, _)| is(at, name));
+        // Redis refuses a name without a value.
+        rule.is_some_and(|(_, allowed)| at + 1 < count && !allowed.allows(argument(at + 1)))
+    })
+}
+
+/// Whether this command is an `ACL` that could take pmnet's own rights in Redis away: it names `own_user` (`None`:
+/// not known, so it may be anybody), or loads all users anew.
+pub fn changes_access<'a>(
+    count: usize,
+    argument: impl Fn(usize) -> &'a [u8],
+    own_user: Option<&[u8]>,
+) -> bool {
+    let is = |index: usize, word: &str| argument(index).eq_ignore_ascii_case(word.as_bytes());
+    let own = |index: usize| own_user.is_none_or(|own| own == argument(index));
+    if count < 2 || !is(0, "ACL") {
+        return false;
+    }
+    is(1, "LOAD")
+        || (is(1, "SETUSER") && count > 2 && own(2))
+        || (is(1, "DELUSER") && (2..count).any(own))
+}
+
+impl Allowed {
+    fn allows(&self, value: &[u8]) -> bool {
+        match self {
+            Allowed::Nothing => false,
+            Allowed::Word(word) => value.eq_ignore_ascii_case(word.as_bytes()),
+            Allowed::NoLimit => memory(value) == Some(0),
+            Allowed::Bytes(least) => memory(value).is_some_and(|bytes| bytes >= *least),
+            Allowed::Number(least) => digits(value).is_some_and(|number| number >= *least),
+            Allowed::Output => output_limit(value).is_some_and(|least| least >= OUTPUT_BYTES_MIN),
+        }
+    }
+}
+
+/// The lower of the limits (in bytes) that a value of `client-output-buffer-limit` sets for the replies to ordinary
+/// clients: `u64::MAX` if it sets none. `None`: not understood.
+#[must_use]
+pub fn output_limit(value: &[u8]) -> Option<u64> {
+    let words: Vec<&[u8]> = value
+        .split(u8::is_ascii_whitespace)
+        .filter(|word| !word.is_empty())
+        .collect();
+    let mut least = u64::MAX;
+    for class in words.chunks(4) {
+        let [name, hard, soft, _seconds] = class else {
+            return None;
+        };
+        let ordinary = name.eq_ignore_ascii_case(b"normal");
+        for limit in [hard, soft] {
+            match memory(limit)? {
+                // No limit.
+                0 => {}
+                limit if ordinary => least = least.min(limit),
+                _ => {}
+            }
+        }
+    }
+    Some(least)
+}
+
+/// An amount of memory as Redis writes it: 100, 64k, 64kb, 1m, 1mb, 1g, 1gb.
+#[must_use]
+pub fn memory(text: &[u8]) -> Option<u64> {
+    let end = text
+        .iter()
+        .position(|byte| !byte.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let unit: u64 = match unit.to_ascii_lowercase().as_slice() {
+        b"" | b"b" => 1,
+        b"k" => 1000,
+        b"kb" => 1 << 10,
+        b"m" => 1_000_000,
+        b"mb" => 1 << 20,
+        b"g" => 1_000_000_000,
+        b"gb" => 1 << 30,
+        _ => return None,
+    };
+    digits(number)?.checked_mul(unit)
+}
+
+fn digits(text: &[u8]) -> Option<u64> {
+    let plain = (1..=DIGITS_MAX).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(text)
+        .ok()
+        .filter(|_| plain)?
+        .parse()
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<&[u8]> {
+        // Words in quotes are one argument.
+        line.split('"')
+            .enumerate()
+            .flat_map(|(part, text)| {
+                let quoted = part % 2 == 1;
+                let words: Vec<&str> = if quoted {
+                    vec![text]
+                } else {
+                    text.split_whitespace().collect()
+                };
+                words.into_iter().map(str::as_bytes)
+            })
+            .collect()
+    }
+
+    fn guarded(line: &str) -> bool {
+        let words = words(line);
+        sets_guarded(words.len(), |index| words[index])
+    }
+
+    #[test]
+    fn what_promises_rest_on_cannot_be_weakened() {
+        for line in [
+            "CONFIG SET maxmemory 1mb",
+            "CONFIG SET maxmemory-policy allkeys-lru",
+            "config set AppendOnly no",
+            "CONFIG SET appendfsync everysec",
+            "CONFIG SET no-appendfsync-on-rewrite yes",
+            "CONFIG SET dir /tmp",
+            "CONFIG SET dbfilename x",
+            "CONFIG SET proto-max-bulk-len 1mb",
+            "CONFIG SET proto-max-bulk-len 33554431",
+            "CONFIG SET proto-max-bulk-len 33m",
+            "CONFIG SET proto-max-bulk-len many",
+            "CONFIG SET client-query-buffer-limit 32mb",
+            "CONFIG SET client-output-buffer-limit \"normal 1mb 0 0\"",
+            "CONFIG SET client-output-buffer-limit \"pubsub 1mb 0 0 NORMAL 0 1mb 1\"",
+            "CONFIG SET client-output-buffer-limit \"normal 0 0\"",
+            "CONFIG SET maxmemory-clients 5%",
+            "CONFIG SET min-replicas-to-write 1",
+            "CONFIG SET min-slaves-to-write 1",
+            "CONFIG SET min-replicas-max-lag 1",
+            "CONFIG SET requirepass x",
+            "CONFIG SET requirepass \"\"",
+            "CONFIG SET port 0",
+            "CONFIG SET bind 10.0.0.1",
+            "CONFIG SET protected-mode yes",
+            "CONFIG SET maxclients 1",
+            "CONFIG SET replicaof \"10.0.0.1 6379\"",
+            "CONFIG SET hz 10 requirepass x",
+            "CONFIG SET appendfsync always appendfsync no",
+        ] {
+            assert!(guarded(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_breaks_nothing_is_allowed() {
+        for line in [
+            "CONFIG SET maxmemory 0",
+            "CONFIG SET maxmemory-policy noeviction",
+            "CONFIG SET appendonly yes",
+            "CONFIG SET appendfsync ALWAYS",
+            "CONFIG SET no-appendfsync-on-rewrite no",
+            "CONFIG SET proto-max-bulk-len 32mb",
+            "CONFIG SET proto-max-bulk-len 1GB",
+            "CONFIG SET client-query-buffer-limit 1gb",
+            "CONFIG SET client-output-buffer-limit \"normal 0 0 0\"",
+            "CONFIG SET client-output-buffer-limit \"normal 1gb 256mb 60 pubsub 1mb 1mb 1\"",
+            "CONFIG SET client-output-buffer-limit \"replica 1mb 1mb 1\"",
+            "CONFIG SET maxmemory-clients 0",
+            "CONFIG SET min-replicas-to-write 0",
+            "CONFIG SET protected-mode no",
+            "CONFIG SET maxclients 10000",
+            "CONFIG SET hz 10",
+            // A value that is called as a setting.
+            "CONFIG SET proc-title-template requirepass",
+            "CONFIG SET requirepass",
+            "CONFIG GET requirepass",
+            "CONFIG SET",
+            "CONFIG",
+            "SET config set",
+        ] {
+            assert!(!guarded(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn pmnets_own_user_is_not_to_be_changed() {
+        let changes = |line: &str, own: Option<&str>| {
+            let words = words(line);
+            changes_access(words.len(), |index| words[index], own.map(str::as_bytes))
+        };
+        for line in [
+            "ACL SETUSER pm off",
+            "acl setuser pm",
+            "ACL DELUSER other pm",
+            "ACL LOAD",
+        ] {
+            assert!(changes(line, Some("pm")) && changes(line, None), "{line}");
+        }
+        for line in [
+            "ACL SETUSER PM off",
+            "ACL SETUSER other pm",
+            "ACL DELUSER other",
+        ] {
+            assert!(!changes(line, Some("pm")) && changes(line, None), "{line}");
+        }
+        for line in [
+            "ACL WHOAMI",
+            "ACL SAVE",
+            "ACL LOG RESET",
+            "ACL",
+            "GET acl",
+            "ACL SETUSER",
+        ] {
+            assert!(!changes(line, Some("pm")) && !changes(line, None), "{line}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! A real redis-server on a port and in a directory of its own. Included by its path.
+//!
+//! It is up when it answers at the Unix socket in that directory, where nobody else can answer. It listens at its
+//! port by then: Redis opens that one first, and ends if it cannot.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::claims::Port;
+use super::skip::skip;
+
+/// Longest wait for a server to come up.
+const START: Duration = Duration::from_secs(20);
+/// Longest wait for its answer to one PING.
+const PING: Duration = Duration::from_secs(1);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A redis-server; killed, and its directory removed, when dropped.
+pub struct RedisServer {
+    port: Port,
+    directory: tempfile::TempDir,
+    program: String,
+    options: Vec<String>,
+    child: Option<Child>,
+}
+
+impl RedisServer {
+    /// Starts one with these options and waits until it serves. `None` if redis-server (or what
+    /// `PMNET_TEST_REDIS` names) is not installed: then the test is counted as skipped.
+    pub fn start(options: &[&str]) -> Option<RedisServer> {
+        let program = std::env::var("PMNET_TEST_REDIS").unwrap_or_else(|_| "redis-server".into());
+        let version = Command::new(&program)
+            .arg("--version")
+            .stdout(Stdio::null())
+            .status();
+        if version.is_err() {
+            skip(&format!("{program} is not installed"));
+            return None;
+        }
+        let mut redis = RedisServer {
+            port: Port::claim().expect("a port"),
+            directory: tempfile::tempdir().expect("a directory"),
+            program,
+            options: Vec::new(),
+            child: None,
+        };
+        redis.set_options(options);
+        redis.run();
+        redis.wait_ready();
+        Some(redis)
+    }
+
+    /// Other options from the next start on.
+    pub fn set_options(&mut self, options: &[&str]) {
+        self.options = options.iter().map(|&option| option.to_owned()).collect();
+    }
+
+    /// Starts the process (again), without waiting until it answers.
+    pub fn run(&mut self) {
+        let directory = self.directory.path();
+        let child = Command::new(&self.program)
+            .args(["--bind", "127.0.0.1", "--save", "", "--port"])
+            .arg(self.port.number().to_string())
+            .arg("--unixsocket")
+            .arg(self.socket())
+            .arg("--dir")
+            .arg(directory)
+            .args(&self.options)
+            .stdout(Stdio::null())
+            .spawn();
+        self.child = Some(child.expect("redis-server can be started"));
+    }
+
+    /// Waits until it serves (a password that it wants is an answer, too).
+    ///
+    /// # Panics
+    /// It ends, or does not serve in time.
+    pub fn wait_ready(&mut self) {
+        let until = Instant::now() + START;
+        while !self.answers() {
+            let child = self.child.as_mut().expect("it was started");
+            if let Ok(Some(status)) = child.try_wait() {
+                panic!("redis-server {:?} ended: {status}", self.options);
+            }
+            assert!(
+                Instant::now() < until,
+                "redis-server {:?} does not answer",
+                self.options
+            );
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn answers(&self) -> bool {
+        let answer = || {
+            let mut stream = UnixStream::connect(self.socket())?;
+            stream.set_read_timeout(Some(PING))?;
+            stream.write_all(b"PING\r\n")?;
+            let mut reply = [0; 64];
+            let read = stream.read(&mut reply)?;
+            Ok::<_, std::io::Error>(reply[..read].to_vec())
+        };
+        answer().is_ok_and(|reply| !reply.is_empty() && !reply.starts_with(b"-LOADING"))
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join("socket")
+    }
+
+    /// Its TCP port.
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().ok();
+            child.wait().expect("the kernel knows it");
+        }
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
