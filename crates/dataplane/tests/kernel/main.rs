@@ -11,5 +11,6 @@ mod races;
 mod rig;
 #[path = "../../src/xdp/shared.rs"]
 mod shared;
+mod sleep;
 mod vectors;
 mod world;
