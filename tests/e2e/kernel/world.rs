@@ -225,6 +225,17 @@ impl World {
         }
     }
 
+    /// Begins to take the device out, as a process of its own, called `detach`.
+    pub fn start_detach(&mut self) {
+        if self.processes.contains_key("detach") {
+            self.process("detach").relaunch().unwrap();
+        } else {
+            let mut args = self.device_args();
+            args.push("--detach".into());
+            self.own("detach", self.node("device"), args);
+        }
+    }
+
     /// The device's command line.
     pub fn device_args(&self) -> Vec<OsString> {
         let next = if self.plan.followers > 0 {

@@ -116,6 +116,8 @@ shared! {
         taken: AtomicU32,
         /// [`LAYOUT`] of whoever made these maps. User space.
         layout: AtomicU64,
+        /// How far they are in their life: the words of `Stage` (stage.rs). User space, with the lock of their folder.
+        stage: AtomicU32,
     }
 
     /// The hops before and behind this device, in a chain: the one element of the map `chain`.
