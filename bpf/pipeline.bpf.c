@@ -136,6 +136,7 @@ struct pm_update {
 	__u32 seq_places;	/* the seq's part of it */
 	__u32 generation;
 	bool ipv6;
+	bool wake;		/* user space slept when this was appended: it is to be woken */
 	__u64 seq;
 	/* In a chain: what a DURABLE says, as it stands there, and where the packet goes. */
 	__be64 order_be, room_be;
@@ -495,6 +496,19 @@ static __always_inline __s64 allocate(void *image, const struct pm_shard *shard,
 	return taken <= oldest ? 0 : -1;
 }
 
+/*
+ * Has user space asked to be woken? Whoever takes its word wakes it. The lock is held, as it is when user space
+ * asks (`wake_me`): so the word that is taken here was said before this was appended, and never a later one, of a
+ * process that has followed this and drained the ring since.
+ */
+static __always_inline bool take_sleeper(struct pm_shard *shard)
+{
+	if (!shard->sleeps)
+		return false;
+	shard->sleeps = 0;
+	return true;
+}
+
 /* The entry that was just made is a witness (ordered-log.md §8); then everybody may see it. */
 static __always_inline void publish(struct pm_shard *shard, __u64 at_end, __u64 applied)
 {
@@ -594,6 +608,7 @@ static __always_inline bool append(struct pm_update *u, void *image, struct pm_s
 	entry->zero = 0;
 	entry->checksum = 0;
 	publish(shard, at + taken, applied);
+	u->wake = take_sleeper(shard);
 	return true;
 }
 
@@ -832,6 +847,7 @@ static __always_inline enum pm_verdict confirm(struct pm_update *u, void *image,
 	}
 	if (hops->follows) {
 		say_durable(u, shard, hops);
+		u->wake = take_sleeper(shard);
 		verdict = PM_TELL;
 	} else if (committed <= hops->committed) {
 		verdict = PM_NOTED;
@@ -1080,15 +1096,13 @@ static __always_inline int hand_up(struct pm_update *u)
 	return XDP_PASS;
 }
 
-/* User space sleeps, or should not wait: one wake-up, not one a packet. */
-static __always_inline void wake(struct pm_shard *shard, bool at_once)
+/* User space slept, or should not wait: one wake-up, not one a packet. The lock is not held. */
+static __always_inline void wake(bool wanted)
 {
 	__u32 word = 1;
 
-	if (shard->sleeps || at_once) {
-		shard->sleeps = 0;
+	if (wanted)
 		bpf_ringbuf_output(&pm_wakeups, &word, sizeof(word), BPF_RB_FORCE_WAKEUP);
-	}
 }
 
 /* A session that is served here: in the row that its id asks for, mostly. */
@@ -1179,10 +1193,10 @@ __attribute__((noinline)) int between_hops(struct xdp_md *ctx)
 	}
 	switch (verdict) {
 	case PM_FORWARD:
-		wake(m.shard, false);
+		wake(u.wake);
 		return done(m.counts, begin, forward(ctx, &u));
 	case PM_TELL:
-		wake(m.shard, false);
+		wake(u.wake);
 		return done(m.counts, begin, tell(ctx, &u, m.shard, hops, orders, zero));
 	case PM_CONFIRM:
 		return done(m.counts, begin, acknowledge_confirmed(ctx, &u));
@@ -1190,7 +1204,7 @@ __attribute__((noinline)) int between_hops(struct xdp_md *ctx)
 		return XDP_DROP;
 	case PM_APPENDED:
 	case PM_SKIPPED:
-		wake(m.shard, true);
+		wake(true);
 		return XDP_DROP;
 	default:
 		break;
@@ -1229,13 +1243,13 @@ __attribute__((noinline)) int updates(struct xdp_md *ctx)
 	verdict = admit(&u, m.image, m.shard, session, m.hops, m.counts, ctx->ingress_ifindex, zero);
 	switch (verdict) {
 	case PM_ACK:
-		wake(m.shard, false);
+		wake(u.wake);
 		return done(m.counts, begin, acknowledge(ctx, &u));
 	case PM_FORWARD:
-		wake(m.shard, false);
+		wake(u.wake);
 		return done(m.counts, begin, forward(ctx, &u));
 	case PM_APPENDED:
-		wake(m.shard, true);
+		wake(true);
 		return XDP_DROP;
 	default:
 		break;

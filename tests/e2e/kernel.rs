@@ -1,11 +1,13 @@
 //! The device in the kernel, with real processes in namespaces: it acknowledges while its process is
 //! dead, and nothing is lost, doubled or reordered whoever is killed (`docs/spec/protocol.md` §10).
 
+mod begin;
 mod end;
 mod linear;
 mod load;
 mod misuse;
 mod pinned;
+mod ring;
 mod traffic;
 mod world;
 

@@ -2,5 +2,6 @@
 //! kernel. [`af_xdp`]: frames past the kernel's network stack.
 
 pub mod af_xdp;
+mod burst;
 pub mod relay;
 pub mod xdp;

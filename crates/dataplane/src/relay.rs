@@ -3,6 +3,7 @@
 //! One thread serves one shard. Several shards are several relays, each with its own port, log
 //! and core.
 
+use crate::burst::Bursts;
 use mio::unix::SourceFd;
 use pmnet_device::{DeviceConfig, FastPath, Pipeline, PipelineError, Port, Wake, serve};
 use pmnet_log::{Log, Media};
@@ -37,6 +38,7 @@ const DATAGRAM_COST_BYTES: usize = 1280;
 
 struct Relay {
     socket: Socket,
+    bursts: Bursts,
     clock: Clock,
     spin: Spin,
     poll: mio::Poll,
@@ -44,8 +46,14 @@ struct Relay {
 }
 
 impl Port for Relay {
-    fn receive(&mut self, deliver: &mut dyn FnMut(Peer, &[u8])) -> io::Result<usize> {
-        self.socket.receive(deliver)
+    fn receive(&mut self, deliver: &mut dyn FnMut(Peer, u8, &[u8])) -> io::Result<usize> {
+        let received = self.bursts.receive(self.socket.io(), |from, hops, bytes| {
+            // Nobody can be answered at port 0; only a forger writes it.
+            if from.port() != 0 {
+                deliver(from, hops, bytes);
+            }
+        });
+        received.or_else(|error| self.socket.tolerate(error))
     }
 
     fn send(&mut self, out: &Outbox) -> io::Result<()> {
@@ -123,8 +131,10 @@ pub fn run<M: Media>(
         pipeline = pipeline.with_fast_path(path);
     }
     let address = socket.local_address()?;
+    let bursts = Bursts::new(socket.io())?;
     let mut relay = Relay {
         socket,
+        bursts,
         clock,
         spin: Spin::new(config.spin_micros),
         poll,

@@ -45,6 +45,9 @@ struct Fast {
 /// server is told in bursts anyway, and a wake-up for each would cost more than the update.
 const FOLLOW_EVERY: Nanos = MILLISECOND;
 
+/// Hops that a datagram may make where nobody counts them.
+const HOPS_USUAL: u8 = 64;
+
 /// One device over one log.
 pub struct Pipeline<M> {
     machine: Device,
@@ -134,15 +137,29 @@ impl<M: Media> Pipeline<M> {
         }
     }
 
-    /// Takes in one datagram of a burst.
+    /// Takes in one datagram of a burst, from a network that does not count hops.
     ///
     /// # Errors
     /// [`PipelineError`]: the device ends.
     pub fn receive(&mut self, now: Time, from: Peer, datagram: &[u8]) -> Result<(), PipelineError> {
+        self.receive_with_hops(now, from, HOPS_USUAL, datagram)
+    }
+
+    /// Takes in one datagram of a burst that may make so many more hops.
+    ///
+    /// # Errors
+    /// [`PipelineError`]: the device ends.
+    pub fn receive_with_hops(
+        &mut self,
+        now: Time,
+        from: Peer,
+        hops: u8,
+        datagram: &[u8],
+    ) -> Result<(), PipelineError> {
         let packet = match Packet::parse(datagram) {
             Ok(packet) => packet,
             Err(reason) => {
-                self.reject(from, datagram, reason);
+                self.reject(from, hops, datagram, reason);
                 return Ok(());
             }
         };
@@ -164,18 +181,24 @@ impl<M: Media> Pipeline<M> {
         }
     }
 
-    fn reject(&mut self, from: Peer, datagram: &[u8], reason: Reject) {
+    fn reject(&mut self, from: Peer, hops: u8, datagram: &[u8], reason: Reject) {
         if let Some(at) = Reject::ALL.iter().position(|&known| known == reason) {
             self.rejects[at] += 1;
         }
-        // A device passes on what it does not understand, unchanged.
-        if reason == Reject::Foreign {
-            if from != self.next {
-                self.foreign = Some(from);
-                self.out.send_raw(self.next, datagram);
-            } else if let Some(back) = self.foreign {
-                self.out.send_raw(back, datagram);
-            }
+        if reason != Reject::Foreign {
+            return;
+        }
+        let to = if from == self.next {
+            self.foreign
+        } else {
+            self.foreign = Some(from);
+            Some(self.next)
+        };
+        // A device passes on what it does not understand, unchanged and with one hop less, as a router does: where
+        // devices are wired in a circle, it comes to rest.
+        let hops = hops.saturating_sub(1);
+        if let Some(to) = to.filter(|_| hops > 0) {
+            self.out.pass(to, datagram, hops);
         }
     }
 

@@ -17,13 +17,14 @@ pub enum Wake {
 /// A device's side of the network: UDP relay, AF_XDP, a simulated link.
 pub trait Port {
     /// Receives one burst of at most a bounded number of datagrams without blocking; gives their
-    /// number.
+    /// number. Each comes with the number of hops that it may still make, its own arrival being none (time to live of IPv4,
+    /// hop limit of IPv6).
     ///
     /// # Errors
     /// Errors that make the port unusable.
-    fn receive(&mut self, deliver: &mut dyn FnMut(Peer, &[u8])) -> io::Result<usize>;
+    fn receive(&mut self, deliver: &mut dyn FnMut(Peer, u8, &[u8])) -> io::Result<usize>;
 
-    /// Sends a burst. What cannot be sent is dropped and counted: the protocol sends it again.
+    /// Sends a burst; datagrams that are not ours with the number of hops that stands beside them. What cannot be sent is dropped and counted: the protocol sends it again.
     ///
     /// # Errors
     /// Errors that make the port unusable.
@@ -52,9 +53,9 @@ pub fn serve<M: Media>(
     loop {
         let now = port.now();
         let mut failed = Ok(());
-        let received = port.receive(&mut |from, datagram| {
+        let received = port.receive(&mut |from, hops, datagram| {
             if failed.is_ok() {
-                failed = pipeline.receive(now, from, datagram);
+                failed = pipeline.receive_with_hops(now, from, hops, datagram);
             }
         })?;
         failed?;

@@ -14,7 +14,7 @@ pub mod rules;
 pub mod server;
 pub mod time;
 
-pub use outbox::Outbox;
+pub use outbox::{Outbox, Place};
 pub use random::Random;
 pub use time::Time;
 

@@ -8,7 +8,18 @@ use std::ops::Range;
 #[derive(Debug, Default)]
 pub struct Outbox {
     bytes: Vec<u8>,
-    packets: Vec<(Peer, Range<usize>)>,
+    packets: Vec<Place>,
+}
+
+/// One datagram of an [`Outbox`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Where it goes.
+    pub to: Peer,
+    /// Where it is in the burst's buffer.
+    pub range: Range<usize>,
+    /// How many hops it may still make, if it is not our own ([`Outbox::pass`]).
+    pub hops: Option<u8>,
 }
 
 impl Outbox {
@@ -29,25 +40,37 @@ impl Outbox {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&header.emit());
         self.bytes.extend_from_slice(payload);
-        self.packets.push((to, start..self.bytes.len()));
+        self.add(to, start, None);
     }
 
-    /// Adds bytes as they are: a packet from the log, or one that is not ours.
+    /// Adds bytes as they are: a packet from the log.
     pub fn send_raw(&mut self, to: Peer, bytes: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
-        self.packets.push((to, start..self.bytes.len()));
+        self.add(to, start, None);
+    }
+
+    /// Adds a datagram that is not ours as it is; it may make so many more hops (time to live of IPv4, hop limit of IPv6).
+    pub fn pass(&mut self, to: Peer, bytes: &[u8], hops: u8) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        self.add(to, start, Some(hops));
+    }
+
+    fn add(&mut self, to: Peer, start: usize, hops: Option<u8>) {
+        let range = start..self.bytes.len();
+        self.packets.push(Place { to, range, hops });
     }
 
     /// The packets, in the order in which they were added.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (Peer, &[u8])> {
         self.packets
             .iter()
-            .map(|(to, range)| (*to, &self.bytes[range.clone()]))
+            .map(|place| (place.to, &self.bytes[place.range.clone()]))
     }
 
-    /// Addresses and places of the packets in the burst's buffer, in order.
-    pub fn ranges(&self) -> impl ExactSizeIterator<Item = (Peer, Range<usize>)> {
+    /// Where the packets go, and where they are in the burst's buffer, in order.
+    pub fn places(&self) -> impl ExactSizeIterator<Item = Place> {
         self.packets.iter().cloned()
     }
 

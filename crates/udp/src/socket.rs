@@ -1,6 +1,6 @@
 //! A non-blocking UDP socket that moves bursts.
 
-use pmnet_proto::{Outbox, Peer};
+use pmnet_proto::{Outbox, Peer, Place};
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, Protocol, Type};
 use std::io::{self, IoSliceMut};
@@ -12,6 +12,9 @@ const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 const SLOT_BYTES: usize = 65_536;
 /// Largest burst sent with one call, in bytes (the limit of a UDP datagram before segmentation).
 const BURST_BYTES_MAX: usize = 60_000;
+
+/// As many hops as the system gives a datagram: -1 in the interface of the kernel.
+const HOPS_USUAL: u32 = u32::MAX;
 
 /// What a socket could not do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -153,19 +156,7 @@ impl Socket {
             .recv(UdpSockRef::from(&self.io), &mut slices, &mut self.metas)
         {
             Ok(filled) => filled,
-            Err(error) => {
-                return match error.kind() {
-                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(0),
-                    io::ErrorKind::ConnectionRefused
-                    | io::ErrorKind::ConnectionReset
-                    | io::ErrorKind::HostUnreachable
-                    | io::ErrorKind::NetworkUnreachable => {
-                        self.counters.send_errors += 1;
-                        Ok(0)
-                    }
-                    _ => Err(error),
-                };
-            }
+            Err(error) => return self.tolerate(error),
         };
         let mut datagrams = 0;
         for (slot, meta) in self.slots.chunks(SLOT_BYTES).zip(&self.metas[..filled]) {
@@ -182,48 +173,104 @@ impl Socket {
         Ok(datagrams)
     }
 
+    /// What a receive that failed means: that there was nothing, or an error of an earlier datagram, which is counted.
+    ///
+    /// # Errors
+    /// Errors of the socket itself.
+    pub fn tolerate(&mut self, error: io::Error) -> io::Result<usize> {
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(0),
+            io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable => {
+                self.counters.send_errors += 1;
+                Ok(0)
+            }
+            _ => Err(error),
+        }
+    }
+
     /// Sends every packet of the outbox, neighbours of one size to one address in one call.
     /// What the kernel has no room for, or does not take, is dropped and counted: the protocol sends
     /// it again. No packet that somebody sent may end whoever answers it.
     pub fn send(&mut self, out: &Outbox) {
         let segments_max = self.state.max_gso_segments();
-        let mut packets = out.ranges().peekable();
-        while let Some((to, first)) = packets.next() {
+        let mut packets = out.places().peekable();
+        while let Some(Place {
+            to,
+            range: first,
+            hops,
+        }) = packets.next()
+        {
             let size = first.len();
             let (start, mut end) = (first.start, first.end);
             let mut segments = 1;
-            while let Some((next_to, next)) = packets.peek() {
-                let fits = segments < segments_max && next.end - start <= BURST_BYTES_MAX;
+            while let Some(next) = packets.peek() {
+                let fits = segments < segments_max && next.range.end - start <= BURST_BYTES_MAX;
                 // The last segment may be shorter, and then it is the last.
-                if *next_to != to || next.len() > size || !fits {
+                if next.to != to
+                    || next.hops != hops
+                    || hops.is_some()
+                    || next.range.len() > size
+                    || !fits
+                {
                     break;
                 }
-                let last = next.len() < size;
-                end = next.end;
+                let last = next.range.len() < size;
+                end = next.range.end;
                 segments += 1;
                 packets.next();
                 if last {
                     break;
                 }
             }
-            let transmit = Transmit {
-                destination: to,
-                ecn: None,
-                contents: out.bytes(start..end),
-                segment_size: (segments > 1).then_some(size),
-                src_ip: self
-                    .speaks_for
-                    .filter(|who| who.except != to)
-                    .map(|who| who.address),
-            };
-            if let Err(error) = self.state.try_send(UdpSockRef::from(&self.io), &transmit) {
-                match error.kind() {
-                    io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => {
-                        self.counters.send_dropped += u64::try_from(segments).unwrap_or(u64::MAX);
-                    }
-                    _ => self.counters.send_errors += 1,
+            self.transmit(to, out.bytes(start..end), size, segments, hops);
+        }
+    }
+
+    /// One datagram that may make so many hops, or a burst of our own.
+    fn transmit(
+        &mut self,
+        to: Peer,
+        contents: &[u8],
+        size: usize,
+        segments: usize,
+        hops: Option<u8>,
+    ) {
+        let transmit = Transmit {
+            destination: to,
+            ecn: None,
+            contents,
+            segment_size: (segments > 1).then_some(size),
+            src_ip: self
+                .speaks_for
+                .filter(|who| who.except != to)
+                .map(|who| who.address),
+        };
+        let sent = match hops {
+            None => self.state.try_send(UdpSockRef::from(&self.io), &transmit),
+            Some(hops) => self.set_hops(to, hops.into()).and_then(|()| {
+                let sent = self.state.try_send(UdpSockRef::from(&self.io), &transmit);
+                self.set_hops(to, HOPS_USUAL).and(sent)
+            }),
+        };
+        if let Err(error) = sent {
+            match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => {
+                    self.counters.send_dropped += u64::try_from(segments).unwrap_or(u64::MAX);
                 }
+                _ => self.counters.send_errors += 1,
             }
+        }
+    }
+
+    /// How many hops what is sent to `to` from now on may make.
+    fn set_hops(&self, to: Peer, hops: u32) -> io::Result<()> {
+        let socket = socket2::SockRef::from(&self.io);
+        match to.ip().to_canonical() {
+            IpAddr::V4(_) => socket.set_ttl_v4(hops),
+            IpAddr::V6(_) => socket.set_unicast_hops_v6(hops),
         }
     }
 }

@@ -36,6 +36,11 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 /// Processes of the devices behind the first one.
 const FOLLOWERS: [&str; 2] = ["follower", "follower2"];
 
+/// Ordinary devices beside all that.
+const RELAYS: [&str; 8] = [
+    "relay1", "relay2", "relay3", "relay4", "relay5", "relay6", "relay7", "relay8",
+];
+
 /// Where the device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -221,6 +226,29 @@ impl World {
         } else {
             let args = self.device_args();
             self.own("device", self.node("device"), args);
+        }
+    }
+
+    /// An ordinary device on the server's machine, which need not ever serve.
+    pub fn start_relay(&mut self, index: usize, listen: SocketAddr, next: SocketAddr) {
+        let name = RELAYS[index];
+        let log = self.scratch.memory().join(format!("{name}.log"));
+        let args = format!(
+            "device --listen {listen} --next {next} --id {} --media dram --log-size 64K --log {}",
+            index + 1,
+            log.display()
+        );
+        self.own(name, "server", words(&args));
+    }
+
+    /// Begins to take the device out, as a process of its own, called `detach`.
+    pub fn start_detach(&mut self) {
+        if self.processes.contains_key("detach") {
+            self.process("detach").relaunch().unwrap();
+        } else {
+            let mut args = self.device_args();
+            args.push("--detach".into());
+            self.own("detach", self.node("device"), args);
         }
     }
 

@@ -28,6 +28,12 @@ pub enum KernelError {
          with that version (the same command line with --spill FILE --detach), then start this one with --spill FILE"
     )]
     OtherVersion(PathBuf),
+    /// What is pinned is not, or not yet, or no longer a device.
+    #[error(
+        "no whole device is in {0}: it is being made or taken out at the moment, or whoever did was killed; start it \
+         again, or take it out with --detach"
+    )]
+    NotWhole(PathBuf),
     /// The BPF file system, where maps outlive their process, cannot be used.
     #[error(
         "{path}: {source}: the BPF file system is needed there (mount -t bpf bpf /sys/fs/bpf, as root)"

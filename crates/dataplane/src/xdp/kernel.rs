@@ -26,6 +26,7 @@ use super::image::MapMedia;
 use super::pins::Pins;
 use super::rows::{Rows, mask};
 use super::shared::{Counters, Hops, LAYOUT, Session, Shard};
+use super::stage::{Stage, is_unused};
 
 /// The compiled programs; empty if there was no compiler.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pipeline.o"));
@@ -97,8 +98,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Loads the pipeline; maps that are pinned already are used as they are, with what they hold.
-    /// Gives the log's medium as well. The pipeline is held, unless it was admitting.
+    /// Loads the pipeline; maps that are pinned already are used as they are, with what they hold. New ones are not a
+    /// device yet: [`super::open`] makes one of them. Gives the log's medium as well. The pipeline is held, unless it was admitting.
     ///
     /// # Errors
     /// [`KernelError`].
@@ -298,6 +299,11 @@ impl Kernel {
         program(&mut self.ebpf, name)?
             .fd()
             .map_err(|source| KernelError::Program { name, source })
+    }
+
+    /// Says how far the maps are in their life. Everything that was stored before is seen by whoever sees this.
+    pub(super) fn set_stage(&self, stage: Stage) {
+        self.shard().stage.store(stage.word(), Release);
     }
 
     /// Where it is pinned.
@@ -722,10 +728,9 @@ pub(super) fn check_layout(pins: &Pins) -> Result<(), KernelError> {
     if pins.path("pm_shards").exists() {
         let shard = map_pinned(pins, "pm_shards")?;
         let shard = shard_in(&shard);
-        // Whoever made them may have died before it said so; then nobody has used them.
-        let unused = shard.last.load(Relaxed) == 0 && shard.generation.load(Relaxed) == 0;
         let layout = shard.layout.load(Relaxed);
-        if layout != LAYOUT && !(layout == 0 && unused) {
+        // Whoever made them may have died before it said so; then nobody has used them.
+        if layout != LAYOUT && !(layout == 0 && is_unused(shard)) {
             return Err(KernelError::OtherVersion(pins.folder().to_owned()));
         }
     }

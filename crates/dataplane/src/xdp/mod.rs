@@ -11,6 +11,7 @@ pub mod plain;
 mod reader;
 mod rows;
 mod shared;
+mod stage;
 mod status;
 
 pub use error::KernelError;

@@ -1,17 +1,22 @@
 //! How a device in the kernel begins, is taken over, and ends (`docs/spec/pipeline.md` §6).
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use pmnet_device::FastPath;
-use pmnet_log::{Expected, Identity, Log, LogError, Media, Scan};
+use pmnet_log::{Decision, Expected, Identity, Log, LogError, Media, Scan};
 use rustix::fs::{FlockOperation, flock};
 
 use super::error::KernelError;
 use super::image::MapMedia;
 use super::kernel::{Kernel, KernelConfig};
 use super::pins::Pins;
+use super::stage::Stage;
+
+/// Tries to lock a folder that others remove and make again meanwhile.
+const LOCK_TRIES: u32 = 64;
 
 /// Why a device in the kernel cannot be opened, saved or removed.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +79,8 @@ pub struct Opened {
     pub lock: File,
 }
 
-/// Opens the device that lives in `pins`, or makes one there.
+/// Opens the device that lives in `pins`, or makes one there. What a process left there that was killed before it had made
+/// a whole device, or while it removed one, is removed first.
 ///
 /// # Errors
 /// [`OpenError`]; what was there is as it was.
@@ -85,52 +91,69 @@ pub fn open(config: &OpenConfig, pins: &Pins) -> Result<Opened, OpenError> {
         shard: config.identity.shard,
         parameters: config.exactly.then_some(config.kernel.parameters),
     };
-    if pins.in_use() {
-        let parameters = Kernel::parameters(pins)?;
-        let settings = KernelConfig {
-            parameters,
-            ..config.kernel.clone()
-        };
-        let (kernel, media) = Kernel::load(&settings, pins.clone())?;
-        // Before the first admission there is nothing that a scan could not tell.
-        let log = if kernel.tail().last == 0 {
-            repaired(media, expected)?
-        } else {
-            Log::adopt(media, Some(expected), &kernel.tail())?
-        };
-        return Ok(Opened {
-            kernel,
-            log,
-            found: Found::TakenOver,
-            lock,
-        });
-    }
-    let saved = match &config.spill {
-        Some(path) if path.exists() => Some(read(path)?),
-        _ => None,
+    let stage = Stage::of(pins)?;
+    let (kernel, log, found) = match stage {
+        Stage::Lives | Stage::Saving => {
+            let (kernel, log) = take_over(config, pins, expected, stage)?;
+            (kernel, log, Found::TakenOver)
+        }
+        Stage::Absent | Stage::Remains => {
+            pins.clear()?;
+            let saved = match &config.spill {
+                Some(path) if path.exists() => Some(read(path)?),
+                _ => None,
+            };
+            let made = make(config, pins, expected, saved.as_deref());
+            if made.is_err() {
+                // Nothing was there before; the error that counts is the first one.
+                let _ = pins.remove();
+            }
+            let (kernel, log) = made?;
+            let found = if saved.is_some() {
+                Found::Loaded
+            } else {
+                Found::New
+            };
+            (kernel, log, found)
+        }
     };
-    let made = make(config, pins, expected, saved.as_deref());
-    if made.is_err() {
-        // Nothing was there before; the error that counts is the first one.
-        let _ = pins.remove();
+    // Everything is in the maps, and they say so; now the file is an old copy, which nobody must start by accident. (Before
+    // they say so it is the log. If the power fails before it is put aside, or it lies elsewhere, the incarnation tells.)
+    if let Some(path) = config.spill.as_ref().filter(|path| path.exists()) {
+        put_aside(path, found)?;
     }
-    let (kernel, log) = made?;
-    if let (Some(path), Some(_)) = (&config.spill, &saved) {
-        // An old copy of a log must not be started again by accident.
-        let aside = with_suffix(path, "loaded");
-        std::fs::rename(path, &aside).map_err(file(path))?;
-    }
-    let found = if saved.is_some() {
-        Found::Loaded
-    } else {
-        Found::New
-    };
+    kernel.set_stage(Stage::Lives);
     Ok(Opened {
         kernel,
         log,
         found,
         lock,
     })
+}
+
+/// The log goes on as it is, in its incarnation; unless a file may hold the same: that one is then of an earlier one.
+fn take_over(
+    config: &OpenConfig,
+    pins: &Pins,
+    expected: Expected,
+    stage: Stage,
+) -> Result<(Kernel, Log<MapMedia>), OpenError> {
+    let settings = KernelConfig {
+        parameters: Kernel::parameters(pins)?,
+        ..config.kernel.clone()
+    };
+    let (kernel, media) = Kernel::load(&settings, pins.clone())?;
+    let tail = kernel.tail();
+    // Before the first admission there is nothing that a scan could not tell.
+    if tail.last == 0 {
+        return Ok((kernel, repaired(media, Some(expected))?));
+    }
+    let log = Log::adopt(media, Some(expected), &tail)?;
+    let log = match stage {
+        Stage::Saving => repaired(log.into_media(), Some(expected))?,
+        _ => log,
+    };
+    Ok((kernel, log))
 }
 
 fn make(
@@ -148,11 +171,14 @@ fn make(
         Some(image) => media.store(0, &image[..media.bytes().len().min(image.len())]),
         None => pmnet_log::format(&mut media, &config.identity, &settings.parameters)?,
     }
-    Ok((kernel, repaired(media, expected)?))
+    let log = repaired(media, Some(expected))?;
+    // From here on they are the device, whoever is killed.
+    kernel.set_stage(Stage::Lives);
+    Ok((kernel, log))
 }
 
-fn repaired(media: MapMedia, expected: Expected) -> Result<Log<MapMedia>, LogError> {
-    let scan = Scan::open(media, Some(expected))?;
+fn repaired(media: MapMedia, expected: Option<Expected>) -> Result<Log<MapMedia>, LogError> {
+    let scan = Scan::open(media, expected)?;
     let decision = scan.decide();
     scan.repair(decision)
 }
@@ -177,7 +203,7 @@ pub fn detach(
     discard: bool,
 ) -> Result<Detached, OpenError> {
     let _lock = lock(pins)?;
-    if !pins.in_use() {
+    if matches!(Stage::of(pins)?, Stage::Absent | Stage::Remains) {
         pins.remove()?;
         return Ok(Detached { unapplied: 0 });
     }
@@ -191,14 +217,27 @@ pub fn detach(
         .hold()
         .map_err(|error| OpenError::Other(error.to_string()))?;
     let tail = kernel.tail();
-    let unapplied = tail.last - tail.applied;
+    let unapplied = match tail.last {
+        // Nothing was admitted under these maps; but a saved log may have been loaded into them.
+        0 => kept(Kernel::image(pins)?).or_else(|error| discard.then_some(0).ok_or(error))?,
+        last => last - tail.applied,
+    };
     match spill {
-        Some(path) if tail.last > 0 => {
-            let log = Log::adopt(media, None, &tail)?;
-            log.close()?;
-            save(path, &Kernel::image(pins)?)?;
+        Some(path) => {
+            let log = if tail.last == 0 {
+                repaired(media, None)?
+            } else {
+                Log::adopt(media, None, &tail)?
+            };
+            // One that nobody knows and that holds nothing is made anew as well.
+            if log.last() > 0 || log.served() > 0 {
+                // From here on there may be a file that holds the same as the maps.
+                kernel.set_stage(Stage::Saving);
+                log.close()?;
+                save(path, &Kernel::image(pins)?)?;
+            }
         }
-        _ if unapplied > 0 && !discard => {
+        None if unapplied > 0 && !discard => {
             // It goes on where it was held: nobody must notice that this was tried.
             if admitted {
                 kernel
@@ -210,17 +249,43 @@ pub fn detach(
                  wait, or save the log with --spill FILE, or give them up with --discard"
             )));
         }
-        _ => {}
+        None => {}
     }
+    // From here on the file is the log, or there is none.
+    kernel.set_stage(Stage::Remains);
     pins.remove()?;
     Ok(Detached { unapplied })
 }
 
+/// Entries that a start from this image would keep.
+fn kept(image: MapMedia) -> Result<u64, OpenError> {
+    match Scan::open(image, None)?.decide() {
+        Decision::Keep { applied, tail, .. } => Ok(tail - applied),
+        _ => Err(OpenError::Other(
+            "the log cannot be read: give it up with --discard".into(),
+        )),
+    }
+}
+
+/// One process at a time makes, takes over or ends a device.
 fn lock(pins: &Pins) -> Result<File, OpenError> {
-    let folder = File::open(pins.folder()).map_err(file(pins.folder()))?;
-    flock(&folder, FlockOperation::NonBlockingLockExclusive)
-        .map_err(|_| OpenError::InUse(pins.folder().to_owned()))?;
-    Ok(folder)
+    for _ in 0..LOCK_TRIES {
+        pins.make_folder()?;
+        let folder = match File::open(pins.folder()) {
+            Ok(folder) => folder,
+            // Whoever ended a device there has removed it just now.
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(file(pins.folder())(error)),
+        };
+        flock(&folder, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| OpenError::InUse(pins.folder().to_owned()))?;
+        // The lock of a folder that was removed meanwhile keeps nobody away from a new one of that name.
+        let own = folder.metadata().map_err(file(pins.folder()))?;
+        if std::fs::metadata(pins.folder()).is_ok_and(|now| now.ino() == own.ino()) {
+            return Ok(folder);
+        }
+    }
+    Err(OpenError::InUse(pins.folder().to_owned()))
 }
 
 fn file(path: &Path) -> impl FnOnce(std::io::Error) -> OpenError {
@@ -246,6 +311,20 @@ fn save(path: &Path, image: &MapMedia) -> Result<(), OpenError> {
     out.write_all(image.bytes()).map_err(file(&part))?;
     out.sync_all().map_err(file(&part))?;
     std::fs::rename(&part, path).map_err(file(path))?;
+    sync_folder_of(path)
+}
+
+/// The file was loaded, or is from before the device that lives.
+fn put_aside(path: &Path, found: Found) -> Result<(), OpenError> {
+    let suffix = match found {
+        Found::Loaded | Found::New => "loaded",
+        Found::TakenOver => "old",
+    };
+    std::fs::rename(path, with_suffix(path, suffix)).map_err(file(path))?;
+    sync_folder_of(path)
+}
+
+fn sync_folder_of(path: &Path) -> Result<(), OpenError> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     File::open(folder)

@@ -34,9 +34,19 @@ impl Pins {
             rustix::mount::mount("bpf", root, "bpf", rustix::mount::MountFlags::empty(), None)
                 .map_err(|error| failed(error.into()))?;
         }
-        let folder = root.join("pmnet").join(name);
-        std::fs::create_dir_all(&folder).map_err(failed)?;
-        Ok(Pins { folder })
+        let pins = Pins {
+            folder: root.join("pmnet").join(name),
+        };
+        pins.make_folder()?;
+        Ok(pins)
+    }
+
+    /// Makes the folder, if it is not there.
+    pub(super) fn make_folder(&self) -> Result<(), KernelError> {
+        std::fs::create_dir_all(&self.folder).map_err(|source| KernelError::FileSystem {
+            path: self.folder.clone(),
+            source,
+        })
     }
 
     /// The folder of the device `name`, whether or not it is there.
@@ -128,6 +138,15 @@ impl Pins {
     /// # Errors
     /// [`KernelError::FileSystem`].
     pub fn remove(&self) -> Result<(), KernelError> {
+        self.clear()?;
+        std::fs::remove_dir(&self.folder).map_err(|source| KernelError::FileSystem {
+            path: self.folder.clone(),
+            source,
+        })
+    }
+
+    /// The same, and leaves the empty folder.
+    pub(super) fn clear(&self) -> Result<(), KernelError> {
         let failed = |source| KernelError::FileSystem {
             path: self.folder.clone(),
             source,
@@ -140,7 +159,7 @@ impl Pins {
         for name in names {
             std::fs::remove_file(self.folder.join(name)).map_err(failed)?;
         }
-        std::fs::remove_dir(&self.folder).map_err(failed)
+        Ok(())
     }
 }
 

@@ -12,6 +12,7 @@ use super::image::MapMedia;
 use super::kernel::{Kernel, map_pinned};
 use super::pins::Pins;
 use super::shared::Shard;
+use super::stage::check_whole;
 
 /// A log that is not there is looked for again after this long.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -65,6 +66,7 @@ impl LogReader {
 impl Open {
     fn new(name: &str) -> Result<Open, super::KernelError> {
         let pins = Pins::existing(name);
+        check_whole(&pins)?;
         Ok(Open {
             parameters: Kernel::parameters(&pins)?,
             image: Kernel::image(&pins)?,

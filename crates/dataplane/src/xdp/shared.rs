@@ -17,7 +17,7 @@ pub const TOOK_SLOTS: usize = 64;
 type Fields = (&'static str, &'static [(&'static str, &'static str, usize)]);
 
 /// To be raised when the same fields come to mean something else, or other rules (who takes which lock).
-const RULES: u64 = 1;
+const RULES: u64 = 2;
 
 /// A number of all names, types and places below, and of [`RULES`]: versions that differ in one have another.
 pub const LAYOUT: u64 = {
@@ -86,7 +86,8 @@ shared! {
         incarnation: AtomicU32,
         /// Orders up to here are applied: goes into every entry. User space.
         applied: AtomicU64,
-        /// 1: user space sleeps until it is woken. Set there, cleared by the pipeline.
+        /// 1: user space sleeps until it is woken. Set by the program `wake_me`, taken by whoever
+        /// appends; both under the lock.
         sleeps: AtomicU32,
         /// 1: the chain is this device alone, whose word is an acknowledgement. User space, held.
         alone: AtomicU32,
@@ -115,6 +116,8 @@ shared! {
         taken: AtomicU32,
         /// [`LAYOUT`] of whoever made these maps. User space.
         layout: AtomicU64,
+        /// How far they are in their life: the words of `Stage` (stage.rs). User space, with the lock of their folder.
+        stage: AtomicU32,
     }
 
     /// The hops before and behind this device, in a chain: the one element of the map `chain`.

@@ -13,6 +13,7 @@ use super::error::KernelError;
 use super::kernel::{Kernel, check_layout, hops_in, map_pinned, shard_in};
 use super::pins::Pins;
 use super::shared::{Counters, TOOK_NS, TOOK_SLOTS};
+use super::stage::check_whole;
 
 /// What one device in the kernel is and has done.
 #[derive(Clone, Debug)]
@@ -75,6 +76,7 @@ impl Status {
     pub fn read(name: &str) -> Result<Status, KernelError> {
         let pins = Pins::existing(name);
         check_layout(&pins)?;
+        check_whole(&pins)?;
         let entries = Kernel::parameters(&pins)?.entries;
         let (shard, chain) = (
             map_pinned(&pins, "pm_shards")?,

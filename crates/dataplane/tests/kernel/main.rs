@@ -13,5 +13,6 @@ mod rig;
 mod shared;
 #[path = "../../../../tests/shared/skip.rs"]
 mod skip;
+mod sleep;
 mod vectors;
 mod world;

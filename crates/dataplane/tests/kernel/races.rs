@@ -21,7 +21,7 @@ use crate::world::{SHARD, SHARD_TOKEN, Scratch, Words, config, frame, skipped};
 fn at(last: u8, port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(10, 0, 0, last), port))
 }
-fn address() -> SocketAddr {
+pub fn address() -> SocketAddr {
     at(11, 51_000)
 }
 fn next() -> Peer {
@@ -30,7 +30,7 @@ fn next() -> Peer {
 fn before() -> Peer {
     at(10, 51_000)
 }
-fn client() -> Peer {
+pub fn client() -> Peer {
     at(100, 40_001)
 }
 
@@ -40,7 +40,7 @@ fn written(header: Header, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-fn hop(kind: Kind, device: u32, incarnation: u32) -> Header {
+pub fn hop(kind: Kind, device: u32, incarnation: u32) -> Header {
     Header {
         shard: SHARD,
         epoch: 1,
@@ -52,7 +52,7 @@ fn hop(kind: Kind, device: u32, incarnation: u32) -> Header {
     }
 }
 
-fn update(session: u64, seq: u64) -> Vec<u8> {
+pub fn update(session: u64, seq: u64) -> Vec<u8> {
     let header = Header {
         shard: SHARD,
         epoch: 1,
@@ -92,10 +92,10 @@ fn durable(incarnation: u32, order: u64) -> Vec<u8> {
 
 /// What happens at the calls of a test's process: nothing, until it is said.
 #[derive(Clone, Default)]
-struct Script(Arc<Mutex<Option<(&'static str, Deed)>>>);
+pub struct Script(Arc<Mutex<Option<(&'static str, Deed)>>>);
 
 #[derive(Clone)]
-enum Deed {
+pub enum Deed {
     Kill,
     Run(Peer, Vec<u8>),
 }
@@ -123,26 +123,26 @@ impl Script {
     }
 
     /// Once, before the next call of this name.
-    fn before(&self, call: &'static str, deed: Deed) {
+    pub fn before(&self, call: &'static str, deed: Deed) {
         *self.0.lock().unwrap() = Some((call, deed));
     }
 
-    fn assert_done(&self) {
+    pub fn assert_done(&self) {
         assert!(self.0.lock().unwrap().is_none(), "the moment never came");
     }
 }
 
-struct Bench {
-    node: Node,
-    script: Script,
-    now: Time,
+pub struct Bench {
+    pub node: Node,
+    pub script: Script,
+    pub now: Time,
     place: usize,
     copies: usize,
 }
 
 impl Bench {
     /// A device that serves in this place of a chain of so many.
-    fn new(place: usize, copies: usize) -> Bench {
+    pub fn new(place: usize, copies: usize) -> Bench {
         let script = Script::default();
         let now = Time(1);
         let node = Node::new(
@@ -197,7 +197,7 @@ impl Bench {
         assert!(self.node.device().unwrap().machine().is_serving());
     }
 
-    fn turn(&mut self, burst: &[(Peer, Vec<u8>)]) -> Vec<(Peer, Vec<u8>)> {
+    pub fn turn(&mut self, burst: &[(Peer, Vec<u8>)]) -> Vec<(Peer, Vec<u8>)> {
         self.now = Time(self.now.0 + MILLISECOND);
         self.node
             .turn(self.now, burst)
@@ -214,7 +214,7 @@ impl Bench {
     }
 
     /// A session at a head, whose OPEN is confirmed.
-    fn open(&mut self) -> u64 {
+    pub fn open(&mut self) -> u64 {
         let header = Header {
             shard: SHARD,
             tag: TOKEN,
@@ -229,7 +229,7 @@ impl Bench {
         1
     }
 
-    fn last(&self) -> u64 {
+    pub fn last(&self) -> u64 {
         self.node.kernel.lock().unwrap().last()
     }
 }
@@ -507,7 +507,7 @@ fn an_entry_whose_fragments_do_not_fit_is_not_taken() {
 }
 
 /// A chain of one, as its pipeline is told.
-fn alone() -> ChainState {
+pub fn alone() -> ChainState {
     ChainState {
         position: 0,
         behind: Vec::new(),
@@ -522,7 +522,7 @@ fn alone() -> ChainState {
 }
 
 /// A session that nobody has used, as the pipeline is told.
-fn fresh() -> SessionState {
+pub fn fresh() -> SessionState {
     SessionState {
         id: 1,
         token: TOKEN,
@@ -602,111 +602,4 @@ fn what_was_looked_at_under_a_hold_does_not_count_behind_it() {
         looks.load(Ordering::Relaxed)
     );
     assert_eq!(wrong, 0);
-}
-
-/// Whoever goes to sleep sees what was appended, or is woken.
-#[test]
-fn nobody_sleeps_over_what_was_appended() {
-    if skipped() {
-        return;
-    }
-    let millis = crate::differential::number("PMNET_RACE_MILLIS", 2_000);
-    let scratch = Scratch::new();
-    let (mut kernel, _image) = Kernel::load(&config(address()), scratch.0.clone()).unwrap();
-    let (chain, state) = (alone(), fresh());
-    // Even: wait; odd: run the frame of seq 2. The other side counts up when it is done.
-    let round = Arc::new(AtomicU64::new(0));
-    let done = Arc::new(AtomicU64::new(0));
-    let other = {
-        let (round, done, pins) = (round.clone(), done.clone(), scratch.0.clone());
-        std::thread::spawn(move || {
-            let (mut kernel, _image) = Kernel::load(&config(address()), pins).unwrap();
-            let frame = frame(client(), address(), &update(1, 2));
-            let mut out = [0; 4096];
-            let mut next = 1;
-            loop {
-                let now = round.load(Ordering::Acquire);
-                if now == u64::MAX {
-                    return;
-                }
-                if now == next {
-                    kernel.run(&frame, &mut out).unwrap();
-                    done.store(now, Ordering::Release);
-                    next += 1;
-                }
-                std::hint::spin_loop();
-            }
-        })
-    };
-    let first = frame(client(), address(), &update(1, 1));
-    let fd = kernel.wakeup_fd().unwrap();
-    let end = Instant::now() + Duration::from_millis(millis);
-    let (mut rounds, mut met, mut slept) = (0_u64, 0_u64, 0_u64);
-    let mut rng = fastrand::Rng::with_seed(7);
-    let mut typical = 2_000_u64;
-    while Instant::now() < end {
-        kernel.hold().unwrap();
-        kernel.describe(
-            &Header {
-                request: 0,
-                ..hop(Kind::Append, 1, 1)
-            },
-            &chain,
-        );
-        kernel.session(1, Some(state)).unwrap();
-        let base = kernel.last();
-        let drained = Tail {
-            last: base,
-            head: 0,
-            applied: base,
-            stated: base,
-            released: base,
-        };
-        kernel.release(&drained).unwrap();
-        let mut out = [0; 4096];
-        kernel.sleep().unwrap();
-        kernel.run(&first, &mut out).unwrap();
-        // Awake, with nothing to read.
-        kernel.look();
-        assert_eq!(kernel.last(), base + 1);
-        rounds += 1;
-        let start = Instant::now();
-        round.store(rounds, Ordering::Release);
-        let pause = u128::from(rng.u64(typical / 2..typical * 3 / 2 + 50));
-        while start.elapsed().as_nanos() < pause {
-            std::hint::spin_loop();
-        }
-        kernel.sleep().unwrap();
-        let seen = kernel.last() == base + 2;
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while done.load(Ordering::Acquire) != rounds {
-            assert!(Instant::now() < deadline, "the other side runs");
-            std::hint::spin_loop();
-        }
-        assert_eq!(kernel.last(), base + 2);
-        let woken = readable(fd);
-        met += u64::from(seen);
-        // Stay near the moment at which the other side appends.
-        typical = if seen {
-            typical.saturating_sub(20).max(200)
-        } else {
-            (typical + 20).min(40_000)
-        };
-        slept += u64::from(!seen && !woken);
-    }
-    round.store(u64::MAX, Ordering::Release);
-    other.join().unwrap();
-    println!("{rounds} rounds, in {met} it was seen, in {slept} neither seen nor woken");
-    assert_eq!(slept, 0);
-}
-
-fn readable(fd: std::os::fd::RawFd) -> bool {
-    let mut poll = mio::Poll::new().unwrap();
-    let mut events = mio::Events::with_capacity(1);
-    let mut source = mio::unix::SourceFd(&fd);
-    poll.registry()
-        .register(&mut source, mio::Token(0), mio::Interest::READABLE)
-        .unwrap();
-    poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
-    !events.is_empty()
 }

@@ -175,6 +175,15 @@ impl Node {
         Ok(())
     }
 
+    /// What the process does before it waits: until when it may.
+    pub fn rest(&mut self, now: Time) -> Option<Time> {
+        let process = self.process.as_mut().expect("it lives");
+        process
+            .device
+            .rest(now)
+            .expect("the fast path can be asked")
+    }
+
     /// One turn of the process: what it sends; nothing if it was killed in it.
     pub fn turn(
         &mut self,

@@ -24,7 +24,7 @@ use crate::{Outbox, Peer, Random, Time};
 use link::Link;
 use pmnet_wire::record::{DurableRow, Member};
 use pmnet_wire::{HEADER_LEN, Header, Kind, Packet};
-use recover::Recovering;
+use recover::{Recovering, Relayed};
 use rustc_hash::FxHashMap;
 use session::Session;
 use std::collections::VecDeque;
@@ -232,7 +232,7 @@ pub struct Device {
     link: Link,
     downstream: Vec<DurableRow>,
     predecessor: Option<Peer>,
-    relayed: VecDeque<(u64, Peer)>,
+    relayed: VecDeque<Relayed>,
     joining: bool,
     /// Nonce of the last question about a doubt, and when it was asked.
     probe: Option<(u64, Time)>,

@@ -15,6 +15,8 @@ use pmnet_wire::{Flags, Header, Kind, Packet};
 const PROBE_EVERY: Nanos = SECOND;
 /// Parts of a session table asked for at once.
 const PARTS_AHEAD: usize = 16;
+/// Replies to one question that may pass back without being asked for again: those parts, some times over.
+const REPLIES_DUE_MAX: u32 = 64;
 
 /// State that the server gave, to which the log is brought before serving.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +25,16 @@ pub struct Resume {
     pub epoch: u32,
     /// Everything up to here is applied.
     pub applied: u64,
+}
+
+/// A question of another device that passed.
+#[derive(Debug)]
+pub(super) struct Relayed {
+    nonce: u64,
+    from: Peer,
+    /// Replies that may pass back: one for each time that it was asked. Else one reply could circle for ever among devices
+    /// that are wired in a circle.
+    due: u32,
 }
 
 #[derive(Debug)]
@@ -160,12 +172,20 @@ impl Device {
             // reports stays empty.
             self.joining = true;
         }
+        let nonce = packet.header.request;
+        let known = self.relayed.iter().position(|one| one.nonce == nonce);
+        let known = known.and_then(|at| self.relayed.remove(at));
+        let due = known
+            .filter(|one| one.from == from)
+            .map_or(0, |one| one.due);
         if self.relayed.len() == RELAYED_MAX {
             self.relayed.pop_front();
         }
-        self.relayed
-            .retain(|(nonce, _)| *nonce != packet.header.request);
-        self.relayed.push_back((packet.header.request, from));
+        self.relayed.push_back(Relayed {
+            nonce,
+            from,
+            due: (due + 1).min(REPLIES_DUE_MAX),
+        });
         path.push(self.member());
         out.send(self.config.next, &packet.header, &write_path(&path));
     }
@@ -217,17 +237,22 @@ impl Device {
             }
             return Verdict::Done;
         }
-        if let Some(&(_, to)) = self
+        let Some(asked) = self
             .relayed
-            .iter()
-            .find(|(nonce, _)| *nonce == header.request)
-        {
-            out.send_checked(to, header, packet.payload);
-            if header.epoch > self.epoch && self.is_serving() && !header.flags.has(Flags::REFUSED) {
-                self.recover_again(now);
-            }
+            .iter_mut()
+            .find(|one| one.nonce == header.request)
+        else {
+            self.counters.unexpected += 1;
+            return Verdict::Done;
+        };
+        if asked.due > 0 {
+            asked.due -= 1;
+            out.send_checked(asked.from, header, packet.payload);
         } else {
             self.counters.unexpected += 1;
+        }
+        if header.epoch > self.epoch && self.is_serving() && !header.flags.has(Flags::REFUSED) {
+            self.recover_again(now);
         }
         Verdict::Done
     }

@@ -146,3 +146,41 @@ fn an_id_that_is_on_the_path_twice_is_said() {
     let text = String::from_utf8_lossy(&said.payload).into_owned();
     assert!(text.contains("--id"), "{text}");
 }
+
+/// Once a reply passed as often as it came: among devices in a circle, of which each took the one before it for who had asked,
+/// for ever.
+#[test]
+fn a_reply_passes_back_as_often_as_it_was_asked_for() {
+    let mut bench = Bench::serving(2, 2);
+    let recover = Header {
+        shard: SHARD,
+        device: 7,
+        incarnation: 1,
+        request: 77,
+        ..Header::new(Kind::Recover)
+    };
+    let reply = Header {
+        kind: Kind::RecoverReply,
+        flags: Flags::REFUSED.with(Flags::PROGRESS),
+        ..recover
+    };
+    let path = write_path(&[member(7)]);
+    // The same word again and again for a question that was asked three times, by two.
+    for asker in [8, 9, 9] {
+        let relayed = only(bench.answer(peer(asker), &recover, &path));
+        assert_eq!((relayed.to, relayed.header.kind), (server(), Kind::Recover));
+    }
+    for _ in 0..2 {
+        let passed = only(bench.answer(server(), &reply, b"wait"));
+        assert_eq!(
+            (passed.to, passed.header.kind),
+            (peer(9), Kind::RecoverReply)
+        );
+    }
+    for _ in 0..3 {
+        assert_eq!(bench.answer(server(), &reply, b"wait"), []);
+    }
+    // Asked again, it is answered again.
+    bench.answer(peer(9), &recover, &path);
+    assert_eq!(only(bench.answer(server(), &reply, b"wait")).to, peer(9));
+}

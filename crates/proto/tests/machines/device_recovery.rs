@@ -313,6 +313,7 @@ fn it_takes_others_to_the_server_and_their_replies_back() {
     let back = only(bench.answer(server(), &answer, &table(1, &[])));
     assert_eq!((back.to, back.header.request), (peer(9), 77));
     assert!(bench.device.is_serving());
+    only(bench.answer(peer(9), &recover, &path));
     let later = Header {
         epoch: EPOCH + 1,
         ..answer

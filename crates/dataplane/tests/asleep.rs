@@ -1,0 +1,192 @@
+//! Whoever appends wakes a process that sleeps: every order in which two CPUs and the process can take their steps
+//! (`docs/spec/pipeline.md` §3, wake-ups). A model of `append`, `wake` and `wake_me` in `bpf/pipeline.bpf.c` and of
+//! `Pipeline::rest`; `tests/kernel/sleep.rs` holds the program itself to it.
+
+use std::collections::HashSet;
+
+/// CPUs that append.
+const CPUS: usize = 2;
+/// Updates that each of them appends.
+const UPDATES: u8 = 2;
+
+/// When the pipeline looks at the word of a process that sleeps, and clears it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Looks {
+    /// While it holds the lock under which it appends.
+    UnderTheLock,
+    /// Afterwards: reads it, and clears it in another step.
+    Outside,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Cpu {
+    Idle,
+    Inside,
+    Appended,
+    /// Outside the lock; the flag: somebody is to be woken.
+    Left(bool),
+    Looked,
+    /// The record is in the ring, the sleeper not yet told.
+    Written,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Process {
+    /// Drains the ring, before it looks at `last`.
+    Follows,
+    Drained,
+    /// Wants the lock, to say that it sleeps.
+    Asks,
+    Inside,
+    Asked,
+    /// Has drained the ring once more, before it looks once more.
+    Looks,
+    Sleeps,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct State {
+    cpus: [(Cpu, u8); CPUS],
+    process: Process,
+    locked: bool,
+    sleeps: bool,
+    last: u8,
+    followed: u8,
+    records: u8,
+    /// The ring has told its sleeper, who has not looked yet.
+    told: bool,
+}
+
+impl State {
+    fn new() -> State {
+        State {
+            cpus: [(Cpu::Idle, 0); CPUS],
+            process: Process::Follows,
+            locked: false,
+            sleeps: false,
+            last: 0,
+            followed: 0,
+            records: 0,
+            told: false,
+        }
+    }
+
+    /// Everybody has done what there was to do, and the process sleeps over something.
+    fn is_lost(&self) -> bool {
+        self.cpus.iter().all(|cpu| *cpu == (Cpu::Idle, UPDATES))
+            && self.process == Process::Sleeps
+            && self.followed != self.last
+            && !(self.told && self.records > 0)
+    }
+
+    fn step_cpu(&self, which: usize, looks: Looks) -> Option<State> {
+        let mut next = self.clone();
+        let (cpu, updates) = self.cpus[which];
+        let after = match cpu {
+            Cpu::Idle if updates < UPDATES && !self.locked => {
+                next.locked = true;
+                next.cpus[which].1 += 1;
+                Cpu::Inside
+            }
+            Cpu::Idle => return None,
+            Cpu::Inside => {
+                next.last += 1;
+                Cpu::Appended
+            }
+            Cpu::Appended => {
+                next.locked = false;
+                if looks == Looks::UnderTheLock {
+                    Cpu::Left(std::mem::take(&mut next.sleeps))
+                } else {
+                    Cpu::Looked
+                }
+            }
+            Cpu::Looked => Cpu::Left(self.sleeps),
+            Cpu::Left(false) => Cpu::Idle,
+            Cpu::Left(true) => {
+                if looks == Looks::Outside {
+                    next.sleeps = false;
+                }
+                next.records += 1;
+                Cpu::Written
+            }
+            Cpu::Written => {
+                next.told = true;
+                Cpu::Idle
+            }
+        };
+        next.cpus[which].0 = after;
+        Some(next)
+    }
+
+    fn step_process(&self) -> Option<State> {
+        let mut next = self.clone();
+        next.process = match self.process {
+            Process::Follows => {
+                next.records = 0;
+                Process::Drained
+            }
+            Process::Drained => {
+                next.followed = self.last;
+                Process::Asks
+            }
+            Process::Asks if self.locked => return None,
+            Process::Asks => {
+                next.locked = true;
+                Process::Inside
+            }
+            Process::Inside => {
+                next.sleeps = true;
+                next.locked = false;
+                Process::Asked
+            }
+            Process::Asked => {
+                next.records = 0;
+                Process::Looks
+            }
+            Process::Looks if self.followed == self.last => Process::Sleeps,
+            Process::Looks => Process::Follows,
+            // As epoll does it: told once, and then it looks whether there is something to read.
+            Process::Sleeps if self.told => {
+                next.told = false;
+                if self.records > 0 {
+                    Process::Follows
+                } else {
+                    Process::Sleeps
+                }
+            }
+            Process::Sleeps => return None,
+        };
+        Some(next)
+    }
+}
+
+/// Goes through every order of steps: how many states there are, and whether one of them is lost.
+fn explore(looks: Looks) -> (usize, bool) {
+    let mut seen = HashSet::new();
+    let mut open = vec![State::new()];
+    let mut lost = false;
+    while let Some(state) = open.pop() {
+        if !seen.insert(state.clone()) {
+            continue;
+        }
+        lost |= state.is_lost();
+        open.extend((0..CPUS).filter_map(|cpu| state.step_cpu(cpu, looks)));
+        open.extend(state.step_process());
+    }
+    (seen.len(), lost)
+}
+
+#[test]
+fn in_every_order_of_steps_the_process_sees_what_was_appended_or_is_woken() {
+    let (states, lost) = explore(Looks::UnderTheLock);
+    println!("{states} states");
+    assert!(states > 1_000, "{states} states");
+    assert!(!lost);
+}
+
+/// The order of steps that once let a process sleep over an acknowledged update; without it the test above shows nothing.
+#[test]
+fn outside_the_lock_there_is_an_order_in_which_it_sleeps_for_good() {
+    assert!(explore(Looks::Outside).1);
+}

@@ -1,0 +1,186 @@
+//! Nobody sleeps over what was appended (`docs/spec/pipeline.md` §3, wake-ups): every moment at which the pipeline may
+//! look at the word of a process that goes to sleep. `crates/dataplane/tests/asleep.rs` goes through all of them in a model.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use pmnet_dataplane::xdp::Kernel;
+use pmnet_device::FastPath;
+use pmnet_log::Tail;
+use pmnet_wire::{Header, Kind};
+
+use crate::races::{Bench, Deed, address, alone, client, fresh, hop, update};
+use crate::rig::{Passed, run};
+use crate::world::{Scratch, config, frame, skipped};
+
+/// A device that has followed one update and is about to sleep.
+fn bench_about_to_sleep() -> (Bench, u64) {
+    let mut bench = Bench::new(0, 1);
+    let session = bench.open();
+    let passed = run(&bench.node.kernel, client(), address(), &update(session, 1));
+    assert!(matches!(passed, Passed::Out(..)), "{passed:?}");
+    bench.turn(&[]);
+    // It looks once more by itself after it had something to follow.
+    assert!(bench.node.rest(bench.now).is_some());
+    bench.turn(&[]);
+    (bench, session)
+}
+
+/// Once it was not: whoever had nothing to append took the word of a process that had asked to be woken, which drained the
+/// wake-up, found nothing, and slept; from there on nobody knew that it did.
+#[test]
+fn a_duplicate_beside_a_process_that_goes_to_sleep_does_not_take_its_word() {
+    if skipped() {
+        return;
+    }
+    let (mut bench, session) = bench_about_to_sleep();
+    // After it has asked, and before it looks.
+    bench
+        .script
+        .before("look", Deed::Run(client(), update(session, 1)));
+    bench.node.rest(bench.now);
+    bench.script.assert_done();
+    let fd = bench.node.kernel.lock().unwrap().wakeup_fd().unwrap();
+    assert!(!readable(fd), "it sleeps");
+    let passed = run(&bench.node.kernel, client(), address(), &update(session, 2));
+    assert!(
+        matches!(passed, Passed::Out(..)),
+        "acknowledged: {passed:?}"
+    );
+    assert_eq!(bench.last(), 3);
+    assert!(
+        readable(fd),
+        "an acknowledged update that nobody was told of"
+    );
+}
+
+/// What is appended after it has asked and before it looks, it sees; and the next one wakes it again.
+#[test]
+fn an_update_beside_a_process_that_goes_to_sleep_is_seen_and_the_next_one_wakes_it() {
+    if skipped() {
+        return;
+    }
+    let (mut bench, session) = bench_about_to_sleep();
+    bench
+        .script
+        .before("look", Deed::Run(client(), update(session, 2)));
+    let until = bench.node.rest(bench.now);
+    bench.script.assert_done();
+    assert_eq!(until, Some(bench.now), "it does not sleep");
+    bench.turn(&[]);
+    bench.node.rest(bench.now);
+    bench.turn(&[]);
+    bench.node.rest(bench.now);
+    let fd = bench.node.kernel.lock().unwrap().wakeup_fd().unwrap();
+    assert!(!readable(fd), "it sleeps");
+    run(&bench.node.kernel, client(), address(), &update(session, 3));
+    assert!(readable(fd));
+}
+
+/// Whoever goes to sleep sees what was appended, or is woken.
+#[test]
+fn nobody_sleeps_over_what_was_appended() {
+    if skipped() {
+        return;
+    }
+    let millis = crate::differential::number("PMNET_RACE_MILLIS", 2_000);
+    let scratch = Scratch::new();
+    let (mut kernel, _image) = Kernel::load(&config(address()), scratch.0.clone()).unwrap();
+    let (chain, state) = (alone(), fresh());
+    // Even: wait; odd: run the frame of seq 2. The other side counts up when it is done.
+    let round = Arc::new(AtomicU64::new(0));
+    let done = Arc::new(AtomicU64::new(0));
+    let other = {
+        let (round, done, pins) = (round.clone(), done.clone(), scratch.0.clone());
+        std::thread::spawn(move || {
+            let (mut kernel, _image) = Kernel::load(&config(address()), pins).unwrap();
+            let frame = frame(client(), address(), &update(1, 2));
+            let mut out = [0; 4096];
+            let mut next = 1;
+            loop {
+                let now = round.load(Ordering::Acquire);
+                if now == u64::MAX {
+                    return;
+                }
+                if now == next {
+                    kernel.run(&frame, &mut out).unwrap();
+                    done.store(now, Ordering::Release);
+                    next += 1;
+                }
+                std::hint::spin_loop();
+            }
+        })
+    };
+    let first = frame(client(), address(), &update(1, 1));
+    let fd = kernel.wakeup_fd().unwrap();
+    let end = Instant::now() + Duration::from_millis(millis);
+    let (mut rounds, mut met, mut slept) = (0_u64, 0_u64, 0_u64);
+    let mut rng = fastrand::Rng::with_seed(7);
+    let mut typical = 2_000_u64;
+    while Instant::now() < end {
+        kernel.hold().unwrap();
+        kernel.describe(
+            &Header {
+                request: 0,
+                ..hop(Kind::Append, 1, 1)
+            },
+            &chain,
+        );
+        kernel.session(1, Some(state)).unwrap();
+        let base = kernel.last();
+        let drained = Tail {
+            last: base,
+            head: 0,
+            applied: base,
+            stated: base,
+            released: base,
+        };
+        kernel.release(&drained).unwrap();
+        let mut out = [0; 4096];
+        kernel.sleep().unwrap();
+        kernel.run(&first, &mut out).unwrap();
+        // Awake, with nothing to read.
+        kernel.look();
+        assert_eq!(kernel.last(), base + 1);
+        rounds += 1;
+        let start = Instant::now();
+        round.store(rounds, Ordering::Release);
+        let pause = u128::from(rng.u64(typical / 2..typical * 3 / 2 + 50));
+        while start.elapsed().as_nanos() < pause {
+            std::hint::spin_loop();
+        }
+        kernel.sleep().unwrap();
+        let seen = kernel.last() == base + 2;
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while done.load(Ordering::Acquire) != rounds {
+            assert!(Instant::now() < deadline, "the other side runs");
+            std::hint::spin_loop();
+        }
+        assert_eq!(kernel.last(), base + 2);
+        let woken = readable(fd);
+        met += u64::from(seen);
+        // Stay near the moment at which the other side appends.
+        typical = if seen {
+            typical.saturating_sub(20).max(200)
+        } else {
+            (typical + 20).min(40_000)
+        };
+        slept += u64::from(!seen && !woken);
+    }
+    round.store(u64::MAX, Ordering::Release);
+    other.join().unwrap();
+    println!("{rounds} rounds, in {met} it was seen, in {slept} neither seen nor woken");
+    assert_eq!(slept, 0);
+}
+
+fn readable(fd: std::os::fd::RawFd) -> bool {
+    let mut poll = mio::Poll::new().unwrap();
+    let mut events = mio::Events::with_capacity(1);
+    let mut source = mio::unix::SourceFd(&fd);
+    poll.registry()
+        .register(&mut source, mio::Token(0), mio::Interest::READABLE)
+        .unwrap();
+    poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
+    !events.is_empty()
+}

@@ -1,0 +1,301 @@
+//! A device in the kernel whose process is killed while it makes, loads, saves or removes what is there: whatever the
+//! moment, it starts again and can be taken out, and nothing acknowledged is missing (`docs/spec/pipeline.md` §6).
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use pmnet_dataplane::xdp::Pins;
+
+use super::CALL_MAX;
+use super::load::Writer;
+use super::world::{Place, Plan, READY_MAX, World};
+use crate::common;
+use crate::support::seed;
+
+/// Acknowledged, not applied: loading and saving them takes long enough to be killed in.
+const ORDERS: u64 = 2_000;
+
+/// Moments in one sweep.
+const MOMENTS: u32 = 16;
+/// The same when it looks more closely.
+const MANY_MOMENTS: u32 = 150;
+
+fn plan() -> Plan {
+    let mut plan = Plan::new(Place::Nic);
+    plan.spill = true;
+    plan.args = ["--log-size", "2M"].map(String::from).to_vec();
+    plan
+}
+
+/// Entries that a start from this file would keep.
+fn kept(file: &Path) -> u64 {
+    let output = Command::new(common::pmnet())
+        .args(["log", "verify"])
+        .arg(file)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}");
+    let count = text.split_once(" would be kept (").unwrap().1;
+    count.split_once(' ').unwrap().0.parse().unwrap()
+}
+
+/// A world whose device has ended and left its log in a file, full of what no server has applied; and how
+/// many entries that are.
+fn saved() -> Option<(World, Writer, u64)> {
+    let mut world = World::start(plan())?;
+    let mut writer = world.session(CALL_MAX);
+    writer.sets(10, 1);
+    world.kill("server");
+    writer.sets(ORDERS, 1);
+    world.stop("device");
+    let orders = kept(&world.spill());
+    assert!(orders >= ORDERS, "{orders}");
+    Some((world, writer, orders))
+}
+
+/// Starts the device and waits until it has the log; it cannot serve, there is no server.
+fn begin(world: &mut World) -> Duration {
+    let since = Instant::now();
+    world.start_device();
+    loop {
+        let said = world.process("device").stderr();
+        assert!(!said.contains("made a new log"), "{said}");
+        if said.contains("loaded the saved log") || said.contains("took over the log") {
+            return since.elapsed();
+        }
+        let ended = world.process("device").exited().unwrap();
+        assert!(ended.is_none(), "it ended by itself: {said}");
+        assert!(since.elapsed() < READY_MAX, "{said}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Takes the device out; everything must be in the file.
+fn take_out(world: &World, orders: u64) {
+    let (good, said) = world.device_with(&["--detach"]);
+    assert!(good, "{said}");
+    assert!(!world.pins().exists() && !world.has_program(), "{said}");
+    assert_eq!(kept(&world.spill()), orders, "{said}");
+}
+
+/// Moments over this time and somewhat more, each somewhere in its share of it.
+fn spread(time: Duration, count: u32) -> impl Iterator<Item = Duration> {
+    let mut random = fastrand::Rng::with_seed(seed());
+    let share = time.mul_f64(1.2) / count;
+    (0..count).map(move |number| share * number + share.mul_f64(random.f64()))
+}
+
+/// All of it is there when a server is back.
+fn all_is_applied(mut world: World, writer: &Writer) {
+    world.start_device();
+    world.restart("server");
+    world.wait_ready("device");
+    world.check(writer);
+}
+
+/// Once it never started again, nor could it be taken out, if it was killed in its first 0.2 s: there were maps without a log in
+/// them, or with half of one.
+#[test]
+fn killed_at_any_moment_of_its_start() {
+    killed_while_it_starts(MOMENTS);
+}
+
+/// The long one of both: `make kernel`.
+#[test]
+#[ignore = "two minutes: make kernel"]
+fn killed_at_many_moments() {
+    killed_while_it_starts(MANY_MOMENTS);
+    killed_while_it_is_taken_out(MANY_MOMENTS);
+}
+
+fn killed_while_it_starts(moments: u32) {
+    let Some((mut world, writer, orders)) = saved() else {
+        return;
+    };
+    let whole = begin(&mut world);
+    world.kill("device");
+    take_out(&world, orders);
+    for (number, moment) in spread(whole, moments).enumerate() {
+        world.start_device();
+        std::thread::sleep(moment);
+        world.kill("device");
+        match number % 3 {
+            0 => take_out(&world, orders),
+            1 => {
+                begin(&mut world);
+                // It has not served; what it loaded is saved again all the same.
+                world.stop("device");
+                assert_eq!(kept(&world.spill()), orders, "after {moment:?}");
+            }
+            // And again, over whatever the last one left.
+            _ => {}
+        }
+    }
+    all_is_applied(world, &writer);
+}
+
+#[test]
+fn killed_at_any_moment_while_it_is_saved_and_taken_out() {
+    killed_while_it_is_taken_out(MOMENTS);
+}
+
+fn killed_while_it_is_taken_out(moments: u32) {
+    let Some((mut world, writer, orders)) = saved() else {
+        return;
+    };
+    begin(&mut world);
+    world.kill("device");
+    let since = Instant::now();
+    take_out(&world, orders);
+    let whole = since.elapsed();
+    for (number, moment) in spread(whole, moments).enumerate() {
+        begin(&mut world);
+        world.kill("device");
+        world.start_detach();
+        std::thread::sleep(moment);
+        world.process("detach").kill().unwrap();
+        if number % 2 == 0 {
+            take_out(&world, orders);
+        }
+    }
+    all_is_applied(world, &writer);
+}
+
+/// A new device, without anything: killed at any moment, it starts and serves.
+#[test]
+fn killed_at_any_moment_of_its_first_start() {
+    let Some(mut world) = World::without_device(Plan::new(Place::Nic)) else {
+        return;
+    };
+    let since = Instant::now();
+    world.start_device();
+    world.wait_ready("device");
+    let whole = since.elapsed();
+    let mut writer = world.session(CALL_MAX);
+    writer.sets(10, 1);
+    world.check(&writer);
+    world.kill("device");
+    let (good, said) = world.device_with(&["--detach", "--discard"]);
+    assert!(good, "{said}");
+    // What it held is gone: from here on it is a device of a shard that nobody serves, and must only begin.
+    world.kill("server");
+    for (number, moment) in spread(whole.min(Duration::from_millis(400)), MOMENTS).enumerate() {
+        world.start_device();
+        std::thread::sleep(moment);
+        world.kill("device");
+        if number % 2 == 0 {
+            let (good, said) = world.device_with(&["--detach"]);
+            assert!(good, "after {moment:?}: {said}");
+            assert!(!world.pins().exists() && !world.has_program(), "{said}");
+        }
+    }
+    world.start_device();
+    let deadline = Instant::now() + READY_MAX;
+    while !world.has_program() {
+        let said = world.process("device").stderr();
+        assert!(Instant::now() < deadline, "{said}");
+        assert!(
+            world.process("device").exited().unwrap().is_none(),
+            "{said}"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Two of them at once: one is the device, the other says so, and nothing is broken by it.
+#[test]
+fn two_starts_at_once() {
+    let Some((mut world, writer, orders)) = saved() else {
+        return;
+    };
+    for _ in 0..4 {
+        world.start_device();
+        let (good, said) = world.device_with(&["--detach"]);
+        // The one or the other was first.
+        assert!(good || said.contains("another process serves"), "{said}");
+        let ended = world.process("device").exited().unwrap();
+        if ended.is_some() {
+            let said = world.process("device").stderr();
+            assert!(said.contains("another process serves"), "{said}");
+            begin(&mut world);
+        }
+        world.kill("device");
+        take_out(&world, orders);
+    }
+    all_is_applied(world, &writer);
+}
+
+/// Kills whoever takes the device out as soon as the file is there and while the maps are: that one goes on, the
+/// file is an old copy from then on.
+fn saved_and_not_removed(world: &mut World) -> Vec<u8> {
+    let spill = world.spill();
+    for _ in 0..200 {
+        assert!(!spill.exists());
+        world.start_detach();
+        let deadline = Instant::now() + READY_MAX;
+        while !spill.exists() {
+            assert!(Instant::now() < deadline, "never saved");
+            std::hint::spin_loop();
+        }
+        world.process("detach").kill().unwrap();
+        let file = std::fs::read(&spill).unwrap();
+        world.start_device();
+        world.wait_ready("device");
+        let said = world.process("device").stderr();
+        if said.contains("took over the log") {
+            return file;
+        }
+        assert!(said.contains("loaded the saved log"), "{said}");
+        world.kill("device");
+    }
+    panic!("always removed before it could be killed");
+}
+
+/// Once the file was believed after a loss of power, and what was acknowledged behind it was gone without a word.
+#[test]
+fn a_file_beside_maps_that_went_on_is_an_old_copy() {
+    let Some(mut world) = World::start(plan()) else {
+        return;
+    };
+    let mut writer = world.session(CALL_MAX);
+    writer.sets(100, 1);
+    world.check(&writer);
+    world.kill("device");
+    let file = saved_and_not_removed(&mut world);
+    let put_aside = !world.spill().exists();
+    // Acknowledged by the kernel, applied by nobody; then the power fails.
+    world.kill("server");
+    writer.sets(100, 1);
+    world.kill("device");
+    Pins::existing(world.name()).remove().unwrap();
+    world.process("server").relaunch().unwrap();
+    world.wait_ready("server");
+    // As if it had never been put aside.
+    std::fs::write(world.spill(), file).unwrap();
+    for _ in 0..3 {
+        world.start_device();
+        let refusal = world.process("device").wait_exit(READY_MAX).unwrap();
+        let said = world.process("device").stderr();
+        assert!(!refusal.success() && said.contains("old copy"), "{said}");
+    }
+    assert!(
+        put_aside,
+        "an old copy must not be loaded by accident either"
+    );
+}
+
+/// A log that holds nothing any more, or nothing yet, is known to the server all the same.
+#[test]
+fn an_empty_log_is_saved_too() {
+    let Some(mut world) = World::start(plan()) else {
+        return;
+    };
+    world.stop("device");
+    world.start_device();
+    world.wait_ready("device");
+    let mut writer = world.session(CALL_MAX);
+    writer.sets(10, 1);
+    world.check(&writer);
+}

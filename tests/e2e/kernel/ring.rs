@@ -1,0 +1,188 @@
+//! Devices wired in a circle: a datagram that none of them understands comes to rest, and where they are not, every one
+//! passes, however often it is the same (`docs/spec/protocol.md` §4).
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::world::{Place, Plan, READY_MAX, World};
+
+/// Five bytes that are nobody's.
+const FOREIGN: &[u8] = b"\x05rest";
+/// Hops that a datagram of this machine may make.
+const HOPS: u8 = 64;
+/// A loopback interface shows each datagram twice: as it leaves, and as it comes.
+const SHOWN: usize = 2;
+/// Words of the devices among which nothing else is seen any more.
+const WORDS: u32 = 20;
+/// All protocols (linux/if_ether.h).
+const ETH_P_ALL: u16 = 3;
+
+/// A UDP datagram that was seen.
+struct Seen {
+    from: u16,
+    hops: u8,
+    payload: Vec<u8>,
+}
+
+/// Everything that a machine's interfaces show.
+struct Tap(Socket);
+
+impl Tap {
+    fn new(world: &World) -> Tap {
+        world.inside("server", || {
+            let all = Protocol::from(i32::from(ETH_P_ALL.to_be()));
+            let socket = Socket::new(Domain::PACKET, Type::RAW, Some(all)).unwrap();
+            socket
+                .set_read_timeout(Some(Duration::from_secs(10)))
+                .unwrap();
+            Tap(socket)
+        })
+    }
+
+    fn next(&self) -> Seen {
+        let mut frame = [0; 2_048];
+        loop {
+            let length = (&self.0).read(&mut frame).expect("somebody speaks");
+            let ip = &frame[14..length.max(14)];
+            let (hops, protocol, udp) = match frame[12..14] {
+                [0x08, 0x00] => (ip[8], ip[9], &ip[20..]),
+                [0x86, 0xdd] => (ip[7], ip[6], &ip[40..]),
+                _ => continue,
+            };
+            if protocol == 17 {
+                return Seen {
+                    from: u16::from_be_bytes([udp[0], udp[1]]),
+                    hops,
+                    payload: udp[8..].to_vec(),
+                };
+            }
+        }
+    }
+}
+
+fn world(ipv6: bool) -> Option<World> {
+    let mut plan = Plan::new(Place::Nic);
+    plan.ipv6 = ipv6;
+    World::without_device(plan)
+}
+
+/// Devices at these addresses of one machine, the first sends to the second and so on, the last to `end`.
+fn wire(world: &mut World, addresses: &[SocketAddr], end: SocketAddr) {
+    for (index, listen) in addresses.iter().enumerate() {
+        let next = addresses.get(index + 1).unwrap_or(&end);
+        world.start_relay(index, *listen, *next);
+    }
+}
+
+fn socket(world: &World, beside: SocketAddr) -> UdpSocket {
+    let any = SocketAddr::new(beside.ip(), 0);
+    let socket = world.inside("server", || UdpSocket::bind(any).unwrap());
+    socket.set_read_timeout(Some(READY_MAX)).unwrap();
+    socket
+}
+
+/// One datagram into the circle; gives when it is at rest.
+fn comes_to_rest(world: &mut World, addresses: &[SocketAddr], end: SocketAddr) {
+    let tap = Tap::new(world);
+    wire(world, addresses, end);
+    // They are there when they ask for the server.
+    let mut silent: BTreeSet<u16> = addresses.iter().map(SocketAddr::port).collect();
+    let deadline = Instant::now() + READY_MAX;
+    while !silent.is_empty() {
+        silent.remove(&tap.next().from);
+        assert!(Instant::now() < deadline, "silent: {silent:?}");
+    }
+    let client = socket(world, addresses[0]);
+    client.send_to(FOREIGN, addresses[0]).unwrap();
+    let (mut hops, mut shown, mut words) = (BTreeSet::new(), 0, 0);
+    while words < WORDS {
+        let seen = tap.next();
+        if seen.payload == FOREIGN {
+            shown += 1;
+            words = 0;
+            hops.insert(seen.hops);
+            let most = SHOWN * usize::from(HOPS);
+            assert!(shown <= most, "seen more than {most} times");
+        } else if addresses.iter().any(|device| device.port() == seen.from) {
+            words += 1;
+        }
+    }
+    // It went round until it had no hop left: nothing else stopped it.
+    assert_eq!(hops, (1..=HOPS).collect());
+}
+
+/// Once one such datagram circled for ever, 100,000 times a second.
+#[test]
+fn a_foreign_datagram_among_devices_in_a_circle_comes_to_rest() {
+    for (ipv6, address) in [(false, "127.0.0.1"), (true, "::1")] {
+        let Some(mut world) = world(ipv6) else {
+            return;
+        };
+        let at = |port| SocketAddr::new(address.parse().unwrap(), port);
+        let addresses = [at(52_001), at(52_002), at(52_003)];
+        comes_to_rest(&mut world, &addresses, addresses[0]);
+    }
+}
+
+/// A device whose next hop is itself, under a name of its own that it cannot know.
+#[test]
+fn a_foreign_datagram_at_a_device_that_is_its_own_next_hop_comes_to_rest() {
+    let Some(mut world) = world(false) else {
+        return;
+    };
+    let end = "127.0.0.2:52001".parse().unwrap();
+    comes_to_rest(&mut world, &["0.0.0.0:52001".parse().unwrap()], end);
+}
+
+/// Eight devices, the longest chain: strangers on both sides of it get what the other says, also if they say the same again
+/// and again, and if two of them say the same.
+#[test]
+fn foreign_requests_and_replies_pass_however_often_they_are_the_same() {
+    let Some(mut world) = world(false) else {
+        return;
+    };
+    let addresses: Vec<SocketAddr> = (52_001..=52_008)
+        .map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
+        .collect();
+    let far = socket(&world, addresses[0]);
+    wire(&mut world, &addresses, far.local_addr().unwrap());
+    let mut buffer = [0; 2_048];
+    // What the devices ask comes to the far end as well. The first one is there last.
+    for silent in &addresses {
+        let tap = socket(&world, *silent);
+        let deadline = Instant::now() + READY_MAX;
+        far.set_read_timeout(Some(Duration::from_millis(100)))
+            .unwrap();
+        loop {
+            tap.send_to(b"anybody?", silent).unwrap();
+            let got = far.recv(&mut buffer);
+            if got.is_ok_and(|got| buffer[..got] == *b"anybody?") {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{silent} is silent");
+        }
+    }
+    far.set_read_timeout(Some(READY_MAX)).unwrap();
+    let clients = [socket(&world, addresses[0]), socket(&world, addresses[0])];
+    for number in 0..300 {
+        let client = &clients[number % 2];
+        client.send_to(b"the same", addresses[0]).unwrap();
+        let from = loop {
+            let (got, from) = far.recv_from(&mut buffer).expect("it passes");
+            if buffer[..got] == *b"the same" {
+                break from;
+            }
+        };
+        assert_eq!(from, addresses[7]);
+        far.send_to(b"the same answer", from).unwrap();
+        let (got, from) = client.recv_from(&mut buffer).expect("the answer passes");
+        assert_eq!(
+            (&buffer[..got], from),
+            (b"the same answer".as_slice(), addresses[0])
+        );
+    }
+}
