@@ -29,7 +29,7 @@ pub const DEADLINE: Duration = Duration::from_secs(20);
 /// A redis-server of our own, gone with the value.
 pub struct Redis {
     pub address: SocketAddr,
-    _server: RedisServer,
+    server: RedisServer,
 }
 
 impl Redis {
@@ -42,7 +42,7 @@ impl Redis {
         let server = RedisServer::start(arguments)?;
         Some(Redis {
             address: SocketAddr::from(([127, 0, 0, 1], server.port())),
-            _server: server,
+            server,
         })
     }
 
@@ -52,8 +52,8 @@ impl Redis {
 
     /// Stops the process, or lets it go on.
     pub fn signal(&self, signal: &str) {
-        let done = Command::new("kill")
-            .args([signal, &self.child.id().to_string()])
+        let done = std::process::Command::new("kill")
+            .args([signal, &self.server.pid().to_string()])
             .status();
         assert!(done.expect("kill").success());
     }

@@ -85,7 +85,8 @@ impl RedisStore {
         // A key as good as any: which ones clients will use, nobody knows.
         let key = self.owner.some_name();
         let (key, hash) = (key.as_bytes(), &self.hash[..]);
-        let commands: [&[&[u8]]; 13] = [
+        let gate = [hash, b":gate"].concat();
+        let commands: [&[&[u8]]; 14] = [
             &[b"SET", key, b"v"],
             &[b"MSET", key, b"v"],
             &[b"SETEX", key, b"1", b"v"],
@@ -99,6 +100,7 @@ impl RedisStore {
             &[b"EVAL", b"return 1", b"1", hash],
             &[b"EVALSHA", request_sha, b"1", hash],
             &[b"UNWATCH"],
+            &[b"BLPOP", &gate, b"0"],
         ];
         // Alone: without it the others would run.
         let begun = connection.call(&[b"MULTI"])?;

@@ -135,7 +135,7 @@ impl<'a> Transaction<'a> {
     /// and must have the given watermark if the transaction ran (`after`) or not (`before`).
     ///
     /// # Errors
-    /// `Retry` when nothing ran, or when it is unknown; `Fatal` when our own commands failed among others that ran.
+    /// `Retry` when nothing ran, or when it is unknown; `Fatal` when code of a client changed the records.
     pub fn run(
         self,
         hash: &[u8],
@@ -240,10 +240,4 @@ impl<'a> Transaction<'a> {
             Err(error) => Outcome::Doubtful(ran, error),
         })
     }
-}
-
-fn own_refused(error: &str) -> StoreError {
-    StoreError::Fatal(format!(
-        "Redis refuses the commands that keep pmnet's records (SELECT, HSET, HDEL, EVAL): {error}. Allow them and start again"
-    ))
 }
