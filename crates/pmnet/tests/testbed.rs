@@ -289,7 +289,7 @@ fn every_system_is_measured_and_nothing_is_left() {
     let folder = scratch("testbed-micro");
     let child = pmnet(&[])
         .args(micro_arguments(&folder))
-        .args(["--clients", "1,3", "--seconds", "0.05", "--json"])
+        .args(["--clients", "1,3", "--seconds", "0.2", "--json"])
         .args(["--client-io", "socket,af-xdp"])
         .stdout(Stdio::piped())
         .spawn()
