@@ -223,6 +223,14 @@ fn quick() -> Vec<Configuration> {
             ..BASE
         },
         Configuration {
+            name: "late-direct",
+            about: "a client gives bypasses up, and writes on a connection of its own",
+            programs: [&[WriteIfNone, Set, SetDirect, Confirm], &[Read]],
+            impatient: true,
+            goals: &[Goal::AllDone],
+            ..BASE
+        },
+        Configuration {
             name: "direct-set",
             about: "the same, and a client writes on a connection of its own",
             programs: [&[SetDirect, Confirm], &[Write, Read]],

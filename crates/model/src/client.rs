@@ -40,6 +40,10 @@ impl Protocol {
             return false;
         }
         let step = self.step(client, of.invoked);
+        if step.call.is_direct() && !self.is_settled(state, client) && self.on(Rule::DirectSettled)
+        {
+            return false;
+        }
         let open = of.invoked - u8::try_from(of.done.count_ones()).unwrap_or(u8::MAX);
         match step.call {
             // OPEN and END wait for what was before.
@@ -50,6 +54,17 @@ impl Protocol {
             Call::Confirm => open == 0 || of.named & PASSED != 0,
             _ => true,
         }
+    }
+
+    /// Whether no call of the client can still arrive that it has given up.
+    fn is_settled(&self, state: &State, client: u8) -> bool {
+        let of = &state.clients[usize::from(client)];
+        let recorded = |index: &u8| {
+            let step = self.step(client, *index);
+            step.logged || !step.call.is_read()
+        };
+        let last = (0..of.invoked).rev().find(recorded);
+        last.is_none_or(|index| of.unknown & (1 << index) == 0)
     }
 
     pub(crate) fn invoke(&self, state: &mut State, client: u8) -> bool {
@@ -71,6 +86,9 @@ impl Protocol {
         let of = &mut state.clients[usize::from(client)];
         of.done |= 1 << index;
         of.unknown |= 1 << index;
+        if of.named & PASSED == 0 {
+            of.named = 0;
+        }
         true
     }
 

@@ -80,6 +80,9 @@ pub enum Rule {
     /// The same, more: one that changes data is answered behind a second barrier that names the same store. Without:
     /// at once.
     DirectConfirmed,
+    /// The same, more: behind a call of unknown outcome something that is recorded comes first. Without: the late
+    /// copy of that call may be executed behind the passed-through operation.
+    DirectSettled,
     /// §4: a fallback's barrier: it is applied only when A has reached the stamp of the head.
     FallbackBarrier,
 }
@@ -250,6 +253,12 @@ const TABLE: &[About] = &[
         "direct-confirmed",
         "rule 8, passed-through writes",
         "direct-set",
+    ),
+    about(
+        Rule::DirectSettled,
+        "direct-settled",
+        "rule 8, passed-through after unknown",
+        "late-direct",
     ),
     about(
         Rule::OwnReply,

@@ -325,6 +325,21 @@ impl WorldConfig {
                 self.publishes = true;
                 self.store_trouble = 5;
             }
+            Place::DirectSettled => {
+                self.directs = true;
+                self.payload_max = 100;
+                self.calls = 150;
+                self.updates = 30;
+                self.keys = 1;
+                self.loss = self.loss.max(50);
+                self.duplication = self.duplication.max(200);
+                self.long_delay = 100;
+                self.deadline = 50 * MILLISECOND;
+                self.session_idle = 5 * SECOND;
+                self.accident_every = 10 * MILLISECOND;
+                self.down_max = MILLISECOND;
+                self.outage_max = 0;
+            }
             Place::Replicas | Place::StoreNamed => {
                 self.failovers = true;
                 self.directs = without.place == Place::StoreNamed;

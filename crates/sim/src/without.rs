@@ -24,6 +24,9 @@ pub enum Place {
     Replicas,
     /// In the client's caller: a connection of its own leads to the store that its barrier named.
     StoreNamed,
+    /// In the client's caller: behind a call of unknown outcome, something recorded comes before what
+    /// goes to the store on a connection of its own.
+    DirectSettled,
     /// In the client's caller: only updates that cannot fail are acknowledged early.
     Nilext,
     /// In the log: an entry's checksum covers its payload.
@@ -144,6 +147,12 @@ impl Without {
             Place::StoreNamed,
             2000,
             "§2.8: a client's own connection leads to the store that its barrier named",
+        ),
+        rule(
+            "direct-settled",
+            Place::DirectSettled,
+            2000,
+            "§2.8, §13: nothing goes direct while an earlier call of its session can still arrive",
         ),
         machine(
             "reclaim-applied",

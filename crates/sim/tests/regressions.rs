@@ -1,7 +1,7 @@
 //! Seeds that once found something, by name. A seed means this world only as long as the draws of
 //! `config` and `world` stay as they are; when they change, look for new ones with the fix undone.
 
-use pmnet_sim::World;
+use pmnet_sim::{Plan, Without, World};
 
 /// Runs a seed that must be clean, in no more than this many events.
 fn clean(seed: u64, events_max: u64) {
@@ -69,4 +69,21 @@ fn an_empty_log_stays_empty_while_a_new_head_joins() {
         let report = World::forming(seed, false).run();
         assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
     }
+}
+
+/// A client gave a bypass up and went to the store on a connection of its own, behind a barrier. The
+/// server restarted and knew nothing of the barrier, which is a read: a late copy of the bypass was
+/// executed. Found: session order broken.
+#[test]
+fn nothing_goes_direct_while_an_earlier_call_can_arrive() {
+    let report = World::new(14263, &Plan::default(), false).run();
+    assert_eq!(report.violations, Vec::<String>::new());
+    let without: Without = "direct-settled".parse().unwrap();
+    let plan = Plan {
+        without: Some(without),
+        ..Plan::default()
+    };
+    let report = World::new(638, &plan, false).run();
+    let found = report.violations.first().expect("the rule is needed");
+    assert!(found.contains("session order broken"), "{found}");
 }
