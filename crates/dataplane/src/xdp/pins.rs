@@ -1,6 +1,11 @@
 //! The folder of the BPF file system where a device's maps and its link to an interface are pinned:
 //! what is there goes on without any process.
 
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::error::KernelError;
@@ -9,6 +14,9 @@ use super::error::KernelError;
 const USUAL: &str = "/sys/fs/bpf";
 /// `f_type` of a BPF file system (linux/magic.h).
 const MAGIC: u64 = 0xcafe_4a11;
+/// Commands of the system call (linux/bpf.h).
+const BPF_OBJ_GET: libc::c_int = 7;
+const BPF_LINK_DETACH: libc::c_int = 34;
 /// Name of the pinned link.
 const LINK: &str = "link";
 
@@ -126,6 +134,7 @@ impl Pins {
             let entry = entry.map_err(failed)?;
             let is_link = entry.file_name().to_string_lossy().starts_with(LINK);
             if is_link && !kept.contains(&entry.path()) {
+                detach(&entry.path());
                 std::fs::remove_file(entry.path()).map_err(failed)?;
             }
         }
@@ -157,9 +166,50 @@ impl Pins {
         }
         names.sort_by_key(|name| !name.to_string_lossy().starts_with(LINK));
         for name in names {
-            std::fs::remove_file(self.folder.join(name)).map_err(failed)?;
+            let path = self.folder.join(&name);
+            if name.to_string_lossy().starts_with(LINK) {
+                detach(&path);
+            }
+            std::fs::remove_file(path).map_err(failed)?;
         }
         Ok(())
+    }
+}
+
+/// Takes the program off the interface of a pinned link now; when the link's last file is gone, the kernel does that as well,
+/// but some time later. An older kernel that cannot (before Linux 5.9) leaves it at that.
+fn detach(link: &Path) {
+    let Ok(name) = CString::new(link.as_os_str().as_bytes()) else {
+        return;
+    };
+    let at = name.as_ptr().addr() as u64;
+    let Ok(fd) = RawFd::try_from(bpf(BPF_OBJ_GET, [at, 0])) else {
+        return;
+    };
+    if fd < 0 {
+        return;
+    }
+    // SAFETY: the call has just made it, for nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    bpf(
+        BPF_LINK_DETACH,
+        [u64::from(fd.as_raw_fd().unsigned_abs()), 0],
+    );
+}
+
+/// The system call with the first two words that it reads (linux/bpf.h); all that follow are zero.
+fn bpf(command: libc::c_int, words: [u64; 2]) -> libc::c_long {
+    let mut attributes = [0; 16];
+    attributes[..2].copy_from_slice(&words);
+    // SAFETY: of the attributes so many bytes are read as are told; a name to which they point is a string that its caller
+    // keeps, and neither command writes anywhere.
+    unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            attributes.as_ptr(),
+            size_of_val(&attributes),
+        )
     }
 }
 
