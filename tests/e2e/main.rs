@@ -10,6 +10,7 @@ mod bad_packets;
 mod chain;
 mod clients;
 mod exactly_once;
+mod failover;
 mod full_log;
 mod histories;
 mod kernel;

@@ -58,3 +58,18 @@ fn a_process_is_known_by_its_run_id() {
     assert!(one.same_process(&name("127.0.0.2:1", "a", "o-2")));
     assert!(!one.same_process(&name("127.0.0.1:1", "b", "o-1")));
 }
+
+/// Nobody who is told a name has to ask a resolver, and to wait for it.
+#[test]
+fn an_address_in_a_name_is_a_number() {
+    for (address, good) in [
+        ("127.0.0.1:6379", true),
+        ("[::1]:6379", true),
+        ("localhost:6379", false),
+        ("127.0.0.1", false),
+        ("", false),
+    ] {
+        let text = format!("redis://{address}/?run_id=a&records=pmnet:{{0}}&owner=");
+        assert_eq!(StoreName::parse(text.as_bytes()).is_ok(), good, "{address}");
+    }
+}

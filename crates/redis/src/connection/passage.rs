@@ -143,7 +143,16 @@ impl Connection {
                     self.fail_passage(reply::error(&text));
                 }
             },
-            Err(error) => self.fail_passage(error),
+            // A barrier has no effect, whatever became of it.
+            Err(_) => {
+                let why = match outcome {
+                    Outcome::Failed(text) => text,
+                    _ => "deadline passed before the store could be asked",
+                };
+                self.fail_passage(reply::error(&format!(
+                    "ERR pmnet: {why}; the command was not executed"
+                )));
+            }
         }
         true
     }
