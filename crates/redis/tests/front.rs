@@ -344,7 +344,10 @@ fn outcomes_that_are_no_replies_become_errors_one_for_each_command() {
     front.knobs().outcome = Some(Outcome::Failed("no\r\nway".into()));
     assert_eq!(client.ask("INCR a"), "-ERR pmnet: no  way\r\n");
     assert_eq!(client.ask("SELECT 3"), "-ERR pmnet: no  way\r\n");
-    assert_eq!(client.ask("BLPOP a 0"), "-ERR pmnet: no  way\r\n");
+    assert_eq!(
+        client.ask("BLPOP a 0"),
+        "-ERR pmnet: no  way; the command was not executed\r\n"
+    );
     front.knobs().outcome = None;
     assert_eq!(client.ask("SET a 1"), "+OK\r\n");
     assert_eq!(
