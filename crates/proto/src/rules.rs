@@ -33,6 +33,8 @@ pub enum Rule {
     RequestId,
     /// §2 rule 8: what the store could not execute is forgotten; whoever still wants it asks again.
     ForgetFailed,
+    /// §2 rule 8: behind a bypass of unknown outcome, the store records something before the next one is sent.
+    AfterUnknown,
     /// §2 rule 8: a bypass is not executed once its caller's deadline has passed.
     Deadline,
     /// §1: an unknown session is refused, never created.

@@ -18,8 +18,6 @@ pub struct Observed {
     pub key: u8,
     /// Id appended; `None` for a read.
     pub id: Option<u64>,
-    /// It is no read: the store keeps a record of it.
-    pub recorded: bool,
     /// Id that it delivers to subscribers, if it does.
     pub published: Option<u64>,
     /// It appends only if the list has an even length.

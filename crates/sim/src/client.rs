@@ -52,9 +52,6 @@ pub(crate) struct ClientNode {
     pub(crate) direct: Option<Direct>,
     /// The store that its own connection leads to.
     pub(crate) connection: Option<u64>,
-    /// A call of this session that changes state has an unknown outcome, and the store has recorded
-    /// nothing of the session since: after a restart of the server a late copy could be executed.
-    pub(crate) doubtful: bool,
     /// Operations that an old master answered while it was replaced.
     pub(crate) windows: u64,
     /// Bypasses that it called since it was asked last, and until when it waits.
@@ -95,7 +92,6 @@ impl ClientNode {
             store,
             direct: None,
             connection: None,
-            doubtful: false,
             windows: 0,
             called: Vec::new(),
         }
@@ -249,13 +245,7 @@ impl ClientNode {
                 0..=3 if config.publishes && !read => return (Act::Publish, false),
                 4 if config.publishes => return (Act::Read, false),
                 5 if config.hangs => return (Act::Hang, by_script),
-                6..=9 if config.directs => {
-                    return match self.is_settled(config) {
-                        true => (Act::Name, true),
-                        // A read that is recorded, and with it that all before it is over.
-                        false => (Act::Read, false),
-                    };
-                }
+                6..=9 if config.directs => return (Act::Name, true),
                 _ => {}
             }
         }
@@ -282,7 +272,6 @@ impl ClientNode {
                     return false;
                 };
                 self.sessions += 1;
-                self.doubtful = false;
                 self.session = Some(session);
                 session
             }
@@ -329,7 +318,6 @@ impl ClientNode {
                     session: (self.node, self.sessions),
                     key,
                     id: operation.appends().then_some(operation.id),
-                    recorded: update || !read,
                     published: (act == Act::Publish).then_some(id),
                     conditional,
                     invoked: world,
@@ -368,13 +356,6 @@ impl ClientNode {
                     }
                     if is_barrier == Some(true) {
                         continue;
-                    }
-                    if observed.recorded && observed.session == (node, self.sessions) {
-                        self.doubtful = match outcome {
-                            Outcome::Unknown => true,
-                            Outcome::Failed(_) => self.doubtful,
-                            Outcome::Committed { .. } | Outcome::Reply(_) => false,
-                        };
                     }
                     observed.result = match is_barrier {
                         Some(_) => Seen::Failed,
@@ -422,6 +403,7 @@ impl ClientNode {
 fn client_config(head: Peer, config: &WorldConfig) -> ClientConfig {
     ClientConfig {
         ping_every: config.ping_every,
+        rules: Without::rules(config.without),
         ..ClientConfig::new(head)
     }
 }

@@ -325,7 +325,7 @@ impl WorldConfig {
                 self.publishes = true;
                 self.store_trouble = 5;
             }
-            Place::DirectSettled => {
+            Place::Machine(Rule::AfterUnknown) => {
                 self.directs = true;
                 self.payload_max = 100;
                 self.calls = 150;

@@ -2,8 +2,7 @@
 //! a barrier (a bypass) names the store, and then the operation goes there directly.
 //!
 //! Fault model: the store is failed over at any moment, and the old master goes on answering. Replies
-//! are lost. Behind a call of unknown outcome something recorded must come first: a server that
-//! restarted knows nothing of reads, and would execute a late copy of that call. What an old master answers whose name the barrier gave before it was replaced, nobody can
+//! are lost. What an old master answers whose name the barrier gave before it was replaced, nobody can
 //! tell from what it answered in time: it counts as unknown.
 
 use crate::check::Result as Seen;
@@ -31,11 +30,6 @@ pub(crate) struct Direct {
 }
 
 impl ClientNode {
-    /// Whether no earlier call of its session can still arrive and be executed.
-    pub(crate) fn is_settled(&self, config: &WorldConfig) -> bool {
-        !self.doubtful || Without::breaks(config.without, Place::DirectSettled)
-    }
-
     /// The barrier has named the store: the operation goes there.
     pub(crate) fn go_direct(&mut self, now: Time, world: Time, config: &WorldConfig) {
         let named = self.direct.as_ref().and_then(|direct| direct.named);
@@ -49,9 +43,8 @@ impl ClientNode {
         let keeps = Without::breaks(config.without, Place::StoreNamed);
         let connection = self.connection.filter(|_| keeps).unwrap_or(named);
         self.connection = Some(connection);
-        let settled = self.is_settled(config);
         let (observed, deadline) = &mut self.observed[direct.observed];
-        if now > *deadline || !settled {
+        if now > *deadline {
             observed.result = Seen::Failed;
             return;
         }

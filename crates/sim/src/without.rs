@@ -24,9 +24,6 @@ pub enum Place {
     Replicas,
     /// In the client's caller: a connection of its own leads to the store that its barrier named.
     StoreNamed,
-    /// In the client's caller: behind a call of unknown outcome, something recorded comes before what
-    /// goes to the store on a connection of its own.
-    DirectSettled,
     /// In the client's caller: only updates that cannot fail are acknowledged early.
     Nilext,
     /// In the log: an entry's checksum covers its payload.
@@ -148,11 +145,11 @@ impl Without {
             2000,
             "§2.8: a client's own connection leads to the store that its barrier named",
         ),
-        rule(
-            "direct-settled",
-            Place::DirectSettled,
+        machine(
+            "after-unknown",
+            Rule::AfterUnknown,
             2000,
-            "§2.8, §13: nothing goes direct while an earlier call of its session can still arrive",
+            "§2.8: nothing is asked while an earlier call of its session can still arrive",
         ),
         machine(
             "reclaim-applied",

@@ -13,7 +13,6 @@ fn call(session: (usize, u32), id: Option<u64>, times: (u64, u64), result: Resul
         session,
         key: KEY,
         id,
-        recorded: id.is_some(),
         published: None,
         conditional: false,
         invoked: Time(times.0),

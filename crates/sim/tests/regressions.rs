@@ -78,7 +78,7 @@ fn an_empty_log_stays_empty_while_a_new_head_joins() {
 fn nothing_goes_direct_while_an_earlier_call_can_arrive() {
     let report = World::new(14263, &Plan::default(), false).run();
     assert_eq!(report.violations, Vec::<String>::new());
-    let without: Without = "direct-settled".parse().unwrap();
+    let without: Without = "after-unknown".parse().unwrap();
     let plan = Plan {
         without: Some(without),
         ..Plan::default()

@@ -8,6 +8,7 @@
 mod bypass;
 mod session;
 
+use crate::rules::Rules;
 use crate::time::{MILLISECOND, Nanos, SECOND};
 use crate::{Outbox, Peer, Random, Time};
 pub(crate) use bypass::TRANSFER_WINDOW;
@@ -40,6 +41,8 @@ pub struct ClientConfig {
     pub copies_min: u8,
     /// An idle session says this often that it is still wanted.
     pub ping_every: Nanos,
+    /// The rules that hold: all of them, outside of the simulator.
+    pub rules: Rules,
 }
 
 impl ClientConfig {
@@ -57,6 +60,7 @@ impl ClientConfig {
             timeout_ceiling: SECOND / 2,
             copies_min: 1,
             ping_every: 60 * SECOND,
+            rules: Rules::ALL,
         }
     }
 }

@@ -53,7 +53,8 @@ struct Sent {
 
 #[derive(Debug)]
 struct Bypass {
-    call: CallId,
+    /// `None`: a fence of the session's own ([`Session::doubtful`]).
+    call: Option<CallId>,
     request: u64,
     read_only: bool,
     key_hash: u64,
@@ -100,6 +101,9 @@ pub(super) struct Session {
     bypass: Option<Bypass>,
     fallback: Option<Fallback>,
     repair: bool,
+    /// A bypass that changes state has an unknown outcome, and the store has recorded nothing of this session
+    /// since: a server that restarts would execute a late copy of it, also behind a later read.
+    doubtful: bool,
     next_request: u64,
     window: u32,
     threshold: u32,
@@ -147,6 +151,7 @@ impl Session {
             bypass: None,
             fallback: None,
             repair: false,
+            doubtful: false,
             next_request: 1,
             window: WINDOW_INITIAL.min(config.window_max),
             threshold: config.window_max,
@@ -447,8 +452,12 @@ impl Session {
             } else {
                 self.bypass_rto.progress();
             }
-            let call = bypass.call;
+            let (call, read_only) = (bypass.call, bypass.read_only);
             self.bypass = None;
+            self.doubtful &= read_only;
+            let Some(call) = call else {
+                return;
+            };
             let outcome = Outcome::Reply(reply);
             context.events.push_back(Event::Done {
                 session: self.handle,
@@ -578,13 +587,16 @@ impl Session {
             let outcome = if bypass.read_only {
                 Outcome::Failed("deadline passed before the server answered")
             } else {
+                self.doubtful = true;
                 Outcome::Unknown
             };
-            context.events.push_back(Event::Done {
-                session: handle,
-                call: bypass.call,
-                outcome,
-            });
+            if let Some(call) = bypass.call {
+                context.events.push_back(Event::Done {
+                    session: handle,
+                    call,
+                    outcome,
+                });
+            }
         }
         let open_updates = self
             .updates
@@ -608,7 +620,7 @@ impl Session {
             .updates
             .drain(..)
             .filter_map(|update| update.call)
-            .chain(self.bypass.take().map(|bypass| bypass.call))
+            .chain(self.bypass.take().and_then(|bypass| bypass.call))
             .map(|call| (call, Outcome::Unknown));
         let waiting = self
             .queue

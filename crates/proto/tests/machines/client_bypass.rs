@@ -6,6 +6,7 @@ use crate::support::{Sent, kinds, only};
 use bytes::Bytes;
 use pmnet_proto::client::Outcome;
 use pmnet_proto::time::{MILLISECOND, SECOND};
+use pmnet_wire::command::{Form, Protocol, preamble};
 use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, remaining};
 
 const LONG: u64 = 600 * MILLISECOND;
@@ -92,7 +93,12 @@ fn what_a_late_bypass_is_worth() {
         bench.flush();
         bench.response(if read_only { 1 } else { 3 }, Flags(0), b"too late");
         assert_eq!(bench.outcomes(), [], "an old reply answers nothing");
-        bench.response(if read_only { 2 } else { 4 }, Flags(0), b"in time");
+        if !read_only {
+            // The session's own fence.
+            bench.response(4, Flags(0), b"+OK\r\n");
+            bench.flush();
+        }
+        bench.response(if read_only { 2 } else { 5 }, Flags(0), b"in time");
         assert_eq!(
             bench.outcomes(),
             [(next, Outcome::Reply(Bytes::from_static(b"in time")))]
@@ -187,4 +193,58 @@ fn a_long_reply_is_fetched_in_windows() {
     }
     let whole: Vec<u8> = (0..count).flat_map(u16::to_be_bytes).collect();
     assert_eq!(bench.outcomes(), [(call, Outcome::Reply(whole.into()))]);
+}
+
+/// A server that restarts remembers no reads: it executed a late copy of the command, given up by its
+/// caller, behind a later read, and behind what was passed through to the store after such a read.
+#[test]
+fn behind_an_unknown_outcome_something_is_recorded_first() {
+    let mut bench = Bench::open();
+    bench.bypass(false);
+    bench.flush();
+    bench.after(SECOND);
+    assert_eq!(bench.outcomes().len(), 1, "unknown");
+    let read = bench.bypass(true);
+    let fence = only(bench.flush());
+    assert!(!fence.header.flags.has(Flags::READ_ONLY) && fence.header.request == 2);
+    assert_eq!(fence.payload, preamble(Form::Barrier, Protocol::Resp2, 0));
+    // Lost, and asked again as any bypass.
+    assert_eq!(only(bench.after(LONG)).header.request, 2);
+    bench.response(2, Flags(0), b"+OK\r\n");
+    assert_eq!(bench.outcomes(), [], "nobody called it");
+    let sent = only(bench.flush());
+    assert!(sent.header.flags.has(Flags::READ_ONLY) && sent.header.request == 3);
+    bench.response(3, Flags(0), b"value");
+    let reply = Outcome::Reply(Bytes::from_static(b"value"));
+    assert_eq!(bench.outcomes(), [(read, reply)]);
+    // Once is enough.
+    bench.bypass(true);
+    assert_eq!(only(bench.flush()).header.request, 4);
+}
+
+/// A fence that is not answered in time leaves the call behind it unsent, and the doubt.
+#[test]
+fn a_fence_that_fails_has_sent_nothing_behind_it() {
+    let mut bench = Bench::open();
+    bench.bypass(false);
+    bench.flush();
+    bench.after(SECOND);
+    bench.outcomes();
+    let call = bench.bypass(false);
+    bench.flush();
+    bench.after(SECOND);
+    let outcomes = bench.outcomes();
+    assert_eq!(outcomes.len(), 1);
+    assert_eq!(outcomes[0].0, call);
+    assert!(
+        matches!(outcomes[0].1, Outcome::Failed(_)),
+        "it was not sent: {outcomes:?}"
+    );
+    bench.bypass(true);
+    assert!(
+        !only(bench.flush()).header.flags.has(Flags::READ_ONLY),
+        "a fence again"
+    );
+    // Updates need none: a late copy of the bypass knows how many there were.
+    bench.update();
 }

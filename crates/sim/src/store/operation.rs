@@ -6,6 +6,7 @@
 
 use bytes::Bytes;
 use pmnet_proto::Random;
+use pmnet_wire::command::{Form, Protocol, preamble};
 
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub enum Act {
     Hang,
     /// Replies which store this is: the barrier before a client's own connection.
     Name,
+    /// Nothing: a session's own fence, whose payload is the protocol's.
+    Fence,
 }
 
 const LETTERS: [(Act, u8); 7] = [
@@ -89,6 +92,13 @@ impl Operation {
     }
 
     pub(super) fn parse(payload: &[u8]) -> Option<Operation> {
+        if payload == preamble(Form::Barrier, Protocol::Resp2, 0) {
+            return Some(Operation {
+                act: Act::Fence,
+                key: 0,
+                id: 0,
+            });
+        }
         let operation = Operation::peek(payload)?;
         // The whole payload must be what the client made: fragments in order, none missing.
         (operation.payload(payload.len()) == payload).then_some(operation)

@@ -195,7 +195,7 @@ impl Instance {
 
     pub(super) fn reply(&self, operation: Operation) -> Reply {
         match operation.act {
-            Act::Name => Reply::Store(self.name),
+            Act::Name | Act::Fence => Reply::Store(self.name),
             _ => Reply::List(self.data.list(operation.key).to_vec()),
         }
     }

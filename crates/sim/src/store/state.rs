@@ -347,7 +347,9 @@ impl State {
                 group.push(Bytes::new());
                 continue;
             };
-            self.asked.push(Asked::Begun(operation.id));
+            if operation.act != Act::Fence {
+                self.asked.push(Asked::Begun(operation.id));
+            }
             if operation.act == Act::Hang {
                 let hang = 1 + self.draw() % HANG_MAX;
                 self.stuck_until = self.now + hang;

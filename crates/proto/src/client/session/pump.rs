@@ -3,8 +3,10 @@
 use super::super::bypass;
 use super::super::{CallId, ClientConfig, Context};
 use super::{Bypass, Call, Sent, Session, State, Transfer, Update, Work};
+use crate::rules::Rule;
 use crate::{Outbox, Time};
 use bytes::Bytes;
+use pmnet_wire::command::{Form, Protocol, preamble};
 use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, remaining};
 
 impl Session {
@@ -101,6 +103,18 @@ impl Session {
             {
                 return;
             }
+            if self.doubtful
+                && config.rules.hold(Rule::AfterUnknown)
+                && let Some(Call {
+                    work: Work::Bypass { .. },
+                    deadline,
+                    ..
+                }) = self.queue.front()
+            {
+                let deadline = *deadline;
+                self.begin_fence(deadline);
+                return;
+            }
             let Some(call) = self.queue.pop_front() else {
                 return;
             };
@@ -120,19 +134,37 @@ impl Session {
                     key_hash,
                     read_only,
                 } => {
-                    self.bypass = Some(Bypass {
-                        call: call.id,
-                        request: self.next_request,
-                        read_only,
-                        key_hash,
-                        deadline: call.deadline,
-                        nacked: None,
-                        transfer: Transfer::new(payload),
-                    });
-                    self.next_request += 1;
+                    self.begin_bypass(Some(call.id), payload, key_hash, read_only, call.deadline);
                 }
             }
         }
+    }
+
+    /// A bypass of the session's own that does nothing, and that the store records: what is older than it
+    /// is not executed any more, whoever restarts.
+    fn begin_fence(&mut self, deadline: Time) {
+        let nothing = preamble(Form::Barrier, Protocol::Resp2, 0);
+        self.begin_bypass(None, Bytes::copy_from_slice(&nothing), 0, false, deadline);
+    }
+
+    fn begin_bypass(
+        &mut self,
+        call: Option<CallId>,
+        payload: Bytes,
+        key_hash: u64,
+        read_only: bool,
+        deadline: Time,
+    ) {
+        self.bypass = Some(Bypass {
+            call,
+            request: self.next_request,
+            read_only,
+            key_hash,
+            deadline,
+            nacked: None,
+            transfer: Transfer::new(payload),
+        });
+        self.next_request += 1;
     }
 
     fn begin_update(
