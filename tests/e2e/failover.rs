@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 
-use pmnet::harness::{Medium, Process, Ready, Role, Spec, StoreKind, Topology, free_tcp};
+use pmnet::harness::{Medium, Process, Ready, Role, Spec, StoreKind, Topology, free_port};
 use pmnet::resp::{Client, Reply, write_command};
 use rustix::process::Signal;
 
@@ -19,7 +19,7 @@ fn cluster(name: &str, front_args: &[&str]) -> Option<pmnet::harness::Cluster> {
 
 /// A replica of `master` with all that it has.
 fn replica(master: SocketAddr, folder: &std::path::Path) -> (Process, SocketAddr) {
-    let address = SocketAddr::from(([127, 0, 0, 1], free_tcp().unwrap()));
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
     let folder = folder.join("replica");
     std::fs::create_dir_all(&folder).unwrap();
     let args = [
@@ -38,7 +38,7 @@ fn replica(master: SocketAddr, folder: &std::path::Path) -> (Process, SocketAddr
             .iter()
             .flat_map(|(flag, value)| [flag.into(), value.into()])
             .collect(),
-        ready: Ready::Ping(address),
+        ready: Ready::Redis(address),
     };
     let process = Process::start(spec, &folder, CALL_MAX).unwrap();
     let mut client = connect(address);
