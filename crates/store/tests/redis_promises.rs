@@ -155,11 +155,13 @@ fn a_promise_that_fails_while_it_is_executed_stops_the_shard() {
     let proxy = Proxy::start(redis.port);
     let mut store = pmnet_store::open(&proxy.url(), 0).unwrap();
     store.load().unwrap();
-    // No Redis that is set up as documented does this; so its answer to EXEC is changed on the way.
-    proxy.answer("*-1\r\n+OK\r\n", "*-1\r\n-NO\r\n");
+    // No Redis that is set up as documented does this; so its answer to EXEC is changed on the way. (A command
+    // of so many arguments goes by MULTI.)
+    proxy.answer("*2\r\n+OK\r\n", "*2\r\n-NO\r\n");
+    let long = format!("MSET{}", " k v".repeat(3000));
     fatal(
-        store.apply(&batch(&[single("SET k v")], 1)),
-        &["SET k", "is lost", "write this key again"],
+        store.apply(&batch(&[single(&long)], 1)),
+        &["MSET k", "is lost", "write this key again"],
     );
 }
 

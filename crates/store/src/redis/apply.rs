@@ -1,10 +1,13 @@
-//! `Store::apply` on Redis: one MULTI … EXEC for effects and records (module text, "A batch").
+//! `Store::apply` on Redis: one script, or one MULTI … EXEC, for effects and records (module text, "A batch").
 
+use bytes::Bytes;
 use pmnet_server::{Batch, StoreError};
 use pmnet_wire::command::Commands;
 
+use super::commands::is_flush;
+use super::owner::{FENCED, taken_over};
 use super::record::unrecorded;
-use super::resp::{error, write_bulk, write_header};
+use super::resp::{elements, error, write_bulk, write_header};
 use super::transaction::{Items, Outcome, Transaction};
 use super::{Link, RedisStore, WATERMARK, plan, promise};
 
@@ -46,15 +49,32 @@ impl RedisStore {
             );
 
         self.in_flight = Some(after.clone());
+        let scripted = effects.iter().flatten().all(|effect| {
+            let mut commands = effect.commands.iter();
+            commands.all(|arguments| {
+                let arguments: Vec<&[u8]> = arguments.collect();
+                let name = super::commands::upper(arguments[0]);
+                is_flush(&name) || link.commands.scriptable(&name, &arguments)
+            })
+        });
         for _ in 0..=RESENDS_MAX {
-            let mut transaction = Transaction::begin(link, &self.hash);
+            if scripted {
+                let outcome = self.run_script(link, &effects, batch, &after)?;
+                if let Some(rejected) =
+                    self.conclude(outcome, &mut effects, &mut why_rejected, batch, &after)?
+                {
+                    return Ok(rejected);
+                }
+                continue;
+            }
+            let mut transaction = Transaction::begin(link, 0)?;
             for (index, effect) in effects.iter().enumerate() {
                 let Some(effect) = effect else { continue };
                 transaction.select(effect.commands.database);
                 if effect.flushes {
                     for arguments in effect.commands.iter() {
                         let arguments: Vec<&[u8]> = arguments.collect();
-                        if super::commands::is_flush(&super::commands::upper(arguments[0])) {
+                        if is_flush(&super::commands::upper(arguments[0])) {
                             transaction.flush(index, &arguments);
                         } else {
                             transaction.command(index, &arguments);
@@ -73,50 +93,146 @@ impl RedisStore {
                 self.url.wait_replicas,
                 Items::Promised,
             )?;
-            match outcome {
-                Outcome::Unrecorded(_, why) => {
-                    self.owed.add(link, batch.records.iter().cloned());
-                    return Err(unrecorded(&why));
-                }
-                Outcome::Doubtful(_, error) => return Err(error),
-                Outcome::Ran(replies) => {
-                    let mut last = None;
-                    for (index, reply) in replies {
-                        if let (Some(error), Some(effect)) = (error(&reply), &effects[index])
-                            && last != Some(index)
-                        {
-                            last = Some(index);
-                            if promise::is_promised(&effect.commands) {
-                                return Err(broken(&effect.commands, error));
-                            }
-                            why_rejected.push(dropped(&effect.commands, error));
-                        }
-                    }
-                    self.watermark = after;
-                    self.in_flight = None;
-                    self.seen_records |= batch.records.iter().any(|(_, value)| value.is_some());
-                    for why in &why_rejected {
-                        self.reject(why);
-                    }
-                    return Ok(u64::try_from(why_rejected.len()).unwrap_or(u64::MAX));
-                }
-                // Not said of what was promised.
-                Outcome::NoMemory(error) => return Err(StoreError::Retry(error)),
-                Outcome::Refused(items) => {
-                    for (index, error) in items {
-                        if let Some(effect) = effects[index].take() {
-                            if promise::is_promised(&effect.commands) {
-                                return Err(kept(&effect.commands, &error));
-                            }
-                            why_rejected.push(dropped(&effect.commands, &error));
-                        }
-                    }
-                }
+            if let Outcome::Unrecorded(_, why) = outcome {
+                self.owed.add(link, batch.records.iter().cloned());
+                return Err(unrecorded(&why));
+            }
+            if let Some(rejected) =
+                self.conclude(outcome, &mut effects, &mut why_rejected, batch, &after)?
+            {
+                return Ok(rejected);
             }
         }
         Err(StoreError::Retry(
             "Redis refuses other commands of the batch each time".into(),
         ))
+    }
+
+    /// Applies the batch by the script: all of it, or nothing.
+    fn run_script(
+        &self,
+        link: &mut Link,
+        effects: &[Option<Effect<'_>>],
+        batch: &Batch,
+        after: &[u8],
+    ) -> Result<Outcome, StoreError> {
+        let removed = batch.records.iter().filter(|(_, value)| value.is_none());
+        let written = batch.records.iter().filter(|(_, value)| value.is_some());
+        let commands = || {
+            let all = effects.iter().enumerate();
+            all.filter_map(|(index, effect)| Some((index, effect.as_ref()?)))
+                .flat_map(|(index, effect)| effect.commands.iter().map(move |c| (index, effect, c)))
+        };
+        let of_commands: usize = commands().map(|(_, _, c)| 3 + c.count()).sum();
+        let (removed_count, written_count) = (removed.clone().count(), written.clone().count());
+        let arguments = 3 + 5 + removed_count + 2 * written_count + of_commands;
+        let number =
+            |out: &mut Vec<u8>, value: usize| write_bulk(out, value.to_string().as_bytes());
+        let owner = link.owner.clone();
+        let out = link.connection.out();
+        write_header(out, arguments);
+        for argument in [
+            b"EVALSHA",
+            &link.apply_sha[..],
+            b"0",
+            &self.hash,
+            &owner,
+            &self.watermark,
+        ] {
+            write_bulk(out, argument);
+        }
+        number(out, removed_count);
+        removed.for_each(|(key, _)| write_bulk(out, key));
+        number(out, written_count);
+        for (key, value) in written {
+            write_bulk(out, key);
+            write_bulk(out, value.as_deref().unwrap_or_default());
+        }
+        for (index, effect, command) in commands() {
+            number(out, index);
+            write_bulk(out, effect.commands.database.to_string().as_bytes());
+            number(out, command.clone().count());
+            command.for_each(|argument| write_bulk(out, argument));
+        }
+        link.add_watch(&self.hash, true);
+        link.add_wait(self.url.wait_replicas);
+        link.connection.send()?;
+        let reply = link.connection.reply()?;
+        let numbered = |text: &str| {
+            let (index, error) = text.split_once(' ')?;
+            Some((index.parse::<usize>().ok()?, error.to_owned()))
+        };
+        if let Some(error) = error(&reply) {
+            if error.starts_with(FENCED) {
+                return Err(taken_over(&self.hash));
+            }
+            let refused = error.strip_prefix("REFUSED ").and_then(numbered);
+            let Some(refused) = refused else {
+                return Err(StoreError::Retry(error.to_owned()));
+            };
+            link.read_watch(&self.hash, true, &self.watermark)?;
+            link.read_wait(self.url.wait_replicas)?;
+            return Ok(Outcome::Refused(vec![refused]));
+        }
+        let failed = elements(&reply).unwrap_or_default();
+        let failed = failed.iter().filter_map(|text| {
+            let (index, error) = numbered(&String::from_utf8_lossy(super::resp::text(text)?))?;
+            Some((index, format!("-{error}\r\n").into()))
+        });
+        let failed = failed.collect();
+        link.read_watch(&self.hash, true, after)?;
+        link.read_wait(self.url.wait_replicas)?;
+        Ok(Outcome::Ran(failed))
+    }
+
+    /// What became of the batch: the number of effects that were rejected, or `None`: to be sent again
+    /// without those that Redis refuses.
+    fn conclude(
+        &mut self,
+        outcome: Outcome,
+        effects: &mut [Option<Effect<'_>>],
+        why_rejected: &mut Vec<String>,
+        batch: &Batch,
+        after: &Bytes,
+    ) -> Result<Option<u64>, StoreError> {
+        match outcome {
+            Outcome::Unrecorded(_, why) => Err(unrecorded(&why)),
+            Outcome::Doubtful(_, error) => Err(error),
+            // Not said of what was promised.
+            Outcome::NoMemory(error) => Err(StoreError::Retry(error)),
+            Outcome::Ran(replies) => {
+                let mut last = None;
+                for (index, reply) in replies {
+                    if let (Some(error), Some(Some(effect))) = (error(&reply), effects.get(index))
+                        && last != Some(index)
+                    {
+                        last = Some(index);
+                        if promise::is_promised(&effect.commands) {
+                            return Err(broken(&effect.commands, error));
+                        }
+                        why_rejected.push(dropped(&effect.commands, error));
+                    }
+                }
+                self.watermark = after.clone();
+                self.in_flight = None;
+                self.seen_records |= batch.records.iter().any(|(_, value)| value.is_some());
+                for why in &*why_rejected {
+                    self.reject(why);
+                }
+                Ok(Some(u64::try_from(why_rejected.len()).unwrap_or(u64::MAX)))
+            }
+            Outcome::Refused(items) => {
+                for (index, error) in items {
+                    if let Some(effect) = effects.get_mut(index).and_then(Option::take) {
+                        if promise::is_promised(&effect.commands) {
+                            return Err(kept(&effect.commands, &error));
+                        }
+                        why_rejected.push(dropped(&effect.commands, &error));
+                    }
+                }
+                Ok(None)
+            }
+        }
     }
 }
 

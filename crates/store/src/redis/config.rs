@@ -209,6 +209,7 @@ pub fn refused(error: &str, command: &str) -> StoreError {
         "NOPERM" => StoreError::Fatal(format!(
             "the Redis user may not run {command} ({error}): allow it (ACL SETUSER)"
         )),
+        _ if error.contains("unknown command") => super::settings::lacks(&[command]),
         _ => StoreError::Retry(format!("{command}: {error}")),
     }
 }

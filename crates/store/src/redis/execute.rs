@@ -272,7 +272,8 @@ impl RedisStore {
         switch_protocol(link, plan.resp3)?;
         for _ in 0..=RESENDS_MAX {
             let begun = [prefix, LOST_REPLY].concat();
-            let mut transaction = Transaction::begin(link, &self.hash);
+            let mut transaction = Transaction::begin(link, plan.database)?;
+            transaction.select(0);
             transaction.own(&[b"HSET", &self.hash, field, &begun]);
             let unguarded = plan.runs().any(|(name, _)| runs_code(name));
             if unguarded {

@@ -3,12 +3,14 @@
 //! **Where the records are.** One hash `pmnet:{SHARD}` in database 0, one field a record; scripts of
 //! clients in `pmnet:{SHARD}:scripts`. Commands that name such keys are refused.
 //!
-//! **A batch** (`apply`) is one MULTI … EXEC: the effects, byte for byte as the client sent them,
-//! then HSET/HDEL of the records. Redis writes a transaction to its AOF as a whole and drops a torn
-//! one when it loads, so effects and records live or die together. What Redis refuses while
-//! queueing for a passing reason (memory, read-only, loading, …) fails the batch: nothing ran. What
-//! it refuses for good (unknown command, arity) is left out and the rest is sent again; what fails in EXEC (wrong
-//! type, …) failed alone. Redis checks the passing reasons before EXEC, for the whole transaction.
+//! **A batch** (`apply`) is one script: rights are looked at for all of it, then the records change, then the
+//! effects happen. Redis writes what a script did to its AOF as one transaction, and drops a torn
+//! one when it loads, so effects and records live or die together. What Redis refuses for a passing
+//! reason (memory, read-only, rights, …) fails the batch: nothing ran. What it refuses for good (unknown
+//! command) is left out and the rest is sent again; what fails while it runs (wrong type, …) failed alone. In
+//! MULTI … EXEC rights could change between the turn of a command to be queued and EXEC: what was acknowledged was
+//! refused there, with its watermark written. Only a batch with what cannot run in a script (thousands of
+//! arguments) is sent that way; and before Redis 7 a script cannot ask for rights beforehand.
 //! Nothing is ever left out that a front acknowledged early by itself ([`promise`]): if Redis refuses
 //! that, the batch waits until Redis has been put right, or the shard stops.
 //!
@@ -34,9 +36,8 @@
 //! they are: there all records are compared before and after, and a change stops the shard.
 //!
 //! **Somebody else** (FLUSHALL behind our back, a second server for the shard, a command of a
-//! connection that was given up): the hash is WATCHed between calls, so a foreign change makes the
-//! next batch fail before it does anything; scripts compare the watermark, and the owner, which every
-//! `load` makes a new one ([`owner`]). `load` then tells: another process took over, records gone,
+//! connection that was given up): scripts compare the watermark, and the owner, which every
+//! `load` makes a new one ([`owner`]), before they do anything; for what goes by MULTI the hash is WATCHed between calls. `load` then tells: another process took over, records gone,
 //! older than known or ahead of it is fatal.
 //!
 //! **Durable** means what the server's configuration allows ([`config::Persistence`]); WAITAOF and
@@ -80,6 +81,9 @@ const FLUSH_LUA: &str = include_str!("flush.lua");
 /// Runs one state-changing request.
 const REQUEST_LUA: &str = concat!(include_str!("flush.lua"), include_str!("request.lua"));
 
+/// Applies one batch.
+const APPLY_LUA: &str = concat!(include_str!("flush.lua"), include_str!("apply.lua"));
+
 /// See the module's text.
 pub struct RedisStore {
     url: RedisUrl,
@@ -109,6 +113,7 @@ struct Link {
     commands: CommandTable,
     facts: Facts,
     request_sha: Vec<u8>,
+    apply_sha: Vec<u8>,
     /// Value of the field `owner` that makes this link's writes effective.
     owner: Bytes,
     /// Why Redis takes no writes: then the records were only read, and nothing may be written.
@@ -199,17 +204,22 @@ impl RedisStore {
         if !missing.is_empty() {
             return Err(settings::lacks(&missing));
         }
-        let reply = connection.call(&[b"SCRIPT", b"LOAD", REQUEST_LUA.as_bytes()])?;
-        if let Some(error) = resp::error(&reply) {
-            return Err(refused(error, "SCRIPT LOAD"));
-        }
-        let request_sha = resp::text(&reply).unwrap_or_default().to_vec();
+        let mut load_script = |text: &str| {
+            let reply = connection.call(&[b"SCRIPT", b"LOAD", text.as_bytes()])?;
+            match resp::error(&reply) {
+                Some(error) => Err(refused(error, "SCRIPT LOAD")),
+                None => Ok(resp::text(&reply).unwrap_or_default().to_vec()),
+            }
+        };
+        let request_sha = load_script(REQUEST_LUA)?;
+        let apply_sha = load_script(APPLY_LUA)?;
         self.rehearse(&mut connection, &request_sha)?;
         Ok(Link {
             connection,
             commands,
             facts,
             request_sha,
+            apply_sha,
             owner: Bytes::new(),
             writes_refused: None,
         })

@@ -85,8 +85,7 @@ impl RedisStore {
         // A key as good as any: which ones clients will use, nobody knows.
         let key = self.owner.some_name();
         let (key, hash) = (key.as_bytes(), &self.hash[..]);
-        let gate = [hash, b":gate"].concat();
-        let commands: [&[&[u8]]; 14] = [
+        let commands: [&[&[u8]]; 18] = [
             &[b"SET", key, b"v"],
             &[b"MSET", key, b"v"],
             &[b"SETEX", key, b"1", b"v"],
@@ -100,7 +99,11 @@ impl RedisStore {
             &[b"EVAL", b"return 1", b"1", hash],
             &[b"EVALSHA", request_sha, b"1", hash],
             &[b"UNWATCH"],
-            &[b"BLPOP", &gate, b"0"],
+            &[b"HEXISTS", hash, b"f"],
+            &[b"HLEN", hash],
+            &[b"DEL", hash],
+            &[b"TYPE", hash],
+            &[b"SCAN", b"0"],
         ];
         // Alone: without it the others would run.
         let begun = connection.call(&[b"MULTI"])?;
@@ -126,7 +129,17 @@ impl RedisStore {
         if let Some(error) = error(&ended) {
             found.get_or_insert_with(|| self.unfit("DISCARD", error));
         }
-        found.map_or(Ok(()), Err)
+        if let Some(found) = found {
+            return Err(found);
+        }
+        // EXEC cannot be queued: an empty transaction has it.
+        for name in ["MULTI", "EXEC"] {
+            let reply = connection.call(&[name.as_bytes()])?;
+            if let Some(error) = error(&reply) {
+                return Err(self.unfit(name, error));
+            }
+        }
+        Ok(())
     }
 
     fn unfit(&self, name: &str, error: &str) -> StoreError {

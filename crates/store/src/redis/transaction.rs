@@ -8,6 +8,7 @@ use bytes::Bytes;
 use pmnet_server::StoreError;
 
 use super::commands::is_passing;
+use super::pending::expect_ok;
 use super::resp::{self, write_command};
 use super::{FLUSH_LUA, Link};
 
@@ -57,22 +58,32 @@ pub enum Items {
 pub struct Transaction<'a> {
     link: &'a mut Link,
     slots: Vec<Slot>,
+    /// Database that it began in.
+    home: u32,
     database: u32,
 }
 
 impl<'a> Transaction<'a> {
-    /// Begins one. If Redis refuses MULTI (rights were taken away), what follows would run by itself, and its
-    /// records with it or not. So the next command is one that has no effect in a transaction, and
-    /// outside of one waits for ever: nothing behind it runs, and the connection is given up.
-    pub fn begin(link: &'a mut Link, hash: &[u8]) -> Transaction<'a> {
-        link.connection.add(&[b"MULTI"]);
-        let mut transaction = Transaction {
+    /// Begins one whose commands run in `database`, which must exist. MULTI goes alone: if Redis refuses it
+    /// (rights were taken away), what follows would run by itself. So does SELECT: whatever may be
+    /// refused inside, no command runs in another database.
+    ///
+    /// # Errors
+    /// `Retry` if it cannot begin.
+    pub fn begin(link: &'a mut Link, database: u32) -> Result<Transaction<'a>, StoreError> {
+        if database != 0 {
+            let reply = link
+                .connection
+                .call(&[b"SELECT", database.to_string().as_bytes()])?;
+            expect_ok(&reply)?;
+        }
+        expect_ok(&link.connection.call(&[b"MULTI"])?)?;
+        Ok(Transaction {
             link,
             slots: Vec::new(),
-            database: 0,
-        };
-        transaction.own(&[b"BLPOP", &[hash, b":gate"].concat(), b"0"]);
-        transaction
+            home: database,
+            database,
+        })
     }
 
     /// Makes what follows run in `database`, which must exist (else it would run in another one).
@@ -145,16 +156,17 @@ impl<'a> Transaction<'a> {
         items: Items,
     ) -> Result<Outcome, StoreError> {
         debug_assert_eq!(self.database, 0, "a transaction ends in database 0");
-        let Transaction { link, slots, .. } = self;
+        let Transaction {
+            link, slots, home, ..
+        } = self;
         link.connection.add(&[b"EXEC"]);
+        if home != 0 {
+            link.connection.add(&[b"SELECT", b"0"]);
+        }
         link.add_watch(hash, false);
         link.add_wait(wait_replicas);
         link.connection.send()?;
 
-        let begun = link.connection.reply()?;
-        if let Some(error) = resp::error(&begun) {
-            return Err(StoreError::Retry(format!("MULTI: {error}")));
-        }
         let mut refused = Vec::new();
         let mut stop = None;
         let mut no_memory = None;
@@ -183,6 +195,9 @@ impl<'a> Transaction<'a> {
             }
         }
         let executed = link.connection.reply()?;
+        if home != 0 {
+            expect_ok(&link.connection.reply()?)?;
+        }
         if let Some(stop) = stop {
             return Err(stop);
         }
