@@ -8,8 +8,9 @@ use bytes::Bytes;
 /// Largest single reply taken from a pass-through connection, in bytes. Bounds the memory that a
 /// store can make the front use for one client.
 pub const REPLY_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Longest line of a reply (simple string, error, number), in bytes.
-const LINE_BYTES_MAX: usize = 1024 * 1024;
+/// Longest line of a reply (simple string, error, number), in bytes: more than the longest reply that the
+/// server hands on.
+const LINE_BYTES_MAX: usize = 17 * 1024 * 1024;
 
 /// The store sent something that is not RESP, or a reply larger than [`REPLY_BYTES_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

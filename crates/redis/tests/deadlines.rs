@@ -289,3 +289,26 @@ fn a_client_that_stays_after_a_protocol_error_frees_its_place_in_the_end() {
     });
     drop(stays);
 }
+
+/// The front asks on a connection of its own whether the store is alive. A store that has no room for that one
+/// is alive: those who waited were told that it does not answer.
+#[test]
+fn who_waits_for_a_store_that_takes_no_more_connections_waits_on() {
+    let Some(redis) = Redis::start() else { return };
+    let front = start(&redis, SHORT);
+    let mut client = front.client();
+    assert_eq!(client.ask("ECHO x"), "$1\r\nx\r\n");
+    let mut direct = redis.client();
+    // The endpoint's two, this one, and that of who waits.
+    assert_eq!(direct.ask("CONFIG SET maxclients 4"), "+OK\r\n");
+    client.send(&command("BLPOP l 0"));
+    until(&mut direct, "blocked_clients:1");
+    std::thread::sleep(SHORT * 5);
+    assert!(direct.ask("INFO clients").contains("blocked_clients:1"));
+    assert!(
+        !direct.ask("INFO stats").contains("rejected_connections:0"),
+        "the heart was let in"
+    );
+    assert_eq!(direct.ask("RPUSH l x"), ":1\r\n");
+    assert_eq!(client.text(), "*2\r\n$1\r\nl\r\n$1\r\nx\r\n");
+}

@@ -204,3 +204,92 @@ fn a_function_that_changes_the_records_stops_the_shard() {
         assert!(text.contains("changed pmnet's records"), "{text}");
     }
 }
+
+/// A client's code that runs while its result is looked at: its words were taken for the store's own. "FENCED"
+/// ended the server, as often as it was started again.
+#[test]
+fn no_code_of_a_client_speaks_for_the_store() {
+    let Some((_redis, mut store)) = ready(&[]) else {
+        return;
+    };
+    for word in [
+        "FENCED",
+        "READONLY z",
+        "NOSCRIPT q",
+        "PARTLY y",
+        "RAISED x",
+        "OOM x",
+    ] {
+        let said = format!("error('{word}', 0)");
+        for code in [
+            format!("return setmetatable({{}}, {{__index = function() {said} end}})"),
+            format!("return {{setmetatable({{}}, {{__index = function() {said} end}})}}"),
+            format!("return {{map = setmetatable({{}}, {{__index = function() {said} end}})}}"),
+            format!(
+                "error(setmetatable({{}}, {{__index = function() {said} end, __tostring = function() {said} end}}))"
+            ),
+            said.clone(),
+            format!("error({{err = '{word}'}})"),
+        ] {
+            for protocol in [Protocol::Resp2, Protocol::Resp3] {
+                let reply = change(
+                    &mut *store,
+                    support::script(protocol, &["EVAL", &code, "0"]),
+                );
+                assert!(!reply.is_empty(), "{code}");
+            }
+        }
+    }
+}
+
+/// What a script makes of RESP3's own types is what Redis makes of it: one reply, with true lengths.
+#[test]
+fn replies_that_a_script_makes_up_are_those_of_a_bare_redis() {
+    let Some((redis, mut store)) = ready(&[]) else {
+        return;
+    };
+    for value in [
+        "{verbatim_string={format='t',string='x'}}",
+        "{verbatim_string={format='markdown',string='x'}}",
+        "{verbatim_string={format='txt',string='a b'}}",
+        "{verbatim_string={format='txt'}}",
+        "{verbatim_string={string='x'}}",
+        "{verbatim_string='x'}",
+        "{big_number='12345678901234567890'}",
+        "{big_number='1\\r\\n+OK\\r\\n$6\\r\\nforged'}",
+        "{big_number=3}",
+        "{ok='a\\r\\nb'}",
+        "{err='A a\\r\\nb'}",
+        "{double='x'}",
+        "{map='x'}",
+        "{set=3}",
+        "{map={}}",
+        "{set={}}",
+        "{1, nil, 3}",
+        "setmetatable({}, {__index = function() return 'x' end})",
+    ] {
+        for protocol in [Protocol::Resp2, Protocol::Resp3] {
+            let code = format!("redis.setresp(3) return {value}");
+            let arguments = ["EVAL", code.as_str(), "0"];
+            let wanted = support::bare(&redis, protocol, &arguments);
+            assert_eq!(
+                change(&mut *store, support::script(protocol, &arguments)),
+                wanted,
+                "{code}"
+            );
+        }
+    }
+}
+
+/// A status of more than a megabyte was no RESP: its script ran again and again, or had its reply "lost in a crash".
+#[test]
+fn a_long_line_is_a_reply() {
+    let Some((_redis, mut store)) = ready(&[]) else {
+        return;
+    };
+    let code = "return {ok=string.rep('x', 3000000)}";
+    let wanted = format!("+{}\r\n", "x".repeat(3_000_000));
+    let eval = |name| support::script(Protocol::Resp2, &[name, code, "0"]);
+    assert!(support::read(&mut *store, eval("EVAL_RO")) == wanted);
+    assert!(change(&mut *store, eval("EVAL")) == wanted);
+}

@@ -18,6 +18,7 @@
 //!
 //! The keys are the long flags without the dashes in front; an unknown key is an error.
 
+use std::io::Read;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
@@ -68,11 +69,21 @@ impl CommonArgs {
 fn read(path: &Path) -> Result<FileConfig, ConfigError> {
     let place = path.display();
     let bad = |what: &dyn std::fmt::Display| ConfigError(format!("configuration {place}: {what}"));
-    let length = std::fs::metadata(path).map_err(|error| bad(&error))?.len();
-    if length > FILE_BYTES_MAX {
+    if !std::fs::metadata(path)
+        .map_err(|error| bad(&error))?
+        .is_file()
+    {
+        return Err(bad(&"no regular file"));
+    }
+    let file = std::fs::File::open(path).map_err(|error| bad(&error))?;
+    let mut text = String::new();
+    // Not what the file says of its length: it may be growing.
+    file.take(FILE_BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| bad(&error))?;
+    if u64::try_from(text.len()).is_ok_and(|length| length > FILE_BYTES_MAX) {
         return Err(bad(&format!("more than {FILE_BYTES_MAX} bytes")));
     }
-    let text = std::fs::read_to_string(path).map_err(|error| bad(&error))?;
     parse(&text).map_err(|error| bad(&error))
 }
 

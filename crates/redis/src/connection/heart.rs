@@ -12,6 +12,9 @@ use super::passage::store_name;
 use super::{Shared, StoreAddress};
 use crate::upstream::{Outcome, Time};
 
+/// What Redis says to one connection too many.
+const FULL: &[u8] = b"-ERR max number of clients";
+
 /// A connection to the store that is asked now and then, without its socket.
 pub struct Heart(Direct);
 
@@ -60,6 +63,13 @@ impl Heart {
             .map_err(|error| error.to_string())?
         {
             let value = direct.inbox.split_to(len).freeze();
+            if value.starts_with(FULL)
+                && let Some(name) = &shared.name
+            {
+                // Only a store that lives says so, and who it is was seen by those that it let in.
+                shared.alive = Some((name.run_id.clone(), shared.now));
+                return Err("it takes no more connections".into());
+            }
             if !direct.take_own(&value)? {
                 return Err("it sent what nobody asked for".into());
             }

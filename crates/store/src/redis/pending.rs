@@ -12,6 +12,9 @@ use super::resp::{self, error};
 
 /// First word of the request script's error when something may have taken effect.
 const PARTLY: &str = "PARTLY ";
+/// First word of its error when nothing has happened, and it was not Redis that refused: what follows may be a
+/// client's words.
+const RAISED: &str = "RAISED ";
 /// Answer to a command that came as a read and is none.
 const NO_READ: &[u8] = b"-ERR pmnet: this command cannot be sent as a read\r\n";
 
@@ -179,7 +182,8 @@ pub fn read_pending(
             } else {
                 // A fault that the same request would meet again: it must not stop the shard.
                 tracing::warn!(error, "the request script failed; nothing has happened");
-                format!("-ERR pmnet: cannot be run: {error}\r\n")
+                let why = error.strip_prefix(RAISED).unwrap_or(error);
+                format!("-ERR pmnet: cannot be run: {why}\r\n")
             };
             let value = [&prefix[..], text.as_bytes()].concat();
             ready.push(text.into());

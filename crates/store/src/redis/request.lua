@@ -6,7 +6,7 @@
 -- Nothing takes effect before the record says that the request has begun. Redis checks whether it takes
 -- writes at the first write of a script only, so what follows cannot fail for a reason that passes, and
 -- the true reply can be written at the end. An error that leaves this script says by its first word which
--- side of that line it is on: PARTLY behind it, anything else before it.
+-- side of that line it is on: PARTLY behind it; before it, RAISED if it was not Redis that refused, else Redis's words.
 local DB, RESP, FORM, HASH, FIELD, PREFIX, SCRIPTS, WATERMARK, OWNER, BEGUN = unpack(ARGV, 1, 10)
 RESP = tonumber(RESP)
 local SCRIPTS_MAX, DEPTH_MAX = 10000, 64
@@ -108,64 +108,77 @@ local function add_double(s)
   if RESP == 3 then add(',' .. s .. '\r\n') else add_bulk(s) end
 end
 
+local function one_line(s) return (string.gsub(s, '[\r\n]', ' ')) end
+-- A field of a table that a client's code may have made, without running any of that code.
+local function field(v, name, kind)
+  local found = rawget(v, name)
+  return type(found) == kind and found or nil
+end
 -- v as produced under RESP version `from`; `opts.user`: arrays end at their first nil, as in Redis.
 local function add_value(v, from, opts, depth)
   local kind = type(v)
   if depth > DEPTH_MAX then
-    add_error('ERR reached lua stack limit')
+    return add_error('ERR reached lua stack limit')
   elseif kind == 'string' then
-    if opts.doubles and RESP == 3 then add(',' .. v .. '\r\n') else add_bulk(v) end
+    if opts.doubles and RESP == 3 then return add(',' .. v .. '\r\n') else return add_bulk(v) end
   elseif kind == 'number' then
-    add_integer(v)
+    return add_integer(v)
   elseif kind == 'boolean' then
     if from == 3 then
-      add(RESP == 3 and (v and '#t\r\n' or '#f\r\n') or (v and ':1\r\n' or ':0\r\n'))
+      return add(RESP == 3 and (v and '#t\r\n' or '#f\r\n') or (v and ':1\r\n' or ':0\r\n'))
     elseif v then
-      add(':1\r\n')
+      return add(':1\r\n')
     elseif RESP == 2 and opts.null_array then
-      add('*-1\r\n')
-    else
-      add_null()
+      return add('*-1\r\n')
     end
+    return add_null()
   elseif kind ~= 'table' then
-    add_null()
-  elseif type(v.err) == 'string' then
-    add_error(v.err)
-  elseif type(v.ok) == 'string' then
-    add('+' .. string.gsub(v.ok, '[\r\n]', ' ') .. '\r\n')
-  elseif type(v.double) == 'number' then
-    add_double(string.format('%.17g', v.double))
-  elseif type(v.map) == 'table' then
+    return add_null()
+  end
+  local err, ok, double = field(v, 'err', 'string'), field(v, 'ok', 'string'), field(v, 'double', 'number')
+  local map, members = field(v, 'map', 'table'), field(v, 'set', 'table')
+  local big, verbatim = field(v, 'big_number', 'string'), field(v, 'verbatim_string', 'table')
+  local text = verbatim and field(verbatim, 'string', 'string')
+  local format = verbatim and field(verbatim, 'format', 'string')
+  if err then
+    add_error(err)
+  elseif ok then
+    add('+' .. one_line(ok) .. '\r\n')
+  elseif double then
+    add_double(string.format('%.17g', double))
+  elseif map then
     local n = 0
-    for _ in pairs(v.map) do n = n + 1 end
+    for _ in next, map do n = n + 1 end
     add(RESP == 3 and '%' .. n .. '\r\n' or '*' .. 2 * n .. '\r\n')
-    for key, value in pairs(v.map) do
+    for key, value in next, map do
       add_value(key, from, opts, depth + 1)
       add_value(value, from, opts, depth + 1)
     end
-  elseif type(v.set) == 'table' then
+  elseif members then
     local n = 0
-    for _ in pairs(v.set) do n = n + 1 end
+    for _ in next, members do n = n + 1 end
     add((RESP == 3 and '~' or '*') .. n .. '\r\n')
-    for key in pairs(v.set) do add_value(key, from, opts, depth + 1) end
-  elseif type(v.big_number) == 'string' then
-    if RESP == 3 then add('(' .. v.big_number .. '\r\n') else add_bulk(v.big_number) end
-  elseif type(v.verbatim_string) == 'table' then
-    local s = v.verbatim_string
+    for key in next, members do add_value(key, from, opts, depth + 1) end
+  elseif big then
+    big = one_line(big)
+    if RESP == 3 then add('(' .. big .. '\r\n') else add_bulk(big) end
+  elseif text and format then
     if RESP == 3 then
-      add('=' .. #s.string + 4 .. '\r\n' .. s.format .. ':' .. s.string .. '\r\n')
+      -- Three characters, whatever it is.
+      format = string.sub(format .. '   ', 1, 3)
+      add('=' .. #text + 4 .. '\r\n' .. format .. ':' .. text .. '\r\n')
     else
-      add_bulk(s.string)
+      add_bulk(text)
     end
   else
     local n = 0
     if opts.user then
-      while v[n + 1] ~= nil do n = n + 1 end
+      while rawget(v, n + 1) ~= nil do n = n + 1 end
     else
       n = table.maxn(v)
     end
     add('*' .. n .. '\r\n')
-    for i = 1, n do add_value(v[i], from, opts, depth + 1) end
+    for i = 1, n do add_value(rawget(v, i), from, opts, depth + 1) end
   end
 end
 
@@ -319,8 +332,9 @@ local function user_script(name, first, last)
   redis.call('SELECT', DB)
   current = DB
   if ok then return add_value(result, user_resp, {user = true}, 0) end
-  if type(raised) == 'table' and raised.err then
-    return add_error(tostring(raised.err) .. ' script: ' .. sha)
+  if type(raised) == 'table' then
+    local err = field(raised, 'err', 'string') or 'ERR the script raised what is no error'
+    return add_error(err .. ' script: ' .. sha)
   end
   local text = tostring(raised)
   local line = string.match(text, '^user_script:(%d+):')
@@ -444,5 +458,6 @@ if not owner or (redis.call('HGET', HASH, 'watermark') or '') ~= WATERMARK then
 end
 local ok, result = pcall(request)
 if ok and not aborted then return result end
-local why = string.gsub(tostring(aborted or (type(result) == 'table' and result.err) or result), '^-', '')
-return {err = (begun and 'PARTLY ' or '') .. why}
+-- What raised may have been a client's code: its words are never taken for ours, or for Redis's.
+local why = aborted or type(result) == 'table' and field(result, 'err', 'string') or tostring(result)
+return {err = (begun and 'PARTLY ' or aborted and '' or 'RAISED ') .. string.gsub(why, '^-', '')}

@@ -7,8 +7,8 @@
 
 /// Largest reply accepted from Redis, in bytes (Redis's own largest string is 512 MiB).
 pub const REPLY_BYTES_MAX: usize = 1 << 30;
-/// Longest header line (`*12\r\n`, `+status\r\n`, …), in bytes.
-const LINE_BYTES_MAX: usize = 1 << 20;
+/// Longest line (`*12\r\n`, `+status\r\n`, …), in bytes: more than the longest reply that can be handed on.
+const LINE_BYTES_MAX: usize = 17 << 20;
 
 /// The bytes are not RESP, or exceed a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,12 +20,18 @@ pub struct Malformed;
 pub struct Scanner {
     at: usize,
     open: usize,
+    /// How far the search for the end of the line at `at` has come.
+    searched: usize,
 }
 
 impl Scanner {
     /// A scanner at the first byte of a reply.
     pub fn new() -> Scanner {
-        Scanner { at: 0, open: 1 }
+        Scanner {
+            at: 0,
+            open: 1,
+            searched: 0,
+        }
     }
 
     /// `bytes` starts where the reply starts. Returns the reply's length once it is whole.
@@ -34,10 +40,11 @@ impl Scanner {
     /// [`Malformed`].
     pub fn advance(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
         while self.open > 0 {
-            let Some((end, children)) = element(bytes, self.at)? else {
+            let Some((end, children)) = element(bytes, self.at, &mut self.searched)? else {
                 return Ok(None);
             };
             self.at = end;
+            self.searched = end;
             self.open = (self.open - 1).checked_add(children).ok_or(Malformed)?;
             if self.open > REPLY_BYTES_MAX {
                 return Err(Malformed);
@@ -48,23 +55,33 @@ impl Scanner {
 }
 
 /// Reads the element header at `at` (with its body, for strings): the position after it and how
-/// many further elements belong to it. `None`: not all there yet.
-fn element(bytes: &[u8], at: usize) -> Result<Option<(usize, usize)>, Malformed> {
+/// many further elements belong to it. `None`: not all there yet. Up to `searched` the line does not end.
+fn element(
+    bytes: &[u8],
+    at: usize,
+    searched: &mut usize,
+) -> Result<Option<(usize, usize)>, Malformed> {
     let Some(rest) = bytes.get(at..) else {
         return Ok(None);
     };
     let Some(&kind) = rest.first() else {
         return Ok(None);
     };
-    let window = &rest[..rest.len().min(LINE_BYTES_MAX)];
+    let from = searched.saturating_sub(at).min(rest.len());
+    let window = &rest[from..rest.len().min(LINE_BYTES_MAX).max(from)];
     let Some(line_end) = window.windows(2).position(|pair| pair == b"\r\n") else {
+        // The last byte may be the first half of the line's end.
+        *searched = bytes.len().saturating_sub(1);
         return if rest.len() > LINE_BYTES_MAX {
             Err(Malformed)
         } else {
             Ok(None)
         };
     };
-    let line = &rest[1..line_end];
+    let line_end = from + line_end;
+    *searched = at + line_end;
+    // An empty line has no kind.
+    let line = rest.get(1..line_end).ok_or(Malformed)?;
     let after = at + line_end + 2;
     match kind {
         b'+' | b'-' | b':' | b'_' | b',' | b'#' | b'(' => Ok(Some((after, 0))),
@@ -72,7 +89,12 @@ fn element(bytes: &[u8], at: usize) -> Result<Option<(usize, usize)>, Malformed>
             if line == b"-1" {
                 return Ok(Some((after, 0)));
             }
-            let end = after + length(line)? + 2;
+            let length = length(line)?;
+            // "txt:" comes before the text.
+            if kind == b'=' && length < 4 {
+                return Err(Malformed);
+            }
+            let end = after + length + 2;
             if bytes.len() < end {
                 return Ok(None);
             }
@@ -109,7 +131,7 @@ pub fn elements(reply: &[u8]) -> Option<Vec<&[u8]>> {
     if !matches!(reply.first(), Some(b'*' | b'~' | b'>' | b'%')) {
         return None;
     }
-    let (mut at, count) = element(reply, 0).ok()??;
+    let (mut at, count) = element(reply, 0, &mut 0).ok()??;
     if reply.starts_with(b"*-1") {
         return None;
     }
@@ -132,12 +154,13 @@ pub fn text(reply: &[u8]) -> Option<&[u8]> {
 /// Where [`text`] lies inside `reply`.
 pub fn text_range(reply: &[u8]) -> Option<(usize, usize)> {
     let line_end = reply.windows(2).position(|pair| pair == b"\r\n")?;
-    match reply.first()? {
-        b'+' | b':' => Some((1, line_end)),
-        b'$' if !reply.starts_with(b"$-1") => Some((line_end + 2, reply.len() - 2)),
-        b'=' => Some((line_end + 6, reply.len() - 2)),
-        _ => None,
-    }
+    let range = match reply.first()? {
+        b'+' | b':' => (1, line_end),
+        b'$' if !reply.starts_with(b"$-1") => (line_end + 2, reply.len() - 2),
+        b'=' => (line_end + 6, reply.len() - 2),
+        _ => return None,
+    };
+    (range.0 <= range.1).then_some(range)
 }
 
 /// The text of an error reply, without `-` and line end.
@@ -219,9 +242,51 @@ mod tests {
             b"$3\r\nabcde",
             b"*99999999999999999999\r\n",
             b"$-2\r\n",
+            b"\r\n",
+            b"*1\r\n\r\n",
+            b"=0\r\n\r\n",
+            b"=3\r\nabc\r\n",
         ] {
             assert_eq!(Scanner::new().advance(bad), Err(Malformed), "{bad:?}");
         }
+    }
+
+    /// A line of megabytes is scanned once, however it comes, and has no end where it is cut.
+    #[test]
+    fn a_long_line_is_a_reply_however_it_is_cut() {
+        let mut reply = vec![b'+'];
+        reply.extend(std::iter::repeat_n(b'x', 3 << 20));
+        reply.extend_from_slice(b"\r\n");
+        let mut scanner = Scanner::new();
+        let cuts = (0..reply.len()).step_by(65_536);
+        for cut in cuts.chain([reply.len() - 1]) {
+            assert_eq!(scanner.advance(&reply[..cut]), Ok(None), "{cut}");
+        }
+        assert_eq!(scanner.advance(&reply), Ok(Some(reply.len())));
+        let mut array = b"*2\r\n".to_vec();
+        array.extend_from_slice(&reply);
+        let mut scanner = Scanner::new();
+        assert_eq!(scanner.advance(&array), Ok(None));
+        array.extend_from_slice(b":1\r\n");
+        assert_eq!(scanner.advance(&array), Ok(Some(array.len())));
+    }
+
+    #[test]
+    fn no_bytes_make_the_text_of_a_reply_panic() {
+        for bytes in [
+            &b"\r\n"[..],
+            b"=\r\n",
+            b"=0\r\n",
+            b"=0\r\n\r\n",
+            b"$\r\n",
+            b"+\r\n",
+            b":\r\n",
+            b"",
+        ] {
+            let _nothing_or_something =
+                (text(bytes), elements(bytes), error(bytes), integer(bytes));
+        }
+        assert_eq!(text(b"=0\r\n\r\n"), None);
     }
 
     #[test]
