@@ -92,6 +92,8 @@ fn mistakes_of_an_operator_get_a_sentence() {
     assert!(text.contains("listen_on"), "{text}");
     let text = fails(&["redis", "--config", &path("none.toml")]);
     assert!(text.contains("none.toml"), "{text}");
+    let text = fails(&["redis", "--config", "/dev/zero"]);
+    assert!(text.contains("more than 1048576 bytes"), "{text}");
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
