@@ -58,44 +58,13 @@ impl RedisStore {
             })
         });
         for _ in 0..=RESENDS_MAX {
-            if scripted {
-                let outcome = self.run_script(link, &effects, batch, &after)?;
-                if let Some(rejected) =
-                    self.conclude(outcome, &mut effects, &mut why_rejected, batch, &after)?
-                {
-                    return Ok(rejected);
-                }
-                continue;
-            }
-            let mut transaction = Transaction::begin(link, 0)?;
-            for (index, effect) in effects.iter().enumerate() {
-                let Some(effect) = effect else { continue };
-                transaction.select(effect.commands.database);
-                if effect.flushes {
-                    for arguments in effect.commands.iter() {
-                        let arguments: Vec<&[u8]> = arguments.collect();
-                        if is_flush(&super::commands::upper(arguments[0])) {
-                            transaction.flush(index, &arguments);
-                        } else {
-                            transaction.command(index, &arguments);
-                        }
-                    }
-                } else {
-                    transaction.verbatim(index, effect.commands.count, effect.commands.resp);
-                }
-            }
-            transaction.select(0);
-            add_records(&mut transaction, &self.hash, batch);
-            let outcome = transaction.run(
-                &self.hash,
-                &self.watermark,
-                &after,
-                self.url.wait_replicas,
-                Items::Promised,
-            )?;
-            if let Outcome::Unrecorded(_, why) = outcome {
+            let outcome = if scripted {
+                self.run_script(link, &effects, batch, &after)?
+            } else {
+                self.run_multi(link, &effects, batch, &after)?
+            };
+            if matches!(outcome, Outcome::Unrecorded(..)) {
                 self.owed.add(link, batch.records.iter().cloned());
-                return Err(unrecorded(&why));
             }
             if let Some(rejected) =
                 self.conclude(outcome, &mut effects, &mut why_rejected, batch, &after)?
@@ -106,6 +75,42 @@ impl RedisStore {
         Err(StoreError::Retry(
             "Redis refuses other commands of the batch each time".into(),
         ))
+    }
+
+    /// Applies the batch by MULTI, for what cannot run in a script.
+    fn run_multi(
+        &self,
+        link: &mut Link,
+        effects: &[Option<Effect<'_>>],
+        batch: &Batch,
+        after: &[u8],
+    ) -> Result<Outcome, StoreError> {
+        let mut transaction = Transaction::begin(link, 0)?;
+        for (index, effect) in effects.iter().enumerate() {
+            let Some(effect) = effect else { continue };
+            transaction.select(effect.commands.database);
+            if effect.flushes {
+                for arguments in effect.commands.iter() {
+                    let arguments: Vec<&[u8]> = arguments.collect();
+                    if is_flush(&super::commands::upper(arguments[0])) {
+                        transaction.flush(index, &arguments);
+                    } else {
+                        transaction.command(index, &arguments);
+                    }
+                }
+            } else {
+                transaction.verbatim(index, effect.commands.count, effect.commands.resp);
+            }
+        }
+        transaction.select(0);
+        add_records(&mut transaction, &self.hash, batch);
+        transaction.run(
+            &self.hash,
+            &self.watermark,
+            after,
+            self.url.wait_replicas,
+            Items::Promised,
+        )
     }
 
     /// Applies the batch by the script: all of it, or nothing.
@@ -196,20 +201,24 @@ impl RedisStore {
         after: &Bytes,
     ) -> Result<Option<u64>, StoreError> {
         match outcome {
-            Outcome::Unrecorded(_, why) => Err(unrecorded(&why)),
-            Outcome::Doubtful(_, error) => Err(error),
+            Outcome::Unrecorded(replies, why) => {
+                check_promises(effects, &replies)?;
+                Err(unrecorded(&why))
+            }
+            Outcome::Doubtful(replies, error) => {
+                check_promises(effects, &replies)?;
+                Err(error)
+            }
             // Not said of what was promised.
             Outcome::NoMemory(error) => Err(StoreError::Retry(error)),
             Outcome::Ran(replies) => {
+                check_promises(effects, &replies)?;
                 let mut last = None;
                 for (index, reply) in replies {
                     if let (Some(error), Some(Some(effect))) = (error(&reply), effects.get(index))
                         && last != Some(index)
                     {
                         last = Some(index);
-                        if promise::is_promised(&effect.commands) {
-                            return Err(broken(&effect.commands, error));
-                        }
                         why_rejected.push(dropped(&effect.commands, error));
                     }
                 }
@@ -234,6 +243,24 @@ impl RedisStore {
             }
         }
     }
+}
+
+/// Whether an update that its client was told to be done failed where others ran.
+///
+/// # Errors
+/// `Fatal` with the first one.
+fn check_promises(
+    effects: &[Option<Effect<'_>>],
+    replies: &[(usize, Bytes)],
+) -> Result<(), StoreError> {
+    for (index, reply) in replies {
+        if let (Some(error), Some(Some(effect))) = (error(reply), effects.get(*index))
+            && promise::is_promised(&effect.commands)
+        {
+            return Err(broken(&effect.commands, error));
+        }
+    }
+    Ok(())
 }
 
 /// Checks one payload: the effect, or (inner error) why it is rejected for good.
