@@ -123,14 +123,28 @@ impl RedisStore {
     ) -> Result<Outcome, StoreError> {
         let removed = batch.records.iter().filter(|(_, value)| value.is_none());
         let written = batch.records.iter().filter(|(_, value)| value.is_some());
-        let commands = || {
-            let all = effects.iter().enumerate();
-            all.filter_map(|(index, effect)| Some((index, effect.as_ref()?)))
-                .flat_map(|(index, effect)| effect.commands.iter().map(move |c| (index, effect, c)))
+        let mut commands: Vec<(usize, u32, Vec<&[u8]>)> = Vec::new();
+        for (index, effect) in effects.iter().enumerate() {
+            let Some(effect) = effect else { continue };
+            let database = effect.commands.database;
+            commands.extend(
+                effect
+                    .commands
+                    .iter()
+                    .map(|c| (index, database, c.collect())),
+            );
+        }
+        let alike = |a: &(usize, u32, Vec<&[u8]>), b: &(usize, u32, Vec<&[u8]>)| {
+            (a.1, a.2.len()) == (b.1, b.2.len())
         };
-        let of_commands: usize = commands().map(|(_, _, c)| 3 + c.count()).sum();
+        let runs = || commands.chunk_by(alike);
+        let of_commands: usize = runs().map(|run| 3 + run.len() * run[0].2.len()).sum();
+        let usual = effects
+            .iter()
+            .flatten()
+            .all(|effect| promise::is_promised(&effect.commands));
         let (removed_count, written_count) = (removed.clone().count(), written.clone().count());
-        let arguments = 3 + 5 + removed_count + 2 * written_count + of_commands;
+        let arguments = 3 + 6 + removed_count + 2 * written_count + of_commands;
         let number =
             |out: &mut Vec<u8>, value: usize| write_bulk(out, value.to_string().as_bytes());
         let owner = link.owner.clone();
@@ -153,19 +167,23 @@ impl RedisStore {
             write_bulk(out, key);
             write_bulk(out, value.as_deref().unwrap_or_default());
         }
-        for (index, effect, command) in commands() {
-            number(out, index);
-            write_bulk(out, effect.commands.database.to_string().as_bytes());
-            number(out, command.clone().count());
-            command.for_each(|argument| write_bulk(out, argument));
+        write_bulk(out, if usual { b"1" } else { b"0" });
+        for run in runs() {
+            number(out, usize::try_from(run[0].1).unwrap_or(usize::MAX));
+            number(out, run[0].2.len());
+            number(out, run.len());
+            for argument in run.iter().flat_map(|(_, _, arguments)| arguments) {
+                write_bulk(out, argument);
+            }
         }
         link.add_watch(&self.hash, true);
         link.add_wait(self.url.wait_replicas);
         link.connection.send()?;
         let reply = link.connection.reply()?;
         let numbered = |text: &str| {
-            let (index, error) = text.split_once(' ')?;
-            Some((index.parse::<usize>().ok()?, error.to_owned()))
+            let (ordinal, error) = text.split_once(' ')?;
+            let (index, ..) = commands.get(ordinal.parse::<usize>().ok()?)?;
+            Some((*index, error.to_owned()))
         };
         if let Some(error) = error(&reply) {
             if error.starts_with(FENCED) {
