@@ -6,7 +6,7 @@ use crate::support::{Sent, kinds, only};
 use bytes::Bytes;
 use pmnet_proto::client::Outcome;
 use pmnet_proto::time::{MILLISECOND, SECOND};
-use pmnet_wire::command::{Form, Protocol, preamble};
+use pmnet_wire::command::barrier;
 use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, remaining};
 
 const LONG: u64 = 600 * MILLISECOND;
@@ -207,7 +207,7 @@ fn behind_an_unknown_outcome_something_is_recorded_first() {
     let read = bench.bypass(true);
     let fence = only(bench.flush());
     assert!(!fence.header.flags.has(Flags::READ_ONLY) && fence.header.request == 2);
-    assert_eq!(fence.payload, preamble(Form::Barrier, Protocol::Resp2, 0));
+    assert_eq!(fence.payload, barrier());
     // Lost, and asked again as any bypass.
     assert_eq!(only(bench.after(LONG)).header.request, 2);
     bench.response(2, Flags(0), b"+OK\r\n");

@@ -6,7 +6,7 @@ use super::{Bypass, Call, Sent, Session, State, Transfer, Update, Work};
 use crate::rules::Rule;
 use crate::{Outbox, Time};
 use bytes::Bytes;
-use pmnet_wire::command::{Form, Protocol, preamble};
+use pmnet_wire::command::barrier;
 use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, remaining};
 
 impl Session {
@@ -143,8 +143,7 @@ impl Session {
     /// A bypass of the session's own that does nothing, and that the store records: what is older than it
     /// is not executed any more, whoever restarts.
     fn begin_fence(&mut self, deadline: Time) {
-        let nothing = preamble(Form::Barrier, Protocol::Resp2, 0);
-        self.begin_bypass(None, Bytes::copy_from_slice(&nothing), 0, false, deadline);
+        self.begin_bypass(None, barrier().into(), 0, false, deadline);
     }
 
     fn begin_bypass(
