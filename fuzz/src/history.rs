@@ -7,9 +7,9 @@
 
 use std::collections::BTreeMap;
 
-use pmnet::check::Ledger;
-use pmnet::load::{Op, Outcome, Record};
 use pmnet_history::{Limits, check, describe, operations, read_records};
+use pmnet_lab::check::Ledger;
+use pmnet_lab::load::{Op, Outcome, Record};
 
 use crate::input::Input;
 

@@ -16,8 +16,6 @@ use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use socket2::{Domain, Socket, Type};
 
-use crate::harness::find_program;
-
 /// Socket buffers below this lose packets in bursts.
 const RMEM_BYTES_MIN: u64 = 4 * 1024 * 1024;
 /// Memory that io_uring and pinned buffers want on older kernels.
@@ -379,4 +377,12 @@ fn port_finding(what: &'static str, port: u16, found: std::io::Result<()>) -> Fi
 
 fn read(path: &str) -> Option<String> {
     Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+/// Looks for a program in `PATH`.
+#[must_use]
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
 }

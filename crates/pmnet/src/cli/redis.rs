@@ -70,7 +70,7 @@ pub fn main(command: &RedisCommand) -> anyhow::Result<bool> {
     let listen = required("--listen", "redis", flags.listen.or(file.listen))?;
     let via = required("--via", "redis", flags.via.or(file.via))?;
     let via = udp_address("--via", &via)?;
-    let mut config = pmnet_redis::FrontConfig::new(address("--listen", &listen)?);
+    let mut config = pmnet_front::FrontConfig::new(address("--listen", &listen)?);
     config.direct = flags.direct.or(file.direct);
     config.assume_ok = flags.assume_ok.or(file.assume_ok).unwrap_or_default();
     if let Some(micros) = flags.spin_us.or(file.spin_us) {
@@ -89,7 +89,7 @@ pub fn main(command: &RedisCommand) -> anyhow::Result<bool> {
     let mut client = pmnet_client::ClientConfig::new(via);
     client.shard = flags.shard.or(file.shard).unwrap_or(0);
     client.copies_min = copies;
-    let front = pmnet_redis::Front::bind(&config, pmnet_client::Endpoint::bind(client)?)?;
+    let front = pmnet_front::Front::bind(&config, pmnet_client::Endpoint::bind(client)?)?;
     let stopper = front.stopper();
     shutdown::call_on_signals(move || stopper.stop())?;
     ready::announce(
