@@ -11,7 +11,8 @@ pub struct Series<'a> {
     pub colour: usize,
 }
 
-const WIDTH: f64 = 720.0;
+/// Width of a chart, in its own units.
+pub const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = 16.0;

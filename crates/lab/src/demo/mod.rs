@@ -9,6 +9,7 @@ mod bench;
 pub(crate) mod chart;
 mod linked;
 mod measure;
+mod picture;
 mod plan;
 mod report;
 mod running;
@@ -121,6 +122,11 @@ pub fn main(args: &DemoArgs) -> anyhow::Result<bool> {
     let report = args.out.join("report.html");
     std::fs::write(&report, report::html(&plan, &outcome))
         .with_context(|| format!("cannot write {}", report.display()))?;
+    if let Some(picture) = picture::svg(&plan, &outcome) {
+        let file = args.out.join("latency.svg");
+        std::fs::write(&file, picture)
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
     let result = args.out.join("result.json");
     std::fs::write(&result, serde_json::to_string_pretty(&outcome)?)
         .with_context(|| format!("cannot write {}", result.display()))?;

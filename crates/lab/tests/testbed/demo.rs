@@ -39,6 +39,7 @@ fn the_demo_shows_the_device_in_the_kernel() {
     let outcome: Value = serde_json::from_slice(&output.stdout).unwrap();
     let cells = outcome["cells"].as_array().unwrap();
     let page = std::fs::read_to_string(folder.join("report/report.html")).unwrap();
+    let picture = std::fs::read_to_string(folder.join("report/latency.svg")).unwrap();
     for stack in [
         "pmnet, R = 1, NIC, kernel (DRAM)",
         "pmnet, R = 1, switch, kernel (DRAM)",
@@ -52,6 +53,7 @@ fn the_demo_shows_the_device_in_the_kernel() {
             assert!(row["throughput"].as_f64().unwrap() > 0.0, "{row}");
         }
         assert!(page.contains(stack));
+        assert!(picture.contains(stack));
     }
     assert_eq!(namespaces(&prefix), Vec::<String>::new());
     assert_eq!(in_kernel(&prefix.replace("pmnet-", "bench-")), 0);
