@@ -1,6 +1,6 @@
 //! Whoever appends wakes a process that sleeps: every order in which two CPUs and the process can take their steps
-//! (`docs/spec/pipeline.md` §3, wake-ups). A model of `append`, `wake` and `wake_me` in `bpf/pipeline.bpf.c` and of
-//! `Pipeline::rest`; `tests/kernel/sleep.rs` holds the program itself to it.
+//! (`docs/spec/pipeline.md` §3, wake-ups). A model of `append` and `wake_me` in `bpf/` (`log.h`, `lock.h`,
+//! `pipeline.bpf.c`) and of `Pipeline::rest`; `tests/kernel/sleep.rs` holds the program itself to it.
 
 use std::collections::HashSet;
 
