@@ -1,10 +1,11 @@
-//! Why the pipeline in the kernel cannot be had, and what to do.
+//! Why the pipeline in the kernel, or the device that it belongs to, cannot be had; and what to do.
 
 use std::path::PathBuf;
 
 use aya::maps::MapError;
 use aya::pin::PinError;
 use aya::programs::ProgramError;
+use pmnet_log::LogError;
 
 /// Why the kernel's part of a device cannot be set up, used or removed.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +92,31 @@ pub enum KernelError {
         /// What.
         answer: u32,
     },
+}
+
+/// Why a device in the kernel cannot be opened, saved or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The kernel's part.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// The log.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// It is of another device, shard or size.
+    #[error("{0}")]
+    Other(String),
+    /// The file of a saved log.
+    #[error("{path}: {source}")]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// Another process serves it.
+    #[error("another process serves the device in {0}: stop it first")]
+    InUse(PathBuf),
 }
 
 impl KernelError {

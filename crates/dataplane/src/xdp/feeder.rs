@@ -14,7 +14,9 @@ use aya::{Ebpf, EbpfLoader};
 use memmap2::MmapRaw;
 
 use super::error::KernelError;
-use super::kernel::{Kernel, mapped, program, take, take_map};
+use super::kernel::{Kernel, program};
+use super::maps::{map_array, take_array, take_map};
+use super::names::COUNTS;
 use super::pins::Pins;
 use super::shared::Counters;
 
@@ -24,7 +26,8 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/fe
 pub const FRAME_BYTES_MAX: usize = 1532;
 /// The least that the kernel takes as a frame; each run makes it the first packet.
 const FIRST_FRAME: [u8; 64] = [0; 64];
-const COUNTS: usize = size_of::<Counters>() / size_of::<u64>();
+/// Words of the counters of one CPU.
+const WORDS: usize = size_of::<Counters>() / size_of::<u64>();
 
 /// As `pm_prepared` in the program.
 #[repr(C)]
@@ -63,7 +66,7 @@ pub struct Feeder {
     packets: MmapRaw,
     next: MmapRaw,
     packets_max: u32,
-    counts: PerCpuArray<MapData, [u64; COUNTS]>,
+    counts: PerCpuArray<MapData, [u64; WORDS]>,
     // The feeding programs go over to what is in it as long as it is open.
     _targets: ProgramArray<MapData>,
 }
@@ -86,8 +89,8 @@ impl Feeder {
                 .map_err(|source| KernelError::Program { name, source })?;
         }
         let bytes = usize::try_from(packets_max).unwrap_or(0) * size_of::<Prepared>();
-        let packets = mapped(&take(&mut ebpf, "pm_packets"), bytes)?;
-        let next = mapped(&take(&mut ebpf, "pm_next"), size_of::<u32>())?;
+        let packets = map_array(&take_array(&mut ebpf, "pm_packets"), bytes)?;
+        let next = map_array(&take_array(&mut ebpf, "pm_next"), size_of::<u32>())?;
         let failed = |error| KernelError::map("pm_targets", error);
         let mut targets =
             ProgramArray::try_from(take_map(&mut ebpf, "pm_targets")).map_err(failed)?;
@@ -155,7 +158,7 @@ impl Feeder {
     /// [`KernelError::Map`].
     pub fn counted(&self) -> Result<Counted, KernelError> {
         let values = self.counts.get(&0, 0);
-        let values = values.map_err(|error| KernelError::map("pm_counts", error))?;
+        let values = values.map_err(|error| KernelError::map(COUNTS, error))?;
         let sum = |offset: usize| {
             values
                 .iter()
@@ -172,10 +175,9 @@ impl Feeder {
     }
 }
 
-fn counts(pins: &Pins) -> Result<PerCpuArray<MapData, [u64; COUNTS]>, KernelError> {
-    let name = "pm_counts";
-    let failed = |error| KernelError::map(name, error);
-    let map = MapData::from_pin(pins.path(name)).map_err(failed)?;
+fn counts(pins: &Pins) -> Result<PerCpuArray<MapData, [u64; WORDS]>, KernelError> {
+    let failed = |error| KernelError::map(COUNTS, error);
+    let map = MapData::from_pin(pins.path(COUNTS)).map_err(failed)?;
     let map = aya::maps::Map::from_map_data(map).map_err(failed)?;
     PerCpuArray::try_from(map).map_err(failed)
 }

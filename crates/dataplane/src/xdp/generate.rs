@@ -43,7 +43,7 @@ pub fn header() -> String {
     define("PLACE_FIRST", PLACE_FIRST);
     define("ROW_BYTES", pmnet_wire::record::DURABLE_ROW_BYTES);
     define("BEHIND_MAX", pmnet_wire::record::CHAIN_MAX - 1);
-    define("WAY_INTERFACE", 3);
+    define("WAY_INTERFACE", shared::WAY_INTERFACE);
     define("TOOK_NS", shared::TOOK_NS);
     define("TOOK_SLOTS", shared::TOOK_SLOTS);
     // The first eight bytes of a header, as a number in this machine's byte order.

@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::error::KernelError;
+use super::names::IMAGE;
 
 /// Where the BPF file system usually is.
 const USUAL: &str = "/sys/fs/bpf";
@@ -74,7 +75,7 @@ impl Pins {
     /// Whether a device lives here.
     #[must_use]
     pub fn in_use(&self) -> bool {
-        self.path("pm_image").exists()
+        self.path(IMAGE).exists()
     }
 
     /// Where something is pinned.

@@ -1,7 +1,5 @@
 //! Another process reads the log in the kernel: the server, whose receive queue it is.
 
-#![allow(unsafe_code)]
-
 use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
 
@@ -9,9 +7,10 @@ use memmap2::MmapRaw;
 use pmnet_log::{Media, Parameters};
 
 use super::image::MapMedia;
-use super::kernel::{Kernel, map_pinned};
+use super::kernel::Kernel;
+use super::maps::{map_pinned_page, shard_in};
+use super::names::SHARDS;
 use super::pins::Pins;
-use super::shared::Shard;
 use super::stage::check_whole;
 
 /// A log that is not there is looked for again after this long.
@@ -70,15 +69,11 @@ impl Open {
         Ok(Open {
             parameters: Kernel::parameters(&pins)?,
             image: Kernel::image(&pins)?,
-            shard: map_pinned(&pins, "pm_shards")?,
+            shard: map_pinned_page(&pins, SHARDS)?,
         })
     }
 
     fn last(&self) -> u64 {
-        // SAFETY: the mapping is a page that begins with a `Shard`, aligned as a page is, and lives as
-        // long as `self`; all its fields are atomic.
-        unsafe { &*self.shard.as_ptr().cast::<Shard>() }
-            .last
-            .load(Acquire)
+        shard_in(&self.shard).last.load(Acquire)
     }
 }

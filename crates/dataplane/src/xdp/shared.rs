@@ -13,6 +13,9 @@ pub const TOOK_NS: usize = 32;
 /// Slots of [`Counters::took`].
 pub const TOOK_SLOTS: usize = 64;
 
+/// Index of the interface in [`Hops::next`] and its like. 0 there: the way is not known.
+pub const WAY_INTERFACE: usize = 3;
+
 /// A name in C, and every field with its type and offset.
 type Fields = (&'static str, &'static [(&'static str, &'static str, usize)]);
 

@@ -1,16 +1,15 @@
 //! How far the maps of a device are in their life (`docs/spec/pipeline.md` §6). A process may be killed between any two
 //! steps of making, saving or removing them; one word, written last or first, says what is to become of them.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Acquire;
 
 use aya::maps::MapData;
 
 use super::error::KernelError;
-use super::kernel::{map_pinned, shard_in};
+use super::maps::{is_unused, map_pinned_page, shard_in};
+use super::names::SHARDS;
 use super::pins::Pins;
 use super::shared::{LAYOUT, Shard};
-
-const SHARDS: &str = "pm_shards";
 
 /// What is pinned in a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +51,7 @@ impl Stage {
         if usize::try_from(bytes).ok() != Some(size_of::<Shard>()) {
             return Err(other());
         }
-        let shard = map_pinned(pins, SHARDS)?;
+        let shard = map_pinned_page(pins, SHARDS)?;
         let shard = shard_in(&shard);
         match (shard.layout.load(Acquire), shard.stage.load(Acquire)) {
             // Whoever made them died before it said so; then nobody has used them.
@@ -72,11 +71,6 @@ impl Stage {
             Stage::Absent | Stage::Remains => ENDING,
         }
     }
-}
-
-/// Nothing was ever admitted under these maps, and nobody was told to.
-pub(super) fn is_unused(shard: &Shard) -> bool {
-    shard.last.load(Relaxed) == 0 && shard.generation.load(Relaxed) == 0
 }
 
 /// The maps must be a device's, whole.

@@ -10,7 +10,9 @@ use aya::Pod;
 use aya::maps::{Map, MapData, PerCpuArray};
 
 use super::error::KernelError;
-use super::kernel::{Kernel, check_layout, hops_in, map_pinned, shard_in};
+use super::kernel::Kernel;
+use super::maps::{check_layout, hops_in, map_pinned_page, shard_in};
+use super::names::{CHAIN, COUNTS, SHARDS};
 use super::pins::Pins;
 use super::shared::{Counters, TOOK_NS, TOOK_SLOTS};
 use super::stage::check_whole;
@@ -79,8 +81,8 @@ impl Status {
         check_whole(&pins)?;
         let entries = Kernel::parameters(&pins)?.entries;
         let (shard, chain) = (
-            map_pinned(&pins, "pm_shards")?,
-            map_pinned(&pins, "pm_chain")?,
+            map_pinned_page(&pins, SHARDS)?,
+            map_pinned_page(&pins, CHAIN)?,
         );
         let (shard, chain) = (shard_in(&shard), hops_in(&chain));
         let counters = counters(&pins)?;
@@ -166,9 +168,8 @@ struct Row([u64; WORDS]);
 unsafe impl Pod for Row {}
 
 fn counters(pins: &Pins) -> Result<[u64; WORDS], KernelError> {
-    const NAME: &str = "pm_counts";
-    let failed = |error| KernelError::map(NAME, error);
-    let map = MapData::from_pin(pins.path(NAME)).map_err(failed)?;
+    let failed = |error| KernelError::map(COUNTS, error);
+    let map = MapData::from_pin(pins.path(COUNTS)).map_err(failed)?;
     let map = PerCpuArray::<_, Row>::try_from(Map::PerCpuArray(map)).map_err(failed)?;
     let mut sums = [0; WORDS];
     for row in map.get(&0, 0).map_err(failed)?.iter() {

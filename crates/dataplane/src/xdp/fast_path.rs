@@ -1,0 +1,200 @@
+//! The pipeline as the device's fast path: held and released, told what it may admit, asked what it did.
+//!
+//! Invariants: what the pipeline writes as well is written here only while it is held. `last` is read with Acquire and
+//! written with Release, so everything below it is complete on either side. Orders are never taken back: a release behind
+//! the pipeline's last order is refused.
+//!
+//! Spec: `docs/spec/pipeline.md` §2 to §4. May not: decide when to hold or release.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use pmnet_device::FastPath;
+use pmnet_log::Tail;
+use pmnet_proto::device::{ChainState, HopWork, SessionState};
+use pmnet_wire::{Header, Kind};
+
+use super::error::KernelError;
+use super::kernel::Kernel;
+use super::sessions::BaseCrcs;
+
+impl Kernel {
+    /// A session that the pipeline does not know is told under a hold of its own: a CPU may have looked up the session
+    /// that had the row before, and has to look again. More sessions than rows are served by user space, and so is a
+    /// session whose client has not been heard of.
+    fn describe_session(&mut self, state: &SessionState) -> Result<(), KernelError> {
+        let Some(address) = state.address else {
+            return Ok(());
+        };
+        match self.sessions.find(state.id) {
+            Some(row) => {
+                if self.held {
+                    self.sessions.write(row, state, &self.base_crcs(state));
+                }
+                self.sessions.refresh(row, state, address, false);
+                Ok(())
+            }
+            None => match self.sessions.take_row(state.id) {
+                Some(row) if self.held => self.add_session(row, state, address),
+                Some(row) => {
+                    self.run_control("hold")?;
+                    self.add_session(row, state, address)?;
+                    self.run_control("release")
+                }
+                None => Ok(()),
+            },
+        }
+    }
+
+    fn add_session(
+        &mut self,
+        row: u32,
+        state: &SessionState,
+        address: SocketAddr,
+    ) -> Result<(), KernelError> {
+        self.sessions.write(row, state, &self.base_crcs(state));
+        self.sessions.refresh(row, state, address, true);
+        self.sessions.insert(state.id, row)
+    }
+
+    fn base_crcs(&self, state: &SessionState) -> BaseCrcs {
+        let base = Header {
+            session: state.id,
+            ..self.stamp
+        };
+        let update = Header {
+            device: 0,
+            incarnation: 0,
+            tag: state.token,
+            ..with_kind(base, Kind::Update, 0)
+        };
+        let append = with_kind(base, Kind::Append, Kind::Update.number());
+        let ack = Header {
+            tag: state.token,
+            ..with_kind(base, Kind::Ack, self.copies)
+        };
+        BaseCrcs {
+            update: checksum(update),
+            append: checksum(append),
+            ack: checksum(ack),
+        }
+    }
+}
+
+impl FastPath for Kernel {
+    fn admits(&self) -> bool {
+        self.shard().admits.load(Acquire) == 1
+    }
+
+    fn last(&self) -> u64 {
+        self.shard().last.load(Acquire)
+    }
+
+    fn tail(&self) -> Tail {
+        let shard = self.shard();
+        Tail {
+            last: shard.last.load(Acquire),
+            head: shard.head.load(Relaxed),
+            applied: shard.applied.load(Relaxed),
+            stated: shard.stated.load(Relaxed),
+            released: shard.released.load(Relaxed),
+        }
+    }
+
+    fn hold(&mut self) -> io::Result<()> {
+        if !self.held {
+            self.run_control("hold")?;
+            self.held = true;
+        }
+        Ok(())
+    }
+
+    fn look(&mut self) -> HopWork {
+        while self.wakeups.next().is_some() {}
+        self.chain().work()
+    }
+
+    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool {
+        let copies = chain.position + 1 + chain.behind.len();
+        self.copies = u8::try_from(copies).expect("a chain is short");
+        self.stamp = *stamp;
+        let bytes = stamp.emit();
+        let word = |at: usize| {
+            u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes of a header"))
+        };
+        let shard = self.shard();
+        shard.shard_epoch.store(word(8), Relaxed);
+        shard.device_incarnation.store(word(16), Relaxed);
+        shard.token.store(word(80), Relaxed);
+        shard.epoch.store(stamp.epoch, Relaxed);
+        shard.incarnation.store(stamp.incarnation, Relaxed);
+        shard.alone.store(u32::from(copies == 1), Relaxed);
+        shard.copies.store(u32::from(self.copies), Relaxed);
+        let talks = self.copies > 1 && !self.in_switch && chain.next.is_ipv4();
+        self.chain().describe(chain, talks);
+        talks
+    }
+
+    fn release(&mut self, tail: &Tail) -> io::Result<()> {
+        let shard = self.shard();
+        let given = shard.last.load(Acquire);
+        if tail.last < given {
+            return Err(io::Error::other(format!(
+                "order {given} is given, and the process knows of {} only",
+                tail.last
+            )));
+        }
+        shard.head.store(tail.head, Relaxed);
+        shard.applied.store(tail.applied, Relaxed);
+        shard.stated.store(tail.stated, Relaxed);
+        shard.released.store(tail.released, Relaxed);
+        shard.last.store(tail.last, Release);
+        self.run_control("release")?;
+        self.held = false;
+        Ok(())
+    }
+
+    fn applied(&mut self, applied: u64) {
+        self.shard().applied.store(applied, Release);
+    }
+
+    fn session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()> {
+        match state {
+            Some(state) => self.describe_session(&state)?,
+            None => self.sessions.remove(id)?,
+        }
+        Ok(())
+    }
+
+    fn sleep(&mut self) -> io::Result<()> {
+        Ok(self.run_control("wake_me")?)
+    }
+
+    fn wakeup_fd(&self) -> Option<RawFd> {
+        Some(self.wakeups.as_raw_fd())
+    }
+
+    fn heard(&mut self, id: u64) -> bool {
+        self.sessions.heard(id)
+    }
+
+    fn forget_sessions(&mut self) -> io::Result<()> {
+        Ok(self.sessions.clear()?)
+    }
+}
+
+fn with_kind(header: Header, kind: Kind, copies: u8) -> Header {
+    Header {
+        kind,
+        copies,
+        ..header
+    }
+}
+
+/// The checksum field of this header.
+fn checksum(header: Header) -> u32 {
+    let bytes = header.emit();
+    u32::from_be_bytes([bytes[76], bytes[77], bytes[78], bytes[79]])
+}
