@@ -47,9 +47,8 @@ pub fn detach(
     };
     let (mut kernel, media) = Kernel::load(&settings, pins.clone())?;
     let admitted = kernel.admits();
-    kernel
-        .hold()
-        .map_err(|error| OpenError::Other(error.to_string()))?;
+    let failed = |error: std::io::Error| OpenError::Other(error.to_string());
+    kernel.hold().map_err(failed)?;
     let tail = kernel.tail();
     let unapplied = match tail.last {
         // Nothing was admitted under these maps, but a saved log may have been loaded into them.
@@ -74,9 +73,8 @@ pub fn detach(
         None if unapplied > 0 && !discard => {
             // Refused: the pipeline goes on as if this had not been tried.
             if admitted {
-                kernel
-                    .release(&tail)
-                    .map_err(|error| OpenError::Other(error.to_string()))?;
+                let hold = kernel.hold().map_err(failed)?;
+                hold.release(&tail).map_err(failed)?;
             }
             return Err(OpenError::Other(format!(
                 "{unapplied} acknowledged updates in the log are not applied by the server yet: start the server and \

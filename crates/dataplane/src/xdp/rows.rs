@@ -52,6 +52,11 @@ impl Rows {
         self.rows_max
     }
 
+    /// Whether all rows are taken.
+    pub fn is_full(&self) -> bool {
+        self.of.len() == self.state.len()
+    }
+
     /// All rows are free again.
     pub fn clear(&mut self) {
         *self = Rows::new(self.rows_max, self.mask);
@@ -121,7 +126,9 @@ mod tests {
         assert_eq!(rows.take(11), Some(0), "3 is taken: the first that is free");
         assert_eq!(rows.take(2), Some(2));
         assert_eq!(rows.take(15), Some(1), "2 is in the stack, and passed over");
+        assert!(!rows.is_full());
         assert_eq!(rows.take(19), Some(4), "beyond the mask");
+        assert!(rows.is_full());
         assert_eq!(rows.take(23), None);
         assert_eq!((rows.get(15), rows.get(23)), (Some(1), None));
         assert_eq!((rows.give_back(23), rows.give_back(7)), (None, Some(3)));

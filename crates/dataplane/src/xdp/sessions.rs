@@ -75,6 +75,11 @@ impl Sessions {
         self.rows.get(id)
     }
 
+    /// Whether all rows are taken.
+    pub(super) fn is_full(&self) -> bool {
+        self.rows.is_full()
+    }
+
     /// A row for a session that has none; `None`: all are taken. The pipeline does not find the session there before
     /// [`Sessions::write`] and [`Sessions::insert`].
     pub(super) fn take_row(&mut self, id: u64) -> Option<u32> {

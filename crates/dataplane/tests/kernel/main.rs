@@ -4,6 +4,7 @@
 mod chain;
 mod coupled;
 mod differential;
+mod hold;
 mod load;
 mod net;
 mod parties;

@@ -573,8 +573,7 @@ fn what_was_looked_at_under_a_hold_does_not_count_behind_it() {
             }
         })
     };
-    kernel.hold().unwrap();
-    kernel.describe(
+    kernel.hold().unwrap().describe(
         &Header {
             request: 0,
             ..stamp
@@ -585,13 +584,14 @@ fn what_was_looked_at_under_a_hold_does_not_count_behind_it() {
     let (mut holds, mut wrong) = (0_u64, 0_u64);
     while Instant::now() < end {
         // Held: the session is the packet's. Before the release it is another's.
+        let mut hold = kernel.hold().unwrap();
         state.token = TOKEN;
-        kernel.session(1, Some(state)).unwrap();
+        hold.set_session(1, Some(state)).unwrap();
         std::hint::spin_loop();
         state.token = TOKEN + 1;
-        kernel.session(1, Some(state)).unwrap();
-        kernel.release(&Tail::default()).unwrap();
-        kernel.hold().unwrap();
+        hold.set_session(1, Some(state)).unwrap();
+        hold.release(&Tail::default()).unwrap();
+        drop(kernel.hold().unwrap());
         holds += 1;
         wrong += u64::from(kernel.last() != 0);
     }

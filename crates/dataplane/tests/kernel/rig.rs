@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex};
 
 use pmnet_dataplane::xdp::{Kernel, MapMedia, OpenConfig, Pins, XDP_DROP, XDP_PASS, XDP_TX, open};
-use pmnet_device::{DeviceConfig, FastPath, Pipeline, PipelineError};
+use pmnet_device::{DeviceConfig, FastPath, Hold, Pipeline, PipelineError};
 use pmnet_log::{Identity, Tail};
 use pmnet_proto::device::{ChainState, HopWork, SessionState};
 use pmnet_proto::{Peer, Random, Time};
@@ -82,23 +82,21 @@ impl FastPath for Racing {
     fn tail(&self) -> Tail {
         self.at("tail").tail()
     }
-    fn hold(&mut self) -> io::Result<()> {
-        self.at("hold").hold()
+    fn hold(&mut self) -> io::Result<Box<dyn Hold + '_>> {
+        // The guard of a pipeline that is held already is no moment of its own.
+        if self.kernel.lock().unwrap().admits() {
+            self.at("hold").hold().map(drop)?;
+        }
+        Ok(Box::new(RacingHold(self)))
     }
     fn look(&mut self) -> HopWork {
         self.at("look").look()
     }
-    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool {
-        self.at("describe").describe(stamp, chain)
-    }
-    fn release(&mut self, tail: &Tail) -> io::Result<()> {
-        self.at("release").release(tail)
-    }
     fn applied(&mut self, applied: u64) {
         self.at("applied").applied(applied);
     }
-    fn session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()> {
-        self.at("session").session(id, state)
+    fn refresh_session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()> {
+        self.at("session").refresh_session(id, state)
     }
     fn sleep(&mut self) -> io::Result<()> {
         self.at("sleep").sleep()
@@ -109,8 +107,24 @@ impl FastPath for Racing {
     fn heard(&mut self, id: u64) -> bool {
         self.at("heard").heard(id)
     }
+}
+
+struct RacingHold<'a>(&'a Racing);
+
+impl Hold for RacingHold<'_> {
+    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool {
+        let mut kernel = self.0.at("describe");
+        let mut hold = kernel.hold().expect("it is held");
+        hold.describe(stamp, chain)
+    }
+    fn set_session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()> {
+        self.0.at("session").hold()?.set_session(id, state)
+    }
     fn forget_sessions(&mut self) -> io::Result<()> {
-        self.at("forget_sessions").forget_sessions()
+        self.0.at("forget_sessions").hold()?.forget_sessions()
+    }
+    fn release(self: Box<Self>, tail: &Tail) -> io::Result<()> {
+        self.0.at("release").hold()?.release(tail)
     }
 }
 

@@ -119,15 +119,16 @@ fn nobody_sleeps_over_what_was_appended() {
     let mut rng = fastrand::Rng::with_seed(7);
     let mut typical = 2_000_u64;
     while Instant::now() < end {
-        kernel.hold().unwrap();
-        kernel.describe(
+        let mut hold = kernel.hold().unwrap();
+        hold.describe(
             &Header {
                 request: 0,
                 ..hop(Kind::Append, 1, 1)
             },
             &chain,
         );
-        kernel.session(1, Some(state)).unwrap();
+        hold.set_session(1, Some(state)).unwrap();
+        drop(hold);
         let base = kernel.last();
         let drained = Tail {
             last: base,
@@ -136,7 +137,7 @@ fn nobody_sleeps_over_what_was_appended() {
             stated: base,
             released: base,
         };
-        kernel.release(&drained).unwrap();
+        kernel.hold().unwrap().release(&drained).unwrap();
         let mut out = [0; 4096];
         kernel.sleep().unwrap();
         kernel.run(&first, &mut out).unwrap();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use pmnet_dataplane::xdp::{Kernel, KernelConfig, MapMedia, Pins, XDP_DROP, XDP_PASS, XDP_TX};
-use pmnet_device::{DeviceConfig, FastPath, Pipeline};
+use pmnet_device::{DeviceConfig, FastPath, Hold, Pipeline};
 use pmnet_log::{Identity, Log, Media, MediaError, Parameters, Scan, Tail};
 use pmnet_proto::device::{ChainState, HopWork, SessionState};
 use pmnet_proto::{Peer, Random, Time};
@@ -99,23 +99,18 @@ impl FastPath for Shared {
     fn tail(&self) -> Tail {
         self.0.lock().unwrap().tail()
     }
-    fn hold(&mut self) -> io::Result<()> {
-        self.0.lock().unwrap().hold()
+    fn hold(&mut self) -> io::Result<Box<dyn Hold + '_>> {
+        self.0.lock().unwrap().hold().map(drop)?;
+        Ok(Box::new(SharedHold(self)))
     }
     fn look(&mut self) -> HopWork {
         self.0.lock().unwrap().look()
     }
-    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool {
-        self.0.lock().unwrap().describe(stamp, chain)
-    }
-    fn release(&mut self, tail: &Tail) -> io::Result<()> {
-        self.0.lock().unwrap().release(tail)
-    }
     fn applied(&mut self, applied: u64) {
         self.0.lock().unwrap().applied(applied);
     }
-    fn session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()> {
-        self.0.lock().unwrap().session(id, state)
+    fn refresh_session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()> {
+        self.0.lock().unwrap().refresh_session(id, state)
     }
     fn sleep(&mut self) -> io::Result<()> {
         self.0.lock().unwrap().sleep()
@@ -126,8 +121,25 @@ impl FastPath for Shared {
     fn heard(&mut self, id: u64) -> bool {
         self.0.lock().unwrap().heard(id)
     }
+}
+
+/// Takes the mutex for each call only: the test may run frames in between.
+struct SharedHold<'a>(&'a Shared);
+
+impl Hold for SharedHold<'_> {
+    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool {
+        let mut kernel = self.0.0.lock().unwrap();
+        let mut hold = kernel.hold().unwrap();
+        hold.describe(stamp, chain)
+    }
+    fn set_session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()> {
+        self.0.0.lock().unwrap().hold()?.set_session(id, state)
+    }
     fn forget_sessions(&mut self) -> io::Result<()> {
-        self.0.lock().unwrap().forget_sessions()
+        self.0.0.lock().unwrap().hold()?.forget_sessions()
+    }
+    fn release(self: Box<Self>, tail: &Tail) -> io::Result<()> {
+        self.0.0.lock().unwrap().hold()?.release(tail)
     }
 }
 
