@@ -1,5 +1,5 @@
-//! One device with its fast path in the kernel, whose process may be killed at every call that it makes to it,
-//! and beside which "other CPUs" run frames through the pipeline at the same moments.
+//! One device with its fast path in the kernel. Before every call of its process to the fast path, a hook may kill the
+//! process, or run frames through the pipeline as other CPUs would.
 
 use std::any::Any;
 use std::fs::File;
@@ -18,12 +18,12 @@ use pmnet_wire::Header;
 
 use crate::world::{SHARD, Scratch, config, frame};
 
-/// A shared kernel part.
+/// The kernel's part, shared by the process and the test.
 pub type Part = Arc<Mutex<Kernel>>;
 /// What happens just before a call of the process to its fast path, by the call's name.
 pub type Hook = Arc<dyn Fn(&Part, &'static str) + Send + Sync>;
 
-/// The process is dead: thrown by a hook.
+/// The panic by which a hook kills the process.
 pub struct Killed;
 
 /// Kills the process that calls.
@@ -83,7 +83,7 @@ impl FastPath for Racing {
         self.at("tail").tail()
     }
     fn hold(&mut self) -> io::Result<Box<dyn Hold + '_>> {
-        // The guard of a pipeline that is held already is no moment of its own.
+        // To ask for the guard again, while it is held, calls nothing.
         if self.kernel.lock().unwrap().admits() {
             self.at("hold").hold().map(drop)?;
         }
@@ -136,7 +136,7 @@ struct Process {
 /// A device: what is pinned, and its process, if it lives.
 pub struct Node {
     pub address: SocketAddr,
-    /// Attached: it runs frames also while the process is dead.
+    /// It runs frames also while the process is dead.
     pub kernel: Part,
     config: DeviceConfig,
     hook: Hook,
@@ -173,12 +173,12 @@ impl Node {
         &self.scratch.0
     }
 
-    /// A new process takes over; the text says why it cannot.
+    /// A new process takes over. The error says why it cannot.
     pub fn restart(&mut self, now: Time) -> Result<(), String> {
         self.process = None;
         let (pins, starts) = (self.scratch.0.clone(), self.starts);
         self.starts += 1;
-        // It may be killed at once, like any other.
+        // It may be killed at once, like any process.
         let started =
             survives(|| start(&pins, self.address, &self.config, &self.hook, now, starts));
         if let Some(started) = started {
@@ -189,7 +189,7 @@ impl Node {
         Ok(())
     }
 
-    /// What the process does before it waits: until when it may.
+    /// What the process does before it waits. Gives until when it may wait.
     pub fn rest(&mut self, now: Time) -> Option<Time> {
         let process = self.process.as_mut().expect("it lives");
         process
@@ -198,7 +198,7 @@ impl Node {
             .expect("the fast path can be asked")
     }
 
-    /// One turn of the process: what it sends; nothing if it was killed in it.
+    /// One turn of the process. Gives what it sends; nothing if it was killed.
     pub fn turn(
         &mut self,
         now: Time,

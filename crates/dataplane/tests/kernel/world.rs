@@ -1,5 +1,5 @@
-//! Two devices that get the same packets: one entirely in user space, one with its fast path in the
-//! kernel. Packets reach the second as Ethernet frames, by BPF_PROG_TEST_RUN.
+//! Two devices that get the same packets: one entirely in user space, one with its fast path in the kernel. The second one
+//! gets them as Ethernet frames, by BPF_PROG_TEST_RUN.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -41,7 +41,7 @@ pub fn skipped() -> bool {
     true
 }
 
-/// The page of the shard, as a stranger would map it.
+/// A mapping of `pm_shards` of the test's own.
 pub struct Words(memmap2::MmapRaw);
 
 impl Words {
@@ -123,7 +123,7 @@ impl FastPath for Shared {
     }
 }
 
-/// Takes the mutex for each call only: the test may run frames in between.
+/// Takes the mutex for each call only, so the test may run frames in between.
 struct SharedHold<'a>(&'a Shared);
 
 impl Hold for SharedHold<'_> {
@@ -181,7 +181,7 @@ pub struct World {
     pub address: SocketAddr,
     /// Packets that the kernel answered by itself.
     pub answered: u64,
-    /// They agree so far, but for when space comes back: no more can be compared.
+    /// They agree so far, but release space at different times. From here on they are not compared.
     pub diverged: bool,
     /// Devices before and behind these two in their chain.
     around: (usize, usize),
@@ -277,10 +277,10 @@ impl World {
         said
     }
 
-    /// Both devices get a datagram; what both then send, which must be the same.
+    /// Both devices get a datagram. What they send must be the same; gives it.
     pub fn receive(&mut self, from: Peer, datagram: &[u8]) -> Vec<Sent> {
-        // ENDs of idle sessions that wait for room would share their burst with this packet in one device
-        // and not in the other; the acknowledgement counts the entries of its burst.
+        // ENDs of idle sessions may wait for room. They would be in one burst with this packet in one device, and not in
+        // the other; and an acknowledgement counts the entries of its burst.
         let before = if self.reference.machine().has_own_entries() {
             self.finish()
         } else {
@@ -311,7 +311,7 @@ impl World {
         self.reference.receive(self.now, from, datagram).unwrap();
         let answer = self.compare_answer(answer, released);
         if duplicate {
-            // User space hears of it when it looks for idle sessions, not sooner: both are told.
+            // User space notices it only when it looks for idle sessions. A ping tells both now.
             self.ping(from, datagram);
         }
         [before, answer].concat()
@@ -340,8 +340,8 @@ impl World {
         self.compare_answer(answer, None)
     }
 
-    /// `released`: the kernel answered by itself when so much was released. What the end of the burst
-    /// releases beyond that user space already tells in its acknowledgement; the kernel in its next one.
+    /// `released`: what was released when the kernel answered by itself. The end of the burst may release more. User space
+    /// counts that in this acknowledgement, the kernel in its next one.
     fn compare_answer(&mut self, mut answer: Vec<Sent>, released: Option<u64>) -> Vec<Sent> {
         self.device.finish(self.now).unwrap();
         self.reference.finish(self.now).unwrap();
@@ -363,7 +363,7 @@ impl World {
         answer.extend(sent(&mut self.device));
         let mut expected = sent(&mut self.reference);
         if self.device.log().tail().released < self.reference.log().tail().released {
-            // The process of the one tells of space that comes back to the other later: see below.
+            // The reference has released space that the device releases a burst later: see below.
             answer.iter_mut().for_each(without_room);
             expected.iter_mut().for_each(without_room);
         }
@@ -380,8 +380,8 @@ impl World {
             self.reference.machine().cursors()
         );
         let (ours, theirs) = (self.device.log().tail(), self.reference.log().tail());
-        // Whoever learns of an entry's witness before it asks how much could be released asks for less: space
-        // comes back a burst later, and from there on the two are not the same.
+        // A device that has followed an entry before it looks for space to release finds less to do: that entry was a
+        // witness already. It releases space a burst later, and from then on the two differ.
         self.diverged |= ours.released < theirs.released;
         let ours = Tail {
             released: ours.released.max(theirs.released),
@@ -395,7 +395,7 @@ impl World {
         expected
     }
 
-    /// The logs hold the same, byte for byte, but for the superblocks' counters.
+    /// Entries, and frames that are not reclaimed, are equal byte for byte.
     pub fn compare_logs(&self) {
         let blocks = 2 * pmnet_log::BLOCK_BYTES;
         let at = PARAMETERS.image_bytes() - usize::try_from(PARAMETERS.frame_bytes).unwrap();
@@ -440,7 +440,7 @@ fn sent<M: Media>(device: &mut Pipeline<M>) -> Vec<Sent> {
     all
 }
 
-/// Leaves out how much room there is.
+/// Sets the free entries in an acknowledgement to 0.
 fn without_room(sent: &mut Sent) {
     let bytes = std::mem::take(&mut sent.bytes);
     match Packet::parse(&bytes) {
@@ -472,7 +472,7 @@ fn describe(sent: &[Sent]) -> Vec<String> {
         .collect()
 }
 
-/// A device beside these two in their chain.
+/// Another device of their chain.
 fn other(device: u32) -> Member {
     Member {
         device,
@@ -515,7 +515,7 @@ fn recover_reply(bytes: &[u8], (before, behind): (usize, usize)) -> Option<Vec<u
     })
 }
 
-/// A datagram as it comes by Ethernet.
+/// The Ethernet frame of a datagram.
 pub fn frame(from: SocketAddr, to: SocketAddr, datagram: &[u8]) -> Vec<u8> {
     let mut out = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     let udp_len = u16::try_from(8 + datagram.len()).unwrap();
@@ -546,7 +546,7 @@ pub fn frame(from: SocketAddr, to: SocketAddr, datagram: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Takes an answer of the kernel apart, and checks every byte around the datagram.
+/// The datagram in a frame that the kernel sends; every byte around it is checked.
 fn answered(frame: &[u8], device: SocketAddr) -> Sent {
     assert_eq!(frame[..12], [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1], "turned");
     let udp = match device {
