@@ -29,7 +29,7 @@ pub fn skipped() -> bool {
 
 pub struct Link {
     /// Namespaces of the near and the far end; the interface of both is `veth0`. What a killed run left is
-    /// removed by `pmnet bench micro`, by this form of the names.
+    /// removed by `pmnet-lab bench micro`, by this form of the names.
     names: [String; 2],
 }
 
