@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
+use pmnet_cli::on_signals;
 use serde::Serialize;
 
 use crate::check::Verdict;
@@ -30,7 +31,6 @@ use crate::harness::{
 };
 use measure::Cell;
 use plan::Plan;
-use pmnet::cli::on_signals;
 use view::View;
 
 const EXAMPLES: &str = "\
