@@ -7,6 +7,7 @@ use serde_json::Value;
 
 /// Crate and the crates of this workspace that it may depend on.
 const ALLOWED: &[(&str, &[&str])] = &[
+    ("resp", &[]),
     ("wire", &[]),
     ("log", &[]),
     ("media", &["log"]),
