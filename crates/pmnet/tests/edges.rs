@@ -8,7 +8,7 @@ use serde_json::Value;
 /// Crate and the crates of this workspace that it may depend on.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("resp", &[]),
-    ("wire", &[]),
+    ("wire", &["resp"]),
     ("log", &[]),
     ("media", &["log"]),
     ("proto", &["wire"]),
@@ -17,8 +17,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("dataplane", &["wire", "device", "log", "proto", "udp"]),
     ("client", &["wire", "proto", "udp"]),
     ("server", &["wire", "proto", "udp"]),
-    ("store", &["wire", "server"]),
-    ("front", &["wire", "client"]),
+    ("store", &["resp", "wire", "server"]),
+    ("front", &["resp", "wire", "client"]),
     ("history", &[]),
     // The protocol in a model checker knows no code.
     ("model", &[]),
