@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use pmnet_wire::guard;
 
-use super::resp::{elements, error, integer, text};
+use pmnet_resp::read::{elements, error, integer, text};
 
 /// Most arguments that a script hands to one command (Lua's C stack holds about 8,000).
 const SCRIPT_ARGUMENTS_MAX: usize = 4000;

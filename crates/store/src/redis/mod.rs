@@ -54,12 +54,12 @@ mod pending;
 mod plan;
 mod promise;
 mod record;
-mod resp;
 mod settings;
 mod transaction;
 mod url;
 
 use bytes::Bytes;
+use pmnet_resp::read;
 use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
 
 use crate::OpenError;
@@ -163,7 +163,7 @@ impl RedisStore {
                 Some(user) => connection.call(&[b"AUTH", user.as_bytes(), password.as_bytes()])?,
                 None => connection.call(&[b"AUTH", password.as_bytes()])?,
             };
-            if let Some(error) = resp::error(&reply) {
+            if let Some(error) = read::error(&reply) {
                 return Err(match refused(error, "AUTH") {
                     StoreError::Retry(text) if !commands::is_passing(error) => {
                         StoreError::Fatal(text)
@@ -206,9 +206,9 @@ impl RedisStore {
         }
         let mut load_script = |text: &str| {
             let reply = connection.call(&[b"SCRIPT", b"LOAD", text.as_bytes()])?;
-            match resp::error(&reply) {
+            match read::error(&reply) {
                 Some(error) => Err(refused(error, "SCRIPT LOAD")),
-                None => Ok(resp::text(&reply).unwrap_or_default().to_vec()),
+                None => Ok(read::text(&reply).unwrap_or_default().to_vec()),
             }
         };
         let request_sha = load_script(REQUEST_LUA)?;
@@ -289,8 +289,8 @@ impl Link {
         match (self.facts.persistence, replicas) {
             (Persistence::WaitAof, _) => {
                 let reply = self.connection.reply()?;
-                let counts = resp::elements(&reply).unwrap_or_default();
-                let count = |i: usize| counts.get(i).and_then(|c| resp::integer(c)).unwrap_or(-1);
+                let counts = read::elements(&reply).unwrap_or_default();
+                let count = |i: usize| counts.get(i).and_then(|c| read::integer(c)).unwrap_or(-1);
                 let ok = count(0) >= 1 && count(1) >= wanted;
                 waited(
                     ok,
@@ -303,7 +303,7 @@ impl Link {
             (_, 0) => Ok(()),
             _ => {
                 let reply = self.connection.reply()?;
-                let ok = resp::integer(&reply).is_some_and(|n| n >= wanted);
+                let ok = read::integer(&reply).is_some_and(|n| n >= wanted);
                 waited(
                     ok,
                     &format!(
@@ -323,7 +323,7 @@ impl Link {
         let reply = self
             .connection
             .call(&[b"SELECT", database.to_string().as_bytes()])?;
-        if let Some(error) = resp::error(&reply) {
+        if let Some(error) = read::error(&reply) {
             return if commands::is_passing(error) {
                 Err(refused(error, "SELECT"))
             } else {
