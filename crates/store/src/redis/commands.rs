@@ -95,27 +95,6 @@ pub fn blocks(name: &[u8], arguments: &[&[u8]]) -> bool {
     }
 }
 
-/// The code of an error (its first word), and whether it may pass by itself: then the whole batch
-/// waits and is tried again, in order. `NOPERM` counts, as an operator's ACL mistake must not lose
-/// what clients were promised.
-#[must_use]
-pub fn is_passing(error: &str) -> bool {
-    matches!(
-        error.split(' ').next().unwrap_or(""),
-        "OOM"
-            | "READONLY"
-            | "LOADING"
-            | "BUSY"
-            | "MISCONF"
-            | "NOREPLICAS"
-            | "MASTERDOWN"
-            | "CLUSTERDOWN"
-            | "TRYAGAIN"
-            | "NOAUTH"
-            | "NOPERM"
-    )
-}
-
 /// What the server says about one command or subcommand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Spec {

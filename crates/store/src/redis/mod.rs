@@ -50,6 +50,7 @@ mod config;
 mod connection;
 mod execute;
 mod owner;
+mod passing;
 mod pending;
 mod plan;
 mod promise;
@@ -67,6 +68,7 @@ use commands::CommandTable;
 use config::{Facts, Persistence, refused};
 use connection::Connection;
 use owner::Owner;
+use passing::{is_passing, passing_lua};
 use record::Owed;
 use url::RedisUrl;
 
@@ -79,7 +81,11 @@ const LOST_REPLY: &[u8] = b"-ERR pmnet: applied, reply lost in a crash\r\n";
 /// Carries the records over a FLUSHALL.
 const FLUSH_LUA: &str = include_str!("flush.lua");
 /// Runs one state-changing request.
-const REQUEST_LUA: &str = concat!(include_str!("flush.lua"), include_str!("request.lua"));
+const REQUEST_LUA: &str = concat!(
+    passing_lua!(),
+    include_str!("flush.lua"),
+    include_str!("request.lua")
+);
 
 /// Applies one batch.
 const APPLY_LUA: &str = concat!(include_str!("flush.lua"), include_str!("apply.lua"));
@@ -165,9 +171,7 @@ impl RedisStore {
             };
             if let Some(error) = read::error(&reply) {
                 return Err(match refused(error, "AUTH") {
-                    StoreError::Retry(text) if !commands::is_passing(error) => {
-                        StoreError::Fatal(text)
-                    }
+                    StoreError::Retry(text) if !is_passing(error) => StoreError::Fatal(text),
                     other => other,
                 });
             }
@@ -324,7 +328,7 @@ impl Link {
             .connection
             .call(&[b"SELECT", database.to_string().as_bytes()])?;
         if let Some(error) = read::error(&reply) {
-            return if commands::is_passing(error) {
+            return if is_passing(error) {
                 Err(refused(error, "SELECT"))
             } else {
                 Ok(false)

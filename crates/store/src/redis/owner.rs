@@ -19,8 +19,8 @@ use bytes::Bytes;
 use pmnet_resp::read;
 use pmnet_server::{RecordKey, StoreError};
 
-use super::commands::is_passing;
 use super::config::{Persistence, refused};
+use super::passing::is_passing;
 use super::{Link, RedisStore, WATERMARK};
 
 /// Field of the hash that names the owner; no record.

@@ -7,8 +7,9 @@ use pmnet_server::{RecordChange, RecordKey, StoreError};
 use pmnet_wire::command::Form;
 
 use super::Link;
-use super::commands::{blocks, is_flush, is_passing, runs_code, runs_reading_code};
+use super::commands::{blocks, is_flush, runs_code, runs_reading_code};
 use super::owner::{FENCED, taken_over};
+use super::passing::{is_not_now, is_passing};
 use super::plan::{Item, Plan};
 
 /// First word of the request script's error when something may have taken effect.
@@ -130,8 +131,7 @@ pub fn read_pending(
                 };
                 if !final_
                     && let Some(error) = error(&reply)
-                    && is_passing(error)
-                    && !error.starts_with("NOPERM")
+                    && is_not_now(error)
                 {
                     return Err(StoreError::Retry(error.to_owned()));
                 }

@@ -160,7 +160,7 @@ impl RedisStore {
 
 /// Whether an error to a queued command says more than that Redis takes no writes at the moment.
 fn is_lasting(error: &str) -> bool {
-    error.starts_with("NOPERM") || !super::commands::is_passing(error)
+    !super::passing::is_not_now(error)
 }
 
 /// Redis has these commands under another name, or not at all.

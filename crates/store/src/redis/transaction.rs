@@ -8,7 +8,7 @@ use bytes::Bytes;
 use pmnet_resp::{read, write_command};
 use pmnet_server::StoreError;
 
-use super::commands::is_passing;
+use super::passing::is_passing;
 use super::pending::expect_ok;
 use super::{FLUSH_LUA, Link};
 
