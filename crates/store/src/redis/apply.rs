@@ -1,13 +1,14 @@
 //! `Store::apply` on Redis: one script, or one MULTI … EXEC, for effects and records (module text, "A batch").
 
 use bytes::Bytes;
+use pmnet_resp::read::{elements, error, text};
+use pmnet_resp::{reply, write_bulk, write_header};
 use pmnet_server::{Batch, StoreError};
 use pmnet_wire::command::Commands;
 
 use super::commands::is_flush;
 use super::owner::{FENCED, taken_over};
 use super::record::unrecorded;
-use super::resp::{elements, error, write_bulk, write_header};
 use super::transaction::{Items, Outcome, Transaction};
 use super::{Link, RedisStore, WATERMARK, plan, promise};
 
@@ -198,9 +199,9 @@ impl RedisStore {
             return Ok(Outcome::Refused(vec![refused]));
         }
         let failed = elements(&reply).unwrap_or_default();
-        let failed = failed.iter().filter_map(|text| {
-            let (index, error) = numbered(&String::from_utf8_lossy(super::resp::text(text)?))?;
-            Some((index, format!("-{error}\r\n").into()))
+        let failed = failed.iter().filter_map(|failure| {
+            let (index, error) = numbered(&String::from_utf8_lossy(text(failure)?))?;
+            Some((index, reply::error(&error)))
         });
         let failed = failed.collect();
         link.read_watch(&self.hash, true, after)?;

@@ -1,5 +1,6 @@
 //! From a payload to what may be sent: denied commands become finished replies.
 
+use pmnet_resp::reply;
 use pmnet_wire::command::{Commands, Form, Protocol};
 
 use super::commands::{CommandTable, denied, denied_as_effect, is_flush, sets_guarded, upper};
@@ -81,7 +82,8 @@ impl<'a> Plan<'a> {
 fn objection(name: &[u8], arguments: &[&[u8]], table: &CommandTable) -> Option<Vec<u8>> {
     let shown = String::from_utf8_lossy(name).escape_debug().to_string();
     if let Some(why) = denied(name) {
-        return Some(format!("-ERR pmnet: {shown} is not available here: {why}\r\n").into_bytes());
+        let text = format!("ERR pmnet: {shown} is not available here: {why}");
+        return Some(reply::error(&text).into());
     }
     if table.touches_records(name, arguments) {
         return Some(b"-ERR pmnet: keys that begin with pmnet:{ are reserved\r\n".to_vec());

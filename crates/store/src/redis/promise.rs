@@ -86,7 +86,8 @@ pub fn excuse(commands: &Commands<'_>) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use pmnet_wire::command::{Form, Protocol, preamble, write_command};
+    use pmnet_resp::write_command;
+    use pmnet_wire::command::{Form, Protocol, preamble};
 
     use super::*;
 
@@ -99,7 +100,7 @@ mod tests {
         let payload = |lines: &[&str]| {
             let mut out = preamble(Form::Transaction, Protocol::Resp2, 3).to_vec();
             for line in lines {
-                write_command(&line.split(' ').collect::<Vec<_>>(), &mut out);
+                write_command(&mut out, &line.split(' ').collect::<Vec<_>>());
             }
             out
         };
