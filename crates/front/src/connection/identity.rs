@@ -84,8 +84,8 @@ mod tests {
     #[test]
     fn answers_of_both_protocols_are_read() {
         for reply in [
-            &b"$26\r\n# Server\r\nrun_id:abc\r\nx:1\r\n\r\n"[..],
-            b"=30\r\ntxt:# Server\r\nrun_id:abc\r\nx:1\r\n\r\n",
+            &b"$27\r\n# Server\r\nrun_id:abc\r\nx:1\r\n\r\n"[..],
+            b"=31\r\ntxt:# Server\r\nrun_id:abc\r\nx:1\r\n\r\n",
         ] {
             assert_eq!(run_id_of(reply).as_deref(), Some("abc"));
         }
