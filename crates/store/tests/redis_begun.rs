@@ -384,6 +384,8 @@ const MISSING: &[&str] = &[
     "-hdel",
     "-hmget",
     "-set",
+    "-mset",
+    "-mset -incr",
     "-select",
     "-evalsha",
     "-multi -blpop",
