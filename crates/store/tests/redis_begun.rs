@@ -385,6 +385,8 @@ const MISSING: &[&str] = &[
     "-hdel",
     "-hmget",
     "-set",
+    "-mset",
+    "-mset -incr",
     "-select",
     "-evalsha",
     "-multi -blpop",

@@ -12,7 +12,7 @@ use pmnet_wire::guard;
 use pmnet_resp::read::{elements, error, integer, text};
 
 /// Most arguments that a script hands to one command (Lua's C stack holds about 8,000).
-const SCRIPT_ARGUMENTS_MAX: usize = 4000;
+pub const SCRIPT_ARGUMENTS_MAX: usize = 4000;
 /// Longest command or subcommand name that is looked at, in bytes; longer ones are unknown.
 const NAME_BYTES_MAX: usize = 64;
 

@@ -11,6 +11,7 @@
 //! MULTI … EXEC rights could change between the turn of a command to be queued and EXEC: what was acknowledged was
 //! refused there, with its watermark written. Only a batch with what cannot run in a script (thousands of
 //! arguments) is sent that way; and before Redis 7 a script cannot ask for rights beforehand.
+//! Neighbours that are plain SETs are called as one MSET ([`runs`]): a call costs a script more than its effect does.
 //! Nothing is ever left out that a front acknowledged early by itself ([`promise`]): if Redis refuses
 //! that, the batch waits until Redis has been put right, or the shard stops.
 //!
@@ -55,6 +56,7 @@ mod pending;
 mod plan;
 mod promise;
 mod record;
+mod runs;
 mod settings;
 mod transaction;
 mod url;
