@@ -141,7 +141,7 @@ fn who_listens_hears_of_every_set() {
     redis.call(&["CONFIG", "SET", "notify-keyspace-events", "KEA"]);
     let mut stream = TcpStream::connect(("127.0.0.1", redis.port)).unwrap();
     let mut out = Vec::new();
-    write_command(&["SUBSCRIBE", "__keyevent@0__:set"], &mut out);
+    write_command(&mut out, &["SUBSCRIBE", "__keyevent@0__:set"]);
     stream.write_all(&out).unwrap();
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     assert!(lines.any(|line| line == ":1"));
