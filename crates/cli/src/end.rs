@@ -23,6 +23,21 @@ pub fn parse<C: Parser>() -> Result<C, ExitCode> {
     })
 }
 
+/// The error and its causes in one line. A cause that the text before it contains already is not said again.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text += ": ";
+            text += &cause;
+        }
+    }
+    text
+}
+
 /// Starts the logs, does the work of the program `name`, and makes an exit code of how it ended. `filter` is what is
 /// logged where the environment does not say; `work` is false if a check found something.
 #[must_use]
@@ -40,12 +55,30 @@ pub fn finish(
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
-            eprintln!("{name}: {error:#}");
+            eprintln!("{name}: {}", sentence(&error));
             if error.is::<ConfigError>() {
                 ExitCode::from(2)
             } else {
                 ExitCode::from(1)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::sentence;
+
+    #[test]
+    fn no_cause_is_said_twice() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("file x: {0}")]
+        struct Told(#[source] std::io::Error);
+        let cause = std::io::Error::other("is a directory");
+        let error = Err::<(), _>(Told(cause)).context("cannot start");
+        let error = error.unwrap_err();
+        assert_eq!(sentence(&error), "cannot start: file x: is a directory");
     }
 }

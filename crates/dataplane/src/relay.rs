@@ -88,6 +88,14 @@ impl Port for Relay {
     }
 }
 
+/// Tries whether `listen` can be listened on, so that nothing is made for an address that cannot.
+///
+/// # Errors
+/// A sentence that says why.
+pub fn can_listen(listen: Peer) -> io::Result<()> {
+    Socket::bind(listen, false).map(drop)
+}
+
 /// Serves one shard on one UDP socket until stopped. With a fast path, only packets that it hands up come to the socket.
 /// `ready` is called once, when the device first serves, with the bound address and the pipeline.
 ///

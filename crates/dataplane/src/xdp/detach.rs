@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use pmnet_device::FastPath;
-use pmnet_log::{Decision, Log, Scan};
+use pmnet_log::{Decision, Log, Media, Scan};
 
 use super::error::OpenError;
 use super::image::MapMedia;
@@ -41,6 +41,14 @@ pub fn detach(
         pins.remove()?;
         return Ok(Detached { unapplied: 0 });
     }
+    if let Some(path) = spill {
+        spill::check(path)?;
+        spill::check_older(
+            path,
+            &pmnet_log::heading(Kernel::image(pins)?.bytes())?,
+            true,
+        )?;
+    }
     let settings = KernelConfig {
         parameters: Kernel::parameters(pins)?,
         ..device
@@ -67,7 +75,12 @@ pub fn detach(
                 // From here on a file may hold the same log as the maps.
                 kernel.set_stage(Stage::Saving);
                 log.close()?;
-                spill::save(path, &Kernel::image(pins)?)?;
+                spill::save(path, &Kernel::image(pins)?).map_err(|error| {
+                    OpenError::Other(format!(
+                        "{error}. The kernel keeps the log, and acknowledges nothing until this device is started again: \
+                         make room there, or name another file with --spill, and start it, or end it with --detach"
+                    ))
+                })?;
             }
         }
         None if unapplied > 0 && !discard => {

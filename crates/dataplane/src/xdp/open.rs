@@ -72,9 +72,16 @@ pub fn open(config: &OpenConfig, pins: &Pins) -> Result<Opened, OpenError> {
         shard: config.identity.shard,
         parameters: config.exactly.then_some(config.kernel.parameters),
     };
+    if let Some(path) = &config.spill {
+        spill::check(path)?;
+    }
     let stage = Stage::of(pins)?;
     let (kernel, log, found) = match stage {
         Stage::Lives | Stage::Saving => {
+            if let Some(path) = &config.spill {
+                let kept = pmnet_log::heading(Kernel::image(pins)?.bytes())?;
+                spill::check_older(path, &kept, stage == Stage::Saving)?;
+            }
             let (kernel, log) = take_over(config, pins, expected, stage)?;
             (kernel, log, Found::TakenOver)
         }

@@ -69,11 +69,11 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
         tracing::warn!("generic XDP, as asked for: slower than the native one by far");
     }
     if let Err(error) = part.attach(&kernel.interfaces, !kernel.generic) {
-        if found == Found::New {
-            // Nothing was there before, and nothing is left behind.
+        if found != Found::TakenOver {
+            // Nothing was in the kernel before, and nothing is left there.
             drop(part);
             drop(lock);
-            end(&settings, true).context("cannot take back what was begun")?;
+            end(&settings, found == Found::New).context("cannot take back what was begun")?;
         }
         return Err(error.into());
     }
@@ -90,8 +90,9 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
     if served.is_ok() && kernel.spill.is_some() {
         return end(&settings, false).map(drop);
     }
-    if served.is_err() && found == Found::New && !was_serving {
-        // Refused before it served: nothing is left behind. Afterwards the server knows this log.
+    if served.is_err() && found != Found::TakenOver && !was_serving {
+        // Refused before it served: nothing is left in the kernel, and a log that was loaded is in its file again, as the
+        // text of the refusal assumes. A new one is given up: the server does not know it.
         match end(&settings, false) {
             Ok(_) => return served,
             Err(error) => tracing::warn!("{error:#}"),
@@ -112,6 +113,15 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
 pub fn detach(settings: &Settings, discard: bool) -> anyhow::Result<bool> {
     let unapplied = end(settings, discard)?;
     println!("detached; acknowledged updates that were not applied: {unapplied}");
+    if settings
+        .kernel
+        .as_ref()
+        .is_some_and(|kernel| kernel.spill.is_none())
+    {
+        println!(
+            "the log was not saved (--spill FILE does): if this device starts again, the server takes that for the loss of its log"
+        );
+    }
     Ok(true)
 }
 

@@ -10,6 +10,7 @@ use anyhow::Context;
 use clap::Args;
 use pmnet_cli::ConfigError;
 use pmnet_client::Stop;
+use pmnet_dataplane::relay::can_listen;
 
 pub use self::args::DeviceArgs;
 use self::settings::{Settings, nth, settings};
@@ -113,6 +114,10 @@ fn serve_all(first: &Settings, shards: u16, stop: &Stop, json: bool) -> anyhow::
 fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
     if settings.kernel.is_some() {
         return kernel::serve(settings, stop, json);
+    }
+    if !settings.path.exists() {
+        // No log is made for a device that could not serve.
+        can_listen(settings.relay.listen)?;
     }
     let log = relay::open_log(&settings)
         .with_context(|| format!("cannot use the log {}", settings.path.display()))?;

@@ -17,6 +17,8 @@ use crate::cli::common::{required, udp_address};
 const SPIN_US: u64 = 50;
 /// Frame ring of a new log, in bytes.
 pub const FRAME_BYTES: u64 = 64 << 20;
+/// Smallest `--log-size`: below it a mistyped unit is likelier than a wish.
+const FRAME_BYTES_MIN: u64 = 4096;
 /// Bytes of frame ring for each entry of a new log: small updates fill both about equally.
 const FRAME_BYTES_PER_ENTRY: u64 = 512;
 
@@ -39,6 +41,11 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
     let kernel = KernelSettings::new(&flags, &file, listen)?;
     let next = required("--next", "device", flags.next.or(file.next))?;
     let next = udp_address("--next", &next)?;
+    if next.port() == 0 {
+        return Err(ConfigError(format!(
+            "--next {next}: port 0 is nobody's port"
+        )));
+    }
     if next.is_ipv4() != listen.is_ipv4() {
         return Err(ConfigError(format!(
             "--listen {listen} and --next {next}: one is IPv4 and the other IPv6; give both the same way"
@@ -77,7 +84,7 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
         ));
     }
     let size = match flags.log_size.or(file.log_size) {
-        Some(size) => Some(from_size(bytes("--log-size", &size)?)),
+        Some(size) => Some(log_size(&size)?),
         None => None,
     };
     let entries = flags.entries.or(file.entries);
@@ -101,11 +108,20 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
     }
     let mut device = DeviceConfig::new(id, flags.shard.or(file.shard).unwrap_or(0), next);
     device.server_reads_log = flags.server_reads_log || file.server_reads_log;
-    if flags.shrink_chain || file.shrink_chain {
-        device.flags |= Member::SHRINK;
-    }
-    if flags.declare_data_loss || file.declare_data_loss {
-        device.flags |= Member::DECLARE_LOSS;
+    match (
+        flags.shrink_chain || file.shrink_chain,
+        flags.declare_data_loss || file.declare_data_loss,
+    ) {
+        (true, true) => {
+            return Err(ConfigError(
+                "--shrink-chain and --declare-data-loss say different things: with the first the missing devices are \
+                 stopped and nothing is lost, with the second the last log is gone. Give one"
+                    .into(),
+            ));
+        }
+        (true, false) => device.flags |= Member::SHRINK,
+        (false, true) => device.flags |= Member::DECLARE_LOSS,
+        (false, false) => {}
     }
     Ok(Settings {
         relay: RelayConfig {
@@ -122,6 +138,16 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
         kernel,
         wanted,
     })
+}
+
+fn log_size(text: &str) -> Result<Parameters, ConfigError> {
+    let size = bytes("--log-size", text)?;
+    if size < FRAME_BYTES_MIN {
+        return Err(ConfigError(format!(
+            "--log-size {text}: at least {FRAME_BYTES_MIN} bytes (64M is usual)"
+        )));
+    }
+    Ok(from_size(size))
 }
 
 /// Frame space rounded up to whole blocks, and the entries that go with it.
