@@ -2,7 +2,7 @@
 
 use pmnet_log::Tail;
 use pmnet_proto::device::{ChainState, HopWork, SessionState};
-use pmnet_wire::Header;
+use pmnet_wire::packet::Stamp;
 use std::io;
 use std::os::fd::RawFd;
 
@@ -29,7 +29,7 @@ pub trait FastPath: Send {
 
     /// The epoch and the names under which it is to admit, and its chain; whether it talks to the hops beside
     /// it. Only while held, and before sessions are told.
-    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool;
+    fn describe(&mut self, stamp: &Stamp, chain: &ChainState) -> bool;
 
     /// Forgets wake-ups until now, and says what it has done with the hops beside it. To be asked before
     /// [`FastPath::last`], which is then at least what others are said to hold.

@@ -5,6 +5,7 @@ use pmnet_log::{Log, LogError, Media, NewEntry};
 use pmnet_proto::device::{Device, DeviceConfig, HopWork, LogState, Resume, Room, Verdict};
 use pmnet_proto::time::{MILLISECOND, Nanos, earliest};
 use pmnet_proto::{Outbox, Peer, Random, Time};
+use pmnet_wire::packet::Append;
 use pmnet_wire::{Header, Packet, Reject};
 
 /// Why a device ended.
@@ -203,12 +204,13 @@ impl<M: Media> Pipeline<M> {
     }
 
     fn append(&mut self, header: &Header, payload: &[u8]) {
+        let entry = Append::read(header);
         let new = NewEntry {
-            session: header.session,
-            seq: header.seq,
-            kind: header.copies,
-            fragment_index: header.fragment_index,
-            fragment_count: header.fragment_count,
+            session: entry.session,
+            seq: entry.seq,
+            kind: entry.entry.number(),
+            fragment_index: entry.fragment.index,
+            fragment_count: entry.fragment.count,
         };
         let order = self
             .log

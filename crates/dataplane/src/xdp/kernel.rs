@@ -19,7 +19,8 @@ use pmnet_device::FastPath;
 use pmnet_log::{Media, Parameters, Tail};
 use pmnet_proto::Peer;
 use pmnet_proto::device::{ChainState, HopWork, SessionState};
-use pmnet_wire::{Header, Kind};
+use pmnet_wire::Header;
+use pmnet_wire::packet::{Ack, Append, Fragment, Stamp, Update};
 
 use super::error::KernelError;
 use super::image::MapMedia;
@@ -91,7 +92,7 @@ pub struct Kernel {
     /// Which row a session's id asks for: known to the pipeline as well.
     mask: u32,
     held: bool,
-    stamp: Header,
+    stamp: Stamp,
     copies: u8,
     /// In a switch the hops are not the pipeline's.
     own: bool,
@@ -186,7 +187,7 @@ impl Kernel {
             rows_max,
             mask: session_mask,
             held: false,
-            stamp: Header::new(Kind::Append),
+            stamp: Stamp::default(),
             copies: 1,
             own: config.own.is_some(),
         };
@@ -377,21 +378,30 @@ impl Kernel {
             let bytes = header.emit();
             u32::from_be_bytes([bytes[76], bytes[77], bytes[78], bytes[79]])
         };
-        let base = Header {
+        // What is the same in every packet of the session; the pipeline adds the rest to the checksums.
+        let client = Stamp {
+            shard: self.stamp.shard,
+            epoch: self.stamp.epoch,
+            tag: state.token,
+            ..Stamp::default()
+        };
+        let update = Update {
             session: state.id,
-            ..self.stamp
+            seq: 0,
+            key_hash: 0,
+            fragment: Fragment::WHOLE,
         };
-        let update = Header {
-            device: 0,
-            incarnation: 0,
-            tag: state.token,
-            ..with_kind(base, Kind::Update, 0)
+        let update = update.header(&client);
+        let append = Append::admitted(&update, 0, &self.stamp);
+        let ack = Ack {
+            session: state.id,
+            seq: 0,
+            committed: 0,
+            room: 0,
+            applied: 0,
+            copies: self.copies,
         };
-        let append = with_kind(base, Kind::Append, Kind::Update.number());
-        let ack = Header {
-            tag: state.token,
-            ..with_kind(base, Kind::Ack, self.copies)
-        };
+        let ack = ack.header(&self.stamp.tagged(state.token));
         let (high, low) = address_words(address.ip());
         let port = u32::from(u16::from_ne_bytes(address.port().to_be_bytes()));
         let session = self.row(row);
@@ -537,18 +547,25 @@ impl FastPath for Kernel {
         work
     }
 
-    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool {
+    fn describe(&mut self, stamp: &Stamp, chain: &ChainState) -> bool {
         let copies = chain.position + 1 + chain.behind.len();
         self.copies = u8::try_from(copies).expect("a chain is short");
         self.stamp = *stamp;
-        let bytes = stamp.emit();
-        let word = |at: usize| {
-            u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes of a header"))
+        // As they stand in a header.
+        let word = |first: u32, second: u32| {
+            let number = u64::from(first) << 32 | u64::from(second);
+            u64::from_ne_bytes(number.to_be_bytes())
         };
         let shard = self.shard();
-        shard.shard_epoch.store(word(8), Relaxed);
-        shard.device_incarnation.store(word(16), Relaxed);
-        shard.token.store(word(80), Relaxed);
+        let (shard_epoch, device_incarnation) = (
+            word(stamp.shard, stamp.epoch),
+            word(stamp.device, stamp.incarnation),
+        );
+        shard.shard_epoch.store(shard_epoch, Relaxed);
+        shard.device_incarnation.store(device_incarnation, Relaxed);
+        shard
+            .token
+            .store(u64::from_ne_bytes(stamp.tag.to_be_bytes()), Relaxed);
         shard.epoch.store(stamp.epoch, Relaxed);
         shard.incarnation.store(stamp.incarnation, Relaxed);
         shard.alone.store(u32::from(copies == 1), Relaxed);
@@ -651,14 +668,6 @@ fn tell_peer(
 /// The interface of a link is gone; one of the same name may have come since.
 fn severed(error: &ProgramError) -> bool {
     matches!(error, ProgramError::SyscallError(error) if error.io_error.raw_os_error() == Some(libc::ENOLINK))
-}
-
-fn with_kind(header: Header, kind: Kind, copies: u8) -> Header {
-    Header {
-        kind,
-        copies,
-        ..header
-    }
 }
 
 /// An address as the pipeline compares it: two words as they stand in an IPv6 packet.

@@ -14,7 +14,7 @@ use pmnet_device::{DeviceConfig, FastPath, Pipeline, PipelineError};
 use pmnet_log::{Identity, Tail};
 use pmnet_proto::device::{ChainState, HopWork, SessionState};
 use pmnet_proto::{Peer, Random, Time};
-use pmnet_wire::Header;
+use pmnet_wire::packet::Stamp;
 
 use crate::world::{SHARD, Scratch, config, frame};
 
@@ -88,7 +88,7 @@ impl FastPath for Racing {
     fn look(&mut self) -> HopWork {
         self.at("look").look()
     }
-    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool {
+    fn describe(&mut self, stamp: &Stamp, chain: &ChainState) -> bool {
         self.at("describe").describe(stamp, chain)
     }
     fn release(&mut self, tail: &Tail) -> io::Result<()> {

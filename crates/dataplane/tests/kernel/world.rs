@@ -13,8 +13,9 @@ use pmnet_device::{DeviceConfig, FastPath, Pipeline};
 use pmnet_log::{Identity, Log, Media, MediaError, Parameters, Scan, Tail};
 use pmnet_proto::device::{ChainState, HopWork, SessionState};
 use pmnet_proto::{Peer, Random, Time};
+use pmnet_wire::packet::Stamp;
 use pmnet_wire::record::{Member, RecoverReply, read_path};
-use pmnet_wire::{Header, Kind, Packet};
+use pmnet_wire::{Header, Kind, Packet, raw};
 
 use crate::shared::Shard;
 use crate::skip::skip;
@@ -105,7 +106,7 @@ impl FastPath for Shared {
     fn look(&mut self) -> HopWork {
         self.0.lock().unwrap().look()
     }
-    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool {
+    fn describe(&mut self, stamp: &Stamp, chain: &ChainState) -> bool {
         self.0.lock().unwrap().describe(stamp, chain)
     }
     fn release(&mut self, tail: &Tail) -> io::Result<()> {
@@ -342,7 +343,7 @@ impl World {
                 let bytes = std::mem::take(&mut sent.bytes);
                 let packet = Packet::parse(&bytes).unwrap();
                 Header {
-                    request: packet.header.request + gained,
+                    request: raw(packet.header.request.raw() + gained),
                     ..packet.header
                 }
                 .write(packet.payload, &mut sent.bytes);
@@ -433,7 +434,7 @@ fn without_room(sent: &mut Sent) {
     let bytes = std::mem::take(&mut sent.bytes);
     match Packet::parse(&bytes) {
         Ok(packet) if matches!(packet.header.kind, Kind::Ack | Kind::Durable) => Header {
-            request: 0,
+            request: raw(0),
             ..packet.header
         }
         .write(packet.payload, &mut sent.bytes),

@@ -8,6 +8,7 @@ use crate::Time;
 use crate::rto::Rto;
 use crate::time::earliest;
 use bytes::Bytes;
+use pmnet_wire::packet::{Ack, Nack, NotLogged, OpenReply, Response};
 use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, MESSAGE_BYTES_MAX, Packet, command};
 use std::collections::VecDeque;
 
@@ -219,47 +220,44 @@ impl Session {
         let State::Opening { last_sent } = self.state else {
             return false;
         };
-        if header.session == 0 || !self.enough_copies(header, context) {
+        let reply = OpenReply::read(header);
+        if reply.session == 0 || !self.enough_copies(reply.copies, context) {
             return false;
         }
         if let Some(at) = last_sent {
             self.update_rto.sample(now.since(at));
         }
-        self.id = header.session;
+        self.id = reply.session;
         self.state = State::Open;
         self.acked_epoch = header.epoch;
         true
     }
 
-    fn enough_copies(&mut self, header: &Header, context: &mut Context<'_>) -> bool {
-        let enough = header.copies >= context.config.copies_min;
+    fn enough_copies(&mut self, copies: u8, context: &mut Context<'_>) -> bool {
+        let enough = copies >= context.config.copies_min;
         if !enough {
-            self.close(
-                Closed::TooFewCopies {
-                    have: header.copies,
-                },
-                context,
-            );
+            self.close(Closed::TooFewCopies { have: copies }, context);
         }
         enough
     }
 
     pub(super) fn on_ack(&mut self, now: Time, header: &Header, context: &mut Context<'_>) {
-        if header.seq >= self.next_seq {
+        let ack = Ack::read(header);
+        if ack.seq >= self.next_seq {
             context.counters.unexpected += 1;
             return;
         }
-        if !self.enough_copies(header, context) {
+        if !self.enough_copies(ack.copies, context) {
             return;
         }
-        self.credit = header.request;
+        self.credit = ack.room;
         self.acked_epoch = self.acked_epoch.max(header.epoch);
-        self.applied = self.applied.max(header.key_hash.min(header.seq));
-        if header.seq <= self.acked {
+        self.applied = self.applied.max(ack.applied.min(ack.seq));
+        if ack.seq <= self.acked {
             return;
         }
-        let newly = u32::try_from(header.seq - self.acked).unwrap_or(u32::MAX);
-        let row = usize::try_from(header.seq - self.acked - 1).expect("within the window");
+        let newly = u32::try_from(ack.seq - self.acked).unwrap_or(u32::MAX);
+        let row = usize::try_from(ack.seq - self.acked - 1).expect("within the window");
         if let Some(Some(sent)) = self.sent.get(row) {
             if sent.again {
                 self.update_rto.progress();
@@ -276,7 +274,7 @@ impl Session {
             .window
             .saturating_add(growth)
             .min(context.config.window_max);
-        self.committed_upto(header.seq, header.copies, context);
+        self.committed_upto(ack.seq, ack.copies, context);
     }
 
     fn committed_upto(&mut self, seq: u64, copies: u8, context: &mut Context<'_>) {
@@ -316,7 +314,9 @@ impl Session {
     }
 
     pub(super) fn on_nack(&mut self, now: Time, header: &Header, context: &mut Context<'_>) {
-        let expected = header.seq;
+        let Nack {
+            expected, refused, ..
+        } = Nack::read(header);
         if expected == 0 || expected > self.next_seq {
             context.counters.unexpected += 1;
             return;
@@ -357,9 +357,9 @@ impl Session {
         if expected < self.next_seq {
             self.resend_from(expected, context);
         }
-        if header.request != 0
+        if refused != 0
             && let Some(bypass) = &mut self.bypass
-            && bypass.request == header.request
+            && bypass.request == refused
             && bypass
                 .nacked
                 .is_none_or(|at| now.since(at) >= self.update_rto.smoothed())
@@ -397,7 +397,8 @@ impl Session {
     }
 
     pub(super) fn on_not_logged(&mut self, now: Time, header: &Header, context: &mut Context<'_>) {
-        if header.session == 0 {
+        let NotLogged { session, seq, .. } = NotLogged::read(header);
+        if session == 0 {
             // The OPEN was not logged; it is asked again after a pause.
             self.update_rto.back_off();
             if let State::Opening { last_sent } = &mut self.state {
@@ -408,7 +409,6 @@ impl Session {
         if self.fallback.is_some() {
             return;
         }
-        let seq = header.seq;
         let Some(update) = self
             .updates
             .iter()
@@ -443,7 +443,7 @@ impl Session {
         let Some(bypass) = &mut self.bypass else {
             return;
         };
-        if header.request != bypass.request {
+        if Response::read(header).request != bypass.request {
             return;
         }
         if let Some(reply) = bypass.transfer.on_response(packet) {

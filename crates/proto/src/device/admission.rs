@@ -5,6 +5,7 @@ use super::session::Session;
 use super::{Device, Phase, RETRANS_GUARD, Room, Verdict};
 use crate::rules::Rule;
 use crate::{Outbox, Peer, Time};
+use pmnet_wire::packet::{Append, Bypass, EntryKind, Nack, NotLogged, Pong, Retrans};
 use pmnet_wire::{Flags, Header, Kind, Packet};
 
 impl Device {
@@ -46,14 +47,12 @@ impl Device {
         }
         if !room.fits(packet.payload) || session.outstanding >= self.config.session_entries_max {
             self.counters.not_logged += 1;
-            let reply = Header {
+            let reply = NotLogged {
                 session: header.session,
                 seq: header.seq,
-                request: room.entries,
-                tag: header.tag,
-                ..self.hop_header(Kind::NotLogged)
+                room: room.entries,
             };
-            out.send(from, &reply, &[]);
+            out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
             return Verdict::Done;
         }
         session.end_asked = header.kind == Kind::End;
@@ -93,19 +92,16 @@ impl Device {
             || self.sessions.len() >= self.config.sessions_max
         {
             self.counters.not_logged += 1;
-            let reply = Header {
-                tag: header.tag,
-                ..self.hop_header(Kind::NotLogged)
+            let reply = NotLogged {
+                session: 0,
+                seq: 0,
+                room: 0,
             };
-            out.send(from, &reply, &[]);
+            out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
             return Verdict::Done;
         }
         let order = self.last + 1;
-        let verdict = self.admit(&Header {
-            session: order,
-            seq: 0,
-            ..*header
-        });
+        let verdict = self.admit(header);
         let session = self.sessions.get_mut(&order).expect("folded by admit");
         session.address = Some(from);
         session.seen = now;
@@ -118,18 +114,7 @@ impl Device {
 
     /// The entry for an admitted packet; from here on it has its order.
     pub(super) fn admit(&mut self, header: &Header) -> Verdict {
-        let entry = Header {
-            kind: Kind::Append,
-            flags: Flags(0),
-            copies: header.kind.number(),
-            order: self.last + 1,
-            request: 0,
-            epoch: self.epoch,
-            device: self.config.id,
-            incarnation: self.incarnation,
-            tag: self.shard_token,
-            ..*header
-        };
+        let entry = Append::admitted(header, self.last + 1, &self.stamp());
         self.fold(&entry, header.tag);
         self.counters.admitted += 1;
         Verdict::Append(entry)
@@ -170,12 +155,11 @@ impl Device {
                 .is_none_or(|(order, at)| order != expected || now.since(at) >= RETRANS_GUARD)
             {
                 self.retrans_guard = Some((expected, now));
-                let ask = Header {
-                    order: expected,
-                    request: header.order - 1,
-                    ..self.hop_header(Kind::Retrans)
+                let ask = Retrans {
+                    first: expected,
+                    last: header.order - 1,
                 };
-                out.send(from, &ask, &[]);
+                out.send(from, &ask.header(&self.stamp()), &[]);
             }
             return Verdict::Done;
         }
@@ -217,14 +201,7 @@ impl Device {
         }
         self.counters.bypasses += 1;
         self.link.hurry();
-        let stamped = Header {
-            order: self.last,
-            epoch: self.epoch,
-            device: self.config.id,
-            incarnation: self.incarnation,
-            tag: self.shard_token,
-            ..*header
-        };
+        let stamped = Bypass::stamped(header, self.last, &self.stamp());
         out.send_checked(self.config.next, &stamped, packet.payload);
     }
 
@@ -243,12 +220,10 @@ impl Device {
         out: &mut Outbox,
     ) {
         if self.position == 0 && self.known_session(now, from, header, out).is_some() {
-            let pong = Header {
+            let pong = Pong {
                 session: header.session,
-                tag: header.tag,
-                ..self.hop_header(Kind::Pong)
             };
-            out.send(from, &pong, &[]);
+            out.send(from, &pong.header(&self.stamp().tagged(header.tag)), &[]);
         }
     }
 
@@ -295,13 +270,13 @@ impl Device {
     /// There is no such session, for the holder of this token.
     fn refuse_session(&mut self, from: Peer, header: &Header, out: &mut Outbox) {
         self.counters.nacks += 1;
-        let reply = Header {
-            flags: Flags::UNKNOWN_SESSION,
+        let reply = Nack {
             session: header.session,
-            tag: header.tag,
-            ..self.hop_header(Kind::Nack)
+            expected: 0,
+            refused: 0,
+            unknown_session: true,
         };
-        out.send(from, &reply, &[]);
+        out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
     }
 
     /// At most one NACK a session and burst.
@@ -312,19 +287,18 @@ impl Device {
         {
             session.nacked_in = burst;
             self.counters.nacks += 1;
-            let request = if header.kind == Kind::Bypass {
-                header.request
+            let refused = if header.kind == Kind::Bypass {
+                Bypass::read(header).request
             } else {
                 0
             };
-            let reply = Header {
+            let reply = Nack {
                 session: header.session,
-                seq: expected,
-                request,
-                tag: header.tag,
-                ..self.hop_header(Kind::Nack)
+                expected,
+                refused,
+                unknown_session: false,
             };
-            out.send(from, &reply, &[]);
+            out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
         }
     }
 
@@ -374,9 +348,9 @@ impl Device {
 
 /// The session token that an entry carries: OPEN has it as its payload, others do not need it.
 pub(super) fn entry_token(header: &Header, payload: &[u8]) -> Option<u64> {
-    match Kind::from_u8(header.copies)? {
-        Kind::Open => Some(u64::from_be_bytes(payload.try_into().ok()?)),
-        Kind::Update | Kind::End => Some(0),
-        _ => None,
+    match Append::read(header).entry {
+        EntryKind::Open => Some(u64::from_be_bytes(payload.try_into().ok()?)),
+        EntryKind::Update | EntryKind::End => Some(0),
+        EntryKind::Unknown(_) => None,
     }
 }

@@ -8,6 +8,7 @@
 use super::Device;
 use crate::Peer;
 use crate::time::Time;
+use pmnet_wire::packet::{Append, EntryKind};
 use pmnet_wire::record::{CHAIN_MAX, DurableRow};
 use pmnet_wire::{Flags, Header, Kind, Packet};
 
@@ -172,12 +173,6 @@ impl Device {
                 || (self.position != 0 && before != self.predecessor))
     }
 
-    /// Shard, epoch, device, incarnation and token, as this device writes them between hops.
-    #[must_use]
-    pub fn stamp(&self) -> Header {
-        self.hop_header(Kind::Append)
-    }
-
     /// Whether taking in this packet may admit something or move a session: then the fast path has
     /// to be held before.
     #[must_use]
@@ -226,7 +221,7 @@ impl Device {
                 header.session, header.seq
             ));
         }
-        if header.order != self.last + 1 || header.copies != Kind::Update.number() {
+        if header.order != self.last + 1 || Append::read(header).entry != EntryKind::Update {
             return Err(format!(
                 "the fast path admitted {header} behind order {}",
                 self.last

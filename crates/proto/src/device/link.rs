@@ -6,7 +6,8 @@ use crate::rto::Rto;
 use crate::rules::Rule;
 use crate::time::Nanos;
 use crate::{Outbox, Time};
-use pmnet_wire::{Header, Kind, Packet};
+use pmnet_wire::packet::{Append, Ping, Retrans};
+use pmnet_wire::{Header, Packet};
 
 /// Window after a timeout, in entries.
 const WINDOW_MIN: u64 = 16;
@@ -195,21 +196,18 @@ impl Device {
         }
         let packet = Packet::parse(frame)
             .expect("the log verified this frame when it was appended or scanned");
-        let header = Header {
-            epoch: self.epoch,
-            tag: self.shard_token,
-            ..packet.header
-        };
+        let header = Append::in_epoch(&packet.header, self.epoch, self.shard_token);
         out.send_checked(self.config.next, &header, packet.payload);
     }
 
     pub(super) fn on_retrans(&mut self, now: Time, header: &Header, out: &mut Outbox) {
-        if header.order <= self.applied {
+        let first = Retrans::read(header).first;
+        if first <= self.applied {
             // It asks for what it had applied: an old packet, or a store that lost data.
             self.probe(now, out);
         }
         let link = &mut self.link;
-        let order = header.order.max(link.acked + 1);
+        let order = first.max(link.acked + 1);
         let recently = link
             .rewound
             .is_some_and(|(o, at)| o == order && now.since(at) < super::RETRANS_GUARD / 2);
@@ -239,8 +237,8 @@ impl Device {
             link.cursor = link.acked + 1;
         } else {
             // Everything arrived; what is missing is the word that it was applied.
-            let ping = self.hop_header(Kind::Ping);
-            out.send(self.config.next, &ping, &[]);
+            let ping = Ping { session: 0 };
+            out.send(self.config.next, &ping.header(&self.stamp()), &[]);
         }
     }
 

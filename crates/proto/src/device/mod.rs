@@ -22,6 +22,7 @@ use crate::rules::{Rule, Rules};
 use crate::time::{MILLISECOND, Nanos, SECOND, earliest};
 use crate::{Outbox, Peer, Random, Time};
 use link::Link;
+use pmnet_wire::packet::{End, EntryKind, StaleEpoch, Stamp};
 use pmnet_wire::record::{DurableRow, Member};
 use pmnet_wire::{HEADER_LEN, Header, Kind, Packet};
 use recover::{Recovering, Relayed};
@@ -195,7 +196,7 @@ struct IndexRow {
     session: u64,
     seq: u64,
     payload_crc: u32,
-    kind: Kind,
+    entry: EntryKind,
 }
 
 #[derive(Debug)]
@@ -443,7 +444,7 @@ impl Device {
         if header.epoch < self.epoch && self.config.rules.hold(Rule::Epoch) {
             self.counters.stale_epoch += 1;
             if header.kind != Kind::StaleEpoch {
-                out.send(from, &self.hop_header(Kind::StaleEpoch), &[]);
+                out.send(from, &StaleEpoch {}.header(&self.stamp()), &[]);
             }
             return Some(Verdict::Done);
         }
@@ -455,14 +456,15 @@ impl Device {
         None
     }
 
-    fn hop_header(&self, kind: Kind) -> Header {
-        Header {
+    /// How this device signs what it says to other hops.
+    #[must_use]
+    pub const fn stamp(&self) -> Stamp {
+        Stamp {
             shard: self.config.shard,
             epoch: self.epoch,
             device: self.config.id,
             incarnation: self.incarnation,
             tag: self.shard_token,
-            ..Header::new(kind)
         }
     }
 
@@ -485,13 +487,15 @@ impl Device {
                 continue;
             }
             self.counters.expired_sessions += 1;
-            let end = Header {
-                shard: self.config.shard,
+            let end = End {
                 session: id,
                 seq: session.next_seq(),
-                tag: session.token,
-                ..Header::new(Kind::End)
             };
+            let end = end.header(&Stamp {
+                shard: self.config.shard,
+                tag: session.token,
+                ..Stamp::default()
+            });
             self.note_change(id);
             match self.admit(&end.for_payload(&[])) {
                 Verdict::Append(header) => return Some(header),

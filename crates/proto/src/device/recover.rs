@@ -6,10 +6,11 @@ use super::{Device, Phase, RELAYED_MAX, Verdict};
 use crate::rto::Rto;
 use crate::time::{MILLISECOND, Nanos, SECOND};
 use crate::{Outbox, Peer, Time};
+use pmnet_wire::packet::{self, Fragment, Recover, Stamp};
 use pmnet_wire::record::{
     CHAIN_MAX, DurableRow, Member, RecoverReply, SessionRow, read_path, write_path,
 };
-use pmnet_wire::{Flags, Header, Kind, Packet};
+use pmnet_wire::{Flags, Header, Packet};
 
 /// The server is asked about a doubt no more often than this.
 const PROBE_EVERY: Nanos = SECOND;
@@ -87,16 +88,18 @@ impl Device {
         }
         let nonce = self.random.next_nonzero();
         self.probe = Some((nonce, now));
-        let header = Header {
-            shard: self.config.shard,
-            epoch: self.epoch,
-            device: self.config.id,
-            incarnation: self.incarnation,
-            order: self.last,
-            request: nonce,
-            ..Header::new(Kind::Recover)
-        };
+        let header = self.question(nonce, Fragment::WHOLE);
         out.send(self.config.next, &header, &write_path(&[self.member()]));
+    }
+
+    /// The RECOVER that asks for this part.
+    fn question(&self, nonce: u64, part: Fragment) -> Header {
+        let recover = Recover {
+            persisted: self.last,
+            nonce,
+            part,
+        };
+        recover.header(&self.stamp().tagged(0))
     }
 
     /// Leaves service until the server has answered in its present epoch.
@@ -107,14 +110,6 @@ impl Device {
 
     pub(super) fn tick_recovery(&mut self, now: Time, out: &mut Outbox) {
         let path = write_path(&[self.member()]);
-        let base = Header {
-            shard: self.config.shard,
-            epoch: self.epoch,
-            device: self.config.id,
-            incarnation: self.incarnation,
-            order: self.last,
-            ..Header::new(Kind::Recover)
-        };
         let next = self.config.next;
         let Phase::Recovering(recovering) = &mut self.phase else {
             return;
@@ -125,21 +120,17 @@ impl Device {
         if recovering.last_sent.replace(now).is_some() {
             recovering.rto.back_off();
         }
-        let base = Header {
-            request: recovering.nonce,
-            ..base
+        let nonce = recovering.nonce;
+        let asked = match &recovering.found {
+            None => vec![Fragment::WHOLE],
+            Some(found) => (0..found.asked)
+                .filter(|&part| found.parts[part].is_none())
+                .take(PARTS_AHEAD)
+                .map(|part| numbered(part, found.parts.len()))
+                .collect(),
         };
-        match &mut recovering.found {
-            None => out.send(next, &base, &path),
-            Some(found) => {
-                let missing: Vec<usize> = (0..found.asked)
-                    .filter(|&part| found.parts[part].is_none())
-                    .take(PARTS_AHEAD)
-                    .collect();
-                for part in missing {
-                    out.send(next, &part_header(&base, part, found.parts.len()), &path);
-                }
-            }
+        for part in asked {
+            out.send(next, &self.question(nonce, part), &path);
         }
     }
 
@@ -172,7 +163,7 @@ impl Device {
             // reports stays empty.
             self.joining = true;
         }
-        let nonce = packet.header.request;
+        let nonce = Recover::read(&packet.header).nonce;
         let known = self.relayed.iter().position(|one| one.nonce == nonce);
         let known = known.and_then(|at| self.relayed.remove(at));
         let due = known
@@ -198,16 +189,19 @@ impl Device {
              in a circle.",
             self.config.id
         );
-        let reply = Header {
-            shard: self.config.shard,
-            flags: Flags::REFUSED.with(Flags::PROGRESS),
-            epoch: self.epoch,
-            device: asked.device,
-            incarnation: asked.incarnation,
-            request: asked.request,
-            ..Header::new(Kind::RecoverReply)
+        let reply = packet::RecoverReply {
+            applied: 0,
+            nonce: Recover::read(asked).nonce,
+            part: Fragment::WHOLE,
+            refused: true,
+            held: true,
         };
-        out.send(to, &reply, text.as_bytes());
+        let stamp = Stamp {
+            epoch: self.epoch,
+            tag: 0,
+            ..Stamp::of(asked)
+        };
+        out.send(to, &reply.header(&stamp), text.as_bytes());
     }
 
     pub(super) fn on_recover_reply(
@@ -222,12 +216,13 @@ impl Device {
             self.counters.unexpected += 1;
             return Verdict::Done;
         }
-        let mine = matches!(&self.phase, Phase::Recovering(r) if r.nonce == header.request)
+        let nonce = packet::RecoverReply::read(header).nonce;
+        let mine = matches!(&self.phase, Phase::Recovering(r) if r.nonce == nonce)
             && (header.device, header.incarnation) == (self.config.id, self.incarnation);
         if mine {
             return self.on_own_reply(now, packet, out);
         }
-        if self.probe.is_some_and(|(nonce, _)| nonce == header.request) {
+        if self.probe.is_some_and(|(asked, _)| asked == nonce) {
             if header.flags == Flags::REFUSED {
                 self.phase = Phase::Stopped;
                 return Verdict::Stop(String::from_utf8_lossy(packet.payload).into_owned());
@@ -237,11 +232,7 @@ impl Device {
             }
             return Verdict::Done;
         }
-        let Some(asked) = self
-            .relayed
-            .iter_mut()
-            .find(|one| one.nonce == header.request)
-        else {
+        let Some(asked) = self.relayed.iter_mut().find(|one| one.nonce == nonce) else {
             self.counters.unexpected += 1;
             return Verdict::Done;
         };
@@ -289,34 +280,26 @@ impl Device {
                 header.epoch, self.epoch
             ));
         }
-        let base = Header {
-            shard: self.config.shard,
-            epoch: self.epoch,
-            device: self.config.id,
-            incarnation: self.incarnation,
-            order: self.last,
-            request: header.request,
-            ..Header::new(Kind::Recover)
-        };
         let path = write_path(&[self.member()]);
+        let told = packet::RecoverReply::read(header);
         let Phase::Recovering(recovering) = &mut self.phase else {
             return Verdict::Done;
         };
-        let count = usize::from(header.fragment_count);
+        let count = usize::from(told.part.count);
         let found = recovering.found.get_or_insert_with(|| Found {
             epoch: header.epoch,
-            applied: header.order,
+            applied: told.applied,
             members: reply.members.clone(),
             shard_token: reply.shard_token,
             parts: vec![None; count],
             asked: 1,
         });
-        if (found.epoch, found.applied, found.parts.len()) != (header.epoch, header.order, count) {
+        if (found.epoch, found.applied, found.parts.len()) != (header.epoch, told.applied, count) {
             // The server restarted between two parts: begin again.
             self.recover_again(now);
             return Verdict::Done;
         }
-        found.parts[usize::from(header.fragment_index)].get_or_insert(reply.sessions);
+        found.parts[usize::from(told.part.index)].get_or_insert(reply.sessions);
         let missing = found.parts.iter().filter(|part| part.is_none()).count();
         if missing == 0 {
             let (epoch, applied) = (found.epoch, found.applied);
@@ -326,14 +309,17 @@ impl Device {
             .iter()
             .filter(|part| part.is_none())
             .count();
-        for part in
-            found.asked..(found.asked + PARTS_AHEAD - outstanding.min(PARTS_AHEAD)).min(count)
-        {
-            found.asked = part + 1;
-            out.send(self.config.next, &part_header(&base, part, count), &path);
-        }
+        let first = found.asked;
+        found.asked = (first + PARTS_AHEAD - outstanding.min(PARTS_AHEAD))
+            .min(count)
+            .max(first);
+        let more = first..found.asked;
         recovering.last_sent = Some(now);
         recovering.rto.progress();
+        for part in more {
+            let question = self.question(told.nonce, numbered(part, count));
+            out.send(self.config.next, &question, &path);
+        }
         Verdict::Done
     }
 
@@ -440,10 +426,9 @@ impl Device {
     }
 }
 
-fn part_header(base: &Header, part: usize, count: usize) -> Header {
-    Header {
-        fragment_index: u16::try_from(part).expect("bounded by the reply's count"),
-        fragment_count: u16::try_from(count).expect("bounded by the reply's count"),
-        ..*base
+fn numbered(part: usize, count: usize) -> Fragment {
+    Fragment {
+        index: u16::try_from(part).expect("bounded by the reply's count"),
+        count: u16::try_from(count).expect("bounded by the reply's count"),
     }
 }

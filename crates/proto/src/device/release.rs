@@ -4,8 +4,9 @@
 use super::{Device, Phase, Room, Verdict};
 use crate::rules::Rule;
 use crate::{Outbox, Time};
+use pmnet_wire::packet::{Ack, Applied, Durable, EntryKind, Nack, OpenReply};
 use pmnet_wire::record::{DurableRow, read_durable, write_durable};
-use pmnet_wire::{Flags, Header, Kind, Packet};
+use pmnet_wire::{Header, Packet};
 
 impl Device {
     /// Everything up to `order` is durable in this device. The only call that lets forwards and
@@ -63,7 +64,8 @@ impl Device {
             // and the server has not applied is still here.
             self.link.restart(rows[0].order.max(self.applied));
         }
-        self.link.confirm(now, rows[0].order, packet.header.request);
+        self.link
+            .confirm(now, rows[0].order, Durable::read(&packet.header).room);
         self.tell_durable = true;
         self.commit();
         Verdict::Done
@@ -124,22 +126,23 @@ impl Device {
 
     /// The server has applied everything up to `order`, durably, everywhere.
     pub(super) fn on_applied(&mut self, now: Time, header: &Header, out: &mut Outbox) -> Verdict {
-        if header.order > self.last && self.position == 0 {
+        let Applied { applied, room } = Applied::read(header);
+        if applied > self.last && self.position == 0 {
             self.phase = Phase::Stopped;
             return Verdict::Stop(format!(
                 "the server has applied orders up to {}, but this device, which gives the orders, has given {} only: \
                  another device serves with a copy of this log. Stop it, keep both logs, and compare them with \
                  `pmnet log inspect`.",
-                header.order, self.last
+                applied, self.last
             ));
         }
-        if header.order < self.applied {
+        if applied < self.applied {
             // An old packet, or a store that lost data.
             self.probe(now, out);
         }
-        let applied = header.order.min(self.last);
+        let applied = applied.min(self.last);
         if self.position + 1 == self.members.len() {
-            self.link.confirm(now, applied, header.request);
+            self.link.confirm(now, applied, room);
         }
         if applied <= self.applied {
             return Verdict::Done;
@@ -163,7 +166,7 @@ impl Device {
             if let Some(session) = self.sessions.get_mut(&row.session) {
                 session.applied = session.applied.max(row.seq);
                 session.outstanding = session.outstanding.saturating_sub(1);
-                if row.kind == Kind::End {
+                if row.entry == EntryKind::End {
                     let token = session.token;
                     self.sessions.remove(&row.session);
                     self.opening.remove(&token);
@@ -201,20 +204,20 @@ impl Device {
             let rows: Vec<DurableRow> = std::iter::once(own)
                 .chain(self.downstream.iter().copied())
                 .collect();
-            let header = Header {
-                order: self.persisted,
-                copies: u8::try_from(rows.len()).expect("a chain is short"),
-                request: room.entries.min(self.config.receive_window),
-                ..self.hop_header(Kind::Durable)
+            let durable = Durable {
+                persisted: self.persisted,
+                room: room.entries.min(self.config.receive_window),
+                rows: u8::try_from(rows.len()).expect("a chain is short"),
             };
+            let header = durable.header(&self.stamp());
             out.send(predecessor, &header, &write_durable(&rows));
         }
         if std::mem::take(&mut self.tell_applied) {
-            let header = Header {
-                order: self.applied,
-                ..self.hop_header(Kind::Applied)
+            let applied = Applied {
+                applied: self.applied,
+                room: 0,
             };
-            out.send(predecessor, &header, &[]);
+            out.send(predecessor, &applied.header(&self.stamp()), &[]);
         }
     }
 
@@ -233,31 +236,30 @@ impl Device {
         let Some(address) = session.address else {
             return;
         };
-        let (committed, applied, tag) = (session.committed, session.applied, session.token);
+        let (committed, applied) = (session.committed, session.applied);
+        let stamp = self.stamp().tagged(session.token);
         let expired = session.is_expired() && committed == session.last;
         let updates = if expired { committed - 1 } else { committed };
         if updates > 0 {
-            let ack = Header {
-                copies: self.copies(),
+            let ack = Ack {
                 session: id,
                 seq: updates,
-                order: self.committed,
-                request: room.entries,
-                key_hash: applied.min(updates),
-                tag,
-                ..self.hop_header(Kind::Ack)
+                committed: self.committed,
+                room: room.entries,
+                applied: applied.min(updates),
+                copies: self.copies(),
             };
-            out.send(address, &ack, &[]);
+            out.send(address, &ack.header(&stamp), &[]);
             self.counters.acks += 1;
         }
         if expired {
-            let over = Header {
-                flags: Flags::UNKNOWN_SESSION,
+            let over = Nack {
                 session: id,
-                tag,
-                ..self.hop_header(Kind::Nack)
+                expected: 0,
+                refused: 0,
+                unknown_session: true,
             };
-            out.send(address, &over, &[]);
+            out.send(address, &over.header(&stamp), &[]);
             self.counters.nacks += 1;
         }
     }
@@ -269,13 +271,12 @@ impl Device {
         let Some(address) = session.address else {
             return;
         };
-        let reply = Header {
-            copies: self.copies(),
+        let reply = OpenReply {
             session: id,
-            request: room.entries,
-            tag: session.token,
-            ..self.hop_header(Kind::OpenReply)
+            room: room.entries,
+            copies: self.copies(),
         };
-        out.send(address, &reply, &[]);
+        let stamp = self.stamp().tagged(session.token);
+        out.send(address, &reply.header(&stamp), &[]);
     }
 }

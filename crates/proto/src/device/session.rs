@@ -2,8 +2,9 @@
 
 use super::{Device, IndexRow};
 use crate::{Peer, Time};
+use pmnet_wire::Header;
+use pmnet_wire::packet::{Append, EntryKind};
 use pmnet_wire::record::SessionRow;
-use pmnet_wire::{Header, Kind};
 
 /// One session as a device knows it.
 #[derive(Debug)]
@@ -76,15 +77,15 @@ impl Device {
     /// Takes one log entry into the session table and the index: the same fold at every hop.
     pub(super) fn fold(&mut self, entry: &Header, token: u64) {
         debug_assert_eq!(entry.order, self.last + 1, "entries are folded in order");
-        let kind = Kind::from_u8(entry.copies).unwrap_or(Kind::Update);
+        let kind = Append::read(entry).entry;
         self.last = entry.order;
         self.index.push_back(IndexRow {
             session: entry.session,
             seq: entry.seq,
             payload_crc: entry.payload_crc,
-            kind,
+            entry: kind,
         });
-        if kind == Kind::Open {
+        if kind == EntryKind::Open {
             let row = SessionRow {
                 session: entry.session,
                 last_seq: 0,
@@ -96,8 +97,8 @@ impl Device {
         if let Some(session) = self.sessions.get_mut(&entry.session) {
             session.last = session.last.max(entry.seq);
             session.outstanding += 1;
-            session.ended |= kind == Kind::End;
-            if kind != Kind::Open {
+            session.ended |= kind == EntryKind::End;
+            if kind != EntryKind::Open {
                 self.opening.remove(&session.token);
             }
         }

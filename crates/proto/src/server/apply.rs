@@ -1,10 +1,11 @@
 //! From log entries to one batch (`docs/spec/protocol.md` §2 rule 6, §3 fragments, §4 fallback).
 
 use super::records::{self, Loaded, Record};
-use super::{APPLIED_LATELY_MAX, Entry, InFlight, Part, Server, Session, Stop, Work, identity};
+use super::{APPLIED_LATELY_MAX, Entry, InFlight, Part, Server, Session, Stop, Work};
 use crate::rules::{Rule, Rules};
 use bytes::Bytes;
-use pmnet_wire::{FRAGMENTS_MAX, Kind};
+use pmnet_wire::FRAGMENTS_MAX;
+use pmnet_wire::packet::EntryKind;
 use rustc_hash::FxHashMap;
 
 /// What a store applies in one atomic durable step.
@@ -57,10 +58,10 @@ impl Builder<'_> {
     }
 
     fn add(&mut self, entry: &Entry) -> Result<(), Stop> {
-        let header = &entry.header;
+        let header = &entry.append;
         let id = header.session;
-        match Kind::from_u8(header.copies) {
-            Some(Kind::Open) => {
+        match header.entry {
+            EntryKind::Open => {
                 let token = <[u8; 8]>::try_from(&entry.payload[..]).map_or(0, u64::from_be_bytes);
                 let fresh = Session {
                     token,
@@ -68,17 +69,17 @@ impl Builder<'_> {
                 };
                 self.change.sessions.insert(id, Some(fresh));
             }
-            Some(Kind::End) => {
+            EntryKind::End => {
                 self.drop_stage(id);
                 self.change.sessions.insert(id, None);
             }
-            _ => self.update(entry)?,
+            EntryKind::Update | EntryKind::Unknown(_) => self.update(entry)?,
         }
         Ok(())
     }
 
     fn update(&mut self, entry: &Entry) -> Result<(), Stop> {
-        let header = &entry.header;
+        let header = &entry.append;
         let id = header.session;
         let rules = self.rules;
         if !rules.hold(Rule::KnownSession) && self.session(id).is_none() {
@@ -105,10 +106,10 @@ impl Builder<'_> {
             )));
         }
         session.last_seq = header.seq;
-        if header.fragment_index == 0 {
+        if header.fragment.index == 0 {
             self.drop_stage(id);
         }
-        if header.fragment_count == 1 {
+        if header.fragment.count == 1 {
             self.change.messages += 1;
             self.payloads.push(entry.payload.clone());
             return Ok(());
@@ -121,8 +122,8 @@ impl Builder<'_> {
         let of_another = session
             .stage
             .last()
-            .is_some_and(|part| part.count != header.fragment_count);
-        if session.stage.len() != usize::from(header.fragment_index) || of_another {
+            .is_some_and(|part| part.count != header.fragment.count);
+        if session.stage.len() != usize::from(header.fragment.index) || of_another {
             // A client that numbers its fragments wrongly gets no effect.
             self.change.malformed += 1;
             self.drop_stage(id);
@@ -130,11 +131,11 @@ impl Builder<'_> {
         }
         let part = Part {
             seq: header.seq,
-            count: header.fragment_count,
+            count: header.fragment.count,
             payload: entry.payload.clone(),
         };
         session.stage.push(part.clone());
-        if header.fragment_index + 1 < header.fragment_count {
+        if header.fragment.index + 1 < header.fragment.count {
             self.stages.push(records::stage(id, &part));
             return Ok(());
         }
@@ -203,7 +204,7 @@ impl Server {
                 break;
             }
             bytes += entry.payload.len();
-            applied = entry.header.order;
+            applied = entry.append.order;
             builder.add(entry)?;
         }
         let (effects, mut change) = builder.finish(Some(applied));
@@ -253,13 +254,13 @@ impl Server {
     fn advance(&mut self, applied: u64) {
         while let Some(entry) = self
             .queue
-            .pop_front_if(|entry| entry.header.order <= applied)
+            .pop_front_if(|entry| entry.append.order <= applied)
         {
             if self.applied_lately.len() == APPLIED_LATELY_MAX {
                 self.applied_lately.pop_front();
             }
-            self.applied_lately.push_back(identity(&entry.header));
-            self.applied = entry.header.order;
+            self.applied_lately.push_back(entry.identity());
+            self.applied = entry.append.order;
         }
         if self.applied != applied {
             // Another life of this server applied the rest: what came there is not known.

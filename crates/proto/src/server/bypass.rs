@@ -8,7 +8,8 @@ use crate::rules::Rule;
 use crate::time::earliest;
 use crate::{Outbox, Peer, Time};
 use bytes::Bytes;
-use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, Header, Kind, Packet, remaining};
+use pmnet_wire::packet::{Bypass, Fallback, Fragment, Nack, Progress, Response};
+use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, Header, Packet};
 
 /// One request for the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,10 +21,99 @@ pub struct Execution {
     pub record: Option<(Vec<u8>, Bytes)>,
 }
 
+/// What a bypass asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// That its payload is executed.
+    Execute { request: u64, read_only: bool },
+    /// That an update is applied which the log had no room for.
+    FallBack { first_seq: u64 },
+}
+
+/// A bypass without its payload, as its last packet told it.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    session: u64,
+    /// Last seq that its session gave out; of a fallback the last one of its update.
+    last_seq: u64,
+    barrier: u64,
+    what: What,
+}
+
+impl Asked {
+    const fn read(header: &Header) -> Asked {
+        if header.flags.has(Flags::FALLBACK) {
+            let fallback = Fallback::read(header);
+            Asked {
+                session: fallback.session,
+                last_seq: fallback.last_seq,
+                barrier: fallback.barrier,
+                what: What::FallBack {
+                    first_seq: fallback.first_seq,
+                },
+            }
+        } else {
+            let bypass = Bypass::read(header);
+            Asked {
+                session: bypass.session,
+                last_seq: bypass.last_seq,
+                barrier: bypass.barrier,
+                what: What::Execute {
+                    request: bypass.request,
+                    read_only: bypass.read_only,
+                },
+            }
+        }
+    }
+
+    const fn is_fallback(&self) -> bool {
+        matches!(self.what, What::FallBack { .. })
+    }
+
+    /// Request id, or first seq of a fallback: what its answers repeat.
+    const fn number(&self) -> u64 {
+        match self.what {
+            What::Execute { request, .. } => request,
+            What::FallBack { first_seq } => first_seq,
+        }
+    }
+
+    /// What makes two packets parts of one bypass: whether it is a fallback, and its request id or last seq.
+    const fn identity(&self) -> (bool, u64) {
+        match self.what {
+            What::Execute { request, .. } => (false, request),
+            What::FallBack { .. } => (true, self.last_seq),
+        }
+    }
+
+    /// The answer, or the fragment of it with this part of the reply.
+    const fn response(&self, reply_crc: u64, fragment: Fragment) -> Response {
+        Response {
+            session: self.session,
+            seq: self.last_seq,
+            request: self.number(),
+            reply_crc,
+            fragment,
+            fallback: self.is_fallback(),
+        }
+    }
+
+    /// So many fragments of it are here, without a gap.
+    const fn progress(&self, received: u64) -> Progress {
+        Progress {
+            session: self.session,
+            seq: self.last_seq,
+            received,
+            request: self.number(),
+            fallback: self.is_fallback(),
+        }
+    }
+}
+
 /// A bypass in the waiting room; one a session.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    header: Header,
+    asked: Asked,
     from: Peer,
     parts: Vec<Option<Bytes>>,
     contiguous: usize,
@@ -41,13 +131,6 @@ impl Waiting {
     fn is_late(&self, now: Time) -> bool {
         self.deadline.is_some_and(|deadline| now >= deadline)
     }
-    fn is_fallback(&self) -> bool {
-        self.header.flags.has(Flags::FALLBACK)
-    }
-    /// Request id, or last seq of a fallback.
-    fn identity(&self) -> (bool, u64) {
-        identity(&self.header)
-    }
     fn payload(&self) -> Bytes {
         match &self.parts[..] {
             [Some(only)] => only.clone(),
@@ -59,11 +142,6 @@ impl Waiting {
                 .into(),
         }
     }
-}
-
-fn identity(header: &Header) -> (bool, u64) {
-    let fallback = header.flags.has(Flags::FALLBACK);
-    (fallback, if fallback { header.seq } else { header.request })
 }
 
 /// A request that the store is executing.
@@ -108,27 +186,34 @@ impl Server {
         out: &mut Outbox,
     ) {
         let header = packet.header;
-        let id = header.session;
+        let Bypass {
+            session: id,
+            fragment,
+            left,
+            more,
+            ..
+        } = Bypass::read(&header);
+        let asked = Asked::read(&header);
         self.bypass_packets += 1;
-        if header.flags.has(Flags::CONTINUE) {
-            self.send_more(from, &header, out);
+        if more {
+            self.send_more(from, &asked, usize::from(fragment.index), out);
             return;
         }
-        if !header.flags.has(Flags::FALLBACK)
+        if let What::Execute { request, .. } = asked.what
             && let Some(session) = self.sessions.get_mut(&id)
         {
-            if header.request < session.highest_request {
+            if request < session.highest_request {
                 self.counters.dropped += 1;
                 return;
             }
-            session.highest_request = header.request;
+            session.highest_request = request;
         }
-        let count = usize::from(header.fragment_count);
+        let count = usize::from(fragment.count);
         let replace = match self.waiting.get(&id) {
             None => true,
             Some(waiting) => {
-                let (fallback, number) = identity(&header);
-                let (waiting_fallback, waiting_number) = waiting.identity();
+                let (fallback, number) = asked.identity();
+                let (waiting_fallback, waiting_number) = waiting.asked.identity();
                 if fallback == waiting_fallback && number < waiting_number {
                     self.counters.dropped += 1;
                     return;
@@ -151,7 +236,7 @@ impl Server {
             }
             self.waiting_bytes += bytes;
             let waiting = Waiting {
-                header,
+                asked,
                 from,
                 parts: vec![None; count],
                 contiguous: 0,
@@ -168,16 +253,16 @@ impl Server {
         let Some(waiting) = self.waiting.get_mut(&id) else {
             return;
         };
-        self.ready.remove(&(waiting.header.order, id));
+        self.ready.remove(&(waiting.asked.barrier, id));
         // Every stamp that this bypass got after it was called is a right barrier; the newest is
         // one that the present head can reach.
-        waiting.header = header;
+        waiting.asked = asked;
         waiting.from = from;
         waiting.touched = self.bypass_packets;
         // All its packets are about one deadline, and each makes it later by its own way here.
-        let told = remaining::decode(header.copies).map(|nanos| now + nanos);
+        let told = left.nanos().map(|nanos| now + nanos);
         waiting.deadline = earliest(waiting.deadline, told);
-        let slot = &mut waiting.parts[usize::from(header.fragment_index)];
+        let slot = &mut waiting.parts[usize::from(fragment.index)];
         let duplicate = slot.is_some();
         if !duplicate && packet.payload.len() <= room {
             *slot = Some(Bytes::copy_from_slice(packet.payload));
@@ -192,19 +277,16 @@ impl Server {
             }
         }
         if waiting.is_complete() {
-            self.ready.insert((header.order, id));
+            self.ready.insert((asked.barrier, id));
         }
         let progress = count > 1
             && (duplicate
                 || waiting.contiguous.is_multiple_of(PROGRESS_EVERY)
                 || waiting.is_complete());
         if progress {
-            let contiguous =
+            let received =
                 u64::try_from(waiting.contiguous).expect("bounded by the fragment count");
-            let answer = Header {
-                order: contiguous,
-                ..self.answer_header(&header, Flags::PROGRESS)
-            };
+            let answer = asked.progress(received).header(&self.stamp());
             out.send(from, &answer, &[]);
         }
     }
@@ -237,20 +319,9 @@ impl Server {
         }
     }
 
-    fn answer_header(&self, asked: &Header, flags: Flags) -> Header {
-        let fallback = Flags(asked.flags.0 & Flags::FALLBACK.0);
-        Header {
-            flags: flags.with(fallback),
-            session: asked.session,
-            seq: asked.seq,
-            request: asked.request,
-            ..self.header(Kind::Response)
-        }
-    }
-
     pub(super) fn forget_waiting(&mut self, id: u64) {
         if let Some(waiting) = self.waiting.remove(&id) {
-            self.ready.remove(&(waiting.header.order, id));
+            self.ready.remove(&(waiting.asked.barrier, id));
             self.waiting_bytes -= waiting.bytes;
         }
     }
@@ -300,32 +371,33 @@ impl Server {
                 continue;
             }
             let payload = waiting.payload();
-            if waiting.is_fallback() {
-                let (first, last) = (waiting.header.request, waiting.header.seq);
-                if let Ok(Some((effects, change))) =
-                    self.fallback_effects(id, first, last, &payload)
-                {
-                    if batch.is_empty() {
-                        self.in_flight = InFlight::Fallback {
-                            session: id,
-                            seq: last,
-                            change,
-                        };
-                        return Some(Work::Apply(effects));
+            let (request, read_only) = match waiting.asked.what {
+                What::Execute { request, read_only } => (request, read_only),
+                What::FallBack { first_seq: first } => {
+                    let last = waiting.asked.last_seq;
+                    if let Ok(Some((effects, change))) =
+                        self.fallback_effects(id, first, last, &payload)
+                    {
+                        if batch.is_empty() {
+                            self.in_flight = InFlight::Fallback {
+                                session: id,
+                                seq: last,
+                                change,
+                            };
+                            return Some(Work::Apply(effects));
+                        }
+                        break;
                     }
-                    break;
+                    // Applied before, unknown, or out of order: answered without the store.
+                    continue;
                 }
-                // Applied before, unknown, or out of order: answered without the store.
-                continue;
-            }
+            };
             let Some(session) = self.sessions.get(&id) else {
                 continue;
             };
-            if waiting.header.seq != session.last_seq && rules.hold(Rule::LastSeq) {
+            if waiting.asked.last_seq != session.last_seq && rules.hold(Rule::LastSeq) {
                 continue;
             }
-            let request = waiting.header.request;
-            let read_only = waiting.header.flags.has(Flags::READ_ONLY);
             if !read_only
                 && rules.hold(Rule::RequestId)
                 && session
@@ -375,7 +447,7 @@ impl Server {
                 continue;
             }
             let waiting = &self.waiting[&id];
-            let (header, from) = (waiting.header, waiting.from);
+            let (asked, from) = (waiting.asked, waiting.from);
             if waiting.is_late(now) && rules.hold(Rule::Deadline) {
                 self.counters.expired += 1;
                 self.forget_waiting(id);
@@ -383,72 +455,77 @@ impl Server {
             }
             let Some(session) = self.sessions.get(&id) else {
                 self.forget_waiting(id);
-                let nack = Header {
-                    flags: Flags::UNKNOWN_SESSION,
+                let nack = Nack {
                     session: id,
-                    request: header.request,
-                    ..self.header(Kind::Nack)
+                    expected: 0,
+                    refused: asked.number(),
+                    unknown_session: true,
                 };
-                out.send(from, &nack, &[]);
+                out.send(from, &nack.header(&self.stamp()), &[]);
                 continue;
             };
-            if waiting.is_fallback() {
-                let payload = waiting.payload();
-                match self.fallback_effects(id, header.request, header.seq, &payload) {
-                    Ok(None) => self.answer_fallback(id, header.seq, out),
-                    Ok(Some(_)) => {}
-                    Err(expected) => {
-                        self.forget_waiting(id);
-                        let nack = Header {
-                            session: id,
-                            seq: expected,
-                            ..self.header(Kind::Nack)
-                        };
-                        out.send(from, &nack, &[]);
+            let (request, read_only) = match asked.what {
+                What::Execute { request, read_only } => (request, read_only),
+                What::FallBack { first_seq } => {
+                    let payload = waiting.payload();
+                    match self.fallback_effects(id, first_seq, asked.last_seq, &payload) {
+                        Ok(None) => self.answer_fallback(id, asked.last_seq, out),
+                        Ok(Some(_)) => {}
+                        Err(expected) => {
+                            self.forget_waiting(id);
+                            let nack = Nack {
+                                session: id,
+                                expected,
+                                refused: 0,
+                                unknown_session: false,
+                            };
+                            out.send(from, &nack.header(&self.stamp()), &[]);
+                        }
                     }
+                    continue;
                 }
-                continue;
-            }
+            };
             let stored = session
                 .reply
                 .as_ref()
-                .filter(|_| !header.flags.has(Flags::READ_ONLY) && rules.hold(Rule::RequestId));
+                .filter(|_| !read_only && rules.hold(Rule::RequestId));
             if let Some((stored, reply)) = stored
-                && *stored == header.request
+                && *stored == request
             {
                 let reply = reply.clone();
                 self.counters.answered_again += 1;
                 self.forget_waiting(id);
-                self.send_reply(from, &header, &reply, 0, out);
-            } else if (header.seq < session.last_seq && rules.hold(Rule::LastSeq))
-                || stored.is_some_and(|(stored, _)| *stored > header.request)
+                self.send_reply(from, &asked, &reply, 0, out);
+            } else if (asked.last_seq < session.last_seq && rules.hold(Rule::LastSeq))
+                || stored.is_some_and(|(stored, _)| *stored > request)
             {
                 // Its session went on without it (its caller's deadline passed): executed now, it
                 // would come after what the session sent later.
                 self.counters.dropped += 1;
                 self.forget_waiting(id);
-            } else if header.seq > session.last_seq && rules.hold(Rule::LastSeq) {
+            } else if asked.last_seq > session.last_seq && rules.hold(Rule::LastSeq) {
                 // The head that stamped it died with updates of this session that were not durable
                 // yet, and others have their orders now: executed now, it would come before them.
-                let nack = Header {
+                let nack = Nack {
                     session: id,
-                    seq: session.last_seq + 1,
-                    request: header.request,
-                    ..self.header(Kind::Nack)
+                    expected: session.last_seq + 1,
+                    refused: request,
+                    unknown_session: false,
                 };
                 self.forget_waiting(id);
-                out.send(from, &nack, &[]);
+                out.send(from, &nack.header(&self.stamp()), &[]);
             }
         }
     }
 
     pub(super) fn answer_fallback(&mut self, id: u64, seq: u64, out: &mut Outbox) {
         if let Some(waiting) = self.waiting.get(&id)
-            && waiting.identity() == (true, seq)
+            && waiting.asked.identity() == (true, seq)
         {
-            let (header, from) = (waiting.header, waiting.from);
+            let (asked, from) = (waiting.asked, waiting.from);
             self.forget_waiting(id);
-            out.send(from, &self.answer_header(&header, Flags(0)), &[]);
+            let confirmation = asked.response(0, Fragment::WHOLE);
+            out.send(from, &confirmation.header(&self.stamp()), &[]);
         }
     }
 
@@ -476,8 +553,8 @@ impl Server {
             let waiting = self
                 .waiting
                 .get(&id)
-                .filter(|waiting| waiting.identity() == (false, request));
-            let asked = waiting.map(|waiting| (waiting.header, waiting.from));
+                .filter(|waiting| waiting.asked.identity() == (false, request));
+            let asked = waiting.map(|waiting| (waiting.asked, waiting.from));
             if read_only && reply.len() > FRAGMENT_BYTES {
                 self.keep_recent(id, request, reply.clone());
             }
@@ -488,9 +565,9 @@ impl Server {
                     session.reply = Some((request, reply.clone()));
                 }
             }
-            if let Some((header, from)) = asked {
+            if let Some((asked, from)) = asked {
                 self.forget_waiting(id);
-                self.send_reply(from, &header, &reply, 0, out);
+                self.send_reply(from, &asked, &reply, 0, out);
             }
         }
     }
@@ -504,7 +581,7 @@ impl Server {
             self.suspects.insert(failed.session);
             let waits = self.waiting.get(&failed.session);
             if (failed.read_only || self.config.rules.hold(Rule::ForgetFailed))
-                && waits.is_some_and(|waiting| waiting.identity() == (false, failed.request))
+                && waits.is_some_and(|waiting| waiting.asked.identity() == (false, failed.request))
             {
                 self.forget_waiting(failed.session);
             }
@@ -535,31 +612,31 @@ impl Server {
     }
 
     /// A client fetches the next fragments of a long reply.
-    fn send_more(&mut self, from: Peer, asked: &Header, out: &mut Outbox) {
+    fn send_more(&mut self, from: Peer, asked: &Asked, first: usize, out: &mut Outbox) {
         let Some(session) = self.sessions.get(&asked.session) else {
             return;
         };
         let stored = session
             .reply
             .iter()
-            .find(|(request, _)| *request == asked.request)
+            .find(|(request, _)| *request == asked.number())
             .map(|(_, reply)| reply);
         let recent = || {
             let mine = |recent: &&Recent| {
-                (recent.session, recent.request) == (asked.session, asked.request)
+                (recent.session, recent.request) == (asked.session, asked.number())
             };
             self.recent.iter().find(mine).map(|recent| &recent.reply)
         };
         let Some(reply) = stored.or_else(recent).cloned() else {
             return;
         };
-        self.send_reply(from, asked, &reply, usize::from(asked.fragment_index), out);
+        self.send_reply(from, asked, &reply, first, out);
     }
 
     fn send_reply(
         &mut self,
         to: Peer,
-        asked: &Header,
+        asked: &Asked,
         reply: &Bytes,
         first: usize,
         out: &mut Outbox,
@@ -573,12 +650,11 @@ impl Server {
         for index in first..count.min(first + usize::from(TRANSFER_WINDOW)) {
             let start = index * FRAGMENT_BYTES;
             let end = (start + FRAGMENT_BYTES).min(reply.len());
-            let header = Header {
-                key_hash: whole,
-                fragment_index: u16::try_from(index).expect("checked when executed"),
-                fragment_count: u16::try_from(count).expect("checked when executed"),
-                ..self.answer_header(asked, Flags(0))
+            let fragment = Fragment {
+                index: u16::try_from(index).expect("checked when executed"),
+                count: u16::try_from(count).expect("checked when executed"),
             };
+            let header = asked.response(whole, fragment).header(&self.stamp());
             out.send(to, &header, &reply[start..end]);
         }
     }

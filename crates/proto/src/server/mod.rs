@@ -20,7 +20,8 @@ use crate::{Outbox, Peer, Random};
 use bypass::{Executing, Recent, Waiting};
 use bytes::Bytes;
 use chain::{PendingRecover, Snapshot};
-use pmnet_wire::{Header, Kind, Packet};
+use pmnet_wire::packet::{Append, Applied, Retrans, StaleEpoch, Stamp};
+use pmnet_wire::{Kind, Packet};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -106,18 +107,23 @@ pub struct Counters {
     pub dropped: u64,
 }
 
-/// What must be the same whenever an order arrives.
-const fn identity(header: &Header) -> (u64, u64, u32) {
-    (header.session, header.seq, header.payload_crc)
-}
+/// What must be the same whenever an order arrives: session, seq, checksum of the payload.
+type Identity = (u64, u64, u32);
 
 /// Applied entries whose identity is remembered, at most.
 const APPLIED_LATELY_MAX: usize = 4096;
 
 #[derive(Clone, Debug)]
 struct Entry {
-    header: Header,
+    append: Append,
+    payload_crc: u32,
     payload: Bytes,
+}
+
+impl Entry {
+    const fn identity(&self) -> Identity {
+        (self.append.session, self.append.seq, self.payload_crc)
+    }
 }
 
 /// A fragment that waits for the rest of its update.
@@ -174,7 +180,7 @@ pub struct Server {
     last_suspect: u64,
     suspect_went: bool,
     /// Identities of the last applied entries, the newest last.
-    applied_lately: VecDeque<(u64, u64, u32)>,
+    applied_lately: VecDeque<Identity>,
     queue: VecDeque<Entry>,
     sessions: FxHashMap<u64, Session>,
     waiting: FxHashMap<u64, Waiting>,
@@ -281,12 +287,13 @@ impl Server {
         self.chain.as_ref().map_or(0, |chain| chain.epoch)
     }
 
-    fn header(&self, kind: Kind) -> Header {
-        Header {
+    /// How the server signs what it says to the chain.
+    fn stamp(&self) -> Stamp {
+        Stamp {
             shard: self.config.shard,
             epoch: self.epoch(),
             tag: self.chain.as_ref().map_or(0, |chain| chain.shard_token),
-            ..Header::new(kind)
+            ..Stamp::default()
         }
     }
 
@@ -317,7 +324,7 @@ impl Server {
             self.counters.dropped += 1;
             if matches!(header.kind, Kind::Append | Kind::Bypass | Kind::Ping) {
                 // The sender belongs to a chain that this store knows nothing of: it will ask.
-                out.send(from, &self.header(Kind::StaleEpoch), &[]);
+                out.send(from, &StaleEpoch {}.header(&self.stamp()), &[]);
             }
             return Ok(());
         };
@@ -339,7 +346,7 @@ impl Server {
         if stale || self.next_chain.is_some() {
             self.counters.dropped += 1;
             if stale {
-                out.send(from, &self.header(Kind::StaleEpoch), &[]);
+                out.send(from, &StaleEpoch {}.header(&self.stamp()), &[]);
             }
             return Ok(());
         }
@@ -362,42 +369,43 @@ impl Server {
         packet: &Packet<'_>,
         out: &mut Outbox,
     ) -> Result<(), Stop> {
-        let header = packet.header;
+        let append = Append::read(&packet.header);
+        let payload_crc = packet.header.payload_crc;
         self.tail = Some(from);
         let expected = self.received + 1;
-        if header.order < expected {
-            if let Some(known) = self.known_entry(header.order)
-                && known != identity(&header)
+        if append.order < expected {
+            if let Some(known) = self.known_entry(append.order)
+                && known != (append.session, append.seq, payload_crc)
             {
                 return Err(Stop(format!(
                     "order {} arrived as (session {}, seq {}) and as (session {}, seq {}): two histories met. Does \
                      another device serve with a copy of this log? Keep the devices' logs and compare them with \
                      `pmnet log inspect`.",
-                    header.order, known.0, known.1, header.session, header.seq
+                    append.order, known.0, known.1, append.session, append.seq
                 )));
             }
             self.tell_applied = true;
-        } else if header.order > expected && self.config.rules.hold(Rule::NoGaps) {
+        } else if append.order > expected && self.config.rules.hold(Rule::NoGaps) {
             if self
                 .retrans_guard
                 .is_none_or(|(order, at)| order != expected || now.since(at) >= RETRANS_GUARD)
             {
                 self.retrans_guard = Some((expected, now));
                 self.counters.retransmissions += 1;
-                let ask = Header {
-                    order: expected,
-                    request: header.order - 1,
-                    ..self.header(Kind::Retrans)
+                let ask = Retrans {
+                    first: expected,
+                    last: append.order - 1,
                 };
-                out.send(from, &ask, &[]);
+                out.send(from, &ask.header(&self.stamp()), &[]);
             }
         } else if self.is_full() {
             self.counters.dropped += 1;
             self.tell_applied = true;
         } else {
-            self.received = header.order;
+            self.received = append.order;
             self.queue.push_back(Entry {
-                header,
+                append,
+                payload_crc,
                 payload: Bytes::copy_from_slice(packet.payload),
             });
         }
@@ -405,14 +413,14 @@ impl Server {
     }
 
     /// What came at this order, if it waits to be applied or was applied lately.
-    fn known_entry(&self, order: u64) -> Option<(u64, u64, u32)> {
+    fn known_entry(&self, order: u64) -> Option<Identity> {
         if let Some(back) = self.applied.checked_sub(order) {
             let back = usize::try_from(back).ok()?;
             let at = self.applied_lately.len().checked_sub(back + 1)?;
             return self.applied_lately.get(at).copied();
         }
         let at = usize::try_from(order - self.applied - 1).ok()?;
-        self.queue.get(at).map(|entry| identity(&entry.header))
+        self.queue.get(at).map(Entry::identity)
     }
 
     /// Ends a burst of packets or a work: tells the tail how far everything is applied.
@@ -421,17 +429,16 @@ impl Server {
             && let Some(tail) = self.tail
         {
             let room = self.config.queue_max.saturating_sub(self.queue.len());
-            let order = if self.config.rules.hold(Rule::ReclaimApplied) {
+            let applied = if self.config.rules.hold(Rule::ReclaimApplied) {
                 self.applied
             } else {
                 self.received
             };
-            let header = Header {
-                order,
-                request: u64::try_from(room).expect("a queue is bounded"),
-                ..self.header(Kind::Applied)
+            let applied = Applied {
+                applied,
+                room: u64::try_from(room).expect("a queue is bounded"),
             };
-            out.send(tail, &header, &[]);
+            out.send(tail, &applied.header(&self.stamp()), &[]);
         }
     }
 

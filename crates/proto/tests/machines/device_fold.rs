@@ -4,7 +4,7 @@
 use crate::support::device::{Bench, config, entry, from_client, server, table};
 use crate::support::{EPOCH, TOKEN, datagram, only};
 use pmnet_proto::device::{LogState, Verdict};
-use pmnet_wire::{Header, Kind};
+use pmnet_wire::{Header, Kind, raw};
 
 /// A device with orders 1 to 3 in its log, none applied, that is about to fold them.
 fn about_to_fold() -> Bench {
@@ -62,7 +62,13 @@ fn a_frame_that_is_no_entry_is_refused() {
         ("cut", frame(1)[..80].to_vec(), "does not parse"),
         (
             "of no kind",
-            datagram(&Header { copies: 0, ..open }, &token),
+            datagram(
+                &Header {
+                    copies: raw(0),
+                    ..open
+                },
+                &token,
+            ),
             "is not an entry",
         ),
         (

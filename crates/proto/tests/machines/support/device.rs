@@ -5,7 +5,7 @@ use pmnet_proto::device::{Device, DeviceConfig, LogState, Room, Verdict};
 use pmnet_proto::time::Nanos;
 use pmnet_proto::{Outbox, Peer, Random, Time};
 use pmnet_wire::record::{DurableRow, Member, RecoverReply, SessionRow, write_durable};
-use pmnet_wire::{Header, Kind, Packet};
+use pmnet_wire::{Header, Kind, Packet, raw};
 
 pub struct Bench {
     pub device: Device,
@@ -108,7 +108,7 @@ pub fn from_hop(kind: Kind, device: u32) -> Header {
 pub fn entry(order: u64) -> (Header, Vec<u8>) {
     let kind = if order == 1 { Kind::Open } else { Kind::Update };
     let header = Header {
-        copies: kind.number(),
+        copies: raw(kind.number()),
         session: SESSION,
         seq: order - 1,
         order,
@@ -237,7 +237,7 @@ impl Bench {
             .collect();
         let header = Header {
             order,
-            request: 1_000,
+            request: raw(1_000),
             ..from_hop(Kind::Durable, self.id + 1)
         };
         let next = hop(chain, self.id + 1);
