@@ -4,7 +4,6 @@ use super::records::{self, Loaded, Record};
 use super::{APPLIED_LATELY_MAX, Entry, InFlight, Part, Server, Session, Stop, Work};
 use crate::rules::{Rule, Rules};
 use bytes::Bytes;
-use pmnet_wire::FRAGMENTS_MAX;
 use pmnet_wire::packet::EntryKind;
 use rustc_hash::FxHashMap;
 
@@ -213,40 +212,23 @@ impl Server {
         Ok(Some(Work::Apply(effects)))
     }
 
-    /// A fallback whose barrier is reached: its update, in one step with the session table.
-    /// `Err` carries the seq that the server expects instead.
+    /// An update that falls back, in one step with the session table, which goes on behind `last_seq`.
     pub(super) fn fallback_effects(
         &self,
         id: u64,
-        first_seq: u64,
         last_seq: u64,
-        payload: &Bytes,
-    ) -> Result<Option<(Effects, Change)>, u64> {
-        let Some(session) = self.sessions.get(&id) else {
-            return Err(0);
-        };
+        payload: Bytes,
+    ) -> (Effects, Change) {
         let identified = self.config.rules.hold(Rule::FallbackIdentity);
-        if last_seq <= session.last_seq && identified {
-            return Ok(None);
-        }
-        // As many seqs as an update can have fragments: no client may run away with them.
-        let too_many = last_seq.saturating_sub(first_seq) >= u64::from(FRAGMENTS_MAX);
-        if first_seq > session.last_seq + 1
-            || payload.is_empty()
-            || first_seq > last_seq
-            || too_many
-        {
-            return Err(session.last_seq + 1);
-        }
         let mut builder = self.builder();
         builder.drop_stage(id);
         if let Some(session) = builder.session(id).filter(|_| identified) {
             session.last_seq = last_seq;
         }
-        builder.payloads.push(payload.clone());
+        builder.payloads.push(payload);
         let (effects, mut change) = builder.finish(None);
         change.applied = self.applied;
-        Ok(Some((effects, change)))
+        (effects, change)
     }
 
     /// The store is as far as `applied`: what waited up to there waits no more, and is remembered

@@ -1,6 +1,7 @@
 //! Bypasses: waiting for their barrier, executed once, answered as often as asked
 //! (`docs/spec/protocol.md` §2 rule 8, §4 fallback).
 
+use super::judge::{Asked, Judgement, What, judge};
 use super::records;
 use super::{InFlight, Server, Work};
 use crate::client::TRANSFER_WINDOW;
@@ -8,8 +9,8 @@ use crate::rules::Rule;
 use crate::time::earliest;
 use crate::{Outbox, Peer, Time};
 use bytes::Bytes;
-use pmnet_wire::packet::{Bypass, Fallback, Fragment, Nack, Progress, Response};
-use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, Header, Packet};
+use pmnet_wire::packet::{Bypass, Fragment, Nack};
+use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX, Packet};
 
 /// One request for the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,95 +20,6 @@ pub struct Execution {
     /// `Some((key, prefix))`: in one step with its effects the record `key` becomes
     /// `prefix ++ reply`. `None`: changes nothing.
     pub record: Option<(Vec<u8>, Bytes)>,
-}
-
-/// What a bypass asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
-    /// That its payload is executed.
-    Execute { request: u64, read_only: bool },
-    /// That an update is applied which the log had no room for.
-    FallBack { first_seq: u64 },
-}
-
-/// A bypass without its payload, as its last packet told it.
-#[derive(Clone, Copy, Debug)]
-struct Asked {
-    session: u64,
-    /// Last seq that its session gave out; of a fallback the last one of its update.
-    last_seq: u64,
-    barrier: u64,
-    what: What,
-}
-
-impl Asked {
-    const fn read(header: &Header) -> Asked {
-        if header.flags.has(Flags::FALLBACK) {
-            let fallback = Fallback::read(header);
-            Asked {
-                session: fallback.session,
-                last_seq: fallback.last_seq,
-                barrier: fallback.barrier,
-                what: What::FallBack {
-                    first_seq: fallback.first_seq,
-                },
-            }
-        } else {
-            let bypass = Bypass::read(header);
-            Asked {
-                session: bypass.session,
-                last_seq: bypass.last_seq,
-                barrier: bypass.barrier,
-                what: What::Execute {
-                    request: bypass.request,
-                    read_only: bypass.read_only,
-                },
-            }
-        }
-    }
-
-    const fn is_fallback(&self) -> bool {
-        matches!(self.what, What::FallBack { .. })
-    }
-
-    /// Request id, or first seq of a fallback: what its answers repeat.
-    const fn number(&self) -> u64 {
-        match self.what {
-            What::Execute { request, .. } => request,
-            What::FallBack { first_seq } => first_seq,
-        }
-    }
-
-    /// What makes two packets parts of one bypass: whether it is a fallback, and its request id or last seq.
-    const fn identity(&self) -> (bool, u64) {
-        match self.what {
-            What::Execute { request, .. } => (false, request),
-            What::FallBack { .. } => (true, self.last_seq),
-        }
-    }
-
-    /// The answer, or the fragment of it with this part of the reply.
-    const fn response(&self, reply_crc: u64, fragment: Fragment) -> Response {
-        Response {
-            session: self.session,
-            seq: self.last_seq,
-            request: self.number(),
-            reply_crc,
-            fragment,
-            fallback: self.is_fallback(),
-        }
-    }
-
-    /// So many fragments of it are here, without a gap.
-    const fn progress(&self, received: u64) -> Progress {
-        Progress {
-            session: self.session,
-            seq: self.last_seq,
-            received,
-            request: self.number(),
-            fallback: self.is_fallback(),
-        }
-    }
 }
 
 /// A bypass in the waiting room; one a session.
@@ -130,6 +42,9 @@ impl Waiting {
     }
     fn is_late(&self, now: Time) -> bool {
         self.deadline.is_some_and(|deadline| now >= deadline)
+    }
+    fn is_empty(&self) -> bool {
+        self.parts.iter().flatten().all(|part| part.is_empty())
     }
     fn payload(&self) -> Bytes {
         match &self.parts[..] {
@@ -359,54 +274,41 @@ impl Server {
         ([first, again].concat(), true)
     }
 
+    /// What is to become of the bypass of this session, whose barrier is reached.
+    fn judged(&self, id: u64, now: Time) -> Judgement {
+        let waiting = &self.waiting[&id];
+        judge(
+            &waiting.asked,
+            waiting.is_empty(),
+            waiting.is_late(now),
+            self.sessions.get(&id),
+            self.config.rules,
+        )
+    }
+
     /// Bypasses whose barrier is reached: one fallback, or as many others as fit.
     pub(super) fn next_execution(&mut self, now: Time) -> Option<Work> {
-        let rules = self.config.rules;
         let (reached, alone) = self.next_reached();
         let mut batch = Vec::new();
         let mut sessions = Vec::new();
         for id in reached {
-            let waiting = &self.waiting[&id];
-            if waiting.is_late(now) && rules.hold(Rule::Deadline) {
-                continue;
-            }
-            let payload = waiting.payload();
-            let (request, read_only) = match waiting.asked.what {
-                What::Execute { request, read_only } => (request, read_only),
-                What::FallBack { first_seq: first } => {
-                    let last = waiting.asked.last_seq;
-                    if let Ok(Some((effects, change))) =
-                        self.fallback_effects(id, first, last, &payload)
-                    {
-                        if batch.is_empty() {
-                            self.in_flight = InFlight::Fallback {
-                                session: id,
-                                seq: last,
-                                change,
-                            };
-                            return Some(Work::Apply(effects));
-                        }
-                        break;
-                    }
-                    // Applied before, unknown, or out of order: answered without the store.
-                    continue;
+            let (request, read_only) = match self.judged(id, now) {
+                Judgement::Execute { request, read_only } => (request, read_only),
+                Judgement::Apply { last_seq } if batch.is_empty() => {
+                    let payload = self.waiting[&id].payload();
+                    let (effects, change) = self.fallback_effects(id, last_seq, payload);
+                    self.in_flight = InFlight::Fallback {
+                        session: id,
+                        seq: last_seq,
+                        change,
+                    };
+                    return Some(Work::Apply(effects));
                 }
+                Judgement::Apply { .. } => break,
+                // Answered without the store.
+                _ => continue,
             };
-            let Some(session) = self.sessions.get(&id) else {
-                continue;
-            };
-            if waiting.asked.last_seq != session.last_seq && rules.hold(Rule::LastSeq) {
-                continue;
-            }
-            if !read_only
-                && rules.hold(Rule::RequestId)
-                && session
-                    .reply
-                    .as_ref()
-                    .is_some_and(|(stored, _)| *stored >= request)
-            {
-                continue;
-            }
+            let payload = self.waiting[&id].payload();
             let record =
                 (!read_only).then(|| (records::reply_key(id), records::reply_prefix(request)));
             batch.push(Execution { payload, record });
@@ -433,7 +335,6 @@ impl Server {
         if !self.loaded {
             return;
         }
-        let rules = self.config.rules;
         let reached: Vec<u64> = self.reached().collect();
         let busy = match &self.in_flight {
             InFlight::Execute(sessions) => {
@@ -446,74 +347,47 @@ impl Server {
             if busy.contains(&id) {
                 continue;
             }
+            let judgement = self.judged(id, now);
             let waiting = &self.waiting[&id];
             let (asked, from) = (waiting.asked, waiting.from);
-            if waiting.is_late(now) && rules.hold(Rule::Deadline) {
-                self.counters.expired += 1;
-                self.forget_waiting(id);
-                continue;
-            }
-            let Some(session) = self.sessions.get(&id) else {
-                self.forget_waiting(id);
-                let nack = Nack {
-                    session: id,
-                    expected: 0,
-                    refused: asked.number(),
-                    unknown_session: true,
-                };
-                out.send(from, &nack.header(&self.stamp()), &[]);
-                continue;
-            };
-            let (request, read_only) = match asked.what {
-                What::Execute { request, read_only } => (request, read_only),
-                What::FallBack { first_seq } => {
-                    let payload = waiting.payload();
-                    match self.fallback_effects(id, first_seq, asked.last_seq, &payload) {
-                        Ok(None) => self.answer_fallback(id, asked.last_seq, out),
-                        Ok(Some(_)) => {}
-                        Err(expected) => {
-                            self.forget_waiting(id);
-                            let nack = Nack {
-                                session: id,
-                                expected,
-                                refused: 0,
-                                unknown_session: false,
-                            };
-                            out.send(from, &nack.header(&self.stamp()), &[]);
-                        }
-                    }
-                    continue;
+            match judgement {
+                Judgement::Execute { .. } | Judgement::Apply { .. } => {}
+                Judgement::Confirm => self.answer_fallback(id, asked.last_seq, out),
+                Judgement::GivenUp => {
+                    self.counters.expired += 1;
+                    self.forget_waiting(id);
                 }
-            };
-            let stored = session
-                .reply
-                .as_ref()
-                .filter(|_| !read_only && rules.hold(Rule::RequestId));
-            if let Some((stored, reply)) = stored
-                && *stored == request
-            {
-                let reply = reply.clone();
-                self.counters.answered_again += 1;
-                self.forget_waiting(id);
-                self.send_reply(from, &asked, &reply, 0, out);
-            } else if (asked.last_seq < session.last_seq && rules.hold(Rule::LastSeq))
-                || stored.is_some_and(|(stored, _)| *stored > request)
-            {
-                // Its session went on without it (its caller's deadline passed): executed now, it
-                // would come after what the session sent later.
-                self.counters.dropped += 1;
-                self.forget_waiting(id);
-            } else if asked.last_seq > session.last_seq && rules.hold(Rule::LastSeq) {
-                // The head that stamped it died with updates of this session that were not durable
-                // yet, and others have their orders now: executed now, it would come before them.
-                let nack = Nack {
-                    session: id,
-                    expected: session.last_seq + 1,
-                    refused: request,
-                    unknown_session: false,
-                };
-                self.forget_waiting(id);
-                out.send(from, &nack.header(&self.stamp()), &[]);
+                Judgement::Overtaken => {
+                    self.counters.dropped += 1;
+                    self.forget_waiting(id);
+                }
+                Judgement::UnknownSession => {
+                    self.forget_waiting(id);
+                    let nack = Nack {
+                        session: id,
+                        expected: 0,
+                        refused: asked.number(),
+                        unknown_session: true,
+                    };
+                    out.send(from, &nack.header(&self.stamp()), &[]);
+                }
+                Judgement::Expect(expected) => {
+                    self.forget_waiting(id);
+                    let nack = Nack {
+                        session: id,
+                        expected,
+                        refused: asked.refused(),
+                        unknown_session: false,
+                    };
+                    out.send(from, &nack.header(&self.stamp()), &[]);
+                }
+                Judgement::Repeat => {
+                    let stored = self.sessions.get(&id).and_then(|s| s.reply.as_ref());
+                    let (_, reply) = stored.expect("judged by this reply").clone();
+                    self.counters.answered_again += 1;
+                    self.forget_waiting(id);
+                    self.send_reply(from, &asked, &reply, 0, out);
+                }
             }
         }
     }

@@ -8,6 +8,7 @@
 mod apply;
 mod bypass;
 mod chain;
+mod judge;
 mod records;
 
 pub use apply::{Change, Effects};
