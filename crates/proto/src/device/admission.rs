@@ -19,7 +19,7 @@ impl Device {
         out: &mut Outbox,
     ) -> Verdict {
         let header = &packet.header;
-        if self.position != 0 || self.joining || from == self.config.next {
+        if self.chain.position != 0 || self.joining || from == self.config.next {
             self.counters.not_ready += 1;
             return Verdict::Done;
         }
@@ -31,6 +31,7 @@ impl Device {
         };
         let rules = self.config.rules;
         let session = self
+            .table
             .sessions
             .get_mut(&header.session)
             .expect("looked up above");
@@ -73,15 +74,15 @@ impl Device {
             self.counters.wrong_token += 1;
             return Verdict::Done;
         }
-        if let Some(&id) = self.opening.get(&header.tag) {
+        if let Some(&id) = self.table.opening.get(&header.tag) {
             // The same OPEN again: the same session, if nobody used it meanwhile.
-            if let Some(session) = self.sessions.get_mut(&id) {
+            if let Some(session) = self.table.sessions.get_mut(&id) {
                 let moved = session.address.replace(from) != Some(from);
                 session.seen = now;
                 if moved {
                     self.note_change(id);
                 }
-                if id <= self.committed {
+                if id <= self.cursors.committed {
                     self.open_reply(id, room, out);
                 }
                 return Verdict::Done;
@@ -89,7 +90,7 @@ impl Device {
         }
         if !room.admits_sessions()
             || !room.fits(packet.payload)
-            || self.sessions.len() >= self.config.sessions_max
+            || self.table.sessions.len() >= self.config.sessions_max
         {
             self.counters.not_logged += 1;
             let reply = NotLogged {
@@ -100,21 +101,27 @@ impl Device {
             out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
             return Verdict::Done;
         }
-        let order = self.last + 1;
+        let order = self.cursors.last + 1;
         let verdict = self.admit(header);
-        let session = self.sessions.get_mut(&order).expect("folded by admit");
+        let session = self
+            .table
+            .sessions
+            .get_mut(&order)
+            .expect("folded by admit");
         session.address = Some(from);
         session.seen = now;
         self.note_change(order);
-        self.opening.insert(header.tag, order);
-        self.next_expiry
+        self.table.opening.insert(header.tag, order);
+        let serving = self.phase.serving();
+        serving
+            .next_expiry
             .get_or_insert(now + self.config.session_idle / 4);
         verdict
     }
 
     /// The entry for an admitted packet; from here on it has its order.
     pub(super) fn admit(&mut self, header: &Header) -> Verdict {
-        let entry = Append::admitted(header, self.last + 1, &self.stamp());
+        let entry = Append::admitted(header, self.cursors.last + 1, &self.stamp());
         self.fold(&entry, header.tag);
         self.counters.admitted += 1;
         Verdict::Append(entry)
@@ -131,7 +138,7 @@ impl Device {
     ) -> Verdict {
         let header = &packet.header;
         self.predecessor = Some(from);
-        if header.order <= self.last {
+        if header.order <= self.cursors.last {
             if let Some(row) = self.row(header.order).copied()
                 && (row.session, row.seq, row.payload_crc)
                     != (header.session, header.seq, header.payload_crc)
@@ -144,17 +151,15 @@ impl Device {
                 ));
             }
             self.counters.duplicates += 1;
-            self.tell_durable = true;
-            self.tell_applied = true;
+            self.owed.tell_durable = true;
+            self.owed.tell_applied = true;
             return Verdict::Done;
         }
-        if header.order > self.last + 1 {
-            let expected = self.last + 1;
-            if self
-                .retrans_guard
-                .is_none_or(|(order, at)| order != expected || now.since(at) >= RETRANS_GUARD)
-            {
-                self.retrans_guard = Some((expected, now));
+        if header.order > self.cursors.last + 1 {
+            let expected = self.cursors.last + 1;
+            let guard = &mut self.phase.serving().retrans_guard;
+            if guard.is_none_or(|(order, at)| order != expected || now.since(at) >= RETRANS_GUARD) {
+                *guard = Some((expected, now));
                 let ask = Retrans {
                     first: expected,
                     last: header.order - 1,
@@ -170,7 +175,7 @@ impl Device {
         if !room.fits(packet.payload) {
             // The hop before keeps it and sends it again when this log has room.
             self.counters.not_logged += 1;
-            self.tell_durable = true;
+            self.owed.tell_durable = true;
             return Verdict::Done;
         }
         self.fold(header, token);
@@ -187,7 +192,7 @@ impl Device {
         out: &mut Outbox,
     ) {
         let header = &packet.header;
-        if self.position != 0 || self.joining || from == self.config.next {
+        if self.chain.position != 0 || self.joining || from == self.config.next {
             self.counters.not_ready += 1;
             return;
         }
@@ -201,7 +206,7 @@ impl Device {
         }
         self.counters.bypasses += 1;
         self.link.hurry();
-        let stamped = Bypass::stamped(header, self.last, &self.stamp());
+        let stamped = Bypass::stamped(header, self.cursors.last, &self.stamp());
         out.send_checked(self.config.next, &stamped, packet.payload);
     }
 
@@ -219,7 +224,7 @@ impl Device {
         header: &Header,
         out: &mut Outbox,
     ) {
-        if self.position == 0 && self.known_session(now, from, header, out).is_some() {
+        if self.chain.position == 0 && self.known_session(now, from, header, out).is_some() {
             let pong = Pong {
                 session: header.session,
             };
@@ -237,11 +242,12 @@ impl Device {
         out: &mut Outbox,
     ) -> Option<u64> {
         if !self.config.rules.hold(Rule::KnownSession) {
-            self.sessions
+            self.table
+                .sessions
                 .entry(header.session)
                 .or_insert_with(|| Session::unknown(header, now));
         }
-        let Some(session) = self.sessions.get_mut(&header.session) else {
+        let Some(session) = self.table.sessions.get_mut(&header.session) else {
             self.refuse_session(from, header, out);
             return None;
         };
@@ -281,8 +287,8 @@ impl Device {
 
     /// At most one NACK a session and burst.
     pub(super) fn nack(&mut self, from: Peer, header: &Header, expected: u64, out: &mut Outbox) {
-        let burst = self.burst;
-        if let Some(session) = self.sessions.get_mut(&header.session)
+        let burst = self.owed.burst;
+        if let Some(session) = self.table.sessions.get_mut(&header.session)
             && (session.nacked_in != burst || header.kind == Kind::Bypass)
         {
             session.nacked_in = burst;
@@ -305,7 +311,7 @@ impl Device {
     /// An answer of the server on its way back to a client.
     pub(super) fn on_server_answer(&mut self, packet: &Packet<'_>, out: &mut Outbox) {
         let header = &packet.header;
-        if self.position != 0 {
+        if self.chain.position != 0 {
             match self.predecessor {
                 Some(predecessor) => {
                     self.counters.responses += 1;
@@ -315,7 +321,7 @@ impl Device {
             }
             return;
         }
-        let Some(session) = self.sessions.get_mut(&header.session) else {
+        let Some(session) = self.table.sessions.get_mut(&header.session) else {
             self.counters.no_route += 1;
             return;
         };
@@ -330,7 +336,7 @@ impl Device {
             session.committed = session.committed.max(header.seq);
             self.note_change(header.session);
         }
-        let Some(session) = self.sessions.get(&header.session) else {
+        let Some(session) = self.table.sessions.get(&header.session) else {
             return;
         };
         let Some(address) = session.address else {

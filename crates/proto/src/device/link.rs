@@ -154,11 +154,11 @@ impl Device {
         }
         // The clients have their acknowledgements: the server is woken for many entries at once,
         // unless somebody waits for it.
-        let to_server = self.position + 1 == self.members.len();
+        let to_server = self.chain.position + 1 == self.chain.members.len();
         let ready = if self.config.rules.hold(Rule::WriteAhead) {
-            self.persisted
+            self.cursors.persisted
         } else {
-            self.last
+            self.cursors.last
         };
         let linger = self.config.server_linger;
         if to_server && self.link.lingers(now, ready, linger) {
@@ -167,7 +167,7 @@ impl Device {
         let link = &mut self.link;
         let limit = ready.min(link.acked.saturating_add(link.window.min(link.credit)));
         if link.cursor > limit {
-            if self.applied < self.last && link.since.is_none() {
+            if self.cursors.applied < self.cursors.last && link.since.is_none() {
                 link.since = Some(now);
             }
             return None;
@@ -196,13 +196,13 @@ impl Device {
         }
         let packet = Packet::parse(frame)
             .expect("the log verified this frame when it was appended or scanned");
-        let header = Append::in_epoch(&packet.header, self.epoch, self.shard_token);
+        let header = Append::in_epoch(&packet.header, self.epoch, self.chain.shard_token);
         out.send_checked(self.config.next, &header, packet.payload);
     }
 
     pub(super) fn on_retrans(&mut self, now: Time, header: &Header, out: &mut Outbox) {
         let first = Retrans::read(header).first;
-        if first <= self.applied {
+        if first <= self.cursors.applied {
             // It asks for what it had applied: an old packet, or a store that lost data.
             self.probe(now, out);
         }
@@ -220,7 +220,7 @@ impl Device {
     }
 
     pub(super) fn tick_link(&mut self, now: Time, out: &mut Outbox) {
-        let outstanding = self.applied < self.last;
+        let outstanding = self.cursors.applied < self.cursors.last;
         if !outstanding {
             self.link.since = None;
             return;

@@ -2,7 +2,7 @@
 //! (`docs/spec/protocol.md` §5).
 
 use super::session::Session;
-use super::{Device, Phase, RELAYED_MAX, Verdict};
+use super::{Cursors, Device, OwnChain, Phase, RELAYED_MAX, Serving, Table, Verdict};
 use crate::rto::Rto;
 use crate::time::{MILLISECOND, Nanos, SECOND};
 use crate::{Outbox, Peer, Time};
@@ -11,6 +11,7 @@ use pmnet_wire::record::{
     CHAIN_MAX, DurableRow, Member, RecoverReply, SessionRow, read_path, write_path,
 };
 use pmnet_wire::{Flags, Header, Packet};
+use std::collections::VecDeque;
 
 /// The server is asked about a doubt no more often than this.
 const PROBE_EVERY: Nanos = SECOND;
@@ -19,13 +20,36 @@ const PARTS_AHEAD: usize = 16;
 /// Replies to one question that may pass back without being asked for again: those parts, some times over.
 const REPLIES_DUE_MAX: u32 = 64;
 
-/// State that the server gave, to which the log is brought before serving.
+/// What the server said, whole: the state to which the log is brought before the device serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resume {
+pub struct Recovery {
+    epoch: u32,
+    applied: u64,
+    members: Vec<Member>,
+    shard_token: u64,
+    sessions: Vec<SessionRow>,
+}
+
+impl Recovery {
     /// Epoch to persist first.
-    pub epoch: u32,
+    #[must_use]
+    pub const fn epoch(&self) -> u32 {
+        self.epoch
+    }
     /// Everything up to here is applied.
-    pub applied: u64,
+    #[must_use]
+    pub const fn applied(&self) -> u64 {
+        self.applied
+    }
+}
+
+/// What became of a recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// The device serves.
+    Serving,
+    /// It asks once more: the server must know first that this log is marked to serve in this incarnation.
+    AskAgain,
 }
 
 /// A question of another device that passed.
@@ -95,7 +119,7 @@ impl Device {
     /// The RECOVER that asks for this part.
     fn question(&self, nonce: u64, part: Fragment) -> Header {
         let recover = Recover {
-            persisted: self.last,
+            persisted: self.cursors.last,
             nonce,
             part,
         };
@@ -156,8 +180,8 @@ impl Device {
         }
         let newcomer = path
             .last()
-            .is_some_and(|before| self.members.iter().all(|m| m.device != before.device));
-        if (self.is_head() || !self.is_serving()) && newcomer && self.last == 0 {
+            .is_some_and(|before| self.chain.members.iter().all(|m| m.device != before.device));
+        if (self.is_head() || !self.is_serving()) && newcomer && self.cursors.last == 0 {
             // A chain in formation gets a new head: this device admits nothing more as the old
             // one, also not if its own recovery still makes it that, so that the empty log it
             // reports stays empty.
@@ -218,7 +242,7 @@ impl Device {
         }
         let nonce = packet::RecoverReply::read(header).nonce;
         let mine = matches!(&self.phase, Phase::Recovering(r) if r.nonce == nonce)
-            && (header.device, header.incarnation) == (self.config.id, self.incarnation);
+            && (header.device, header.incarnation) == (self.config.id, self.log.incarnation);
         if mine {
             return self.on_own_reply(now, packet, out);
         }
@@ -251,9 +275,9 @@ impl Device {
     fn on_own_reply(&mut self, now: Time, packet: &Packet<'_>, out: &mut Outbox) -> Verdict {
         let header = &packet.header;
         let speaks = self.config.flags & (Member::SHRINK | Member::DECLARE_LOSS) != 0;
-        if header.flags.has(Flags::REFUSED) && speaks && header.epoch != self.word_epoch {
+        if header.flags.has(Flags::REFUSED) && speaks && header.epoch != self.log.word_epoch {
             // Now it is known which epoch the operator's word is to end.
-            self.word_epoch = header.epoch;
+            self.log.word_epoch = header.epoch;
             self.recover_again(now);
             return Verdict::Done;
         }
@@ -302,8 +326,8 @@ impl Device {
         found.parts[usize::from(told.part.index)].get_or_insert(reply.sessions);
         let missing = found.parts.iter().filter(|part| part.is_none()).count();
         if missing == 0 {
-            let (epoch, applied) = (found.epoch, found.applied);
-            return self.check_resume(epoch, applied);
+            let found = recovering.found.take().expect("all parts are there");
+            return self.check_found(found);
         }
         let outstanding = found.parts[..found.asked]
             .iter()
@@ -323,106 +347,122 @@ impl Device {
         Verdict::Done
     }
 
-    fn check_resume(&mut self, epoch: u32, applied: u64) -> Verdict {
-        if applied < self.applied {
+    fn check_found(&mut self, found: Found) -> Verdict {
+        let applied = found.applied;
+        if applied < self.cursors.applied {
             self.phase = Phase::Stopped;
             return Verdict::Stop(format!(
                 "the server says it applied orders up to {applied}, but earlier it said {}: its store lost data \
                  (restored from an old copy? FLUSHALL behind its back? appendfsync not `always`?). Restore the \
                  store, or accept the loss by starting the device with a new log and --declare-data-loss.",
-                self.applied
+                self.cursors.applied
             ));
         }
-        Verdict::Resume(Resume { epoch, applied })
+        Verdict::Resume(Recovery {
+            epoch: found.epoch,
+            applied,
+            members: found.members,
+            shard_token: found.shard_token,
+            sessions: found.parts.into_iter().flatten().flatten().collect(),
+        })
     }
 
-    /// The pipeline persisted the epoch and brought the log to `applied ..= last`; now its entries
-    /// are folded again over the server's session table.
-    pub fn begin_fold(&mut self, now: Time, last: u64) {
-        let Phase::Recovering(recovering) = &mut self.phase else {
-            panic!("begin_fold follows Verdict::Resume")
+    /// Begins to serve what the server said, unless it must be asked again. The log ends at `last`; its epoch
+    /// is persisted, and it is marked to serve. `frames` are its entries above what is applied, in order, as
+    /// stored: they are folded over the server's session table, and go through the ordinary path then.
+    ///
+    /// # Errors
+    /// A text that says why a frame cannot belong to this log.
+    pub fn serve<'a>(
+        &mut self,
+        now: Time,
+        recovery: Recovery,
+        last: u64,
+        frames: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<Served, String> {
+        let Recovery {
+            epoch,
+            applied,
+            members,
+            shard_token,
+            sessions,
+        } = recovery;
+        let own = |member: &Member| member.device == self.config.id;
+        let position = members.iter().position(own).unwrap_or(0);
+        self.epoch = epoch;
+        self.chain = OwnChain {
+            members,
+            position,
+            shard_token,
         };
-        let found = recovering
-            .found
-            .take()
-            .expect("begin_fold follows Verdict::Resume");
-        self.epoch = found.epoch;
-        self.members = found.members;
-        self.shard_token = found.shard_token;
-        self.position = self
-            .members
-            .iter()
-            .position(|m| m.device == self.config.id)
-            .unwrap_or(0);
-        self.sessions.clear();
-        self.opening.clear();
-        self.index.clear();
-        self.touched.clear();
-        self.expired.clear();
-        for row in found.parts.into_iter().flatten().flatten() {
-            if row.last_seq == 0 {
-                self.opening.insert(row.token, row.session);
-            }
-            self.sessions
-                .insert(row.session, Session::from_row(&row, now));
+        // The whole log was made durable before.
+        let last = last.max(applied);
+        self.cursors = Cursors {
+            last,
+            persisted: last,
+            committed: applied,
+            applied,
+        };
+        self.table = Table::default();
+        self.link.restart(applied);
+        self.waits_for = None;
+        // The log is marked to serve in this incarnation: the server must know it first, or a copy
+        // of the log from before, started often enough, would pass for this one.
+        self.log.served = self.log.incarnation;
+        if self.chain.members[position].served < self.log.incarnation {
+            self.recover_again(now);
+            return Ok(Served::AskAgain);
         }
-        self.applied = found.applied;
-        self.committed = found.applied;
-        // The pipeline made the whole log durable before it came here.
-        self.persisted = last.max(found.applied);
-        self.last = found.applied;
+        for row in sessions {
+            if row.last_seq == 0 {
+                self.table.opening.insert(row.token, row.session);
+            }
+            let session = Session::from_row(&row, now);
+            self.table.sessions.insert(row.session, session);
+        }
+        self.cursors.last = applied;
+        for frame in frames {
+            self.fold_frame(now, frame)?;
+        }
+        let behind = self.chain.members.iter().skip(position + 1);
+        let downstream = behind.map(|member| DurableRow {
+            device: member.device,
+            incarnation: member.incarnation,
+            order: applied,
+        });
+        let head = position == 0;
+        self.phase = Phase::Serving(Serving {
+            downstream: downstream.collect(),
+            touched: Vec::new(),
+            expired: VecDeque::new(),
+            next_expiry: head.then(|| now + self.config.session_idle / 4),
+            retrans_guard: None,
+        });
+        self.note_all();
+        self.joining &= head && self.cursors.last == 0;
+        let persisted = self.cursors.persisted;
+        self.persisted(persisted);
+        Ok(Served::Serving)
     }
 
     /// One entry of the log above `applied`, in order: its frame as stored.
-    ///
-    /// # Errors
-    /// A text that says why the frame cannot belong to this log.
-    pub fn fold_frame(&mut self, now: Time, frame: &[u8]) -> Result<(), String> {
+    fn fold_frame(&mut self, now: Time, frame: &[u8]) -> Result<(), String> {
         let packet = Packet::parse(frame)
             .map_err(|reason| format!("a logged frame does not parse: {reason}"))?;
         let token = super::admission::entry_token(&packet.header, packet.payload)
             .ok_or_else(|| format!("a logged frame is not an entry: {}", packet.header))?;
-        if packet.header.order != self.last + 1 {
+        if packet.header.order != self.cursors.last + 1 {
             return Err(format!(
                 "frame of order {} found at order {}",
                 packet.header.order,
-                self.last + 1
+                self.cursors.last + 1
             ));
         }
         self.fold(&packet.header, token);
-        if let Some(session) = self.sessions.get_mut(&packet.header.session) {
+        if let Some(session) = self.table.sessions.get_mut(&packet.header.session) {
             session.seen = now;
         }
         Ok(())
-    }
-
-    /// The pipeline marked the log to serve. Begins to, once the server knows: what remains in the
-    /// log goes through the ordinary path.
-    pub fn resume(&mut self, now: Time) {
-        let behind = self.members.iter().skip(self.position + 1);
-        self.downstream = behind
-            .map(|m| DurableRow {
-                device: m.device,
-                incarnation: m.incarnation,
-                order: self.applied,
-            })
-            .collect();
-        self.link.restart(self.applied);
-        self.waits_for = None;
-        // The log is marked to serve in this incarnation: the server must know it first, or a copy
-        // of the log from before, started often enough, would pass for this one.
-        self.served = self.incarnation;
-        if self.members[self.position].served < self.incarnation {
-            self.recover_again(now);
-            return;
-        }
-        self.phase = Phase::Serving;
-        self.note_all();
-        self.joining &= self.position == 0 && self.last == 0;
-        self.next_expiry = (self.position == 0).then(|| now + self.config.session_idle / 4);
-        self.retrans_guard = None;
-        let persisted = self.persisted;
-        self.persisted(persisted);
     }
 }
 

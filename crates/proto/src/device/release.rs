@@ -13,11 +13,11 @@ impl Device {
     /// acknowledgements out.
     pub fn persisted(&mut self, order: u64) {
         assert!(
-            order <= self.last && order >= self.persisted,
+            order <= self.cursors.last && order >= self.cursors.persisted,
             "durable prefix moves forward, behind the log's end"
         );
-        self.persisted = order;
-        self.tell_durable = true;
+        self.cursors.persisted = order;
+        self.owed.tell_durable = true;
         self.commit();
     }
 
@@ -27,7 +27,7 @@ impl Device {
             self.counters.unexpected += 1;
             return Verdict::Done;
         };
-        let behind = &self.members[self.position + 1..];
+        let behind = &self.chain.members[self.chain.position + 1..];
         if rows.len() != behind.len()
             || rows
                 .iter()
@@ -37,36 +37,41 @@ impl Device {
             self.counters.unexpected += 1;
             return Verdict::Done;
         }
-        if rows[0].incarnation < self.downstream[0].incarnation {
+        let downstream = &mut self.phase.serving().downstream;
+        if rows[0].incarnation < downstream[0].incarnation {
             // Said before it came back, perhaps with less than it had.
             self.counters.unexpected += 1;
             return Verdict::Done;
         }
-        if rows[0].order > self.last {
+        if rows[0].order > self.cursors.last {
             self.phase = Phase::Stopped;
             return Verdict::Stop(format!(
                 "device {} holds orders up to {}, but this device, before it in the chain, only up to {}: two \
                  histories met. Keep both logs, stop the shard, and compare them with `pmnet log inspect`.",
-                rows[0].device, rows[0].order, self.last
+                rows[0].device, rows[0].order, self.cursors.last
             ));
         }
-        let came_back = rows[0].incarnation > self.downstream[0].incarnation;
-        for (known, row) in self.downstream.iter_mut().zip(&rows) {
+        let came_back = rows[0].incarnation > downstream[0].incarnation;
+        let mut other_life = false;
+        for (known, row) in downstream.iter_mut().zip(&rows) {
             let newer = row.incarnation > known.incarnation;
             let further = row.incarnation == known.incarnation && row.order > known.order;
-            self.untold |= newer;
+            other_life |= newer;
             if newer || further {
                 *known = *row;
             }
         }
+        if other_life {
+            self.tell_chain();
+        }
         if came_back && rows[0].order < self.link.acked {
             // It came back with less than it had: the end of its log was damaged. What it lacks
             // and the server has not applied is still here.
-            self.link.restart(rows[0].order.max(self.applied));
+            self.link.restart(rows[0].order.max(self.cursors.applied));
         }
         self.link
             .confirm(now, rows[0].order, Durable::read(&packet.header).room);
-        self.tell_durable = true;
+        self.owed.tell_durable = true;
         self.commit();
         Verdict::Done
     }
@@ -80,13 +85,16 @@ impl Device {
 
     /// The end of what is durable in all of them.
     pub(super) fn committable(&self) -> u64 {
+        let Phase::Serving(serving) = &self.phase else {
+            return self.cursors.committed;
+        };
         let rules = self.config.rules;
         let here = if rules.hold(Rule::DurableFirst) {
-            self.persisted
+            self.cursors.persisted
         } else {
-            self.last
+            self.cursors.last
         };
-        let copies = self.downstream.iter().map(|row| row.order);
+        let copies = serving.downstream.iter().map(|row| row.order);
         let behind = if !rules.hold(Rule::AllCopies) {
             None
         } else if !rules.hold(Rule::WhoseCopy) {
@@ -99,10 +107,10 @@ impl Device {
 
     /// Everything up to `committed` is; clients and fast path hear of it.
     pub(super) fn commit_upto(&mut self, committed: u64) {
-        let first = self.committed + 1;
+        let first = self.cursors.committed + 1;
         self.commit_quietly(committed);
-        if self.changed.is_some() && self.position == 0 && self.members.len() > 1 {
-            for order in first..=self.committed {
+        if self.has_fast_path() && self.chain.position == 0 && self.chain.members.len() > 1 {
+            for order in first..=self.cursors.committed {
                 if let Some(&row) = self.row(order) {
                     self.note_change(row.session);
                 }
@@ -112,12 +120,12 @@ impl Device {
 
     /// The same for what a fast path has committed by itself.
     pub(super) fn commit_quietly(&mut self, committed: u64) {
-        while self.committed < committed {
-            self.committed += 1;
-            let Some(&row) = self.row(self.committed) else {
+        while self.cursors.committed < committed {
+            self.cursors.committed += 1;
+            let Some(&row) = self.row(self.cursors.committed) else {
                 continue;
             };
-            if let Some(session) = self.sessions.get_mut(&row.session) {
+            if let Some(session) = self.table.sessions.get_mut(&row.session) {
                 session.committed = session.committed.max(row.seq);
             }
             self.touch(row.session);
@@ -127,49 +135,49 @@ impl Device {
     /// The server has applied everything up to `order`, durably, everywhere.
     pub(super) fn on_applied(&mut self, now: Time, header: &Header, out: &mut Outbox) -> Verdict {
         let Applied { applied, room } = Applied::read(header);
-        if applied > self.last && self.position == 0 {
+        if applied > self.cursors.last && self.chain.position == 0 {
             self.phase = Phase::Stopped;
             return Verdict::Stop(format!(
                 "the server has applied orders up to {}, but this device, which gives the orders, has given {} only: \
                  another device serves with a copy of this log. Stop it, keep both logs, and compare them with \
                  `pmnet log inspect`.",
-                applied, self.last
+                applied, self.cursors.last
             ));
         }
-        if applied < self.applied {
+        if applied < self.cursors.applied {
             // An old packet, or a store that lost data.
             self.probe(now, out);
         }
-        let applied = applied.min(self.last);
-        if self.position + 1 == self.members.len() {
+        let applied = applied.min(self.cursors.last);
+        if self.chain.position + 1 == self.chain.members.len() {
             self.link.confirm(now, applied, room);
         }
-        if applied <= self.applied {
+        if applied <= self.cursors.applied {
             return Verdict::Done;
         }
         // What the server has, it has from the tail: every device of the chain holds it.
         self.link.pass(applied);
         self.commit_upto(applied);
         self.reclaim(applied);
-        self.tell_applied = true;
+        self.owed.tell_applied = true;
         Verdict::Done
     }
 
     /// **The reclaim rule**: only what is applied everywhere is forgotten. The pipeline frees the
     /// log up to [`Device::cursors`]' `applied`.
     pub(super) fn reclaim(&mut self, applied: u64) {
-        while self.applied < applied {
-            self.applied += 1;
-            let Some(row) = self.index.pop_front() else {
+        while self.cursors.applied < applied {
+            self.cursors.applied += 1;
+            let Some(row) = self.table.index.pop_front() else {
                 continue;
             };
-            if let Some(session) = self.sessions.get_mut(&row.session) {
+            if let Some(session) = self.table.sessions.get_mut(&row.session) {
                 session.applied = session.applied.max(row.seq);
                 session.outstanding = session.outstanding.saturating_sub(1);
                 if row.entry == EntryKind::End {
                     let token = session.token;
-                    self.sessions.remove(&row.session);
-                    self.opening.remove(&token);
+                    self.table.sessions.remove(&row.session);
+                    self.table.opening.remove(&token);
                 }
                 self.note_change(row.session);
             }
@@ -178,43 +186,42 @@ impl Device {
 
     /// Ends a burst: one acknowledgement a session, one word to the hop before.
     pub fn finish(&mut self, room: Room, out: &mut Outbox) {
-        self.burst += 1;
-        if !self.is_serving() {
-            self.touched.clear();
+        self.owed.burst += 1;
+        let Phase::Serving(serving) = &mut self.phase else {
             return;
-        }
-        for id in std::mem::take(&mut self.touched) {
-            let Some(session) = self.sessions.get_mut(&id) else {
+        };
+        for id in std::mem::take(&mut serving.touched) {
+            let Some(session) = self.table.sessions.get_mut(&id) else {
                 continue;
             };
             session.touched = false;
-            if self.position == 0 {
+            if self.chain.position == 0 {
                 self.acknowledge(id, room, out);
             }
         }
-        let Some(predecessor) = self.predecessor.filter(|_| self.position != 0) else {
+        let Some(predecessor) = self.predecessor.filter(|_| self.chain.position != 0) else {
             return;
         };
-        if std::mem::take(&mut self.tell_durable) {
+        if std::mem::take(&mut self.owed.tell_durable) {
             let own = DurableRow {
                 device: self.config.id,
-                incarnation: self.incarnation,
-                order: self.persisted,
+                incarnation: self.log.incarnation,
+                order: self.cursors.persisted,
             };
             let rows: Vec<DurableRow> = std::iter::once(own)
-                .chain(self.downstream.iter().copied())
+                .chain(self.phase.serving().downstream.iter().copied())
                 .collect();
             let durable = Durable {
-                persisted: self.persisted,
+                persisted: self.cursors.persisted,
                 room: room.entries.min(self.config.receive_window),
                 rows: u8::try_from(rows.len()).expect("a chain is short"),
             };
             let header = durable.header(&self.stamp());
             out.send(predecessor, &header, &write_durable(&rows));
         }
-        if std::mem::take(&mut self.tell_applied) {
+        if std::mem::take(&mut self.owed.tell_applied) {
             let applied = Applied {
-                applied: self.applied,
+                applied: self.cursors.applied,
                 room: 0,
             };
             out.send(predecessor, &applied.header(&self.stamp()), &[]);
@@ -223,10 +230,10 @@ impl Device {
 
     /// Tells the client of a session how far it is committed, if it is at all.
     fn acknowledge(&mut self, id: u64, room: Room, out: &mut Outbox) {
-        if id > self.committed {
+        if id > self.cursors.committed {
             return;
         }
-        let Some(session) = self.sessions.get(&id) else {
+        let Some(session) = self.table.sessions.get(&id) else {
             return;
         };
         if session.committed == 0 {
@@ -244,7 +251,7 @@ impl Device {
             let ack = Ack {
                 session: id,
                 seq: updates,
-                committed: self.committed,
+                committed: self.cursors.committed,
                 room: room.entries,
                 applied: applied.min(updates),
                 copies: self.copies(),
@@ -265,7 +272,7 @@ impl Device {
     }
 
     pub(super) fn open_reply(&mut self, id: u64, room: Room, out: &mut Outbox) {
-        let Some(session) = self.sessions.get(&id) else {
+        let Some(session) = self.table.sessions.get(&id) else {
             return;
         };
         let Some(address) = session.address else {

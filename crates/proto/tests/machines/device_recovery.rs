@@ -5,7 +5,7 @@ use crate::support::device::{
     Bench, client, config, entry, from_client, from_hop, member, server, table,
 };
 use crate::support::{EPOCH, SESSION, SHARD_TOKEN, Sent, TOKEN, datagram, kinds, only, peer};
-use pmnet_proto::device::{DeviceConfig, LogState, Verdict};
+use pmnet_proto::device::{DeviceConfig, LogState, Served, Verdict};
 use pmnet_proto::time::MILLISECOND;
 use pmnet_wire::record::{Member, RecoverReply, SessionRow, read_path, write_path};
 use pmnet_wire::{Flags, Header, Kind, raw};
@@ -404,13 +404,13 @@ fn it_serves_once_the_server_knows_that_its_log_is_marked() {
     };
     let (header, payload) = unmarked(&recover, 4);
     let verdict = bench.give(server(), &header, &payload);
-    bench.resume(&verdict);
+    assert_eq!(bench.resume(&verdict), Served::AskAgain);
     assert!(!bench.device.is_serving());
     let again = only(bench.tick());
     assert_eq!(only_member(&again).served, 6);
     let (header, payload) = unmarked(&again, 6);
     let verdict = bench.give(server(), &header, &payload);
-    bench.resume(&verdict);
+    assert_eq!(bench.resume(&verdict), Served::Serving);
     assert!(bench.device.is_serving());
 }
 

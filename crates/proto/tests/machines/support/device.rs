@@ -1,7 +1,7 @@
 //! One device of a chain, and the pipeline that it believes in: what it appends is kept here.
 
 use super::{EPOCH, SESSION, SHARD, SHARD_TOKEN, Sent, TOKEN, datagram, ms, peer, take};
-use pmnet_proto::device::{Device, DeviceConfig, LogState, Room, Verdict};
+use pmnet_proto::device::{Device, DeviceConfig, LogState, Room, Served, Verdict};
 use pmnet_proto::time::Nanos;
 use pmnet_proto::{Outbox, Peer, Random, Time};
 use pmnet_wire::record::{DurableRow, Member, RecoverReply, SessionRow, write_durable};
@@ -274,21 +274,19 @@ impl Bench {
 
     /// Does what the pipeline does with [`Verdict::Resume`].
     #[track_caller]
-    pub fn resume(&mut self, verdict: &Verdict) {
-        let Verdict::Resume(resume) = verdict else {
+    pub fn resume(&mut self, verdict: &Verdict) -> Served {
+        let Verdict::Resume(recovery) = verdict else {
             panic!("not resumed: {verdict:?}")
         };
+        let applied = recovery.applied();
         let last = u64::try_from(self.frames.len())
             .expect("small")
-            .max(resume.applied);
-        self.device.begin_fold(self.now, last);
-        for order in resume.applied + 1..=last {
-            let frame = &self.frames[usize::try_from(order - 1).expect("small")];
-            self.device
-                .fold_frame(self.now, frame)
-                .expect("its own frames");
-        }
-        self.device.resume(self.now);
+            .max(applied);
+        let frames = self.frames.iter().map(Vec::as_slice);
+        let above = frames.skip(usize::try_from(applied).expect("small"));
+        self.device
+            .serve(self.now, recovery.clone(), last, above)
+            .expect("its own frames")
     }
 }
 
