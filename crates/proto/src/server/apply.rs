@@ -191,14 +191,19 @@ impl Server {
     }
 
     pub(super) fn next_batch(&mut self) -> Result<Option<Work>, Stop> {
-        if self.queue.is_empty() {
+        if self.entries.queue.is_empty() {
             return Ok(None);
         }
         let mut builder = self.builder();
         let mut bytes = 0;
-        let mut applied = self.applied;
-        for entry in self.queue.iter().take(self.config.batch_entries_max) {
-            let first = applied == self.applied;
+        let mut applied = self.entries.applied;
+        for entry in self
+            .entries
+            .queue
+            .iter()
+            .take(self.config.batch_entries_max)
+        {
+            let first = applied == self.entries.applied;
             if !first && bytes + entry.payload.len() > self.config.batch_bytes_max {
                 break;
             }
@@ -227,7 +232,7 @@ impl Server {
         }
         builder.payloads.push(payload);
         let (effects, mut change) = builder.finish(None);
-        change.applied = self.applied;
+        change.applied = self.entries.applied;
         (effects, change)
     }
 
@@ -235,19 +240,20 @@ impl Server {
     /// for a while.
     fn advance(&mut self, applied: u64) {
         while let Some(entry) = self
+            .entries
             .queue
             .pop_front_if(|entry| entry.append.order <= applied)
         {
-            if self.applied_lately.len() == APPLIED_LATELY_MAX {
-                self.applied_lately.pop_front();
+            if self.entries.lately.len() == APPLIED_LATELY_MAX {
+                self.entries.lately.pop_front();
             }
-            self.applied_lately.push_back(entry.identity());
-            self.applied = entry.append.order;
+            self.entries.lately.push_back(entry.identity());
+            self.entries.applied = entry.append.order;
         }
-        if self.applied != applied {
+        if self.entries.applied != applied {
             // Another life of this server applied the rest: what came there is not known.
-            self.applied_lately.clear();
-            self.applied = applied;
+            self.entries.lately.clear();
+            self.entries.applied = applied;
         }
     }
 
@@ -264,8 +270,8 @@ impl Server {
                 }
                 None => {
                     self.sessions.remove(&id);
-                    self.suspects.remove(&id);
-                    self.forget_waiting(id);
+                    self.turns.suspects.remove(&id);
+                    self.room.forget(id);
                 }
             }
         }
@@ -339,11 +345,11 @@ impl Server {
             }
         }
         let applied = applied.unwrap_or(0);
-        if applied < self.applied || (chain.is_none() && self.chain.is_some()) {
+        if applied < self.entries.applied || (chain.is_none() && self.chain.is_some()) {
             return Err(Stop(format!(
                 "the store's watermark went back from {} to {applied}: its data was deleted or restored behind the \
                  server's back. Restore the store; the devices still hold what was not applied.",
-                self.applied
+                self.entries.applied
             )));
         }
         for (id, request, reply) in replies {
@@ -366,8 +372,8 @@ impl Server {
         self.sessions = sessions;
         self.enter(chain);
         self.advance(applied);
-        if self.queue.is_empty() {
-            self.received = applied;
+        if self.entries.queue.is_empty() {
+            self.entries.received = applied;
         }
         self.loaded = true;
         self.tell_applied = true;

@@ -3,7 +3,7 @@
 
 use super::judge::{Asked, Judgement, What, judge};
 use super::records;
-use super::{InFlight, Server, Work};
+use super::{InFlight, Server, WaitingRoom, Work};
 use crate::client::TRANSFER_WINDOW;
 use crate::rules::Rule;
 use crate::time::earliest;
@@ -92,6 +92,22 @@ const ABANDONED_AFTER: u64 = 256;
 /// Fragments after which the server says how far it got.
 const PROGRESS_EVERY: usize = 8;
 
+impl WaitingRoom {
+    pub(super) fn forget(&mut self, id: u64) {
+        if let Some(waiting) = self.waiting.remove(&id) {
+            self.ready.remove(&(waiting.asked.barrier, id));
+            self.bytes -= waiting.bytes;
+        }
+    }
+
+    /// An epoch change: the clients ask again, through the new head.
+    pub(super) fn clear(&mut self) {
+        self.waiting.clear();
+        self.ready.clear();
+        self.bytes = 0;
+    }
+}
+
 impl Server {
     pub(super) fn on_bypass(
         &mut self,
@@ -109,7 +125,7 @@ impl Server {
             ..
         } = Bypass::read(&header);
         let asked = Asked::read(&header);
-        self.bypass_packets += 1;
+        self.room.packets += 1;
         if more {
             self.send_more(from, &asked, usize::from(fragment.index), out);
             return;
@@ -124,7 +140,7 @@ impl Server {
             session.highest_request = request;
         }
         let count = usize::from(fragment.count);
-        let replace = match self.waiting.get(&id) {
+        let replace = match self.room.waiting.get(&id) {
             None => true,
             Some(waiting) => {
                 let (fallback, number) = asked.identity();
@@ -138,7 +154,7 @@ impl Server {
             }
         };
         if replace {
-            self.forget_waiting(id);
+            self.room.forget(id);
             // The places of the fragments count before the fragments are there.
             let bytes = count * size_of::<Option<Bytes>>();
             let needed = bytes + packet.payload.len();
@@ -149,7 +165,7 @@ impl Server {
                 self.counters.dropped += 1;
                 return;
             }
-            self.waiting_bytes += bytes;
+            self.room.bytes += bytes;
             let waiting = Waiting {
                 asked,
                 from,
@@ -159,21 +175,21 @@ impl Server {
                 touched: 0,
                 deadline: None,
             };
-            self.waiting.insert(id, waiting);
+            self.room.waiting.insert(id, waiting);
         }
         let room = self
             .config
             .waiting_bytes_max
-            .saturating_sub(self.waiting_bytes);
-        let Some(waiting) = self.waiting.get_mut(&id) else {
+            .saturating_sub(self.room.bytes);
+        let Some(waiting) = self.room.waiting.get_mut(&id) else {
             return;
         };
-        self.ready.remove(&(waiting.asked.barrier, id));
+        self.room.ready.remove(&(waiting.asked.barrier, id));
         // Every stamp that this bypass got after it was called is a right barrier; the newest is
         // one that the present head can reach.
         waiting.asked = asked;
         waiting.from = from;
-        waiting.touched = self.bypass_packets;
+        waiting.touched = self.room.packets;
         // All its packets are about one deadline, and each makes it later by its own way here.
         let told = left.nanos().map(|nanos| now + nanos);
         waiting.deadline = earliest(waiting.deadline, told);
@@ -182,7 +198,7 @@ impl Server {
         if !duplicate && packet.payload.len() <= room {
             *slot = Some(Bytes::copy_from_slice(packet.payload));
             waiting.bytes += packet.payload.len();
-            self.waiting_bytes += packet.payload.len();
+            self.room.bytes += packet.payload.len();
             while waiting
                 .parts
                 .get(waiting.contiguous)
@@ -192,7 +208,7 @@ impl Server {
             }
         }
         if waiting.is_complete() {
-            self.ready.insert((asked.barrier, id));
+            self.room.ready.insert((asked.barrier, id));
         }
         let progress = count > 1
             && (duplicate
@@ -207,76 +223,65 @@ impl Server {
     }
 
     fn has_room(&self, bytes: usize) -> bool {
-        self.waiting.len() < self.config.waiting_max
-            && self.waiting_bytes + bytes <= self.config.waiting_bytes_max
+        self.room.waiting.len() < self.config.waiting_max
+            && self.room.bytes + bytes <= self.config.waiting_bytes_max
     }
 
     /// Long bypasses of which no part has come for a while, and those whose callers have given up, give
     /// their place to those who do ask; if their clients live, they begin again. Otherwise a few that were begun and left would fill the
     /// room until their sessions expire.
     fn evict_abandoned(&mut self, now: Time) {
-        if self.bypass_packets < self.evicted_at + ABANDONED_AFTER {
+        if self.room.packets < self.room.evicted_at + ABANDONED_AFTER {
             return;
         }
-        self.evicted_at = self.bypass_packets;
+        self.room.evicted_at = self.room.packets;
         let abandoned: Vec<u64> = self
+            .room
             .waiting
             .iter()
             .filter(|(_, waiting)| {
-                let silent = waiting.touched + ABANDONED_AFTER <= self.bypass_packets;
+                let silent = waiting.touched + ABANDONED_AFTER <= self.room.packets;
                 !waiting.is_complete() && silent || waiting.is_late(now)
             })
             .map(|(id, _)| *id)
             .collect();
         for id in abandoned {
             self.counters.dropped += 1;
-            self.forget_waiting(id);
+            self.room.forget(id);
         }
-    }
-
-    pub(super) fn forget_waiting(&mut self, id: u64) {
-        if let Some(waiting) = self.waiting.remove(&id) {
-            self.ready.remove(&(waiting.asked.barrier, id));
-            self.waiting_bytes -= waiting.bytes;
-        }
-    }
-
-    /// An epoch change: the clients ask again, through the new head.
-    pub(super) fn drop_all_waiting(&mut self) {
-        self.waiting.clear();
-        self.ready.clear();
-        self.waiting_bytes = 0;
     }
 
     /// Sessions whose bypass is complete and has its barrier behind it.
     fn reached(&self) -> impl Iterator<Item = u64> {
         let barrier_holds = self.config.rules.hold(Rule::Barrier);
-        self.ready
+        self.room
+            .ready
             .iter()
-            .take_while(move |(barrier, _)| *barrier <= self.applied || !barrier_holds)
+            .take_while(move |(barrier, _)| *barrier <= self.entries.applied || !barrier_holds)
             .map(|(_, id)| *id)
     }
 
     /// Sessions to execute for, and whether only one of them: those that failed lately have every
     /// other turn, one at a time, round and round.
     fn next_reached(&mut self) -> (Vec<u64>, bool) {
-        let (suspects, mut others): (Vec<u64>, Vec<u64>) =
-            self.reached().partition(|id| self.suspects.contains(id));
-        let alone = !suspects.is_empty() && (others.is_empty() || !self.suspect_went);
-        self.suspect_went = alone;
+        let (suspects, mut others): (Vec<u64>, Vec<u64>) = self
+            .reached()
+            .partition(|id| self.turns.suspects.contains(id));
+        let alone = !suspects.is_empty() && (others.is_empty() || !self.turns.suspect_went);
+        self.turns.suspect_went = alone;
         if !alone {
             others.truncate(self.config.execute_max);
             return (others, false);
         }
         let (again, first): (Vec<u64>, Vec<u64>) = suspects
             .into_iter()
-            .partition(|id| *id <= self.last_suspect);
+            .partition(|id| *id <= self.turns.last_suspect);
         ([first, again].concat(), true)
     }
 
     /// What is to become of the bypass of this session, whose barrier is reached.
     fn judged(&self, id: u64, now: Time) -> Judgement {
-        let waiting = &self.waiting[&id];
+        let waiting = &self.room.waiting[&id];
         judge(
             &waiting.asked,
             waiting.is_empty(),
@@ -295,7 +300,7 @@ impl Server {
             let (request, read_only) = match self.judged(id, now) {
                 Judgement::Execute { request, read_only } => (request, read_only),
                 Judgement::Apply { last_seq } if batch.is_empty() => {
-                    let payload = self.waiting[&id].payload();
+                    let payload = self.room.waiting[&id].payload();
                     let (effects, change) = self.fallback_effects(id, last_seq, payload);
                     self.in_flight = InFlight::Fallback {
                         session: id,
@@ -308,7 +313,7 @@ impl Server {
                 // Answered without the store.
                 _ => continue,
             };
-            let payload = self.waiting[&id].payload();
+            let payload = self.room.waiting[&id].payload();
             let record =
                 (!read_only).then(|| (records::reply_key(id), records::reply_prefix(request)));
             batch.push(Execution { payload, record });
@@ -318,7 +323,7 @@ impl Server {
                 read_only,
             });
             if alone {
-                self.last_suspect = id;
+                self.turns.last_suspect = id;
                 break;
             }
         }
@@ -348,21 +353,21 @@ impl Server {
                 continue;
             }
             let judgement = self.judged(id, now);
-            let waiting = &self.waiting[&id];
+            let waiting = &self.room.waiting[&id];
             let (asked, from) = (waiting.asked, waiting.from);
             match judgement {
                 Judgement::Execute { .. } | Judgement::Apply { .. } => {}
                 Judgement::Confirm => self.answer_fallback(id, asked.last_seq, out),
                 Judgement::GivenUp => {
                     self.counters.expired += 1;
-                    self.forget_waiting(id);
+                    self.room.forget(id);
                 }
                 Judgement::Overtaken => {
                     self.counters.dropped += 1;
-                    self.forget_waiting(id);
+                    self.room.forget(id);
                 }
                 Judgement::UnknownSession => {
-                    self.forget_waiting(id);
+                    self.room.forget(id);
                     let nack = Nack {
                         session: id,
                         expected: 0,
@@ -372,7 +377,7 @@ impl Server {
                     out.send(from, &nack.header(&self.stamp()), &[]);
                 }
                 Judgement::Expect(expected) => {
-                    self.forget_waiting(id);
+                    self.room.forget(id);
                     let nack = Nack {
                         session: id,
                         expected,
@@ -385,7 +390,7 @@ impl Server {
                     let stored = self.sessions.get(&id).and_then(|s| s.reply.as_ref());
                     let (_, reply) = stored.expect("judged by this reply").clone();
                     self.counters.answered_again += 1;
-                    self.forget_waiting(id);
+                    self.room.forget(id);
                     self.send_reply(from, &asked, &reply, 0, out);
                 }
             }
@@ -393,11 +398,11 @@ impl Server {
     }
 
     pub(super) fn answer_fallback(&mut self, id: u64, seq: u64, out: &mut Outbox) {
-        if let Some(waiting) = self.waiting.get(&id)
+        if let Some(waiting) = self.room.waiting.get(&id)
             && waiting.asked.identity() == (true, seq)
         {
             let (asked, from) = (waiting.asked, waiting.from);
-            self.forget_waiting(id);
+            self.room.forget(id);
             let confirmation = asked.response(0, Fragment::WHOLE);
             out.send(from, &confirmation.header(&self.stamp()), &[]);
         }
@@ -421,10 +426,11 @@ impl Server {
         ) in answered.iter().copied().zip(replies)
         {
             self.counters.executed += 1;
-            self.suspects.remove(&id);
+            self.turns.suspects.remove(&id);
             let reply = bounded(reply);
             // The client may have given up on it and asked for something else meanwhile.
             let waiting = self
+                .room
                 .waiting
                 .get(&id)
                 .filter(|waiting| waiting.asked.identity() == (false, request));
@@ -440,7 +446,7 @@ impl Server {
                 }
             }
             if let Some((asked, from)) = asked {
-                self.forget_waiting(id);
+                self.room.forget(id);
                 self.send_reply(from, &asked, &reply, 0, out);
             }
         }
@@ -452,36 +458,39 @@ impl Server {
     /// only thing this shard ever does): whoever still wants the answer asks again.
     pub(super) fn unanswered(&mut self, executing: &[Executing]) {
         for failed in executing {
-            self.suspects.insert(failed.session);
-            let waits = self.waiting.get(&failed.session);
+            self.turns.suspects.insert(failed.session);
+            let waits = self.room.waiting.get(&failed.session);
             if (failed.read_only || self.config.rules.hold(Rule::ForgetFailed))
                 && waits.is_some_and(|waiting| waiting.asked.identity() == (false, failed.request))
             {
-                self.forget_waiting(failed.session);
+                self.room.forget(failed.session);
             }
         }
     }
 
     fn keep_recent(&mut self, session: u64, request: u64, reply: Bytes) {
         if let Some(at) = self
+            .replies
             .recent
             .iter()
             .position(|recent| recent.session == session)
-            && let Some(old) = self.recent.remove(at)
+            && let Some(old) = self.replies.recent.remove(at)
         {
-            self.recent_bytes -= old.reply.len();
+            self.replies.bytes -= old.reply.len();
         }
-        self.recent_bytes += reply.len();
-        self.recent.push_back(Recent {
+        self.replies.bytes += reply.len();
+        self.replies.recent.push_back(Recent {
             session,
             request,
             reply,
         });
-        while self.recent_bytes > self.config.replies_bytes_max || self.recent.len() > RECENT_MAX {
-            let Some(old) = self.recent.pop_front() else {
+        while self.replies.bytes > self.config.replies_bytes_max
+            || self.replies.recent.len() > RECENT_MAX
+        {
+            let Some(old) = self.replies.recent.pop_front() else {
                 break;
             };
-            self.recent_bytes -= old.reply.len();
+            self.replies.bytes -= old.reply.len();
         }
     }
 
@@ -499,7 +508,11 @@ impl Server {
             let mine = |recent: &&Recent| {
                 (recent.session, recent.request) == (asked.session, asked.number())
             };
-            self.recent.iter().find(mine).map(|recent| &recent.reply)
+            self.replies
+                .recent
+                .iter()
+                .find(mine)
+                .map(|recent| &recent.reply)
         };
         let Some(reply) = stored.or_else(recent).cloned() else {
             return;

@@ -281,6 +281,7 @@ impl Server {
         let nonce = Recover::read(&header).nonce;
         let epoch = self.epoch();
         if self
+            .recovers
             .snapshots
             .iter()
             .any(|snapshot| snapshot.nonce == nonce && snapshot.epoch == epoch)
@@ -288,14 +289,14 @@ impl Server {
             self.reply_recover(from, &header, out);
             return;
         }
-        if self.next_chain.is_some() || self.pending_recovers.len() >= PENDING_MAX {
+        if self.recovers.next_chain.is_some() || self.recovers.pending.len() >= PENDING_MAX {
             // It asks again; one change of the chain at a time.
             return;
         }
         let path = self.as_registered(path);
         let members = self.chain.as_ref().map_or(&[][..], |chain| &chain.members);
-        let had_sessions = !self.sessions.is_empty() || !self.queue.is_empty();
-        match decide(members, &path, epoch, self.applied, had_sessions) {
+        let had_sessions = !self.sessions.is_empty() || !self.entries.queue.is_empty();
+        match decide(members, &path, epoch, self.entries.applied, had_sessions) {
             Decision::Refuse(text) => {
                 self.notice(format!("refused device {}: {text}", header.device));
                 self.refuse(from, &header, false, &text, out);
@@ -308,11 +309,12 @@ impl Server {
             }
             Decision::Keep(kept) => {
                 let present = self.chain.as_ref().expect("kept members are of a chain");
-                self.next_chain = Some(Chain {
+                self.recovers.next_chain = Some(Chain {
                     members: kept,
                     ..present.clone()
                 });
-                self.pending_recovers
+                self.recovers
+                    .pending
                     .push_back(PendingRecover { from, header });
             }
             Decision::Change { members, notice } => {
@@ -321,12 +323,13 @@ impl Server {
                     Some(chain) => chain.shard_token,
                     None => self.random.next_nonzero(),
                 };
-                self.next_chain = Some(Chain {
+                self.recovers.next_chain = Some(Chain {
                     epoch: epoch + 1,
                     shard_token,
                     members,
                 });
-                self.pending_recovers
+                self.recovers
+                    .pending
                     .push_back(PendingRecover { from, header });
             }
         }
@@ -367,8 +370,8 @@ impl Server {
     /// The new chain record is durable: now its devices may hear of it.
     pub(super) fn chain_written(&mut self, chain: Chain, out: &mut Outbox) {
         self.enter(Some(chain));
-        self.next_chain = None;
-        for pending in std::mem::take(&mut self.pending_recovers) {
+        self.recovers.next_chain = None;
+        for pending in std::mem::take(&mut self.recovers.pending) {
             self.take_snapshot(Recover::read(&pending.header).nonce);
             self.reply_recover(pending.from, &pending.header, out);
         }
@@ -379,15 +382,15 @@ impl Server {
     pub(super) fn enter(&mut self, chain: Option<Chain>) {
         let epoch = chain.as_ref().map_or(0, |chain| chain.epoch);
         if epoch > self.epoch() {
-            self.drop_all_waiting();
+            self.room.clear();
             self.tail = None;
         }
         self.chain = chain;
     }
 
     fn take_snapshot(&mut self, nonce: u64) {
-        if self.snapshots.len() == SNAPSHOTS_MAX {
-            self.snapshots.pop_front();
+        if self.recovers.snapshots.len() == SNAPSHOTS_MAX {
+            self.recovers.snapshots.pop_front();
         }
         let mut rows: Vec<SessionRow> = self
             .sessions
@@ -399,10 +402,10 @@ impl Server {
             })
             .collect();
         rows.sort_unstable_by_key(|row| row.session);
-        self.snapshots.push_back(Snapshot {
+        self.recovers.snapshots.push_back(Snapshot {
             nonce,
             epoch: self.epoch(),
-            applied: self.applied,
+            applied: self.entries.applied,
             rows,
         });
     }
@@ -421,6 +424,7 @@ impl Server {
         let Some(chain) = &self.chain else { return };
         let Recover { nonce, part, .. } = Recover::read(asked);
         let Some(snapshot) = self
+            .recovers
             .snapshots
             .iter()
             .find(|snapshot| snapshot.nonce == nonce && snapshot.epoch == self.epoch())
