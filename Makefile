@@ -1,6 +1,7 @@
 # One command for each thing. All of them are bounded in time.
 
 SEEDS ?= 2000
+FROM ?= 1
 SOAK_SECONDS ?= 3600
 SOAK_SEEDS ?= 1000000
 RUNS ?= 200
@@ -8,7 +9,8 @@ PACKETS ?= 10000000
 FUZZ_SECONDS ?= 60
 KERNELS ?=
 CARGO ?= cargo
-PMNET = $(CARGO) run --quiet --release --locked -p pmnet --
+LAB = $(CARGO) run --quiet --release --locked -p pmnet-lab --
+SIM = $(CARGO) run --quiet --release --locked -p pmnet-sim --
 
 .PHONY: help build setup demo test lint sim rules crash model mutants histories kernel kernels fuzz soak
 
@@ -16,7 +18,7 @@ help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
 	@echo "make test            everything that must be green; what CI runs"
 	@echo "make lint            format, clippy, dependencies only"
-	@echo "make sim SEEDS=$(SEEDS)   the simulator"
+	@echo "make sim SEEDS=$(SEEDS) FROM=$(FROM)   the simulator, from seed FROM on"
 	@echo "make rules           the simulator with each rule of the protocol switched off: all must be missed"
 	@echo "make crash           the log: every persist point, every image, crashes in recovery too"
 	@echo "make model           the protocol in a model checker, searched to its end"
@@ -27,10 +29,11 @@ help:
 	@echo "make fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)   each fuzz target for so long"
 	@echo "make soak            SOAK_SEEDS=$(SOAK_SEEDS) of the simulator, then SOAK_SECONDS=$(SOAK_SECONDS) of checked load with kills"
 	@echo "make setup           install what tests and demo use, where that is possible"
-	@echo "make build           the optimised binary"
+	@echo "make build           the optimised binaries: the product, and the laboratory around it"
 
 build:
 	$(CARGO) build --release --locked -p pmnet
+	$(CARGO) build --release --locked -p pmnet-lab
 
 setup:
 	@sh tests/setup.sh packages python node
@@ -38,7 +41,7 @@ setup:
 demo:
 	@sh tests/setup.sh packages
 	@$(CARGO) build --release --locked -p pmnet
-	@$(PMNET) demo
+	@$(LAB) demo
 
 test:
 	@sh tests/setup.sh packages python node
@@ -48,10 +51,10 @@ lint:
 	@bash tests/run.sh lint
 
 sim:
-	@$(PMNET) sim --seeds $(SEEDS)
+	@$(SIM) --seeds $(SEEDS) --from $(FROM)
 
 rules:
-	@$(PMNET) sim --without all
+	@$(SIM) --without all
 
 crash:
 	@$(CARGO) test --release --locked -p pmnet-log --test enumerate -- --ignored --nocapture
@@ -64,14 +67,16 @@ mutants:
 
 histories:
 	@sh tests/setup.sh packages
-	@PMNET_RUNS=$(RUNS) $(CARGO) test --release --locked -p pmnet --test e2e histories::many -- \
+	@$(CARGO) build --release --locked -p pmnet
+	@PMNET_RUNS=$(RUNS) $(CARGO) test --release --locked -p pmnet-lab --test e2e histories::many -- \
 		--ignored --nocapture --test-threads=1
 
 kernel:
 	@sh tests/setup.sh packages
 	@PMNET_PACKETS=$(PACKETS) $(CARGO) test --release --locked -p pmnet-dataplane --test kernel -- \
 		--nocapture --test-threads=1
-	@$(CARGO) test --release --locked -p pmnet --test e2e kernel:: -- \
+	@$(CARGO) build --release --locked -p pmnet
+	@$(CARGO) test --release --locked -p pmnet-lab --test e2e kernel:: -- \
 		--ignored --nocapture --test-threads=1
 
 kernels:
@@ -81,6 +86,7 @@ fuzz:
 	@bash fuzz/run.sh --seconds $(FUZZ_SECONDS)
 
 soak:
-	@$(PMNET) sim --seeds $(SOAK_SEEDS)
+	@$(SIM) --seeds $(SOAK_SEEDS)
 	@sh tests/setup.sh packages
-	@$(PMNET) demo --quick --checked-seconds $(SOAK_SECONDS)
+	@$(CARGO) build --release --locked -p pmnet
+	@$(LAB) demo --quick --checked-seconds $(SOAK_SECONDS)

@@ -70,13 +70,14 @@ fi
 
 if [ "$what" = all ]; then
     # Built first, with limits of their own, so that the limits below are about tests.
-    suite build 900 cargo build --release --locked -p pmnet --bins --test e2e
+    suite build 900 cargo build --release --locked -p pmnet
+    suite lab 900 cargo build --release --locked -p pmnet-lab --bins --test e2e
     # A million packets for the in-kernel pipeline and for the device beside it.
     export PMNET_PACKETS=1000000
     suite unit 1500 cargo test --workspace --locked --no-fail-fast -- --show-output
     # One theme after the other: the tests share a machine, and time is part of what they look at.
     e2e() {
-        suite "$1" "$2" cargo test --release --locked -p pmnet --test e2e -- \
+        suite "$1" "$2" cargo test --release --locked -p pmnet-lab --test e2e -- \
             --show-output --test-threads 1 "$1::"
     }
     # Every module has its turn, also one that is new; most need no more than this.
@@ -88,9 +89,9 @@ if [ "$what" = all ]; then
         *) e2e "$theme" 240 ;;
         esac
     done
-    suite sim 300 cargo run --quiet --release --locked -p pmnet -- sim --seeds 2000
-    suite rules 300 cargo run --quiet --release --locked -p pmnet -- sim --without all
-    suite demo 150 cargo run --quiet --release --locked -p pmnet -- demo \
+    suite sim 300 cargo run --quiet --release --locked -p pmnet-sim -- --seeds 2000
+    suite rules 300 cargo run --quiet --release --locked -p pmnet-sim -- --without all
+    suite demo 150 cargo run --quiet --release --locked -p pmnet-lab -- demo \
         --quick --checked-seconds 6 --out "$logs/demo"
 fi
 

@@ -8,11 +8,11 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use pmnet_redis::connection::{Connection, INPUT_BYTES_SOFT_MAX, Shared, Turn};
-use pmnet_redis::parser::{Parser, Status};
-use pmnet_redis::reply;
-use pmnet_redis::table::Table;
-use pmnet_redis::upstream::{CallId, Outcome, Refused, SessionId, Time, Upstream};
+use pmnet_front::connection::{Connection, INPUT_BYTES_SOFT_MAX, Shared, Turn};
+use pmnet_front::parser::{Parser, Status};
+use pmnet_front::reply;
+use pmnet_front::table::Table;
+use pmnet_front::upstream::{CallId, Outcome, Refused, SessionId, Time, Upstream};
 use pmnet_wire::StoreName;
 use pmnet_wire::command::{Commands, Form, write_command};
 
@@ -154,7 +154,7 @@ impl Upstream for Fake {
         self.submit(s, &p, false)
     }
     fn end(&mut self, _: Time, _: SessionId) {}
-    fn poll_event(&mut self) -> Option<pmnet_redis::upstream::Event> {
+    fn poll_event(&mut self) -> Option<pmnet_front::upstream::Event> {
         None
     }
     fn register(&mut self, _: &mio::Registry, _: mio::Token) -> std::io::Result<()> {

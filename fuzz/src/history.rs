@@ -1,4 +1,4 @@
-//! Histories as `pmnet load --history` writes them: JSON lines, the ledger and the verdict made of
+//! Histories as `pmnet-lab load --history` writes them: JSON lines, the ledger and the verdict made of
 //! them.
 //!
 //! Holds: reading never panics; what is read is written to a line that is read as the same; the
@@ -7,9 +7,9 @@
 
 use std::collections::BTreeMap;
 
-use pmnet::check::Ledger;
-use pmnet::load::{Op, Outcome, Record};
 use pmnet_history::{Limits, check, describe, operations, read_records};
+use pmnet_lab::check::Ledger;
+use pmnet_lab::load::{Op, Outcome, Record};
 
 use crate::input::Input;
 

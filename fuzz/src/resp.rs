@@ -4,8 +4,8 @@
 //! cut into pieces; a command that the front takes is one that the payload language takes; the
 //! readers of replies agree with each other on where a reply ends.
 
-use pmnet_redis::parser::{COMMAND_BYTES_MAX, Parser, ProtocolError, Status};
-use pmnet_redis::reply::{self, ReplyError, Scanner};
+use pmnet_front::parser::{COMMAND_BYTES_MAX, Parser, ProtocolError, Status};
+use pmnet_front::reply::{self, ReplyError, Scanner};
 use pmnet_wire::command::{Commands, Form, Protocol, preamble};
 
 use crate::input::Input;
@@ -116,10 +116,10 @@ fn readers_agree(stream: &[u8], (lengths, _): &Replies) {
     for length in lengths {
         let reply = &stream[at..at + length];
         assert_eq!(reply::count(reply), Some(1));
-        if let Ok(Some((_, used))) = pmnet::resp::parse(reply) {
+        if let Ok(Some((_, used))) = pmnet_lab::resp::parse(reply) {
             assert_eq!(used, *length, "two readers of one reply");
         }
         at += length;
     }
-    let _ = pmnet::resp::parse(stream);
+    let _ = pmnet_lab::resp::parse(stream);
 }

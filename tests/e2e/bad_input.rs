@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use pmnet::harness::{Cluster, Medium, Role, StoreKind, Topology, free_port, settle};
-use pmnet::resp::{Client, Reply, write_command};
+use pmnet_lab::harness::{Cluster, Medium, Role, StoreKind, Topology, free_port, settle};
+use pmnet_lab::resp::{Client, Reply, write_command};
 
 use crate::common;
 use crate::support::{
@@ -370,7 +370,7 @@ fn logs_of_another_version_or_damaged_are_refused_and_not_touched() {
 /// in the end; meanwhile commands end by their deadline with a sentence.
 #[test]
 fn started_in_the_wrong_order_everybody_waits() {
-    let Some(program) = pmnet::harness::find_program("redis-server") else {
+    let Some(program) = pmnet_lab::harness::find_program("redis-server") else {
         return common::skip("redis-server is not installed");
     };
     let folder = Folder::new("bad-order");
@@ -438,9 +438,9 @@ fn started_in_the_wrong_order_everybody_waits() {
     });
     assert!(adaptor.exited().unwrap().is_none(), "{}", adaptor.stderr());
     let port = store.rsplit(':').next().unwrap();
-    let spec = pmnet::harness::Spec {
+    let spec = pmnet_lab::harness::Spec {
         name: "redis".into(),
-        pmnet: common::pmnet().to_owned(),
+        binaries: common::binaries().clone(),
         program: Some(program),
         args: [
             "--bind",
@@ -459,9 +459,9 @@ fn started_in_the_wrong_order_everybody_waits() {
         .iter()
         .map(Into::into)
         .collect(),
-        ready: pmnet::harness::Ready::Redis(store.parse().unwrap()),
+        ready: pmnet_lab::harness::Ready::Redis(store.parse().unwrap()),
     };
-    let _redis = pmnet::harness::Process::start(spec, &folder.0, CALL_MAX).unwrap();
+    let _redis = pmnet_lab::harness::Process::start(spec, &folder.0, CALL_MAX).unwrap();
     device.wait_ready(CALL_MAX).unwrap();
     eventually("it serves", CALL_MAX, || {
         client.call(&["SET", "k", "2"]) == Answer::Reply(ok())

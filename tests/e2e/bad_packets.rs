@@ -5,8 +5,8 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use pmnet::harness::{Cluster, Medium, Role, StoreKind, Topology, settle};
-use pmnet::resp::Reply;
+use pmnet_lab::harness::{Cluster, Medium, Role, StoreKind, Topology, settle};
+use pmnet_lab::resp::Reply;
 use pmnet_wire::header::VERSION;
 use pmnet_wire::{FRAGMENT_BYTES, Flags, HEADER_LEN, Header, Kind};
 
@@ -292,7 +292,7 @@ fn old_packets_sent_again_have_no_effect() {
     // A front of its own that talks through a recorder.
     let tap = socket();
     let head = cluster.head().unwrap();
-    let listen = format!("127.0.0.1:{}", pmnet::harness::free_port().unwrap());
+    let listen = format!("127.0.0.1:{}", pmnet_lab::harness::free_port().unwrap());
     let via = tap.local_addr().unwrap().to_string();
     let args = ["redis", "--listen", &listen, "--via", &via];
     let mut tapped = launch("tapped-front", cluster.folder(), &args);
@@ -387,7 +387,7 @@ fn foreign_datagrams_pass_untouched_in_both_directions() {
     let near = socket();
     near.set_read_timeout(Some(Duration::from_millis(500)))
         .unwrap();
-    let listen = format!("127.0.0.1:{}", pmnet::harness::free_port().unwrap());
+    let listen = format!("127.0.0.1:{}", pmnet_lab::harness::free_port().unwrap());
     let next = far.local_addr().unwrap().to_string();
     let log = folder.join("log");
     let args = [

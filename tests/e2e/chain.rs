@@ -3,8 +3,8 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use pmnet::harness::{ChaosPlan, Cluster, Medium, Role, StoreKind, Topology, chaos, settle};
-use pmnet::resp::Reply;
+use pmnet_lab::harness::{ChaosPlan, Cluster, Medium, Role, StoreKind, Topology, chaos, settle};
+use pmnet_lab::resp::Reply;
 
 use crate::common;
 use crate::support::{CALL_MAX, Caller, front, launch, ok, seed};
@@ -106,7 +106,7 @@ fn removed_devices_that_come_back_are_fenced() {
             launch(&format!("zombie{number}"), cluster.folder(), &args)
         })
         .collect();
-    let port = pmnet::harness::free_port().unwrap();
+    let port = pmnet_lab::harness::free_port().unwrap();
     let address = format!("127.0.0.1:{port}");
     let mut stray = launch(
         "stray-front",

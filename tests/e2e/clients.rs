@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pmnet::harness::{Cluster, Medium, StoreKind, Topology, find_program};
+use pmnet_lab::harness::{Cluster, Medium, StoreKind, Topology, find_program};
 
 use crate::common;
 

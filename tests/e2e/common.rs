@@ -1,17 +1,26 @@
-//! What the end-to-end tests share: the binary, a folder, what to do without a Redis.
+//! What the end-to-end tests share: the binaries, a folder, what to do without a Redis.
 
 #[path = "../shared/skip.rs"]
 mod skip;
 
 use std::path::Path;
+use std::sync::LazyLock;
 
-use pmnet::harness::{Cluster, StoreKind, Topology, find_program};
+use pmnet_lab::harness::{Binaries, Cluster, StoreKind, Topology, find_program};
 
 pub use skip::skip;
 
+/// The binary under test, and what starts it.
+pub fn binaries() -> &'static Binaries {
+    static BINARIES: LazyLock<Binaries> = LazyLock::new(|| {
+        Binaries::beside(Path::new(env!("CARGO_BIN_EXE_pmnet-lab"))).expect("the product is built")
+    });
+    &BINARIES
+}
+
 /// The binary under test.
 pub fn pmnet() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_pmnet"))
+    &binaries().pmnet
 }
 
 /// A folder on a real disk.
@@ -25,5 +34,5 @@ pub fn start(name: &str, topology: Topology) -> Option<Cluster> {
         skip("redis-server is not installed");
         return None;
     }
-    Some(Cluster::start(pmnet(), folder(), name, topology).expect("the cluster starts"))
+    Some(Cluster::start(binaries(), folder(), name, topology).expect("the cluster starts"))
 }

@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use pmnet::harness::{Cluster, Medium, Role, StoreKind, Topology, Trouble, settle};
-use pmnet::resp::Reply;
+use pmnet_lab::harness::{Cluster, Medium, Role, StoreKind, Topology, Trouble, settle};
+use pmnet_lab::resp::Reply;
 
 use crate::common;
 use crate::support::{Answer, Caller, kill_for, ok, seed};

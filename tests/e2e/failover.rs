@@ -1,17 +1,17 @@
 //! What passes through to Redis when Redis is another one than before, or is stopped; and what a client
 //! sees that reads in a pipeline. The front's own tests have the single cases
-//! (`crates/redis/tests/{failover,deadlines,order}.rs`); here all processes are real.
+//! (`crates/front/tests/{failover,deadlines,order}.rs`); here all processes are real.
 
 use std::net::SocketAddr;
 
-use pmnet::harness::{Medium, Process, Ready, Role, Spec, StoreKind, Topology, free_port};
-use pmnet::resp::{Client, Reply, write_command};
+use pmnet_lab::harness::{Medium, Process, Ready, Role, Spec, StoreKind, Topology, free_port};
+use pmnet_lab::resp::{Client, Reply, write_command};
 use rustix::process::Signal;
 
 use crate::common;
 use crate::support::{CALL_MAX, bulk, connect, eventually, front, ok};
 
-fn cluster(name: &str, front_args: &[&str]) -> Option<pmnet::harness::Cluster> {
+fn cluster(name: &str, front_args: &[&str]) -> Option<pmnet_lab::harness::Cluster> {
     let mut topology = Topology::new(StoreKind::Redis, 1, Medium::Dram);
     topology.front_args = front_args.iter().map(|arg| (*arg).to_owned()).collect();
     common::start(name, topology)
@@ -32,8 +32,8 @@ fn replica(master: SocketAddr, folder: &std::path::Path) -> (Process, SocketAddr
     ];
     let spec = Spec {
         name: "replica".into(),
-        pmnet: common::pmnet().to_owned(),
-        program: pmnet::harness::find_program("redis-server"),
+        binaries: common::binaries().clone(),
+        program: pmnet_lab::harness::find_program("redis-server"),
         args: args
             .iter()
             .flat_map(|(flag, value)| [flag.into(), value.into()])

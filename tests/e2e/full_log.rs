@@ -5,8 +5,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pmnet::harness::{Cluster, Medium, Role, StoreKind, Topology, settle};
-use pmnet::resp::Reply;
+use pmnet_lab::harness::{Cluster, Medium, Role, StoreKind, Topology, settle};
+use pmnet_lab::resp::Reply;
 
 use crate::common;
 use crate::support::{Answer, CALL_MAX, Caller, eventually, front, ok};

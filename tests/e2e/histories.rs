@@ -5,11 +5,11 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use pmnet::harness::histories::{Plan, RunReport, Step, Totals, run, runs};
-use pmnet::harness::{Fleet, FleetPlan, Machine, Medium, Namespaces, Role, find_program};
-use pmnet::resp::{Client, Reply};
+use pmnet_lab::harness::histories::{Plan, RunReport, Step, Totals, run, runs};
+use pmnet_lab::harness::{Fleet, FleetPlan, Machine, Medium, Namespaces, Role, find_program};
+use pmnet_lab::resp::{Client, Reply};
 
-use crate::common::{folder, pmnet, skip};
+use crate::common::{binaries, folder, skip};
 use crate::support::seed;
 
 /// Two runs at once: most of a run is waiting.
@@ -39,7 +39,7 @@ fn number(name: &str, default: u64) -> u64 {
 
 fn run_and_tell(first: u64, count: u64, jobs: usize) -> Totals {
     let tell = |report: &RunReport| println!("{report}");
-    let totals = runs(pmnet(), folder(), first, count, jobs, tell);
+    let totals = runs(binaries(), folder(), first, count, jobs, tell);
     println!("{totals}");
     totals
 }
@@ -62,7 +62,7 @@ fn a_run_in_which_the_database_forgets_does_not_pass() {
     let mut plan = Plan::draw(1);
     plan.fleet.trouble = None;
     plan.steps = vec![(Duration::from_millis(700), Step::Spoil)];
-    let report = run(pmnet(), folder(), 1, plan);
+    let report = run(binaries(), folder(), 1, plan);
     println!("{report}");
     let verdict = report.verdict.as_ref().expect("the run is completed");
     assert!(verdict.not_linearizable() >= 2, "{report}");
@@ -120,7 +120,7 @@ fn a_cut_is_in_one_direction_and_ends() {
         trouble: None,
         front_args: vec!["--deadline-ms".into(), "300".into()],
     };
-    let mut fleet = Fleet::start(pmnet(), folder(), "cuts", &plan).expect("the fleet starts");
+    let mut fleet = Fleet::start(binaries(), folder(), "cuts", &plan).expect("the fleet starts");
     let (front, head) = (Machine::Of(Role::Front), Machine::Of(Role::Device(0)));
     let server = Machine::Of(Role::Server);
     let mut client = Client::connect(fleet.endpoint(), crate::support::CALL_MAX).unwrap();

@@ -15,8 +15,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pmnet::testbed::Network;
 use pmnet_client::SessionError;
+use pmnet_lab::testbed::Network;
 
 use self::load::{Load, Writer};
 use self::world::{Place, Plan, World};

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use pmnet::harness::{
+use pmnet_lab::harness::{
     ChaosPlan, ChaosReport, Cluster, Medium, Role, StoreKind, Topology, Trouble, chaos,
 };
 

@@ -2,8 +2,8 @@
 
 use std::process::{Command, Output};
 
-use pmnet::harness::{Medium, Role, StoreKind, Topology, free_port};
-use pmnet::resp::Reply;
+use pmnet_lab::harness::{Medium, Role, StoreKind, Topology, free_port};
+use pmnet_lab::resp::Reply;
 
 use crate::common;
 use crate::support::{Answer, CALL_MAX, Caller, connect, eventually, front, ok};

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use pmnet::harness::{Cluster, Medium, Role, StoreKind, Topology};
-use pmnet::resp::{Reply, write_command};
+use pmnet_lab::harness::{Cluster, Medium, Role, StoreKind, Topology};
+use pmnet_lab::resp::{Reply, write_command};
 
 use crate::common;
 use crate::support::{bulk, connect, eventually, front};

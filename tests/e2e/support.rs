@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pmnet::harness::{Cluster, Process, Ready, Role, Spec};
-use pmnet::resp::{Client, Reply, write_command};
+use pmnet_lab::harness::{Cluster, Process, Ready, Role, Spec};
+use pmnet_lab::resp::{Client, Reply, write_command};
 
 /// Longest time that one call may take: the front's own deadline (10 s) and some.
 pub const CALL_MAX: Duration = Duration::from_secs(15);
@@ -175,7 +175,7 @@ pub fn seed() -> u64 {
 pub fn launch(name: &str, folder: &std::path::Path, args: &[&str]) -> Process {
     let spec = Spec {
         name: name.to_owned(),
-        pmnet: crate::common::pmnet().to_owned(),
+        binaries: crate::common::binaries().clone(),
         program: None,
         args: args.iter().map(Into::into).collect(),
         ready: Ready::Line,

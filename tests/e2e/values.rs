@@ -1,7 +1,7 @@
 //! Large values, large replies, long pipelines, transactions: the same answers as Redis itself.
 
-use pmnet::harness::{Cluster, Medium, StoreKind, Topology, settle};
-use pmnet::resp::{Client, Reply, write_command};
+use pmnet_lab::harness::{Cluster, Medium, StoreKind, Topology, settle};
+use pmnet_lab::resp::{Client, Reply, write_command};
 
 use crate::common;
 use crate::support::{Caller, bulk, front, ok, seed};

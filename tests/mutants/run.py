@@ -54,8 +54,8 @@ COMMANDS = {
     "media": ("cargo test --offline -p pmnet-media --no-run", "cargo test --offline -p pmnet-media", 240),
     "proto": ("cargo test --offline -p pmnet-proto --no-run", "cargo test --offline -p pmnet-proto", 240),
     "sim": (
-        "cargo build --offline --release -p pmnet --bin pmnet",
-        "cargo run --offline --release -p pmnet --bin pmnet -- sim --seeds 3000",
+        "cargo build --offline --release -p pmnet-sim",
+        "cargo run --offline --release -p pmnet-sim -- --seeds 3000",
         900,
     ),
 }

@@ -11,12 +11,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use pmnet_cli::find_program;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use socket2::{Domain, Socket, Type};
-
-use crate::harness::find_program;
 
 /// Socket buffers below this lose packets in bursts.
 const RMEM_BYTES_MIN: u64 = 4 * 1024 * 1024;

@@ -1,16 +1,7 @@
-//! The tools around pmnet: the subcommands of the one binary, and what tests and demo share.
+//! The product: the subcommands of its one binary.
 //!
-//! Purpose: start, load, kill, check and measure the real processes. Invariants: every wait has a
-//! deadline; a judgement about data comes from a reader that goes straight to the database.
-//! May not: contain protocol. What a packet means is decided in `wire`, `proto` and `device` only.
+//! Purpose: read what an operator says, start the roles, look at their logs and state. May not: contain
+//! protocol (what a packet means is decided in `wire`, `proto` and `device` only), measure or simulate.
 
-pub mod bench;
-pub mod check;
 pub mod cli;
-pub mod clock;
-pub mod demo;
 pub mod doctor;
-pub mod harness;
-pub mod load;
-pub mod resp;
-pub mod testbed;

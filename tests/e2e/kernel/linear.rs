@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
-use pmnet::check::check_history;
-use pmnet::harness::histories::{self, Contention, Shared, read_all};
-use pmnet::load::HistoryFile;
 use pmnet_history::{Limits, Op, Outcome, Record, Report};
+use pmnet_lab::check::check_history;
+use pmnet_lab::harness::histories::{self, Contention, Shared, read_all};
+use pmnet_lab::load::HistoryFile;
 
 use super::load::Load;
 use super::took_over;
@@ -251,7 +251,7 @@ fn linearizable(plan: Plan, seconds: u64, every: Duration) -> Option<(Vec<Record
     // Undecided is not a pass.
     assert!(
         report.is_linearizable(),
-        "check again: pmnet check --history {}",
+        "check again: pmnet-lab check --history {}",
         kept.display()
     );
     assert!(report.keys.len() >= 64, "{} keys", report.keys.len());

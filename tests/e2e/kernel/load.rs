@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use pmnet::check::{Ledger, Verdict, verify};
-use pmnet::load::{CheckedOptions, Endpoint, Hooks, Options, Summary, Workload};
-use pmnet::resp::{Reply, write_command};
-use pmnet::testbed::Network;
 use pmnet_client::{ClientConfig, Session, SessionError};
+use pmnet_lab::check::{Ledger, Verdict, verify};
+use pmnet_lab::load::{CheckedOptions, Endpoint, Hooks, Options, Summary, Workload};
+use pmnet_lab::resp::{Reply, write_command};
+use pmnet_lab::testbed::Network;
 use pmnet_wire::command::{Form, Protocol, key_hash, preamble};
 
 use super::world::World;
@@ -106,12 +106,12 @@ impl World {
 fn loaded(network: &Network, options: &Options) -> anyhow::Result<(Summary, Ledger)> {
     network.enter("client1")?;
     let mut ledger = Ledger::new();
-    let mut record = |record: &pmnet::load::Record| Ok(ledger.add(record)?);
+    let mut record = |record: &pmnet_lab::load::Record| Ok(ledger.add(record)?);
     let hooks = Hooks {
         record: Some(&mut record),
         progress: None,
     };
-    let summary = pmnet::load::run(options, hooks, &AtomicBool::new(false))?;
+    let summary = pmnet_lab::load::run(options, hooks, &AtomicBool::new(false))?;
     Ok((summary, ledger))
 }
 

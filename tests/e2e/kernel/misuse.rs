@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use pmnet::harness::find_program;
+use pmnet_lab::harness::find_program;
 
 use super::CALL_MAX;
 use super::pinned::folder;

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use pmnet::harness::{Process, Ready, Scratch, Spec, find_program, sweep_namespaces};
-use pmnet::resp::Client;
-use pmnet::testbed::{Layout, Network, refusal};
 use pmnet_dataplane::xdp::plain::{self, Plain, Program};
+use pmnet_lab::harness::{Process, Ready, Scratch, Spec, find_program, sweep_namespaces};
+use pmnet_lab::resp::Client;
+use pmnet_lab::testbed::{Layout, Network, refusal};
 
 use super::load::Writer;
 use super::pinned::{Pinned, folder, sweep};
@@ -360,7 +360,7 @@ impl World {
     ) {
         let spec = Spec {
             name: name.to_owned(),
-            pmnet: common::pmnet().to_owned(),
+            binaries: common::binaries().clone(),
             program: find_program("nsenter"),
             args: self.nsenter(node, program, args),
             ready,

@@ -1,29 +1,24 @@
 //! The command line: what can be said, and which module does it.
-//!
-//! Exit codes: 0 done, 1 it failed or a check found something (a sentence on stderr says what and
-//! what to do), 2 the command line or the configuration was not understood.
+//! Exit codes are those of `pmnet_cli`.
 
-mod bench;
-mod check;
+mod common;
 mod config;
 mod device;
-mod load;
 mod log;
-mod logging;
 mod ready;
 mod redis;
 mod server;
-mod shutdown;
-mod sim;
 mod status;
-mod testbed;
+mod stop;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use pmnet_cli::{finish, parse};
 
-pub use config::{ConfigError, bytes, check_file};
-pub use shutdown::{Shutdown, on_signals};
+pub use config::check_file;
+
+use common::CommonArgs;
 
 /// Makes a write durable in the network, on its way to the server.
 #[derive(Debug, Parser)]
@@ -54,27 +49,12 @@ enum Command {
     Device(device::DeviceCommand),
     /// Speak Redis with clients, pmnet with the devices.
     Redis(redis::RedisCommand),
-    /// Generate load against a Redis or a pmnet front, and measure it.
-    Load(load::LoadArgs),
-    /// Check a history of `pmnet load --checked` against the database.
-    Check(check::CheckArgs),
     /// Look at the log of a device that is not running.
     Log(log::LogCommand),
     /// Look at the devices in this machine's kernel: logs, counters, times.
     Status(status::StatusArgs),
-    /// Run the deterministic simulator.
-    Sim(sim::SimCommand),
     /// Say whether pmnet will work well on this machine, and what to do if not.
     Doctor(crate::doctor::DoctorArgs),
-    /// Show on this machine what pmnet does: measure, kill, check, report.
-    Demo(crate::demo::DemoArgs),
-    /// A small network on this machine to play in: clients, devices, a server, each in a namespace.
-    Testbed(testbed::TestbedCommand),
-    /// Reproduce the measurements of the papers.
-    Bench(bench::BenchCommand),
-    /// Start a program that ends when its parent does.
-    #[command(hide = true)]
-    Guarded(crate::harness::GuardArgs),
 }
 
 /// Whether these are a command line, the name of the program first. Nothing is run.
@@ -86,52 +66,17 @@ pub fn is_command_line(arguments: &[&str]) -> bool {
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match parse::<Cli>() {
         Ok(cli) => cli,
-        Err(error) => {
-            // Help and version go to stdout and are a success; clap knows which is which.
-            let _ = error.print();
-            return if error.use_stderr() {
-                ExitCode::from(2)
-            } else {
-                ExitCode::SUCCESS
-            };
-        }
+        Err(code) => return code,
     };
-    let filter = match &cli.command {
-        // The roles warn about every trouble that is made for them there, hundreds a seed.
-        Command::Sim(_) => "error",
-        _ => "info",
-    };
-    if let Err(error) = logging::start(cli.log_json, filter) {
-        eprintln!("pmnet: {error:#}");
-        return ExitCode::from(2);
-    }
-    let result = match &cli.command {
-        Command::Server(command) => server::main(command),
-        Command::Device(command) => device::main(command),
-        Command::Redis(command) => redis::main(command),
-        Command::Sim(command) => sim::main(command),
+    let file = |common: &CommonArgs| config::read(common.config.as_deref());
+    finish("pmnet", cli.log_json, "info", || match &cli.command {
+        Command::Server(command) => server::main(command, file(&command.common)?.server),
+        Command::Device(command) => device::main(command, file(&command.common)?.device),
+        Command::Redis(command) => redis::main(command, file(&command.common)?.redis),
         Command::Log(command) => log::main(command),
         Command::Status(args) => status::main(args),
-        Command::Load(args) => load::main(args),
-        Command::Check(args) => check::main(args),
         Command::Doctor(args) => crate::doctor::main(args),
-        Command::Demo(args) => crate::demo::main(args),
-        Command::Testbed(command) => testbed::main(command),
-        Command::Bench(command) => bench::main(command),
-        Command::Guarded(args) => crate::harness::exec_guarded(args).map(|()| true),
-    };
-    match result {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(1),
-        Err(error) => {
-            eprintln!("pmnet: {error:#}");
-            if error.is::<ConfigError>() {
-                ExitCode::from(2)
-            } else {
-                ExitCode::from(1)
-            }
-        }
-    }
+    })
 }

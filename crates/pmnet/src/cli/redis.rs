@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use clap::Args;
+use pmnet_cli::{ConfigError, address, call_on_signals};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::config::{CommonArgs, ConfigError, address, required, udp_address};
-use super::{ready, shutdown};
+use super::common::{CommonArgs, required, udp_address};
+use super::ready;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -60,17 +61,16 @@ pub struct RedisCommand {
     #[command(flatten)]
     args: RedisArgs,
     #[command(flatten)]
-    common: CommonArgs,
+    pub common: CommonArgs,
 }
 
 /// Serves until asked to end.
-pub fn main(command: &RedisCommand) -> anyhow::Result<bool> {
-    let file = command.common.file()?.redis;
+pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
     let flags = command.args.clone();
     let listen = required("--listen", "redis", flags.listen.or(file.listen))?;
     let via = required("--via", "redis", flags.via.or(file.via))?;
     let via = udp_address("--via", &via)?;
-    let mut config = pmnet_redis::FrontConfig::new(address("--listen", &listen)?);
+    let mut config = pmnet_front::FrontConfig::new(address("--listen", &listen)?);
     config.direct = flags.direct.or(file.direct);
     config.assume_ok = flags.assume_ok.or(file.assume_ok).unwrap_or_default();
     if let Some(micros) = flags.spin_us.or(file.spin_us) {
@@ -89,9 +89,9 @@ pub fn main(command: &RedisCommand) -> anyhow::Result<bool> {
     let mut client = pmnet_client::ClientConfig::new(via);
     client.shard = flags.shard.or(file.shard).unwrap_or(0);
     client.copies_min = copies;
-    let front = pmnet_redis::Front::bind(&config, pmnet_client::Endpoint::bind(client)?)?;
+    let front = pmnet_front::Front::bind(&config, pmnet_client::Endpoint::bind(client)?)?;
     let stopper = front.stopper();
-    shutdown::call_on_signals(move || stopper.stop())?;
+    call_on_signals(move || stopper.stop())?;
     ready::announce(
         command.common.json,
         "redis",

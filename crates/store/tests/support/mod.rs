@@ -4,7 +4,7 @@
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
 
-#[path = "../../../pmnet/src/harness/claims.rs"]
+#[path = "../../../lab/src/harness/claims.rs"]
 pub mod claims;
 pub mod proxy;
 #[path = "../../../../tests/shared/redis.rs"]

@@ -1,0 +1,29 @@
+//! Logs: to stderr, filtered by `PMNET_LOG`, as text or JSON.
+
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+
+use crate::error::ConfigError;
+
+/// Environment variable with the filter.
+const FILTER: &str = "PMNET_LOG";
+
+/// Starts logging; `default` is the filter where the environment names none.
+pub fn start(json: bool, default: &str) -> Result<(), ConfigError> {
+    let filter = match std::env::var(FILTER) {
+        Ok(text) => EnvFilter::try_new(&text)
+            .map_err(|error| ConfigError(format!("{FILTER}={text:?}: {error}")))?,
+        Err(_) => EnvFilter::new(default),
+    };
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    if json {
+        builder.json().init();
+    } else {
+        builder.init();
+    }
+    Ok(())
+}

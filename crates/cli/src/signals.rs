@@ -1,0 +1,71 @@
+//! SIGTERM, SIGINT and SIGPWR: the first one asks for a clean end, the second one ends at once.
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// Exit code when the second signal came: as a shell reports SIGINT.
+const EXIT_INTERRUPTED: i32 = 130;
+/// A power supply reports that it will fail (signal(7)); not among the library's constants.
+#[cfg(target_os = "linux")]
+const SIGPWR: i32 = 30;
+
+/// Ask for the end: the user, the system, and a power supply that is about to fail.
+const ENDS: [i32; 3] = [SIGINT, SIGTERM, SIGPWR];
+
+/// The flag that the signals set.
+pub type Shutdown = Arc<AtomicBool>;
+
+/// Catches the signals in a flag.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn on_signals() -> anyhow::Result<Shutdown> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in ENDS {
+        // In this order: at the first signal the flag is not yet set when the exit is considered.
+        signal_hook::flag::register_conditional_shutdown(
+            signal,
+            EXIT_INTERRUPTED,
+            Arc::clone(&flag),
+        )
+        .context("cannot catch signals")?;
+        signal_hook::flag::register(signal, Arc::clone(&flag)).context("cannot catch signals")?;
+    }
+    Ok(flag)
+}
+
+/// Writes a byte to this stream at every signal.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn write_on_signals(stream: &UnixStream) -> anyhow::Result<()> {
+    on_signals()?;
+    for signal in ENDS {
+        let stream = stream.try_clone().context("cannot catch signals")?;
+        signal_hook::low_level::pipe::register(signal, stream).context("cannot catch signals")?;
+    }
+    Ok(())
+}
+
+/// Calls `end` at the first signal, from a thread of its own.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn call_on_signals(end: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+    on_signals()?;
+    let mut signals = Signals::new(ENDS).context("cannot catch signals")?;
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            if signals.forever().next().is_some() {
+                end();
+            }
+        })
+        .context("cannot catch signals")?;
+    Ok(())
+}

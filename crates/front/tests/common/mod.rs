@@ -1,0 +1,448 @@
+//! A real redis-server, a plain client, and an endpoint that executes on that server directly.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+#[path = "../../../lab/src/harness/claims.rs"]
+mod claims;
+#[path = "../../../../tests/shared/redis.rs"]
+mod server;
+#[path = "../../../../tests/shared/skip.rs"]
+pub mod skip;
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use pmnet_front::reply::Scanner;
+use pmnet_front::upstream::{CallId, Event, Outcome, Refused, SessionId, Time, Upstream};
+use pmnet_front::{Front, FrontConfig, Stopper};
+use pmnet_wire::StoreName;
+use pmnet_wire::command::{Commands, Form, Protocol, write_command};
+use server::RedisServer;
+
+/// Every wait of the tests ends after this.
+pub const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A redis-server of our own, gone with the value.
+pub struct Redis {
+    pub address: SocketAddr,
+    server: RedisServer,
+}
+
+impl Redis {
+    /// Starts a server; `None` if there is none: then the test counts as skipped.
+    pub fn start() -> Option<Redis> {
+        Redis::start_with(&[])
+    }
+
+    pub fn start_with(arguments: &[&str]) -> Option<Redis> {
+        let server = RedisServer::start(arguments)?;
+        Some(Redis {
+            address: SocketAddr::from(([127, 0, 0, 1], server.port())),
+            server,
+        })
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(self.address)
+    }
+
+    /// Stops the process, or lets it go on.
+    pub fn signal(&self, signal: &str) {
+        let done = std::process::Command::new("kill")
+            .args([signal, &self.server.pid().to_string()])
+            .status();
+        assert!(done.expect("kill").success());
+    }
+}
+
+/// A blocking client that hands out raw replies.
+pub struct Client {
+    pub stream: TcpStream,
+    inbox: Vec<u8>,
+    scanner: Scanner,
+}
+
+impl Client {
+    pub fn connect(address: SocketAddr) -> Client {
+        let stream = TcpStream::connect(address).expect("connect");
+        stream.set_nodelay(true).expect("nodelay");
+        stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
+        stream.set_write_timeout(Some(DEADLINE)).expect("timeout");
+        Client {
+            stream,
+            inbox: Vec::new(),
+            scanner: Scanner::default(),
+        }
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).expect("send");
+    }
+
+    /// The next reply; `None` at the end of the stream.
+    pub fn next(&mut self) -> Option<Vec<u8>> {
+        loop {
+            if !self.inbox.is_empty()
+                && let Some(len) = self.scanner.poll(&self.inbox).expect("RESP")
+            {
+                let rest = self.inbox.split_off(len);
+                return Some(std::mem::replace(&mut self.inbox, rest));
+            }
+            let mut chunk = vec![0; 65536];
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return None,
+                Ok(n) => self.inbox.extend_from_slice(&chunk[..n]),
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
+                Err(error) => panic!("no reply: {error}"),
+            }
+        }
+    }
+
+    /// The next reply as text.
+    pub fn text(&mut self) -> String {
+        String::from_utf8_lossy(&self.next().expect("a reply, not the end")).into_owned()
+    }
+
+    /// Sends one command given as words and returns the reply as text.
+    pub fn ask(&mut self, words: &str) -> String {
+        self.send(&command(words));
+        self.text()
+    }
+}
+
+/// A command given as words.
+pub fn command(words: &str) -> Vec<u8> {
+    let words: Vec<&str> = words.split(' ').collect();
+    let mut out = Vec::new();
+    write_command(&words, &mut out);
+    out
+}
+
+/// The run id of a server.
+pub fn run_id(client: &mut Client) -> String {
+    let info = client.ask("INFO server");
+    let line = info.lines().find_map(|line| line.strip_prefix("run_id:"));
+    line.expect("a run id").trim().to_owned()
+}
+
+/// How the endpoint of the tests behaves, and what it has seen.
+#[derive(Default)]
+pub struct Knobs {
+    /// Outcomes are kept back while set.
+    pub hold: bool,
+    /// Most calls outstanding; 0: no limit.
+    pub queue_max: usize,
+    /// Calls end so instead of being executed.
+    pub outcome: Option<Outcome>,
+    /// What the store says about itself; `None`: the truth.
+    pub address: Option<Bytes>,
+    /// The endpoint works on this store from now on: a failover.
+    pub moved: Option<SocketAddr>,
+    /// Who claimed the records; empty: nobody.
+    pub owner: String,
+    /// All payloads of updates, as text.
+    pub updates: Vec<String>,
+    /// All payloads of bypasses: read-only or not, form, number of commands.
+    pub bypasses: Vec<(bool, Form, usize)>,
+    /// Sessions opened and ended.
+    pub sessions: (u32, u32),
+    /// Longest reply to a bypass, in bytes; 0: no limit.
+    pub reply_max: usize,
+    /// What another client does on the store before each call is executed.
+    pub between: Option<&'static str>,
+    /// A session to close, and whether acknowledged updates are lost with it.
+    pub close: Option<(SessionId, bool)>,
+    /// How often a call was refused.
+    pub refused: usize,
+}
+
+struct Pending {
+    session: SessionId,
+    call: CallId,
+    payload: Bytes,
+    update: bool,
+}
+
+/// Executes on a real server, in the order submitted, when the front flushes.
+pub struct Executor {
+    knobs: Arc<Mutex<Knobs>>,
+    store: SocketAddr,
+    run_id: String,
+    clients: [Client; 2],
+    calls: u64,
+    pending: VecDeque<Pending>,
+    events: VecDeque<Event>,
+    now: Time,
+}
+
+impl Executor {
+    pub fn new(store: SocketAddr, knobs: Arc<Mutex<Knobs>>) -> Executor {
+        let mut clients = [Client::connect(store), Client::connect(store)];
+        clients[1].ask("HELLO 3");
+        let run_id = run_id(&mut clients[0]);
+        Executor {
+            knobs,
+            store,
+            run_id,
+            clients,
+            calls: 0,
+            pending: VecDeque::new(),
+            events: VecDeque::new(),
+            now: 0,
+        }
+    }
+
+    fn submit(
+        &mut self,
+        session: SessionId,
+        payload: Bytes,
+        update: bool,
+    ) -> Result<CallId, Refused> {
+        let mut knobs = self.knobs.lock().expect("knobs");
+        if knobs.queue_max > 0 && self.pending.len() >= knobs.queue_max {
+            knobs.refused += 1;
+            return Err(Refused::Busy);
+        }
+        self.calls += 1;
+        let call = CallId(self.calls);
+        self.pending.push_back(Pending {
+            session,
+            call,
+            payload,
+            update,
+        });
+        Ok(call)
+    }
+
+    fn execute(&mut self, payload: &[u8]) -> Bytes {
+        let commands = Commands::parse(payload).expect("the front sends valid payloads");
+        let client = &mut self.clients[usize::from(commands.protocol == Protocol::Resp3)];
+        match commands.form {
+            Form::Barrier | Form::StoreAddress => {
+                let knobs = self.knobs.lock().expect("knobs");
+                let name = StoreName {
+                    address: self.store,
+                    run_id: self.run_id.clone(),
+                    records: "pmnet:{0}".into(),
+                    owner: knobs.owner.clone(),
+                };
+                let truth = || pmnet_front::reply::bulk(name.to_string().as_bytes());
+                return knobs.address.clone().unwrap_or_else(truth);
+            }
+            Form::Single | Form::Pipeline | Form::Transaction => {}
+        }
+        let selected = client.ask(&format!("SELECT {}", commands.database));
+        if selected.starts_with('-') {
+            return Bytes::from(selected);
+        }
+        if commands.form == Form::Transaction {
+            client.ask("MULTI");
+            client.send(commands.resp);
+            for _ in 0..commands.count {
+                client.next();
+            }
+            return Bytes::from(client.ask("EXEC").into_bytes());
+        }
+        client.send(commands.resp);
+        (0..commands.count)
+            .flat_map(|_| client.next().expect("reply"))
+            .collect()
+    }
+}
+
+impl Upstream for Executor {
+    fn open(&mut self, _now: Time) -> Result<SessionId, Refused> {
+        let mut knobs = self.knobs.lock().expect("knobs");
+        knobs.sessions.0 += 1;
+        Ok(SessionId(knobs.sessions.0))
+    }
+
+    fn update(
+        &mut self,
+        _: Time,
+        s: SessionId,
+        p: Bytes,
+        _: u64,
+        _: Time,
+    ) -> Result<CallId, Refused> {
+        let call = self.submit(s, p.clone(), true)?;
+        self.knobs
+            .lock()
+            .expect("knobs")
+            .updates
+            .push(String::from_utf8_lossy(&p[8..]).into_owned());
+        Ok(call)
+    }
+
+    fn bypass(
+        &mut self,
+        _: Time,
+        s: SessionId,
+        p: Bytes,
+        _: u64,
+        read: bool,
+        _: Time,
+    ) -> Result<CallId, Refused> {
+        let call = self.submit(s, p.clone(), false)?;
+        let commands = Commands::parse(&p).expect("valid payload");
+        self.knobs
+            .lock()
+            .expect("knobs")
+            .bypasses
+            .push((read, commands.form, commands.count));
+        Ok(call)
+    }
+
+    fn end(&mut self, _now: Time, _session: SessionId) {
+        self.knobs.lock().expect("knobs").sessions.1 += 1;
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn register(&mut self, _: &mio::Registry, _: mio::Token) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn receive(&mut self, _now: Time) -> bool {
+        false
+    }
+
+    fn flush(&mut self, now: Time) {
+        self.now = now;
+        let moved = self.knobs.lock().expect("knobs").moved.take();
+        if let Some(store) = moved {
+            let mut there = Executor::new(store, self.knobs.clone());
+            std::mem::swap(&mut self.clients, &mut there.clients);
+            (self.store, self.run_id) = (store, there.run_id);
+        }
+        let (hold, instead) = {
+            let knobs = self.knobs.lock().expect("knobs");
+            (knobs.hold, knobs.outcome.clone())
+        };
+        let close = self.knobs.lock().expect("knobs").close.take();
+        if let Some((session, data_loss)) = close {
+            self.pending.retain(|pending| pending.session != session);
+            self.events.push_back(Event::SessionClosed {
+                session,
+                data_loss,
+                reason: "DATA_LOSS: test".into(),
+            });
+        }
+        while !hold
+            && let Some(Pending {
+                session,
+                call,
+                payload,
+                update,
+            }) = self.pending.pop_front()
+        {
+            let outcome = match instead.clone() {
+                Some(outcome) => outcome,
+                None => {
+                    let between = self.knobs.lock().expect("knobs").between;
+                    if let Some(line) = between {
+                        self.clients[0].ask("SELECT 0");
+                        self.clients[0].ask(line);
+                    }
+                    let mut reply = self.execute(&payload);
+                    let limit = self.knobs.lock().expect("knobs").reply_max;
+                    if limit > 0 && reply.len() > limit {
+                        reply = Bytes::from_static(b"-ERR pmnet: the reply is larger\r\n");
+                    }
+                    if update {
+                        assert_eq!(
+                            reply, "+OK\r\n",
+                            "acknowledged early, but the store refuses {payload:?}"
+                        );
+                        Outcome::Committed { copies: 1 }
+                    } else {
+                        Outcome::Reply(reply)
+                    }
+                }
+            };
+            self.events.push_back(Event::Done {
+                session,
+                call,
+                outcome,
+            });
+        }
+    }
+
+    fn next_timeout(&self) -> Option<Time> {
+        (!self.pending.is_empty()).then_some(self.now + 1_000_000)
+    }
+}
+
+/// A front on an [`Executor`], in a thread.
+pub struct Running {
+    pub address: SocketAddr,
+    pub knobs: Arc<Mutex<Knobs>>,
+    stopper: Stopper,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    pub fn start(redis: &Redis) -> Running {
+        Running::start_with(redis, |_| {})
+    }
+
+    pub fn start_with(redis: &Redis, change: impl FnOnce(&mut FrontConfig)) -> Running {
+        let mut config = FrontConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
+        change(&mut config);
+        let knobs = Arc::new(Mutex::new(Knobs::default()));
+        let front =
+            Front::bind(&config, Executor::new(redis.address, knobs.clone())).expect("bind");
+        let address = front.local_addr().expect("address");
+        let stopper = front.stopper();
+        let thread = std::thread::Builder::new()
+            .name(format!("front-{}", address.port()))
+            .spawn(move || front.run().expect("front"))
+            .expect("thread");
+        Running {
+            address,
+            knobs,
+            stopper,
+            thread: Some(thread),
+        }
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(self.address)
+    }
+
+    /// Name of the thread that serves.
+    pub fn thread_name(&self) -> String {
+        format!("front-{}", self.address.port())
+    }
+
+    pub fn knobs(&self) -> std::sync::MutexGuard<'_, Knobs> {
+        self.knobs.lock().expect("knobs")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+            && !std::thread::panicking()
+        {
+            panic!("the front panicked");
+        }
+    }
+}
+
+/// Waits until `condition` holds.
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < DEADLINE, "{what}: not in time");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,215 @@
+//! The parser on whole, cut, quoted and damaged input.
+
+use bytes::{Buf, BytesMut};
+use pmnet_front::parser::{
+    BULK_BYTES_MAX, COMMAND_BYTES_MAX, INLINE_BYTES_MAX, Parser, ProtocolError, Status,
+};
+use pmnet_wire::command::{Commands, Form, PREAMBLE_LEN, Protocol, preamble, write_command};
+use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX};
+use proptest::prelude::*;
+
+/// What damaged input is made of.
+const PIECES: &[&[u8]] = &[
+    b"*",
+    b"$",
+    b"\r\n",
+    b"\n",
+    b"3",
+    b"1",
+    b"0",
+    b"-1",
+    b"*2\r\n$3\r\nGET\r\n",
+    b"$1\r\na\r\n",
+    b"\"",
+    b"'",
+    b"\\x4",
+    b" ",
+    b"PING",
+    b"\0",
+    b"\xff",
+    b"99999999999999999999",
+];
+
+type Command = Vec<Vec<u8>>;
+
+/// Feeds `input` in pieces that end at `cuts`; returns the commands and the error.
+fn parse(input: &[u8], cuts: &[usize]) -> (Vec<Command>, Option<ProtocolError>) {
+    let mut parser = Parser::default();
+    let mut buffer = BytesMut::new();
+    let mut commands = Vec::new();
+    let mut ends: Vec<usize> = cuts
+        .iter()
+        .map(|cut| cut % (input.len() + 1))
+        .chain([input.len()])
+        .collect();
+    ends.sort_unstable();
+    let mut at = 0;
+    for end in ends {
+        buffer.extend_from_slice(&input[at..end]);
+        at = end;
+        loop {
+            match parser.poll(&buffer) {
+                Ok(Status::Incomplete) => {
+                    // Else a reader that stops at what is wanted would wait for ever.
+                    let (wanted, there) = (parser.wanted(), buffer.len());
+                    assert!(wanted > there, "wants {wanted} of {there} bytes");
+                    assert!(
+                        wanted <= COMMAND_BYTES_MAX + 64,
+                        "wants {wanted} bytes, more than a command has"
+                    );
+                    break;
+                }
+                Ok(Status::Complete) => {
+                    let arguments = parser.arguments(&buffer);
+                    if !arguments.is_empty() {
+                        let command: Command = arguments.iter().map(<[u8]>::to_vec).collect();
+                        // The frame is a payload as it stands, with the same arguments.
+                        let mut payload = preamble(Form::Single, Protocol::Resp2, 0).to_vec();
+                        payload.extend_from_slice(parser.frame(&buffer));
+                        let checked = Commands::parse(&payload).expect("canonical frame");
+                        let again: Vec<Command> = checked
+                            .iter()
+                            .map(|c| c.map(<[u8]>::to_vec).collect())
+                            .collect();
+                        assert_eq!(again, std::slice::from_ref(&command));
+                        commands.push(command);
+                    }
+                    buffer.advance(parser.consume());
+                }
+                Err(error) => return (commands, Some(error)),
+            }
+        }
+    }
+    (commands, None)
+}
+
+fn error(input: &[u8]) -> Option<ProtocolError> {
+    parse(input, &[]).1
+}
+
+fn words(line: &str) -> Vec<Command> {
+    parse(line.as_bytes(), &[]).0
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn any_split_gives_the_same_commands(
+        commands in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..6), 0..6),
+        cuts in prop::collection::vec(any::<usize>(), 0..12),
+    ) {
+        let mut input = Vec::new();
+        for command in &commands {
+            write_command(command, &mut input);
+        }
+        prop_assert_eq!(parse(&input, &cuts), (commands, None));
+    }
+
+    #[test]
+    fn bytes_that_look_like_resp_never_panic_and_split_alike(
+        pieces in prop::collection::vec(prop::sample::select(PIECES), 0..24),
+        cuts in prop::collection::vec(any::<usize>(), 0..12),
+    ) {
+        let input = pieces.concat();
+        prop_assert_eq!(parse(&input, &cuts), parse(&input, &[]));
+    }
+
+    #[test]
+    fn any_bytes_never_panic(input in prop::collection::vec(any::<u8>(), 0..300), cuts in prop::collection::vec(any::<usize>(), 0..6)) {
+        prop_assert_eq!(parse(&input, &cuts), parse(&input, &[]));
+    }
+}
+
+#[test]
+fn inline_commands_are_quoted_as_in_redis() {
+    let set = |value: &[u8]| vec![vec![b"SET".to_vec(), b"k".to_vec(), value.to_vec()]];
+    assert_eq!(words("SET k v\r\n"), set(b"v"));
+    assert_eq!(words("  SET\tk   v  \n"), set(b"v"));
+    assert_eq!(words("SET k \"a b\\n\\x41\\\"\"\r\n"), set(b"a b\nA\""));
+    assert_eq!(words("SET k 'a \\n \\' b'\r\n"), set(b"a \\n ' b"));
+    assert_eq!(words("SET k \"\"\r\n"), set(b""));
+    assert_eq!(words("\r\n\r\nPING\r\n"), vec![vec![b"PING".to_vec()]]);
+    assert_eq!(error(b"SET k \"open\r\n"), Some(ProtocolError::Quotes));
+    assert_eq!(error(b"SET k \"a\"b\r\n"), Some(ProtocolError::Quotes));
+    assert_eq!(
+        error(&vec![b'a'; INLINE_BYTES_MAX]),
+        Some(ProtocolError::InlineTooBig)
+    );
+    assert_eq!(error(&vec![b'a'; INLINE_BYTES_MAX - 1]), None);
+}
+
+#[test]
+fn lengths_are_checked_before_anything_is_kept() {
+    assert_eq!(error(b"*1048577\r\n"), Some(ProtocolError::MultibulkLength));
+    assert_eq!(error(b"*x\r\n"), Some(ProtocolError::MultibulkLength));
+    assert_eq!(error(b"*03\r\n"), Some(ProtocolError::MultibulkLength));
+    assert_eq!(
+        error(&[b"*".as_slice(), &[b'1'; 40]].concat()),
+        Some(ProtocolError::MultibulkLength)
+    );
+    assert_eq!(
+        error(b"*1\r\n:1\r\n"),
+        Some(ProtocolError::ExpectedBulk(b':'))
+    );
+    assert_eq!(error(b"*1\r\n$-1\r\n"), Some(ProtocolError::BulkLength));
+    assert!(matches!(
+        error(b"*1\r\n$536870912\r\n"),
+        Some(ProtocolError::TooLarge(_))
+    ));
+    assert_eq!(error(b"*1\r\n$1\r\nabc"), Some(ProtocolError::BulkEnd));
+    assert_eq!(
+        parse(b"*0\r\n*-1\r\n*1\r\n$4\r\nPING\r\n", &[]),
+        (vec![vec![b"PING".to_vec()]], None)
+    );
+    // A command that would be too large as a whole, each argument being small enough.
+    let mut two = format!("*3\r\n${BULK_BYTES_MAX}\r\n").into_bytes();
+    two.resize(two.len() + BULK_BYTES_MAX, b'x');
+    two.extend_from_slice(format!("\r\n${BULK_BYTES_MAX}\r\n").as_bytes());
+    assert!(matches!(error(&two), Some(ProtocolError::TooLarge(_))));
+    let room = usize::from(FRAGMENTS_MAX) * FRAGMENT_BYTES;
+    assert!(
+        COMMAND_BYTES_MAX + PREAMBLE_LEN <= room,
+        "the largest command fits into its fragments"
+    );
+}
+
+#[test]
+fn a_value_of_sixteen_mebibytes_is_one_command() {
+    let value = vec![b'v'; BULK_BYTES_MAX];
+    let mut input = Vec::new();
+    write_command(&[b"SET".as_slice(), b"key", &value], &mut input);
+    let cuts: Vec<usize> = (0..input.len()).step_by(65_536).collect();
+    let (commands, error) = parse(&input, &cuts);
+    assert_eq!(error, None);
+    assert_eq!(commands.len(), 1);
+    assert!(commands[0][2] == value);
+}
+
+#[test]
+fn an_incomplete_command_wants_more_than_there_is_at_every_byte() {
+    let mut input = Vec::new();
+    write_command(
+        &[
+            "MSET",
+            "a",
+            "",
+            "key",
+            "0123456789abcdef",
+            "b",
+            "\r\n$1\r\n",
+        ],
+        &mut input,
+    );
+    input.extend_from_slice(b"*0\r\n\r\nSET k 'a b'\r\n");
+    // The first command once as it is, and once larger than what is read without need.
+    let mut long = vec!["MSET".to_owned()];
+    long.extend((0..20_000).map(|i| format!("word{i}")));
+    let at = input.len();
+    write_command(&long, &mut input);
+    let cuts: Vec<usize> = (0..at).chain((at..input.len()).step_by(13)).collect();
+    let (commands, error) = parse(&input, &cuts);
+    assert_eq!(error, None);
+    assert_eq!(commands.len(), 3);
+    assert_eq!(commands[2].len(), 20_001);
+}

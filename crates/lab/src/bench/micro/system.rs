@@ -1,0 +1,313 @@
+//! The systems that are compared: who stands where, what is attached, who answers. A new one is a
+//! name, a sentence and a recipe here; nothing else knows them apart.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use clap::ValueEnum;
+use pmnet_dataplane::xdp::plain::Program;
+use serde::Serialize;
+
+use super::plan::Medium;
+
+/// A system under test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum System {
+    /// A device that only reflects: the least that any device can take.
+    Limit,
+    /// The server answers, behind a NIC that only hands up.
+    ClientServerNic,
+    /// `pmnet device --mode nic`: the pipeline in the kernel, at the server's NIC.
+    Nic,
+    /// The same, and the server reads the log where it lies: no update goes through a socket.
+    NicMapped,
+    /// The server answers, behind a switch that only forwards.
+    ClientServer,
+    /// `pmnet device --mode switch`: the pipeline in the kernel, at the ports of that switch.
+    Switch,
+    /// `pmnet device --mode router`: the pipeline in the kernel, of a machine in between.
+    Router,
+    /// `pmnet device`, a process on a machine in between.
+    Relay,
+}
+
+/// Who answers an update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answers {
+    /// Nobody: the packet itself comes back.
+    Itself,
+    /// The ideal handler, at the server's address.
+    Handler,
+    /// A device; the server gets the update later.
+    Device,
+}
+
+/// A device and its flags.
+#[derive(Clone, Copy, Debug)]
+pub struct Device {
+    /// Node in which it runs.
+    pub node: &'static str,
+    /// Flags besides those for the log.
+    pub flags: &'static [&'static str],
+    /// Its log is memory of the kernel, where it stays until it is taken out.
+    pub in_kernel: bool,
+    /// The server reads that log itself.
+    pub server_reads_log: bool,
+}
+
+/// How to set a system up.
+#[derive(Clone, Copy, Debug)]
+pub struct Recipe {
+    /// Switches between client and server.
+    pub devices: u8,
+    /// Node, interface and what is attached there.
+    pub programs: &'static [(&'static str, &'static str, Program)],
+    /// Something transmits from XDP to the client: a veth takes that only if it has a program itself.
+    pub client_takes_xdp: bool,
+    /// The device, in front of a server at [`SERVER`].
+    pub device: Option<Device>,
+    /// Where clients send.
+    pub target: SocketAddrV4,
+    /// Who answers.
+    pub answers: Answers,
+    /// What it is to be compared with: the same path with a device that only forwards.
+    pub baseline: Option<System>,
+}
+
+/// Address of the server, or of the handler in its place.
+pub const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 200), 51_500);
+/// Address of a device on a machine of its own.
+const HOP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 101), 51_000);
+/// Address of a device at the server's NIC.
+const NIC: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 200), 51_000);
+
+impl System {
+    /// As on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            System::Limit => "limit",
+            System::ClientServerNic => "client-server-nic",
+            System::Nic => "nic",
+            System::NicMapped => "nic-mapped",
+            System::ClientServer => "client-server",
+            System::Switch => "switch",
+            System::Router => "router",
+            System::Relay => "relay",
+        }
+    }
+
+    /// With medium and R, where there is a log.
+    #[must_use]
+    pub fn title(self, medium: Medium) -> String {
+        let medium = match self.recipe().device {
+            None => return format!("{} (no log)", self.name()),
+            Some(device) if device.in_kernel => Medium::Dram,
+            Some(_) => medium,
+        };
+        format!("{} ({}, R = 1)", self.name(), medium.title())
+    }
+
+    /// A sentence about it.
+    #[must_use]
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            System::Limit => {
+                "the server's NIC sends each packet straight back (XDP_TX): no log, no server"
+            }
+            System::ClientServerNic => {
+                "client and server are linked directly, and an ideal handler answers; what a \
+                 device at the server's NIC is compared with"
+            }
+            System::ClientServer => {
+                "the same with a switch (a bridge) in between, which only forwards; what a device \
+                 in a switch and a relay are compared with"
+            }
+            System::Nic => {
+                "the pipeline in the kernel at the server's NIC: log in memory, acknowledgement by \
+                 XDP_TX, the server gets the update later"
+            }
+            System::NicMapped => {
+                "the same, and the server reads the log where it lies instead of being sent the update"
+            }
+            System::Switch => {
+                "the pipeline in the kernel at the ports of that switch; clients send to the server"
+            }
+            System::Router => {
+                "the pipeline in the kernel on a machine in between, to which clients send"
+            }
+            System::Relay => "pmnet device, a process, on that machine",
+        }
+    }
+
+    /// Whether a log is part of it.
+    #[must_use]
+    pub const fn has_device(self) -> bool {
+        self.recipe().device.is_some()
+    }
+
+    /// How to set it up.
+    #[must_use]
+    pub const fn recipe(self) -> Recipe {
+        match self {
+            System::Limit => Recipe {
+                devices: 0,
+                programs: &[("server", "eth0", Program::Reflect)],
+                client_takes_xdp: true,
+                device: None,
+                target: SERVER,
+                answers: Answers::Itself,
+                baseline: None,
+            },
+            System::ClientServerNic => Recipe {
+                devices: 0,
+                programs: &[],
+                client_takes_xdp: false,
+                device: None,
+                target: SERVER,
+                answers: Answers::Handler,
+                baseline: None,
+            },
+            System::Nic => at_nic(false),
+            System::NicMapped => at_nic(true),
+            System::Switch => Recipe {
+                devices: 1,
+                programs: &[],
+                client_takes_xdp: true,
+                device: Some(Device {
+                    node: "device1",
+                    flags: &[
+                        "--mode",
+                        "switch",
+                        "--ports",
+                        "client1,server",
+                        "--address",
+                        "10.51.0.101",
+                        "--listen",
+                        "10.51.0.200:51500",
+                        "--next",
+                        "10.51.0.200:51500",
+                    ],
+                    in_kernel: true,
+                    server_reads_log: false,
+                }),
+                target: SERVER,
+                answers: Answers::Device,
+                baseline: Some(System::ClientServer),
+            },
+            System::ClientServer => Recipe {
+                devices: 1,
+                programs: &[],
+                client_takes_xdp: false,
+                device: None,
+                target: SERVER,
+                answers: Answers::Handler,
+                baseline: None,
+            },
+            System::Router => Recipe {
+                devices: 1,
+                programs: &[],
+                client_takes_xdp: true,
+                device: Some(Device {
+                    node: "device1",
+                    flags: &[
+                        "--mode",
+                        "router",
+                        "--dev",
+                        "client1",
+                        "--listen",
+                        "10.51.0.101:51000",
+                        "--next",
+                        "10.51.0.200:51500",
+                    ],
+                    in_kernel: true,
+                    server_reads_log: false,
+                }),
+                target: HOP,
+                answers: Answers::Device,
+                baseline: Some(System::ClientServer),
+            },
+            System::Relay => Recipe {
+                devices: 1,
+                programs: &[],
+                client_takes_xdp: false,
+                device: Some(Device {
+                    node: "device1",
+                    flags: &[
+                        "--listen",
+                        "10.51.0.101:51000",
+                        "--next",
+                        "10.51.0.200:51500",
+                    ],
+                    in_kernel: false,
+                    server_reads_log: false,
+                }),
+                target: HOP,
+                answers: Answers::Device,
+                baseline: Some(System::ClientServer),
+            },
+        }
+    }
+}
+
+const fn at_nic(server_reads_log: bool) -> Recipe {
+    Recipe {
+        devices: 0,
+        programs: &[],
+        client_takes_xdp: true,
+        device: Some(Device {
+            node: "server",
+            flags: &[
+                "--mode",
+                "nic",
+                "--dev",
+                "eth0",
+                "--listen",
+                "10.51.0.200:51000",
+                "--next",
+                "10.51.0.200:51500",
+            ],
+            in_kernel: true,
+            server_reads_log,
+        }),
+        target: NIC,
+        answers: Answers::Device,
+        baseline: Some(System::ClientServerNic),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testbed::Layout;
+
+    #[test]
+    fn recipes_name_what_their_layout_has() {
+        for system in System::value_variants() {
+            let recipe = system.recipe();
+            let layout = Layout::new("x-", 1, recipe.devices);
+            for (node, interface, _) in recipe.programs {
+                let end = ((*node).to_owned(), (*interface).to_owned());
+                let there = layout.links.iter().any(|link| link.ends.contains(&end));
+                assert!(there, "{system:?}: {end:?}");
+            }
+            let addressed = |address: Ipv4Addr| {
+                let mut nodes = layout.nodes.iter();
+                nodes.any(|node| node.ipv4 == Some(address))
+            };
+            assert!(addressed(*recipe.target.ip()), "{system:?}");
+            assert_eq!(recipe.device.is_some(), recipe.answers == Answers::Device);
+            if let Some(device) = recipe.device {
+                assert!(layout.node(device.node).is_some());
+                let own: &[&str] = if device.in_kernel {
+                    &["--name", "x"]
+                } else {
+                    &["--log", "x", "--media", "dram"]
+                };
+                let words = [&["pmnet", "device"], own, device.flags].concat();
+                assert!(pmnet::cli::is_command_line(&words), "{words:?}");
+                assert!(device.in_kernel || !device.server_reads_log);
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! `pmnet-lab bench traffic`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use pmnet_cli::{ConfigError, on_signals};
+
+use super::{ROUNDS_MAX, WARMUP_MIN, WARMUP_PART};
+use crate::bench::traffic::{self, Output, Plan, Variant, Workload};
+
+const EXAMPLES: &str = "\
+Examples:
+  pmnet-lab bench traffic
+  pmnet-lab bench traffic --workloads tcp4,tcp6 --variants bare,pass,device --seconds 1 --rounds 20
+  pmnet-lab bench traffic --variants pass,device,loaded --json
+
+A client, a switch and a server in namespaces. Figures are of the same switch: bare, with an XDP
+program that lets everything pass, with a device at its ports. `of pass` is what pmnet costs, `of
+bare` what XDP on these links and pmnet cost together. It asserts nothing: judge yourself.
+
+Needs root, iproute2, util-linux and ethtool, and a pmnet that was built with clang. Table on
+stdout, numbers in OUT/traffic.json.";
+
+/// Seconds of one run, at most.
+const SECONDS_MAX: f64 = 60.0;
+
+/// Options of `pmnet-lab bench traffic`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct TrafficArgs {
+    /// What the switch has at its ports.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Variant::DEFAULT)]
+    variants: Vec<Variant>,
+    /// What goes through it.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Workload::value_variants().to_vec())]
+    workloads: Vec<Workload>,
+    /// Measured seconds of one run.
+    #[arg(long, default_value_t = 0.5)]
+    seconds: f64,
+    /// Runs of each combination; figures are medians over them.
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=i64::from(ROUNDS_MAX)))]
+    rounds: u16,
+    /// Where the numbers go.
+    #[arg(long, default_value = "target/bench", value_name = "FOLDER")]
+    out: PathBuf,
+    /// The result as one JSON object on stdout.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measures.
+pub fn main(args: &TrafficArgs) -> anyhow::Result<bool> {
+    let plan = plan(args)?;
+    let output = Output {
+        folder: args.out.clone(),
+        json: args.json,
+    };
+    let stop = on_signals()?;
+    traffic::main(&plan, &output, &stop)?;
+    Ok(true)
+}
+
+fn plan(args: &TrafficArgs) -> Result<Plan, ConfigError> {
+    if !(0.01..=SECONDS_MAX).contains(&args.seconds) {
+        return Err(ConfigError(format!(
+            "--seconds {}: 0.01 to {SECONDS_MAX} are needed",
+            args.seconds
+        )));
+    }
+    let duration = Duration::from_secs_f64(args.seconds);
+    Ok(Plan {
+        variants: in_order(&args.variants),
+        workloads: in_order(&args.workloads),
+        duration,
+        warmup: duration.mul_f64(WARMUP_PART).max(WARMUP_MIN),
+        rounds: usize::from(args.rounds),
+    })
+}
+
+/// Each once, in the order in which they are declared.
+fn in_order<T: ValueEnum + PartialEq>(given: &[T]) -> Vec<T> {
+    let all = T::value_variants().iter();
+    all.filter(|value| given.contains(value)).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Alone {
+        #[command(flatten)]
+        args: TrafficArgs,
+    }
+
+    fn parse(line: &str) -> Result<Plan, String> {
+        let words = std::iter::once("traffic").chain(line.split_whitespace());
+        let alone = Alone::try_parse_from(words).map_err(|error| error.to_string())?;
+        plan(&alone.args).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn by_default_everything_but_the_loaded_switch() {
+        let plan = parse("").unwrap();
+        assert_eq!(plan.variants, Variant::DEFAULT);
+        assert_eq!(plan.workloads, Workload::value_variants());
+        assert_eq!(plan.warmup, Duration::from_millis(100));
+        assert_eq!(plan.steps(), 6 * 7 * 6);
+    }
+
+    #[test]
+    fn what_is_given_is_put_in_order_once() {
+        let plan =
+            parse("--variants loaded,bare,bare --workloads tcp-jumbo,tcp4-x4,tcp4 --rounds 2")
+                .unwrap();
+        assert_eq!(plan.variants, [Variant::Bare, Variant::Loaded]);
+        let workloads = [Workload::Tcp4, Workload::Tcp4x4, Workload::TcpJumbo];
+        assert_eq!(plan.workloads, workloads);
+        assert_eq!(plan.steps(), 12);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for line in [
+            "--seconds 0",
+            "--seconds 61",
+            "--seconds NaN",
+            "--seconds x",
+            "--rounds 0",
+            "--rounds 102",
+            "--variants none",
+            "--workloads sctp",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The command line of the laboratory: what can be said, and which module does it.
+//!
+//! Exit codes: 0 done, 1 it failed or a check found something (a sentence on stderr says what and
+//! what to do), 2 the command line was not understood.
+
+mod bench;
+mod check;
+mod load;
+mod testbed;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Tests, measures and shows pmnet.
+#[derive(Debug, Parser)]
+#[command(name = "pmnet-lab", version, max_term_width = 100, after_help = AFTER)]
+struct Cli {
+    /// Logs on stderr as JSON, one object a line.
+    #[arg(long, global = true)]
+    log_json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const AFTER: &str = "\
+The product, pmnet, is expected beside this binary, or where PMNET_BINARY says.
+Logs go to stderr; PMNET_LOG filters them (error, warn, info, debug, or module=level,…).";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Generate load against a Redis or a pmnet front, and measure it.
+    Load(load::LoadArgs),
+    /// Check a history of `pmnet-lab load --checked` against the database.
+    Check(check::CheckArgs),
+    /// Show on this machine what pmnet does: measure, kill, check, report.
+    Demo(crate::demo::DemoArgs),
+    /// A small network on this machine to play in: clients, devices, a server, each in a namespace.
+    Testbed(testbed::TestbedCommand),
+    /// Reproduce the measurements of the papers.
+    Bench(bench::BenchCommand),
+    /// Start a program that ends when its parent does.
+    #[command(hide = true)]
+    Guarded(crate::harness::GuardArgs),
+}
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = match pmnet_cli::parse::<Cli>() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    pmnet_cli::finish("pmnet-lab", cli.log_json, "info", || match &cli.command {
+        Command::Load(args) => load::main(args),
+        Command::Check(args) => check::main(args),
+        Command::Demo(args) => crate::demo::main(args),
+        Command::Testbed(command) => testbed::main(command),
+        Command::Bench(command) => bench::main(command),
+        Command::Guarded(args) => crate::harness::exec_guarded(args).map(|()| true),
+    })
+}

@@ -1,0 +1,110 @@
+//! `pmnet-lab testbed`.
+
+use std::ffi::OsString;
+
+use clap::{Args, Subcommand};
+
+use crate::testbed::{CLIENTS_MAX, DEVICES_MAX, Layout, down, exec, up};
+
+const EXAMPLES: &str = "\
+Example: a device between a client and a server, by hand
+  pmnet-lab testbed up --devices 1
+  pmnet-lab testbed exec server  pmnet server --listen 10.51.0.200:51500 --store null: &
+  pmnet-lab testbed exec device1 pmnet device --listen 10.51.0.101:51000 --next 10.51.0.200:51500 \\
+    --log /dev/shm/d1.log --media dram &
+  pmnet-lab testbed exec client1 pmnet-lab load --via 10.51.0.101:51000 --seconds 5
+  pmnet-lab testbed down
+
+Needs root, iproute2 and ethtool. Nothing is changed in the network of the machine itself.";
+
+/// The command line of `pmnet-lab testbed`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct TestbedCommand {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Make it: clients, devices in a row (switches with an address), a server.
+    Up {
+        /// Clients, 10.51.0.1 and so on.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(CLIENTS_MAX)))]
+        clients: u8,
+        /// Devices in a row, 10.51.0.101 and so on; 0: clients and server without a device.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=i64::from(DEVICES_MAX)))]
+        devices: u8,
+        /// All ports of the devices are free, for a chain of devices in the kernel, which need all of
+        /// theirs; otherwise those that point to the server carry a program that lets everything pass.
+        #[arg(long)]
+        chain: bool,
+        /// Who is where, as one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run a command inside one of its machines; its exit code is the command's.
+    Exec {
+        /// Which one: client1, device1, server, …
+        name: String,
+        /// The command with its arguments.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<OsString>,
+    },
+    /// End what runs inside and remove all of it, also what a crash left.
+    Down,
+}
+
+/// Does it.
+pub fn main(command: &TestbedCommand) -> anyhow::Result<bool> {
+    match &command.action {
+        Action::Up {
+            clients,
+            devices,
+            chain,
+            json,
+        } => {
+            let layout = up(*clients, *devices, *chain)?;
+            if *json {
+                println!("{}", serde_json::to_string(&layout)?);
+            } else {
+                print!("{}", text(&layout));
+            }
+        }
+        Action::Exec { name, command } => match exec(name, command)? {},
+        Action::Down => {
+            let removed = down()?;
+            if removed.nodes.is_empty() {
+                println!("there was no testbed");
+            } else {
+                println!(
+                    "removed {}; programs that were still running inside and were ended: {}",
+                    removed.nodes.join(", "),
+                    removed.processes
+                );
+            }
+        }
+    }
+    Ok(true)
+}
+
+fn text(layout: &Layout) -> String {
+    let mut text = String::new();
+    for node in &layout.nodes {
+        let address = |address: Option<String>| address.unwrap_or_else(|| "-".into());
+        text += &format!(
+            "{:<10} {:<13} {:<10} {}{}\n",
+            node.name,
+            address(node.ipv4.map(|ip| ip.to_string())),
+            address(node.ipv6.map(|ip| ip.to_string())),
+            node.interface,
+            if node.ports.is_empty() {
+                String::new()
+            } else {
+                format!(", a bridge over {}", node.ports.join(", "))
+            }
+        );
+    }
+    text + "try: pmnet-lab testbed exec client1 ping -c 3 10.51.0.200\n\
+            end: pmnet-lab testbed down\n"
+}

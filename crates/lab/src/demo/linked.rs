@@ -1,0 +1,212 @@
+//! A set-up over links: client and server are network namespaces, with a device in the kernel in
+//! between, or with nothing in between.
+
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use crate::bench::micro::stand::{START_MAX, Stand};
+use crate::bench::micro::system::{SERVER, System};
+use crate::bench::micro::{Medium, pinned};
+use crate::harness::sweep_namespaces;
+use crate::harness::{Binaries, Process, Ready, Role, Scratch, Spec, StoreKind, find_program};
+use crate::resp::{Client, Reply};
+
+/// Ports of Redis and front; a namespace has all of them to itself.
+const REDIS_PORT: u16 = 6379;
+const FRONT_PORT: u16 = 6380;
+/// Where the load and the front are.
+const CLIENT: &str = "client1";
+/// Where Redis and the server are.
+const FAR: &str = "server";
+/// Everything acknowledged must have reached the database this long after the load.
+const SETTLE_MAX: Duration = Duration::from_secs(30);
+/// One attempt to read while settling.
+const SETTLE_TRY: Duration = Duration::from_secs(10);
+/// A path that does not carry anything after so long is not there.
+const PATH_MAX: Duration = Duration::from_secs(5);
+/// Time between attempts.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// See the module's text; everything is ended and removed when it is dropped.
+pub struct Linked {
+    // Dropped in this order: the client side first, the folders last.
+    front: Option<Process>,
+    stand: Stand,
+    redis: Option<Process>,
+    endpoint: SocketAddr,
+    scratch: Scratch,
+}
+
+/// Removes what killed owners left.
+pub fn sweep() -> anyhow::Result<()> {
+    sweep_namespaces();
+    Ok(pinned::sweep()?)
+}
+
+impl Linked {
+    /// Makes the network of `system` and starts the path of a Redis client in it: front and load at
+    /// the client, `system`'s device, server and Redis at the server. A system without a device is
+    /// Redis alone. `number` keeps several apart.
+    ///
+    /// Call it from a thread that outlives it: its processes end with that thread.
+    ///
+    /// # Errors
+    /// What this machine lacks for it, or the first process that did not start.
+    pub fn start(
+        system: System,
+        number: usize,
+        store: StoreKind,
+        folder: &Path,
+    ) -> anyhow::Result<Linked> {
+        let scratch = Scratch::new(folder, &format!("demo-{}", system.name()))?;
+        let stand = Stand::build(system, number)?;
+        let has_device = system.has_device();
+        let near = SocketAddr::from((Ipv4Addr::LOCALHOST, FRONT_PORT));
+        let redis = SocketAddr::from(if has_device {
+            (Ipv4Addr::LOCALHOST, REDIS_PORT)
+        } else {
+            (*SERVER.ip(), REDIS_PORT)
+        });
+        let mut linked = Linked {
+            front: None,
+            stand,
+            redis: None,
+            endpoint: if has_device { near } else { redis },
+            scratch,
+        };
+        let url = match store {
+            StoreKind::Redis => {
+                linked.start_redis(redis)?;
+                format!("redis://{redis}")
+            }
+            StoreKind::Kv => format!("kv:{}", linked.scratch.disk().join("store.kv").display()),
+            StoreKind::Null => "null:".to_owned(),
+        };
+        linked.stand.serve(Medium::Dram, &url, &linked.scratch)?;
+        if has_device {
+            let (listen, via) = (near.to_string(), linked.stand.recipe.target.to_string());
+            let arguments = ["redis", "--listen", &listen, "--via", &via].map(OsString::from);
+            let front = linked
+                .stand
+                .start("front", CLIENT, arguments.into(), &linked.scratch)?;
+            linked.front = Some(front);
+        }
+        linked
+            .read(PATH_MAX)
+            .context("nothing goes over its links")?;
+        Ok(linked)
+    }
+
+    fn start_redis(&mut self, address: SocketAddr) -> anyhow::Result<()> {
+        let redis = find_program("redis-server").context("redis-server is not installed")?;
+        let host = address.ip().to_string();
+        let port = address.port().to_string();
+        let mut arguments: Vec<OsString> = [
+            "--bind",
+            &host,
+            "--port",
+            &port,
+            "--appendonly",
+            "yes",
+            "--appendfsync",
+            "always",
+            "--save",
+            "",
+            // No rewrite of the append-only file in the middle of a measurement.
+            "--auto-aof-rewrite-percentage",
+            "0",
+            // Nobody but the other namespace can reach it.
+            "--protected-mode",
+            "no",
+            "--daemonize",
+            "no",
+            "--loglevel",
+            "warning",
+            "--dir",
+        ]
+        .map(OsString::from)
+        .into();
+        // It starts in the same folder as this process.
+        arguments.push(self.scratch.disk().into());
+        let (program, args) = self.stand.network.program(FAR, &redis, arguments)?;
+        let spec = Spec {
+            name: "redis".into(),
+            binaries: Binaries::own()?,
+            program: Some(program),
+            args,
+            ready: Ready::Redis(address),
+        };
+        let mut process = Process::launch(spec, self.scratch.disk())?;
+        let network = &self.stand.network;
+        network.inside(FAR, || process.wait_ready(START_MAX))?;
+        self.redis = Some(process);
+        Ok(())
+    }
+
+    /// The RESP endpoint, as seen from [inside](Linked::inside).
+    pub const fn endpoint(&self) -> SocketAddr {
+        self.endpoint
+    }
+
+    /// Runs `work` where the clients are.
+    pub fn inside<T: Send>(
+        &self,
+        work: impl FnOnce() -> anyhow::Result<T> + Send,
+    ) -> anyhow::Result<T> {
+        self.stand.network.inside(CLIENT, work)
+    }
+
+    /// All its processes, client side first.
+    pub fn processes(&self) -> impl Iterator<Item = (Role, &Process)> {
+        let front = self.front.iter().map(|process| (Role::Front, process));
+        let redis = self.redis.iter().map(|process| (Role::Redis, process));
+        front.chain(self.stand.processes()).chain(redis)
+    }
+
+    /// Waits until everything acknowledged has reached the database: a read through the front is
+    /// answered only then (`docs/spec/protocol.md` §2 rule 8).
+    pub fn settle(&self) -> anyhow::Result<()> {
+        self.read(SETTLE_MAX).context("the log does not drain")
+    }
+
+    fn read(&self, wait: Duration) -> anyhow::Result<()> {
+        let deadline = Instant::now() + wait;
+        self.inside(|| {
+            loop {
+                let answer = Client::connect(self.endpoint, wait.min(SETTLE_TRY))
+                    .and_then(|mut client| client.call(&["GET", "pmnet-settle"]));
+                match answer {
+                    Ok(Reply::Nil | Reply::Bulk(_)) => return Ok(()),
+                    Ok(other) if Instant::now() >= deadline => {
+                        anyhow::bail!("a read is answered with {other:?}")
+                    }
+                    Err(error) if Instant::now() >= deadline => {
+                        return Err(error).context("a read is not answered");
+                    }
+                    _ => std::thread::sleep(LOOK),
+                }
+            }
+        })
+    }
+
+    /// Ends every process in good order, client side first; the names of those that did not end by
+    /// themselves with exit code 0.
+    pub fn stop(mut self) -> anyhow::Result<Vec<String>> {
+        let mut unclean = Vec::new();
+        let front = self.front.iter_mut().map(|process| (Role::Front, process));
+        let redis = self.redis.iter_mut().map(|process| (Role::Redis, process));
+        for (role, process) in front.chain(self.stand.processes_mut()).chain(redis) {
+            if !process.stop()? {
+                unclean.push(role.to_string());
+            }
+        }
+        if !unclean.is_empty() {
+            self.scratch.keep();
+        }
+        Ok(unclean)
+    }
+}

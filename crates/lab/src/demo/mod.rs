@@ -1,0 +1,227 @@
+//! `pmnet-lab demo` (and `make demo`): measure, kill, check, report, on this machine, in about a minute.
+//!
+//! Purpose: let a Redis user see the difference and the guarantee. Invariants: the baseline is a
+//! real Redis on the same disk in the same run, measured in turn with pmnet; every figure names
+//! medium and R; the verdict comes from a reader that goes straight to the database; exit code 1 on
+//! any violation. May not: hide what this machine limits.
+
+mod bench;
+pub(crate) mod chart;
+mod linked;
+mod measure;
+mod picture;
+mod plan;
+mod report;
+mod running;
+mod table;
+pub(crate) mod view;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Args;
+use pmnet_cli::on_signals;
+use serde::Serialize;
+
+use crate::check::Verdict;
+use crate::harness::{
+    Binaries, ChaosPlan, ChaosReport, Cluster, Medium, Role, StoreKind, Topology, chaos,
+    find_program,
+};
+use measure::Cell;
+use plan::Plan;
+use view::View;
+
+const EXAMPLES: &str = "\
+Examples:
+  pmnet-lab demo
+  pmnet-lab demo --checked-seconds 60 --out /tmp/demo
+  pmnet-lab demo --no-redis --json
+
+Needs no privileges. As root, if pmnet was built with clang, it also measures the device in the
+kernel, at a NIC and in a switch. Without redis-server the embedded store is used and there is
+nothing to compare with; the demo says so. Exit code 1 if anything acknowledged is lost, applied
+twice or out of order.";
+
+/// Time between two kills.
+const KILL_INTERVAL: Duration = Duration::from_millis(1_500);
+/// Time from a kill to the restart.
+const KILL_DOWN: Duration = Duration::from_millis(150);
+
+/// Options of `pmnet-lab demo`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct DemoArgs {
+    /// Where the report goes.
+    #[arg(long, default_value = "target/demo", value_name = "FOLDER")]
+    out: PathBuf,
+    /// Seconds of checked load with kills.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(4..=86_400))]
+    checked_seconds: u64,
+    /// Use the embedded store even if redis-server is there.
+    #[arg(long)]
+    no_redis: bool,
+    /// Less measuring (for tests).
+    #[arg(long)]
+    quick: bool,
+    /// The result as one JSON object on stdout.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Everything that the demo found out.
+#[derive(Debug, Serialize)]
+pub struct Outcome {
+    /// What was used and what was missing.
+    pub notes: Vec<String>,
+    /// The measurements.
+    pub cells: Vec<Cell>,
+    /// How often each process was killed.
+    pub kills: Vec<(String, u32)>,
+    /// Longest time from a kill until load went on is part of the load's own maximum, in ms.
+    pub longest_call_ms: f64,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// All of it, in seconds.
+    pub seconds: f64,
+}
+
+/// Runs the demo; false on any violation.
+///
+/// # Errors
+/// A process that does not start or come back, or a report that cannot be written.
+pub fn main(args: &DemoArgs) -> anyhow::Result<bool> {
+    let start = Instant::now();
+    let stop = on_signals()?;
+    let binaries = Binaries::own()?;
+    std::fs::create_dir_all(&args.out)
+        .with_context(|| format!("cannot make the folder {}", args.out.display()))?;
+    let mut plan = Plan::new(args.no_redis, args.quick);
+    let view = View::new(args.json, plan.steps() + args.checked_seconds);
+    for note in &plan.notes {
+        view.say(note);
+    }
+    let cells = measure_all(&mut plan, &binaries, &args.out, &stop, &view)?;
+    let chaos = kill_and_check(&plan, &binaries, args, &stop, &view)?;
+    anyhow::ensure!(!stop.load(Ordering::Relaxed), "interrupted");
+    let outcome = Outcome {
+        notes: plan.notes.clone(),
+        cells,
+        kills: chaos
+            .kills
+            .iter()
+            .map(|(role, count)| (role.to_string(), *count))
+            .collect(),
+        longest_call_ms: chaos.summary.latency.max_us / 1e3,
+        verdict: chaos.verdict,
+        seconds: start.elapsed().as_secs_f64(),
+    };
+    view.finish();
+    let report = args.out.join("report.html");
+    std::fs::write(&report, report::html(&plan, &outcome))
+        .with_context(|| format!("cannot write {}", report.display()))?;
+    if let Some(picture) = picture::svg(&plan, &outcome) {
+        let file = args.out.join("latency.svg");
+        std::fs::write(&file, picture)
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    let result = args.out.join("result.json");
+    std::fs::write(&result, serde_json::to_string_pretty(&outcome)?)
+        .with_context(|| format!("cannot write {}", result.display()))?;
+    if args.json {
+        println!("{}", serde_json::to_string(&outcome)?);
+    } else {
+        println!("{}", table::text(&plan, &outcome));
+        println!("report: {}", report.display());
+    }
+    Ok(outcome.verdict.is_clean())
+}
+
+fn measure_all(
+    plan: &mut Plan,
+    binaries: &Binaries,
+    out: &Path,
+    stop: &AtomicBool,
+    view: &View,
+) -> anyhow::Result<Vec<Cell>> {
+    let running = running::start_all(plan, binaries, out, view)?;
+    let mut cells = measure::all(plan, &running, stop, view)?;
+    if find_program("redis-benchmark").is_some() {
+        bench::all(plan, &running, &mut cells, stop, view)?;
+    }
+    for (running, stack) in running.into_iter().zip(&plan.stacks) {
+        view.step(&format!("stopping {}", stack.name), 0);
+        let unclean = running.stop()?;
+        if !unclean.is_empty() {
+            view.say(&format!(
+                "{}: did not end in good order: {}",
+                stack.name,
+                unclean.join(", ")
+            ));
+        }
+    }
+    Ok(cells)
+}
+
+fn kill_and_check(
+    plan: &Plan,
+    binaries: &Binaries,
+    args: &DemoArgs,
+    stop: &AtomicBool,
+    view: &View,
+) -> anyhow::Result<ChaosReport> {
+    view.step(
+        "starting the set-up that is going to suffer (R = 1, DRAM)",
+        0,
+    );
+    let mut cluster = Cluster::start(
+        binaries,
+        &args.out,
+        "chaos",
+        Topology::new(plan.store, 1, Medium::Dram),
+    )?;
+    let mut victims = vec![Role::Device(0), Role::Server, Role::Front];
+    if plan.store == StoreKind::Redis {
+        victims.push(Role::Redis);
+    }
+    let chaos_plan = ChaosPlan {
+        duration: Duration::from_secs(args.checked_seconds),
+        clients: 8,
+        pipeline: 4,
+        deadline: Duration::from_secs(10),
+        victims,
+        interval: KILL_INTERVAL,
+        down: KILL_DOWN,
+        lose_at_half: Vec::new(),
+        value_bytes: 0,
+        seed: fastrand::u64(1..1_000_000_000),
+    };
+    let mut shown = 0;
+    let report = chaos(&mut cluster, &chaos_plan, stop, |now| {
+        let text = format!(
+            "kill -9 under load: {} acknowledged, {} kills, {}",
+            now.acknowledged, now.kills, now.event
+        );
+        let second =
+            Duration::from_secs_f64(now.fraction * chaos_plan.duration.as_secs_f64()).as_secs();
+        view.step(&text, second.saturating_sub(shown));
+        shown = shown.max(second);
+    })?;
+    if report.verdict.is_clean() {
+        let unclean = cluster.stop()?;
+        if !unclean.is_empty() {
+            view.say(&format!(
+                "did not end in good order: {}",
+                unclean.join(", ")
+            ));
+        }
+    } else {
+        view.say(&format!(
+            "what the processes wrote is kept in {}",
+            cluster.folder().display()
+        ));
+    }
+    Ok(report)
+}

@@ -1,0 +1,464 @@
+//! A whole set-up: database, server, chain of devices, front; each may be killed and come back.
+
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use pmnet_cli::find_program;
+
+use super::binaries::Binaries;
+use super::claims::Port;
+use super::process::{Process, Ready, Spec};
+use super::proxy::{LossyProxy, Trouble};
+use super::scratch::Scratch;
+use crate::resp::Client;
+
+/// A process that does not serve after this long is a failure.
+pub const READY_MAX: Duration = Duration::from_secs(15);
+/// Longest chain (`docs/spec/protocol.md`).
+pub const DEVICES_MAX: usize = 3;
+/// Each call of the reader.
+const READER_MAX: Duration = Duration::from_secs(20);
+
+/// Which database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreKind {
+    /// A real redis-server with `appendfsync always`.
+    Redis,
+    /// The embedded key-value store in a file.
+    Kv,
+    /// Nothing: updates are accepted and forgotten.
+    Null,
+}
+
+/// Where the devices keep their logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// A file on tmpfs: survives the death of the process, not a power cut.
+    Dram,
+    /// An ordinary file, O_DIRECT and O_DSYNC: survives a power cut.
+    File,
+}
+
+impl Medium {
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Medium::Dram => "dram",
+            Medium::File => "file",
+        }
+    }
+}
+
+/// What a cluster consists of.
+#[derive(Clone, Debug)]
+pub struct Topology {
+    /// The database.
+    pub store: StoreKind,
+    /// Length of the chain, 1 to [`DEVICES_MAX`]; 0: no pmnet at all, the database alone.
+    pub devices: usize,
+    /// Medium of every device.
+    pub medium: Medium,
+    /// What happens to the datagrams between front, devices and server; `None`: nothing.
+    pub trouble: Option<Trouble>,
+    /// More arguments for every device.
+    pub device_args: Vec<String>,
+    /// More arguments for the server.
+    pub server_args: Vec<String>,
+    /// More arguments for the front.
+    pub front_args: Vec<String>,
+    /// More arguments for redis-server.
+    pub redis_args: Vec<String>,
+}
+
+impl Topology {
+    /// A chain of `devices` with logs on `medium` in front of `store`.
+    #[must_use]
+    pub fn new(store: StoreKind, devices: usize, medium: Medium) -> Topology {
+        Topology {
+            store,
+            devices,
+            medium,
+            trouble: None,
+            device_args: Vec::new(),
+            server_args: Vec::new(),
+            front_args: Vec::new(),
+            redis_args: Vec::new(),
+        }
+    }
+
+    /// The database alone.
+    #[must_use]
+    pub fn direct(store: StoreKind) -> Topology {
+        Topology::new(store, 0, Medium::Dram)
+    }
+}
+
+/// One process of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// redis-server.
+    Redis,
+    /// `pmnet server`.
+    Server,
+    /// `pmnet device`, 0 is the head.
+    Device(usize),
+    /// `pmnet redis`.
+    Front,
+}
+
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Role::Redis => f.write_str("redis"),
+            Role::Server => f.write_str("server"),
+            Role::Device(index) => write!(f, "device{}", index + 1),
+            Role::Front => f.write_str("front"),
+        }
+    }
+}
+
+/// Running processes; all are killed when it is dropped.
+#[derive(Debug)]
+pub struct Cluster {
+    // Order of fields is order of the drop: the client side goes first, the folders last.
+    processes: Vec<(Role, Process)>,
+    redis: Option<SocketAddr>,
+    front: Option<SocketAddr>,
+    /// Devices of the chain, head first: number in the role, and address.
+    chain: Vec<(usize, SocketAddr)>,
+    server: Option<SocketAddr>,
+    proxies: Vec<LossyProxy>,
+    /// Claimed until all processes are gone.
+    ports: Vec<Port>,
+    topology: Topology,
+    scratch: Scratch,
+}
+
+impl Cluster {
+    /// Starts everything, database first, and waits until it serves. `binaries` are what it starts,
+    /// `folder` is where the run's folder is made (it should be on a real disk).
+    ///
+    /// # Errors
+    /// The first process that could not be started, with the end of its output.
+    pub fn start(
+        binaries: &Binaries,
+        folder: &Path,
+        name: &str,
+        topology: Topology,
+    ) -> anyhow::Result<Cluster> {
+        anyhow::ensure!(
+            topology.devices <= DEVICES_MAX,
+            "a chain has at most {DEVICES_MAX} devices"
+        );
+        let mut cluster = Cluster {
+            processes: Vec::new(),
+            redis: None,
+            front: None,
+            chain: Vec::new(),
+            server: None,
+            proxies: Vec::new(),
+            ports: Vec::new(),
+            topology,
+            scratch: Scratch::new(folder, name)?,
+        };
+        let started = cluster.start_all(binaries);
+        if started.is_err() {
+            cluster.scratch.keep();
+        }
+        started.map(|()| cluster)
+    }
+
+    fn start_all(&mut self, binaries: &Binaries) -> anyhow::Result<()> {
+        let disk = self.scratch.disk().to_owned();
+        let store = match self.topology.store {
+            StoreKind::Redis => {
+                let address = self.port()?;
+                self.redis = Some(address);
+                self.add(
+                    Role::Redis,
+                    redis_spec(binaries, address, &disk, &self.topology.redis_args)?,
+                )?;
+                format!("redis://{address}")
+            }
+            StoreKind::Kv => format!("kv:{}", disk.join("store.kv").display()),
+            StoreKind::Null => "null:".to_owned(),
+        };
+        if self.topology.devices == 0 {
+            return Ok(());
+        }
+        let server = self.port()?;
+        self.server = Some(server);
+        let mut args = words(&["server", "--listen", &server.to_string(), "--store", &store]);
+        args.extend(words(&self.topology.server_args));
+        self.add(Role::Server, own_spec(binaries, "server", args))?;
+        let mut next = self.through(server)?;
+        for index in (0..self.topology.devices).rev() {
+            let listen = self.port()?;
+            let folder = match self.topology.medium {
+                Medium::Dram => self.scratch.memory(),
+                Medium::File => self.scratch.disk(),
+            };
+            let log = folder.join(format!("device{}.log", index + 1));
+            let mut args = words(&[
+                "device",
+                "--listen",
+                &listen.to_string(),
+                "--next",
+                &next.to_string(),
+                "--media",
+                self.topology.medium.name(),
+                "--log",
+            ]);
+            args.push(log.into());
+            args.extend(words(&self.topology.device_args));
+            let role = Role::Device(index);
+            self.add(role, own_spec(binaries, &role.to_string(), args))?;
+            self.chain.insert(0, (index, listen));
+            next = self.through(listen)?;
+        }
+        let front = self.port()?;
+        self.front = Some(front);
+        let mut args = words(&[
+            "redis",
+            "--listen",
+            &front.to_string(),
+            "--via",
+            &next.to_string(),
+        ]);
+        args.extend(words(&self.topology.front_args));
+        self.add(Role::Front, own_spec(binaries, "front", args))
+    }
+
+    /// An address for one of the processes.
+    fn port(&mut self) -> anyhow::Result<SocketAddr> {
+        let port = Port::claim().context("no port for a process")?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.number()));
+        self.ports.push(port);
+        Ok(address)
+    }
+
+    fn add(&mut self, role: Role, spec: Spec) -> anyhow::Result<()> {
+        let process = Process::start(spec, self.scratch.disk(), READY_MAX)?;
+        self.processes.insert(0, (role, process));
+        Ok(())
+    }
+
+    /// The RESP endpoint for clients: the front, or the database where there is no pmnet.
+    ///
+    /// # Errors
+    /// There is none (an embedded store without pmnet).
+    pub fn endpoint(&self) -> anyhow::Result<SocketAddr> {
+        self.front
+            .or(self.redis)
+            .context("this cluster has no RESP endpoint")
+    }
+
+    /// A connection straight to the database, or through the front where the database is
+    /// embedded and cannot be asked otherwise.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn reader(&self) -> anyhow::Result<Client> {
+        let address = self.redis.map_or_else(|| self.endpoint(), Ok)?;
+        Client::connect(address, READER_MAX)
+            .with_context(|| format!("cannot reach the database at {address}"))
+    }
+
+    /// Address of the head device, for native clients.
+    #[must_use]
+    pub fn head(&self) -> Option<SocketAddr> {
+        self.chain.first().map(|(_, address)| *address)
+    }
+
+    /// Where to send what is for `address`: there, or to a new proxy that loses some of it.
+    fn through(&mut self, address: SocketAddr) -> anyhow::Result<SocketAddr> {
+        let Some(trouble) = self.topology.trouble else {
+            return Ok(address);
+        };
+        let proxy = LossyProxy::start(address, trouble)?;
+        let address = proxy.address();
+        self.proxies.push(proxy);
+        Ok(address)
+    }
+
+    /// Datagrams that the proxies dropped, repeated and held back.
+    #[must_use]
+    pub fn troubled(&self) -> [u64; 3] {
+        let mut sum = [0; 3];
+        for proxy in &self.proxies {
+            for (sum, count) in sum.iter_mut().zip(proxy.counts()) {
+                *sum += count;
+            }
+        }
+        sum
+    }
+
+    /// Loses devices for good, logs and all, and does what an operator does then: links the rest
+    /// together again, starts the new head with `--shrink-chain`, points the front to it.
+    ///
+    /// # Errors
+    /// Nothing would be left, or what is left does not serve in time.
+    pub fn lose(&mut self, lost: &[usize]) -> anyhow::Result<()> {
+        for index in lost {
+            self.kill(Role::Device(*index))?;
+        }
+        self.processes
+            .retain(|(role, _)| !lost.iter().any(|index| *role == Role::Device(*index)));
+        self.chain.retain(|(index, _)| !lost.contains(index));
+        let chain = self.chain.clone();
+        let server = self.server.context("this cluster has no server")?;
+        let (_, head) = *chain.first().context("no device would be left")?;
+        let mut next = self.through(server)?;
+        for (position, (index, listen)) in chain.iter().enumerate().rev() {
+            let process = self.process(Role::Device(*index))?;
+            process.set_flag("--next", Some(&next.to_string()));
+            if position == 0 {
+                process.set_flag("--shrink-chain", None);
+            }
+            process.relaunch()?;
+            next = self.through(*listen)?;
+        }
+        for (index, _) in &chain {
+            self.process(Role::Device(*index))?.wait_ready(READY_MAX)?;
+        }
+        let front = self.process(Role::Front)?;
+        front.set_flag("--via", Some(&next.to_string()));
+        self.restart(Role::Front)
+            .with_context(|| format!("with the new head {head}"))
+    }
+
+    /// Address of the redis-server.
+    #[must_use]
+    pub fn redis(&self) -> Option<SocketAddr> {
+        self.redis
+    }
+
+    /// What it consists of.
+    #[must_use]
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// All its processes, client side first.
+    pub fn processes(&self) -> impl Iterator<Item = (Role, &Process)> {
+        self.processes
+            .iter()
+            .map(|(role, process)| (*role, process))
+    }
+
+    /// One of its processes.
+    ///
+    /// # Errors
+    /// There is no such process.
+    pub fn process(&mut self, role: Role) -> anyhow::Result<&mut Process> {
+        self.processes
+            .iter_mut()
+            .find(|(candidate, _)| *candidate == role)
+            .map(|(_, process)| process)
+            .with_context(|| format!("this cluster has no {role}"))
+    }
+
+    /// `kill -9`.
+    ///
+    /// # Errors
+    /// There is no such process, or the kernel refuses.
+    pub fn kill(&mut self, role: Role) -> anyhow::Result<()> {
+        self.process(role)?.kill()
+    }
+
+    /// Starts a killed process again and waits until it serves.
+    ///
+    /// # Errors
+    /// It does not serve in time, with the end of its output.
+    pub fn restart(&mut self, role: Role) -> anyhow::Result<()> {
+        let process = self.process(role)?;
+        process.relaunch()?;
+        process.wait_ready(READY_MAX)
+    }
+
+    /// Ends every process in good order, client side first; the names of those that did not end
+    /// by themselves with exit code 0.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn stop(mut self) -> anyhow::Result<Vec<String>> {
+        let mut unclean = Vec::new();
+        for (role, process) in &mut self.processes {
+            if !process.stop()? {
+                unclean.push(role.to_string());
+            }
+        }
+        if !unclean.is_empty() {
+            self.scratch.keep();
+        }
+        Ok(unclean)
+    }
+
+    /// Folder with the output of all processes.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.scratch.disk()
+    }
+
+    /// Leaves that folder when the cluster ends.
+    pub fn keep_folder(&mut self) {
+        self.scratch.keep();
+    }
+}
+
+pub(super) fn words<S: AsRef<str>>(words: &[S]) -> Vec<OsString> {
+    words.iter().map(|word| word.as_ref().into()).collect()
+}
+
+pub(super) fn own_spec(binaries: &Binaries, name: &str, args: Vec<OsString>) -> Spec {
+    Spec {
+        name: name.to_owned(),
+        binaries: binaries.clone(),
+        program: None,
+        args,
+        ready: Ready::Line,
+    }
+}
+
+pub(super) fn redis_spec(
+    binaries: &Binaries,
+    address: SocketAddr,
+    folder: &Path,
+    more: &[String],
+) -> anyhow::Result<Spec> {
+    let program: PathBuf = find_program("redis-server")
+        .context("redis-server is not installed: apt-get install redis-server (make setup)")?;
+    let mut args = words(&[
+        "--bind",
+        &address.ip().to_string(),
+        "--port",
+        &address.port().to_string(),
+        "--appendonly",
+        "yes",
+        "--appendfsync",
+        "always",
+        "--save",
+        "",
+        // No rewrite of the append-only file in the middle of a measurement.
+        "--auto-aof-rewrite-percentage",
+        "0",
+        "--daemonize",
+        "no",
+        "--loglevel",
+        "warning",
+        "--dir",
+    ]);
+    args.push(folder.into());
+    args.extend(words(more));
+    Ok(Spec {
+        name: "redis".into(),
+        binaries: binaries.clone(),
+        program: Some(program),
+        args,
+        ready: Ready::Redis(address),
+    })
+}

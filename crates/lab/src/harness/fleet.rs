@@ -1,0 +1,334 @@
+//! A set-up in which every process has a machine (a namespace) of its own, and the network
+//! between them can fail.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::Context;
+
+use super::binaries::Binaries;
+use super::cluster::{Medium, READY_MAX, Role, own_spec, redis_spec, words};
+use super::namespaces::{Namespace, Namespaces};
+use super::process::{Process, Spec};
+use super::proxy::{LossyProxy, Trouble};
+use super::scratch::Scratch;
+
+/// Port of redis-server, and of the front (on another machine).
+const RESP_PORT: u16 = 6379;
+/// Port of every device and of the server.
+const PMNET_PORT: u16 = pmnet_wire::PORT_FIRST;
+/// Port of the proxy in front of each of them.
+const PROXY_PORT: u16 = pmnet_wire::PORT_FIRST + 1;
+
+/// What a fleet consists of, besides a Redis with `appendfsync always`, a server and a front.
+#[derive(Clone, Debug)]
+pub struct FleetPlan {
+    /// Length of the chain.
+    pub devices: usize,
+    /// Medium of every device.
+    pub medium: Medium,
+    /// What happens to datagrams in front of every device and the server.
+    pub trouble: Option<Trouble>,
+    /// More arguments for the front.
+    pub front_args: Vec<String>,
+}
+
+/// One machine of a fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Machine {
+    /// Where a process runs.
+    Of(Role),
+    /// Where the clients are.
+    Clients,
+}
+
+impl std::fmt::Display for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Machine::Of(role) => role.fmt(f),
+            Machine::Clients => f.write_str("clients"),
+        }
+    }
+}
+
+/// A running fleet; all is ended and removed when it is dropped.
+#[derive(Debug)]
+pub struct Fleet {
+    // Order of fields is order of the drop: processes, then their machines, then the folders.
+    processes: Vec<(Role, Process)>,
+    proxies: Vec<LossyProxy>,
+    machines: Vec<Machine>,
+    namespaces: Namespaces,
+    scratch: Scratch,
+}
+
+impl Fleet {
+    /// Makes the machines and starts everything, database first. The calling thread is moved into
+    /// the hub, from where it reaches every machine, and stays there; it must outlive the fleet.
+    ///
+    /// # Errors
+    /// [`Namespaces::create`], or the first process that could not be started.
+    pub fn start(
+        binaries: &Binaries,
+        folder: &Path,
+        name: &str,
+        plan: &FleetPlan,
+    ) -> anyhow::Result<Fleet> {
+        let roles = [Role::Redis, Role::Server, Role::Front]
+            .into_iter()
+            .chain((0..plan.devices).map(Role::Device));
+        let machines: Vec<Machine> = roles.map(Machine::Of).chain([Machine::Clients]).collect();
+        let names: Vec<String> = machines.iter().map(Machine::to_string).collect();
+        let namespaces = Namespaces::create(&names)?;
+        namespaces.enter_hub()?;
+        let mut fleet = Fleet {
+            processes: Vec::new(),
+            proxies: Vec::new(),
+            machines,
+            namespaces,
+            scratch: Scratch::new(folder, name)?,
+        };
+        let started = fleet.start_all(binaries, plan);
+        if started.is_err() {
+            fleet.scratch.keep();
+        }
+        started.map(|()| fleet)
+    }
+
+    fn start_all(&mut self, binaries: &Binaries, plan: &FleetPlan) -> anyhow::Result<()> {
+        let disk = self.scratch.disk().to_owned();
+        let redis = self.address(Role::Redis, RESP_PORT);
+        // Its own idea of protection is to answer the local machine only.
+        let more = ["--protected-mode".to_owned(), "no".to_owned()];
+        self.add(Role::Redis, redis_spec(binaries, redis, &disk, &more)?)?;
+
+        let server = self.address(Role::Server, PMNET_PORT);
+        let store = format!("redis://{redis}");
+        let args = words(&["server", "--listen", &server.to_string(), "--store", &store]);
+        self.add(Role::Server, own_spec(binaries, "server", args))?;
+        let mut next = self.through(Role::Server, server, plan.trouble)?;
+
+        for index in (0..plan.devices).rev() {
+            let role = Role::Device(index);
+            let listen = self.address(role, PMNET_PORT);
+            let folder = match plan.medium {
+                Medium::Dram => self.scratch.memory(),
+                Medium::File => self.scratch.disk(),
+            };
+            let log = folder.join(format!("{role}.log"));
+            let listen_text = listen.to_string();
+            let mut args = words(&["device", "--listen", &listen_text, "--next"]);
+            args.extend(words(&[
+                &next.to_string(),
+                "--media",
+                plan.medium.name(),
+                "--log",
+            ]));
+            args.push(log.into());
+            // The default is the port, which is the same on every machine.
+            args.extend(words(&["--id", &(index + 1).to_string()]));
+            self.add(role, own_spec(binaries, &role.to_string(), args))?;
+            next = self.through(role, listen, plan.trouble)?;
+        }
+        let front = self.endpoint().to_string();
+        let via = next.to_string();
+        let mut args = words(&["redis", "--listen", &front, "--via", &via]);
+        args.extend(words(&plan.front_args));
+        self.add(Role::Front, own_spec(binaries, "front", args))
+    }
+
+    fn add(&mut self, role: Role, mut spec: Spec) -> anyhow::Result<()> {
+        let program = spec.program.as_ref().unwrap_or(&spec.binaries.pmnet);
+        let args = std::mem::take(&mut spec.args);
+        let node = self.node(Machine::Of(role))?;
+        let (program, args) = self.namespaces.inside(node, program, args)?;
+        (spec.program, spec.args) = (Some(program), args);
+        let process = Process::start(spec, self.scratch.disk(), READY_MAX)?;
+        self.processes.insert(0, (role, process));
+        Ok(())
+    }
+
+    /// Where to send what is for `role`: there, or to a proxy on the same machine.
+    fn through(
+        &mut self,
+        role: Role,
+        target: SocketAddr,
+        trouble: Option<Trouble>,
+    ) -> anyhow::Result<SocketAddr> {
+        let Some(trouble) = trouble else {
+            return Ok(target);
+        };
+        let listen = SocketAddr::new(target.ip(), PROXY_PORT);
+        let node = self.node(Machine::Of(role))?;
+        let namespace = self.namespaces.node(node);
+        // The proxy's own thread inherits the namespace of the one that starts it.
+        let proxy = std::thread::scope(|scope| {
+            let start = || {
+                namespace.enter()?;
+                LossyProxy::start_at(listen, target, trouble)
+            };
+            scope
+                .spawn(start)
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })?;
+        self.proxies.push(proxy);
+        Ok(listen)
+    }
+
+    fn node(&self, machine: Machine) -> anyhow::Result<usize> {
+        self.machines
+            .iter()
+            .position(|candidate| *candidate == machine)
+            .with_context(|| format!("this fleet has no {machine}"))
+    }
+
+    fn address(&self, role: Role, port: u16) -> SocketAddr {
+        let node = self
+            .machines
+            .iter()
+            .position(|candidate| *candidate == Machine::Of(role))
+            .unwrap_or(0);
+        SocketAddr::from((self.namespaces.address(node), port))
+    }
+
+    /// The front, for clients.
+    #[must_use]
+    pub fn endpoint(&self) -> SocketAddr {
+        self.address(Role::Front, RESP_PORT)
+    }
+
+    /// The database itself.
+    #[must_use]
+    pub fn redis(&self) -> SocketAddr {
+        self.address(Role::Redis, RESP_PORT)
+    }
+
+    /// All machines.
+    #[must_use]
+    pub fn machines(&self) -> &[Machine] {
+        &self.machines
+    }
+
+    /// The machine of the clients, for threads that are to work there.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn clients(&self) -> anyhow::Result<Namespace> {
+        Ok(self.namespaces.node(self.node(Machine::Clients)?))
+    }
+
+    /// Datagrams that the proxies dropped, repeated and held back.
+    #[must_use]
+    pub fn troubled(&self) -> [u64; 3] {
+        let mut sum = [0; 3];
+        for proxy in &self.proxies {
+            for (sum, count) in sum.iter_mut().zip(proxy.counts()) {
+                *sum += count;
+            }
+        }
+        sum
+    }
+
+    /// `kill -9`. False: it did not run.
+    ///
+    /// # Errors
+    /// There is no such process, it had ended by itself, or the kernel refuses.
+    pub fn kill(&mut self, role: Role) -> anyhow::Result<bool> {
+        let process = self.process(role)?;
+        let runs = process.id().is_some();
+        process.kill()?;
+        Ok(runs)
+    }
+
+    /// Starts a killed process again, without waiting until it serves.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start_again(&mut self, role: Role) -> anyhow::Result<()> {
+        let process = self.process(role)?;
+        if process.id().is_some() {
+            return Ok(());
+        }
+        process.relaunch()
+    }
+
+    fn process(&mut self, role: Role) -> anyhow::Result<&mut Process> {
+        let (_, process) = self
+            .processes
+            .iter_mut()
+            .find(|(candidate, _)| *candidate == role)
+            .with_context(|| format!("this fleet has no {role}"))?;
+        // A restart must not hide that something gave up.
+        if let Some(status) = process.exited()? {
+            anyhow::bail!(
+                "{role} ended by itself ({status}): {}",
+                process.stderr().lines().last().unwrap_or("it said nothing")
+            );
+        }
+        Ok(process)
+    }
+
+    /// Cuts what goes from one machine to another. False: that was so already.
+    ///
+    /// # Errors
+    /// There is no such machine, or the kernel refuses.
+    pub fn cut(&mut self, from: Machine, to: Machine) -> anyhow::Result<bool> {
+        let (from, to) = (self.node(from)?, self.node(to)?);
+        self.namespaces.cut(from, to)
+    }
+
+    /// Ends a cut, if there is one.
+    ///
+    /// # Errors
+    /// There is no such machine, or the kernel refuses.
+    pub fn heal(&mut self, from: Machine, to: Machine) -> anyhow::Result<()> {
+        let (from, to) = (self.node(from)?, self.node(to)?);
+        self.namespaces.heal(from, to)
+    }
+
+    /// Takes the link of a machine down. False: it was down.
+    ///
+    /// # Errors
+    /// There is no such machine, or the kernel refuses.
+    pub fn link_down(&mut self, machine: Machine) -> anyhow::Result<bool> {
+        let node = self.node(machine)?;
+        self.namespaces.link_down(node)
+    }
+
+    /// Takes it up again.
+    ///
+    /// # Errors
+    /// There is no such machine, or the kernel refuses.
+    pub fn link_up(&mut self, machine: Machine) -> anyhow::Result<()> {
+        let node = self.node(machine)?;
+        self.namespaces.link_up(node)
+    }
+
+    /// Repairs the network, starts what does not run, and waits until all serve.
+    ///
+    /// # Errors
+    /// Something ended by itself, or does not serve in time.
+    pub fn repair(&mut self) -> anyhow::Result<()> {
+        self.namespaces.heal_all()?;
+        let roles: Vec<Role> = self.processes.iter().map(|(role, _)| *role).collect();
+        for role in &roles {
+            self.start_again(*role)?;
+        }
+        for role in roles {
+            self.process(role)?.wait_ready(READY_MAX)?;
+        }
+        Ok(())
+    }
+
+    /// Folder with the output of all processes.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.scratch.disk()
+    }
+
+    /// Leaves that folder when the fleet ends.
+    pub fn keep_folder(&mut self) {
+        self.scratch.keep();
+    }
+}

@@ -1,0 +1,38 @@
+//! The hidden subcommand through which the harness starts programs: it asks the kernel to kill
+//! the program when its parent dies, then becomes the program (same process id).
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+
+use anyhow::Context;
+
+/// Arguments of `pmnet-lab guarded`.
+#[derive(Debug, clap::Args)]
+pub struct GuardArgs {
+    /// Process id of the parent that must be alive.
+    #[arg(long)]
+    parent: i32,
+    /// The program and its arguments.
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// Becomes the program; returns only if that fails.
+///
+/// # Errors
+/// The parent is gone already, or the program cannot be started.
+pub fn exec_guarded(args: &GuardArgs) -> anyhow::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .context("cannot tie the process to its parent")?;
+    let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
+    anyhow::ensure!(
+        parent == Some(args.parent),
+        "the process that wanted this is gone"
+    );
+    let (program, rest) = args
+        .command
+        .split_first()
+        .context("no program to start was named")?;
+    let error = std::process::Command::new(program).args(rest).exec();
+    Err(error).with_context(|| format!("cannot start {}", program.display()))
+}

@@ -1,0 +1,33 @@
+//! Real processes under control: a Redis, a pmnet server, a chain of devices, a front.
+//!
+//! Purpose: what the demo and the end-to-end tests share. Invariants: every wait has a deadline;
+//! everything started is ended when its handle is dropped, and by the kernel if this process dies
+//! (also under `kill -9`); the output of every process stays in the run's folder until that is
+//! removed. May not: use a mock where the real process runs.
+//!
+//! The kernel ends a child when the *thread* that started it ends, so start and restart processes
+//! from a thread that outlives them (the main thread of the demo, the test's own thread).
+
+mod binaries;
+mod chaos;
+mod claims;
+mod cluster;
+mod fleet;
+mod guard;
+pub mod histories;
+pub(crate) mod namespaces;
+mod process;
+mod proxy;
+mod scratch;
+
+pub use binaries::{Binaries, PRODUCT};
+pub use chaos::{ChaosPlan, ChaosReport, ChaosView, chaos, settle};
+pub use claims::{Port, Turn, lasting as free_port};
+pub use cluster::{Cluster, Medium, Role, StoreKind, Topology};
+pub use fleet::{Fleet, FleetPlan, Machine};
+pub use guard::{GuardArgs, exec_guarded};
+pub use namespaces::{Namespace, Namespaces, sweep as sweep_namespaces};
+pub use pmnet_cli::find_program;
+pub use process::{Process, Ready, Spec, cpu_ns};
+pub use proxy::{LossyProxy, Trouble};
+pub use scratch::Scratch;

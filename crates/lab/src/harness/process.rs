@@ -1,0 +1,345 @@
+//! One child process: started, waited for, killed, started again, always ended.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::binaries::Binaries;
+use crate::resp::{Client, Reply};
+
+/// How often a condition is looked at while waiting.
+const LOOK: Duration = Duration::from_millis(3);
+/// A stop that takes longer is a kill.
+const STOP_MAX: Duration = Duration::from_secs(5);
+/// Bytes of a process's output shown when it fails.
+const TAIL_BYTES: usize = 2_000;
+/// One question while waiting for a Redis.
+const ASK_MAX: Duration = Duration::from_millis(500);
+
+/// How to know that a process serves.
+#[derive(Clone, Debug)]
+pub enum Ready {
+    /// It prints a line with the word `ready` to stdout.
+    Line,
+    /// It answers at this address as the Redis process that was started, with all its data. Somebody else who
+    /// listens there is not it.
+    Redis(SocketAddr),
+}
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Name in messages and in the names of output files.
+    pub name: String,
+    /// The laboratory, through which everything is started, and the product.
+    pub binaries: Binaries,
+    /// The program; `None`: the product.
+    pub program: Option<PathBuf>,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// How to know that it serves.
+    pub ready: Ready,
+}
+
+/// A process that was started; killed when dropped.
+#[derive(Debug)]
+pub struct Process {
+    spec: Spec,
+    folder: PathBuf,
+    starts: u32,
+    child: Option<Child>,
+}
+
+impl Process {
+    /// Starts it and waits until it serves.
+    ///
+    /// # Errors
+    /// It cannot be started, ends, or does not serve within `wait`; with the end of its output.
+    pub fn start(spec: Spec, folder: &Path, wait: Duration) -> anyhow::Result<Process> {
+        let mut process = Process::launch(spec, folder)?;
+        process.wait_ready(wait)?;
+        Ok(process)
+    }
+
+    /// Starts it without waiting.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn launch(spec: Spec, folder: &Path) -> anyhow::Result<Process> {
+        let mut process = Process {
+            spec,
+            folder: folder.to_owned(),
+            starts: 0,
+            child: None,
+        };
+        process.spawn()?;
+        Ok(process)
+    }
+
+    fn output(&self, kind: &str) -> PathBuf {
+        self.folder
+            .join(format!("{}.{}.{kind}", self.spec.name, self.starts))
+    }
+
+    fn spawn(&mut self) -> anyhow::Result<()> {
+        self.starts += 1;
+        let make = |path: PathBuf| {
+            File::create(&path).with_context(|| format!("cannot write {}", path.display()))
+        };
+        let program = self
+            .spec
+            .program
+            .as_ref()
+            .unwrap_or(&self.spec.binaries.pmnet);
+        let child = Command::new(&self.spec.binaries.lab)
+            .arg("guarded")
+            .arg("--parent")
+            .arg(std::process::id().to_string())
+            .arg("--")
+            .arg(program)
+            .args(&self.spec.args)
+            .stdin(Stdio::null())
+            .stdout(make(self.output("out"))?)
+            .stderr(make(self.output("err"))?)
+            // Its own group: Ctrl-C is for us, who end it in good order.
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.spec.binaries.lab.display()))?;
+        self.child = Some(child);
+        Ok(())
+    }
+
+    /// Waits until it serves.
+    ///
+    /// # Errors
+    /// It ended, or does not serve within `wait`; with the end of its output.
+    pub fn wait_ready(&mut self, wait: Duration) -> anyhow::Result<()> {
+        let deadline = Instant::now() + wait;
+        loop {
+            if self.is_ready() {
+                return Ok(());
+            }
+            if let Some(status) = self.exited()? {
+                bail!("{} ended ({status}){}", self.spec.name, self.tail());
+            }
+            if Instant::now() >= deadline {
+                bail!(
+                    "{} does not serve after {:.1} s{}",
+                    self.spec.name,
+                    wait.as_secs_f64(),
+                    self.tail()
+                );
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        match self.spec.ready {
+            Ready::Line => std::fs::read_to_string(self.output("out"))
+                .is_ok_and(|text| text.lines().any(|line| line.contains("ready"))),
+            Ready::Redis(address) => Client::connect(address, ASK_MAX)
+                .and_then(|mut client| client.call(&["INFO"]))
+                .is_ok_and(|reply| self.is_own_redis(&reply)),
+        }
+    }
+
+    /// Whether a reply to INFO comes from this process, and it has loaded its data.
+    fn is_own_redis(&self, info: &Reply) -> bool {
+        // All that starts it replaces itself by it, so this is its number, too.
+        let (Some(id), Reply::Bulk(info)) = (self.id(), info) else {
+            return false;
+        };
+        let info = String::from_utf8_lossy(info);
+        let says = |wanted: &str| info.lines().any(|line| line == wanted);
+        says(&format!("process_id:{id}")) && says("loading:0")
+    }
+
+    /// Its exit status, if it has ended by itself.
+    ///
+    /// # Errors
+    /// The kernel cannot say.
+    pub fn exited(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+        match &mut self.child {
+            Some(child) => child.try_wait().context("cannot wait for a process"),
+            None => Ok(None),
+        }
+    }
+
+    /// Waits for it to end by itself.
+    ///
+    /// # Errors
+    /// It does not within `wait`, or was not running.
+    pub fn wait_exit(&mut self, wait: Duration) -> anyhow::Result<ExitStatus> {
+        let deadline = Instant::now() + wait;
+        while Instant::now() < deadline {
+            if let Some(status) = self.exited()? {
+                self.child = None;
+                return Ok(status);
+            }
+            std::thread::sleep(LOOK);
+        }
+        bail!("{} is still there{}", self.spec.name, self.tail());
+    }
+
+    /// `kill -9`, and waits for the end.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn kill(&mut self) -> anyhow::Result<()> {
+        if let Some(mut child) = self.child.take() {
+            child.kill().context("cannot kill a process")?;
+            child.wait().context("cannot wait for a process")?;
+        }
+        Ok(())
+    }
+
+    /// Asks it to end (SIGTERM), kills it after five seconds. True if it ended by itself with
+    /// exit code 0.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn stop(&mut self) -> anyhow::Result<bool> {
+        let Some(mut child) = self.child.take() else {
+            return Ok(true);
+        };
+        let deadline = Instant::now() + STOP_MAX;
+        if let Some(pid) = pid(&child) {
+            kill_process(pid, Signal::TERM).context("cannot signal a process")?;
+        }
+        while Instant::now() < deadline {
+            if let Some(status) = child.try_wait().context("cannot wait for a process")? {
+                return Ok(status.success());
+            }
+            std::thread::sleep(LOOK);
+        }
+        child.kill().context("cannot kill a process")?;
+        child.wait().context("cannot wait for a process")?;
+        Ok(false)
+    }
+
+    /// Starts it again with the same arguments, without waiting.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn relaunch(&mut self) -> anyhow::Result<()> {
+        self.kill()?;
+        self.spawn()
+    }
+
+    /// Sends SIGSTOP or SIGCONT.
+    ///
+    /// # Errors
+    /// It is not running, or the kernel refuses.
+    pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let pid = self
+            .child
+            .as_ref()
+            .and_then(pid)
+            .with_context(|| format!("{} is not running", self.spec.name))?;
+        kill_process(pid, signal).context("cannot signal a process")
+    }
+
+    /// Gives a flag another value, or adds it, from the next start on.
+    pub fn set_flag(&mut self, flag: &str, value: Option<&str>) {
+        let args = &mut self.spec.args;
+        if let Some(at) = args.iter().position(|arg| arg == flag) {
+            args.drain(at..(at + 1 + usize::from(value.is_some())).min(args.len()));
+        }
+        args.push(flag.into());
+        args.extend(value.map(OsString::from));
+    }
+
+    /// Its process id, while it runs.
+    #[must_use]
+    pub fn id(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    /// CPU time that it has used, in nanoseconds, all threads (0 when it does not run).
+    #[must_use]
+    pub fn cpu_ns(&self) -> u64 {
+        self.id().map_or(0, cpu_ns)
+    }
+
+    /// What it printed to stdout since its last start.
+    #[must_use]
+    pub fn stdout(&self) -> String {
+        std::fs::read_to_string(self.output("out")).unwrap_or_default()
+    }
+
+    /// What it printed to stderr since its last start.
+    #[must_use]
+    pub fn stderr(&self) -> String {
+        std::fs::read_to_string(self.output("err")).unwrap_or_default()
+    }
+
+    fn tail(&self) -> String {
+        let mut text = self.stderr() + &self.stdout();
+        let mut cut = text.len().saturating_sub(TAIL_BYTES);
+        while !text.is_char_boundary(cut) {
+            cut += 1;
+        }
+        text.drain(..cut);
+        let folder = self.folder.display();
+        if text.trim().is_empty() {
+            format!("; it printed nothing (see {folder})")
+        } else {
+            format!(", it said (more in {folder}):\n{}", text.trim())
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.kill();
+    }
+}
+
+fn pid(child: &Child) -> Option<Pid> {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+}
+
+/// CPU time of a process in nanoseconds, all threads: from the scheduler where it says, else in clock ticks.
+pub fn cpu_ns(pid: u32) -> u64 {
+    let mut sum = 0;
+    if let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) {
+        for task in tasks.flatten() {
+            let text = std::fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+            sum += text
+                .split_whitespace()
+                .next()
+                .and_then(|field| field.parse::<u64>().ok())
+                .unwrap_or(0);
+        }
+    }
+    if sum > 0 { sum } else { cpu_ns_of_stat(pid) }
+}
+
+fn cpu_ns_of_stat(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name, in parentheses, may contain anything; utime and stime are fields 14 and 15.
+    let ticks: u64 = stat
+        .rsplit_once(')')
+        .map(|(_, rest)| rest)
+        .unwrap_or_default()
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|field| field.parse::<u64>().ok())
+        .sum();
+    ticks.saturating_mul(1_000_000_000 / rustix::param::clock_ticks_per_second().max(1))
+}

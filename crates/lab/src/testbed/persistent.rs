@@ -1,0 +1,231 @@
+//! The one testbed that stays: made by `up`, entered by `exec`, removed by `down`.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use pmnet_dataplane::xdp::Pins;
+use pmnet_dataplane::xdp::plain::{self, Program};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::layout::{END_INTERFACE, Layout};
+use super::network::{Network, refusal};
+use crate::harness::namespaces::{FOLDER, enter, ip};
+
+/// Start of the names of its namespaces.
+pub const PREFIX: &str = "pmnet-tb-";
+/// Where its programs are pinned, in the BPF file system.
+const PINS: &str = "testbed-links";
+/// Held while it is made or removed.
+const LOCK: &str = "/run/pmnet-testbed.lock";
+/// Programs inside are asked to end, and killed after so long.
+const END_MAX: Duration = Duration::from_secs(3);
+/// How often their end is looked for.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Makes the testbed: see [`Layout::new`]. Ends that point to the server take what the other end
+/// transmits from XDP, if this pmnet was [built](plain::is_built) with the program for that; the
+/// other ends are free for a device in the kernel. With `chain` all ends of devices are free.
+///
+/// # Errors
+/// [`refusal`]; there is one already; or what `ip`, `ethtool` and the kernel say, and then nothing
+/// is left.
+pub fn up(clients: u8, devices: u8, chain: bool) -> anyhow::Result<Layout> {
+    let _lock = lock()?;
+    let there = nodes();
+    ensure!(
+        there.is_empty(),
+        "a testbed is up already ({}): use it with `pmnet-lab testbed exec NAME COMMAND`, or remove it first \
+         with `pmnet-lab testbed down`",
+        there.join(", ")
+    );
+    let network = Network::create(Layout::new(PREFIX, clients, devices))?;
+    if plain::is_built() {
+        let attached = take_xdp(&network, chain);
+        if attached.is_err() {
+            // What went wrong first is the better message.
+            let _ = remove_pins();
+        }
+        attached?;
+    }
+    Ok(network.keep())
+}
+
+/// A veth drops without a word what its peer transmits from XDP, if it has no program itself.
+fn take_xdp(network: &Network, chain: bool) -> anyhow::Result<()> {
+    remove_pins()?;
+    let pins = Pins::open(PINS)?;
+    for link in &network.layout().links {
+        let (node, interface) = &link.ends[0];
+        // Ends of clients have one name; ports of switches are named after who is behind them.
+        if chain && interface != END_INTERFACE {
+            continue;
+        }
+        let path = pins.path(&format!("link-{node}-{interface}"));
+        network.inside(node, || {
+            let attached = plain::attach(Program::Pass, interface)
+                .with_context(|| format!("cannot attach to {interface} of {node}"))?;
+            Ok(attached.pin(&path)?)
+        })?;
+    }
+    Ok(())
+}
+
+/// Also those that a crash left.
+fn remove_pins() -> anyhow::Result<()> {
+    Ok(Pins::open(PINS)?.remove()?)
+}
+
+/// Becomes the command, inside a node.
+///
+/// # Errors
+/// There is no such node, or no such command. It does not return otherwise.
+pub fn exec(name: &str, command: &[OsString]) -> anyhow::Result<Infallible> {
+    if let Some(reason) = refusal() {
+        bail!(reason);
+    }
+    let there = nodes();
+    ensure!(
+        !there.is_empty(),
+        "there is no testbed: make one with `pmnet-lab testbed up`"
+    );
+    ensure!(
+        there.iter().any(|node| node == name),
+        "there is no {name} in this testbed, only {}",
+        there.join(", ")
+    );
+    let (program, arguments) = command.split_first().context("no command was given")?;
+    enter(&format!("{PREFIX}{name}"))?;
+    let error = Command::new(program).args(arguments).exec();
+    Err(error).with_context(|| format!("cannot start {}", program.display()))
+}
+
+/// What [`down`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// Names of the nodes that were there.
+    pub nodes: Vec<String>,
+    /// How many programs were running in them and were ended.
+    pub processes: usize,
+}
+
+/// Ends what still runs in the testbed and removes it, whole or not.
+///
+/// # Errors
+/// [`refusal`]; this process is in the testbed itself; or something cannot be ended or removed.
+pub fn down() -> anyhow::Result<Removed> {
+    if let Some(reason) = refusal() {
+        bail!(reason);
+    }
+    let _lock = lock()?;
+    let nodes = nodes();
+    let own = inode(Path::new("/proc/self/ns/net"));
+    for node in &nodes {
+        ensure!(
+            own.is_none() || inode(&place(node)) != own,
+            "this shell is inside of {node}: leave it first"
+        );
+    }
+    let processes = end_all(&nodes)?;
+    if plain::is_built() {
+        remove_pins()?;
+    }
+    for node in &nodes {
+        ip(&["netns", "del", &format!("{PREFIX}{node}")])?;
+    }
+    Ok(Removed { nodes, processes })
+}
+
+/// Names of the nodes that are there, sorted.
+fn nodes() -> Vec<String> {
+    let mut names: Vec<_> = std::fs::read_dir(FOLDER)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            name.strip_prefix(PREFIX).map(str::to_owned)
+        })
+        .collect();
+    names.sort();
+    names
+}
+
+fn place(node: &str) -> std::path::PathBuf {
+    Path::new(FOLDER).join(format!("{PREFIX}{node}"))
+}
+
+fn inode(path: &Path) -> Option<u64> {
+    std::fs::metadata(path).ok().map(|data| data.ino())
+}
+
+fn lock() -> anyhow::Result<File> {
+    if let Some(reason) = refusal() {
+        bail!(reason);
+    }
+    let file = File::create(LOCK).with_context(|| format!("cannot write {LOCK}"))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(_) => {
+            bail!("another `pmnet-lab testbed` is at work ({LOCK}): try again when it is done")
+        }
+    }
+}
+
+/// Processes inside of the nodes.
+fn inside(nodes: &[String]) -> BTreeMap<i32, u64> {
+    let wanted: Vec<_> = nodes
+        .iter()
+        .filter_map(|node| inode(&place(node)))
+        .collect();
+    std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+            let space = inode(&entry.path().join("ns/net"))?;
+            wanted.contains(&space).then_some((pid, space))
+        })
+        .collect()
+}
+
+fn end_all(nodes: &[String]) -> anyhow::Result<usize> {
+    let first = inside(nodes);
+    signal(&first, Signal::TERM);
+    let deadline = Instant::now() + END_MAX;
+    let mut killed = false;
+    loop {
+        let left = inside(nodes);
+        if left.is_empty() {
+            return Ok(first.len());
+        }
+        if Instant::now() >= deadline {
+            ensure!(
+                !killed || Instant::now() < deadline + END_MAX,
+                "processes {:?} are inside of the testbed and cannot be ended",
+                left.keys()
+            );
+            signal(&left, Signal::KILL);
+            killed = true;
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn signal(processes: &BTreeMap<i32, u64>, signal: Signal) {
+    for (pid, space) in processes {
+        // Not one that got the number of a process that has just ended.
+        let same = inode(Path::new(&format!("/proc/{pid}/ns/net"))) == Some(*space);
+        if let Some(pid) = Pid::from_raw(*pid).filter(|_| same) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+}
