@@ -3,7 +3,7 @@
 
 use pmnet_log::Tail;
 use pmnet_proto::device::{ChainState, HopWork, SessionState};
-use pmnet_wire::Header;
+use pmnet_wire::packet::Stamp;
 use std::io;
 use std::os::fd::RawFd;
 
@@ -66,7 +66,7 @@ pub trait FastPath: Send {
 pub trait Hold {
     /// Sets the epoch and the names under which it is to admit, and its chain; whether it talks to the hops beside
     /// it. Before sessions are told.
-    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool;
+    fn describe(&mut self, stamp: &Stamp, chain: &ChainState) -> bool;
 
     /// Sets the whole state of one session, or that it is over.
     ///

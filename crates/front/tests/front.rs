@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use common::{Client, Redis, Running, command, eventually};
-use pmnet_front::upstream::{Outcome, SessionId};
+use pmnet_front::upstream::{Outcome, SessionHandle};
 use pmnet_resp::write_command;
 use pmnet_wire::command::Form;
 
@@ -342,7 +342,7 @@ fn outcomes_that_are_no_replies_become_errors_one_for_each_command() {
         );
     }
     assert_eq!(client.text(), "+PONG\r\n");
-    front.knobs().outcome = Some(Outcome::Failed("no\r\nway".into()));
+    front.knobs().outcome = Some(Outcome::Failed("no\r\nway"));
     assert_eq!(client.ask("INCR a"), "-ERR pmnet: no  way\r\n");
     assert_eq!(client.ask("SELECT 3"), "-ERR pmnet: no  way\r\n");
     assert_eq!(
@@ -367,13 +367,13 @@ fn a_closed_session_is_replaced_and_a_loss_is_told() {
     front.knobs().hold = true;
     one.send(&[command("INCR a"), command("PING")].concat());
     eventually("submitted", || front.knobs().bypasses.len() == 1);
-    front.knobs().close = Some((SessionId(1), false));
+    front.knobs().close = Some((SessionHandle(1), false));
     assert!(one.text().starts_with("-ERR pmnet: outcome unknown"));
     assert_eq!(one.text(), "+PONG\r\n");
     front.knobs().hold = false;
     assert_eq!(one.ask("INCR a"), ":2\r\n");
     assert_eq!(front.knobs().sessions, (2, 0));
-    front.knobs().close = Some((SessionId(2), true));
+    front.knobs().close = Some((SessionHandle(2), true));
     assert_eq!(other.ask("PING"), "+PONG\r\n", "wakes the front");
     assert_eq!(one.ask("GET a"), "-ERR pmnet: DATA_LOSS: test\r\n");
     assert_eq!(one.next(), None);

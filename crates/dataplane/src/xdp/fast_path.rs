@@ -13,7 +13,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmnet_device::{FastPath, Hold};
 use pmnet_log::Tail;
 use pmnet_proto::device::{ChainState, HopWork, SessionState};
-use pmnet_wire::{Header, Kind};
+use pmnet_wire::Header;
+use pmnet_wire::packet::{Ack, Append, Fragment, Stamp, Update};
 
 use super::error::KernelError;
 use super::kernel::Kernel;
@@ -51,21 +52,29 @@ impl Kernel {
     }
 
     fn base_crcs(&self, state: &SessionState) -> BaseCrcs {
-        let base = Header {
+        let client = Stamp {
+            shard: self.stamp.shard,
+            epoch: self.stamp.epoch,
+            tag: state.token,
+            ..Stamp::default()
+        };
+        let update = Update {
             session: state.id,
-            ..self.stamp
+            seq: 0,
+            key_hash: 0,
+            fragment: Fragment::WHOLE,
         };
-        let update = Header {
-            device: 0,
-            incarnation: 0,
-            tag: state.token,
-            ..with_kind(base, Kind::Update, 0)
+        let update = update.header(&client);
+        let append = Append::admitted(&update, 0, &self.stamp);
+        let ack = Ack {
+            session: state.id,
+            seq: 0,
+            committed: 0,
+            room: 0,
+            applied: 0,
+            copies: self.copies,
         };
-        let append = with_kind(base, Kind::Append, Kind::Update.number());
-        let ack = Header {
-            tag: state.token,
-            ..with_kind(base, Kind::Ack, self.copies)
-        };
+        let ack = ack.header(&self.stamp.tagged(state.token));
         BaseCrcs {
             update: checksum(update),
             append: checksum(append),
@@ -103,19 +112,23 @@ impl Held<'_> {
 }
 
 impl Hold for Held<'_> {
-    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool {
+    fn describe(&mut self, stamp: &Stamp, chain: &ChainState) -> bool {
         let kernel = &mut self.0;
         let copies = chain.position + 1 + chain.behind.len();
         kernel.copies = u8::try_from(copies).expect("a chain is short");
         kernel.stamp = *stamp;
-        let bytes = stamp.emit();
-        let word = |at: usize| {
-            u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes of a header"))
+        // As they stand in a header.
+        let word = |first: u32, second: u32| {
+            let number = u64::from(first) << 32 | u64::from(second);
+            u64::from_ne_bytes(number.to_be_bytes())
         };
+        let shard_epoch = word(stamp.shard, stamp.epoch);
+        let device_incarnation = word(stamp.device, stamp.incarnation);
+        let token = u64::from_ne_bytes(stamp.tag.to_be_bytes());
         let shard = kernel.shard();
-        shard.shard_epoch.store(word(8), Relaxed);
-        shard.device_incarnation.store(word(16), Relaxed);
-        shard.token.store(word(80), Relaxed);
+        shard.shard_epoch.store(shard_epoch, Relaxed);
+        shard.device_incarnation.store(device_incarnation, Relaxed);
+        shard.token.store(token, Relaxed);
         shard.epoch.store(stamp.epoch, Relaxed);
         shard.incarnation.store(stamp.incarnation, Relaxed);
         shard.alone.store(u32::from(copies == 1), Relaxed);
@@ -206,14 +219,6 @@ impl FastPath for Kernel {
 
     fn heard(&mut self, id: u64) -> bool {
         self.sessions.heard(id)
-    }
-}
-
-fn with_kind(header: Header, kind: Kind, copies: u8) -> Header {
-    Header {
-        kind,
-        copies,
-        ..header
     }
 }
 

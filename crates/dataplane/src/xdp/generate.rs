@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use pmnet_wire::packet::{Append, Stamp};
 use pmnet_wire::{Header, Kind};
 
 #[path = "shared.rs"]
@@ -45,18 +46,25 @@ pub fn header() -> String {
     define("WAY_INTERFACE", shared::WAY_INTERFACE);
     define("TOOK_NS", shared::TOOK_NS);
     define("TOOK_SLOTS", shared::TOOK_SLOTS);
-    // The first eight bytes of a header, read as one number in this machine's byte order.
-    for (name, kind, copies) in [
-        ("UPDATE_WORD", Kind::Update, 0),
-        ("APPEND_WORD", Kind::Append, Kind::Update.number()),
-        ("ACK_WORD", Kind::Ack, 0),
-        ("DURABLE_WORD", Kind::Durable, 0),
-    ] {
-        let bytes = Header {
-            copies,
-            ..Header::new(kind)
+    // Where the fields of each kind stand in the header, under the names that they have there.
+    for view in pmnet_wire::packet::LAYOUTS {
+        for field in view.fields {
+            let name = format!("{}_{}", in_capitals(view.name), in_capitals(field.name));
+            writeln!(out, "#define PM_AT_{name} {}", field.offset).expect("a string grows");
         }
-        .emit();
+    }
+    // The first eight bytes of a header, read as one number in this machine's byte order.
+    let update = Header::new(Kind::Update);
+    for (name, header) in [
+        ("UPDATE_WORD", update),
+        (
+            "APPEND_WORD",
+            Append::admitted(&update, 0, &Stamp::default()),
+        ),
+        ("ACK_WORD", Header::new(Kind::Ack)),
+        ("DURABLE_WORD", Header::new(Kind::Durable)),
+    ] {
+        let bytes = header.emit();
         let word = u64::from_ne_bytes(bytes[..8].try_into().expect("8 bytes"));
         writeln!(out, "#define PM_{name} {word:#x}ull").expect("a string grows");
     }
@@ -71,6 +79,18 @@ pub fn header() -> String {
     }
     slices(&mut out);
     places(&mut out);
+    out
+}
+
+/// `NotLogged` and `not_logged` as `NOT_LOGGED`.
+fn in_capitals(name: &str) -> String {
+    let mut out = String::new();
+    for letter in name.chars() {
+        if letter.is_uppercase() && !out.is_empty() {
+            out.push('_');
+        }
+        out.extend(letter.to_uppercase());
+    }
     out
 }
 

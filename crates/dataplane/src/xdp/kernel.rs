@@ -10,7 +10,7 @@ use aya::Ebpf;
 use aya::maps::{MapData, RingBuf};
 use aya::programs::{ProgramFd, TestRun, TestRunOptions, Xdp};
 use memmap2::MmapRaw;
-use pmnet_wire::Header;
+use pmnet_wire::packet::Stamp;
 
 use super::error::KernelError;
 use super::maps::{hops_in, shard_in};
@@ -47,8 +47,8 @@ pub struct Kernel {
     pub(super) wakeups: RingBuf<MapData>,
     /// It is held, by this process or by one that died.
     pub(super) held: bool,
-    /// Shard, epoch, device, incarnation and token, as this device writes them between hops.
-    pub(super) stamp: Header,
+    /// How this device signs what it says to other hops.
+    pub(super) stamp: Stamp,
     /// Devices of the chain.
     pub(super) copies: u8,
     /// In switch mode the pipeline does not talk to other hops.

@@ -12,7 +12,7 @@ use aya::maps::RingBuf;
 use aya::{Ebpf, EbpfLoader};
 use pmnet_device::FastPath;
 use pmnet_log::{Media, Parameters};
-use pmnet_wire::{Header, Kind};
+use pmnet_wire::packet::Stamp;
 
 use super::error::KernelError;
 use super::image::MapMedia;
@@ -83,7 +83,7 @@ impl Kernel {
             sessions,
             wakeups,
             held: false,
-            stamp: Header::new(Kind::Append),
+            stamp: Stamp::default(),
             copies: 1,
             in_switch: config.own.is_some(),
         };

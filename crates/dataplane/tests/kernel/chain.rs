@@ -7,7 +7,7 @@ use fastrand::Rng;
 use pmnet_proto::Time;
 use pmnet_proto::time::{MILLISECOND, SECOND};
 use pmnet_wire::record::{DurableRow, write_durable};
-use pmnet_wire::{Flags, Header, Kind, Packet};
+use pmnet_wire::{Flags, Header, Kind, Packet, raw};
 
 use crate::differential::{compared, number};
 use crate::load::addresses;
@@ -153,7 +153,7 @@ impl Run {
             2 => Kind::Bypass,
             _ => Kind::Update,
         };
-        header.copies = kind.number();
+        header.copies = raw(kind.number());
         if kind == Kind::Open {
             let token = self.rng.u64(1..);
             header.session = header.order;
@@ -164,7 +164,7 @@ impl Run {
             self.sessions[which].2 += 1;
             header.session = self.sessions[which].0;
             header.seq = self.sessions[which].2;
-            header.key_hash = self.rng.u64(..);
+            header.key_hash = raw(self.rng.u64(..));
             if kind == Kind::End {
                 self.sessions.swap_remove(which);
             }
@@ -173,7 +173,7 @@ impl Run {
             0 => header.order += 1,
             1 => header.order = header.order.saturating_sub(self.rng.u64(1..4)),
             2 => header.fragment_count = 3,
-            3 => header.request = 7,
+            3 => header.request = raw(7),
             _ => {}
         }
         if header.order <= last {
@@ -226,10 +226,10 @@ impl Run {
         let mut header = self.hop(Kind::Durable);
         header.device = rows[0].device;
         header.order = rows[0].order;
-        header.copies = u8::try_from(rows.len()).unwrap();
+        header.copies = raw(u8::try_from(rows.len()).unwrap());
         header.request = match self.rng.u8(..6) {
-            0 => self.rng.u64(..6),
-            _ => self.rng.u64(..100),
+            0 => raw(self.rng.u64(..6)),
+            _ => raw(self.rng.u64(..100)),
         };
         let from = match self.rng.u8(..40) {
             0 => self.client,
@@ -242,7 +242,7 @@ impl Run {
         let (last, _, _, applied) = self.world.reference.machine().cursors();
         let mut header = self.hop(Kind::Applied);
         header.order = self.rng.u64(applied..=last);
-        header.request = self.rng.u64(1..2_000);
+        header.request = raw(self.rng.u64(1..2_000));
         if self.rng.u8(..6) == 0 {
             header.kind = Kind::Retrans;
         }

@@ -17,7 +17,7 @@ use pmnet_device::{DeviceConfig, FastPath, Pipeline};
 use pmnet_proto::time::MILLISECOND;
 use pmnet_proto::{Peer, Time};
 use pmnet_wire::record::Member;
-use pmnet_wire::{Flags, Header, Kind, Packet};
+use pmnet_wire::{Flags, Header, Kind, Packet, raw};
 
 use crate::differential::number;
 use crate::net::{Net, SharedNet, Wire, arrive, device, hook, is_client};
@@ -283,7 +283,14 @@ impl Chain {
         let (from, known) = (session.address, self.known);
         let request = 1 + u64::try_from(self.net().barriers.len()).unwrap();
         self.net().barriers.insert(request, (id, known));
-        self.request(from, Header { request, ..header }, b"read");
+        self.request(
+            from,
+            Header {
+                request: raw(request),
+                ..header
+            },
+            b"read",
+        );
     }
 
     fn say(&mut self, which: usize, again: bool) {

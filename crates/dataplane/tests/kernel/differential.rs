@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use fastrand::Rng;
 use pmnet_proto::time::MILLISECOND;
 use pmnet_proto::{Peer, Time};
-use pmnet_wire::{Flags, Header, Kind, Packet};
+use pmnet_wire::{Flags, Header, Kind, Packet, raw};
 
 use crate::load::addresses;
 use crate::world::{SHARD, SHARD_TOKEN, World, server, skipped};
@@ -115,7 +115,7 @@ impl Run {
         let mut header = self.header(which, Kind::Update);
         header.seq += 1;
         if self.rng.bool() {
-            header.key_hash = self.rng.u64(..);
+            header.key_hash = raw(self.rng.u64(..));
         }
         // One field in thirty is wrong.
         match self.rng.u8(..60) {
@@ -128,8 +128,8 @@ impl Run {
             6 => header.flags = Flags(self.rng.u8(..)),
             7 => header.device = 1,
             8 => header.order = self.rng.u64(..),
-            9 => header.request = 1,
-            10 => header.copies = 1,
+            9 => header.request = raw(1),
+            10 => header.copies = raw(1),
             11 => header.seq = self.rng.u64(..),
             12 => header.epoch = 7,
             13 => {
@@ -172,7 +172,7 @@ impl Run {
             Kind::Ping
         };
         let mut header = self.header(which, kind);
-        header.request = self.request;
+        header.request = raw(self.request);
         if self.rng.u8(..3) == 0 {
             header.flags = Flags::FALLBACK;
             header.seq += 1;
@@ -196,7 +196,7 @@ impl Run {
             epoch: 1,
             tag: SHARD_TOKEN,
             order: self.rng.u64(applied..=last),
-            request: self.rng.u64(1..2_000),
+            request: raw(self.rng.u64(1..2_000)),
             ..Header::new(kind)
         };
         if kind == Kind::Response {

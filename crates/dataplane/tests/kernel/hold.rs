@@ -4,7 +4,8 @@
 use pmnet_dataplane::xdp::{Kernel, XDP_PASS, XDP_TX};
 use pmnet_device::FastPath;
 use pmnet_proto::device::SessionState;
-use pmnet_wire::{Header, Kind};
+use pmnet_wire::Kind;
+use pmnet_wire::packet::Stamp;
 
 use crate::races::{address, alone, client, fresh, hop, update};
 use crate::world::{Scratch, config, frame, skipped};
@@ -12,10 +13,7 @@ use crate::world::{Scratch, config, frame, skipped};
 /// A pipeline that knows its chain and no session; held.
 fn pipeline(scratch: &Scratch) -> Kernel {
     let (mut kernel, _image) = Kernel::load(&config(address()), scratch.0.clone()).unwrap();
-    let stamp = Header {
-        request: 0,
-        ..hop(Kind::Append, 1, 1)
-    };
+    let stamp = Stamp::of(&hop(Kind::Append, 1, 1));
     kernel.hold().unwrap().describe(&stamp, &alone());
     kernel
 }

@@ -64,7 +64,7 @@ impl Net {
                         header.session,
                         header.seq,
                         header.payload_crc,
-                        header.copies,
+                        header.copies.raw(),
                     );
                     let known = *self.identities.entry(header.order).or_insert(who);
                     let told = format!("{from} to {to}: {header}");
@@ -79,7 +79,7 @@ impl Net {
                         "acknowledged {header}, but the logs end at {:?}",
                         self.last
                     );
-                    assert_eq!(usize::from(header.copies), self.copies, "{header}");
+                    assert_eq!(usize::from(header.copies.raw()), self.copies, "{header}");
                     // A device alone acknowledges before it sends the APPEND that names the order.
                     let order = self.orders.get(&(header.session, header.seq));
                     assert!(
@@ -89,7 +89,7 @@ impl Net {
                     self.acks += 1;
                 }
                 Kind::Bypass => {
-                    let (session, barrier) = self.barriers[&header.request];
+                    let (session, barrier) = self.barriers[&header.request.raw()];
                     assert_eq!(session, header.session);
                     assert!(
                         header.order >= barrier,

@@ -11,8 +11,9 @@ use pmnet_log::Tail;
 use pmnet_proto::device::{ChainState, SessionState};
 use pmnet_proto::time::MILLISECOND;
 use pmnet_proto::{Peer, Time};
+use pmnet_wire::packet::Stamp;
 use pmnet_wire::record::{DurableRow, Member, RecoverReply, read_path, write_durable};
-use pmnet_wire::{Header, Kind, Packet};
+use pmnet_wire::{Header, Kind, Packet, raw};
 
 use crate::load::TOKEN;
 use crate::rig::{Hook, Node, Part, Passed, kill, run};
@@ -47,7 +48,7 @@ pub fn hop(kind: Kind, device: u32, incarnation: u32) -> Header {
         device,
         incarnation,
         tag: SHARD_TOKEN,
-        request: 1_000,
+        request: raw(1_000),
         ..Header::new(kind)
     }
 }
@@ -83,7 +84,7 @@ fn durable(incarnation: u32, order: u64) -> Vec<u8> {
     written(
         Header {
             order,
-            copies: 1,
+            copies: raw(1),
             ..hop(Kind::Durable, 2, incarnation)
         },
         &write_durable(&[row]),
@@ -429,7 +430,7 @@ fn sends_again(bench: &mut Bench) {
         bench.now = Time(bench.now.0 + 50 * MILLISECOND);
         let ask = Header {
             order: 6,
-            request: 12,
+            request: raw(12),
             ..hop(Kind::Retrans, 2, 2)
         };
         let sent = bench.turn(&[(next(), durable(2, 5)), (next(), written(ask, b""))]);
@@ -478,18 +479,21 @@ fn an_entry_whose_fragments_do_not_fit_is_not_taken() {
     let open = Header {
         order: 1,
         session: 1,
-        copies: Kind::Open.number(),
+        copies: raw(Kind::Open.number()),
         ..hop(Kind::Append, 10, 1)
     };
-    let open = Header { request: 0, ..open };
+    let open = Header {
+        request: raw(0),
+        ..open
+    };
     bench.receive(before(), &written(open, &TOKEN.to_be_bytes()));
     assert_eq!(bench.last(), 1);
     let entry = Header {
         order: 2,
         session: 1,
         seq: 1,
-        copies: Kind::Update.number(),
-        request: 0,
+        copies: raw(Kind::Update.number()),
+        request: raw(0),
         ..hop(Kind::Append, 10, 1)
     };
     for (index, count) in [(3, 3), (0, 0), (0, u16::MAX)] {
@@ -574,13 +578,7 @@ fn what_was_looked_at_under_a_hold_does_not_count_behind_it() {
             }
         })
     };
-    kernel.hold().unwrap().describe(
-        &Header {
-            request: 0,
-            ..stamp
-        },
-        &chain,
-    );
+    kernel.hold().unwrap().describe(&Stamp::of(&stamp), &chain);
     let end = Instant::now() + Duration::from_millis(millis);
     let (mut holds, mut wrong) = (0_u64, 0_u64);
     while Instant::now() < end {

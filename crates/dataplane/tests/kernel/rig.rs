@@ -14,7 +14,7 @@ use pmnet_device::{DeviceConfig, FastPath, Hold, Pipeline, PipelineError};
 use pmnet_log::{Identity, Tail};
 use pmnet_proto::device::{ChainState, HopWork, SessionState};
 use pmnet_proto::{Peer, Random, Time};
-use pmnet_wire::Header;
+use pmnet_wire::packet::Stamp;
 
 use crate::world::{SHARD, Scratch, config, frame};
 
@@ -112,7 +112,7 @@ impl FastPath for Racing {
 struct RacingHold<'a>(&'a Racing);
 
 impl Hold for RacingHold<'_> {
-    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool {
+    fn describe(&mut self, stamp: &Stamp, chain: &ChainState) -> bool {
         let mut kernel = self.0.at("describe");
         let mut hold = kernel.hold().expect("it is held");
         hold.describe(stamp, chain)

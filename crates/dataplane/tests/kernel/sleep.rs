@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use pmnet_dataplane::xdp::Kernel;
 use pmnet_device::FastPath;
 use pmnet_log::Tail;
-use pmnet_wire::{Header, Kind};
+use pmnet_wire::Kind;
+use pmnet_wire::packet::Stamp;
 
 use crate::races::{Bench, Deed, address, alone, client, fresh, hop, update};
 use crate::rig::{Passed, run};
@@ -120,13 +121,7 @@ fn nobody_sleeps_over_what_was_appended() {
     let mut typical = 2_000_u64;
     while Instant::now() < end {
         let mut hold = kernel.hold().unwrap();
-        hold.describe(
-            &Header {
-                request: 0,
-                ..hop(Kind::Append, 1, 1)
-            },
-            &chain,
-        );
+        hold.describe(&Stamp::of(&hop(Kind::Append, 1, 1)), &chain);
         hold.set_session(1, Some(state)).unwrap();
         drop(hold);
         let base = kernel.last();

@@ -13,8 +13,9 @@ use pmnet_device::{DeviceConfig, FastPath, Hold, Pipeline};
 use pmnet_log::{Identity, Log, Media, MediaError, Parameters, Scan, Tail};
 use pmnet_proto::device::{ChainState, HopWork, SessionState};
 use pmnet_proto::{Peer, Random, Time};
+use pmnet_wire::packet::Stamp;
 use pmnet_wire::record::{Member, RecoverReply, read_path};
-use pmnet_wire::{Header, Kind, Packet};
+use pmnet_wire::{Header, Kind, Packet, raw};
 
 use crate::shared::Shard;
 use crate::skip::skip;
@@ -127,7 +128,7 @@ impl FastPath for Shared {
 struct SharedHold<'a>(&'a Shared);
 
 impl Hold for SharedHold<'_> {
-    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool {
+    fn describe(&mut self, stamp: &Stamp, chain: &ChainState) -> bool {
         let mut kernel = self.0.0.lock().unwrap();
         let mut hold = kernel.hold().unwrap();
         hold.describe(stamp, chain)
@@ -354,7 +355,7 @@ impl World {
                 let bytes = std::mem::take(&mut sent.bytes);
                 let packet = Packet::parse(&bytes).unwrap();
                 Header {
-                    request: packet.header.request + gained,
+                    request: raw(packet.header.request.raw() + gained),
                     ..packet.header
                 }
                 .write(packet.payload, &mut sent.bytes);
@@ -445,7 +446,7 @@ fn without_room(sent: &mut Sent) {
     let bytes = std::mem::take(&mut sent.bytes);
     match Packet::parse(&bytes) {
         Ok(packet) if matches!(packet.header.kind, Kind::Ack | Kind::Durable) => Header {
-            request: 0,
+            request: raw(0),
             ..packet.header
         }
         .write(packet.payload, &mut sent.bytes),

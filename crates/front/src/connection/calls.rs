@@ -7,7 +7,7 @@ use pmnet_wire::command::{Form, PREAMBLE_LEN, preamble};
 
 use super::{Connection, Later, Shared};
 use crate::table::{self, Facts};
-use crate::upstream::{CallId, Outcome, Refused, Upstream};
+use crate::upstream::{CallId, Closed, Outcome, Refused, Upstream};
 
 /// Most commands packed into one bypass. Bounds how many replies travel together.
 pub const PACK_COMMANDS_MAX: u32 = 64;
@@ -357,12 +357,12 @@ impl Connection {
 
     /// The session is gone: what is outstanding has an unknown outcome. The next command opens another.
     /// After a loss of acknowledged updates the client is told instead, and its connection closed.
-    pub fn session_closed(&mut self, reason: &str, data_loss: bool, shared: &mut Shared) {
-        if data_loss {
-            tracing::error!(client = self.peer, reason, "session closed");
+    pub fn session_closed(&mut self, reason: Closed, shared: &mut Shared) {
+        if let Closed::DataLoss { .. } = reason {
+            tracing::error!(client = self.peer, %reason, "session closed");
             self.loss = Some(reply::error(&format!("ERR pmnet: {reason}")));
         } else {
-            tracing::debug!(client = self.peer, reason, "session closed");
+            tracing::debug!(client = self.peer, %reason, "session closed");
         }
         self.session = None;
         self.passage_session_closed();

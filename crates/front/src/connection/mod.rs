@@ -29,7 +29,7 @@ use pmnet_wire::command::Protocol;
 
 use crate::limits::REQUESTS;
 use crate::table::{Action, Facts, Verdict};
-use crate::upstream::{SessionId, Time, Upstream};
+use crate::upstream::{SessionHandle, Time, Upstream};
 use calls::{Pack, Slot};
 pub use deadline::HALF_CLOSED_TIMEOUT;
 use direct::Direct;
@@ -91,7 +91,7 @@ pub struct Connection {
     /// Bytes of the replies that wait in `slots` for those before them.
     ready_bytes: usize,
     flight_bytes: usize,
-    session: Option<SessionId>,
+    session: Option<SessionHandle>,
     /// Bypasses that are being packed together; none between turns unless the endpoint was busy.
     pack: Option<Pack>,
     /// Some slots are reads that are to be submitted again.
@@ -170,7 +170,7 @@ impl Connection {
 
     /// The session of the endpoint that this connection uses now.
     #[must_use]
-    pub fn session(&self) -> Option<SessionId> {
+    pub fn session(&self) -> Option<SessionHandle> {
         self.session
     }
 

@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use pmnet_front::limits::REPLIES;
-use pmnet_front::upstream::{CallId, Event, Outcome, Refused, SessionId, Time, Upstream};
+use pmnet_front::upstream::{
+    CallId, Closed, Event, Outcome, Refused, SessionHandle, Time, Upstream,
+};
 use pmnet_front::{Front, FrontConfig, Stopper};
 use pmnet_resp::{Scanner, write_command};
 use pmnet_wire::StoreName;
@@ -156,13 +158,13 @@ pub struct Knobs {
     /// What another client does on the store before each call is executed.
     pub between: Option<&'static str>,
     /// A session to close, and whether acknowledged updates are lost with it.
-    pub close: Option<(SessionId, bool)>,
+    pub close: Option<(SessionHandle, bool)>,
     /// How often a call was refused.
     pub refused: usize,
 }
 
 struct Pending {
-    session: SessionId,
+    session: SessionHandle,
     call: CallId,
     payload: Bytes,
     update: bool,
@@ -199,7 +201,7 @@ impl Executor {
 
     fn submit(
         &mut self,
-        session: SessionId,
+        session: SessionHandle,
         payload: Bytes,
         update: bool,
     ) -> Result<CallId, Refused> {
@@ -256,16 +258,16 @@ impl Executor {
 }
 
 impl Upstream for Executor {
-    fn open(&mut self, _now: Time) -> Result<SessionId, Refused> {
+    fn open(&mut self, _now: Time) -> Result<SessionHandle, Refused> {
         let mut knobs = self.knobs.lock().expect("knobs");
         knobs.sessions.0 += 1;
-        Ok(SessionId(knobs.sessions.0))
+        Ok(SessionHandle(knobs.sessions.0))
     }
 
     fn update(
         &mut self,
         _: Time,
-        s: SessionId,
+        s: SessionHandle,
         p: Bytes,
         _: u64,
         _: Time,
@@ -282,7 +284,7 @@ impl Upstream for Executor {
     fn bypass(
         &mut self,
         _: Time,
-        s: SessionId,
+        s: SessionHandle,
         p: Bytes,
         _: u64,
         read: bool,
@@ -298,7 +300,7 @@ impl Upstream for Executor {
         Ok(call)
     }
 
-    fn end(&mut self, _now: Time, _session: SessionId) {
+    fn end(&mut self, _now: Time, _session: SessionHandle) {
         self.knobs.lock().expect("knobs").sessions.1 += 1;
     }
 
@@ -331,8 +333,11 @@ impl Upstream for Executor {
             self.pending.retain(|pending| pending.session != session);
             self.events.push_back(Event::SessionClosed {
                 session,
-                data_loss,
-                reason: "DATA_LOSS: test".into(),
+                reason: if data_loss {
+                    Closed::DataLoss { from: 1, to: 2 }
+                } else {
+                    Closed::Refused
+                },
             });
         }
         while !hold
