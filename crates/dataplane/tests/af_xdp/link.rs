@@ -28,8 +28,8 @@ pub fn skipped() -> bool {
 }
 
 pub struct Link {
-    /// Names of the namespaces of the near and the far end; the interface in both is `veth0`. If a run is killed, `pmnet
-    /// bench micro` removes them later: it knows names of this form.
+    /// Names of the namespaces of the near and the far end; the interface in both is `veth0`. If a run is killed,
+    /// `pmnet-lab bench micro` removes them later: it knows names of this form.
     names: [String; 2],
 }
 
