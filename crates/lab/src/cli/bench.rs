@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-
+use pmnet_cli::{ConfigError, bytes, on_signals};
 use pmnet_log::Parameters;
 
 use crate::bench::micro::{
@@ -14,7 +14,6 @@ use crate::bench::micro::{
     SESSIONS_MAX, System,
 };
 use crate::bench::pipeline::{self, Packet};
-use pmnet::cli::{ConfigError, bytes, on_signals};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use pmnet_cli::address;
 use serde_json::{Value, json};
 
 use crate::check::{Ledger, check_history, read_history, report_json, report_table, verify};
 use crate::resp::Client;
-use pmnet::cli::address;
 
 /// One call to the database.
 const CALL_MAX: Duration = Duration::from_secs(20);

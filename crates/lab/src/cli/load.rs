@@ -7,12 +7,12 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use pmnet_cli::{ConfigError, address, on_signals};
 
 use crate::load::{
     CheckedOptions, Endpoint, HistoryFile, Hooks, Latency, Mix, Options, Progress, Record, Summary,
     Workload, run,
 };
-use pmnet::cli::{ConfigError, address, on_signals};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
+use pmnet_cli::on_signals;
 use serde::Serialize;
 
 use crate::check::Verdict;
@@ -31,7 +32,6 @@ use crate::harness::{
 };
 use measure::Cell;
 use plan::Plan;
-use pmnet::cli::on_signals;
 use view::View;
 
 const EXAMPLES: &str = "\

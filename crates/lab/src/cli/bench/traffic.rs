@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use pmnet_cli::{ConfigError, on_signals};
 
 use super::{ROUNDS_MAX, WARMUP_MIN, WARMUP_PART};
 use crate::bench::traffic::{self, Output, Plan, Variant, Workload};
-use pmnet::cli::{ConfigError, on_signals};
 
 const EXAMPLES: &str = "\
 Examples:
