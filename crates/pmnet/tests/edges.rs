@@ -30,6 +30,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "front",
             "log",
             "media",
+            "proto",
             "server",
             "store",
             "wire",
