@@ -87,6 +87,7 @@ pub enum Payloads {
     /// They are: the only right way.
     Checked,
     /// They are not.
+    #[cfg(feature = "rules")]
     Trusted,
 }
 
