@@ -72,8 +72,10 @@ fi
 
 if [ "$what" = all ]; then
     # Built first, with limits of their own, so that the limits below are about tests.
+    # One after the other: built together, all would get the features that the simulator needs.
     suite build 900 cargo build --release --locked -p pmnet
     suite lab 900 cargo build --release --locked -p pmnet-lab --bins --test e2e
+    suite simulator 900 cargo build --release --locked -p pmnet-sim
     # A million packets for the in-kernel pipeline and for the device beside it.
     export PMNET_PACKETS=1000000
     suite unit 1500 cargo test --workspace --locked --no-fail-fast -- --show-output
