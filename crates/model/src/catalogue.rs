@@ -217,7 +217,7 @@ fn full() -> Vec<Configuration> {
     full
 }
 
-pub(crate) const LARGE: Configuration = Configuration {
+const LARGE: Configuration = Configuration {
     quick: false,
     crashes: 1,
     ..BASE

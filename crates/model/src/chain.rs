@@ -92,7 +92,7 @@ impl Protocol {
         } else {
             0
         };
-        if self.reads() && !self.replicated(state, server) && self.on(Rule::RecoverReplicated) {
+        if !self.replicated(state, server) && self.on(Rule::RecoverReplicated) {
             // The reply leaves later.
             return true;
         }

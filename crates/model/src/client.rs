@@ -26,7 +26,9 @@ impl Protocol {
         if step.call == Call::Expire {
             return true;
         }
-        if self.bypass_under_way(state, client).is_some() && of.named & PASSED == 0 {
+        // A second barrier, or mark, goes while the operation before it has not ended.
+        let second = matches!(step.call, Call::Confirm | Call::Unmark) && of.named & PASSED != 0;
+        if self.bypass_under_way(state, client).is_some() && !second {
             return false;
         }
         let first = &state.clients[0];
@@ -58,7 +60,7 @@ impl Protocol {
             _ if step.logged => open < self.configuration.window,
             // A bypass that changes state waits too (design §3).
             _ if step.call.is_question() => true,
-            Call::Confirm | Call::Unmark => open == 0 || of.named & PASSED != 0,
+            _ if second => true,
             _ => open == 0,
         }
     }

@@ -113,8 +113,17 @@ impl Protocol {
             let of = &mut state.clients[usize::from(client)];
             (of.named, of.marked) = (0, 0);
         }
-        let server = &mut state.servers[usize::from(id)];
-        server.store.marks &= !(1 << client);
+        let store = &mut state.servers[usize::from(id)].store;
+        store.marks &= !(1 << client);
+        self.say_ended(state, id, client)
+    }
+
+    /// The server's own second mark, when it is in all replicas.
+    pub(crate) fn say_ended(&self, state: &mut State, id: u8, client: u8) -> bool {
+        if !self.replicated(state, id) && self.on(Rule::RepliesReplicated) {
+            return true;
+        }
+        let server = &state.servers[usize::from(id)];
         let (epoch, watermark) = (server.epoch, server.store.applied);
         state.network.send_least(Packet::MarkEnded {
             epoch,

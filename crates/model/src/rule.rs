@@ -20,6 +20,8 @@ pub enum Rule {
     ApplyAtomically,
     /// Rule 7: APPLIED waits for all replicas of the server. Without: only for the primary.
     ReclaimEverywhere,
+    /// Rule 7, more: so does a recover-reply. Without: it says what a failover may take back.
+    RecoverReplicated,
     /// Rule 8: a bypass waits until A has reached its barrier. Without: it is executed at once.
     Barrier,
     /// Line 1: one ack, by the head, for all copies. Without: every device acknowledges, the client counts.
@@ -129,8 +131,6 @@ pub enum Rule {
     OldStamps,
     /// The same: that incarnation is in the record. Without: a server that restarts has forgotten it.
     StampsRecorded,
-    /// The same: a recover-reply waits until what it says is in all replicas.
-    RecoverReplicated,
     /// reads.md §5: what is passed through waits for the answer to its first mark.
     MarkFirst,
     /// The same: and for the mark's epoch on its own connection.

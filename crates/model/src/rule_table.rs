@@ -53,6 +53,12 @@ pub(crate) const TABLE: &[About] = &[
         "rule 7",
         "server-replica",
     ),
+    about(
+        Rule::RecoverReplicated,
+        "recover-replicated",
+        "rule 7, recover-reply",
+        "reads-recover",
+    ),
     about(Rule::Barrier, "barrier", "rule 8", "one-device"),
     about(Rule::OneAckForAll, "one-ack-for-all", "line 1", "head-lost"),
     about(
@@ -293,12 +299,6 @@ pub(crate) const TABLE: &[About] = &[
         "stamps-recorded",
         "reads.md §4",
         "reads-stamps",
-    ),
-    about(
-        Rule::RecoverReplicated,
-        "recover-replicated",
-        "reads.md §4",
-        "reads-recover",
     ),
     about(Rule::MarkFirst, "mark-first", "reads.md §5", "marks"),
     about(

@@ -208,6 +208,10 @@ impl Protocol {
         let last = store.table[session];
         if !step.call.is_read() && self.on(Rule::RequestId) {
             let (request, answer) = store.replies[usize::from(client)];
+            if request >= op && step.call.is_marked() && store.marks & (1 << client) == 0 {
+                // A copy that comes when the mark has been ended: what it has closed is opened again.
+                return self.say_ended(state, id, client);
+            }
             if request > op || request == op && fails {
                 return false;
             }

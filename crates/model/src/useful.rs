@@ -121,10 +121,11 @@ impl Protocol {
     }
 
     /// Whether the server has a record of a bypass, or of a later one of its session: it will not be executed again. A
-    /// copy of it can only close buckets.
+    /// copy of it can only close buckets; that of a mark opens them, too.
     fn recorded(&self, state: &State, client: u8, index: u8) -> bool {
+        let mark = self.step(client, index).call.is_marked();
+        let kept = self.configuration.servers == 1 && self.on(Rule::RequestId) && !mark;
         let replies = &state.servers[0].store.replies;
-        let kept = self.configuration.servers == 1 && self.on(Rule::RequestId);
         kept && replies[usize::from(client)].0 >= op_of(client, index)
     }
 

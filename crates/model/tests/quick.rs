@@ -32,6 +32,7 @@ fn forgetting_dead_packets_changes_no_verdict() {
         "fallback",
         "reads-set",
         "reads-given-up",
+        "reads-end",
         "marks",
         "late-bypass",
     ] {
