@@ -82,7 +82,7 @@ impl Protocol {
         true
     }
 
-    /// The answer to a bypass that changes state passes the head.
+    /// The answer to a bypass passes the head.
     pub(crate) fn passes(
         &self,
         state: &mut State,

@@ -123,7 +123,7 @@ pub enum Packet {
         /// A when it was ended.
         watermark: u8,
     },
-    /// The answer to a bypass that changes state, which passes the head because that has an index.
+    /// The answer to a bypass, which passes the head because that has an index.
     Passing {
         /// The server's epoch.
         epoch: u8,

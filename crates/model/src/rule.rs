@@ -46,7 +46,7 @@ pub enum Rule {
     ServerFirst,
     /// Line 13: a new head answers nobody before the old head's lease is over.
     Lease,
-    /// Line 13, more on the lease: meanwhile it answers no bypass either. Without: only acks wait.
+    /// Line 13, more on the lease: meanwhile it answers no bypass and no read either. Without: only acks wait.
     LeaseCoversReads,
     /// Line 13: the last member of a chain is removed only when stopped, its rest applied or declared lost.
     LastMemberStopped,

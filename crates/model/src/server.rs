@@ -268,7 +268,7 @@ impl Protocol {
         } else {
             answer
         };
-        if self.reads() && !call.is_read() {
+        if self.reads() && !call.is_barrier() {
             state.network.send_least(Packet::Passing {
                 epoch: *epoch,
                 client,
