@@ -297,3 +297,51 @@ fn data_that_looks_like_a_subscription_is_data() {
     assert!(client.ask("FLUSHALL").starts_with("-ERR pmnet"));
     assert_eq!(client.ask("DISCARD"), "+OK\r\n");
 }
+
+/// A message, as RESP3 pushes it.
+fn message(text: &str) -> String {
+    let len = text.len();
+    format!(">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n${len}\r\n{text}\r\n")
+}
+
+/// What the store sends to one client leaves in its order, also around a command that waits for its barrier.
+#[test]
+fn messages_keep_their_order_around_a_command_that_waits_for_its_barrier() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let mut direct = redis.client();
+    for (line, reply) in [
+        ("BLPOP l 0", "*2\r\n$1\r\nl\r\n$1\r\nx\r\n"),
+        ("SUBSCRIBE d", ">3\r\n$9\r\nsubscribe\r\n$1\r\nd\r\n:2\r\n"),
+        ("UNSUBSCRIBE c", ">3\r\n$11\r\nunsubscribe\r\n$1\r\nc\r\n:0\r\n"),
+        ("WATCH k", "+OK\r\n"),
+    ] {
+        let mut client = front.client();
+        client.ask("HELLO 3");
+        assert!(client.ask("SUBSCRIBE c").contains("subscribe"));
+        let asked = front.knobs().bypasses.len();
+        front.knobs().hold = true;
+        client.send(&command(line));
+        eventually("asked", || front.knobs().bypasses.len() > asked);
+        assert_eq!(direct.ask("PUBLISH c before"), ":1\r\n");
+        assert_eq!(client.text(), message("before"), "{line}");
+        front.knobs().hold = false;
+        if line.starts_with("BLPOP") {
+            eventually("blocked", || {
+                direct.ask("INFO clients").contains("blocked_clients:1")
+            });
+            assert_eq!(direct.ask("PUBLISH c between"), ":1\r\n");
+            assert_eq!(client.text(), message("between"));
+            assert_eq!(direct.ask("RPUSH l x"), ":1\r\n");
+        }
+        assert_eq!(client.text(), reply, "{line}");
+        if line != "UNSUBSCRIBE c" {
+            assert_eq!(direct.ask("PUBLISH c after"), ":1\r\n");
+            assert_eq!(client.text(), message("after"), "{line}");
+        }
+        drop(client);
+        eventually("gone", || {
+            direct.ask("INFO clients").contains("connected_clients:3\r")
+        });
+    }
+}

@@ -104,7 +104,7 @@ impl Connection {
             fresh: kind == Some(Pass::Wait),
             aborted: effect == Effect::End && self.direct_failed && arguments.is(0, "EXEC"),
             sentinel,
-            replies: Vec::new(),
+            begun: false,
         });
         if queued {
             self.send_passed();
@@ -185,8 +185,9 @@ impl Connection {
         Ok(())
     }
 
-    pub(super) fn apply_effect(&mut self, passage: &Passage, direct: &mut Direct) {
-        let ok = passage.replies.starts_with(b"+");
+    /// The store has answered the command with `reply`.
+    pub(super) fn apply_effect(&mut self, passage: &Passage, reply: &[u8], direct: &mut Direct) {
+        let ok = reply.starts_with(b"+");
         match passage.effect {
             Effect::Watch if ok => self.watching = true,
             Effect::Unwatch if ok => self.watching = false,

@@ -48,7 +48,8 @@ pub(super) struct Passage {
     /// An EXEC that must abort: DISCARD is sent in its place.
     pub(super) aborted: bool,
     pub(super) sentinel: Vec<u8>,
-    pub(super) replies: Vec<u8>,
+    /// A part of its replies has been handed on, so nothing else can be its reply.
+    pub(super) begun: bool,
 }
 
 impl Connection {
@@ -290,12 +291,14 @@ impl Connection {
 
     /// Ends the passage with an error. State on the store's connection cannot be trusted then.
     pub(super) fn fail_passage(&mut self, error: Bytes) {
-        let name = self
-            .passage
-            .take()
-            .map(|passage| passage.name)
-            .unwrap_or_default();
-        tracing::debug!(client = self.peer, command = name, "pass-through failed");
+        if let Some(passage) = self.passage.take() {
+            tracing::debug!(
+                client = self.peer,
+                command = passage.name,
+                "pass-through failed"
+            );
+            self.ending |= passage.begun;
+        }
         self.settle(error);
         self.ending |= self.stateful();
         self.direct = None;
