@@ -66,7 +66,9 @@ impl Connection {
         let sent = self.direct.as_ref().is_some_and(|direct| direct.used);
         let text = match &self.passage {
             Some(passage) if passage.stage != Stage::Sent => {
-                "ERR pmnet: deadline passed before the store could be asked; the command was not executed"
+                return self.give_up(reply::error(
+                    "ERR pmnet: deadline passed before the store could be asked; the command was not executed",
+                ));
             }
             Some(_) if !sent => {
                 "ERR pmnet: deadline passed, the store takes no commands; the command was not executed"

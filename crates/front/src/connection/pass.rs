@@ -2,12 +2,15 @@
 //!
 //! Purpose: WATCH, blocking commands, WAIT, subscriptions and MONITOR depend on the state of a real
 //! connection. Before each such command a barrier travels through the log, so that everything
-//! acknowledged before is applied when the store sees the command (protocol.md §2 rule 8).
+//! acknowledged before is applied when the store sees the command (protocol.md §2 rule 8). Only what
+//! cannot depend on that goes without one: commands between MULTI and EXEC, and those of a RESP2
+//! client that is subscribed.
 //! Invariants: one command at a time; its reply has its place in the order of replies; when the
 //! connection to the store is lost with state on it (a watch, a subscription), so is the client's,
 //! as it would be with Redis. How a command gets to the store: [`super::passage`].
 
 use bytes::Bytes;
+use pmnet_wire::command::Protocol;
 
 use super::calls::Slot;
 use super::direct::Direct;
@@ -91,6 +94,11 @@ impl Connection {
         };
         // Inside a passed MULTI commands are only queued; their barrier is that of EXEC.
         let queued = self.direct_multi && effect != Effect::End;
+        // A RESP2 client that is subscribed writes nothing that a barrier could wait for: its last
+        // write came before its first subscription, which had one.
+        let subscribed = effect == Effect::Subscribe
+            && self.protocol == Protocol::Resp2
+            && self.subscriptions() > 0;
         self.slots.push_back(Slot::Passage);
         self.passage = Some(Passage {
             effect,
@@ -106,7 +114,7 @@ impl Connection {
             sentinel,
             begun: false,
         });
-        if queued {
+        if queued || subscribed {
             self.send_passed();
         }
     }

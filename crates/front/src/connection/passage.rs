@@ -110,7 +110,7 @@ impl Connection {
         match (stage, &mut self.passage) {
             (Ok(stage), Some(passage)) => passage.stage = stage,
             (Ok(_), None) => {}
-            (Err(error), _) => self.fail_passage(error),
+            (Err(error), _) => self.give_up(error),
         }
     }
 
@@ -150,7 +150,7 @@ impl Connection {
                     Outcome::Failed(text) => text,
                     _ => "deadline passed before the store could be asked",
                 };
-                self.fail_passage(reply::error(&format!(
+                self.give_up(reply::error(&format!(
                     "ERR pmnet: {why}; the command was not executed"
                 )));
             }
@@ -165,7 +165,7 @@ impl Connection {
             ..
         }) = &self.passage
         {
-            self.fail_passage(reply::error(
+            self.give_up(reply::error(
                 "ERR pmnet: the session closed; the command was not executed",
             ));
         }
@@ -287,6 +287,18 @@ impl Connection {
         // From now on it has time to answer.
         direct.heard = true;
         passage.stage = Stage::Sent;
+    }
+
+    /// Ends the passage with an error before anything of it was sent. The store's connection knows
+    /// nothing of it, so who is only subscribed there stays so.
+    pub(super) fn give_up(&mut self, error: Bytes) {
+        let subscriber = self.subscriptions() > 0 && !self.watching && !self.direct_multi;
+        let watch = |passage: &Passage| passage.effect == Effect::Watch;
+        if !subscriber || self.passage.as_ref().is_some_and(watch) {
+            return self.fail_passage(error);
+        }
+        self.passage = None;
+        self.settle(error);
     }
 
     /// Ends the passage with an error. State on the store's connection cannot be trusted then.
