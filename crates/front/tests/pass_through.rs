@@ -391,6 +391,9 @@ fn a_subscriber_is_answered_and_stays_subscribed_while_the_server_is_away() {
     assert!(three.ask("WATCH k").contains("was not executed"));
     assert_eq!(three.next(), None);
     front.knobs().hold = false;
+    eventually("one subscriber is left", || {
+        direct.ask("PUBSUB NUMSUB c").ends_with(":1\r\n")
+    });
     assert_eq!(direct.ask("PUBLISH c m"), ":1\r\n");
     assert!(two.text().contains("message"));
 }

@@ -249,13 +249,14 @@ impl Connection {
             _ => !value.starts_with(b">"),
         };
         if !is_reply {
-            passage.begun |= passage.effect == Effect::Subscribe;
+            passage.handed_on |= passage.effect == Effect::Subscribe;
             self.hand_on(value);
             return Ok(());
         }
         let Some(passage) = self.passage.take() else {
             return Ok(());
         };
+        self.made_way = true;
         self.apply_effect(&passage, value, direct);
         let reply = match passage.effect {
             Effect::Subscribe => Bytes::new(),

@@ -161,6 +161,7 @@ impl Connection {
             &Bytes::from(payload),
             0,
             Submit::Bypass { read_only: true },
+            self.begun,
             up,
             shared,
         )?;

@@ -7,6 +7,7 @@
 //! It may not touch sockets or clocks.
 
 mod again;
+mod arrivals;
 mod calls;
 mod deadline;
 mod direct;
@@ -29,6 +30,7 @@ use crate::parser::{Arguments, Parser, Status};
 use crate::reply;
 use crate::table::{Action, Facts, Verdict};
 use crate::upstream::{SessionId, Time, Upstream};
+use arrivals::Arrivals;
 use calls::{Pack, Slot};
 pub use deadline::HALF_CLOSED_TIMEOUT;
 use direct::Direct;
@@ -83,6 +85,15 @@ pub struct Connection {
     database: u32,
     parser: Parser,
     input: BytesMut,
+    arrivals: Arrivals,
+    /// When a command was last answered; 0 since one had no answer in time.
+    answered: Time,
+    /// A passed command has made way for what is behind it, at a time still to be looked up.
+    made_way: bool,
+    /// The client took too few replies for more to be taken from it.
+    paused: bool,
+    /// When the time of the command began that is being taken.
+    begun: Time,
     output: Vec<u8>,
     /// Bytes of `output` that are written already.
     written: usize,
@@ -139,6 +150,11 @@ impl Connection {
             database: 0,
             parser: Parser::default(),
             input: BytesMut::new(),
+            arrivals: Arrivals::default(),
+            answered: 0,
+            made_way: false,
+            paused: false,
+            begun: 0,
             output: Vec::new(),
             written: 0,
             slots: VecDeque::new(),
@@ -274,6 +290,7 @@ impl Connection {
                 Later::Busy => Turn::Busy,
                 Later::Reads => Turn::Idle,
             });
+        self.paused = self.congested();
         if self.ending {
             input.clear();
         }
@@ -290,6 +307,11 @@ impl Connection {
         shared: &mut Shared,
     ) -> Result<Turn, Later> {
         let mut budget = COMMANDS_PER_TURN;
+        self.arrivals
+            .note(input.len(), shared.now, shared.call_timeout);
+        if std::mem::take(&mut self.made_way) || (self.paused && !self.congested()) {
+            self.answered = shared.now;
+        }
         if self.repeating {
             self.repeat_reads(up, shared)?;
         }
@@ -306,6 +328,7 @@ impl Connection {
             match parser.poll(input) {
                 Ok(Status::Incomplete) => {
                     self.starved = true;
+                    self.arrivals.await_rest();
                     break;
                 }
                 Ok(Status::Complete) => {
@@ -319,11 +342,15 @@ impl Connection {
                         self.ending = true;
                         break;
                     }
+                    let arrived = self.arrivals.oldest().unwrap_or(shared.now);
+                    self.begun = arrived.max(self.answered);
                     let arguments = parser.arguments(input);
                     if !arguments.is_empty() {
                         self.command(&arguments, parser.frame(input), up, shared)?;
                     }
-                    input.advance(parser.consume());
+                    let taken = parser.consume();
+                    self.arrivals.take(taken);
+                    input.advance(taken);
                 }
                 Err(error) => {
                     self.flush_pack(up, shared)?;
@@ -359,7 +386,7 @@ impl Connection {
             || self.monitoring
             || (self.subscriptions() > 0 && self.protocol == Protocol::Resp2)
         {
-            return self.pass_command(arguments, frame, &verdict, shared);
+            return self.pass_command(arguments, frame, &verdict);
         }
         if self.transaction.is_some() {
             return self.queue_command(arguments, frame, &verdict, up, shared);
@@ -383,7 +410,7 @@ impl Connection {
             }
             Action::Pass(kind) => {
                 self.flush_pack(up, shared)?;
-                self.start_passage(kind, arguments, frame, shared);
+                self.start_passage(kind, arguments, frame);
                 Ok(())
             }
             Action::Refuse(why) => {

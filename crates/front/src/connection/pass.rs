@@ -17,7 +17,7 @@ use super::direct::Direct;
 use super::guard::{names_record, objection};
 use super::local::parse_database;
 use super::passage::{Passage, Stage};
-use super::{Connection, Later, Shared, refusal, shown};
+use super::{Connection, Later, refusal, shown};
 use crate::parser::Arguments;
 use crate::table::{Action, Local, Pass, Verdict};
 
@@ -56,13 +56,7 @@ impl Connection {
     }
 
     /// Begins to pass a command; everything after it waits.
-    pub(super) fn start_passage(
-        &mut self,
-        kind: Pass,
-        arguments: &Arguments<'_>,
-        frame: &[u8],
-        shared: &Shared,
-    ) {
+    pub(super) fn start_passage(&mut self, kind: Pass, arguments: &Arguments<'_>, frame: &[u8]) {
         // Channels are not keys.
         if matches!(kind, Pass::Blocking | Pass::Watch)
             && let Some(error) = names_record(arguments)
@@ -75,7 +69,7 @@ impl Connection {
             Pass::Monitor => Effect::Monitor,
             Pass::Watch => Effect::Watch,
         };
-        self.begin(effect, Some(kind), arguments, frame, shared);
+        self.begin(effect, Some(kind), arguments, frame);
     }
 
     fn begin(
@@ -84,7 +78,6 @@ impl Connection {
         kind: Option<Pass>,
         arguments: &Arguments<'_>,
         frame: &[u8],
-        shared: &Shared,
     ) {
         let sentinel = if effect == Effect::Subscribe {
             self.sentinels += 1;
@@ -103,7 +96,7 @@ impl Connection {
         self.passage = Some(Passage {
             effect,
             stage: Stage::Address(None),
-            deadline: shared.now.saturating_add(shared.call_timeout),
+            begun: self.begun,
             // Nothing blocks inside MULTI.
             blocks: matches!(kind, Some(Pass::Blocking | Pass::Wait)) && !self.direct_multi,
             identified: false,
@@ -112,7 +105,7 @@ impl Connection {
             fresh: kind == Some(Pass::Wait),
             aborted: effect == Effect::End && self.direct_failed && arguments.is(0, "EXEC"),
             sentinel,
-            begun: false,
+            handed_on: false,
         });
         if queued || subscribed {
             self.send_passed();
@@ -125,7 +118,6 @@ impl Connection {
         arguments: &Arguments<'_>,
         frame: &[u8],
         verdict: &Verdict,
-        shared: &Shared,
     ) -> Result<(), Later> {
         let alone = arguments.len() == 1;
         let effect = match verdict.action {
@@ -178,7 +170,7 @@ impl Connection {
             Action::Pass(kind) => Some(kind),
             _ => None,
         };
-        self.begin(effect, kind, arguments, frame, shared);
+        self.begin(effect, kind, arguments, frame);
         Ok(())
     }
 

@@ -33,8 +33,8 @@ pub(super) enum Stage {
 pub(super) struct Passage {
     pub(super) effect: Effect,
     pub(super) stage: Stage,
-    /// When it must have been sent, and answered unless it blocks.
-    pub(super) deadline: Time,
+    /// When its time began. When that is up it must have been sent, and answered unless it blocks.
+    pub(super) begun: Time,
     /// It may wait for others before it answers.
     pub(super) blocks: bool,
     /// The connection was lost, made or asked anew since the barrier: the last try.
@@ -49,7 +49,7 @@ pub(super) struct Passage {
     pub(super) aborted: bool,
     pub(super) sentinel: Vec<u8>,
     /// A part of its replies has been handed on, so nothing else can be its reply.
-    pub(super) begun: bool,
+    pub(super) handed_on: bool,
 }
 
 impl Connection {
@@ -101,9 +101,10 @@ impl Connection {
         shared: &Shared,
     ) -> Result<Result<Option<CallId>, Bytes>, Later> {
         let payload = Bytes::from(preamble(form, Protocol::Resp2, 0).to_vec());
-        Ok(self
-            .submit(&payload, 0, Submit::Bypass { read_only: true }, up, shared)?
-            .map(Some))
+        let how = Submit::Bypass { read_only: true };
+        let begun = self.passage.as_ref().map_or(0, |passage| passage.begun);
+        let call = self.submit(&payload, 0, how, begun, up, shared)?;
+        Ok(call.map(Some))
     }
 
     fn set_stage(&mut self, stage: Result<Stage, Bytes>) {
@@ -178,7 +179,7 @@ impl Connection {
         let Some(passage) = &mut self.passage else {
             return;
         };
-        if shared.now >= passage.deadline {
+        if shared.now >= passage.begun.saturating_add(shared.call_timeout) {
             // The barrier may be older than it looks: this process may have stood still.
             return self.expire();
         }
@@ -239,6 +240,7 @@ impl Connection {
             };
             tracing::debug!(client = self.peer, store = %name, "the store is another one: the watch is lost");
             self.passage = None;
+            self.made_way = true;
             self.direct = None;
             self.watching = false;
             self.direct_multi = false;
@@ -297,23 +299,32 @@ impl Connection {
         if !subscriber || self.passage.as_ref().is_some_and(watch) {
             return self.fail_passage(error);
         }
-        self.passage = None;
+        self.end_unanswered();
         self.settle(error);
     }
 
     /// Ends the passage with an error. State on the store's connection cannot be trusted then.
     pub(super) fn fail_passage(&mut self, error: Bytes) {
-        if let Some(passage) = self.passage.take() {
+        if let Some(passage) = self.end_unanswered() {
             tracing::debug!(
                 client = self.peer,
                 command = passage.name,
                 "pass-through failed"
             );
-            self.ending |= passage.begun;
+            self.ending |= passage.handed_on;
         }
         self.settle(error);
         self.ending |= self.stateful();
         self.direct = None;
+    }
+
+    /// The passage is over, without an answer to its command. What is behind it and as old must not
+    /// have to wait as long once more; but a command that blocks has made it wait.
+    fn end_unanswered(&mut self) -> Option<Passage> {
+        let passage = self.passage.take()?;
+        self.made_way = passage.blocks && passage.stage == Stage::Sent;
+        self.answered = 0;
+        Some(passage)
     }
 
     /// Gives the passed command its reply.
