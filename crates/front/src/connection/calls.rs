@@ -340,7 +340,12 @@ impl Connection {
                     self.database = database;
                     reply::OK
                 }
-                Ok(error) | Err(error) => error,
+                Ok(error) => error,
+                Err(error) => {
+                    // What follows is not for the database before it.
+                    self.cut_off();
+                    error
+                }
             },
             Purpose::Probe {
                 name,

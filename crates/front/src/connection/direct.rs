@@ -166,6 +166,7 @@ impl Connection {
     pub fn direct_lost(&mut self, why: &str) {
         let stateful = self.stateful();
         self.ending |= stateful;
+        self.cut_off |= stateful && self.passage.is_some();
         let used = self.direct.take().is_some_and(|direct| direct.used);
         match &mut self.passage {
             // It was made in advance, to where the store was; the barrier will say where it is.

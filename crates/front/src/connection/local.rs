@@ -135,7 +135,8 @@ impl Connection {
     }
 
     /// SELECT. A database that nobody used yet is tried out on the store first: an update that was
-    /// acknowledged early into a database that is not there would be lost.
+    /// acknowledged early into a database that is not there would be lost. If the store does not
+    /// answer, the connection ends: what follows is not for the database before it.
     fn select<U: Upstream>(
         &mut self,
         arguments: &Arguments<'_>,
@@ -166,6 +167,9 @@ impl Connection {
             shared,
         )?;
         self.holding = submitted.is_ok();
+        if submitted.is_err() {
+            self.cut_off();
+        }
         self.expect(submitted, Purpose::Select { database }, bytes);
         Ok(())
     }

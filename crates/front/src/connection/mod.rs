@@ -124,8 +124,8 @@ pub struct Connection {
     sentinels: u64,
     /// No further command is taken; close once everything is answered and written.
     ending: bool,
-    /// `ending` because the input was not RESP, or too large.
-    refused: bool,
+    /// `ending` although the client may still be sending.
+    cut_off: bool,
     /// The answer to the next command, and the end: updates that were acknowledged are lost.
     loss: Option<Bytes>,
     /// The client will send no more.
@@ -174,7 +174,7 @@ impl Connection {
             monitoring: false,
             sentinels: 0,
             ending: false,
-            refused: false,
+            cut_off: false,
             loss: None,
             eof: false,
             closed: false,
@@ -228,10 +228,16 @@ impl Connection {
         (self.ending || (self.eof && self.starved)) && idle && self.unwritten().is_empty()
     }
 
-    /// Whether the connection ends because of what the client sent, which may not be all of it.
+    /// Whether the connection ends with an error, and the client may not have sent everything yet.
     #[must_use]
-    pub fn refused_input(&self) -> bool {
-        self.refused && !self.eof
+    pub fn is_cut_off(&self) -> bool {
+        self.cut_off && !self.eof
+    }
+
+    /// Ends the connection, behind an error that says why.
+    fn cut_off(&mut self) {
+        self.ending = true;
+        self.cut_off = true;
     }
 
     /// Bytes to write to the client.
@@ -339,7 +345,7 @@ impl Connection {
                     budget -= 1;
                     if let Some(loss) = self.loss.take() {
                         self.reply(loss);
-                        self.ending = true;
+                        self.cut_off();
                         break;
                     }
                     let arrived = self.arrivals.oldest().unwrap_or(shared.now);
@@ -356,8 +362,7 @@ impl Connection {
                     self.flush_pack(up, shared)?;
                     tracing::debug!(client = self.peer, %error, "closing: not RESP");
                     self.reply(reply::error(&format!("ERR {error}")));
-                    self.ending = true;
-                    self.refused = true;
+                    self.cut_off();
                 }
             }
         }

@@ -142,7 +142,7 @@ impl Connection {
                 }
                 Err(why) => {
                     let text = format!("ERR pmnet: {} needs a Redis store: {why}", passage.name);
-                    self.fail_passage(reply::error(&text));
+                    self.refuse_passage(reply::error(&text));
                 }
             },
             // A barrier has no effect, whatever became of it.
@@ -251,7 +251,7 @@ impl Connection {
             .direct
             .as_ref()
             .map_or(name.address, |direct| direct.address);
-        self.fail_passage(reply::error(&format!(
+        self.refuse_passage(reply::error(&format!(
             "ERR pmnet: the Redis at {address} is not the store that the pmnet server uses (run_id {}); the command was \
              not executed",
             name.run_id
@@ -303,18 +303,29 @@ impl Connection {
         self.settle(error);
     }
 
-    /// Ends the passage with an error. State on the store's connection cannot be trusted then.
+    /// Ends the passage with an error. What follows a WATCH that failed must not go on as if it were
+    /// watched, nor what follows half of a reply as if that were whole: the client's connection ends.
     pub(super) fn fail_passage(&mut self, error: Bytes) {
+        let broken = |passage: &Passage| passage.handed_on || passage.effect == Effect::Watch;
+        if self.passage.as_ref().is_some_and(broken) {
+            self.cut_off();
+        }
+        self.refuse_passage(error);
+    }
+
+    /// Ends the passage with an error. State on the store's connection cannot be trusted then.
+    fn refuse_passage(&mut self, error: Bytes) {
         if let Some(passage) = self.end_unanswered() {
             tracing::debug!(
                 client = self.peer,
                 command = passage.name,
                 "pass-through failed"
             );
-            self.ending |= passage.handed_on;
         }
         self.settle(error);
-        self.ending |= self.stateful();
+        if self.stateful() {
+            self.cut_off();
+        }
         self.direct = None;
     }
 
