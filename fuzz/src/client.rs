@@ -10,7 +10,7 @@ use bytes::Bytes;
 use pmnet_proto::client::{CallId, Client, ClientConfig, Event, Outcome, Refused, SessionHandle};
 use pmnet_proto::time::{MILLISECOND, SECOND};
 use pmnet_proto::{Outbox, Random, Time};
-use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind};
+use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, raw};
 
 use crate::input::Input;
 use crate::peers::{SHARD, client, datagram, peer, sent};
@@ -161,9 +161,9 @@ impl World {
             epoch: self.epoch,
             device: 1,
             incarnation: 1,
-            copies: input.pick(&[1, 2, 2, 2]),
-            request: input.near(1000),
-            key_hash: 0,
+            copies: raw(input.pick(&[1, 2, 2, 2])),
+            request: raw(input.near(1000)),
+            key_hash: raw(0),
             fragment_index: 0,
             fragment_count: 1,
             ..asked
@@ -186,7 +186,7 @@ impl World {
             }
             (_, 6) => {
                 header.kind = Kind::Nack;
-                header.request = input.pick(&[0, asked.request]);
+                header.request = input.pick(&[raw(0), asked.request]);
                 if input.rarely(8) {
                     header.flags = Flags::UNKNOWN_SESSION;
                 }
@@ -197,10 +197,10 @@ impl World {
         if input.rarely(5) {
             header.order = input.long();
             header.session = input.near(header.session);
-            header.request = input.near(header.request);
+            header.request = raw(input.near(header.request.raw()));
             header.tag = input.near(header.tag);
             header.epoch = input.near_word(self.epoch).min(self.epoch);
-            header.key_hash = input.long();
+            header.key_hash = raw(input.long());
         }
         let from = if input.rarely(16) { client(1) } else { peer(1) };
         let mut bytes = datagram(&header, payload);
@@ -224,7 +224,7 @@ impl World {
             1 => {
                 header.fragment_count = 1 + u16::from(input.byte() % 80);
                 header.fragment_index = input.short() % header.fragment_count;
-                header.key_hash = u64::from(pmnet_wire::crc(b"$3\r\nabc\r\n$3\r\nabc\r\n"));
+                header.key_hash = raw(u64::from(pmnet_wire::crc(b"$3\r\nabc\r\n$3\r\nabc\r\n")));
             }
             _ => {}
         }

@@ -9,12 +9,13 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use pmnet_front::connection::{Connection, INPUT_BYTES_SOFT_MAX, Shared, Turn};
-use pmnet_front::parser::{Parser, Status};
-use pmnet_front::reply;
+use pmnet_front::limits::REQUESTS;
 use pmnet_front::table::Table;
-use pmnet_front::upstream::{CallId, Outcome, Refused, SessionId, Time, Upstream};
+use pmnet_front::upstream::{CallId, Closed, Outcome, Refused, SessionHandle, Time, Upstream};
+use pmnet_resp::scan::count;
+use pmnet_resp::{Parser, Status, write_bulk, write_command};
 use pmnet_wire::StoreName;
-use pmnet_wire::command::{Commands, Form, write_command};
+use pmnet_wire::command::{Commands, Form};
 
 use crate::input::Input;
 
@@ -86,7 +87,7 @@ const NAMES: &[&[u8]] = &[
 ];
 
 struct Pending {
-    session: SessionId,
+    session: SessionHandle,
     call: CallId,
     update: bool,
     count: usize,
@@ -106,7 +107,7 @@ struct Fake {
 impl Fake {
     fn submit(
         &mut self,
-        session: SessionId,
+        session: SessionHandle,
         payload: &[u8],
         update: bool,
     ) -> Result<CallId, Refused> {
@@ -128,14 +129,14 @@ impl Fake {
 }
 
 impl Upstream for Fake {
-    fn open(&mut self, _: Time) -> Result<SessionId, Refused> {
+    fn open(&mut self, _: Time) -> Result<SessionHandle, Refused> {
         self.sessions += 1;
-        Ok(SessionId(self.sessions))
+        Ok(SessionHandle(self.sessions))
     }
     fn update(
         &mut self,
         _: Time,
-        s: SessionId,
+        s: SessionHandle,
         p: Bytes,
         _: u64,
         _: Time,
@@ -145,7 +146,7 @@ impl Upstream for Fake {
     fn bypass(
         &mut self,
         _: Time,
-        s: SessionId,
+        s: SessionHandle,
         p: Bytes,
         _: u64,
         _: bool,
@@ -153,7 +154,7 @@ impl Upstream for Fake {
     ) -> Result<CallId, Refused> {
         self.submit(s, &p, false)
     }
-    fn end(&mut self, _: Time, _: SessionId) {}
+    fn end(&mut self, _: Time, _: SessionHandle) {}
     fn poll_event(&mut self) -> Option<pmnet_front::upstream::Event> {
         None
     }
@@ -210,7 +211,7 @@ impl World {
             0..=4 => {
                 let mut bytes = Vec::new();
                 let words: Vec<&str> = input.pick(LINES).split(' ').collect();
-                write_command(&words, &mut bytes);
+                write_command(&mut bytes, &words);
                 self.receive(&bytes);
             }
             5 if input.rarely(4) => {
@@ -268,7 +269,7 @@ impl World {
         };
         let outcome = match input.byte() % 8 {
             0 => Outcome::Unknown,
-            1 => Outcome::Failed("the log is full".into()),
+            1 => Outcome::Failed("the log is full"),
             _ if pending.update => Outcome::Committed { copies: 1 },
             2 => Outcome::Reply(Bytes::copy_from_slice(input.pick(REPLIES))),
             _ => Outcome::Reply(self.right_reply(&pending, input)),
@@ -289,7 +290,7 @@ impl World {
                 } else {
                     0
                 };
-                reply::write_bulk(NAMES[index], &mut out);
+                write_bulk(&mut out, NAMES[index]);
             }
             Form::Transaction => {
                 out.extend_from_slice(format!("*{}\r\n", pending.count).as_bytes());
@@ -355,8 +356,12 @@ impl World {
         let loss = input.rarely(2);
         // The client is told at its next command, and the connection ends.
         self.one_to_one &= !loss;
-        self.connection
-            .session_closed("DATA_LOSS: test", loss, &mut self.shared);
+        let reason = if loss {
+            Closed::DataLoss { from: 1, to: 2 }
+        } else {
+            Closed::Refused
+        };
+        self.connection.session_closed(reason, &mut self.shared);
     }
 
     /// Everything outstanding is answered and written.
@@ -387,7 +392,7 @@ impl World {
             "an end of the stream ends the connection"
         );
         if self.one_to_one {
-            let replies = reply::count(&self.answered).expect("whole replies");
+            let replies = count(&self.answered).expect("whole replies");
             let commands = commands(&self.asked);
             assert_eq!(replies, commands, "as many replies as commands");
         }
@@ -397,7 +402,7 @@ impl World {
 /// The commands that a client has sent and that are to be answered: up to QUIT.
 fn commands(mut stream: &[u8]) -> u32 {
     let mut count = 0;
-    let mut parser = Parser::default();
+    let mut parser = Parser::new(REQUESTS);
     while let Ok(Status::Complete) = parser.poll(stream) {
         let arguments = parser.arguments(stream);
         count += 1;

@@ -12,7 +12,7 @@ use pmnet_proto::time::{MILLISECOND, SECOND};
 use pmnet_proto::{Outbox, Random, Time};
 use pmnet_server::Core;
 use pmnet_wire::record::{Member, write_path};
-use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind};
+use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, raw};
 
 use crate::input::Input;
 use crate::peers::{SHARD, datagram, peer, sent};
@@ -166,16 +166,16 @@ impl World {
         let known: Vec<u64> = self.sessions.keys().copied().collect();
         let choice = input.byte() % 16;
         if known.is_empty() || (choice == 0 && known.len() < 5) {
-            (entry.session, entry.copies) = (order, Kind::Open.number());
+            (entry.session, entry.copies) = (order, raw(Kind::Open.number()));
             self.sessions.insert(order, 1);
         } else {
             let session = known[input.index(known.len())];
             let seq = self.sessions.get_mut(&session).expect("known");
             (entry.session, entry.seq) = (session, *seq);
             *seq += 1;
-            entry.copies = Kind::Update.number();
+            entry.copies = raw(Kind::Update.number());
             if choice == 1 {
-                entry.copies = Kind::End.number();
+                entry.copies = raw(Kind::End.number());
                 self.sessions.remove(&session);
             } else if choice < 5 {
                 // A fragment, sometimes numbered wrongly: then it has no effect.
@@ -198,7 +198,7 @@ impl World {
             session,
             seq: input.near(last),
             order: input.near(self.watermark),
-            request: 1 + u64::from(input.byte() % 16),
+            request: raw(1 + u64::from(input.byte() % 16)),
             flags: Flags(input.pick(&[0, 0, 1, 4, 5])),
             ..self.header(Kind::Bypass)
         };
@@ -206,7 +206,7 @@ impl World {
             // A fallback carries first and last seq of its update.
             header.flags = Flags::FALLBACK;
             header.seq = input.near(last + 1);
-            header.request = header.seq.saturating_sub(input.below(3));
+            header.request = raw(header.seq.saturating_sub(input.below(3)));
             if let Some(next) = self.sessions.get_mut(&session)
                 && header.seq < 1 << 32
             {
@@ -221,7 +221,7 @@ impl World {
         let length = input.pick(&[16, 100, FRAGMENT_BYTES]);
         // A fallback is the update of its last seq; everything else has its request id.
         let fallback = header.flags.has(Flags::FALLBACK);
-        let request = if fallback { 0 } else { header.request };
+        let request = if fallback { 0 } else { header.request.raw() };
         let mut payload = change(session, header.seq, request);
         payload.resize(length.max(payload.len()), 0);
         self.give(&header, &payload);
@@ -251,7 +251,7 @@ impl World {
             shard: SHARD,
             device: 1,
             incarnation: path[0].incarnation,
-            request: self.nonce,
+            request: raw(self.nonce),
             fragment_count: 1 + u16::from(input.rarely(8)) * (input.short() % 12_000),
             ..Header::new(Kind::Recover)
         };
@@ -264,7 +264,7 @@ impl World {
             tag: input.near(self.header(Kind::Ping).tag),
             session: input.near(1),
             seq: input.near(1),
-            request: input.near(1),
+            request: raw(input.near(1)),
             flags: Flags(input.byte()),
             epoch: input.near_word(self.header(Kind::Ping).epoch),
             ..self.header(input.pick(Kind::ALL))
@@ -360,7 +360,7 @@ impl World {
 
 /// What an update does; that of a fragment is a part of it.
 fn payload_of(entry: &Header) -> Vec<u8> {
-    match Kind::from_u8(entry.copies) {
+    match Kind::from_u8(entry.copies.raw()) {
         Some(Kind::Open) => entry.session.to_be_bytes().to_vec(),
         Some(Kind::End) => Vec::new(),
         _ => change(entry.session, entry.seq, 0),

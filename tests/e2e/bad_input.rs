@@ -176,8 +176,8 @@ fn resp_that_is_none_gets_a_sentence_and_hurts_nobody_else() {
     // Clients that vanish in the middle of a pipeline.
     let mut pipeline = Vec::new();
     for number in 0..500 {
-        write_command(&["SET", &format!("gone:{number}"), "1"], &mut pipeline);
-        write_command(&["INCR", "gone:count"], &mut pipeline);
+        write_command(&mut pipeline, &["SET", &format!("gone:{number}"), "1"]);
+        write_command(&mut pipeline, &["INCR", "gone:count"]);
     }
     for _ in 0..20 {
         let mut stream = TcpStream::connect(address).unwrap();
@@ -228,6 +228,7 @@ fn a_port_in_use_is_named() {
         assert_eq!(code, 1, "{text}");
         assert!(text.contains(args[2]) && text.contains("another"), "{text}");
     }
+    assert!(!Path::new(&log).exists(), "a log that nobody serves");
     // What is not understood at all has an exit code of its own; so have numbers at their end.
     let device = [
         "device",
@@ -254,6 +255,19 @@ fn a_port_in_use_is_named() {
         ],
         vec!["nonsense"],
         [&device[..], &["--log-size", "18446744073709551615"]].concat(),
+        [&device[..], &["--log-size", "1"]].concat(),
+        [&device[..], &["--shrink-chain", "--declare-data-loss"]].concat(),
+        vec![
+            "device",
+            "--listen",
+            "127.0.0.1:51001",
+            "--next",
+            "127.0.0.1:0",
+            "--media",
+            "dram",
+            "--log",
+            &log,
+        ],
         [&device[..], &["--shard", "4294967295", "--shards", "2"]].concat(),
     ] {
         let (code, text) = refuses("usage", &folder.0, &args);

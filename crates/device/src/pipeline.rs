@@ -2,9 +2,10 @@
 
 use crate::fast_path::FastPath;
 use pmnet_log::{Log, LogError, Media, NewEntry};
-use pmnet_proto::device::{Device, DeviceConfig, HopWork, LogState, Resume, Room, Verdict};
+use pmnet_proto::device::{Device, DeviceConfig, HopWork, LogState, Recovery, Room, Verdict};
 use pmnet_proto::time::{MILLISECOND, Nanos, earliest};
 use pmnet_proto::{Outbox, Peer, Random, Time};
+use pmnet_wire::packet::Append;
 use pmnet_wire::{Header, Packet, Reject};
 
 /// Why a device ended.
@@ -176,7 +177,7 @@ impl<M: Media> Pipeline<M> {
                 self.append(&header, packet.payload);
                 Ok(())
             }
-            Verdict::Resume(resume) => self.resume(now, &resume),
+            Verdict::Resume(recovery) => self.resume(now, recovery),
             Verdict::Stop(text) => Err(self.stop(text)),
         }
     }
@@ -203,12 +204,13 @@ impl<M: Media> Pipeline<M> {
     }
 
     fn append(&mut self, header: &Header, payload: &[u8]) {
+        let entry = Append::read(header);
         let new = NewEntry {
-            session: header.session,
-            seq: header.seq,
-            kind: header.copies,
-            fragment_index: header.fragment_index,
-            fragment_count: header.fragment_count,
+            session: entry.session,
+            seq: entry.seq,
+            kind: entry.entry.number(),
+            fragment_index: entry.fragment.index,
+            fragment_count: entry.fragment.count,
         };
         let order = self
             .log
@@ -335,22 +337,28 @@ impl<M: Media> Pipeline<M> {
         };
         fast.adopted = false;
         let mut told = Ok(());
-        let path = &mut fast.path;
         if fast.held {
             let chain = self.machine.chain_state();
-            fast.in_chain = path.describe(&self.machine.stamp(), &chain);
+            let mut hold = fast.path.hold()?;
+            fast.in_chain = hold.describe(&self.machine.stamp(), &chain);
             fast.before = chain.before;
+            self.machine.changed_sessions(|id, state| {
+                if told.is_ok() {
+                    told = hold.set_session(id, state);
+                }
+            });
+        } else {
+            self.machine.changed_sessions(|id, state| {
+                if told.is_ok() {
+                    told = fast.path.refresh_session(id, state);
+                }
+            });
         }
-        self.machine.changed_sessions(|id, state| {
-            if told.is_ok() {
-                told = path.session(id, state);
-            }
-        });
         told?;
         fast.path.applied(self.log.applied());
         if fast.held {
             fast.seen = fast.path.look();
-            fast.path.release(&self.log.tail())?;
+            fast.path.hold()?.release(&self.log.tail())?;
             fast.held = false;
         }
         Ok(())
@@ -397,40 +405,36 @@ impl<M: Media> Pipeline<M> {
     }
 
     /// Brings the log to the state that the server gave, then serves (`docs/spec/protocol.md` §5).
-    fn resume(&mut self, now: Time, resume: &Resume) -> Result<(), PipelineError> {
+    fn resume(&mut self, now: Time, recovery: Recovery) -> Result<(), PipelineError> {
         self.hold(now)?;
         if let Some(fast) = &mut self.fast {
-            fast.path.forget_sessions()?;
+            fast.path.hold()?.forget_sessions()?;
         }
         while self.log.durable() < self.log.last() {
             self.log.persist_start()?;
             self.log.persist_poll(true)?;
         }
-        self.log.set_epoch(resume.epoch)?;
-        if resume.applied > self.log.last() {
+        self.log.set_epoch(recovery.epoch())?;
+        let applied = recovery.applied();
+        if applied > self.log.last() {
             if self.log.last() > 0 {
                 return Err(self.stop(format!(
                     "the server has applied orders up to {}, but this log ends at {}: it is an old copy of a log. \
                      Put the newest log back, or treat the device as lost.",
-                    resume.applied,
+                    applied,
                     self.log.last()
                 )));
             }
-            self.log.reset_to(resume.applied)?;
+            self.log.reset_to(applied)?;
         }
-        self.log.reclaim(resume.applied);
+        self.log.reclaim(applied);
         self.log.mark_served()?;
-        self.machine.begin_fold(now, self.log.last());
-        for order in resume.applied + 1..=self.log.last() {
-            let frame = self
-                .log
-                .frame(order)
-                .expect("recovery keeps a contiguous run");
-            if let Err(text) = self.machine.fold_frame(now, frame) {
-                return Err(self.stop(text));
-            }
+        let log = &self.log;
+        let frames = (applied + 1..=log.last())
+            .map(|order| log.frame(order).expect("recovery keeps a contiguous run"));
+        if let Err(text) = self.machine.serve(now, recovery, log.last(), frames) {
+            return Err(self.stop(text));
         }
-        self.machine.resume(now);
         Ok(())
     }
 

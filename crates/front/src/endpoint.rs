@@ -5,9 +5,9 @@ use std::io;
 use bytes::Bytes;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use pmnet_client::{ClientConfig, Closed, Endpoint, SessionHandle};
+use pmnet_client::{ClientConfig, Endpoint};
 
-use crate::upstream::{CallId, Event, Outcome, Refused, SessionId, Time, Upstream};
+use crate::upstream::{CallId, Event, Refused, SessionHandle, Time, Upstream};
 
 /// How long the end of a session may take to reach the devices, in nanoseconds. A session whose end
 /// is lost expires there.
@@ -34,107 +34,40 @@ fn time(nanos: Time) -> pmnet_client::Time {
     pmnet_client::Time(nanos)
 }
 
-fn refused(refused: pmnet_client::Refused) -> Refused {
-    match refused {
-        pmnet_client::Refused::Busy => Refused::Busy,
-        pmnet_client::Refused::TooLarge => Refused::TooLarge,
-        pmnet_client::Refused::Closed => Refused::Closed,
-        pmnet_client::Refused::Sessions => Refused::Sessions,
-    }
-}
-
-fn event(event: pmnet_client::Event) -> Event {
-    match event {
-        pmnet_client::Event::Done {
-            session,
-            call,
-            outcome,
-        } => Event::Done {
-            session: SessionId(session.0),
-            call: CallId(call.0),
-            outcome: match outcome {
-                pmnet_client::Outcome::Committed { copies } => Outcome::Committed { copies },
-                pmnet_client::Outcome::Reply(reply) => Outcome::Reply(reply),
-                pmnet_client::Outcome::Failed(why) => Outcome::Failed(why.to_owned()),
-                pmnet_client::Outcome::Unknown => Outcome::Unknown,
-            },
-        },
-        pmnet_client::Event::SessionClosed { session, reason } => Event::SessionClosed {
-            session: SessionId(session.0),
-            data_loss: matches!(reason, Closed::DataLoss { .. }),
-            reason: match reason {
-                Closed::Ended => "it was ended".to_owned(),
-                Closed::Refused => "the device does not know it any more".to_owned(),
-                Closed::DataLoss { from, to } => {
-                    format!(
-                        "DATA_LOSS: acknowledged updates {from} to {to} of this session are gone"
-                    )
-                }
-                Closed::TooFewCopies { have } => {
-                    format!("the chain keeps {have} copies, which is fewer than demanded")
-                }
-            },
-        },
-    }
-}
-
 impl Upstream for Endpoint {
-    fn open(&mut self, now: Time) -> Result<SessionId, Refused> {
+    fn open(&mut self, now: Time) -> Result<SessionHandle, Refused> {
         Endpoint::open(self, time(now))
-            .map(|session| SessionId(session.0))
-            .map_err(refused)
     }
 
     fn update(
         &mut self,
         _now: Time,
-        session: SessionId,
+        session: SessionHandle,
         payload: Bytes,
         key_hash: u64,
         deadline: Time,
     ) -> Result<CallId, Refused> {
-        Endpoint::update(
-            self,
-            SessionHandle(session.0),
-            payload,
-            key_hash,
-            time(deadline),
-        )
-        .map(|call| CallId(call.0))
-        .map_err(refused)
+        Endpoint::update(self, session, payload, key_hash, time(deadline))
     }
 
     fn bypass(
         &mut self,
         _now: Time,
-        session: SessionId,
+        session: SessionHandle,
         payload: Bytes,
         key_hash: u64,
         read_only: bool,
         deadline: Time,
     ) -> Result<CallId, Refused> {
-        Endpoint::bypass(
-            self,
-            SessionHandle(session.0),
-            payload,
-            key_hash,
-            read_only,
-            time(deadline),
-        )
-        .map(|call| CallId(call.0))
-        .map_err(refused)
+        Endpoint::bypass(self, session, payload, key_hash, read_only, time(deadline))
     }
 
-    fn end(&mut self, now: Time, session: SessionId) {
-        Endpoint::end(
-            self,
-            SessionHandle(session.0),
-            time(now.saturating_add(END_TIMEOUT)),
-        );
+    fn end(&mut self, now: Time, session: SessionHandle) {
+        Endpoint::end(self, session, time(now.saturating_add(END_TIMEOUT)));
     }
 
     fn poll_event(&mut self) -> Option<Event> {
-        Endpoint::poll_event(self).map(event)
+        Endpoint::poll_event(self)
     }
 
     fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {

@@ -7,76 +7,10 @@
 //! An implementation may not block: it lives in the front's event loop.
 
 use bytes::Bytes;
+pub use pmnet_client::{CallId, Closed, Event, Outcome, Refused, SessionHandle};
 
 /// Nanoseconds since the start of the front.
 pub type Time = u64;
-
-/// A session of the endpoint, as the endpoint numbers them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SessionId(pub u32);
-
-/// One call of the endpoint; never reused while the endpoint lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CallId(pub u64);
-
-/// Why a call was not taken. Nothing was sent.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// A bounded queue is full: try again after a `Done` event.
-    #[error("queue full")]
-    Busy,
-    /// The payload is larger than one message may be.
-    #[error(
-        "larger than the {} bytes of one message",
-        pmnet_wire::MESSAGE_BYTES_MAX
-    )]
-    TooLarge,
-    /// The session is closed or was never open: open another.
-    #[error("session closed")]
-    Closed,
-    /// There are as many sessions as there may be.
-    #[error("too many sessions")]
-    Sessions,
-}
-
-/// How a call ended. Every call ends, at the latest at its deadline.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The update is durable in so many devices.
-    Committed {
-        /// Number of devices that hold it.
-        copies: u8,
-    },
-    /// The store's reply to a bypass, as RESP bytes.
-    Reply(Bytes),
-    /// Certainly without effect; the text says why.
-    Failed(String),
-    /// The deadline passed: it may or may not take effect, at most once.
-    Unknown,
-}
-
-/// What the endpoint has to tell.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// A call ended.
-    Done {
-        /// Its session.
-        session: SessionId,
-        /// The call.
-        call: CallId,
-        /// How it ended.
-        outcome: Outcome,
-    },
-    /// A session is gone; calls of it that are not done have an unknown outcome.
-    SessionClosed {
-        /// The session.
-        session: SessionId,
-        /// Updates that were acknowledged are lost (protocol.md §3, DATA_LOSS).
-        data_loss: bool,
-        /// Why, in words.
-        reason: String,
-    },
-}
 
 /// The client endpoint. Calls of one session take effect in the order submitted; a call after a
 /// state-changing bypass is held by the endpoint until that bypass has its reply.
@@ -85,7 +19,7 @@ pub trait Upstream {
     ///
     /// # Errors
     /// [`Refused::Sessions`].
-    fn open(&mut self, now: Time) -> Result<SessionId, Refused>;
+    fn open(&mut self, now: Time) -> Result<SessionHandle, Refused>;
 
     /// Submits an update that is acknowledged when durable ([`Outcome::Committed`]).
     ///
@@ -94,7 +28,7 @@ pub trait Upstream {
     fn update(
         &mut self,
         now: Time,
-        session: SessionId,
+        session: SessionHandle,
         payload: Bytes,
         key_hash: u64,
         deadline: Time,
@@ -108,7 +42,7 @@ pub trait Upstream {
     fn bypass(
         &mut self,
         now: Time,
-        session: SessionId,
+        session: SessionHandle,
         payload: Bytes,
         key_hash: u64,
         read_only: bool,
@@ -116,7 +50,7 @@ pub trait Upstream {
     ) -> Result<CallId, Refused>;
 
     /// Ends a session. Its updates that were submitted still take effect.
-    fn end(&mut self, now: Time, session: SessionId);
+    fn end(&mut self, now: Time, session: SessionHandle);
 
     /// The next event, if there is one.
     fn poll_event(&mut self) -> Option<Event>;

@@ -6,8 +6,9 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use common::{Client, Redis, Running, command, eventually};
-use pmnet_front::upstream::{Outcome, SessionId};
-use pmnet_wire::command::{Form, write_command};
+use pmnet_front::upstream::{Outcome, SessionHandle};
+use pmnet_resp::write_command;
+use pmnet_wire::command::Form;
 
 /// Sends the script at once and returns all replies, up to and with that to a last PING.
 fn replies(client: &mut Client, script: &[&str]) -> Vec<String> {
@@ -274,13 +275,13 @@ fn only_plain_sets_are_updates_and_neighbours_are_packed() {
     let mut client = front.client();
     let mut all = Vec::new();
     for i in 0..10 {
-        write_command(&["SET", &format!("k{i}"), "v"], &mut all);
+        write_command(&mut all, &["SET", &format!("k{i}"), "v"]);
     }
     for i in 0..10 {
-        write_command(&["GET", &format!("k{i}")], &mut all);
+        write_command(&mut all, &["GET", &format!("k{i}")]);
     }
     for _ in 0..10 {
-        write_command(&["INCR", "n"], &mut all);
+        write_command(&mut all, &["INCR", "n"]);
     }
     client.send(&all);
     for _ in 0..10 {
@@ -341,7 +342,7 @@ fn outcomes_that_are_no_replies_become_errors_one_for_each_command() {
         );
     }
     assert_eq!(client.text(), "+PONG\r\n");
-    front.knobs().outcome = Some(Outcome::Failed("no\r\nway".into()));
+    front.knobs().outcome = Some(Outcome::Failed("no\r\nway"));
     assert_eq!(client.ask("INCR a"), "-ERR pmnet: no  way\r\n");
     let mut other = front.client();
     assert_eq!(other.ask("SELECT 3"), "-ERR pmnet: no  way\r\n");
@@ -364,13 +365,13 @@ fn a_closed_session_is_replaced_and_a_loss_is_told() {
     front.knobs().hold = true;
     one.send(&[command("INCR a"), command("PING")].concat());
     eventually("submitted", || front.knobs().bypasses.len() == 1);
-    front.knobs().close = Some((SessionId(1), false));
+    front.knobs().close = Some((SessionHandle(1), false));
     assert!(one.text().starts_with("-ERR pmnet: outcome unknown"));
     assert_eq!(one.text(), "+PONG\r\n");
     front.knobs().hold = false;
     assert_eq!(one.ask("INCR a"), ":2\r\n");
     assert_eq!(front.knobs().sessions, (2, 0));
-    front.knobs().close = Some((SessionId(2), true));
+    front.knobs().close = Some((SessionHandle(2), true));
     assert_eq!(other.ask("PING"), "+PONG\r\n", "wakes the front");
     assert_eq!(one.ask("GET a"), "-ERR pmnet: DATA_LOSS: test\r\n");
     assert_eq!(one.next(), None);

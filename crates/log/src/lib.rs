@@ -32,4 +32,4 @@ pub use layout::{
 pub use log::{Log, Room, Tail};
 pub use media::{Media, MediaError};
 pub use scan::{Expected, FINDINGS_MAX, Finding, Payloads, Report, Scan};
-pub use superblock::{CopyState, FORMAT_VERSION, format, parameters};
+pub use superblock::{CopyState, FORMAT_VERSION, Heading, format, heading, parameters};

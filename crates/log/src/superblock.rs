@@ -210,6 +210,41 @@ pub(crate) fn read(image: &[u8]) -> Result<(Superblock, [CopyState; 2]), LogErro
     Ok((newest, states))
 }
 
+/// What the newest superblock of an image says about the log, without looking at its entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heading {
+    /// Which log it is.
+    pub identity: Identity,
+    /// Raised at every start.
+    pub incarnation: u32,
+    /// The last incarnation that was about to serve.
+    pub served: u32,
+}
+
+impl Heading {
+    /// Whether an image with this heading can be no newer than one of the same log with heading `other`. Of two with the
+    /// same heading either may be the newer one.
+    #[must_use]
+    pub fn may_precede(&self, other: &Heading) -> bool {
+        self.identity == other.identity
+            && self.incarnation <= other.incarnation
+            && self.served <= other.served
+    }
+}
+
+/// What an image says about itself.
+///
+/// # Errors
+/// [`LogError`]: no superblock of it can be read.
+pub fn heading(image: &[u8]) -> Result<Heading, LogError> {
+    let newest = read(image)?.0;
+    Ok(Heading {
+        identity: newest.identity,
+        incarnation: newest.incarnation,
+        served: newest.served,
+    })
+}
+
 /// The size of the log in an image, or at the start of one.
 ///
 /// # Errors

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 /// [`open_image_read_only`](crate::open_image_read_only).
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is no such file.
-    #[error("{}: no such file: check the path, or let the device make a new log there", path.display())]
+    /// There is no such file, or no such folder to make it in.
+    #[error("{}: no such file or folder: check the path; a device makes a new log in a folder that is there", path.display())]
     NotFound {
         /// The path asked for.
         path: PathBuf,

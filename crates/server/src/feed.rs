@@ -8,7 +8,8 @@ use crate::core::Core;
 use crate::store::Store;
 use pmnet_proto::server::Stop;
 use pmnet_proto::{Outbox, Peer, Time};
-use pmnet_wire::{Header, Kind, Packet};
+use pmnet_wire::packet::Append;
+use pmnet_wire::{Kind, Packet};
 
 /// The log of a device in memory that this process can read.
 pub trait Feed {
@@ -28,21 +29,18 @@ pub struct Reader {
 impl Reader {
     /// Takes note of a datagram; `true` if it says no more than that there is something to read.
     pub fn notice(&mut self, from: Peer, datagram: &[u8], received: u64) -> bool {
-        match Packet::parse(datagram) {
-            Ok(Packet {
-                header:
-                    Header {
-                        kind: Kind::Append,
-                        order,
-                        ..
-                    },
-                ..
-            }) if order > received + 1 && received >= self.asked => {
-                self.told = Some((order, from));
-                true
-            }
-            _ => false,
+        let Ok(packet) = Packet::parse(datagram) else {
+            return false;
+        };
+        if packet.header.kind != Kind::Append {
+            return false;
         }
+        let order = Append::read(&packet.header).order;
+        let tells = order > received + 1 && received >= self.asked;
+        if tells {
+            self.told = Some((order, from));
+        }
+        tells
     }
 
     /// Feeds what the machine has room for. Gives `true` if it took something.

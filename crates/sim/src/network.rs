@@ -13,7 +13,7 @@ use crate::world::{Event, World, address};
 use pmnet_proto::time::{MICROSECOND, MILLISECOND};
 use pmnet_proto::{Outbox, Peer};
 use pmnet_wire::record::{Member, write_path};
-use pmnet_wire::{Flags, Header, Kind, Packet};
+use pmnet_wire::{Flags, Header, Kind, Packet, raw};
 
 /// Packets that the injector remembers.
 const MEMORY_MAX: usize = 256;
@@ -134,14 +134,14 @@ impl World {
         let count = u16::try_from(1 + self.below(3)).expect("small");
         let header = Header {
             flags: Flags(self.random.next_u64().to_le_bytes()[0]),
-            copies: u8::try_from(self.below(22)).expect("small"),
+            copies: raw(u8::try_from(self.below(22)).expect("small")),
             epoch: u32::try_from(self.below(4)).expect("small"),
             device: u32::try_from(self.below(5)).expect("small"),
             incarnation: u32::try_from(self.below(5)).expect("small"),
             session: self.below(40),
             seq: self.below(40),
             order: self.below(200),
-            request: self.below(40),
+            request: raw(self.below(40)),
             fragment_index: u16::try_from(self.below(u64::from(count))).expect("small"),
             fragment_count: count,
             tag: if kind == Kind::Recover {

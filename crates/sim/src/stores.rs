@@ -11,7 +11,8 @@ use crate::store::Asked;
 use crate::world::World;
 use pmnet_proto::Time;
 use pmnet_proto::time::{MILLISECOND, Nanos};
-use pmnet_wire::{Header, remaining};
+use pmnet_wire::Header;
+use pmnet_wire::packet::Bypass;
 
 /// How long a packet may be on its way from one hop to the next.
 const WAY_MAX: Nanos = 310 * MILLISECOND;
@@ -33,7 +34,8 @@ impl World {
         let now = self.now;
         let asking = self.asked.entry(id).or_default();
         asking.again = true;
-        let left = remaining::decode(header.copies).unwrap_or(Nanos::MAX >> 1);
+        let left = Bypass::read(header).left.nanos();
+        let left = left.unwrap_or(Nanos::MAX >> 1);
         asking.until = asking.until.max(now + left);
     }
 

@@ -189,7 +189,27 @@ impl Reject {
     }
 }
 
-/// The owned form of a header. `payload_len`, `payload_crc` and `header_crc` are filled in by
+/// A place of the header that each kind of packet uses in its own way. The views of [`crate::packet`]
+/// name it; nobody else takes its value for what the field's name says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place<T>(pub(crate) T);
+
+/// A place with this value, whatever it means: for packets that no view makes, in vectors and tests.
+#[must_use]
+pub const fn raw<T>(value: T) -> Place<T> {
+    Place(value)
+}
+
+impl<T: Copy> Place<T> {
+    /// The value on the wire, whatever it means.
+    #[must_use]
+    pub const fn raw(self) -> T {
+        self.0
+    }
+}
+
+/// The owned form of a header: where the bytes are. What they say in each kind, the views of
+/// [`crate::packet`] know. `payload_len`, `payload_crc` and `header_crc` are filled in by
 /// [`Header::emit`] and therefore only informative after parsing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -197,10 +217,8 @@ pub struct Header {
     pub kind: Kind,
     /// Flag bits.
     pub flags: Flags,
-    /// Devices that hold the update durably (acks); in appends the number of the kind of the
-    /// entry ([`Kind::Open`], [`Kind::Update`] or [`Kind::End`]); in bypasses the time that the
-    /// caller still has ([`crate::remaining`]).
-    pub copies: u8,
+    /// Byte 5: a number of devices or rows, the kind of an entry, or the time that a caller still has.
+    pub copies: Place<u8>,
     /// Shard (ordered log) that the packet belongs to.
     pub shard: u32,
     /// Epoch of the sender.
@@ -215,10 +233,10 @@ pub struct Header {
     pub seq: u64,
     /// Position in the shard's log, or a barrier.
     pub order: u64,
-    /// Request id of a bypass; see `docs/spec/wire.md` §2 for the other kinds.
-    pub request: u64,
-    /// Hash of the key that an update or read touches (0: unknown); in acks the applied seq.
-    pub key_hash: u64,
+    /// Bytes 48 to 55: the id of a bypass, free entries, a nonce, or the end of a range.
+    pub request: Place<u64>,
+    /// Bytes 56 to 63: the hash of a key, the applied seq of a session, or the checksum of a reply.
+    pub key_hash: Place<u64>,
     /// Index of this fragment in its message.
     pub fragment_index: u16,
     /// Fragments of the message, at least 1.
@@ -238,7 +256,7 @@ impl Header {
         Header {
             kind,
             flags: Flags(0),
-            copies: 0,
+            copies: Place(0),
             shard: 0,
             epoch: 0,
             device: 0,
@@ -246,8 +264,8 @@ impl Header {
             session: 0,
             seq: 0,
             order: 0,
-            request: 0,
-            key_hash: 0,
+            request: Place(0),
+            key_hash: Place(0),
             fragment_index: 0,
             fragment_count: 1,
             payload_len: 0,
@@ -280,7 +298,7 @@ impl Header {
         b[2] = VERSION;
         b[3] = self.kind.number();
         b[4] = self.flags.0;
-        b[5] = self.copies;
+        b[5] = self.copies.0;
         b[6..8].copy_from_slice(&HEADER_LEN_U16.to_be_bytes());
         b[8..12].copy_from_slice(&self.shard.to_be_bytes());
         b[12..16].copy_from_slice(&self.epoch.to_be_bytes());
@@ -289,8 +307,8 @@ impl Header {
         b[24..32].copy_from_slice(&self.session.to_be_bytes());
         b[32..40].copy_from_slice(&self.seq.to_be_bytes());
         b[40..48].copy_from_slice(&self.order.to_be_bytes());
-        b[48..56].copy_from_slice(&self.request.to_be_bytes());
-        b[56..64].copy_from_slice(&self.key_hash.to_be_bytes());
+        b[48..56].copy_from_slice(&self.request.0.to_be_bytes());
+        b[56..64].copy_from_slice(&self.key_hash.0.to_be_bytes());
         b[64..66].copy_from_slice(&self.fragment_index.to_be_bytes());
         b[66..68].copy_from_slice(&self.fragment_count.to_be_bytes());
         b[68..72].copy_from_slice(&self.payload_len.to_be_bytes());
@@ -364,7 +382,7 @@ impl<'a> Packet<'a> {
         let header = Header {
             kind,
             flags: Flags(head[4]),
-            copies: head[5],
+            copies: Place(head[5]),
             shard: u32_at(head, 8),
             epoch: u32_at(head, 12),
             device: u32_at(head, 16),
@@ -372,8 +390,8 @@ impl<'a> Packet<'a> {
             session: u64_at(head, 24),
             seq: u64_at(head, 32),
             order: u64_at(head, 40),
-            request: u64_at(head, 48),
-            key_hash: u64_at(head, 56),
+            request: Place(u64_at(head, 48)),
+            key_hash: Place(u64_at(head, 56)),
             fragment_index: u16_at(head, 64),
             fragment_count: u16_at(head, 66),
             payload_len: u32_at(head, 68),
@@ -415,7 +433,7 @@ impl fmt::Display for Header {
             self.session,
             self.seq,
             self.order,
-            self.request,
+            self.request.0,
             self.fragment_index,
             self.fragment_count,
             self.payload_len

@@ -7,12 +7,12 @@
 pub mod command;
 pub mod guard;
 pub mod header;
+pub mod packet;
 pub mod promise;
 pub mod record;
-pub mod remaining;
 pub mod store_name;
 
-pub use header::{Flags, HEADER_LEN, Header, Kind, Packet, Reject};
+pub use header::{Flags, HEADER_LEN, Header, Kind, Packet, Place, Reject, raw};
 pub use store_name::{StoreName, StoreNameError};
 
 /// First UDP port reserved for pmnet (PMNet paper §IV-A; protocol.md §7).

@@ -1,6 +1,8 @@
 //! The header: its layout as the specification draws it, round trips, and damage.
 
-use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, HEADER_LEN, Header, Kind, Packet, Reject};
+use pmnet_wire::{
+    FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, HEADER_LEN, Header, Kind, Packet, Reject, raw,
+};
 use proptest::prelude::*;
 
 prop_compose! {
@@ -15,7 +17,7 @@ prop_compose! {
     ) -> Header {
         Header {
             flags: Flags(flags),
-            copies,
+            copies: raw(copies),
             shard: words[0],
             epoch: words[1],
             device: words[2],
@@ -23,8 +25,8 @@ prop_compose! {
             session: longs[0],
             seq: longs[1],
             order: longs[2],
-            request: longs[3],
-            key_hash: longs[4],
+            request: raw(longs[3]),
+            key_hash: raw(longs[4]),
             tag: longs[5],
             fragment_index: u16::try_from(index.index(usize::from(count))).expect("below count"),
             fragment_count: count,
@@ -101,7 +103,7 @@ proptest! {
 fn fields_stand_where_the_specification_says() {
     let header = Header {
         flags: Flags(0xa1),
-        copies: 0xa2,
+        copies: raw(0xa2),
         shard: 0xb0b1_b2b3,
         epoch: 0xb4b5_b6b7,
         device: 0xb8b9_babb,
@@ -109,8 +111,8 @@ fn fields_stand_where_the_specification_says() {
         session: 0xc0c1_c2c3_c4c5_c6c7,
         seq: 0xc8c9_cacb_cccd_cecf,
         order: 0xd0d1_d2d3_d4d5_d6d7,
-        request: 0xd8d9_dadb_dcdd_dedf,
-        key_hash: 0xe0e1_e2e3_e4e5_e6e7,
+        request: raw(0xd8d9_dadb_dcdd_dedf),
+        key_hash: raw(0xe0e1_e2e3_e4e5_e6e7),
         fragment_index: 0x0102,
         fragment_count: 0x0203,
         tag: 0xf0f1_f2f3_f4f5_f6f7,

@@ -7,7 +7,8 @@ mod payloads;
 #[path = "../examples/vectors/vector.rs"]
 mod vector;
 
-use pmnet_wire::{Kind, Packet, Reject};
+use pmnet_wire::packet::{self, Stamp};
+use pmnet_wire::{Flags, Header, Kind, Packet, Reject};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -69,6 +70,49 @@ fn every_packet_vector_holds() {
         assert!(
             vector["fields"].is_null() != vector["reject"].is_null(),
             "{name}: one of the two"
+        );
+    }
+}
+
+/// The header again, made by the view of its kind.
+fn through_its_view(header: &Header) -> Header {
+    let stamp = &Stamp::of(header);
+    let fallback = header.flags.has(Flags::FALLBACK);
+    match header.kind {
+        Kind::Open => packet::Open::read(header).header(stamp),
+        Kind::OpenReply => packet::OpenReply::read(header).header(stamp),
+        Kind::Update => packet::Update::read(header).header(stamp),
+        Kind::Append => packet::Append::read(header).header(stamp),
+        Kind::Ack => packet::Ack::read(header).header(stamp),
+        Kind::Nack => packet::Nack::read(header).header(stamp),
+        Kind::NotLogged => packet::NotLogged::read(header).header(stamp),
+        Kind::Durable => packet::Durable::read(header).header(stamp),
+        Kind::Applied => packet::Applied::read(header).header(stamp),
+        Kind::Bypass if fallback => packet::Fallback::read(header).header(stamp),
+        Kind::Bypass => packet::Bypass::read(header).header(stamp),
+        Kind::Response if header.flags.has(Flags::PROGRESS) => {
+            packet::Progress::read(header).header(stamp)
+        }
+        Kind::Response => packet::Response::read(header).header(stamp),
+        Kind::CacheResponse => packet::CacheResponse::read(header).header(stamp),
+        Kind::Retrans => packet::Retrans::read(header).header(stamp),
+        Kind::Recover => packet::Recover::read(header).header(stamp),
+        Kind::RecoverReply => packet::RecoverReply::read(header).header(stamp),
+        Kind::StaleEpoch => packet::StaleEpoch::read(header).header(stamp),
+        Kind::Ping => packet::Ping::read(header).header(stamp),
+        Kind::Pong => packet::Pong::read(header).header(stamp),
+        Kind::End => packet::End::read(header).header(stamp),
+    }
+}
+
+#[test]
+fn a_view_misses_nothing_of_a_packet_that_the_protocol_sends() {
+    for (name, header, payload) in packets::kinds() {
+        let view = through_its_view(&header);
+        assert_eq!(
+            view.for_payload(&payload),
+            header.for_payload(&payload),
+            "{name}"
         );
     }
 }

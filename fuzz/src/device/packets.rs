@@ -1,7 +1,7 @@
 //! What the neighbours say, drawn from the input.
 
 use pmnet_wire::record::{DurableRow, Member, write_durable, write_path};
-use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind};
+use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, raw};
 
 use super::world::World;
 use crate::input::Input;
@@ -17,11 +17,11 @@ pub(super) fn disturb(header: &mut Header, input: &mut Input<'_>) {
             3 => header.session = input.near(header.session),
             4 => header.seq = input.near(header.seq),
             5 => header.order = input.near(header.order),
-            6 => header.request = input.near(header.request),
+            6 => header.request = raw(input.near(header.request.raw())),
             7 => header.tag = input.near(header.tag),
             8 => header.flags = Flags(input.byte()),
-            9 => header.copies = input.byte(),
-            10 => header.key_hash = input.long(),
+            9 => header.copies = raw(input.byte()),
+            10 => header.key_hash = raw(input.long()),
             11 => header.shard = input.near_word(header.shard),
             _ => {
                 header.fragment_count = 1 + input.short() % 12_500;
@@ -110,7 +110,7 @@ impl World {
         let header = Header {
             session,
             seq: input.near(seq.wrapping_sub(1)),
-            request: 1 + u64::from(input.byte()),
+            request: raw(1 + u64::from(input.byte())),
             tag,
             flags: Flags(input.pick(&[0, 1, 2, 4, 5])),
             ..self.header(Kind::Bypass)
@@ -149,7 +149,7 @@ impl World {
             let token = session.to_be_bytes();
             let kind = if opens { Kind::Open } else { Kind::Update };
             let header = Header {
-                copies: kind.number(),
+                copies: raw(kind.number()),
                 session,
                 seq: order.wrapping_sub(session),
                 order,
@@ -203,7 +203,7 @@ impl World {
         }
         let header = Header {
             order: rows.first().map_or(0, |row| row.order),
-            request: input.near(32),
+            request: raw(input.near(32)),
             ..self.hop(Kind::Durable, self.position + 2)
         };
         let header = self.perhaps(header, input);
@@ -217,7 +217,7 @@ impl World {
         for order in self.applied + 1..=upto {
             if let Some((header, payload)) = self.forwarded.get(&order) {
                 let token = <[u8; 8]>::try_from(&payload[..]).map_or(0, u64::from_be_bytes);
-                match Kind::from_u8(header.copies) {
+                match Kind::from_u8(header.copies.raw()) {
                     Some(Kind::Open) => drop(self.rows.insert(header.session, (token, 0))),
                     Some(Kind::End) => drop(self.rows.remove(&header.session)),
                     _ => {
@@ -231,7 +231,7 @@ impl World {
         self.applied = upto;
         let header = Header {
             order: upto,
-            request: input.near(32),
+            request: raw(input.near(32)),
             device: 0,
             incarnation: 0,
             ..self.hop(Kind::Applied, 0)
@@ -243,7 +243,7 @@ impl World {
     pub(super) fn retrans(&mut self, input: &mut Input<'_>) {
         let header = Header {
             order: input.near(self.applied + 1),
-            request: input.near(self.seen()),
+            request: raw(input.near(self.seen())),
             ..self.hop(Kind::Retrans, self.position + 2)
         };
         let header = self.perhaps(header, input);
@@ -261,7 +261,7 @@ impl World {
             } else {
                 seq.wrapping_sub(1)
             },
-            request: 1,
+            request: raw(1),
             flags: if fallback { Flags::FALLBACK } else { Flags(0) },
             ..self.hop(kind, 0)
         };
@@ -311,7 +311,7 @@ impl World {
         let path = vec![member; 1 + usize::from(!self.honest) * input.index(9)];
         let header = Header {
             device: u32::from(id),
-            request: u64::from(input.byte()),
+            request: raw(u64::from(input.byte())),
             ..self.header(Kind::Recover)
         };
         let header = self.perhaps(header, input);

@@ -6,7 +6,7 @@ use pmnet_device::{DeviceConfig, Pipeline, PipelineError};
 use pmnet_proto::time::{MILLISECOND, SECOND};
 use pmnet_proto::{Peer, Random, Time};
 use pmnet_wire::record::{Member, RecoverReply, SessionRow, read_path};
-use pmnet_wire::{Header, Kind, Packet};
+use pmnet_wire::{Header, Kind, Packet, raw};
 
 use crate::input::Input;
 use crate::log::{formatted, recover};
@@ -276,7 +276,7 @@ impl World {
                         header.order <= least.max(self.applied),
                         "not durable behind"
                     );
-                    assert_eq!(header.copies, self.chain);
+                    assert_eq!(header.copies, raw(self.chain));
                     self.acknowledged = self.acknowledged.max(header.order);
                     for known in &mut self.sessions {
                         if known.0 == header.session {

@@ -66,6 +66,83 @@ fn saved_and_loaded() {
     world.check_without_device(&writer);
 }
 
+/// What starts after an old file was refused is the file that is put in its place, and nothing overwrites that one.
+#[test]
+fn the_newest_file_is_put_back_after_an_old_one_was_refused() {
+    let mut plan = Plan::new(Place::Nic);
+    plan.spill = true;
+    plan.args = ["--log-size", "1M"].map(String::from).to_vec();
+    let Some(mut world) = World::start(plan) else {
+        return;
+    };
+    let mut writer = world.session(CALL_MAX);
+    writer.sets(20, 1);
+    world.stop("device");
+    let saved = world.spill();
+    let old = std::fs::read(&saved).unwrap();
+    world.start_device();
+    world.wait_ready("device");
+    writer.sets(20, 1);
+    world.kill("server");
+    writer.sets(40, 1);
+    world.stop("device");
+    let newest = std::fs::read(&saved).unwrap();
+
+    std::fs::write(&saved, &old).unwrap();
+    world.process("server").relaunch().unwrap();
+    world.wait_ready("server");
+    world.start_device();
+    let refusal = world.process("device").wait_exit(READY_MAX).unwrap();
+    let said = world.process("device").stderr();
+    assert!(!refusal.success() && said.contains("old copy"), "{said}");
+    is_gone(&world);
+
+    std::fs::write(&saved, &newest).unwrap();
+    let (good, said) = world.device_with(&["--detach"]);
+    assert!(good, "{said}");
+    assert!(std::fs::read(&saved).unwrap() == newest, "{said}");
+    world.start_device();
+    world.wait_ready("device");
+    writer.sets(10, 1);
+    world.check(&writer);
+}
+
+/// A file that is no older copy of the log in the kernel is neither put aside nor overwritten.
+#[test]
+fn what_is_not_its_own_older_copy_is_not_touched() {
+    let mut plan = Plan::new(Place::Nic);
+    plan.spill = true;
+    plan.args = ["--log-size", "1M"].map(String::from).to_vec();
+    let Some(mut world) = World::start(plan) else {
+        return;
+    };
+    let mut writer = world.session(CALL_MAX);
+    writer.sets(20, 1);
+    let saved = world.spill();
+    let refused = |world: &mut World, why: &str| {
+        world.start_device();
+        let end = world.process("device").wait_exit(READY_MAX).unwrap();
+        let said = world.process("device").stderr();
+        assert!(!end.success() && said.contains(why), "{said}");
+        let (good, said) = world.device_with(&["--detach"]);
+        assert!(!good && said.contains(why), "{said}");
+        assert!(world.has_program(), "it goes on");
+    };
+
+    world.kill("device");
+    std::fs::create_dir(&saved).unwrap();
+    refused(&mut world, "is not a file");
+    std::fs::remove_dir(&saved).unwrap();
+    std::fs::write(&saved, "not a log").unwrap();
+    refused(&mut world, "is no log");
+    assert_eq!(std::fs::read(&saved).unwrap(), b"not a log");
+    std::fs::remove_file(&saved).unwrap();
+
+    world.restart("device");
+    writer.sets(20, 1);
+    world.check(&writer);
+}
+
 #[test]
 fn taken_out_when_it_is_drained() {
     let Some(mut world) = World::start(Plan::new(Place::Nic)) else {

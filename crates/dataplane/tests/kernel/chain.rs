@@ -1,19 +1,19 @@
-//! The differential fuzzer for chains: head, follower in the middle and last device, each beside one
-//! that is entirely in user space. A failure names its seed.
+//! The differential fuzzer for chains: a head, a follower in the middle, a last device; each is compared with one that is
+//! entirely in user space. A failure names its seed.
 //!
-//! `PMNET_PACKETS` and `PMNET_SEED` as for a device alone.
+//! `PMNET_PACKETS` and `PMNET_SEED` as in `differential.rs`.
 
 use fastrand::Rng;
 use pmnet_proto::Time;
 use pmnet_proto::time::{MILLISECOND, SECOND};
 use pmnet_wire::record::{DurableRow, write_durable};
-use pmnet_wire::{Flags, Header, Kind, Packet};
+use pmnet_wire::{Flags, Header, Kind, Packet, raw};
 
 use crate::differential::{compared, number};
 use crate::load::addresses;
 use crate::world::{SHARD, SHARD_TOKEN, Sent, World, before, others, server, skipped};
 
-/// Of the test without `PMNET_PACKETS`; a fifth of them is sent here.
+/// Packets if `PMNET_PACKETS` is not set. A fifth of them is sent here.
 const PACKETS_ALL: u64 = 200_000;
 /// Devices before and behind.
 const PLACES: [(usize, usize); 5] = [(0, 1), (0, 2), (1, 1), (1, 0), (0, 7)];
@@ -34,10 +34,10 @@ impl Run {
     fn new(seed: u64) -> Run {
         let mut rng = Rng::with_seed(seed);
         let around = PLACES[rng.usize(..PLACES.len())];
-        // Rarely IPv6: the pipeline leaves the hops of such a chain to user space.
+        // IPv6 rarely: the pipeline leaves such chains to user space.
         let (device, client) = addresses()[usize::from(rng.u8(..8) == 0)];
         let world = World::in_chain(device, around, |settings| {
-            // Round trips are measured by user space only, so its timers would not be the same.
+            // No timers: only user space measures round trips, so the two would differ.
             settings.link_timeout_floor = 1_000 * SECOND;
             settings.link_timeout_ceiling = 1_000 * SECOND;
         });
@@ -153,7 +153,7 @@ impl Run {
             2 => Kind::Bypass,
             _ => Kind::Update,
         };
-        header.copies = kind.number();
+        header.copies = raw(kind.number());
         if kind == Kind::Open {
             let token = self.rng.u64(1..);
             header.session = header.order;
@@ -164,7 +164,7 @@ impl Run {
             self.sessions[which].2 += 1;
             header.session = self.sessions[which].0;
             header.seq = self.sessions[which].2;
-            header.key_hash = self.rng.u64(..);
+            header.key_hash = raw(self.rng.u64(..));
             if kind == Kind::End {
                 self.sessions.swap_remove(which);
             }
@@ -173,11 +173,11 @@ impl Run {
             0 => header.order += 1,
             1 => header.order = header.order.saturating_sub(self.rng.u64(1..4)),
             2 => header.fragment_count = 3,
-            3 => header.request = 7,
+            3 => header.request = raw(7),
             _ => {}
         }
         if header.order <= last {
-            // Another entry under an order that is taken stops the shard; only its own may come again.
+            // Another entry under a known order would stop the shard. Only the same one may come again.
             self.again();
             return;
         }
@@ -204,7 +204,7 @@ impl Run {
             self.incarnation += 1;
         }
         rows[0].incarnation = self.incarnation;
-        // Mostly the next one is confirmed, by all.
+        // Mostly all of them confirm the next order.
         let mut order = match self.rng.u8(..8) {
             0 => self.rng.u64(..=last),
             1 => last,
@@ -226,10 +226,10 @@ impl Run {
         let mut header = self.hop(Kind::Durable);
         header.device = rows[0].device;
         header.order = rows[0].order;
-        header.copies = u8::try_from(rows.len()).unwrap();
+        header.copies = raw(u8::try_from(rows.len()).unwrap());
         header.request = match self.rng.u8(..6) {
-            0 => self.rng.u64(..6),
-            _ => self.rng.u64(..100),
+            0 => raw(self.rng.u64(..6)),
+            _ => raw(self.rng.u64(..100)),
         };
         let from = match self.rng.u8(..40) {
             0 => self.client,
@@ -242,7 +242,7 @@ impl Run {
         let (last, _, _, applied) = self.world.reference.machine().cursors();
         let mut header = self.hop(Kind::Applied);
         header.order = self.rng.u64(applied..=last);
-        header.request = self.rng.u64(1..2_000);
+        header.request = raw(self.rng.u64(1..2_000));
         if self.rng.u8(..6) == 0 {
             header.kind = Kind::Retrans;
         }
@@ -286,7 +286,7 @@ impl Run {
         let mut bytes = Vec::new();
         header.write(payload, &mut bytes);
         self.deliver(from, &bytes);
-        // An entry that was not taken never comes again: another one may have its order.
+        // An entry that was not taken is not sent again: another one may get its order.
         if header.kind == Kind::Append && self.world.reference.machine().cursors().0 != header.order
         {
             return;

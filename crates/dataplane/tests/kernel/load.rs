@@ -1,9 +1,9 @@
-//! The kernel takes the pipeline, and it does what it is for.
+//! The pipeline loads, acknowledges updates by itself, and refuses maps of other versions.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering::SeqCst;
 
-use pmnet_wire::{Header, Kind, Packet};
+use pmnet_wire::{Header, Kind, Packet, raw};
 
 use crate::world::{SHARD, World, skipped};
 
@@ -55,7 +55,7 @@ fn an_update_is_acknowledged_by_the_kernel_alone() {
                 epoch: 1,
                 session,
                 seq,
-                key_hash: 0x1234_5678_9abc_def0 * (seq - 1),
+                key_hash: raw(0x1234_5678_9abc_def0 * (seq - 1)),
                 tag: TOKEN,
                 ..Header::new(Kind::Update)
             }
@@ -63,7 +63,7 @@ fn an_update_is_acknowledged_by_the_kernel_alone() {
             let said = world.receive(client, &update);
             let ack = said.iter().find(|packet| packet.to == client).unwrap();
             let ack = Packet::parse(&ack.bytes).unwrap().header;
-            assert_eq!((ack.kind, ack.seq, ack.copies), (Kind::Ack, seq, 1));
+            assert_eq!((ack.kind, ack.seq, ack.copies.raw()), (Kind::Ack, seq, 1));
             assert_eq!(world.answered, seq, "by the kernel");
         }
         world.compare_logs();
@@ -120,11 +120,11 @@ fn fields_of_another_version_in_maps_of_the_same_size_are_not_misread() {
     };
     layout.store(ours + 1, SeqCst);
     refused();
-    // A version before there was such a number, whose log is in use.
+    // Made by a version that had no such number; its log is in use.
     layout.store(0, SeqCst);
     last.store(7, SeqCst);
     refused();
-    // Their maker died before it said so.
+    // Their maker died before it wrote the number.
     last.store(0, SeqCst);
     load().map(drop).expect("maps that nobody has used");
     assert_eq!(layout.load(SeqCst), ours);

@@ -1,11 +1,11 @@
-//! The server behind a chain, and the sessions of its clients, as far as the devices can tell.
+//! The server behind a chain, and clients with their sessions: as much of them as devices can see.
 
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
 use pmnet_proto::Peer;
 use pmnet_wire::record::{Member, RecoverReply, SessionRow, read_path};
-use pmnet_wire::{Header, Kind, Packet};
+use pmnet_wire::{Header, Kind, Packet, raw};
 
 use crate::world::{SHARD, SHARD_TOKEN};
 
@@ -24,7 +24,7 @@ impl ServerSide {
             shard: SHARD,
             epoch: self.epoch,
             order: self.applied,
-            request: 1_000,
+            request: raw(1_000),
             tag: SHARD_TOKEN,
             ..Header::new(kind)
         }
@@ -65,7 +65,7 @@ impl ServerSide {
             }
             Kind::Append if header.order == self.applied + 1 => {
                 self.applied += 1;
-                match Kind::from_u8(header.copies).unwrap() {
+                match Kind::from_u8(header.copies.raw()).unwrap() {
                     Kind::Open => {
                         let token = u64::from_be_bytes(packet.payload.try_into().unwrap());
                         self.sessions.insert(header.session, (token, 0));
@@ -94,12 +94,12 @@ impl ServerSide {
             Kind::Append if header.order > self.applied => {
                 let ask = Header {
                     order: self.applied + 1,
-                    request: header.order - 1,
+                    request: raw(header.order - 1),
                     ..self.header(Kind::Retrans)
                 };
                 Some((ask, Vec::new()))
             }
-            // A late word of an earlier epoch was answered.
+            // The answer to a late packet of an earlier epoch.
             Kind::Bypass | Kind::StaleEpoch => None,
             Kind::Append | Kind::Ping => Some((self.header(Kind::Applied), Vec::new())),
             other => panic!("{other:?} to the server"),
@@ -115,7 +115,7 @@ pub struct Session {
     /// Highest seq sent, acknowledged.
     pub sent: u64,
     pub acked: u64,
-    /// It has sent its END, as `sent`.
+    /// It has sent its END, with seq `sent`.
     pub ending: bool,
 }
 

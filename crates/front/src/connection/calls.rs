@@ -1,14 +1,13 @@
 //! Calls of a connection: packing bypasses, submitting, and matching outcomes to replies.
 
 use bytes::Bytes;
+use pmnet_resp::{Arguments, reply, scan::count};
 use pmnet_wire::FRAGMENT_BYTES;
 use pmnet_wire::command::{Form, PREAMBLE_LEN, preamble};
 
 use super::{Connection, Later, Shared};
-use crate::parser::Arguments;
-use crate::reply;
 use crate::table::{self, Facts};
-use crate::upstream::{CallId, Outcome, Refused, Time, Upstream};
+use crate::upstream::{CallId, Closed, Outcome, Refused, Time, Upstream};
 
 /// Most commands packed into one bypass. Bounds how many replies travel together.
 pub const PACK_COMMANDS_MAX: u32 = 64;
@@ -322,13 +321,13 @@ impl Connection {
         let outcome = outcome_reply(outcome);
         match purpose {
             Purpose::Update | Purpose::Bypass { .. } => match outcome {
-                Ok(reply) if replies > 1 && reply::count(&reply) != Some(replies) => {
+                Ok(reply) if replies > 1 && count(&reply) != Some(replies) => {
                     // One error stands for all that were packed; anything else would put the client
                     // out of step.
                     let lost = reply::error(
                         "ERR pmnet: the store gave another number of replies than asked for",
                     );
-                    let one = reply.starts_with(b"-") && reply::count(&reply) == Some(1);
+                    let one = reply.starts_with(b"-") && count(&reply) == Some(1);
                     repeated(if one { &reply } else { &lost }, replies)
                 }
                 Ok(reply) => reply,
@@ -379,12 +378,12 @@ impl Connection {
 
     /// The session is gone: what is outstanding has an unknown outcome. The next command opens another.
     /// After a loss of acknowledged updates the client is told instead, and its connection closed.
-    pub fn session_closed(&mut self, reason: &str, data_loss: bool, shared: &mut Shared) {
-        if data_loss {
-            tracing::error!(client = self.peer, reason, "session closed");
+    pub fn session_closed(&mut self, reason: Closed, shared: &mut Shared) {
+        if let Closed::DataLoss { .. } = reason {
+            tracing::error!(client = self.peer, %reason, "session closed");
             self.loss = Some(reply::error(&format!("ERR pmnet: {reason}")));
         } else {
-            tracing::debug!(client = self.peer, reason, "session closed");
+            tracing::debug!(client = self.peer, %reason, "session closed");
         }
         self.session = None;
         self.passage_session_closed();

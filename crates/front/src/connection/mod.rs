@@ -19,17 +19,18 @@ mod pass;
 mod passage;
 mod shared;
 mod store_address;
+mod subscription;
 mod transaction;
 
 use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes, BytesMut};
+use pmnet_resp::{Arguments, Parser, Status, reply};
 use pmnet_wire::command::Protocol;
 
-use crate::parser::{Arguments, Parser, Status};
-use crate::reply;
+use crate::limits::REQUESTS;
 use crate::table::{Action, Facts, Verdict};
-use crate::upstream::{SessionId, Time, Upstream};
+use crate::upstream::{SessionHandle, Time, Upstream};
 use arrivals::Arrivals;
 use calls::{Pack, Slot};
 pub use deadline::HALF_CLOSED_TIMEOUT;
@@ -101,7 +102,7 @@ pub struct Connection {
     /// Bytes of the replies that wait in `slots` for those before them.
     ready_bytes: usize,
     flight_bytes: usize,
-    session: Option<SessionId>,
+    session: Option<SessionHandle>,
     /// Bypasses that are being packed together; none between turns unless the endpoint was busy.
     pack: Option<Pack>,
     /// Some slots are reads that are to be submitted again.
@@ -148,7 +149,7 @@ impl Connection {
             name: Bytes::new(),
             protocol: Protocol::Resp2,
             database: 0,
-            parser: Parser::default(),
+            parser: Parser::new(REQUESTS),
             input: BytesMut::new(),
             arrivals: Arrivals::default(),
             answered: 0,
@@ -185,7 +186,7 @@ impl Connection {
 
     /// The session of the endpoint that this connection uses now.
     #[must_use]
-    pub fn session(&self) -> Option<SessionId> {
+    pub fn session(&self) -> Option<SessionHandle> {
         self.session
     }
 
@@ -289,7 +290,7 @@ impl Connection {
     pub fn advance<U: Upstream>(&mut self, up: &mut U, shared: &mut Shared) -> Turn {
         // Taken out, so that a command can be borrowed from them while the rest changes.
         let mut input = std::mem::take(&mut self.input);
-        let mut parser = std::mem::take(&mut self.parser);
+        let mut parser = std::mem::replace(&mut self.parser, Parser::new(REQUESTS));
         let turn = self
             .take_commands(&mut parser, &mut input, up, shared)
             .unwrap_or_else(|later| match later {

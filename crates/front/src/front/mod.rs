@@ -26,7 +26,7 @@ use rustc_hash::FxHashMap;
 
 use crate::connection::{Shared, StoreAddress, Turn};
 use crate::table::Table;
-use crate::upstream::{Event, SessionId, Time, Upstream};
+use crate::upstream::{Event, SessionHandle, Time, Upstream};
 pub use config::{FrontConfig, FrontError};
 use socket::{Client, Transfer};
 use stopper::Ending;
@@ -57,7 +57,7 @@ pub struct Front<U> {
     connections_max: usize,
     clients: Vec<Option<Box<Client>>>,
     free: Vec<usize>,
-    sessions: FxHashMap<SessionId, usize>,
+    sessions: FxHashMap<SessionHandle, usize>,
     run_queue: VecDeque<usize>,
     dirty: Vec<usize>,
     /// Clients whose command the endpoint refused because it was busy, in order; each once, and
@@ -354,11 +354,7 @@ impl<U: Upstream> Front<U> {
                     self.wake_waiting();
                     index
                 }
-                Event::SessionClosed {
-                    session,
-                    data_loss,
-                    reason,
-                } => {
+                Event::SessionClosed { session, reason } => {
                     // Its calls are over, too.
                     self.wake_waiting();
                     let Some(index) = self.sessions.remove(&session) else {
@@ -367,9 +363,7 @@ impl<U: Upstream> Front<U> {
                     };
                     if let Some(Some(client)) = self.clients.get_mut(index) {
                         client.session = None;
-                        client
-                            .connection
-                            .session_closed(&reason, data_loss, &mut self.shared);
+                        client.connection.session_closed(reason, &mut self.shared);
                     }
                     index
                 }

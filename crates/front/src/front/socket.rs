@@ -8,7 +8,7 @@ use std::net::Shutdown;
 use mio::net::TcpStream;
 
 use crate::connection::Connection;
-use crate::upstream::{SessionId, Time};
+use crate::upstream::{SessionHandle, Time};
 
 /// Most bytes read from one socket before the others get their turn.
 const READ_BYTES_PER_TURN: usize = 256 * 1024;
@@ -32,7 +32,7 @@ pub(super) struct Client {
     pub(super) lingers_until: Time,
     pub(super) direct: Option<DirectSocket>,
     /// Session under which the front finds this client.
-    pub(super) session: Option<SessionId>,
+    pub(super) session: Option<SessionHandle>,
     /// In the list of those whom the endpoint refused.
     pub(super) waiting: bool,
     /// Taken from that list: passes the turn on if it has no use for it.

@@ -13,7 +13,7 @@ use pmnet_wire::command::barrier;
 
 use super::{Front, HEART};
 use crate::connection::{Heart, Shared, named_by};
-use crate::upstream::{CallId, Outcome, SessionId, Time, Upstream};
+use crate::upstream::{CallId, Outcome, SessionHandle, Time, Upstream};
 
 /// Looks at the clock within the time of one command.
 const LOOKS_PER_TIMEOUT: Time = 16;
@@ -36,7 +36,7 @@ pub(super) struct Vigil {
     /// When somebody was last seen to wait; `None`: the vigil is not kept.
     waited: Option<Time>,
     heart: Option<Beating>,
-    session: Option<SessionId>,
+    session: Option<SessionHandle>,
     call: Option<CallId>,
 }
 
@@ -217,7 +217,7 @@ impl<U: Upstream> Front<U> {
     }
 
     /// Takes an outcome of the vigil's session.
-    pub(super) fn vigil_done(&mut self, session: SessionId, call: CallId, outcome: Outcome) {
+    pub(super) fn vigil_done(&mut self, session: SessionHandle, call: CallId, outcome: Outcome) {
         if self.vigil.session != Some(session) || self.vigil.call != Some(call) {
             return;
         }
@@ -237,7 +237,7 @@ impl<U: Upstream> Front<U> {
     }
 
     /// The session may be the vigil's, and has closed.
-    pub(super) fn vigil_closed(&mut self, session: SessionId) {
+    pub(super) fn vigil_closed(&mut self, session: SessionHandle) {
         if self.vigil.session == Some(session) {
             self.vigil.session = None;
             self.vigil.call = None;

@@ -16,11 +16,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use pmnet_front::reply::Scanner;
-use pmnet_front::upstream::{CallId, Event, Outcome, Refused, SessionId, Time, Upstream};
+use pmnet_front::limits::REPLIES;
+use pmnet_front::upstream::{
+    CallId, Closed, Event, Outcome, Refused, SessionHandle, Time, Upstream,
+};
 use pmnet_front::{Front, FrontConfig, Stopper};
+use pmnet_resp::{Scanner, write_command};
 use pmnet_wire::StoreName;
-use pmnet_wire::command::{Commands, Form, Protocol, write_command};
+use pmnet_wire::command::{Commands, Form, Protocol};
 use server::RedisServer;
 
 /// Every wait of the tests ends after this.
@@ -75,7 +78,7 @@ impl Client {
         Client {
             stream,
             inbox: Vec::new(),
-            scanner: Scanner::default(),
+            scanner: Scanner::new(REPLIES),
         }
     }
 
@@ -118,7 +121,7 @@ impl Client {
 pub fn command(words: &str) -> Vec<u8> {
     let words: Vec<&str> = words.split(' ').collect();
     let mut out = Vec::new();
-    write_command(&words, &mut out);
+    write_command(&mut out, &words);
     out
 }
 
@@ -159,13 +162,13 @@ pub struct Knobs {
     /// What another client does on the store before each call is executed.
     pub between: Option<&'static str>,
     /// A session to close, and whether acknowledged updates are lost with it.
-    pub close: Option<(SessionId, bool)>,
+    pub close: Option<(SessionHandle, bool)>,
     /// How often a call was refused.
     pub refused: usize,
 }
 
 struct Pending {
-    session: SessionId,
+    session: SessionHandle,
     call: CallId,
     payload: Bytes,
     update: bool,
@@ -204,7 +207,7 @@ impl Executor {
 
     fn submit(
         &mut self,
-        session: SessionId,
+        session: SessionHandle,
         payload: Bytes,
         update: bool,
         read_only: bool,
@@ -237,11 +240,10 @@ impl Executor {
             if now < pending.deadline {
                 return true;
             }
-            let failed = |why: &str| Outcome::Failed(format!("deadline passed before the {why}"));
             let outcome = match (first, pending.read_only) {
-                (true, true) => failed("server answered"),
+                (true, true) => Outcome::Failed("deadline passed before the server answered"),
                 (true, false) => Outcome::Unknown,
-                (false, _) => failed("call could be sent"),
+                (false, _) => Outcome::Failed("deadline passed before the call could be sent"),
             };
             events.push_back(Event::Done {
                 session: pending.session,
@@ -264,7 +266,7 @@ impl Executor {
                     records: "pmnet:{0}".into(),
                     owner: knobs.owner.clone(),
                 };
-                let truth = || pmnet_front::reply::bulk(name.to_string().as_bytes());
+                let truth = || pmnet_resp::reply::bulk(name.to_string().as_bytes());
                 return knobs.address.clone().unwrap_or_else(truth);
             }
             Form::Single | Form::Pipeline | Form::Transaction => {}
@@ -289,16 +291,16 @@ impl Executor {
 }
 
 impl Upstream for Executor {
-    fn open(&mut self, _now: Time) -> Result<SessionId, Refused> {
+    fn open(&mut self, _now: Time) -> Result<SessionHandle, Refused> {
         let mut knobs = self.knobs.lock().expect("knobs");
         knobs.sessions.0 += 1;
-        Ok(SessionId(knobs.sessions.0))
+        Ok(SessionHandle(knobs.sessions.0))
     }
 
     fn update(
         &mut self,
         _: Time,
-        s: SessionId,
+        s: SessionHandle,
         p: Bytes,
         _: u64,
         deadline: Time,
@@ -315,7 +317,7 @@ impl Upstream for Executor {
     fn bypass(
         &mut self,
         _: Time,
-        s: SessionId,
+        s: SessionHandle,
         p: Bytes,
         _: u64,
         read: bool,
@@ -331,7 +333,7 @@ impl Upstream for Executor {
         Ok(call)
     }
 
-    fn end(&mut self, _now: Time, _session: SessionId) {
+    fn end(&mut self, _now: Time, _session: SessionHandle) {
         self.knobs.lock().expect("knobs").sessions.1 += 1;
     }
 
@@ -369,8 +371,11 @@ impl Upstream for Executor {
             self.pending.retain(|pending| pending.session != session);
             self.events.push_back(Event::SessionClosed {
                 session,
-                data_loss,
-                reason: "DATA_LOSS: test".into(),
+                reason: if data_loss {
+                    Closed::DataLoss { from: 1, to: 2 }
+                } else {
+                    Closed::Refused
+                },
             });
         }
         let may_run = |pending: &mut Pending| !hold && (pending.update || !hold_bypasses);

@@ -4,7 +4,8 @@
 use crate::time::Nanos;
 use crate::{Outbox, Peer, Time};
 use bytes::Bytes;
-use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, Packet};
+use pmnet_wire::packet::{Progress, Response};
+use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Packet};
 
 /// Fragments sent ahead of what the other side has confirmed.
 pub(crate) const TRANSFER_WINDOW: u16 = 32;
@@ -106,7 +107,7 @@ impl Transfer {
     pub(super) fn on_response(&mut self, packet: &Packet<'_>) -> Option<Bytes> {
         let header = &packet.header;
         if header.flags.has(Flags::PROGRESS) {
-            let Ok(confirmed) = u16::try_from(header.order) else {
+            let Ok(confirmed) = u16::try_from(Progress::read(header).received) else {
                 return None;
             };
             if confirmed > self.count {
@@ -127,23 +128,24 @@ impl Transfer {
             self.stalled = 0;
             return None;
         }
-        if header.fragment_count == 1 {
+        let response = Response::read(header);
+        if response.fragment.count == 1 {
             return Some(Bytes::copy_from_slice(packet.payload));
         }
-        let count = usize::from(header.fragment_count);
+        let count = usize::from(response.fragment.count);
         if self
             .reply
             .as_ref()
-            .is_none_or(|r| r.crc != header.key_hash || r.parts.len() != count)
+            .is_none_or(|r| r.crc != response.reply_crc || r.parts.len() != count)
         {
             self.reply = Some(Assembly {
-                crc: header.key_hash,
+                crc: response.reply_crc,
                 parts: vec![None; count],
                 contiguous: 0,
             });
         }
         let reply = self.reply.as_mut()?;
-        let slot = &mut reply.parts[usize::from(header.fragment_index)];
+        let slot = &mut reply.parts[usize::from(response.fragment.index)];
         if slot.is_some() {
             return None;
         }
@@ -177,16 +179,5 @@ impl Transfer {
     /// When to try again, given this timeout.
     pub(super) fn due(&self, timeout: Nanos) -> Option<Time> {
         self.last_sent.map(|sent| sent + timeout)
-    }
-}
-
-/// Header of a bypass of this session.
-pub(super) fn header(shard: u32, epoch: u32, session: u64, token: u64) -> Header {
-    Header {
-        shard,
-        epoch,
-        session,
-        tag: token,
-        ..Header::new(Kind::Bypass)
     }
 }

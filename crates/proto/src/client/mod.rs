@@ -13,7 +13,8 @@ use crate::time::{MILLISECOND, Nanos, SECOND};
 use crate::{Outbox, Peer, Random, Time};
 pub(crate) use bypass::TRANSFER_WINDOW;
 use bytes::Bytes;
-use pmnet_wire::{Flags, Kind, Packet};
+use core::fmt;
+use pmnet_wire::{Flags, Kind, MESSAGE_BYTES_MAX, Packet};
 use rustc_hash::FxHashMap;
 use session::Session;
 use std::collections::{BTreeSet, VecDeque};
@@ -96,7 +97,7 @@ pub enum Refused {
     #[error("too many calls are waiting in this session")]
     Busy,
     /// Larger than 16 MiB.
-    #[error("larger than 16 MiB")]
+    #[error("larger than the {MESSAGE_BYTES_MAX} bytes of one message")]
     TooLarge,
     /// The session ended or never was.
     #[error("the session is closed")]
@@ -125,6 +126,23 @@ pub enum Closed {
         /// Copies that the ack named.
         have: u8,
     },
+}
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Closed::Ended => f.write_str("it was ended"),
+            Closed::Refused => f.write_str("the device does not know it any more"),
+            Closed::DataLoss { from, to } => write!(
+                f,
+                "DATA_LOSS: acknowledged updates {from} to {to} of this session are gone"
+            ),
+            Closed::TooFewCopies { have } => write!(
+                f,
+                "the chain keeps {have} copies, which is fewer than demanded"
+            ),
+        }
+    }
 }
 
 /// What happened.

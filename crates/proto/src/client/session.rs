@@ -8,6 +8,7 @@ use crate::Time;
 use crate::rto::Rto;
 use crate::time::earliest;
 use bytes::Bytes;
+use pmnet_wire::packet::{Ack, Nack, NotLogged, OpenReply, Response};
 use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, MESSAGE_BYTES_MAX, Packet, command};
 use std::collections::VecDeque;
 
@@ -53,7 +54,7 @@ struct Sent {
 
 #[derive(Debug)]
 struct Bypass {
-    /// `None`: a fence of the session's own ([`Session::doubtful`]).
+    /// `None`: a fence of the session's own ([`Direct::doubtful`]).
     call: Option<CallId>,
     request: u64,
     read_only: bool,
@@ -78,6 +79,49 @@ enum State {
     Closed,
 }
 
+/// The updates that have their seqs.
+#[derive(Debug)]
+struct Logged {
+    updates: VecDeque<Update>,
+    /// One row for each seq in `acked + 1 .. next_seq`: when it was sent.
+    sent: VecDeque<Option<Sent>>,
+    /// Everything up to here is committed, as was last said in this epoch.
+    acked: u64,
+    acked_epoch: u32,
+    /// Everything up to here is known to be applied; more may be.
+    applied: u64,
+    /// The seq that is given out next, and the one that is sent next.
+    next_seq: u64,
+    next_send: u64,
+    /// The seq that a NACK asked for last, and when.
+    nacked: Option<(u64, Time)>,
+}
+
+/// How many updates may be in flight.
+#[derive(Debug)]
+struct Window {
+    size: u32,
+    /// Up to here it doubles each round trip.
+    threshold: u32,
+    /// Entries that the head can take.
+    credit: u64,
+}
+
+/// What goes to the server by itself, one at a time.
+#[derive(Debug)]
+struct Direct {
+    bypass: Option<Bypass>,
+    next_request: u64,
+    /// A bypass that changes state has an unknown outcome, and the store has recorded nothing of this session
+    /// since: a server that restarts would execute a late copy of it, also behind a later read.
+    doubtful: bool,
+    fallback: Option<Fallback>,
+    /// Everything up to here was applied by the server through a fallback; the head may not know.
+    fallback_upto: u64,
+    /// The head does not: a confirmation must pass it again.
+    repair: bool,
+}
+
 /// One session.
 #[derive(Debug)]
 pub(super) struct Session {
@@ -85,37 +129,20 @@ pub(super) struct Session {
     token: u64,
     id: u64,
     state: State,
+    /// Calls that have no seq or request id yet.
     queue: VecDeque<Call>,
-    updates: VecDeque<Update>,
-    /// One row for each seq in `acked + 1 .. next_seq`: when it was sent.
-    sent: VecDeque<Option<Sent>>,
-    /// Everything up to here is committed.
-    acked: u64,
-    acked_epoch: u32,
-    /// Everything up to here is known to be applied; more may be.
-    applied: u64,
-    /// Everything up to here was applied by the server through a fallback; the head may not know.
-    fallback_upto: u64,
-    next_seq: u64,
-    next_send: u64,
-    bypass: Option<Bypass>,
-    fallback: Option<Fallback>,
-    repair: bool,
-    /// A bypass that changes state has an unknown outcome, and the store has recorded nothing of this session
-    /// since: a server that restarts would execute a late copy of it, also behind a later read.
-    doubtful: bool,
-    next_request: u64,
-    window: u32,
-    threshold: u32,
-    credit: u64,
-    update_rto: Rto,
-    bypass_rto: Rto,
-    nacked: Option<(u64, Time)>,
-    last_sent: Time,
-    ending: bool,
-    dirty: bool,
     /// No call's deadline lies before this moment (it may lie after).
     earliest_deadline: Option<Time>,
+    /// Its END is among the calls.
+    ending: bool,
+    log: Logged,
+    window: Window,
+    direct: Direct,
+    update_rto: Rto,
+    bypass_rto: Rto,
+    last_sent: Time,
+    /// It is in the list of sessions to pump.
+    dirty: bool,
     pub(super) timer: Option<Time>,
 }
 
@@ -140,29 +167,35 @@ impl Session {
             id: 0,
             state: State::Opening { last_sent: None },
             queue: VecDeque::new(),
-            updates: VecDeque::new(),
-            sent: VecDeque::new(),
-            acked: 0,
-            acked_epoch: 0,
-            applied: 0,
-            fallback_upto: 0,
-            next_seq: 1,
-            next_send: 1,
-            bypass: None,
-            fallback: None,
-            repair: false,
-            doubtful: false,
-            next_request: 1,
-            window: WINDOW_INITIAL.min(config.window_max),
-            threshold: config.window_max,
-            credit: u64::MAX,
+            earliest_deadline: None,
+            ending: false,
+            log: Logged {
+                updates: VecDeque::new(),
+                sent: VecDeque::new(),
+                acked: 0,
+                acked_epoch: 0,
+                applied: 0,
+                next_seq: 1,
+                next_send: 1,
+                nacked: None,
+            },
+            window: Window {
+                size: WINDOW_INITIAL.min(config.window_max),
+                threshold: config.window_max,
+                credit: u64::MAX,
+            },
+            direct: Direct {
+                bypass: None,
+                next_request: 1,
+                doubtful: false,
+                fallback: None,
+                fallback_upto: 0,
+                repair: false,
+            },
             update_rto: Rto::new(config.update_timeout_floor, config.timeout_ceiling),
             bypass_rto: Rto::new(config.bypass_timeout_floor, config.timeout_ceiling),
-            nacked: None,
             last_sent: now,
-            ending: false,
             dirty: true,
-            earliest_deadline: None,
             timer: None,
         }
     }
@@ -196,7 +229,7 @@ impl Session {
                 if payload.len() > MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES {
                     return Err(Refused::TooLarge);
                 }
-                if self.queue.len() + self.updates.len() >= config.queue_max {
+                if self.queue.len() + self.log.updates.len() >= config.queue_max {
                     return Err(Refused::Busy);
                 }
             }
@@ -219,78 +252,77 @@ impl Session {
         let State::Opening { last_sent } = self.state else {
             return false;
         };
-        if header.session == 0 || !self.enough_copies(header, context) {
+        let reply = OpenReply::read(header);
+        if reply.session == 0 || !self.enough_copies(reply.copies, context) {
             return false;
         }
         if let Some(at) = last_sent {
             self.update_rto.sample(now.since(at));
         }
-        self.id = header.session;
+        self.id = reply.session;
         self.state = State::Open;
-        self.acked_epoch = header.epoch;
+        self.log.acked_epoch = header.epoch;
         true
     }
 
-    fn enough_copies(&mut self, header: &Header, context: &mut Context<'_>) -> bool {
-        let enough = header.copies >= context.config.copies_min;
+    fn enough_copies(&mut self, copies: u8, context: &mut Context<'_>) -> bool {
+        let enough = copies >= context.config.copies_min;
         if !enough {
-            self.close(
-                Closed::TooFewCopies {
-                    have: header.copies,
-                },
-                context,
-            );
+            self.close(Closed::TooFewCopies { have: copies }, context);
         }
         enough
     }
 
     pub(super) fn on_ack(&mut self, now: Time, header: &Header, context: &mut Context<'_>) {
-        if header.seq >= self.next_seq {
+        let ack = Ack::read(header);
+        if ack.seq >= self.log.next_seq {
             context.counters.unexpected += 1;
             return;
         }
-        if !self.enough_copies(header, context) {
+        if !self.enough_copies(ack.copies, context) {
             return;
         }
-        self.credit = header.request;
-        self.acked_epoch = self.acked_epoch.max(header.epoch);
-        self.applied = self.applied.max(header.key_hash.min(header.seq));
-        if header.seq <= self.acked {
+        self.window.credit = ack.room;
+        self.log.acked_epoch = self.log.acked_epoch.max(header.epoch);
+        self.log.applied = self.log.applied.max(ack.applied.min(ack.seq));
+        if ack.seq <= self.log.acked {
             return;
         }
-        let newly = u32::try_from(header.seq - self.acked).unwrap_or(u32::MAX);
-        let row = usize::try_from(header.seq - self.acked - 1).expect("within the window");
-        if let Some(Some(sent)) = self.sent.get(row) {
+        let newly = u32::try_from(ack.seq - self.log.acked).unwrap_or(u32::MAX);
+        let row = usize::try_from(ack.seq - self.log.acked - 1).expect("within the window");
+        if let Some(Some(sent)) = self.log.sent.get(row) {
             if sent.again {
                 self.update_rto.progress();
             } else {
                 self.update_rto.sample(now.since(sent.at));
             }
         }
-        let growth = if self.window < self.threshold {
+        let growth = if self.window.size < self.window.threshold {
             newly
         } else {
-            newly.div_ceil(self.window.max(1))
+            newly.div_ceil(self.window.size.max(1))
         };
-        self.window = self
+        self.window.size = self
             .window
+            .size
             .saturating_add(growth)
             .min(context.config.window_max);
-        self.committed_upto(header.seq, header.copies, context);
+        self.committed_upto(ack.seq, ack.copies, context);
     }
 
     fn committed_upto(&mut self, seq: u64, copies: u8, context: &mut Context<'_>) {
-        while self.acked < seq {
-            self.sent.pop_front();
-            self.acked += 1;
+        while self.log.acked < seq {
+            self.log.sent.pop_front();
+            self.log.acked += 1;
         }
-        self.next_send = self.next_send.max(seq + 1);
+        self.log.next_send = self.log.next_send.max(seq + 1);
         while self
+            .log
             .updates
             .front()
             .is_some_and(|update| update.last_seq <= seq)
         {
-            let Some(update) = self.updates.pop_front() else {
+            let Some(update) = self.log.updates.pop_front() else {
                 break;
             };
             if let Some(call) = update.call {
@@ -307,32 +339,35 @@ impl Session {
             }
         }
         if self
+            .direct
             .fallback
             .as_ref()
             .is_some_and(|fallback| fallback.last_seq <= seq)
         {
-            self.fallback = None;
+            self.direct.fallback = None;
         }
     }
 
     pub(super) fn on_nack(&mut self, now: Time, header: &Header, context: &mut Context<'_>) {
-        let expected = header.seq;
-        if expected == 0 || expected > self.next_seq {
+        let Nack {
+            expected, refused, ..
+        } = Nack::read(header);
+        if expected == 0 || expected > self.log.next_seq {
             context.counters.unexpected += 1;
             return;
         }
-        if expected <= self.fallback_upto {
-            self.repair = true;
+        if expected <= self.direct.fallback_upto {
+            self.direct.repair = true;
             return;
         }
-        if expected <= self.acked {
+        if expected <= self.log.acked {
             // In the epoch of the ack this can only be an old packet; in a later one the chain
             // really forgot what it had acknowledged.
-            if header.epoch > self.acked_epoch {
+            if header.epoch > self.log.acked_epoch {
                 self.close(
                     Closed::DataLoss {
                         from: expected,
-                        to: self.acked,
+                        to: self.log.acked,
                     },
                     context,
                 );
@@ -341,25 +376,27 @@ impl Session {
         }
         let guard = (self.update_rto.smoothed() / 2).min(context.config.update_timeout_floor);
         if self
+            .log
             .nacked
             .is_some_and(|(seq, at)| seq == expected && now.since(at) < guard)
         {
             return;
         }
-        self.nacked = Some((expected, now));
+        self.log.nacked = Some((expected, now));
         if self
+            .direct
             .fallback
             .as_ref()
             .is_some_and(|fallback| expected < fallback.first_seq)
         {
-            self.fallback = None;
+            self.direct.fallback = None;
         }
-        if expected < self.next_seq {
+        if expected < self.log.next_seq {
             self.resend_from(expected, context);
         }
-        if header.request != 0
-            && let Some(bypass) = &mut self.bypass
-            && bypass.request == header.request
+        if refused != 0
+            && let Some(bypass) = &mut self.direct.bypass
+            && bypass.request == refused
             && bypass
                 .nacked
                 .is_none_or(|at| now.since(at) >= self.update_rto.smoothed())
@@ -371,10 +408,10 @@ impl Session {
     }
 
     fn resend_from(&mut self, seq: u64, context: &mut Context<'_>) {
-        let seq = seq.max(self.acked + 1);
-        if seq < self.next_send {
-            context.counters.resent += self.next_send - seq;
-            self.next_send = seq;
+        let seq = seq.max(self.log.acked + 1);
+        if seq < self.log.next_send {
+            context.counters.resent += self.log.next_send - seq;
+            self.log.next_send = seq;
         }
     }
 
@@ -382,11 +419,11 @@ impl Session {
     /// acknowledgement, the session has expired, behind everything that was acknowledged. In a later
     /// one the log may have been declared lost with it: what is not known to be applied is gone.
     pub(super) fn on_unknown(&mut self, header: &Header, context: &mut Context<'_>) {
-        let lost = header.epoch > self.acked_epoch && self.applied < self.acked;
+        let lost = header.epoch > self.log.acked_epoch && self.log.applied < self.log.acked;
         let reason = if lost {
             Closed::DataLoss {
-                from: self.applied + 1,
-                to: self.acked,
+                from: self.log.applied + 1,
+                to: self.log.acked,
             }
         } else if self.ending {
             Closed::Ended
@@ -397,7 +434,8 @@ impl Session {
     }
 
     pub(super) fn on_not_logged(&mut self, now: Time, header: &Header, context: &mut Context<'_>) {
-        if header.session == 0 {
+        let NotLogged { session, seq, .. } = NotLogged::read(header);
+        if session == 0 {
             // The OPEN was not logged; it is asked again after a pause.
             self.update_rto.back_off();
             if let State::Opening { last_sent } = &mut self.state {
@@ -405,11 +443,11 @@ impl Session {
             }
             return;
         }
-        if self.fallback.is_some() {
+        if self.direct.fallback.is_some() {
             return;
         }
-        let seq = header.seq;
         let Some(update) = self
+            .log
             .updates
             .iter()
             .find(|update| (update.first_seq..=update.last_seq).contains(&seq))
@@ -422,7 +460,7 @@ impl Session {
             return;
         }
         context.counters.fallbacks += 1;
-        self.fallback = Some(Fallback {
+        self.direct.fallback = Some(Fallback {
             first_seq: update.first_seq,
             last_seq: update.last_seq,
             transfer: Transfer::new(update.payload.clone()),
@@ -440,10 +478,10 @@ impl Session {
             self.on_fallback_response(now, packet, context);
             return;
         }
-        let Some(bypass) = &mut self.bypass else {
+        let Some(bypass) = &mut self.direct.bypass else {
             return;
         };
-        if header.request != bypass.request {
+        if Response::read(header).request != bypass.request {
             return;
         }
         if let Some(reply) = bypass.transfer.on_response(packet) {
@@ -453,8 +491,8 @@ impl Session {
                 self.bypass_rto.progress();
             }
             let (call, read_only) = (bypass.call, bypass.read_only);
-            self.bypass = None;
-            self.doubtful &= read_only;
+            self.direct.bypass = None;
+            self.direct.doubtful &= read_only;
             let Some(call) = call else {
                 return;
             };
@@ -469,17 +507,17 @@ impl Session {
 
     fn on_fallback_response(&mut self, _now: Time, packet: &Packet<'_>, context: &mut Context<'_>) {
         let seq = packet.header.seq;
-        if seq <= self.fallback_upto {
-            self.repair = false;
+        if seq <= self.direct.fallback_upto {
+            self.direct.repair = false;
         }
-        let Some(fallback) = &mut self.fallback else {
+        let Some(fallback) = &mut self.direct.fallback else {
             return;
         };
         if seq != fallback.last_seq || fallback.transfer.on_response(packet).is_none() {
             return;
         }
-        self.fallback = None;
-        self.fallback_upto = seq;
+        self.direct.fallback = None;
+        self.direct.fallback_upto = seq;
         self.bypass_rto.progress();
         self.committed_upto(seq, 0, context);
     }
@@ -504,14 +542,14 @@ impl Session {
             self.update_rto.back_off();
             self.state = State::Opening { last_sent: None };
         }
-        if self.fallback.is_none()
-            && let Some(Some(oldest)) = self.sent.front()
+        if self.direct.fallback.is_none()
+            && let Some(Some(oldest)) = self.log.sent.front()
             && now >= oldest.at + self.update_rto.timeout()
         {
             self.update_rto.back_off();
-            self.threshold = (self.window / 2).max(WINDOW_MIN);
-            self.window = self.threshold;
-            self.resend_from(self.acked + 1, context);
+            self.window.threshold = (self.window.size / 2).max(WINDOW_MIN);
+            self.window.size = self.window.threshold;
+            self.resend_from(self.log.acked + 1, context);
         }
         let timeout = self.bypass_rto.timeout();
         let mut late = false;
@@ -530,9 +568,10 @@ impl Session {
     /// bypass does not before every update that it follows has been sent.
     fn transfer(&mut self) -> Option<&mut Transfer> {
         let ready = self.all_sent();
-        match &mut self.fallback {
+        match &mut self.direct.fallback {
             Some(fallback) => Some(&mut fallback.transfer),
             None => self
+                .direct
                 .bypass
                 .as_mut()
                 .filter(|_| ready)
@@ -543,7 +582,7 @@ impl Session {
     /// Whether the window has let every update out. A bypass sent before that could only be
     /// refused, once for each of its fragments.
     fn all_sent(&self) -> bool {
-        self.next_send == self.next_seq
+        self.log.next_send == self.log.next_seq
     }
 
     /// Gives every call that is past its deadline its outcome.
@@ -566,7 +605,7 @@ impl Session {
             }
             false
         });
-        for update in &mut self.updates {
+        for update in &mut self.log.updates {
             if now >= update.deadline {
                 if let Some(call) = update.call.take() {
                     context.events.push_back(Event::Done {
@@ -579,15 +618,16 @@ impl Session {
             }
         }
         if self
+            .direct
             .bypass
             .as_ref()
             .is_some_and(|bypass| now >= bypass.deadline)
-            && let Some(bypass) = self.bypass.take()
+            && let Some(bypass) = self.direct.bypass.take()
         {
             let outcome = if bypass.read_only {
                 Outcome::Failed("deadline passed before the server answered")
             } else {
-                self.doubtful = true;
+                self.direct.doubtful = true;
                 Outcome::Unknown
             };
             if let Some(call) = bypass.call {
@@ -599,13 +639,14 @@ impl Session {
             }
         }
         let open_updates = self
+            .log
             .updates
             .iter()
             .filter(|update| update.call.is_some() || update.kind == Kind::End);
         self.earliest_deadline = open_updates
             .map(|update| update.deadline)
             .chain(self.queue.iter().map(|call| call.deadline))
-            .chain(self.bypass.iter().map(|bypass| bypass.deadline))
+            .chain(self.direct.bypass.iter().map(|bypass| bypass.deadline))
             .min();
         if end_expired {
             // The device will let the session expire.
@@ -617,10 +658,11 @@ impl Session {
     pub(super) fn close(&mut self, reason: Closed, context: &mut Context<'_>) {
         let session = self.handle;
         let begun = self
+            .log
             .updates
             .drain(..)
             .filter_map(|update| update.call)
-            .chain(self.bypass.take().and_then(|bypass| bypass.call))
+            .chain(self.direct.bypass.take().and_then(|bypass| bypass.call))
             .map(|call| (call, Outcome::Unknown));
         let waiting = self
             .queue
@@ -654,8 +696,8 @@ impl Session {
             State::Open => Some(self.last_sent + config.ping_every),
             State::Closed => return None,
         };
-        if self.fallback.is_none()
-            && let Some(Some(oldest)) = self.sent.front()
+        if self.direct.fallback.is_none()
+            && let Some(Some(oldest)) = self.log.sent.front()
         {
             next = earliest(next, Some(oldest.at + update_timeout));
         }

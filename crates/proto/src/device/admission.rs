@@ -5,6 +5,7 @@ use super::session::Session;
 use super::{Device, Phase, RETRANS_GUARD, Room, Verdict};
 use crate::rules::Rule;
 use crate::{Outbox, Peer, Time};
+use pmnet_wire::packet::{Append, Bypass, EntryKind, Nack, NotLogged, Pong, Retrans};
 use pmnet_wire::{Flags, Header, Kind, Packet};
 
 impl Device {
@@ -18,7 +19,7 @@ impl Device {
         out: &mut Outbox,
     ) -> Verdict {
         let header = &packet.header;
-        if self.position != 0 || self.joining || from == self.config.next {
+        if self.chain.position != 0 || self.joining || from == self.config.next {
             self.counters.not_ready += 1;
             return Verdict::Done;
         }
@@ -30,6 +31,7 @@ impl Device {
         };
         let rules = self.config.rules;
         let session = self
+            .table
             .sessions
             .get_mut(&header.session)
             .expect("looked up above");
@@ -46,14 +48,12 @@ impl Device {
         }
         if !room.fits(packet.payload) || session.outstanding >= self.config.session_entries_max {
             self.counters.not_logged += 1;
-            let reply = Header {
+            let reply = NotLogged {
                 session: header.session,
                 seq: header.seq,
-                request: room.entries,
-                tag: header.tag,
-                ..self.hop_header(Kind::NotLogged)
+                room: room.entries,
             };
-            out.send(from, &reply, &[]);
+            out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
             return Verdict::Done;
         }
         session.end_asked = header.kind == Kind::End;
@@ -74,15 +74,15 @@ impl Device {
             self.counters.wrong_token += 1;
             return Verdict::Done;
         }
-        if let Some(&id) = self.opening.get(&header.tag) {
+        if let Some(&id) = self.table.opening.get(&header.tag) {
             // The same OPEN again: the same session, if nobody used it meanwhile.
-            if let Some(session) = self.sessions.get_mut(&id) {
+            if let Some(session) = self.table.sessions.get_mut(&id) {
                 let moved = session.address.replace(from) != Some(from);
                 session.seen = now;
                 if moved {
                     self.note_change(id);
                 }
-                if id <= self.committed {
+                if id <= self.cursors.committed {
                     self.open_reply(id, room, out);
                 }
                 return Verdict::Done;
@@ -90,46 +90,38 @@ impl Device {
         }
         if !room.admits_sessions()
             || !room.fits(packet.payload)
-            || self.sessions.len() >= self.config.sessions_max
+            || self.table.sessions.len() >= self.config.sessions_max
         {
             self.counters.not_logged += 1;
-            let reply = Header {
-                tag: header.tag,
-                ..self.hop_header(Kind::NotLogged)
+            let reply = NotLogged {
+                session: 0,
+                seq: 0,
+                room: 0,
             };
-            out.send(from, &reply, &[]);
+            out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
             return Verdict::Done;
         }
-        let order = self.last + 1;
-        let verdict = self.admit(&Header {
-            session: order,
-            seq: 0,
-            ..*header
-        });
-        let session = self.sessions.get_mut(&order).expect("folded by admit");
+        let order = self.cursors.last + 1;
+        let verdict = self.admit(header);
+        let session = self
+            .table
+            .sessions
+            .get_mut(&order)
+            .expect("folded by admit");
         session.address = Some(from);
         session.seen = now;
         self.note_change(order);
-        self.opening.insert(header.tag, order);
-        self.next_expiry
+        self.table.opening.insert(header.tag, order);
+        let serving = self.phase.serving();
+        serving
+            .next_expiry
             .get_or_insert(now + self.config.session_idle / 4);
         verdict
     }
 
     /// The entry for an admitted packet; from here on it has its order.
     pub(super) fn admit(&mut self, header: &Header) -> Verdict {
-        let entry = Header {
-            kind: Kind::Append,
-            flags: Flags(0),
-            copies: header.kind.number(),
-            order: self.last + 1,
-            request: 0,
-            epoch: self.epoch,
-            device: self.config.id,
-            incarnation: self.incarnation,
-            tag: self.shard_token,
-            ..*header
-        };
+        let entry = Append::admitted(header, self.cursors.last + 1, &self.stamp());
         self.fold(&entry, header.tag);
         self.counters.admitted += 1;
         Verdict::Append(entry)
@@ -146,7 +138,7 @@ impl Device {
     ) -> Verdict {
         let header = &packet.header;
         self.predecessor = Some(from);
-        if header.order <= self.last {
+        if header.order <= self.cursors.last {
             if let Some(row) = self.row(header.order).copied()
                 && (row.session, row.seq, row.payload_crc)
                     != (header.session, header.seq, header.payload_crc)
@@ -159,23 +151,20 @@ impl Device {
                 ));
             }
             self.counters.duplicates += 1;
-            self.tell_durable = true;
-            self.tell_applied = true;
+            self.owed.tell_durable = true;
+            self.owed.tell_applied = true;
             return Verdict::Done;
         }
-        if header.order > self.last + 1 {
-            let expected = self.last + 1;
-            if self
-                .retrans_guard
-                .is_none_or(|(order, at)| order != expected || now.since(at) >= RETRANS_GUARD)
-            {
-                self.retrans_guard = Some((expected, now));
-                let ask = Header {
-                    order: expected,
-                    request: header.order - 1,
-                    ..self.hop_header(Kind::Retrans)
+        if header.order > self.cursors.last + 1 {
+            let expected = self.cursors.last + 1;
+            let guard = &mut self.phase.serving().retrans_guard;
+            if guard.is_none_or(|(order, at)| order != expected || now.since(at) >= RETRANS_GUARD) {
+                *guard = Some((expected, now));
+                let ask = Retrans {
+                    first: expected,
+                    last: header.order - 1,
                 };
-                out.send(from, &ask, &[]);
+                out.send(from, &ask.header(&self.stamp()), &[]);
             }
             return Verdict::Done;
         }
@@ -186,7 +175,7 @@ impl Device {
         if !room.fits(packet.payload) {
             // The hop before keeps it and sends it again when this log has room.
             self.counters.not_logged += 1;
-            self.tell_durable = true;
+            self.owed.tell_durable = true;
             return Verdict::Done;
         }
         self.fold(header, token);
@@ -203,7 +192,7 @@ impl Device {
         out: &mut Outbox,
     ) {
         let header = &packet.header;
-        if self.position != 0 || self.joining || from == self.config.next {
+        if self.chain.position != 0 || self.joining || from == self.config.next {
             self.counters.not_ready += 1;
             return;
         }
@@ -217,14 +206,7 @@ impl Device {
         }
         self.counters.bypasses += 1;
         self.link.hurry();
-        let stamped = Header {
-            order: self.last,
-            epoch: self.epoch,
-            device: self.config.id,
-            incarnation: self.incarnation,
-            tag: self.shard_token,
-            ..*header
-        };
+        let stamped = Bypass::stamped(header, self.cursors.last, &self.stamp());
         out.send_checked(self.config.next, &stamped, packet.payload);
     }
 
@@ -242,13 +224,11 @@ impl Device {
         header: &Header,
         out: &mut Outbox,
     ) {
-        if self.position == 0 && self.known_session(now, from, header, out).is_some() {
-            let pong = Header {
+        if self.chain.position == 0 && self.known_session(now, from, header, out).is_some() {
+            let pong = Pong {
                 session: header.session,
-                tag: header.tag,
-                ..self.hop_header(Kind::Pong)
             };
-            out.send(from, &pong, &[]);
+            out.send(from, &pong.header(&self.stamp().tagged(header.tag)), &[]);
         }
     }
 
@@ -262,11 +242,12 @@ impl Device {
         out: &mut Outbox,
     ) -> Option<u64> {
         if !self.config.rules.hold(Rule::KnownSession) {
-            self.sessions
+            self.table
+                .sessions
                 .entry(header.session)
                 .or_insert_with(|| Session::unknown(header, now));
         }
-        let Some(session) = self.sessions.get_mut(&header.session) else {
+        let Some(session) = self.table.sessions.get_mut(&header.session) else {
             self.refuse_session(from, header, out);
             return None;
         };
@@ -295,43 +276,42 @@ impl Device {
     /// There is no such session, for the holder of this token.
     fn refuse_session(&mut self, from: Peer, header: &Header, out: &mut Outbox) {
         self.counters.nacks += 1;
-        let reply = Header {
-            flags: Flags::UNKNOWN_SESSION,
+        let reply = Nack {
             session: header.session,
-            tag: header.tag,
-            ..self.hop_header(Kind::Nack)
+            expected: 0,
+            refused: 0,
+            unknown_session: true,
         };
-        out.send(from, &reply, &[]);
+        out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
     }
 
     /// At most one NACK a session and burst.
     pub(super) fn nack(&mut self, from: Peer, header: &Header, expected: u64, out: &mut Outbox) {
-        let burst = self.burst;
-        if let Some(session) = self.sessions.get_mut(&header.session)
+        let burst = self.owed.burst;
+        if let Some(session) = self.table.sessions.get_mut(&header.session)
             && (session.nacked_in != burst || header.kind == Kind::Bypass)
         {
             session.nacked_in = burst;
             self.counters.nacks += 1;
-            let request = if header.kind == Kind::Bypass {
-                header.request
+            let refused = if header.kind == Kind::Bypass {
+                Bypass::read(header).request
             } else {
                 0
             };
-            let reply = Header {
+            let reply = Nack {
                 session: header.session,
-                seq: expected,
-                request,
-                tag: header.tag,
-                ..self.hop_header(Kind::Nack)
+                expected,
+                refused,
+                unknown_session: false,
             };
-            out.send(from, &reply, &[]);
+            out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
         }
     }
 
     /// An answer of the server on its way back to a client.
     pub(super) fn on_server_answer(&mut self, packet: &Packet<'_>, out: &mut Outbox) {
         let header = &packet.header;
-        if self.position != 0 {
+        if self.chain.position != 0 {
             match self.predecessor {
                 Some(predecessor) => {
                     self.counters.responses += 1;
@@ -341,7 +321,7 @@ impl Device {
             }
             return;
         }
-        let Some(session) = self.sessions.get_mut(&header.session) else {
+        let Some(session) = self.table.sessions.get_mut(&header.session) else {
             self.counters.no_route += 1;
             return;
         };
@@ -356,7 +336,7 @@ impl Device {
             session.committed = session.committed.max(header.seq);
             self.note_change(header.session);
         }
-        let Some(session) = self.sessions.get(&header.session) else {
+        let Some(session) = self.table.sessions.get(&header.session) else {
             return;
         };
         let Some(address) = session.address else {
@@ -374,9 +354,9 @@ impl Device {
 
 /// The session token that an entry carries: OPEN has it as its payload, others do not need it.
 pub(super) fn entry_token(header: &Header, payload: &[u8]) -> Option<u64> {
-    match Kind::from_u8(header.copies)? {
-        Kind::Open => Some(u64::from_be_bytes(payload.try_into().ok()?)),
-        Kind::Update | Kind::End => Some(0),
-        _ => None,
+    match Append::read(header).entry {
+        EntryKind::Open => Some(u64::from_be_bytes(payload.try_into().ok()?)),
+        EntryKind::Update | EntryKind::End => Some(0),
+        EntryKind::Unknown(_) => None,
     }
 }

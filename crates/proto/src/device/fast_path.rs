@@ -5,9 +5,10 @@
 //! machine never decides on an old state. Admission itself is never shared: while the machine
 //! admits, the fast path is held.
 
-use super::Device;
+use super::{Device, Phase};
 use crate::Peer;
 use crate::time::Time;
+use pmnet_wire::packet::{Append, EntryKind};
 use pmnet_wire::record::{CHAIN_MAX, DurableRow};
 use pmnet_wire::{Flags, Header, Kind, Packet};
 
@@ -70,29 +71,52 @@ pub struct HopWork {
     pub told: u64,
 }
 
+/// What the fast path beside the machine has been told, and has yet to be.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// Sessions that it must hear about.
+    changed: Vec<u64>,
+    /// Incarnations of the devices behind this one, as it was told.
+    told_behind: Vec<u32>,
+    /// It must hear of the chain again.
+    untold: bool,
+}
+
 impl Device {
+    /// Whether a fast path is there to be told.
+    pub(super) const fn has_fast_path(&self) -> bool {
+        self.fast_path.is_some()
+    }
+
+    /// The fast path, if there is one, must hear of the chain again.
+    pub(super) const fn tell_chain(&mut self) {
+        if let Some(ledger) = &mut self.fast_path {
+            ledger.untold = true;
+        }
+    }
+
     /// From now on [`Device::changed_sessions`] says which sessions changed.
     pub fn note_changes(&mut self) {
-        self.changed.get_or_insert_default();
+        self.fast_path.get_or_insert_default();
     }
 
     pub(super) fn note_change(&mut self, id: u64) {
-        let Some(changed) = &mut self.changed else {
+        let Some(ledger) = &mut self.fast_path else {
             return;
         };
-        let known = self.sessions.get_mut(&id);
+        let known = self.table.sessions.get_mut(&id);
         if known.is_none_or(|session| !std::mem::replace(&mut session.changed, true)) {
-            changed.push(id);
+            ledger.changed.push(id);
         }
     }
 
     /// Every session is to be told anew: after a recovery.
     pub(super) fn note_all(&mut self) {
-        if let Some(changed) = &mut self.changed {
+        if let Some(Ledger { changed, .. }) = &mut self.fast_path {
             changed.clear();
-            changed.extend(self.sessions.keys());
+            changed.extend(self.table.sessions.keys());
             changed.sort_unstable();
-            for session in self.sessions.values_mut() {
+            for session in self.table.sessions.values_mut() {
                 session.changed = true;
             }
         }
@@ -100,11 +124,11 @@ impl Device {
 
     /// The sessions that changed since the last call, with their state; `None`: it is over.
     pub fn changed_sessions(&mut self, mut tell: impl FnMut(u64, Option<SessionState>)) {
-        let Some(changed) = &mut self.changed else {
+        let Some(ledger) = &mut self.fast_path else {
             return;
         };
-        for id in changed.drain(..) {
-            let state = self.sessions.get_mut(&id).map(|session| {
+        for id in ledger.changed.drain(..) {
+            let state = self.table.sessions.get_mut(&id).map(|session| {
                 session.changed = false;
                 let share = self.config.session_entries_max;
                 let until = match share {
@@ -136,16 +160,19 @@ impl Device {
 
     /// The chain as a fast path must know it.
     pub fn chain_state(&mut self) -> ChainState {
-        self.untold = false;
-        self.told_behind.clear();
-        let names = self.downstream.iter().map(|row| row.incarnation);
-        self.told_behind.extend(names);
+        let behind = self.phase.serving().downstream.clone();
+        if let Some(ledger) = &mut self.fast_path {
+            ledger.untold = false;
+            ledger.told_behind.clear();
+            let names = behind.iter().map(|row| row.incarnation);
+            ledger.told_behind.extend(names);
+        }
         ChainState {
-            position: self.position,
-            behind: self.downstream.clone(),
-            before: self.predecessor.filter(|_| self.position != 0),
+            position: self.chain.position,
+            behind,
+            before: self.predecessor.filter(|_| self.chain.position != 0),
             next: self.config.next,
-            committed: self.committed,
+            committed: self.cursors.committed,
             sent: self.link.sent(),
             credit: self.link.credit(),
             window: self.config.link_window_max,
@@ -158,24 +185,21 @@ impl Device {
     /// address, or what it left to the machine has been sent on, so that it can go on.
     #[must_use]
     pub fn fast_path_lags(&self, work: &HopWork, before: Option<Peer>) -> bool {
-        let committed = self.position == 0 && self.committed > work.committed;
-        let mut rows = self.downstream.iter().zip(&work.orders);
+        let (Phase::Serving(serving), Some(ledger)) = (&self.phase, &self.fast_path) else {
+            return false;
+        };
+        let committed = self.chain.position == 0 && self.cursors.committed > work.committed;
+        let mut rows = serving.downstream.iter().zip(&work.orders);
         let held = rows.any(|(row, &known)| row.order > known);
         let credit = self.link.credit() != work.credit;
-        let sent = self.link.sent() == self.last && work.sent < self.last;
-        let sends = self.position + 1 < self.members.len();
-        self.members.len() > 1
+        let sent = self.link.sent() == self.cursors.last && work.sent < self.cursors.last;
+        let sends = self.chain.position + 1 < self.chain.members.len();
+        self.chain.members.len() > 1
             && (committed
                 || held
-                || self.untold
+                || ledger.untold
                 || (sends && (sent || credit))
-                || (self.position != 0 && before != self.predecessor))
-    }
-
-    /// Shard, epoch, device, incarnation and token, as this device writes them between hops.
-    #[must_use]
-    pub fn stamp(&self) -> Header {
-        self.hop_header(Kind::Append)
+                || (self.chain.position != 0 && before != self.predecessor))
     }
 
     /// Whether taking in this packet may admit something or move a session: then the fast path has
@@ -192,16 +216,19 @@ impl Device {
     /// Whether [`Device::poll_own_entry`] may have something to append.
     #[must_use]
     pub fn has_own_entries(&self) -> bool {
-        !self.expired.is_empty()
+        matches!(&self.phase, Phase::Serving(serving) if !serving.expired.is_empty())
     }
 
     /// Before idle sessions are looked for: the fast path says which ones it has heard of since it was
     /// last asked. What it admitted is known already; these repeated what they had sent.
     pub fn refresh(&mut self, now: Time, mut heard: impl FnMut(u64) -> bool) {
-        if self.next_expiry.is_none_or(|due| now < due) {
+        let Phase::Serving(serving) = &self.phase else {
+            return;
+        };
+        if serving.next_expiry.is_none_or(|due| now < due) {
             return;
         }
-        for (&id, session) in &mut self.sessions {
+        for (&id, session) in &mut self.table.sessions {
             if heard(id) {
                 session.seen = now;
             }
@@ -216,20 +243,21 @@ impl Device {
         let packet = Packet::parse(frame)
             .map_err(|reason| format!("a frame of the fast path does not parse: {reason}"))?;
         let header = &packet.header;
-        let known = self.sessions.get_mut(&header.session);
+        let known = self.table.sessions.get_mut(&header.session);
         let next = known.filter(|session| session.next_seq() == header.seq);
         if let Some(session) = next {
             session.seen = now;
-        } else if self.position == 0 {
+        } else if self.chain.position == 0 {
             return Err(format!(
                 "the fast path admitted (session {}, seq {}), which is not the next of a session",
                 header.session, header.seq
             ));
         }
-        if header.order != self.last + 1 || header.copies != Kind::Update.number() {
+        if header.order != self.cursors.last + 1 || Append::read(header).entry != EntryKind::Update
+        {
             return Err(format!(
                 "the fast path admitted {header} behind order {}",
-                self.last
+                self.cursors.last
             ));
         }
         self.fold(header, 0);
@@ -241,10 +269,10 @@ impl Device {
     /// told the clients itself (rule 5).
     pub fn followed_alone(&mut self, order: u64) {
         assert!(
-            self.members.len() == 1,
+            self.chain.members.len() == 1,
             "one device acknowledges for one device"
         );
-        let told = self.touched.len();
+        let told = self.phase.serving().touched.len();
         self.persisted(order);
         self.untouch(told);
     }
@@ -252,11 +280,13 @@ impl Device {
     /// What was followed is durable up to `order`; and this is what the fast path has done with the hops
     /// beside it since it had done `before`.
     pub fn followed(&mut self, now: Time, order: u64, before: &HopWork, work: &HopWork) {
-        let tells = self.tell_durable;
+        let tells = self.owed.tell_durable;
         self.persisted(order);
         self.link.followed(now, before.sent, work.sent);
         let mut moved = false;
-        let told = self.downstream.iter_mut().zip(&self.told_behind);
+        let serving = self.phase.serving();
+        let names = self.fast_path.iter().flat_map(|ledger| &ledger.told_behind);
+        let told = serving.downstream.iter_mut().zip(names);
         for ((row, &incarnation), &held) in told.zip(&work.orders) {
             // A device that came back meanwhile may hold less than the fast path knows of it.
             if row.incarnation == incarnation && held > row.order {
@@ -264,18 +294,18 @@ impl Device {
                 moved = true;
             }
         }
-        if let Some(next) = self.downstream.first()
+        if let Some(next) = serving.downstream.first()
             && (moved || work.credit != before.credit)
         {
             self.link.confirm(now, next.order, work.credit);
         }
         // What it said to the hop before is not said again.
-        self.tell_durable = tells || work.told < self.persisted;
-        let told = self.touched.len();
-        let known = self.committed;
+        self.owed.tell_durable = tells || work.told < self.cursors.persisted;
+        let told = self.phase.serving().touched.len();
+        let known = self.cursors.committed;
         let committable = self.committable();
         if work.skipped > known {
-            self.untold = true;
+            self.tell_chain();
             self.commit_upto(committable);
             return;
         }
@@ -288,8 +318,8 @@ impl Device {
 
     /// The clients of what was touched since there were `told` know.
     fn untouch(&mut self, told: usize) {
-        for id in self.touched.split_off(told) {
-            if let Some(session) = self.sessions.get_mut(&id) {
+        for id in self.phase.serving().touched.split_off(told) {
+            if let Some(session) = self.table.sessions.get_mut(&id) {
                 session.touched = false;
             }
         }

@@ -6,7 +6,8 @@ use crate::rto::Rto;
 use crate::rules::Rule;
 use crate::time::Nanos;
 use crate::{Outbox, Time};
-use pmnet_wire::{Header, Kind, Packet};
+use pmnet_wire::packet::{Append, Ping, Retrans};
+use pmnet_wire::{Header, Packet};
 
 /// Window after a timeout, in entries.
 const WINDOW_MIN: u64 = 16;
@@ -153,11 +154,11 @@ impl Device {
         }
         // The clients have their acknowledgements: the server is woken for many entries at once,
         // unless somebody waits for it.
-        let to_server = self.position + 1 == self.members.len();
+        let to_server = self.chain.position + 1 == self.chain.members.len();
         let ready = if self.config.rules.hold(Rule::WriteAhead) {
-            self.persisted
+            self.cursors.persisted
         } else {
-            self.last
+            self.cursors.last
         };
         let linger = self.config.server_linger;
         if to_server && self.link.lingers(now, ready, linger) {
@@ -166,7 +167,7 @@ impl Device {
         let link = &mut self.link;
         let limit = ready.min(link.acked.saturating_add(link.window.min(link.credit)));
         if link.cursor > limit {
-            if self.applied < self.last && link.since.is_none() {
+            if self.cursors.applied < self.cursors.last && link.since.is_none() {
                 link.since = Some(now);
             }
             return None;
@@ -195,21 +196,18 @@ impl Device {
         }
         let packet = Packet::parse(frame)
             .expect("the log verified this frame when it was appended or scanned");
-        let header = Header {
-            epoch: self.epoch,
-            tag: self.shard_token,
-            ..packet.header
-        };
+        let header = Append::in_epoch(&packet.header, self.epoch, self.chain.shard_token);
         out.send_checked(self.config.next, &header, packet.payload);
     }
 
     pub(super) fn on_retrans(&mut self, now: Time, header: &Header, out: &mut Outbox) {
-        if header.order <= self.applied {
+        let first = Retrans::read(header).first;
+        if first <= self.cursors.applied {
             // It asks for what it had applied: an old packet, or a store that lost data.
             self.probe(now, out);
         }
         let link = &mut self.link;
-        let order = header.order.max(link.acked + 1);
+        let order = first.max(link.acked + 1);
         let recently = link
             .rewound
             .is_some_and(|(o, at)| o == order && now.since(at) < super::RETRANS_GUARD / 2);
@@ -222,7 +220,7 @@ impl Device {
     }
 
     pub(super) fn tick_link(&mut self, now: Time, out: &mut Outbox) {
-        let outstanding = self.applied < self.last;
+        let outstanding = self.cursors.applied < self.cursors.last;
         if !outstanding {
             self.link.since = None;
             return;
@@ -239,8 +237,8 @@ impl Device {
             link.cursor = link.acked + 1;
         } else {
             // Everything arrived; what is missing is the word that it was applied.
-            let ping = self.hop_header(Kind::Ping);
-            out.send(self.config.next, &ping, &[]);
+            let ping = Ping { session: 0 };
+            out.send(self.config.next, &ping.header(&self.stamp()), &[]);
         }
     }
 

@@ -15,13 +15,15 @@ mod recover;
 mod release;
 mod session;
 
+use fast_path::Ledger;
 pub use fast_path::{ChainState, HopWork, SessionState};
-pub use recover::Resume;
+pub use recover::{Recovery, Served};
 
 use crate::rules::{Rule, Rules};
 use crate::time::{MILLISECOND, Nanos, SECOND, earliest};
 use crate::{Outbox, Peer, Random, Time};
 use link::Link;
+use pmnet_wire::packet::{End, EntryKind, StaleEpoch, Stamp};
 use pmnet_wire::record::{DurableRow, Member};
 use pmnet_wire::{HEADER_LEN, Header, Kind, Packet};
 use recover::{Recovering, Relayed};
@@ -133,9 +135,8 @@ pub enum Verdict {
     Done,
     /// Append this header with the packet's payload; its `order` is the next of the log.
     Append(Header),
-    /// Recovery is complete: bring the log to this state, fold its entries, then
-    /// [`Device::resume`].
-    Resume(Resume),
+    /// The server has said everything: bring the log to this state, then [`Device::serve`].
+    Resume(Recovery),
     /// The shard must stop; the text says why and what to do.
     Stop(String),
 }
@@ -195,14 +196,90 @@ struct IndexRow {
     session: u64,
     seq: u64,
     payload_crc: u32,
-    kind: Kind,
+    entry: EntryKind,
+}
+
+/// The device's log, as RECOVER names it.
+#[derive(Debug)]
+struct OwnLog {
+    log_uuid: u128,
+    incarnation: u32,
+    /// The last incarnation that the log was marked to serve in.
+    served: u32,
+    /// Epoch that the operator's word is about, as far as the server has said which it is.
+    word_epoch: u32,
+}
+
+/// The chain as the server named it last.
+#[derive(Debug, Default)]
+struct OwnChain {
+    members: Vec<Member>,
+    /// Place of this device; 0 is the head.
+    position: usize,
+    shard_token: u64,
+}
+
+/// What the log says when it is folded over the server's session table.
+#[derive(Debug, Default)]
+struct Table {
+    sessions: FxHashMap<u64, Session>,
+    /// Sessions that nobody has used yet, by their tokens.
+    opening: FxHashMap<u64, u64>,
+    /// One row for each order in `applied + 1 ..= last`.
+    index: VecDeque<IndexRow>,
+}
+
+/// How far the log is: `applied ≤ committed ≤ last` and `persisted ≤ last`.
+#[derive(Debug)]
+struct Cursors {
+    last: u64,
+    persisted: u64,
+    committed: u64,
+    applied: u64,
+}
+
+/// What the end of a burst has to say.
+#[derive(Debug, Default)]
+struct Owed {
+    /// To the hop before: how far this device is durable.
+    tell_durable: bool,
+    /// To the hop before: how far the server has applied.
+    tell_applied: bool,
+    /// Number of the burst, from 1 ([`Session::nacked_in`]).
+    burst: u64,
 }
 
 #[derive(Debug)]
 enum Phase {
     Recovering(Recovering),
-    Serving,
+    Serving(Serving),
     Stopped,
+}
+
+/// What is there only while the device serves.
+#[derive(Debug)]
+struct Serving {
+    /// What the devices behind this one hold, nearest first.
+    downstream: Vec<DurableRow>,
+    /// Sessions whose clients are owed an acknowledgement at the end of the burst.
+    touched: Vec<u64>,
+    /// Sessions found idle, to be ended.
+    expired: VecDeque<u64>,
+    /// When to look for idle sessions.
+    next_expiry: Option<Time>,
+    /// The gap that was asked for last, and when.
+    retrans_guard: Option<(u64, Time)>,
+}
+
+impl Phase {
+    /// # Panics
+    /// If the device does not serve: the caller has looked.
+    fn serving(&mut self) -> &mut Serving {
+        match self {
+            Phase::Serving(serving) => serving,
+            other => panic!("only a device in service does this: {other:?}"),
+        }
+    }
 }
 
 /// One device of one shard.
@@ -210,46 +287,25 @@ enum Phase {
 pub struct Device {
     config: DeviceConfig,
     random: Random,
-    log_uuid: u128,
-    incarnation: u32,
-    /// The last incarnation that the log was marked to serve in.
-    served: u32,
-    /// Epoch that the operator's word is about, as far as the server has said which it is.
-    word_epoch: u32,
+    log: OwnLog,
     epoch: u32,
     phase: Phase,
-    members: Vec<Member>,
-    position: usize,
-    shard_token: u64,
-    sessions: FxHashMap<u64, Session>,
-    opening: FxHashMap<u64, u64>,
-    /// One row for each order in `applied + 1 ..= last`.
-    index: VecDeque<IndexRow>,
-    last: u64,
-    persisted: u64,
-    committed: u64,
-    applied: u64,
+    chain: OwnChain,
+    table: Table,
+    cursors: Cursors,
     link: Link,
-    downstream: Vec<DurableRow>,
+    /// Where the hop before was last heard from.
     predecessor: Option<Peer>,
     relayed: VecDeque<Relayed>,
+    /// A new head forms over this one: it admits nothing more.
     joining: bool,
     /// Nonce of the last question about a doubt, and when it was asked.
     probe: Option<(u64, Time)>,
-    touched: Vec<u64>,
-    /// Sessions that a fast path must hear about; nothing is collected without one.
-    changed: Option<Vec<u64>>,
-    /// Incarnations of the devices behind this one, as a fast path was told.
-    told_behind: Vec<u32>,
-    /// A fast path must hear of the chain again.
-    untold: bool,
-    expired: VecDeque<u64>,
+    owed: Owed,
+    /// What the fast path beside this machine knows, if there is one.
+    fast_path: Option<Ledger>,
+    /// What the operator must do first, as the server said it.
     waits_for: Option<String>,
-    next_expiry: Option<Time>,
-    tell_durable: bool,
-    tell_applied: bool,
-    burst: u64,
-    retrans_guard: Option<(u64, Time)>,
     counters: Counters,
 }
 
@@ -267,40 +323,34 @@ impl Device {
         let phase = Phase::Recovering(Recovering::new(random.next_nonzero(), now));
         Device {
             config,
-            log_uuid: log.log_uuid,
-            incarnation: log.incarnation,
-            served: log.served,
             random,
-            word_epoch: 0,
+            log: OwnLog {
+                log_uuid: log.log_uuid,
+                incarnation: log.incarnation,
+                served: log.served,
+                word_epoch: 0,
+            },
             epoch: log.epoch,
             phase,
-            members: Vec::new(),
-            position: 0,
-            shard_token: 0,
-            sessions: FxHashMap::default(),
-            opening: FxHashMap::default(),
-            index: VecDeque::new(),
-            last: log.last,
-            persisted: log.last,
-            committed: log.applied,
-            applied: log.applied,
+            chain: OwnChain::default(),
+            table: Table::default(),
+            cursors: Cursors {
+                last: log.last,
+                persisted: log.last,
+                committed: log.applied,
+                applied: log.applied,
+            },
             link,
-            downstream: Vec::new(),
             predecessor: None,
             relayed: VecDeque::new(),
             joining: false,
             probe: None,
-            touched: Vec::new(),
-            changed: None,
-            told_behind: Vec::new(),
-            untold: false,
-            expired: VecDeque::new(),
+            owed: Owed {
+                burst: 1,
+                ..Owed::default()
+            },
+            fast_path: None,
             waits_for: None,
-            next_expiry: None,
-            tell_durable: false,
-            tell_applied: false,
-            burst: 1,
-            retrans_guard: None,
             counters: Counters::default(),
         }
     }
@@ -308,21 +358,21 @@ impl Device {
     /// Whether the device serves its epoch.
     #[must_use]
     pub const fn is_serving(&self) -> bool {
-        matches!(self.phase, Phase::Serving)
+        matches!(self.phase, Phase::Serving(_))
     }
     /// Whether this device is the head of its chain.
     #[must_use]
     pub const fn is_head(&self) -> bool {
-        self.is_serving() && self.position == 0
+        self.is_serving() && self.chain.position == 0
     }
     /// Devices of the chain (R); 0 while recovering.
     #[must_use]
     pub fn copies(&self) -> u8 {
-        u8::try_from(self.members.len()).unwrap_or(u8::MAX)
+        u8::try_from(self.chain.members.len()).unwrap_or(u8::MAX)
     }
     /// Device ids of the chain, head first.
     pub fn chain(&self) -> impl Iterator<Item = u32> {
-        self.members.iter().map(|member| member.device)
+        self.chain.members.iter().map(|member| member.device)
     }
     /// Epoch that the device serves, or last served.
     #[must_use]
@@ -332,7 +382,13 @@ impl Device {
     /// `(last, persisted, committed, applied)`.
     #[must_use]
     pub const fn cursors(&self) -> (u64, u64, u64, u64) {
-        (self.last, self.persisted, self.committed, self.applied)
+        let Cursors {
+            last,
+            persisted,
+            committed,
+            applied,
+        } = self.cursors;
+        (last, persisted, committed, applied)
     }
     /// Highest order that was sent to the next hop.
     #[must_use]
@@ -342,7 +398,10 @@ impl Device {
     /// Last admitted seq of a session, if it is known.
     #[must_use]
     pub fn admitted(&self, session: u64) -> Option<u64> {
-        self.sessions.get(&session).map(|session| session.last)
+        self.table
+            .sessions
+            .get(&session)
+            .map(|session| session.last)
     }
     /// What the server wants the operator to do before this device may serve, if it said so.
     #[must_use]
@@ -352,7 +411,7 @@ impl Device {
     /// Open sessions.
     #[must_use]
     pub fn sessions(&self) -> usize {
-        self.sessions.len()
+        self.table.sessions.len()
     }
     /// Counters since the start.
     #[must_use]
@@ -391,10 +450,12 @@ impl Device {
                 return self.on_client_entry(now, from, packet, room, out);
             }
             // A server without a chain record knows no token: its store was emptied, or is another.
-            Kind::StaleEpoch if header.tag != self.shard_token && from == self.config.next => {
+            Kind::StaleEpoch
+                if header.tag != self.chain.shard_token && from == self.config.next =>
+            {
                 self.probe(now, out);
             }
-            Kind::Bypass if header.tag != self.shard_token => {
+            Kind::Bypass if header.tag != self.chain.shard_token => {
                 self.on_client_bypass(now, from, packet, out)
             }
             Kind::Ping if header.session != 0 => self.on_client_ping(now, from, header, out),
@@ -407,8 +468,8 @@ impl Device {
                     Kind::Bypass => self.pass_bypass(from, packet, out),
                     Kind::Ping => {
                         self.predecessor = Some(from);
-                        self.tell_durable = true;
-                        self.tell_applied = true;
+                        self.owed.tell_durable = true;
+                        self.owed.tell_applied = true;
                     }
                     Kind::Durable => return self.on_durable(now, packet),
                     Kind::Applied => return self.on_applied(now, header, out),
@@ -432,7 +493,7 @@ impl Device {
         header: &Header,
         out: &mut Outbox,
     ) -> Option<Verdict> {
-        if header.tag != self.shard_token && self.config.rules.hold(Rule::Token) {
+        if header.tag != self.chain.shard_token && self.config.rules.hold(Rule::Token) {
             self.counters.wrong_token += 1;
             return Some(Verdict::Done);
         }
@@ -443,32 +504,33 @@ impl Device {
         if header.epoch < self.epoch && self.config.rules.hold(Rule::Epoch) {
             self.counters.stale_epoch += 1;
             if header.kind != Kind::StaleEpoch {
-                out.send(from, &self.hop_header(Kind::StaleEpoch), &[]);
+                out.send(from, &StaleEpoch {}.header(&self.stamp()), &[]);
             }
             return Some(Verdict::Done);
         }
         let upstream = matches!(header.kind, Kind::Append | Kind::Bypass | Kind::Ping);
-        if upstream == (from == self.config.next) || (upstream && self.position == 0) {
+        if upstream == (from == self.config.next) || (upstream && self.chain.position == 0) {
             self.counters.unexpected += 1;
             return Some(Verdict::Done);
         }
         None
     }
 
-    fn hop_header(&self, kind: Kind) -> Header {
-        Header {
+    /// How this device signs what it says to other hops.
+    #[must_use]
+    pub const fn stamp(&self) -> Stamp {
+        Stamp {
             shard: self.config.shard,
             epoch: self.epoch,
             device: self.config.id,
-            incarnation: self.incarnation,
-            tag: self.shard_token,
-            ..Header::new(kind)
+            incarnation: self.log.incarnation,
+            tag: self.chain.shard_token,
         }
     }
 
     fn row(&self, order: u64) -> Option<&IndexRow> {
-        let at = order.checked_sub(self.applied + 1)?;
-        self.index.get(usize::try_from(at).ok()?)
+        let at = order.checked_sub(self.cursors.applied + 1)?;
+        self.table.index.get(usize::try_from(at).ok()?)
     }
 
     /// Entries that the device itself wants appended (ends of sessions that are idle still).
@@ -476,8 +538,8 @@ impl Device {
         if !self.is_head() || !room.fits(&[]) {
             return None;
         }
-        while let Some(id) = self.expired.pop_front() {
-            let Some(session) = self.sessions.get(&id) else {
+        while let Some(id) = self.phase.serving().expired.pop_front() {
+            let Some(session) = self.table.sessions.get(&id) else {
                 continue;
             };
             // It may have been heard of, or have ended, since it was found idle.
@@ -485,13 +547,15 @@ impl Device {
                 continue;
             }
             self.counters.expired_sessions += 1;
-            let end = Header {
-                shard: self.config.shard,
+            let end = End {
                 session: id,
                 seq: session.next_seq(),
-                tag: session.token,
-                ..Header::new(Kind::End)
             };
+            let end = end.header(&Stamp {
+                shard: self.config.shard,
+                tag: session.token,
+                ..Stamp::default()
+            });
             self.note_change(id);
             match self.admit(&end.for_payload(&[])) {
                 Verdict::Append(header) => return Some(header),
@@ -505,7 +569,7 @@ impl Device {
     pub fn tick(&mut self, now: Time, out: &mut Outbox) {
         match &self.phase {
             Phase::Recovering(_) => self.tick_recovery(now, out),
-            Phase::Serving => {
+            Phase::Serving(_) => {
                 self.tick_link(now, out);
                 self.tick_expiry(now);
             }
@@ -514,20 +578,22 @@ impl Device {
     }
 
     fn tick_expiry(&mut self, now: Time) {
-        if self.position != 0 || self.next_expiry.is_none_or(|due| now < due) {
+        let serving = self.phase.serving();
+        if self.chain.position != 0 || serving.next_expiry.is_none_or(|due| now < due) {
             return;
         }
         let idle = self.config.session_idle;
         let mut late: Vec<u64> = self
+            .table
             .sessions
             .iter()
             .filter(|(_, session)| !session.ended && now.since(session.seen) >= idle)
             .map(|(&id, _)| id)
             .collect();
         late.sort_unstable();
-        self.expired = late.into();
+        serving.expired = late.into();
         // With no session left there is nothing to wake up for; the next OPEN starts it again.
-        self.next_expiry = (!self.sessions.is_empty()).then(|| now + idle / 4);
+        serving.next_expiry = (!self.table.sessions.is_empty()).then(|| now + idle / 4);
     }
 
     /// When [`Device::tick`] must be called at the latest.
@@ -535,11 +601,14 @@ impl Device {
     pub fn next_timeout(&self) -> Option<Time> {
         match &self.phase {
             Phase::Recovering(recovering) => Some(recovering.due()),
-            Phase::Serving => {
+            Phase::Serving(serving) => {
                 let linger = self.link.lingers_until(self.config.server_linger);
                 earliest(
-                    earliest(self.link.due(self.applied < self.last), linger),
-                    self.next_expiry,
+                    earliest(
+                        self.link.due(self.cursors.applied < self.cursors.last),
+                        linger,
+                    ),
+                    serving.next_expiry,
                 )
             }
             Phase::Stopped => None,
@@ -550,17 +619,17 @@ impl Device {
     fn member(&self) -> Member {
         Member {
             device: self.config.id,
-            incarnation: self.incarnation,
-            log_uuid: self.log_uuid,
-            tail: self.last,
-            applied: self.applied,
+            incarnation: self.log.incarnation,
+            log_uuid: self.log.log_uuid,
+            tail: self.cursors.last,
+            applied: self.cursors.applied,
             flags: if self.is_serving() {
                 self.config.flags | Member::SERVING
             } else {
                 self.config.flags
             },
-            word_epoch: self.word_epoch,
-            served: self.served,
+            word_epoch: self.log.word_epoch,
+            served: self.log.served,
         }
     }
 }

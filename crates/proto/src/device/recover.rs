@@ -2,14 +2,16 @@
 //! (`docs/spec/protocol.md` §5).
 
 use super::session::Session;
-use super::{Device, Phase, RELAYED_MAX, Verdict};
+use super::{Cursors, Device, OwnChain, Phase, RELAYED_MAX, Serving, Table, Verdict};
 use crate::rto::Rto;
 use crate::time::{MILLISECOND, Nanos, SECOND};
 use crate::{Outbox, Peer, Time};
+use pmnet_wire::packet::{self, Fragment, Recover, Stamp};
 use pmnet_wire::record::{
     CHAIN_MAX, DurableRow, Member, RecoverReply, SessionRow, read_path, write_path,
 };
-use pmnet_wire::{Flags, Header, Kind, Packet};
+use pmnet_wire::{Flags, Header, Packet};
+use std::collections::VecDeque;
 
 /// The server is asked about a doubt no more often than this.
 const PROBE_EVERY: Nanos = SECOND;
@@ -18,13 +20,36 @@ const PARTS_AHEAD: usize = 16;
 /// Replies to one question that may pass back without being asked for again: those parts, some times over.
 const REPLIES_DUE_MAX: u32 = 64;
 
-/// State that the server gave, to which the log is brought before serving.
+/// What the server said, whole: the state to which the log is brought before the device serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resume {
+pub struct Recovery {
+    epoch: u32,
+    applied: u64,
+    members: Vec<Member>,
+    shard_token: u64,
+    sessions: Vec<SessionRow>,
+}
+
+impl Recovery {
     /// Epoch to persist first.
-    pub epoch: u32,
+    #[must_use]
+    pub const fn epoch(&self) -> u32 {
+        self.epoch
+    }
     /// Everything up to here is applied.
-    pub applied: u64,
+    #[must_use]
+    pub const fn applied(&self) -> u64 {
+        self.applied
+    }
+}
+
+/// What became of a recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// The device serves.
+    Serving,
+    /// It asks once more: the server must know first that this log is marked to serve in this incarnation.
+    AskAgain,
 }
 
 /// A question of another device that passed.
@@ -87,16 +112,18 @@ impl Device {
         }
         let nonce = self.random.next_nonzero();
         self.probe = Some((nonce, now));
-        let header = Header {
-            shard: self.config.shard,
-            epoch: self.epoch,
-            device: self.config.id,
-            incarnation: self.incarnation,
-            order: self.last,
-            request: nonce,
-            ..Header::new(Kind::Recover)
-        };
+        let header = self.question(nonce, Fragment::WHOLE);
         out.send(self.config.next, &header, &write_path(&[self.member()]));
+    }
+
+    /// The RECOVER that asks for this part.
+    fn question(&self, nonce: u64, part: Fragment) -> Header {
+        let recover = Recover {
+            persisted: self.cursors.last,
+            nonce,
+            part,
+        };
+        recover.header(&self.stamp().tagged(0))
     }
 
     /// Leaves service until the server has answered in its present epoch.
@@ -107,14 +134,6 @@ impl Device {
 
     pub(super) fn tick_recovery(&mut self, now: Time, out: &mut Outbox) {
         let path = write_path(&[self.member()]);
-        let base = Header {
-            shard: self.config.shard,
-            epoch: self.epoch,
-            device: self.config.id,
-            incarnation: self.incarnation,
-            order: self.last,
-            ..Header::new(Kind::Recover)
-        };
         let next = self.config.next;
         let Phase::Recovering(recovering) = &mut self.phase else {
             return;
@@ -125,21 +144,17 @@ impl Device {
         if recovering.last_sent.replace(now).is_some() {
             recovering.rto.back_off();
         }
-        let base = Header {
-            request: recovering.nonce,
-            ..base
+        let nonce = recovering.nonce;
+        let asked = match &recovering.found {
+            None => vec![Fragment::WHOLE],
+            Some(found) => (0..found.asked)
+                .filter(|&part| found.parts[part].is_none())
+                .take(PARTS_AHEAD)
+                .map(|part| numbered(part, found.parts.len()))
+                .collect(),
         };
-        match &mut recovering.found {
-            None => out.send(next, &base, &path),
-            Some(found) => {
-                let missing: Vec<usize> = (0..found.asked)
-                    .filter(|&part| found.parts[part].is_none())
-                    .take(PARTS_AHEAD)
-                    .collect();
-                for part in missing {
-                    out.send(next, &part_header(&base, part, found.parts.len()), &path);
-                }
-            }
+        for part in asked {
+            out.send(next, &self.question(nonce, part), &path);
         }
     }
 
@@ -165,14 +180,14 @@ impl Device {
         }
         let newcomer = path
             .last()
-            .is_some_and(|before| self.members.iter().all(|m| m.device != before.device));
-        if (self.is_head() || !self.is_serving()) && newcomer && self.last == 0 {
+            .is_some_and(|before| self.chain.members.iter().all(|m| m.device != before.device));
+        if (self.is_head() || !self.is_serving()) && newcomer && self.cursors.last == 0 {
             // A chain in formation gets a new head: this device admits nothing more as the old
             // one, also not if its own recovery still makes it that, so that the empty log it
             // reports stays empty.
             self.joining = true;
         }
-        let nonce = packet.header.request;
+        let nonce = Recover::read(&packet.header).nonce;
         let known = self.relayed.iter().position(|one| one.nonce == nonce);
         let known = known.and_then(|at| self.relayed.remove(at));
         let due = known
@@ -198,16 +213,19 @@ impl Device {
              in a circle.",
             self.config.id
         );
-        let reply = Header {
-            shard: self.config.shard,
-            flags: Flags::REFUSED.with(Flags::PROGRESS),
-            epoch: self.epoch,
-            device: asked.device,
-            incarnation: asked.incarnation,
-            request: asked.request,
-            ..Header::new(Kind::RecoverReply)
+        let reply = packet::RecoverReply {
+            applied: 0,
+            nonce: Recover::read(asked).nonce,
+            part: Fragment::WHOLE,
+            refused: true,
+            held: true,
         };
-        out.send(to, &reply, text.as_bytes());
+        let stamp = Stamp {
+            epoch: self.epoch,
+            tag: 0,
+            ..Stamp::of(asked)
+        };
+        out.send(to, &reply.header(&stamp), text.as_bytes());
     }
 
     pub(super) fn on_recover_reply(
@@ -222,12 +240,13 @@ impl Device {
             self.counters.unexpected += 1;
             return Verdict::Done;
         }
-        let mine = matches!(&self.phase, Phase::Recovering(r) if r.nonce == header.request)
-            && (header.device, header.incarnation) == (self.config.id, self.incarnation);
+        let nonce = packet::RecoverReply::read(header).nonce;
+        let mine = matches!(&self.phase, Phase::Recovering(r) if r.nonce == nonce)
+            && (header.device, header.incarnation) == (self.config.id, self.log.incarnation);
         if mine {
             return self.on_own_reply(now, packet, out);
         }
-        if self.probe.is_some_and(|(nonce, _)| nonce == header.request) {
+        if self.probe.is_some_and(|(asked, _)| asked == nonce) {
             if header.flags == Flags::REFUSED {
                 self.phase = Phase::Stopped;
                 return Verdict::Stop(String::from_utf8_lossy(packet.payload).into_owned());
@@ -237,11 +256,7 @@ impl Device {
             }
             return Verdict::Done;
         }
-        let Some(asked) = self
-            .relayed
-            .iter_mut()
-            .find(|one| one.nonce == header.request)
-        else {
+        let Some(asked) = self.relayed.iter_mut().find(|one| one.nonce == nonce) else {
             self.counters.unexpected += 1;
             return Verdict::Done;
         };
@@ -260,9 +275,9 @@ impl Device {
     fn on_own_reply(&mut self, now: Time, packet: &Packet<'_>, out: &mut Outbox) -> Verdict {
         let header = &packet.header;
         let speaks = self.config.flags & (Member::SHRINK | Member::DECLARE_LOSS) != 0;
-        if header.flags.has(Flags::REFUSED) && speaks && header.epoch != self.word_epoch {
+        if header.flags.has(Flags::REFUSED) && speaks && header.epoch != self.log.word_epoch {
             // Now it is known which epoch the operator's word is to end.
-            self.word_epoch = header.epoch;
+            self.log.word_epoch = header.epoch;
             self.recover_again(now);
             return Verdict::Done;
         }
@@ -289,161 +304,171 @@ impl Device {
                 header.epoch, self.epoch
             ));
         }
-        let base = Header {
-            shard: self.config.shard,
-            epoch: self.epoch,
-            device: self.config.id,
-            incarnation: self.incarnation,
-            order: self.last,
-            request: header.request,
-            ..Header::new(Kind::Recover)
-        };
         let path = write_path(&[self.member()]);
+        let told = packet::RecoverReply::read(header);
         let Phase::Recovering(recovering) = &mut self.phase else {
             return Verdict::Done;
         };
-        let count = usize::from(header.fragment_count);
+        let count = usize::from(told.part.count);
         let found = recovering.found.get_or_insert_with(|| Found {
             epoch: header.epoch,
-            applied: header.order,
+            applied: told.applied,
             members: reply.members.clone(),
             shard_token: reply.shard_token,
             parts: vec![None; count],
             asked: 1,
         });
-        if (found.epoch, found.applied, found.parts.len()) != (header.epoch, header.order, count) {
+        if (found.epoch, found.applied, found.parts.len()) != (header.epoch, told.applied, count) {
             // The server restarted between two parts: begin again.
             self.recover_again(now);
             return Verdict::Done;
         }
-        found.parts[usize::from(header.fragment_index)].get_or_insert(reply.sessions);
+        found.parts[usize::from(told.part.index)].get_or_insert(reply.sessions);
         let missing = found.parts.iter().filter(|part| part.is_none()).count();
         if missing == 0 {
-            let (epoch, applied) = (found.epoch, found.applied);
-            return self.check_resume(epoch, applied);
+            let found = recovering.found.take().expect("all parts are there");
+            return self.check_found(found);
         }
         let outstanding = found.parts[..found.asked]
             .iter()
             .filter(|part| part.is_none())
             .count();
-        for part in
-            found.asked..(found.asked + PARTS_AHEAD - outstanding.min(PARTS_AHEAD)).min(count)
-        {
-            found.asked = part + 1;
-            out.send(self.config.next, &part_header(&base, part, count), &path);
-        }
+        let first = found.asked;
+        found.asked = (first + PARTS_AHEAD - outstanding.min(PARTS_AHEAD))
+            .min(count)
+            .max(first);
+        let more = first..found.asked;
         recovering.last_sent = Some(now);
         recovering.rto.progress();
+        for part in more {
+            let question = self.question(told.nonce, numbered(part, count));
+            out.send(self.config.next, &question, &path);
+        }
         Verdict::Done
     }
 
-    fn check_resume(&mut self, epoch: u32, applied: u64) -> Verdict {
-        if applied < self.applied {
+    fn check_found(&mut self, found: Found) -> Verdict {
+        let applied = found.applied;
+        if applied < self.cursors.applied {
             self.phase = Phase::Stopped;
             return Verdict::Stop(format!(
                 "the server says it applied orders up to {applied}, but earlier it said {}: its store lost data \
                  (restored from an old copy? FLUSHALL behind its back? appendfsync not `always`?). Restore the \
                  store, or accept the loss by starting the device with a new log and --declare-data-loss.",
-                self.applied
+                self.cursors.applied
             ));
         }
-        Verdict::Resume(Resume { epoch, applied })
+        Verdict::Resume(Recovery {
+            epoch: found.epoch,
+            applied,
+            members: found.members,
+            shard_token: found.shard_token,
+            sessions: found.parts.into_iter().flatten().flatten().collect(),
+        })
     }
 
-    /// The pipeline persisted the epoch and brought the log to `applied ..= last`; now its entries
-    /// are folded again over the server's session table.
-    pub fn begin_fold(&mut self, now: Time, last: u64) {
-        let Phase::Recovering(recovering) = &mut self.phase else {
-            panic!("begin_fold follows Verdict::Resume")
+    /// Begins to serve what the server said, unless it must be asked again. The log ends at `last`; its epoch
+    /// is persisted, and it is marked to serve. `frames` are its entries above what is applied, in order, as
+    /// stored: they are folded over the server's session table, and go through the ordinary path then.
+    ///
+    /// # Errors
+    /// A text that says why a frame cannot belong to this log.
+    pub fn serve<'a>(
+        &mut self,
+        now: Time,
+        recovery: Recovery,
+        last: u64,
+        frames: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<Served, String> {
+        let Recovery {
+            epoch,
+            applied,
+            members,
+            shard_token,
+            sessions,
+        } = recovery;
+        let own = |member: &Member| member.device == self.config.id;
+        let position = members.iter().position(own).unwrap_or(0);
+        self.epoch = epoch;
+        self.chain = OwnChain {
+            members,
+            position,
+            shard_token,
         };
-        let found = recovering
-            .found
-            .take()
-            .expect("begin_fold follows Verdict::Resume");
-        self.epoch = found.epoch;
-        self.members = found.members;
-        self.shard_token = found.shard_token;
-        self.position = self
-            .members
-            .iter()
-            .position(|m| m.device == self.config.id)
-            .unwrap_or(0);
-        self.sessions.clear();
-        self.opening.clear();
-        self.index.clear();
-        self.touched.clear();
-        self.expired.clear();
-        for row in found.parts.into_iter().flatten().flatten() {
-            if row.last_seq == 0 {
-                self.opening.insert(row.token, row.session);
-            }
-            self.sessions
-                .insert(row.session, Session::from_row(&row, now));
+        // The whole log was made durable before.
+        let last = last.max(applied);
+        self.cursors = Cursors {
+            last,
+            persisted: last,
+            committed: applied,
+            applied,
+        };
+        self.table = Table::default();
+        self.link.restart(applied);
+        self.waits_for = None;
+        // The log is marked to serve in this incarnation: the server must know it first, or a copy
+        // of the log from before, started often enough, would pass for this one.
+        self.log.served = self.log.incarnation;
+        if self.chain.members[position].served < self.log.incarnation {
+            self.recover_again(now);
+            return Ok(Served::AskAgain);
         }
-        self.applied = found.applied;
-        self.committed = found.applied;
-        // The pipeline made the whole log durable before it came here.
-        self.persisted = last.max(found.applied);
-        self.last = found.applied;
+        for row in sessions {
+            if row.last_seq == 0 {
+                self.table.opening.insert(row.token, row.session);
+            }
+            let session = Session::from_row(&row, now);
+            self.table.sessions.insert(row.session, session);
+        }
+        self.cursors.last = applied;
+        for frame in frames {
+            self.fold_frame(now, frame)?;
+        }
+        let behind = self.chain.members.iter().skip(position + 1);
+        let downstream = behind.map(|member| DurableRow {
+            device: member.device,
+            incarnation: member.incarnation,
+            order: applied,
+        });
+        let head = position == 0;
+        self.phase = Phase::Serving(Serving {
+            downstream: downstream.collect(),
+            touched: Vec::new(),
+            expired: VecDeque::new(),
+            next_expiry: head.then(|| now + self.config.session_idle / 4),
+            retrans_guard: None,
+        });
+        self.note_all();
+        self.joining &= head && self.cursors.last == 0;
+        let persisted = self.cursors.persisted;
+        self.persisted(persisted);
+        Ok(Served::Serving)
     }
 
     /// One entry of the log above `applied`, in order: its frame as stored.
-    ///
-    /// # Errors
-    /// A text that says why the frame cannot belong to this log.
-    pub fn fold_frame(&mut self, now: Time, frame: &[u8]) -> Result<(), String> {
+    fn fold_frame(&mut self, now: Time, frame: &[u8]) -> Result<(), String> {
         let packet = Packet::parse(frame)
             .map_err(|reason| format!("a logged frame does not parse: {reason}"))?;
         let token = super::admission::entry_token(&packet.header, packet.payload)
             .ok_or_else(|| format!("a logged frame is not an entry: {}", packet.header))?;
-        if packet.header.order != self.last + 1 {
+        if packet.header.order != self.cursors.last + 1 {
             return Err(format!(
                 "frame of order {} found at order {}",
                 packet.header.order,
-                self.last + 1
+                self.cursors.last + 1
             ));
         }
         self.fold(&packet.header, token);
-        if let Some(session) = self.sessions.get_mut(&packet.header.session) {
+        if let Some(session) = self.table.sessions.get_mut(&packet.header.session) {
             session.seen = now;
         }
         Ok(())
     }
-
-    /// The pipeline marked the log to serve. Begins to, once the server knows: what remains in the
-    /// log goes through the ordinary path.
-    pub fn resume(&mut self, now: Time) {
-        let behind = self.members.iter().skip(self.position + 1);
-        self.downstream = behind
-            .map(|m| DurableRow {
-                device: m.device,
-                incarnation: m.incarnation,
-                order: self.applied,
-            })
-            .collect();
-        self.link.restart(self.applied);
-        self.waits_for = None;
-        // The log is marked to serve in this incarnation: the server must know it first, or a copy
-        // of the log from before, started often enough, would pass for this one.
-        self.served = self.incarnation;
-        if self.members[self.position].served < self.incarnation {
-            self.recover_again(now);
-            return;
-        }
-        self.phase = Phase::Serving;
-        self.note_all();
-        self.joining &= self.position == 0 && self.last == 0;
-        self.next_expiry = (self.position == 0).then(|| now + self.config.session_idle / 4);
-        self.retrans_guard = None;
-        let persisted = self.persisted;
-        self.persisted(persisted);
-    }
 }
 
-fn part_header(base: &Header, part: usize, count: usize) -> Header {
-    Header {
-        fragment_index: u16::try_from(part).expect("bounded by the reply's count"),
-        fragment_count: u16::try_from(count).expect("bounded by the reply's count"),
-        ..*base
+fn numbered(part: usize, count: usize) -> Fragment {
+    Fragment {
+        index: u16::try_from(part).expect("bounded by the reply's count"),
+        count: u16::try_from(count).expect("bounded by the reply's count"),
     }
 }

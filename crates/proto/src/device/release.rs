@@ -4,19 +4,20 @@
 use super::{Device, Phase, Room, Verdict};
 use crate::rules::Rule;
 use crate::{Outbox, Time};
+use pmnet_wire::packet::{Ack, Applied, Durable, EntryKind, Nack, OpenReply};
 use pmnet_wire::record::{DurableRow, read_durable, write_durable};
-use pmnet_wire::{Flags, Header, Kind, Packet};
+use pmnet_wire::{Header, Packet};
 
 impl Device {
     /// Everything up to `order` is durable in this device. The only call that lets forwards and
     /// acknowledgements out.
     pub fn persisted(&mut self, order: u64) {
         assert!(
-            order <= self.last && order >= self.persisted,
+            order <= self.cursors.last && order >= self.cursors.persisted,
             "durable prefix moves forward, behind the log's end"
         );
-        self.persisted = order;
-        self.tell_durable = true;
+        self.cursors.persisted = order;
+        self.owed.tell_durable = true;
         self.commit();
     }
 
@@ -26,7 +27,7 @@ impl Device {
             self.counters.unexpected += 1;
             return Verdict::Done;
         };
-        let behind = &self.members[self.position + 1..];
+        let behind = &self.chain.members[self.chain.position + 1..];
         if rows.len() != behind.len()
             || rows
                 .iter()
@@ -36,35 +37,41 @@ impl Device {
             self.counters.unexpected += 1;
             return Verdict::Done;
         }
-        if rows[0].incarnation < self.downstream[0].incarnation {
+        let downstream = &mut self.phase.serving().downstream;
+        if rows[0].incarnation < downstream[0].incarnation {
             // Said before it came back, perhaps with less than it had.
             self.counters.unexpected += 1;
             return Verdict::Done;
         }
-        if rows[0].order > self.last {
+        if rows[0].order > self.cursors.last {
             self.phase = Phase::Stopped;
             return Verdict::Stop(format!(
                 "device {} holds orders up to {}, but this device, before it in the chain, only up to {}: two \
                  histories met. Keep both logs, stop the shard, and compare them with `pmnet log inspect`.",
-                rows[0].device, rows[0].order, self.last
+                rows[0].device, rows[0].order, self.cursors.last
             ));
         }
-        let came_back = rows[0].incarnation > self.downstream[0].incarnation;
-        for (known, row) in self.downstream.iter_mut().zip(&rows) {
+        let came_back = rows[0].incarnation > downstream[0].incarnation;
+        let mut other_life = false;
+        for (known, row) in downstream.iter_mut().zip(&rows) {
             let newer = row.incarnation > known.incarnation;
             let further = row.incarnation == known.incarnation && row.order > known.order;
-            self.untold |= newer;
+            other_life |= newer;
             if newer || further {
                 *known = *row;
             }
         }
+        if other_life {
+            self.tell_chain();
+        }
         if came_back && rows[0].order < self.link.acked {
             // It came back with less than it had: the end of its log was damaged. What it lacks
             // and the server has not applied is still here.
-            self.link.restart(rows[0].order.max(self.applied));
+            self.link.restart(rows[0].order.max(self.cursors.applied));
         }
-        self.link.confirm(now, rows[0].order, packet.header.request);
-        self.tell_durable = true;
+        self.link
+            .confirm(now, rows[0].order, Durable::read(&packet.header).room);
+        self.owed.tell_durable = true;
         self.commit();
         Verdict::Done
     }
@@ -78,13 +85,16 @@ impl Device {
 
     /// The end of what is durable in all of them.
     pub(super) fn committable(&self) -> u64 {
+        let Phase::Serving(serving) = &self.phase else {
+            return self.cursors.committed;
+        };
         let rules = self.config.rules;
         let here = if rules.hold(Rule::DurableFirst) {
-            self.persisted
+            self.cursors.persisted
         } else {
-            self.last
+            self.cursors.last
         };
-        let copies = self.downstream.iter().map(|row| row.order);
+        let copies = serving.downstream.iter().map(|row| row.order);
         let behind = if !rules.hold(Rule::AllCopies) {
             None
         } else if !rules.hold(Rule::WhoseCopy) {
@@ -97,10 +107,10 @@ impl Device {
 
     /// Everything up to `committed` is; clients and fast path hear of it.
     pub(super) fn commit_upto(&mut self, committed: u64) {
-        let first = self.committed + 1;
+        let first = self.cursors.committed + 1;
         self.commit_quietly(committed);
-        if self.changed.is_some() && self.position == 0 && self.members.len() > 1 {
-            for order in first..=self.committed {
+        if self.has_fast_path() && self.chain.position == 0 && self.chain.members.len() > 1 {
+            for order in first..=self.cursors.committed {
                 if let Some(&row) = self.row(order) {
                     self.note_change(row.session);
                 }
@@ -110,12 +120,12 @@ impl Device {
 
     /// The same for what a fast path has committed by itself.
     pub(super) fn commit_quietly(&mut self, committed: u64) {
-        while self.committed < committed {
-            self.committed += 1;
-            let Some(&row) = self.row(self.committed) else {
+        while self.cursors.committed < committed {
+            self.cursors.committed += 1;
+            let Some(&row) = self.row(self.cursors.committed) else {
                 continue;
             };
-            if let Some(session) = self.sessions.get_mut(&row.session) {
+            if let Some(session) = self.table.sessions.get_mut(&row.session) {
                 session.committed = session.committed.max(row.seq);
             }
             self.touch(row.session);
@@ -124,49 +134,50 @@ impl Device {
 
     /// The server has applied everything up to `order`, durably, everywhere.
     pub(super) fn on_applied(&mut self, now: Time, header: &Header, out: &mut Outbox) -> Verdict {
-        if header.order > self.last && self.position == 0 {
+        let Applied { applied, room } = Applied::read(header);
+        if applied > self.cursors.last && self.chain.position == 0 {
             self.phase = Phase::Stopped;
             return Verdict::Stop(format!(
                 "the server has applied orders up to {}, but this device, which gives the orders, has given {} only: \
                  another device serves with a copy of this log. Stop it, keep both logs, and compare them with \
                  `pmnet log inspect`.",
-                header.order, self.last
+                applied, self.cursors.last
             ));
         }
-        if header.order < self.applied {
+        if applied < self.cursors.applied {
             // An old packet, or a store that lost data.
             self.probe(now, out);
         }
-        let applied = header.order.min(self.last);
-        if self.position + 1 == self.members.len() {
-            self.link.confirm(now, applied, header.request);
+        let applied = applied.min(self.cursors.last);
+        if self.chain.position + 1 == self.chain.members.len() {
+            self.link.confirm(now, applied, room);
         }
-        if applied <= self.applied {
+        if applied <= self.cursors.applied {
             return Verdict::Done;
         }
         // What the server has, it has from the tail: every device of the chain holds it.
         self.link.pass(applied);
         self.commit_upto(applied);
         self.reclaim(applied);
-        self.tell_applied = true;
+        self.owed.tell_applied = true;
         Verdict::Done
     }
 
     /// **The reclaim rule**: only what is applied everywhere is forgotten. The pipeline frees the
     /// log up to [`Device::cursors`]' `applied`.
     pub(super) fn reclaim(&mut self, applied: u64) {
-        while self.applied < applied {
-            self.applied += 1;
-            let Some(row) = self.index.pop_front() else {
+        while self.cursors.applied < applied {
+            self.cursors.applied += 1;
+            let Some(row) = self.table.index.pop_front() else {
                 continue;
             };
-            if let Some(session) = self.sessions.get_mut(&row.session) {
+            if let Some(session) = self.table.sessions.get_mut(&row.session) {
                 session.applied = session.applied.max(row.seq);
                 session.outstanding = session.outstanding.saturating_sub(1);
-                if row.kind == Kind::End {
+                if row.entry == EntryKind::End {
                     let token = session.token;
-                    self.sessions.remove(&row.session);
-                    self.opening.remove(&token);
+                    self.table.sessions.remove(&row.session);
+                    self.table.opening.remove(&token);
                 }
                 self.note_change(row.session);
             }
@@ -175,55 +186,54 @@ impl Device {
 
     /// Ends a burst: one acknowledgement a session, one word to the hop before.
     pub fn finish(&mut self, room: Room, out: &mut Outbox) {
-        self.burst += 1;
-        if !self.is_serving() {
-            self.touched.clear();
+        self.owed.burst += 1;
+        let Phase::Serving(serving) = &mut self.phase else {
             return;
-        }
-        for id in std::mem::take(&mut self.touched) {
-            let Some(session) = self.sessions.get_mut(&id) else {
+        };
+        for id in std::mem::take(&mut serving.touched) {
+            let Some(session) = self.table.sessions.get_mut(&id) else {
                 continue;
             };
             session.touched = false;
-            if self.position == 0 {
+            if self.chain.position == 0 {
                 self.acknowledge(id, room, out);
             }
         }
-        let Some(predecessor) = self.predecessor.filter(|_| self.position != 0) else {
+        let Some(predecessor) = self.predecessor.filter(|_| self.chain.position != 0) else {
             return;
         };
-        if std::mem::take(&mut self.tell_durable) {
+        if std::mem::take(&mut self.owed.tell_durable) {
             let own = DurableRow {
                 device: self.config.id,
-                incarnation: self.incarnation,
-                order: self.persisted,
+                incarnation: self.log.incarnation,
+                order: self.cursors.persisted,
             };
             let rows: Vec<DurableRow> = std::iter::once(own)
-                .chain(self.downstream.iter().copied())
+                .chain(self.phase.serving().downstream.iter().copied())
                 .collect();
-            let header = Header {
-                order: self.persisted,
-                copies: u8::try_from(rows.len()).expect("a chain is short"),
-                request: room.entries.min(self.config.receive_window),
-                ..self.hop_header(Kind::Durable)
+            let durable = Durable {
+                persisted: self.cursors.persisted,
+                room: room.entries.min(self.config.receive_window),
+                rows: u8::try_from(rows.len()).expect("a chain is short"),
             };
+            let header = durable.header(&self.stamp());
             out.send(predecessor, &header, &write_durable(&rows));
         }
-        if std::mem::take(&mut self.tell_applied) {
-            let header = Header {
-                order: self.applied,
-                ..self.hop_header(Kind::Applied)
+        if std::mem::take(&mut self.owed.tell_applied) {
+            let applied = Applied {
+                applied: self.cursors.applied,
+                room: 0,
             };
-            out.send(predecessor, &header, &[]);
+            out.send(predecessor, &applied.header(&self.stamp()), &[]);
         }
     }
 
     /// Tells the client of a session how far it is committed, if it is at all.
     fn acknowledge(&mut self, id: u64, room: Room, out: &mut Outbox) {
-        if id > self.committed {
+        if id > self.cursors.committed {
             return;
         }
-        let Some(session) = self.sessions.get(&id) else {
+        let Some(session) = self.table.sessions.get(&id) else {
             return;
         };
         if session.committed == 0 {
@@ -233,49 +243,47 @@ impl Device {
         let Some(address) = session.address else {
             return;
         };
-        let (committed, applied, tag) = (session.committed, session.applied, session.token);
+        let (committed, applied) = (session.committed, session.applied);
+        let stamp = self.stamp().tagged(session.token);
         let expired = session.is_expired() && committed == session.last;
         let updates = if expired { committed - 1 } else { committed };
         if updates > 0 {
-            let ack = Header {
-                copies: self.copies(),
+            let ack = Ack {
                 session: id,
                 seq: updates,
-                order: self.committed,
-                request: room.entries,
-                key_hash: applied.min(updates),
-                tag,
-                ..self.hop_header(Kind::Ack)
+                committed: self.cursors.committed,
+                room: room.entries,
+                applied: applied.min(updates),
+                copies: self.copies(),
             };
-            out.send(address, &ack, &[]);
+            out.send(address, &ack.header(&stamp), &[]);
             self.counters.acks += 1;
         }
         if expired {
-            let over = Header {
-                flags: Flags::UNKNOWN_SESSION,
+            let over = Nack {
                 session: id,
-                tag,
-                ..self.hop_header(Kind::Nack)
+                expected: 0,
+                refused: 0,
+                unknown_session: true,
             };
-            out.send(address, &over, &[]);
+            out.send(address, &over.header(&stamp), &[]);
             self.counters.nacks += 1;
         }
     }
 
     pub(super) fn open_reply(&mut self, id: u64, room: Room, out: &mut Outbox) {
-        let Some(session) = self.sessions.get(&id) else {
+        let Some(session) = self.table.sessions.get(&id) else {
             return;
         };
         let Some(address) = session.address else {
             return;
         };
-        let reply = Header {
-            copies: self.copies(),
+        let reply = OpenReply {
             session: id,
-            request: room.entries,
-            tag: session.token,
-            ..self.hop_header(Kind::OpenReply)
+            room: room.entries,
+            copies: self.copies(),
         };
-        out.send(address, &reply, &[]);
+        let stamp = self.stamp().tagged(session.token);
+        out.send(address, &reply.header(&stamp), &[]);
     }
 }

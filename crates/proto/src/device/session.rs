@@ -1,9 +1,10 @@
 //! The session table of a device, folded from its log (`docs/spec/protocol.md` §1).
 
-use super::{Device, IndexRow};
+use super::{Device, IndexRow, Phase};
 use crate::{Peer, Time};
+use pmnet_wire::Header;
+use pmnet_wire::packet::{Append, EntryKind};
 use pmnet_wire::record::SessionRow;
-use pmnet_wire::{Header, Kind};
 
 /// One session as a device knows it.
 #[derive(Debug)]
@@ -75,40 +76,46 @@ impl Session {
 impl Device {
     /// Takes one log entry into the session table and the index: the same fold at every hop.
     pub(super) fn fold(&mut self, entry: &Header, token: u64) {
-        debug_assert_eq!(entry.order, self.last + 1, "entries are folded in order");
-        let kind = Kind::from_u8(entry.copies).unwrap_or(Kind::Update);
-        self.last = entry.order;
-        self.index.push_back(IndexRow {
+        debug_assert_eq!(
+            entry.order,
+            self.cursors.last + 1,
+            "entries are folded in order"
+        );
+        let kind = Append::read(entry).entry;
+        self.cursors.last = entry.order;
+        self.table.index.push_back(IndexRow {
             session: entry.session,
             seq: entry.seq,
             payload_crc: entry.payload_crc,
-            kind,
+            entry: kind,
         });
-        if kind == Kind::Open {
+        if kind == EntryKind::Open {
             let row = SessionRow {
                 session: entry.session,
                 last_seq: 0,
                 token,
             };
-            self.sessions
+            self.table
+                .sessions
                 .insert(entry.session, Session::from_row(&row, Time(0)));
         }
-        if let Some(session) = self.sessions.get_mut(&entry.session) {
+        if let Some(session) = self.table.sessions.get_mut(&entry.session) {
             session.last = session.last.max(entry.seq);
             session.outstanding += 1;
-            session.ended |= kind == Kind::End;
-            if kind != Kind::Open {
-                self.opening.remove(&session.token);
+            session.ended |= kind == EntryKind::End;
+            if kind != EntryKind::Open {
+                self.table.opening.remove(&session.token);
             }
         }
     }
 
     /// The client of this session is owed an acknowledgement at the end of the burst.
     pub(super) fn touch(&mut self, id: u64) {
-        if let Some(session) = self.sessions.get_mut(&id)
+        if let Phase::Serving(serving) = &mut self.phase
+            && let Some(session) = self.table.sessions.get_mut(&id)
             && !std::mem::replace(&mut session.touched, true)
         {
-            self.touched.push(id);
+            serving.touched.push(id);
         }
     }
 }

@@ -1,10 +1,10 @@
 //! From log entries to one batch (`docs/spec/protocol.md` §2 rule 6, §3 fragments, §4 fallback).
 
 use super::records::{self, Loaded, Record};
-use super::{APPLIED_LATELY_MAX, Entry, InFlight, Part, Server, Session, Stop, Work, identity};
+use super::{APPLIED_LATELY_MAX, Entry, InFlight, Part, Server, Session, Stop, Work};
 use crate::rules::{Rule, Rules};
 use bytes::Bytes;
-use pmnet_wire::{FRAGMENTS_MAX, Kind};
+use pmnet_wire::packet::EntryKind;
 use rustc_hash::FxHashMap;
 
 /// What a store applies in one atomic durable step.
@@ -57,10 +57,10 @@ impl Builder<'_> {
     }
 
     fn add(&mut self, entry: &Entry) -> Result<(), Stop> {
-        let header = &entry.header;
+        let header = &entry.append;
         let id = header.session;
-        match Kind::from_u8(header.copies) {
-            Some(Kind::Open) => {
+        match header.entry {
+            EntryKind::Open => {
                 let token = <[u8; 8]>::try_from(&entry.payload[..]).map_or(0, u64::from_be_bytes);
                 let fresh = Session {
                     token,
@@ -68,17 +68,17 @@ impl Builder<'_> {
                 };
                 self.change.sessions.insert(id, Some(fresh));
             }
-            Some(Kind::End) => {
+            EntryKind::End => {
                 self.drop_stage(id);
                 self.change.sessions.insert(id, None);
             }
-            _ => self.update(entry)?,
+            EntryKind::Update | EntryKind::Unknown(_) => self.update(entry)?,
         }
         Ok(())
     }
 
     fn update(&mut self, entry: &Entry) -> Result<(), Stop> {
-        let header = &entry.header;
+        let header = &entry.append;
         let id = header.session;
         let rules = self.rules;
         if !rules.hold(Rule::KnownSession) && self.session(id).is_none() {
@@ -105,10 +105,10 @@ impl Builder<'_> {
             )));
         }
         session.last_seq = header.seq;
-        if header.fragment_index == 0 {
+        if header.fragment.index == 0 {
             self.drop_stage(id);
         }
-        if header.fragment_count == 1 {
+        if header.fragment.count == 1 {
             self.change.messages += 1;
             self.payloads.push(entry.payload.clone());
             return Ok(());
@@ -121,8 +121,8 @@ impl Builder<'_> {
         let of_another = session
             .stage
             .last()
-            .is_some_and(|part| part.count != header.fragment_count);
-        if session.stage.len() != usize::from(header.fragment_index) || of_another {
+            .is_some_and(|part| part.count != header.fragment.count);
+        if session.stage.len() != usize::from(header.fragment.index) || of_another {
             // A client that numbers its fragments wrongly gets no effect.
             self.change.malformed += 1;
             self.drop_stage(id);
@@ -130,11 +130,11 @@ impl Builder<'_> {
         }
         let part = Part {
             seq: header.seq,
-            count: header.fragment_count,
+            count: header.fragment.count,
             payload: entry.payload.clone(),
         };
         session.stage.push(part.clone());
-        if header.fragment_index + 1 < header.fragment_count {
+        if header.fragment.index + 1 < header.fragment.count {
             self.stages.push(records::stage(id, &part));
             return Ok(());
         }
@@ -191,19 +191,24 @@ impl Server {
     }
 
     pub(super) fn next_batch(&mut self) -> Result<Option<Work>, Stop> {
-        if self.queue.is_empty() {
+        if self.entries.queue.is_empty() {
             return Ok(None);
         }
         let mut builder = self.builder();
         let mut bytes = 0;
-        let mut applied = self.applied;
-        for entry in self.queue.iter().take(self.config.batch_entries_max) {
-            let first = applied == self.applied;
+        let mut applied = self.entries.applied;
+        for entry in self
+            .entries
+            .queue
+            .iter()
+            .take(self.config.batch_entries_max)
+        {
+            let first = applied == self.entries.applied;
             if !first && bytes + entry.payload.len() > self.config.batch_bytes_max {
                 break;
             }
             bytes += entry.payload.len();
-            applied = entry.header.order;
+            applied = entry.append.order;
             builder.add(entry)?;
         }
         let (effects, mut change) = builder.finish(Some(applied));
@@ -212,59 +217,43 @@ impl Server {
         Ok(Some(Work::Apply(effects)))
     }
 
-    /// A fallback whose barrier is reached: its update, in one step with the session table.
-    /// `Err` carries the seq that the server expects instead.
+    /// An update that falls back, in one step with the session table, which goes on behind `last_seq`.
     pub(super) fn fallback_effects(
         &self,
         id: u64,
-        first_seq: u64,
         last_seq: u64,
-        payload: &Bytes,
-    ) -> Result<Option<(Effects, Change)>, u64> {
-        let Some(session) = self.sessions.get(&id) else {
-            return Err(0);
-        };
+        payload: Bytes,
+    ) -> (Effects, Change) {
         let identified = self.config.rules.hold(Rule::FallbackIdentity);
-        if last_seq <= session.last_seq && identified {
-            return Ok(None);
-        }
-        // As many seqs as an update can have fragments: no client may run away with them.
-        let too_many = last_seq.saturating_sub(first_seq) >= u64::from(FRAGMENTS_MAX);
-        if first_seq > session.last_seq + 1
-            || payload.is_empty()
-            || first_seq > last_seq
-            || too_many
-        {
-            return Err(session.last_seq + 1);
-        }
         let mut builder = self.builder();
         builder.drop_stage(id);
         if let Some(session) = builder.session(id).filter(|_| identified) {
             session.last_seq = last_seq;
         }
-        builder.payloads.push(payload.clone());
+        builder.payloads.push(payload);
         let (effects, mut change) = builder.finish(None);
-        change.applied = self.applied;
-        Ok(Some((effects, change)))
+        change.applied = self.entries.applied;
+        (effects, change)
     }
 
     /// The store is as far as `applied`: what waited up to there waits no more, and is remembered
     /// for a while.
     fn advance(&mut self, applied: u64) {
         while let Some(entry) = self
+            .entries
             .queue
-            .pop_front_if(|entry| entry.header.order <= applied)
+            .pop_front_if(|entry| entry.append.order <= applied)
         {
-            if self.applied_lately.len() == APPLIED_LATELY_MAX {
-                self.applied_lately.pop_front();
+            if self.entries.lately.len() == APPLIED_LATELY_MAX {
+                self.entries.lately.pop_front();
             }
-            self.applied_lately.push_back(identity(&entry.header));
-            self.applied = entry.header.order;
+            self.entries.lately.push_back(entry.identity());
+            self.entries.applied = entry.append.order;
         }
-        if self.applied != applied {
+        if self.entries.applied != applied {
             // Another life of this server applied the rest: what came there is not known.
-            self.applied_lately.clear();
-            self.applied = applied;
+            self.entries.lately.clear();
+            self.entries.applied = applied;
         }
     }
 
@@ -281,8 +270,8 @@ impl Server {
                 }
                 None => {
                     self.sessions.remove(&id);
-                    self.suspects.remove(&id);
-                    self.forget_waiting(id);
+                    self.turns.suspects.remove(&id);
+                    self.room.forget(id);
                 }
             }
         }
@@ -356,11 +345,11 @@ impl Server {
             }
         }
         let applied = applied.unwrap_or(0);
-        if applied < self.applied || (chain.is_none() && self.chain.is_some()) {
+        if applied < self.entries.applied || (chain.is_none() && self.chain.is_some()) {
             return Err(Stop(format!(
                 "the store's watermark went back from {} to {applied}: its data was deleted or restored behind the \
                  server's back. Restore the store; the devices still hold what was not applied.",
-                self.applied
+                self.entries.applied
             )));
         }
         for (id, request, reply) in replies {
@@ -383,8 +372,8 @@ impl Server {
         self.sessions = sessions;
         self.enter(chain);
         self.advance(applied);
-        if self.queue.is_empty() {
-            self.received = applied;
+        if self.entries.queue.is_empty() {
+            self.entries.received = applied;
         }
         self.loaded = true;
         self.tell_applied = true;

@@ -1,14 +1,16 @@
 //! Bypasses: waiting for their barrier, executed once, answered as often as asked
 //! (`docs/spec/protocol.md` §2 rule 8, §4 fallback).
 
+use super::judge::{Asked, Judgement, What, judge};
 use super::records;
-use super::{InFlight, Server, Work};
+use super::{InFlight, Server, WaitingRoom, Work};
 use crate::client::TRANSFER_WINDOW;
 use crate::rules::Rule;
 use crate::time::earliest;
 use crate::{Outbox, Peer, Time};
 use bytes::Bytes;
-use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, Header, Kind, Packet, remaining};
+use pmnet_wire::packet::{Bypass, Fragment, Nack};
+use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX, Packet};
 
 /// One request for the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +25,7 @@ pub struct Execution {
 /// A bypass in the waiting room; one a session.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    header: Header,
+    asked: Asked,
     from: Peer,
     parts: Vec<Option<Bytes>>,
     contiguous: usize,
@@ -41,12 +43,8 @@ impl Waiting {
     fn is_late(&self, now: Time) -> bool {
         self.deadline.is_some_and(|deadline| now >= deadline)
     }
-    fn is_fallback(&self) -> bool {
-        self.header.flags.has(Flags::FALLBACK)
-    }
-    /// Request id, or last seq of a fallback.
-    fn identity(&self) -> (bool, u64) {
-        identity(&self.header)
+    fn is_empty(&self) -> bool {
+        self.parts.iter().flatten().all(|part| part.is_empty())
     }
     fn payload(&self) -> Bytes {
         match &self.parts[..] {
@@ -59,11 +57,6 @@ impl Waiting {
                 .into(),
         }
     }
-}
-
-fn identity(header: &Header) -> (bool, u64) {
-    let fallback = header.flags.has(Flags::FALLBACK);
-    (fallback, if fallback { header.seq } else { header.request })
 }
 
 /// A request that the store is executing.
@@ -99,6 +92,22 @@ const ABANDONED_AFTER: u64 = 256;
 /// Fragments after which the server says how far it got.
 const PROGRESS_EVERY: usize = 8;
 
+impl WaitingRoom {
+    pub(super) fn forget(&mut self, id: u64) {
+        if let Some(waiting) = self.waiting.remove(&id) {
+            self.ready.remove(&(waiting.asked.barrier, id));
+            self.bytes -= waiting.bytes;
+        }
+    }
+
+    /// An epoch change: the clients ask again, through the new head.
+    pub(super) fn clear(&mut self) {
+        self.waiting.clear();
+        self.ready.clear();
+        self.bytes = 0;
+    }
+}
+
 impl Server {
     pub(super) fn on_bypass(
         &mut self,
@@ -108,27 +117,34 @@ impl Server {
         out: &mut Outbox,
     ) {
         let header = packet.header;
-        let id = header.session;
-        self.bypass_packets += 1;
-        if header.flags.has(Flags::CONTINUE) {
-            self.send_more(from, &header, out);
+        let Bypass {
+            session: id,
+            fragment,
+            left,
+            more,
+            ..
+        } = Bypass::read(&header);
+        let asked = Asked::read(&header);
+        self.room.packets += 1;
+        if more {
+            self.send_more(from, &asked, usize::from(fragment.index), out);
             return;
         }
-        if !header.flags.has(Flags::FALLBACK)
+        if let What::Execute { request, .. } = asked.what
             && let Some(session) = self.sessions.get_mut(&id)
         {
-            if header.request < session.highest_request {
+            if request < session.highest_request {
                 self.counters.dropped += 1;
                 return;
             }
-            session.highest_request = header.request;
+            session.highest_request = request;
         }
-        let count = usize::from(header.fragment_count);
-        let replace = match self.waiting.get(&id) {
+        let count = usize::from(fragment.count);
+        let replace = match self.room.waiting.get(&id) {
             None => true,
             Some(waiting) => {
-                let (fallback, number) = identity(&header);
-                let (waiting_fallback, waiting_number) = waiting.identity();
+                let (fallback, number) = asked.identity();
+                let (waiting_fallback, waiting_number) = waiting.asked.identity();
                 if fallback == waiting_fallback && number < waiting_number {
                     self.counters.dropped += 1;
                     return;
@@ -138,7 +154,7 @@ impl Server {
             }
         };
         if replace {
-            self.forget_waiting(id);
+            self.room.forget(id);
             // The places of the fragments count before the fragments are there.
             let bytes = count * size_of::<Option<Bytes>>();
             let needed = bytes + packet.payload.len();
@@ -149,9 +165,9 @@ impl Server {
                 self.counters.dropped += 1;
                 return;
             }
-            self.waiting_bytes += bytes;
+            self.room.bytes += bytes;
             let waiting = Waiting {
-                header,
+                asked,
                 from,
                 parts: vec![None; count],
                 contiguous: 0,
@@ -159,30 +175,30 @@ impl Server {
                 touched: 0,
                 deadline: None,
             };
-            self.waiting.insert(id, waiting);
+            self.room.waiting.insert(id, waiting);
         }
         let room = self
             .config
             .waiting_bytes_max
-            .saturating_sub(self.waiting_bytes);
-        let Some(waiting) = self.waiting.get_mut(&id) else {
+            .saturating_sub(self.room.bytes);
+        let Some(waiting) = self.room.waiting.get_mut(&id) else {
             return;
         };
-        self.ready.remove(&(waiting.header.order, id));
+        self.room.ready.remove(&(waiting.asked.barrier, id));
         // Every stamp that this bypass got after it was called is a right barrier; the newest is
         // one that the present head can reach.
-        waiting.header = header;
+        waiting.asked = asked;
         waiting.from = from;
-        waiting.touched = self.bypass_packets;
+        waiting.touched = self.room.packets;
         // All its packets are about one deadline, and each makes it later by its own way here.
-        let told = remaining::decode(header.copies).map(|nanos| now + nanos);
+        let told = left.nanos().map(|nanos| now + nanos);
         waiting.deadline = earliest(waiting.deadline, told);
-        let slot = &mut waiting.parts[usize::from(header.fragment_index)];
+        let slot = &mut waiting.parts[usize::from(fragment.index)];
         let duplicate = slot.is_some();
         if !duplicate && packet.payload.len() <= room {
             *slot = Some(Bytes::copy_from_slice(packet.payload));
             waiting.bytes += packet.payload.len();
-            self.waiting_bytes += packet.payload.len();
+            self.room.bytes += packet.payload.len();
             while waiting
                 .parts
                 .get(waiting.contiguous)
@@ -192,149 +208,112 @@ impl Server {
             }
         }
         if waiting.is_complete() {
-            self.ready.insert((header.order, id));
+            self.room.ready.insert((asked.barrier, id));
         }
         let progress = count > 1
             && (duplicate
                 || waiting.contiguous.is_multiple_of(PROGRESS_EVERY)
                 || waiting.is_complete());
         if progress {
-            let contiguous =
+            let received =
                 u64::try_from(waiting.contiguous).expect("bounded by the fragment count");
-            let answer = Header {
-                order: contiguous,
-                ..self.answer_header(&header, Flags::PROGRESS)
-            };
+            let answer = asked.progress(received).header(&self.stamp());
             out.send(from, &answer, &[]);
         }
     }
 
     fn has_room(&self, bytes: usize) -> bool {
-        self.waiting.len() < self.config.waiting_max
-            && self.waiting_bytes + bytes <= self.config.waiting_bytes_max
+        self.room.waiting.len() < self.config.waiting_max
+            && self.room.bytes + bytes <= self.config.waiting_bytes_max
     }
 
     /// Long bypasses of which no part has come for a while, and those whose callers have given up, give
     /// their place to those who do ask; if their clients live, they begin again. Otherwise a few that were begun and left would fill the
     /// room until their sessions expire.
     fn evict_abandoned(&mut self, now: Time) {
-        if self.bypass_packets < self.evicted_at + ABANDONED_AFTER {
+        if self.room.packets < self.room.evicted_at + ABANDONED_AFTER {
             return;
         }
-        self.evicted_at = self.bypass_packets;
+        self.room.evicted_at = self.room.packets;
         let abandoned: Vec<u64> = self
+            .room
             .waiting
             .iter()
             .filter(|(_, waiting)| {
-                let silent = waiting.touched + ABANDONED_AFTER <= self.bypass_packets;
+                let silent = waiting.touched + ABANDONED_AFTER <= self.room.packets;
                 !waiting.is_complete() && silent || waiting.is_late(now)
             })
             .map(|(id, _)| *id)
             .collect();
         for id in abandoned {
             self.counters.dropped += 1;
-            self.forget_waiting(id);
+            self.room.forget(id);
         }
-    }
-
-    fn answer_header(&self, asked: &Header, flags: Flags) -> Header {
-        let fallback = Flags(asked.flags.0 & Flags::FALLBACK.0);
-        Header {
-            flags: flags.with(fallback),
-            session: asked.session,
-            seq: asked.seq,
-            request: asked.request,
-            ..self.header(Kind::Response)
-        }
-    }
-
-    pub(super) fn forget_waiting(&mut self, id: u64) {
-        if let Some(waiting) = self.waiting.remove(&id) {
-            self.ready.remove(&(waiting.header.order, id));
-            self.waiting_bytes -= waiting.bytes;
-        }
-    }
-
-    /// An epoch change: the clients ask again, through the new head.
-    pub(super) fn drop_all_waiting(&mut self) {
-        self.waiting.clear();
-        self.ready.clear();
-        self.waiting_bytes = 0;
     }
 
     /// Sessions whose bypass is complete and has its barrier behind it.
     fn reached(&self) -> impl Iterator<Item = u64> {
         let barrier_holds = self.config.rules.hold(Rule::Barrier);
-        self.ready
+        self.room
+            .ready
             .iter()
-            .take_while(move |(barrier, _)| *barrier <= self.applied || !barrier_holds)
+            .take_while(move |(barrier, _)| *barrier <= self.entries.applied || !barrier_holds)
             .map(|(_, id)| *id)
     }
 
     /// Sessions to execute for, and whether only one of them: those that failed lately have every
     /// other turn, one at a time, round and round.
     fn next_reached(&mut self) -> (Vec<u64>, bool) {
-        let (suspects, mut others): (Vec<u64>, Vec<u64>) =
-            self.reached().partition(|id| self.suspects.contains(id));
-        let alone = !suspects.is_empty() && (others.is_empty() || !self.suspect_went);
-        self.suspect_went = alone;
+        let (suspects, mut others): (Vec<u64>, Vec<u64>) = self
+            .reached()
+            .partition(|id| self.turns.suspects.contains(id));
+        let alone = !suspects.is_empty() && (others.is_empty() || !self.turns.suspect_went);
+        self.turns.suspect_went = alone;
         if !alone {
             others.truncate(self.config.execute_max);
             return (others, false);
         }
         let (again, first): (Vec<u64>, Vec<u64>) = suspects
             .into_iter()
-            .partition(|id| *id <= self.last_suspect);
+            .partition(|id| *id <= self.turns.last_suspect);
         ([first, again].concat(), true)
+    }
+
+    /// What is to become of the bypass of this session, whose barrier is reached.
+    fn judged(&self, id: u64, now: Time) -> Judgement {
+        let waiting = &self.room.waiting[&id];
+        judge(
+            &waiting.asked,
+            waiting.is_empty(),
+            waiting.is_late(now),
+            self.sessions.get(&id),
+            self.config.rules,
+        )
     }
 
     /// Bypasses whose barrier is reached: one fallback, or as many others as fit.
     pub(super) fn next_execution(&mut self, now: Time) -> Option<Work> {
-        let rules = self.config.rules;
         let (reached, alone) = self.next_reached();
         let mut batch = Vec::new();
         let mut sessions = Vec::new();
         for id in reached {
-            let waiting = &self.waiting[&id];
-            if waiting.is_late(now) && rules.hold(Rule::Deadline) {
-                continue;
-            }
-            let payload = waiting.payload();
-            if waiting.is_fallback() {
-                let (first, last) = (waiting.header.request, waiting.header.seq);
-                if let Ok(Some((effects, change))) =
-                    self.fallback_effects(id, first, last, &payload)
-                {
-                    if batch.is_empty() {
-                        self.in_flight = InFlight::Fallback {
-                            session: id,
-                            seq: last,
-                            change,
-                        };
-                        return Some(Work::Apply(effects));
-                    }
-                    break;
+            let (request, read_only) = match self.judged(id, now) {
+                Judgement::Execute { request, read_only } => (request, read_only),
+                Judgement::Apply { last_seq } if batch.is_empty() => {
+                    let payload = self.room.waiting[&id].payload();
+                    let (effects, change) = self.fallback_effects(id, last_seq, payload);
+                    self.in_flight = InFlight::Fallback {
+                        session: id,
+                        seq: last_seq,
+                        change,
+                    };
+                    return Some(Work::Apply(effects));
                 }
-                // Applied before, unknown, or out of order: answered without the store.
-                continue;
-            }
-            let Some(session) = self.sessions.get(&id) else {
-                continue;
+                Judgement::Apply { .. } => break,
+                // Answered without the store.
+                _ => continue,
             };
-            if waiting.header.seq != session.last_seq && rules.hold(Rule::LastSeq) {
-                continue;
-            }
-            let request = waiting.header.request;
-            let read_only = waiting.header.flags.has(Flags::READ_ONLY);
-            if !read_only
-                && rules.hold(Rule::RequestId)
-                && session
-                    .reply
-                    .as_ref()
-                    .is_some_and(|(stored, _)| *stored >= request)
-            {
-                continue;
-            }
+            let payload = self.room.waiting[&id].payload();
             let record =
                 (!read_only).then(|| (records::reply_key(id), records::reply_prefix(request)));
             batch.push(Execution { payload, record });
@@ -344,7 +323,7 @@ impl Server {
                 read_only,
             });
             if alone {
-                self.last_suspect = id;
+                self.turns.last_suspect = id;
                 break;
             }
         }
@@ -361,7 +340,6 @@ impl Server {
         if !self.loaded {
             return;
         }
-        let rules = self.config.rules;
         let reached: Vec<u64> = self.reached().collect();
         let busy = match &self.in_flight {
             InFlight::Execute(sessions) => {
@@ -374,81 +352,59 @@ impl Server {
             if busy.contains(&id) {
                 continue;
             }
-            let waiting = &self.waiting[&id];
-            let (header, from) = (waiting.header, waiting.from);
-            if waiting.is_late(now) && rules.hold(Rule::Deadline) {
-                self.counters.expired += 1;
-                self.forget_waiting(id);
-                continue;
-            }
-            let Some(session) = self.sessions.get(&id) else {
-                self.forget_waiting(id);
-                let nack = Header {
-                    flags: Flags::UNKNOWN_SESSION,
-                    session: id,
-                    request: header.request,
-                    ..self.header(Kind::Nack)
-                };
-                out.send(from, &nack, &[]);
-                continue;
-            };
-            if waiting.is_fallback() {
-                let payload = waiting.payload();
-                match self.fallback_effects(id, header.request, header.seq, &payload) {
-                    Ok(None) => self.answer_fallback(id, header.seq, out),
-                    Ok(Some(_)) => {}
-                    Err(expected) => {
-                        self.forget_waiting(id);
-                        let nack = Header {
-                            session: id,
-                            seq: expected,
-                            ..self.header(Kind::Nack)
-                        };
-                        out.send(from, &nack, &[]);
-                    }
+            let judgement = self.judged(id, now);
+            let waiting = &self.room.waiting[&id];
+            let (asked, from) = (waiting.asked, waiting.from);
+            match judgement {
+                Judgement::Execute { .. } | Judgement::Apply { .. } => {}
+                Judgement::Confirm => self.answer_fallback(id, asked.last_seq, out),
+                Judgement::GivenUp => {
+                    self.counters.expired += 1;
+                    self.room.forget(id);
                 }
-                continue;
-            }
-            let stored = session
-                .reply
-                .as_ref()
-                .filter(|_| !header.flags.has(Flags::READ_ONLY) && rules.hold(Rule::RequestId));
-            if let Some((stored, reply)) = stored
-                && *stored == header.request
-            {
-                let reply = reply.clone();
-                self.counters.answered_again += 1;
-                self.forget_waiting(id);
-                self.send_reply(from, &header, &reply, 0, out);
-            } else if (header.seq < session.last_seq && rules.hold(Rule::LastSeq))
-                || stored.is_some_and(|(stored, _)| *stored > header.request)
-            {
-                // Its session went on without it (its caller's deadline passed): executed now, it
-                // would come after what the session sent later.
-                self.counters.dropped += 1;
-                self.forget_waiting(id);
-            } else if header.seq > session.last_seq && rules.hold(Rule::LastSeq) {
-                // The head that stamped it died with updates of this session that were not durable
-                // yet, and others have their orders now: executed now, it would come before them.
-                let nack = Header {
-                    session: id,
-                    seq: session.last_seq + 1,
-                    request: header.request,
-                    ..self.header(Kind::Nack)
-                };
-                self.forget_waiting(id);
-                out.send(from, &nack, &[]);
+                Judgement::Overtaken => {
+                    self.counters.dropped += 1;
+                    self.room.forget(id);
+                }
+                Judgement::UnknownSession => {
+                    self.room.forget(id);
+                    let nack = Nack {
+                        session: id,
+                        expected: 0,
+                        refused: asked.number(),
+                        unknown_session: true,
+                    };
+                    out.send(from, &nack.header(&self.stamp()), &[]);
+                }
+                Judgement::Expect(expected) => {
+                    self.room.forget(id);
+                    let nack = Nack {
+                        session: id,
+                        expected,
+                        refused: asked.refused(),
+                        unknown_session: false,
+                    };
+                    out.send(from, &nack.header(&self.stamp()), &[]);
+                }
+                Judgement::Repeat => {
+                    let stored = self.sessions.get(&id).and_then(|s| s.reply.as_ref());
+                    let (_, reply) = stored.expect("judged by this reply").clone();
+                    self.counters.answered_again += 1;
+                    self.room.forget(id);
+                    self.send_reply(from, &asked, &reply, 0, out);
+                }
             }
         }
     }
 
     pub(super) fn answer_fallback(&mut self, id: u64, seq: u64, out: &mut Outbox) {
-        if let Some(waiting) = self.waiting.get(&id)
-            && waiting.identity() == (true, seq)
+        if let Some(waiting) = self.room.waiting.get(&id)
+            && waiting.asked.identity() == (true, seq)
         {
-            let (header, from) = (waiting.header, waiting.from);
-            self.forget_waiting(id);
-            out.send(from, &self.answer_header(&header, Flags(0)), &[]);
+            let (asked, from) = (waiting.asked, waiting.from);
+            self.room.forget(id);
+            let confirmation = asked.response(0, Fragment::WHOLE);
+            out.send(from, &confirmation.header(&self.stamp()), &[]);
         }
     }
 
@@ -470,14 +426,15 @@ impl Server {
         ) in answered.iter().copied().zip(replies)
         {
             self.counters.executed += 1;
-            self.suspects.remove(&id);
+            self.turns.suspects.remove(&id);
             let reply = bounded(reply);
             // The client may have given up on it and asked for something else meanwhile.
             let waiting = self
+                .room
                 .waiting
                 .get(&id)
-                .filter(|waiting| waiting.identity() == (false, request));
-            let asked = waiting.map(|waiting| (waiting.header, waiting.from));
+                .filter(|waiting| waiting.asked.identity() == (false, request));
+            let asked = waiting.map(|waiting| (waiting.asked, waiting.from));
             if read_only && reply.len() > FRAGMENT_BYTES {
                 self.keep_recent(id, request, reply.clone());
             }
@@ -488,9 +445,9 @@ impl Server {
                     session.reply = Some((request, reply.clone()));
                 }
             }
-            if let Some((header, from)) = asked {
-                self.forget_waiting(id);
-                self.send_reply(from, &header, &reply, 0, out);
+            if let Some((asked, from)) = asked {
+                self.room.forget(id);
+                self.send_reply(from, &asked, &reply, 0, out);
             }
         }
     }
@@ -501,65 +458,72 @@ impl Server {
     /// only thing this shard ever does): whoever still wants the answer asks again.
     pub(super) fn unanswered(&mut self, executing: &[Executing]) {
         for failed in executing {
-            self.suspects.insert(failed.session);
-            let waits = self.waiting.get(&failed.session);
+            self.turns.suspects.insert(failed.session);
+            let waits = self.room.waiting.get(&failed.session);
             if (failed.read_only || self.config.rules.hold(Rule::ForgetFailed))
-                && waits.is_some_and(|waiting| waiting.identity() == (false, failed.request))
+                && waits.is_some_and(|waiting| waiting.asked.identity() == (false, failed.request))
             {
-                self.forget_waiting(failed.session);
+                self.room.forget(failed.session);
             }
         }
     }
 
     fn keep_recent(&mut self, session: u64, request: u64, reply: Bytes) {
         if let Some(at) = self
+            .replies
             .recent
             .iter()
             .position(|recent| recent.session == session)
-            && let Some(old) = self.recent.remove(at)
+            && let Some(old) = self.replies.recent.remove(at)
         {
-            self.recent_bytes -= old.reply.len();
+            self.replies.bytes -= old.reply.len();
         }
-        self.recent_bytes += reply.len();
-        self.recent.push_back(Recent {
+        self.replies.bytes += reply.len();
+        self.replies.recent.push_back(Recent {
             session,
             request,
             reply,
         });
-        while self.recent_bytes > self.config.replies_bytes_max || self.recent.len() > RECENT_MAX {
-            let Some(old) = self.recent.pop_front() else {
+        while self.replies.bytes > self.config.replies_bytes_max
+            || self.replies.recent.len() > RECENT_MAX
+        {
+            let Some(old) = self.replies.recent.pop_front() else {
                 break;
             };
-            self.recent_bytes -= old.reply.len();
+            self.replies.bytes -= old.reply.len();
         }
     }
 
     /// A client fetches the next fragments of a long reply.
-    fn send_more(&mut self, from: Peer, asked: &Header, out: &mut Outbox) {
+    fn send_more(&mut self, from: Peer, asked: &Asked, first: usize, out: &mut Outbox) {
         let Some(session) = self.sessions.get(&asked.session) else {
             return;
         };
         let stored = session
             .reply
             .iter()
-            .find(|(request, _)| *request == asked.request)
+            .find(|(request, _)| *request == asked.number())
             .map(|(_, reply)| reply);
         let recent = || {
             let mine = |recent: &&Recent| {
-                (recent.session, recent.request) == (asked.session, asked.request)
+                (recent.session, recent.request) == (asked.session, asked.number())
             };
-            self.recent.iter().find(mine).map(|recent| &recent.reply)
+            self.replies
+                .recent
+                .iter()
+                .find(mine)
+                .map(|recent| &recent.reply)
         };
         let Some(reply) = stored.or_else(recent).cloned() else {
             return;
         };
-        self.send_reply(from, asked, &reply, usize::from(asked.fragment_index), out);
+        self.send_reply(from, asked, &reply, first, out);
     }
 
     fn send_reply(
         &mut self,
         to: Peer,
-        asked: &Header,
+        asked: &Asked,
         reply: &Bytes,
         first: usize,
         out: &mut Outbox,
@@ -573,12 +537,11 @@ impl Server {
         for index in first..count.min(first + usize::from(TRANSFER_WINDOW)) {
             let start = index * FRAGMENT_BYTES;
             let end = (start + FRAGMENT_BYTES).min(reply.len());
-            let header = Header {
-                key_hash: whole,
-                fragment_index: u16::try_from(index).expect("checked when executed"),
-                fragment_count: u16::try_from(count).expect("checked when executed"),
-                ..self.answer_header(asked, Flags(0))
+            let fragment = Fragment {
+                index: u16::try_from(index).expect("checked when executed"),
+                count: u16::try_from(count).expect("checked when executed"),
             };
+            let header = asked.response(whole, fragment).header(&self.stamp());
             out.send(to, &header, &reply[start..end]);
         }
     }

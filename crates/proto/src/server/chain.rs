@@ -6,8 +6,9 @@
 use super::Server;
 use crate::rules::Rule;
 use crate::{Outbox, Peer};
+use pmnet_wire::packet::{self, Fragment, Recover, Stamp};
 use pmnet_wire::record::{Member, RecoverReply, SESSION_ROWS_PER_PART, SessionRow, read_path};
-use pmnet_wire::{Flags, Header, Kind, Packet};
+use pmnet_wire::{Header, Packet};
 
 /// The chain of one epoch, head first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -277,46 +278,43 @@ impl Server {
             self.counters.dropped += 1;
             return;
         };
+        let nonce = Recover::read(&header).nonce;
         let epoch = self.epoch();
         if self
+            .recovers
             .snapshots
             .iter()
-            .any(|snapshot| snapshot.nonce == header.request && snapshot.epoch == epoch)
+            .any(|snapshot| snapshot.nonce == nonce && snapshot.epoch == epoch)
         {
             self.reply_recover(from, &header, out);
             return;
         }
-        if self.next_chain.is_some() || self.pending_recovers.len() >= PENDING_MAX {
+        if self.recovers.next_chain.is_some() || self.recovers.pending.len() >= PENDING_MAX {
             // It asks again; one change of the chain at a time.
             return;
         }
         let path = self.as_registered(path);
         let members = self.chain.as_ref().map_or(&[][..], |chain| &chain.members);
-        let had_sessions = !self.sessions.is_empty() || !self.queue.is_empty();
-        match decide(members, &path, epoch, self.applied, had_sessions) {
+        let had_sessions = !self.sessions.is_empty() || !self.entries.queue.is_empty();
+        match decide(members, &path, epoch, self.entries.applied, had_sessions) {
             Decision::Refuse(text) => {
                 self.notice(format!("refused device {}: {text}", header.device));
-                self.refuse(from, &header, Flags::REFUSED, &text, out);
+                self.refuse(from, &header, false, &text, out);
             }
-            Decision::Hold(text) => self.refuse(
-                from,
-                &header,
-                Flags::REFUSED.with(Flags::PROGRESS),
-                &text,
-                out,
-            ),
+            Decision::Hold(text) => self.refuse(from, &header, true, &text, out),
             Decision::Wait => {}
             Decision::Keep(kept) if kept == members => {
-                self.take_snapshot(header.request);
+                self.take_snapshot(nonce);
                 self.reply_recover(from, &header, out);
             }
             Decision::Keep(kept) => {
                 let present = self.chain.as_ref().expect("kept members are of a chain");
-                self.next_chain = Some(Chain {
+                self.recovers.next_chain = Some(Chain {
                     members: kept,
                     ..present.clone()
                 });
-                self.pending_recovers
+                self.recovers
+                    .pending
                     .push_back(PendingRecover { from, header });
             }
             Decision::Change { members, notice } => {
@@ -325,12 +323,13 @@ impl Server {
                     Some(chain) => chain.shard_token,
                     None => self.random.next_nonzero(),
                 };
-                self.next_chain = Some(Chain {
+                self.recovers.next_chain = Some(Chain {
                     epoch: epoch + 1,
                     shard_token,
                     members,
                 });
-                self.pending_recovers
+                self.recovers
+                    .pending
                     .push_back(PendingRecover { from, header });
             }
         }
@@ -356,24 +355,24 @@ impl Server {
         path
     }
 
-    fn refuse(&self, to: Peer, asked: &Header, flags: Flags, text: &str, out: &mut Outbox) {
+    fn refuse(&self, to: Peer, asked: &Header, held: bool, text: &str, out: &mut Outbox) {
         let text = &text.as_bytes()[..text.len().min(pmnet_wire::FRAGMENT_BYTES)];
-        out.send(
-            to,
-            &Header {
-                flags,
-                ..self.recover_header(asked)
-            },
-            text,
-        );
+        let refused = packet::RecoverReply {
+            applied: 0,
+            nonce: Recover::read(asked).nonce,
+            part: Fragment::WHOLE,
+            refused: true,
+            held,
+        };
+        out.send(to, &refused.header(&self.stamp_for(asked)), text);
     }
 
     /// The new chain record is durable: now its devices may hear of it.
     pub(super) fn chain_written(&mut self, chain: Chain, out: &mut Outbox) {
         self.enter(Some(chain));
-        self.next_chain = None;
-        for pending in std::mem::take(&mut self.pending_recovers) {
-            self.take_snapshot(pending.header.request);
+        self.recovers.next_chain = None;
+        for pending in std::mem::take(&mut self.recovers.pending) {
+            self.take_snapshot(Recover::read(&pending.header).nonce);
             self.reply_recover(pending.from, &pending.header, out);
         }
     }
@@ -383,15 +382,15 @@ impl Server {
     pub(super) fn enter(&mut self, chain: Option<Chain>) {
         let epoch = chain.as_ref().map_or(0, |chain| chain.epoch);
         if epoch > self.epoch() {
-            self.drop_all_waiting();
+            self.room.clear();
             self.tail = None;
         }
         self.chain = chain;
     }
 
     fn take_snapshot(&mut self, nonce: u64) {
-        if self.snapshots.len() == SNAPSHOTS_MAX {
-            self.snapshots.pop_front();
+        if self.recovers.snapshots.len() == SNAPSHOTS_MAX {
+            self.recovers.snapshots.pop_front();
         }
         let mut rows: Vec<SessionRow> = self
             .sessions
@@ -403,52 +402,57 @@ impl Server {
             })
             .collect();
         rows.sort_unstable_by_key(|row| row.session);
-        self.snapshots.push_back(Snapshot {
+        self.recovers.snapshots.push_back(Snapshot {
             nonce,
             epoch: self.epoch(),
-            applied: self.applied,
+            applied: self.entries.applied,
             rows,
         });
     }
 
-    fn recover_header(&self, asked: &Header) -> Header {
-        Header {
+    /// Under the name of the device that recovers. Devices learn the shard's token from the payload;
+    /// whoever is refused must not.
+    fn stamp_for(&self, asked: &Header) -> Stamp {
+        Stamp {
             device: asked.device,
             incarnation: asked.incarnation,
-            request: asked.request,
-            // Devices learn the shard's token from the payload; whoever is refused must not.
-            tag: 0,
-            ..self.header(Kind::RecoverReply)
+            ..self.stamp().tagged(0)
         }
     }
 
     fn reply_recover(&mut self, to: Peer, asked: &Header, out: &mut Outbox) {
         let Some(chain) = &self.chain else { return };
+        let Recover { nonce, part, .. } = Recover::read(asked);
         let Some(snapshot) = self
+            .recovers
             .snapshots
             .iter()
-            .find(|snapshot| snapshot.nonce == asked.request && snapshot.epoch == self.epoch())
+            .find(|snapshot| snapshot.nonce == nonce && snapshot.epoch == self.epoch())
         else {
             return;
         };
         let parts = snapshot.rows.len().div_ceil(SESSION_ROWS_PER_PART).max(1);
-        let part = usize::from(asked.fragment_index);
-        if part >= parts {
+        let index = usize::from(part.index);
+        if index >= parts {
             return;
         }
-        let start = part * SESSION_ROWS_PER_PART;
+        let start = index * SESSION_ROWS_PER_PART;
         let end = (start + SESSION_ROWS_PER_PART).min(snapshot.rows.len());
         let reply = RecoverReply {
             shard_token: chain.shard_token,
             members: chain.members.clone(),
             sessions: snapshot.rows[start..end].to_vec(),
         };
-        let header = Header {
-            order: snapshot.applied,
-            fragment_index: asked.fragment_index,
-            fragment_count: u16::try_from(parts).unwrap_or(u16::MAX),
-            ..self.recover_header(asked)
+        let header = packet::RecoverReply {
+            applied: snapshot.applied,
+            nonce,
+            part: Fragment {
+                index: part.index,
+                count: u16::try_from(parts).unwrap_or(u16::MAX),
+            },
+            refused: false,
+            held: false,
         };
-        out.send(to, &header, &reply.write());
+        out.send(to, &header.header(&self.stamp_for(asked)), &reply.write());
     }
 }

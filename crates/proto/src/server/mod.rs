@@ -8,6 +8,7 @@
 mod apply;
 mod bypass;
 mod chain;
+mod judge;
 mod records;
 
 pub use apply::{Change, Effects};
@@ -20,7 +21,8 @@ use crate::{Outbox, Peer, Random};
 use bypass::{Executing, Recent, Waiting};
 use bytes::Bytes;
 use chain::{PendingRecover, Snapshot};
-use pmnet_wire::{Header, Kind, Packet};
+use pmnet_wire::packet::{Append, Applied, Retrans, StaleEpoch, Stamp};
+use pmnet_wire::{Kind, Packet};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -106,18 +108,23 @@ pub struct Counters {
     pub dropped: u64,
 }
 
-/// What must be the same whenever an order arrives.
-const fn identity(header: &Header) -> (u64, u64, u32) {
-    (header.session, header.seq, header.payload_crc)
-}
+/// What must be the same whenever an order arrives: session, seq, checksum of the payload.
+type Identity = (u64, u64, u32);
 
 /// Applied entries whose identity is remembered, at most.
 const APPLIED_LATELY_MAX: usize = 4096;
 
 #[derive(Clone, Debug)]
 struct Entry {
-    header: Header,
+    append: Append,
+    payload_crc: u32,
     payload: Bytes,
+}
+
+impl Entry {
+    const fn identity(&self) -> Identity {
+        (self.append.session, self.append.seq, self.payload_crc)
+    }
 }
 
 /// A fragment that waits for the rest of its update.
@@ -156,40 +163,84 @@ enum InFlight {
     Execute(Vec<Executing>),
 }
 
-/// The server of one shard.
-#[derive(Debug)]
-pub struct Server {
-    config: ServerConfig,
-    random: Random,
-    loaded: bool,
-    chain: Option<Chain>,
+/// The log, as far as it is here.
+#[derive(Debug, Default)]
+struct Entries {
+    /// A: everything up to here is applied.
     applied: u64,
+    /// Highest order received without a gap.
     received: u64,
-    /// Packets of bypasses so far, and how many there were when the waiting room was last cleared.
-    bypass_packets: u64,
+    /// Those between the two.
+    queue: VecDeque<Entry>,
+    /// Identities of the last applied entries, the newest last.
+    lately: VecDeque<Identity>,
+    /// The gap that was asked for last, and when.
+    retrans_guard: Option<(u64, Time)>,
+}
+
+/// Bypasses that wait for their barrier, or for the rest of themselves.
+#[derive(Debug, Default)]
+struct WaitingRoom {
+    /// One a session.
+    waiting: FxHashMap<u64, Waiting>,
+    /// Those that are complete: barrier and session.
+    ready: BTreeSet<(u64, u64)>,
+    /// What they hold, in bytes.
+    bytes: usize,
+    /// Packets of bypasses so far, and how many there were when the room was last cleared.
+    packets: u64,
     evicted_at: u64,
+}
+
+/// Whose turn it is with the store.
+#[derive(Debug, Default)]
+struct Turns {
     /// Sessions whose last execution failed, perhaps through no fault of theirs.
     suspects: FxHashSet<u64>,
     /// The one of them that was tried last.
     last_suspect: u64,
     suspect_went: bool,
-    /// Identities of the last applied entries, the newest last.
-    applied_lately: VecDeque<(u64, u64, u32)>,
-    queue: VecDeque<Entry>,
-    sessions: FxHashMap<u64, Session>,
-    waiting: FxHashMap<u64, Waiting>,
-    ready: BTreeSet<(u64, u64)>,
-    waiting_bytes: usize,
-    recent: VecDeque<Recent>,
-    recent_bytes: usize,
-    in_flight: InFlight,
+    /// The last work was an execution.
     executed_last: bool,
-    pending_recovers: VecDeque<PendingRecover>,
+}
+
+/// Long replies to reads, until their clients have fetched them.
+#[derive(Debug, Default)]
+struct Replies {
+    recent: VecDeque<Recent>,
+    /// What they hold, in bytes.
+    bytes: usize,
+}
+
+/// Devices that come back, and what they change.
+#[derive(Debug, Default)]
+struct Recovers {
+    /// They wait for the chain record to be durable.
+    pending: VecDeque<PendingRecover>,
+    /// Session tables that are being told in parts.
     snapshots: VecDeque<Snapshot>,
+    /// The chain that is to be written.
     next_chain: Option<Chain>,
+}
+
+/// The server of one shard.
+#[derive(Debug)]
+pub struct Server {
+    config: ServerConfig,
+    random: Random,
+    /// The records are known: nothing has failed since they were loaded.
+    loaded: bool,
+    chain: Option<Chain>,
+    entries: Entries,
+    sessions: FxHashMap<u64, Session>,
+    room: WaitingRoom,
+    turns: Turns,
+    replies: Replies,
+    recovers: Recovers,
+    in_flight: InFlight,
+    /// Where the tail was last heard from, and whether it is owed a word.
     tail: Option<Peer>,
     tell_applied: bool,
-    retrans_guard: Option<(u64, Time)>,
     notices: VecDeque<String>,
     counters: Counters,
 }
@@ -206,29 +257,15 @@ impl Server {
             random,
             loaded: false,
             chain: None,
-            applied: 0,
-            received: 0,
-            bypass_packets: 0,
-            evicted_at: 0,
-            suspects: FxHashSet::default(),
-            last_suspect: 0,
-            suspect_went: false,
-            applied_lately: VecDeque::new(),
-            queue: VecDeque::new(),
+            entries: Entries::default(),
             sessions: FxHashMap::default(),
-            waiting: FxHashMap::default(),
-            ready: BTreeSet::new(),
-            waiting_bytes: 0,
-            recent: VecDeque::new(),
-            recent_bytes: 0,
+            room: WaitingRoom::default(),
+            turns: Turns::default(),
+            replies: Replies::default(),
+            recovers: Recovers::default(),
             in_flight: InFlight::Nothing,
-            executed_last: false,
-            pending_recovers: VecDeque::new(),
-            snapshots: VecDeque::new(),
-            next_chain: None,
             tail: None,
             tell_applied: false,
-            retrans_guard: None,
             notices: VecDeque::new(),
             counters: Counters::default(),
         }
@@ -237,7 +274,7 @@ impl Server {
     /// A: everything up to here is applied durably.
     #[must_use]
     pub const fn watermark(&self) -> u64 {
-        self.applied
+        self.entries.applied
     }
     /// The chain of the present epoch, once there is one.
     #[must_use]
@@ -252,19 +289,19 @@ impl Server {
     /// Highest order received without a gap.
     #[must_use]
     pub const fn received(&self) -> u64 {
-        self.received
+        self.entries.received
     }
 
     /// Whether there is no room for another entry.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.queue.len() >= self.config.queue_max
+        self.entries.queue.len() >= self.config.queue_max
     }
 
     /// Entries received and not applied.
     #[must_use]
     pub fn queued(&self) -> usize {
-        self.queue.len()
+        self.entries.queue.len()
     }
     /// Something an operator should read, if there is.
     pub fn poll_notice(&mut self) -> Option<String> {
@@ -281,12 +318,13 @@ impl Server {
         self.chain.as_ref().map_or(0, |chain| chain.epoch)
     }
 
-    fn header(&self, kind: Kind) -> Header {
-        Header {
+    /// How the server signs what it says to the chain.
+    fn stamp(&self) -> Stamp {
+        Stamp {
             shard: self.config.shard,
             epoch: self.epoch(),
             tag: self.chain.as_ref().map_or(0, |chain| chain.shard_token),
-            ..Header::new(kind)
+            ..Stamp::default()
         }
     }
 
@@ -317,7 +355,7 @@ impl Server {
             self.counters.dropped += 1;
             if matches!(header.kind, Kind::Append | Kind::Bypass | Kind::Ping) {
                 // The sender belongs to a chain that this store knows nothing of: it will ask.
-                out.send(from, &self.header(Kind::StaleEpoch), &[]);
+                out.send(from, &StaleEpoch {}.header(&self.stamp()), &[]);
             }
             return Ok(());
         };
@@ -336,10 +374,10 @@ impl Server {
             )));
         }
         let stale = header.epoch < chain.epoch && rules.hold(Rule::Epoch);
-        if stale || self.next_chain.is_some() {
+        if stale || self.recovers.next_chain.is_some() {
             self.counters.dropped += 1;
             if stale {
-                out.send(from, &self.header(Kind::StaleEpoch), &[]);
+                out.send(from, &StaleEpoch {}.header(&self.stamp()), &[]);
             }
             return Ok(());
         }
@@ -362,42 +400,44 @@ impl Server {
         packet: &Packet<'_>,
         out: &mut Outbox,
     ) -> Result<(), Stop> {
-        let header = packet.header;
+        let append = Append::read(&packet.header);
+        let payload_crc = packet.header.payload_crc;
         self.tail = Some(from);
-        let expected = self.received + 1;
-        if header.order < expected {
-            if let Some(known) = self.known_entry(header.order)
-                && known != identity(&header)
+        let expected = self.entries.received + 1;
+        if append.order < expected {
+            if let Some(known) = self.known_entry(append.order)
+                && known != (append.session, append.seq, payload_crc)
             {
                 return Err(Stop(format!(
                     "order {} arrived as (session {}, seq {}) and as (session {}, seq {}): two histories met. Does \
                      another device serve with a copy of this log? Keep the devices' logs and compare them with \
                      `pmnet log inspect`.",
-                    header.order, known.0, known.1, header.session, header.seq
+                    append.order, known.0, known.1, append.session, append.seq
                 )));
             }
             self.tell_applied = true;
-        } else if header.order > expected && self.config.rules.hold(Rule::NoGaps) {
+        } else if append.order > expected && self.config.rules.hold(Rule::NoGaps) {
             if self
+                .entries
                 .retrans_guard
                 .is_none_or(|(order, at)| order != expected || now.since(at) >= RETRANS_GUARD)
             {
-                self.retrans_guard = Some((expected, now));
+                self.entries.retrans_guard = Some((expected, now));
                 self.counters.retransmissions += 1;
-                let ask = Header {
-                    order: expected,
-                    request: header.order - 1,
-                    ..self.header(Kind::Retrans)
+                let ask = Retrans {
+                    first: expected,
+                    last: append.order - 1,
                 };
-                out.send(from, &ask, &[]);
+                out.send(from, &ask.header(&self.stamp()), &[]);
             }
         } else if self.is_full() {
             self.counters.dropped += 1;
             self.tell_applied = true;
         } else {
-            self.received = header.order;
-            self.queue.push_back(Entry {
-                header,
+            self.entries.received = append.order;
+            self.entries.queue.push_back(Entry {
+                append,
+                payload_crc,
                 payload: Bytes::copy_from_slice(packet.payload),
             });
         }
@@ -405,14 +445,14 @@ impl Server {
     }
 
     /// What came at this order, if it waits to be applied or was applied lately.
-    fn known_entry(&self, order: u64) -> Option<(u64, u64, u32)> {
-        if let Some(back) = self.applied.checked_sub(order) {
+    fn known_entry(&self, order: u64) -> Option<Identity> {
+        if let Some(back) = self.entries.applied.checked_sub(order) {
             let back = usize::try_from(back).ok()?;
-            let at = self.applied_lately.len().checked_sub(back + 1)?;
-            return self.applied_lately.get(at).copied();
+            let at = self.entries.lately.len().checked_sub(back + 1)?;
+            return self.entries.lately.get(at).copied();
         }
-        let at = usize::try_from(order - self.applied - 1).ok()?;
-        self.queue.get(at).map(|entry| identity(&entry.header))
+        let at = usize::try_from(order - self.entries.applied - 1).ok()?;
+        self.entries.queue.get(at).map(Entry::identity)
     }
 
     /// Ends a burst of packets or a work: tells the tail how far everything is applied.
@@ -420,18 +460,20 @@ impl Server {
         if std::mem::take(&mut self.tell_applied)
             && let Some(tail) = self.tail
         {
-            let room = self.config.queue_max.saturating_sub(self.queue.len());
-            let order = if self.config.rules.hold(Rule::ReclaimApplied) {
-                self.applied
+            let room = self
+                .config
+                .queue_max
+                .saturating_sub(self.entries.queue.len());
+            let applied = if self.config.rules.hold(Rule::ReclaimApplied) {
+                self.entries.applied
             } else {
-                self.received
+                self.entries.received
             };
-            let header = Header {
-                order,
-                request: u64::try_from(room).expect("a queue is bounded"),
-                ..self.header(Kind::Applied)
+            let applied = Applied {
+                applied,
+                room: u64::try_from(room).expect("a queue is bounded"),
             };
-            out.send(tail, &header, &[]);
+            out.send(tail, &applied.header(&self.stamp()), &[]);
         }
     }
 
@@ -448,8 +490,8 @@ impl Server {
             self.in_flight = InFlight::Load;
             return Ok(Some(Work::Load));
         }
-        if self.queue.is_empty()
-            && let Some(chain) = self.next_chain.clone()
+        if self.entries.queue.is_empty()
+            && let Some(chain) = self.recovers.next_chain.clone()
         {
             let effects = Effects {
                 payloads: Vec::new(),
@@ -460,12 +502,13 @@ impl Server {
         }
         // A device that waits to be registered serves nobody, and one execution may take as long as the
         // store's driver waits: entries first, then the chain, then executions.
-        let executes = self.next_chain.is_none() && (self.queue.is_empty() || !self.executed_last);
+        let executes = self.recovers.next_chain.is_none()
+            && (self.entries.queue.is_empty() || !self.turns.executed_last);
         if executes && let Some(work) = self.next_execution(now) {
-            self.executed_last = true;
+            self.turns.executed_last = true;
             return Ok(Some(work));
         }
-        self.executed_last = false;
+        self.turns.executed_last = false;
         self.next_batch()
     }
 

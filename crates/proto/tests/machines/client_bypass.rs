@@ -7,7 +7,8 @@ use bytes::Bytes;
 use pmnet_proto::client::Outcome;
 use pmnet_proto::time::{MILLISECOND, SECOND};
 use pmnet_wire::command::barrier;
-use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, remaining};
+use pmnet_wire::packet::Bypass;
+use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, raw};
 
 const LONG: u64 = 600 * MILLISECOND;
 
@@ -22,7 +23,7 @@ fn a_bypass_names_the_last_seq_and_rising_ids() {
     assert_eq!(kinds(&sent), [Kind::Update, Kind::Bypass]);
     let read = &sent[1].header;
     assert_eq!(
-        (read.seq, read.request, read.flags),
+        (read.seq, read.request.raw(), read.flags),
         (1, 1, Flags::READ_ONLY)
     );
     bench.response(1, Flags(0), b"reply");
@@ -37,7 +38,10 @@ fn a_bypass_names_the_last_seq_and_rising_ids() {
         "what follows waits for the reply"
     );
     let write = &sent[1].header;
-    assert_eq!((write.seq, write.request, write.flags), (2, 2, Flags(0)));
+    assert_eq!(
+        (write.seq, write.request.raw(), write.flags),
+        (2, 2, Flags(0))
+    );
     bench.response(1, Flags(0), b"the first reply again");
     assert_eq!(bench.outcomes(), []);
     bench.response(2, Flags(0), b":1\r\n");
@@ -54,9 +58,14 @@ fn a_bypass_is_asked_again_under_the_same_id() {
     let first = only(bench.flush());
     // The same, but for the time that its caller still has.
     let same = |sent: Sent| {
-        let left = remaining::decode(sent.header.copies).expect("a deadline");
-        assert!(remaining::decode(first.header.copies).is_some_and(|whole| left < whole));
-        assert!(first.header.copies > 0 && left > 0);
+        let left = Bypass::read(&sent.header).left.nanos().expect("a deadline");
+        assert!(
+            Bypass::read(&first.header)
+                .left
+                .nanos()
+                .is_some_and(|whole| left < whole)
+        );
+        assert!(first.header.copies.raw() > 0 && left > 0);
         let header = Header {
             copies: first.header.copies,
             ..sent.header
@@ -68,7 +77,7 @@ fn a_bypass_is_asked_again_under_the_same_id() {
     // The head had not admitted an update before it.
     let nack = Header {
         seq: 1,
-        request: 1,
+        request: raw(1),
         ..bench.reply(Kind::Nack)
     };
     bench.receive(&nack, &[]);
@@ -120,7 +129,7 @@ fn a_long_bypass_moves_with_the_progress_of_the_server() {
     };
     let progress = |bench: &mut Bench, order| {
         let header = Header {
-            request: 1,
+            request: raw(1),
             order,
             flags: Flags::PROGRESS,
             ..bench.reply(Kind::Response)
@@ -159,8 +168,8 @@ fn a_long_reply_is_fetched_in_windows() {
     let count = 70u16;
     let fragment = |bench: &mut Bench, index: u16, crc: u64| {
         let header = Header {
-            request: 1,
-            key_hash: crc,
+            request: raw(1),
+            key_hash: raw(crc),
             fragment_index: index,
             fragment_count: count,
             ..bench.reply(Kind::Response)
@@ -206,20 +215,20 @@ fn behind_an_unknown_outcome_something_is_recorded_first() {
     assert_eq!(bench.outcomes().len(), 1, "unknown");
     let read = bench.bypass(true);
     let fence = only(bench.flush());
-    assert!(!fence.header.flags.has(Flags::READ_ONLY) && fence.header.request == 2);
+    assert!(!fence.header.flags.has(Flags::READ_ONLY) && fence.header.request == raw(2));
     assert_eq!(fence.payload, barrier());
     // Lost, and asked again as any bypass.
-    assert_eq!(only(bench.after(LONG)).header.request, 2);
+    assert_eq!(only(bench.after(LONG)).header.request, raw(2));
     bench.response(2, Flags(0), b"+OK\r\n");
     assert_eq!(bench.outcomes(), [], "nobody called it");
     let sent = only(bench.flush());
-    assert!(sent.header.flags.has(Flags::READ_ONLY) && sent.header.request == 3);
+    assert!(sent.header.flags.has(Flags::READ_ONLY) && sent.header.request == raw(3));
     bench.response(3, Flags(0), b"value");
     let reply = Outcome::Reply(Bytes::from_static(b"value"));
     assert_eq!(bench.outcomes(), [(read, reply)]);
     // Once is enough.
     bench.bypass(true);
-    assert_eq!(only(bench.flush()).header.request, 4);
+    assert_eq!(only(bench.flush()).header.request, raw(4));
 }
 
 /// A fence that is not answered in time leaves the call behind it unsent, and the doubt.

@@ -3,7 +3,7 @@
 use crate::support::client::{Bench, config};
 use crate::support::{SESSION, kinds, only, seqs};
 use pmnet_proto::client::{ClientConfig, Closed, Outcome};
-use pmnet_wire::{Header, Kind};
+use pmnet_wire::{Header, Kind, raw};
 
 fn at_least_two() -> ClientConfig {
     ClientConfig {
@@ -36,7 +36,7 @@ fn an_open_reply_without_a_session_opens_nothing() {
 fn an_acknowledgement_by_fewer_copies_than_demanded_commits_nothing() {
     let (mut bench, _) = Bench::opening(at_least_two());
     let open = Header {
-        copies: 2,
+        copies: raw(2),
         ..bench.reply(Kind::OpenReply)
     };
     bench.receive(&open, &[]);
@@ -48,12 +48,12 @@ fn an_acknowledgement_by_fewer_copies_than_demanded_commits_nothing() {
         copies,
         ..bench.reply(Kind::Ack)
     };
-    bench.receive(&ack(&bench, 1, 2), &[]);
+    bench.receive(&ack(&bench, 1, raw(2)), &[]);
     assert_eq!(
         bench.outcomes(),
         [(first, Outcome::Committed { copies: 2 })]
     );
-    bench.receive(&ack(&bench, 2, 1), &[]);
+    bench.receive(&ack(&bench, 2, raw(1)), &[]);
     assert_eq!(
         bench.closed(),
         (
@@ -90,8 +90,8 @@ fn fragments_of_two_replies_are_not_put_together() {
     bench.flush();
     let mut give = |index: u16, text: &[u8]| {
         let header = Header {
-            request: 1,
-            key_hash: u64::from(pmnet_wire::crc(&text.repeat(usize::from(COUNT)))),
+            request: raw(1),
+            key_hash: raw(u64::from(pmnet_wire::crc(&text.repeat(usize::from(COUNT))))),
             fragment_index: index,
             fragment_count: COUNT,
             ..bench.reply(Kind::Response)

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use pmnet_proto::client::{Client, ClientConfig, Closed, Outcome, Refused};
 use pmnet_proto::time::{MILLISECOND, SECOND};
 use pmnet_proto::{Outbox, Random, Time};
-use pmnet_wire::{Flags, Header, Kind, MESSAGE_BYTES_MAX};
+use pmnet_wire::{Flags, Header, Kind, MESSAGE_BYTES_MAX, raw};
 
 const LONG: u64 = 600 * MILLISECOND;
 /// What a value of 16 MiB may have around it.
@@ -126,7 +126,7 @@ fn a_session_that_a_later_epoch_does_not_know_may_have_lost_what_was_acknowledge
         bench.flush();
         let ack = Header {
             seq: 2,
-            key_hash: applied,
+            key_hash: raw(applied),
             ..bench.reply(Kind::Ack)
         };
         bench.receive(&ack, &[]);

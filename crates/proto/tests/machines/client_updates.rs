@@ -5,7 +5,7 @@ use crate::support::client::{Bench, config, head};
 use crate::support::{EPOCH, SESSION, kinds, only, peer, seqs};
 use pmnet_proto::client::{ClientConfig, Closed, Outcome};
 use pmnet_proto::time::{MILLISECOND, SECOND};
-use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind};
+use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, raw};
 
 const COMMITTED: Outcome = Outcome::Committed { copies: 1 };
 /// Longer than any retransmission timeout.
@@ -54,7 +54,7 @@ fn the_window_bounds_what_is_under_way() {
     bench.receive(
         &Header {
             seq: 94,
-            request: 3,
+            request: raw(3),
             ..bench.reply(Kind::Ack)
         },
         &[],
@@ -65,7 +65,7 @@ fn the_window_bounds_what_is_under_way() {
     bench.receive(
         &Header {
             seq: 0,
-            request: 0,
+            request: raw(0),
             ..bench.reply(Kind::Ack)
         },
         &[],
@@ -216,7 +216,7 @@ fn a_full_log_makes_an_update_fall_back() {
     for (index, packet) in (0..).zip(&sent) {
         assert!(packet.is(Kind::Bypass, Flags::FALLBACK));
         assert_eq!(
-            (packet.header.request, packet.header.seq),
+            (packet.header.request.raw(), packet.header.seq),
             (2, 3),
             "its first and last seq"
         );
@@ -264,7 +264,7 @@ fn a_head_that_missed_the_fallback_hears_of_it_again() {
     bench.nack(1);
     let empty = only(bench.flush());
     assert!(empty.is(Kind::Bypass, Flags::FALLBACK) && empty.payload.is_empty());
-    assert_eq!((empty.header.request, empty.header.seq), (1, 1));
+    assert_eq!((empty.header.request.raw(), empty.header.seq), (1, 1));
     bench.confirm_fallback(1);
     bench.nack(2);
     assert_eq!(seqs(&bench.flush()), [2]);

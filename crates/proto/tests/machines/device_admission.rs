@@ -156,7 +156,7 @@ fn an_open_makes_one_session_however_often_it_comes() {
     let token = 0xabcd_u64.to_be_bytes();
     let entry = bench.admit(&other, &token);
     assert_eq!(
-        (entry.copies, entry.session, entry.order, entry.seq),
+        (entry.copies.raw(), entry.session, entry.order, entry.seq),
         (1, 2, 2, 0)
     );
     assert_eq!(
@@ -250,7 +250,7 @@ fn a_silent_session_is_ended_by_the_head() {
         .poll_own_entry(bench.now, ROOM)
         .expect("an END");
     assert_eq!(
-        (end.copies, end.session, end.seq, end.order),
+        (end.copies.raw(), end.session, end.seq, end.order),
         (19, SESSION, 2, 3)
     );
     assert_eq!(bench.device.poll_own_entry(bench.now, ROOM), None, "one");

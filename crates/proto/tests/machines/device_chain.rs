@@ -6,7 +6,7 @@ use crate::support::{EPOCH, SESSION, TOKEN, kinds, only, peer};
 use pmnet_proto::device::{Room, Verdict};
 use pmnet_proto::time::MILLISECOND;
 use pmnet_wire::record::{DurableRow, read_durable};
-use pmnet_wire::{Flags, Header, Kind};
+use pmnet_wire::{Flags, Header, Kind, raw};
 
 /// Gives the follower the entries of these orders.
 fn append(bench: &mut Bench, orders: std::ops::RangeInclusive<u64>) {
@@ -32,7 +32,7 @@ fn a_follower_tells_how_far_everybody_from_here_on_is_durable() {
         (durable.to, durable.header.kind, durable.header.order),
         (head(), Kind::Durable, 2)
     );
-    assert_eq!(durable.header.request, 5, "room that it has");
+    assert_eq!(durable.header.request, raw(5), "room that it has");
     let row = |device, order| DurableRow {
         device,
         incarnation: 1,
@@ -53,7 +53,11 @@ fn a_follower_tells_how_far_everybody_from_here_on_is_durable() {
         read_durable(&durable.payload),
         Some(vec![row(2, 2), row(3, 1)])
     );
-    assert_eq!(durable.header.request, 1_024, "no more than its window");
+    assert_eq!(
+        durable.header.request,
+        raw(1_024),
+        "no more than its window"
+    );
     assert_eq!(bench.device.cursors(), (3, 2, 1, 0));
 }
 
@@ -83,13 +87,13 @@ fn a_gap_is_asked_for_at_the_hop_before() {
     let ask = only(give(&mut bench, 5));
     assert_eq!((ask.to, ask.header.kind), (head(), Kind::Retrans));
     assert_eq!(
-        (ask.header.order, ask.header.request),
+        (ask.header.order, ask.header.request.raw()),
         (3, 4),
         "first and last that is missing"
     );
     assert_eq!(give(&mut bench, 6), [], "asked for already");
     bench.now = bench.now + MILLISECOND;
-    assert_eq!(only(give(&mut bench, 6)).header.request, 5);
+    assert_eq!(only(give(&mut bench, 6)).header.request, raw(5));
     append(&mut bench, 3..=6);
 }
 
@@ -147,7 +151,7 @@ fn a_follower_without_room_takes_it_later() {
     assert_eq!(bench.answer(head(), &header, &payload), []);
     let durable = only(bench.finish());
     assert_eq!(
-        (durable.header.kind, durable.header.request),
+        (durable.header.kind, durable.header.request.raw()),
         (Kind::Durable, 0),
         "no credit"
     );
@@ -214,8 +218,20 @@ fn entries_that_are_none_are_dropped() {
     let mut bench = Bench::serving(2, 2);
     let (open, token) = entry(1);
     for (header, payload) in [
-        (Header { copies: 0, ..open }, &token[..]),
-        (Header { copies: 10, ..open }, &token[..]),
+        (
+            Header {
+                copies: raw(0),
+                ..open
+            },
+            &token[..],
+        ),
+        (
+            Header {
+                copies: raw(10),
+                ..open
+            },
+            &token[..],
+        ),
         (open, &token[..7]),
     ] {
         assert_eq!(bench.answer(head(), &header, payload), [], "{header}");
@@ -233,7 +249,7 @@ fn applied_travels_to_the_head_and_frees_the_log() {
     bench.forwards();
     let applied = Header {
         order: 2,
-        request: 50,
+        request: raw(50),
         ..from_hop(Kind::Applied, 0)
     };
     assert_eq!(bench.answer(server(), &applied, &[]), []);
@@ -252,14 +268,14 @@ fn bypasses_and_answers_pass_unchanged() {
     let mut bench = Bench::serving(3, 2);
     let bypass = Header {
         session: SESSION,
-        request: 3,
+        request: raw(3),
         order: 9,
         flags: Flags::READ_ONLY,
         ..from_hop(Kind::Bypass, 1)
     };
     let response = Header {
         session: SESSION,
-        request: 3,
+        request: raw(3),
         ..from_hop(Kind::Response, 0)
     };
     assert_eq!(
@@ -292,7 +308,7 @@ fn silence_of_the_next_hop_is_broken_by_sending_again_or_asking() {
     assert_eq!(bench.forwards().len(), 2, "sent again");
     let applied = Header {
         order: 2,
-        request: 50,
+        request: raw(50),
         ..from_hop(Kind::Applied, 0)
     };
     bench.answer(server(), &applied, &[]);

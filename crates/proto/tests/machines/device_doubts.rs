@@ -6,14 +6,14 @@ use crate::support::{SHARD, Sent, only, peer};
 use pmnet_proto::device::Verdict;
 use pmnet_proto::time::SECOND;
 use pmnet_wire::record::{read_path, write_path};
-use pmnet_wire::{Flags, Header, Kind};
+use pmnet_wire::{Flags, Header, Kind, raw};
 
 /// A head alone in its chain, whose only entry is applied.
 fn drained() -> Bench {
     let mut bench = Bench::head(1);
     let applied = Header {
         order: 1,
-        request: 100,
+        request: raw(100),
         ..from_hop(Kind::Applied, 0)
     };
     assert_eq!(bench.answer(server(), &applied, &[]), []);
@@ -28,7 +28,7 @@ fn doubtful() -> [(&'static str, Header); 3] {
             "it asks for an order that it had applied",
             Header {
                 order: 1,
-                request: 1,
+                request: raw(1),
                 ..from_hop(Kind::Retrans, 0)
             },
         ),
@@ -111,7 +111,7 @@ fn an_old_packet_has_no_consequences() {
         assert!(bench.device.is_serving(), "{what}");
         let stranger = answer_to(&question, Flags::REFUSED);
         let stranger = Header {
-            request: question.header.request ^ 1,
+            request: raw(question.header.request.raw() ^ 1),
             ..stranger
         };
         assert_eq!(
@@ -131,7 +131,7 @@ fn an_id_that_is_on_the_path_twice_is_said() {
     let recover = Header {
         device: 2,
         incarnation: 1,
-        request: 77,
+        request: raw(77),
         tag: 0,
         ..Header::new(Kind::Recover)
     };
@@ -142,7 +142,7 @@ fn an_id_that_is_on_the_path_twice_is_said() {
     let said = only(bench.answer(peer(9), &recover, &write_path(&[member(2)])));
     let hold = Flags::REFUSED.with(Flags::PROGRESS);
     assert!(said.is(Kind::RecoverReply, hold), "{said:?}");
-    assert_eq!((said.to, said.header.request), (peer(9), 77));
+    assert_eq!((said.to, said.header.request.raw()), (peer(9), 77));
     let text = String::from_utf8_lossy(&said.payload).into_owned();
     assert!(text.contains("--id"), "{text}");
 }
@@ -156,7 +156,7 @@ fn a_reply_passes_back_as_often_as_it_was_asked_for() {
         shard: SHARD,
         device: 7,
         incarnation: 1,
-        request: 77,
+        request: raw(77),
         ..Header::new(Kind::Recover)
     };
     let reply = Header {

@@ -8,7 +8,7 @@ use crate::support::{SHARD, TOKEN, kinds, only, peer, seqs};
 use pmnet_proto::device::Verdict;
 use pmnet_proto::time::SECOND;
 use pmnet_wire::record::{DurableRow, write_durable, write_path};
-use pmnet_wire::{Flags, Header, Kind};
+use pmnet_wire::{Flags, Header, Kind, raw};
 
 /// The head of a chain of two with orders 1 to 3 durable in it, and only order 1 in the follower.
 fn ahead_of_its_follower() -> Bench {
@@ -25,7 +25,7 @@ fn ahead_of_its_follower() -> Bench {
 fn says(bench: &mut Bench, incarnation: u32, order: u64) -> Verdict {
     let header = Header {
         order,
-        request: 1_000,
+        request: raw(1_000),
         incarnation,
         ..from_hop(Kind::Durable, 2)
     };
@@ -84,7 +84,7 @@ fn what_is_applied_is_committed_and_acknowledged_without_any_durable() {
     let mut bench = ahead_of_its_follower();
     let applied = Header {
         order: 2,
-        request: 100,
+        request: raw(100),
         ..from_hop(Kind::Applied, 2)
     };
     assert_eq!(bench.answer(hop(2, 2), &applied, &[]), []);
@@ -117,7 +117,7 @@ fn a_follower_counts_nothing_as_applied_that_is_not_in_its_log_yet() {
         let next = hop(chain, 3);
         let applied = Header {
             order: 4,
-            request: 100,
+            request: raw(100),
             ..from_hop(Kind::Applied, 3)
         };
         assert_eq!(bench.answer(next, &applied, &[]), []);
@@ -193,7 +193,7 @@ fn a_device_that_stopped_takes_nobody_to_the_server_and_no_reply_back() {
         shard: SHARD,
         device: 9,
         incarnation: 1,
-        request: 77,
+        request: raw(77),
         ..Header::new(kind)
     };
     let path = write_path(&[member(9)]);

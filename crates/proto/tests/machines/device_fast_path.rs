@@ -5,12 +5,12 @@ use crate::support::device::{Bench, client, config, from_client, from_hop, hop, 
 use crate::support::{SESSION, SHARD_TOKEN, TOKEN, peer};
 use pmnet_proto::device::{Device, DeviceConfig, HopWork};
 use pmnet_proto::time::SECOND;
-use pmnet_wire::{Flags, Header, Kind};
+use pmnet_wire::{Flags, Header, Kind, raw};
 
 /// The frame of an update that a fast path admits at this order.
 fn frame(order: u64, seq: u64) -> Vec<u8> {
     let header = Header {
-        copies: Kind::Update.number(),
+        copies: raw(Kind::Update.number()),
         session: SESSION,
         seq,
         order,
@@ -53,7 +53,10 @@ fn in_a_chain_what_was_followed_waits_for_the_others() {
     assert_eq!(bench.finish(), []);
     bench.durable(2, 2);
     let acks = bench.finish();
-    assert_eq!((acks[0].header.kind, acks[0].header.copies), (Kind::Ack, 2));
+    assert_eq!(
+        (acks[0].header.kind, acks[0].header.copies.raw()),
+        (Kind::Ack, 2)
+    );
 }
 
 /// The next device holds `held`; everything up to `sent` was sent to it.
@@ -89,7 +92,7 @@ fn what_the_fast_path_sent_on_is_not_sent_again() {
     assert_eq!(bench.forwards().len(), 0);
     let ask = Header {
         order: 3,
-        request: 4,
+        request: raw(4),
         ..from_hop(Kind::Retrans, 2)
     };
     bench.answer(hop(2, 2), &ask, b"");
@@ -172,7 +175,7 @@ fn what_the_fast_path_could_not_have_admitted_is_refused() {
         ("an OPEN", {
             let mut out = Vec::new();
             let header = Header {
-                copies: Kind::Open.number(),
+                copies: raw(Kind::Open.number()),
                 session: SESSION,
                 seq: 1,
                 order: 2,
@@ -184,7 +187,7 @@ fn what_the_fast_path_could_not_have_admitted_is_refused() {
         ("an unknown session", {
             let mut out = Vec::new();
             let header = Header {
-                copies: Kind::Update.number(),
+                copies: raw(Kind::Update.number()),
                 session: SESSION + 1,
                 seq: 1,
                 order: 2,
@@ -336,7 +339,7 @@ fn a_server_that_reads_the_log_is_sent_the_last_entry_and_what_it_asks_for() {
     assert_eq!(orders(&mut bench), [6]);
     let ask = Header {
         order: 3,
-        request: 5,
+        request: raw(5),
         ..from_hop(Kind::Retrans, 0)
     };
     bench.answer(server(), &ask, b"");

@@ -3,11 +3,11 @@
 
 use crate::support::device::{Bench, config, entry, from_client, server, table};
 use crate::support::{EPOCH, TOKEN, datagram, only};
-use pmnet_proto::device::{LogState, Verdict};
-use pmnet_wire::{Header, Kind};
+use pmnet_proto::device::{LogState, Recovery, Verdict};
+use pmnet_wire::{Header, Kind, raw};
 
 /// A device with orders 1 to 3 in its log, none applied, that is about to fold them.
-fn about_to_fold() -> Bench {
+fn about_to_fold() -> (Bench, Recovery) {
     let state = LogState {
         log_uuid: 1,
         incarnation: 2,
@@ -25,9 +25,10 @@ fn about_to_fold() -> Bench {
         ..recover.header
     };
     let verdict = bench.give(server(), &reply, &table(1, &[]));
-    assert!(matches!(verdict, Verdict::Resume(_)), "{verdict:?}");
-    bench.device.begin_fold(bench.now, 3);
-    bench
+    let Verdict::Resume(recovery) = verdict else {
+        panic!("not resumed: {verdict:?}")
+    };
+    (bench, recovery)
 }
 
 fn frame(order: u64) -> Vec<u8> {
@@ -40,11 +41,10 @@ fn frame(order: u64) -> Vec<u8> {
 #[test]
 fn a_frame_of_another_order_is_refused() {
     for (kept, found) in [(0, 2), (1, 1), (1, 3), (2, 1)] {
-        let mut bench = about_to_fold();
-        for order in 1..=kept {
-            assert_eq!(bench.device.fold_frame(bench.now, &frame(order)), Ok(()));
-        }
-        let why = bench.device.fold_frame(bench.now, &frame(found));
+        let (mut bench, recovery) = about_to_fold();
+        let frames: Vec<_> = (1..=kept).chain([found]).map(frame).collect();
+        let frames = frames.iter().map(Vec::as_slice);
+        let why = bench.device.serve(bench.now, recovery, 3, frames);
         let why = why.expect_err("it is of another order");
         let expected = format!("order {found} found at order {}", kept + 1);
         assert!(why.contains(&expected), "{why}");
@@ -62,7 +62,13 @@ fn a_frame_that_is_no_entry_is_refused() {
         ("cut", frame(1)[..80].to_vec(), "does not parse"),
         (
             "of no kind",
-            datagram(&Header { copies: 0, ..open }, &token),
+            datagram(
+                &Header {
+                    copies: raw(0),
+                    ..open
+                },
+                &token,
+            ),
             "is not an entry",
         ),
         (
@@ -76,8 +82,9 @@ fn a_frame_that_is_no_entry_is_refused() {
             "is not an entry",
         ),
     ] {
-        let mut bench = about_to_fold();
-        let why = bench.device.fold_frame(bench.now, &bytes);
+        let (mut bench, recovery) = about_to_fold();
+        let frames = [bytes.as_slice()].into_iter();
+        let why = bench.device.serve(bench.now, recovery, 3, frames);
         let why = why.expect_err(what);
         assert!(why.contains(says), "{what}: {why}");
         assert_eq!(bench.device.cursors().0, 0, "{what}");

@@ -8,7 +8,7 @@ use crate::support::{EPOCH, SESSION, SHARD_TOKEN, Sent, TOKEN, kinds, only};
 use pmnet_proto::device::{DeviceConfig, LogState, Verdict};
 use pmnet_proto::time::MILLISECOND;
 use pmnet_wire::record::{DurableRow, write_durable};
-use pmnet_wire::{Flags, Header, Kind};
+use pmnet_wire::{Flags, Header, Kind, raw};
 
 #[test]
 fn an_update_is_acknowledged_when_it_is_durable_and_not_before() {
@@ -16,16 +16,19 @@ fn an_update_is_acknowledged_when_it_is_durable_and_not_before() {
     assert_eq!(bench.forwards().len(), 1, "the OPEN is durable");
     let entry = bench.admit(
         &Header {
-            key_hash: 5,
+            key_hash: raw(5),
             ..update(1)
         },
         b"payload",
     );
     assert_eq!(
-        (entry.kind, entry.copies, entry.order),
+        (entry.kind, entry.copies.raw(), entry.order),
         (Kind::Append, 3, 2)
     );
-    assert_eq!((entry.session, entry.seq, entry.key_hash), (SESSION, 1, 5));
+    assert_eq!(
+        (entry.session, entry.seq, entry.key_hash.raw()),
+        (SESSION, 1, 5)
+    );
     assert_eq!(
         (entry.device, entry.incarnation, entry.epoch),
         (1, 1, EPOCH)
@@ -44,11 +47,11 @@ fn an_update_is_acknowledged_when_it_is_durable_and_not_before() {
         (client(), Kind::Ack, 2)
     );
     assert_eq!(
-        (ack.header.copies, ack.header.order, ack.header.tag),
+        (ack.header.copies.raw(), ack.header.order, ack.header.tag),
         (1, 3, TOKEN)
     );
     assert_eq!((ack.header.device, ack.header.incarnation), (1, 1));
-    assert_eq!(ack.header.request, ROOM.entries, "free entries");
+    assert_eq!(ack.header.request, raw(ROOM.entries), "free entries");
     bench.device.persisted(4);
     assert_eq!(only(bench.finish()).header.seq, 3, "one ack for the burst");
 }
@@ -67,7 +70,7 @@ fn an_acknowledgement_needs_every_device_of_the_chain() {
             assert_eq!(bench.finish(), []);
             bench.device.persisted(2);
         }
-        assert_eq!(only(bench.finish()).header.copies, 3, "{first} first");
+        assert_eq!(only(bench.finish()).header.copies, raw(3), "{first} first");
     }
 }
 
@@ -116,7 +119,7 @@ fn a_follower_that_comes_back_with_less_is_filled_again() {
         };
         let header = Header {
             order,
-            request: 1_000,
+            request: raw(1_000),
             ..from_hop(Kind::Durable, 2)
         };
         (header, write_durable(&[row]))
@@ -141,7 +144,7 @@ fn what_the_server_applied_is_committed_and_reclaimed() {
     bench.forwards();
     let applied = Header {
         order: 2,
-        request: 9,
+        request: raw(9),
         ..from_hop(Kind::Applied, 0)
     };
     assert_eq!(bench.answer(server(), &applied, &[]), []);
@@ -150,7 +153,7 @@ fn what_the_server_applied_is_committed_and_reclaimed() {
     bench.device.persisted(3);
     let ack = only(bench.finish());
     assert_eq!(
-        (ack.header.seq, ack.header.key_hash),
+        (ack.header.seq, ack.header.key_hash.raw()),
         (2, 1),
         "committed 2, applied 1"
     );
@@ -171,7 +174,7 @@ fn orders_that_the_head_never_gave_stop_it() {
     bench.admit(&update(1), b"payload");
     let applied = |order| Header {
         order,
-        request: 9,
+        request: raw(9),
         ..from_hop(Kind::Applied, 0)
     };
     bench.device.persisted(2);
@@ -210,7 +213,7 @@ fn a_bypass_carries_the_barrier_and_waits_for_its_own_updates() {
     let mut bench = Bench::head(1);
     bench.admit(&update(1), b"payload");
     let bypass = Header {
-        request: 6,
+        request: raw(6),
         ..from_client(Kind::Bypass, 1)
     };
     let sent = only(bench.answer(client(), &bypass, b"GET"));
@@ -220,15 +223,15 @@ fn a_bypass_carries_the_barrier_and_waits_for_its_own_updates() {
         "the last order, durable or not"
     );
     assert_eq!((sent.header.tag, sent.header.device), (SHARD_TOKEN, 1));
-    assert_eq!((sent.header.seq, sent.header.request), (1, 6));
+    assert_eq!((sent.header.seq, sent.header.request.raw()), (1, 6));
     let nack = refused(&mut bench, &Header { seq: 2, ..bypass });
     assert_eq!(
-        (nack.header.kind, nack.header.seq, nack.header.request),
+        (nack.header.kind, nack.header.seq, nack.header.request.raw()),
         (Kind::Nack, 2, 6)
     );
     let response = Header {
         session: SESSION,
-        request: 6,
+        request: raw(6),
         ..from_hop(Kind::Response, 0)
     };
     let reply = only(bench.answer(server(), &response, b"reply"));
@@ -243,7 +246,7 @@ fn a_fallback_passes_and_its_confirmation_moves_the_session() {
     let mut bench = Bench::head(1);
     let fallback = Header {
         flags: Flags::FALLBACK,
-        request: 1,
+        request: raw(1),
         ..from_client(Kind::Bypass, 3)
     };
     assert_eq!(only(bench.answer(client(), &fallback, b"SET")).to, server());
@@ -367,7 +370,7 @@ fn only_what_is_durable_is_forwarded_and_only_as_far_as_there_is_room() {
     );
     let applied = Header {
         order: 16,
-        request: 5,
+        request: raw(5),
         ..from_hop(Kind::Applied, 0)
     };
     bench.answer(server(), &applied, &[]);
@@ -375,7 +378,7 @@ fn only_what_is_durable_is_forwarded_and_only_as_far_as_there_is_room() {
     // The server misses 19: it gets it from the log, with what follows.
     let retrans = Header {
         order: 19,
-        request: 19,
+        request: raw(19),
         ..from_hop(Kind::Retrans, 0)
     };
     bench.answer(server(), &retrans, &[]);

@@ -5,10 +5,10 @@ use crate::support::device::{
     Bench, client, config, entry, from_client, from_hop, member, server, table,
 };
 use crate::support::{EPOCH, SESSION, SHARD_TOKEN, Sent, TOKEN, datagram, kinds, only, peer};
-use pmnet_proto::device::{DeviceConfig, LogState, Verdict};
+use pmnet_proto::device::{DeviceConfig, LogState, Served, Verdict};
 use pmnet_proto::time::MILLISECOND;
 use pmnet_wire::record::{Member, RecoverReply, SessionRow, read_path, write_path};
-use pmnet_wire::{Flags, Header, Kind};
+use pmnet_wire::{Flags, Header, Kind, raw};
 
 const LOG: LogState = LogState {
     log_uuid: 1,
@@ -105,7 +105,7 @@ fn it_says_who_it_is_and_asks_again() {
         ..member(1)
     };
     assert_eq!(only_member(&recover), me);
-    assert_ne!(recover.header.request, 0, "a nonce");
+    assert_ne!(recover.header.request.raw(), 0, "a nonce");
     assert_eq!(bench.tick(), []);
     assert_eq!(only(bench.tick_after(300 * MILLISECOND)), recover);
 }
@@ -144,7 +144,7 @@ fn replies_that_are_not_its_own_are_dropped() {
         (
             "nonce",
             Header {
-                request: right.request + 1,
+                request: raw(right.request.raw() + 1),
                 ..right
             },
         ),
@@ -294,12 +294,12 @@ fn it_takes_others_to_the_server_and_their_replies_back() {
     let mut bench = Bench::serving(1, 1);
     let path = write_path(&[member(9)]);
     let recover = Header {
-        request: 77,
+        request: raw(77),
         tag: 0,
         ..from_hop(Kind::Recover, 9)
     };
     let sent = only(bench.answer(peer(9), &recover, &path));
-    assert_eq!((sent.to, sent.header.request), (server(), 77));
+    assert_eq!((sent.to, sent.header.request.raw()), (server(), 77));
     let devices: Vec<u32> = read_path(&sent.payload)
         .expect("a path")
         .iter()
@@ -311,7 +311,7 @@ fn it_takes_others_to_the_server_and_their_replies_back() {
         ..recover
     };
     let back = only(bench.answer(server(), &answer, &table(1, &[])));
-    assert_eq!((back.to, back.header.request), (peer(9), 77));
+    assert_eq!((back.to, back.header.request.raw()), (peer(9), 77));
     assert!(bench.device.is_serving());
     only(bench.answer(peer(9), &recover, &path));
     let later = Header {
@@ -348,7 +348,7 @@ fn a_path_in_a_circle_or_too_long_goes_nowhere() {
 fn a_head_that_gets_a_new_head_admits_nothing_until_it_knows_its_place() {
     let mut bench = Bench::serving(1, 1);
     let recover = Header {
-        request: 77,
+        request: raw(77),
         ..from_hop(Kind::Recover, 9)
     };
     bench.answer(peer(9), &recover, &write_path(&[member(9)]));
@@ -404,13 +404,13 @@ fn it_serves_once_the_server_knows_that_its_log_is_marked() {
     };
     let (header, payload) = unmarked(&recover, 4);
     let verdict = bench.give(server(), &header, &payload);
-    bench.resume(&verdict);
+    assert_eq!(bench.resume(&verdict), Served::AskAgain);
     assert!(!bench.device.is_serving());
     let again = only(bench.tick());
     assert_eq!(only_member(&again).served, 6);
     let (header, payload) = unmarked(&again, 6);
     let verdict = bench.give(server(), &header, &payload);
-    bench.resume(&verdict);
+    assert_eq!(bench.resume(&verdict), Served::Serving);
     assert!(bench.device.is_serving());
 }
 

@@ -5,14 +5,14 @@ use crate::support::server::{Bench, config, tail};
 use crate::support::{EPOCH, SESSION, SHARD, TOKEN, kinds, only};
 use pmnet_proto::server::{ServerConfig, Work};
 use pmnet_proto::time::MILLISECOND;
-use pmnet_wire::{Header, Kind};
+use pmnet_wire::{Header, Kind, raw};
 
 /// One fragment of an update that begins at `first`.
 fn fragment(bench: &mut Bench, order: u64, first: u64, index: u16, count: u16) {
     let header = Header {
         order,
         seq: first + u64::from(index),
-        copies: Kind::Update.number(),
+        copies: raw(Kind::Update.number()),
         fragment_index: index,
         fragment_count: count,
         ..bench.header(Kind::Append)
@@ -36,7 +36,7 @@ fn updates_are_applied_in_order_with_the_watermark() {
         (applied.to, applied.header.kind, applied.header.order),
         (tail(), Kind::Applied, 5)
     );
-    assert_eq!(applied.header.request, 4_096, "room in its queue");
+    assert_eq!(applied.header.request, raw(4_096), "room in its queue");
     assert_eq!(effects(&bench), ["u1", "u2", "u3", "u4"]);
     assert_eq!((bench.store.watermark(), bench.server.watermark()), (5, 5));
     assert_eq!(
@@ -51,10 +51,10 @@ fn a_gap_is_asked_for_and_a_duplicate_is_answered() {
     let mut bench = Bench::new();
     let ask = only(bench.update(4, 3));
     assert_eq!((ask.to, ask.header.kind), (tail(), Kind::Retrans));
-    assert_eq!((ask.header.order, ask.header.request), (2, 3));
+    assert_eq!((ask.header.order, ask.header.request.raw()), (2, 3));
     assert_eq!(bench.update(5, 4), [], "asked for already");
     bench.now = bench.now + MILLISECOND;
-    assert_eq!(only(bench.update(5, 4)).header.request, 4);
+    assert_eq!(only(bench.update(5, 4)).header.request, raw(4));
     for order in 2..=3 {
         assert_eq!(bench.update(order, order - 1), []);
     }
@@ -75,7 +75,7 @@ fn two_histories_stop_the_shard() {
     let other = Header {
         order: 2,
         seq: 9,
-        copies: Kind::Update.number(),
+        copies: raw(Kind::Update.number()),
         ..bench.header(Kind::Append)
     };
     let stop = bench.try_give(&other, b"x").expect_err("two histories");
@@ -174,7 +174,7 @@ fn a_torso_is_dropped() {
         let wrong = Header {
             order: 3,
             seq: 2,
-            copies: Kind::Update.number(),
+            copies: raw(Kind::Update.number()),
             fragment_index: 2,
             fragment_count: 3,
             ..bench.header(Kind::Append)
@@ -328,7 +328,7 @@ fn records_are_as_the_specification_says() {
     fragment(&mut bench, 2, 1, 0, 2);
     let bypass = Header {
         order: 2,
-        request: 7,
+        request: raw(7),
         seq: 1,
         ..bench.header(Kind::Bypass)
     };
@@ -358,7 +358,7 @@ fn strangers_are_dropped_and_old_epochs_are_told() {
     let append = Header {
         order: 2,
         seq: 1,
-        copies: 3,
+        copies: raw(3),
         ..bench.header(Kind::Append)
     };
     for (what, header) in [
@@ -445,7 +445,7 @@ fn another_history_stops_the_shard_also_behind_the_watermark() {
         let other = Header {
             order: 3,
             seq: 2,
-            copies: Kind::Update.number(),
+            copies: raw(Kind::Update.number()),
             ..bench.header(Kind::Append)
         };
         let stop = bench.try_give(&other, b"other").expect_err("stops");

@@ -5,14 +5,14 @@ use crate::support::server::Bench;
 use crate::support::{SESSION, kinds, only, seqs};
 use pmnet_proto::server::Work;
 use pmnet_wire::record::Member;
-use pmnet_wire::{Flags, Header, Kind};
+use pmnet_wire::{Flags, Header, Kind, raw};
 
 /// A bypass that changes state, of a session whose last seq is `seq`; its barrier is reached.
 fn bypass(bench: &Bench, seq: u64, request: u64) -> Header {
     Header {
         order: bench.server.watermark(),
         seq,
-        request,
+        request: raw(request),
         ..bench.header(Kind::Bypass)
     }
 }
@@ -179,7 +179,7 @@ fn a_reply_goes_to_the_request_that_it_answers() {
         sent.retain(|s| s.header.kind == Kind::Response);
         let reply = only(sent);
         assert_eq!(
-            (reply.header.request, &reply.payload[..]),
+            (reply.header.request.raw(), &reply.payload[..]),
             (2, &b":1\r\n"[..])
         );
         assert_eq!(bench.store.executed, [b"r1", b"r2"]);
@@ -229,7 +229,7 @@ fn a_read_that_fails_lets_the_others_go_first() {
     assert_eq!(bench.store.executed, [b"SLOW"], "asked for once more");
     // And without anybody who asks, it is not executed again.
     let next = Header {
-        request: 2,
+        request: raw(2),
         ..again
     };
     bench.give(&next, b"SLOW");

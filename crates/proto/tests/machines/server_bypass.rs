@@ -6,7 +6,8 @@ use crate::support::{EPOCH, SESSION, SHARD, Sent, kinds, only};
 use bytes::Bytes;
 use pmnet_proto::server::{ServerConfig, Work};
 use pmnet_proto::time::MILLISECOND;
-use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, Header, Kind, remaining};
+use pmnet_wire::packet::TimeLeft;
+use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, Header, Kind, raw};
 
 /// A bypass that changes state, of a session whose last seq is `seq`.
 fn bypass(barrier: u64, seq: u64, request: u64) -> Header {
@@ -16,7 +17,7 @@ fn bypass(barrier: u64, seq: u64, request: u64) -> Header {
         session: SESSION,
         order: barrier,
         seq,
-        request,
+        request: raw(request),
         ..Header::new(Kind::Bypass)
     }
 }
@@ -70,7 +71,10 @@ fn a_bypass_waits_for_its_barrier() {
             .filter(|s| s.header.kind == Kind::Response)
             .collect(),
     );
-    assert_eq!((reply.header.session, reply.header.request), (SESSION, 1));
+    assert_eq!(
+        (reply.header.session, reply.header.request.raw()),
+        (SESSION, 1)
+    );
     assert_eq!(reply.payload, b":2\r\n", "it saw both updates");
 }
 
@@ -157,7 +161,7 @@ fn a_bypass_whose_own_updates_were_lost_is_sent_back() {
         (nack.header.kind, nack.header.flags),
         (Kind::Nack, Flags(0))
     );
-    assert_eq!((nack.header.seq, nack.header.request), (1, 5));
+    assert_eq!((nack.header.seq, nack.header.request.raw()), (1, 5));
     assert!(bench.store.executed.is_empty());
     bench.update(2, 1);
     bench.update(3, 2);
@@ -184,7 +188,7 @@ fn a_session_that_is_gone_is_told_so() {
     ] {
         let nack = only(ask(&mut bench, &header, b"SET"));
         assert!(nack.is(Kind::Nack, Flags::UNKNOWN_SESSION));
-        assert_eq!((nack.header.session, nack.header.request), (99, 4));
+        assert_eq!((nack.header.session, nack.header.request.raw()), (99, 4));
     }
 }
 
@@ -246,7 +250,7 @@ fn a_fallback_takes_its_torso_with_it() {
     let part = Header {
         order: 2,
         seq: 1,
-        copies: Kind::Update.number(),
+        copies: raw(Kind::Update.number()),
         fragment_count: 3,
         ..bench.header(Kind::Append)
     };
@@ -339,7 +343,7 @@ fn a_long_reply_is_kept_and_fetched() {
             let shape = (
                 s.header.fragment_index,
                 s.header.fragment_count,
-                s.header.key_hash,
+                s.header.key_hash.raw(),
             );
             assert_eq!(shape, (index, 70, crc));
         }
@@ -446,7 +450,7 @@ fn what_was_begun_and_left_gives_its_place_to_others() {
 /// A bypass whose caller waits for so many milliseconds more.
 fn hurried(header: Header, millis: u64) -> Header {
     Header {
-        copies: remaining::encode(millis * 1_000_000),
+        copies: raw(TimeLeft::of_nanos(millis * 1_000_000).byte()),
         ..header
     }
 }

@@ -5,14 +5,14 @@ use crate::support::server::{Bench, config, member};
 use crate::support::{EPOCH, SESSION, SHARD, TOKEN, kinds, only};
 use pmnet_proto::server::Work;
 use pmnet_wire::record::{Member, RecoverReply, SESSION_ROWS_PER_PART, write_path};
-use pmnet_wire::{Flags, HEADER_LEN, Header, Kind};
+use pmnet_wire::{Flags, HEADER_LEN, Header, Kind, raw};
 
 fn recover(path: &[Member], nonce: u64) -> (Header, Vec<u8>) {
     let header = Header {
         shard: SHARD,
         device: path[0].device,
         incarnation: path[0].incarnation,
-        request: nonce,
+        request: raw(nonce),
         ..Header::new(Kind::Recover)
     };
     (header, write_path(path))
@@ -32,7 +32,11 @@ fn the_chain_is_durable_before_anybody_hears_of_it() {
         (Kind::RecoverReply, 1)
     );
     assert_eq!(
-        (reply.header.device, reply.header.request, reply.header.tag),
+        (
+            reply.header.device,
+            reply.header.request.raw(),
+            reply.header.tag
+        ),
         (1, 5, 0)
     );
     let table = RecoverReply::read(&reply.payload).expect("a table");
@@ -107,7 +111,7 @@ fn a_device_is_registered_before_anything_is_executed() {
         epoch: EPOCH,
         session: SESSION,
         order: 1,
-        request: 1,
+        request: raw(1),
         flags: Flags::READ_ONLY,
         tag: bench.token,
         ..Header::new(Kind::Bypass)
@@ -198,7 +202,7 @@ fn a_change_waits_for_what_is_queued_and_fences_the_rest() {
     bench.update(2, 1);
     let bypass = Header {
         order: 9,
-        request: 1,
+        request: raw(1),
         ..bench.header(Kind::Bypass)
     };
     bench.give(&bypass, b"INCR");
@@ -235,7 +239,7 @@ fn a_change_waits_for_what_is_queued_and_fences_the_rest() {
         order,
         seq: order - 1,
         epoch: EPOCH + 1,
-        copies: Kind::Update.number(),
+        copies: raw(Kind::Update.number()),
         ..bench.header(Kind::Append)
     };
     for header in (3..=9).map(new_epoch).collect::<Vec<_>>() {
@@ -305,7 +309,7 @@ fn an_epoch_that_begins_with_a_load_has_nobody_waiting() {
     let waits = Header {
         order: 2,
         seq: 1,
-        request: 1,
+        request: raw(1),
         ..bench.header(Kind::Bypass)
     };
     bench.give(&waits, b"INCR");
@@ -327,7 +331,7 @@ fn an_epoch_that_begins_with_a_load_has_nobody_waiting() {
         epoch: EPOCH + 1,
         order: 2,
         seq: 1,
-        copies: Kind::Update.number(),
+        copies: raw(Kind::Update.number()),
         ..bench.header(Kind::Append)
     };
     bench.give(&entry, b"u1");

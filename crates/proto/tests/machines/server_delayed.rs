@@ -4,13 +4,13 @@
 use crate::support::server::{Bench, member};
 use crate::support::{EPOCH, SESSION, kinds, only, seqs};
 use pmnet_wire::record::{Member, RecoverReply};
-use pmnet_wire::{Flags, Header, Kind};
+use pmnet_wire::{Flags, Header, Kind, raw};
 
 fn bypass(bench: &Bench, barrier: u64, seq: u64, request: u64) -> Header {
     Header {
         order: barrier,
         seq,
-        request,
+        request: raw(request),
         ..bench.header(Kind::Bypass)
     }
 }
@@ -77,7 +77,7 @@ fn an_old_copy_does_not_take_the_place_of_what_waits() {
     }
     let mut sent = bench.work();
     sent.retain(|s| s.header.kind == Kind::Response);
-    assert_eq!(only(sent).header.request, 2);
+    assert_eq!(only(sent).header.request, raw(2));
     assert_eq!(bench.store.executed, [b"NEW"]);
     // An update that falls back, and the confirmed one before it.
     let mut bench = Bench::new();
@@ -121,7 +121,7 @@ fn what_begins_anew_leaves_nothing_of_the_update_before_it() {
             let header = Header {
                 order,
                 seq: order - 1,
-                copies: Kind::Update.number(),
+                copies: raw(Kind::Update.number()),
                 fragment_index: index,
                 fragment_count: count,
                 ..bench.header(Kind::Append)
@@ -153,7 +153,7 @@ fn two_histories_that_differ_in_a_payload_stop_the_shard() {
     let other = Header {
         order: 2,
         seq: 1,
-        copies: Kind::Update.number(),
+        copies: raw(Kind::Update.number()),
         ..bench.header(Kind::Append)
     };
     let stop = bench.try_give(&other, b"other").expect_err("a stop");
@@ -183,7 +183,7 @@ fn a_bypass_of_an_earlier_epoch_is_not_executed_in_the_next_one() {
         order: 2,
         session: 2,
         epoch: EPOCH + 1,
-        copies: Kind::Open.number(),
+        copies: raw(Kind::Open.number()),
         ..bench.header(Kind::Append)
     };
     bench.give(&open, &2u64.to_be_bytes());
@@ -226,7 +226,7 @@ fn a_nonce_that_was_answered_in_an_earlier_epoch_gets_the_present_state() {
         order: 1,
         session: 1,
         epoch: 1,
-        copies: Kind::Open.number(),
+        copies: raw(Kind::Open.number()),
         ..bench.header(Kind::Append)
     };
     bench.give(&open, &7u64.to_be_bytes());
@@ -265,13 +265,13 @@ fn one_change_of_the_chain_at_a_time() {
         assert_eq!(bench.ask(52, &path), [], "later");
         let mut sent = work.map_or_else(Vec::new, |work| bench.done(&work));
         sent.extend(bench.work());
-        assert_eq!(only(sent).header.request, 51);
+        assert_eq!(only(sent).header.request, raw(51));
         let lives = |bench: &Bench| -> Vec<u32> {
             let chain = bench.server.chain().expect("a chain");
             chain.members.iter().map(|m| m.incarnation).collect()
         };
         assert_eq!(lives(&bench), [1, 2], "what device 2 was told is kept");
-        assert_eq!(only(bench.recover(52, &path)).header.request, 52);
+        assert_eq!(only(bench.recover(52, &path)).header.request, raw(52));
         assert_eq!(lives(&bench), [2, 2]);
         assert_eq!(lives(&bench.restarted()), [2, 2]);
     }

@@ -1,14 +1,16 @@
 //! Requests of one group, between being added to the output and having their replies.
 
 use bytes::Bytes;
+use pmnet_resp::read::{error, text_range};
+use pmnet_resp::reply;
 use pmnet_server::{RecordChange, RecordKey, StoreError};
 use pmnet_wire::command::Form;
 
 use super::Link;
-use super::commands::{blocks, is_flush, is_passing, runs_code, runs_reading_code};
+use super::commands::{blocks, is_flush, runs_code, runs_reading_code};
 use super::owner::{FENCED, taken_over};
+use super::passing::{is_not_now, is_passing};
 use super::plan::{Item, Plan};
-use super::resp::{self, error};
 
 /// First word of the request script's error when something may have taken effect.
 const PARTLY: &str = "PARTLY ";
@@ -129,8 +131,7 @@ pub fn read_pending(
                 };
                 if !final_
                     && let Some(error) = error(&reply)
-                    && is_passing(error)
-                    && !error.starts_with("NOPERM")
+                    && is_not_now(error)
                 {
                     return Err(StoreError::Retry(error.to_owned()));
                 }
@@ -158,8 +159,8 @@ pub fn read_pending(
         }
         Pending::Script { field, prefix, .. } => {
             let reply = connection.reply()?;
-            if let Some((start, end)) = resp::text_range(&reply) {
-                ready.push(reply.slice(start..end));
+            if let Some(range) = text_range(&reply) {
+                ready.push(reply.slice(range));
                 return Ok(None);
             }
             let error = error(&reply).unwrap_or("no reply");
@@ -171,22 +172,22 @@ pub fn read_pending(
                     error,
                     "the request script failed; what it did so far stands"
                 );
-                format!(
-                    "-ERR pmnet: failed while running, part of it may have taken effect: {why}\r\n"
-                )
+                reply::error(&format!(
+                    "ERR pmnet: failed while running, part of it may have taken effect: {why}"
+                ))
             } else if is_passing(error) || error.starts_with("NOSCRIPT") {
                 return Err(StoreError::Retry(error.to_owned()));
             } else if error.contains("Script killed by user") {
                 // Redis kills only what has changed nothing.
-                format!("-{error}\r\n")
+                reply::error(error)
             } else {
                 // A fault that the same request would meet again: it must not stop the shard.
                 tracing::warn!(error, "the request script failed; nothing has happened");
                 let why = error.strip_prefix(RAISED).unwrap_or(error);
-                format!("-ERR pmnet: cannot be run: {why}\r\n")
+                reply::error(&format!("ERR pmnet: cannot be run: {why}"))
             };
-            let value = [&prefix[..], text.as_bytes()].concat();
-            ready.push(text.into());
+            let value = [&prefix[..], &text].concat();
+            ready.push(text);
             return Ok(Some((field, Some(value.into()))));
         }
     }

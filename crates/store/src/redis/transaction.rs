@@ -5,11 +5,11 @@
 //! database 0.
 
 use bytes::Bytes;
+use pmnet_resp::{read, write_command};
 use pmnet_server::StoreError;
 
-use super::commands::is_passing;
+use super::passing::is_passing;
 use super::pending::expect_ok;
-use super::resp::{self, write_command};
 use super::{FLUSH_LUA, Link};
 
 /// Whose command a slot is.
@@ -172,7 +172,7 @@ impl<'a> Transaction<'a> {
         let mut no_memory = None;
         for slot in &slots {
             let reply = link.connection.reply()?;
-            let Some(error) = resp::error(&reply) else {
+            let Some(error) = read::error(&reply) else {
                 continue;
             };
             match slot {
@@ -201,7 +201,7 @@ impl<'a> Transaction<'a> {
         if let Some(stop) = stop {
             return Err(stop);
         }
-        if let Some(error) = resp::error(&executed) {
+        if let Some(error) = read::error(&executed) {
             let answered = no_memory.is_some() || !refused.is_empty();
             if !answered || is_passing(error) {
                 return Err(StoreError::Retry(format!("EXEC: {error}")));
@@ -213,7 +213,7 @@ impl<'a> Transaction<'a> {
                 None => Outcome::Refused(refused),
             });
         }
-        let Some(results) = resp::elements(&executed) else {
+        let Some(results) = read::elements(&executed) else {
             link.read_watch(hash, false, before)?;
             return Err(StoreError::Retry(
                 "the records in Redis were changed by somebody else".into(),
@@ -228,7 +228,7 @@ impl<'a> Transaction<'a> {
         let mut seal = None;
         let mut unrecorded = None;
         for (slot, result) in slots.iter().zip(results) {
-            match (slot, resp::error(result)) {
+            match (slot, read::error(result)) {
                 (Slot::Seal, _) if *seal.get_or_insert(result) != result => {
                     return Err(StoreError::Fatal(format!(
                         "a function or script of a client changed pmnet's records ({}) in Redis. Going on could \

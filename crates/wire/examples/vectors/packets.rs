@@ -4,7 +4,7 @@
 use crate::vector::{Vector, hex, packet_fields};
 use pmnet_wire::record::{DurableRow, Member, RecoverReply, SessionRow, write_durable, write_path};
 use pmnet_wire::{
-    FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, HEADER_LEN, Header, Kind, Packet, Reject, command,
+    FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, HEADER_LEN, Header, Kind, Packet, Reject, command, raw,
 };
 
 const SHARD: u32 = 7;
@@ -140,10 +140,10 @@ fn member(device: u32) -> Member {
     }
 }
 
-type Named = (&'static str, Header, Vec<u8>);
+pub type Named = (&'static str, Header, Vec<u8>);
 
 /// At least one packet of every kind.
-fn kinds() -> Vec<Named> {
+pub fn kinds() -> Vec<Named> {
     let set = command::single(&[&b"SET"[..], b"key", b"value"]);
     let get = command::single(&[&b"GET"[..], b"key"]);
     let key_hash = command::key_hash(b"key");
@@ -153,7 +153,7 @@ fn kinds() -> Vec<Named> {
         ..Header::new(Kind::Open)
     };
     let entry = |kind: Kind, session, seq, order| Header {
-        copies: kind.number(),
+        copies: raw(kind.number()),
         session,
         seq,
         order,
@@ -161,8 +161,8 @@ fn kinds() -> Vec<Named> {
     };
     let bypass = Header {
         seq: 41,
-        request: 9,
-        key_hash,
+        request: raw(9),
+        key_hash: raw(key_hash),
         ..client(Kind::Bypass)
     };
     let stamped = Header {
@@ -171,7 +171,7 @@ fn kinds() -> Vec<Named> {
     };
     let response = Header {
         seq: 41,
-        request: 9,
+        request: raw(9),
         ..client(Kind::Response)
     };
     let recover = Header {
@@ -180,7 +180,7 @@ fn kinds() -> Vec<Named> {
         device: HEAD,
         incarnation: INCARNATION,
         order: 2_005,
-        request: 0x5eed,
+        request: raw(0x5eed),
         ..Header::new(Kind::Recover)
     };
     let reply = Header {
@@ -206,8 +206,8 @@ fn kinds() -> Vec<Named> {
         (
             "open_reply",
             Header {
-                copies: 3,
-                request: 65_000,
+                copies: raw(3),
+                request: raw(65_000),
                 ..head(Kind::OpenReply)
             },
             vec![],
@@ -216,7 +216,7 @@ fn kinds() -> Vec<Named> {
             "update",
             Header {
                 seq: 42,
-                key_hash,
+                key_hash: raw(key_hash),
                 ..client(Kind::Update)
             },
             set.clone(),
@@ -239,7 +239,7 @@ fn kinds() -> Vec<Named> {
         (
             "append_update",
             Header {
-                key_hash,
+                key_hash: raw(key_hash),
                 ..entry(Kind::Update, SESSION, 42, 2_007)
             },
             set,
@@ -248,11 +248,11 @@ fn kinds() -> Vec<Named> {
         (
             "ack",
             Header {
-                copies: 3,
+                copies: raw(3),
                 seq: 42,
                 order: 2_007,
-                request: 64_998,
-                key_hash: 40,
+                request: raw(64_998),
+                key_hash: raw(40),
                 ..head(Kind::Ack)
             },
             vec![],
@@ -269,7 +269,7 @@ fn kinds() -> Vec<Named> {
             "nack_of_a_bypass",
             Header {
                 seq: 43,
-                request: 9,
+                request: raw(9),
                 ..head(Kind::Nack)
             },
             vec![],
@@ -302,8 +302,8 @@ fn kinds() -> Vec<Named> {
             "durable",
             Header {
                 order: 2_004,
-                copies: 2,
-                request: 1_024,
+                copies: raw(2),
+                request: raw(1_024),
                 device: 12,
                 ..hop(Kind::Durable)
             },
@@ -313,7 +313,7 @@ fn kinds() -> Vec<Named> {
             "applied_by_the_server",
             Header {
                 order: 2_001,
-                request: 4_000,
+                request: raw(4_000),
                 ..server(Kind::Applied)
             },
             vec![],
@@ -340,7 +340,7 @@ fn kinds() -> Vec<Named> {
             Header {
                 session: SESSION,
                 seq: 41,
-                request: 9,
+                request: raw(9),
                 ..stamped
             },
             get,
@@ -350,7 +350,7 @@ fn kinds() -> Vec<Named> {
             Header {
                 flags: Flags::FALLBACK,
                 seq: 45,
-                request: 43,
+                request: raw(43),
                 ..client(Kind::Bypass)
             },
             command::single(&[&b"SET"[..], b"k", b"v"]),
@@ -360,7 +360,7 @@ fn kinds() -> Vec<Named> {
             Header {
                 flags: Flags::FALLBACK,
                 seq: 45,
-                request: 45,
+                request: raw(45),
                 ..client(Kind::Bypass)
             },
             vec![],
@@ -379,7 +379,7 @@ fn kinds() -> Vec<Named> {
         (
             "response_fragment",
             Header {
-                key_hash: 0xdead_beef,
+                key_hash: raw(0xdead_beef),
                 fragment_index: 1,
                 fragment_count: 2,
                 ..response
@@ -400,7 +400,7 @@ fn kinds() -> Vec<Named> {
             Header {
                 flags: Flags::FALLBACK,
                 seq: 45,
-                request: 43,
+                request: raw(43),
                 ..client(Kind::Response)
             },
             vec![],
@@ -409,7 +409,7 @@ fn kinds() -> Vec<Named> {
             "cache_response",
             Header {
                 seq: 41,
-                request: 9,
+                request: raw(9),
                 order: 2_005,
                 ..head(Kind::CacheResponse)
             },
@@ -419,7 +419,7 @@ fn kinds() -> Vec<Named> {
             "retrans",
             Header {
                 order: 2_002,
-                request: 2_004,
+                request: raw(2_004),
                 ..hop(Kind::Retrans)
             },
             vec![],
@@ -485,7 +485,7 @@ fn edges() -> Vec<Named> {
     };
     let extreme = Header {
         flags: Flags(0xff),
-        copies: 0xff,
+        copies: raw(0xff),
         shard: u32::MAX,
         epoch: u32::MAX,
         device: u32::MAX,
@@ -493,8 +493,8 @@ fn edges() -> Vec<Named> {
         session: u64::MAX,
         seq: u64::MAX,
         order: u64::MAX,
-        request: u64::MAX,
-        key_hash: u64::MAX,
+        request: raw(u64::MAX),
+        key_hash: raw(u64::MAX),
         tag: u64::MAX,
         ..Header::new(Kind::Update)
     };

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use pmnet_wire::packet::{Ack, Bypass, Fragment, Response, Stamp, TimeLeft};
 use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, Packet, command};
 
 use super::carrier::{Buffer, Carrier};
@@ -165,12 +166,13 @@ impl Session {
                     self.troubles.stale += u64::from(self.fragments.len() == 1);
                     return Ok(false);
                 }
+                let copies = Ack::read(header).copies;
                 ensure!(
-                    self.answers == Answers::Handler || header.copies > 0,
+                    self.answers == Answers::Handler || copies > 0,
                     "acknowledged without a copy: {header}"
                 );
                 self.stamp.epoch = self.stamp.epoch.max(header.epoch);
-                self.copies = Some(self.copies.map_or(header.copies, |c| c.min(header.copies)));
+                self.copies = Some(self.copies.map_or(copies, |c| c.min(copies)));
                 Ok(true)
             }
             (Kind::OpenReply, Answers::Device) => {
@@ -210,19 +212,27 @@ impl Session {
 
     /// Waits until the server has applied everything that was sent before.
     pub fn settle<C: Carrier>(&mut self, carrier: &mut C) -> anyhow::Result<()> {
-        let barrier = Header {
-            flags: Flags::READ_ONLY,
+        let barrier = Bypass {
+            session: self.stamp.session,
+            last_seq: self.stamp.seq,
+            barrier: 0,
             request: 1,
-            kind: Kind::Bypass,
-            ..self.stamp
+            key_hash: 0,
+            left: TimeLeft::NO_LIMIT,
+            fragment: Fragment::WHOLE,
+            read_only: true,
+            more: false,
         };
+        let barrier = barrier.header(&Stamp::of(&self.stamp));
         self.ask(
             carrier,
             &barrier,
             &command::barrier(),
             "barrier",
             |packet| {
-                (packet.header.kind == Kind::Response && packet.header.request == 1).then_some(())
+                let ours = packet.header.kind == Kind::Response
+                    && Response::read(&packet.header).request == 1;
+                ours.then_some(())
             },
         )
     }

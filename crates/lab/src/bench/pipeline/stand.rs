@@ -12,6 +12,7 @@ use pmnet_dataplane::xdp::{
 use pmnet_device::{DeviceConfig, Pipeline};
 use pmnet_log::{Identity, Parameters};
 use pmnet_proto::{Peer, Random, Time};
+use pmnet_wire::packet::{self, Fragment, Stamp};
 use pmnet_wire::record::{RecoverReply, read_path};
 use pmnet_wire::{Header, Kind, Packet as Wire};
 
@@ -145,16 +146,19 @@ impl Stand {
                     sessions: Vec::new(),
                 }
                 .write();
-                let mut reply = Vec::new();
-                Header {
-                    shard: SHARD,
+                let header = packet::RecoverReply {
+                    applied: 0,
+                    nonce: packet::Recover::read(&asked.header).nonce,
+                    part: Fragment::WHOLE,
+                    refused: false,
+                    held: false,
+                };
+                let stamp = Stamp {
                     epoch: EPOCH,
-                    device: asked.header.device,
-                    incarnation: asked.header.incarnation,
-                    request: asked.header.request,
-                    ..Header::new(Kind::RecoverReply)
-                }
-                .write(&payload, &mut reply);
+                    ..Stamp::of(&asked.header)
+                };
+                let mut reply = Vec::new();
+                header.header(&stamp).write(&payload, &mut reply);
                 replies.push(reply);
             }
             for reply in &replies {
@@ -180,12 +184,14 @@ impl Stand {
     fn open(&mut self, client: SocketAddr) -> anyhow::Result<()> {
         let token = fastrand::u64(1..);
         let mut open = Vec::new();
-        Header {
+        let stamp = Stamp {
             shard: SHARD,
             tag: token,
-            ..Header::new(Kind::Open)
-        }
-        .write(&token.to_be_bytes(), &mut open);
+            ..Stamp::default()
+        };
+        packet::Open {}
+            .header(&stamp)
+            .write(&token.to_be_bytes(), &mut open);
         self.pipeline.receive(self.now, client, &open)?;
         let said = self.turn()?;
         let session = said.iter().find_map(|(to, bytes)| {
@@ -205,15 +211,17 @@ impl Stand {
     pub fn apply(&mut self) -> anyhow::Result<()> {
         self.turn()?;
         let mut applied = Vec::new();
-        Header {
+        let word = packet::Applied {
+            applied: self.pipeline.log().last(),
+            room: u64::MAX,
+        };
+        let stamp = Stamp {
             shard: SHARD,
             epoch: EPOCH,
             tag: SHARD_TOKEN,
-            order: self.pipeline.log().last(),
-            request: u64::MAX,
-            ..Header::new(Kind::Applied)
-        }
-        .write(b"", &mut applied);
+            ..Stamp::default()
+        };
+        word.header(&stamp).write(b"", &mut applied);
         self.pipeline.receive(self.now, self.server, &applied)?;
         self.turn()?;
         let (_, _, _, applied) = self.pipeline.machine().cursors();
@@ -253,15 +261,18 @@ impl Stand {
             Packet::Arp => return Ok(frame::arp(from.ip(), to.ip())),
             _ => {}
         }
-        let header = Header {
-            shard: SHARD,
-            epoch: EPOCH,
+        let update = packet::Update {
             session: client.session,
             seq: client.seq,
             key_hash: fastrand::u64(1..),
-            tag: client.token,
-            ..Header::new(Kind::Update)
+            fragment: Fragment::WHOLE,
         };
+        let header = update.header(&Stamp {
+            shard: SHARD,
+            epoch: EPOCH,
+            tag: client.token,
+            ..Stamp::default()
+        });
         let header = match packet {
             Packet::Duplicate => Header {
                 seq: fastrand::u64(1..=client.seq),

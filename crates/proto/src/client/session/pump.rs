@@ -1,13 +1,13 @@
 //! What a session sends: its OPEN, its window of updates, its bypass or its fallback.
 
-use super::super::bypass;
 use super::super::{CallId, ClientConfig, Context};
 use super::{Bypass, Call, Sent, Session, State, Transfer, Update, Work};
 use crate::rules::Rule;
 use crate::{Outbox, Time};
 use bytes::Bytes;
 use pmnet_wire::command::barrier;
-use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, remaining};
+use pmnet_wire::packet::{self, Fallback, Fragment, Open, Ping, Stamp, TimeLeft};
+use pmnet_wire::{FRAGMENT_BYTES, Kind};
 
 impl Session {
     /// Sends everything that may be sent now.
@@ -24,66 +24,68 @@ impl Session {
                 self.state = State::Opening {
                     last_sent: Some(now),
                 };
-                let open = Header {
+                let stamp = Stamp {
                     shard: config.shard,
                     tag: self.token,
-                    ..Header::new(Kind::Open)
+                    ..Stamp::default()
                 };
+                let open = Open {}.header(&stamp);
                 out.send(config.head, &open, &self.token.to_be_bytes());
             }
             return;
         }
-        let base = bypass::header(config.shard, context.epoch, self.id, self.token);
+        let session = self.id;
+        let stamp = Stamp {
+            shard: config.shard,
+            epoch: context.epoch,
+            tag: self.token,
+            ..Stamp::default()
+        };
         let sent_before = out.len();
-        if self.repair {
+        if self.direct.repair {
             // The head missed that the server has these: let a confirmation pass by it again.
-            self.repair = false;
-            let header = Header {
-                flags: Flags::FALLBACK,
-                seq: self.fallback_upto,
-                request: self.fallback_upto,
-                ..base
+            self.direct.repair = false;
+            let repair = Fallback {
+                session,
+                last_seq: self.direct.fallback_upto,
+                barrier: 0,
+                first_seq: self.direct.fallback_upto,
+                fragment: Fragment::WHOLE,
             };
-            out.send(config.head, &header, &[]);
+            out.send(config.head, &repair.header(&stamp), &[]);
         }
-        if let Some(fallback) = &mut self.fallback {
-            let header = Header {
-                flags: Flags::FALLBACK,
-                seq: fallback.last_seq,
-                request: fallback.first_seq,
-                ..base
+        if let Some(fallback) = &mut self.direct.fallback {
+            let header = Fallback {
+                session,
+                last_seq: fallback.last_seq,
+                barrier: 0,
+                first_seq: fallback.first_seq,
+                fragment: Fragment::WHOLE,
             };
+            let header = header.header(&stamp);
             fallback.transfer.send(now, config.head, &header, out);
         } else {
             self.begin_calls(config);
-            self.send_updates(now, out, config, &base);
+            self.send_updates(now, out, config, &stamp);
             let ready = self.all_sent();
-            if let Some(bypass) = self.bypass.as_mut().filter(|_| ready) {
-                let flags = if bypass.read_only {
-                    Flags::READ_ONLY
-                } else {
-                    Flags(0)
-                };
-                let header = Header {
-                    flags,
-                    seq: self.next_seq - 1,
+            if let Some(bypass) = self.direct.bypass.as_mut().filter(|_| ready) {
+                let header = packet::Bypass {
+                    session,
+                    last_seq: self.log.next_seq - 1,
+                    barrier: 0,
                     request: bypass.request,
                     key_hash: bypass.key_hash,
-                    copies: remaining::encode(bypass.deadline.since(now)),
-                    ..base
+                    left: TimeLeft::of_nanos(bypass.deadline.since(now)),
+                    fragment: Fragment::WHOLE,
+                    read_only: bypass.read_only,
+                    more: false,
                 };
+                let header = header.header(&stamp);
                 bypass.transfer.send(now, config.head, &header, out);
             }
         }
         if out.len() == sent_before && now.since(self.last_sent) >= config.ping_every {
-            out.send(
-                config.head,
-                &Header {
-                    kind: Kind::Ping,
-                    ..base
-                },
-                &[],
-            );
+            out.send(config.head, &Ping { session }.header(&stamp), &[]);
         }
         if out.len() != sent_before {
             self.last_sent = now;
@@ -92,18 +94,18 @@ impl Session {
 
     /// Gives waiting calls their seqs or request ids, as far as order and window allow.
     fn begin_calls(&mut self, config: &ClientConfig) {
-        while self.bypass.is_none() && self.in_flight() < u64::from(config.window_max) {
+        while self.direct.bypass.is_none() && self.in_flight() < u64::from(config.window_max) {
             if matches!(
                 self.queue.front(),
                 Some(Call {
                     work: Work::End,
                     ..
                 })
-            ) && !self.updates.is_empty()
+            ) && !self.log.updates.is_empty()
             {
                 return;
             }
-            if self.doubtful
+            if self.direct.doubtful
                 && config.rules.hold(Rule::AfterUnknown)
                 && let Some(Call {
                     work: Work::Bypass { .. },
@@ -154,16 +156,16 @@ impl Session {
         read_only: bool,
         deadline: Time,
     ) {
-        self.bypass = Some(Bypass {
+        self.direct.bypass = Some(Bypass {
             call,
-            request: self.next_request,
+            request: self.direct.next_request,
             read_only,
             key_hash,
             deadline,
             nacked: None,
             transfer: Transfer::new(payload),
         });
-        self.next_request += 1;
+        self.direct.next_request += 1;
     }
 
     fn begin_update(
@@ -176,11 +178,11 @@ impl Session {
     ) {
         let fragments =
             u64::try_from(payload.len().div_ceil(FRAGMENT_BYTES).max(1)).expect("bounded");
-        let first_seq = self.next_seq;
+        let first_seq = self.log.next_seq;
         let last_seq = first_seq + fragments - 1;
-        self.next_seq = last_seq + 1;
-        self.sent.extend((0..fragments).map(|_| None));
-        self.updates.push_back(Update {
+        self.log.next_seq = last_seq + 1;
+        self.log.sent.extend((0..fragments).map(|_| None));
+        self.log.updates.push_back(Update {
             call,
             first_seq,
             last_seq,
@@ -192,41 +194,49 @@ impl Session {
     }
 
     fn in_flight(&self) -> u64 {
-        self.next_seq - 1 - self.acked
+        self.log.next_seq - 1 - self.log.acked
     }
 
-    fn send_updates(&mut self, now: Time, out: &mut Outbox, config: &ClientConfig, base: &Header) {
-        let window = u64::from(self.window).min(self.credit.max(1));
-        let limit = (self.acked + 1 + window).min(self.next_seq);
-        if self.next_send >= limit {
+    fn send_updates(&mut self, now: Time, out: &mut Outbox, config: &ClientConfig, stamp: &Stamp) {
+        let window = u64::from(self.window.size).min(self.window.credit.max(1));
+        let limit = (self.log.acked + 1 + window).min(self.log.next_seq);
+        if self.log.next_send >= limit {
             return;
         }
         let first = self
+            .log
             .updates
-            .partition_point(|update| update.last_seq < self.next_send);
-        for update in self.updates.range(first..) {
-            if self.next_send >= limit {
+            .partition_point(|update| update.last_seq < self.log.next_send);
+        for update in self.log.updates.range(first..) {
+            if self.log.next_send >= limit {
                 break;
             }
             let count = update.last_seq - update.first_seq + 1;
-            while self.next_send <= update.last_seq && self.next_send < limit {
-                let index = self.next_send - update.first_seq;
+            while self.log.next_send <= update.last_seq && self.log.next_send < limit {
+                let index = self.log.next_send - update.first_seq;
                 let start = usize::try_from(index).expect("bounded") * FRAGMENT_BYTES;
                 let end = (start + FRAGMENT_BYTES).min(update.payload.len());
-                let header = Header {
-                    kind: update.kind,
-                    seq: self.next_send,
-                    key_hash: update.key_hash,
-                    fragment_index: u16::try_from(index).expect("checked at submit"),
-                    fragment_count: u16::try_from(count).expect("checked at submit"),
-                    ..*base
+                let (session, seq) = (self.id, self.log.next_send);
+                let header = if update.kind == Kind::End {
+                    packet::End { session, seq }.header(stamp)
+                } else {
+                    let update = packet::Update {
+                        session,
+                        seq,
+                        key_hash: update.key_hash,
+                        fragment: Fragment {
+                            index: u16::try_from(index).expect("checked at submit"),
+                            count: u16::try_from(count).expect("checked at submit"),
+                        },
+                    };
+                    update.header(stamp)
                 };
                 out.send(config.head, &header, &update.payload[start..end]);
-                let row =
-                    usize::try_from(self.next_send - self.acked - 1).expect("within the window");
-                let again = self.sent[row].is_some();
-                self.sent[row] = Some(Sent { at: now, again });
-                self.next_send += 1;
+                let row = usize::try_from(self.log.next_send - self.log.acked - 1)
+                    .expect("within the window");
+                let again = self.log.sent[row].is_some();
+                self.log.sent[row] = Some(Sent { at: now, again });
+                self.log.next_send += 1;
             }
         }
     }

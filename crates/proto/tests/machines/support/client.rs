@@ -7,7 +7,7 @@ use pmnet_proto::client::{
 };
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
 use pmnet_proto::{Outbox, Peer, Random, Time};
-use pmnet_wire::{Flags, Header, Kind};
+use pmnet_wire::{Flags, Header, Kind, raw};
 
 pub struct Bench {
     pub client: Client,
@@ -64,9 +64,9 @@ impl Bench {
             epoch: EPOCH,
             device: 1,
             incarnation: 1,
-            copies: 1,
+            copies: raw(1),
             session: SESSION,
-            request: 10_000,
+            request: raw(10_000),
             tag: self.token,
             ..Header::new(kind)
         }
@@ -91,7 +91,7 @@ impl Bench {
         self.receive(
             &Header {
                 seq,
-                request: 0,
+                request: raw(0),
                 ..self.reply(Kind::Nack)
             },
             &[],
@@ -111,7 +111,7 @@ impl Bench {
     pub fn response(&mut self, request: u64, flags: Flags, payload: &[u8]) {
         self.receive(
             &Header {
-                request,
+                request: raw(request),
                 flags,
                 ..self.reply(Kind::Response)
             },

@@ -1,11 +1,11 @@
 //! One device of a chain, and the pipeline that it believes in: what it appends is kept here.
 
 use super::{EPOCH, SESSION, SHARD, SHARD_TOKEN, Sent, TOKEN, datagram, ms, peer, take};
-use pmnet_proto::device::{Device, DeviceConfig, LogState, Room, Verdict};
+use pmnet_proto::device::{Device, DeviceConfig, LogState, Room, Served, Verdict};
 use pmnet_proto::time::Nanos;
 use pmnet_proto::{Outbox, Peer, Random, Time};
 use pmnet_wire::record::{DurableRow, Member, RecoverReply, SessionRow, write_durable};
-use pmnet_wire::{Header, Kind, Packet};
+use pmnet_wire::{Header, Kind, Packet, raw};
 
 pub struct Bench {
     pub device: Device,
@@ -108,7 +108,7 @@ pub fn from_hop(kind: Kind, device: u32) -> Header {
 pub fn entry(order: u64) -> (Header, Vec<u8>) {
     let kind = if order == 1 { Kind::Open } else { Kind::Update };
     let header = Header {
-        copies: kind.number(),
+        copies: raw(kind.number()),
         session: SESSION,
         seq: order - 1,
         order,
@@ -237,7 +237,7 @@ impl Bench {
             .collect();
         let header = Header {
             order,
-            request: 1_000,
+            request: raw(1_000),
             ..from_hop(Kind::Durable, self.id + 1)
         };
         let next = hop(chain, self.id + 1);
@@ -274,21 +274,19 @@ impl Bench {
 
     /// Does what the pipeline does with [`Verdict::Resume`].
     #[track_caller]
-    pub fn resume(&mut self, verdict: &Verdict) {
-        let Verdict::Resume(resume) = verdict else {
+    pub fn resume(&mut self, verdict: &Verdict) -> Served {
+        let Verdict::Resume(recovery) = verdict else {
             panic!("not resumed: {verdict:?}")
         };
+        let applied = recovery.applied();
         let last = u64::try_from(self.frames.len())
             .expect("small")
-            .max(resume.applied);
-        self.device.begin_fold(self.now, last);
-        for order in resume.applied + 1..=last {
-            let frame = &self.frames[usize::try_from(order - 1).expect("small")];
-            self.device
-                .fold_frame(self.now, frame)
-                .expect("its own frames");
-        }
-        self.device.resume(self.now);
+            .max(applied);
+        let frames = self.frames.iter().map(Vec::as_slice);
+        let above = frames.skip(usize::try_from(applied).expect("small"));
+        self.device
+            .serve(self.now, recovery.clone(), last, above)
+            .expect("its own frames")
     }
 }
 

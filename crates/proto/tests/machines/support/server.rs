@@ -6,7 +6,7 @@ use bytes::Bytes;
 use pmnet_proto::server::{Server, ServerConfig, Stop, Work};
 use pmnet_proto::{Outbox, Peer, Random, Time};
 use pmnet_wire::record::{Member, write_path};
-use pmnet_wire::{Header, Kind, Packet};
+use pmnet_wire::{Header, Kind, Packet, raw};
 use std::collections::BTreeMap;
 
 #[derive(Default)]
@@ -190,7 +190,7 @@ impl Bench {
             order,
             session,
             seq,
-            copies,
+            copies: raw(copies),
             ..self.header(Kind::Append)
         };
         self.give(&header, payload)
@@ -214,7 +214,7 @@ impl Bench {
             shard: SHARD,
             device: path[0].device,
             incarnation: path[0].incarnation,
-            request: nonce,
+            request: raw(nonce),
             ..Header::new(Kind::Recover)
         };
         self.give(&header, &write_path(path))

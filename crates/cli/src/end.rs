@@ -1,0 +1,84 @@
+//! From the command line to the exit code.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::error::ConfigError;
+use crate::logs;
+
+/// Reads the command line of this process.
+///
+/// # Errors
+/// The exit code, when help was asked for or the line was not understood; what there is to say is said.
+pub fn parse<C: Parser>() -> Result<C, ExitCode> {
+    C::try_parse().map_err(|error| {
+        // Help and version go to stdout and are a success; clap knows which is which.
+        let _ = error.print();
+        if error.use_stderr() {
+            ExitCode::from(2)
+        } else {
+            ExitCode::SUCCESS
+        }
+    })
+}
+
+/// The error and its causes in one line. A cause that the text before it contains already is not said again.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text += ": ";
+            text += &cause;
+        }
+    }
+    text
+}
+
+/// Starts the logs, does the work of the program `name`, and makes an exit code of how it ended. `filter` is what is
+/// logged where the environment does not say; `work` is false if a check found something.
+#[must_use]
+pub fn finish(
+    name: &str,
+    log_json: bool,
+    filter: &str,
+    work: impl FnOnce() -> anyhow::Result<bool>,
+) -> ExitCode {
+    if let Err(error) = logs::start(log_json, filter) {
+        eprintln!("{name}: {error:#}");
+        return ExitCode::from(2);
+    }
+    match work() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("{name}: {}", sentence(&error));
+            if error.is::<ConfigError>() {
+                ExitCode::from(2)
+            } else {
+                ExitCode::from(1)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::sentence;
+
+    #[test]
+    fn no_cause_is_said_twice() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("file x: {0}")]
+        struct Told(#[source] std::io::Error);
+        let cause = std::io::Error::other("is a directory");
+        let error = Err::<(), _>(Told(cause)).context("cannot start");
+        let error = error.unwrap_err();
+        assert_eq!(sentence(&error), "cannot start: file x: is a directory");
+    }
+}

@@ -1,0 +1,104 @@
+//! The file in which the log of a device in the kernel is saved when the device ends.
+//!
+//! Invariants: the file is the whole log or it is not there, also after a loss of power; what is not an older copy of the
+//! same log is neither overwritten nor put aside. Spec: `docs/spec/pipeline.md` §6. May not: know what is in the log.
+
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use pmnet_log::{Heading, Media, heading};
+
+use super::error::OpenError;
+use super::image::MapMedia;
+
+/// What a failed operation on this file is reported as.
+pub(super) fn file_error(path: &Path) -> impl FnOnce(std::io::Error) -> OpenError {
+    let path = path.to_owned();
+    move |source| OpenError::File { path, source }
+}
+
+/// Looks, before anything is logged, whether the log could be saved as `path`: a folder that is there and can be written
+/// to, and no other kind of file under that name.
+pub(super) fn check(path: &Path) -> Result<(), OpenError> {
+    match std::fs::metadata(path) {
+        Ok(found) if !found.is_file() => {
+            return Err(OpenError::Other(format!(
+                "{} is not a file: --spill names the file in which the log is saved",
+                path.display()
+            )));
+        }
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(file_error(path)(error)),
+        Ok(_) | Err(_) => {}
+    }
+    let part = with_suffix(path, "part");
+    File::create(&part).map_err(file_error(&part))?;
+    std::fs::remove_file(&part).map_err(file_error(&part))
+}
+
+/// Refuses if there is something at `path` that is not an older copy of the log with heading `kept`. `same` says whether a copy
+/// with the same heading is one: only after saving began.
+pub(super) fn check_older(path: &Path, kept: &Heading, same: bool) -> Result<(), OpenError> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let found = heading(&read(path)?);
+    let is_older =
+        |found: &Heading| found.may_precede(kept) && (same || found.incarnation < kept.incarnation);
+    let what = match found {
+        Ok(found) if is_older(&found) => return Ok(()),
+        Ok(found) if found.identity == kept.identity => {
+            "is not an older copy of the log that the kernel holds"
+        }
+        Ok(_) => "holds another log than the kernel",
+        Err(_) => "is no log",
+    };
+    Err(OpenError::Other(format!(
+        "{} {what}, and is not touched. To use this file, take the device out of the kernel first, with another file: the          same command line with --spill OTHER_FILE --detach. To go on with the log in the kernel, move this file away",
+        path.display()
+    )))
+}
+
+/// The whole file.
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, OpenError> {
+    std::fs::read(path).map_err(file_error(path))
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(suffix);
+    name.into()
+}
+
+/// Saves the log durably. It is written under another name first, so the file is whole or not there.
+pub(super) fn save(path: &Path, image: &MapMedia) -> Result<(), OpenError> {
+    let part = with_suffix(path, "part");
+    let written = File::create(&part).and_then(|mut out| {
+        out.write_all(image.bytes())?;
+        out.sync_all()
+    });
+    if let Err(error) = written {
+        // Half a log is of no use; the error that counts is the first one.
+        let _ = std::fs::remove_file(&part);
+        return Err(file_error(&part)(error));
+    }
+    std::fs::rename(&part, path).map_err(file_error(path))?;
+    sync_folder_of(path)
+}
+
+/// Renames the file durably, so that no start finds it.
+pub(super) fn put_aside(path: &Path, suffix: &str) -> Result<(), OpenError> {
+    let aside = with_suffix(path, suffix);
+    std::fs::rename(path, &aside).map_err(file_error(path))?;
+    tracing::info!(file = %path.display(), now = %aside.display(), "put the old copy of the log aside");
+    sync_folder_of(path)
+}
+
+fn sync_folder_of(path: &Path) -> Result<(), OpenError> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .map_err(file_error(folder))
+}

@@ -1,0 +1,267 @@
+//! What becomes of a bypass whose barrier is reached: a pure function (`docs/spec/protocol.md` §2
+//! "Late and early bypasses", §4 "Fallback").
+//!
+//! Both who executes and who answers without the store ask [`judge`], so that nothing is executed that is
+//! answered, and nothing is left without either.
+
+use super::Session;
+use crate::rules::{Rule, Rules};
+use pmnet_wire::packet::{Bypass, Fallback, Fragment, Progress, Response};
+use pmnet_wire::{FRAGMENTS_MAX, Flags, Header};
+
+/// What a bypass asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// That its payload is executed.
+    Execute { request: u64, read_only: bool },
+    /// That an update is applied which the log had no room for.
+    FallBack { first_seq: u64 },
+}
+
+/// A bypass without its payload, as its last packet told it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) session: u64,
+    /// Last seq that its session gave out; of a fallback the last one of its update.
+    pub(super) last_seq: u64,
+    pub(super) barrier: u64,
+    pub(super) what: What,
+}
+
+impl Asked {
+    pub(super) const fn read(header: &Header) -> Asked {
+        if header.flags.has(Flags::FALLBACK) {
+            let fallback = Fallback::read(header);
+            Asked {
+                session: fallback.session,
+                last_seq: fallback.last_seq,
+                barrier: fallback.barrier,
+                what: What::FallBack {
+                    first_seq: fallback.first_seq,
+                },
+            }
+        } else {
+            let bypass = Bypass::read(header);
+            Asked {
+                session: bypass.session,
+                last_seq: bypass.last_seq,
+                barrier: bypass.barrier,
+                what: What::Execute {
+                    request: bypass.request,
+                    read_only: bypass.read_only,
+                },
+            }
+        }
+    }
+
+    pub(super) const fn is_fallback(&self) -> bool {
+        matches!(self.what, What::FallBack { .. })
+    }
+
+    /// Request id, or first seq of a fallback: what its answers repeat.
+    pub(super) const fn number(&self) -> u64 {
+        match self.what {
+            What::Execute { request, .. } => request,
+            What::FallBack { first_seq } => first_seq,
+        }
+    }
+
+    /// What a NACK repeats: the request id; of a fallback nothing.
+    pub(super) const fn refused(&self) -> u64 {
+        match self.what {
+            What::Execute { request, .. } => request,
+            What::FallBack { .. } => 0,
+        }
+    }
+
+    /// What makes two packets parts of one bypass: whether it is a fallback, and its request id or last seq.
+    pub(super) const fn identity(&self) -> (bool, u64) {
+        match self.what {
+            What::Execute { request, .. } => (false, request),
+            What::FallBack { .. } => (true, self.last_seq),
+        }
+    }
+
+    /// The answer, or the fragment of it with this part of the reply.
+    pub(super) const fn response(&self, reply_crc: u64, fragment: Fragment) -> Response {
+        Response {
+            session: self.session,
+            seq: self.last_seq,
+            request: self.number(),
+            reply_crc,
+            fragment,
+            fallback: self.is_fallback(),
+        }
+    }
+
+    /// So many fragments of it are here, without a gap.
+    pub(super) const fn progress(&self, received: u64) -> Progress {
+        Progress {
+            session: self.session,
+            seq: self.last_seq,
+            received,
+            request: self.number(),
+            fallback: self.is_fallback(),
+        }
+    }
+}
+
+/// What is to become of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Judgement {
+    /// The store executes it.
+    Execute { request: u64, read_only: bool },
+    /// The store applies the update that falls back; the session goes on behind this seq.
+    Apply { last_seq: u64 },
+    /// Its caller has given up: it is forgotten.
+    GivenUp,
+    /// There is no such session: its client hears that.
+    UnknownSession,
+    /// The update that falls back has been applied: its client hears that.
+    Confirm,
+    /// It has been executed: its reply is sent again.
+    Repeat,
+    /// Its session went on without it (its caller's deadline passed): executed now, it would come after what
+    /// the session sent later.
+    Overtaken,
+    /// Updates of its session before it are missing: its client hears the seq that the session is to go on with.
+    /// The head that stamped it died with updates that were not durable yet, and others have their orders now.
+    Expect(u64),
+}
+
+/// Judges what was asked, with no payload if `empty` and too late for its caller if `late`, by what the server
+/// knows of its session.
+pub(super) fn judge(
+    asked: &Asked,
+    empty: bool,
+    late: bool,
+    session: Option<&Session>,
+    rules: Rules,
+) -> Judgement {
+    if late && rules.hold(Rule::Deadline) {
+        return Judgement::GivenUp;
+    }
+    let Some(session) = session else {
+        return Judgement::UnknownSession;
+    };
+    let (last_seq, applied) = (asked.last_seq, session.last_seq);
+    match asked.what {
+        What::FallBack { first_seq } => {
+            if last_seq <= applied && rules.hold(Rule::FallbackIdentity) {
+                return Judgement::Confirm;
+            }
+            // As many seqs as an update can have fragments: no client may run away with them.
+            let too_many = last_seq.saturating_sub(first_seq) >= u64::from(FRAGMENTS_MAX);
+            if first_seq > applied + 1 || empty || first_seq > last_seq || too_many {
+                return Judgement::Expect(applied + 1);
+            }
+            Judgement::Apply { last_seq }
+        }
+        What::Execute { request, read_only } => {
+            let stored = session.reply.as_ref().map(|(stored, _)| *stored);
+            let stored = stored.filter(|_| !read_only && rules.hold(Rule::RequestId));
+            let in_order = rules.hold(Rule::LastSeq);
+            if stored == Some(request) {
+                Judgement::Repeat
+            } else if (last_seq < applied && in_order)
+                || stored.is_some_and(|stored| stored > request)
+            {
+                Judgement::Overtaken
+            } else if last_seq > applied && in_order {
+                Judgement::Expect(applied + 1)
+            } else {
+                Judgement::Execute { request, read_only }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    const RULES: Rules = Rules::ALL;
+
+    /// A session whose last applied seq is 5, and that has the reply to request 7.
+    fn session() -> Session {
+        Session {
+            last_seq: 5,
+            reply: Some((7, Bytes::from_static(b"+OK"))),
+            ..Session::default()
+        }
+    }
+
+    fn asked(last_seq: u64, what: What) -> Asked {
+        Asked {
+            session: 1,
+            last_seq,
+            barrier: 0,
+            what,
+        }
+    }
+
+    fn executes(last_seq: u64, request: u64, read_only: bool) -> Judgement {
+        let asked = asked(last_seq, What::Execute { request, read_only });
+        judge(&asked, false, false, Some(&session()), RULES)
+    }
+
+    fn falls_back(first_seq: u64, last_seq: u64, empty: bool) -> Judgement {
+        let asked = asked(last_seq, What::FallBack { first_seq });
+        judge(&asked, empty, false, Some(&session()), RULES)
+    }
+
+    #[test]
+    fn a_bypass_is_executed_at_its_place_and_once() {
+        for read_only in [false, true] {
+            let request = 8;
+            let right = Judgement::Execute { request, read_only };
+            assert_eq!(executes(5, request, read_only), right);
+            assert_eq!(executes(4, request, read_only), Judgement::Overtaken);
+            assert_eq!(executes(6, request, read_only), Judgement::Expect(6));
+        }
+        // What has been executed is answered, wherever its session is by now.
+        for last_seq in 4..=6 {
+            assert_eq!(executes(last_seq, 7, false), Judgement::Repeat);
+        }
+        assert_eq!(executes(5, 6, false), Judgement::Overtaken);
+        // A read leaves no reply behind, and may be executed again.
+        let again = Judgement::Execute {
+            request: 6,
+            read_only: true,
+        };
+        assert_eq!(executes(5, 6, true), again);
+    }
+
+    #[test]
+    fn an_update_that_falls_back_is_applied_once_and_behind_those_before_it() {
+        assert_eq!(falls_back(6, 6, false), Judgement::Apply { last_seq: 6 });
+        assert_eq!(falls_back(4, 9, false), Judgement::Apply { last_seq: 9 });
+        assert_eq!(falls_back(3, 5, false), Judgement::Confirm);
+        assert_eq!(falls_back(5, 5, true), Judgement::Confirm);
+        for (first, last, empty) in [(7, 7, false), (6, 6, true), (8, 7, false)] {
+            assert_eq!(falls_back(first, last, empty), Judgement::Expect(6));
+        }
+        let most = u64::from(FRAGMENTS_MAX);
+        let whole = Judgement::Apply { last_seq: 5 + most };
+        assert_eq!(falls_back(6, 5 + most, false), whole);
+        assert_eq!(falls_back(6, 6 + most, false), Judgement::Expect(6));
+    }
+
+    #[test]
+    fn who_gave_up_or_has_no_session_is_told_first() {
+        for what in [
+            What::FallBack { first_seq: 6 },
+            What::Execute {
+                request: 7,
+                read_only: false,
+            },
+        ] {
+            let asked = asked(6, what);
+            let late = judge(&asked, false, true, None, RULES);
+            assert_eq!(late, Judgement::GivenUp);
+            let unknown = judge(&asked, false, false, None, RULES);
+            assert_eq!(unknown, Judgement::UnknownSession);
+        }
+    }
+}

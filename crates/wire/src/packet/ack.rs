@@ -1,0 +1,26 @@
+//! ACK: how far a session's updates are held by the whole chain.
+//!
+//! ```text
+//!      24        32    40          48     56        64
+//! Ack  | session | seq | committed | room | applied |    |   byte 5: copies
+//! ```
+
+use super::view;
+
+view! {
+    /// `seq` and everything before it in this session is held by so many devices.
+    Ack = Ack {
+        /// The session.
+        session: session,
+        /// Highest committed seq of the session.
+        seq: seq,
+        /// Highest committed order of the shard.
+        committed: order,
+        /// Free entries of the head's log.
+        room: request,
+        /// Highest seq of the session that is known to be applied; not above `seq`.
+        applied: key_hash,
+        /// Devices that hold it: the length of the chain.
+        copies: copies,
+    }
+}

@@ -1,0 +1,158 @@
+//! APPEND: a log entry, between hops and in the log.
+//!
+//! ```text
+//!         24        32    40      48    56         64
+//! Append  | session | seq | order |     | key_hash | fragment |   byte 5: which kind of entry
+//! ```
+//! Stamp: epoch, device and incarnation of the head that admitted it, and the shard's token.
+
+use super::{Stamp, view};
+use crate::{Header, Kind};
+use core::fmt;
+
+/// What a log entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EntryKind {
+    /// A session begins; its payload is the session's token.
+    Open,
+    /// An update, or a fragment of one.
+    Update,
+    /// A session ends.
+    End,
+    /// Nothing that this version knows.
+    Unknown(u8),
+}
+
+impl EntryKind {
+    /// The kind of entry with this number: that of the packet that asks for it.
+    #[must_use]
+    pub const fn from_number(number: u8) -> EntryKind {
+        match Kind::from_u8(number) {
+            Some(Kind::Open) => EntryKind::Open,
+            Some(Kind::Update) => EntryKind::Update,
+            Some(Kind::End) => EntryKind::End,
+            _ => EntryKind::Unknown(number),
+        }
+    }
+
+    /// Its number, on the wire and in the log.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            EntryKind::Open => Kind::Open.number(),
+            EntryKind::Update => Kind::Update.number(),
+            EntryKind::End => Kind::End.number(),
+            EntryKind::Unknown(number) => number,
+        }
+    }
+}
+
+impl fmt::Display for EntryKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EntryKind::Unknown(number) => write!(f, "unknown ({number})"),
+            known => write!(f, "{known:?}"),
+        }
+    }
+}
+
+view! {
+    /// An entry with its order.
+    Append = Append {
+        /// What it is.
+        entry: entry,
+        /// Its session.
+        session: session,
+        /// Its place within the session; of an OPEN 0.
+        seq: seq,
+        /// Its place in the shard's log.
+        order: order,
+        /// As in the update.
+        key_hash: key_hash,
+        /// As in the update.
+        fragment: fragment,
+    }
+}
+
+impl Append {
+    /// The entry for a client's OPEN, update or END, admitted at this order by the head that stamps it:
+    /// length and checksum of the payload are the client's. An OPEN has no session yet: its order is
+    /// the session, and its seq is 0.
+    #[must_use]
+    #[inline]
+    pub fn admitted(asked: &Header, order: u64, stamp: &Stamp) -> Header {
+        let (session, seq) = match asked.kind {
+            Kind::Open => (order, 0),
+            _ => (asked.session, asked.seq),
+        };
+        let entry = Append {
+            entry: EntryKind::from_number(asked.kind.number()),
+            session,
+            seq,
+            order,
+            key_hash: asked.key_hash.0,
+            fragment: super::place::fragment::get(asked),
+        };
+        Header {
+            payload_len: asked.payload_len,
+            payload_crc: asked.payload_crc,
+            ..entry.header(stamp)
+        }
+    }
+
+    /// The same entry in a later epoch, under the shard's token.
+    #[must_use]
+    pub fn in_epoch(entry: &Header, epoch: u32, shard_token: u64) -> Header {
+        Header {
+            epoch,
+            tag: shard_token,
+            ..*entry
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Flags;
+
+    #[test]
+    fn every_number_is_that_of_its_kind_of_entry() {
+        for number in 0..=u8::MAX {
+            assert_eq!(EntryKind::from_number(number).number(), number);
+        }
+        let known = [1, 3, 19].map(EntryKind::from_number);
+        assert_eq!(known, [EntryKind::Open, EntryKind::Update, EntryKind::End]);
+        assert_eq!(EntryKind::from_number(4), EntryKind::Unknown(4));
+        assert_eq!(
+            (
+                EntryKind::End.to_string(),
+                EntryKind::Unknown(4).to_string()
+            ),
+            ("End".into(), "unknown (4)".into())
+        );
+    }
+
+    #[test]
+    fn an_admitted_open_is_the_session_of_its_order() {
+        let stamp = Stamp {
+            device: 2,
+            tag: 77,
+            ..Stamp::default()
+        };
+        let open = Header {
+            tag: 5,
+            flags: Flags::READ_ONLY,
+            session: 9,
+            seq: 9,
+            ..Header::new(Kind::Open)
+        }
+        .for_payload(&5u64.to_be_bytes());
+        let entry = Append::admitted(&open, 40, &stamp);
+        let view = Append::read(&entry);
+        assert_eq!((view.session, view.seq, view.order), (40, 0, 40));
+        assert_eq!(view.entry, EntryKind::Open);
+        assert_eq!((entry.flags, entry.tag), (Flags(0), 77));
+        assert_eq!(entry.payload_crc, open.payload_crc);
+    }
+}

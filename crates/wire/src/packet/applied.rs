@@ -1,0 +1,18 @@
+//! APPLIED: how far the server's store is.
+//!
+//! ```text
+//!          24    32    40        48     56    64
+//! Applied  |     |     | applied | room |     |    |
+//! ```
+
+use super::view;
+
+view! {
+    /// The store has everything up to `applied`, durably.
+    Applied = Applied {
+        /// A: everything up to here is applied.
+        applied: order,
+        /// Entries that the server can take now; between devices 0.
+        room: request,
+    }
+}

@@ -1,0 +1,170 @@
+//! BYPASS: a request for the server; as FALLBACK: an update that goes to it by itself.
+//!
+//! ```text
+//!           24        32         40        48          56         64
+//! Bypass    | session | last_seq | barrier | request   | key_hash | fragment |   byte 5: time left; flags: READ_ONLY, CONTINUE
+//! Fallback  | session | last_seq | barrier | first_seq |          | fragment |   flag: FALLBACK
+//! ```
+//! A client sends barrier 0; the head writes it, and stamps the packet (`docs/spec/protocol.md` §2 rule 8).
+
+use super::{Stamp, view};
+use crate::Header;
+use core::fmt;
+
+/// How much time the caller of a bypass still has, in one byte.
+///
+/// A floating-point number of milliseconds with three bits of mantissa: byte b > 0 stands for
+/// `(8 + m) << e` eighths of a millisecond, where `e = (b - 1) / 8` and `m = (b - 1) % 8`. So 1 is one
+/// millisecond, 255 about 46 days. 0 says nothing: no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TimeLeft(u8);
+
+/// Nanoseconds in the unit, an eighth of a millisecond.
+const UNIT_NANOS: u64 = 125_000;
+
+impl TimeLeft {
+    /// As long as it takes.
+    pub const NO_LIMIT: TimeLeft = TimeLeft(0);
+
+    /// So many nanoseconds, rounded up by less than an eighth. What is below a millisecond is one, what is
+    /// beyond the last byte is that one: never [`TimeLeft::NO_LIMIT`].
+    #[must_use]
+    pub fn of_nanos(nanos: u64) -> TimeLeft {
+        let units = nanos.div_ceil(UNIT_NANOS).max(8);
+        // With `e` shifted out, four bits are left, the highest of them set.
+        let exponent = 60 - units.leading_zeros();
+        let rounded = units.div_ceil(1 << exponent);
+        let number = u64::from(exponent) * 8 + (rounded - 8) + 1;
+        TimeLeft(u8::try_from(number).unwrap_or(u8::MAX))
+    }
+
+    /// Nanoseconds that it stands for; `None`: no limit.
+    #[must_use]
+    pub fn nanos(self) -> Option<u64> {
+        let number = u64::from(self.0.checked_sub(1)?);
+        Some((8 + number % 8) << (number / 8)).map(|units| units * UNIT_NANOS)
+    }
+
+    /// The byte on the wire.
+    #[must_use]
+    pub const fn byte(self) -> u8 {
+        self.0
+    }
+
+    /// What this byte on the wire says.
+    #[must_use]
+    pub const fn from_byte(byte: u8) -> TimeLeft {
+        TimeLeft(byte)
+    }
+}
+
+impl fmt::Display for TimeLeft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.nanos() {
+            None => f.write_str("without limit"),
+            Some(nanos) => write!(f, "{} ms", nanos / 1_000_000),
+        }
+    }
+}
+
+view! {
+    /// A request for the server, executed behind everything that was acknowledged before it.
+    Bypass = Bypass {
+        /// The session.
+        session: session,
+        /// Last seq that the session gave out.
+        last_seq: seq,
+        /// Last order of the head when it passed; 0 before.
+        barrier: order,
+        /// Its id, rising within the session, from 1.
+        request: request,
+        /// Hash of the key that it touches; 0: unknown, or several.
+        key_hash: key_hash,
+        /// How long its caller will wait from now on.
+        left: left,
+        /// Which part of the request this is; of CONTINUE which part of the reply is wanted.
+        fragment: fragment,
+    }
+    flags {
+        /// It changes nothing, and may be executed again.
+        read_only: READ_ONLY,
+        /// It asks for further fragments of a reply.
+        more: CONTINUE,
+    }
+}
+
+view! {
+    /// An update that was not logged and goes to the server. An empty payload only asks for its confirmation.
+    Fallback = Bypass, FALLBACK {
+        /// The session.
+        session: session,
+        /// Last seq of the update.
+        last_seq: seq,
+        /// Last order of the head when it passed; 0 before.
+        barrier: order,
+        /// First seq of the update.
+        first_seq: request,
+        /// Which part of the update this is.
+        fragment: fragment,
+    }
+}
+
+impl Bypass {
+    /// A bypass or fallback of a client, stamped by the head with its last order; the rest is as it was sent.
+    #[must_use]
+    pub fn stamped(asked: &Header, barrier: u64, stamp: &Stamp) -> Header {
+        Header {
+            order: barrier,
+            epoch: stamp.epoch,
+            device: stamp.device,
+            incarnation: stamp.incarnation,
+            tag: stamp.tag,
+            ..*asked
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_is_the_byte_of_its_own_time() {
+        assert_eq!(TimeLeft::NO_LIMIT.nanos(), None);
+        for byte in 1..=u8::MAX {
+            let nanos = TimeLeft::from_byte(byte).nanos().expect("a limit");
+            assert_eq!(TimeLeft::of_nanos(nanos).byte(), byte);
+            if byte < u8::MAX {
+                assert_eq!(
+                    TimeLeft::of_nanos(nanos + 1).byte(),
+                    byte + 1,
+                    "never rounded down"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn rounding_is_up_and_by_less_than_an_eighth() {
+        let mut nanos: u64 = 1_000_000;
+        while nanos < 40 * 86_400 * 1_000_000_000 {
+            for near in [nanos - 1, nanos, nanos + 1] {
+                let shown = TimeLeft::of_nanos(near).nanos().expect("a limit");
+                assert!(
+                    near <= shown && shown - near <= near / 8 + UNIT_NANOS,
+                    "{near}"
+                );
+            }
+            nanos += nanos / 5;
+        }
+        let bytes = [0, 1, u64::MAX].map(|nanos| TimeLeft::of_nanos(nanos).byte());
+        assert_eq!(bytes, [1, 1, 255]);
+    }
+
+    #[test]
+    fn it_says_how_long() {
+        let shown =
+            [TimeLeft::NO_LIMIT, TimeLeft::of_nanos(5_000_000)].map(|left| left.to_string());
+        assert_eq!(shown, ["without limit", "5 ms"]);
+    }
+}

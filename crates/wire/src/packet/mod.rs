@@ -1,0 +1,203 @@
+//! What the fields of the header mean in each kind of packet, under the names that they have there
+//! (`docs/spec/wire.md` §2).
+//!
+//! Purpose: one struct a kind, a *view*: `read` takes its fields out of a header, `header` puts them
+//! into one. The bytes are those of [`Header`]; a view only says which of them count in this kind and
+//! what they are called. So nobody outside of this crate writes what is no key hash into `key_hash`.
+//! Invariants: `read(header(view)) == view`; what a view does not name is 0 in the header that it
+//! makes, and not looked at in the one that it reads. Nothing here allocates or can fail.
+
+mod ack;
+mod append;
+mod applied;
+mod bypass;
+mod durable;
+mod nack;
+mod open;
+mod ping;
+mod place;
+mod recover;
+mod response;
+mod retrans;
+mod update;
+
+pub use ack::Ack;
+pub use append::{Append, EntryKind};
+pub use applied::Applied;
+pub use bypass::{Bypass, Fallback, TimeLeft};
+pub use durable::Durable;
+pub use nack::{Nack, NotLogged};
+pub use open::{Open, OpenReply};
+pub use ping::{Ping, Pong, StaleEpoch};
+pub use place::Fragment;
+pub use recover::{Recover, RecoverReply};
+pub use response::{CacheResponse, Progress, Response};
+pub use retrans::Retrans;
+pub use update::{End, Update};
+
+use crate::{Header, Kind};
+
+/// Who says it: what a sender writes into all its packets to one receiver (`docs/spec/wire.md` §1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    /// The shard.
+    pub shard: u32,
+    /// The sender's epoch.
+    pub epoch: u32,
+    /// The device; 0: a client or the server.
+    pub device: u32,
+    /// The device's incarnation.
+    pub incarnation: u32,
+    /// Token of the session, or, between hops, of the shard.
+    pub tag: u64,
+}
+
+impl Stamp {
+    /// The stamp of a packet that came.
+    #[must_use]
+    pub const fn of(header: &Header) -> Stamp {
+        Stamp {
+            shard: header.shard,
+            epoch: header.epoch,
+            device: header.device,
+            incarnation: header.incarnation,
+            tag: header.tag,
+        }
+    }
+
+    /// The same sender towards whoever has this token.
+    #[must_use]
+    pub const fn tagged(self, tag: u64) -> Stamp {
+        Stamp { tag, ..self }
+    }
+
+    /// A header with this stamp in which nothing else is said.
+    #[must_use]
+    pub(crate) const fn header(&self, kind: Kind) -> Header {
+        let mut header = Header::new(kind);
+        header.shard = self.shard;
+        header.epoch = self.epoch;
+        header.device = self.device;
+        header.incarnation = self.incarnation;
+        header.tag = self.tag;
+        header
+    }
+}
+
+/// Where a field of a view stands in the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Its name in this kind.
+    pub name: &'static str,
+    /// Its first byte.
+    pub offset: usize,
+    /// Its length in bytes.
+    pub bytes: usize,
+}
+
+/// The fields of one view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The view's name.
+    pub name: &'static str,
+    /// The kind of packet that it is about.
+    pub kind: Kind,
+    /// Its fields, in the order in which the view lists them; flags are not among them.
+    pub fields: &'static [Field],
+}
+
+/// Makes a view: `Name = Kind, flags that are always set { field: place, … } flags { field: FLAG, … }`.
+macro_rules! view {
+    (
+        $(#[$doc:meta])*
+        $name:ident = $kind:ident $(, $always:ident)? {
+            $($(#[$field_doc:meta])* $field:ident: $place:ident,)*
+        }
+        $(flags { $($(#[$flag_doc:meta])* $flag:ident: $bit:ident,)* })?
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name {
+            $($(#[$field_doc])* pub $field: $crate::packet::place::$place::Value,)*
+            $($($(#[$flag_doc])* pub $flag: bool,)*)?
+        }
+
+        impl $name {
+            /// Where its fields stand.
+            pub const LAYOUT: $crate::packet::Layout = $crate::packet::Layout {
+                name: stringify!($name),
+                kind: $crate::Kind::$kind,
+                fields: &[$($crate::packet::Field {
+                    name: stringify!($field),
+                    offset: $crate::packet::place::$place::OFFSET,
+                    bytes: $crate::packet::place::$place::BYTES,
+                }),*],
+            };
+
+            /// The fields of a header of this kind. That it is one, the caller has looked up.
+            #[must_use]
+            #[inline]
+            #[allow(unused_variables)]
+            pub const fn read(header: &$crate::Header) -> $name {
+                $name {
+                    $($field: $crate::packet::place::$place::get(header),)*
+                    $($($flag: header.flags.has($crate::Flags::$bit),)*)?
+                }
+            }
+
+            /// The header that says this, by this sender.
+            #[must_use]
+            #[inline]
+            pub const fn header(&self, stamp: &$crate::packet::Stamp) -> $crate::Header {
+                #[allow(unused_mut)]
+                let mut header = stamp.header($crate::Kind::$kind);
+                $(header.flags = header.flags.with($crate::Flags::$always);)?
+                $($crate::packet::place::$place::set(&mut header, self.$field);)*
+                $($(if self.$flag {
+                    header.flags = header.flags.with($crate::Flags::$bit);
+                })*)?
+                header
+            }
+        }
+
+        impl core::fmt::Display for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.write_str(stringify!($name))?;
+                $(write!(f, " {} {}", stringify!($field), self.$field)?;)*
+                $($(if self.$flag {
+                    f.write_str(concat!(" ", stringify!($flag)))?;
+                })*)?
+                Ok(())
+            }
+        }
+    };
+}
+pub(crate) use view;
+
+/// Every view, by the number of its kind.
+pub const LAYOUTS: &[Layout] = &[
+    Open::LAYOUT,
+    OpenReply::LAYOUT,
+    Update::LAYOUT,
+    Append::LAYOUT,
+    Ack::LAYOUT,
+    Nack::LAYOUT,
+    NotLogged::LAYOUT,
+    Durable::LAYOUT,
+    Applied::LAYOUT,
+    Bypass::LAYOUT,
+    Fallback::LAYOUT,
+    Response::LAYOUT,
+    Progress::LAYOUT,
+    CacheResponse::LAYOUT,
+    Retrans::LAYOUT,
+    Recover::LAYOUT,
+    RecoverReply::LAYOUT,
+    StaleEpoch::LAYOUT,
+    Ping::LAYOUT,
+    Pong::LAYOUT,
+    End::LAYOUT,
+];
+
+#[cfg(test)]
+mod tests;

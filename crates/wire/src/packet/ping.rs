@@ -1,0 +1,31 @@
+//! PING, PONG and STALE-EPOCH: packets that say little more than that they come.
+//!
+//! ```text
+//!             24        32    40    48    56    64
+//! Ping        | session |     |     |     |     |    |   between hops: 0
+//! Pong        | session |     |     |     |     |    |
+//! StaleEpoch  |         |     |     |     |     |    |
+//! ```
+
+use super::view;
+
+view! {
+    /// Is somebody there? A session is still wanted; or a hop asks how far the next one is.
+    Ping = Ping {
+        /// The session; 0: between hops.
+        session: session,
+    }
+}
+
+view! {
+    /// The head knows the session.
+    Pong = Pong {
+        /// The session.
+        session: session,
+    }
+}
+
+view! {
+    /// The receiver's epoch is lower than the sender's.
+    StaleEpoch = StaleEpoch {}
+}

@@ -1,0 +1,18 @@
+//! RETRANS: a gap that the hop before is to fill.
+//!
+//! ```text
+//!          24    32    40      48     56    64
+//! Retrans  |     |     | first | last |     |    |
+//! ```
+
+use super::view;
+
+view! {
+    /// Asks for the orders `first ..= last`.
+    Retrans = Retrans {
+        /// First missing order.
+        first: order,
+        /// Last missing order.
+        last: request,
+    }
+}
