@@ -426,6 +426,10 @@ impl Upstream for Executor {
     fn next_timeout(&self) -> Option<Time> {
         (!self.pending.is_empty()).then_some(self.now + 1_000_000)
     }
+
+    fn peer(&self) -> String {
+        self.store.to_string()
+    }
 }
 
 /// A front on an [`Executor`], in a thread.
@@ -453,12 +457,19 @@ impl Running {
             .name(format!("front-{}", address.port()))
             .spawn(move || front.run().expect("front"))
             .expect("thread");
-        Running {
+        let running = Running {
             address,
             knobs,
             stopper,
             thread: Some(thread),
-        }
+        };
+        // It asks once by itself.
+        eventually("the front has asked", || running.knobs().sessions == (1, 1));
+        let mut knobs = running.knobs();
+        knobs.bypasses.clear();
+        knobs.sessions = (0, 0);
+        drop(knobs);
+        running
     }
 
     pub fn client(&self) -> Client {
