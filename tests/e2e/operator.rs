@@ -175,3 +175,14 @@ fn a_redis_that_is_put_wrong_while_it_serves_is_waited_for() {
         direct.call(&["DEL", "k", "large"]).unwrap();
     }
 }
+
+/// As it is shipped: nothing in it could switch a rule of the protocol off.
+#[test]
+fn in_the_product_every_rule_holds() {
+    let output = run(&["--version"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("every rule of the protocol holds"),
+        "{text}: build it alone (make build), not with the simulator"
+    );
+}

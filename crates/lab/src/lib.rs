@@ -14,3 +14,4 @@ pub mod harness;
 pub mod load;
 pub mod resp;
 pub mod testbed;
+pub mod xdp;

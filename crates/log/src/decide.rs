@@ -1,19 +1,11 @@
 //! The decision of recovery: a pure function over a summary of the image
 //! (`docs/spec/recovery.md` §4). It reads no bytes and changes nothing.
 
-use crate::error::DAMAGED_ORDERS_LISTED_MAX;
+use crate::entry::InvalidSlot;
 use crate::layout::to_u64;
 
-/// Why a slot that is not zero holds no entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum InvalidSlot {
-    /// A field is impossible: order of another slot, lags, place or length of the frame.
-    Fields,
-    /// The checksum over entry, slot, lap, log and frame header is wrong.
-    Checksum,
-    /// The frame's payload has not the checksum that the entry states.
-    Payload,
-}
+/// Most damaged orders that [`Decision::Damaged`] lists.
+pub const DAMAGED_ORDERS_LISTED_MAX: usize = 32;
 
 /// One slot of the metadata ring, as far as the decision needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,18 +14,36 @@
 //! slot, generation and the frame's header; the payload has its own checksum, computed once by the
 //! client. This module turns entries into bytes and back; it does not decide what they mean.
 
-use crate::decide::InvalidSlot;
-use crate::layout::{FRAME_ALIGN, Identity, Parameters, take, to_u64, to_usize};
-use crate::scan::Payloads;
+use crate::layout::{ENTRY_BYTES, FRAME_ALIGN, Identity, Parameters, take, to_u64, to_usize};
 
-/// Bytes of an entry: one cache line.
-pub const ENTRY_BYTES: usize = 64;
 /// Longest frame, in bytes: header and payload of one datagram.
 pub const FRAME_LEN_MAX: usize = 65_535;
 /// Longest header part of a frame, in bytes.
 pub const HEADER_LEN_MAX: usize = 512;
 
 const CRC_AT: usize = 60;
+
+/// Why a slot that is not zero holds no entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum InvalidSlot {
+    /// A field is impossible: order of another slot, lags, place or length of the frame.
+    Fields,
+    /// The checksum over entry, slot, lap, log and frame header is wrong.
+    Checksum,
+    /// The frame's payload has not the checksum that the entry states.
+    Payload,
+}
+
+/// Whether a scan checks the payloads of frames. Without it a torn entry passes for a whole one
+/// (protocol.md §8): the simulator shows that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payloads {
+    /// They are: the only right way.
+    Checked,
+    /// They are not.
+    #[cfg(feature = "rules")]
+    Trusted,
+}
 
 /// What the caller of [`Log::append`](crate::Log::append) says about a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,21 +2,15 @@
 
 use std::fmt;
 
-use crate::layout::{Identity, Parameters};
+use crate::layout::{BadParameters, Identity, Parameters};
 use crate::media::MediaError;
-
-/// Most damaged orders that [`LogError::Damaged`] lists.
-pub const DAMAGED_ORDERS_LISTED_MAX: usize = 32;
 
 /// Why a log could not be made, opened, repaired or persisted.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The parameters break a bound of `docs/spec/ordered-log.md` §3.
-    #[error("bad log parameters: {why}")]
-    Parameters {
-        /// Which bound.
-        why: String,
-    },
+    /// The parameters break a bound.
+    #[error(transparent)]
+    Parameters(#[from] BadParameters),
     /// The image is shorter than the log in it.
     #[error(
         "the image has {image} bytes, the log needs {needed}: the file was truncated, or is too small. \
@@ -95,7 +89,7 @@ pub enum LogError {
          from the chain, another copy serves; nothing was changed", list(orders, *total)
     )]
     Damaged {
-        /// The first [`DAMAGED_ORDERS_LISTED_MAX`] of them.
+        /// The first [`DAMAGED_ORDERS_LISTED_MAX`](crate::DAMAGED_ORDERS_LISTED_MAX) of them.
         orders: Vec<u64>,
         /// How many there are.
         total: u64,

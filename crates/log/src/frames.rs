@@ -96,6 +96,19 @@ impl FrameRing {
             [first..self.lap_end, 0..self.head]
         }
     }
+
+    /// The same as ranges of an image in which the ring begins at `base`.
+    pub(crate) fn image_ranges(
+        &self,
+        base: usize,
+        first: usize,
+    ) -> impl Iterator<Item = Range<usize>> + use<> {
+        debug_assert!(first < self.size, "a frame begins inside the ring");
+        self.since(first)
+            .map(|range| base + range.start..base + range.end)
+            .into_iter()
+            .filter(|range| !range.is_empty())
+    }
 }
 
 #[cfg(test)]

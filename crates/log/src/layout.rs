@@ -8,11 +8,12 @@
 //! ```
 //! All numbers on the medium are little-endian. This module computes offsets and nothing else.
 
-use crate::entry::ENTRY_BYTES;
-use crate::error::LogError;
+use std::ops::Range;
 
 /// Block of the superblocks, and the unit in which file media write, in bytes.
 pub const BLOCK_BYTES: usize = 4096;
+/// Bytes of an entry of the metadata ring: one cache line.
+pub const ENTRY_BYTES: usize = 64;
 /// Alignment of every frame in the frame ring, in bytes: one cache line.
 pub const FRAME_ALIGN: usize = 64;
 /// Fewest entries of a log: one block of metadata.
@@ -48,13 +49,18 @@ pub struct Parameters {
     pub frame_bytes: u64,
 }
 
+/// The parameters break a bound of `docs/spec/ordered-log.md` §3; the text says which.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("bad log parameters: {0}")]
+pub struct BadParameters(String);
+
 impl Parameters {
     /// Checks the bounds.
     ///
     /// # Errors
-    /// [`LogError::Parameters`] that names the bound.
-    pub fn validate(&self) -> Result<(), LogError> {
-        let bad = |why: String| Err(LogError::Parameters { why });
+    /// [`BadParameters`], which names the bound.
+    pub fn validate(&self) -> Result<(), BadParameters> {
+        let bad = |why: String| Err(BadParameters(why));
         if !self.entries.is_power_of_two() || !(ENTRIES_MIN..=ENTRIES_MAX).contains(&self.entries) {
             return bad(format!(
                 "{} entries: must be a power of two from {ENTRIES_MIN} to {ENTRIES_MAX}",
@@ -103,6 +109,24 @@ impl Parameters {
     /// Byte offset of a slot in the image.
     pub(crate) fn slot_offset(&self, slot: u64) -> usize {
         METADATA_OFFSET + to_usize(slot) * ENTRY_BYTES
+    }
+
+    /// Image ranges of the slots of `first ..= last`: one, or two when the ring wraps between them.
+    pub(crate) fn metadata_ranges(
+        &self,
+        first: u64,
+        last: u64,
+    ) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (start, count) = (
+            self.slot_offset(self.slot(first)),
+            to_usize(last - first + 1) * ENTRY_BYTES,
+        );
+        let end = self.frames_offset();
+        let before_end = count.min(end - start);
+        let base = self.metadata_offset();
+        [start..start + before_end, base..base + (count - before_end)]
+            .into_iter()
+            .filter(|range| !range.is_empty())
     }
 }
 

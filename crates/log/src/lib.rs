@@ -22,14 +22,14 @@ mod repair;
 mod scan;
 mod superblock;
 
-pub use decide::{Decision, InvalidSlot, Slot, Summary, decide};
-pub use entry::{ENTRY_BYTES, Entry, FRAME_LEN_MAX, HEADER_LEN_MAX, NewEntry, frame_at};
-pub use error::{DAMAGED_ORDERS_LISTED_MAX, Full, LogError};
+pub use decide::{DAMAGED_ORDERS_LISTED_MAX, Decision, Slot, Summary, decide};
+pub use entry::{Entry, FRAME_LEN_MAX, HEADER_LEN_MAX, InvalidSlot, NewEntry, Payloads, frame_at};
+pub use error::{Full, LogError};
 pub use layout::{
-    BLOCK_BYTES, ENTRIES_MAX, ENTRIES_MIN, FRAME_ALIGN, FRAME_RING_BYTES_MAX, FRAME_RING_BYTES_MIN,
-    Identity, Parameters,
+    BLOCK_BYTES, BadParameters, ENTRIES_MAX, ENTRIES_MIN, ENTRY_BYTES, FRAME_ALIGN,
+    FRAME_RING_BYTES_MAX, FRAME_RING_BYTES_MIN, Identity, Parameters,
 };
 pub use log::{Log, Room, Tail};
 pub use media::{Media, MediaError};
-pub use scan::{Expected, FINDINGS_MAX, Finding, Payloads, Report, Scan};
+pub use scan::{Expected, FINDINGS_MAX, Finding, Report, Scan};
 pub use superblock::{CopyState, FORMAT_VERSION, Heading, format, heading, parameters};

@@ -15,7 +15,6 @@ use crate::error::{Full, LogError};
 use crate::frames::FrameRing;
 use crate::layout::{Identity, Parameters, to_u64, to_usize};
 use crate::media::{Media, MediaError};
-use crate::repair::{frame_ranges, metadata_ranges};
 use crate::scan::{self, Expected};
 use crate::superblock::{self, Superblock};
 
@@ -382,8 +381,8 @@ impl<M: Media> Log<M> {
         if self.last > self.durable {
             let parameters = self.parameters();
             let first = self.entry_at(self.durable + 1).frame_offset();
-            ranges.extend(metadata_ranges(parameters, self.durable + 1, self.last));
-            ranges.extend(frame_ranges(parameters, &self.frames, first));
+            ranges.extend(parameters.metadata_ranges(self.durable + 1, self.last));
+            ranges.extend(self.frames.image_ranges(parameters.frames_offset(), first));
             let before = self.last - 1;
             flight.witnesses[0] = (before > self.durable).then(|| self.entry_at(before).applied);
             flight.witnesses[1] = Some(self.entry_at(self.last).applied);

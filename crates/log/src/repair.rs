@@ -12,11 +12,11 @@
 
 use std::ops::Range;
 
-use crate::decide::Decision;
-use crate::entry::{ENTRY_BYTES, Entry, aligned, raw_slot};
-use crate::error::{DAMAGED_ORDERS_LISTED_MAX, LogError};
+use crate::decide::{DAMAGED_ORDERS_LISTED_MAX, Decision};
+use crate::entry::{Entry, aligned, raw_slot};
+use crate::error::LogError;
 use crate::frames::FrameRing;
-use crate::layout::{BLOCK_BYTES, Parameters, to_u64, to_usize};
+use crate::layout::{BLOCK_BYTES, ENTRY_BYTES, Parameters, to_usize};
 use crate::log::Log;
 use crate::media::{Media, persist_now};
 use crate::scan::Scan;
@@ -112,8 +112,8 @@ impl<M: Media> Scan<M> {
         ranges.push(0..2 * BLOCK_BYTES);
         if tail > proven {
             let first = self.kept(proven + 1).frame_offset();
-            ranges.extend(metadata_ranges(parameters, proven + 1, tail));
-            ranges.extend(frame_ranges(parameters, frames, first));
+            ranges.extend(parameters.metadata_ranges(proven + 1, tail));
+            ranges.extend(frames.image_ranges(parameters.frames_offset(), first));
         }
         ranges
     }
@@ -145,40 +145,4 @@ fn erase_all_but<M: Media>(
         std::slice::from_ref(&(parameters.metadata_offset()..parameters.frames_offset())),
     )?;
     Ok(())
-}
-
-/// Image ranges of the slots of `first ..= last`: one, or two when the ring wraps between them.
-pub(crate) fn metadata_ranges(
-    parameters: &Parameters,
-    first: u64,
-    last: u64,
-) -> impl Iterator<Item = Range<usize>> + use<> {
-    let (start, count) = (
-        parameters.slot_offset(parameters.slot(first)),
-        to_usize(last - first + 1) * ENTRY_BYTES,
-    );
-    let end = parameters.frames_offset();
-    let before_end = count.min(end - start);
-    let base = parameters.metadata_offset();
-    [start..start + before_end, base..base + (count - before_end)]
-        .into_iter()
-        .filter(|range| !range.is_empty())
-}
-
-/// Image ranges of the frames from the one at `first` (offset in the ring) to the newest.
-pub(crate) fn frame_ranges(
-    parameters: &Parameters,
-    frames: &FrameRing,
-    first: usize,
-) -> impl Iterator<Item = Range<usize>> + use<> {
-    let base = parameters.frames_offset();
-    debug_assert!(
-        to_u64(first) < parameters.frame_bytes,
-        "a frame begins inside the ring"
-    );
-    frames
-        .since(first)
-        .map(|range| base + range.start..base + range.end)
-        .into_iter()
-        .filter(|range| !range.is_empty())
 }

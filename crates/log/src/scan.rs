@@ -3,8 +3,8 @@
 //! Invariant: nothing here stores into the image. The only way from a [`Scan`] to a
 //! [`Log`](crate::Log) is [`Scan::repair`].
 
-use crate::decide::{Decision, InvalidSlot, Slot, Summary, decide};
-use crate::entry::{ChecksumKey, Entry, frame_ring, raw_slot};
+use crate::decide::{Decision, Slot, Summary, decide};
+use crate::entry::{ChecksumKey, Entry, InvalidSlot, Payloads, frame_ring, raw_slot};
 use crate::error::LogError;
 use crate::layout::{Identity, Parameters, to_u64};
 use crate::media::Media;
@@ -78,16 +78,6 @@ impl Report {
             self.findings.push(finding);
         }
     }
-}
-
-/// Whether a scan checks the payloads of frames. Without it a torn entry passes for a whole one
-/// (protocol.md §8): the simulator shows that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Payloads {
-    /// They are: the only right way.
-    Checked,
-    /// They are not.
-    Trusted,
 }
 
 /// A log that was read and not yet repaired.

@@ -1,5 +1,6 @@
 //! What deny.toml demands, checked with nothing but cargo itself: licences, sources and banned
-//! crates. `cargo deny` checks the same, and advisories, where it is installed.
+//! crates. `cargo deny` checks the same, and advisories, where it is installed. And with which features the product
+//! is built.
 
 use std::process::Command;
 
@@ -72,5 +73,47 @@ fn nothing_banned_gets_in() {
         if let Some((_, why)) = BANNED.iter().find(|(banned, _)| *banned == name) {
             panic!("{name} must not be used: {why}");
         }
+    }
+}
+
+/// What `cargo build -p PACKAGE` builds, with features, one `NAME feature "FEATURE"` a line.
+fn built(package: &str) -> String {
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "tree",
+            "--package",
+            package,
+            "--edges",
+            "normal,build,features",
+        ])
+        .args(["--prefix", "none", "--locked", "--offline"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo tree: {text}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A test of the binary itself is among the end-to-end tests (`operator`).
+#[test]
+fn the_product_is_built_without_rules_that_can_be_switched_off() {
+    const RULES: &str = "feature \"rules\"";
+    assert!(built("pmnet-sim").contains(RULES), "the simulator needs it");
+    for package in ["pmnet", "pmnet-lab"] {
+        let built = built(package);
+        assert!(built.contains("pmnet-proto v"), "{built}");
+        assert!(!built.contains(RULES), "{package} is built with it");
+    }
+}
+
+/// What shows progress, counts latencies and judges histories stays outside.
+#[test]
+fn the_product_has_none_of_the_laboratory() {
+    let (product, lab) = (built("pmnet"), built("pmnet-lab"));
+    for name in ["indicatif", "hdrhistogram", "todc-utils"] {
+        let name = format!("{name} v");
+        assert!(lab.contains(&name), "the laboratory has no {name}");
+        assert!(!product.contains(&name), "the product has {name}");
     }
 }

@@ -31,6 +31,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "front",
             "log",
             "media",
+            "proto",
             "server",
             "store",
             "wire",

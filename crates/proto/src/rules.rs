@@ -2,8 +2,9 @@
 //! (`docs/spec/protocol.md` §2 and §8).
 //!
 //! A machine whose rule is off does what the rule forbids, in the one place where the rule stands.
-//! The simulator must notice. Outside of tests every rule holds: no flag, file or packet can
-//! change that, and a test looks after it.
+//! The simulator must notice. Only a program that is built with the feature `rules` can do that. In
+//! any other [`Rules`] is nothing and says of every rule that it holds: the product contains
+//! nothing that could be switched.
 
 /// A rule that stands in a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,17 +52,25 @@ pub enum Rule {
     Token,
 }
 
-/// Which rules hold: all, or all but some.
+/// Whether rules can be switched off in this program: only if it was built for the simulator (feature `rules`).
+pub const CAN_BE_SWITCHED_OFF: bool = cfg!(feature = "rules");
+
+/// Which rules hold: all of them. With the feature `rules`: all, or all but one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
+    #[cfg(feature = "rules")]
     off: u32,
 }
 
 impl Rules {
     /// All of them.
-    pub const ALL: Rules = Rules { off: 0 };
+    pub const ALL: Rules = Rules {
+        #[cfg(feature = "rules")]
+        off: 0,
+    };
 
     /// All but this one. For the simulator: what such a machine acknowledges may be lost.
+    #[cfg(feature = "rules")]
     #[must_use]
     pub const fn without(rule: Rule) -> Rules {
         Rules {
@@ -70,8 +79,19 @@ impl Rules {
     }
 
     /// Whether this rule holds.
+    #[cfg(feature = "rules")]
     #[must_use]
     pub const fn hold(self, rule: Rule) -> bool {
         self.off & (1 << rule as u8) == 0
     }
+
+    /// Whether this rule holds: it does.
+    #[cfg(not(feature = "rules"))]
+    #[must_use]
+    pub const fn hold(self, _: Rule) -> bool {
+        true
+    }
 }
+
+#[cfg(not(feature = "rules"))]
+const _: () = assert!(size_of::<Rules>() == 0, "there is nothing to switch");

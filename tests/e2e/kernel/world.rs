@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use pmnet_dataplane::xdp::plain::{self, Plain, Program};
 use pmnet_lab::harness::{Process, Ready, Scratch, Spec, find_program, sweep_namespaces};
 use pmnet_lab::resp::Client;
 use pmnet_lab::testbed::{Layout, Network, refusal};
+use pmnet_lab::xdp::plain::{self, Plain, Program};
 
 use super::load::Writer;
 use super::pinned::{Pinned, folder, sweep};
@@ -134,7 +134,7 @@ impl World {
         let network = Network::create(layout).expect("a network");
         // A veth takes what its peer transmits from XDP only if it has a program of its own.
         let pass = network
-            .inside("client1", || Ok(plain::attach(Program::Pass, "eth0")?))
+            .inside("client1", || plain::attach(Program::Pass, "eth0"))
             .expect("a program that passes everything");
         let mut world = World {
             processes: BTreeMap::new(),

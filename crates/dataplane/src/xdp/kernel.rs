@@ -117,7 +117,10 @@ impl Kernel {
     }
 
     /// The program `pipeline`, as the target of a tail call.
-    pub(super) fn pipeline(&mut self) -> Result<&ProgramFd, KernelError> {
+    ///
+    /// # Errors
+    /// [`KernelError::Program`].
+    pub fn pipeline(&mut self) -> Result<&ProgramFd, KernelError> {
         let name = "pipeline";
         program(&mut self.ebpf, name)?
             .fd()

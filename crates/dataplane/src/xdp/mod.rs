@@ -4,7 +4,7 @@
 //! - The pipeline: `load`, `attach`, `kernel` (runs its programs), `fast_path` (what the device uses).
 //! - What it shares with user space: `shared` (the fields), `names`, `maps`, `sessions` and `rows`, `chain`,
 //!   `image` (the log).
-//! - Beside it: `status`, `reader` (for other processes), `feeder` and `plain` (measurements).
+//! - Beside it, for other processes: `status`, `reader`.
 //!
 //! Spec: `docs/spec/pipeline.md`. May not: decide anything that the machine decides.
 
@@ -13,7 +13,6 @@ mod chain;
 mod detach;
 mod error;
 mod fast_path;
-mod feeder;
 mod image;
 mod interface;
 mod kernel;
@@ -22,7 +21,6 @@ mod maps;
 mod names;
 mod open;
 mod pins;
-pub mod plain;
 mod reader;
 mod rows;
 mod sessions;
@@ -34,7 +32,6 @@ mod words;
 
 pub use detach::{Detached, detach};
 pub use error::{KernelError, OpenError};
-pub use feeder::{Counted, FRAME_BYTES_MAX, Feeder, Target};
 pub use image::MapMedia;
 pub use interface::hardware_address;
 pub use kernel::{Kernel, XDP_DROP, XDP_PASS, XDP_TX};

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use pmnet_dataplane::xdp::Pins;
-use pmnet_dataplane::xdp::plain::{self, Program};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::layout::{END_INTERFACE, Layout};
 use super::network::{Network, refusal};
 use crate::harness::namespaces::{FOLDER, enter, ip};
+use crate::xdp::plain::{self, Program};
 
 /// Start of the names of its namespaces.
 pub const PREFIX: &str = "pmnet-tb-";
@@ -72,7 +72,7 @@ fn take_xdp(network: &Network, chain: bool) -> anyhow::Result<()> {
         network.inside(node, || {
             let attached = plain::attach(Program::Pass, interface)
                 .with_context(|| format!("cannot attach to {interface} of {node}"))?;
-            Ok(attached.pin(&path)?)
+            attached.pin(&path)
         })?;
     }
     Ok(())

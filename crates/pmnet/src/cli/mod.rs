@@ -22,7 +22,7 @@ use common::CommonArgs;
 
 /// Makes a write durable in the network, on its way to the server.
 #[derive(Debug, Parser)]
-#[command(name = "pmnet", version, max_term_width = 100, after_help = EXAMPLES)]
+#[command(name = "pmnet", version, long_version = VERSION, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
     /// Logs on stderr as JSON, one object a line.
     #[arg(long, global = true)]
@@ -30,6 +30,19 @@ struct Cli {
     #[command(subcommand)]
     command: Command,
 }
+
+/// What `--version` says: the number, and that this is the product.
+const VERSION: &str = if pmnet_proto::rules::CAN_BE_SWITCHED_OFF {
+    concat!(
+        env!("CARGO_PKG_VERSION"),
+        "\nbuilt with what is simulated: rules of the protocol can be switched off"
+    )
+} else {
+    concat!(
+        env!("CARGO_PKG_VERSION"),
+        "\nevery rule of the protocol holds"
+    )
+};
 
 const EXAMPLES: &str = "\
 Example: a Redis with a device in front of it, all on one machine

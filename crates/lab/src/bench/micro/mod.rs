@@ -26,12 +26,12 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
-use pmnet_dataplane::xdp::{KernelError, plain};
 use serde::Serialize;
 
 use crate::demo::view::View;
 use crate::harness::Namespaces;
 use crate::harness::namespaces::sweep;
+use crate::xdp::{NOT_BUILT, plain};
 
 pub use carrier::ClientIo;
 pub use measure::Cell;
@@ -66,7 +66,7 @@ pub struct Outcome {
 pub fn refusal() -> Option<String> {
     crate::testbed::refusal()
         .or_else(Namespaces::refusal)
-        .or_else(|| (!plain::is_built()).then(|| KernelError::NotBuilt.to_string()))
+        .or_else(|| (!plain::is_built()).then(|| NOT_BUILT.to_owned()))
 }
 
 /// Measures, and writes table, JSON and page.

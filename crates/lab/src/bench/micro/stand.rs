@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use anyhow::Context;
-use pmnet_dataplane::xdp::plain::{self, Plain, Program};
 
 use super::carrier::ClientIo;
 use super::pinned::Pinned;
@@ -13,6 +12,7 @@ use super::system::{Recipe, SERVER, System};
 use crate::harness::namespaces::PREFIX;
 use crate::harness::{Binaries, Process, Ready, Role, Scratch, Spec};
 use crate::testbed::{END_INTERFACE, Layout, Network};
+use crate::xdp::plain::{self, Plain, Program};
 
 /// Node of the clients.
 pub const CLIENT: &str = "client1";
@@ -163,6 +163,6 @@ fn attach(
     interface: &str,
     program: Program,
 ) -> anyhow::Result<Plain> {
-    let attached = network.inside(node, || Ok(plain::attach(program, interface)?));
+    let attached = network.inside(node, || plain::attach(program, interface));
     attached.with_context(|| format!("cannot attach {} to {interface} of {node}", program.name()))
 }

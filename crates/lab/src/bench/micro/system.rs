@@ -4,10 +4,10 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use clap::ValueEnum;
-use pmnet_dataplane::xdp::plain::Program;
 use serde::Serialize;
 
 use super::plan::Medium;
+use crate::xdp::plain::Program;
 
 /// A system under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]

@@ -14,13 +14,13 @@ mod table;
 
 use std::sync::atomic::AtomicBool;
 
-use pmnet_dataplane::xdp::{KernelError, plain};
 use pmnet_log::Parameters;
 use serde::Serialize;
 
 use super::micro::pinned;
 use crate::demo::view::View;
 use crate::harness::Namespaces;
+use crate::xdp::{NOT_BUILT, plain};
 
 pub use measure::Row;
 pub use packet::Packet;
@@ -67,7 +67,7 @@ pub fn refusal() -> Option<String> {
     if !Namespaces::is_root() {
         return Some("programs in the kernel need root: sudo pmnet-lab bench pipeline".into());
     }
-    (!plain::is_built()).then(|| KernelError::NotBuilt.to_string())
+    (!plain::is_built()).then(|| NOT_BUILT.to_owned())
 }
 
 /// Measures, and prints a table, or one JSON object.

@@ -2,8 +2,10 @@
 //! sentence and a fate here, and its bytes in [`super::stand`].
 
 use clap::ValueEnum;
-use pmnet_dataplane::xdp::{Counted, XDP_PASS, XDP_TX};
+use pmnet_dataplane::xdp::{XDP_PASS, XDP_TX};
 use serde::Serialize;
+
+use crate::xdp::Counted;
 
 /// A kind of packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]

@@ -6,9 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use pmnet_dataplane::xdp::{
-    Feeder, KernelConfig, MapMedia, OpenConfig, Opened, Pins, Target, open,
-};
+use pmnet_dataplane::xdp::{KernelConfig, MapMedia, OpenConfig, Opened, Pins, open};
 use pmnet_device::{DeviceConfig, Pipeline};
 use pmnet_log::{Identity, Parameters};
 use pmnet_proto::{Peer, Random, Time};
@@ -19,6 +17,7 @@ use pmnet_wire::{Header, Kind, Packet as Wire};
 use super::frame;
 use super::packet::Packet;
 use crate::bench::micro::pinned::Pinned;
+use crate::xdp::{Feeder, Target};
 
 /// Most sessions of a measurement.
 pub const SESSIONS_MAX: usize = 4096;
@@ -100,7 +99,7 @@ impl Stand {
             lock,
             ..
         } = open(&config, &Pins::open(&pinned.0)?)?;
-        let feeder = Feeder::new(&mut kernel, batch)?;
+        let feeder = Feeder::new(&mut kernel, &pinned.0, batch)?;
         let device = DeviceConfig::new(DEVICE, SHARD, server);
         let now = Time(1);
         let pipeline = Pipeline::new(device, log, Random::new(fastrand::u64(..)), now)
@@ -243,7 +242,7 @@ impl Stand {
         for index in 0..count {
             fastrand::fill(&mut payload);
             let frame = self.frame(packet, &payload)?;
-            self.feeder.prepare(index, &frame);
+            self.feeder.prepare(index, &frame)?;
         }
         Ok(())
     }

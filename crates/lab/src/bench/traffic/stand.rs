@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 
 use anyhow::Context;
-use pmnet_dataplane::xdp::plain::{self, Plain, Program};
 
 use super::plan::{MTU, Variant};
 use crate::bench::micro::pinned::Pinned;
@@ -12,6 +11,7 @@ use crate::bench::micro::system::{SERVER, System};
 use crate::harness::namespaces::PREFIX;
 use crate::harness::{Process, Scratch};
 use crate::testbed::{Layout, Network};
+use crate::xdp::plain::{self, Plain, Program};
 
 /// Where the passing program is attached, of those that the switch has and of the client's.
 const PORTS: [(&str, &str); 2] = [("device1", "client1"), ("device1", "server")];
@@ -71,7 +71,7 @@ impl Stand {
             Variant::Bare | Variant::Generic | Variant::Offloaded => &[],
         };
         for (node, interface) in programs {
-            let attach = || Ok(plain::attach(Program::Pass, interface)?);
+            let attach = || plain::attach(Program::Pass, interface);
             let attached = stand.network.inside(node, attach);
             let attached =
                 attached.with_context(|| format!("cannot attach to {interface} of {node}"))?;

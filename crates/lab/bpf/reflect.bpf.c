@@ -8,7 +8,7 @@
  * pass: passes everything. A veth accepts packets that its peer sends by XDP_TX only if it has a
  * program itself.
  *
- * Loader: crates/dataplane/src/xdp/plain.rs. May not: keep state, or know what is in a datagram.
+ * Loader: crates/lab/src/xdp/plain.rs. May not: keep state, or know what is in a datagram.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -18,7 +18,9 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "generated.h"
+/* Set by the loader; host byte order. */
+const volatile __u16 pm_port_first;
+const volatile __u16 pm_port_last;
 
 SEC("xdp")
 int reflect(struct xdp_md *ctx)
@@ -30,11 +32,13 @@ int reflect(struct xdp_md *ctx)
 	__u8 mac[ETH_ALEN];
 	__be32 address;
 	__be16 port;
+	__u16 to;
 
 	if ((void *)(udp + 1) > end || eth->h_proto != bpf_htons(ETH_P_IP) ||
 	    ip->ihl != 5 || ip->protocol != IPPROTO_UDP)
 		return XDP_PASS;
-	if (bpf_ntohs(udp->dest) < PM_PORT_FIRST || bpf_ntohs(udp->dest) > PM_PORT_LAST)
+	to = bpf_ntohs(udp->dest);
+	if (to < pm_port_first || to > pm_port_last)
 		return XDP_PASS;
 
 	__builtin_memcpy(mac, eth->h_dest, ETH_ALEN);

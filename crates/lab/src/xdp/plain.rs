@@ -5,13 +5,15 @@
 
 use std::path::Path;
 
-use aya::Ebpf;
+use anyhow::{Context, ensure};
+use aya::EbpfLoader;
+use aya::programs::XdpMode;
 use aya::programs::links::FdLink;
-use aya::programs::{Xdp, XdpMode};
-
-use super::KernelError;
 #[cfg(doc)]
-use super::Pins;
+use pmnet_dataplane::xdp::Pins;
+use pmnet_wire::{PORT_FIRST, PORT_LAST};
+
+use super::{NOT_BUILT, program};
 
 /// The compiled programs; empty if there was no compiler.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/reflect.o"));
@@ -49,12 +51,12 @@ impl Plain {
     /// [`Pins::path`].
     ///
     /// # Errors
-    /// [`KernelError`]: the path exists, or is in another file system.
-    pub fn pin(self, path: &Path) -> Result<(), KernelError> {
+    /// The path exists, or is in another file system.
+    pub fn pin(self, path: &Path) -> anyhow::Result<()> {
         let pinned = self.link.pin(path);
         pinned
             .map(drop)
-            .map_err(|error| KernelError::pin(path.display().to_string(), error))
+            .with_context(|| format!("cannot pin {}", path.display()))
     }
 }
 
@@ -68,27 +70,25 @@ pub fn is_built() -> bool {
 /// own mode.
 ///
 /// # Errors
-/// [`KernelError`]: not built, not allowed (it needs root, or CAP_BPF and CAP_NET_ADMIN), no such
-/// interface, another program on it, or a driver that has no XDP.
-pub fn attach(program: Program, interface: &str) -> Result<Plain, KernelError> {
-    if !is_built() {
-        return Err(KernelError::NotBuilt);
-    }
-    let name = program.name();
-    let failed = |source| KernelError::Program { name, source };
-    let mut ebpf = Ebpf::load(OBJECT)?;
-    let loaded: &mut Xdp = ebpf
-        .program_mut(name)
-        .expect("build.rs compiled an object that has it")
-        .try_into()
-        .map_err(failed)?;
-    loaded.load().map_err(failed)?;
-    let id = loaded.attach(interface, XdpMode::Driver).map_err(failed)?;
-    let link = loaded.take_link(id).map_err(failed)?;
+/// Not built, not allowed (it needs root, or CAP_BPF and CAP_NET_ADMIN), no such interface, another program on it, or a
+/// driver that has no XDP.
+pub fn attach(which: Program, interface: &str) -> anyhow::Result<Plain> {
+    ensure!(is_built(), NOT_BUILT);
+    let name = which.name();
+    let link = load(name, interface).with_context(|| format!("program {name}"))?;
+    Ok(Plain { link })
+}
+
+fn load(name: &str, interface: &str) -> anyhow::Result<FdLink> {
+    let mut ebpf = EbpfLoader::new()
+        .override_global("pm_port_first", &PORT_FIRST, true)
+        .override_global("pm_port_last", &PORT_LAST, true)
+        .load(OBJECT)?;
+    let loaded = program(&mut ebpf, name)?;
+    loaded.load()?;
+    let id = loaded.attach(interface, XdpMode::Driver)?;
     // A link, since the kernel removes it if the process dies; an attachment by netlink would stay.
-    Ok(Plain {
-        link: link.try_into()?,
-    })
+    Ok(loaded.take_link(id)?.try_into()?)
 }
 
 #[cfg(test)]
@@ -97,18 +97,11 @@ mod tests {
 
     #[test]
     fn no_such_interface_is_an_error_that_names_the_program() {
-        if !is_built() {
-            assert!(matches!(
-                attach(Program::Pass, "no-such-if"),
-                Err(KernelError::NotBuilt)
-            ));
-            return;
-        }
-        // Without privileges the kernel already refuses to load it.
-        match attach(Program::Pass, "no-such-if") {
-            Err(KernelError::Program { name, .. }) => assert_eq!(name, "pass"),
-            Err(KernelError::Load(_)) => {}
-            other => panic!("{other:?}"),
+        let error = attach(Program::Pass, "no-such-if").unwrap_err();
+        if is_built() {
+            assert_eq!(error.to_string(), "program pass");
+        } else {
+            assert_eq!(error.to_string(), NOT_BUILT);
         }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
 /*
- * Measures what one packet costs the pipeline (`pmnet bench pipeline`).
+ * Measures what one packet costs the pipeline (`pmnet-lab bench pipeline`).
  *
  * User space prepares packets and runs feed_pipeline on one frame, many times in one system call.
  * Each run copies the next prepared packet into the frame and tail-calls the pipeline: the same
@@ -8,7 +8,7 @@
  * that does nothing. The difference is the cost of the pipeline.
  *
  * Invariants: each prepared packet is fed once, in order, whatever the run before did to the frame.
- * Loader: crates/dataplane/src/xdp/feeder.rs. Spec: docs/spec/pipeline.md §3. May not: know what is
+ * Loader: crates/lab/src/xdp/feeder.rs. Spec: docs/spec/pipeline.md §3. May not: know what is
  * in a packet.
  */
 #include <stdbool.h>
@@ -17,7 +17,7 @@
 #include <linux/if_ether.h>
 #include <bpf/bpf_helpers.h>
 
-/* As `Prepared` in crates/dataplane/src/xdp/feeder.rs. */
+/* As `prepare` in crates/lab/src/xdp/feeder.rs writes it. */
 struct pm_prepared {
 	__u32 length;
 	__u8 frame[1532];
@@ -28,7 +28,6 @@ enum pm_target { PM_NOTHING, PM_PIPELINE };
 /* The prepared packets. The loader sets max_entries. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct pm_prepared);
@@ -37,7 +36,6 @@ struct {
 /* Index of the next packet. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, __u32);

@@ -1,0 +1,64 @@
+//! Compiles programs for the kernel: part of the build scripts of `dataplane` and `lab`, included by its path.
+//!
+//! Without clang the programs are left out, and the binary says so when they are asked for.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Compiles `NAME.bpf.c` of the folder `source` to `NAME.o` in `out`, where generated headers are, too; runs again when a
+/// file in the folder changes. An object file is empty if it could not be compiled here.
+pub fn objects(source: &Path, out: &Path, names: &[&str]) {
+    // Of a folder cargo watches every file.
+    println!("cargo:rerun-if-changed={}", source.display());
+    println!("cargo:rerun-if-env-changed=PMNET_CLANG");
+    for name in names {
+        let object = out.join(format!("{name}.o"));
+        if let Err(why) = compile(&source.join(format!("{name}.bpf.c")), out, &object) {
+            println!("cargo:warning={name}.bpf.c: {why}; what runs in the kernel is left out");
+            std::fs::write(&object, []).expect("OUT_DIR can be written");
+        }
+    }
+}
+
+/// A compiler that is missing is no error; one that refuses the program is.
+fn compile(source: &Path, include: &Path, object: &Path) -> Result<(), String> {
+    let clang = std::env::var("PMNET_CLANG").unwrap_or_else(|_| "clang".into());
+    let output = Command::new(&clang)
+        .args([
+            "-O2",
+            "-g",
+            "-target",
+            "bpf",
+            "-mcpu=v3",
+            // Packets are looked at as structures, words and bytes.
+            "-fno-strict-aliasing",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+        ])
+        // Where Debian keeps the kernel's headers of this architecture.
+        .arg(format!(
+            "-I/usr/include/{}-linux-gnu",
+            std::env::consts::ARCH
+        ))
+        .arg("-I")
+        .arg(include)
+        .arg("-c")
+        .arg(source)
+        .arg("-o")
+        .arg(object)
+        .output()
+        .map_err(|error| {
+            format!("{clang} cannot be run ({error}): apt-get install clang libbpf-dev")
+        })?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    if text.contains("file not found") {
+        return Err("a header is missing: apt-get install libbpf-dev linux-libc-dev".into());
+    }
+    assert!(
+        output.status.success(),
+        "{clang} {}:\n{text}",
+        source.display()
+    );
+    Ok(())
+}

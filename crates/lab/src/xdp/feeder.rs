@@ -1,0 +1,154 @@
+//! Runs the loaded pipeline over prepared packets, many in one system call, to measure what one packet costs.
+//!
+//! Source: `bpf/feed.bpf.c`. It tail-calls the program that is attached to interfaces. May not: change the pipeline, or need
+//! an interface.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use aya::maps::{Array, MapData, ProgramArray};
+use aya::programs::{TestRun, TestRunOptions};
+use aya::{Ebpf, EbpfLoader};
+use pmnet_dataplane::xdp::{Kernel, Status};
+
+use super::{NOT_BUILT, program};
+
+/// The compiled programs; empty if there was no compiler.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/feed.o"));
+/// Longest frame that can be prepared, in bytes (`pm_prepared`).
+const FRAME_BYTES_MAX: usize = 1532;
+/// Bytes of a prepared packet: the length of its frame, then the frame (`pm_prepared`).
+const PREPARED_BYTES: usize = 4 + FRAME_BYTES_MAX;
+/// The frame on which the programs are run: the shortest that the kernel takes. Each run turns it into a prepared packet.
+const FIRST_FRAME: [u8; 64] = [0; 64];
+
+/// The program that is tail-called for each packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The pipeline.
+    Pipeline,
+    /// A program that does nothing: what the measurement itself costs.
+    Nothing,
+}
+
+/// Counted events of a pipeline, all CPUs together (`docs/spec/pipeline.md` §3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Updates appended.
+    pub appended: u64,
+    /// Duplicates acknowledged again.
+    pub duplicates: u64,
+    /// Packets of the shard handed to user space, whatever the reason.
+    pub handed_up: u64,
+    /// Among these: of sessions that the pipeline does not serve.
+    pub sessions_unknown: u64,
+    /// Among these: with wrong checksums or fixed fields.
+    pub odd: u64,
+}
+
+/// Prepared packets, and the programs that feed them to a pipeline.
+pub struct Feeder {
+    ebpf: Ebpf,
+    packets: Array<MapData, [u8; PREPARED_BYTES]>,
+    next: Array<MapData, u32>,
+    packets_max: u32,
+    /// Name of the device whose pipeline it is.
+    device: String,
+    // The kernel empties a map of programs when its last file is closed.
+    _targets: ProgramArray<MapData>,
+}
+
+impl Feeder {
+    /// Room for `packets_max` packets, to be fed to the pipeline of this device.
+    ///
+    /// # Errors
+    /// Not built, or this kernel does not take the programs (they need Linux 5.18).
+    pub fn new(kernel: &mut Kernel, device: &str, packets_max: u32) -> anyhow::Result<Feeder> {
+        ensure!(!OBJECT.is_empty(), NOT_BUILT);
+        let mut ebpf = EbpfLoader::new()
+            .map_max_entries("pm_packets", packets_max)
+            .load(OBJECT)
+            .context("the kernel did not take the programs (Linux 5.18 or later is needed)")?;
+        for name in ["feed_pipeline", "feed_nothing", "nothing"] {
+            let loaded = program(&mut ebpf, name)?.load();
+            loaded.with_context(|| format!("program {name} (Linux 5.18 or later is needed)"))?;
+        }
+        let mut take = |name| ebpf.take_map(name).expect("the object has this map");
+        let packets = Array::try_from(take("pm_packets"))?;
+        let next = Array::try_from(take("pm_next"))?;
+        let mut targets = ProgramArray::try_from(take("pm_targets"))?;
+        targets.set(0, program(&mut ebpf, "nothing")?.fd()?, 0)?;
+        targets.set(1, kernel.pipeline()?, 0)?;
+        Ok(Feeder {
+            ebpf,
+            packets,
+            next,
+            packets_max,
+            device: device.to_owned(),
+            _targets: targets,
+        })
+    }
+
+    /// Prepares packet `index`.
+    ///
+    /// # Errors
+    /// There is no room for so many, or the frame is too long for one.
+    pub fn prepare(&mut self, index: u32, frame: &[u8]) -> anyhow::Result<()> {
+        ensure!(
+            frame.len() <= FRAME_BYTES_MAX,
+            "a frame of {} bytes",
+            frame.len()
+        );
+        let mut prepared = [0; PREPARED_BYTES];
+        let (length, bytes) = prepared.split_at_mut(4);
+        length.copy_from_slice(&u32::try_from(frame.len())?.to_ne_bytes());
+        bytes[..frame.len()].copy_from_slice(frame);
+        let set = self.packets.set(index, prepared, 0);
+        set.with_context(|| format!("cannot prepare packet {index}"))
+    }
+
+    /// Feeds the first `count` prepared packets to `target`, one after the other. Gives the verdict about the last one, and
+    /// the mean time of one, in whole nanoseconds, without the system call around them.
+    ///
+    /// # Errors
+    /// The kernel does not run it, or a signal interrupted it.
+    ///
+    /// # Panics
+    /// If `count` is 0 or more than were prepared for.
+    pub fn run(&mut self, target: Target, count: u32) -> anyhow::Result<(u32, Duration)> {
+        assert!((1..=self.packets_max).contains(&count), "prepared packets");
+        let name = match target {
+            Target::Pipeline => "feed_pipeline",
+            Target::Nothing => "feed_nothing",
+        };
+        self.next.set(0, 0, 0)?;
+        let result = program(&mut self.ebpf, name)?
+            .test_run(TestRunOptions {
+                data_in: Some(&FIRST_FRAME),
+                repeat: count,
+                ..TestRunOptions::new()
+            })
+            .with_context(|| format!("program {name}"))?;
+        Ok((result.return_value, result.duration))
+    }
+
+    /// What the pipeline has counted so far.
+    ///
+    /// # Errors
+    /// The counters cannot be read.
+    pub fn counted(&self) -> anyhow::Result<Counted> {
+        let status = Status::read(&self.device)?;
+        let of = |name: &str| {
+            let counter = status.counters.iter().find(|(known, _)| *known == name);
+            let (_, count) = counter.with_context(|| format!("there is no counter {name}"))?;
+            anyhow::Ok(*count)
+        };
+        Ok(Counted {
+            appended: of("appended")?,
+            duplicates: of("duplicates")?,
+            handed_up: of("handed_up")?,
+            sessions_unknown: of("sessions_unknown")?,
+            odd: of("odd")?,
+        })
+    }
+}
