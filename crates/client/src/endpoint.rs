@@ -137,6 +137,12 @@ impl Endpoint {
         self.machine.next_timeout()
     }
 
+    /// What it was set up with.
+    #[must_use]
+    pub const fn config(&self) -> &ClientConfig {
+        self.machine.config()
+    }
+
     /// Counters since the start.
     #[must_use]
     pub const fn counters(&self) -> ClientCounters {

@@ -95,4 +95,9 @@ impl Upstream for Endpoint {
     fn next_timeout(&self) -> Option<Time> {
         Endpoint::next_timeout(self).map(|time| time.0)
     }
+
+    fn peer(&self) -> String {
+        let config = self.config();
+        format!("the device at {} (shard {})", config.head, config.shard)
+    }
 }

@@ -71,4 +71,7 @@ pub trait Upstream {
 
     /// When `flush` must be called again although nothing arrives; `None`: not needed.
     fn next_timeout(&self) -> Option<Time>;
+
+    /// Whom it asks, in words for the log.
+    fn peer(&self) -> String;
 }

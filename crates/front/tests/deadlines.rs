@@ -20,6 +20,15 @@ fn until(direct: &mut Client, text: &str) {
     eventually(text, || direct.ask("INFO clients").contains(text));
 }
 
+/// After an error the client's connection goes on, unless it would be taken to watch.
+fn goes_on(client: &mut Client, line: &str) {
+    if line.starts_with("WATCH") {
+        assert_eq!(client.next(), None, "{line}");
+    } else {
+        assert_eq!(client.ask("PING"), "+PONG\r\n", "{line}");
+    }
+}
+
 #[test]
 fn a_store_that_is_stopped_is_noticed_whatever_is_passed() {
     let Some(redis) = Redis::start() else { return };
@@ -78,7 +87,7 @@ fn a_store_that_is_stopped_is_noticed_whatever_is_passed() {
         if watched {
             assert_eq!(client.next(), None, "{line}: the watch is lost");
         } else {
-            assert_eq!(client.ask("PING"), "+PONG\r\n", "{line}");
+            goes_on(&mut client, line);
         }
     }
     for (mut client, line) in listening {
@@ -91,7 +100,7 @@ fn a_store_that_is_stopped_is_noticed_whatever_is_passed() {
         let mut client = front.client();
         let error = client.ask(line);
         assert!(error.contains("was not executed"), "{line}: {error}");
-        assert_eq!(client.ask("PING"), "+PONG\r\n", "{line}");
+        goes_on(&mut client, line);
     }
     redis.signal("-CONT");
     let mut direct = redis.client();
@@ -246,7 +255,7 @@ fn a_barrier_without_an_answer_ends_the_command_at_its_deadline() {
         let mut client = front.client();
         let error = client.ask(line);
         assert!(error.contains("was not executed"), "{line}: {error}");
-        assert_eq!(client.ask("PING"), "+PONG\r\n", "{line}");
+        goes_on(&mut client, line);
     }
 }
 
@@ -311,4 +320,39 @@ fn who_waits_for_a_store_that_takes_no_more_connections_waits_on() {
     );
     assert_eq!(direct.ask("RPUSH l x"), ":1\r\n");
     assert_eq!(client.text(), "*2\r\n$1\r\nl\r\n$1\r\nx\r\n");
+}
+
+/// What follows in the pipeline is meant for the other database, or for a watched key: acknowledged nevertheless,
+/// it would have been done where, or when, it must not be.
+#[test]
+fn nothing_follows_a_select_or_a_watch_without_an_answer() {
+    let Some(redis) = Redis::start() else { return };
+    let front = start(&redis, SHORT);
+    let mut direct = redis.client();
+    for (first, again) in [("SELECT 7", "SELECT 8"), ("WATCH k", "WATCH k")] {
+        for (first, pause) in [(first, Duration::ZERO), (again, SHORT / 2)] {
+            front.knobs().hold_bypasses = true;
+            let mut client = front.client();
+            client.send(&command(first));
+            // Younger than what is in front: it would not fail together with that.
+            std::thread::sleep(pause);
+            client.send(&[command("SET k 1"), command("MULTI")].concat());
+            client.send(&[command("SET k 2"), command("EXEC")].concat());
+            let error = client.text();
+            assert!(
+                error.starts_with("-ERR pmnet: deadline passed"),
+                "{first}: {error}"
+            );
+            assert_eq!(client.next(), None, "{first}");
+            front.knobs().hold_bypasses = false;
+            let mut other = front.client();
+            assert_eq!(other.ask("GET k"), "$-1\r\n", "{first}");
+        }
+        assert_eq!(direct.ask("DBSIZE"), ":0\r\n");
+    }
+    // An error of Redis is an answer: the database stays as it was, as with plain Redis.
+    let mut client = front.client();
+    assert!(client.ask("SELECT 99").starts_with("-ERR DB index"));
+    assert_eq!(client.ask("SET k 1"), "+OK\r\n");
+    assert_eq!(direct.ask("GET k"), "$1\r\n1\r\n");
 }

@@ -297,3 +297,139 @@ fn data_that_looks_like_a_subscription_is_data() {
     assert!(client.ask("FLUSHALL").starts_with("-ERR pmnet"));
     assert_eq!(client.ask("DISCARD"), "+OK\r\n");
 }
+
+/// A message, as RESP3 pushes it.
+fn message(text: &str) -> String {
+    let len = text.len();
+    format!(">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n${len}\r\n{text}\r\n")
+}
+
+/// What the store sends to one client leaves in its order, also around a command that waits for its barrier.
+#[test]
+fn messages_keep_their_order_around_a_command_that_waits_for_its_barrier() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let mut direct = redis.client();
+    for (line, reply) in [
+        ("BLPOP l 0", "*2\r\n$1\r\nl\r\n$1\r\nx\r\n"),
+        ("SUBSCRIBE d", ">3\r\n$9\r\nsubscribe\r\n$1\r\nd\r\n:2\r\n"),
+        (
+            "UNSUBSCRIBE c",
+            ">3\r\n$11\r\nunsubscribe\r\n$1\r\nc\r\n:0\r\n",
+        ),
+        ("WATCH k", "+OK\r\n"),
+    ] {
+        let mut client = front.client();
+        client.ask("HELLO 3");
+        assert!(client.ask("SUBSCRIBE c").contains("subscribe"));
+        let asked = front.knobs().bypasses.len();
+        front.knobs().hold = true;
+        client.send(&command(line));
+        eventually("asked", || front.knobs().bypasses.len() > asked);
+        assert_eq!(direct.ask("PUBLISH c before"), ":1\r\n");
+        assert_eq!(client.text(), message("before"), "{line}");
+        front.knobs().hold = false;
+        if line.starts_with("BLPOP") {
+            eventually("blocked", || {
+                direct.ask("INFO clients").contains("blocked_clients:1")
+            });
+            assert_eq!(direct.ask("PUBLISH c between"), ":1\r\n");
+            assert_eq!(client.text(), message("between"));
+            assert_eq!(direct.ask("RPUSH l x"), ":1\r\n");
+        }
+        assert_eq!(client.text(), reply, "{line}");
+        if line != "UNSUBSCRIBE c" {
+            assert_eq!(direct.ask("PUBLISH c after"), ":1\r\n");
+            assert_eq!(client.text(), message("after"), "{line}");
+        }
+        drop(client);
+        eventually("gone", || {
+            direct.ask("INFO clients").contains("connected_clients:3\r")
+        });
+    }
+}
+
+/// A RESP2 subscriber depends on Redis alone, as with plain Redis: the server may be away.
+#[test]
+fn a_subscriber_is_answered_and_stays_subscribed_while_the_server_is_away() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start_with(&redis, |config| {
+        config.call_timeout = std::time::Duration::from_millis(400);
+    });
+    let mut direct = redis.client();
+    let (mut two, mut three) = (front.client(), front.client());
+    three.ask("HELLO 3");
+    for client in [&mut two, &mut three] {
+        assert!(client.ask("SUBSCRIBE c").contains("subscribe"));
+    }
+    front.knobs().hold = true;
+    for round in 1..=3 {
+        assert_eq!(direct.ask("PUBLISH c m"), ":2\r\n");
+        assert!(two.text().contains("message"));
+        assert_eq!(two.ask("PING"), "*2\r\n$4\r\npong\r\n$0\r\n\r\n");
+        assert_eq!(two.ask("PING x"), "*2\r\n$4\r\npong\r\n$1\r\nx\r\n");
+        assert_eq!(
+            two.ask("SUBSCRIBE d"),
+            "*3\r\n$9\r\nsubscribe\r\n$1\r\nd\r\n:2\r\n"
+        );
+        assert_eq!(
+            two.ask("UNSUBSCRIBE d"),
+            "*3\r\n$11\r\nunsubscribe\r\n$1\r\nd\r\n:1\r\n"
+        );
+        assert!(two.ask("GET k").starts_with("-ERR Can't execute 'get'"));
+        // RESP3: other commands depend on what was written before. They fail, and nothing else does.
+        assert_eq!(three.text(), message("m"));
+        for line in ["SUBSCRIBE d", "BLPOP l 0"] {
+            let error = three.ask(line);
+            assert!(
+                error.contains("was not executed"),
+                "{round} {line}: {error}"
+            );
+        }
+    }
+    // A watch that could not be made must not be taken for one.
+    assert!(three.ask("WATCH k").contains("was not executed"));
+    assert_eq!(three.next(), None);
+    front.knobs().hold = false;
+    eventually("one subscriber is left", || {
+        direct.ask("PUBSUB NUMSUB c").ends_with(":1\r\n")
+    });
+    assert_eq!(direct.ask("PUBLISH c m"), ":1\r\n");
+    assert!(two.text().contains("message"));
+}
+
+#[test]
+fn messages_and_answers_of_a_subscriber_come_in_the_order_of_the_store() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let (mut client, mut direct) = (front.client(), redis.client());
+    assert!(client.ask("SUBSCRIBE c").contains("subscribe"));
+    const MESSAGES: usize = 3000;
+    let publisher = std::thread::spawn(move || {
+        for number in 0..MESSAGES {
+            assert_eq!(direct.ask(&format!("PUBLISH c {number}")), ":1\r\n");
+        }
+    });
+    let (mut heard, mut asked) = (0, 0);
+    while heard < MESSAGES {
+        if asked == 0 {
+            for line in ["PING x", "SUBSCRIBE d", "UNSUBSCRIBE d"] {
+                client.send(&command(line));
+            }
+            asked = 3;
+        }
+        let reply = client.text();
+        if reply.contains("message") {
+            assert!(
+                reply.ends_with(&format!("\r\n{heard}\r\n")),
+                "{heard}: {reply}"
+            );
+            heard += 1;
+        } else {
+            let expected = ["\r\nunsubscribe\r\n", "\r\nsubscribe\r\n", "\r\npong\r\n"];
+            asked -= 1;
+            assert!(reply.contains(expected[asked]), "{reply}");
+        }
+    }
+    publisher.join().expect("publisher");
+}

@@ -68,8 +68,9 @@ impl Connection {
                 break;
             };
             let payload = payload.clone();
-            let submitted =
-                self.submit(&payload, 0, Submit::Bypass { read_only: true }, up, shared)?;
+            // Each has a time of its own, from the answer to the one before it.
+            let how = Submit::Bypass { read_only: true };
+            let submitted = self.submit(&payload, 0, how, self.answered, up, shared)?;
             let purpose = Purpose::Bypass {
                 replies: 1,
                 again: None,

@@ -7,10 +7,13 @@ use pmnet_wire::command::{Form, PREAMBLE_LEN, preamble};
 
 use super::{Connection, Later, Shared};
 use crate::table::{self, Facts};
-use crate::upstream::{CallId, Closed, Outcome, Refused, Upstream};
+use crate::upstream::{CallId, Closed, Outcome, Refused, Time, Upstream};
 
 /// Most commands packed into one bypass. Bounds how many replies travel together.
 pub const PACK_COMMANDS_MAX: u32 = 64;
+
+/// The time was up before anything was sent.
+const LATE: &str = "ERR pmnet: deadline passed before the call could be sent";
 
 /// What a call was for.
 #[derive(Debug)]
@@ -66,6 +69,8 @@ pub(super) struct Pack {
     /// Nothing may be added.
     closed: bool,
     key_hash: u64,
+    /// When the time of the first of them began.
+    begun: Time,
 }
 
 /// How a payload is submitted.
@@ -81,16 +86,20 @@ impl Connection {
     }
 
     /// Submits a payload on this connection's session, which is opened if need be. The inner error
-    /// is the reply for a payload that can never be taken.
+    /// is the reply for a payload that can never be taken, or whose time, which began at `begun`, is up.
     pub(super) fn submit<U: Upstream>(
         &mut self,
         payload: &Bytes,
         key_hash: u64,
         how: Submit,
+        begun: Time,
         up: &mut U,
         shared: &Shared,
     ) -> Result<Result<CallId, Bytes>, Later> {
-        let deadline = shared.now.saturating_add(shared.call_timeout);
+        let deadline = begun.saturating_add(shared.call_timeout);
+        if shared.now >= deadline {
+            return Ok(Err(reply::error(LATE)));
+        }
         // A session may have been closed without our having seen the event; a fresh one never is.
         for _ in 0..2 {
             let session = match self.session.map_or_else(|| up.open(shared.now), Ok) {
@@ -161,7 +170,8 @@ impl Connection {
         payload.extend_from_slice(frame);
         let bytes = payload.len();
         let key_hash = facts.map_or(0, |facts| table::key_hash(facts, arguments));
-        let submitted = self.submit(&Bytes::from(payload), key_hash, Submit::Update, up, shared)?;
+        let payload = Bytes::from(payload);
+        let submitted = self.submit(&payload, key_hash, Submit::Update, self.begun, up, shared)?;
         self.expect(submitted, Purpose::Update, bytes);
         Ok(())
     }
@@ -192,7 +202,7 @@ impl Connection {
             self.flush_pack(up, shared)?;
         }
         let key_hash = facts.map_or(0, |facts| table::key_hash(facts, arguments));
-        let head = self.preamble(Form::Single);
+        let (head, begun) = (self.preamble(Form::Single), self.begun);
         let pack = self.pack.get_or_insert_with(|| {
             let mut payload = Vec::with_capacity(FRAGMENT_BYTES.max(PREAMBLE_LEN + frame.len()));
             payload.extend_from_slice(&head);
@@ -202,6 +212,7 @@ impl Connection {
                 read_only,
                 closed: alone,
                 key_hash,
+                begun,
             }
         });
         pack.payload.extend_from_slice(frame);
@@ -236,7 +247,7 @@ impl Connection {
         let how = Submit::Bypass {
             read_only: pack.read_only,
         };
-        match self.submit(&payload, pack.key_hash, how, up, shared) {
+        match self.submit(&payload, pack.key_hash, how, pack.begun, up, shared) {
             Ok(submitted) => {
                 // A read that is alone cannot be taken apart.
                 let again = (pack.read_only && pack.commands > 1).then_some(payload);
@@ -271,6 +282,11 @@ impl Connection {
         if self.passage_done(call, &outcome, shared) {
             return;
         }
+        self.answered = match outcome {
+            Outcome::Committed { .. } | Outcome::Reply(_) => shared.now,
+            // What is behind it and as old must not have to wait as long once more.
+            Outcome::Failed(_) | Outcome::Unknown => 0,
+        };
         let found = self
             .slots
             .iter()
@@ -323,7 +339,12 @@ impl Connection {
                     self.database = database;
                     reply::OK
                 }
-                Ok(error) | Err(error) => error,
+                Ok(error) => error,
+                Err(error) => {
+                    // What follows is not for the database before it.
+                    self.cut_off();
+                    error
+                }
             },
             Purpose::Probe {
                 name,

@@ -1,5 +1,11 @@
 //! Time, as far as a connection has to do with it beyond the deadlines of its calls.
 //!
+//! The time of a command begins when the front has read it or, if it waits behind others of its
+//! client, when the one before it was answered; so a pipeline may be long. Once a command had no
+//! answer in time, those behind it that have been here as long fail with it, and nothing of them is
+//! sent: their times do not add up. A command that blocks makes the others wait, and so does a
+//! client that does not take its replies; that is not counted ([`super::arrivals`]).
+//!
 //! A passed command has a deadline until it is sent and, unless it blocks, until it is answered. One
 //! that blocks, a subscriber and a monitor may wait as long as they like for a store that is alive:
 //! they wait on as long as the store's process answers somebody, and no longer than a command's time
@@ -42,7 +48,7 @@ impl Connection {
         let waits = self.waits_on_store();
         let mut overdue = self.passage.as_ref().is_some_and(|passage| {
             let open_end = passage.blocks && passage.stage == Stage::Sent;
-            !open_end && shared.now >= passage.deadline
+            !open_end && shared.now >= passage.begun.saturating_add(shared.call_timeout)
         });
         if let Some(direct) = &mut self.direct {
             if std::mem::take(&mut direct.heard) || pardon {
@@ -66,7 +72,9 @@ impl Connection {
         let sent = self.direct.as_ref().is_some_and(|direct| direct.used);
         let text = match &self.passage {
             Some(passage) if passage.stage != Stage::Sent => {
-                "ERR pmnet: deadline passed before the store could be asked; the command was not executed"
+                return self.give_up(reply::error(
+                    "ERR pmnet: deadline passed before the store could be asked; the command was not executed",
+                ));
             }
             Some(_) if !sent => {
                 "ERR pmnet: deadline passed, the store takes no commands; the command was not executed"

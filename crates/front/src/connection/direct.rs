@@ -1,7 +1,7 @@
 //! The client's own connection to the store: what is to be sent, and what becomes of what comes back.
 //!
-//! Invariants: messages (subscriptions, MONITOR) leave between replies, never inside one; replies to
-//! the front's own AUTH, HELLO and SELECT never reach the client.
+//! Invariants: what is for the client leaves in the order in which the store sent it, between replies
+//! and never inside one; replies to the front's own AUTH, HELLO and SELECT never reach the client.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -171,6 +171,7 @@ impl Connection {
     pub fn direct_lost(&mut self, why: &str) {
         let stateful = self.stateful();
         self.ending |= stateful;
+        self.cut_off |= stateful && self.passage.is_some();
         let used = self.direct.take().is_some_and(|direct| direct.used);
         match &mut self.passage {
             // It was made in advance, to where the store was; the barrier will say where it is.
@@ -243,48 +244,46 @@ impl Connection {
                 // Given to the client, it would be taken for the reply to something.
                 return Err("it sent what nobody asked for".into());
             }
-            // A message: between replies, never inside one.
-            self.reply(value.clone());
+            // It comes from before the command that waits to be sent, if one does.
+            self.hand_on(value);
             return Ok(());
         };
-        if passage.effect == Effect::Subscribe {
-            if !is_sentinel(value, &passage.sentinel) {
-                passage.replies.extend_from_slice(value);
-                return Ok(());
-            }
-        } else if value.starts_with(b">") {
+        let is_reply = match passage.effect {
+            // Until the sentinel: confirmations and messages, in the order of the store.
+            Effect::Subscribe => is_sentinel(value, &passage.sentinel),
             // A message to a RESP3 client while another command waits for its reply.
-            self.push_message(value);
+            _ => !value.starts_with(b">"),
+        };
+        if !is_reply {
+            passage.handed_on |= passage.effect == Effect::Subscribe;
+            self.hand_on(value);
             return Ok(());
-        } else {
-            passage.replies.extend_from_slice(value);
         }
         let Some(passage) = self.passage.take() else {
             return Ok(());
         };
-        self.apply_effect(&passage, direct);
-        let replies = if passage.aborted {
-            EXECABORT
-        } else {
-            Bytes::from(passage.replies)
+        self.made_way = true;
+        self.apply_effect(&passage, value, direct);
+        let reply = match passage.effect {
+            Effect::Subscribe => Bytes::new(),
+            _ if passage.aborted => EXECABORT,
+            _ => value.clone(),
         };
-        self.settle(replies);
+        self.settle(reply);
         Ok(())
     }
 
-    /// A push goes out before the reply that is awaited, but behind what is complete.
-    fn push_message(&mut self, value: &[u8]) {
-        match self
-            .slots
-            .iter()
-            .position(|slot| matches!(slot, Slot::Passage))
-        {
+    /// Hands on what came from the store, in the order in which it came from there: behind all that
+    /// is to be answered, but in front of the command that is being passed.
+    fn hand_on(&mut self, value: &Bytes) {
+        let passage = |slot: &Slot| matches!(slot, Slot::Passage);
+        match self.slots.iter().position(passage) {
             Some(0) => self.output.extend_from_slice(value),
             Some(index) => {
                 self.slots.insert(index, Slot::Ready(Bytes::new()));
-                self.fill(index, Bytes::copy_from_slice(value));
+                self.fill(index, value.clone());
             }
-            None => self.reply(Bytes::copy_from_slice(value)),
+            None => self.reply(value.clone()),
         }
     }
 }

@@ -138,7 +138,8 @@ impl Connection {
     }
 
     /// SELECT. A database that nobody used yet is tried out on the store first: an update that was
-    /// acknowledged early into a database that is not there would be lost.
+    /// acknowledged early into a database that is not there would be lost. If the store does not
+    /// answer, the connection ends: what follows is not for the database before it.
     fn select<U: Upstream>(
         &mut self,
         arguments: &Arguments<'_>,
@@ -164,10 +165,14 @@ impl Connection {
             &Bytes::from(payload),
             0,
             Submit::Bypass { read_only: true },
+            self.begun,
             up,
             shared,
         )?;
         self.holding = submitted.is_ok();
+        if submitted.is_err() {
+            self.cut_off();
+        }
         self.expect(submitted, Purpose::Select { database }, bytes);
         Ok(())
     }

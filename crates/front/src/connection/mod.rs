@@ -7,6 +7,7 @@
 //! It may not touch sockets or clocks.
 
 mod again;
+mod arrivals;
 mod calls;
 mod deadline;
 mod direct;
@@ -30,6 +31,7 @@ use pmnet_wire::command::Protocol;
 use crate::limits::REQUESTS;
 use crate::table::{Action, Facts, Verdict};
 use crate::upstream::{SessionHandle, Time, Upstream};
+use arrivals::Arrivals;
 use calls::{Pack, Slot};
 pub use deadline::HALF_CLOSED_TIMEOUT;
 use direct::Direct;
@@ -84,6 +86,15 @@ pub struct Connection {
     database: u32,
     parser: Parser,
     input: BytesMut,
+    arrivals: Arrivals,
+    /// When a command was last answered; 0 since one had no answer in time.
+    answered: Time,
+    /// A passed command has made way for what is behind it, at a time still to be looked up.
+    made_way: bool,
+    /// The client took too few replies for more to be taken from it.
+    paused: bool,
+    /// When the time of the command began that is being taken.
+    begun: Time,
     output: Vec<u8>,
     /// Bytes of `output` that are written already.
     written: usize,
@@ -114,8 +125,8 @@ pub struct Connection {
     sentinels: u64,
     /// No further command is taken; close once everything is answered and written.
     ending: bool,
-    /// `ending` because the input was not RESP, or too large.
-    refused: bool,
+    /// `ending` although the client may still be sending.
+    cut_off: bool,
     /// The answer to the next command, and the end: updates that were acknowledged are lost.
     loss: Option<Bytes>,
     /// The client will send no more.
@@ -140,6 +151,11 @@ impl Connection {
             database: 0,
             parser: Parser::new(REQUESTS),
             input: BytesMut::new(),
+            arrivals: Arrivals::default(),
+            answered: 0,
+            made_way: false,
+            paused: false,
+            begun: 0,
             output: Vec::new(),
             written: 0,
             slots: VecDeque::new(),
@@ -159,7 +175,7 @@ impl Connection {
             monitoring: false,
             sentinels: 0,
             ending: false,
-            refused: false,
+            cut_off: false,
             loss: None,
             eof: false,
             closed: false,
@@ -213,10 +229,16 @@ impl Connection {
         (self.ending || (self.eof && self.starved)) && idle && self.unwritten().is_empty()
     }
 
-    /// Whether the connection ends because of what the client sent, which may not be all of it.
+    /// Whether the connection ends with an error, and the client may not have sent everything yet.
     #[must_use]
-    pub fn refused_input(&self) -> bool {
-        self.refused && !self.eof
+    pub fn is_cut_off(&self) -> bool {
+        self.cut_off && !self.eof
+    }
+
+    /// Ends the connection, behind an error that says why.
+    fn cut_off(&mut self) {
+        self.ending = true;
+        self.cut_off = true;
     }
 
     /// Bytes to write to the client.
@@ -275,6 +297,7 @@ impl Connection {
                 Later::Busy => Turn::Busy,
                 Later::Reads => Turn::Idle,
             });
+        self.paused = self.congested();
         if self.ending {
             input.clear();
         }
@@ -291,6 +314,11 @@ impl Connection {
         shared: &mut Shared,
     ) -> Result<Turn, Later> {
         let mut budget = COMMANDS_PER_TURN;
+        self.arrivals
+            .note(input.len(), shared.now, shared.call_timeout);
+        if std::mem::take(&mut self.made_way) || (self.paused && !self.congested()) {
+            self.answered = shared.now;
+        }
         if self.repeating {
             self.repeat_reads(up, shared)?;
         }
@@ -307,6 +335,7 @@ impl Connection {
             match parser.poll(input) {
                 Ok(Status::Incomplete) => {
                     self.starved = true;
+                    self.arrivals.await_rest();
                     break;
                 }
                 Ok(Status::Complete) => {
@@ -317,21 +346,24 @@ impl Connection {
                     budget -= 1;
                     if let Some(loss) = self.loss.take() {
                         self.reply(loss);
-                        self.ending = true;
+                        self.cut_off();
                         break;
                     }
+                    let arrived = self.arrivals.oldest().unwrap_or(shared.now);
+                    self.begun = arrived.max(self.answered);
                     let arguments = parser.arguments(input);
                     if !arguments.is_empty() {
                         self.command(&arguments, parser.frame(input), up, shared)?;
                     }
-                    input.advance(parser.consume());
+                    let taken = parser.consume();
+                    self.arrivals.take(taken);
+                    input.advance(taken);
                 }
                 Err(error) => {
                     self.flush_pack(up, shared)?;
                     tracing::debug!(client = self.peer, %error, "closing: not RESP");
                     self.reply(reply::error(&format!("ERR {error}")));
-                    self.ending = true;
-                    self.refused = true;
+                    self.cut_off();
                 }
             }
         }
@@ -360,7 +392,7 @@ impl Connection {
             || self.monitoring
             || (self.subscriptions() > 0 && self.protocol == Protocol::Resp2)
         {
-            return self.pass_command(arguments, frame, &verdict, shared);
+            return self.pass_command(arguments, frame, &verdict);
         }
         if self.transaction.is_some() {
             return self.queue_command(arguments, frame, &verdict, up, shared);
@@ -384,7 +416,7 @@ impl Connection {
             }
             Action::Pass(kind) => {
                 self.flush_pack(up, shared)?;
-                self.start_passage(kind, arguments, frame, shared);
+                self.start_passage(kind, arguments, frame);
                 Ok(())
             }
             Action::Refuse(why) => {

@@ -2,19 +2,22 @@
 //!
 //! Purpose: WATCH, blocking commands, WAIT, subscriptions and MONITOR depend on the state of a real
 //! connection. Before each such command a barrier travels through the log, so that everything
-//! acknowledged before is applied when the store sees the command (protocol.md §2 rule 8).
+//! acknowledged before is applied when the store sees the command (protocol.md §2 rule 8). Only what
+//! cannot depend on that goes without one: commands between MULTI and EXEC, and those of a RESP2
+//! client that is subscribed.
 //! Invariants: one command at a time; its reply has its place in the order of replies; when the
 //! connection to the store is lost with state on it (a watch, a subscription), so is the client's,
 //! as it would be with Redis. How a command gets to the store: [`super::passage`].
 
 use bytes::Bytes;
+use pmnet_wire::command::Protocol;
 
 use super::calls::Slot;
 use super::direct::Direct;
 use super::guard::{names_record, objection};
 use super::local::parse_database;
 use super::passage::{Passage, Stage};
-use super::{Connection, Later, Shared, refusal, shown};
+use super::{Connection, Later, refusal, shown};
 use crate::table::{Action, Local, Pass, Verdict};
 use pmnet_resp::Arguments;
 
@@ -53,13 +56,7 @@ impl Connection {
     }
 
     /// Begins to pass a command; everything after it waits.
-    pub(super) fn start_passage(
-        &mut self,
-        kind: Pass,
-        arguments: &Arguments<'_>,
-        frame: &[u8],
-        shared: &Shared,
-    ) {
+    pub(super) fn start_passage(&mut self, kind: Pass, arguments: &Arguments<'_>, frame: &[u8]) {
         // Channels are not keys.
         if matches!(kind, Pass::Blocking | Pass::Watch)
             && let Some(error) = names_record(arguments)
@@ -72,7 +69,7 @@ impl Connection {
             Pass::Monitor => Effect::Monitor,
             Pass::Watch => Effect::Watch,
         };
-        self.begin(effect, Some(kind), arguments, frame, shared);
+        self.begin(effect, Some(kind), arguments, frame);
     }
 
     fn begin(
@@ -81,7 +78,6 @@ impl Connection {
         kind: Option<Pass>,
         arguments: &Arguments<'_>,
         frame: &[u8],
-        shared: &Shared,
     ) {
         let sentinel = if effect == Effect::Subscribe {
             self.sentinels += 1;
@@ -91,11 +87,16 @@ impl Connection {
         };
         // Inside a passed MULTI commands are only queued; their barrier is that of EXEC.
         let queued = self.direct_multi && effect != Effect::End;
+        // A RESP2 client that is subscribed writes nothing that a barrier could wait for: its last
+        // write came before its first subscription, which had one.
+        let subscribed = effect == Effect::Subscribe
+            && self.protocol == Protocol::Resp2
+            && self.subscriptions() > 0;
         self.slots.push_back(Slot::Passage);
         self.passage = Some(Passage {
             effect,
             stage: Stage::Address(None),
-            deadline: shared.now.saturating_add(shared.call_timeout),
+            begun: self.begun,
             // Nothing blocks inside MULTI.
             blocks: matches!(kind, Some(Pass::Blocking | Pass::Wait)) && !self.direct_multi,
             identified: false,
@@ -104,9 +105,9 @@ impl Connection {
             fresh: kind == Some(Pass::Wait),
             aborted: effect == Effect::End && self.direct_failed && arguments.is(0, "EXEC"),
             sentinel,
-            replies: Vec::new(),
+            handed_on: false,
         });
-        if queued {
+        if queued || subscribed {
             self.send_passed();
         }
     }
@@ -117,7 +118,6 @@ impl Connection {
         arguments: &Arguments<'_>,
         frame: &[u8],
         verdict: &Verdict,
-        shared: &Shared,
     ) -> Result<(), Later> {
         let alone = arguments.len() == 1;
         let effect = match verdict.action {
@@ -170,7 +170,7 @@ impl Connection {
             Action::Pass(kind) => Some(kind),
             _ => None,
         };
-        self.begin(effect, kind, arguments, frame, shared);
+        self.begin(effect, kind, arguments, frame);
         Ok(())
     }
 
@@ -185,8 +185,9 @@ impl Connection {
         Ok(())
     }
 
-    pub(super) fn apply_effect(&mut self, passage: &Passage, direct: &mut Direct) {
-        let ok = passage.replies.starts_with(b"+");
+    /// The store has answered the command with `reply`.
+    pub(super) fn apply_effect(&mut self, passage: &Passage, reply: &[u8], direct: &mut Direct) {
+        let ok = reply.starts_with(b"+");
         match passage.effect {
             Effect::Watch if ok => self.watching = true,
             Effect::Unwatch if ok => self.watching = false,

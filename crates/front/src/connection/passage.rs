@@ -33,8 +33,8 @@ pub(super) enum Stage {
 pub(super) struct Passage {
     pub(super) effect: Effect,
     pub(super) stage: Stage,
-    /// When it must have been sent, and answered unless it blocks.
-    pub(super) deadline: Time,
+    /// When its time began. When that is up it must have been sent, and answered unless it blocks.
+    pub(super) begun: Time,
     /// It may wait for others before it answers.
     pub(super) blocks: bool,
     /// The connection was lost, made or asked anew since the barrier: the last try.
@@ -48,7 +48,8 @@ pub(super) struct Passage {
     /// An EXEC that must abort: DISCARD is sent in its place.
     pub(super) aborted: bool,
     pub(super) sentinel: Vec<u8>,
-    pub(super) replies: Vec<u8>,
+    /// A part of its replies has been handed on, so nothing else can be its reply.
+    pub(super) handed_on: bool,
 }
 
 impl Connection {
@@ -100,16 +101,17 @@ impl Connection {
         shared: &Shared,
     ) -> Result<Result<Option<CallId>, Bytes>, Later> {
         let payload = Bytes::from(preamble(form, Protocol::Resp2, 0).to_vec());
-        Ok(self
-            .submit(&payload, 0, Submit::Bypass { read_only: true }, up, shared)?
-            .map(Some))
+        let how = Submit::Bypass { read_only: true };
+        let begun = self.passage.as_ref().map_or(0, |passage| passage.begun);
+        let call = self.submit(&payload, 0, how, begun, up, shared)?;
+        Ok(call.map(Some))
     }
 
     fn set_stage(&mut self, stage: Result<Stage, Bytes>) {
         match (stage, &mut self.passage) {
             (Ok(stage), Some(passage)) => passage.stage = stage,
             (Ok(_), None) => {}
-            (Err(error), _) => self.fail_passage(error),
+            (Err(error), _) => self.give_up(error),
         }
     }
 
@@ -140,7 +142,7 @@ impl Connection {
                 }
                 Err(why) => {
                     let text = format!("ERR pmnet: {} needs a Redis store: {why}", passage.name);
-                    self.fail_passage(reply::error(&text));
+                    self.refuse_passage(reply::error(&text));
                 }
             },
             // A barrier has no effect, whatever became of it.
@@ -149,7 +151,7 @@ impl Connection {
                     Outcome::Failed(text) => text,
                     _ => "deadline passed before the store could be asked",
                 };
-                self.fail_passage(reply::error(&format!(
+                self.give_up(reply::error(&format!(
                     "ERR pmnet: {why}; the command was not executed"
                 )));
             }
@@ -164,7 +166,7 @@ impl Connection {
             ..
         }) = &self.passage
         {
-            self.fail_passage(reply::error(
+            self.give_up(reply::error(
                 "ERR pmnet: the session closed; the command was not executed",
             ));
         }
@@ -177,7 +179,7 @@ impl Connection {
         let Some(passage) = &mut self.passage else {
             return;
         };
-        if shared.now >= passage.deadline {
+        if shared.now >= passage.begun.saturating_add(shared.call_timeout) {
             // The barrier may be older than it looks: this process may have stood still.
             return self.expire();
         }
@@ -238,6 +240,7 @@ impl Connection {
             };
             tracing::debug!(client = self.peer, store = %name, "the store is another one: the watch is lost");
             self.passage = None;
+            self.made_way = true;
             self.direct = None;
             self.watching = false;
             self.direct_multi = false;
@@ -248,7 +251,7 @@ impl Connection {
             .direct
             .as_ref()
             .map_or(name.address, |direct| direct.address);
-        self.fail_passage(reply::error(&format!(
+        self.refuse_passage(reply::error(&format!(
             "ERR pmnet: the Redis at {address} is not the store that the pmnet server uses (run_id {}); the command was \
              not executed",
             name.run_id
@@ -288,17 +291,51 @@ impl Connection {
         passage.stage = Stage::Sent;
     }
 
-    /// Ends the passage with an error. State on the store's connection cannot be trusted then.
-    pub(super) fn fail_passage(&mut self, error: Bytes) {
-        let name = self
-            .passage
-            .take()
-            .map(|passage| passage.name)
-            .unwrap_or_default();
-        tracing::debug!(client = self.peer, command = name, "pass-through failed");
+    /// Ends the passage with an error before anything of it was sent. The store's connection knows
+    /// nothing of it, so who is only subscribed there stays so.
+    pub(super) fn give_up(&mut self, error: Bytes) {
+        let subscriber = self.subscriptions() > 0 && !self.watching && !self.direct_multi;
+        let watch = |passage: &Passage| passage.effect == Effect::Watch;
+        if !subscriber || self.passage.as_ref().is_some_and(watch) {
+            return self.fail_passage(error);
+        }
+        self.end_unanswered();
         self.settle(error);
-        self.ending |= self.stateful();
+    }
+
+    /// Ends the passage with an error. What follows a WATCH that failed must not go on as if it were
+    /// watched, nor what follows half of a reply as if that were whole: the client's connection ends.
+    pub(super) fn fail_passage(&mut self, error: Bytes) {
+        let broken = |passage: &Passage| passage.handed_on || passage.effect == Effect::Watch;
+        if self.passage.as_ref().is_some_and(broken) {
+            self.cut_off();
+        }
+        self.refuse_passage(error);
+    }
+
+    /// Ends the passage with an error. State on the store's connection cannot be trusted then.
+    fn refuse_passage(&mut self, error: Bytes) {
+        if let Some(passage) = self.end_unanswered() {
+            tracing::debug!(
+                client = self.peer,
+                command = passage.name,
+                "pass-through failed"
+            );
+        }
+        self.settle(error);
+        if self.stateful() {
+            self.cut_off();
+        }
         self.direct = None;
+    }
+
+    /// The passage is over, without an answer to its command. What is behind it and as old must not
+    /// have to wait as long once more; but a command that blocks has made it wait.
+    fn end_unanswered(&mut self) -> Option<Passage> {
+        let passage = self.passage.take()?;
+        self.made_way = passage.blocks && passage.stage == Stage::Sent;
+        self.answered = 0;
+        Some(passage)
     }
 
     /// Gives the passed command its reply.

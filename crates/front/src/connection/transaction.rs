@@ -136,6 +136,7 @@ impl Connection {
             &Bytes::from(payload),
             0,
             Submit::Bypass { read_only: true },
+            self.begun,
             up,
             shared,
         )?;
@@ -197,7 +198,7 @@ impl Connection {
         let how = Submit::Bypass {
             read_only: transaction.read_only,
         };
-        match self.submit(&payload, 0, how, up, shared) {
+        match self.submit(&payload, 0, how, self.begun, up, shared) {
             Ok(submitted) => {
                 self.expect(
                     submitted,

@@ -10,6 +10,7 @@
 mod accept;
 mod config;
 mod direct;
+mod silence;
 mod socket;
 mod stopper;
 mod vigil;
@@ -28,6 +29,7 @@ use crate::connection::{Shared, StoreAddress, Turn};
 use crate::table::Table;
 use crate::upstream::{Event, SessionHandle, Time, Upstream};
 pub use config::{FrontConfig, FrontError};
+use silence::Watched;
 use socket::{Client, Transfer};
 use stopper::Ending;
 pub use stopper::Stopper;
@@ -45,7 +47,7 @@ const EVENTS_MAX: usize = 1024;
 const SCRATCH_BYTES: usize = 64 * 1024;
 /// A front that listens; [`Front::run`] serves.
 pub struct Front<U> {
-    up: U,
+    up: Watched<U>,
     shared: Shared,
     poll: Poll,
     listener: TcpListener,
@@ -76,7 +78,8 @@ impl<U: Upstream> Front<U> {
     ///
     /// # Errors
     /// [`FrontError`], with what to do about it.
-    pub fn bind(config: &FrontConfig, mut up: U) -> Result<Front<U>, FrontError> {
+    pub fn bind(config: &FrontConfig, up: U) -> Result<Front<U>, FrontError> {
+        let mut up = Watched::new(up);
         let table = Table::new(&config.assume_ok)?;
         let store = config
             .direct
@@ -140,6 +143,9 @@ impl<U: Upstream> Front<U> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         let mut more_from_endpoint = false;
         let mut active = 0;
+        // Nobody waits yet, but whether anybody answers is worth knowing.
+        self.ask_store_name();
+        self.up.flush(self.shared.now);
         while !self.stopper.0.is_asked() {
             let work = more_from_endpoint || self.listener_due() || !self.run_queue.is_empty();
             let spinning = self.shared.now.saturating_sub(active) < self.spin;

@@ -107,10 +107,10 @@ impl Client {
     }
 
     /// Called when everything is answered and written: whether to wait for the client's end.
-    /// Closing a socket with unread input resets it, and a client that is still sending what was
-    /// refused would find that in place of the error that says why.
+    /// Closing a socket with unread input resets it, and a client that is still sending would find
+    /// that in place of the error that says why.
     pub(super) fn lingers(&mut self, now: Time) -> bool {
-        if !self.connection.refused_input() {
+        if !self.connection.is_cut_off() {
             return false;
         }
         if self.lingering.is_none() {

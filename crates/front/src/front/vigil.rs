@@ -197,7 +197,7 @@ impl<U: Upstream> Front<U> {
     }
 
     /// Asks the server which store it works on, unless it has not answered yet.
-    fn ask_store_name(&mut self) {
+    pub(super) fn ask_store_name(&mut self) {
         if self.vigil.call.is_some() {
             return;
         }
@@ -222,6 +222,9 @@ impl<U: Upstream> Front<U> {
             return;
         }
         self.vigil.call = None;
+        if self.vigil.waited.is_none() {
+            self.end_vigil();
+        }
         let Some(name) = named_by(outcome) else {
             return;
         };

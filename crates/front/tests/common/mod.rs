@@ -135,8 +135,12 @@ pub fn run_id(client: &mut Client) -> String {
 /// How the endpoint of the tests behaves, and what it has seen.
 #[derive(Default)]
 pub struct Knobs {
-    /// Outcomes are kept back while set.
+    /// Nothing is executed while set, and calls end at their deadlines.
     pub hold: bool,
+    /// The same, but updates are committed at once if nothing is in front of them.
+    pub hold_bypasses: bool,
+    /// How long each bypass takes.
+    pub delay: Duration,
     /// Most calls outstanding; 0: no limit.
     pub queue_max: usize,
     /// Calls end so instead of being executed.
@@ -168,6 +172,8 @@ struct Pending {
     call: CallId,
     payload: Bytes,
     update: bool,
+    read_only: bool,
+    deadline: Time,
 }
 
 /// Executes on a real server, in the order submitted, when the front flushes.
@@ -204,6 +210,8 @@ impl Executor {
         session: SessionHandle,
         payload: Bytes,
         update: bool,
+        read_only: bool,
+        deadline: Time,
     ) -> Result<CallId, Refused> {
         let mut knobs = self.knobs.lock().expect("knobs");
         if knobs.queue_max > 0 && self.pending.len() >= knobs.queue_max {
@@ -217,8 +225,33 @@ impl Executor {
             call,
             payload,
             update,
+            read_only,
+            deadline,
         });
         Ok(call)
+    }
+
+    /// Ends the calls whose deadlines have passed: of each session the first was sent, no other.
+    fn expire(&mut self) {
+        let mut sent = std::collections::HashSet::new();
+        let (now, events) = (self.now, &mut self.events);
+        self.pending.retain(|pending| {
+            let first = sent.insert(pending.session);
+            if now < pending.deadline {
+                return true;
+            }
+            let outcome = match (first, pending.read_only) {
+                (true, true) => Outcome::Failed("deadline passed before the server answered"),
+                (true, false) => Outcome::Unknown,
+                (false, _) => Outcome::Failed("deadline passed before the call could be sent"),
+            };
+            events.push_back(Event::Done {
+                session: pending.session,
+                call: pending.call,
+                outcome,
+            });
+            false
+        });
     }
 
     fn execute(&mut self, payload: &[u8]) -> Bytes {
@@ -270,9 +303,9 @@ impl Upstream for Executor {
         s: SessionHandle,
         p: Bytes,
         _: u64,
-        _: Time,
+        deadline: Time,
     ) -> Result<CallId, Refused> {
-        let call = self.submit(s, p.clone(), true)?;
+        let call = self.submit(s, p.clone(), true, false, deadline)?;
         self.knobs
             .lock()
             .expect("knobs")
@@ -288,9 +321,9 @@ impl Upstream for Executor {
         p: Bytes,
         _: u64,
         read: bool,
-        _: Time,
+        deadline: Time,
     ) -> Result<CallId, Refused> {
-        let call = self.submit(s, p.clone(), false)?;
+        let call = self.submit(s, p.clone(), false, read, deadline)?;
         let commands = Commands::parse(&p).expect("valid payload");
         self.knobs
             .lock()
@@ -324,9 +357,14 @@ impl Upstream for Executor {
             std::mem::swap(&mut self.clients, &mut there.clients);
             (self.store, self.run_id) = (store, there.run_id);
         }
-        let (hold, instead) = {
+        let (hold, hold_bypasses, delay, instead) = {
             let knobs = self.knobs.lock().expect("knobs");
-            (knobs.hold, knobs.outcome.clone())
+            (
+                knobs.hold,
+                knobs.hold_bypasses,
+                knobs.delay,
+                knobs.outcome.clone(),
+            )
         };
         let close = self.knobs.lock().expect("knobs").close.take();
         if let Some((session, data_loss)) = close {
@@ -340,14 +378,18 @@ impl Upstream for Executor {
                 },
             });
         }
-        while !hold
-            && let Some(Pending {
-                session,
-                call,
-                payload,
-                update,
-            }) = self.pending.pop_front()
+        let may_run = |pending: &mut Pending| !hold && (pending.update || !hold_bypasses);
+        while let Some(Pending {
+            session,
+            call,
+            payload,
+            update,
+            ..
+        }) = self.pending.pop_front_if(may_run)
         {
+            if !update {
+                std::thread::sleep(delay);
+            }
             let outcome = match instead.clone() {
                 Some(outcome) => outcome,
                 None => {
@@ -378,10 +420,15 @@ impl Upstream for Executor {
                 outcome,
             });
         }
+        self.expire();
     }
 
     fn next_timeout(&self) -> Option<Time> {
         (!self.pending.is_empty()).then_some(self.now + 1_000_000)
+    }
+
+    fn peer(&self) -> String {
+        self.store.to_string()
     }
 }
 
@@ -410,12 +457,19 @@ impl Running {
             .name(format!("front-{}", address.port()))
             .spawn(move || front.run().expect("front"))
             .expect("thread");
-        Running {
+        let running = Running {
             address,
             knobs,
             stopper,
             thread: Some(thread),
-        }
+        };
+        // It asks once by itself.
+        eventually("the front has asked", || running.knobs().sessions == (1, 1));
+        let mut knobs = running.knobs();
+        knobs.bypasses.clear();
+        knobs.sessions = (0, 0);
+        drop(knobs);
+        running
     }
 
     pub fn client(&self) -> Client {

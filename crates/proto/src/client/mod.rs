@@ -324,6 +324,12 @@ impl Client {
         self.sessions.len()
     }
 
+    /// What it was set up with.
+    #[must_use]
+    pub const fn config(&self) -> &ClientConfig {
+        &self.config
+    }
+
     /// Counters since the start.
     #[must_use]
     pub const fn counters(&self) -> ClientCounters {

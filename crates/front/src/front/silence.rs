@@ -1,0 +1,211 @@
+//! Says in the log when nothing comes back from the device, or when it takes no calls.
+//!
+//! Each call has an error for its client, but a client's error does not tell the operator that
+//! nobody at all is answered: the wrong address, the wrong shard, a chain that is too short.
+
+use crate::upstream::{CallId, Closed, Event, Outcome, Refused, SessionHandle, Time, Upstream};
+use bytes::Bytes;
+
+/// After how long without an answer it is said, in nanoseconds.
+const SILENCE: Time = 5_000_000_000;
+/// Shortest time until it is said again, in nanoseconds.
+const AGAIN_AFTER: Time = 30_000_000_000;
+const SECOND: Time = 1_000_000_000;
+
+/// An endpoint, and whether anything comes back from it.
+pub(super) struct Watched<U> {
+    up: U,
+    listening: Listening,
+}
+
+impl<U: Upstream> Watched<U> {
+    pub(super) fn new(up: U) -> Watched<U> {
+        Watched {
+            up,
+            listening: Listening::default(),
+        }
+    }
+}
+
+/// What was asked and answered.
+#[derive(Debug, Default)]
+struct Listening {
+    /// When the first call was submitted that nothing has come back for.
+    asked: Option<Time>,
+    /// A call was submitted since the silence was last said.
+    asks_again: bool,
+    /// When it was last said.
+    said: Option<Time>,
+    /// It was said that the chain is too short, and nothing was answered since.
+    said_short: bool,
+}
+
+impl Listening {
+    fn ask(&mut self, now: Time) {
+        self.asked.get_or_insert(now);
+        self.asks_again = true;
+    }
+
+    /// Something came back; whether it was said before that nothing does.
+    fn hear(&mut self) -> bool {
+        self.asked = None;
+        self.said.take().is_some()
+    }
+
+    /// When to say next that nothing comes back.
+    fn due(&self) -> Option<Time> {
+        let silent = self.asked.filter(|_| self.asks_again)?;
+        let again = self.said.map_or(0, |said| said.saturating_add(AGAIN_AFTER));
+        Some(silent.saturating_add(SILENCE).max(again))
+    }
+
+    /// For how many seconds nothing has come back, if that is to be said now.
+    fn say(&mut self, now: Time) -> Option<u64> {
+        self.due().filter(|due| *due <= now)?;
+        self.said = Some(now);
+        self.asks_again = false;
+        Some(now.saturating_sub(self.asked?) / SECOND)
+    }
+
+    /// Whether it is to be said that the chain is too short.
+    fn say_short(&mut self) -> bool {
+        !std::mem::replace(&mut self.said_short, true)
+    }
+}
+
+impl<U: Upstream> Upstream for Watched<U> {
+    fn open(&mut self, now: Time) -> Result<SessionHandle, Refused> {
+        self.up.open(now)
+    }
+
+    fn update(
+        &mut self,
+        now: Time,
+        session: SessionHandle,
+        payload: Bytes,
+        key_hash: u64,
+        deadline: Time,
+    ) -> Result<CallId, Refused> {
+        let call = self.up.update(now, session, payload, key_hash, deadline)?;
+        self.listening.ask(now);
+        Ok(call)
+    }
+
+    fn bypass(
+        &mut self,
+        now: Time,
+        session: SessionHandle,
+        payload: Bytes,
+        key_hash: u64,
+        read_only: bool,
+        deadline: Time,
+    ) -> Result<CallId, Refused> {
+        let call = self
+            .up
+            .bypass(now, session, payload, key_hash, read_only, deadline)?;
+        self.listening.ask(now);
+        Ok(call)
+    }
+
+    fn end(&mut self, now: Time, session: SessionHandle) {
+        self.up.end(now, session);
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        let event = self.up.poll_event()?;
+        match &event {
+            Event::Done {
+                outcome: Outcome::Committed { .. } | Outcome::Reply(_),
+                ..
+            } => {
+                self.listening.said_short = false;
+                if self.listening.hear() {
+                    tracing::info!("answers come by way of {} again", self.up.peer());
+                }
+            }
+            Event::SessionClosed {
+                reason: Closed::TooFewCopies { have },
+                ..
+            } => {
+                self.listening.hear();
+                if self.listening.say_short() {
+                    tracing::warn!(
+                        "no command is accepted: the chain of {} keeps {have} copies, and --copies asks for more. \
+                         Lower --copies, or bring the missing devices back",
+                        self.up.peer()
+                    );
+                }
+            }
+            Event::Done { .. } | Event::SessionClosed { .. } => {}
+        }
+        Some(event)
+    }
+
+    fn register(&mut self, registry: &mio::Registry, token: mio::Token) -> std::io::Result<()> {
+        self.up.register(registry, token)
+    }
+
+    fn receive(&mut self, now: Time) -> bool {
+        self.up.receive(now)
+    }
+
+    fn flush(&mut self, now: Time) {
+        self.up.flush(now);
+        if let Some(seconds) = self.listening.say(now) {
+            tracing::warn!(
+                "no answer for {seconds} s by way of {}. Check that --via is the first device of the chain and \
+                 --shard its shard, that this device's log says `serving`, and that the server runs",
+                self.up.peer()
+            );
+        }
+    }
+
+    fn next_timeout(&self) -> Option<Time> {
+        self.up
+            .next_timeout()
+            .into_iter()
+            .chain(self.listening.due())
+            .min()
+    }
+
+    fn peer(&self) -> String {
+        self.up.peer()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_is_said_after_a_while_and_again_while_somebody_asks() {
+        let mut listening = Listening::default();
+        assert_eq!((listening.due(), listening.say(99 * SECOND)), (None, None));
+        let begin = 100 * SECOND;
+        listening.ask(begin);
+        listening.ask(begin + SECOND);
+        assert_eq!(listening.say(begin + SILENCE - 1), None);
+        assert_eq!(listening.say(begin + SILENCE), Some(5));
+        // Nobody has asked since.
+        assert_eq!(listening.due(), None);
+        listening.ask(begin + 6 * SECOND);
+        assert_eq!(listening.due(), Some(begin + SILENCE + AGAIN_AFTER));
+        assert_eq!(listening.say(begin + 34 * SECOND), None);
+        assert_eq!(listening.say(begin + 36 * SECOND), Some(36));
+        listening.ask(begin + 37 * SECOND);
+        assert!(listening.hear(), "it was said that nothing comes back");
+        assert_eq!(listening.due(), None);
+        listening.ask(begin + 40 * SECOND);
+        assert_eq!(listening.due(), Some(begin + 45 * SECOND));
+        assert!(!listening.hear());
+    }
+
+    #[test]
+    fn a_chain_that_is_too_short_is_said_once() {
+        let mut listening = Listening::default();
+        assert_eq!(
+            [(); 3].map(|()| listening.say_short()),
+            [true, false, false]
+        );
+    }
+}

@@ -1,0 +1,127 @@
+//! The time of a command in a pipeline: it begins when the command is read, or when the one before it is
+//! answered. Long pipelines succeed; those that nobody answers end at once.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Redis, Running, command};
+
+/// A command's time where its end is waited for.
+const SHORT: Duration = Duration::from_millis(400);
+/// A command's time that many commands exceed together.
+const MEDIUM: Duration = Duration::from_secs(1);
+
+fn start(redis: &Redis, timeout: Duration) -> Running {
+    Running::start_with(redis, |config| config.call_timeout = timeout)
+}
+
+fn pipeline(lines: &[&str]) -> Vec<u8> {
+    lines.iter().flat_map(|line| command(line)).collect()
+}
+
+/// How many updates and bypasses were sent.
+fn sent(front: &Running) -> (usize, usize) {
+    let knobs = front.knobs();
+    (knobs.updates.len(), knobs.bypasses.len())
+}
+
+/// What is behind a command without an answer, and as old, fails with it: had it been sent, it would have had a
+/// time of its own, and the times would add up.
+#[test]
+fn what_waits_behind_a_command_without_an_answer_is_not_sent() {
+    let Some(redis) = Redis::start() else { return };
+    let front = start(&redis, SHORT);
+    let mut warm = front.client();
+    assert_eq!(warm.ask("GET k"), "$-1\r\n");
+    front.knobs().hold_bypasses = true;
+    let repeated = |lines: &[&'static str], times: usize| lines.repeat(times);
+    let unsent = "deadline passed before the call could be sent";
+    // A pipeline, and how many updates and bypasses of it are sent.
+    for (lines, updates, bypasses) in [
+        (repeated(&["GET k"], 400), 0, 1),
+        (repeated(&["GET k", "GET k", "SET k 1"], 6), 0, 1),
+        (repeated(&["SET k 1", "GET k", "GET k"], 6), 1, 1),
+        (repeated(&["GET k", "GET k", "INCR n"], 5), 0, 1),
+        (repeated(&["BLPOP l 1"], 5), 0, 1),
+        (repeated(&["BLPOP l 1", "SET k 1"], 5), 0, 1),
+        (repeated(&["WAIT 0 0"], 5), 0, 1),
+        (repeated(&["SUBSCRIBE c"], 5), 0, 1),
+        (repeated(&["MULTI", "NEW.ONE", "DISCARD"], 5), 0, 1),
+        (vec!["GET k", "GET k", "SELECT 7"], 0, 1),
+    ] {
+        let before = sent(&front);
+        let mut client = front.client();
+        client.send(&pipeline(&lines));
+        let mut last = String::new();
+        for line in &lines {
+            let reply = client.text();
+            assert!(!reply.contains("outcome unknown"), "{line}: {reply}");
+            if !["MULTI", "DISCARD"].contains(line) {
+                last = reply;
+            }
+        }
+        assert!(last.contains(unsent), "{:?}: {last}", &lines[..2]);
+        let expected = (before.0 + updates, before.1 + bypasses);
+        assert_eq!(sent(&front), expected, "{:?}", &lines[..2]);
+    }
+    // Who comes later has a time of its own.
+    front.knobs().hold_bypasses = false;
+    assert_eq!(warm.ask("GET k"), "$1\r\n1\r\n");
+}
+
+#[test]
+fn a_pipeline_may_take_longer_than_one_command_may() {
+    let Some(redis) = Redis::start() else { return };
+    let front = start(&redis, MEDIUM);
+    front.knobs().delay = MEDIUM / 10;
+    let mut client = front.client();
+    let watched = ["WATCH k", "GET k", "MULTI", "INCR n", "EXEC", "INCR n"];
+    let lines = [&["GET k", "GET l", "BLPOP l 0.01"][..], &watched].concat();
+    let lines = lines.repeat(3);
+    client.send(&pipeline(&lines));
+    for line in &lines {
+        let reply = client.text();
+        assert!(!reply.starts_with('-'), "{line}: {reply}");
+    }
+    assert_eq!(client.ask("GET n"), "$1\r\n6\r\n");
+}
+
+#[test]
+fn who_waits_behind_a_command_that_blocks_has_time_when_it_ends() {
+    let Some(redis) = Redis::start() else { return };
+    let front = start(&redis, SHORT);
+    let mut client = front.client();
+    // Some of their times.
+    let lines = [
+        "BLPOP l 1",
+        "GET k",
+        "GET k",
+        "BLPOP l 1",
+        "SET k 1",
+        "INCR k",
+    ];
+    client.send(&pipeline(&lines));
+    for reply in [
+        "*-1\r\n", "$-1\r\n", "$-1\r\n", "*-1\r\n", "+OK\r\n", ":2\r\n",
+    ] {
+        assert_eq!(client.text(), reply);
+    }
+}
+
+#[test]
+fn who_takes_no_replies_for_long_gets_them_all_in_the_end() {
+    let Some(redis) = Redis::start() else { return };
+    let front = start(&redis, MEDIUM);
+    let mut client = front.client();
+    let large = "x".repeat(100_000);
+    assert_eq!(client.ask(&format!("SET k {large}")), "+OK\r\n");
+    // What PING stands between travels alone.
+    let lines = ["GET k", "PING"].repeat(400);
+    client.send(&pipeline(&lines));
+    std::thread::sleep(MEDIUM * 2);
+    for (at, line) in lines.iter().enumerate() {
+        let reply = client.text();
+        assert!(!reply.starts_with('-'), "{at} {line}: {reply}");
+    }
+}
