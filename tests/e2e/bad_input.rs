@@ -241,18 +241,16 @@ fn a_port_in_use_is_named() {
         "--log",
         &log,
     ];
+    let redis = ["redis", "--listen", "127.0.0.1:1", "--via", "127.0.0.1:2"];
     for args in [
         vec!["server", "--listen", "nonsense", "--store", "null:"],
         vec!["device", "--listen", "127.0.0.1:51001"],
-        vec![
-            "redis",
-            "--copies",
-            "0",
-            "--listen",
-            "127.0.0.1:1",
-            "--via",
-            "127.0.0.1:2",
-        ],
+        [&redis[..], &["--copies", "0"]].concat(),
+        [&redis[..], &["--copies", "9"]].concat(),
+        [&redis[..], &["--deadline-ms", "0"]].concat(),
+        [&redis[..], &["--connections-max", "0"]].concat(),
+        [&redis[..], &["--spin-us", "99999999999"]].concat(),
+        vec!["redis", "--listen", "127.0.0.1:1", "--via", "127.0.0.1:0"],
         vec!["nonsense"],
         [&device[..], &["--log-size", "18446744073709551615"]].concat(),
         [&device[..], &["--log-size", "1"]].concat(),

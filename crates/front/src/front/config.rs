@@ -55,7 +55,7 @@ pub enum FrontError {
     Assume(#[from] AssumeError),
     /// The address of the store is of no use.
     #[error("--direct: {0}")]
-    Direct(#[from] StoreAddressError),
+    Direct(StoreAddressError),
     /// Polling or registering failed.
     #[error("event loop: {0}")]
     Loop(#[from] std::io::Error),

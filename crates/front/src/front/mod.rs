@@ -85,7 +85,8 @@ impl<U: Upstream> Front<U> {
             .direct
             .as_deref()
             .map(StoreAddress::parse)
-            .transpose()?;
+            .transpose()
+            .map_err(FrontError::Direct)?;
         let listen = |source| FrontError::Listen {
             address: config.listen,
             source,

@@ -27,6 +27,17 @@ pub fn required<T>(flag: &str, section: &str, value: Option<T>) -> Result<T, Con
     })
 }
 
+/// The UDP address of another process.
+pub fn hop_address(flag: &str, text: &str) -> Result<SocketAddr, ConfigError> {
+    let address = udp_address(flag, text)?;
+    if address.port() == 0 {
+        return Err(ConfigError(format!(
+            "{flag} {address}: port 0 is nobody's port"
+        )));
+    }
+    Ok(address)
+}
+
 /// A UDP address of the protocol; a port outside the reserved range is allowed, with a warning.
 pub fn udp_address(flag: &str, text: &str) -> Result<SocketAddr, ConfigError> {
     let address = address(flag, text)?;

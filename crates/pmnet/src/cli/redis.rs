@@ -1,13 +1,17 @@
 //! `pmnet redis`: the RESP front.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use clap::Args;
 use pmnet_cli::{ConfigError, address, call_on_signals};
+use pmnet_client::{ClientConfig, Endpoint};
+use pmnet_front::{Front, FrontConfig};
+use pmnet_wire::record::CHAIN_MAX;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::common::{CommonArgs, required, udp_address};
+use super::common::{CommonArgs, hop_address, required};
 use super::ready;
 
 const EXAMPLES: &str = "\
@@ -19,6 +23,13 @@ Redis clients connect here and see their Redis. SET (without NX, XX, GET), MSET,
 are acknowledged as soon as every device of the chain holds them; everything else is executed by
 the database, exactly once. --assume-ok names more commands to acknowledge early: their reply is
 then always +OK, and an error that the database finds later is only counted and logged.";
+
+/// Longest `--spin-us`: a second. Who wants more wants a core to do nothing else.
+const SPIN_US_MAX: u64 = 1_000_000;
+/// Longest `--deadline-ms`: a day.
+const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
+/// Largest `--connections-max`: each may need a port, and a second one towards the database.
+const CONNECTIONS_MAX: usize = 1_000_000;
 
 /// Settings of `pmnet redis`; section `[redis]` of the configuration file.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
@@ -64,32 +75,53 @@ pub struct RedisCommand {
     pub common: CommonArgs,
 }
 
-/// Serves until asked to end.
-pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
-    let flags = command.args.clone();
+/// What the command line and the configuration say, if it can be.
+fn settings(flags: RedisArgs, file: RedisArgs) -> Result<(FrontConfig, ClientConfig), ConfigError> {
     let listen = required("--listen", "redis", flags.listen.or(file.listen))?;
     let via = required("--via", "redis", flags.via.or(file.via))?;
-    let via = udp_address("--via", &via)?;
-    let mut config = pmnet_front::FrontConfig::new(address("--listen", &listen)?);
-    config.direct = flags.direct.or(file.direct);
-    config.assume_ok = flags.assume_ok.or(file.assume_ok).unwrap_or_default();
+    let mut front = FrontConfig::new(address("--listen", &listen)?);
+    front.direct = flags.direct.or(file.direct);
+    front.assume_ok = flags.assume_ok.or(file.assume_ok).unwrap_or_default();
     if let Some(micros) = flags.spin_us.or(file.spin_us) {
-        config.spin = Duration::from_micros(micros);
+        within("--spin-us", micros, 0, SPIN_US_MAX)?;
+        front.spin = Duration::from_micros(micros);
     }
     if let Some(millis) = flags.deadline_ms.or(file.deadline_ms) {
-        config.call_timeout = Duration::from_millis(millis.max(1));
+        within("--deadline-ms", millis, 1, DEADLINE_MS_MAX)?;
+        front.call_timeout = Duration::from_millis(millis);
     }
     if let Some(most) = flags.connections_max.or(file.connections_max) {
-        config.connections_max = most.max(1);
+        within("--connections-max", most, 1, CONNECTIONS_MAX)?;
+        front.connections_max = most;
     }
     let copies = flags.copies.or(file.copies).unwrap_or(1);
-    if copies == 0 {
-        return Err(ConfigError("--copies must be at least 1".into()).into());
-    }
-    let mut client = pmnet_client::ClientConfig::new(via);
+    within("--copies", usize::from(copies), 1, CHAIN_MAX)?;
+    let mut client = ClientConfig::new(hop_address("--via", &via)?);
     client.shard = flags.shard.or(file.shard).unwrap_or(0);
     client.copies_min = copies;
-    let front = pmnet_front::Front::bind(&config, pmnet_client::Endpoint::bind(client)?)?;
+    Ok((front, client))
+}
+
+/// A sentence that says what is possible if `value` is not.
+fn within<N: PartialOrd + Display>(
+    flag: &str,
+    value: N,
+    least: N,
+    most: N,
+) -> Result<(), ConfigError> {
+    if (&least..=&most).contains(&&value) {
+        return Ok(());
+    }
+    Err(ConfigError(format!(
+        "{flag} {value}: it must be from {least} to {most}"
+    )))
+}
+
+/// Serves until asked to end.
+pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
+    let (config, client) = settings(command.args.clone(), file)?;
+    let (via, copies) = (client.head, client.copies_min);
+    let front = Front::bind(&config, Endpoint::bind(client)?)?;
     let stopper = front.stopper();
     call_on_signals(move || stopper.stop())?;
     ready::announce(
@@ -103,4 +135,54 @@ pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
     );
     front.run()?;
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args() -> RedisArgs {
+        RedisArgs {
+            listen: Some("127.0.0.1:6380".into()),
+            via: Some("127.0.0.1:51000".into()),
+            ..RedisArgs::default()
+        }
+    }
+
+    #[test]
+    fn settings_that_cannot_be_are_refused_by_name() {
+        assert!(settings(args(), RedisArgs::default()).is_ok());
+        let cases: [(&str, fn(&mut RedisArgs)); 8] = [
+            ("--copies 0:", |args| args.copies = Some(0)),
+            ("--copies 9: it must be from 1 to 8", |args| {
+                args.copies = Some(9);
+            }),
+            ("--via 127.0.0.1:0: port 0", |args| {
+                args.via = Some("127.0.0.1:0".into());
+            }),
+            ("--deadline-ms 0:", |args| args.deadline_ms = Some(0)),
+            ("--deadline-ms 1", |args| {
+                args.deadline_ms = Some(DEADLINE_MS_MAX + 1);
+            }),
+            ("--connections-max 0:", |args| {
+                args.connections_max = Some(0);
+            }),
+            ("--connections-max 1", |args| {
+                args.connections_max = Some(CONNECTIONS_MAX + 1);
+            }),
+            ("--spin-us 1", |args| args.spin_us = Some(SPIN_US_MAX + 1)),
+        ];
+        for (said, change) in cases {
+            let mut changed = args();
+            change(&mut changed);
+            // Wherever it was set.
+            for (flags, file) in [
+                (changed.clone(), RedisArgs::default()),
+                (RedisArgs::default(), changed),
+            ] {
+                let error = settings(flags, file).unwrap_err().to_string();
+                assert!(error.starts_with(said), "{error}");
+            }
+        }
+    }
 }

@@ -11,7 +11,7 @@ use pmnet_wire::record::Member;
 
 use super::args::{DeviceArgs, MediaArg};
 use super::kernel_settings::KernelSettings;
-use crate::cli::common::{required, udp_address};
+use crate::cli::common::{hop_address, required, udp_address};
 
 /// Poll for so long after activity.
 const SPIN_US: u64 = 50;
@@ -40,12 +40,7 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
     let listen = udp_address("--listen", &required("--listen", "device", listen)?)?;
     let kernel = KernelSettings::new(&flags, &file, listen)?;
     let next = required("--next", "device", flags.next.or(file.next))?;
-    let next = udp_address("--next", &next)?;
-    if next.port() == 0 {
-        return Err(ConfigError(format!(
-            "--next {next}: port 0 is nobody's port"
-        )));
-    }
+    let next = hop_address("--next", &next)?;
     if next.is_ipv4() != listen.is_ipv4() {
         return Err(ConfigError(format!(
             "--listen {listen} and --next {next}: one is IPv4 and the other IPv6; give both the same way"
