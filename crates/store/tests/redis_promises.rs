@@ -157,7 +157,7 @@ fn a_promise_that_fails_while_it_is_executed_stops_the_shard() {
     store.load().unwrap();
     // No Redis that is set up as documented does this; so its answer to EXEC is changed on the way. (A command
     // of so many arguments goes by MULTI.)
-    proxy.answer("*2\r\n+OK\r\n", "*2\r\n-NO\r\n");
+    proxy.answer(":0\r\n+OK\r\n", ":0\r\n-NO\r\n");
     let long = format!("MSET{}", " k v".repeat(3000));
     fatal(
         store.apply(&batch(&[single(&long)], 1)),

@@ -8,12 +8,15 @@ use super::commands::is_flush;
 use super::owner::{FENCED, taken_over};
 use super::record::unrecorded;
 use super::resp::{elements, error, write_bulk, write_header};
-use super::transaction::{Items, Outcome, Transaction};
+use super::transaction::{Items, Outcome, Torn, Transaction};
 use super::{Link, RedisStore, WATERMARK, plan, promise};
 
 /// How often a batch is sent again without effects that Redis refused while queueing. Redis names
 /// all of them at once, so one is the rule; more means that its mind changes.
 const RESENDS_MAX: usize = 4;
+
+/// Updates that are named when a batch is torn.
+const SHOWN_MAX: usize = 8;
 
 /// An effect that is to be sent.
 struct Effect<'a> {
@@ -85,7 +88,9 @@ impl RedisStore {
         batch: &Batch,
         after: &[u8],
     ) -> Result<Outcome, StoreError> {
-        let mut transaction = Transaction::begin(link, 0)?;
+        // With a SELECT inside, a right that is taken away could lead elsewhere.
+        let mut databases = effects.iter().flatten().map(|e| e.commands.database);
+        let mut transaction = Transaction::begin(link, &self.hash, databases.next().unwrap_or(0))?;
         for (index, effect) in effects.iter().enumerate() {
             let Some(effect) = effect else { continue };
             transaction.select(effect.commands.database);
@@ -102,10 +107,8 @@ impl RedisStore {
                 transaction.verbatim(index, effect.commands.count, effect.commands.resp);
             }
         }
-        transaction.select(0);
-        add_records(&mut transaction, &self.hash, batch);
+        transaction.records(&batch.records);
         transaction.run(
-            &self.hash,
             &self.watermark,
             after,
             self.url.wait_replicas,
@@ -223,6 +226,7 @@ impl RedisStore {
                 check_promises(effects, &replies)?;
                 Err(unrecorded(&why))
             }
+            Outcome::Torn(torn) => Err(half_done(&torn, effects)),
             Outcome::Doubtful(replies, error) => {
                 check_promises(effects, &replies)?;
                 Err(error)
@@ -328,6 +332,32 @@ fn kept(commands: &Commands<'_>, error: &str) -> StoreError {
     ))
 }
 
+/// A batch of which Redis has executed a part, or a part in another database.
+fn half_done(torn: &Torn, effects: &[Option<Effect<'_>>]) -> StoreError {
+    let shown: Vec<String> = torn
+        .items
+        .iter()
+        .filter_map(|item| effects.get(*item)?.as_ref())
+        .take(SHOWN_MAX)
+        .map(|effect| promise::shown(&effect.commands))
+        .collect();
+    let more = match torn.items.len().saturating_sub(shown.len()) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let then = if torn.recorded {
+        "The batch counts as applied, so write these keys again, where they belong, and look for them in the database before"
+    } else {
+        "The batch does not count as applied, and is applied again, as a whole, when the server starts; look for these \
+         keys in the database before"
+    };
+    StoreError::Fatal(format!(
+        "{} ({}{more}). {then}. First find the cause (were access rights in Redis changed?)",
+        torn.why,
+        shown.join("; ")
+    ))
+}
+
 /// A promise that failed alone, in the midst of its batch.
 fn broken(commands: &Commands<'_>, error: &str) -> StoreError {
     StoreError::Fatal(format!(
@@ -336,36 +366,4 @@ fn broken(commands: &Commands<'_>, error: &str) -> StoreError {
          then start the server again",
         promise::shown(commands)
     ))
-}
-
-fn add_records(transaction: &mut Transaction<'_>, hash: &[u8], batch: &Batch) {
-    let written = batch
-        .records
-        .iter()
-        .filter(|(_, value)| value.is_some())
-        .count();
-    if written > 0 {
-        transaction.own_bytes(|out| {
-            write_header(out, 2 + 2 * written);
-            write_bulk(out, b"HSET");
-            write_bulk(out, hash);
-            for (key, value) in &batch.records {
-                if let Some(value) = value {
-                    write_bulk(out, key);
-                    write_bulk(out, value);
-                }
-            }
-        });
-    }
-    let removed = batch.records.len() - written;
-    if removed > 0 {
-        transaction.own_bytes(|out| {
-            write_header(out, 2 + removed);
-            write_bulk(out, b"HDEL");
-            write_bulk(out, hash);
-            for (key, _) in batch.records.iter().filter(|(_, value)| value.is_none()) {
-                write_bulk(out, key);
-            }
-        });
-    }
 }

@@ -14,7 +14,7 @@ use super::pending::{Pending, add_read, expect_ok, read_pending};
 use super::plan::{Item, Plan};
 use super::record::unrecorded;
 use super::resp::{self, elements, write_bulk, write_header};
-use super::transaction::{Items, Outcome, Transaction};
+use super::transaction::{Items, Outcome, Torn, Transaction};
 use super::{LOST_REPLY, Link, RedisStore};
 
 /// Bytes of commands after which a group is sent.
@@ -271,15 +271,13 @@ impl RedisStore {
     ) -> Result<Bytes, StoreError> {
         switch_protocol(link, plan.resp3)?;
         for _ in 0..=RESENDS_MAX {
-            let begun = [prefix, LOST_REPLY].concat();
-            let mut transaction = Transaction::begin(link, plan.database)?;
-            transaction.select(0);
-            transaction.own(&[b"HSET", &self.hash, field, &begun]);
+            let begun = record(field, prefix, LOST_REPLY);
+            let mut transaction = Transaction::begin(link, &self.hash, plan.database)?;
+            transaction.records(std::slice::from_ref(&begun));
             let unguarded = plan.runs().any(|(name, _)| runs_code(name));
             if unguarded {
-                transaction.seal(&self.hash);
+                transaction.seal();
             }
-            transaction.select(plan.database);
             for (index, item) in plan.items.iter().enumerate() {
                 match item {
                     Item::Run(name, arguments) if is_flush(name) => {
@@ -289,12 +287,10 @@ impl RedisStore {
                     Item::Done(_) => {}
                 }
             }
-            transaction.select(0);
             if unguarded {
-                transaction.seal(&self.hash);
+                transaction.seal();
             }
             let outcome = transaction.run(
-                &self.hash,
                 &self.watermark,
                 &self.watermark,
                 self.url.wait_replicas,
@@ -310,9 +306,12 @@ impl RedisStore {
                 }
                 Outcome::Unrecorded(results, why) => {
                     let reply = reply_of(&plan, results);
-                    self.owed.add(link, [record(field, prefix, &reply)]);
+                    let begun = [prefix, LOST_REPLY].concat().into();
+                    self.owed
+                        .add_unrecorded(link, record(field, prefix, &reply), begun);
                     return Err(unrecorded(&why));
                 }
+                Outcome::Torn(torn) => return Err(half_done(&torn, field)),
                 Outcome::Doubtful(results, error) => {
                     let reply = reply_of(&plan, results);
                     self.owed.add(link, [record(field, prefix, &reply)]);
@@ -344,6 +343,18 @@ impl RedisStore {
             "Redis refuses other commands of the request each time".into(),
         ))
     }
+}
+
+/// A request of which Redis has executed a part.
+fn half_done(torn: &Torn, field: &[u8]) -> StoreError {
+    let kept = if torn.recorded { "" } else { "not " };
+    StoreError::Fatal(format!(
+        "{}. That was a request of a client (record {}, {kept}kept in pmnet's records), and a part of it is missing. Find \
+         out what stands between this server and Redis and answers in its place, put the data right, then start the \
+         server again",
+        torn.why,
+        field.escape_ascii()
+    ))
 }
 
 fn record(field: &[u8], prefix: &[u8], reply: &[u8]) -> RecordChange {

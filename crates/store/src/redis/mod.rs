@@ -26,8 +26,10 @@
 //! Commands that cannot run in a script (BLPOP, FCALL, CONFIG, unknown ones, …) take MULTI instead:
 //! a record with the reply [`LOST_REPLY`] and the command in one transaction, then the record with the
 //! true reply; only a crash of this process between the two shows [`LOST_REPLY`], and even then nothing runs
-//! twice. Redis looks at rights once more for each command in EXEC: a record that it does not take there,
-//! or behind it, is *owed*.
+//! twice. Redis looks at rights once more for each command in EXEC, and goes on behind one that it refuses. So the
+//! commands run in the database that was selected before MULTI, and scripts change the records, in theirs or
+//! not at all. A record that Redis does not take there, or behind it, is *owed*: this process keeps it until Redis
+//! takes it. If Redis is restarted meanwhile, a record of which nothing had been written becomes [`LOST_REPLY`].
 //!
 //! **FLUSHALL, FLUSHDB** run in a script that carries the hashes of all shards over, in the same step.
 //!
