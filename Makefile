@@ -1,6 +1,7 @@
 # One command for each thing. All of them are bounded in time.
 
 SEEDS ?= 2000
+FROM ?= 1
 SOAK_SECONDS ?= 3600
 SOAK_SEEDS ?= 1000000
 RUNS ?= 200
@@ -17,7 +18,7 @@ help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
 	@echo "make test            everything that must be green; what CI runs"
 	@echo "make lint            format, clippy, dependencies only"
-	@echo "make sim SEEDS=$(SEEDS)   the simulator"
+	@echo "make sim SEEDS=$(SEEDS) FROM=$(FROM)   the simulator, from seed FROM on"
 	@echo "make rules           the simulator with each rule of the protocol switched off: all must be missed"
 	@echo "make crash           the log: every persist point, every image, crashes in recovery too"
 	@echo "make model           the protocol in a model checker, searched to its end"
@@ -50,7 +51,7 @@ lint:
 	@bash tests/run.sh lint
 
 sim:
-	@$(SIM) --seeds $(SEEDS)
+	@$(SIM) --seeds $(SEEDS) --from $(FROM)
 
 rules:
 	@$(SIM) --without all

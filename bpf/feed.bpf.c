@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
 /*
- * What one packet costs the pipeline (`pmnet bench pipeline`): a program that is run many times in one
- * system call, on one frame. Each time it makes the frame the next of the packets that user space has
- * prepared, and goes over to the pipeline, the very program that an interface would run, by a tail call.
- * Its twin goes over to a program that does nothing; the difference is the pipeline.
+ * Measures what one packet costs the pipeline (`pmnet bench pipeline`).
+ *
+ * User space prepares packets and runs feed_pipeline on one frame, many times in one system call.
+ * Each run copies the next prepared packet into the frame and tail-calls the pipeline: the same
+ * program that is attached to an interface. feed_nothing does the same and tail-calls a program
+ * that does nothing. The difference is the cost of the pipeline.
+ *
+ * Invariants: each prepared packet is fed once, in order, whatever the run before did to the frame.
+ * Loader: crates/dataplane/src/xdp/feeder.rs. Spec: docs/spec/pipeline.md §3. May not: know what is
+ * in a packet.
  */
 #include <stdbool.h>
 
@@ -19,7 +25,7 @@ struct pm_prepared {
 
 enum pm_target { PM_NOTHING, PM_PIPELINE };
 
-/* The number of packets is the loader's. */
+/* The prepared packets. The loader sets max_entries. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -28,7 +34,7 @@ struct {
 	__type(value, struct pm_prepared);
 } pm_packets SEC(".maps");
 
-/* Number of the next packet. */
+/* Index of the next packet. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -44,7 +50,7 @@ struct {
 	__type(value, __u32);
 } pm_targets SEC(".maps");
 
-/* The frame becomes the next packet; false: there is none, or it does not fit. */
+/* Makes the frame the next packet; false if there is none, or it does not fit. */
 static __always_inline bool feed(struct xdp_md *ctx)
 {
 	__u32 zero = 0, *next = bpf_map_lookup_elem(&pm_next, &zero), length;
@@ -58,12 +64,12 @@ static __always_inline bool feed(struct xdp_md *ctx)
 	length = packet->length;
 	if (length < ETH_HLEN || length > sizeof(packet->frame))
 		return false;
-	/* In two steps, so that what was done to the frame before makes no difference. */
+	/* First down to ETH_HLEN: the cost must not depend on the frame that the last run left. */
 	if (bpf_xdp_adjust_tail(ctx, ETH_HLEN - (int)(ctx->data_end - ctx->data)) ||
 	    bpf_xdp_adjust_tail(ctx, (int)length - ETH_HLEN) ||
 	    bpf_xdp_store_bytes(ctx, 0, packet->frame, length))
 		return false;
-	/* Atomic, and so a barrier: what was stored here is in the cache, as what a NIC has written is. */
+	/* An atomic add is a full barrier: by now the packet is in the cache, as after DMA. */
 	__sync_fetch_and_add(next, 1);
 	return true;
 }

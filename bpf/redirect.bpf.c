@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
 /*
- * UDP datagrams to a range of ports go to the AF_XDP socket of the queue that they came in by;
- * everything else passes, and so do they while that queue has no socket.
+ * Redirects UDP datagrams to a range of ports to the AF_XDP socket of their receive queue.
+ *
+ * Invariants: everything else passes, and so does every packet of a queue that has no socket.
+ * Loader: crates/dataplane/src/af_xdp/redirect.rs. May not: change a packet, or look behind the UDP
+ * header.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -12,7 +15,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* The loader may make it larger: one place for each queue. */
+/* Queue to socket. The loader may raise max_entries. */
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
 	__uint(max_entries, 64);
@@ -20,11 +23,11 @@ struct {
 	__type(value, __u32);
 } pm_sockets SEC(".maps");
 
-/* Set when the program is loaded; in the machine's byte order. */
+/* Set by the loader; host byte order. */
 const volatile __u16 pm_port_first;
 const volatile __u16 pm_port_last;
 
-/* More fragments, or not the first one: there are no ports to look at. */
+/* Flag MF and the fragment offset: a fragment may have no UDP header. */
 #define FRAGMENT_MASK 0x3fff
 
 SEC("xdp")

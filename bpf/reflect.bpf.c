@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
 /*
- * Two programs that measurements compare with and veth needs:
- * reflect sends every UDP datagram to a port of pmnet's range back to where it came from,
- * and lets everything else pass; pass lets everything pass (a veth takes packets that its peer
- * transmits from XDP only if it has a program itself).
+ * Two programs without state.
+ *
+ * reflect: sends every IPv4 UDP datagram to a port of pmnet's range back to its sender; the
+ * baseline of measurements.
+ *
+ * pass: passes everything. A veth accepts packets that its peer sends by XDP_TX only if it has a
+ * program itself.
+ *
+ * Loader: crates/dataplane/src/xdp/plain.rs. May not: keep state, or know what is in a datagram.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

@@ -1,5 +1,8 @@
-//! Compiles the in-kernel programs of `bpf/` and generates the header that they share with the Rust
-//! code. Without clang the programs are left out, and the binary says so when they are asked for.
+//! Compiles the in-kernel programs of `bpf/`, and generates `generated.h`, the header that they share with the Rust code.
+//! Without clang the programs are left out, and the binary says so when they are asked for.
+//!
+//! Runs again when a file in `bpf/` changes, headers included, and when what `generated.h` is made of does: the two files
+//! below, and the crates `wire` and `log`, which this script is linked with.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +16,10 @@ fn main() {
     let folder = |name| PathBuf::from(std::env::var_os(name).expect("cargo sets it"));
     let source = folder("CARGO_MANIFEST_DIR").join("../../bpf");
     let out = folder("OUT_DIR");
-    println!("cargo:rerun-if-changed=src/xdp/generate.rs");
+    for made_of in ["build.rs", "src/xdp/generate.rs", "src/xdp/shared.rs"] {
+        println!("cargo:rerun-if-changed={made_of}");
+    }
+    // Of a folder cargo watches every file.
     println!("cargo:rerun-if-changed={}", source.display());
     println!("cargo:rerun-if-env-changed=PMNET_CLANG");
     std::fs::write(out.join("generated.h"), generate::header()).expect("OUT_DIR can be written");

@@ -3,7 +3,8 @@
 //! Holds: reading never panics; a refusal says why; a size that is taken is that many bytes; what
 //! is taken of a file is taken again with a comment and an empty line behind it.
 
-use pmnet::cli::{bytes, check_file, is_command_line};
+use pmnet::cli::{check_file, is_command_line};
+use pmnet_cli::bytes;
 
 use crate::input::Input;
 

@@ -1,4 +1,4 @@
-//! Histories as `pmnet load --history` writes them: JSON lines, the ledger and the verdict made of
+//! Histories as `pmnet-lab load --history` writes them: JSON lines, the ledger and the verdict made of
 //! them.
 //!
 //! Holds: reading never panics; what is read is written to a line that is read as the same; the

@@ -1,5 +1,5 @@
-//! Bursts from a UDP socket, each datagram with the hops that it may still make, which a device must know of what it
-//! passes on (`docs/spec/protocol.md` §4).
+//! Receives bursts from a UDP socket, each datagram with its remaining hops (time to live, or hop limit). A device needs
+//! them for datagrams that it passes on (`docs/spec/protocol.md` §4).
 //!
 //! May not: send, or know what is in a datagram.
 
@@ -13,14 +13,14 @@ use std::os::fd::AsRawFd;
 use libc::{c_int, c_void};
 use pmnet_proto::Peer;
 
-/// Messages taken with one call; each may hold several datagrams that the kernel merged.
+/// Messages per system call. One may hold several datagrams that the kernel has merged (GRO).
 const MESSAGES: usize = 32;
-/// Bytes of one message: the largest that the kernel may merge.
+/// Buffer of one message in bytes: as much as the kernel merges.
 const SLOT_BYTES: usize = 65_536;
-/// Words for what the kernel says beside a message: more than all that a socket can be told to ask for here.
+/// Words for the control messages of one message: more than all that are asked for here.
 const CONTROL_WORDS: usize = 64;
 
-/// What one message is received into, beside its bytes.
+/// Where the kernel writes the sender and the control messages of one message.
 struct Place {
     name: libc::sockaddr_storage,
     control: [u64; CONTROL_WORDS],
@@ -32,24 +32,24 @@ pub(crate) struct Bursts {
     places: Vec<Place>,
 }
 
-/// What the kernel says of a message.
+/// What the control messages say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Told {
-    /// 0: it does not say.
+    /// Remaining hops; 0: not told.
     hops: u8,
-    /// Bytes of each datagram but the last, which may be shorter.
+    /// Length of each merged datagram; the last one may be shorter.
     stride: usize,
 }
 
 impl Bursts {
-    /// Tells the socket to say how many hops a datagram may still make.
+    /// Asks the kernel for the hops of every datagram on this socket.
     ///
     /// # Errors
     /// The system refuses.
     pub(crate) fn new(socket: &UdpSocket) -> io::Result<Bursts> {
         let ipv4 = set(socket, libc::IPPROTO_IP, libc::IP_RECVTTL);
         if socket.local_addr()?.is_ipv6() {
-            // One that takes both families says it of both, if it can.
+            // A socket for both families tells the hops of IPv4 as well, unless the option was refused.
             set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT)?;
         } else {
             ipv4?;
@@ -62,10 +62,10 @@ impl Bursts {
         })
     }
 
-    /// Receives what is there, up to one burst, without waiting, and hands out each datagram. Gives their number.
+    /// Receives one burst without waiting, hands out each datagram, and gives their number.
     ///
     /// # Errors
-    /// Whatever the system says, also that there is nothing.
+    /// The system's error; `WouldBlock` if there is nothing.
     pub(crate) fn receive(
         &mut self,
         socket: &UdpSocket,
@@ -122,7 +122,7 @@ impl Bursts {
     }
 }
 
-/// A datagram without a byte is one as well.
+/// The datagrams of a message. One without any bytes is a datagram, too.
 fn pieces(bytes: &[u8], stride: usize) -> impl Iterator<Item = &[u8]> {
     let empty = bytes.is_empty().then_some(bytes);
     empty.into_iter().chain(bytes.chunks(stride.max(1)))
@@ -151,11 +151,11 @@ fn set(socket: &UdpSocket, level: c_int, option: c_int) -> io::Result<()> {
     }
 }
 
-/// Who sent a message; `None`: an address of another family, which a UDP socket does not have.
+/// The sender; `None`: an address of another family, which a UDP socket never gives.
 fn peer(name: &libc::sockaddr_storage) -> Option<Peer> {
     match c_int::from(name.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the family says what it is; the storage is aligned for every one, and larger.
+            // SAFETY: the family tells the type; the storage is large enough and aligned for every type.
             let name = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in>() };
             let address = Ipv4Addr::from(name.sin_addr.s_addr.to_ne_bytes());
             Some(SocketAddr::from((address, u16::from_be(name.sin_port))))
@@ -177,11 +177,11 @@ fn told(header: &libc::msghdr, len: usize) -> Told {
         hops: 0,
         stride: len,
     };
-    // SAFETY: the kernel has filled in the control buffer of this header and its length, and both still live; the macros walk
-    // it by that length, and give null at its end.
+    // SAFETY: the kernel has filled in the control buffer of this header and its length, and both still live. The macro
+    // stays inside that length, and gives null at the end.
     let mut at = unsafe { libc::CMSG_FIRSTHDR(header) };
     while !at.is_null() {
-        // SAFETY: not null, so it is inside the buffer, which is aligned for it.
+        // SAFETY: not null, so it points into the buffer, which is aligned for it.
         let (level, kind) = unsafe { ((*at).cmsg_level, (*at).cmsg_type) };
         let wanted = matches!(
             (level, kind),
@@ -190,7 +190,7 @@ fn told(header: &libc::msghdr, len: usize) -> Told {
                 | (libc::SOL_UDP, libc::UDP_GRO)
         );
         if wanted {
-            // SAFETY: these three carry an integer; it need not be aligned.
+            // SAFETY: these three carry an integer, which may be unaligned.
             let value = unsafe { libc::CMSG_DATA(at).cast::<c_int>().read_unaligned() };
             if level == libc::SOL_UDP {
                 told.stride = usize::try_from(value).unwrap_or(len);
@@ -213,7 +213,7 @@ mod tests {
 
     use super::*;
 
-    /// What arrives until there are so many.
+    /// Receives until there are `count` datagrams.
     fn received(bursts: &mut Bursts, socket: &UdpSocket, count: usize) -> Vec<(Peer, u8, Vec<u8>)> {
         let mut all = Vec::new();
         let deadline = Instant::now() + Duration::from_secs(5);
@@ -240,7 +240,7 @@ mod tests {
             let from = sender.local_address().unwrap();
             let mut out = Outbox::new();
             let mut expected = Vec::new();
-            // Neighbours of one size travel as one, with others between them, an empty one, and what is passed on.
+            // Runs of one size, which the kernel may merge; others between them; an empty one; some with other hops.
             for number in 0..120_u8 {
                 let size = [300, 300, 300, 200, 0, 1_400][usize::from(number) % 6];
                 let bytes = vec![number; size];

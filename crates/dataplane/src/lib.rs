@@ -1,5 +1,7 @@
-//! Ports of a device. [`relay`]: a batched UDP relay, which needs no privileges. [`xdp`]: its fast path in the
-//! kernel. [`af_xdp`]: frames past the kernel's network stack.
+//! How packets reach a device.
+//!
+//! [`relay`]: over a UDP socket, in bursts, without privileges. [`xdp`]: through its fast path in the kernel, in front of
+//! that socket. [`af_xdp`]: sockets that bypass the kernel's network stack.
 
 pub mod af_xdp;
 mod burst;

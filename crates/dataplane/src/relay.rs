@@ -1,7 +1,7 @@
-//! The UDP relay: an addressed hop that clients (or the device before) send to.
+//! The UDP relay: a device that clients, or the previous device of the chain, send to by its address.
 //!
-//! One thread serves one shard. Several shards are several relays, each with its own port, log
-//! and core.
+//! One thread serves one shard. Several shards are several relays, each with its own port, log and core. May not: decide
+//! anything about a packet.
 
 use crate::burst::Bursts;
 use mio::unix::SourceFd;
@@ -20,7 +20,7 @@ use std::time::Duration;
 pub struct RelayConfig {
     /// UDP address to listen on.
     pub listen: Peer,
-    /// Address that clients know instead of `listen`, with the same port: that of the server, in a switch.
+    /// The address to which clients send, if it is not `listen`: in switch mode that of the server, with the same port.
     pub known_as: Option<IpAddr>,
     /// The machine's settings.
     pub device: DeviceConfig,
@@ -29,11 +29,11 @@ pub struct RelayConfig {
 }
 
 const SOCKET_TOKEN: mio::Token = mio::Token(0);
-/// A device that is out of service for so long says so.
+/// A device that has been out of service for so long warns.
 const PATIENCE: Nanos = 5 * SECOND;
 const MEDIA_TOKEN: mio::Token = mio::Token(1);
 const FAST_PATH_TOKEN: mio::Token = mio::Token(2);
-/// Datagrams that fit the receive buffer, by the bytes that a small one costs in it, about.
+/// About how many bytes of the receive buffer a small datagram takes.
 const DATAGRAM_COST_BYTES: usize = 1280;
 
 struct Relay {
@@ -48,7 +48,7 @@ struct Relay {
 impl Port for Relay {
     fn receive(&mut self, deliver: &mut dyn FnMut(Peer, u8, &[u8])) -> io::Result<usize> {
         let received = self.bursts.receive(self.socket.io(), |from, hops, bytes| {
-            // Nobody can be answered at port 0; only a forger writes it.
+            // Port 0 cannot be answered. Only a forger writes it.
             if from.port() != 0 {
                 deliver(from, hops, bytes);
             }
@@ -88,9 +88,8 @@ impl Port for Relay {
     }
 }
 
-/// Serves one shard on one UDP socket until stopped; with a fast path, what that has not answered
-/// itself comes to the socket. `ready` is called once, when the device
-/// first serves, with the bound address and the pipeline.
+/// Serves one shard on one UDP socket until stopped. With a fast path, only packets that it hands up come to the socket.
+/// `ready` is called once, when the device first serves, with the bound address and the pipeline.
 ///
 /// # Errors
 /// [`PipelineError`].
@@ -153,7 +152,7 @@ pub fn run<M: Media>(
             .since(*out_of_service.get_or_insert_with(|| clock.now()))
             > PATIENCE
         {
-            // Said again and again, for as long as it lasts.
+            // Repeated, as long as it lasts.
             out_of_service = Some(clock.now());
             tracing::warn!(
                 "no answer from the server by way of {next} for {} s: this device serves nobody. Is the next hop \

@@ -1,6 +1,8 @@
-//! Whoever appends wakes a process that sleeps: every order in which two CPUs and the process can take their steps
-//! (`docs/spec/pipeline.md` §3, wake-ups). A model of `append`, `wake` and `wake_me` in `bpf/pipeline.bpf.c` and of
-//! `Pipeline::rest`; `tests/kernel/sleep.rs` holds the program itself to it.
+//! Whoever appends wakes a process that sleeps: a model of wake-ups (`docs/spec/pipeline.md` §3), in which two CPUs and the
+//! process take their steps in every possible order.
+//!
+//! It models `append` and `wake_me` in `bpf/` (`log.h`, `lock.h`, `pipeline.bpf.c`) and `Pipeline::rest`.
+//! `tests/kernel/sleep.rs` tests the program itself.
 
 use std::collections::HashSet;
 
@@ -9,7 +11,7 @@ const CPUS: usize = 2;
 /// Updates that each of them appends.
 const UPDATES: u8 = 2;
 
-/// When the pipeline looks at the word of a process that sleeps, and clears it.
+/// When the pipeline reads and clears the word by which a process says that it sleeps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Looks {
     /// While it holds the lock under which it appends.
@@ -23,10 +25,10 @@ enum Cpu {
     Idle,
     Inside,
     Appended,
-    /// Outside the lock; the flag: somebody is to be woken.
+    /// Outside the lock. The flag: the process is to be woken.
     Left(bool),
     Looked,
-    /// The record is in the ring, the sleeper not yet told.
+    /// The record is in the ring, but the sleeper is not notified yet.
     Written,
 }
 
@@ -35,7 +37,7 @@ enum Process {
     /// Drains the ring, before it looks at `last`.
     Follows,
     Drained,
-    /// Wants the lock, to say that it sleeps.
+    /// Waits for the lock, to say that it sleeps.
     Asks,
     Inside,
     Asked,
@@ -53,7 +55,7 @@ struct State {
     last: u8,
     followed: u8,
     records: u8,
-    /// The ring has told its sleeper, who has not looked yet.
+    /// The ring has notified the process, which has not looked yet.
     told: bool,
 }
 
@@ -71,7 +73,7 @@ impl State {
         }
     }
 
-    /// Everybody has done what there was to do, and the process sleeps over something.
+    /// Nobody has a step left, and the process sleeps over an update.
     fn is_lost(&self) -> bool {
         self.cpus.iter().all(|cpu| *cpu == (Cpu::Idle, UPDATES))
             && self.process == Process::Sleeps
@@ -146,7 +148,7 @@ impl State {
             }
             Process::Looks if self.followed == self.last => Process::Sleeps,
             Process::Looks => Process::Follows,
-            // As epoll does it: told once, and then it looks whether there is something to read.
+            // Like epoll: it is notified once, and then looks whether there is something to read.
             Process::Sleeps if self.told => {
                 next.told = false;
                 if self.records > 0 {
@@ -161,7 +163,7 @@ impl State {
     }
 }
 
-/// Goes through every order of steps: how many states there are, and whether one of them is lost.
+/// Tries every order of steps: how many states there are, and whether the process is lost in one of them.
 fn explore(looks: Looks) -> (usize, bool) {
     let mut seen = HashSet::new();
     let mut open = vec![State::new()];
@@ -185,7 +187,7 @@ fn in_every_order_of_steps_the_process_sees_what_was_appended_or_is_woken() {
     assert!(!lost);
 }
 
-/// The order of steps that once let a process sleep over an acknowledged update; without it the test above shows nothing.
+/// The model finds the bug that there once was: a process slept over an acknowledged update. So the test above can fail.
 #[test]
 fn outside_the_lock_there_is_an_order_in_which_it_sleeps_for_good() {
     assert!(explore(Looks::Outside).1);

@@ -1,4 +1,5 @@
-//! `trait FastPath`: who appends to the same log beside the machine (`docs/spec/pipeline.md`).
+//! `trait FastPath`: who appends to the same log beside the machine (`docs/spec/pipeline.md`), and `trait Hold`, the guard
+//! under which the machine changes what it admits.
 
 use pmnet_log::Tail;
 use pmnet_proto::device::{ChainState, HopWork, SessionState};
@@ -12,7 +13,7 @@ use std::os::fd::RawFd;
 ///
 /// Errors are those of the system; any of them ends the device, and the fast path stays as it is.
 pub trait FastPath: Send {
-    /// Whether it admits now: left so by an owner that died.
+    /// Whether it admits now. At the start: an earlier process left it so.
     fn admits(&self) -> bool;
 
     /// Its last order: everything up to here is in the image, complete.
@@ -21,35 +22,27 @@ pub trait FastPath: Send {
     /// The end of the log as it sees it: without orders that are being appended.
     fn tail(&self) -> Tail;
 
-    /// Stops admission. When this returns nothing is being appended, and [`FastPath::last`] stands.
+    /// Stops admission. When this returns nothing is being appended, and [`FastPath::last`] stands until
+    /// [`Hold::release`]. While it is held already, this gives the guard once more and does nothing else.
     ///
     /// # Errors
     /// See above.
-    fn hold(&mut self) -> io::Result<()>;
-
-    /// The epoch and the names under which it is to admit, and its chain; whether it talks to the hops beside
-    /// it. Only while held, and before sessions are told.
-    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool;
+    fn hold(&mut self) -> io::Result<Box<dyn Hold + '_>>;
 
     /// Forgets wake-ups until now, and says what it has done with the hops beside it. To be asked before
     /// [`FastPath::last`], which is then at least what others are said to hold.
     fn look(&mut self) -> HopWork;
 
-    /// Lets it admit behind `tail`. Only while held.
-    ///
-    /// # Errors
-    /// See above.
-    fn release(&mut self, tail: &Tail) -> io::Result<()>;
-
     /// Everything up to here is applied.
     fn applied(&mut self, applied: u64);
 
-    /// The state of one session, or that it is over. Last and committed seq and new sessions only while
-    /// held.
+    /// What the machine alone knows of a session, while the fast path admits: how far it may go, what is applied, where its
+    /// client is, or that it is over. The seqs that the fast path counts itself stay as they are. A session that it does not
+    /// know is told to it under a hold of its own, which ends before this returns.
     ///
     /// # Errors
     /// See above.
-    fn session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()>;
+    fn refresh_session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()>;
 
     /// Whether it has answered a packet of this session since this was last asked.
     fn heard(&mut self, id: u64) -> bool;
@@ -65,10 +58,31 @@ pub trait FastPath: Send {
     /// Becomes readable when it admitted something after [`FastPath::sleep`], and whenever it leaves
     /// something to the machine that somebody waits for; `None`: it is never woken, and looks by itself.
     fn wakeup_fd(&self) -> Option<RawFd>;
+}
 
-    /// Forgets all sessions; only while held.
+/// A fast path that is held. Only through this guard are its epoch, chain and sessions set, and only this lets it admit
+/// again. Dropped without [`Hold::release`] it stays held, and [`FastPath::hold`] gives the guard again: a device that is
+/// out of service holds for longer than a turn.
+pub trait Hold {
+    /// Sets the epoch and the names under which it is to admit, and its chain; whether it talks to the hops beside
+    /// it. Before sessions are told.
+    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool;
+
+    /// Sets the whole state of one session, or that it is over.
     ///
     /// # Errors
-    /// See above.
+    /// See [`FastPath`].
+    fn set_session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()>;
+
+    /// Forgets all sessions.
+    ///
+    /// # Errors
+    /// See [`FastPath`].
     fn forget_sessions(&mut self) -> io::Result<()>;
+
+    /// Lets it admit behind `tail`.
+    ///
+    /// # Errors
+    /// See [`FastPath`]. Also if `tail` would take back an order that it gave.
+    fn release(self: Box<Self>, tail: &Tail) -> io::Result<()>;
 }

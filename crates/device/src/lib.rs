@@ -10,7 +10,7 @@ mod fast_path;
 mod pipeline;
 mod port;
 
-pub use fast_path::FastPath;
+pub use fast_path::{FastPath, Hold};
 pub use pipeline::{Pipeline, PipelineError, Rejects};
 pub use pmnet_proto::device::{Counters, DeviceConfig};
 pub use port::{Port, Wake, serve};

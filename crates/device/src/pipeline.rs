@@ -335,22 +335,28 @@ impl<M: Media> Pipeline<M> {
         };
         fast.adopted = false;
         let mut told = Ok(());
-        let path = &mut fast.path;
         if fast.held {
             let chain = self.machine.chain_state();
-            fast.in_chain = path.describe(&self.machine.stamp(), &chain);
+            let mut hold = fast.path.hold()?;
+            fast.in_chain = hold.describe(&self.machine.stamp(), &chain);
             fast.before = chain.before;
+            self.machine.changed_sessions(|id, state| {
+                if told.is_ok() {
+                    told = hold.set_session(id, state);
+                }
+            });
+        } else {
+            self.machine.changed_sessions(|id, state| {
+                if told.is_ok() {
+                    told = fast.path.refresh_session(id, state);
+                }
+            });
         }
-        self.machine.changed_sessions(|id, state| {
-            if told.is_ok() {
-                told = path.session(id, state);
-            }
-        });
         told?;
         fast.path.applied(self.log.applied());
         if fast.held {
             fast.seen = fast.path.look();
-            fast.path.release(&self.log.tail())?;
+            fast.path.hold()?.release(&self.log.tail())?;
             fast.held = false;
         }
         Ok(())
@@ -400,7 +406,7 @@ impl<M: Media> Pipeline<M> {
     fn resume(&mut self, now: Time, resume: &Resume) -> Result<(), PipelineError> {
         self.hold(now)?;
         if let Some(fast) = &mut self.fast {
-            fast.path.forget_sessions()?;
+            fast.path.hold()?.forget_sessions()?;
         }
         while self.log.durable() < self.log.last() {
             self.log.persist_start()?;

@@ -1,6 +1,6 @@
 //! Histories of operations on keys, and whether they are linearizable.
 //!
-//! Purpose: read what `pmnet load` and the tests wrote down ([`Record`]), or take operations as
+//! Purpose: read what `pmnet-lab load` and the tests wrote down ([`Record`]), or take operations as
 //! they are ([`Operation`]), and decide key by key whether one order of them explains every reply
 //! and agrees with real time (`docs/spec/protocol.md` §10, invariant 4). The search is the one of
 //! Wing & Gong with Lowe's memoisation, from the library `todc-utils`; a key at a time is enough,

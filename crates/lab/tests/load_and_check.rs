@@ -162,7 +162,7 @@ fn nobody_listens() {
     );
 }
 
-/// Runs `pmnet check --history` with these arguments: exit code and stdout.
+/// Runs `pmnet-lab check --history` with these arguments: exit code and stdout.
 fn check_histories(arguments: &[&str]) -> (Option<i32>, String) {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_pmnet-lab"))
         .args(["check", "--history"])

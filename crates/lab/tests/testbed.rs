@@ -1,4 +1,4 @@
-//! `pmnet testbed` and the benchmarks in it, as a person starts them: they do what they say and
+//! `pmnet-lab testbed` and the benchmarks in it, as a person starts them: they do what they say and
 //! leave nothing behind, however they end. No time is looked at.
 
 #[path = "testbed/demo.rs"]
@@ -166,7 +166,7 @@ fn load(client: &str, via: &str) {
     );
 }
 
-/// The example of `pmnet testbed --help`.
+/// The example of `pmnet-lab testbed --help`.
 #[test]
 fn a_device_by_hand() {
     let Some(_one) = possible() else { return };
@@ -176,7 +176,7 @@ fn a_device_by_hand() {
     assert_eq!(layout["nodes"].as_array().unwrap().len(), 5);
     assert_eq!(testbed().len(), 5);
     let again = bad(&["testbed", "up"]);
-    assert!(again.contains("pmnet testbed down"), "{again}");
+    assert!(again.contains("pmnet-lab testbed down"), "{again}");
 
     let folder = scratch("testbed-by-hand");
     clean.serve(&folder, "server", &words(SERVER));
@@ -275,7 +275,7 @@ fn down_removes_what_a_crash_left() {
     assert_eq!(testbed(), Vec::<String>::new());
 }
 
-/// `pmnet bench micro` with little to measure.
+/// `pmnet-lab bench micro` with little to measure.
 fn micro_arguments(folder: &Path) -> Vec<String> {
     let out = folder.to_str().unwrap();
     [
@@ -346,7 +346,7 @@ fn every_system_is_measured_and_nothing_is_left() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// `pmnet bench pipeline` with little to measure; needs no namespaces, and leaves none alone.
+/// `pmnet-lab bench pipeline` with little to measure; needs no namespaces, and leaves none alone.
 #[test]
 fn packets_are_measured_and_all_fare_as_they_should() {
     let Some(_one) = possible() else { return };

@@ -11,6 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use pmnet_cli::find_program;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
@@ -377,12 +378,4 @@ fn port_finding(what: &'static str, port: u16, found: std::io::Result<()>) -> Fi
 
 fn read(path: &str) -> Option<String> {
     Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
-}
-
-/// Looks for a program in `PATH`.
-#[must_use]
-pub fn find_program(name: &str) -> Option<PathBuf> {
-    std::env::split_paths(&std::env::var_os("PATH")?)
-        .map(|folder| folder.join(name))
-        .find(|path| path.is_file())
 }

@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use pmnet_cli::{finish, on_signals, parse};
 use pmnet_sim::cells::{Cell, Fault, Hits, Moment};
 use pmnet_sim::{Plan, Summary, Without, campaign, run_with_trace};
 use serde_json::json;
-
-use pmnet::cli::{finish, on_signals, parse};
 
 /// Failing seeds that are shown; more are counted.
 const SHOWN_MAX: usize = 10;

@@ -4,7 +4,7 @@ use pmnet_sim::cells::Cell;
 use pmnet_sim::{Plan, Without, campaign};
 use std::path::{Path, PathBuf};
 
-/// Rules whose lack shows within a few seeds; `pmnet sim --without all` goes through all of them.
+/// Rules whose lack shows within a few seeds; `pmnet-sim --without all` goes through all of them.
 const QUICK: &[&str] = &[
     "session-order",
     "no-gaps",

@@ -251,7 +251,7 @@ fn linearizable(plan: Plan, seconds: u64, every: Duration) -> Option<(Vec<Record
     // Undecided is not a pass.
     assert!(
         report.is_linearizable(),
-        "check again: pmnet check --history {}",
+        "check again: pmnet-lab check --history {}",
         kept.display()
     );
     assert!(report.keys.len() >= 64, "{} keys", report.keys.len());

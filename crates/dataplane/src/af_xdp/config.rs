@@ -1,13 +1,13 @@
 //! What a socket is bound to, and how large it is.
 
-/// How frames get from the driver into the memory and back.
+/// How packets get from the driver into the UMEM and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The kernel copies them. Every driver with XDP can do that.
+    /// The kernel copies. Works with every driver that has XDP.
     Copy,
-    /// The driver uses the memory itself where it can, else they are copied; [`Socket::is_zero_copy`](super::Socket::is_zero_copy) tells.
+    /// Zero copy if the driver can, else copy; [`Socket::is_zero_copy`](super::Socket::is_zero_copy) tells.
     PreferZeroCopy,
-    /// The driver uses the memory itself, or it is an error.
+    /// Zero copy, or an error.
     ZeroCopy,
 }
 
@@ -22,16 +22,16 @@ pub struct Config {
     pub mode: Mode,
     /// Bytes of a frame: 2048 or 4096.
     pub frame_bytes: u32,
-    /// Bytes in front of a received frame, besides [`super::RECEIVE_HEADROOM`].
+    /// Bytes in front of a received packet, in addition to [`super::RECEIVE_HEADROOM`].
     pub headroom: u32,
-    /// Places of the rings for fill and reception, a power of two.
+    /// Entries of the fill and RX rings, a power of two.
     pub receive_ring: u32,
-    /// Places of the rings for transmission and completion, a power of two.
+    /// Entries of the TX and completion rings, a power of two.
     pub send_ring: u32,
 }
 
 impl Config {
-    /// Copies, frames of 2048 bytes, rings of 256 places.
+    /// Copy mode, frames of 2048 bytes, rings of 256 entries.
     #[must_use]
     pub fn new(interface: &str, queue: u32) -> Config {
         Config {

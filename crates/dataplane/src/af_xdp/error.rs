@@ -16,7 +16,7 @@ pub enum AfXdpError {
         /// The system's answer.
         source: io::Error,
     },
-    /// Somebody else has the queue, for longer than the last owner takes to go.
+    /// Another socket has the queue, and not only because its owner is just ending.
     #[error(
         "AF_XDP: queue {queue} of {interface} belongs to another socket: end the program that has it, or choose another queue"
     )]
@@ -26,7 +26,7 @@ pub enum AfXdpError {
         /// Its queue.
         queue: u32,
     },
-    /// The kernel handed back what it was not given. The socket must not be used any more.
+    /// The kernel handed back a frame that it did not have. The socket must not be used any more.
     #[error(
         "AF_XDP: the kernel handed back what it did not have: address {address}, {bytes} bytes"
     )]
@@ -36,12 +36,12 @@ pub enum AfXdpError {
         /// Length in bytes.
         bytes: u32,
     },
-    /// The kernel moved a ring's counter to where it cannot be. The socket must not be used any more.
+    /// A counter of the kernel in a ring has an impossible value. The socket must not be used any more.
     #[error("AF_XDP: a ring of {size} places says that {used} are in use")]
     Ring {
-        /// Its places.
+        /// Its entries.
         size: u32,
-        /// Places in use by its counters.
+        /// Entries in use, by its counters.
         used: u32,
     },
     /// Sending failed for good.

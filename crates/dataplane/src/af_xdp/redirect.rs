@@ -1,6 +1,6 @@
-//! The XDP program that gives sockets their frames: UDP datagrams to a range of ports; everything else passes.
+//! The XDP program that redirects UDP datagrams to a range of ports to AF_XDP sockets; everything else passes.
 //!
-//! Source: `bpf/redirect.bpf.c`. Native mode only.
+//! Source: `bpf/redirect.bpf.c`. May not: attach in another mode than the driver's own.
 
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, AsRawFd};
@@ -31,7 +31,7 @@ pub fn is_built() -> bool {
 }
 
 impl Redirect {
-    /// Puts the program in front of an interface of the calling thread's network namespace. Until a queue gets its
+    /// Attaches the program to an interface of the calling thread's network namespace. Until a queue gets its
     /// [socket](Redirect::serve), everything passes.
     ///
     /// # Errors
@@ -70,10 +70,10 @@ impl Redirect {
         })
     }
 
-    /// What comes in by a queue goes to this socket, which is bound to it, until it is closed.
+    /// Redirects what comes in by a queue to this socket, which is bound to it, until the socket is closed.
     ///
     /// # Errors
-    /// [`KernelError::Map`]: there is no place for such a queue, or it is no AF_XDP socket.
+    /// [`KernelError::Map`]: the map has no room for such a queue number, or this is no AF_XDP socket.
     pub fn serve(&mut self, queue: u32, socket: &impl AsFd) -> Result<(), KernelError> {
         let descriptor = socket.as_fd().as_raw_fd();
         let set: Result<(), MapError> = self.sockets.set(queue, descriptor, 0);

@@ -1,9 +1,9 @@
 //! Rings that the kernel and this process share: one side produces, the other consumes.
 //!
-//! Both counters run through all numbers of 32 bits and wrap around; places are counted modulo the size, a power of
-//! two. A counter has one writer: the producer's, with Release, after the places are written; the consumer's,
-//! with Release, after they are read. The other side's counter is read again, with Acquire, only when what is known
-//! of it is not enough.
+//! Invariants: both counters are 32 bits wide and wrap around; the entry of a counter is its value modulo the size, a power
+//! of two. Each counter has one writer. The producer stores its own with Release after it has written entries, the consumer
+//! after it has read them. The other side's counter is cached, and loaded again, with Acquire, only when the cached value
+//! is not enough. May not: know what a frame is.
 
 #![allow(unsafe_code)]
 
@@ -19,7 +19,7 @@ use super::error::AfXdpError;
 /// `XDP_RING_NEED_WAKEUP` (linux/if_xdp.h).
 const NEED_WAKEUP: u32 = 1;
 
-/// What the rings for reception and transmission hold: `struct xdp_desc`.
+/// An entry of the RX and TX rings: `struct xdp_desc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Descriptor {
@@ -31,10 +31,10 @@ pub struct Descriptor {
     pub options: u32,
 }
 
-/// What may be in a place of a ring.
+/// What may be an entry of a ring.
 ///
 /// # Safety
-/// Plain numbers without padding: the kernel may write any bytes there.
+/// Plain numbers without padding: any bytes that the kernel writes are a value.
 pub unsafe trait Place: Copy {}
 // SAFETY: a number.
 unsafe impl Place for u64 {}
@@ -53,7 +53,7 @@ struct Shared<T> {
 }
 
 impl<T: Place> Shared<T> {
-    /// Offsets come from the kernel, and are checked like everything that comes from elsewhere.
+    /// The offsets come from the kernel, and are checked like all input.
     fn new(mapping: MmapRaw, at: &XdpRingOffset, size: u32) -> Result<Shared<T>, AfXdpError> {
         let outside = || AfXdpError::Config(format!("the kernel's rings are laid out as {at:?}"));
         let inside = |offset: u64, bytes: usize, align: usize| {
@@ -85,14 +85,14 @@ impl<T: Place> Shared<T> {
 
     fn word(&self, at: usize) -> &AtomicU32 {
         // SAFETY: `new` checked that the offset is aligned and inside the mapping, which begins at a page and lives as
-        // long as `self`; both sides use the word as an atomic only.
+        // long as `self`; both sides use the word only as an atomic.
         unsafe { &*self.mapping.as_ptr().add(at).cast::<AtomicU32>() }
     }
 
-    /// The place of a counter's value.
+    /// The entry of this counter value.
     fn place(&self, counter: u32) -> *mut T {
         let index = usize::try_from(counter & (self.size - 1)).expect("32 bits fit");
-        // SAFETY: `new` checked that `size` aligned places from here on are inside the mapping, and the index is less.
+        // SAFETY: `new` checked that `size` aligned entries from here on are inside the mapping; the index is smaller.
         unsafe {
             let first = self.mapping.as_mut_ptr().add(self.places).cast::<T>();
             first.add(index)
@@ -116,13 +116,13 @@ impl<T: Place> Shared<T> {
 #[derive(Debug)]
 pub struct Producer<T> {
     shared: Shared<T>,
-    /// What the other side may see: the counter.
+    /// Our counter, as the other side sees it.
     submitted: u32,
-    /// Behind what was put.
+    /// The next entry to be put.
     next: u32,
-    /// Behind what was reserved.
+    /// The end of what is reserved.
     limit: u32,
-    /// The other side's counter, as it was seen last.
+    /// The other side's counter, as it was last loaded.
     consumed: u32,
 }
 
@@ -142,13 +142,12 @@ impl<T: Place> Producer<T> {
         })
     }
 
-    /// Reserves as many of `wanted` places as there are, beyond those that were put already; gives how many. What an
-    /// earlier call reserved and nobody put is counted in.
+    /// Reserves up to `wanted` entries; gives how many. It replaces what an earlier call reserved and that was not put.
     pub fn reserve(&mut self, wanted: u32) -> Result<u32, AfXdpError> {
         let mut used = self.next.wrapping_sub(self.consumed);
         if self.shared.size - used < wanted {
             let consumed = self.shared.word(self.shared.consumer).load(Acquire);
-            // The other side may not be ahead of what it was given.
+            // The other side cannot have consumed more than was submitted.
             self.shared.used(self.submitted, consumed)?;
             used = self.shared.used(self.next, consumed)?;
             self.consumed = consumed;
@@ -158,19 +157,19 @@ impl<T: Place> Producer<T> {
         Ok(granted)
     }
 
-    /// Puts something into the next place. Nobody sees it yet.
+    /// Writes the next entry. The other side does not see it before [`submit`](Producer::submit).
     ///
     /// # Panics
-    /// None is reserved.
+    /// No entry is reserved.
     pub fn put(&mut self, value: T) {
         assert!(self.next != self.limit, "a place is reserved first");
-        // SAFETY: the place is inside the mapping, and it is ours: the consumer's counter has passed it, and it
-        // looks at nothing beyond our counter.
+        // SAFETY: the entry is inside the mapping, and it is ours: the consumer's counter has passed it, and the
+        // consumer reads nothing beyond our counter.
         unsafe { self.shared.place(self.next).write(value) };
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Hands over what was put; gives how much.
+    /// Hands over the entries that were put; gives how many.
     pub fn submit(&mut self) -> u32 {
         let count = self.next.wrapping_sub(self.submitted);
         self.submitted = self.next;
@@ -180,7 +179,7 @@ impl<T: Place> Producer<T> {
         count
     }
 
-    /// Whether the kernel wants to be woken up for what was submitted. Kernels before 5.4 always do.
+    /// Whether the kernel needs a wake-up for what was submitted. Kernels before 5.4 always do.
     pub fn needs_wakeup(&self) -> bool {
         self.shared.flags.is_none_or(|flags| {
             let flags = self.shared.word(flags).load(Relaxed);
@@ -193,11 +192,11 @@ impl<T: Place> Producer<T> {
 #[derive(Debug)]
 pub struct Consumer<T> {
     shared: Shared<T>,
-    /// What the other side may see: the counter.
+    /// Our counter, as the other side sees it.
     released: u32,
-    /// Behind what was got.
+    /// The next entry to be got.
     next: u32,
-    /// The other side's counter, as it was seen last.
+    /// The other side's counter, as it was last loaded.
     produced: u32,
 }
 
@@ -216,12 +215,12 @@ impl<T: Place> Consumer<T> {
         })
     }
 
-    /// How many of `wanted` there are to get.
+    /// How many entries there are to get, up to `wanted`.
     pub fn peek(&mut self, wanted: u32) -> Result<u32, AfXdpError> {
         let mut there = self.produced.wrapping_sub(self.next);
         if there < wanted {
             let produced = self.shared.word(self.shared.producer).load(Acquire);
-            // The other side may not be ahead of what it was given, and not go back either.
+            // The other side cannot produce into entries that were not released, or go back.
             self.shared.used(produced, self.released)?;
             there = self.shared.used(produced, self.next)?;
             self.produced = produced;
@@ -229,20 +228,20 @@ impl<T: Place> Consumer<T> {
         Ok(wanted.min(there))
     }
 
-    /// The next one. Its place is not released yet.
+    /// Reads the next entry, which is not released yet.
     ///
     /// # Panics
-    /// [`peek`](Consumer::peek) said that there is none.
+    /// [`peek`](Consumer::peek) has not announced one.
     pub fn get(&mut self) -> T {
         assert!(self.next != self.produced, "there is one");
-        // SAFETY: the place is inside the mapping; the producer's counter has passed it, and that side does not
-        // write it again before ours has.
+        // SAFETY: the entry is inside the mapping; the producer's counter has passed it, and the producer does not
+        // write it again before our counter has.
         let value = unsafe { self.shared.place(self.next).read() };
         self.next = self.next.wrapping_add(1);
         value
     }
 
-    /// Gives the places of what was got back.
+    /// Gives the entries that were got back to the producer.
     pub fn release(&mut self) {
         if self.released != self.next {
             self.released = self.next;

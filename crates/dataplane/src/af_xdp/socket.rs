@@ -1,4 +1,6 @@
-//! A socket of one queue of one interface.
+//! An AF_XDP socket: its rings and its frames, bound to one queue of one interface.
+//!
+//! May not: know what is in a frame.
 
 use std::io;
 use std::net::UdpSocket;
@@ -25,11 +27,11 @@ use super::region::Region;
 use super::ring::{Consumer, Descriptor, Producer};
 use super::umem::{Frame, Received, Umem};
 
-/// The last owner of a queue is gone for good some milliseconds after its end.
+/// How long [`Socket::bind`] waits for a queue: the kernel frees it some milliseconds after its last owner has ended.
 const BIND_MAX: Duration = Duration::from_secs(1);
-/// It is tried again after so long.
+/// The pause between two tries.
 const BIND_AGAIN: Duration = Duration::from_millis(1);
-/// Most places of a ring.
+/// Most entries of a ring.
 const RING_MAX: u32 = 1 << 15;
 
 /// What became of a wake-up.
@@ -37,7 +39,7 @@ const RING_MAX: u32 = 1 << 15;
 pub enum Wake {
     /// The kernel has taken what was submitted.
     Done,
-    /// It has no room for all of it now: what is left stays in the ring for the next wake-up.
+    /// It could not take all of it now. The rest stays in the ring for the next wake-up.
     Again,
 }
 
@@ -46,7 +48,7 @@ pub enum Wake {
 /// [`queue`](Socket::queue), [`submit`](Socket::submit), [`wake`](Socket::wake), [`complete`](Socket::complete).
 #[derive(Debug)]
 pub struct Socket<R> {
-    // Dropped first: from then on the kernel uses neither rings nor memory.
+    // Dropped first: after that the kernel uses neither rings nor memory.
     socket: OwnedFd,
     fill: Producer<u64>,
     completion: Consumer<u64>,
@@ -58,8 +60,9 @@ pub struct Socket<R> {
 }
 
 impl<R: Region> Socket<R> {
-    /// Binds to a queue. Nothing is received until frames are there ([`refill`](Socket::refill)) and a program
-    /// sends them here ([`super::Redirect`]). If the queue's last owner is just going, waits for it, a second at most.
+    /// Binds to a queue. Nothing is received until the kernel has frames ([`refill`](Socket::refill)) and a program
+    /// redirects packets here ([`super::Redirect`]). If the last owner of the queue is just ending, waits for that, a second
+    /// at most.
     ///
     /// # Errors
     /// [`AfXdpError`].
@@ -127,7 +130,7 @@ impl<R: Region> Socket<R> {
         })
     }
 
-    /// Whether the driver uses the memory itself.
+    /// Whether the socket is in zero-copy mode.
     #[must_use]
     pub const fn is_zero_copy(&self) -> bool {
         self.zero_copy
@@ -139,19 +142,19 @@ impl<R: Region> Socket<R> {
         self.umem.frames()
     }
 
-    /// Frames that are in no ring and held by nobody.
+    /// Frames in the free list.
     #[must_use]
     pub const fn free(&self) -> usize {
         self.umem.free()
     }
 
-    /// Bytes of a frame; one that is sent may be so long.
+    /// Bytes of a frame, and the longest packet that can be sent.
     #[must_use]
     pub const fn frame_bytes(&self) -> usize {
         self.umem.frame_bytes()
     }
 
-    /// Longest frame that can be received, in bytes; longer ones are dropped by the kernel.
+    /// Longest packet that can be received, in bytes; the kernel drops longer ones.
     #[must_use]
     pub const fn receive_bytes_max(&self) -> usize {
         self.umem.receive_bytes_max(self.headroom)
@@ -162,10 +165,10 @@ impl<R: Region> Socket<R> {
         self.umem.take()
     }
 
-    /// Makes a frame free.
+    /// Puts a frame back into the free list.
     ///
     /// # Panics
-    /// It is of another socket; so do all functions that take a frame.
+    /// The frame is of another socket. All functions that take a frame panic then.
     pub fn give_back(&mut self, frame: Frame) {
         self.umem.give_back(frame);
     }
@@ -181,7 +184,7 @@ impl<R: Region> Socket<R> {
         self.umem.bytes_mut(frame)
     }
 
-    /// Gives the kernel up to `wanted` free frames to receive into, but leaves `reserve` of them; gives how many it
+    /// Gives the kernel up to `wanted` free frames to receive into, but leaves `reserve` of them; returns how many it
     /// got.
     ///
     /// # Errors
@@ -200,17 +203,16 @@ impl<R: Region> Socket<R> {
         Ok(self.fill.submit())
     }
 
-    /// Takes what was received, as much as fits into `burst` without making it longer than its capacity; gives how
-    /// many frames that is. A system call is never needed for it.
+    /// Takes what was received, up to the capacity of `burst`; gives how many packets. Makes no system call.
     ///
     /// # Errors
-    /// [`AfXdpError::Ring`], [`AfXdpError::Descriptor`]; frames in front of a wrong one are in `burst`.
+    /// [`AfXdpError::Ring`], [`AfXdpError::Descriptor`]; packets before a wrong one are in `burst`.
     pub fn receive(&mut self, burst: &mut Vec<Received>) -> Result<u32, AfXdpError> {
         let room = u32::try_from(burst.capacity() - burst.len()).unwrap_or(u32::MAX);
         let count = self.receive.peek(room)?;
         for _ in 0..count {
             let found = self.receive.get();
-            // Frames of several buffers were not asked for.
+            // Multi-buffer packets were not asked for.
             if found.options != 0 {
                 return Err(AfXdpError::Descriptor {
                     address: found.address,
@@ -223,7 +225,7 @@ impl<R: Region> Socket<R> {
         Ok(count)
     }
 
-    /// Reserves up to `wanted` places for frames to be sent; gives how many.
+    /// Reserves up to `wanted` entries for frames to be sent; gives how many.
     ///
     /// # Errors
     /// [`AfXdpError::Ring`].
@@ -231,11 +233,11 @@ impl<R: Region> Socket<R> {
         self.send.reserve(wanted)
     }
 
-    /// Puts the first `bytes` bytes of a frame into a place that was [reserved](Socket::reserve). The kernel sees it with
+    /// Puts the first `bytes` bytes of a frame into an entry that was [reserved](Socket::reserve). The kernel sees it after
     /// [`submit`](Socket::submit).
     ///
     /// # Panics
-    /// No place is reserved, or a frame is not so long.
+    /// No entry is reserved, or a frame is shorter.
     pub fn queue(&mut self, frame: Frame, bytes: usize) {
         assert!(bytes <= self.umem.frame_bytes(), "inside the frame");
         let address = self.umem.for_sending(frame);
@@ -251,8 +253,8 @@ impl<R: Region> Socket<R> {
         self.send.submit()
     }
 
-    /// Lets the kernel send what was submitted, if it has to be told: always, where it copies. On a veth
-    /// everything that the other end does in the kernel is done before this returns.
+    /// Wakes the kernel to send what was submitted, if it needs that: in copy mode it always does. On a veth, what the
+    /// other end does in the kernel is done before this returns.
     ///
     /// # Errors
     /// [`AfXdpError::Wake`].
@@ -267,8 +269,8 @@ impl<R: Region> Socket<R> {
         }
     }
 
-    /// Takes back frames that were sent: they are free. Gives how many. A frame that was submitted comes back here,
-    /// sooner or later, also if it was lost.
+    /// Takes back frames that were sent, and frees them; gives how many. Every submitted frame comes back here at some
+    /// time, also if the packet was lost.
     ///
     /// # Errors
     /// [`AfXdpError::Ring`], [`AfXdpError::Descriptor`].
@@ -295,7 +297,7 @@ impl<R> AsRawFd for Socket<R> {
     }
 }
 
-/// Maps a ring: its counters and its places.
+/// Maps a ring: its counters and its entries.
 fn map(
     socket: &OwnedFd,
     size: u32,
@@ -317,7 +319,7 @@ fn map(
 }
 
 fn bound(socket: &OwnedFd, config: &Config) -> Result<(), AfXdpError> {
-    // An AF_XDP socket does not answer questions about interfaces.
+    // SIOCGIFINDEX does not work on an AF_XDP socket.
     let any = UdpSocket::bind("0.0.0.0:0").map_err(|source| AfXdpError::SetUp {
         step: "looking for the interface",
         source,

@@ -1,4 +1,7 @@
-//! The memory of the frames, and the record of who has which.
+//! The memory of the frames (UMEM), and the record of who owns each.
+//!
+//! Invariants: a frame is free, held, or with the kernel, and only its holder reads or writes it. What the kernel hands back
+//! is checked against the record. May not: know rings or sockets.
 
 #![allow(unsafe_code)]
 
@@ -11,22 +14,22 @@ use super::region::Region;
 /// Memory is registered in whole pages.
 const PAGE_BYTES: usize = 4096;
 
-/// A frame that its holder may read and write: it is in no ring. Dropping it leaks the frame until the socket goes;
+/// A frame that its holder may read and write. Dropping this leaks the frame until the socket is dropped;
 /// see [`Socket::give_back`](super::Socket::give_back).
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a frame that is not given back is never used again"]
 pub struct Frame(u32);
 
-/// A frame that was received.
+/// A received packet.
 #[derive(Debug)]
 pub struct Received {
-    /// Where it lies.
+    /// The frame that it is in.
     pub frame: Frame,
-    /// Its bytes there.
+    /// Its bytes in that frame.
     pub bytes: Range<usize>,
 }
 
-/// Where a frame is.
+/// Who has a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// In the list of free frames.
@@ -39,18 +42,18 @@ enum Place {
     Sending,
 }
 
-/// See the module's text. Frames are numbered from the region's start; each is as long as the others.
+/// Frames of one size, numbered from the start of the region.
 #[derive(Debug)]
 pub struct Umem<R> {
     region: R,
     frame_bytes: usize,
     places: Vec<Place>,
-    /// Free frames, the last used on top: its memory is in the caches.
+    /// Free frames. The last used one is taken first: it is in the cache.
     free: Vec<u32>,
 }
 
 impl<R: Region> Umem<R> {
-    /// As many frames as the region holds.
+    /// Divides the region into frames.
     pub fn new(region: R, frame_bytes: u32) -> Result<Umem<R>, AfXdpError> {
         let bytes = usize::try_from(frame_bytes).unwrap_or(usize::MAX);
         if !bytes.is_power_of_two() || !(2048..=PAGE_BYTES).contains(&bytes) {
@@ -79,7 +82,7 @@ impl<R: Region> Umem<R> {
         })
     }
 
-    /// Address and length of what the kernel is to know: whole frames.
+    /// Address and length to register with the kernel: whole frames.
     pub fn registered(&self) -> (*mut u8, usize) {
         (self.region.start(), self.places.len() * self.frame_bytes)
     }
@@ -123,8 +126,8 @@ impl<R: Region> Umem<R> {
 
     pub fn bytes(&self, frame: &Frame) -> &[u8] {
         let at = self.held(frame);
-        // SAFETY: whole frames are inside the region, whose memory is valid as long as `self`. This frame is held:
-        // the kernel has it in no ring, and who changes it needs `self` for himself alone.
+        // SAFETY: whole frames are inside the region, whose memory is valid as long as `self`. This frame is held, so the
+        // kernel does not use it, and to write it takes a mutable borrow of `self`.
         unsafe {
             let start = self.region.start().add(at * self.frame_bytes);
             std::slice::from_raw_parts(start, self.frame_bytes)
@@ -133,14 +136,14 @@ impl<R: Region> Umem<R> {
 
     pub fn bytes_mut(&mut self, frame: &Frame) -> &mut [u8] {
         let at = self.held(frame);
-        // SAFETY: as in `bytes`, and `self` is borrowed for this reference alone.
+        // SAFETY: as in `bytes`, and `self` is mutably borrowed as long as this reference lives.
         unsafe {
             let start = self.region.start().add(at * self.frame_bytes);
             std::slice::from_raw_parts_mut(start, self.frame_bytes)
         }
     }
 
-    /// A free frame goes to the kernel, to receive into; gives its address.
+    /// Hands a free frame to the kernel to receive into; gives its address.
     pub fn for_reception(&mut self) -> Option<u64> {
         let number = self.free.pop()?;
         let at = Umem::<R>::at(number);
@@ -148,14 +151,14 @@ impl<R: Region> Umem<R> {
         Some(self.address(at))
     }
 
-    /// A held frame goes to the kernel, to be sent from its start; gives its address.
+    /// Hands a held frame to the kernel to be sent from its start; gives its address.
     pub fn for_sending(&mut self, frame: Frame) -> u64 {
         let at = self.held(&frame);
         self.places[at] = Place::Sending;
         self.address(at)
     }
 
-    /// The kernel received into a frame.
+    /// Takes back a frame into which the kernel has received.
     pub fn received(&mut self, address: u64, bytes: u32) -> Result<Received, AfXdpError> {
         let wrong = AfXdpError::Descriptor { address, bytes };
         let Some((at, start)) = self.find(address, Place::Receiving) else {
@@ -174,7 +177,7 @@ impl<R: Region> Umem<R> {
         })
     }
 
-    /// The kernel has sent a frame: it is free.
+    /// Takes back a frame that the kernel has sent, and frees it.
     pub fn sent(&mut self, address: u64) -> Result<(), AfXdpError> {
         match self.find(address, Place::Sending) {
             Some((at, 0)) => {
@@ -187,7 +190,7 @@ impl<R: Region> Umem<R> {
         }
     }
 
-    /// Frame and offset of an address, if the frame is at this place.
+    /// Frame and offset of an address, if `place` has the frame.
     fn find(&self, address: u64, place: Place) -> Option<(usize, usize)> {
         let address = usize::try_from(address).ok()?;
         let at = address / self.frame_bytes;
@@ -198,7 +201,7 @@ impl<R: Region> Umem<R> {
         u64::try_from(at * self.frame_bytes).expect("64 bits hold an offset")
     }
 
-    /// Longest frame that can be received with `headroom` bytes more in front of it.
+    /// Longest packet that can be received with `headroom` bytes more in front of it.
     pub const fn receive_bytes_max(&self, headroom: usize) -> usize {
         self.frame_bytes
             .saturating_sub(RECEIVE_HEADROOM)
@@ -251,7 +254,7 @@ mod tests {
         for address in [receiving, sending + 1, 2048 * 3, u64::MAX] {
             assert!(umem.sent(address).is_err(), "{address}");
         }
-        // Twice is once too often.
+        // A second time.
         let whole = umem.received(receiving + 256, 1792).unwrap();
         assert!(umem.received(receiving + 256, 1792).is_err());
         umem.sent(sending).unwrap();

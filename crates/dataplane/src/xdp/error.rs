@@ -1,10 +1,11 @@
-//! Why the pipeline in the kernel cannot be had, and what to do.
+//! Why the pipeline in the kernel, or the device that it belongs to, cannot be had; and what to do.
 
 use std::path::PathBuf;
 
 use aya::maps::MapError;
 use aya::pin::PinError;
 use aya::programs::ProgramError;
+use pmnet_log::LogError;
 
 /// Why the kernel's part of a device cannot be set up, used or removed.
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +15,7 @@ pub enum KernelError {
         "this pmnet was built without the in-kernel pipeline: install clang and libbpf-dev, then build it again"
     )]
     NotBuilt,
-    /// Not the kind of machine that it was made for.
+    /// Another architecture than the one it relies on.
     #[error(
         "the in-kernel pipeline relies on x86-64, where stores are seen in their order: use --mode relay here"
     )]
@@ -22,13 +23,13 @@ pub enum KernelError {
     /// Sizes that the pipeline cannot work with.
     #[error("{0}")]
     Parameters(String),
-    /// What is pinned is not laid out as here.
+    /// What is pinned has the layout of another version.
     #[error(
         "the device in {0} was made by another version of pmnet, and its maps are not read by this one: save and remove it \
          with that version (the same command line with --spill FILE --detach), then start this one with --spill FILE"
     )]
     OtherVersion(PathBuf),
-    /// What is pinned is not, or not yet, or no longer a device.
+    /// What is pinned is not a whole device: not yet, or no longer.
     #[error(
         "no whole device is in {0}: it is being made or taken out at the moment, or whoever did was killed; start it \
          again, or take it out with --detach"
@@ -39,7 +40,7 @@ pub enum KernelError {
         "{path}: {source}: the BPF file system is needed there (mount -t bpf bpf /sys/fs/bpf, as root)"
     )]
     FileSystem {
-        /// Where it was looked for.
+        /// Where it should be.
         path: PathBuf,
         /// The system's answer.
         source: std::io::Error,
@@ -63,10 +64,10 @@ pub enum KernelError {
         /// Why.
         source: ProgramError,
     },
-    /// The attachment to an interface could not be kept or taken over.
+    /// The link to an interface could not be pinned or taken over.
     #[error("the attachment to the interface: {0} (before Linux 5.9 it cannot outlive a process)")]
     Link(#[from] aya::programs::links::LinkError),
-    /// The program could not be put in front of an interface.
+    /// The program could not be attached to an interface.
     #[error(
         "cannot attach to {interface} (is it there? has its driver native XDP, for its MTU? else --xdp-generic; is another \
          XDP program on it? `ip link show {interface}` tells): {source}"
@@ -77,13 +78,13 @@ pub enum KernelError {
         /// Why.
         source: Box<KernelError>,
     },
-    /// The pipeline's lock was not to be had.
+    /// The pipeline's lock could not be had in time.
     #[error(
         "program {0}: a CPU has been inside the pipeline's lock for three seconds, where it needs less than a microsecond: is the \
          machine stopped or overloaded? Start this device again; what is acknowledged is in the log"
     )]
     Locked(&'static str),
-    /// A running program answered something impossible.
+    /// A program returned a verdict that it does not have.
     #[error("program {name} answered {answer}: map and program do not belong together")]
     Answer {
         /// Which one.
@@ -91,6 +92,31 @@ pub enum KernelError {
         /// What.
         answer: u32,
     },
+}
+
+/// Why a device in the kernel cannot be opened, saved or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The kernel's part.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// The log.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// It is of another device, shard or size.
+    #[error("{0}")]
+    Other(String),
+    /// The file of a saved log.
+    #[error("{path}: {source}")]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// Another process serves it.
+    #[error("another process serves the device in {0}: stop it first")]
+    InUse(PathBuf),
 }
 
 impl KernelError {

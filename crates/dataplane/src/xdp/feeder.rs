@@ -1,8 +1,7 @@
-//! Runs the loaded pipeline over prepared packets, many in one system call, so that what one costs can be
-//! measured (`bpf/feed.bpf.c`).
+//! Runs the loaded pipeline over prepared packets, many in one system call, to measure what one packet costs.
 //!
-//! May not: change the pipeline, or need an interface. What is run is the program that an interface would
-//! run, reached by a tail call.
+//! Source: `bpf/feed.bpf.c`. It tail-calls the program that is attached to interfaces. May not: change the pipeline, or need
+//! an interface.
 
 #![allow(unsafe_code)]
 
@@ -14,31 +13,34 @@ use aya::{Ebpf, EbpfLoader};
 use memmap2::MmapRaw;
 
 use super::error::KernelError;
-use super::kernel::{Kernel, mapped, program, take, take_map};
+use super::kernel::{Kernel, program};
+use super::maps::{map_array, take_array, take_map};
+use super::names::COUNTS;
 use super::pins::Pins;
 use super::shared::Counters;
 
 /// The compiled programs; empty if there was no compiler.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/feed.o"));
-/// Longest frame that can be prepared, in bytes.
+/// Longest frame that can be prepared, in bytes (`pm_prepared`).
 pub const FRAME_BYTES_MAX: usize = 1532;
-/// The least that the kernel takes as a frame; each run makes it the first packet.
+/// The frame on which the programs are run: the shortest that the kernel takes. Each run turns it into a prepared packet.
 const FIRST_FRAME: [u8; 64] = [0; 64];
-const COUNTS: usize = size_of::<Counters>() / size_of::<u64>();
+/// Words of the counters of one CPU.
+const WORDS: usize = size_of::<Counters>() / size_of::<u64>();
 
-/// As `pm_prepared` in the program.
+/// `struct pm_prepared` of the program.
 #[repr(C)]
 struct Prepared {
     length: u32,
     frame: [u8; FRAME_BYTES_MAX],
 }
 
-/// What runs for each packet once the frame is that packet.
+/// The program that is tail-called for each packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The pipeline.
     Pipeline,
-    /// A program that does nothing: what the measuring itself takes.
+    /// A program that does nothing: what the measurement itself costs.
     Nothing,
 }
 
@@ -51,9 +53,9 @@ pub struct Counted {
     pub duplicates: u64,
     /// Packets of the shard handed to user space, whatever the reason.
     pub handed_up: u64,
-    /// Of these: of sessions that the pipeline does not serve.
+    /// Among these: of sessions that the pipeline does not serve.
     pub sessions_unknown: u64,
-    /// Of these: with checksums or fixed fields that are not as they should be.
+    /// Among these: with wrong checksums or fixed fields.
     pub odd: u64,
 }
 
@@ -63,8 +65,8 @@ pub struct Feeder {
     packets: MmapRaw,
     next: MmapRaw,
     packets_max: u32,
-    counts: PerCpuArray<MapData, [u64; COUNTS]>,
-    // The feeding programs go over to what is in it as long as it is open.
+    counts: PerCpuArray<MapData, [u64; WORDS]>,
+    // The kernel empties a map of programs when its last file is closed.
     _targets: ProgramArray<MapData>,
 }
 
@@ -86,8 +88,8 @@ impl Feeder {
                 .map_err(|source| KernelError::Program { name, source })?;
         }
         let bytes = usize::try_from(packets_max).unwrap_or(0) * size_of::<Prepared>();
-        let packets = mapped(&take(&mut ebpf, "pm_packets"), bytes)?;
-        let next = mapped(&take(&mut ebpf, "pm_next"), size_of::<u32>())?;
+        let packets = map_array(&take_array(&mut ebpf, "pm_packets"), bytes)?;
+        let next = map_array(&take_array(&mut ebpf, "pm_next"), size_of::<u32>())?;
         let failed = |error| KernelError::map("pm_targets", error);
         let mut targets =
             ProgramArray::try_from(take_map(&mut ebpf, "pm_targets")).map_err(failed)?;
@@ -116,18 +118,18 @@ impl Feeder {
         assert!(frame.len() <= FRAME_BYTES_MAX, "the frame fits");
         let index = usize::try_from(index).expect("u32 fits usize");
         let length = u32::try_from(frame.len()).expect("bounded above");
-        // SAFETY: the mapping has room for `packets_max` values of this size and alignment, and nobody but
-        // the programs reads it, which run only in `run`, with `self` borrowed as here.
+        // SAFETY: the mapping has room for `packets_max` values of this size and alignment. Only the programs read it, and
+        // they run only in `run`, which borrows `self` as this does.
         let packet = unsafe { &mut *self.packets.as_mut_ptr().cast::<Prepared>().add(index) };
         packet.length = length;
         packet.frame[..frame.len()].copy_from_slice(frame);
     }
 
-    /// Feeds the first `count` prepared packets to `target`, one after the other: the verdict about the
-    /// last one, and the time for each, to the nanosecond, without the system call around them.
+    /// Feeds the first `count` prepared packets to `target`, one after the other. Gives the verdict about the last one, and
+    /// the mean time of one, in whole nanoseconds, without the system call around them.
     ///
     /// # Errors
-    /// [`KernelError::Program`], also if a signal came.
+    /// [`KernelError::Program`], also if a signal interrupted it.
     ///
     /// # Panics
     /// If `count` is 0 or more than were prepared for.
@@ -155,7 +157,7 @@ impl Feeder {
     /// [`KernelError::Map`].
     pub fn counted(&self) -> Result<Counted, KernelError> {
         let values = self.counts.get(&0, 0);
-        let values = values.map_err(|error| KernelError::map("pm_counts", error))?;
+        let values = values.map_err(|error| KernelError::map(COUNTS, error))?;
         let sum = |offset: usize| {
             values
                 .iter()
@@ -172,10 +174,9 @@ impl Feeder {
     }
 }
 
-fn counts(pins: &Pins) -> Result<PerCpuArray<MapData, [u64; COUNTS]>, KernelError> {
-    let name = "pm_counts";
-    let failed = |error| KernelError::map(name, error);
-    let map = MapData::from_pin(pins.path(name)).map_err(failed)?;
+fn counts(pins: &Pins) -> Result<PerCpuArray<MapData, [u64; WORDS]>, KernelError> {
+    let failed = |error| KernelError::map(COUNTS, error);
+    let map = MapData::from_pin(pins.path(COUNTS)).map_err(failed)?;
     let map = aya::maps::Map::from_map_data(map).map_err(failed)?;
     PerCpuArray::try_from(map).map_err(failed)
 }

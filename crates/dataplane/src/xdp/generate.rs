@@ -1,5 +1,5 @@
-//! Generates the C header of the in-kernel programs: constants of `wire` and `log`, the shared
-//! structures, checksum tables. Part of the build script only.
+//! Generates `generated.h` for the in-kernel programs: constants of `wire` and `log`, the shared structures, checksum
+//! tables. Part of the build script only.
 
 use std::fmt::Write;
 
@@ -8,11 +8,10 @@ use pmnet_wire::{Header, Kind};
 #[path = "shared.rs"]
 mod shared;
 
-/// Header bytes whose contribution to the checksum is looked up by place: seq to payload_crc.
+/// First and last header byte that has a table of contributions to the checksum (`pm_place`): seq to payload_crc.
 const PLACE_FIRST: usize = 32;
 const PLACE_LAST: usize = 75;
-/// Where the number of copies stands in the first eight bytes of a header, as a number in this
-/// machine's byte order.
+/// Shift of the number of copies in the first eight bytes of a header, read as one number in this machine's byte order.
 const COPIES_SHIFT: u32 = if cfg!(target_endian = "little") {
     40
 } else {
@@ -43,10 +42,10 @@ pub fn header() -> String {
     define("PLACE_FIRST", PLACE_FIRST);
     define("ROW_BYTES", pmnet_wire::record::DURABLE_ROW_BYTES);
     define("BEHIND_MAX", pmnet_wire::record::CHAIN_MAX - 1);
-    define("WAY_INTERFACE", 3);
+    define("WAY_INTERFACE", shared::WAY_INTERFACE);
     define("TOOK_NS", shared::TOOK_NS);
     define("TOOK_SLOTS", shared::TOOK_SLOTS);
-    // The first eight bytes of a header, as a number in this machine's byte order.
+    // The first eight bytes of a header, read as one number in this machine's byte order.
     for (name, kind, copies) in [
         ("UPDATE_WORD", Kind::Update, 0),
         ("APPEND_WORD", Kind::Append, Kind::Update.number()),
@@ -98,7 +97,7 @@ fn structure(out: &mut String, name: &str, fields: &[(&str, &str, usize)]) {
     }
 }
 
-/// CRC32C state after eight more bits of input 0, from each state below 256.
+/// The CRC32C state after eight zero bits, from each state below 256.
 fn byte_table() -> [u32; 256] {
     std::array::from_fn(|byte| {
         let mut crc = u32::try_from(byte).expect("below 256");
@@ -113,7 +112,7 @@ fn zero_byte(table: &[u32; 256], crc: u32) -> u32 {
     (crc >> 8) ^ table[usize::try_from(crc & 255).expect("below 256")]
 }
 
-/// What a byte contributes that is followed by `n` bytes, for n from 0.
+/// What each byte value contributes if n more bytes follow, for n from 0.
 fn contributions(count: usize) -> Vec<[u32; 256]> {
     let table = byte_table();
     let mut all = vec![table];

@@ -1,6 +1,8 @@
-//! The log in a BPF map: memory of the kernel, mapped by everybody who needs it.
+//! The log's medium in a BPF map: memory of the kernel, mapped by the device and by readers.
 //!
-//! It outlives the process that made it, as long as it is pinned; a loss of power takes it.
+//! Invariants: it outlives the process that made it, as long as it is pinned, but not a loss of power. The pipeline writes to
+//! the same memory: only behind its last order, and only while it is not held. Spec: `docs/spec/ordered-log.md` §2. May not:
+//! know what is in the log.
 
 #![allow(unsafe_code)]
 
@@ -33,8 +35,8 @@ impl MapMedia {
 impl Media for MapMedia {
     fn bytes(&self) -> &[u8] {
         // SAFETY: the mapping is readable for `bytes` bytes and lives as long as `self`. The pipeline
-        // in the kernel writes to it meanwhile, but only to slots and frames beyond the last order
-        // that it has published and that the log has followed: the log reads none of these.
+        // in the kernel writes to it at the same time, but only to slots and frames behind its last
+        // published order. The log reads none of these before it has followed that order.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr(), self.bytes) }
     }
 
@@ -43,8 +45,8 @@ impl Media for MapMedia {
             offset <= self.bytes && bytes.len() <= self.bytes - offset,
             "stores are inside the image"
         );
-        // SAFETY: the range is inside the mapping, which is writable; the pipeline neither reads nor
-        // writes it: it is held while the log appends, and never touches superblocks, nor the
+        // SAFETY: the range is inside the mapping, which is writable. The pipeline neither reads nor
+        // writes it: it is held while the log appends, and it never touches superblocks, or the
         // checksums of entries that it has published.
         unsafe {
             std::ptr::copy_nonoverlapping(
@@ -56,8 +58,8 @@ impl Media for MapMedia {
     }
 
     fn persist_start(&mut self, _ranges: &[Range<usize>]) -> Result<(), MediaError> {
-        // The stores are in the shared pages already. The fence keeps a later acknowledgement
-        // behind them.
+        // The stores are in the shared pages already. The fence orders them before a later
+        // acknowledgement.
         fence(Ordering::SeqCst);
         Ok(())
     }

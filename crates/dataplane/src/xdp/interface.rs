@@ -1,4 +1,4 @@
-//! What an interface says of itself.
+//! The hardware address of an interface.
 
 #![allow(unsafe_code)]
 
@@ -28,10 +28,10 @@ pub fn hardware_address(address: Ipv4Addr) -> io::Result<[u8; 6]> {
         if at.is_null() || i32::from(unsafe { (*at).sa_family }) != libc::AF_INET {
             continue;
         }
-        // SAFETY: of this family, so of this type; the system aligns it.
+        // SAFETY: the family tells the type; the system aligns it.
         let here = unsafe { (*at.cast::<libc::sockaddr_in>()).sin_addr.s_addr };
         if here.to_ne_bytes() == address.octets() {
-            // SAFETY: every element has a name that ends with a zero.
+            // SAFETY: every element has a name that ends with a NUL.
             found = Some(unsafe { CStr::from_ptr(element.ifa_name) }.to_owned());
         }
     }
@@ -48,7 +48,7 @@ pub fn hardware_address(address: Ipv4Addr) -> io::Result<[u8; 6]> {
 
 fn of_interface(interface: &CStr) -> io::Result<[u8; 6]> {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
-    // SAFETY: a request of zeros is valid: an empty name, and a union of plain numbers.
+    // SAFETY: all zeros are a valid request: an empty name, and a union of plain numbers.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(interface.to_bytes()) {
         *to = libc::c_char::from_ne_bytes([*from]);

@@ -1,25 +1,45 @@
-//! The device's fast path in the kernel, and what else runs there (`docs/spec/pipeline.md`).
+//! The device's fast path in the kernel, and what else runs there.
+//!
+//! - Life of a device: `open`, `detach`, `stage`, `spill`, `pins`.
+//! - The pipeline: `load`, `attach`, `kernel` (runs its programs), `fast_path` (what the device uses).
+//! - What it shares with user space: `shared` (the fields), `names`, `maps`, `sessions` and `rows`, `chain`,
+//!   `image` (the log).
+//! - Beside it: `status`, `reader` (for other processes), `feeder` and `plain` (measurements).
+//!
+//! Spec: `docs/spec/pipeline.md`. May not: decide anything that the machine decides.
 
+mod attach;
+mod chain;
+mod detach;
 mod error;
+mod fast_path;
 mod feeder;
 mod image;
 mod interface;
 mod kernel;
+mod load;
+mod maps;
+mod names;
 mod open;
 mod pins;
 pub mod plain;
 mod reader;
 mod rows;
+mod sessions;
 mod shared;
+mod spill;
 mod stage;
 mod status;
+mod words;
 
-pub use error::KernelError;
+pub use detach::{Detached, detach};
+pub use error::{KernelError, OpenError};
 pub use feeder::{Counted, FRAME_BYTES_MAX, Feeder, Target};
 pub use image::MapMedia;
 pub use interface::hardware_address;
-pub use kernel::{Kernel, KernelConfig, Own, XDP_DROP, XDP_PASS, XDP_TX};
-pub use open::{Detached, Found, OpenConfig, OpenError, Opened, detach, open};
+pub use kernel::{Kernel, XDP_DROP, XDP_PASS, XDP_TX};
+pub use load::{KernelConfig, Own};
+pub use open::{Found, OpenConfig, Opened, open};
 pub use pins::Pins;
 pub use reader::LogReader;
 pub use status::Status;

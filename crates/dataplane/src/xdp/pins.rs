@@ -1,5 +1,7 @@
-//! The folder of the BPF file system where a device's maps and its link to an interface are pinned:
-//! what is there goes on without any process.
+//! The folder of the BPF file system in which a device's maps, and its links to interfaces, are pinned.
+//!
+//! Invariants: what is pinned goes on without any process. Links are removed before maps. Spec: `docs/spec/pipeline.md` §6.
+//! May not: know what is in a map.
 
 #![allow(unsafe_code)]
 
@@ -9,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::error::KernelError;
+use super::names::IMAGE;
 
 /// Where the BPF file system usually is.
 const USUAL: &str = "/sys/fs/bpf";
@@ -17,7 +20,7 @@ const MAGIC: u64 = 0xcafe_4a11;
 /// Commands of the system call (linux/bpf.h).
 const BPF_OBJ_GET: libc::c_int = 7;
 const BPF_LINK_DETACH: libc::c_int = 34;
-/// Name of the pinned link.
+/// First part of the name of a pinned link.
 const LINK: &str = "link";
 
 /// One device's folder.
@@ -27,7 +30,7 @@ pub struct Pins {
 }
 
 impl Pins {
-    /// The folder of the device `name`, made if need be; mounts the BPF file system in its usual place
+    /// The folder of the device `name`; makes it if it is not there. Mounts the BPF file system in its usual place
     /// if it is not mounted there.
     ///
     /// # Errors
@@ -57,7 +60,7 @@ impl Pins {
         })
     }
 
-    /// The folder of the device `name`, whether or not it is there.
+    /// The folder of the device `name`, whether or not it exists.
     #[must_use]
     pub fn existing(name: &str) -> Pins {
         Pins {
@@ -71,10 +74,10 @@ impl Pins {
         &self.folder
     }
 
-    /// Whether a device lives here.
+    /// Whether something of a device is here: its image.
     #[must_use]
     pub fn in_use(&self) -> bool {
-        self.path("pm_image").exists()
+        self.path(IMAGE).exists()
     }
 
     /// Where something is pinned.
@@ -83,7 +86,7 @@ impl Pins {
         self.folder.join(name)
     }
 
-    /// Where the link to an interface is pinned. (Names with a dot are not allowed there.)
+    /// Where the link to an interface is pinned. (The BPF file system allows no dot in a name: it becomes `_`.)
     #[must_use]
     pub fn link(&self, interface: &str) -> PathBuf {
         self.folder
@@ -99,7 +102,7 @@ impl Pins {
             .collect()
     }
 
-    /// Interfaces to which a link is pinned (a dot in a name is `_` here).
+    /// Interfaces to which a link is pinned, with `_` for a dot in a name.
     pub(super) fn interfaces(&self) -> Vec<String> {
         let entries = self.entries();
         let mut names: Vec<String> = entries
@@ -111,7 +114,7 @@ impl Pins {
         names
     }
 
-    /// Removes the link to an interface: it is as it was before.
+    /// Removes the pin of the link to an interface. With its last reference gone, the program is detached.
     ///
     /// # Errors
     /// [`KernelError::FileSystem`].
@@ -141,8 +144,8 @@ impl Pins {
         Ok(())
     }
 
-    /// Removes everything that is pinned here, links first: interfaces are as they were before, and
-    /// maps go when nobody holds them any more.
+    /// Removes everything that is pinned here, and the folder: links first, so the program is detached. The kernel frees a
+    /// map when its last reference is gone.
     ///
     /// # Errors
     /// [`KernelError::FileSystem`].
@@ -154,7 +157,7 @@ impl Pins {
         })
     }
 
-    /// The same, and leaves the empty folder.
+    /// The same, but leaves the empty folder.
     pub(super) fn clear(&self) -> Result<(), KernelError> {
         let failed = |source| KernelError::FileSystem {
             path: self.folder.clone(),
@@ -176,8 +179,8 @@ impl Pins {
     }
 }
 
-/// Takes the program off the interface of a pinned link now; when the link's last file is gone, the kernel does that as well,
-/// but some time later. An older kernel that cannot (before Linux 5.9) leaves it at that.
+/// Detaches the program from the interface of a pinned link, now. The kernel also does that when the last reference to the
+/// link is gone, but some time later. Before Linux 5.9 it happens only then.
 fn detach(link: &Path) {
     let Ok(name) = CString::new(link.as_os_str().as_bytes()) else {
         return;
@@ -189,7 +192,7 @@ fn detach(link: &Path) {
     if fd < 0 {
         return;
     }
-    // SAFETY: the call has just made it, for nobody else.
+    // SAFETY: the call has just opened it, and nothing else owns it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     bpf(
         BPF_LINK_DETACH,
@@ -197,12 +200,12 @@ fn detach(link: &Path) {
     );
 }
 
-/// The system call with the first two words that it reads (linux/bpf.h); all that follow are zero.
+/// The system call bpf(2) with the first two words of its attributes; the rest are zero.
 fn bpf(command: libc::c_int, words: [u64; 2]) -> libc::c_long {
     let mut attributes = [0; 16];
     attributes[..2].copy_from_slice(&words);
-    // SAFETY: of the attributes so many bytes are read as are told; a name to which they point is a string that its caller
-    // keeps, and neither command writes anywhere.
+    // SAFETY: the call reads as many bytes of attributes as it is told. A path to which they point is a C string that the
+    // caller keeps alive. Neither command writes to this process's memory.
     unsafe {
         libc::syscall(
             libc::SYS_bpf,

@@ -1,8 +1,7 @@
-//! Programs without any state, natively attached to an interface: what measurements compare the
-//! pipeline with, and what a veth needs to take packets that its peer transmits from XDP.
+//! XDP programs without state: `reflect` is the baseline of measurements; `pass` makes a veth accept packets that its peer
+//! sends by XDP_TX.
 //!
-//! Source: `bpf/reflect.bpf.c`. May not: know the log, or fall back to the generic mode, whose times
-//! mean nothing.
+//! Source: `bpf/reflect.bpf.c`. May not: know the log, or fall back to the generic mode of XDP, whose times mean nothing.
 
 use std::path::Path;
 
@@ -20,8 +19,7 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/re
 /// Which of the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// Every UDP datagram over IPv4 to a port of pmnet's range goes back to where it came from;
-    /// everything else passes.
+    /// Sends every UDP datagram over IPv4 to a port of pmnet's range back to its sender; everything else passes.
     Reflect,
     /// Everything passes.
     Pass,
@@ -38,20 +36,20 @@ impl Program {
     }
 }
 
-/// A program on an interface; detached when this is dropped, and by the kernel if the process dies,
-/// unless it was [pinned](Plain::pin).
+/// A program that is attached to an interface. It is detached when this is dropped or the process dies, unless it was
+/// [pinned](Plain::pin).
 #[derive(Debug)]
 pub struct Plain {
-    // The link holds the program, whatever becomes of the rest.
+    // The link keeps the program loaded.
     link: FdLink,
 }
 
 impl Plain {
-    /// Leaves it attached until the file is removed; `path` is of the BPF file system, such as
+    /// Pins the link, so the program stays attached until the pin is removed. `path` is in the BPF file system, such as
     /// [`Pins::path`].
     ///
     /// # Errors
-    /// [`KernelError`]: something is there already, or it is another file system.
+    /// [`KernelError`]: the path exists, or is in another file system.
     pub fn pin(self, path: &Path) -> Result<(), KernelError> {
         let pinned = self.link.pin(path);
         pinned
@@ -87,7 +85,7 @@ pub fn attach(program: Program, interface: &str) -> Result<Plain, KernelError> {
     loaded.load().map_err(failed)?;
     let id = loaded.attach(interface, XdpMode::Driver).map_err(failed)?;
     let link = loaded.take_link(id).map_err(failed)?;
-    // Not the older kind of attachment, which nobody would remove after a crash.
+    // A link, since the kernel removes it if the process dies; an attachment by netlink would stay.
     Ok(Plain {
         link: link.try_into()?,
     })
@@ -106,7 +104,7 @@ mod tests {
             ));
             return;
         }
-        // Without privileges the kernel refuses earlier.
+        // Without privileges the kernel already refuses to load it.
         match attach(Program::Pass, "no-such-if") {
             Err(KernelError::Program { name, .. }) => assert_eq!(name, "pass"),
             Err(KernelError::Load(_)) => {}

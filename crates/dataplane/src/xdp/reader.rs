@@ -1,6 +1,6 @@
-//! Another process reads the log in the kernel: the server, whose receive queue it is.
-
-#![allow(unsafe_code)]
+//! The log in the kernel, for another process: the server uses it as its receive queue.
+//!
+//! Spec: `docs/spec/pipeline.md` §3. May not: change anything.
 
 use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
@@ -9,15 +9,16 @@ use memmap2::MmapRaw;
 use pmnet_log::{Media, Parameters};
 
 use super::image::MapMedia;
-use super::kernel::{Kernel, map_pinned};
+use super::kernel::Kernel;
+use super::maps::{map_pinned_page, shard_in};
+use super::names::SHARDS;
 use super::pins::Pins;
-use super::shared::Shard;
 use super::stage::check_whole;
 
-/// A log that is not there is looked for again after this long.
+/// How often a log that is not there is looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The log of a device, for reading. The device may not be there yet, or be replaced by another.
+/// The log of a device, for reading. The device may come later, or be replaced by another one.
 #[derive(Debug)]
 pub struct LogReader {
     name: String,
@@ -33,7 +34,7 @@ struct Open {
 }
 
 impl LogReader {
-    /// Of the device that is pinned under `name`.
+    /// The log of the device that is pinned under `name`.
     #[must_use]
     pub fn new(name: &str) -> LogReader {
         LogReader {
@@ -43,8 +44,8 @@ impl LogReader {
         }
     }
 
-    /// The frame of an order that is in the log and not reclaimed: the bytes of an APPEND as the device
-    /// would send it. `None` if it is not there.
+    /// The frame of an order: the bytes of an APPEND as the device would send it. `None` if it is not in the log, or is
+    /// reclaimed.
     pub fn frame(&mut self, order: u64) -> Option<&[u8]> {
         if self.open.as_ref().is_none_or(|open| open.last() < order) {
             let due = self.looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY);
@@ -70,15 +71,11 @@ impl Open {
         Ok(Open {
             parameters: Kernel::parameters(&pins)?,
             image: Kernel::image(&pins)?,
-            shard: map_pinned(&pins, "pm_shards")?,
+            shard: map_pinned_page(&pins, SHARDS)?,
         })
     }
 
     fn last(&self) -> u64 {
-        // SAFETY: the mapping is a page that begins with a `Shard`, aligned as a page is, and lives as
-        // long as `self`; all its fields are atomic.
-        unsafe { &*self.shard.as_ptr().cast::<Shard>() }
-            .last
-            .load(Acquire)
+        shard_in(&self.shard).last.load(Acquire)
     }
 }

@@ -1,7 +1,8 @@
-//! Which session is in which row of the map of sessions.
+//! Which session has which row of the map of sessions.
 //!
-//! A session is put into the row that has the lowest bits of its id for a number, where the pipeline looks
-//! first, and into any other if that one is taken; then the pipeline looks for its number.
+//! Invariants: a session's preferred row is the number in the lowest bits of its id, where the pipeline looks first. If
+//! that row is taken, the session gets any other, which the pipeline finds by the index. A row belongs to one session at a
+//! time. Spec: `docs/spec/pipeline.md` §3. May not: touch the map.
 
 use std::collections::HashMap;
 
@@ -11,25 +12,27 @@ pub struct Rows {
     of: HashMap<u64, u32, rustc_hash::FxBuildHasher>,
     /// By row.
     state: Vec<State>,
-    /// Rows to be given out, the next one last; those that were taken by their number are still in it.
+    /// Rows to be given out, the next one last. Some are taken already, as somebody's preferred row.
     stack: Vec<u32>,
+    /// Which bits of an id are the preferred row.
     mask: u32,
+    rows_max: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct State {
     taken: bool,
-    /// In the stack: once, so that it has a bound.
+    /// In the stack. It is pushed only if it is not, so the stack has at most one place for each row.
     stacked: bool,
 }
 
-/// Lowest bits of an id that say where its session's row should be, for a map of so many rows.
-pub fn mask(rows_max: u32) -> u32 {
+/// The bits of an id that are its preferred row, in a map of so many rows.
+pub fn preferred_mask(rows_max: u32) -> u32 {
     (1 << rows_max.max(1).ilog2()) - 1
 }
 
 impl Rows {
-    /// All of `rows_max` rows are free; `mask` is the pipeline's.
+    /// All of `rows_max` rows are free; `mask` is the one that the pipeline uses.
     pub fn new(rows_max: u32, mask: u32) -> Rows {
         let free = State {
             taken: false,
@@ -40,7 +43,23 @@ impl Rows {
             state: (0..rows_max).map(|_| free).collect(),
             stack: (0..rows_max).rev().collect(),
             mask,
+            rows_max,
         }
+    }
+
+    /// Rows of the map.
+    pub fn rows_max(&self) -> u32 {
+        self.rows_max
+    }
+
+    /// Whether all rows are taken.
+    pub fn is_full(&self) -> bool {
+        self.of.len() == self.state.len()
+    }
+
+    /// All rows are free again.
+    pub fn clear(&mut self) {
+        *self = Rows::new(self.rows_max, self.mask);
     }
 
     /// The session's row.
@@ -76,7 +95,7 @@ impl Rows {
         self.state.get_mut(usize::try_from(row).ok()?)
     }
 
-    /// The session is gone: the row that it had.
+    /// Frees the row of a session; gives the row.
     pub fn give_back(&mut self, id: u64) -> Option<u32> {
         let row = self.of.remove(&id)?;
         let state = self.at(row)?;
@@ -96,18 +115,20 @@ mod tests {
     #[test]
     fn the_mask_fits_the_map() {
         for (rows, expected) in [(1, 0), (2, 1), (3, 1), (64, 63), (65, 63), (65_536, 65_535)] {
-            assert_eq!(mask(rows), expected, "{rows}");
+            assert_eq!(preferred_mask(rows), expected, "{rows}");
         }
     }
 
     #[test]
     fn a_session_is_where_its_id_says_or_anywhere() {
-        let mut rows = Rows::new(5, mask(5));
+        let mut rows = Rows::new(5, preferred_mask(5));
         assert_eq!(rows.take(7), Some(3));
         assert_eq!(rows.take(11), Some(0), "3 is taken: the first that is free");
         assert_eq!(rows.take(2), Some(2));
         assert_eq!(rows.take(15), Some(1), "2 is in the stack, and passed over");
+        assert!(!rows.is_full());
         assert_eq!(rows.take(19), Some(4), "beyond the mask");
+        assert!(rows.is_full());
         assert_eq!(rows.take(23), None);
         assert_eq!((rows.get(15), rows.get(23)), (Some(1), None));
         assert_eq!((rows.give_back(23), rows.give_back(7)), (None, Some(3)));
@@ -116,7 +137,7 @@ mod tests {
 
     #[test]
     fn rows_are_given_out_once_however_often_they_come_back() {
-        let mut rows = Rows::new(4, mask(4));
+        let mut rows = Rows::new(4, preferred_mask(4));
         for id in 0..1000 {
             assert!(rows.take(id).is_some());
             if id >= 3 {

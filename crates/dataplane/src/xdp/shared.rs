@@ -1,9 +1,10 @@
-//! What the in-kernel pipeline and user space share, field by field (`docs/spec/pipeline.md` §3).
+//! What the in-kernel pipeline and user space share, field by field.
 //!
-//! Each field has one writer at a time, named here. Fields are read and written as whole words, so
-//! neither side ever sees half of one. `build.rs` turns these lists into the C header.
+//! Invariants: each field has one writer at a time, named here; "held" means that user space writes it only while it holds
+//! the pipeline. Fields are read and written as whole words, so neither side ever sees half of one. `build.rs` turns these
+//! lists into C structures. Spec: `docs/spec/pipeline.md` §3. May not: contain code that changes a field.
 
-// The build script and a test include this file as well, each for a part of it.
+// The build script and a test include this file too, and use a part of it.
 #![allow(dead_code)]
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -13,13 +14,16 @@ pub const TOOK_NS: usize = 32;
 /// Slots of [`Counters::took`].
 pub const TOOK_SLOTS: usize = 64;
 
+/// Index of the interface in [`Hops::next`] and its like. 0 there: the way is not known.
+pub const WAY_INTERFACE: usize = 3;
+
 /// A name in C, and every field with its type and offset.
 type Fields = (&'static str, &'static [(&'static str, &'static str, usize)]);
 
-/// To be raised when the same fields come to mean something else, or other rules (who takes which lock).
+/// Bump when a field's meaning or a locking rule changes but the layout does not.
 const RULES: u64 = 2;
 
-/// A number of all names, types and places below, and of [`RULES`]: versions that differ in one have another.
+/// A hash of all names, types and offsets below, and of [`RULES`]. Versions that differ in any of them differ here.
 pub const LAYOUT: u64 = {
     let mut hash = hash_bytes(0xcbf2_9ce4_8422_2325, &RULES.to_be_bytes());
     hash = hash_fields(hash, Shard::C);
@@ -72,11 +76,11 @@ shared! {
         /// 1: the pipeline admits; 0: user space does. Changed by the programs `hold` and
         /// `release`, under the lock.
         admits: AtomicU32,
-        /// Counts the holds: whoever looked at sessions before one looks again.
+        /// Counts holds and releases. Who looked up a session in an earlier generation must not use it.
         generation: AtomicU32,
-        /// Bytes 8 to 15 of every header of this epoch: shard and epoch. User space, held.
+        /// Shard and epoch, as in bytes 8 to 15 of every header of this epoch. User space, held.
         shard_epoch: AtomicU64,
-        /// Bytes 16 to 23 of what this device writes: device and incarnation. User space, held.
+        /// Device and incarnation, as in bytes 16 to 23 of what this device writes. User space, held.
         device_incarnation: AtomicU64,
         /// Token between hops, as in a header. User space, held.
         token: AtomicU64,
@@ -84,71 +88,72 @@ shared! {
         epoch: AtomicU32,
         /// Incarnation, as in an entry. User space, held.
         incarnation: AtomicU32,
-        /// Orders up to here are applied: goes into every entry. User space.
+        /// Orders up to here are applied. Every entry states it. User space.
         applied: AtomicU64,
-        /// 1: user space sleeps until it is woken. Set by the program `wake_me`, taken by whoever
-        /// appends; both under the lock.
+        /// 1: user space sleeps until it is woken. Set by the program `wake_me`, cleared by whoever
+        /// appends and then wakes it; both under the lock.
         sleeps: AtomicU32,
-        /// 1: the chain is this device alone, whose word is an acknowledgement. User space, held.
+        /// 1: the chain is this device alone, and acknowledges what it has. User space, held.
         alone: AtomicU32,
         /// Devices of the chain. User space, held.
         copies: AtomicU32,
-        /// Nothing; keeps what the pipeline writes in lines of its own.
+        /// Always 0. Keeps what the pipeline writes in cache lines of its own, and is read as a zero that the
+        /// verifier does not know (`unknown_zero` in `bpf/maps.h`).
         padding: AtomicU32,
         /// Highest order. The pipeline; user space while it holds.
         last: AtomicU64,
-        /// Offset behind the newest frame. As `last`.
+        /// Offset behind the newest frame. Writers as for `last`.
         head: AtomicU64,
-        /// Highest `applied` that an entry states. As `last`.
+        /// Highest `applied` that an entry states. Writers as for `last`.
         stated: AtomicU64,
-        /// Highest `applied` that two witnesses state: space up to there is free. As `last`.
+        /// Highest `applied` that two witnesses state: space up to there is free. Writers as for `last`.
         released: AtomicU64,
-        /// An order, as in a header, and what it contributes to a header's checksum. The pipeline; as the
-        /// next two.
+        /// An order, as in a header, whose contribution to a header's checksum is in `order_places`. The
+        /// pipeline, as the next three.
         order_known: AtomicU64,
-        /// The same of a number of free entries.
+        /// A number of free entries, likewise; see `room_places`.
         room_known: AtomicU64,
-        /// Contribution of the order.
+        /// What `order_known` contributes.
         order_places: AtomicU32,
-        /// Contribution of the number of free entries.
+        /// What `room_known` contributes.
         room_places: AtomicU32,
-        /// The lock: 1 while a CPU is inside. User space never takes it but by `hold` and `release`.
+        /// The lock: 1 while a CPU is inside. User space takes it only by the programs that it runs.
         taken: AtomicU32,
-        /// [`LAYOUT`] of whoever made these maps. User space.
+        /// [`LAYOUT`] of the version that made these maps. User space.
         layout: AtomicU64,
-        /// How far they are in their life: the words of `Stage` (stage.rs). User space, with the lock of their folder.
+        /// How far the maps are in their life (`stage.rs`). User space, under the lock of their folder.
         stage: AtomicU32,
     }
 
-    /// The hops before and behind this device, in a chain: the one element of the map `chain`.
+    /// The neighbours of this device in a chain: the one element of `pm_chain`.
     struct Hops as "pm_hops" {
-        /// 1: this device is not the head, and takes entries from the hop before. User space, held; as
-        /// all up to `window`.
+        /// 1: this device is not the head, and takes entries from the previous hop. User space, held, as
+        /// all fields up to `names`.
         follows: AtomicU32,
-        /// Devices behind this one.
+        /// Number of devices behind this one.
         behind: AtomicU32,
-        /// IPv4 address of the next device, as in packets; 0: the pipeline sends it nothing.
+        /// IPv4 address of the next hop, as in packets; 0: the pipeline sends it nothing.
         next_address: AtomicU32,
         /// Its UDP port, in network byte order.
         next_port: AtomicU32,
-        /// IPv4 address of the device before, as in packets; 0: it is not known.
+        /// IPv4 address of the previous hop, as in packets; 0: not known.
         before_address: AtomicU32,
         /// Its UDP port, in network byte order.
         before_port: AtomicU32,
-        /// Entries that this device can take at once.
+        /// Entries that this device can receive at once.
         receive_window: AtomicU64,
-        /// Entries on their way to the next hop, at most.
+        /// Entries in flight towards the next hop, at most.
         window: AtomicU64,
         /// Device and incarnation of each device behind, nearest first, as in a header.
         names: [AtomicU64; 7],
-        /// How frames reach the next device: their first 12 bytes, and the interface; 0: not known
-        /// yet. The pipeline; user space while it holds; as all that follow.
+        /// How frames reach the next hop: their first 12 bytes, and the interface (0: not known).
+        /// The pipeline, and user space while it holds, as all fields that follow.
         next: [AtomicU32; 4],
-        /// The same of the device before.
+        /// The same for the previous hop.
         before: [AtomicU32; 4],
-        /// What each device behind holds.
+        /// The order up to which each device behind holds the log.
         orders: [AtomicU64; 7],
-        /// What the next hop says that it can take.
+        /// Entries that the next hop can take, as it said.
         credit: AtomicU64,
         /// Highest order sent to the next hop.
         sent: AtomicU64,
@@ -160,7 +165,7 @@ shared! {
         told: AtomicU64,
     }
 
-    /// A session that the pipeline serves: one element of the map `sessions`.
+    /// A session that the pipeline serves: one element of `pm_sessions`.
     struct Session as "pm_session" {
         /// Its id; 0: the row is free. User space, held.
         id: AtomicU64,
@@ -172,31 +177,31 @@ shared! {
         until: AtomicU64,
         /// Highest applied seq. User space.
         applied: AtomicU64,
-        /// Checksum of an update of this session whose seq, key, length and payload checksum are 0
-        /// and which has one fragment. User space, held; as the next two.
+        /// Header checksum of an update of this session with one fragment, and 0 as seq, key hash,
+        /// length and payload checksum. User space, held, as the next two.
         update_crc: AtomicU32,
-        /// The same of its entry, order 0.
+        /// The same for its entry, with order 0.
         append_crc: AtomicU32,
-        /// The same of an acknowledgement, seq, order, room and applied 0.
+        /// The same for an acknowledgement, with 0 as seq, order, room and applied.
         ack_crc: AtomicU32,
         /// UDP port of the client, in network byte order. User space.
         port: AtomicU32,
-        /// 1: a duplicate was answered. Set by the pipeline, cleared by user space.
+        /// 1: a duplicate was acknowledged. Set by the pipeline, cleared by user space.
         heard: AtomicU32,
-        /// Nothing.
+        /// Unused.
         padding: AtomicU32,
         /// Its IPv6 address, or `::ffff:` and its IPv4 address, as they stand in packets.
         /// User space.
         address_high: AtomicU64,
         /// Second half of the address. User space.
         address_low: AtomicU64,
-        /// A seq, as in a header. The pipeline; as all that follow.
+        /// A seq, as in a header; see `seq_places`. The pipeline, as the next three.
         seq_known: AtomicU64,
-        /// An applied seq, as in a header.
+        /// An applied seq, as in a header; see `applied_places`.
         applied_known: AtomicU64,
-        /// What that seq contributes to a header's checksum.
+        /// What `seq_known` contributes to a header's checksum.
         seq_places: AtomicU32,
-        /// What that applied seq contributes.
+        /// What `applied_known` contributes.
         applied_places: AtomicU32,
         /// Last committed seq, in a chain. The pipeline; user space while it holds.
         committed: AtomicU64,
@@ -204,7 +209,7 @@ shared! {
         client: [AtomicU32; 4],
     }
 
-    /// Counted events of the pipeline on one CPU: one element of the map `counters`.
+    /// Counted events of the pipeline on one CPU: one element of `pm_counts`.
     struct Counters as "pm_counters" {
         /// Updates appended.
         appended: AtomicU64,
@@ -212,24 +217,24 @@ shared! {
         duplicates: AtomicU64,
         /// Packets of this shard handed to user space, whatever the reason.
         handed_up: AtomicU64,
-        /// Of these: updates while user space holds the shard.
+        /// Among those handed up: updates while user space holds the shard.
         held: AtomicU64,
-        /// Of these: updates of sessions that the pipeline does not serve.
+        /// Among those handed up: updates of sessions that the pipeline does not serve.
         sessions_unknown: AtomicU64,
-        /// Of these: updates whose checksums or fixed fields are not as they should be.
+        /// Among those handed up: updates with wrong checksums or fixed fields.
         odd: AtomicU64,
-        /// Of these: another CPU had the lock for too long.
+        /// Among those handed up: another CPU had the lock for too long.
         busy: AtomicU64,
-        /// Of these: updates that came too early.
+        /// Among those handed up: updates that came too early.
         gaps: AtomicU64,
-        /// Of these: updates without room in the log.
+        /// Among those handed up: updates for which the log had no room.
         full: AtomicU64,
-        /// Words of the next device about what the chain holds.
+        /// DURABLEs from the next hop that were taken in.
         confirmed: AtomicU64,
         /// Packets for the shard, whatever became of them. One in 64 is timed.
         packets: AtomicU64,
-        /// Of those that were timed and that the pipeline did itself: how many took less than 32 ns,
-        /// 64 ns, and so on; the last: longer than all before.
+        /// Times of timed packets that the pipeline handled itself: how many took less than 32 ns, 64 ns and
+        /// so on. The last slot: all that took longer.
         took: [AtomicU64; 64],
     }
 }

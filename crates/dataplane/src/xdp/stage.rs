@@ -1,39 +1,41 @@
-//! How far the maps of a device are in their life (`docs/spec/pipeline.md` §6). A process may be killed between any two
-//! steps of making, saving or removing them; one word, written last or first, says what is to become of them.
+//! How far the maps of a device are in their life: being made, alive, being saved, being removed.
+//!
+//! Invariants: a process may be killed between any two steps. One word in `pm_shards` says what becomes of the maps then. It
+//! is written after the maps are complete, and before they are taken apart. Spec: `docs/spec/pipeline.md` §6. May not:
+//! change the maps.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Acquire;
 
 use aya::maps::MapData;
 
 use super::error::KernelError;
-use super::kernel::{map_pinned, shard_in};
+use super::maps::{is_unused, map_pinned_page, shard_in};
+use super::names::SHARDS;
 use super::pins::Pins;
 use super::shared::{LAYOUT, Shard};
-
-const SHARDS: &str = "pm_shards";
 
 /// What is pinned in a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Nothing.
     Absent,
-    /// What a process left that was killed while it made them, or while it removed them when they were saved or given
-    /// up: no order in there counts.
+    /// Remains: a process was killed while it made the maps, or while it removed them after they were saved or given up. No
+    /// order in there counts.
     Remains,
-    /// They are the device.
+    /// The maps are the device.
     Lives,
-    /// They are, and nobody admits; but a file may hold the same already: whoever goes on with the maps must be
-    /// told from it by a later incarnation.
+    /// The maps are the device, and nobody admits; but a file may already hold the same log. Whoever goes on with the maps
+    /// takes the next incarnation, so that the two can be told apart.
     Saving,
 }
 
-/// Words of [`Shard::stage`]; 0, which new maps have, is that they are being made.
+/// Values of [`Shard::stage`]. New maps have 0: being made.
 const LIVES: u32 = 1;
 const SAVING: u32 = 2;
 const ENDING: u32 = 3;
 
 impl Stage {
-    /// Of what is pinned here.
+    /// The stage of what is pinned here.
     ///
     /// # Errors
     /// [`KernelError::OtherVersion`]; [`KernelError::Map`].
@@ -42,7 +44,7 @@ impl Stage {
             return Ok(Stage::Absent);
         }
         if !pins.path(SHARDS).exists() {
-            // Without it nobody ever admitted anything, and nobody can any more.
+            // Without this map nobody can have admitted anything, and nobody can.
             return Ok(Stage::Remains);
         }
         let other = || KernelError::OtherVersion(pins.folder().to_owned());
@@ -52,10 +54,10 @@ impl Stage {
         if usize::try_from(bytes).ok() != Some(size_of::<Shard>()) {
             return Err(other());
         }
-        let shard = map_pinned(pins, SHARDS)?;
+        let shard = map_pinned_page(pins, SHARDS)?;
         let shard = shard_in(&shard);
         match (shard.layout.load(Acquire), shard.stage.load(Acquire)) {
-            // Whoever made them died before it said so; then nobody has used them.
+            // Their maker died before it wrote its layout. Nobody has used them.
             (0, 0) if is_unused(shard) => Ok(Stage::Remains),
             (LAYOUT, 0 | ENDING) => Ok(Stage::Remains),
             (LAYOUT, LIVES) => Ok(Stage::Lives),
@@ -64,7 +66,7 @@ impl Stage {
         }
     }
 
-    /// The word that says so; of [`Stage::Remains`] that they are to be removed.
+    /// The value of this stage. Of [`Stage::Remains`]: the maps are to be removed.
     pub(super) const fn word(self) -> u32 {
         match self {
             Stage::Lives => LIVES,
@@ -74,12 +76,7 @@ impl Stage {
     }
 }
 
-/// Nothing was ever admitted under these maps, and nobody was told to.
-pub(super) fn is_unused(shard: &Shard) -> bool {
-    shard.last.load(Relaxed) == 0 && shard.generation.load(Relaxed) == 0
-}
-
-/// The maps must be a device's, whole.
+/// Checks that the maps are a whole device.
 ///
 /// # Errors
 /// [`KernelError::NotWhole`]; see [`Stage::of`].

@@ -1,5 +1,6 @@
-//! What the devices in this machine's kernel have done, read from what is pinned. Nothing is changed,
-//! and no process of a device is asked.
+//! What the devices in this machine's kernel are and have done, read from the pinned maps.
+//!
+//! May not: change anything, or need a process of the device.
 
 #![allow(unsafe_code)]
 
@@ -10,7 +11,9 @@ use aya::Pod;
 use aya::maps::{Map, MapData, PerCpuArray};
 
 use super::error::KernelError;
-use super::kernel::{Kernel, check_layout, hops_in, map_pinned, shard_in};
+use super::kernel::Kernel;
+use super::maps::{check_layout, hops_in, map_pinned_page, shard_in};
+use super::names::{CHAIN, COUNTS, SHARDS};
 use super::pins::Pins;
 use super::shared::{Counters, TOOK_NS, TOOK_SLOTS};
 use super::stage::check_whole;
@@ -20,9 +23,9 @@ use super::stage::check_whole;
 pub struct Status {
     /// Its name.
     pub name: String,
-    /// Interfaces at which its program is.
+    /// Interfaces to which its program is attached.
     pub interfaces: Vec<String>,
-    /// Whether the pipeline appends; else its process does, or nobody.
+    /// Whether the pipeline admits; else its process does, or nobody.
     pub admits: bool,
     /// Shard, device, incarnation and epoch under which it writes; 0: it never served.
     pub shard: u32,
@@ -57,7 +60,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Names of the devices in this kernel.
+    /// The names of the devices in this kernel.
     #[must_use]
     pub fn names() -> Vec<String> {
         let mut names: Vec<String> = Pins::existing("")
@@ -69,7 +72,7 @@ impl Status {
         names
     }
 
-    /// Looks at one of them.
+    /// Reads the status of one of them.
     ///
     /// # Errors
     /// [`KernelError`]: there is none of this name, or it cannot be read.
@@ -79,8 +82,8 @@ impl Status {
         check_whole(&pins)?;
         let entries = Kernel::parameters(&pins)?.entries;
         let (shard, chain) = (
-            map_pinned(&pins, "pm_shards")?,
-            map_pinned(&pins, "pm_chain")?,
+            map_pinned_page(&pins, SHARDS)?,
+            map_pinned_page(&pins, CHAIN)?,
         );
         let (shard, chain) = (shard_in(&shard), hops_in(&chain));
         let counters = counters(&pins)?;
@@ -120,8 +123,8 @@ impl Status {
         })
     }
 
-    /// The time below which this share of the timed packets was done, in nanoseconds, rounded up to a
-    /// slot; `None`: none was timed, or it is longer than all slots.
+    /// A quantile of the times of timed packets, in nanoseconds, rounded up to a slot; `share` is from 0 to 1. `None`: none
+    /// was timed, or the quantile is beyond the last slot.
     #[must_use]
     pub fn took_ns(&self, share: f64) -> Option<usize> {
         let total: u64 = self.took.iter().sum();
@@ -140,7 +143,7 @@ impl Status {
 const WORDS: usize = size_of::<Counters>() / size_of::<u64>();
 const TOOK_AT: usize = std::mem::offset_of!(Counters, took) / size_of::<u64>();
 
-/// Every counter, and where its word is.
+/// Every counter, and the index of its word.
 const COUNTED: [(&str, usize); 11] = [
     ("packets", std::mem::offset_of!(Counters, packets) / 8),
     ("appended", std::mem::offset_of!(Counters, appended) / 8),
@@ -162,13 +165,12 @@ const COUNTED: [(&str, usize); 11] = [
 #[derive(Clone, Copy)]
 struct Row([u64; WORDS]);
 
-// SAFETY: an array of integers: any bytes are one, and it has no padding.
+// SAFETY: an array of integers: any bytes are a value, and it has no padding.
 unsafe impl Pod for Row {}
 
 fn counters(pins: &Pins) -> Result<[u64; WORDS], KernelError> {
-    const NAME: &str = "pm_counts";
-    let failed = |error| KernelError::map(NAME, error);
-    let map = MapData::from_pin(pins.path(NAME)).map_err(failed)?;
+    let failed = |error| KernelError::map(COUNTS, error);
+    let map = MapData::from_pin(pins.path(COUNTS)).map_err(failed)?;
     let map = PerCpuArray::<_, Row>::try_from(Map::PerCpuArray(map)).map_err(failed)?;
     let mut sums = [0; WORDS];
     for row in map.get(&0, 0).map_err(failed)?.iter() {

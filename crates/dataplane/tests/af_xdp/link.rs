@@ -28,8 +28,8 @@ pub fn skipped() -> bool {
 }
 
 pub struct Link {
-    /// Namespaces of the near and the far end; the interface of both is `veth0`. What a killed run left is
-    /// removed by `pmnet bench micro`, by this form of the names.
+    /// Names of the namespaces of the near and the far end; the interface in both is `veth0`. If a run is killed, `pmnet-lab
+    /// bench micro` removes them later: it knows names of this form.
     names: [String; 2],
 }
 
@@ -55,7 +55,7 @@ impl Link {
         link
     }
 
-    /// Runs something at the near end; sockets stay where they were made.
+    /// Runs something at the near end. Sockets stay in the namespace in which they were made.
     pub fn near<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         inside(&self.names[0], work)
     }

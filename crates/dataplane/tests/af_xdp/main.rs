@@ -1,5 +1,5 @@
 //! AF_XDP over a veth pair: frames in both directions, rings that run full and wrap around, what is refused.
-//! Needs root and iproute2; says so otherwise, and never skips in CI.
+//! Needs root and iproute2. Otherwise the tests are skipped, with a message; in CI that is a failure.
 
 mod link;
 #[path = "../../../../tests/shared/skip.rs"]
@@ -16,7 +16,7 @@ use pmnet_dataplane::af_xdp::{
 const FRAMES: usize = 24;
 const RING: u32 = 8;
 const PORT: u16 = 40_000;
-/// Far more than anything here takes.
+/// Far longer than anything here takes.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 /// Ethernet, IPv4 and UDP.
 const HEADERS: usize = 14 + 20 + 8;
@@ -33,7 +33,7 @@ fn memory() -> Anonymous {
     Anonymous::new(FRAMES * 2048).unwrap()
 }
 
-/// A socket at the near end that gets what is for [`PORT`] and the next one.
+/// A socket at the near end that gets what is sent to [`PORT`] and the next port.
 fn near(link: &Link) -> (Socket<Anonymous>, Redirect) {
     link.near(|| {
         let mut redirect = Redirect::attach("veth0", PORT..=PORT + 1).unwrap();
@@ -49,7 +49,7 @@ fn udp(address: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// Waits for a frame at least.
+/// Waits until at least one frame was received.
 fn receive(socket: &mut Socket<Anonymous>, burst: &mut Vec<Received>) {
     let begun = Instant::now();
     while socket.receive(burst).unwrap() == 0 {
@@ -69,10 +69,10 @@ fn turn(socket: &mut Socket<Anonymous>, received: Received) {
     from.copy_from_slice(&own[6..12]);
     own[..6].copy_from_slice(&from);
     own[6..12].copy_from_slice(&to);
-    // Addresses, then ports: their sums stay as they are.
+    // Swaps addresses and ports, which does not change checksums.
     own[26..34].rotate_left(4);
     own[34..38].rotate_left(2);
-    // No UDP checksum: that of the sender may have been left to its hardware.
+    // No UDP checksum: the sender may have left it to its hardware.
     own[40..42].fill(0);
     assert_eq!(socket.reserve(1).unwrap(), 1);
     socket.queue(frame, length);
@@ -97,7 +97,7 @@ fn frames_go_both_ways_through_rings_that_wrap_around() {
     let far = link.far(|| udp(SocketAddr::from((FAR, 0))));
     let mut burst = Vec::with_capacity(4);
     let mut buffer = [0; 2048];
-    // A hundred times around the rings, and all of the memory.
+    // A hundred times around the rings, through all of the memory.
     for number in 0..RING * 100 {
         socket.refill(RING, 4).unwrap();
         let count = number % 4 + 1;
@@ -127,7 +127,7 @@ fn frames_go_both_ways_through_rings_that_wrap_around() {
         }
         socket.complete().unwrap();
     }
-    // Every frame is somewhere: free, or waiting to receive.
+    // No frame is lost: each is free, or with the kernel to receive.
     let begun = Instant::now();
     while socket.free() + usize::try_from(RING).unwrap() < FRAMES {
         socket.complete().unwrap();
@@ -157,7 +157,7 @@ fn other_ports_pass_to_the_network_stack() {
     let start = received.bytes.start + HEADERS;
     assert_eq!(&socket.bytes(&received.frame)[start..start + 4], b"mine");
     socket.give_back(received.frame);
-    // Without its socket the port is an ordinary one, and so it is without the program.
+    // Without the socket its port is an ordinary one, and also without the program.
     drop(socket);
     far.send_to(b"later", (NEAR, PORT)).unwrap();
     assert_eq!(same.recv(&mut buffer).unwrap(), 5);

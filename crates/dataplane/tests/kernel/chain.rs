@@ -1,7 +1,7 @@
-//! The differential fuzzer for chains: head, follower in the middle and last device, each beside one
-//! that is entirely in user space. A failure names its seed.
+//! The differential fuzzer for chains: a head, a follower in the middle, a last device; each is compared with one that is
+//! entirely in user space. A failure names its seed.
 //!
-//! `PMNET_PACKETS` and `PMNET_SEED` as for a device alone.
+//! `PMNET_PACKETS` and `PMNET_SEED` as in `differential.rs`.
 
 use fastrand::Rng;
 use pmnet_proto::Time;
@@ -13,7 +13,7 @@ use crate::differential::{compared, number};
 use crate::load::addresses;
 use crate::world::{SHARD, SHARD_TOKEN, Sent, World, before, others, server, skipped};
 
-/// Of the test without `PMNET_PACKETS`; a fifth of them is sent here.
+/// Packets if `PMNET_PACKETS` is not set. A fifth of them is sent here.
 const PACKETS_ALL: u64 = 200_000;
 /// Devices before and behind.
 const PLACES: [(usize, usize); 5] = [(0, 1), (0, 2), (1, 1), (1, 0), (0, 7)];
@@ -34,10 +34,10 @@ impl Run {
     fn new(seed: u64) -> Run {
         let mut rng = Rng::with_seed(seed);
         let around = PLACES[rng.usize(..PLACES.len())];
-        // Rarely IPv6: the pipeline leaves the hops of such a chain to user space.
+        // IPv6 rarely: the pipeline leaves such chains to user space.
         let (device, client) = addresses()[usize::from(rng.u8(..8) == 0)];
         let world = World::in_chain(device, around, |settings| {
-            // Round trips are measured by user space only, so its timers would not be the same.
+            // No timers: only user space measures round trips, so the two would differ.
             settings.link_timeout_floor = 1_000 * SECOND;
             settings.link_timeout_ceiling = 1_000 * SECOND;
         });
@@ -177,7 +177,7 @@ impl Run {
             _ => {}
         }
         if header.order <= last {
-            // Another entry under an order that is taken stops the shard; only its own may come again.
+            // Another entry under a known order would stop the shard. Only the same one may come again.
             self.again();
             return;
         }
@@ -204,7 +204,7 @@ impl Run {
             self.incarnation += 1;
         }
         rows[0].incarnation = self.incarnation;
-        // Mostly the next one is confirmed, by all.
+        // Mostly all of them confirm the next order.
         let mut order = match self.rng.u8(..8) {
             0 => self.rng.u64(..=last),
             1 => last,
@@ -286,7 +286,7 @@ impl Run {
         let mut bytes = Vec::new();
         header.write(payload, &mut bytes);
         self.deliver(from, &bytes);
-        // An entry that was not taken never comes again: another one may have its order.
+        // An entry that was not taken is not sent again: another one may get its order.
         if header.kind == Kind::Append && self.world.reference.machine().cursors().0 != header.order
         {
             return;

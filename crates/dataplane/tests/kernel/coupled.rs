@@ -1,8 +1,10 @@
-//! A whole chain, head, middle and last device, each with its fast path in the kernel, over a network that loses,
-//! repeats and reorders, beside CPUs that run frames while the processes hold, tell and release, with processes killed at every
-//! call that they make and taken over: whatever was acknowledged is in all of them, and is applied, once, in order.
+//! A whole chain: three devices, each with its fast path in the kernel.
 //!
-//! `PMNET_PACKETS` sets how long, `PMNET_SEED` with which story to begin; a failure names its seed.
+//! The network loses, repeats and reorders. "Other CPUs" run frames through a pipeline between any two calls of its process.
+//! Processes are killed at any call, and others take over. Whatever was acknowledged must be in all devices, and be
+//! applied once, in order.
+//!
+//! `PMNET_PACKETS` sets how long, `PMNET_SEED` the first story. A failure names its seed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -25,10 +27,10 @@ use crate::world::{SHARD, config, server, skipped};
 
 /// Steps of one story.
 const STEPS: u64 = 3_000;
-/// One step stands for so many packets of `PMNET_PACKETS`, which is so much if nobody says.
+/// Packets of `PMNET_PACKETS` for one step; and its default.
 const STEP_PACKETS: u64 = 20;
 const PACKETS_ALL: u64 = 240_000;
-/// Turns in which everything must have settled when the network is whole again.
+/// Turns in which everything must settle once there are no more faults.
 const SETTLE_TURNS: u64 = 4_000;
 const SESSIONS: usize = 4;
 const WINDOW: u64 = 12;
@@ -190,7 +192,7 @@ impl Chain {
         let mut over = false;
         match header.kind {
             Kind::OpenReply => {
-                // A late copy of the OPEN of a session in use opens another one, of which nobody makes use.
+                // A late copy of an OPEN whose session is in use opens another session, which nobody uses.
                 session.id.get_or_insert(header.session);
             }
             Kind::Ack if session.id == Some(header.session) => {
@@ -359,7 +361,7 @@ impl Chain {
         }
     }
 
-    /// The dead rise.
+    /// A new process takes over, if there is none.
     fn restart(&mut self, place: usize) {
         if !self.nodes[place].lives() {
             self.net().sockets[place].clear();
@@ -462,8 +464,8 @@ fn story(seed: u64) -> (u64, u64, u64) {
     (net.acks, net.by_kernel, chain.kills)
 }
 
-/// 2: a superblock gave back space of which the pipeline did not know. 44: the process asked for room while the
-/// pipeline was a lap ahead of what it had followed, and stopped with a failed assertion.
+/// 2: a superblock released space, and the pipeline did not know. 44: the process asked for room while the pipeline
+/// was a lap ahead of what it had followed, and an assertion failed.
 #[test]
 fn stories_that_once_ended_badly() {
     if skipped() {
@@ -505,7 +507,7 @@ fn whatever_a_chain_in_the_kernel_acknowledged_is_in_all_of_it() {
     );
 }
 
-/// Real CPUs, one for each device, which run frames while everything else goes on.
+/// Threads, one for each device, that run frames while everything else goes on.
 struct Cpus {
     stop: Arc<AtomicBool>,
     threads: Vec<std::thread::JoinHandle<()>>,
@@ -544,7 +546,7 @@ impl Cpus {
     }
 }
 
-/// The same with CPUs of their own: no story is told twice, and moments inside of the pipeline count too.
+/// The same with real concurrency: also inside the pipeline. These stories cannot be repeated exactly.
 #[test]
 fn with_cpus_beside_the_processes_it_is_the_same() {
     if skipped() {

@@ -1,7 +1,7 @@
-//! The differential fuzzer: random sequences of packets, right, wrong, damaged, repeated, early, late,
-//! from the wrong place; equal answers and equal logs. A failure names its seed.
+//! The differential fuzzer. Both devices get the same random packets: right, wrong, damaged, repeated, early, late, from
+//! the wrong address. Answers and logs must be equal. A failure names its seed.
 //!
-//! `PMNET_PACKETS` says how many packets (a million in the test suite), `PMNET_SEED` where to begin.
+//! `PMNET_PACKETS` sets how many packets (a million in the test suite), `PMNET_SEED` the first seed.
 
 use std::net::SocketAddr;
 
@@ -13,9 +13,9 @@ use pmnet_wire::{Flags, Header, Kind, Packet};
 use crate::load::addresses;
 use crate::world::{SHARD, SHARD_TOKEN, World, server, skipped};
 
-/// Packets of one world.
+/// Packets in one world.
 const PACKETS: u64 = 2_000;
-/// Of the test without `PMNET_PACKETS`.
+/// Packets if `PMNET_PACKETS` is not set.
 const PACKETS_ALL: u64 = 200_000;
 
 pub fn number(name: &str, otherwise: u64) -> u64 {
@@ -36,7 +36,7 @@ struct Run {
     rng: Rng,
     world: World,
     clients: Vec<Client>,
-    /// Datagrams from before, that may come again.
+    /// Earlier datagrams, which may come again.
     old: Vec<(Peer, Vec<u8>)>,
     request: u64,
 }
@@ -117,7 +117,7 @@ impl Run {
         if self.rng.bool() {
             header.key_hash = self.rng.u64(..);
         }
-        // One field in thirty is not what it should be.
+        // One field in thirty is wrong.
         match self.rng.u8(..60) {
             0 => header.seq += self.rng.u64(1..4),
             1 => header.seq = header.seq.wrapping_sub(self.rng.u64(1..5)),
@@ -181,7 +181,7 @@ impl Run {
         self.send(self.clients[which].address, header, &payload);
     }
 
-    /// What the server may say.
+    /// Something that the server may send.
     fn server(&mut self) {
         let (last, _, _, applied) = self.world.reference.machine().cursors();
         let which = self.rng.usize(..self.clients.len());
@@ -257,7 +257,7 @@ impl Run {
         self.learn(&sent);
     }
 
-    /// Clients hear of their sessions, and where they should go on.
+    /// Clients learn their session ids, and the seqs at which they should go on.
     fn learn(&mut self, sent: &[crate::world::Sent]) {
         for packet in sent {
             let Ok(parsed) = Packet::parse(&packet.bytes) else {
@@ -281,8 +281,8 @@ impl Run {
     }
 }
 
-/// Runs so many packets through stories that begin with a seed each; `step` is one packet. What the kernel
-/// `did` by itself must not be little.
+/// Runs so many packets, in stories with a seed each; `step` sends one packet. The kernel must have done a fair share of
+/// them by itself (`did`).
 pub fn compared<R>(
     packets: u64,
     did: &str,

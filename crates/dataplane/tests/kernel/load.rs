@@ -1,4 +1,4 @@
-//! The kernel takes the pipeline, and it does what it is for.
+//! The pipeline loads, acknowledges updates by itself, and refuses maps of other versions.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering::SeqCst;
@@ -120,11 +120,11 @@ fn fields_of_another_version_in_maps_of_the_same_size_are_not_misread() {
     };
     layout.store(ours + 1, SeqCst);
     refused();
-    // A version before there was such a number, whose log is in use.
+    // Made by a version that had no such number; its log is in use.
     layout.store(0, SeqCst);
     last.store(7, SeqCst);
     refused();
-    // Their maker died before it said so.
+    // Their maker died before it wrote the number.
     last.store(0, SeqCst);
     load().map(drop).expect("maps that nobody has used");
     assert_eq!(layout.load(SeqCst), ours);

@@ -1,9 +1,10 @@
-//! The pipeline in the kernel beside the device in user space: the same packets, the same answers,
-//! the same log. Needs root; says so otherwise, and never skips in CI.
+//! The pipeline in the kernel, compared with the device in user space: the same packets must give the same answers and the
+//! same log. Needs root. Otherwise the tests are skipped, with a message; in CI that is a failure.
 
 mod chain;
 mod coupled;
 mod differential;
+mod hold;
 mod load;
 mod net;
 mod parties;

@@ -1,5 +1,5 @@
-//! A network between devices of a chain, clients and the server, that loses, repeats and reorders, and looks at
-//! everything that is sent: is it true at that moment?
+//! A network between the devices of a chain, clients and the server. It loses, repeats and reorders, and checks everything
+//! that is sent: is it true at that moment?
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -29,7 +29,7 @@ pub struct Wire {
     pub bytes: Vec<u8>,
 }
 
-/// The network, and what was ever seen on it.
+/// The network, and everything that was seen on it.
 pub struct Net {
     pub rng: Rng,
     pub copies: usize,
@@ -38,12 +38,12 @@ pub struct Net {
     pub sockets: Vec<Vec<(Peer, Vec<u8>)>>,
     /// Last published order of each device.
     pub last: Vec<u64>,
-    /// Whose frame has which order; and the other way round.
+    /// Which frame has which order, and the other way round.
     pub identities: HashMap<u64, (u64, u64, u32, u8)>,
-    /// Who said so, for the message.
+    /// Which packet said so, for messages.
     pub said: HashMap<u64, String>,
     pub orders: HashMap<(u64, u64), u64>,
-    /// What was acknowledged, to whomever, when a bypass was sent; and its session.
+    /// For each bypass: its session, and the highest order that was acknowledged to anybody when it was sent.
     pub barriers: HashMap<u64, (u64, u64)>,
     /// It loses, repeats, reorders, and kills.
     pub hostile: bool,
@@ -54,7 +54,7 @@ pub struct Net {
 }
 
 impl Net {
-    /// Somebody sends: an acknowledgement must be true at this moment.
+    /// Somebody sends a packet. An acknowledgement must be true at this moment.
     pub fn emit(&mut self, from: Peer, to: Peer, bytes: Vec<u8>) {
         if let Ok(packet) = Packet::parse(&bytes) {
             let header = packet.header;
@@ -80,7 +80,7 @@ impl Net {
                         self.last
                     );
                     assert_eq!(usize::from(header.copies), self.copies, "{header}");
-                    // Alone, a device acknowledges before it sends anything on.
+                    // A device alone acknowledges before it sends the APPEND that names the order.
                     let order = self.orders.get(&(header.session, header.seq));
                     assert!(
                         self.copies == 1 || order.is_some_and(|&order| order <= header.order),
@@ -135,11 +135,11 @@ pub type SharedNet = Arc<Mutex<Net>>;
 
 /// A frame comes to a device by its interface.
 pub fn arrive(net: &SharedNet, kernel: &Part, place: usize, wire: &Wire) {
-    // One after the other here; `Cpus` run beside each other.
+    // The frames of one caller come one by one; `Cpus` run several at a time.
     let passed = run(kernel, wire.from, wire.to, &wire.bytes);
     let last = kernel.lock().unwrap().last();
     let mut net = net.lock().unwrap();
-    // Another one may have been here since.
+    // Another thread may have come in between.
     net.last[place] = net.last[place].max(last);
     match passed {
         Passed::Out(to, bytes) => {
@@ -151,7 +151,7 @@ pub fn arrive(net: &SharedNet, kernel: &Part, place: usize, wire: &Wire) {
     }
 }
 
-/// Before each call of the process: other CPUs work, or it is killed.
+/// What happens before a call of the process: other CPUs run frames, or the process is killed.
 pub fn hook(net: &SharedNet, place: usize) -> Hook {
     let net = net.clone();
     Arc::new(move |kernel: &Part, _call| {

@@ -1,4 +1,4 @@
-//! The server behind a chain, and the sessions of its clients, as far as the devices can tell.
+//! The server behind a chain, and clients with their sessions: as much of them as devices can see.
 
 use std::collections::BTreeMap;
 
@@ -99,7 +99,7 @@ impl ServerSide {
                 };
                 Some((ask, Vec::new()))
             }
-            // A late word of an earlier epoch was answered.
+            // The answer to a late packet of an earlier epoch.
             Kind::Bypass | Kind::StaleEpoch => None,
             Kind::Append | Kind::Ping => Some((self.header(Kind::Applied), Vec::new())),
             other => panic!("{other:?} to the server"),
@@ -115,7 +115,7 @@ pub struct Session {
     /// Highest seq sent, acknowledged.
     pub sent: u64,
     pub acked: u64,
-    /// It has sent its END, as `sent`.
+    /// It has sent its END, with seq `sent`.
     pub ending: bool,
 }
 

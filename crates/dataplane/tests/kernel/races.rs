@@ -1,4 +1,4 @@
-//! Moments at which process and pipeline could get in each other's way, one by one.
+//! Races between process and pipeline, one by one: the test decides what happens at which moment.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -90,7 +90,7 @@ fn durable(incarnation: u32, order: u64) -> Vec<u8> {
     )
 }
 
-/// What happens at the calls of a test's process: nothing, until it is said.
+/// What happens just before a call of the process to its fast path.
 #[derive(Clone, Default)]
 pub struct Script(Arc<Mutex<Option<(&'static str, Deed)>>>);
 
@@ -122,7 +122,7 @@ impl Script {
         })
     }
 
-    /// Once, before the next call of this name.
+    /// Does this once, before the next call of this name.
     pub fn before(&self, call: &'static str, deed: Deed) {
         *self.0.lock().unwrap() = Some((call, deed));
     }
@@ -141,7 +141,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// A device that serves in this place of a chain of so many.
+    /// A device that serves at this place in a chain of `copies` devices.
     pub fn new(place: usize, copies: usize) -> Bench {
         let script = Script::default();
         let now = Time(1);
@@ -162,7 +162,7 @@ impl Bench {
         bench
     }
 
-    /// The server answers its RECOVER until it serves.
+    /// Plays the server that answers RECOVER, until the device serves.
     fn serve(&mut self) {
         for _turn in 0..8 {
             for (_, bytes) in self.turn(&[]) {
@@ -204,7 +204,7 @@ impl Bench {
             .unwrap_or_else(|error| panic!("the device ends: {error}"))
     }
 
-    /// A packet by the interface; up to the process if the pipeline says so. What goes out.
+    /// A packet comes in by the interface, and goes up to the process if the pipeline says so. Gives what goes out.
     fn receive(&mut self, from: Peer, bytes: &[u8]) -> Vec<(Peer, Vec<u8>)> {
         match run(&self.node.kernel, from, address(), bytes) {
             Passed::Up => self.turn(&[(from, bytes.to_vec())]),
@@ -223,7 +223,7 @@ impl Bench {
         self.receive(client(), &written(header, &TOKEN.to_be_bytes()));
         if self.copies > 1 {
             self.receive(next(), &durable(1, 1));
-            // The pipeline learns the way to the next hop from its own look at one.
+            // The pipeline learns the way to the next hop from a packet that it takes in itself.
             self.receive(next(), &durable(1, 1));
         }
         1
@@ -244,7 +244,7 @@ fn orders(sent: &[(Peer, Vec<u8>)]) -> Vec<u64> {
         .collect()
 }
 
-/// So much is applied at once that a superblock releases it, which nobody else has stated yet.
+/// A device about to hear APPLIED for so many orders that a superblock releases them, before any entry states it.
 fn bench_before_release() -> Bench {
     let mut bench = Bench::new(0, 1);
     let session = bench.open();
@@ -263,7 +263,8 @@ fn bench_before_release() -> Bench {
     bench
 }
 
-/// Once an update that was appended between the two stopped the device: its entry stated less than the superblock.
+/// Regression: the entry of an update that was appended between the two stated less than the superblock, and the device
+/// stopped.
 #[test]
 fn an_update_between_a_superblock_and_the_hold_that_tells_of_it_stops_nothing() {
     if skipped() {
@@ -279,7 +280,7 @@ fn an_update_between_a_superblock_and_the_hold_that_tells_of_it_stops_nothing() 
     assert_eq!(bench.node.device().unwrap().log().last(), 22);
 }
 
-/// Once no process could take over such a log: its superblock knew of more than the pipeline had been told.
+/// Regression: no process could take over such a log, since its superblock was ahead of what the pipeline had been told.
 #[test]
 fn a_process_that_dies_behind_a_superblock_is_taken_over() {
     if skipped() {
@@ -293,7 +294,7 @@ fn a_process_that_dies_behind_a_superblock_is_taken_over() {
     assert_eq!(bench.node.restart(bench.now), Ok(()));
 }
 
-/// Once the process that left service held the pipeline without another look: what had been acknowledged in between
+/// Regression: a process that left service did not follow once more after its hold. What had been acknowledged in between
 /// was lost when it served again.
 #[test]
 fn an_update_just_before_a_device_leaves_service_is_kept() {
@@ -318,14 +319,14 @@ fn an_update_just_before_a_device_leaves_service_is_kept() {
     assert_eq!(bench.node.device().unwrap().log().last(), 2);
 }
 
-/// What process and pipeline share, with the lock taken as if a CPU were inside.
+/// Takes the lock, as if a CPU were inside.
 fn with_lock_taken(node: &Node) -> Words {
     let words = Words::of(node.kernel.lock().unwrap().pins());
     words.shard().taken.store(1, Ordering::SeqCst);
     words
 }
 
-/// A moment later whoever is inside leaves, having said so.
+/// Releases the lock a moment later, and sets the flag just before.
 fn leave_soon(words: Words) -> (Arc<AtomicBool>, std::thread::JoinHandle<()>) {
     let left = Arc::new(AtomicBool::new(false));
     let says = Arc::clone(&left);
@@ -349,7 +350,7 @@ fn an_update_that_cannot_wait_for_the_lock_is_handed_up_and_the_process_waits() 
     let passed = run(&bench.node.kernel, client(), address(), &first);
     assert!(matches!(passed, Passed::Up), "{passed:?}");
     assert_eq!(bench.last(), 1);
-    // The process gets it, and its hold waits until whoever is inside has left.
+    // The process gets it, and its hold waits until the lock is free.
     let (_, leaves) = leave_soon(words);
     let sent = bench.turn(&[(client(), first)]);
     leaves.join().unwrap();
@@ -364,7 +365,7 @@ fn an_update_that_cannot_wait_for_the_lock_is_handed_up_and_the_process_waits() 
     assert_eq!(bench.last(), 3);
 }
 
-/// So whoever was inside has published what it appended, or will see that the process sleeps.
+/// So an append that was under way is visible, and any later one sees that the process sleeps.
 #[test]
 fn who_asks_to_be_woken_waits_until_whoever_is_inside_has_left() {
     if skipped() {
@@ -398,7 +399,7 @@ fn a_process_does_not_wait_for_the_lock_for_ever() {
     assert_eq!(bench.last(), 1, "and nothing was admitted");
 }
 
-/// A head of two; the next device held everything, and came back with less.
+/// The head of a chain of two, when the next device has everything. It is about to come back with less.
 fn bench_come_back() -> Bench {
     let mut bench = Bench::new(0, 2);
     let session = bench.open();
@@ -439,14 +440,14 @@ fn sends_again(bench: &mut Bench) {
     panic!("the next device asks for order 6 and never gets it");
 }
 
-/// Once what the device had held before was counted under its new incarnation.
+/// Regression: what the next device had held before was counted under its new incarnation.
 #[test]
 fn what_a_device_lost_is_sent_again_also_while_the_pipeline_works() {
     if skipped() {
         return;
     }
     let mut bench = bench_come_back();
-    // Before the process has told the pipeline of the new incarnation, this appends one more.
+    // One more is appended before the process has told the pipeline of the new incarnation.
     bench
         .script
         .before("hold", Deed::Run(client(), update(1, 11)));
@@ -456,7 +457,7 @@ fn what_a_device_lost_is_sent_again_also_while_the_pipeline_works() {
     sends_again(&mut bench);
 }
 
-/// Once the link was confirmed by a word of an earlier incarnation, also without a fast path.
+/// Regression, also without a fast path: the link was confirmed by a late DURABLE of the earlier incarnation.
 #[test]
 fn what_a_device_lost_is_not_taken_for_held_by_a_late_word_from_before() {
     if skipped() {
@@ -467,7 +468,7 @@ fn what_a_device_lost_is_not_taken_for_held_by_a_late_word_from_before() {
     sends_again(&mut bench);
 }
 
-/// Once the pipeline did not look at fragment numbers here, and the process stopped when it followed.
+/// Regression: the pipeline did not check the fragment numbers of entries, and the process stopped when it followed.
 #[test]
 fn an_entry_whose_fragments_do_not_fit_is_not_taken() {
     if skipped() {
@@ -506,7 +507,7 @@ fn an_entry_whose_fragments_do_not_fit_is_not_taken() {
     assert_eq!(bench.last(), 2);
 }
 
-/// A chain of one, as its pipeline is told.
+/// What the pipeline is told of a chain of one device.
 pub fn alone() -> ChainState {
     ChainState {
         position: 0,
@@ -521,7 +522,7 @@ pub fn alone() -> ChainState {
     }
 }
 
-/// A session that nobody has used, as the pipeline is told.
+/// What the pipeline is told of a session that nobody has used yet.
 pub fn fresh() -> SessionState {
     SessionState {
         id: 1,
@@ -534,8 +535,8 @@ pub fn fresh() -> SessionState {
     }
 }
 
-/// What the pipeline looked at while it was held is not what it acts on when it is released.
-/// Once, within seconds: only `hold` raised the generation, so a look during a hold counted behind it.
+/// A session that the pipeline looked up during a hold is not used after the release.
+/// Regression: only `hold` raised the generation, so the look-up still counted. This test showed it within seconds.
 #[test]
 fn what_was_looked_at_under_a_hold_does_not_count_behind_it() {
     if skipped() {
@@ -548,7 +549,7 @@ fn what_was_looked_at_under_a_hold_does_not_count_behind_it() {
     let stamp = hop(Kind::Append, 1, 1);
     let stop = Arc::new(AtomicBool::new(false));
     let looks = Arc::new(AtomicU64::new(0));
-    // Another CPU, with a packet under the first token only.
+    // Another CPU, whose packets have the first token.
     let other = {
         let (stop, looks, pins) = (stop.clone(), looks.clone(), scratch.0.clone());
         std::thread::spawn(move || {
@@ -573,8 +574,7 @@ fn what_was_looked_at_under_a_hold_does_not_count_behind_it() {
             }
         })
     };
-    kernel.hold().unwrap();
-    kernel.describe(
+    kernel.hold().unwrap().describe(
         &Header {
             request: 0,
             ..stamp
@@ -584,14 +584,15 @@ fn what_was_looked_at_under_a_hold_does_not_count_behind_it() {
     let end = Instant::now() + Duration::from_millis(millis);
     let (mut holds, mut wrong) = (0_u64, 0_u64);
     while Instant::now() < end {
-        // Held: the session is the packet's. Before the release it is another's.
+        // During the hold the session has the token of the packets, at the release another one.
+        let mut hold = kernel.hold().unwrap();
         state.token = TOKEN;
-        kernel.session(1, Some(state)).unwrap();
+        hold.set_session(1, Some(state)).unwrap();
         std::hint::spin_loop();
         state.token = TOKEN + 1;
-        kernel.session(1, Some(state)).unwrap();
-        kernel.release(&Tail::default()).unwrap();
-        kernel.hold().unwrap();
+        hold.set_session(1, Some(state)).unwrap();
+        hold.release(&Tail::default()).unwrap();
+        drop(kernel.hold().unwrap());
         holds += 1;
         wrong += u64::from(kernel.last() != 0);
     }

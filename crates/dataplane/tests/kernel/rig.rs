@@ -1,5 +1,5 @@
-//! One device with its fast path in the kernel, whose process may be killed at every call that it makes to it,
-//! and beside which "other CPUs" run frames through the pipeline at the same moments.
+//! One device with its fast path in the kernel. Before every call of its process to the fast path, a hook may kill the
+//! process, or run frames through the pipeline as other CPUs would.
 
 use std::any::Any;
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex};
 
 use pmnet_dataplane::xdp::{Kernel, MapMedia, OpenConfig, Pins, XDP_DROP, XDP_PASS, XDP_TX, open};
-use pmnet_device::{DeviceConfig, FastPath, Pipeline, PipelineError};
+use pmnet_device::{DeviceConfig, FastPath, Hold, Pipeline, PipelineError};
 use pmnet_log::{Identity, Tail};
 use pmnet_proto::device::{ChainState, HopWork, SessionState};
 use pmnet_proto::{Peer, Random, Time};
@@ -18,12 +18,12 @@ use pmnet_wire::Header;
 
 use crate::world::{SHARD, Scratch, config, frame};
 
-/// A shared kernel part.
+/// The kernel's part, shared by the process and the test.
 pub type Part = Arc<Mutex<Kernel>>;
 /// What happens just before a call of the process to its fast path, by the call's name.
 pub type Hook = Arc<dyn Fn(&Part, &'static str) + Send + Sync>;
 
-/// The process is dead: thrown by a hook.
+/// The panic by which a hook kills the process.
 pub struct Killed;
 
 /// Kills the process that calls.
@@ -82,23 +82,21 @@ impl FastPath for Racing {
     fn tail(&self) -> Tail {
         self.at("tail").tail()
     }
-    fn hold(&mut self) -> io::Result<()> {
-        self.at("hold").hold()
+    fn hold(&mut self) -> io::Result<Box<dyn Hold + '_>> {
+        // To ask for the guard again, while it is held, calls nothing.
+        if self.kernel.lock().unwrap().admits() {
+            self.at("hold").hold().map(drop)?;
+        }
+        Ok(Box::new(RacingHold(self)))
     }
     fn look(&mut self) -> HopWork {
         self.at("look").look()
     }
-    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool {
-        self.at("describe").describe(stamp, chain)
-    }
-    fn release(&mut self, tail: &Tail) -> io::Result<()> {
-        self.at("release").release(tail)
-    }
     fn applied(&mut self, applied: u64) {
         self.at("applied").applied(applied);
     }
-    fn session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()> {
-        self.at("session").session(id, state)
+    fn refresh_session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()> {
+        self.at("session").refresh_session(id, state)
     }
     fn sleep(&mut self) -> io::Result<()> {
         self.at("sleep").sleep()
@@ -109,8 +107,24 @@ impl FastPath for Racing {
     fn heard(&mut self, id: u64) -> bool {
         self.at("heard").heard(id)
     }
+}
+
+struct RacingHold<'a>(&'a Racing);
+
+impl Hold for RacingHold<'_> {
+    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool {
+        let mut kernel = self.0.at("describe");
+        let mut hold = kernel.hold().expect("it is held");
+        hold.describe(stamp, chain)
+    }
+    fn set_session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()> {
+        self.0.at("session").hold()?.set_session(id, state)
+    }
     fn forget_sessions(&mut self) -> io::Result<()> {
-        self.at("forget_sessions").forget_sessions()
+        self.0.at("forget_sessions").hold()?.forget_sessions()
+    }
+    fn release(self: Box<Self>, tail: &Tail) -> io::Result<()> {
+        self.0.at("release").hold()?.release(tail)
     }
 }
 
@@ -122,7 +136,7 @@ struct Process {
 /// A device: what is pinned, and its process, if it lives.
 pub struct Node {
     pub address: SocketAddr,
-    /// Attached: it runs frames also while the process is dead.
+    /// It runs frames also while the process is dead.
     pub kernel: Part,
     config: DeviceConfig,
     hook: Hook,
@@ -159,12 +173,12 @@ impl Node {
         &self.scratch.0
     }
 
-    /// A new process takes over; the text says why it cannot.
+    /// A new process takes over. The error says why it cannot.
     pub fn restart(&mut self, now: Time) -> Result<(), String> {
         self.process = None;
         let (pins, starts) = (self.scratch.0.clone(), self.starts);
         self.starts += 1;
-        // It may be killed at once, like any other.
+        // It may be killed at once, like any process.
         let started =
             survives(|| start(&pins, self.address, &self.config, &self.hook, now, starts));
         if let Some(started) = started {
@@ -175,7 +189,7 @@ impl Node {
         Ok(())
     }
 
-    /// What the process does before it waits: until when it may.
+    /// What the process does before it waits. Gives until when it may wait.
     pub fn rest(&mut self, now: Time) -> Option<Time> {
         let process = self.process.as_mut().expect("it lives");
         process
@@ -184,7 +198,7 @@ impl Node {
             .expect("the fast path can be asked")
     }
 
-    /// One turn of the process: what it sends; nothing if it was killed in it.
+    /// One turn of the process. Gives what it sends; nothing if it was killed.
     pub fn turn(
         &mut self,
         now: Time,

@@ -1,5 +1,5 @@
-//! Nobody sleeps over what was appended (`docs/spec/pipeline.md` §3, wake-ups): every moment at which the pipeline may
-//! look at the word of a process that goes to sleep. `crates/dataplane/tests/asleep.rs` goes through all of them in a model.
+//! No process sleeps over an append (`docs/spec/pipeline.md` §3, wake-ups), at whatever moment the pipeline reads the word
+//! by which a process says that it sleeps. `crates/dataplane/tests/asleep.rs` tries all of these moments in a model.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,14 +21,14 @@ fn bench_about_to_sleep() -> (Bench, u64) {
     let passed = run(&bench.node.kernel, client(), address(), &update(session, 1));
     assert!(matches!(passed, Passed::Out(..)), "{passed:?}");
     bench.turn(&[]);
-    // It looks once more by itself after it had something to follow.
+    // After it had something to follow it looks once more by itself.
     assert!(bench.node.rest(bench.now).is_some());
     bench.turn(&[]);
     (bench, session)
 }
 
-/// Once it was not: whoever had nothing to append took the word of a process that had asked to be woken, which drained the
-/// wake-up, found nothing, and slept; from there on nobody knew that it did.
+/// Regression: a duplicate took the wake-up request of a process. That process drained the ring, found nothing, and slept.
+/// From then on nobody knew that it slept.
 #[test]
 fn a_duplicate_beside_a_process_that_goes_to_sleep_does_not_take_its_word() {
     if skipped() {
@@ -55,7 +55,7 @@ fn a_duplicate_beside_a_process_that_goes_to_sleep_does_not_take_its_word() {
     );
 }
 
-/// What is appended after it has asked and before it looks, it sees; and the next one wakes it again.
+/// An append between its request and its look is seen; the next one wakes it again.
 #[test]
 fn an_update_beside_a_process_that_goes_to_sleep_is_seen_and_the_next_one_wakes_it() {
     if skipped() {
@@ -78,7 +78,7 @@ fn an_update_beside_a_process_that_goes_to_sleep_is_seen_and_the_next_one_wakes_
     assert!(readable(fd));
 }
 
-/// Whoever goes to sleep sees what was appended, or is woken.
+/// The process sees what was appended, or it is woken; with real concurrency.
 #[test]
 fn nobody_sleeps_over_what_was_appended() {
     if skipped() {
@@ -88,7 +88,7 @@ fn nobody_sleeps_over_what_was_appended() {
     let scratch = Scratch::new();
     let (mut kernel, _image) = Kernel::load(&config(address()), scratch.0.clone()).unwrap();
     let (chain, state) = (alone(), fresh());
-    // Even: wait; odd: run the frame of seq 2. The other side counts up when it is done.
+    // The number of the round; the other thread runs the frame of seq 2 once a round, and then sets `done` to it.
     let round = Arc::new(AtomicU64::new(0));
     let done = Arc::new(AtomicU64::new(0));
     let other = {
@@ -119,15 +119,16 @@ fn nobody_sleeps_over_what_was_appended() {
     let mut rng = fastrand::Rng::with_seed(7);
     let mut typical = 2_000_u64;
     while Instant::now() < end {
-        kernel.hold().unwrap();
-        kernel.describe(
+        let mut hold = kernel.hold().unwrap();
+        hold.describe(
             &Header {
                 request: 0,
                 ..hop(Kind::Append, 1, 1)
             },
             &chain,
         );
-        kernel.session(1, Some(state)).unwrap();
+        hold.set_session(1, Some(state)).unwrap();
+        drop(hold);
         let base = kernel.last();
         let drained = Tail {
             last: base,
@@ -136,11 +137,11 @@ fn nobody_sleeps_over_what_was_appended() {
             stated: base,
             released: base,
         };
-        kernel.release(&drained).unwrap();
+        kernel.hold().unwrap().release(&drained).unwrap();
         let mut out = [0; 4096];
         kernel.sleep().unwrap();
         kernel.run(&first, &mut out).unwrap();
-        // Awake, with nothing to read.
+        // Now it is awake, and the ring is empty.
         kernel.look();
         assert_eq!(kernel.last(), base + 1);
         rounds += 1;

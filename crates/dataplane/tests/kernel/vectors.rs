@@ -1,5 +1,5 @@
-//! What is not an update of a session that the kernel serves goes up as it came, byte for byte: every
-//! packet of `vectors/wire.json`, and frames of everything else that comes by an interface.
+//! Everything but an update of a served session goes up unchanged, byte for byte: every packet of `vectors/wire.json`, and
+//! frames of other protocols.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,9 +10,9 @@ use pmnet_wire::{Header, Kind, Packet};
 use crate::load::{TOKEN, addresses, open};
 use crate::world::{SHARD, World, frame, skipped};
 
-/// More than the largest frame that a test run takes: one page, without what the kernel needs of it.
+/// Longer than the largest frame of a test run, which is a page less what the kernel needs of it.
 const OUT_BYTES: usize = 4096;
-/// Bytes of an Ethernet header: the shortest frame that a test run takes.
+/// Bytes of an Ethernet header, which is the shortest frame of a test run.
 const ETHERNET_BYTES: usize = 14;
 
 /// Names and packets of the vectors; the file has one field on a line.
@@ -78,7 +78,7 @@ fn worlds() -> Vec<(World, SocketAddr, u64)> {
         .collect()
 }
 
-/// Shows that the frame from which the others were made would have been taken.
+/// The frame from which the others were made is taken.
 fn is_taken(world: &World, frame: &[u8]) {
     let before = world.kernel.last();
     assert_eq!(verdict(world, frame), (XDP_TX, false));
@@ -97,8 +97,7 @@ fn every_packet_of_the_vectors_as_it_is() {
     }
 }
 
-/// The same packets, but of the session, shard and epoch that the kernel serves: only the updates
-/// among them are its business.
+/// The same packets, but of the session, shard and epoch that the kernel serves: it takes only the updates among them.
 #[test]
 fn every_packet_of_the_vectors_in_a_session_that_is_served() {
     if skipped() {
@@ -118,7 +117,7 @@ fn every_packet_of_the_vectors_in_a_session_that_is_served() {
                 tag: TOKEN,
                 ..parsed.header
             };
-            // With no other field set than those that a client sets.
+            // Only with the fields that a client sets.
             let update = next
                 == Header {
                     shard: SHARD,
@@ -182,7 +181,7 @@ fn changed(frame: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Frames that an update of a served session would be in, if it were not for one thing.
+/// Frames of an update of a served session in which one thing is different.
 fn nearly(whole: &[u8], ipv6: bool) -> Vec<(&'static str, Vec<u8>)> {
     let vlan = [0x81, 0, 0, 5];
     let mut all = vec![
@@ -195,7 +194,7 @@ fn nearly(whole: &[u8], ipv6: bool) -> Vec<(&'static str, Vec<u8>)> {
         ("ARP", changed(whole, 12, &[8, 6])),
     ];
     if ipv6 {
-        // Next header, then its length in further units of 8 bytes, then options to skip.
+        // Next header, length in units of 8 bytes after the first, padding.
         let options = |next| [next, 0, 1, 4, 0, 0, 0, 0];
         for (name, number) in [
             ("hop-by-hop options", 0),
@@ -285,7 +284,7 @@ fn frames_of_every_size() {
                 &frame(client, world.address, &foreign),
             );
         }
-        // A payload of more than a fragment, under a header that is right otherwise.
+        // A payload longer than a fragment, under a header that is right otherwise.
         let mut large = update(session, 1, &[7; 1344]);
         large.extend([7; 1_000]);
         passes(

@@ -1,5 +1,5 @@
-//! Two devices that get the same packets: one entirely in user space, one with its fast path in the
-//! kernel. Packets reach the second as Ethernet frames, by BPF_PROG_TEST_RUN.
+//! Two devices that get the same packets: one entirely in user space, one with its fast path in the kernel. The second one
+//! gets them as Ethernet frames, by BPF_PROG_TEST_RUN.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use pmnet_dataplane::xdp::{Kernel, KernelConfig, MapMedia, Pins, XDP_DROP, XDP_PASS, XDP_TX};
-use pmnet_device::{DeviceConfig, FastPath, Pipeline};
+use pmnet_device::{DeviceConfig, FastPath, Hold, Pipeline};
 use pmnet_log::{Identity, Log, Media, MediaError, Parameters, Scan, Tail};
 use pmnet_proto::device::{ChainState, HopWork, SessionState};
 use pmnet_proto::{Peer, Random, Time};
@@ -41,7 +41,7 @@ pub fn skipped() -> bool {
     true
 }
 
-/// The page of the shard, as a stranger would map it.
+/// A mapping of `pm_shards` of the test's own.
 pub struct Words(memmap2::MmapRaw);
 
 impl Words {
@@ -99,23 +99,18 @@ impl FastPath for Shared {
     fn tail(&self) -> Tail {
         self.0.lock().unwrap().tail()
     }
-    fn hold(&mut self) -> io::Result<()> {
-        self.0.lock().unwrap().hold()
+    fn hold(&mut self) -> io::Result<Box<dyn Hold + '_>> {
+        self.0.lock().unwrap().hold().map(drop)?;
+        Ok(Box::new(SharedHold(self)))
     }
     fn look(&mut self) -> HopWork {
         self.0.lock().unwrap().look()
     }
-    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool {
-        self.0.lock().unwrap().describe(stamp, chain)
-    }
-    fn release(&mut self, tail: &Tail) -> io::Result<()> {
-        self.0.lock().unwrap().release(tail)
-    }
     fn applied(&mut self, applied: u64) {
         self.0.lock().unwrap().applied(applied);
     }
-    fn session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()> {
-        self.0.lock().unwrap().session(id, state)
+    fn refresh_session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()> {
+        self.0.lock().unwrap().refresh_session(id, state)
     }
     fn sleep(&mut self) -> io::Result<()> {
         self.0.lock().unwrap().sleep()
@@ -126,8 +121,25 @@ impl FastPath for Shared {
     fn heard(&mut self, id: u64) -> bool {
         self.0.lock().unwrap().heard(id)
     }
+}
+
+/// Takes the mutex for each call only, so the test may run frames in between.
+struct SharedHold<'a>(&'a Shared);
+
+impl Hold for SharedHold<'_> {
+    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool {
+        let mut kernel = self.0.0.lock().unwrap();
+        let mut hold = kernel.hold().unwrap();
+        hold.describe(stamp, chain)
+    }
+    fn set_session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()> {
+        self.0.0.lock().unwrap().hold()?.set_session(id, state)
+    }
     fn forget_sessions(&mut self) -> io::Result<()> {
-        self.0.lock().unwrap().forget_sessions()
+        self.0.0.lock().unwrap().hold()?.forget_sessions()
+    }
+    fn release(self: Box<Self>, tail: &Tail) -> io::Result<()> {
+        self.0.0.lock().unwrap().hold()?.release(tail)
     }
 }
 
@@ -169,7 +181,7 @@ pub struct World {
     pub address: SocketAddr,
     /// Packets that the kernel answered by itself.
     pub answered: u64,
-    /// They agree so far, but for when space comes back: no more can be compared.
+    /// They agree so far, but release space at different times. From here on they are not compared.
     pub diverged: bool,
     /// Devices before and behind these two in their chain.
     around: (usize, usize),
@@ -265,10 +277,10 @@ impl World {
         said
     }
 
-    /// Both devices get a datagram; what both then send, which must be the same.
+    /// Both devices get a datagram. What they send must be the same; gives it.
     pub fn receive(&mut self, from: Peer, datagram: &[u8]) -> Vec<Sent> {
-        // ENDs of idle sessions that wait for room would share their burst with this packet in one device
-        // and not in the other; the acknowledgement counts the entries of its burst.
+        // ENDs of idle sessions may wait for room. They would be in one burst with this packet in one device, and not in
+        // the other; and an acknowledgement counts the entries of its burst.
         let before = if self.reference.machine().has_own_entries() {
             self.finish()
         } else {
@@ -299,7 +311,7 @@ impl World {
         self.reference.receive(self.now, from, datagram).unwrap();
         let answer = self.compare_answer(answer, released);
         if duplicate {
-            // User space hears of it when it looks for idle sessions, not sooner: both are told.
+            // User space notices it only when it looks for idle sessions. A ping tells both now.
             self.ping(from, datagram);
         }
         [before, answer].concat()
@@ -328,8 +340,8 @@ impl World {
         self.compare_answer(answer, None)
     }
 
-    /// `released`: the kernel answered by itself when so much was released. What the end of the burst
-    /// releases beyond that user space already tells in its acknowledgement; the kernel in its next one.
+    /// `released`: what was released when the kernel answered by itself. The end of the burst may release more. User space
+    /// counts that in this acknowledgement, the kernel in its next one.
     fn compare_answer(&mut self, mut answer: Vec<Sent>, released: Option<u64>) -> Vec<Sent> {
         self.device.finish(self.now).unwrap();
         self.reference.finish(self.now).unwrap();
@@ -351,7 +363,7 @@ impl World {
         answer.extend(sent(&mut self.device));
         let mut expected = sent(&mut self.reference);
         if self.device.log().tail().released < self.reference.log().tail().released {
-            // The process of the one tells of space that comes back to the other later: see below.
+            // The reference has released space that the device releases a burst later: see below.
             answer.iter_mut().for_each(without_room);
             expected.iter_mut().for_each(without_room);
         }
@@ -368,8 +380,8 @@ impl World {
             self.reference.machine().cursors()
         );
         let (ours, theirs) = (self.device.log().tail(), self.reference.log().tail());
-        // Whoever learns of an entry's witness before it asks how much could be released asks for less: space
-        // comes back a burst later, and from there on the two are not the same.
+        // A device that has followed an entry before it looks for space to release finds less to do: that entry was a
+        // witness already. It releases space a burst later, and from then on the two differ.
         self.diverged |= ours.released < theirs.released;
         let ours = Tail {
             released: ours.released.max(theirs.released),
@@ -383,7 +395,7 @@ impl World {
         expected
     }
 
-    /// The logs hold the same, byte for byte, but for the superblocks' counters.
+    /// Entries, and frames that are not reclaimed, are equal byte for byte.
     pub fn compare_logs(&self) {
         let blocks = 2 * pmnet_log::BLOCK_BYTES;
         let at = PARAMETERS.image_bytes() - usize::try_from(PARAMETERS.frame_bytes).unwrap();
@@ -428,7 +440,7 @@ fn sent<M: Media>(device: &mut Pipeline<M>) -> Vec<Sent> {
     all
 }
 
-/// Leaves out how much room there is.
+/// Sets the free entries in an acknowledgement to 0.
 fn without_room(sent: &mut Sent) {
     let bytes = std::mem::take(&mut sent.bytes);
     match Packet::parse(&bytes) {
@@ -460,7 +472,7 @@ fn describe(sent: &[Sent]) -> Vec<String> {
         .collect()
 }
 
-/// A device beside these two in their chain.
+/// Another device of their chain.
 fn other(device: u32) -> Member {
     Member {
         device,
@@ -503,7 +515,7 @@ fn recover_reply(bytes: &[u8], (before, behind): (usize, usize)) -> Option<Vec<u
     })
 }
 
-/// A datagram as it comes by Ethernet.
+/// The Ethernet frame of a datagram.
 pub fn frame(from: SocketAddr, to: SocketAddr, datagram: &[u8]) -> Vec<u8> {
     let mut out = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     let udp_len = u16::try_from(8 + datagram.len()).unwrap();
@@ -534,7 +546,7 @@ pub fn frame(from: SocketAddr, to: SocketAddr, datagram: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Takes an answer of the kernel apart, and checks every byte around the datagram.
+/// The datagram in a frame that the kernel sends; every byte around it is checked.
 fn answered(frame: &[u8], device: SocketAddr) -> Sent {
     assert_eq!(frame[..12], [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1], "turned");
     let udp = match device {

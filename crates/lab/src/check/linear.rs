@@ -6,7 +6,7 @@ use anyhow::Context;
 use pmnet_history::{KeyReport, Limits, Operation, Report, Verdict, describe};
 use serde_json::{Value, json};
 
-/// Reads a history file (`pmnet load --history`, and what the history tests keep) as operations.
+/// Reads a history file (`pmnet-lab load --history`, and what the history tests keep) as operations.
 ///
 /// # Errors
 /// The file cannot be read, or holds what there is no model for.

@@ -1,4 +1,4 @@
-//! `pmnet bench`.
+//! `pmnet-lab bench`.
 
 mod traffic;
 
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-
+use pmnet_cli::{ConfigError, bytes, on_signals};
 use pmnet_log::Parameters;
 
 use crate::bench::micro::{
@@ -14,24 +14,23 @@ use crate::bench::micro::{
     SESSIONS_MAX, System,
 };
 use crate::bench::pipeline::{self, Packet};
-use pmnet::cli::{ConfigError, bytes, on_signals};
 
 const EXAMPLES: &str = "\
 Examples:
-  pmnet bench micro
-  pmnet bench micro --payloads 50,100,400,1000,1400 --clients 1,4,16,64 --seconds 3 --rounds 5
-  pmnet bench micro --client-io af-xdp,socket --clients 1
-  pmnet bench micro --systems limit,client-server,relay --media file --json
+  pmnet-lab bench micro
+  pmnet-lab bench micro --payloads 50,100,400,1000,1400 --clients 1,4,16,64 --seconds 3 --rounds 5
+  pmnet-lab bench micro --client-io af-xdp,socket --clients 1
+  pmnet-lab bench micro --systems limit,client-server,relay --media file --json
 
 Needs root, iproute2, util-linux and ethtool, and a pmnet that was built with clang. Table on
 stdout, curves in OUT/micro.html, numbers in OUT/micro.json.";
 
 const PIPELINE_EXAMPLES: &str = "\
 Examples:
-  pmnet bench pipeline
-  pmnet bench pipeline --packets update --payloads 100 --rounds 1001
-  pmnet bench pipeline --packets update,duplicate,tcp --sessions 1,64,4096 --json
-  pmnet bench pipeline --packets update --log-size 1M --batch 200
+  pmnet-lab bench pipeline
+  pmnet-lab bench pipeline --packets update --payloads 100 --rounds 1001
+  pmnet-lab bench pipeline --packets update,duplicate,tcp --sessions 1,64,4096 --json
+  pmnet-lab bench pipeline --packets update --log-size 1M --batch 200
 
 Needs root, Linux 5.18 and a pmnet that was built with clang; no interface, no namespace. It can run beside
 devices that serve, and leaves nothing behind. Table or JSON on stdout.";
@@ -40,7 +39,7 @@ devices that serve, and leaves nothing behind. Table or JSON on stdout.";
 const FRAME_BYTES_PER_ENTRY: u64 = 512;
 /// Most frame bytes of a log in the kernel.
 const FRAME_BYTES_MAX: u64 = 256 << 20;
-/// Rounds of `pmnet bench pipeline`, at most.
+/// Rounds of `pmnet-lab bench pipeline`, at most.
 const PIPELINE_ROUNDS_MAX: u16 = 10_001;
 /// Rounds, at most.
 const ROUNDS_MAX: u16 = 101;
@@ -51,7 +50,7 @@ const WARMUP_PART: f64 = 0.2;
 /// Least time before the measured time.
 const WARMUP_MIN: Duration = Duration::from_millis(50);
 
-/// The command line of `pmnet bench`.
+/// The command line of `pmnet-lab bench`.
 #[derive(Debug, Args)]
 pub struct BenchCommand {
     #[command(subcommand)]
@@ -68,7 +67,7 @@ enum What {
     Traffic(traffic::TrafficArgs),
 }
 
-/// Options of `pmnet bench pipeline`.
+/// Options of `pmnet-lab bench pipeline`.
 #[derive(Debug, Args)]
 #[command(after_help = PIPELINE_EXAMPLES)]
 struct PipelineArgs {
@@ -95,7 +94,7 @@ struct PipelineArgs {
     json: bool,
 }
 
-/// Options of `pmnet bench micro`.
+/// Options of `pmnet-lab bench micro`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 struct MicroArgs {

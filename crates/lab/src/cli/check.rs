@@ -1,24 +1,24 @@
-//! `pmnet check`.
+//! `pmnet-lab check`.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use pmnet_cli::address;
 use serde_json::{Value, json};
 
 use crate::check::{Ledger, check_history, read_history, report_json, report_table, verify};
 use crate::resp::Client;
-use pmnet::cli::address;
 
 /// One call to the database.
 const CALL_MAX: Duration = Duration::from_secs(20);
 
 const EXAMPLES: &str = "\
 Examples:
-  pmnet load --redis 127.0.0.1:6380 --checked --prefix run1: --history run1.jsonl
-  pmnet check run1.jsonl --redis 127.0.0.1:6379
-  pmnet check --history run1.jsonl run2.jsonl
+  pmnet-lab load --redis 127.0.0.1:6380 --checked --prefix run1: --history run1.jsonl
+  pmnet-lab check run1.jsonl --redis 127.0.0.1:6379
+  pmnet-lab check --history run1.jsonl run2.jsonl
 
 With --redis: ask the database itself, not the front. Exit code 1 if anything acknowledged is
 lost, applied twice or out of order, if a refused operation had an effect, or if a lock was given
@@ -29,11 +29,11 @@ agrees with real time (linearizability)? No database is asked; the keys must hav
 the start of the history, and all that touched them must be in it. Operations: set, get, incr,
 setnx, release. Exit code 1 if a key is not linearizable, or could not be decided.";
 
-/// Options of `pmnet check`.
+/// Options of `pmnet-lab check`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CheckArgs {
-    /// History of `pmnet load --checked --history`, to be compared with the database.
+    /// History of `pmnet-lab load --checked --history`, to be compared with the database.
     #[arg(
         value_name = "FILE",
         required_unless_present = "histories",

@@ -1,4 +1,4 @@
-//! `pmnet load`.
+//! `pmnet-lab load`.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -7,20 +7,20 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use pmnet_cli::{ConfigError, address, on_signals};
 
 use crate::load::{
     CheckedOptions, Endpoint, HistoryFile, Hooks, Latency, Mix, Options, Progress, Record, Summary,
     Workload, run,
 };
-use pmnet::cli::{ConfigError, address, on_signals};
 
 const EXAMPLES: &str = "\
 Examples:
-  pmnet load --redis 127.0.0.1:6380 --clients 16 --seconds 5
-  pmnet load --redis 127.0.0.1:6379 --rate 5000 --mix set:80,get:20 --json
-  pmnet load --via 127.0.0.1:51000 --clients 16 --pipeline 8
-  pmnet load --redis 127.0.0.1:6380 --checked --clients 8 --history run.jsonl
-  pmnet check run.jsonl --redis 127.0.0.1:6379
+  pmnet-lab load --redis 127.0.0.1:6380 --clients 16 --seconds 5
+  pmnet-lab load --redis 127.0.0.1:6379 --rate 5000 --mix set:80,get:20 --json
+  pmnet-lab load --via 127.0.0.1:51000 --clients 16 --pipeline 8
+  pmnet-lab load --redis 127.0.0.1:6380 --checked --clients 8 --history run.jsonl
+  pmnet-lab check run.jsonl --redis 127.0.0.1:6379
 
 Closed loop (the default): each client sends --pipeline commands and waits for all replies.
 Open loop (--rate): operations are due at fixed times; latency counts from when one was due, so
@@ -29,7 +29,7 @@ that a stall shows in the percentiles (coordinated omission corrected).
 History: JSON lines, one for each operation, in order of return, with client, op, key, value,
 reply, invoke_ns and return_ns (CLOCK_MONOTONIC), outcome (ok, failed, unknown).";
 
-/// Options of `pmnet load`.
+/// Options of `pmnet-lab load`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct LoadArgs {
@@ -72,7 +72,7 @@ pub struct LoadArgs {
     /// Start of every key (with --checked it must be new for each run).
     #[arg(long, default_value = "load:")]
     prefix: String,
-    /// The checked workload: SET, RPUSH, INCR and SET NX whose effects `pmnet check` can judge.
+    /// The checked workload: SET, RPUSH, INCR and SET NX whose effects `pmnet-lab check` can judge.
     #[arg(long)]
     checked: bool,
     /// With --checked: leave out lists (the embedded store has none).

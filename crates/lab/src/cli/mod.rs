@@ -47,11 +47,11 @@ enum Command {
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = match pmnet::cli::parse::<Cli>() {
+    let cli = match pmnet_cli::parse::<Cli>() {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    pmnet::cli::finish("pmnet-lab", cli.log_json, "info", || match &cli.command {
+    pmnet_cli::finish("pmnet-lab", cli.log_json, "info", || match &cli.command {
         Command::Load(args) => load::main(args),
         Command::Check(args) => check::main(args),
         Command::Demo(args) => crate::demo::main(args),

@@ -1,4 +1,4 @@
-//! `pmnet testbed`.
+//! `pmnet-lab testbed`.
 
 use std::ffi::OsString;
 
@@ -8,16 +8,16 @@ use crate::testbed::{CLIENTS_MAX, DEVICES_MAX, Layout, down, exec, up};
 
 const EXAMPLES: &str = "\
 Example: a device between a client and a server, by hand
-  pmnet testbed up --devices 1
-  pmnet testbed exec server  pmnet server --listen 10.51.0.200:51500 --store null: &
-  pmnet testbed exec device1 pmnet device --listen 10.51.0.101:51000 --next 10.51.0.200:51500 \\
+  pmnet-lab testbed up --devices 1
+  pmnet-lab testbed exec server  pmnet server --listen 10.51.0.200:51500 --store null: &
+  pmnet-lab testbed exec device1 pmnet device --listen 10.51.0.101:51000 --next 10.51.0.200:51500 \\
     --log /dev/shm/d1.log --media dram &
-  pmnet testbed exec client1 pmnet load --via 10.51.0.101:51000 --seconds 5
-  pmnet testbed down
+  pmnet-lab testbed exec client1 pmnet-lab load --via 10.51.0.101:51000 --seconds 5
+  pmnet-lab testbed down
 
 Needs root, iproute2 and ethtool. Nothing is changed in the network of the machine itself.";
 
-/// The command line of `pmnet testbed`.
+/// The command line of `pmnet-lab testbed`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TestbedCommand {
@@ -105,6 +105,6 @@ fn text(layout: &Layout) -> String {
             }
         );
     }
-    text + "try: pmnet testbed exec client1 ping -c 3 10.51.0.200\n\
-            end: pmnet testbed down\n"
+    text + "try: pmnet-lab testbed exec client1 ping -c 3 10.51.0.200\n\
+            end: pmnet-lab testbed down\n"
 }

@@ -1,4 +1,4 @@
-//! `pmnet demo` (and `make demo`): measure, kill, check, report, on this machine, in about a minute.
+//! `pmnet-lab demo` (and `make demo`): measure, kill, check, report, on this machine, in about a minute.
 //!
 //! Purpose: let a Redis user see the difference and the guarantee. Invariants: the baseline is a
 //! real Redis on the same disk in the same run, measured in turn with pmnet; every figure names
@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
+use pmnet_cli::on_signals;
 use serde::Serialize;
 
 use crate::check::Verdict;
@@ -31,14 +32,13 @@ use crate::harness::{
 };
 use measure::Cell;
 use plan::Plan;
-use pmnet::cli::on_signals;
 use view::View;
 
 const EXAMPLES: &str = "\
 Examples:
-  pmnet demo
-  pmnet demo --checked-seconds 60 --out /tmp/demo
-  pmnet demo --no-redis --json
+  pmnet-lab demo
+  pmnet-lab demo --checked-seconds 60 --out /tmp/demo
+  pmnet-lab demo --no-redis --json
 
 Needs no privileges. As root, if pmnet was built with clang, it also measures the device in the
 kernel, at a NIC and in a switch. Without redis-server the embedded store is used and there is
@@ -50,7 +50,7 @@ const KILL_INTERVAL: Duration = Duration::from_millis(1_500);
 /// Time from a kill to the restart.
 const KILL_DOWN: Duration = Duration::from_millis(150);
 
-/// Options of `pmnet demo`.
+/// Options of `pmnet-lab demo`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DemoArgs {

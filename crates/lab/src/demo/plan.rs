@@ -22,7 +22,7 @@ const DIRECT_LINK: &str = "Redis, always (direct, over a link)";
 pub enum Place {
     /// On the loopback of this machine.
     Loopback(Topology),
-    /// In namespaces joined by links, as in `pmnet bench micro`, with front and Redis.
+    /// In namespaces joined by links, as in `pmnet-lab bench micro`, with front and Redis.
     Links(System),
 }
 
@@ -80,7 +80,7 @@ impl Plan {
         };
         if find_program("redis-benchmark").is_none() {
             notes.push(
-                "no redis-benchmark: figures are those of `pmnet load` alone (make setup \
+                "no redis-benchmark: figures are those of `pmnet-lab load` alone (make setup \
                  installs redis-tools)"
                     .to_owned(),
             );

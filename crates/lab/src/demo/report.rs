@@ -33,7 +33,7 @@ pub fn html(plan: &Plan, outcome: &Outcome) -> String {
     let mut page = String::from(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>pmnet demo</title>\n<style>",
+         <title>pmnet-lab demo</title>\n<style>",
     );
     page += STYLE;
     for colour in 0..plan.stacks.len() {

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
+use pmnet_cli::find_program;
 
 use super::binaries::Binaries;
 use super::claims::Port;
-use super::find_program;
 use super::process::{Process, Ready, Spec};
 use super::proxy::{LossyProxy, Trouble};
 use super::scratch::Scratch;

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 
 use anyhow::Context;
 
-/// Arguments of `pmnet guarded`.
+/// Arguments of `pmnet-lab guarded`.
 #[derive(Debug, clap::Args)]
 pub struct GuardArgs {
     /// Process id of the parent that must be alive.

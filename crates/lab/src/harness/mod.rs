@@ -27,7 +27,7 @@ pub use cluster::{Cluster, Medium, Role, StoreKind, Topology};
 pub use fleet::{Fleet, FleetPlan, Machine};
 pub use guard::{GuardArgs, exec_guarded};
 pub use namespaces::{Namespace, Namespaces, sweep as sweep_namespaces};
-pub use pmnet::doctor::find_program;
+pub use pmnet_cli::find_program;
 pub use process::{Process, Ready, Spec, cpu_ns};
 pub use proxy::{LossyProxy, Trouble};
 pub use scratch::Scratch;

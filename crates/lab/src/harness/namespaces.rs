@@ -20,9 +20,8 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, ensure};
+use pmnet_cli::find_program;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-
-use super::find_program;
 
 /// Where `ip netns` keeps its names.
 pub(crate) const FOLDER: &str = "/run/netns";

@@ -42,8 +42,8 @@ pub fn up(clients: u8, devices: u8, chain: bool) -> anyhow::Result<Layout> {
     let there = nodes();
     ensure!(
         there.is_empty(),
-        "a testbed is up already ({}): use it with `pmnet testbed exec NAME COMMAND`, or remove it first \
-         with `pmnet testbed down`",
+        "a testbed is up already ({}): use it with `pmnet-lab testbed exec NAME COMMAND`, or remove it first \
+         with `pmnet-lab testbed down`",
         there.join(", ")
     );
     let network = Network::create(Layout::new(PREFIX, clients, devices))?;
@@ -94,7 +94,7 @@ pub fn exec(name: &str, command: &[OsString]) -> anyhow::Result<Infallible> {
     let there = nodes();
     ensure!(
         !there.is_empty(),
-        "there is no testbed: make one with `pmnet testbed up`"
+        "there is no testbed: make one with `pmnet-lab testbed up`"
     );
     ensure!(
         there.iter().any(|node| node == name),
@@ -173,7 +173,9 @@ fn lock() -> anyhow::Result<File> {
     let file = File::create(LOCK).with_context(|| format!("cannot write {LOCK}"))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(_) => bail!("another `pmnet testbed` is at work ({LOCK}): try again when it is done"),
+        Err(_) => {
+            bail!("another `pmnet-lab testbed` is at work ({LOCK}): try again when it is done")
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! `pmnet demo` as root: its rows over links, and that nothing of them is left.
+//! `pmnet-lab demo` as root: its rows over links, and that nothing of them is left.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! `pmnet bench traffic` with little to measure: everything moves, and nothing is left behind.
+//! `pmnet-lab bench traffic` with little to measure: everything moves, and nothing is left behind.
 
 use std::process::Stdio;
 

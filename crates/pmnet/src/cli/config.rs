@@ -19,10 +19,9 @@
 //! The keys are the long flags without the dashes in front; an unknown key is an error.
 
 use std::io::Read;
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use clap::Args;
+use pmnet_cli::ConfigError;
 use serde::Deserialize;
 
 use super::device::DeviceArgs;
@@ -31,22 +30,6 @@ use super::server::ServerArgs;
 
 /// Largest configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-
-/// The command line or the configuration is wrong; the sentence says how.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct ConfigError(pub String);
-
-/// What every role has besides its own settings.
-#[derive(Debug, Args)]
-pub struct CommonArgs {
-    /// Take what is not given here from this TOML file.
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// The ready line on stdout as JSON.
-    #[arg(long)]
-    pub json: bool,
-}
 
 /// The whole file.
 #[derive(Debug, Default, Deserialize)]
@@ -57,16 +40,12 @@ pub struct FileConfig {
     pub redis: RedisArgs,
 }
 
-impl CommonArgs {
-    /// Reads the file, if one was named.
-    pub fn file(&self) -> Result<FileConfig, ConfigError> {
-        self.config
-            .as_deref()
-            .map_or_else(|| Ok(FileConfig::default()), read)
-    }
+/// Reads the file; without a path nothing is set.
+pub fn read(path: Option<&Path>) -> Result<FileConfig, ConfigError> {
+    path.map_or_else(|| Ok(FileConfig::default()), read_file)
 }
 
-fn read(path: &Path) -> Result<FileConfig, ConfigError> {
+fn read_file(path: &Path) -> Result<FileConfig, ConfigError> {
     let place = path.display();
     let bad = |what: &dyn std::fmt::Display| ConfigError(format!("configuration {place}: {what}"));
     let file = std::fs::File::open(path).map_err(|error| bad(&error))?;
@@ -96,76 +75,9 @@ pub fn check_file(text: &str) -> Result<(), ConfigError> {
         .map_err(|error| ConfigError(error.to_string()))
 }
 
-/// Resolves `host:port`.
-///
-/// # Errors
-/// It is not one, or the name is unknown.
-pub fn address(flag: &str, text: &str) -> Result<SocketAddr, ConfigError> {
-    text.to_socket_addrs()
-        .map_err(|error| ConfigError(format!("{flag} {text}: {error}; host:port is needed")))?
-        .next()
-        .ok_or_else(|| ConfigError(format!("{flag} {text}: the name has no address")))
-}
-
-/// The value, or a sentence that says what is missing and how to give it.
-pub fn required<T>(flag: &str, section: &str, value: Option<T>) -> Result<T, ConfigError> {
-    value.ok_or_else(|| {
-        let key = flag.trim_start_matches('-');
-        ConfigError(format!(
-            "{flag} is missing: give it, or {key} = … in section [{section}] of --config"
-        ))
-    })
-}
-
-/// A UDP address of the protocol; a port outside the reserved range is allowed, with a warning.
-pub fn udp_address(flag: &str, text: &str) -> Result<SocketAddr, ConfigError> {
-    let address = address(flag, text)?;
-    let (first, last) = (pmnet_wire::PORT_FIRST, pmnet_wire::PORT_LAST);
-    if !(first..=last).contains(&address.port()) {
-        tracing::warn!(
-            "{flag} {address}: the reserved ports are {first} to {last}; devices in the kernel or \
-             in a switch will pass others on unseen"
-        );
-    }
-    Ok(address)
-}
-
-/// A number of bytes: `4096`, `64K`, `64M`, `2G` (powers of 1024).
-///
-/// # Errors
-/// It is not one, or is zero or beyond 64 bits.
-pub fn bytes(flag: &str, text: &str) -> Result<u64, ConfigError> {
-    let (digits, unit) = match text.char_indices().next_back() {
-        Some((at, 'k' | 'K')) => (&text[..at], 1 << 10),
-        Some((at, 'm' | 'M')) => (&text[..at], 1 << 20),
-        Some((at, 'g' | 'G')) => (&text[..at], 1 << 30),
-        _ => (text, 1_u64),
-    };
-    digits
-        .parse::<u64>()
-        .ok()
-        .and_then(|number| number.checked_mul(unit))
-        .filter(|bytes| *bytes > 0)
-        .ok_or_else(|| {
-            ConfigError(format!(
-                "{flag} {text}: a size such as 4096, 64K, 64M or 2G is needed"
-            ))
-        })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes() {
-        assert_eq!(bytes("--x", "4096").unwrap(), 4096);
-        assert_eq!(bytes("--x", "64M").unwrap(), 64 << 20);
-        assert_eq!(bytes("--x", "2g").unwrap(), 2 << 30);
-        for bad in ["", "M", "0", "-1", "1T", "99999999999G", "1.5M"] {
-            assert!(bytes("--x", bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn the_documented_file_is_understood_and_an_unknown_key_is_not() {

@@ -1,24 +1,24 @@
 //! The command line: what can be said, and which module does it.
-//!
-//! Exit codes: 0 done, 1 it failed or a check found something (a sentence on stderr says what and
-//! what to do), 2 the command line or the configuration was not understood.
+//! Exit codes are those of `pmnet_cli`.
 
+mod common;
 mod config;
 mod device;
 mod log;
-mod logging;
 mod ready;
 mod redis;
 mod server;
-mod shutdown;
 mod status;
+mod stop;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use pmnet_cli::{finish, parse};
 
-pub use config::{ConfigError, address, bytes, check_file};
-pub use shutdown::{Shutdown, on_signals};
+pub use config::check_file;
+
+use common::CommonArgs;
 
 /// Makes a write durable in the network, on its way to the server.
 #[derive(Debug, Parser)]
@@ -63,48 +63,6 @@ pub fn is_command_line(arguments: &[&str]) -> bool {
     Cli::try_parse_from(arguments).is_ok()
 }
 
-/// Reads the command line of this process; the exit code if that is all that is to be done.
-///
-/// # Errors
-/// The exit code, when help was asked for or the line was not understood; what there is to say is said.
-pub fn parse<C: Parser>() -> Result<C, ExitCode> {
-    C::try_parse().map_err(|error| {
-        // Help and version go to stdout and are a success; clap knows which is which.
-        let _ = error.print();
-        if error.use_stderr() {
-            ExitCode::from(2)
-        } else {
-            ExitCode::SUCCESS
-        }
-    })
-}
-
-/// Starts the logs (`filter` is what they say by default), does the work, and tells its end as an exit code.
-#[must_use]
-pub fn finish(
-    name: &str,
-    log_json: bool,
-    filter: &str,
-    work: impl FnOnce() -> anyhow::Result<bool>,
-) -> ExitCode {
-    if let Err(error) = logging::start(log_json, filter) {
-        eprintln!("{name}: {error:#}");
-        return ExitCode::from(2);
-    }
-    match work() {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(1),
-        Err(error) => {
-            eprintln!("{name}: {error:#}");
-            if error.is::<ConfigError>() {
-                ExitCode::from(2)
-            } else {
-                ExitCode::from(1)
-            }
-        }
-    }
-}
-
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -112,10 +70,11 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
+    let file = |common: &CommonArgs| config::read(common.config.as_deref());
     finish("pmnet", cli.log_json, "info", || match &cli.command {
-        Command::Server(command) => server::main(command),
-        Command::Device(command) => device::main(command),
-        Command::Redis(command) => redis::main(command),
+        Command::Server(command) => server::main(command, file(&command.common)?.server),
+        Command::Device(command) => device::main(command, file(&command.common)?.device),
+        Command::Redis(command) => redis::main(command, file(&command.common)?.redis),
         Command::Log(command) => log::main(command),
         Command::Status(args) => status::main(args),
         Command::Doctor(args) => crate::doctor::main(args),

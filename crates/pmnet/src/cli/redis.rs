@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use clap::Args;
+use pmnet_cli::{ConfigError, address, call_on_signals};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::config::{CommonArgs, ConfigError, address, required, udp_address};
-use super::{ready, shutdown};
+use super::common::{CommonArgs, required, udp_address};
+use super::ready;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -60,12 +61,11 @@ pub struct RedisCommand {
     #[command(flatten)]
     args: RedisArgs,
     #[command(flatten)]
-    common: CommonArgs,
+    pub common: CommonArgs,
 }
 
 /// Serves until asked to end.
-pub fn main(command: &RedisCommand) -> anyhow::Result<bool> {
-    let file = command.common.file()?.redis;
+pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
     let flags = command.args.clone();
     let listen = required("--listen", "redis", flags.listen.or(file.listen))?;
     let via = required("--via", "redis", flags.via.or(file.via))?;
@@ -91,7 +91,7 @@ pub fn main(command: &RedisCommand) -> anyhow::Result<bool> {
     client.copies_min = copies;
     let front = pmnet_front::Front::bind(&config, pmnet_client::Endpoint::bind(client)?)?;
     let stopper = front.stopper();
-    shutdown::call_on_signals(move || stopper.stop())?;
+    call_on_signals(move || stopper.stop())?;
     ready::announce(
         command.common.json,
         "redis",

@@ -7,8 +7,9 @@ use pmnet_server::{Feed, ServerConfig};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::config::{CommonArgs, required, udp_address};
-use super::{ready, shutdown};
+use super::common::{CommonArgs, required, udp_address};
+use super::ready;
+use super::stop::stop_on_signals;
 
 /// Poll for so long after activity: enough to take a burst apart, too short to rob the store.
 const SPIN_US: u64 = 0;
@@ -52,7 +53,7 @@ pub struct ServerCommand {
     #[command(flatten)]
     args: ServerArgs,
     #[command(flatten)]
-    common: CommonArgs,
+    pub common: CommonArgs,
 }
 
 /// A device's log as a server's queue.
@@ -65,8 +66,7 @@ impl Feed for DeviceLog {
 }
 
 /// Serves until asked to end.
-pub fn main(command: &ServerCommand) -> anyhow::Result<bool> {
-    let file = command.common.file()?.server;
+pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
     let flags = command.args.clone();
     let listen = required("--listen", "server", flags.listen.or(file.listen))?;
     let listen = udp_address("--listen", &listen)?;
@@ -77,7 +77,7 @@ pub fn main(command: &ServerCommand) -> anyhow::Result<bool> {
         server: ServerConfig::new(shard),
         spin_micros: flags.spin_us.or(file.spin_us).unwrap_or(SPIN_US),
     };
-    let stop = shutdown::stop_on_signals()?;
+    let stop = stop_on_signals()?;
     let store = pmnet_store::open(&store, shard)?;
     let feed = flags
         .device_log

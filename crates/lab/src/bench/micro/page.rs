@@ -34,7 +34,7 @@ pub fn html(outcome: &Outcome) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>pmnet bench micro</title>\n<style>{STYLE}"
+         <title>pmnet-lab bench micro</title>\n<style>{STYLE}"
     );
     for colour in 0..COLOURS {
         page += &format!(

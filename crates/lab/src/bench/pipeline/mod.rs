@@ -65,7 +65,7 @@ pub struct Outcome {
 #[must_use]
 pub fn refusal() -> Option<String> {
     if !Namespaces::is_root() {
-        return Some("programs in the kernel need root: sudo pmnet bench pipeline".into());
+        return Some("programs in the kernel need root: sudo pmnet-lab bench pipeline".into());
     }
     (!plain::is_built()).then(|| KernelError::NotBuilt.to_string())
 }

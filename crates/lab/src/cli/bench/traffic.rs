@@ -1,19 +1,19 @@
-//! `pmnet bench traffic`.
+//! `pmnet-lab bench traffic`.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use pmnet_cli::{ConfigError, on_signals};
 
 use super::{ROUNDS_MAX, WARMUP_MIN, WARMUP_PART};
 use crate::bench::traffic::{self, Output, Plan, Variant, Workload};
-use pmnet::cli::{ConfigError, on_signals};
 
 const EXAMPLES: &str = "\
 Examples:
-  pmnet bench traffic
-  pmnet bench traffic --workloads tcp4,tcp6 --variants bare,pass,device --seconds 1 --rounds 20
-  pmnet bench traffic --variants pass,device,loaded --json
+  pmnet-lab bench traffic
+  pmnet-lab bench traffic --workloads tcp4,tcp6 --variants bare,pass,device --seconds 1 --rounds 20
+  pmnet-lab bench traffic --variants pass,device,loaded --json
 
 A client, a switch and a server in namespaces. Figures are of the same switch: bare, with an XDP
 program that lets everything pass, with a device at its ports. `of pass` is what pmnet costs, `of
@@ -25,7 +25,7 @@ stdout, numbers in OUT/traffic.json.";
 /// Seconds of one run, at most.
 const SECONDS_MAX: f64 = 60.0;
 
-/// Options of `pmnet bench traffic`.
+/// Options of `pmnet-lab bench traffic`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TrafficArgs {

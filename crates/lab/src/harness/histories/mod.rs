@@ -102,7 +102,7 @@ impl fmt::Display for RunReport {
             let history = folder.join(HISTORY);
             write!(
                 f,
-                "\n  kept: {}\n  check again: pmnet check --history {}",
+                "\n  kept: {}\n  check again: pmnet-lab check --history {}",
                 folder.display(),
                 history.display()
             )?;

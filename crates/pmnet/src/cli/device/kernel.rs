@@ -1,117 +1,15 @@
 //! `pmnet device --mode nic|router|switch`: the device's fast path in the kernel.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
-
 use anyhow::Context;
-use clap::ValueEnum;
 use pmnet_client::Stop;
 use pmnet_dataplane::xdp::{self, Found, KernelConfig, OpenConfig, Own, Pins};
-use serde::Deserialize;
 
-use super::{DeviceArgs, FRAME_BYTES, Settings, from_size, new_identity, run_relay};
-use crate::cli::config::ConfigError;
+use super::kernel_settings::KernelSettings;
+use super::relay::{new_identity, run_relay};
+use super::settings::{FRAME_BYTES, Settings, from_size};
 
 /// Sessions that the kernel serves, at most: as many as a device admits.
 const SESSIONS_MAX: u32 = 65_536;
-
-/// Where updates are logged and acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// By this process, on its UDP socket: no privilege, any medium.
-    Relay,
-    /// By the kernel, on the server's own network interface.
-    Nic,
-    /// By the kernel, in a switch (a Linux bridge) between clients and server: clients send to the server.
-    Switch,
-    /// By the kernel, on a machine of its own between clients and server, to which clients send.
-    Router,
-}
-
-/// Settings of a kernel mode.
-#[derive(Clone, Debug)]
-pub struct KernelSettings {
-    /// Interfaces.
-    pub interfaces: Vec<String>,
-    /// Folder in the BPF file system.
-    pub name: String,
-    spill: Option<PathBuf>,
-    generic: bool,
-    /// In a switch: its own address.
-    own: Option<Ipv4Addr>,
-}
-
-impl KernelSettings {
-    /// Whether clients send to the server behind the device.
-    pub const fn is_switch(&self) -> bool {
-        self.own.is_some()
-    }
-
-    /// The settings of a kernel mode; `None` in the others.
-    pub fn new(
-        flags: &DeviceArgs,
-        file: &DeviceArgs,
-        listen: SocketAddr,
-    ) -> Result<Option<KernelSettings>, ConfigError> {
-        let mode = flags.mode.or(file.mode).unwrap_or(Mode::Relay);
-        let interfaces = flags.dev.clone().or_else(|| file.dev.clone());
-        let spill = flags.spill.clone().or_else(|| file.spill.clone());
-        let generic = flags.xdp_generic || file.xdp_generic;
-        if mode == Mode::Relay {
-            let reads = flags.server_reads_log || file.server_reads_log;
-            return if interfaces.is_some() || spill.is_some() || generic || flags.detach || reads {
-                Err(ConfigError(
-                    "--dev, --spill, --xdp-generic, --server-reads-log and --detach need a kernel mode: give --mode nic, router or switch"
-                        .into(),
-                ))
-            } else {
-                Ok(None)
-            };
-        }
-        let Some(interfaces) = interfaces.filter(|names| !names.is_empty()) else {
-            return Err(ConfigError(
-                "a kernel mode needs --dev: the network interface by which clients come".into(),
-            ));
-        };
-        if listen.ip().is_unspecified() || listen.port() == 0 {
-            return Err(ConfigError(format!(
-                "--listen {listen}: in a kernel mode it must be the address and port to which clients send"
-            )));
-        }
-        let name = flags
-            .name
-            .clone()
-            .or_else(|| file.name.clone())
-            .unwrap_or_else(|| format!("{}-{}", interfaces[0], listen.port()));
-        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
-            return Err(ConfigError(format!(
-                "--name {name}: 1 to 64 letters, digits, - and _ (give one, if the interface has others)"
-            )));
-        }
-        let own = flags.address.or(file.address);
-        match (mode, own, listen.ip()) {
-            (Mode::Switch, Some(own), IpAddr::V4(address)) if own != address => {}
-            (Mode::Switch, ..) => {
-                return Err(ConfigError(
-                    "--mode switch needs --address: an IPv4 address of this machine's bridge, other than --listen, which \
-                     is the server's address that clients know"
-                        .into(),
-                ));
-            }
-            (_, None, _) => {}
-            _ => return Err(ConfigError("--address belongs to --mode switch".into())),
-        }
-        Ok(Some(KernelSettings {
-            interfaces,
-            name,
-            spill,
-            generic,
-            own,
-        }))
-    }
-}
 
 fn own(kernel: &KernelSettings) -> anyhow::Result<Option<Own>> {
     let Some(address) = kernel.own else {

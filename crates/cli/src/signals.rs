@@ -1,10 +1,10 @@
 //! SIGTERM, SIGINT and SIGPWR: the first one asks for a clean end, the second one ends at once.
 
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
-use pmnet_client::Stop;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -39,19 +39,23 @@ pub fn on_signals() -> anyhow::Result<Shutdown> {
     Ok(flag)
 }
 
-/// Catches the signals in a [`Stop`].
-pub fn stop_on_signals() -> anyhow::Result<Stop> {
+/// Writes a byte to this stream at every signal.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn write_on_signals(stream: &UnixStream) -> anyhow::Result<()> {
     on_signals()?;
-    let (stop, trigger) = Stop::new().context("cannot catch signals")?;
-    let stream = trigger.into_stream();
     for signal in ENDS {
         let stream = stream.try_clone().context("cannot catch signals")?;
         signal_hook::low_level::pipe::register(signal, stream).context("cannot catch signals")?;
     }
-    Ok(stop)
+    Ok(())
 }
 
 /// Calls `end` at the first signal, from a thread of its own.
+///
+/// # Errors
+/// The kernel refuses.
 pub fn call_on_signals(end: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
     on_signals()?;
     let mut signals = Signals::new(ENDS).context("cannot catch signals")?;

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
-use super::ConfigError;
+use crate::error::ConfigError;
 
 /// Environment variable with the filter.
 const FILTER: &str = "PMNET_LOG";

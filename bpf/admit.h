@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/*
+ * Admission: may this packet be appended? An update of a client by session order (rule 2 of
+ * docs/spec/protocol.md), an entry of the previous hop by log order (rule 4).
+ *
+ * Invariants: everything that changes between two packets is looked at under the lock: who admits,
+ * the generation, the session's last seq, the last order. A new generation since the packet was
+ * looked up means that user space may have changed the session meanwhile: the packet is handed up.
+ *
+ * Spec: docs/spec/pipeline.md §1, point 5, and §2. May not: refuse. What is not admitted here goes
+ * up, where the machine decides.
+ */
+#pragma once
+
+#include "hops.h"
+
+/* An update that passed ingress. A duplicate of what is committed is acknowledged again. */
+static __always_inline enum pm_verdict admit_update(struct pm_packet *pkt, const struct pm_maps *m,
+						    struct pm_session *session, __u32 interface,
+						    __u32 zero)
+{
+	enum pm_verdict verdict = PM_HAND_UP;
+	struct pm_shard *shard = m->shard;
+	struct pm_hops *hops = m->hops;
+
+	pkt->seq = bpf_be64_to_cpu(pkt->header->seq);
+	if (!try_lock(shard)) {
+		COUNT(m->counts, busy);
+		return PM_HAND_UP;
+	}
+	if (!shard->admits || shard->generation != pkt->generation || hops->follows) {
+		COUNT(m->counts, held);
+	} else if (pkt->seq > session->last + 1 || pkt->seq > session->until || !pkt->seq) {
+		COUNT(m->counts, gaps);
+	} else if (pkt->seq <= session->last) {
+		COUNT(m->counts, duplicates);
+		if (shard->alone) {
+			make_ack(pkt, shard, session, session->last, shard->last);
+			verdict = PM_ACK;
+		} else if (pkt->seq <= session->committed && hops->next_address) {
+			make_ack(pkt, shard, session, session->committed, hops->committed);
+			verdict = PM_ACK;
+		}
+		session->heard |= verdict == PM_ACK;
+	} else if (!append(pkt, m->image, shard, session, zero)) {
+		COUNT(m->counts, full);
+	} else {
+		COUNT(m->counts, appended);
+		session->last = pkt->seq;
+		session->seq_known = pkt->header->seq;
+		session->seq_places = pkt->seq_crc;
+		if (shard->alone) {
+			make_ack(pkt, shard, session, session->last, shard->last);
+			verdict = PM_ACK;
+		} else {
+			/* It is acknowledged later, by the packet that comes back as a DURABLE. */
+			learn_way(session->client, pkt->eth, interface);
+			verdict = forward_in_order(pkt, shard, hops);
+		}
+	}
+	unlock(shard);
+	return verdict;
+}
+
+/*
+ * An APPEND of the previous hop. The last device of the chain answers with a DURABLE; the others
+ * forward it.
+ */
+static __always_inline enum pm_verdict admit_entry(struct pm_packet *pkt, const struct pm_maps *m,
+						   __u32 interface, __u32 zero)
+{
+	enum pm_verdict verdict = PM_HAND_UP;
+	struct pm_shard *shard = m->shard;
+	struct pm_hops *hops = m->hops;
+
+	if (!try_lock(shard)) {
+		COUNT(m->counts, busy);
+		return PM_HAND_UP;
+	}
+	if (!shard->admits || shard->generation != pkt->generation) {
+		COUNT(m->counts, held);
+	} else if (bpf_be64_to_cpu(pkt->header->order) != shard->last + 1) {
+		COUNT(m->counts, gaps);
+	} else if (!append(pkt, m->image, shard, NULL, zero)) {
+		COUNT(m->counts, full);
+	} else {
+		COUNT(m->counts, appended);
+		learn_way(hops->before, pkt->eth, interface);
+		if (hops->behind) {
+			verdict = forward_in_order(pkt, shard, hops);
+		} else {
+			prepare_durable(pkt, shard, hops);
+			verdict = PM_SEND_DURABLE;
+		}
+	}
+	unlock(shard);
+	return verdict;
+}

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/*
+ * Egress: addresses, lengths and checksums of the packet that leaves, and the XDP action.
+ *
+ * Invariants: the lock is not held. What the packet says was written under the lock, or is kept in
+ * pm_packet. send_durable() reads names without the lock, so it compares the generation last. A
+ * packet leaves by XDP_TX, or by redirection if its receiver is behind another interface.
+ *
+ * Spec: docs/spec/pipeline.md §4, "Ways", and §5. May not: change the log, a session or a hop.
+ */
+#pragma once
+
+#include "hops.h"
+
+/* Folds a sum of words to 16 bits, in ones' complement (RFC 1071). */
+static __always_inline __u32 fold_sum(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16);
+}
+
+/* UDP checksum of an acknowledgement. IPv6 demands one. */
+static __always_inline __u16 udp6_checksum(struct pm_packet *pkt)
+{
+	struct ipv6hdr *ip = pkt->ip;
+	__u64 sum = bpf_htons(IPPROTO_UDP) + (__u32)pkt->udp->len;
+	__u32 *p;
+
+	if ((void *)(ip + 1) > pkt->end || (void *)(pkt->header + 1) > pkt->end)
+		return 0;
+	p = (void *)&ip->saddr;
+	for (int i = 0; i < 8; i++)
+		sum += p[i];
+	p = (void *)pkt->udp;
+#pragma clang loop unroll(full)
+	for (int i = 0; i < (int)(sizeof(*pkt->udp) + PM_HEADER_LEN) / 4; i++)
+		sum += p[i];
+	sum = ~fold_sum(sum) & 0xffff;
+	return sum ? sum : 0xffff;
+}
+
+/* IPv4 checksum: of the id and flags that the header keeps, and of the values that it will have. */
+static __always_inline __u16 ip4_checksum(const struct iphdr *ip, __be16 total, __be32 from,
+					  __be32 to)
+{
+	const __u32 *words = (const void *)ip;
+
+	return ~fold_sum((words[0] & 0xffff) + total + (__u64)words[1] +
+			 bpf_htons(64 << 8 | IPPROTO_UDP) + from + to);
+}
+
+/* Swaps the two addresses of the Ethernet header, which lie side by side. */
+static __always_inline void swap_mac_addresses(struct ethhdr *eth)
+{
+	void *bytes = eth;
+	__u64 first = *(__u64 *)bytes, source = first >> 48 | (__u64)*(__u32 *)(bytes + 8) << 16;
+
+	*(__u64 *)bytes = source | first << 48;
+	*(__u32 *)(bytes + 8) = first >> 16;
+}
+
+/* The acknowledgement, back to where the update came from. */
+static __always_inline int reply_with_ack(struct xdp_md *ctx, struct pm_packet *pkt)
+{
+	const __u32 udp_len = sizeof(*pkt->udp) + PM_HEADER_LEN;
+	__u32 ports;
+
+	swap_mac_addresses(pkt->eth);
+	/* In words, because udp6_checksum() loads words: a load that spans two stores stalls. */
+	ports = *(__u32 *)&pkt->udp->source;
+	*(__u32 *)&pkt->udp->source = ports << 16 | ports >> 16;
+	*(__u32 *)&pkt->udp->len = bpf_htons(udp_len);
+	if (pkt->ipv6) {
+		struct ipv6hdr *ip = pkt->ip;
+		struct in6_addr address;
+
+		if ((void *)(ip + 1) > pkt->end)
+			return XDP_PASS;
+		address = ip->saddr;
+		ip->saddr = ip->daddr;
+		ip->daddr = address;
+		ip->payload_len = bpf_htons(udp_len);
+		ip->hop_limit = 64;
+		pkt->udp->check = udp6_checksum(pkt);
+	} else {
+		struct iphdr *ip = pkt->ip;
+		__be32 address = ip->saddr;
+		__be16 total = bpf_htons(sizeof(*ip) + udp_len);
+		__u16 check = ip4_checksum(ip, total, ip->saddr, ip->daddr);
+
+		ip->saddr = ip->daddr;
+		ip->daddr = address;
+		ip->tot_len = total;
+		ip->ttl = 64;
+		ip->check = check;
+	}
+	if (pkt->payload_len && bpf_xdp_adjust_tail(ctx, -(int)pkt->payload_len))
+		return XDP_DROP;
+	return XDP_TX;
+}
+
+/*
+ * Addresses an IPv4 packet from the shard to its destination, with a datagram of @datagram_len
+ * bytes.
+ */
+static __always_inline void set_addresses(struct pm_packet *pkt, __u32 datagram_len)
+{
+	__be16 total = bpf_htons(sizeof(struct iphdr) + sizeof(*pkt->udp) + datagram_len);
+	__be32 from = pm_address_low >> 32;
+	__u32 *mac = (void *)pkt->eth;
+	struct iphdr *ip = pkt->ip;
+	__u16 check = ip4_checksum(ip, total, from, pkt->to_address);
+
+	mac[0] = pkt->way[0];
+	mac[1] = pkt->way[1];
+	mac[2] = pkt->way[2];
+	ip->saddr = from;
+	ip->daddr = pkt->to_address;
+	ip->tot_len = total;
+	ip->ttl = 64;
+	ip->check = check;
+	pkt->udp->source = pm_port;
+	pkt->udp->dest = pkt->to_port;
+	pkt->udp->len = bpf_htons(sizeof(*pkt->udp) + datagram_len);
+	pkt->udp->check = 0;
+}
+
+static __always_inline int transmit(struct xdp_md *ctx, const struct pm_packet *pkt)
+{
+	if (pkt->way[PM_WAY_INTERFACE] == ctx->ingress_ifindex)
+		return XDP_TX;
+	return bpf_redirect(pkt->way[PM_WAY_INTERFACE], 0);
+}
+
+/* The entry, to the next hop. */
+static __always_inline int send_append(struct xdp_md *ctx, struct pm_packet *pkt)
+{
+	set_addresses(pkt, PM_HEADER_LEN + pkt->payload_len);
+	return transmit(ctx, pkt);
+}
+
+/* The acknowledgement that a DURABLE has become, to the client of the update that it commits. */
+static __always_inline int send_ack(struct xdp_md *ctx, struct pm_packet *pkt)
+{
+	set_addresses(pkt, PM_HEADER_LEN);
+	if (bpf_xdp_adjust_tail(ctx, -(int)pkt->payload_len))
+		return XDP_DROP;
+	return transmit(ctx, pkt);
+}
+
+/*
+ * A DURABLE to the previous hop: a row of this device, and one for each device downstream with
+ * these orders.
+ */
+static __always_inline int send_durable(struct xdp_md *ctx, struct pm_packet *pkt,
+					const struct pm_shard *shard, const struct pm_hops *hops,
+					const __u64 *orders, __u32 zero)
+{
+	__u32 behind = hops->behind, length = (behind + 1) * PM_ROW_BYTES, crc = ~0u;
+	pm_table t = pm_slice;
+	struct pm_header *h;
+	void *rows;
+
+	if (behind > PM_BEHIND_MAX || bpf_xdp_adjust_tail(ctx, (int)length - (int)pkt->payload_len))
+		return XDP_PASS;
+	/* The helper has invalidated all packet pointers. */
+	pkt->eth = (void *)(long)ctx->data;
+	pkt->end = (void *)(long)ctx->data_end;
+	pkt->ip = pkt->eth + 1;
+	pkt->udp = pkt->ip + sizeof(struct iphdr);
+	h = (void *)(pkt->udp + 1);
+	if ((void *)(h + 1) > pkt->end)
+		return XDP_DROP;
+	rows = (void *)(h + 1) + (zero & PACKET_MASK);
+	OPAQUE(t);
+#pragma clang loop unroll(full)
+	for (__u32 i = 0; i <= PM_BEHIND_MAX; i++) {
+		struct pm_row *row = rows + i * PM_ROW_BYTES;
+
+		if (i > behind)
+			continue;
+		if ((void *)(row + 1) > pkt->end)
+			return XDP_DROP;
+		row->name = i ? hops->names[i - 1] : shard->device_incarnation;
+		row->order = i ? bpf_cpu_to_be64(orders[i - 1]) : pkt->order_be;
+		crc = crc_add8(t, crc, row->name);
+		OPAQUE(crc);
+		crc = crc_add8(t, crc, row->order);
+		OPAQUE(crc);
+	}
+	h->kind_word = PM_DURABLE_WORD | (__u64)(behind + 1) << PM_COPIES_SHIFT;
+	h->shard_epoch = shard->shard_epoch;
+	h->device_incarnation = shard->device_incarnation;
+	h->session = 0;
+	h->seq = 0;
+	h->order = pkt->order_be;
+	h->request = pkt->room_be;
+	h->key_hash = 0;
+	h->fragment_index = 0;
+	h->fragment_count = bpf_htons(1);
+	h->payload_len = bpf_htonl(length);
+	h->payload_crc = bpf_htonl(~crc);
+	h->tag = shard->token;
+	h->header_crc = bpf_htonl(header_crc(h));
+	/*
+	 * The orders were read under the lock, the names were not. If user space has held the shard
+	 * since, they may not belong together.
+	 */
+	if (*(volatile __u32 *)&shard->generation != pkt->generation)
+		return XDP_DROP;
+	set_addresses(pkt, PM_HEADER_LEN + length);
+	return transmit(ctx, pkt);
+}
+
+/*
+ * Up to user space, unchanged. In switch mode the packet is addressed to the server, but it is the
+ * bridge's own stack that has to deliver it: destination and hardware address become the bridge's.
+ */
+static __always_inline int hand_up(struct pm_packet *pkt)
+{
+	struct iphdr *ip = pkt->ip;
+	__u32 sum;
+
+	if (!pm_own_address || pkt->ipv6)
+		return XDP_PASS;
+	for (int i = 0; i < ETH_ALEN; i++)
+		pkt->eth->h_dest[i] = pm_own_mac[i];
+	/* Updates the checksum for the new address (RFC 1624). */
+	sum = (__u16)~ip->check;
+	sum += (__u16)~(ip->daddr & 0xffff);
+	sum += (__u16)~(ip->daddr >> 16);
+	sum += pm_own_address & 0xffff;
+	sum += pm_own_address >> 16;
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	ip->check = ~sum;
+	ip->daddr = pm_own_address;
+	/* No UDP checksum: our header and payload have checksums of their own. */
+	pkt->udp->check = 0;
+	return XDP_PASS;
+}

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/*
+ * Chains: what goes on to the next hop, what a DURABLE from it says, and what is then committed.
+ *
+ * Invariants: the lock is held, but in read_rows(). An order goes to the next hop only if all
+ * before it have gone (rule 4 of docs/spec/protocol.md), and within the credit of that hop.
+ * Committed is what this device and every device downstream hold (rule 5). `committed` and the rows
+ * only grow here; user space alone takes them back, while it holds the shard.
+ *
+ * Spec: docs/spec/pipeline.md §4. May not: resend, learn a neighbour's address, or serve IPv6
+ * chains: that is user space's.
+ */
+#pragma once
+
+#include "log.h"
+#include "session.h"
+
+/*
+ * Learns how frames reach the sender of this packet: the first 12 bytes of an Ethernet header (its
+ * source as destination and the other way round), and the interface by which it came.
+ */
+static __always_inline void learn_way(__u32 *way, const struct ethhdr *eth, __u32 interface)
+{
+	const __u16 *mac = (const void *)eth;
+
+	way[0] = mac[3] | (__u32)mac[4] << 16;
+	way[1] = mac[5] | (__u32)mac[0] << 16;
+	way[2] = mac[1] | (__u32)mac[2] << 16;
+	way[PM_WAY_INTERFACE] = interface;
+}
+
+static __always_inline void set_destination(struct pm_packet *pkt, __u32 address, __u32 port,
+					    const __u32 *way)
+{
+	pkt->to_address = address;
+	pkt->to_port = port;
+	for (int i = 0; i < 4; i++)
+		pkt->way[i] = way[i];
+}
+
+/*
+ * Can the order that was just appended go on from here? If an earlier one has not, or the next hop
+ * has no room, user space sends it, and all that follow, until it has caught up.
+ */
+static __always_inline enum pm_verdict
+forward_in_order(struct pm_packet *pkt, const struct pm_shard *shard, struct pm_hops *hops)
+{
+	__u64 credit = hops->credit < hops->window ? hops->credit : hops->window;
+
+	if (pkt->ipv6 || !hops->next[PM_WAY_INTERFACE] || hops->sent + 1 != shard->last ||
+	    shard->last > hops->orders[0] + credit)
+		return PM_APPENDED;
+	hops->sent = shard->last;
+	set_destination(pkt, hops->next_address, hops->next_port, hops->next);
+	return PM_FORWARD;
+}
+
+/*
+ * Prepares a DURABLE to the previous hop. Its numbers are taken here, under the lock;
+ * send_durable() writes it.
+ */
+static __always_inline void prepare_durable(struct pm_packet *pkt, const struct pm_shard *shard,
+					    struct pm_hops *hops)
+{
+	__u64 room = free_entries(shard);
+
+	if (room > hops->receive_window)
+		room = hops->receive_window;
+	pkt->room_be = bpf_cpu_to_be64(room);
+	pkt->order_be = bpf_cpu_to_be64(shard->last);
+	hops->told = shard->last;
+	set_destination(pkt, hops->before_address, hops->before_port, hops->before);
+}
+
+/*
+ * The orders in a DURABLE. False unless it has one row for each device downstream, under the name
+ * that is known.
+ */
+static __always_inline bool read_rows(struct pm_packet *pkt, const struct pm_hops *hops,
+				      __u64 *orders, __u32 zero)
+{
+	void *rows = pkt->payload + (zero & PACKET_MASK);
+	__u32 behind = hops->behind;
+
+	if (pkt->payload_len != behind * PM_ROW_BYTES)
+		return false;
+#pragma clang loop unroll(full)
+	for (__u32 i = 0; i < PM_BEHIND_MAX; i++) {
+		struct pm_row *row = rows + i * PM_ROW_BYTES;
+
+		orders[i] = 0;
+		if (i >= behind)
+			continue;
+		if ((void *)(row + 1) > pkt->end || row->name != hops->names[i])
+			return false;
+		orders[i] = bpf_be64_to_cpu(row->order);
+	}
+	return true;
+}
+
+/*
+ * Takes in a DURABLE with these orders; takes the lock. A follower keeps them and tells the
+ * previous hop. The head moves `committed`; if that is one order further, and it is an update of
+ * @session, the packet becomes the update's acknowledgement. In all other cases user space
+ * acknowledges.
+ *
+ * @expected: the order after the committed one, before the lock was taken. @session: its session,
+ * if it is served here.
+ */
+static __always_inline enum pm_verdict commit(struct pm_packet *pkt, const struct pm_maps *m,
+					      struct pm_session *session, __u64 expected,
+					      __u64 *orders, __u32 interface)
+{
+	enum pm_verdict verdict = PM_HAND_UP;
+	struct pm_shard *shard = m->shard;
+	struct pm_hops *hops = m->hops;
+	const struct pm_entry *entry;
+	__u64 committed;
+
+	if (!try_lock(shard)) {
+		COUNT(m->counts, busy);
+		return PM_HAND_UP;
+	}
+	committed = shard->last;
+	if (!shard->admits || shard->generation != pkt->generation || orders[0] > committed ||
+	    (hops->follows && !hops->before[PM_WAY_INTERFACE])) {
+		COUNT(m->counts, held);
+		goto out;
+	}
+	COUNT(m->counts, confirmed);
+	learn_way(hops->next, pkt->eth, interface);
+	hops->credit = bpf_be64_to_cpu(pkt->header->request);
+	if (!hops->credit)
+		hops->credit = 1;
+#pragma clang loop unroll(full)
+	for (__u32 i = 0; i < PM_BEHIND_MAX; i++) {
+		if (i >= hops->behind)
+			continue;
+		if (orders[i] < hops->orders[i])
+			orders[i] = hops->orders[i];
+		if (orders[i] < committed)
+			committed = orders[i];
+	}
+	if (hops->follows) {
+		prepare_durable(pkt, shard, hops);
+		pkt->wake = take_wakeup_request(shard);
+		verdict = PM_SEND_DURABLE;
+	} else if (committed <= hops->committed) {
+		verdict = PM_NO_NEWS;
+	} else {
+		entry = entry_at(m->image, expected);
+		if (session && committed == expected && expected == hops->committed + 1 &&
+		    entry->order == expected && entry->kind == PM_KIND_UPDATE &&
+		    entry->session == session->id && session->client[PM_WAY_INTERFACE] &&
+		    !session->address_high && (__u32)session->address_low == 0xffff0000) {
+			if (entry->seq > session->committed)
+				session->committed = entry->seq;
+			make_ack(pkt, shard, session, session->committed, committed);
+			set_destination(pkt, session->address_low >> 32, session->port,
+					session->client);
+			verdict = PM_ACK_COMMITTED;
+		} else {
+			/*
+			 * Stored before the rows and read after them: who sees the rows also sees
+			 * that nobody was told.
+			 */
+			*(volatile __u64 *)&hops->skipped = committed;
+			verdict = PM_USER_ACKS;
+		}
+		hops->committed = committed;
+	}
+	asm volatile("" ::: "memory");
+#pragma clang loop unroll(full)
+	for (__u32 i = 0; i < PM_BEHIND_MAX; i++)
+		if (i < hops->behind)
+			*(volatile __u64 *)&hops->orders[i] = orders[i];
+out:
+	unlock(shard);
+	return verdict;
+}

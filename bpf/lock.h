@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/*
+ * The shard's lock, and waking user space.
+ *
+ * The lock is one word that a CPU exchanges for 1. It is not bpf_spin_lock, for two reasons: that
+ * one disables interrupts, which costs as much as the append, and it waits without bound. Here a
+ * CPU gives up after PM_LOCK_TRIES and hands its packet up.
+ *
+ * Invariants: inside the lock is at most one append, with no helper call and no loop but the copy
+ * of the payload. A program runs to its end, so the owner always releases the lock. `sleeps` is set
+ * and cleared under the lock only.
+ *
+ * Spec: docs/spec/pipeline.md §3, "The lock" and "Wake-ups". May not: know what is in a packet or
+ * in the log.
+ */
+#pragma once
+
+#include "maps.h"
+
+/* Tries before a CPU gives up: some tens of microseconds. */
+#define PM_LOCK_TRIES 2048
+
+/* The slow path. A global function: the verifier checks its loop once. */
+__attribute__((noinline)) bool try_lock_contended(struct pm_shard *shard)
+{
+	if (!shard)
+		return false;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < PM_LOCK_TRIES; i++)
+		if (!__sync_lock_test_and_set(&shard->taken, 1))
+			return true;
+	return false;
+}
+
+static __always_inline bool try_lock(struct pm_shard *shard)
+{
+	return !__sync_lock_test_and_set(&shard->taken, 1) || try_lock_contended(shard);
+}
+
+static __always_inline void unlock(struct pm_shard *shard)
+{
+	asm volatile("" ::: "memory");
+	*(volatile __u32 *)&shard->taken = 0;
+}
+
+/*
+ * Has user space asked to be woken? Whoever gets true here has to call wake_user_space(), once,
+ * after unlock().
+ *
+ * The lock is held, as it is when user space asks (the program wake_me). So the request that is
+ * taken here was made before the append of this packet. It cannot be a later one, of a process that
+ * has seen this append already and has emptied the ring since.
+ */
+static __always_inline bool take_wakeup_request(struct pm_shard *shard)
+{
+	if (!shard->sleeps)
+		return false;
+	shard->sleeps = 0;
+	return true;
+}
+
+/* Wakes user space, if @wanted. The lock is not held. */
+static __always_inline void wake_user_space(bool wanted)
+{
+	__u32 word = 1;
+
+	if (wanted)
+		bpf_ringbuf_output(&pm_wakeups, &word, sizeof(word), BPF_RB_FORCE_WAKEUP);
+}

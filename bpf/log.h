@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/*
+ * Log access: finds room, copies a frame, writes its entry, publishes both.
+ *
+ * Invariants: the lock is held. The bytes are those that Log::append in crates/log writes, but for
+ * the entry's checksum. Frame and entry are complete before `last` is stored; user space reads
+ * `last` first, without the lock, and then what is below it. (x86-64 keeps stores in order, so a
+ * compiler barrier is enough.)
+ *
+ * Spec: docs/spec/ordered-log.md §3 to §8. May not: decide whether a packet is to be appended, or
+ * send anything.
+ */
+#pragma once
+
+#include "crc.h"
+#include "lock.h"
+
+/* Free entries of the log. */
+static __always_inline __u64 free_entries(const struct pm_shard *shard)
+{
+	return pm_entries - (shard->last - shard->released);
+}
+
+/* The entry of this order, or the place for it. */
+static __always_inline struct pm_entry *entry_at(void *image, __u64 order)
+{
+	return image + 2 * PM_BLOCK_BYTES + (order & (pm_entries - 1)) * PM_ENTRY_BYTES;
+}
+
+/*
+ * The offset in the frame ring at which a frame of @bytes bytes goes, or -1 if the log is full.
+ * Frames are contiguous: one that does not fit before the end of the ring goes to its start.
+ */
+static __always_inline __s64 find_frame_room(void *image, const struct pm_shard *shard, __u64 bytes)
+{
+	__u64 head = shard->head, oldest;
+	const struct pm_entry *entry;
+
+	if (shard->last - shard->released >= pm_entries)
+		return -1;
+	if (shard->last == shard->released)
+		return 0;
+	entry = entry_at(image, shard->released + 1);
+	oldest = (__u64)entry->frame_line * PM_FRAME_ALIGN;
+	if (head <= oldest)
+		return bytes <= oldest - head ? (__s64)head : -1;
+	if (pm_frame_bytes - head >= bytes)
+		return head;
+	return bytes <= oldest ? 0 : -1;
+}
+
+/*
+ * Lets user space see the entry that was just written, and counts it as a witness for `applied`
+ * (ordered-log.md §8): what two witnesses state is released.
+ */
+static __always_inline void publish_entry(struct pm_shard *shard, __u64 head, __u64 applied)
+{
+	__u64 second = applied < shard->stated ? applied : shard->stated;
+
+	if (second > shard->released)
+		shard->released = second;
+	if (applied > shard->stated)
+		shard->stated = applied;
+	shard->head = head;
+	asm volatile("" ::: "memory");
+	*(volatile __u64 *)&shard->last = shard->last + 1;
+}
+
+static __always_inline void copy32(void *to, const void *from)
+{
+	for (int i = 0; i < 4; i++)
+		((__u64 *)to)[i] = ((const __u64 *)from)[i];
+}
+
+/*
+ * Turns an update's header into that of its entry: the packet is now what the log holds and what
+ * the next hop gets.
+ */
+static __always_inline void make_append(struct pm_packet *pkt, struct pm_shard *shard,
+					const struct pm_session *session, __u64 order)
+{
+	struct pm_header *h = pkt->header;
+	__be64 order_be = bpf_cpu_to_be64(order);
+	__u32 crc;
+
+	shard->order_places =
+		field_crc_from(FIELD(order), order_be, shard->order_known, shard->order_places);
+	shard->order_known = order_be;
+	h->kind_word = PM_APPEND_WORD;
+	h->device_incarnation = shard->device_incarnation;
+	h->order = order_be;
+	/* Both checksums in one store: they are loaded as one word, which two stores would stall. */
+	crc = session->append_crc ^ pkt->fields_crc ^ shard->order_places;
+	*(__u64 *)&h->payload_crc = (__u64)bpf_htonl(crc) << 32 | h->payload_crc;
+	h->tag = shard->token;
+}
+
+/*
+ * Appends the packet; false if the log is full. With a @session the packet is one of its updates,
+ * and becomes an APPEND. Without one it is an APPEND already.
+ */
+static __always_inline bool append(struct pm_packet *pkt, void *image, struct pm_shard *shard,
+				   const struct pm_session *session, __u32 zero)
+{
+	struct pm_header *h = pkt->header, *frame;
+	__u32 length = PM_HEADER_LEN + pkt->payload_len, offset;
+	__u64 taken = (length + PM_FRAME_ALIGN - 1) & ~(PM_FRAME_ALIGN - 1ull), at, order;
+	__u64 applied = shard->applied;
+	__s64 room = find_frame_room(image, shard, taken);
+	void *end = pkt->end, *from, *to;
+	struct pm_entry *entry;
+
+	if (room < 0)
+		return false;
+	at = (__u64)room & (pm_frame_bytes - 1) & ~(PM_FRAME_ALIGN - 1ull);
+	order = shard->last + 1;
+
+	frame = image + 2 * PM_BLOCK_BYTES + pm_entries * PM_ENTRY_BYTES + at;
+	/*
+	 * The payload, in blocks of 32 bytes. The last block is copied first, up to the packet's
+	 * end. If the payload is shorter than a block, it reaches back into the header, which is
+	 * copied over it in the end.
+	 */
+	offset = PM_HEADER_LEN - 32 + ((zero + pkt->payload_len) & PACKET_MASK);
+	from = (void *)h + offset;
+	if (from + 32 > end)
+		return false;
+	copy32((void *)frame + offset, from);
+	from = pkt->payload + (zero & PACKET_MASK);
+	to = frame + 1;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < PM_FRAGMENT_BYTES / 32; i++) {
+		if (from + 32 > end)
+			break;
+		copy32(to, from);
+		from += 32;
+		to += 32;
+	}
+	asm volatile("" ::: "memory");
+	if (session)
+		make_append(pkt, shard, session, order);
+	*frame = *h;
+
+	entry = entry_at(image, order);
+	entry->order = order;
+	entry->session = bpf_be64_to_cpu(h->session);
+	entry->seq = bpf_be64_to_cpu(h->seq);
+	entry->durable_lag = 1;
+	entry->applied_lag = order - applied;
+	entry->frame_line = at / PM_FRAME_ALIGN;
+	entry->frame_len = length;
+	entry->payload_crc = bpf_ntohl(h->payload_crc);
+	entry->epoch = shard->epoch;
+	entry->incarnation = shard->incarnation;
+	entry->fragment_index = bpf_ntohs(h->fragment_index);
+	entry->fragment_count = bpf_ntohs(h->fragment_count);
+	entry->header_len = PM_HEADER_LEN;
+	entry->kind = PM_KIND_UPDATE;
+	entry->zero = 0;
+	entry->checksum = 0;
+	publish_entry(shard, at + taken, applied);
+	pkt->wake = take_wakeup_request(shard);
+	return true;
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/*
+ * The maps, the constants that the loader sets, and the look-ups: what the pipeline and user space
+ * share.
+ *
+ * Invariants: the maps are pinned and outlive every process. The loader
+ * (crates/dataplane/src/xdp/load.rs) gives pm_image, pm_sessions and pm_session_rows their sizes.
+ * Every field has one writer at a time, named in crates/dataplane/src/xdp/shared.rs, and is read
+ * and written as a whole word.
+ *
+ * Spec: docs/spec/pipeline.md §3. May not: decide anything about a packet, or write to the log.
+ */
+#pragma once
+
+#include "types.h"
+
+/* Set by the loader before the verifier sees them, so to the verifier they are constants. */
+const volatile __u64 pm_entries;	/* of the log; a power of two */
+const volatile __u64 pm_frame_bytes;	/* size of the frame ring; a power of two */
+const volatile __u64 pm_address_high;	/* the shard's address: IPv6, or ::ffff:0:0/96 and IPv4, */
+const volatile __u64 pm_address_low;	/* in two words, as in packets; the first is 0 for IPv4 */
+const volatile __u32 pm_port;		/* the shard's UDP port, in network byte order */
+const volatile __u32 pm_session_mask;	/* a session's preferred row: these bits of its id */
+
+/* In switch mode: address of the device's own socket, which gets what the pipeline hands up. */
+const volatile __u32 pm_own_address;	/* IPv4, as in packets; 0: not in switch mode */
+const volatile __u8 pm_own_mac[8];
+
+/* The image of the log (ordered-log.md §3), and padding behind it that only the verifier needs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__uint(key_size, 4);
+	__uint(value_size, 4096);
+} pm_image SEC(".maps");
+
+/* State of the shard. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct pm_shard);
+} pm_shards SEC(".maps");
+
+/* The neighbours of this device in a chain. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct pm_hops);
+} pm_chain SEC(".maps");
+
+/* Sessions, by row. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct pm_session);
+} pm_sessions SEC(".maps");
+
+/* Session id to row, for sessions that are not in their preferred row. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u64);
+	__type(value, __u32);
+} pm_session_rows SEC(".maps");
+
+/* Counters, per CPU. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct pm_counters);
+} pm_counts SEC(".maps");
+
+/* Wakes user space. The records carry nothing. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} pm_wakeups SEC(".maps");
+
+/* The maps that every packet needs. */
+struct pm_maps {
+	struct pm_shard *shard;
+	struct pm_counters *counts;
+	struct pm_hops *hops;
+	void *image;
+};
+
+/* The verifier wants every pointer checked; none of these look-ups can fail. */
+static __always_inline bool look_up_maps(struct pm_maps *m)
+{
+	__u32 zero = 0;
+
+	m->shard = bpf_map_lookup_elem(&pm_shards, &zero);
+	m->counts = bpf_map_lookup_elem(&pm_counts, &zero);
+	m->image = bpf_map_lookup_elem(&pm_image, &zero);
+	m->hops = bpf_map_lookup_elem(&pm_chain, &zero);
+	return m->shard && m->counts && m->image && m->hops;
+}
+
+/* The session with this id, if it is served here: first in its preferred row, then by the index. */
+static __always_inline struct pm_session *find_session(__be64 id)
+{
+	__u32 low = bpf_be64_to_cpu(id) & pm_session_mask, *row;
+	struct pm_session *session = bpf_map_lookup_elem(&pm_sessions, &low);
+
+	if (session && session->id == bpf_be64_to_cpu(id))
+		return session;
+	row = bpf_map_lookup_elem(&pm_session_rows, &id);
+	return row ? bpf_map_lookup_elem(&pm_sessions, row) : NULL;
+}
+
+/*
+ * A zero that the verifier does not know to be zero. Added to a packet pointer, it gives a pointer
+ * with an identity of its own: bounds that the verifier learns for it inside a loop do not spread
+ * to the other packet pointers. So there is one state to follow behind the loop, not one for each
+ * number of rounds.
+ */
+static __always_inline __u32 unknown_zero(const struct pm_shard *shard)
+{
+	return shard->padding;
+}
+
+#define COUNT(counts, what) ((counts)->what++)
+
+/* Counts a packet. One in 64 is timed: the time now; for the others 0. */
+static __always_inline __u64 count_packet(struct pm_counters *counts)
+{
+	return counts->packets++ % 64 ? 0 : bpf_ktime_get_ns();
+}
+
+/* Records how long a timed packet took, and passes the verdict on. */
+static __always_inline int record_time(struct pm_counters *counts, __u64 begun, int verdict)
+{
+	if (begun) {
+		__u64 slot = (bpf_ktime_get_ns() - begun) / PM_TOOK_NS;
+
+		if (slot >= PM_TOOK_SLOTS)
+			slot = PM_TOOK_SLOTS - 1;
+		OPAQUE(slot);
+		counts->took[slot & (PM_TOOK_SLOTS - 1)]++;
+	}
+	return verdict;
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/*
+ * Ingress: is this packet for the shard, well formed, of the current epoch, from where it should
+ * come, and undamaged?
+ *
+ * Invariants: a packet is changed by nobody before all of this is answered, so that user space gets
+ * it as it came. Every access is behind a check against the end of the packet. Headers of a
+ * session's packets are verified from the session's part of the checksum (crc.h); headers between
+ * hops, which have no session row, in full.
+ *
+ * Spec: docs/spec/pipeline.md §1, points 1 to 4. May not: take the lock, or change a packet or a
+ * map.
+ */
+#pragma once
+
+#include "crc.h"
+#include "maps.h"
+
+/* A bit of frag_off. All others are zero in a packet that is whole. */
+#define IP_DONT_FRAGMENT 0x4000
+
+/*
+ * Is this UDP to the shard's address and port, with no IP options, extension headers, fragments or
+ * VLAN tags?
+ */
+static __always_inline bool is_for_shard(struct xdp_md *ctx, struct pm_packet *pkt)
+{
+	void *data = (void *)(long)ctx->data;
+
+	pkt->end = (void *)(long)ctx->data_end;
+	pkt->eth = data;
+	pkt->ip = data + sizeof(struct ethhdr);
+	if (pkt->ip + sizeof(struct iphdr) > pkt->end)
+		return false;
+	if (pkt->eth->h_proto == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = pkt->ip;
+
+		if (ip->ihl != 5 || ip->protocol != IPPROTO_UDP ||
+		    (ip->frag_off & ~bpf_htons(IP_DONT_FRAGMENT)))
+			return false;
+		if (pm_address_high || pm_address_low != ((__u64)ip->daddr << 32 | 0xffff0000))
+			return false;
+		pkt->udp = (void *)(ip + 1);
+		pkt->ipv6 = false;
+	} else if (pkt->eth->h_proto == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr *ip = pkt->ip;
+
+		if ((void *)(ip + 1) > pkt->end || ip->nexthdr != IPPROTO_UDP)
+			return false;
+		if (*(__u64 *)&ip->daddr.s6_addr32[0] != pm_address_high ||
+		    *(__u64 *)&ip->daddr.s6_addr32[2] != pm_address_low)
+			return false;
+		pkt->udp = (void *)(ip + 1);
+		pkt->ipv6 = true;
+	} else {
+		return false;
+	}
+	return (void *)(pkt->udp + 1) <= pkt->end && pkt->udp->dest == pm_port;
+}
+
+/*
+ * Does one of our headers follow UDP's, with fragment numbers in range, and all lengths equal to
+ * the packet's?
+ */
+static __always_inline bool is_well_formed(struct pm_packet *pkt)
+{
+	struct pm_header *h = (void *)(pkt->udp + 1);
+	__u32 count, length;
+
+	if ((void *)(h + 1) > pkt->end)
+		return false;
+	pkt->header = h;
+	pkt->payload = h + 1;
+	count = bpf_ntohs(h->fragment_count);
+	length = bpf_ntohl(h->payload_len);
+	pkt->payload_len = length;
+	return count - 1 < PM_FRAGMENTS_MAX && bpf_ntohs(h->fragment_index) < count &&
+	       length <= PM_FRAGMENT_BYTES && pkt->payload + length == pkt->end &&
+	       bpf_ntohs(pkt->udp->len) == sizeof(*pkt->udp) + PM_HEADER_LEN + length;
+}
+
+/* Is it an update of this shard and epoch, and are the fields zero that a client leaves zero? */
+static __always_inline bool is_current_update(struct pm_packet *pkt, const struct pm_shard *shard)
+{
+	const struct pm_header *h;
+
+	if (!is_well_formed(pkt))
+		return false;
+	h = pkt->header;
+	return h->kind_word == PM_UPDATE_WORD && h->shard_epoch == shard->shard_epoch &&
+	       !h->device_incarnation && !h->order && !h->request;
+}
+
+/* Has it the session's token, and the address to which the session's acknowledgements go? */
+static __always_inline bool is_from_client(struct pm_packet *pkt, const struct pm_session *session)
+{
+	__u64 high = 0, low;
+
+	if (pkt->ipv6) {
+		struct ipv6hdr *ip = pkt->ip;
+
+		if ((void *)(ip + 1) > pkt->end)
+			return false;
+		high = *(__u64 *)&ip->saddr.s6_addr32[0];
+		low = *(__u64 *)&ip->saddr.s6_addr32[2];
+	} else {
+		struct iphdr *ip = pkt->ip;
+
+		low = (__u64)ip->saddr << 32 | 0xffff0000;
+	}
+	return pkt->header->tag == session->token && pkt->udp->source == session->port &&
+	       high == session->address_high && low == session->address_low;
+}
+
+/*
+ * Is it of this kind, shard and epoch, under the token between hops, from the hop at this address
+ * and port?
+ */
+static __always_inline bool is_from_hop(struct pm_packet *pkt, const struct pm_shard *shard,
+					__u64 kind_word, __u32 address, __u32 port)
+{
+	const struct iphdr *ip = pkt->ip;
+	const struct pm_header *h;
+
+	if (pkt->ipv6 || !is_well_formed(pkt))
+		return false;
+	h = pkt->header;
+	return h->kind_word == kind_word && h->shard_epoch == shard->shard_epoch &&
+	       h->tag == shard->token && address && ip->saddr == address &&
+	       pkt->udp->source == port;
+}
+
+static __always_inline __u32 payload_offset(const struct pm_packet *pkt)
+{
+	const __u32 ip = pkt->ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+
+	return sizeof(struct ethhdr) + ip + sizeof(struct udphdr) + PM_HEADER_LEN;
+}
+
+/*
+ * Are both checksums of this update right? The session's part covers an update with one fragment
+ * and zeros in seq, key hash, length and payload checksum; the other values are added to it. They
+ * are kept in @pkt, for the entry's header.
+ */
+static __always_inline bool is_update_intact(struct xdp_md *ctx, struct pm_packet *pkt,
+					     const struct pm_session *session)
+{
+	struct pm_header *h = pkt->header;
+	/* Index, count and length. */
+	__u64 fragment = *(__u64 *)&h->fragment_index;
+	/* Index 0, count 1. */
+	const __u32 one = (__u32)bpf_htons(1) << 16;
+
+	pkt->seq_crc = field_crc_from(FIELD(seq), h->seq, session->seq_known, session->seq_places);
+	/* A length fits the last two of its four bytes. */
+	pkt->fields_crc = pkt->seq_crc ^ field_crc(FIELD(payload_len) + 2, 2, fragment >> 48) ^
+			  field_crc(FIELD(payload_crc), 4, h->payload_crc);
+	if (h->key_hash)
+		pkt->fields_crc ^= field_crc(FIELD(key_hash), 8, h->key_hash);
+	if ((__u32)fragment != one)
+		pkt->fields_crc ^= field_crc(FIELD(fragment_index), 4, (__u32)fragment ^ one);
+	if (bpf_htonl(session->update_crc ^ pkt->fields_crc) != h->header_crc)
+		return false;
+	return payload_crc(ctx, payload_offset(pkt), pkt->payload_len) == bpf_ntohl(h->payload_crc);
+}
+
+/* Are both checksums of this packet between hops right? */
+static __always_inline bool is_hop_packet_intact(struct xdp_md *ctx, struct pm_packet *pkt)
+{
+	return bpf_htonl(header_crc(pkt->header)) == pkt->header->header_crc &&
+	       payload_crc(ctx, payload_offset(pkt), pkt->payload_len) ==
+		       bpf_ntohl(pkt->header->payload_crc);
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/*
+ * Sessions: whose an order is, and the acknowledgement that a session's client gets.
+ *
+ * Invariants: make_ack() runs under the lock, since it reads the log's state and keeps the values
+ * whose checksum contribution it knows (`*_known`, `*_places`). The acknowledgement is the same,
+ * byte for byte, as that of Device::acknowledge in crates/proto.
+ *
+ * Spec: docs/spec/pipeline.md §3, "Checksums" and "Sessions". May not: decide what is acknowledged.
+ */
+#pragma once
+
+#include "log.h"
+
+/* The session of the update with this order, if it is served here. */
+static __always_inline struct pm_session *find_session_of(void *image, __u64 order)
+{
+	return find_session(bpf_cpu_to_be64(entry_at(image, order)->session));
+}
+
+/*
+ * Turns the packet's header into that of the session's acknowledgement, up to this seq and order.
+ */
+static __always_inline void make_ack(struct pm_packet *pkt, struct pm_shard *shard,
+				     struct pm_session *session, __u64 seq, __u64 order)
+{
+	__u64 applied = session->applied < seq ? session->applied : seq;
+	__be64 seq_be = bpf_cpu_to_be64(seq), order_be = bpf_cpu_to_be64(order);
+	__be64 room_be = bpf_cpu_to_be64(free_entries(shard));
+	__be64 applied_be = bpf_cpu_to_be64(applied);
+	struct pm_header *h = pkt->header;
+
+	shard->order_places =
+		field_crc_from(FIELD(order), order_be, shard->order_known, shard->order_places);
+	shard->order_known = order_be;
+	shard->room_places =
+		field_crc_from(FIELD(request), room_be, shard->room_known, shard->room_places);
+	shard->room_known = room_be;
+	session->seq_places =
+		field_crc_from(FIELD(seq), seq_be, session->seq_known, session->seq_places);
+	session->seq_known = seq_be;
+	session->applied_places = field_crc_from(FIELD(key_hash), applied_be,
+						 session->applied_known, session->applied_places);
+	session->applied_known = applied_be;
+	h->kind_word = PM_ACK_WORD | (__u64)shard->copies << PM_COPIES_SHIFT;
+	h->shard_epoch = shard->shard_epoch;
+	h->device_incarnation = shard->device_incarnation;
+	h->session = bpf_cpu_to_be64(session->id);
+	h->seq = seq_be;
+	h->order = order_be;
+	h->request = room_be;
+	h->key_hash = applied_be;
+	h->fragment_index = 0;
+	h->fragment_count = bpf_htons(1);
+	h->payload_len = 0;
+	h->payload_crc = 0;
+	h->header_crc = bpf_htonl(session->ack_crc ^ session->seq_places ^ shard->order_places ^
+				  shard->room_places ^ session->applied_places);
+	h->tag = session->token;
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/*
+ * Types and constants that all stages share: the formats of packets and log entries, the packet
+ * that is being processed, and the verdicts about it.
+ *
+ * Invariants: pm_header, pm_entry and pm_row are the formats of docs/spec/wire.md and
+ * docs/spec/ordered-log.md byte for byte; their sizes are checked against the Rust code when this
+ * is compiled. Structures that user space shares (pm_shard, pm_hops, pm_session, pm_counters) are
+ * not here: they are generated from crates/dataplane/src/xdp/shared.rs into generated.h.
+ *
+ * Spec: docs/spec/pipeline.md. May not: contain code.
+ */
+#pragma once
+
+#include <stdbool.h>
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/udp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "generated.h"
+
+/*
+ * Hides a value's origin from the compiler. Without it, clang keeps derived values in stack slots
+ * or unrolls look-ups in ways that cost more, or that the verifier rejects.
+ */
+#define OPAQUE(x) asm volatile("" : "+r"(x))
+
+/*
+ * Bounds an offset into a packet. A mask gives the verifier the same bound on every path, so it can
+ * prune states.
+ */
+#define PACKET_MASK 2047
+
+/* Of process_update(): no verdict of XDP. The packet is no update, and nothing was changed. */
+#define PM_NOT_AN_UPDATE (-1)
+
+/* The header of every packet (wire.md §2). Multi-byte fields are in network byte order. */
+struct pm_header {
+	__u64 kind_word;	/* magic, version, kind, flags, copies: compared as one word */
+	__u64 shard_epoch;
+	__u64 device_incarnation;
+	__u64 session, seq, order, request, key_hash;
+	__be16 fragment_index, fragment_count;
+	__be32 payload_len, payload_crc, header_crc;
+	__u64 tag;		/* the token of the session, or of the shard between hops */
+};
+_Static_assert(sizeof(struct pm_header) == PM_HEADER_LEN, "header");
+
+/* Offset of a field in a header. */
+#define FIELD(name) __builtin_offsetof(struct pm_header, name)
+
+/* An entry of the log (ordered-log.md §5), in this machine's byte order. */
+struct pm_entry {
+	__u64 order, session, seq;
+	__u32 durable_lag, applied_lag, frame_line, frame_len, payload_crc;
+	__u32 epoch, incarnation;
+	__u16 fragment_index, fragment_count, header_len;
+	__u8 kind, zero;
+	__u32 checksum;		/* 0 until user space fills it in (pipeline.md §3) */
+};
+_Static_assert(sizeof(struct pm_entry) == PM_ENTRY_BYTES, "entry");
+
+/* A row in the payload of a DURABLE: one device, and the order up to which its log is durable. */
+struct pm_row {
+	__u64 name;		/* device and incarnation, as in a header */
+	__be64 order;
+};
+_Static_assert(sizeof(struct pm_row) == PM_ROW_BYTES, "row");
+
+/* The packet that is being processed, and what the stages have learned about it. */
+struct pm_packet {
+	struct ethhdr *eth;
+	void *ip;
+	struct udphdr *udp;
+	struct pm_header *header;
+	void *payload, *end;
+	__u32 payload_len;
+	__u32 fields_crc;	/* contribution of an update's variable fields to its checksum */
+	__u32 seq_crc;		/* the part of it that comes from the seq */
+	__u32 generation;	/* of the shard, before sessions were looked up */
+	bool ipv6;
+	bool wake;		/* user space was asleep when this packet changed something */
+	__u64 seq;
+	/* Of a DURABLE that is to be sent: last order and free entries. */
+	__be64 order_be, room_be;
+	/* Where the packet goes, if not back to its sender. */
+	__u32 to_address, to_port, way[4];
+};
+
+/* What becomes of a packet. */
+enum pm_verdict {
+	PM_HAND_UP,		/* to user space, through the network stack */
+	PM_ACK,			/* back to its sender, as the acknowledgement */
+	PM_APPENDED,		/* nowhere: it is in the log, and user space forwards it */
+	PM_FORWARD,		/* to the next hop, as an APPEND */
+	PM_SEND_DURABLE,	/* to the previous hop, as a DURABLE */
+	PM_ACK_COMMITTED,	/* to the client whose update it commits, as the acknowledgement */
+	PM_NO_NEWS,		/* nowhere: it changed nothing */
+	PM_USER_ACKS,		/* nowhere: user space acknowledges what it commits */
+};

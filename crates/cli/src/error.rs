@@ -1,0 +1,6 @@
+//! What is wrong with a command line or a configuration.
+
+/// The command line or the configuration is wrong; the sentence says how. Ends a program with exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(pub String);

@@ -1,0 +1,18 @@
+//! What the command lines of all binaries share.
+//!
+//! Purpose: the same exit codes, logs, signals and ways to write addresses and sizes everywhere. Exit codes: 0 done,
+//! 1 it failed or a check found something (a sentence on stderr says what and what to do), 2 the command line or the
+//! configuration was not understood. May not: know a role, a protocol or a subcommand.
+
+mod end;
+mod error;
+mod logs;
+mod programs;
+mod signals;
+mod values;
+
+pub use end::{finish, parse};
+pub use error::ConfigError;
+pub use programs::find_program;
+pub use signals::{Shutdown, call_on_signals, on_signals, write_on_signals};
+pub use values::{address, bytes};

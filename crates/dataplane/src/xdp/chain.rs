@@ -1,0 +1,81 @@
+//! What the pipeline is told of its neighbours in a chain: `pm_chain`, as user space writes it.
+//!
+//! Invariants: written only while the pipeline is held. How frames reach a neighbour is learned by the pipeline itself; it
+//! is forgotten here when the neighbour has another address. Spec: `docs/spec/pipeline.md` §4. May not: decide what is
+//! committed or sent.
+
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use pmnet_proto::Peer;
+use pmnet_proto::device::{ChainState, HopWork};
+
+use super::shared::{Hops, WAY_INTERFACE};
+use super::words::{ipv4_word, port_word};
+
+impl Hops {
+    /// Tells the pipeline its place in the chain, and what the machine knows of the devices behind it.
+    /// `talks`: it sends to its neighbours; else it gets no addresses, and user space does that.
+    pub(super) fn describe(&self, state: &ChainState, talks: bool) {
+        let behind = u32::try_from(state.behind.len()).expect("a chain is short");
+        self.follows.store(u32::from(state.position > 0), Relaxed);
+        self.behind.store(behind, Relaxed);
+        let next = (talks && behind > 0).then_some(state.next);
+        set_neighbour(next, &self.next_address, &self.next_port, &self.next);
+        let before = state.before.filter(|_| talks);
+        set_neighbour(
+            before,
+            &self.before_address,
+            &self.before_port,
+            &self.before,
+        );
+        self.receive_window.store(state.receive_window, Relaxed);
+        self.window.store(state.window, Relaxed);
+        for (index, row) in state.behind.iter().enumerate() {
+            let name = u64::from(row.device) << 32 | u64::from(row.incarnation);
+            self.names[index].store(name.to_be(), Relaxed);
+        }
+        for (index, order) in self.orders.iter().enumerate() {
+            let held = state.behind.get(index).map_or(0, |row| row.order);
+            order.store(held, Relaxed);
+        }
+        self.credit.store(state.credit, Relaxed);
+        self.sent.store(state.sent, Relaxed);
+        self.committed.store(state.committed, Relaxed);
+    }
+
+    /// What the pipeline has done with its neighbours. `skipped` is read after the orders, and written before them: who
+    /// sees an order also sees that nobody acknowledged it.
+    pub(super) fn work(&self) -> HopWork {
+        let mut work = HopWork::default();
+        for (order, shared) in work.orders.iter_mut().zip(&self.orders) {
+            *order = shared.load(Acquire);
+        }
+        work.credit = self.credit.load(Acquire);
+        work.sent = self.sent.load(Acquire);
+        work.committed = self.committed.load(Acquire);
+        work.skipped = self.skipped.load(Acquire);
+        work.told = self.told.load(Acquire);
+        work
+    }
+}
+
+/// Says where a neighbour is; `None`, or an IPv6 address: the pipeline sends it nothing.
+fn set_neighbour(
+    peer: Option<Peer>,
+    address: &AtomicU32,
+    port: &AtomicU32,
+    way: &[AtomicU32; WAY_INTERFACE + 1],
+) {
+    let (new_address, new_port) = match peer {
+        Some(SocketAddr::V4(peer)) => (ipv4_word(*peer.ip()), port_word(peer.port())),
+        _ => (0, 0),
+    };
+    let known = (address.load(Relaxed), port.load(Relaxed));
+    if known != (new_address, new_port) {
+        address.store(new_address, Relaxed);
+        port.store(new_port, Relaxed);
+        way[WAY_INTERFACE].store(0, Relaxed);
+    }
+}

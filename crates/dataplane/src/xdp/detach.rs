@@ -1,0 +1,100 @@
+//! How a device in the kernel ends.
+//!
+//! Invariants: the pipeline is held before anything is saved. The log is in the maps until the file is durable, and the
+//! stage of the maps says which of the two counts. Spec: `docs/spec/pipeline.md` §6. May not: lose acknowledged updates
+//! unless it was told to.
+
+use std::path::Path;
+
+use pmnet_device::FastPath;
+use pmnet_log::{Decision, Log, Scan};
+
+use super::error::OpenError;
+use super::image::MapMedia;
+use super::kernel::Kernel;
+use super::load::KernelConfig;
+use super::open;
+use super::pins::Pins;
+use super::spill;
+use super::stage::Stage;
+
+/// What [`detach`] found and did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Detached {
+    /// Acknowledged updates in the log that the server had not applied.
+    pub unapplied: u64,
+}
+
+/// Ends a device: detaches it from its interfaces, saves the log to `spill` if there is such a file, removes the maps.
+/// Without a file, acknowledged updates that are not applied would be lost: then it is refused, unless `discard` is set.
+///
+/// # Errors
+/// [`OpenError`]; what cannot be saved stays where it is.
+pub fn detach(
+    device: KernelConfig,
+    pins: &Pins,
+    spill: Option<&Path>,
+    discard: bool,
+) -> Result<Detached, OpenError> {
+    let _lock = open::lock(pins)?;
+    if matches!(Stage::of(pins)?, Stage::Absent | Stage::Remains) {
+        pins.remove()?;
+        return Ok(Detached { unapplied: 0 });
+    }
+    let settings = KernelConfig {
+        parameters: Kernel::parameters(pins)?,
+        ..device
+    };
+    let (mut kernel, media) = Kernel::load(&settings, pins.clone())?;
+    let admitted = kernel.admits();
+    let failed = |error: std::io::Error| OpenError::Other(error.to_string());
+    kernel.hold().map_err(failed)?;
+    let tail = kernel.tail();
+    let unapplied = match tail.last {
+        // Nothing was admitted under these maps, but a saved log may have been loaded into them.
+        0 => kept(Kernel::image(pins)?).or_else(|error| discard.then_some(0).ok_or(error))?,
+        last => last - tail.applied,
+    };
+    match spill {
+        Some(path) => {
+            let log = if tail.last == 0 {
+                open::repaired(media, None)?
+            } else {
+                Log::adopt(media, None, &tail)?
+            };
+            // A log that is empty and never served is not worth a file: the next start makes a new one.
+            if log.last() > 0 || log.served() > 0 {
+                // From here on a file may hold the same log as the maps.
+                kernel.set_stage(Stage::Saving);
+                log.close()?;
+                spill::save(path, &Kernel::image(pins)?)?;
+            }
+        }
+        None if unapplied > 0 && !discard => {
+            // Refused: the pipeline goes on as if this had not been tried.
+            if admitted {
+                let hold = kernel.hold().map_err(failed)?;
+                hold.release(&tail).map_err(failed)?;
+            }
+            return Err(OpenError::Other(format!(
+                "{unapplied} acknowledged updates in the log are not applied by the server yet: start the server and \
+                 wait, or save the log with --spill FILE, or give them up with --discard"
+            )));
+        }
+        None => {}
+    }
+    // From here on the file is the log, or there is no log.
+    kernel.set_stage(Stage::Remains);
+    pins.remove()?;
+    Ok(Detached { unapplied })
+}
+
+/// How many entries a start from this image would keep.
+fn kept(image: MapMedia) -> Result<u64, OpenError> {
+    match Scan::open(image, None)?.decide() {
+        Decision::Keep { applied, tail, .. } => Ok(tail - applied),
+        _ => Err(OpenError::Other(
+            "the log cannot be read: give it up with --discard".into(),
+        )),
+    }
+}

@@ -1,0 +1,224 @@
+//! The pipeline as the device's fast path: held and released, told what it may admit, asked what it did.
+//!
+//! Invariants: what the pipeline writes as well is written only through the guard [`Held`]. `last` is read with Acquire
+//! and written with Release, so everything below it is complete on either side. Orders are never taken back: a release
+//! behind the pipeline's last order is refused.
+//!
+//! Spec: `docs/spec/pipeline.md` §2 to §4. May not: decide when to hold or release.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use pmnet_device::{FastPath, Hold};
+use pmnet_log::Tail;
+use pmnet_proto::device::{ChainState, HopWork, SessionState};
+use pmnet_wire::{Header, Kind};
+
+use super::error::KernelError;
+use super::kernel::Kernel;
+use super::sessions::BaseCrcs;
+
+/// The pipeline, held: the only way to what the pipeline writes as well.
+struct Held<'a>(&'a mut Kernel);
+
+impl Kernel {
+    fn held(&mut self) -> Result<Held<'_>, KernelError> {
+        if !self.held {
+            self.run_control("hold")?;
+            self.held = true;
+        }
+        Ok(Held(self))
+    }
+
+    /// What may change while the pipeline admits. A session that it does not know needs a hold: a CPU may have looked up
+    /// the session that had the row before, and has to look again.
+    fn refresh(&mut self, state: &SessionState) -> Result<(), KernelError> {
+        let Some(address) = state.address else {
+            return Ok(());
+        };
+        if let Some(row) = self.sessions.find(state.id) {
+            self.sessions.refresh(row, state, address, false);
+            return Ok(());
+        }
+        if self.sessions.is_full() {
+            return Ok(());
+        }
+        let was_held = self.held;
+        let mut held = self.held()?;
+        held.write_session(state)?;
+        if was_held { Ok(()) } else { held.resume() }
+    }
+
+    fn base_crcs(&self, state: &SessionState) -> BaseCrcs {
+        let base = Header {
+            session: state.id,
+            ..self.stamp
+        };
+        let update = Header {
+            device: 0,
+            incarnation: 0,
+            tag: state.token,
+            ..with_kind(base, Kind::Update, 0)
+        };
+        let append = with_kind(base, Kind::Append, Kind::Update.number());
+        let ack = Header {
+            tag: state.token,
+            ..with_kind(base, Kind::Ack, self.copies)
+        };
+        BaseCrcs {
+            update: checksum(update),
+            append: checksum(append),
+            ack: checksum(ack),
+        }
+    }
+}
+
+impl Held<'_> {
+    /// Tells the pipeline a session, or all of it anew. User space serves what has no row, because there are more sessions
+    /// than rows, and a session whose client has not been heard of.
+    fn write_session(&mut self, state: &SessionState) -> Result<(), KernelError> {
+        let Some(address) = state.address else {
+            return Ok(());
+        };
+        let crcs = self.0.base_crcs(state);
+        let sessions = &mut self.0.sessions;
+        if let Some(row) = sessions.find(state.id) {
+            sessions.write(row, state, &crcs);
+            sessions.refresh(row, state, address, false);
+        } else if let Some(row) = sessions.take_row(state.id) {
+            sessions.write(row, state, &crcs);
+            sessions.refresh(row, state, address, true);
+            sessions.insert(state.id, row)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the pipeline go on where it is.
+    fn resume(self) -> Result<(), KernelError> {
+        self.0.run_control("release")?;
+        self.0.held = false;
+        Ok(())
+    }
+}
+
+impl Hold for Held<'_> {
+    fn describe(&mut self, stamp: &Header, chain: &ChainState) -> bool {
+        let kernel = &mut self.0;
+        let copies = chain.position + 1 + chain.behind.len();
+        kernel.copies = u8::try_from(copies).expect("a chain is short");
+        kernel.stamp = *stamp;
+        let bytes = stamp.emit();
+        let word = |at: usize| {
+            u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes of a header"))
+        };
+        let shard = kernel.shard();
+        shard.shard_epoch.store(word(8), Relaxed);
+        shard.device_incarnation.store(word(16), Relaxed);
+        shard.token.store(word(80), Relaxed);
+        shard.epoch.store(stamp.epoch, Relaxed);
+        shard.incarnation.store(stamp.incarnation, Relaxed);
+        shard.alone.store(u32::from(copies == 1), Relaxed);
+        shard.copies.store(u32::from(kernel.copies), Relaxed);
+        let talks = kernel.copies > 1 && !kernel.in_switch && chain.next.is_ipv4();
+        kernel.chain().describe(chain, talks);
+        talks
+    }
+
+    fn set_session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()> {
+        match state {
+            Some(state) => self.write_session(&state)?,
+            None => self.0.sessions.remove(id)?,
+        }
+        Ok(())
+    }
+
+    fn forget_sessions(&mut self) -> io::Result<()> {
+        Ok(self.0.sessions.clear()?)
+    }
+
+    fn release(self: Box<Self>, tail: &Tail) -> io::Result<()> {
+        let shard = self.0.shard();
+        let given = shard.last.load(Acquire);
+        if tail.last < given {
+            return Err(io::Error::other(format!(
+                "order {given} is given, and the process knows of {} only",
+                tail.last
+            )));
+        }
+        shard.head.store(tail.head, Relaxed);
+        shard.applied.store(tail.applied, Relaxed);
+        shard.stated.store(tail.stated, Relaxed);
+        shard.released.store(tail.released, Relaxed);
+        shard.last.store(tail.last, Release);
+        Ok(self.resume()?)
+    }
+}
+
+impl FastPath for Kernel {
+    fn admits(&self) -> bool {
+        self.shard().admits.load(Acquire) == 1
+    }
+
+    fn last(&self) -> u64 {
+        self.shard().last.load(Acquire)
+    }
+
+    fn tail(&self) -> Tail {
+        let shard = self.shard();
+        Tail {
+            last: shard.last.load(Acquire),
+            head: shard.head.load(Relaxed),
+            applied: shard.applied.load(Relaxed),
+            stated: shard.stated.load(Relaxed),
+            released: shard.released.load(Relaxed),
+        }
+    }
+
+    fn hold(&mut self) -> io::Result<Box<dyn Hold + '_>> {
+        Ok(Box::new(self.held()?))
+    }
+
+    fn look(&mut self) -> HopWork {
+        while self.wakeups.next().is_some() {}
+        self.chain().work()
+    }
+
+    fn applied(&mut self, applied: u64) {
+        self.shard().applied.store(applied, Release);
+    }
+
+    fn refresh_session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()> {
+        match state {
+            Some(state) => self.refresh(&state)?,
+            None => self.sessions.remove(id)?,
+        }
+        Ok(())
+    }
+
+    fn sleep(&mut self) -> io::Result<()> {
+        Ok(self.run_control("wake_me")?)
+    }
+
+    fn wakeup_fd(&self) -> Option<RawFd> {
+        Some(self.wakeups.as_raw_fd())
+    }
+
+    fn heard(&mut self, id: u64) -> bool {
+        self.sessions.heard(id)
+    }
+}
+
+fn with_kind(header: Header, kind: Kind, copies: u8) -> Header {
+    Header {
+        kind,
+        copies,
+        ..header
+    }
+}
+
+/// The checksum field of this header.
+fn checksum(header: Header) -> u32 {
+    let bytes = header.emit();
+    u32::from_be_bytes([bytes[76], bytes[77], bytes[78], bytes[79]])
+}

@@ -1,0 +1,175 @@
+//! Loads the pipeline: checks the settings, makes the maps or takes those that are pinned, sets the constants of the
+//! program, and gives it to the verifier.
+//!
+//! Invariants: maps that are pinned are used as they are, with what they hold, and only if their layout is that of this
+//! version. Spec: `docs/spec/pipeline.md` §3 and §8. May not: attach anything, or decide what becomes of maps that were
+//! found ([`super::open()`]).
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::Ordering::Relaxed;
+
+use aya::maps::RingBuf;
+use aya::{Ebpf, EbpfLoader};
+use pmnet_device::FastPath;
+use pmnet_log::{Media, Parameters};
+use pmnet_wire::{Header, Kind};
+
+use super::error::KernelError;
+use super::image::MapMedia;
+use super::kernel::{Kernel, program};
+use super::maps::{check_layout, map_array, map_image, take_array, take_map};
+use super::names;
+use super::pins::Pins;
+use super::rows::preferred_mask;
+use super::sessions::Sessions;
+use super::shared::{Hops, LAYOUT, Shard};
+use super::words::{address_words, ipv4_word, port_word};
+
+/// The compiled programs; empty if there was no compiler.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pipeline.o"));
+/// The verifier allows no larger offsets into a map.
+const FRAME_BYTES_MAX: u64 = 256 << 20;
+const ENTRIES_MAX: u64 = 1 << 22;
+
+/// What the kernel's part of a device needs to know.
+#[derive(Clone, Debug)]
+pub struct KernelConfig {
+    /// Address and port to which clients send.
+    pub address: SocketAddr,
+    /// In switch mode: where the device itself is, with the same port.
+    pub own: Option<Own>,
+    /// Size of the log; both numbers are powers of two.
+    pub parameters: Parameters,
+    /// Sessions that the pipeline serves, at most; others are served by user space.
+    pub sessions_max: u32,
+}
+
+/// A device in a switch. Clients know only the server, whose packets it takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Own {
+    /// The device's address.
+    pub address: Ipv4Addr,
+    /// Hardware address under which the switch takes packets for itself.
+    pub mac: [u8; 6],
+}
+
+impl Kernel {
+    /// Loads the pipeline, and gives the log's medium as well. Maps that are pinned already are used as they are, with what
+    /// they hold. New ones are not a device yet: [`super::open()`] makes one of them. The pipeline is held, unless it was
+    /// admitting.
+    ///
+    /// # Errors
+    /// [`KernelError`].
+    pub fn load(config: &KernelConfig, pins: Pins) -> Result<(Kernel, MapMedia), KernelError> {
+        check(config)?;
+        check_layout(&pins)?;
+        let image_bytes = config.parameters.image_bytes();
+        let (image, _) = map_image(&pins, Some(image_bytes))?;
+        let mut ebpf = load_object(config, &pins)?;
+        let shard = map_array(&take_array(&mut ebpf, names::SHARDS), size_of::<Shard>())?;
+        let chain = map_array(&take_array(&mut ebpf, names::CHAIN), size_of::<Hops>())?;
+        let sessions = Sessions::new(
+            &take_array(&mut ebpf, names::SESSIONS),
+            take_map(&mut ebpf, names::SESSION_ROWS),
+            preferred_mask(config.sessions_max),
+        )?;
+        let wakeups = RingBuf::try_from(take_map(&mut ebpf, names::WAKEUPS))
+            .map_err(|error| KernelError::map(names::WAKEUPS, error))?;
+        let mut kernel = Kernel {
+            ebpf,
+            pins,
+            shard,
+            chain,
+            sessions,
+            wakeups,
+            held: false,
+            stamp: Header::new(Kind::Append),
+            copies: 1,
+            in_switch: config.own.is_some(),
+        };
+        kernel.shard().layout.store(LAYOUT, Relaxed);
+        kernel.held = !kernel.admits();
+        Ok((kernel, MapMedia::new(image, image_bytes)))
+    }
+
+    /// The size of the log that is pinned.
+    ///
+    /// # Errors
+    /// [`KernelError`]: there is none, or it cannot be read.
+    pub fn parameters(pins: &Pins) -> Result<Parameters, KernelError> {
+        let (map, bytes) = map_image(pins, None)?;
+        pmnet_log::parameters(MapMedia::new(map, bytes).bytes())
+            .map_err(|error| KernelError::Parameters(error.to_string()))
+    }
+
+    /// The image of the log that is pinned, mapped once more.
+    ///
+    /// # Errors
+    /// [`KernelError`]: there is none.
+    pub fn image(pins: &Pins) -> Result<MapMedia, KernelError> {
+        let (map, bytes) = map_image(pins, None)?;
+        Ok(MapMedia::new(map, bytes))
+    }
+}
+
+/// Whether this binary can run such a pipeline on this machine.
+fn check(config: &KernelConfig) -> Result<(), KernelError> {
+    if OBJECT.is_empty() {
+        return Err(KernelError::NotBuilt);
+    }
+    if !cfg!(target_arch = "x86_64") {
+        return Err(KernelError::Architecture);
+    }
+    let Parameters {
+        entries,
+        frame_bytes,
+    } = config.parameters;
+    if !entries.is_power_of_two() || !frame_bytes.is_power_of_two() {
+        return Err(KernelError::Parameters(format!(
+            "the pipeline needs powers of two: {entries} entries, {frame_bytes} bytes of frames"
+        )));
+    }
+    if frame_bytes > FRAME_BYTES_MAX || entries > ENTRIES_MAX {
+        return Err(KernelError::Parameters(format!(
+            "a log in the kernel has at most {ENTRIES_MAX} entries and {} MiB of frames, which is what a verifier \
+             allows: choose a smaller --log-size, or --mode relay",
+            FRAME_BYTES_MAX >> 20
+        )));
+    }
+    Ok(())
+}
+
+/// Sets the constants of `bpf/maps.h`, makes the maps that are not pinned yet, and loads the programs.
+fn load_object(config: &KernelConfig, pins: &Pins) -> Result<Ebpf, KernelError> {
+    let (high, low) = address_words(config.address.ip());
+    let port = port_word(config.address.port());
+    let own_address = config.own.map_or(0, |own| ipv4_word(own.address));
+    let mut own_mac = [0u8; 8];
+    if let Some(own) = config.own {
+        own_mac[..6].copy_from_slice(&own.mac);
+    }
+    let own_mac = u64::from_ne_bytes(own_mac);
+    let session_mask = preferred_mask(config.sessions_max);
+    let mut loader = EbpfLoader::new();
+    loader
+        .override_global("pm_entries", &config.parameters.entries, true)
+        .override_global("pm_frame_bytes", &config.parameters.frame_bytes, true)
+        .override_global("pm_address_high", &high, true)
+        .override_global("pm_address_low", &low, true)
+        .override_global("pm_port", &port, true)
+        .override_global("pm_session_mask", &session_mask, true)
+        .override_global("pm_own_address", &own_address, true)
+        .override_global("pm_own_mac", &own_mac, true)
+        .map_max_entries(names::SESSIONS, config.sessions_max)
+        .map_max_entries(names::SESSION_ROWS, config.sessions_max);
+    for name in names::ALL {
+        loader.map_pin_path(name, pins.path(name));
+    }
+    let mut ebpf = loader.load(OBJECT)?;
+    for name in ["pipeline", "hold", "release", "wake_me"] {
+        program(&mut ebpf, name)?
+            .load()
+            .map_err(|source| KernelError::Program { name, source })?;
+    }
+    Ok(ebpf)
+}

@@ -1,0 +1,139 @@
+//! The pinned maps: made, found again, mapped, checked for their layout.
+//!
+//! Invariants: whoever maps `pm_shards` or `pm_chain` gets a page that begins with [`Shard`] or [`Hops`], of this version.
+//! All their fields are atomic, since the pipeline and other processes use them at the same time.
+//!
+//! Spec: `docs/spec/pipeline.md` §3. May not: change what a map holds.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::Ordering::Relaxed;
+
+use aya::Ebpf;
+use aya::maps::{Map, MapData};
+use memmap2::{MmapOptions, MmapRaw};
+
+use super::error::KernelError;
+use super::names::{CHAIN, COUNTS, IMAGE, SESSIONS, SHARDS};
+use super::pins::Pins;
+use super::shared::{Counters, Hops, LAYOUT, Session, Shard};
+
+/// Bytes behind the image. The verifier bounds only where a frame begins; this is room for its end.
+const PAD_BYTES: usize = 8192;
+const PAGE_BYTES: usize = 4096;
+/// `BPF_MAP_TYPE_ARRAY` and `BPF_F_MMAPABLE` (linux/bpf.h).
+const TYPE_ARRAY: u32 = 2;
+const FLAG_MMAPABLE: u32 = 1 << 10;
+
+/// Takes a map out of a loaded object.
+pub(super) fn take_map(ebpf: &mut Ebpf, name: &str) -> Map {
+    ebpf.take_map(name).expect("the object has this map")
+}
+
+/// Takes an array map out of a loaded object.
+pub(super) fn take_array(ebpf: &mut Ebpf, name: &str) -> MapData {
+    match take_map(ebpf, name) {
+        Map::Array(data) => data,
+        _ => unreachable!("{name} is an array"),
+    }
+}
+
+/// Maps the first `bytes` bytes of an array's elements into this process.
+pub(super) fn map_array(map: &MapData, bytes: usize) -> Result<MmapRaw, KernelError> {
+    MmapOptions::new()
+        .len(bytes.next_multiple_of(PAGE_BYTES))
+        .map_raw(map.fd().as_fd().as_raw_fd())
+        .map_err(|error| KernelError::io("mapping", error))
+}
+
+/// Maps a pinned map of one page.
+pub(super) fn map_pinned_page(pins: &Pins, name: &str) -> Result<MmapRaw, KernelError> {
+    let map = MapData::from_pin(pins.path(name)).map_err(|error| KernelError::map(name, error))?;
+    map_array(&map, PAGE_BYTES)
+}
+
+/// What a mapping of `pm_shards` holds.
+pub(super) fn shard_in(map: &MmapRaw) -> &Shard {
+    // SAFETY: the mapping is a page that begins with a `Shard`, aligned as a page is, and lives as long as the
+    // reference; all its fields are atomic.
+    unsafe { &*map.as_ptr().cast::<Shard>() }
+}
+
+/// What a mapping of `pm_chain` holds.
+pub(super) fn hops_in(map: &MmapRaw) -> &Hops {
+    // SAFETY: the mapping is a page that begins with a `Hops`, aligned as a page is, and lives as long as the
+    // reference; all its fields are atomic.
+    unsafe { &*map.as_ptr().cast::<Hops>() }
+}
+
+/// Maps the image; gives its size in bytes as well. If it is not pinned yet, it is made with room for `bytes`: the
+/// object file does not know its size.
+pub(super) fn map_image(
+    pins: &Pins,
+    bytes: Option<usize>,
+) -> Result<(MmapRaw, usize), KernelError> {
+    let path = pins.path(IMAGE);
+    let map = match bytes {
+        Some(bytes) if !path.exists() => {
+            let size = u32::try_from(bytes + PAD_BYTES).map_err(|_| {
+                KernelError::Parameters(format!("a log of {bytes} bytes does not fit a map"))
+            })?;
+            let definition = aya_obj::Map::new_from_params(TYPE_ARRAY, 4, size, 1, FLAG_MMAPABLE);
+            let map = MapData::create(definition, IMAGE, None)
+                .map_err(|error| KernelError::map(IMAGE, error))?;
+            map.pin(&path)
+                .map_err(|error| KernelError::pin(IMAGE, error))?;
+            map
+        }
+        _ => MapData::from_pin(&path).map_err(|error| KernelError::map(IMAGE, error))?,
+    };
+    let size = map
+        .info()
+        .map_err(|error| KernelError::map(IMAGE, error))?
+        .value_size();
+    let size = usize::try_from(size).unwrap_or(0);
+    Ok((map_array(&map, size)?, size.saturating_sub(PAD_BYTES)))
+}
+
+/// Checks that what is pinned has the layout of this version.
+///
+/// # Errors
+/// [`KernelError::OtherVersion`]; [`KernelError::Map`].
+pub(super) fn check_layout(pins: &Pins) -> Result<(), KernelError> {
+    for (name, bytes) in [
+        (SHARDS, size_of::<Shard>()),
+        (CHAIN, size_of::<Hops>()),
+        (SESSIONS, size_of::<Session>()),
+        (COUNTS, size_of::<Counters>()),
+    ] {
+        let path = pins.path(name);
+        if !path.exists() {
+            // An older version made the image and the shard, and did not have this map.
+            if pins.in_use() && pins.path(SHARDS).exists() {
+                return Err(KernelError::OtherVersion(pins.folder().to_owned()));
+            }
+            continue;
+        }
+        let map = MapData::from_pin(&path).map_err(|error| KernelError::map(name, error))?;
+        let info = map.info().map_err(|error| KernelError::map(name, error))?;
+        if usize::try_from(info.value_size()).ok() != Some(bytes) {
+            return Err(KernelError::OtherVersion(pins.folder().to_owned()));
+        }
+    }
+    if pins.path(SHARDS).exists() {
+        let shard = map_pinned_page(pins, SHARDS)?;
+        let shard = shard_in(&shard);
+        let layout = shard.layout.load(Relaxed);
+        // 0: their maker died before it wrote the number. Then nobody has used them.
+        if layout != LAYOUT && !(layout == 0 && is_unused(shard)) {
+            return Err(KernelError::OtherVersion(pins.folder().to_owned()));
+        }
+    }
+    Ok(())
+}
+
+/// Whether nothing was ever admitted under these maps, and nobody was told to admit.
+pub(super) fn is_unused(shard: &Shard) -> bool {
+    shard.last.load(Relaxed) == 0 && shard.generation.load(Relaxed) == 0
+}

@@ -1,0 +1,26 @@
+//! Names of the maps in `bpf/maps.h`. Each is pinned under its name.
+
+/// The log's image.
+pub(super) const IMAGE: &str = "pm_image";
+/// State of the shard.
+pub(super) const SHARDS: &str = "pm_shards";
+/// Neighbours in a chain.
+pub(super) const CHAIN: &str = "pm_chain";
+/// Sessions, by row.
+pub(super) const SESSIONS: &str = "pm_sessions";
+/// Session id to row.
+pub(super) const SESSION_ROWS: &str = "pm_session_rows";
+/// Counters, per CPU.
+pub(super) const COUNTS: &str = "pm_counts";
+/// Ring buffer that wakes user space.
+pub(super) const WAKEUPS: &str = "pm_wakeups";
+/// All of them.
+pub(super) const ALL: [&str; 7] = [
+    IMAGE,
+    SHARDS,
+    CHAIN,
+    SESSIONS,
+    SESSION_ROWS,
+    COUNTS,
+    WAKEUPS,
+];

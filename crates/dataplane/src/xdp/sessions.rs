@@ -1,0 +1,167 @@
+//! The sessions that the pipeline serves, as user space writes them: one row a session in `pm_sessions`, and the index from
+//! id to row.
+//!
+//! Invariants: fields have one writer at a time (`shared.rs`). What the pipeline writes as well ([`Sessions::write`]) is
+//! written only while it is held, or in a row at which it does not look yet. The pipeline compares a row's id with that of
+//! the packet, so a row whose id is 0 is never used.
+//!
+//! Spec: `docs/spec/pipeline.md` §3. May not: hold or release the pipeline.
+
+#![allow(unsafe_code)]
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering::Relaxed;
+
+use aya::maps::{HashMap as BpfHashMap, Map, MapData, MapError};
+use memmap2::MmapRaw;
+use pmnet_proto::device::SessionState;
+
+use super::error::KernelError;
+use super::maps::map_array;
+use super::names::{SESSION_ROWS, SESSIONS};
+use super::rows::Rows;
+use super::shared::{Session, WAY_INTERFACE};
+use super::words::{address_words, port_word};
+
+/// Checksums of a session's headers in which the fields that vary are zero. The pipeline adds these fields.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BaseCrcs {
+    /// Of an update.
+    pub update: u32,
+    /// Of an update's entry.
+    pub append: u32,
+    /// Of an acknowledgement.
+    pub ack: u32,
+}
+
+/// Rows, their index, and who has which row.
+pub(super) struct Sessions {
+    /// Mapping of `pm_sessions`.
+    map: MmapRaw,
+    index: BpfHashMap<MapData, u64, u32>,
+    rows: Rows,
+}
+
+impl Sessions {
+    /// `preferred_mask` is the pipeline's: see [`Rows`].
+    pub(super) fn new(
+        map: &MapData,
+        index: Map,
+        preferred_mask: u32,
+    ) -> Result<Sessions, KernelError> {
+        // A map that was pinned has the size that it was made with, whatever the settings say now.
+        let rows_max = map
+            .info()
+            .map_err(|error| KernelError::map(SESSIONS, error))?
+            .max_entries();
+        let bytes = usize::try_from(rows_max).unwrap_or(0) * size_of::<Session>();
+        Ok(Sessions {
+            map: map_array(map, bytes)?,
+            index: BpfHashMap::try_from(index).map_err(index_error)?,
+            rows: Rows::new(rows_max, preferred_mask),
+        })
+    }
+
+    fn row(&self, row: u32) -> &Session {
+        let row = usize::try_from(row).expect("u32 fits usize");
+        assert!((row + 1) * size_of::<Session>() <= self.map.len());
+        // SAFETY: inside the mapping by the assertion, aligned since rows are 64-byte aligned multiples
+        // of their alignment from the start of a page; all fields are atomic.
+        unsafe { &*self.map.as_ptr().cast::<Session>().add(row) }
+    }
+
+    /// The session's row.
+    pub(super) fn find(&self, id: u64) -> Option<u32> {
+        self.rows.get(id)
+    }
+
+    /// Whether all rows are taken.
+    pub(super) fn is_full(&self) -> bool {
+        self.rows.is_full()
+    }
+
+    /// A row for a session that has none; `None`: all are taken. The pipeline does not find the session there before
+    /// [`Sessions::write`] and [`Sessions::insert`].
+    pub(super) fn take_row(&mut self, id: u64) -> Option<u32> {
+        self.rows.take(id)
+    }
+
+    /// Writes what never changes, and what the pipeline changes too: only while it is held.
+    pub(super) fn write(&self, row: u32, state: &SessionState, crcs: &BaseCrcs) {
+        let session = self.row(row);
+        session.id.store(state.id, Relaxed);
+        session.token.store(state.token.to_be(), Relaxed);
+        session.last.store(state.last, Relaxed);
+        session.committed.store(state.committed, Relaxed);
+        session.update_crc.store(crcs.update, Relaxed);
+        session.append_crc.store(crcs.append, Relaxed);
+        session.ack_crc.store(crcs.ack, Relaxed);
+    }
+
+    /// Writes what user space alone changes: at any time. `new`: the row was another session's.
+    pub(super) fn refresh(&self, row: u32, state: &SessionState, address: SocketAddr, new: bool) {
+        let session = self.row(row);
+        session.until.store(state.until, Relaxed);
+        session.applied.store(state.applied, Relaxed);
+        let (high, low) = address_words(address.ip());
+        let port = port_word(address.port());
+        let known = (
+            session.address_high.load(Relaxed),
+            session.address_low.load(Relaxed),
+            session.port.load(Relaxed),
+        );
+        if new || known != (high, low, port) {
+            // The way to the old address does not lead to the new one.
+            session.client[WAY_INTERFACE].store(0, Relaxed);
+        }
+        session.port.store(port, Relaxed);
+        session.address_high.store(high, Relaxed);
+        session.address_low.store(low, Relaxed);
+    }
+
+    /// Adds a session to the index.
+    pub(super) fn insert(&mut self, id: u64, row: u32) -> Result<(), KernelError> {
+        self.index.insert(id.to_be(), row, 0).map_err(index_error)
+    }
+
+    /// The session is over, and its row is free.
+    pub(super) fn remove(&mut self, id: u64) -> Result<(), KernelError> {
+        if let Some(row) = self.rows.give_back(id) {
+            self.clear_row(row);
+            self.index.remove(&id.to_be()).map_err(index_error)?;
+        }
+        Ok(())
+    }
+
+    /// Removes all sessions, also those of an earlier process.
+    pub(super) fn clear(&mut self) -> Result<(), KernelError> {
+        let keys: Vec<u64> = self.index.keys().filter_map(Result::ok).collect();
+        for key in keys {
+            self.index.remove(&key).map_err(index_error)?;
+        }
+        for row in 0..self.rows.rows_max() {
+            // Most rows were never used, and need no write.
+            if self.row(row).id.load(Relaxed) != 0 {
+                self.clear_row(row);
+            }
+        }
+        self.rows.clear();
+        Ok(())
+    }
+
+    fn clear_row(&self, row: u32) {
+        let session = self.row(row);
+        session.until.store(0, Relaxed);
+        session.id.store(0, Relaxed);
+    }
+
+    /// Whether the pipeline has answered a duplicate of this session since this was last asked.
+    pub(super) fn heard(&self, id: u64) -> bool {
+        self.find(id)
+            .is_some_and(|row| self.row(row).heard.swap(0, Relaxed) == 1)
+    }
+}
+
+fn index_error(error: MapError) -> KernelError {
+    KernelError::map(SESSION_ROWS, error)
+}

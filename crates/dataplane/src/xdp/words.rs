@@ -1,0 +1,29 @@
+//! Addresses and ports as the pipeline compares them: the bytes of a packet, read as one number in this machine's byte
+//! order.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+/// An address in two words, as in an IPv6 header. Of an IPv4 address the second word is that of `::ffff:a.b.c.d`, and the
+/// first is 0.
+pub(super) fn address_words(address: IpAddr) -> (u64, u64) {
+    let octets = match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    };
+    let half =
+        |at: usize| u64::from_ne_bytes(octets[at..at + 8].try_into().expect("8 of 16 bytes"));
+    match address {
+        IpAddr::V4(_) => (0, half(8)),
+        IpAddr::V6(_) => (half(0), half(8)),
+    }
+}
+
+/// An IPv4 address, as in an IPv4 header.
+pub(super) fn ipv4_word(address: Ipv4Addr) -> u32 {
+    u32::from_ne_bytes(address.octets())
+}
+
+/// A UDP port, in network byte order.
+pub(super) fn port_word(port: u16) -> u32 {
+    port.to_be().into()
+}

@@ -1,0 +1,100 @@
+//! The guard that `hold` gives (`docs/spec/pipeline.md` §2): the pipeline admits nothing until it is released, and what
+//! is told of a session beside it changes nothing that the pipeline counts.
+
+use pmnet_dataplane::xdp::{Kernel, XDP_PASS, XDP_TX};
+use pmnet_device::FastPath;
+use pmnet_proto::device::SessionState;
+use pmnet_wire::{Header, Kind};
+
+use crate::races::{address, alone, client, fresh, hop, update};
+use crate::world::{Scratch, config, frame, skipped};
+
+/// A pipeline that knows its chain and no session; held.
+fn pipeline(scratch: &Scratch) -> Kernel {
+    let (mut kernel, _image) = Kernel::load(&config(address()), scratch.0.clone()).unwrap();
+    let stamp = Header {
+        request: 0,
+        ..hop(Kind::Append, 1, 1)
+    };
+    kernel.hold().unwrap().describe(&stamp, &alone());
+    kernel
+}
+
+fn release(kernel: &mut Kernel) {
+    let tail = kernel.tail();
+    kernel.hold().unwrap().release(&tail).unwrap();
+}
+
+/// The verdict about an update of session 1.
+fn verdict(kernel: &mut Kernel, seq: u64) -> u32 {
+    let mut out = [0; 4096];
+    let frame = frame(client(), address(), &update(1, seq));
+    kernel.run(&frame, &mut out).unwrap().0
+}
+
+#[test]
+fn a_guard_that_is_dropped_leaves_the_pipeline_held() {
+    if skipped() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mut kernel = pipeline(&scratch);
+    let mut hold = kernel.hold().unwrap();
+    hold.set_session(1, Some(fresh())).unwrap();
+    drop(hold);
+    assert!(!kernel.admits());
+    assert_eq!(verdict(&mut kernel, 1), XDP_PASS);
+    release(&mut kernel);
+    assert!(kernel.admits());
+    assert_eq!(verdict(&mut kernel, 1), XDP_TX);
+    assert_eq!(kernel.last(), 1);
+}
+
+#[test]
+fn a_session_that_is_new_is_told_under_a_hold_of_its_own() {
+    if skipped() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mut kernel = pipeline(&scratch);
+    // Beside a hold it does not end that one.
+    kernel.refresh_session(1, Some(fresh())).unwrap();
+    assert!(!kernel.admits());
+    release(&mut kernel);
+    kernel.refresh_session(1, None).unwrap();
+    assert_eq!(verdict(&mut kernel, 1), XDP_PASS, "it is over");
+    kernel.refresh_session(1, Some(fresh())).unwrap();
+    assert!(kernel.admits());
+    assert_eq!(verdict(&mut kernel, 1), XDP_TX);
+}
+
+#[test]
+fn what_the_pipeline_counts_is_not_refreshed() {
+    if skipped() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mut kernel = pipeline(&scratch);
+    let set = |kernel: &mut Kernel, state: SessionState| {
+        kernel.hold().unwrap().set_session(1, Some(state)).unwrap();
+        release(kernel);
+    };
+    set(&mut kernel, fresh());
+    assert_eq!(verdict(&mut kernel, 1), XDP_TX);
+    // The machine has not followed yet, and tells what it knows. It may go on to seq 2 and no further.
+    let old = SessionState {
+        until: 2,
+        ..fresh()
+    };
+    kernel.refresh_session(1, Some(old)).unwrap();
+    assert_eq!(verdict(&mut kernel, 2), XDP_TX);
+    assert_eq!(verdict(&mut kernel, 3), XDP_PASS);
+    assert_eq!(kernel.last(), 2);
+    // Under a hold all of it counts.
+    let ahead = SessionState { last: 9, ..fresh() };
+    set(&mut kernel, ahead);
+    assert_eq!(verdict(&mut kernel, 3), XDP_TX, "a duplicate now");
+    assert_eq!(kernel.last(), 2);
+    assert_eq!(verdict(&mut kernel, 10), XDP_TX);
+    assert_eq!(kernel.last(), 3);
+}

@@ -1,0 +1,41 @@
+//! What the roles' command lines have in common.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use pmnet_cli::{ConfigError, address};
+
+/// What every role has besides its own settings.
+#[derive(Debug, Args)]
+pub struct CommonArgs {
+    /// Take what is not given here from this TOML file.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The ready line on stdout as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The value, or a sentence that says what is missing and how to give it.
+pub fn required<T>(flag: &str, section: &str, value: Option<T>) -> Result<T, ConfigError> {
+    value.ok_or_else(|| {
+        let key = flag.trim_start_matches('-');
+        ConfigError(format!(
+            "{flag} is missing: give it, or {key} = … in section [{section}] of --config"
+        ))
+    })
+}
+
+/// A UDP address of the protocol; a port outside the reserved range is allowed, with a warning.
+pub fn udp_address(flag: &str, text: &str) -> Result<SocketAddr, ConfigError> {
+    let address = address(flag, text)?;
+    let (first, last) = (pmnet_wire::PORT_FIRST, pmnet_wire::PORT_LAST);
+    if !(first..=last).contains(&address.port()) {
+        tracing::warn!(
+            "{flag} {address}: the reserved ports are {first} to {last}; devices in the kernel or \
+             in a switch will pass others on unseen"
+        );
+    }
+    Ok(address)
+}

@@ -1,0 +1,105 @@
+//! What can be said about a device: flags, and the same keys in the configuration file.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+
+/// Where updates are logged and acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// By this process, on its UDP socket: no privilege, any medium.
+    Relay,
+    /// By the kernel, on the server's own network interface.
+    Nic,
+    /// By the kernel, in a switch (a Linux bridge) between clients and server: clients send to the server.
+    Switch,
+    /// By the kernel, on a machine of its own between clients and server, to which clients send.
+    Router,
+}
+
+/// Where a log lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MediaArg {
+    /// An ordinary file, O_DIRECT and O_DSYNC: an acknowledgement survives a power cut.
+    File,
+    /// A mapped file on tmpfs or hugetlbfs: it survives the death of the process only.
+    Dram,
+}
+
+/// Settings of `pmnet device`; section `[device]` of the configuration file.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct DeviceArgs {
+    /// UDP address to listen on.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<String>,
+    /// UDP address of the next device, or of the server.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub next: Option<String>,
+    /// File of the log.
+    #[arg(long, value_name = "PATH")]
+    pub log: Option<PathBuf>,
+    /// Kind of medium that the log is on.
+    #[arg(long, value_enum)]
+    pub media: Option<MediaArg>,
+    /// Number of this device, unique in its shard and not 0 [default: the listen port; with
+    /// devices on several machines that use the same port, give it].
+    #[arg(long)]
+    pub id: Option<u32>,
+    /// Number of the shard [default: 0].
+    #[arg(long)]
+    pub shard: Option<u32>,
+    /// Shards served by this process, each by a thread of its own: shard S + i listens on the
+    /// listen port + i, sends to the next port + i and has its log in PATH.S+i [default: 1].
+    #[arg(long, value_name = "N")]
+    pub shards: Option<u16>,
+    /// Frame space of a new log, such as 64M; the number of entries follows from it [default: 64M].
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["entries", "frame_bytes"])]
+    pub log_size: Option<String>,
+    /// Entries of the log, a power of two.
+    #[arg(long, requires = "frame_bytes", value_name = "N")]
+    pub entries: Option<u64>,
+    /// Frame space of the log in bytes, a multiple of 4096.
+    #[arg(long, requires = "entries", value_name = "N")]
+    pub frame_bytes: Option<u64>,
+    /// Where updates are logged and acknowledged: by this process, or by the kernel in front of it.
+    #[arg(long, value_enum)]
+    pub mode: Option<Mode>,
+    /// Network interfaces by which clients come, in a kernel mode.
+    #[arg(long, value_name = "IF", value_delimiter = ',', alias = "ports")]
+    pub dev: Option<Vec<String>>,
+    /// With --mode switch: this machine's own address in the bridge; its UDP port is that of --listen.
+    #[arg(long, value_name = "IPV4")]
+    pub address: Option<std::net::Ipv4Addr>,
+    /// Name of the device in the BPF file system, in a kernel mode [default: IF-PORT].
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// In a kernel mode: save the log in this file at the end (SIGTERM, SIGINT, SIGPWR, --detach),
+    /// and load it from there at the start. Without it the kernel goes on when this process ends.
+    #[arg(long, value_name = "FILE")]
+    pub spill: Option<PathBuf>,
+    /// The server reads the log by itself (its --device-log): it is sent no updates.
+    #[arg(long)]
+    pub server_reads_log: bool,
+    /// Attach in the generic mode of the kernel: slow, for interfaces whose driver has no native one.
+    #[arg(long)]
+    pub xdp_generic: bool,
+    /// Take the device out of the kernel: interfaces are then as they were before.
+    #[arg(long)]
+    pub detach: bool,
+    /// With --detach: give up acknowledged writes that the server has not applied yet.
+    #[arg(long, requires = "detach")]
+    pub discard: bool,
+    /// Poll for so long after activity before sleeping [default: 50].
+    #[arg(long, value_name = "US")]
+    pub spin_us: Option<u64>,
+    /// The missing devices of a longer chain are stopped for good (see below).
+    #[arg(long)]
+    pub shrink_chain: bool,
+    /// Accept that acknowledged writes are gone with the last device that held them (see below).
+    #[arg(long)]
+    pub declare_data_loss: bool,
+}

@@ -1,0 +1,92 @@
+//! What a kernel mode needs to know besides.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use pmnet_cli::ConfigError;
+
+use super::args::{DeviceArgs, Mode};
+
+/// Settings of a kernel mode.
+#[derive(Clone, Debug)]
+pub struct KernelSettings {
+    /// Interfaces.
+    pub interfaces: Vec<String>,
+    /// Folder in the BPF file system.
+    pub name: String,
+    pub spill: Option<PathBuf>,
+    pub generic: bool,
+    /// In a switch: its own address.
+    pub own: Option<Ipv4Addr>,
+}
+
+impl KernelSettings {
+    /// Whether clients send to the server behind the device.
+    pub const fn is_switch(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// The settings of a kernel mode; `None` in the others.
+    pub fn new(
+        flags: &DeviceArgs,
+        file: &DeviceArgs,
+        listen: SocketAddr,
+    ) -> Result<Option<KernelSettings>, ConfigError> {
+        let mode = flags.mode.or(file.mode).unwrap_or(Mode::Relay);
+        let interfaces = flags.dev.clone().or_else(|| file.dev.clone());
+        let spill = flags.spill.clone().or_else(|| file.spill.clone());
+        let generic = flags.xdp_generic || file.xdp_generic;
+        if mode == Mode::Relay {
+            let reads = flags.server_reads_log || file.server_reads_log;
+            return if interfaces.is_some() || spill.is_some() || generic || flags.detach || reads {
+                Err(ConfigError(
+                    "--dev, --spill, --xdp-generic, --server-reads-log and --detach need a kernel mode: give --mode nic, router or switch"
+                        .into(),
+                ))
+            } else {
+                Ok(None)
+            };
+        }
+        let Some(interfaces) = interfaces.filter(|names| !names.is_empty()) else {
+            return Err(ConfigError(
+                "a kernel mode needs --dev: the network interface by which clients come".into(),
+            ));
+        };
+        if listen.ip().is_unspecified() || listen.port() == 0 {
+            return Err(ConfigError(format!(
+                "--listen {listen}: in a kernel mode it must be the address and port to which clients send"
+            )));
+        }
+        let name = flags
+            .name
+            .clone()
+            .or_else(|| file.name.clone())
+            .unwrap_or_else(|| format!("{}-{}", interfaces[0], listen.port()));
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
+            return Err(ConfigError(format!(
+                "--name {name}: 1 to 64 letters, digits, - and _ (give one, if the interface has others)"
+            )));
+        }
+        let own = flags.address.or(file.address);
+        match (mode, own, listen.ip()) {
+            (Mode::Switch, Some(own), IpAddr::V4(address)) if own != address => {}
+            (Mode::Switch, ..) => {
+                return Err(ConfigError(
+                    "--mode switch needs --address: an IPv4 address of this machine's bridge, other than --listen, which \
+                     is the server's address that clients know"
+                        .into(),
+                ));
+            }
+            (_, None, _) => {}
+            _ => return Err(ConfigError("--address belongs to --mode switch".into())),
+        }
+        Ok(Some(KernelSettings {
+            interfaces,
+            name,
+            spill,
+            generic,
+            own,
+        }))
+    }
+}

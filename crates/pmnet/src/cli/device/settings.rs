@@ -1,0 +1,164 @@
+//! What a device needs to know, from flags and configuration file; what cannot be is refused.
+
+use std::path::PathBuf;
+
+use pmnet_cli::{ConfigError, bytes};
+use pmnet_dataplane::relay::RelayConfig;
+use pmnet_device::DeviceConfig;
+use pmnet_log::Parameters;
+use pmnet_media::Kind;
+use pmnet_wire::record::Member;
+
+use super::args::{DeviceArgs, MediaArg};
+use super::kernel_settings::KernelSettings;
+use crate::cli::common::{required, udp_address};
+
+/// Poll for so long after activity.
+const SPIN_US: u64 = 50;
+/// Frame ring of a new log, in bytes.
+pub const FRAME_BYTES: u64 = 64 << 20;
+/// Bytes of frame ring for each entry of a new log: small updates fill both about equally.
+const FRAME_BYTES_PER_ENTRY: u64 = 512;
+
+/// Settings of a device, checked.
+#[derive(Clone)]
+pub struct Settings {
+    pub relay: RelayConfig,
+    pub path: PathBuf,
+    pub kind: Kind,
+    /// The kernel's part, in a kernel mode.
+    pub kernel: Option<KernelSettings>,
+    /// Given explicitly: an existing log must have exactly these.
+    pub wanted: Option<Parameters>,
+}
+
+/// Flags before file, defaults last.
+pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigError> {
+    let listen = flags.listen.clone().or_else(|| file.listen.clone());
+    let listen = udp_address("--listen", &required("--listen", "device", listen)?)?;
+    let kernel = KernelSettings::new(&flags, &file, listen)?;
+    let next = required("--next", "device", flags.next.or(file.next))?;
+    let next = udp_address("--next", &next)?;
+    if next.is_ipv4() != listen.is_ipv4() {
+        return Err(ConfigError(format!(
+            "--listen {listen} and --next {next}: one is IPv4 and the other IPv6; give both the same way"
+        )));
+    }
+    let switch = kernel.as_ref().is_some_and(KernelSettings::is_switch);
+    if next == listen && !switch {
+        return Err(ConfigError(format!(
+            "--next {next} is this device itself: it must be the next device or the server"
+        )));
+    }
+    let (log, media) = (flags.log.or(file.log), flags.media.or(file.media));
+    let (path, media) = match &kernel {
+        Some(kernel) => {
+            if log.is_some() || media.is_some() {
+                return Err(ConfigError(
+                    "--log and --media do not go with a kernel mode: its log is memory of the kernel (--spill FILE \
+                     saves it)"
+                        .into(),
+                ));
+            }
+            (PathBuf::from(&kernel.name), MediaArg::Dram)
+        }
+        None => (
+            required("--log", "device", log)?,
+            required("--media", "device", media)?,
+        ),
+    };
+    let id = flags
+        .id
+        .or(file.id)
+        .unwrap_or_else(|| u32::from(listen.port()));
+    if id == 0 {
+        return Err(ConfigError(
+            "--id must not be 0 (and is the listen port by default: give --id with port 0)".into(),
+        ));
+    }
+    let size = match flags.log_size.or(file.log_size) {
+        Some(size) => Some(from_size(bytes("--log-size", &size)?)),
+        None => None,
+    };
+    let entries = flags.entries.or(file.entries);
+    let frame_bytes = flags.frame_bytes.or(file.frame_bytes);
+    let wanted = match (entries, frame_bytes) {
+        (Some(entries), Some(frame_bytes)) => Some(Parameters {
+            entries,
+            frame_bytes,
+        }),
+        (None, None) => size,
+        _ => {
+            return Err(ConfigError(
+                "--entries and --frame-bytes belong together (or use --log-size)".into(),
+            ));
+        }
+    };
+    if let Some(parameters) = &wanted {
+        parameters
+            .validate()
+            .map_err(|error| ConfigError(error.to_string()))?;
+    }
+    let mut device = DeviceConfig::new(id, flags.shard.or(file.shard).unwrap_or(0), next);
+    device.server_reads_log = flags.server_reads_log || file.server_reads_log;
+    if flags.shrink_chain || file.shrink_chain {
+        device.flags |= Member::SHRINK;
+    }
+    if flags.declare_data_loss || file.declare_data_loss {
+        device.flags |= Member::DECLARE_LOSS;
+    }
+    Ok(Settings {
+        relay: RelayConfig {
+            listen,
+            known_as: None,
+            device,
+            spin_micros: flags.spin_us.or(file.spin_us).unwrap_or(SPIN_US),
+        },
+        path,
+        kind: match media {
+            MediaArg::File => Kind::File,
+            MediaArg::Dram => Kind::Dram,
+        },
+        kernel,
+        wanted,
+    })
+}
+
+/// Frame space rounded up to whole blocks, and the entries that go with it.
+pub fn from_size(size: u64) -> Parameters {
+    // Too much for a number is too much for a log: its check says so.
+    let frame_bytes = size.checked_next_multiple_of(4096).unwrap_or(u64::MAX);
+    let entries = (frame_bytes / FRAME_BYTES_PER_ENTRY)
+        .next_power_of_two()
+        .clamp(pmnet_log::ENTRIES_MIN, pmnet_log::ENTRIES_MAX);
+    Parameters {
+        entries,
+        frame_bytes,
+    }
+}
+
+/// The settings of shard `index` of several.
+pub fn nth(first: &Settings, index: u16) -> Result<Settings, ConfigError> {
+    let mut settings = first.clone();
+    let relay = &mut settings.relay;
+    for address in [&mut relay.listen, &mut relay.device.next] {
+        let port = address.port().checked_add(index).ok_or_else(|| {
+            ConfigError(format!(
+                "--shards: port {} + {index} is not a port",
+                address.port()
+            ))
+        })?;
+        address.set_port(port);
+    }
+    let shard = relay.device.shard.checked_add(u32::from(index));
+    relay.device.shard = shard.ok_or_else(|| {
+        ConfigError(format!(
+            "--shards: shard {} + {index} is not a shard number",
+            relay.device.shard
+        ))
+    })?;
+    let mut path = first.path.clone().into_os_string();
+    path.push(format!(".{}", relay.device.shard));
+    settings.path = path.into();
+    Ok(settings)
+}
