@@ -7,7 +7,7 @@ use pmnet_wire::command::Commands;
 use super::commands::is_flush;
 use super::owner::{FENCED, taken_over};
 use super::record::unrecorded;
-use super::resp::{elements, error, write_bulk, write_header};
+use super::resp::{elements, error, shown, write_bulk, write_header};
 use super::transaction::{Items, Outcome, Torn, Transaction};
 use super::{Link, RedisStore, WATERMARK, plan, promise};
 
@@ -200,7 +200,12 @@ impl RedisStore {
             link.read_wait(self.url.wait_replicas)?;
             return Ok(Outcome::Refused(vec![refused]));
         }
-        let failed = elements(&reply).unwrap_or_default();
+        let Some(failed) = elements(&reply) else {
+            return Err(StoreError::Retry(format!(
+                "Redis's answer to EVALSHA is not understood: {}",
+                shown(&reply)
+            )));
+        };
         let failed = failed.iter().filter_map(|text| {
             let (index, error) = numbered(&String::from_utf8_lossy(super::resp::text(text)?))?;
             Some((index, format!("-{error}\r\n").into()))

@@ -9,6 +9,8 @@ use pmnet_server::{RecordChange, RecordKey, Request, StoreError};
 use pmnet_wire::StoreName;
 use pmnet_wire::command::{Commands, Form};
 
+use crate::{REPLY_BYTES_MAX, REPLY_TOO_LONG, bounded_reply};
+
 use super::commands::{is_flush, runs_code};
 use super::pending::{Pending, add_read, expect_ok, read_pending};
 use super::plan::{Item, Plan};
@@ -154,7 +156,8 @@ impl RedisStore {
             _ => b"s",
         };
         let version: &[u8] = if plan.resp3 { b"3" } else { b"2" };
-        let head: [&[u8]; 13] = [
+        let longest = REPLY_BYTES_MAX.to_string();
+        let head: [&[u8]; 15] = [
             b"EVALSHA",
             &link.request_sha,
             b"0",
@@ -168,6 +171,8 @@ impl RedisStore {
             &self.watermark,
             &link.owner,
             LOST_REPLY,
+            longest.as_bytes(),
+            REPLY_TOO_LONG,
         ];
         let tail: usize = plan
             .items
@@ -299,13 +304,13 @@ impl RedisStore {
             match outcome {
                 Outcome::Ran(results) => {
                     self.seen_records = true;
-                    let reply = reply_of(&plan, results);
+                    let reply = bounded_reply(reply_of(&plan, results), field);
                     self.owed.add(link, [record(field, prefix, &reply)]);
                     self.write_owed(link)?;
                     return Ok(reply);
                 }
                 Outcome::Unrecorded(results, why) => {
-                    let reply = reply_of(&plan, results);
+                    let reply = bounded_reply(reply_of(&plan, results), field);
                     let begun = [prefix, LOST_REPLY].concat().into();
                     self.owed
                         .add_unrecorded(link, record(field, prefix, &reply), begun);
@@ -313,7 +318,7 @@ impl RedisStore {
                 }
                 Outcome::Torn(torn) => return Err(half_done(&torn, field)),
                 Outcome::Doubtful(results, error) => {
-                    let reply = reply_of(&plan, results);
+                    let reply = bounded_reply(reply_of(&plan, results), field);
                     self.owed.add(link, [record(field, prefix, &reply)]);
                     return Err(error);
                 }

@@ -4,11 +4,13 @@ use bytes::Bytes;
 use pmnet_server::{RecordChange, RecordKey, StoreError};
 use pmnet_wire::command::Form;
 
+use crate::{REPLY_TOO_LONG, warn_too_long};
+
 use super::Link;
 use super::commands::{blocks, is_flush, is_passing, runs_code, runs_reading_code};
 use super::owner::{FENCED, taken_over};
 use super::plan::{Item, Plan};
-use super::resp::{self, error};
+use super::resp::{self, error, shown};
 
 /// First word of the request script's error when something may have taken effect.
 const PARTLY: &str = "PARTLY ";
@@ -158,11 +160,22 @@ pub fn read_pending(
         }
         Pending::Script { field, prefix, .. } => {
             let reply = connection.reply()?;
-            if let Some((start, end)) = resp::text_range(&reply) {
+            // The script's result is a string, whatever it is about.
+            if reply.starts_with(b"$")
+                && let Some((start, end)) = resp::text_range(&reply)
+            {
+                if reply[start..end] == *REPLY_TOO_LONG {
+                    warn_too_long(&field);
+                }
                 ready.push(reply.slice(start..end));
                 return Ok(None);
             }
-            let error = error(&reply).unwrap_or("no reply");
+            let Some(error) = error(&reply) else {
+                return Err(StoreError::Retry(format!(
+                    "Redis's answer to EVALSHA is not understood: {}",
+                    shown(&reply)
+                )));
+            };
             if error.starts_with(FENCED) {
                 return Err(taken_over(hash));
             }

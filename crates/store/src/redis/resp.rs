@@ -10,6 +10,9 @@ pub const REPLY_BYTES_MAX: usize = 1 << 30;
 /// Longest line (`*12\r\n`, `+status\r\n`, …), in bytes: more than the longest reply that can be handed on.
 const LINE_BYTES_MAX: usize = 17 << 20;
 
+/// Bytes of a reply that are shown.
+const SHOWN_BYTES_MAX: usize = 64;
+
 /// The bytes are not RESP, or exceed a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the server's reply is not RESP")]
@@ -167,6 +170,13 @@ pub fn text_range(reply: &[u8]) -> Option<(usize, usize)> {
 pub fn error(reply: &[u8]) -> Option<&str> {
     let rest = reply.strip_prefix(b"-")?;
     Some(std::str::from_utf8(rest.strip_suffix(b"\r\n")?).unwrap_or("ERR (not UTF-8)"))
+}
+
+/// The beginning of a reply, for people.
+pub fn shown(reply: &[u8]) -> String {
+    reply[..reply.len().min(SHOWN_BYTES_MAX)]
+        .escape_ascii()
+        .to_string()
 }
 
 /// Integer value of a `:n` reply.
