@@ -9,12 +9,13 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use pmnet_front::connection::{Connection, INPUT_BYTES_SOFT_MAX, Shared, Turn};
-use pmnet_front::parser::{Parser, Status};
-use pmnet_front::reply;
+use pmnet_front::limits::REQUESTS;
 use pmnet_front::table::Table;
 use pmnet_front::upstream::{CallId, Outcome, Refused, SessionId, Time, Upstream};
+use pmnet_resp::scan::count;
+use pmnet_resp::{Parser, Status, write_bulk, write_command};
 use pmnet_wire::StoreName;
-use pmnet_wire::command::{Commands, Form, write_command};
+use pmnet_wire::command::{Commands, Form};
 
 use crate::input::Input;
 
@@ -210,7 +211,7 @@ impl World {
             0..=4 => {
                 let mut bytes = Vec::new();
                 let words: Vec<&str> = input.pick(LINES).split(' ').collect();
-                write_command(&words, &mut bytes);
+                write_command(&mut bytes, &words);
                 self.receive(&bytes);
             }
             5 if input.rarely(4) => {
@@ -289,7 +290,7 @@ impl World {
                 } else {
                     0
                 };
-                reply::write_bulk(NAMES[index], &mut out);
+                write_bulk(&mut out, NAMES[index]);
             }
             Form::Transaction => {
                 out.extend_from_slice(format!("*{}\r\n", pending.count).as_bytes());
@@ -387,7 +388,7 @@ impl World {
             "an end of the stream ends the connection"
         );
         if self.one_to_one {
-            let replies = reply::count(&self.answered).expect("whole replies");
+            let replies = count(&self.answered).expect("whole replies");
             let commands = commands(&self.asked);
             assert_eq!(replies, commands, "as many replies as commands");
         }
@@ -397,7 +398,7 @@ impl World {
 /// The commands that a client has sent and that are to be answered: up to QUIT.
 fn commands(mut stream: &[u8]) -> u32 {
     let mut count = 0;
-    let mut parser = Parser::default();
+    let mut parser = Parser::new(REQUESTS);
     while let Ok(Status::Complete) = parser.poll(stream) {
         let arguments = parser.arguments(stream);
         count += 1;

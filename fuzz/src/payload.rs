@@ -5,7 +5,8 @@
 //! are written again as the same bytes; what is read of rows is written to something that reads the
 //! same.
 
-use pmnet_wire::command::{Commands, Form, preamble, write_command};
+use pmnet_resp::write_command;
+use pmnet_wire::command::{Commands, Form, preamble};
 use pmnet_wire::record::{
     CHAIN_MAX, RecoverReply, SESSION_ROWS_PER_PART, read_durable, read_path, write_durable,
     write_path,
@@ -40,7 +41,7 @@ fn commands(payload: &[u8]) {
         let arguments: Vec<&[u8]> = arguments.collect();
         assert_eq!(arguments.len(), announced);
         assert!(!arguments.is_empty(), "a command has a name");
-        write_command(&arguments, &mut again);
+        write_command(&mut again, &arguments);
         count += 1;
     }
     assert_eq!(count, commands.count);

@@ -4,8 +4,10 @@
 //! cut into pieces; a command that the front takes is one that the payload language takes; the
 //! readers of replies agree with each other on where a reply ends.
 
-use pmnet_front::parser::{COMMAND_BYTES_MAX, Parser, ProtocolError, Status};
-use pmnet_front::reply::{self, ReplyError, Scanner};
+use pmnet_front::limits::{COMMAND_BYTES_MAX, REPLIES, REQUESTS};
+use pmnet_resp::scan::count;
+use pmnet_resp::value::ValueError;
+use pmnet_resp::{Malformed, Parser, ProtocolError, Reply, Scanner, Status, read};
 use pmnet_wire::command::{Commands, Form, Protocol, preamble};
 
 use crate::input::Input;
@@ -29,15 +31,16 @@ pub fn run(data: &[u8]) {
     assert_eq!(whole, replies(stream, &pieces), "cut into {pieces:?}");
     assert_eq!(whole, replies(stream, &[1]), "byte by byte");
     readers_agree(stream, &whole);
-    let _ = reply::subscription(stream);
-    let _ = reply::bulk_text(stream);
+    let _ = read::text(stream);
+    let _ = read::elements(stream);
+    let _ = read::integer(stream);
 }
 
 type Requests = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>);
 
 /// All commands of a stream that arrives in pieces of these lengths, again and again.
 fn requests(stream: &[u8], pieces: &[usize]) -> Requests {
-    let mut parser = Parser::default();
+    let mut parser = Parser::new(REQUESTS);
     let mut buffer = Vec::new();
     let mut found = Vec::new();
     let mut rest = stream;
@@ -80,11 +83,11 @@ fn command(parser: &Parser, buffer: &[u8]) -> Vec<Vec<u8>> {
     owned
 }
 
-type Replies = (Vec<usize>, Option<ReplyError>);
+type Replies = (Vec<usize>, Option<Malformed>);
 
 /// The lengths of all replies of a stream that arrives in pieces of these lengths.
 fn replies(stream: &[u8], pieces: &[usize]) -> Replies {
-    let mut scanner = Scanner::default();
+    let mut scanner = Scanner::new(REPLIES);
     let mut buffer = Vec::new();
     let mut found = Vec::new();
     let mut rest = stream;
@@ -109,17 +112,33 @@ fn replies(stream: &[u8], pieces: &[usize]) -> Replies {
     }
 }
 
-/// The reader of the tools, which builds values, against the scanner, which finds ends. It takes
-/// some numbers that Redis would not write (`+1`), so only what the scanner takes is compared.
-fn readers_agree(stream: &[u8], (lengths, _): &Replies) {
-    let mut at = 0;
+/// The reader that builds values against the scanner, which finds ends: they agree on where each reply
+/// ends, and on why the stream has no more of them, wherever the tree has a place for what is there.
+fn readers_agree(stream: &[u8], (lengths, error): &Replies) {
+    let mut rest = stream;
     for length in lengths {
-        let reply = &stream[at..at + length];
-        assert_eq!(reply::count(reply), Some(1));
-        if let Ok(Some((_, used))) = pmnet_lab::resp::parse(reply) {
-            assert_eq!(used, *length, "two readers of one reply");
+        let (reply, after) = rest.split_at(*length);
+        assert_eq!(count(reply), Some(1), "one reply");
+        if let Some(parsed) = tree(rest) {
+            assert_eq!(parsed, Ok(Some(*length)), "two readers of one reply");
         }
-        at += length;
+        if let Some(elements) = read::elements(reply) {
+            let inside: usize = elements.iter().map(|element| element.len()).sum();
+            assert!(reply.ends_with(&elements.concat()) && inside < *length);
+        }
+        rest = after;
     }
-    let _ = pmnet_lab::resp::parse(stream);
+    if let Some(parsed) = tree(rest) {
+        let end = error.map_or(Ok(None), Err);
+        assert_eq!(parsed, end, "two readers of the rest");
+    }
+}
+
+/// What the reader of values says of the reply at the head of `bytes`; `None` if it has no place for it.
+fn tree(bytes: &[u8]) -> Option<Result<Option<usize>, Malformed>> {
+    match Reply::parse(bytes, &REPLIES) {
+        Ok(found) => Some(Ok(found.map(|(_, length)| length))),
+        Err(ValueError::Malformed(why)) => Some(Err(why)),
+        Err(ValueError::Resp3(_) | ValueError::Depth | ValueError::Integer) => None,
+    }
 }

@@ -176,8 +176,8 @@ fn resp_that_is_none_gets_a_sentence_and_hurts_nobody_else() {
     // Clients that vanish in the middle of a pipeline.
     let mut pipeline = Vec::new();
     for number in 0..500 {
-        write_command(&["SET", &format!("gone:{number}"), "1"], &mut pipeline);
-        write_command(&["INCR", "gone:count"], &mut pipeline);
+        write_command(&mut pipeline, &["SET", &format!("gone:{number}"), "1"]);
+        write_command(&mut pipeline, &["INCR", "gone:count"]);
     }
     for _ in 0..20 {
         let mut stream = TcpStream::connect(address).unwrap();

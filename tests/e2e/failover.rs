@@ -178,12 +178,12 @@ fn a_redis_that_is_stopped_is_noticed_and_clients_that_leave_meanwhile_are_forgo
 /// The counts of one pipeline, which may not fall.
 fn counts(client: &mut Client) -> Vec<u64> {
     let mut bytes = Vec::new();
-    write_command(&["GET", "n"], &mut bytes);
+    write_command(&mut bytes, &["GET", "n"]);
     for _ in 0..20 {
-        write_command(&["GET", "large"], &mut bytes);
+        write_command(&mut bytes, &["GET", "large"]);
     }
     for _ in 0..120 {
-        write_command(&["GET", "n"], &mut bytes);
+        write_command(&mut bytes, &["GET", "n"]);
     }
     let replies = client.exchange(&bytes, 141).unwrap();
     let count = |reply: &Reply| reply.text().and_then(|text| text.parse().ok());

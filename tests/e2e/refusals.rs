@@ -43,7 +43,7 @@ fn config(cluster: &Cluster, setting: &str, value: &str) {
 fn subscribe(cluster: &Cluster) -> Arc<AtomicU64> {
     let mut client = connect(redis(cluster));
     let mut out = Vec::new();
-    write_command(&["SUBSCRIBE", "ch"], &mut out);
+    write_command(&mut out, &["SUBSCRIBE", "ch"]);
     client.exchange(&out, 1).unwrap();
     let count = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&count);
@@ -59,7 +59,7 @@ fn subscribe(cluster: &Cluster) -> Arc<AtomicU64> {
 fn send_and_leave(cluster: &Cluster, command: &[&str]) {
     let mut stream = TcpStream::connect(cluster.endpoint().unwrap()).unwrap();
     let mut out = Vec::new();
-    write_command(command, &mut out);
+    write_command(&mut out, command);
     stream.write_all(&out).unwrap();
     // So that it is under way before the connection ends.
     std::thread::sleep(Duration::from_millis(300));
@@ -88,7 +88,7 @@ fn a_message_is_published_once_while_redis_takes_no_writes() {
             config(&cluster, setting, value);
             let mut out = Vec::new();
             for command in commands {
-                write_command(command, &mut out);
+                write_command(&mut out, command);
             }
             let reply = std::thread::scope(|scope| {
                 let call = scope.spawn(|| client.exchange(&out, commands.len()).unwrap().pop());

@@ -53,7 +53,7 @@ impl Caller {
     pub fn exchange<A: AsRef<[u8]>>(&mut self, commands: &[&[A]]) -> Vec<Answer> {
         let mut bytes = Vec::new();
         for command in commands {
-            write_command(command, &mut bytes);
+            write_command(&mut bytes, command);
         }
         let client = match &mut self.client {
             Some(client) => client,

@@ -107,8 +107,8 @@ fn more_than_sixteen_mebibytes_is_a_clear_error() {
     whole.clear();
     let part = vec![b'y'; 6 * MIB];
     write_command(
-        &[&b"MSET"[..], b"a", &part, b"b", &part, b"c", &part],
         &mut whole,
+        &[&b"MSET"[..], b"a", &part, b"b", &part, b"c", &part],
     );
     let reply = front(&cluster).exchange(&whole, 1).unwrap();
     assert!(
@@ -176,9 +176,9 @@ fn replies_of_several_mebibytes() {
         }
         // Several in one pipeline, with a write behind them.
         let mut commands = Vec::new();
-        write_command(&ask, &mut commands);
-        write_command(&["SET", "behind", "1"], &mut commands);
-        write_command(&ask, &mut commands);
+        write_command(&mut commands, &ask);
+        write_command(&mut commands, &["SET", "behind", "1"]);
+        write_command(&mut commands, &ask);
         let replies = client.exchange(&commands, 3).unwrap();
         assert!(
             replies[0] == expected && replies[2] == expected,
@@ -190,13 +190,13 @@ fn replies_of_several_mebibytes() {
     // Large values within a transaction.
     let value = bytes(4 * MIB, 4);
     let mut commands = Vec::new();
-    write_command(&["MULTI"], &mut commands);
+    write_command(&mut commands, &["MULTI"]);
     for key in ["m1", "m2", "m3"] {
-        write_command(&[b"SET", key.as_bytes(), &value], &mut commands);
+        write_command(&mut commands, &[b"SET", key.as_bytes(), &value]);
     }
-    write_command(&["STRLEN", "m3"], &mut commands);
-    write_command(&["GET", "m1"], &mut commands);
-    write_command(&["EXEC"], &mut commands);
+    write_command(&mut commands, &["STRLEN", "m3"]);
+    write_command(&mut commands, &["GET", "m1"]);
+    write_command(&mut commands, &["EXEC"]);
     let replies = client.exchange(&commands, 7).unwrap();
     let Some(Reply::Array(results)) = replies.last() else {
         panic!("EXEC: {:?}", replies.last().and_then(Reply::text));
@@ -283,7 +283,7 @@ fn any_command(random: &mut fastrand::Rng, out: &mut Vec<u8>) -> usize {
         37 => vec!["NOSUCHCOMMAND", &value, "x"],
         38 => vec!["EXPIRE", &string, "notanumber"],
         _ => {
-            write_command(&["MULTI"], out);
+            write_command(out, &["MULTI"]);
             let mut count = 2;
             for _ in 0..random.usize(1..5) {
                 // Commands that are wrong by themselves end the transaction; that is compared too.
@@ -296,21 +296,21 @@ fn any_command(random: &mut fastrand::Rng, out: &mut Vec<u8>) -> usize {
                     _ if random.u8(..4) == 0 => vec!["GET"],
                     _ => vec!["STRLEN", &string],
                 };
-                write_command(&words, out);
+                write_command(out, &words);
                 count += 1;
             }
             write_command(
+                out,
                 &[if random.u8(..8) == 0 {
                     "DISCARD"
                 } else {
                     "EXEC"
                 }],
-                out,
             );
             return count;
         }
     };
-    write_command(&words, out);
+    write_command(out, &words);
     1
 }
 

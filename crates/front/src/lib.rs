@@ -11,8 +11,7 @@
 pub mod connection;
 pub mod endpoint;
 pub mod front;
-pub mod parser;
-pub mod reply;
+pub mod limits;
 pub mod table;
 pub mod upstream;
 

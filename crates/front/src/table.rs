@@ -20,8 +20,8 @@ pub use early::{early_ack, touches_reserved};
 pub use facts::{FACTS, SERVER_VERSION};
 pub use matrix::guide_markdown;
 
-use crate::parser::Arguments;
 use decide::Decision;
+use pmnet_resp::Arguments;
 
 /// Flag of [`Facts`]: changes nothing.
 pub const READONLY: u16 = 1;

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Client, Redis, Running, command, eventually, run_id};
-use pmnet_front::reply;
+use pmnet_resp::reply;
 
 /// Two stores, and a front on the first.
 fn two() -> Option<(Redis, Redis, Running)> {

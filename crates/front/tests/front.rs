@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 
 use common::{Client, Redis, Running, command, eventually};
 use pmnet_front::upstream::{Outcome, SessionId};
-use pmnet_wire::command::{Form, write_command};
+use pmnet_resp::write_command;
+use pmnet_wire::command::Form;
 
 /// Sends the script at once and returns all replies, up to and with that to a last PING.
 fn replies(client: &mut Client, script: &[&str]) -> Vec<String> {
@@ -274,13 +275,13 @@ fn only_plain_sets_are_updates_and_neighbours_are_packed() {
     let mut client = front.client();
     let mut all = Vec::new();
     for i in 0..10 {
-        write_command(&["SET", &format!("k{i}"), "v"], &mut all);
+        write_command(&mut all, &["SET", &format!("k{i}"), "v"]);
     }
     for i in 0..10 {
-        write_command(&["GET", &format!("k{i}")], &mut all);
+        write_command(&mut all, &["GET", &format!("k{i}")]);
     }
     for _ in 0..10 {
-        write_command(&["INCR", "n"], &mut all);
+        write_command(&mut all, &["INCR", "n"]);
     }
     client.send(&all);
     for _ in 0..10 {

@@ -6,8 +6,8 @@ use std::io::Write as _;
 
 use common::{Client, Redis, Running, command};
 use pmnet_front::connection::INPUT_BYTES_SOFT_MAX;
-use pmnet_front::parser::INLINE_BYTES_MAX;
-use pmnet_wire::command::write_command;
+use pmnet_resp::limits::INLINE_BYTES_MAX;
+use pmnet_resp::write_command;
 
 /// What the sockets are read with, in bytes.
 const READ_BYTES: usize = 64 * 1024;
@@ -24,7 +24,7 @@ fn mset(bytes: usize) -> (Vec<u8>, usize) {
         words.push(format!("{i:06}"));
     }
     let mut out = Vec::new();
-    write_command(&words, &mut out);
+    write_command(&mut out, &words);
     assert!(out.len() >= bytes && out.len() < bytes + 64);
     (out, keys)
 }
@@ -59,7 +59,7 @@ fn a_command_of_small_arguments_is_read_to_its_end_wherever_a_read_ends() {
                 let mut client = front.client();
                 let greeting = "x".repeat(10 + shift);
                 let mut all = Vec::new();
-                write_command(&["PING", &greeting], &mut all);
+                write_command(&mut all, &["PING", &greeting]);
                 all.extend_from_slice(&mset);
                 send_pieces(&mut client, &all, pieces);
                 assert_eq!(

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use common::{Executor, Knobs, Redis, Running, command, eventually};
 use pmnet_front::{Front, FrontConfig};
-use pmnet_wire::command::write_command;
+use pmnet_resp::write_command;
 
 #[test]
 fn thousands_of_commands_in_one_pipeline_come_back_in_order() {
@@ -20,10 +20,10 @@ fn thousands_of_commands_in_one_pipeline_come_back_in_order() {
         let mut all = Vec::new();
         for i in 0..5000 {
             let value = i.to_string();
-            write_command(&["SET", "k", &value], &mut all);
-            write_command(&["PING", &value], &mut all);
-            write_command(&["GET", "k"], &mut all);
-            write_command(&["INCR", "n"], &mut all);
+            write_command(&mut all, &["SET", "k", &value]);
+            write_command(&mut all, &["PING", &value]);
+            write_command(&mut all, &["GET", "k"]);
+            write_command(&mut all, &["INCR", "n"]);
         }
         writer.write_all(&all).expect("send");
     });
@@ -104,8 +104,8 @@ fn a_client_that_does_not_read_is_not_read_from() {
     client.send(&{
         let mut set = Vec::new();
         write_command(
-            &[b"SET".as_slice(), b"big", &vec![b'x'; 1024 * 1024]],
             &mut set,
+            &[b"SET".as_slice(), b"big", &vec![b'x'; 1024 * 1024]],
         );
         set
     });
@@ -146,7 +146,7 @@ fn values_up_to_sixteen_mebibytes_and_clear_words_beyond() {
     let mut client = front.client();
     let value = vec![b'x'; 16 * 1024 * 1024];
     let mut set = Vec::new();
-    write_command(&[b"SET".as_slice(), b"big", &value], &mut set);
+    write_command(&mut set, &[b"SET".as_slice(), b"big", &value]);
     client.send(&set);
     assert_eq!(client.text(), "+OK\r\n");
     client.send(&command("GET big"));
@@ -166,8 +166,8 @@ fn values_up_to_sixteen_mebibytes_and_clear_words_beyond() {
     let mut client = front.client();
     let mut half = Vec::new();
     write_command(
-        &[b"SET".as_slice(), b"big", &value[..9 * 1024 * 1024]],
         &mut half,
+        &[b"SET".as_slice(), b"big", &value[..9 * 1024 * 1024]],
     );
     assert_eq!(client.ask("MULTI"), "+OK\r\n");
     client.send(&half);
@@ -216,8 +216,8 @@ fn what_was_sent_before_the_end_is_executed_and_answered() {
     let mut client = front.client();
     let mut all = Vec::new();
     for _ in 0..1000 {
-        write_command(&["INCR", "n"], &mut all);
-        write_command(&["PING"], &mut all);
+        write_command(&mut all, &["INCR", "n"]);
+        write_command(&mut all, &["PING"]);
     }
     all.extend_from_slice(b"*2\r\n$3\r\nGET");
     client.send(&all);
@@ -397,7 +397,7 @@ fn replies_that_wait_for_another_are_bounded() {
         .set_write_timeout(Some(std::time::Duration::from_millis(300)))
         .expect("a timeout");
     let mut echo = Vec::new();
-    write_command(&[b"ECHO".as_slice(), &vec![b'x'; 1024 * 1024]], &mut echo);
+    write_command(&mut echo, &[b"ECHO".as_slice(), &vec![b'x'; 1024 * 1024]]);
     let mut taken = 0;
     while taken < 100 && writer.write_all(&echo).is_ok() {
         taken += 1;

@@ -5,11 +5,12 @@ mod common;
 use std::path::PathBuf;
 
 use common::Redis;
-use pmnet_front::parser::{Arguments, Parser, Status};
+use pmnet_front::limits::REQUESTS;
 use pmnet_front::table::{
     ADMIN, ASSUMABLE, Action, AssumeError, BLOCKING, DENYOOM, FACTS, MOVABLEKEYS, NO_MULTI,
     NOSCRIPT, PUBSUB, Pass, READONLY, SERVER_VERSION, Table, WRITE, guide_markdown,
 };
+use pmnet_resp::{Arguments, Parser, Status};
 
 const FLAGS: &[(&str, &str, u16)] = &[
     ("readonly", "READONLY", READONLY),
@@ -25,7 +26,7 @@ const FLAGS: &[(&str, &str, u16)] = &[
 
 fn action(table: &Table, line: &str) -> Action {
     let input = format!("{line}\n").into_bytes();
-    let mut parser = Parser::default();
+    let mut parser = Parser::new(REQUESTS);
     assert_eq!(parser.poll(&input), Ok(Status::Complete));
     let arguments: Arguments<'_> = parser.arguments(&input);
     table.verdict(&arguments).action

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 /// Crate, and the crates of this workspace that it depends on. Tests may look anywhere.
 const EDGES: &[(&str, &[&str])] = &[
-    ("wire", &[]),
+    ("resp", &[]),
+    ("wire", &["resp"]),
     ("log", &[]),
     ("cli", &[]),
     ("media", &["log"]),
@@ -17,8 +18,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("dataplane", &["wire", "device", "log", "proto", "udp"]),
     ("client", &["proto", "udp"]),
     ("server", &["wire", "proto", "udp"]),
-    ("store", &["wire", "server"]),
-    ("front", &["wire", "client"]),
+    ("store", &["resp", "wire", "server"]),
+    ("front", &["resp", "wire", "client"]),
     // The product.
     (
         "pmnet",
@@ -50,13 +51,15 @@ const EDGES: &[(&str, &[&str])] = &[
             "history",
             "log",
             "proto",
+            "resp",
             "wire",
         ],
     ),
     (
         "fuzz",
         &[
-            "cli", "device", "front", "history", "lab", "log", "pmnet", "proto", "server", "wire",
+            "cli", "device", "front", "history", "lab", "log", "pmnet", "proto", "resp", "server",
+            "wire",
         ],
     ),
 ];

@@ -75,8 +75,8 @@ pub fn open(url: &str, shard: u32) -> Result<Box<dyn Store>, OpenError> {
 }
 
 /// Reply to a payload that is no payload.
-pub(crate) fn malformed_reply(error: pmnet_wire::command::CommandError) -> Vec<u8> {
-    format!("-ERR pmnet: malformed request: {error}\r\n").into_bytes()
+pub(crate) fn malformed_reply(error: pmnet_wire::command::CommandError) -> bytes::Bytes {
+    pmnet_resp::reply::error(&format!("ERR pmnet: malformed request: {error}"))
 }
 
 /// Longest reply that the server can hand on, in bytes. All records are read at each load, so a longer one

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use pmnet_resp::write_header;
 use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
 use pmnet_wire::command::{Arguments, Commands, Form, Protocol};
 
@@ -71,13 +72,13 @@ impl Store for NullStore {
 fn answer(payload: &[u8], writes: bool) -> Vec<u8> {
     let commands = match Commands::parse(payload) {
         Ok(commands) => commands,
-        Err(error) => return crate::malformed_reply(error),
+        Err(error) => return crate::malformed_reply(error).into(),
     };
     let mut reply = Vec::new();
     match commands.form {
         Form::Barrier => reply.extend_from_slice(b"+OK\r\n"),
         Form::StoreAddress => reply.extend_from_slice(crate::NO_ADDRESS),
-        Form::Transaction => reply.extend_from_slice(format!("*{}\r\n", commands.count).as_bytes()),
+        Form::Transaction => write_header(&mut reply, commands.count),
         Form::Single | Form::Pipeline => {}
     }
     for mut arguments in commands.iter() {

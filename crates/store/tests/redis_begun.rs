@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use pmnet_resp::write_command;
 use pmnet_server::{Request, Store, StoreError};
-use pmnet_wire::command::{Form, Protocol, preamble, write_command};
+use pmnet_wire::command::{Form, Protocol, preamble};
 use support::proxy::Proxy;
 use support::{Redis, batch, bulk, change, load, read, single};
 
@@ -211,7 +212,7 @@ struct Messages {
 fn subscriber(redis: &Redis) -> Arc<Messages> {
     let mut stream = TcpStream::connect(("127.0.0.1", redis.port)).unwrap();
     let mut out = Vec::new();
-    write_command(&["SUBSCRIBE", "ch"], &mut out);
+    write_command(&mut out, &["SUBSCRIBE", "ch"]);
     stream.write_all(&out).unwrap();
     let mut lines = BufReader::new(stream).lines();
     while lines.next().unwrap().unwrap() != ":1" {}
@@ -232,7 +233,7 @@ fn subscriber(redis: &Redis) -> Arc<Messages> {
 fn request(kind: &Kind) -> Request {
     let mut payload = preamble(kind.form, Protocol::Resp2, 0).to_vec();
     for command in kind.commands {
-        write_command(command, &mut payload);
+        write_command(&mut payload, command);
     }
     Request {
         payload: payload.into(),
@@ -384,6 +385,8 @@ const MISSING: &[&str] = &[
     "-hdel",
     "-hmget",
     "-set",
+    "-mset",
+    "-mset -incr",
     "-select",
     "-evalsha",
     "-multi -blpop",

@@ -186,8 +186,8 @@ fn a_function_that_changes_the_records_stops_the_shard() {
     // An EVAL that cannot run in our script, because of its neighbour.
     let mut both = preamble(Form::Transaction, Protocol::Resp2, 0).to_vec();
     let raw = "return redis.call('HDEL', 'pmnet:{' .. '0}', 'r')";
-    pmnet_wire::command::write_command(&["EVAL", raw, "0"], &mut both);
-    pmnet_wire::command::write_command(&["BLPOP", "none", "0"], &mut both);
+    pmnet_resp::write_command(&mut both, &["EVAL", raw, "0"]);
+    pmnet_resp::write_command(&mut both, &["BLPOP", "none", "0"]);
     assert_eq!(change(&mut *store, single("EVAL return(7) 0")), ":7\r\n");
     for payload in [single("FCALL bad 0"), Bytes::from(both)] {
         // It has a field that the second one deletes.

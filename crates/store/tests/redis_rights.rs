@@ -8,8 +8,9 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use pmnet_resp::write_command;
 use pmnet_server::{Request, Store, StoreError};
-use pmnet_wire::command::{Form, Protocol, write_command};
+use pmnet_wire::command::{Form, Protocol};
 use support::proxy::Proxy;
 use support::{Redis, batch, bulk, load, payload, watermark};
 
@@ -87,8 +88,8 @@ impl Rig {
 fn direct(port: u16, command: &[&str]) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let mut out = Vec::new();
-    write_command(command, &mut out);
-    write_command(&["QUIT"], &mut out);
+    write_command(&mut out, command);
+    write_command(&mut out, &["QUIT"]);
     stream.write_all(&out).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();

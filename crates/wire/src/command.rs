@@ -11,12 +11,13 @@
 //!  +---------+----------+------+----------+----------+----------------------------+
 //! ```
 
+use pmnet_resp::limits::ARGUMENTS_MAX;
+use pmnet_resp::write_command;
+
 /// Version of the payload language.
 pub const VERSION: u8 = 1;
 /// Length of the preamble in bytes.
 pub const PREAMBLE_LEN: usize = 8;
-/// Most arguments of one command, as Redis itself allows.
-pub const ARGUMENTS_MAX: usize = 1024 * 1024;
 /// Most commands in one transaction.
 pub const COMMANDS_MAX: usize = 64 * 1024;
 
@@ -92,22 +93,11 @@ pub fn preamble(form: Form, protocol: Protocol, database: u32) -> [u8; PREAMBLE_
     [VERSION, protocol, form, 0, d[0], d[1], d[2], d[3]]
 }
 
-/// Appends one command as a RESP array of bulk strings.
-pub fn write_command<A: AsRef<[u8]>>(arguments: &[A], out: &mut Vec<u8>) {
-    out.extend_from_slice(format!("*{}\r\n", arguments.len()).as_bytes());
-    for argument in arguments {
-        let argument = argument.as_ref();
-        out.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
-        out.extend_from_slice(argument);
-        out.extend_from_slice(b"\r\n");
-    }
-}
-
 /// A payload of one command in database 0 with RESP2 replies.
 #[must_use]
 pub fn single<A: AsRef<[u8]>>(arguments: &[A]) -> Vec<u8> {
     let mut out = preamble(Form::Single, Protocol::Resp2, 0).to_vec();
-    write_command(arguments, &mut out);
+    write_command(&mut out, arguments);
     out
 }
 

@@ -1,7 +1,8 @@
 //! The payload language: what is written is read, and everything else is refused.
 
+use pmnet_resp::write_command;
 use pmnet_wire::command::{
-    COMMANDS_MAX, CommandError, Commands, Form, Protocol, key_hash, preamble, single, write_command,
+    COMMANDS_MAX, CommandError, Commands, Form, Protocol, key_hash, preamble, single,
 };
 use proptest::prelude::*;
 
@@ -18,7 +19,7 @@ fn protocol() -> impl Strategy<Value = Protocol> {
 fn payload(form: Form, protocol: Protocol, database: u32, commands: &[Command]) -> Vec<u8> {
     let mut bytes = preamble(form, protocol, database).to_vec();
     for command in commands {
-        write_command(command, &mut bytes);
+        write_command(&mut bytes, command);
     }
     bytes
 }

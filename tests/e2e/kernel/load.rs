@@ -177,6 +177,6 @@ impl Writer {
 
 fn command(words: &[&str]) -> Bytes {
     let mut bytes = preamble(Form::Single, Protocol::Resp2, 0).to_vec();
-    write_command(words, &mut bytes);
+    write_command(&mut bytes, words);
     bytes.into()
 }

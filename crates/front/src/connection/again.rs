@@ -6,11 +6,11 @@
 //! those in front of it. A session has one bypass at a time anyway, so waiting costs no round trip.
 
 use bytes::Bytes;
-use pmnet_wire::command::{Commands, Form, preamble, write_command};
+use pmnet_resp::{scan::count, write_command};
+use pmnet_wire::command::{Commands, Form, preamble};
 
 use super::calls::{Purpose, Slot, Submit};
 use super::{Connection, Later, Shared};
-use crate::reply;
 use crate::upstream::{Outcome, Upstream};
 
 impl Connection {
@@ -28,7 +28,7 @@ impl Connection {
         else {
             return false;
         };
-        if reply::count(reply) == Some(*replies) {
+        if count(reply) == Some(*replies) {
             return false;
         }
         let Ok(commands) = Commands::parse(payload) else {
@@ -40,7 +40,7 @@ impl Connection {
         after.pop_front();
         self.slots.extend(commands.iter().map(|arguments| {
             let mut single = head.to_vec();
-            write_command(&arguments.collect::<Vec<_>>(), &mut single);
+            write_command(&mut single, &arguments.collect::<Vec<_>>());
             Slot::Again(Bytes::from(single))
         }));
         self.slots.append(&mut after);

@@ -1,12 +1,11 @@
 //! Calls of a connection: packing bypasses, submitting, and matching outcomes to replies.
 
 use bytes::Bytes;
+use pmnet_resp::{Arguments, reply, scan::count};
 use pmnet_wire::FRAGMENT_BYTES;
 use pmnet_wire::command::{Form, PREAMBLE_LEN, preamble};
 
 use super::{Connection, Later, Shared};
-use crate::parser::Arguments;
-use crate::reply;
 use crate::table::{self, Facts};
 use crate::upstream::{CallId, Outcome, Refused, Upstream};
 
@@ -306,13 +305,13 @@ impl Connection {
         let outcome = outcome_reply(outcome);
         match purpose {
             Purpose::Update | Purpose::Bypass { .. } => match outcome {
-                Ok(reply) if replies > 1 && reply::count(&reply) != Some(replies) => {
+                Ok(reply) if replies > 1 && count(&reply) != Some(replies) => {
                     // One error stands for all that were packed; anything else would put the client
                     // out of step.
                     let lost = reply::error(
                         "ERR pmnet: the store gave another number of replies than asked for",
                     );
-                    let one = reply.starts_with(b"-") && reply::count(&reply) == Some(1);
+                    let one = reply.starts_with(b"-") && count(&reply) == Some(1);
                     repeated(if one { &reply } else { &lost }, replies)
                 }
                 Ok(reply) => reply,

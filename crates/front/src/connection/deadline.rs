@@ -7,8 +7,8 @@
 
 use super::passage::{Passage, Stage};
 use super::{Connection, Shared};
-use crate::reply;
 use crate::upstream::Time;
+use pmnet_resp::reply;
 use pmnet_wire::StoreName;
 
 /// How long a client that has closed its sending side, and may be gone, is answered by a store that

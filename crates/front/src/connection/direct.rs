@@ -7,16 +7,21 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use bytes::{Bytes, BytesMut};
-use pmnet_wire::command::{Protocol, write_command};
+use pmnet_resp::{Scanner, read, reply, write_command};
+use pmnet_wire::command::Protocol;
 
 use super::calls::Slot;
 use super::identity::{Found, Own, ask_owner, ask_run_id, owner_of, run_id_of};
 use super::pass::Effect;
 use super::passage::{Passage, Stage};
+use super::subscription::subscription;
 use super::transaction::EXECABORT;
 use super::{Connection, StoreAddress};
-use crate::reply::{self, ReplyError, Scanner};
+use crate::limits::REPLIES;
 use crate::upstream::Time;
+
+/// Why a connection is given up that brings no replies.
+const NOT_RESP: &str = "the store sent something that is not an acceptable RESP reply";
 
 /// The client's own connection to the store, without its socket.
 pub(super) struct Direct {
@@ -52,7 +57,7 @@ impl Direct {
             outbox: Vec::new(),
             used: false,
             inbox: BytesMut::new(),
-            scanner: Scanner::default(),
+            scanner: Scanner::new(REPLIES),
             database: 0,
             protocol: Protocol::Resp2,
             own: VecDeque::new(),
@@ -71,7 +76,7 @@ impl Direct {
 
     /// Adds a command of the front's own that must succeed.
     pub(super) fn set(&mut self, command: &[&str]) {
-        write_command(command, &mut self.outbox);
+        write_command(&mut self.outbox, command);
         self.own.push_back(Own::Setting);
     }
 
@@ -198,7 +203,7 @@ impl Connection {
                     let value = direct.inbox.split_to(len).freeze();
                     result = self.direct_value(&mut direct, &value);
                 }
-                Err(error @ ReplyError) => result = Err(error.to_string()),
+                Err(_) => result = Err(NOT_RESP.to_owned()),
             }
         }
         self.direct = Some(direct);
@@ -225,7 +230,7 @@ impl Connection {
             _ => direct.subscribed + direct.subscribed_sharded > 0,
         };
         if (subscribes || value.starts_with(b">"))
-            && let Some(subscription) = reply::subscription(value)
+            && let Some(subscription) = subscription(value)
         {
             if subscription.sharded {
                 direct.subscribed_sharded = subscription.remaining;
@@ -287,5 +292,5 @@ impl Connection {
 fn is_sentinel(value: &[u8], sentinel: &[u8]) -> bool {
     // Subscribed in RESP2: an array of "pong" and the argument; else the argument.
     let value = value.strip_prefix(b"*2\r\n$4\r\npong\r\n").unwrap_or(value);
-    reply::bulk_text(value) == Some(sentinel)
+    read::bulk(value) == Some(sentinel)
 }

@@ -9,10 +9,9 @@
 //! are refused by the table.
 
 use bytes::Bytes;
+use pmnet_resp::{Arguments, reply};
 use pmnet_wire::guard::{changes_access, sets_guarded};
 
-use crate::parser::Arguments;
-use crate::reply;
 use crate::table::touches_reserved;
 
 const OPERATOR: &str = "it is an operator's command: send it to Redis directly";
@@ -75,11 +74,12 @@ pub(super) fn names_record(arguments: &Arguments<'_>) -> Option<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parser::{Parser, Status};
+    use crate::limits::REQUESTS;
+    use pmnet_resp::{Parser, Status};
 
     fn said(line: &str) -> Option<String> {
         let input = format!("{line}\r\n");
-        let mut parser = Parser::default();
+        let mut parser = Parser::new(REQUESTS);
         assert_eq!(parser.poll(input.as_bytes()), Ok(Status::Complete));
         objection(&parser.arguments(input.as_bytes()))
             .map(|error| String::from_utf8_lossy(&error).into_owned())

@@ -5,8 +5,8 @@
 //! connection is asked who is at its other end, and nothing of a client's is sent on it before its
 //! answer is what the server's barrier says (`docs/spec/wire.md` §6).
 
+use pmnet_resp::{read, write_command};
 use pmnet_wire::StoreName;
-use pmnet_wire::command::write_command;
 
 /// Longest answer to INFO that is looked at, in bytes.
 const INFO_BYTES_MAX: usize = 64 * 1024;
@@ -54,17 +54,17 @@ impl Found {
 
 /// Writes the question who it is; the answer is an [`Own::Info`].
 pub(super) fn ask_run_id(out: &mut Vec<u8>) {
-    write_command(&["INFO", "server"], out);
+    write_command(out, &["INFO", "server"]);
 }
 
 /// Writes the question who owns `records` there; the answer is an [`Own::Owner`].
 pub(super) fn ask_owner(records: &str, out: &mut Vec<u8>) {
-    write_command(&["HGET", records, "owner"], out);
+    write_command(out, &["HGET", records, "owner"]);
 }
 
 /// The run id in an answer to [`ask_run_id`].
 pub(super) fn run_id_of(reply: &[u8]) -> Option<String> {
-    let info = text(reply).filter(|info| info.len() <= INFO_BYTES_MAX)?;
+    let info = read::bulk(reply).filter(|info| info.len() <= INFO_BYTES_MAX)?;
     let line = info
         .split(|&byte| byte == b'\n')
         .find_map(|line| line.strip_prefix(b"run_id:"))?;
@@ -74,16 +74,7 @@ pub(super) fn run_id_of(reply: &[u8]) -> Option<String> {
 
 /// The owner in an answer to [`ask_owner`].
 pub(super) fn owner_of(reply: &[u8]) -> Option<String> {
-    text(reply).map(|owner| String::from_utf8_lossy(owner).into_owned())
-}
-
-/// A bulk string, or RESP3's string with a format.
-fn text(reply: &[u8]) -> Option<&[u8]> {
-    if reply.first() != Some(&b'=') {
-        return crate::reply::bulk_text(reply);
-    }
-    let start = reply.iter().position(|&byte| byte == b'\n')? + 1;
-    reply.get(start..)?.strip_prefix(b"txt:")
+    read::bulk(reply).map(|owner| String::from_utf8_lossy(owner).into_owned())
 }
 
 #[cfg(test)]
@@ -93,8 +84,8 @@ mod tests {
     #[test]
     fn answers_of_both_protocols_are_read() {
         for reply in [
-            &b"$26\r\n# Server\r\nrun_id:abc\r\nx:1\r\n\r\n"[..],
-            b"=30\r\ntxt:# Server\r\nrun_id:abc\r\nx:1\r\n\r\n",
+            &b"$27\r\n# Server\r\nrun_id:abc\r\nx:1\r\n\r\n"[..],
+            b"=31\r\ntxt:# Server\r\nrun_id:abc\r\nx:1\r\n\r\n",
         ] {
             assert_eq!(run_id_of(reply).as_deref(), Some("abc"));
         }

@@ -1,12 +1,15 @@
 //! Commands that the front answers by itself.
 
 use bytes::Bytes;
-use pmnet_wire::command::{Form, Protocol, preamble, write_command};
+use pmnet_resp::{
+    Arguments, parse_integer,
+    reply::{self, OK},
+    write_bulk, write_command,
+};
+use pmnet_wire::command::{Form, Protocol, preamble};
 
 use super::calls::{Purpose, Submit};
 use super::{Connection, Later, Shared, refusal};
-use crate::parser::{Arguments, parse_integer};
-use crate::reply::{self, OK, write_bulk};
 use crate::table::{Local, SERVER_VERSION};
 use crate::upstream::Upstream;
 
@@ -117,19 +120,19 @@ impl Connection {
         } else {
             b":2\r\n"
         };
-        write_bulk(b"server", &mut out);
-        write_bulk(b"redis", &mut out);
-        write_bulk(b"version", &mut out);
-        write_bulk(SERVER_VERSION.as_bytes(), &mut out);
-        write_bulk(b"proto", &mut out);
+        write_bulk(&mut out, b"server");
+        write_bulk(&mut out, b"redis");
+        write_bulk(&mut out, b"version");
+        write_bulk(&mut out, SERVER_VERSION.as_bytes());
+        write_bulk(&mut out, b"proto");
         out.extend_from_slice(proto);
-        write_bulk(b"id", &mut out);
+        write_bulk(&mut out, b"id");
         out.extend_from_slice(format!(":{}\r\n", self.id).as_bytes());
-        write_bulk(b"mode", &mut out);
-        write_bulk(b"standalone", &mut out);
-        write_bulk(b"role", &mut out);
-        write_bulk(b"master", &mut out);
-        write_bulk(b"modules", &mut out);
+        write_bulk(&mut out, b"mode");
+        write_bulk(&mut out, b"standalone");
+        write_bulk(&mut out, b"role");
+        write_bulk(&mut out, b"master");
+        write_bulk(&mut out, b"modules");
         out.extend_from_slice(b"*0\r\n");
         Bytes::from(out)
     }
@@ -155,7 +158,7 @@ impl Connection {
             return Ok(());
         }
         let mut payload = preamble(Form::Single, Protocol::Resp2, database).to_vec();
-        write_command(&[b"DBSIZE"], &mut payload);
+        write_command(&mut payload, &[b"DBSIZE"]);
         let bytes = payload.len();
         let submitted = self.submit(
             &Bytes::from(payload),

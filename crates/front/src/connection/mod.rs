@@ -18,15 +18,16 @@ mod pass;
 mod passage;
 mod shared;
 mod store_address;
+mod subscription;
 mod transaction;
 
 use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes, BytesMut};
+use pmnet_resp::{Arguments, Parser, Status, reply};
 use pmnet_wire::command::Protocol;
 
-use crate::parser::{Arguments, Parser, Status};
-use crate::reply;
+use crate::limits::REQUESTS;
 use crate::table::{Action, Facts, Verdict};
 use crate::upstream::{SessionId, Time, Upstream};
 use calls::{Pack, Slot};
@@ -137,7 +138,7 @@ impl Connection {
             name: Bytes::new(),
             protocol: Protocol::Resp2,
             database: 0,
-            parser: Parser::default(),
+            parser: Parser::new(REQUESTS),
             input: BytesMut::new(),
             output: Vec::new(),
             written: 0,
@@ -267,7 +268,7 @@ impl Connection {
     pub fn advance<U: Upstream>(&mut self, up: &mut U, shared: &mut Shared) -> Turn {
         // Taken out, so that a command can be borrowed from them while the rest changes.
         let mut input = std::mem::take(&mut self.input);
-        let mut parser = std::mem::take(&mut self.parser);
+        let mut parser = std::mem::replace(&mut self.parser, Parser::new(REQUESTS));
         let turn = self
             .take_commands(&mut parser, &mut input, up, shared)
             .unwrap_or_else(|later| match later {

@@ -15,8 +15,8 @@ use super::guard::{names_record, objection};
 use super::local::parse_database;
 use super::passage::{Passage, Stage};
 use super::{Connection, Later, Shared, refusal, shown};
-use crate::parser::Arguments;
 use crate::table::{Action, Local, Pass, Verdict};
+use pmnet_resp::Arguments;
 
 /// Prefix of the PING argument that marks the end of the replies to a subscription command.
 const SENTINEL: &str = "pmnet-end";

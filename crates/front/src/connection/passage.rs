@@ -6,15 +6,15 @@
 //! reply, unless the command is one that blocks ([`super::deadline`]).
 
 use bytes::Bytes;
+use pmnet_resp::{read, reply, write_command};
 use pmnet_wire::StoreName;
-use pmnet_wire::command::{Form, Protocol, preamble, write_command};
+use pmnet_wire::command::{Form, Protocol, preamble};
 
 use super::calls::{Slot, Submit, outcome_reply};
 use super::identity::Match;
 use super::pass::Effect;
 use super::transaction::EXECABORT;
 use super::{Connection, Later, Shared};
-use crate::reply;
 use crate::upstream::{CallId, Outcome, Time, Upstream};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -275,12 +275,12 @@ impl Connection {
             direct.database = self.database;
         }
         if passage.aborted {
-            write_command(&["DISCARD"], &mut direct.outbox);
+            write_command(&mut direct.outbox, &["DISCARD"]);
         } else {
             direct.outbox.append(&mut passage.frame);
         }
         if !passage.sentinel.is_empty() {
-            write_command(&[b"PING", &passage.sentinel[..]], &mut direct.outbox);
+            write_command(&mut direct.outbox, &[b"PING", &passage.sentinel[..]]);
         }
         direct.used = false;
         // From now on it has time to answer.
@@ -316,7 +316,7 @@ pub(super) fn store_name(reply: &[u8]) -> Result<StoreName, String> {
     if reply == &reply::OK[..] {
         return Err("the pmnet server's store is another one".to_owned());
     }
-    let text = reply::bulk_text(reply).ok_or_else(|| {
+    let text = read::bulk(reply).ok_or_else(|| {
         let text = String::from_utf8_lossy(reply.strip_prefix(b"-").unwrap_or(reply));
         text.trim().trim_start_matches("ERR ").to_owned()
     })?;

@@ -1,12 +1,12 @@
 //! MULTI … EXEC: queued here, sent to the store as one atomic call.
 
 use bytes::Bytes;
-use pmnet_wire::command::{COMMANDS_MAX, Form, PREAMBLE_LEN, Protocol, preamble, write_command};
+use pmnet_resp::{Arguments, reply, write_command};
+use pmnet_wire::command::{COMMANDS_MAX, Form, PREAMBLE_LEN, Protocol, preamble};
 
 use super::calls::{Purpose, Submit};
 use super::{Connection, Later, Shared, arity_error, refusal, shown};
-use crate::parser::{Arguments, COMMAND_BYTES_MAX};
-use crate::reply;
+use crate::limits::COMMAND_BYTES_MAX;
 use crate::table::{Action, Local, NO_MULTI, Pass, Verdict};
 use crate::upstream::Upstream;
 
@@ -130,7 +130,7 @@ impl Connection {
             return Ok(());
         }
         let mut payload = preamble(Form::Single, Protocol::Resp2, self.database).to_vec();
-        write_command(&[b"COMMAND", &b"INFO"[..], name], &mut payload);
+        write_command(&mut payload, &[b"COMMAND", &b"INFO"[..], name]);
         let bytes = payload.len();
         let submitted = self.submit(
             &Bytes::from(payload),

@@ -6,7 +6,7 @@
 
 use super::FACTS;
 use super::early::touches_reserved;
-use crate::parser::{Arguments, parse_integer};
+use pmnet_resp::{Arguments, parse_integer};
 
 /// Commands that can be listed, and what goes unnoticed then.
 pub const ASSUMABLE: &[(&str, &str)] = &[

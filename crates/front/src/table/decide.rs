@@ -2,7 +2,7 @@
 
 use super::early::early_ack;
 use super::{Action, BLOCKING, Facts, Local, NOSCRIPT, Pass, READONLY, WRITE};
-use crate::parser::Arguments;
+use pmnet_resp::Arguments;
 
 /// How the action of a command follows from its arguments.
 #[derive(Clone, Copy, Debug)]

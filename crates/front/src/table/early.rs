@@ -3,7 +3,7 @@
 
 use pmnet_wire::promise::{RECORDS_PREFIX, is_promised};
 
-use crate::parser::Arguments;
+use pmnet_resp::Arguments;
 
 /// Whether this command is a plain SET, MSET, SETEX or PSETEX that Redis 6.2 and later certainly accept.
 #[must_use]

@@ -16,11 +16,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use pmnet_front::reply::Scanner;
+use pmnet_front::limits::REPLIES;
 use pmnet_front::upstream::{CallId, Event, Outcome, Refused, SessionId, Time, Upstream};
 use pmnet_front::{Front, FrontConfig, Stopper};
+use pmnet_resp::{Scanner, write_command};
 use pmnet_wire::StoreName;
-use pmnet_wire::command::{Commands, Form, Protocol, write_command};
+use pmnet_wire::command::{Commands, Form, Protocol};
 use server::RedisServer;
 
 /// Every wait of the tests ends after this.
@@ -75,7 +76,7 @@ impl Client {
         Client {
             stream,
             inbox: Vec::new(),
-            scanner: Scanner::default(),
+            scanner: Scanner::new(REPLIES),
         }
     }
 
@@ -118,7 +119,7 @@ impl Client {
 pub fn command(words: &str) -> Vec<u8> {
     let words: Vec<&str> = words.split(' ').collect();
     let mut out = Vec::new();
-    write_command(&words, &mut out);
+    write_command(&mut out, &words);
     out
 }
 
@@ -230,7 +231,7 @@ impl Executor {
                     records: "pmnet:{0}".into(),
                     owner: knobs.owner.clone(),
                 };
-                let truth = || pmnet_front::reply::bulk(name.to_string().as_bytes());
+                let truth = || pmnet_resp::reply::bulk(name.to_string().as_bytes());
                 return knobs.address.clone().unwrap_or_else(truth);
             }
             Form::Single | Form::Pipeline | Form::Transaction => {}

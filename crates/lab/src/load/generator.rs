@@ -68,13 +68,13 @@ impl Generator {
                 }
                 let filler = &self.filler;
                 match op {
-                    Op::Set => write_command(&[b"SET", key.as_bytes(), filler], out),
-                    Op::Get => write_command(&[b"GET", key.as_bytes()], out),
-                    Op::Incr => write_command(&[b"INCR", key.as_bytes()], out),
-                    Op::Lpush => write_command(&[b"LPUSH", key.as_bytes(), filler], out),
-                    Op::Rpush => write_command(&[b"RPUSH", key.as_bytes(), filler], out),
-                    Op::Setnx => write_command(&[b"SET", key.as_bytes(), filler, b"NX"], out),
-                    Op::Ping => write_command(&[b"PING"], out),
+                    Op::Set => write_command(out, &[b"SET", key.as_bytes(), filler]),
+                    Op::Get => write_command(out, &[b"GET", key.as_bytes()]),
+                    Op::Incr => write_command(out, &[b"INCR", key.as_bytes()]),
+                    Op::Lpush => write_command(out, &[b"LPUSH", key.as_bytes(), filler]),
+                    Op::Rpush => write_command(out, &[b"RPUSH", key.as_bytes(), filler]),
+                    Op::Setnx => write_command(out, &[b"SET", key.as_bytes(), filler, b"NX"]),
+                    Op::Ping => write_command(out, &[b"PING"]),
                     Op::Mset => {
                         let mut arguments = vec![b"MSET".to_vec(), key.clone().into_bytes()];
                         arguments.push(filler.clone());
@@ -83,7 +83,7 @@ impl Generator {
                             arguments.push(other.into_bytes());
                             arguments.push(filler.clone());
                         }
-                        write_command(&arguments, out);
+                        write_command(out, &arguments);
                     }
                 }
                 Issued {
@@ -110,13 +110,13 @@ impl Generator {
                     Op::Set => {
                         let mut padded = value.clone().into_bytes();
                         padded.extend(self.filler.iter().skip(padded.len()));
-                        write_command(&[b"SET", key.as_bytes(), &padded], out);
+                        write_command(out, &[b"SET", key.as_bytes(), &padded]);
                     }
                     Op::Rpush => {
-                        write_command(&[b"RPUSH", key.as_bytes(), value.as_bytes()], out);
+                        write_command(out, &[b"RPUSH", key.as_bytes(), value.as_bytes()]);
                     }
-                    Op::Incr => write_command(&[b"INCR", key.as_bytes()], out),
-                    _ => write_command(&[b"SET", key.as_bytes(), value.as_bytes(), b"NX"], out),
+                    Op::Incr => write_command(out, &[b"INCR", key.as_bytes()]),
+                    _ => write_command(out, &[b"SET", key.as_bytes(), value.as_bytes(), b"NX"]),
                 }
                 Issued {
                     op,

@@ -1,5 +1,8 @@
 //! The string commands of the embedded store, with the replies and errors of Redis 7.
 
+use bytes::Bytes;
+use pmnet_resp::reply::{OK, bulk, error, integer, null};
+use pmnet_resp::{parse_integer, write_header};
 use pmnet_wire::command::Commands;
 
 use super::data::{Data, Fault, Stored};
@@ -57,13 +60,17 @@ fn find(name: &[u8]) -> Option<&'static (&'static str, i32, bool)> {
 }
 
 /// Error for a command that changes data but came as a read.
-pub fn refuse_as_read(name: &[u8]) -> Option<Vec<u8>> {
+pub fn refuse_as_read(name: &[u8]) -> Option<Bytes> {
     let (name, _, writes) = find(name)?;
-    writes.then(|| format!("-ERR pmnet: {name} changes data, but came as a read\r\n").into_bytes())
+    writes.then(|| {
+        error(&format!(
+            "ERR pmnet: {name} changes data, but came as a read"
+        ))
+    })
 }
 
 /// Why a command would not even be queued.
-fn objection(arguments: &[&[u8]]) -> Option<Vec<u8>> {
+fn objection(arguments: &[&[u8]]) -> Option<Bytes> {
     let Some((name, arity, _)) = find(arguments[0]) else {
         let mut shown = String::new();
         for argument in &arguments[1..] {
@@ -98,56 +105,28 @@ fn lossy(bytes: &[u8]) -> String {
 }
 
 /// The reply of a transaction of which a command would not have been queued.
-pub fn execaborted(commands: &Commands<'_>) -> Option<Vec<u8>> {
+pub fn execaborted(commands: &Commands<'_>) -> Option<Bytes> {
     commands
         .iter()
         .any(|arguments| objection(&arguments.collect::<Vec<_>>()).is_some())
         .then(|| error("EXECABORT Transaction discarded because of previous errors."))
 }
 
-fn error(text: &str) -> Vec<u8> {
-    format!("-{text}\r\n").into_bytes()
-}
-
-fn integer(value: i64) -> Vec<u8> {
-    format!(":{value}\r\n").into_bytes()
-}
-
-fn count(value: usize) -> Vec<u8> {
+fn count(value: usize) -> Bytes {
     integer(i64::try_from(value).unwrap_or(i64::MAX))
-}
-
-fn ok() -> Vec<u8> {
-    b"+OK\r\n".to_vec()
 }
 
 const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
 const SYNTAX: &str = "ERR syntax error";
 const TOO_LONG: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
 
-/// Canonical decimal only, as in Redis: no sign but '-', no leading zeros or spaces.
-fn parse_integer(bytes: &[u8]) -> Option<i64> {
-    let value: i64 = std::str::from_utf8(bytes).ok()?.parse().ok()?;
-    (value.to_string().as_bytes() == bytes).then_some(value)
-}
-
 impl Context {
-    fn value(&self, stored: Option<Stored>) -> Vec<u8> {
-        match stored {
-            Some(stored) => bulk(&stored.value),
-            None if self.resp3 => b"_\r\n".to_vec(),
-            None => b"$-1\r\n".to_vec(),
-        }
+    fn value(&self, stored: Option<Stored>) -> Bytes {
+        stored.map_or_else(|| null(self.resp3), |stored| bulk(&stored.value))
     }
 
     /// Expiry in ms since 1970 from an option's argument; an error reply if it is not positive.
-    fn expiry(
-        &self,
-        text: &[u8],
-        unit: i64,
-        absolute: bool,
-        command: &str,
-    ) -> Result<u64, Vec<u8>> {
+    fn expiry(&self, text: &[u8], unit: i64, absolute: bool, command: &str) -> Result<u64, Bytes> {
         let invalid = || error(&format!("ERR invalid expire time in '{command}' command"));
         let value = parse_integer(text).ok_or_else(|| error(NOT_INTEGER))?;
         let span = value
@@ -166,15 +145,8 @@ impl Context {
     }
 }
 
-fn bulk(value: &[u8]) -> Vec<u8> {
-    let mut out = format!("${}\r\n", value.len()).into_bytes();
-    out.extend_from_slice(value);
-    out.extend_from_slice(b"\r\n");
-    out
-}
-
 /// Runs one command; errors of the command are replies, errors of the file are [`Fault`]s.
-pub fn run(data: &mut impl Data, context: &Context, arguments: &[&[u8]]) -> Result<Vec<u8>, Fault> {
+pub fn run(data: &mut impl Data, context: &Context, arguments: &[&[u8]]) -> Result<Bytes, Fault> {
     if let Some(error) = objection(arguments) {
         return Ok(error);
     }
@@ -218,7 +190,7 @@ pub fn run(data: &mut impl Data, context: &Context, arguments: &[&[u8]]) -> Resu
                             value: value.to_vec(),
                         },
                     )?;
-                    ok()
+                    OK
                 }
             }
         }
@@ -250,11 +222,12 @@ pub fn run(data: &mut impl Data, context: &Context, arguments: &[&[u8]]) -> Resu
             count(found)
         }
         (b"mget", keys) => {
-            let mut out = format!("*{}\r\n", keys.len()).into_bytes();
+            let mut out = Vec::new();
+            write_header(&mut out, keys.len());
             for key in keys {
                 out.extend(context.value(data.get(db, key, now)?));
             }
-            out
+            out.into()
         }
         (b"mset", pairs) => {
             for pair in pairs.chunks_exact(2) {
@@ -267,7 +240,7 @@ pub fn run(data: &mut impl Data, context: &Context, arguments: &[&[u8]]) -> Resu
                     },
                 )?;
             }
-            ok()
+            OK
         }
         (b"append", [key, tail]) => {
             let mut stored = data.get(db, key, now)?.unwrap_or(Stored {
@@ -314,15 +287,15 @@ pub fn run(data: &mut impl Data, context: &Context, arguments: &[&[u8]]) -> Resu
                 return Ok(error(SYNTAX));
             }
             data.clear((command == b"flushdb").then_some(db))?;
-            ok()
+            OK
         }
-        (b"ping", []) => b"+PONG\r\n".to_vec(),
+        (b"ping", []) => Bytes::from_static(b"+PONG\r\n"),
         (b"ping" | b"echo", [text]) => bulk(text),
         _ => error("ERR pmnet: the embedded store cannot run this command"),
     })
 }
 
-fn add(data: &mut impl Data, context: &Context, key: &[u8], by: i64) -> Result<Vec<u8>, Fault> {
+fn add(data: &mut impl Data, context: &Context, key: &[u8], by: i64) -> Result<Bytes, Fault> {
     let stored = data.get(context.database, key, context.now)?;
     let (expiry, old) = match &stored {
         None => (0, Some(0)),
@@ -352,7 +325,7 @@ fn set(
     key: &[u8],
     value: &[u8],
     options: &[&[u8]],
-) -> Result<Vec<u8>, Fault> {
+) -> Result<Bytes, Fault> {
     let (mut nx, mut xx, mut get, mut keep) = (false, false, false, false);
     let mut expiry = None;
     let mut at = 0;
@@ -402,7 +375,7 @@ fn set(
     }
     Ok(match (get, write) {
         (true, _) => context.value(old),
-        (false, true) => ok(),
+        (false, true) => OK,
         (false, false) => context.value(None),
     })
 }

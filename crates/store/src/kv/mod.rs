@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use pmnet_resp::{reply, write_header};
 use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
 use pmnet_wire::command::{Commands, Form, Protocol};
 use redb::{Database, DatabaseError, Durability, ReadableTable, StorageError, TableDefinition};
@@ -309,10 +310,10 @@ impl Store for KvStore {
 fn answer(data: &mut impl data::Data, request: &Request, now: u64) -> Result<Bytes, Fault> {
     let commands = match Commands::parse(&request.payload) {
         Ok(commands) => commands,
-        Err(error) => return Ok(crate::malformed_reply(error).into()),
+        Err(error) => return Ok(crate::malformed_reply(error)),
     };
     match commands.form {
-        Form::Barrier => return Ok(Bytes::from_static(b"+OK\r\n")),
+        Form::Barrier => return Ok(reply::OK),
         Form::StoreAddress => return Ok(Bytes::from_static(crate::NO_ADDRESS)),
         Form::Single | Form::Pipeline | Form::Transaction => {}
     }
@@ -321,12 +322,12 @@ fn answer(data: &mut impl data::Data, request: &Request, now: u64) -> Result<Byt
             .iter()
             .find_map(|mut a| commands::refuse_as_read(a.next()?))
     {
-        return Ok(error.into());
+        return Ok(error);
     }
     let replies = run_all(data, &commands, now)?;
     let mut whole = Vec::new();
     if commands.form == Form::Transaction && replies.len() == commands.count {
-        whole.extend_from_slice(format!("*{}\r\n", commands.count).as_bytes());
+        write_header(&mut whole, commands.count);
     }
     for reply in replies {
         whole.extend_from_slice(&reply);
@@ -339,7 +340,7 @@ fn run_all(
     data: &mut impl data::Data,
     commands: &Commands<'_>,
     now: u64,
-) -> Result<Vec<Vec<u8>>, Fault> {
+) -> Result<Vec<Bytes>, Fault> {
     let context = Context {
         database: commands.database,
         resp3: commands.protocol == Protocol::Resp3,

@@ -1,15 +1,19 @@
 //! `Store::apply` on Redis: one script, or one MULTI … EXEC, for effects and records (module text, "A batch").
 
 use bytes::Bytes;
+use pmnet_resp::read::{elements, error, text};
+use pmnet_resp::{reply, write_bulk, write_header};
 use pmnet_server::{Batch, StoreError};
 use pmnet_wire::command::Commands;
 
-use super::commands::is_flush;
+use super::commands::{is_flush, upper};
 use super::owner::{FENCED, taken_over};
+use super::pending::not_understood;
+use super::plan::{self, Nature};
 use super::record::unrecorded;
-use super::resp::{elements, error, shown, write_bulk, write_header};
+use super::runs::Runs;
 use super::transaction::{Items, Outcome, Torn, Transaction};
-use super::{Link, RedisStore, WATERMARK, plan, promise};
+use super::{Link, RedisStore, WATERMARK, promise};
 
 /// How often a batch is sent again without effects that Redis refused while queueing. Redis names
 /// all of them at once, so one is the rule; more means that its mind changes.
@@ -21,7 +25,7 @@ const SHOWN_MAX: usize = 8;
 /// An effect that is to be sent.
 struct Effect<'a> {
     commands: Commands<'a>,
-    flushes: bool,
+    nature: Nature,
 }
 
 impl RedisStore {
@@ -52,14 +56,7 @@ impl RedisStore {
             );
 
         self.in_flight = Some(after.clone());
-        let scripted = effects.iter().flatten().all(|effect| {
-            let mut commands = effect.commands.iter();
-            commands.all(|arguments| {
-                let arguments: Vec<&[u8]> = arguments.collect();
-                let name = super::commands::upper(arguments[0]);
-                is_flush(&name) || link.commands.scriptable(&name, &arguments)
-            })
-        });
+        let scripted = effects.iter().flatten().all(|e| e.nature.scriptable);
         for _ in 0..=RESENDS_MAX {
             let outcome = if scripted {
                 self.run_script(link, &effects, batch, &after)?
@@ -94,10 +91,10 @@ impl RedisStore {
         for (index, effect) in effects.iter().enumerate() {
             let Some(effect) = effect else { continue };
             transaction.select(effect.commands.database);
-            if effect.flushes {
+            if effect.nature.flushes {
                 for arguments in effect.commands.iter() {
                     let arguments: Vec<&[u8]> = arguments.collect();
-                    if is_flush(&super::commands::upper(arguments[0])) {
+                    if is_flush(&upper(arguments[0])) {
                         transaction.flush(index, &arguments);
                     } else {
                         transaction.command(index, &arguments);
@@ -126,33 +123,20 @@ impl RedisStore {
     ) -> Result<Outcome, StoreError> {
         let removed = batch.records.iter().filter(|(_, value)| value.is_none());
         let written = batch.records.iter().filter(|(_, value)| value.is_some());
-        let mut commands: Vec<(usize, u32, Vec<&[u8]>)> = Vec::new();
+        let mut runs = Runs::default();
         for (index, effect) in effects.iter().enumerate() {
             let Some(effect) = effect else { continue };
-            let database = effect.commands.database;
-            commands.extend(
-                effect
-                    .commands
-                    .iter()
-                    .map(|c| (index, database, c.collect())),
-            );
+            for command in effect.commands.iter() {
+                runs.add(index, effect.commands.database, command);
+            }
         }
-        let alike = |a: &(usize, u32, Vec<&[u8]>), b: &(usize, u32, Vec<&[u8]>)| {
-            (a.1, a.2.len()) == (b.1, b.2.len())
-        };
-        let runs = || commands.chunk_by(alike);
-        let of_commands: usize = runs().map(|run| 3 + run.len() * run[0].2.len()).sum();
-        let usual = effects
-            .iter()
-            .flatten()
-            .all(|effect| promise::is_promised(&effect.commands));
         let (removed_count, written_count) = (removed.clone().count(), written.clone().count());
-        let arguments = 3 + 6 + removed_count + 2 * written_count + of_commands;
+        let values = 3 + 5 + removed_count + 2 * written_count + runs.values();
         let number =
             |out: &mut Vec<u8>, value: usize| write_bulk(out, value.to_string().as_bytes());
         let owner = link.owner.clone();
         let out = link.connection.out();
-        write_header(out, arguments);
+        write_header(out, values);
         for argument in [
             b"EVALSHA",
             &link.apply_sha[..],
@@ -170,23 +154,15 @@ impl RedisStore {
             write_bulk(out, key);
             write_bulk(out, value.as_deref().unwrap_or_default());
         }
-        write_bulk(out, if usual { b"1" } else { b"0" });
-        for run in runs() {
-            number(out, usize::try_from(run[0].1).unwrap_or(usize::MAX));
-            number(out, run[0].2.len());
-            number(out, run.len());
-            for argument in run.iter().flat_map(|(_, _, arguments)| arguments) {
-                write_bulk(out, argument);
-            }
-        }
+        runs.write(out);
         link.add_watch(&self.hash, true);
         link.add_wait(self.url.wait_replicas);
         link.connection.send()?;
         let reply = link.connection.reply()?;
         let numbered = |text: &str| {
             let (ordinal, error) = text.split_once(' ')?;
-            let (index, ..) = commands.get(ordinal.parse::<usize>().ok()?)?;
-            Some((*index, error.to_owned()))
+            let index = runs.effect_of(ordinal.parse().ok()?)?;
+            Some((index, error.to_owned()))
         };
         if let Some(error) = error(&reply) {
             if error.starts_with(FENCED) {
@@ -201,14 +177,11 @@ impl RedisStore {
             return Ok(Outcome::Refused(vec![refused]));
         }
         let Some(failed) = elements(&reply) else {
-            return Err(StoreError::Retry(format!(
-                "Redis's answer to EVALSHA is not understood: {}",
-                shown(&reply)
-            )));
+            return Err(not_understood("EVALSHA", &reply));
         };
-        let failed = failed.iter().filter_map(|text| {
-            let (index, error) = numbered(&String::from_utf8_lossy(super::resp::text(text)?))?;
-            Some((index, format!("-{error}\r\n").into()))
+        let failed = failed.iter().filter_map(|failure| {
+            let (index, error) = numbered(&String::from_utf8_lossy(text(failure)?))?;
+            Some((index, reply::error(&error)))
         });
         let failed = failed.collect();
         link.read_watch(&self.hash, true, after)?;
@@ -260,7 +233,7 @@ impl RedisStore {
             Outcome::Refused(items) => {
                 for (index, error) in items {
                     if let Some(effect) = effects.get_mut(index).and_then(Option::take) {
-                        if promise::is_promised(&effect.commands) {
+                        if effect.nature.promised {
                             return Err(kept(&effect.commands, &error));
                         }
                         why_rejected.push(dropped(&effect.commands, &error));
@@ -282,7 +255,7 @@ fn check_promises(
 ) -> Result<(), StoreError> {
     for (index, reply) in replies {
         if let (Some(error), Some(Some(effect))) = (error(reply), effects.get(*index))
-            && promise::is_promised(&effect.commands)
+            && effect.nature.promised
         {
             return Err(broken(&effect.commands, error));
         }
@@ -296,8 +269,8 @@ fn admit<'a>(link: &mut Link, payload: &'a [u8]) -> Result<Result<Effect<'a>, St
         Ok(commands) => commands,
         Err(error) => return Ok(Err(error.to_string())),
     };
-    let flushes = match plan::check_effect(&commands, &link.commands) {
-        Ok(flushes) => flushes,
+    let nature = match plan::check_effect(&commands, &link.commands) {
+        Ok(nature) => nature,
         Err(why) => return Ok(Err(format!("{}: {why}", promise::shown(&commands)))),
     };
     if commands.database >= promise::DATABASES_MAX {
@@ -315,7 +288,7 @@ fn admit<'a>(link: &mut Link, payload: &'a [u8]) -> Result<Result<Effect<'a>, St
             commands.database + 1
         )));
     }
-    Ok(Ok(Effect { commands, flushes }))
+    Ok(Ok(Effect { commands, nature }))
 }
 
 /// An effect that Redis refuses and that may be dropped.

@@ -9,10 +9,10 @@ use std::collections::HashMap;
 
 use pmnet_wire::guard;
 
-use super::resp::{elements, error, integer, text};
+use pmnet_resp::read::{elements, error, integer, text};
 
 /// Most arguments that a script hands to one command (Lua's C stack holds about 8,000).
-const SCRIPT_ARGUMENTS_MAX: usize = 4000;
+pub const SCRIPT_ARGUMENTS_MAX: usize = 4000;
 /// Longest command or subcommand name that is looked at, in bytes; longer ones are unknown.
 const NAME_BYTES_MAX: usize = 64;
 
@@ -93,27 +93,6 @@ pub fn blocks(name: &[u8], arguments: &[&[u8]]) -> bool {
         b"XREAD" | b"XREADGROUP" => arguments.iter().any(|a| a.eq_ignore_ascii_case(b"BLOCK")),
         _ => false,
     }
-}
-
-/// The code of an error (its first word), and whether it may pass by itself: then the whole batch
-/// waits and is tried again, in order. `NOPERM` counts, as an operator's ACL mistake must not lose
-/// what clients were promised.
-#[must_use]
-pub fn is_passing(error: &str) -> bool {
-    matches!(
-        error.split(' ').next().unwrap_or(""),
-        "OOM"
-            | "READONLY"
-            | "LOADING"
-            | "BUSY"
-            | "MISCONF"
-            | "NOREPLICAS"
-            | "MASTERDOWN"
-            | "CLUSTERDOWN"
-            | "TRYAGAIN"
-            | "NOAUTH"
-            | "NOPERM"
-    )
 }
 
 /// What the server says about one command or subcommand.

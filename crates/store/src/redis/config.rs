@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use pmnet_server::StoreError;
 
 use super::connection::Connection;
-use super::resp::{elements, error, text};
 use super::settings::check_limits;
+use pmnet_resp::read::{elements, error, text};
 
 /// Oldest Redis that accepts every command that the front acknowledges early (SET … EXAT, PXAT).
 const REDIS_VERSION_MIN: (u32, u32) = (6, 2);

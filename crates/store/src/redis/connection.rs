@@ -11,9 +11,9 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use pmnet_resp::{ReplyLimits, Scanner, write_command};
 use pmnet_server::StoreError;
 
-use super::resp::{Scanner, write_command};
 use super::url::RedisUrl;
 
 /// Longest time of one exchange (everything sent until its last reply), in seconds.
@@ -22,6 +22,13 @@ pub const CALL_SECONDS: u64 = 5;
 const CONNECT_SECONDS: u64 = 2;
 /// Bytes read from the socket at a time.
 const READ_BYTES: usize = 64 * 1024;
+/// What Redis may answer. Its own largest string has 512 MiB. The longest line is longer than the longest
+/// reply that can be handed on. A reply as a whole is bounded by what comes within [`CALL_SECONDS`].
+const REPLIES: ReplyLimits = ReplyLimits {
+    line_bytes: 17 << 20,
+    bulk_bytes: 1 << 30,
+    reply_bytes: usize::MAX,
+};
 
 /// A connection to one Redis server.
 pub struct Connection {
@@ -70,7 +77,7 @@ impl Connection {
                         out: Vec::new(),
                         input: BytesMut::new(),
                         scratch: vec![0; READ_BYTES],
-                        scanner: Scanner::new(),
+                        scanner: Scanner::new(REPLIES),
                         deadline: Instant::now(),
                         protocol: 2,
                         database: 0,
@@ -132,13 +139,10 @@ impl Connection {
     /// `Retry` on any failure, on a timeout, and on bytes that are no RESP.
     pub fn reply(&mut self) -> Result<Bytes, StoreError> {
         loop {
-            match self.scanner.advance(&self.input) {
-                Ok(Some(length)) => {
-                    self.scanner = Scanner::new();
-                    return Ok(self.input.split_to(length).freeze());
-                }
+            match self.scanner.poll(&self.input) {
+                Ok(Some(length)) => return Ok(self.input.split_to(length).freeze()),
                 Ok(None) => {}
-                Err(error) => return Err(self.failed(&error.to_string())),
+                Err(why) => return Err(self.failed(&format!("sent what is not RESP: {why}"))),
             }
             if Instant::now() >= self.deadline {
                 return Err(self.failed("does not answer in time"));

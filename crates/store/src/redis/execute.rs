@@ -5,6 +5,8 @@
 //! a group are handed out once the whole group is durable.
 
 use bytes::Bytes;
+use pmnet_resp::read::{elements, text};
+use pmnet_resp::{reply, write_bulk, write_header};
 use pmnet_server::{RecordChange, RecordKey, Request, StoreError};
 use pmnet_wire::StoreName;
 use pmnet_wire::command::{Commands, Form};
@@ -15,7 +17,6 @@ use super::commands::{is_flush, runs_code};
 use super::pending::{Pending, add_read, expect_ok, read_pending};
 use super::plan::{Item, Plan};
 use super::record::unrecorded;
-use super::resp::{self, elements, write_bulk, write_header};
 use super::transaction::{Items, Outcome, Torn, Transaction};
 use super::{LOST_REPLY, Link, RedisStore};
 
@@ -84,7 +85,7 @@ impl RedisStore {
     ) -> Result<Plan<'a>, StoreError> {
         let commands = match Commands::parse(payload) {
             Ok(commands) => commands,
-            Err(error) => return Ok(Plan::done(crate::malformed_reply(error))),
+            Err(error) => return Ok(Plan::done(crate::malformed_reply(error).into())),
         };
         match commands.form {
             Form::Barrier | Form::StoreAddress => {
@@ -136,7 +137,7 @@ impl RedisStore {
             &self.scripts,
             &[b"script/", sha.as_slice()].concat(),
         ])?;
-        if let Some(body) = resp::text(&body) {
+        if let Some(body) = text(&body) {
             connection.call(&[b"SCRIPT", b"LOAD", body])?;
         }
         Ok(())
@@ -324,22 +325,21 @@ impl RedisStore {
                 }
                 Outcome::NoMemory(error) => {
                     let reply = match plan.form {
-                        Form::Transaction => {
-                            format!("-EXECABORT Transaction discarded because of: {error}\r\n")
-                        }
-                        _ => format!("-{error}\r\n").repeat(plan.items.len()),
+                        Form::Transaction => reply::error(&format!(
+                            "EXECABORT Transaction discarded because of: {error}"
+                        )),
+                        _ => reply::error(&error).repeat(plan.items.len()).into(),
                     };
-                    self.owed
-                        .add(link, [record(field, prefix, reply.as_bytes())]);
+                    self.owed.add(link, [record(field, prefix, &reply)]);
                     self.write_owed(link)?;
-                    return Ok(reply.into());
+                    return Ok(reply);
                 }
                 Outcome::Refused(_) if plan.form == Form::Transaction => {
                     plan = Plan::done(EXECABORT.to_vec());
                 }
                 Outcome::Refused(items) => {
                     for (index, error) in items {
-                        plan.items[index] = Item::Done(format!("-{error}\r\n").into_bytes());
+                        plan.items[index] = Item::Done(reply::error(&error).into());
                     }
                 }
             }

@@ -11,6 +11,7 @@
 //! MULTI … EXEC rights could change between the turn of a command to be queued and EXEC: what was acknowledged was
 //! refused there, with its watermark written. Only a batch with what cannot run in a script (thousands of
 //! arguments) is sent that way; and before Redis 7 a script cannot ask for rights beforehand.
+//! Neighbours that are plain SETs are called as one MSET ([`runs`]): a call costs a script more than its effect does.
 //! Nothing is ever left out that a front acknowledged early by itself ([`promise`]): if Redis refuses
 //! that, the batch waits until Redis has been put right, or the shard stops.
 //!
@@ -52,16 +53,18 @@ mod config;
 mod connection;
 mod execute;
 mod owner;
+mod passing;
 mod pending;
 mod plan;
 mod promise;
 mod record;
-mod resp;
+mod runs;
 mod settings;
 mod transaction;
 mod url;
 
 use bytes::Bytes;
+use pmnet_resp::read;
 use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
 
 use crate::OpenError;
@@ -69,6 +72,7 @@ use commands::CommandTable;
 use config::{Facts, Persistence, refused};
 use connection::Connection;
 use owner::Owner;
+use passing::{is_passing, passing_lua};
 use record::Owed;
 use url::RedisUrl;
 
@@ -81,7 +85,11 @@ const LOST_REPLY: &[u8] = b"-ERR pmnet: applied, reply lost in a crash\r\n";
 /// Carries the records over a FLUSHALL.
 const FLUSH_LUA: &str = include_str!("flush.lua");
 /// Runs one state-changing request.
-const REQUEST_LUA: &str = concat!(include_str!("flush.lua"), include_str!("request.lua"));
+const REQUEST_LUA: &str = concat!(
+    passing_lua!(),
+    include_str!("flush.lua"),
+    include_str!("request.lua")
+);
 
 /// Applies one batch.
 const APPLY_LUA: &str = concat!(include_str!("flush.lua"), include_str!("apply.lua"));
@@ -165,11 +173,9 @@ impl RedisStore {
                 Some(user) => connection.call(&[b"AUTH", user.as_bytes(), password.as_bytes()])?,
                 None => connection.call(&[b"AUTH", password.as_bytes()])?,
             };
-            if let Some(error) = resp::error(&reply) {
+            if let Some(error) = read::error(&reply) {
                 return Err(match refused(error, "AUTH") {
-                    StoreError::Retry(text) if !commands::is_passing(error) => {
-                        StoreError::Fatal(text)
-                    }
+                    StoreError::Retry(text) if !is_passing(error) => StoreError::Fatal(text),
                     other => other,
                 });
             }
@@ -208,9 +214,9 @@ impl RedisStore {
         }
         let mut load_script = |text: &str| {
             let reply = connection.call(&[b"SCRIPT", b"LOAD", text.as_bytes()])?;
-            match resp::error(&reply) {
+            match read::error(&reply) {
                 Some(error) => Err(refused(error, "SCRIPT LOAD")),
-                None => Ok(resp::text(&reply).unwrap_or_default().to_vec()),
+                None => Ok(read::text(&reply).unwrap_or_default().to_vec()),
             }
         };
         let request_sha = load_script(REQUEST_LUA)?;
@@ -291,8 +297,8 @@ impl Link {
         match (self.facts.persistence, replicas) {
             (Persistence::WaitAof, _) => {
                 let reply = self.connection.reply()?;
-                let counts = resp::elements(&reply).unwrap_or_default();
-                let count = |i: usize| counts.get(i).and_then(|c| resp::integer(c)).unwrap_or(-1);
+                let counts = read::elements(&reply).unwrap_or_default();
+                let count = |i: usize| counts.get(i).and_then(|c| read::integer(c)).unwrap_or(-1);
                 let ok = count(0) >= 1 && count(1) >= wanted;
                 waited(
                     ok,
@@ -305,7 +311,7 @@ impl Link {
             (_, 0) => Ok(()),
             _ => {
                 let reply = self.connection.reply()?;
-                let ok = resp::integer(&reply).is_some_and(|n| n >= wanted);
+                let ok = read::integer(&reply).is_some_and(|n| n >= wanted);
                 waited(
                     ok,
                     &format!(
@@ -325,8 +331,8 @@ impl Link {
         let reply = self
             .connection
             .call(&[b"SELECT", database.to_string().as_bytes()])?;
-        if let Some(error) = resp::error(&reply) {
-            return if commands::is_passing(error) {
+        if let Some(error) = read::error(&reply) {
+            return if is_passing(error) {
                 Err(refused(error, "SELECT"))
             } else {
                 Ok(false)

@@ -16,11 +16,12 @@
 use std::hash::{BuildHasher, RandomState};
 
 use bytes::Bytes;
+use pmnet_resp::read;
 use pmnet_server::{RecordKey, StoreError};
 
-use super::commands::is_passing;
 use super::config::{Persistence, refused};
-use super::{Link, RedisStore, WATERMARK, resp};
+use super::passing::is_passing;
+use super::{Link, RedisStore, WATERMARK};
 
 /// Field of the hash that names the owner; no record.
 pub const OWNER: &[u8] = b"owner";
@@ -136,7 +137,7 @@ impl RedisStore {
         link.add_wait(self.url.wait_replicas);
         link.connection.send()?;
         let reply = link.connection.reply()?;
-        if let Some(error) = resp::error(&reply) {
+        if let Some(error) = read::error(&reply) {
             if !is_passing(error) || ["TRYAGAIN", "NOPERM"].iter().any(|e| error.starts_with(e)) {
                 return Err(self.patient(refused(error, "EVAL")));
             }
@@ -156,7 +157,7 @@ impl RedisStore {
         let reply = link
             .connection
             .call(&[b"HMGET", &self.hash, OWNER, WATERMARK])?;
-        if let Some(error) = resp::error(&reply) {
+        if let Some(error) = read::error(&reply) {
             if error.starts_with("WRONGTYPE") {
                 return Err(StoreError::Fatal(format!(
                     "the key {} in Redis is not pmnet's: remove it, or give the shard another number",
@@ -194,7 +195,7 @@ impl RedisStore {
             link.connection.reply()?;
         }
         let reply = link.connection.call(&[b"HGETALL", &self.hash])?;
-        if let Some(error) = resp::error(&reply) {
+        if let Some(error) = read::error(&reply) {
             return Err(self.patient(refused(error, "HGETALL")));
         }
         let records = records_of(&reply)?;
@@ -253,7 +254,7 @@ impl Link {
     ) -> Result<(), StoreError> {
         for _ in 0..=usize::from(dirty) {
             let reply = self.connection.reply()?;
-            if let Some(error) = resp::error(&reply) {
+            if let Some(error) = read::error(&reply) {
                 return Err(StoreError::Retry(format!("WATCH: {error}")));
             }
         }
@@ -284,19 +285,19 @@ impl Link {
 
 /// The two elements of a reply to HMGET; what is missing is empty.
 fn two_texts(reply: &[u8]) -> (&[u8], &[u8]) {
-    let texts = resp::elements(reply).unwrap_or_default();
-    let at = |i: usize| texts.get(i).and_then(|t| resp::text(t)).unwrap_or_default();
+    let texts = read::elements(reply).unwrap_or_default();
+    let at = |i: usize| texts.get(i).and_then(|t| read::text(t)).unwrap_or_default();
     (at(0), at(1))
 }
 
 /// The records of a reply to HGETALL, without the owner.
 fn records_of(reply: &Bytes) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
     let not_understood = || StoreError::Retry("Redis's answer to HGETALL is not understood".into());
-    let fields = resp::elements(reply).ok_or_else(not_understood)?;
+    let fields = read::elements(reply).ok_or_else(not_understood)?;
     let mut found = Vec::with_capacity(fields.len() / 2);
     for pair in fields.chunks_exact(2) {
-        let key = resp::text(pair[0]).ok_or_else(not_understood)?;
-        let value = resp::text(pair[1]).ok_or_else(not_understood)?;
+        let key = read::text(pair[0]).ok_or_else(not_understood)?;
+        let value = read::text(pair[1]).ok_or_else(not_understood)?;
         if key != OWNER {
             found.push((key.to_vec(), reply.slice_ref(value)));
         }

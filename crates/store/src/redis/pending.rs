@@ -1,22 +1,26 @@
 //! Requests of one group, between being added to the output and having their replies.
 
 use bytes::Bytes;
+use pmnet_resp::read::{error, text_range};
+use pmnet_resp::reply;
 use pmnet_server::{RecordChange, RecordKey, StoreError};
 use pmnet_wire::command::Form;
 
 use crate::{REPLY_TOO_LONG, warn_too_long};
 
 use super::Link;
-use super::commands::{blocks, is_flush, is_passing, runs_code, runs_reading_code};
+use super::commands::{blocks, is_flush, runs_code, runs_reading_code};
 use super::owner::{FENCED, taken_over};
+use super::passing::{is_not_now, is_passing};
 use super::plan::{Item, Plan};
-use super::resp::{self, error, shown};
 
 /// First word of the request script's error when something may have taken effect.
 const PARTLY: &str = "PARTLY ";
 /// First word of its error when nothing has happened, and it was not Redis that refused: what follows may be a
 /// client's words.
 const RAISED: &str = "RAISED ";
+/// Bytes of an answer that are shown.
+const SHOWN_BYTES_MAX: usize = 64;
 /// Answer to a command that came as a read and is none.
 const NO_READ: &[u8] = b"-ERR pmnet: this command cannot be sent as a read\r\n";
 
@@ -131,8 +135,7 @@ pub fn read_pending(
                 };
                 if !final_
                     && let Some(error) = error(&reply)
-                    && is_passing(error)
-                    && !error.starts_with("NOPERM")
+                    && is_not_now(error)
                 {
                     return Err(StoreError::Retry(error.to_owned()));
                 }
@@ -162,19 +165,16 @@ pub fn read_pending(
             let reply = connection.reply()?;
             // The script's result is a string, whatever it is about.
             if reply.starts_with(b"$")
-                && let Some((start, end)) = resp::text_range(&reply)
+                && let Some(range) = text_range(&reply)
             {
-                if reply[start..end] == *REPLY_TOO_LONG {
+                if reply[range.clone()] == *REPLY_TOO_LONG {
                     warn_too_long(&field);
                 }
-                ready.push(reply.slice(start..end));
+                ready.push(reply.slice(range));
                 return Ok(None);
             }
             let Some(error) = error(&reply) else {
-                return Err(StoreError::Retry(format!(
-                    "Redis's answer to EVALSHA is not understood: {}",
-                    shown(&reply)
-                )));
+                return Err(not_understood("EVALSHA", &reply));
             };
             if error.starts_with(FENCED) {
                 return Err(taken_over(hash));
@@ -184,26 +184,34 @@ pub fn read_pending(
                     error,
                     "the request script failed; what it did so far stands"
                 );
-                format!(
-                    "-ERR pmnet: failed while running, part of it may have taken effect: {why}\r\n"
-                )
+                reply::error(&format!(
+                    "ERR pmnet: failed while running, part of it may have taken effect: {why}"
+                ))
             } else if is_passing(error) || error.starts_with("NOSCRIPT") {
                 return Err(StoreError::Retry(error.to_owned()));
             } else if error.contains("Script killed by user") {
                 // Redis kills only what has changed nothing.
-                format!("-{error}\r\n")
+                reply::error(error)
             } else {
                 // A fault that the same request would meet again: it must not stop the shard.
                 tracing::warn!(error, "the request script failed; nothing has happened");
                 let why = error.strip_prefix(RAISED).unwrap_or(error);
-                format!("-ERR pmnet: cannot be run: {why}\r\n")
+                reply::error(&format!("ERR pmnet: cannot be run: {why}"))
             };
-            let value = [&prefix[..], text.as_bytes()].concat();
-            ready.push(text.into());
+            let value = [&prefix[..], &text].concat();
+            ready.push(text);
             return Ok(Some((field, Some(value.into()))));
         }
     }
     Ok(None)
+}
+
+/// An answer of another shape than Redis gives.
+pub fn not_understood(command: &str, reply: &[u8]) -> StoreError {
+    StoreError::Retry(format!(
+        "Redis's answer to {command} is not understood: {}",
+        reply[..reply.len().min(SHOWN_BYTES_MAX)].escape_ascii()
+    ))
 }
 
 /// An answer that must be no error.

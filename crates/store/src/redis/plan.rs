@@ -1,8 +1,12 @@
 //! From a payload to what may be sent: denied commands become finished replies.
 
+use pmnet_resp::reply;
 use pmnet_wire::command::{Commands, Form, Protocol};
 
-use super::commands::{CommandTable, denied, denied_as_effect, is_flush, sets_guarded, upper};
+use super::commands::{
+    CommandTable, SCRIPT_ARGUMENTS_MAX, denied, denied_as_effect, is_flush, sets_guarded, upper,
+};
+use super::promise;
 
 /// One command of a request.
 #[derive(Debug)]
@@ -81,7 +85,8 @@ impl<'a> Plan<'a> {
 fn objection(name: &[u8], arguments: &[&[u8]], table: &CommandTable) -> Option<Vec<u8>> {
     let shown = String::from_utf8_lossy(name).escape_debug().to_string();
     if let Some(why) = denied(name) {
-        return Some(format!("-ERR pmnet: {shown} is not available here: {why}\r\n").into_bytes());
+        let text = format!("ERR pmnet: {shown} is not available here: {why}");
+        return Some(reply::error(&text).into());
     }
     if table.touches_records(name, arguments) {
         return Some(b"-ERR pmnet: keys that begin with pmnet:{ are reserved\r\n".to_vec());
@@ -101,27 +106,50 @@ fn objection(name: &[u8], arguments: &[&[u8]], table: &CommandTable) -> Option<V
     None
 }
 
-/// Why an update must not be sent, if that is so; else whether it empties a database.
+/// What is to be known of an update before it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nature {
+    /// A front acknowledged it without knowing anything of the data.
+    pub promised: bool,
+    /// It empties a database.
+    pub flushes: bool,
+    /// A script can run it.
+    pub scriptable: bool,
+}
+
+/// Looks through an update.
 ///
 /// # Errors
-/// The reason, for the log.
-pub fn check_effect(commands: &Commands<'_>, table: &CommandTable) -> Result<bool, String> {
+/// Why it must not be sent, for the log.
+pub fn check_effect(commands: &Commands<'_>, table: &CommandTable) -> Result<Nature, String> {
     if commands.count == 0 {
         return Err("an update without a command".into());
     }
-    let mut flushes = false;
-    for mut arguments in commands.iter() {
-        let all = arguments.clone();
-        let name = upper(arguments.next().unwrap_or_default());
+    let mut nature = Nature {
+        promised: true,
+        flushes: false,
+        scriptable: true,
+    };
+    let mut arguments = Vec::new();
+    for command in commands.iter() {
+        arguments.clear();
+        arguments.extend(command);
+        // No key of such a command is reserved, and every Redis that was fit runs it in a script.
+        if promise::is_promised(&arguments) {
+            nature.scriptable &= arguments.len() <= SCRIPT_ARGUMENTS_MAX;
+            continue;
+        }
+        nature.promised = false;
+        let name = upper(arguments[0]);
         if let Some(why) = denied_as_effect(&name) {
             return Err(format!("{}: {why}", String::from_utf8_lossy(&name)));
         }
-        flushes |= is_flush(&name);
-        if arguments.any(|a| a.starts_with(pmnet_wire::promise::RECORDS_PREFIX))
-            && table.touches_records(&name, &all.collect::<Vec<_>>())
-        {
+        if table.touches_records(&name, &arguments) {
             return Err("its key begins with pmnet:{, which is reserved".into());
         }
+        let flushes = is_flush(&name);
+        nature.flushes |= flushes;
+        nature.scriptable &= flushes || table.scriptable(&name, &arguments);
     }
-    Ok(flushes)
+    Ok(nature)
 }

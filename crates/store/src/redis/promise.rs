@@ -27,16 +27,9 @@ pub const DATABASES_MAX: u32 = i32::MAX.unsigned_abs();
 /// Bytes of a key that are shown.
 const SHOWN_BYTES_MAX: usize = 64;
 
-/// Whether a front acknowledged this update without knowing anything of the data: every command of it has
-/// one of the forms that Redis accepts always.
-pub fn is_promised(commands: &Commands<'_>) -> bool {
-    commands.count > 0
-        && commands
-            .iter()
-            .all(|arguments| usual(&arguments.collect::<Vec<_>>()))
-}
-
-fn usual(arguments: &[&[u8]]) -> bool {
+/// Whether a front acknowledges this command without knowing anything of the data: it has one of the
+/// forms that Redis accepts always.
+pub fn is_promised(arguments: &[&[u8]]) -> bool {
     pmnet_wire::promise::is_promised(arguments.len(), |index| arguments[index])
 }
 
@@ -86,12 +79,13 @@ pub fn excuse(commands: &Commands<'_>) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use pmnet_wire::command::{Form, Protocol, preamble, write_command};
+    use pmnet_resp::write_command;
+    use pmnet_wire::command::{Form, Protocol, preamble};
 
     use super::*;
 
-    fn usual_line(line: &str) -> bool {
-        usual(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>())
+    fn promised(line: &str) -> bool {
+        is_promised(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>())
     }
 
     #[test]
@@ -99,7 +93,7 @@ mod tests {
         let payload = |lines: &[&str]| {
             let mut out = preamble(Form::Transaction, Protocol::Resp2, 3).to_vec();
             for line in lines {
-                write_command(&line.split(' ').collect::<Vec<_>>(), &mut out);
+                write_command(&mut out, &line.split(' ').collect::<Vec<_>>());
             }
             out
         };
@@ -126,7 +120,7 @@ mod tests {
             "SETEX k 10 v",
             "PSETEX k 10 v",
         ] {
-            assert!(usual_line(line), "{line}");
+            assert!(promised(line), "{line}");
         }
         for line in [
             "SET k",
@@ -147,7 +141,7 @@ mod tests {
             "INCR k",
             "HMSET k a b",
         ] {
-            assert!(!usual_line(line), "{line}");
+            assert!(!promised(line), "{line}");
         }
     }
 }

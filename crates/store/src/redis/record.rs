@@ -4,10 +4,10 @@
 //! caller as the records includes it. May not decide what a record says.
 
 use bytes::Bytes;
+use pmnet_resp::read::error;
 use pmnet_server::{RecordChange, RecordKey, StoreError};
 
 use super::owner::{FENCED, RECORDS_LUA, taken_over};
-use super::resp::error;
 use super::{LOST_REPLY, Link, RedisStore, WATERMARK};
 
 /// A change of a record that belongs to what a Redis has executed.

@@ -3,6 +3,7 @@
 -- scripts hash, expected watermark, expected owner, reply of a request that has begun, length of the longest reply that
 -- can be handed on, what is answered instead of a longer one; then for each command its argument count and arguments, or
 -- 0 and a finished reply.
+-- In front of this text: flush.lua, and NOT_NOW, the first words of errors that pass (passing.rs).
 --
 -- Nothing takes effect before the record says that the request has begun. Redis checks whether it takes
 -- writes at the first write of a script only, so what follows cannot fail for a reason that passes, and
@@ -21,7 +22,7 @@ local function set(names)
 end
 -- Errors that mean "not now". Those of commands of ours or of a client that come before the request has
 -- begun: nothing has happened, and the whole of it can be tried again.
-local PASSING = set('OOM READONLY LOADING BUSY MISCONF NOREPLICAS MASTERDOWN CLUSTERDOWN TRYAGAIN NOAUTH')
+local PASSING = set(NOT_NOW)
 -- Arrays with nulls lose their length in Lua under RESP3, where null is nil: these run under RESP2,
 -- where it is false. The second set has doubles for elements.
 local AS_RESP2 = set('MGET HMGET GEOHASH BITFIELD BITFIELD_RO SORT SORT_RO XPENDING GEOPOS ZMSCORE')

@@ -11,7 +11,7 @@ use pmnet_wire::guard::{BULK_BYTES_MIN, OUTPUT_BYTES_MIN, QUERY_BYTES_MIN, memor
 use super::RedisStore;
 use super::config::{refused, setting};
 use super::connection::Connection;
-use super::resp::error;
+use pmnet_resp::read::error;
 
 /// First Redis with limits for the memory of clients, and with a way to be excepted from them.
 const MAXMEMORY_CLIENTS_VERSION: (u32, u32) = (7, 0);
@@ -160,7 +160,7 @@ impl RedisStore {
 
 /// Whether an error to a queued command says more than that Redis takes no writes at the moment.
 fn is_lasting(error: &str) -> bool {
-    error.starts_with("NOPERM") || !super::commands::is_passing(error)
+    !super::passing::is_not_now(error)
 }
 
 /// Redis has these commands under another name, or not at all.

@@ -9,13 +9,13 @@
 //! databases has a SELECT inside. Outside of a transaction the connection is in database 0.
 
 use bytes::Bytes;
+use pmnet_resp::{read, write_command};
 use pmnet_server::{RecordChange, StoreError};
 
-use super::commands::is_passing;
 use super::owner::{MAY_RECORD_LUA, OWNER};
+use super::passing::is_passing;
 use super::pending::expect_ok;
 use super::record::add_records;
-use super::resp::{self, write_command};
 use super::{FLUSH_LUA, Link};
 
 /// Whose command a slot is.
@@ -216,18 +216,18 @@ impl<'a> Transaction<'a> {
         } else {
             Ok(())
         };
-        let Some(results) = resp::elements(&executed) else {
+        let Some(results) = read::elements(&executed) else {
             if let Some(stop) = unqueued.stop {
                 return Err(stop);
             }
-            if let Some(error) = resp::error(&executed)
+            if let Some(error) = read::error(&executed)
                 && (unqueued.first.is_none() || is_passing(error))
             {
                 return Err(StoreError::Retry(format!("EXEC: {error}")));
             }
             back?;
             link.read_watch(hash, false, before)?;
-            if resp::error(&executed).is_none() {
+            if read::error(&executed).is_none() {
                 return Err(StoreError::Retry(
                     "the records in Redis were changed by somebody else".into(),
                 ));
@@ -265,7 +265,7 @@ impl<'a> Transaction<'a> {
         let mut misplaced: Option<(u32, String)> = None;
         let mut torn: Option<(u32, String, Vec<usize>)> = None;
         for (slot, result) in slots.iter().zip(results) {
-            match (slot, resp::error(result)) {
+            match (slot, read::error(result)) {
                 (Slot::Seal, None) if *seal.get_or_insert(result) != result => {
                     return Err(StoreError::Fatal(format!(
                         "a function or script of a client changed pmnet's records ({}) in Redis. Going on could \
@@ -340,7 +340,7 @@ fn read_queued(link: &mut Link, slots: &[Slot], items: Items) -> Result<Unqueued
     let mut found = Unqueued::default();
     for (number, slot) in slots.iter().enumerate() {
         let reply = link.connection.reply()?;
-        let Some(error) = resp::error(&reply) else {
+        let Some(error) = read::error(&reply) else {
             continue;
         };
         found

@@ -17,8 +17,9 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use pmnet_resp::write_command;
 use pmnet_server::{Batch, Request, Store, StoreError};
-use pmnet_wire::command::{Form, Protocol, preamble, write_command};
+use pmnet_wire::command::{Form, Protocol, preamble};
 
 use server::RedisServer;
 
@@ -87,15 +88,15 @@ impl Redis {
     /// The same with a password; its +OK comes first.
     pub fn call_as(&self, password: &str, arguments: &[&str]) -> String {
         let mut out = Vec::new();
-        write_command(&["AUTH", password], &mut out);
+        write_command(&mut out, &["AUTH", password]);
         self.exchange(out, arguments).unwrap()
     }
 
     fn exchange(&self, mut out: Vec<u8>, arguments: &[&str]) -> std::io::Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        write_command(arguments, &mut out);
-        write_command(&["ECHO", MARK], &mut out);
+        write_command(&mut out, arguments);
+        write_command(&mut out, &["ECHO", MARK]);
         stream.write_all(&out)?;
         // Not until the end of the stream: a child of Redis that saves keeps that away.
         let end = format!("${}\r\n{MARK}\r\n", MARK.len());
@@ -127,7 +128,7 @@ pub fn bulk(reply: &str) -> Option<String> {
 pub fn payload(form: Form, protocol: Protocol, database: u32, commands: &[&str]) -> Bytes {
     let mut out = preamble(form, protocol, database).to_vec();
     for command in commands {
-        write_command(&command.split(' ').collect::<Vec<_>>(), &mut out);
+        write_command(&mut out, &command.split(' ').collect::<Vec<_>>());
     }
     out.into()
 }
@@ -140,14 +141,14 @@ pub fn single(command: &str) -> Bytes {
 /// One command of any arguments.
 pub fn arguments(arguments: &[&[u8]]) -> Bytes {
     let mut out = preamble(Form::Single, Protocol::Resp2, 0).to_vec();
-    write_command(arguments, &mut out);
+    write_command(&mut out, arguments);
     out.into()
 }
 
 /// One command in either protocol.
 pub fn script(protocol: Protocol, arguments: &[&str]) -> Bytes {
     let mut out = preamble(Form::Single, protocol, 0).to_vec();
-    write_command(arguments, &mut out);
+    write_command(&mut out, arguments);
     out.into()
 }
 
@@ -156,11 +157,11 @@ pub fn bare(redis: &Redis, protocol: Protocol, arguments: &[&str]) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", redis.port)).unwrap();
     let mut out = Vec::new();
     if protocol == Protocol::Resp3 {
-        write_command(&["HELLO", "3"], &mut out);
+        write_command(&mut out, &["HELLO", "3"]);
     }
-    write_command(&["ECHO", "--mark--"], &mut out);
-    write_command(arguments, &mut out);
-    write_command(&["QUIT"], &mut out);
+    write_command(&mut out, &["ECHO", "--mark--"]);
+    write_command(&mut out, arguments);
+    write_command(&mut out, &["QUIT"]);
     stream.write_all(&out).unwrap();
     let mut reply = Vec::new();
     stream.read_to_end(&mut reply).unwrap();

@@ -4,7 +4,8 @@
 use crate::vector::{
     Vector, command_fields, durable_fields, hex, path_fields, reply_fields, store_name_fields,
 };
-use pmnet_wire::command::{CommandError, Commands, Form, Protocol, preamble, write_command};
+use pmnet_resp::write_command;
+use pmnet_wire::command::{CommandError, Commands, Form, Protocol, preamble};
 use pmnet_wire::record::{
     CHAIN_MAX, DURABLE_ROW_BYTES, DurableRow, MEMBER_BYTES, Member, RecoverReply,
     SESSION_ROWS_PER_PART, SessionRow, read_durable, read_path, write_durable, write_path,
@@ -75,7 +76,7 @@ type Case = (&'static str, Vec<u8>, Option<&'static str>);
 fn payload(form: Form, database: u32, list: &[&[&[u8]]]) -> Vec<u8> {
     let mut bytes = preamble(form, Protocol::Resp2, database).to_vec();
     for arguments in list {
-        write_command(arguments, &mut bytes);
+        write_command(&mut bytes, arguments);
     }
     bytes
 }
@@ -94,7 +95,7 @@ fn commands() -> Vec<Case> {
         bytes
     };
     let mut resp3 = preamble(Form::Single, Protocol::Resp3, 15).to_vec();
-    write_command(set, &mut resp3);
+    write_command(&mut resp3, set);
     let (preamble_bad, syntax, count) = (Some("preamble"), Some("syntax"), Some("count"));
     vec![
         ("single", payload(Form::Single, 0, &[set]), None),

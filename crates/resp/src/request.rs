@@ -1,30 +1,27 @@
 //! Incremental parser of what Redis clients send: RESP arrays of bulk strings and inline commands.
 //!
-//! Purpose: finds whole commands at the head of a connection's input buffer without copying them;
-//! a half command is remembered, so that every byte is looked at once however it arrives.
-//! Invariants: never panics on any bytes; allocates only in proportion to bytes that have arrived;
-//! [`Parser::frame`] of a complete command is what `pmnet_wire::command::Commands` accepts.
-//! It may not look at what commands mean.
+//! Finds whole commands at the head of a connection's input buffer without copying them. A half command
+//! is remembered, so that every byte is looked at once however it arrives.
 
 use std::ops::Range;
 
-use pmnet_wire::MESSAGE_BYTES_MAX;
-use pmnet_wire::command::{ARGUMENTS_MAX, write_command};
+pub use crate::arguments::Arguments;
+use crate::inline;
+use crate::limits::{ARGUMENTS_MAX, INLINE_BYTES_MAX, LENGTH_BYTES_MAX, RequestLimits};
+use crate::number::parse_integer;
+use crate::write::{write_bulk, write_header};
 
-/// Largest value of one argument, in bytes.
-pub const BULK_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Largest command in its RESP form, in bytes: what the fragments of one message can carry. A
-/// little more than [`BULK_BYTES_MAX`], so that a value of exactly that size fits with its key.
-pub const COMMAND_BYTES_MAX: usize = MESSAGE_BYTES_MAX + 16 * 1024;
-/// Longest inline command, in bytes, as in Redis.
-pub const INLINE_BYTES_MAX: usize = 64 * 1024;
-/// Longest `*…` or `$…` line, in bytes; no number that is acceptable needs more.
-const HEADER_BYTES_MAX: usize = 32;
+/// One mebibyte, in bytes.
+const MIB: usize = 1024 * 1024;
+/// Most places of arguments that are kept for the next command.
+const KEPT_ARGUMENTS_MAX: usize = 1024;
+/// Largest buffer of an inline command that is kept for the next one, in bytes.
+const KEPT_INLINE_BYTES_MAX: usize = 4096;
 
 /// Why the input is not a sequence of commands. The connection cannot go on after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// `*…` is not a number, or more than 1,048,576 arguments.
+    /// `*…` is not a number, or more than [`ARGUMENTS_MAX`].
     #[error("Protocol error: invalid multibulk length")]
     MultibulkLength,
     /// Something else than `$` where an argument begins.
@@ -33,15 +30,21 @@ pub enum ProtocolError {
     /// `$…` is not a number.
     #[error("Protocol error: invalid bulk length")]
     BulkLength,
-    /// An argument, or the whole command, is larger than one message may be.
+    /// An argument, or the whole command, is larger than [`RequestLimits`] allow.
     #[error(
-        "Protocol error: invalid bulk length: pmnet takes commands up to 16 MiB, this one has at least {0} bytes"
+        "Protocol error: invalid bulk length: pmnet takes commands up to {} MiB, this one has at least {bytes} bytes",
+        .limit / MIB
     )]
-    TooLarge(usize),
+    TooLarge {
+        /// Length of the command as far as it is announced, in bytes.
+        bytes: usize,
+        /// [`RequestLimits::bulk_bytes`].
+        limit: usize,
+    },
     /// An argument is not followed by CR LF.
     #[error("Protocol error: bulk string not terminated by CR LF")]
     BulkEnd,
-    /// An inline command longer than 64 KiB.
+    /// An inline command of [`INLINE_BYTES_MAX`] or more.
     #[error("Protocol error: too big inline request")]
     InlineTooBig,
     /// A quote of an inline command is not closed, or closed in the middle of a word.
@@ -71,6 +74,7 @@ enum Stage {
 /// State of the command at the head of one input buffer.
 #[derive(Debug)]
 pub struct Parser {
+    limits: RequestLimits,
     stage: Stage,
     /// Where the part of the command begins that is to be read next: a line, or an argument.
     position: usize,
@@ -84,9 +88,12 @@ pub struct Parser {
     inline: Vec<u8>,
 }
 
-impl Default for Parser {
-    fn default() -> Parser {
+impl Parser {
+    /// A parser at the first byte of a command.
+    #[must_use]
+    pub fn new(limits: RequestLimits) -> Parser {
         Parser {
+            limits,
             stage: Stage::Start,
             position: 0,
             seen: 0,
@@ -95,59 +102,7 @@ impl Default for Parser {
             inline: Vec::new(),
         }
     }
-}
 
-/// The arguments of one command, name first; borrowed from the input buffer.
-#[derive(Clone, Copy, Debug)]
-pub struct Arguments<'a> {
-    bytes: &'a [u8],
-    ranges: &'a [Range<usize>],
-}
-
-impl<'a> Arguments<'a> {
-    /// Arguments that lie at `ranges` of `bytes`. A range outside counts as an empty argument.
-    #[must_use]
-    pub fn new(bytes: &'a [u8], ranges: &'a [Range<usize>]) -> Arguments<'a> {
-        Arguments { bytes, ranges }
-    }
-
-    /// How many there are, the name included.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.ranges.len()
-    }
-
-    /// Whether there is nothing, not even a name.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
-    }
-
-    /// Argument `index`; empty if there is none, so callers check [`Arguments::len`] first.
-    #[must_use]
-    pub fn get(&self, index: usize) -> &'a [u8] {
-        self.ranges
-            .get(index)
-            .and_then(|range| self.bytes.get(range.clone()))
-            .unwrap_or_default()
-    }
-
-    /// Whether argument `index` is `word`, in any case.
-    #[must_use]
-    pub fn is(&self, index: usize, word: &str) -> bool {
-        self.get(index).eq_ignore_ascii_case(word.as_bytes())
-    }
-
-    /// All arguments, name first.
-    pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let bytes = self.bytes;
-        self.ranges
-            .iter()
-            .map(move |range| bytes.get(range.clone()).unwrap_or_default())
-    }
-}
-
-impl Parser {
     /// Looks at `buffer`, which starts at the head of the current command and has only grown since
     /// the last call.
     ///
@@ -194,8 +149,15 @@ impl Parser {
                     };
                     let len = usize::try_from(len).map_err(|_| ProtocolError::BulkLength)?;
                     let whole = end.saturating_add(len).saturating_add(2);
-                    if len > BULK_BYTES_MAX || whole > COMMAND_BYTES_MAX {
-                        return Err(ProtocolError::TooLarge(whole));
+                    let RequestLimits {
+                        bulk_bytes,
+                        command_bytes,
+                    } = self.limits;
+                    if len > bulk_bytes || whole > command_bytes {
+                        return Err(ProtocolError::TooLarge {
+                            bytes: whole,
+                            limit: bulk_bytes,
+                        });
                     }
                     self.position = end;
                     self.stage = Stage::BulkBody { len };
@@ -235,22 +197,15 @@ impl Parser {
         };
         let end = self.position + newline;
         let line = &buffer[..end];
-        let words = split_inline(line.strip_suffix(b"\r").unwrap_or(line))?;
+        let words = inline::split(line.strip_suffix(b"\r").unwrap_or(line))?;
         self.position = end + 1;
         if !words.is_empty() {
-            write_command(&words, &mut self.inline);
-            // Arguments are found again in the canonical form: the buffer has them with quotes.
-            let mut at = header(&self.inline, 0)
-                .ok()
-                .flatten()
-                .map_or(0, |(_, end)| end);
+            // Written anew: the buffer has the words with their quotes.
+            write_header(&mut self.inline, words.len());
             for word in &words {
-                at = header(&self.inline, at)
-                    .ok()
-                    .flatten()
-                    .map_or(at, |(_, end)| end);
-                self.arguments.push(at..at + word.len());
-                at += word.len() + 2;
+                write_bulk(&mut self.inline, word);
+                let end = self.inline.len() - 2;
+                self.arguments.push(end - word.len()..end);
             }
         }
         self.stage = Stage::Complete;
@@ -265,10 +220,7 @@ impl Parser {
         } else {
             &self.inline
         };
-        Arguments {
-            bytes,
-            ranges: &self.arguments,
-        }
+        Arguments::new(bytes, &self.arguments)
     }
 
     /// The complete command at the head of `buffer` as a RESP array of bulk strings; not for a
@@ -291,10 +243,10 @@ impl Parser {
         self.seen = 0;
         self.arguments.clear();
         self.inline.clear();
-        if self.arguments.capacity() > 1024 {
+        if self.arguments.capacity() > KEPT_ARGUMENTS_MAX {
             self.arguments = Vec::new();
         }
-        if self.inline.capacity() > 4096 {
+        if self.inline.capacity() > KEPT_INLINE_BYTES_MAX {
             self.inline = Vec::new();
         }
         taken
@@ -303,7 +255,7 @@ impl Parser {
     /// Length that the buffer must reach before [`Parser::poll`] can get on, as far as is known.
     /// After [`Status::Incomplete`] always more than the buffer has: a reader that stops at a limit of
     /// its own must let at least this much in, else the command never gets complete. At most one
-    /// unfinished `$…` line more than [`COMMAND_BYTES_MAX`].
+    /// unfinished `$…` line more than [`RequestLimits::command_bytes`].
     #[must_use]
     pub fn wanted(&self) -> usize {
         match self.stage {
@@ -318,8 +270,8 @@ impl Parser {
 /// Redis takes them: no sign but minus, no leading zeros.
 fn header(buffer: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
     let line = buffer.get(at + 1..).unwrap_or_default();
-    let Some(cr) = line.iter().take(HEADER_BYTES_MAX).position(|&b| b == b'\r') else {
-        return if line.len() >= HEADER_BYTES_MAX {
+    let Some(cr) = line.iter().take(LENGTH_BYTES_MAX).position(|&b| b == b'\r') else {
+        return if line.len() >= LENGTH_BYTES_MAX {
             Err(())
         } else {
             Ok(None)
@@ -330,113 +282,5 @@ fn header(buffer: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
         None => Ok(None),
         Some(b'\n') => Ok(Some((number, at + 1 + cr + 2))),
         Some(_) => Err(()),
-    }
-}
-
-/// A decimal integer exactly as Redis accepts it (`string2ll`): optional minus, no leading zeros, no
-/// plus, no spaces, in the range of `i64`.
-#[must_use]
-pub fn parse_integer(text: &[u8]) -> Option<i64> {
-    let (negative, digits) = match text.strip_prefix(b"-") {
-        Some(digits) => (true, digits),
-        None => (false, text),
-    };
-    if digits.is_empty() || digits.len() > 19 || (digits[0] == b'0' && text.len() > 1) {
-        return None;
-    }
-    let mut value = 0i64;
-    for &digit in digits {
-        let digit = i64::from(digit.checked_sub(b'0').filter(|d| *d <= 9)?);
-        let shifted = value.checked_mul(10)?;
-        value = if negative {
-            shifted.checked_sub(digit)?
-        } else {
-            shifted.checked_add(digit)?
-        };
-    }
-    Some(value)
-}
-
-/// Splits an inline command into words, with the quoting rules of Redis: `"…"` with escapes
-/// (`\n \r \t \b \a \xHH`), `'…'` with `\'` only; a closing quote ends its word.
-fn split_inline(line: &[u8]) -> Result<Vec<Vec<u8>>, ProtocolError> {
-    let space = |byte: u8| byte.is_ascii_whitespace() || byte == 0x0b;
-    let mut words = Vec::new();
-    let mut rest = line;
-    loop {
-        while let Some((&byte, after)) = rest.split_first()
-            && (space(byte) || byte == 0)
-        {
-            rest = after;
-        }
-        if rest.is_empty() {
-            return Ok(words);
-        }
-        let mut word = Vec::new();
-        while let Some((&byte, after)) = rest.split_first() {
-            rest = after;
-            match byte {
-                b'"' | b'\'' => {
-                    rest = quoted(rest, byte, &mut word)?;
-                    if rest.first().is_some_and(|&next| !space(next)) {
-                        return Err(ProtocolError::Quotes);
-                    }
-                    break;
-                }
-                // A zero byte ends the word: Redis reads the line as a C string here.
-                0 => break,
-                byte if space(byte) => break,
-                byte => word.push(byte),
-            }
-        }
-        words.push(word);
-    }
-}
-
-/// Reads up to and with the closing `quote`; returns what follows it.
-fn quoted<'a>(
-    mut rest: &'a [u8],
-    quote: u8,
-    word: &mut Vec<u8>,
-) -> Result<&'a [u8], ProtocolError> {
-    let hex = |byte: u8| {
-        char::from(byte)
-            .to_digit(16)
-            .and_then(|digit| u8::try_from(digit).ok())
-    };
-    loop {
-        let (&byte, after) = rest.split_first().ok_or(ProtocolError::Quotes)?;
-        rest = after;
-        if byte == quote {
-            return Ok(rest);
-        }
-        if byte != b'\\' {
-            word.push(byte);
-            continue;
-        }
-        match (quote, rest) {
-            (b'"', [b'x', high, low, after @ ..])
-                if hex(*high).is_some() && hex(*low).is_some() =>
-            {
-                word.push(hex(*high).unwrap_or(0) * 16 + hex(*low).unwrap_or(0));
-                rest = after;
-            }
-            (b'"', [escaped, after @ ..]) => {
-                word.push(match escaped {
-                    b'n' => b'\n',
-                    b'r' => b'\r',
-                    b't' => b'\t',
-                    b'b' => 0x08,
-                    b'a' => 0x07,
-                    other => *other,
-                });
-                rest = after;
-            }
-            (b'\'', [b'\'', after @ ..]) => {
-                word.push(b'\'');
-                rest = after;
-            }
-            _ => word.push(b'\\'),
-        }
     }
 }

@@ -1,12 +1,15 @@
-//! The parser on whole, cut, quoted and damaged input.
+//! The parser of requests on whole, cut, quoted and damaged input.
 
 use bytes::{Buf, BytesMut};
-use pmnet_front::parser::{
-    BULK_BYTES_MAX, COMMAND_BYTES_MAX, INLINE_BYTES_MAX, Parser, ProtocolError, Status,
-};
-use pmnet_wire::command::{Commands, Form, PREAMBLE_LEN, Protocol, preamble, write_command};
-use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX};
+use pmnet_resp::limits::{INLINE_BYTES_MAX, LENGTH_BYTES_MAX};
+use pmnet_resp::{Parser, ProtocolError, RequestLimits, Status, write_command};
 use proptest::prelude::*;
+
+/// Room for commands that are larger than what a reader takes in at once.
+const LIMITS: RequestLimits = RequestLimits {
+    bulk_bytes: 512 * 1024,
+    command_bytes: 513 * 1024,
+};
 
 /// What damaged input is made of.
 const PIECES: &[&[u8]] = &[
@@ -34,7 +37,7 @@ type Command = Vec<Vec<u8>>;
 
 /// Feeds `input` in pieces that end at `cuts`; returns the commands and the error.
 fn parse(input: &[u8], cuts: &[usize]) -> (Vec<Command>, Option<ProtocolError>) {
-    let mut parser = Parser::default();
+    let mut parser = Parser::new(LIMITS);
     let mut buffer = BytesMut::new();
     let mut commands = Vec::new();
     let mut ends: Vec<usize> = cuts
@@ -54,7 +57,7 @@ fn parse(input: &[u8], cuts: &[usize]) -> (Vec<Command>, Option<ProtocolError>) 
                     let (wanted, there) = (parser.wanted(), buffer.len());
                     assert!(wanted > there, "wants {wanted} of {there} bytes");
                     assert!(
-                        wanted <= COMMAND_BYTES_MAX + 64,
+                        wanted <= LIMITS.command_bytes + 2 * LENGTH_BYTES_MAX,
                         "wants {wanted} bytes, more than a command has"
                     );
                     break;
@@ -63,15 +66,9 @@ fn parse(input: &[u8], cuts: &[usize]) -> (Vec<Command>, Option<ProtocolError>) 
                     let arguments = parser.arguments(&buffer);
                     if !arguments.is_empty() {
                         let command: Command = arguments.iter().map(<[u8]>::to_vec).collect();
-                        // The frame is a payload as it stands, with the same arguments.
-                        let mut payload = preamble(Form::Single, Protocol::Resp2, 0).to_vec();
-                        payload.extend_from_slice(parser.frame(&buffer));
-                        let checked = Commands::parse(&payload).expect("canonical frame");
-                        let again: Vec<Command> = checked
-                            .iter()
-                            .map(|c| c.map(<[u8]>::to_vec).collect())
-                            .collect();
-                        assert_eq!(again, std::slice::from_ref(&command));
+                        let mut canonical = Vec::new();
+                        write_command(&mut canonical, &command);
+                        assert_eq!(parser.frame(&buffer), canonical);
                         commands.push(command);
                     }
                     buffer.advance(parser.consume());
@@ -101,7 +98,7 @@ proptest! {
     ) {
         let mut input = Vec::new();
         for command in &commands {
-            write_command(command, &mut input);
+            write_command(&mut input, command);
         }
         prop_assert_eq!(parse(&input, &cuts), (commands, None));
     }
@@ -155,7 +152,7 @@ fn lengths_are_checked_before_anything_is_kept() {
     assert_eq!(error(b"*1\r\n$-1\r\n"), Some(ProtocolError::BulkLength));
     assert!(matches!(
         error(b"*1\r\n$536870912\r\n"),
-        Some(ProtocolError::TooLarge(_))
+        Some(ProtocolError::TooLarge { .. })
     ));
     assert_eq!(error(b"*1\r\n$1\r\nabc"), Some(ProtocolError::BulkEnd));
     assert_eq!(
@@ -163,22 +160,20 @@ fn lengths_are_checked_before_anything_is_kept() {
         (vec![vec![b"PING".to_vec()]], None)
     );
     // A command that would be too large as a whole, each argument being small enough.
-    let mut two = format!("*3\r\n${BULK_BYTES_MAX}\r\n").into_bytes();
-    two.resize(two.len() + BULK_BYTES_MAX, b'x');
-    two.extend_from_slice(format!("\r\n${BULK_BYTES_MAX}\r\n").as_bytes());
-    assert!(matches!(error(&two), Some(ProtocolError::TooLarge(_))));
-    let room = usize::from(FRAGMENTS_MAX) * FRAGMENT_BYTES;
-    assert!(
-        COMMAND_BYTES_MAX + PREAMBLE_LEN <= room,
-        "the largest command fits into its fragments"
-    );
+    let largest = LIMITS.bulk_bytes;
+    let mut two = format!("*3\r\n${largest}\r\n").into_bytes();
+    two.resize(two.len() + largest, b'x');
+    two.extend_from_slice(format!("\r\n${largest}\r\n").as_bytes());
+    let bytes = two.len() + largest + 2;
+    let limit = largest;
+    assert_eq!(error(&two), Some(ProtocolError::TooLarge { bytes, limit }));
 }
 
 #[test]
-fn a_value_of_sixteen_mebibytes_is_one_command() {
-    let value = vec![b'v'; BULK_BYTES_MAX];
+fn an_argument_of_the_largest_size_is_one_command() {
+    let value = vec![b'v'; LIMITS.bulk_bytes];
     let mut input = Vec::new();
-    write_command(&[b"SET".as_slice(), b"key", &value], &mut input);
+    write_command(&mut input, &[b"SET".as_slice(), b"key", &value]);
     let cuts: Vec<usize> = (0..input.len()).step_by(65_536).collect();
     let (commands, error) = parse(&input, &cuts);
     assert_eq!(error, None);
@@ -189,24 +184,22 @@ fn a_value_of_sixteen_mebibytes_is_one_command() {
 #[test]
 fn an_incomplete_command_wants_more_than_there_is_at_every_byte() {
     let mut input = Vec::new();
-    write_command(
-        &[
-            "MSET",
-            "a",
-            "",
-            "key",
-            "0123456789abcdef",
-            "b",
-            "\r\n$1\r\n",
-        ],
-        &mut input,
-    );
+    let words = [
+        "MSET",
+        "a",
+        "",
+        "key",
+        "0123456789abcdef",
+        "b",
+        "\r\n$1\r\n",
+    ];
+    write_command(&mut input, &words);
     input.extend_from_slice(b"*0\r\n\r\nSET k 'a b'\r\n");
     // The first command once as it is, and once larger than what is read without need.
     let mut long = vec!["MSET".to_owned()];
     long.extend((0..20_000).map(|i| format!("word{i}")));
     let at = input.len();
-    write_command(&long, &mut input);
+    write_command(&mut input, &long);
     let cuts: Vec<usize> = (0..at).chain((at..input.len()).step_by(13)).collect();
     let (commands, error) = parse(&input, &cuts);
     assert_eq!(error, None);

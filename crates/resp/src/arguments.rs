@@ -1,0 +1,53 @@
+//! The arguments of a command that a parser found.
+
+use std::ops::Range;
+
+/// The arguments of one command, name first; borrowed from the input buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Arguments<'a> {
+    bytes: &'a [u8],
+    ranges: &'a [Range<usize>],
+}
+
+impl<'a> Arguments<'a> {
+    /// Arguments that lie at `ranges` of `bytes`. A range outside counts as an empty argument.
+    #[must_use]
+    pub fn new(bytes: &'a [u8], ranges: &'a [Range<usize>]) -> Arguments<'a> {
+        Arguments { bytes, ranges }
+    }
+
+    /// How many there are, the name included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// Whether there is nothing, not even a name.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Argument `index`; empty if there is none, so callers check [`Arguments::len`] first.
+    #[must_use]
+    pub fn get(&self, index: usize) -> &'a [u8] {
+        self.ranges
+            .get(index)
+            .and_then(|range| self.bytes.get(range.clone()))
+            .unwrap_or_default()
+    }
+
+    /// Whether argument `index` is `word`, in any case.
+    #[must_use]
+    pub fn is(&self, index: usize, word: &str) -> bool {
+        self.get(index).eq_ignore_ascii_case(word.as_bytes())
+    }
+
+    /// All arguments, name first.
+    pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let bytes = self.bytes;
+        self.ranges
+            .iter()
+            .map(move |range| bytes.get(range.clone()).unwrap_or_default())
+    }
+}

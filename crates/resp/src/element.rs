@@ -1,0 +1,145 @@
+//! One element of a reply: the only place that knows how the types of RESP look.
+
+use std::ops::Range;
+
+use crate::limits::{ELEMENT_BYTES_MIN, ReplyLimits};
+use crate::number::parse_integer;
+use crate::scan::Malformed;
+
+/// Length of `txt:`, which stands before the text of a verbatim string, in bytes.
+pub(crate) const FORMAT_BYTES: usize = 4;
+
+/// An element without the elements inside of it.
+#[derive(Debug)]
+pub(crate) struct Element {
+    /// Its type.
+    pub marker: u8,
+    /// Where its text is: the bulk string, or the rest of the line. `None`: null.
+    pub text: Option<Range<usize>>,
+    /// Where it ends; what is inside of it follows there.
+    pub end: usize,
+    /// Elements that follow and belong to it.
+    pub inside: u64,
+}
+
+/// Reads the element at `at` of a reply that starts where `buffer` starts. `None`: it is not all there.
+/// `searched` is how far the end of its line was searched before; what was there then must still be there.
+#[inline]
+pub(crate) fn element(
+    buffer: &[u8],
+    at: usize,
+    searched: &mut usize,
+    limits: &ReplyLimits,
+) -> Result<Option<Element>, Malformed> {
+    let Some(&marker) = buffer.get(at) else {
+        return Ok(None);
+    };
+    if !b"+-:_,#($!=*~>%|".contains(&marker) {
+        return Err(Malformed::Type(marker));
+    }
+    let Some(line) = line(buffer, at, searched, limits.line_bytes)? else {
+        return Ok(None);
+    };
+    let body = line.end + 2;
+    let text = &buffer[line.clone()];
+    let element = match marker {
+        b'$' | b'!' | b'=' => match length(text)? {
+            None => Element {
+                marker,
+                text: None,
+                end: body,
+                inside: 0,
+            },
+            Some(length) => {
+                if length > limits.bulk_bytes || (marker == b'=' && length < FORMAT_BYTES) {
+                    return Err(Malformed::Length);
+                }
+                let bulk = body..body.saturating_add(length);
+                let end = bulk.end.saturating_add(2);
+                if end > limits.reply_bytes {
+                    return Err(Malformed::TooLarge);
+                }
+                match buffer.get(bulk.end..end) {
+                    None => return Ok(None),
+                    Some(b"\r\n") => Element {
+                        marker,
+                        text: Some(bulk),
+                        end,
+                        inside: 0,
+                    },
+                    Some(_) => return Err(Malformed::BulkEnd),
+                }
+            }
+        },
+        b'*' | b'~' | b'>' | b'%' | b'|' => {
+            let count = length(text)?;
+            let known = count.unwrap_or(0);
+            let inside = match marker {
+                b'%' => known.saturating_mul(2),
+                // An attribute precedes the element that it describes.
+                b'|' => known.saturating_mul(2).saturating_add(1),
+                _ => known,
+            };
+            if body.saturating_add(inside.saturating_mul(ELEMENT_BYTES_MIN)) > limits.reply_bytes {
+                return Err(Malformed::TooLarge);
+            }
+            let inside = u64::try_from(inside).unwrap_or(u64::MAX);
+            Element {
+                marker,
+                text: count.map(|_| line),
+                end: body,
+                inside,
+            }
+        }
+        _ => Element {
+            marker,
+            text: (marker != b'_').then_some(line),
+            end: body,
+            inside: 0,
+        },
+    };
+    if element.end > limits.reply_bytes {
+        return Err(Malformed::TooLarge);
+    }
+    Ok(Some(element))
+}
+
+/// The line at `at` behind its marker, without its end.
+#[inline]
+fn line(
+    buffer: &[u8],
+    at: usize,
+    searched: &mut usize,
+    line_bytes: usize,
+) -> Result<Option<Range<usize>>, Malformed> {
+    let limit = buffer.len().min(at.saturating_add(line_bytes));
+    let mut from = (*searched).max(at + 1);
+    while let Some(newline) = buffer
+        .get(from..limit)
+        .and_then(|rest| rest.iter().position(|&byte| byte == b'\n'))
+    {
+        let newline = from + newline;
+        if newline > at + 1 && buffer[newline - 1] == b'\r' {
+            *searched = newline;
+            return Ok(Some(at + 1..newline - 1));
+        }
+        from = newline + 1;
+    }
+    *searched = limit;
+    if limit < buffer.len() || limit - at >= line_bytes {
+        return Err(Malformed::Line);
+    }
+    Ok(None)
+}
+
+/// The length of a string or the number of elements; `None`: null.
+#[inline]
+fn length(text: &[u8]) -> Result<Option<usize>, Malformed> {
+    match parse_integer(text) {
+        Some(-1) => Ok(None),
+        Some(number) => usize::try_from(number)
+            .map(Some)
+            .map_err(|_| Malformed::Length),
+        None => Err(Malformed::Length),
+    }
+}

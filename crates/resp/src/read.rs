@@ -1,0 +1,70 @@
+//! Looking into a reply that is there as a whole: texts, numbers and elements, without copying them.
+
+use std::ops::Range;
+
+use crate::element::{Element, FORMAT_BYTES, element};
+use crate::limits::{ELEMENT_BYTES_MIN, ReplyLimits};
+use crate::number::parse_integer;
+use crate::scan::whole;
+
+fn head(reply: &[u8]) -> Option<Element> {
+    element(reply, 0, &mut 0, &ReplyLimits::HELD).ok()?
+}
+
+/// Where the text of a string (`$`, `=`, `+`) or integer lies in `reply`, without its framing. `None` for
+/// all else, null too.
+#[must_use]
+pub fn text_range(reply: &[u8]) -> Option<Range<usize>> {
+    let Element { marker, text, .. } = head(reply)?;
+    let text = text?;
+    match marker {
+        b'+' | b':' | b'$' => Some(text),
+        b'=' => Some(text.start + FORMAT_BYTES..text.end),
+        _ => None,
+    }
+}
+
+/// What lies at [`text_range`].
+#[must_use]
+pub fn text(reply: &[u8]) -> Option<&[u8]> {
+    text_range(reply).map(|range| &reply[range])
+}
+
+/// The text of a bulk string or of RESP3's string with a format; `None` for all else, null too.
+#[must_use]
+pub fn bulk(reply: &[u8]) -> Option<&[u8]> {
+    matches!(reply.first(), Some(b'$' | b'=')).then(|| text(reply))?
+}
+
+/// The text of an error reply, without `-` and the end of its line.
+#[must_use]
+pub fn error(reply: &[u8]) -> Option<&str> {
+    let rest = reply.strip_prefix(b"-")?;
+    Some(std::str::from_utf8(rest.strip_suffix(b"\r\n")?).unwrap_or("ERR (not UTF-8)"))
+}
+
+/// The value of an integer reply.
+#[must_use]
+pub fn integer(reply: &[u8]) -> Option<i64> {
+    (reply.first() == Some(&b':')).then(|| parse_integer(text(reply)?))?
+}
+
+/// The elements of an aggregate reply (array, set, push or map, keys and values in turn), each as its raw
+/// bytes. `None` if `reply` is no aggregate, is null, or is not there as a whole.
+#[must_use]
+pub fn elements(reply: &[u8]) -> Option<Vec<&[u8]>> {
+    if !matches!(reply.first(), Some(b'*' | b'~' | b'>' | b'%')) {
+        return None;
+    }
+    let head = head(reply)?;
+    head.text?;
+    let count = usize::try_from(head.inside).ok()?;
+    let mut found = Vec::with_capacity(count.min(reply.len() / ELEMENT_BYTES_MIN));
+    let mut rest = &reply[head.end..];
+    for _ in 0..count {
+        let (element, after) = rest.split_at(whole(rest)?);
+        found.push(element);
+        rest = after;
+    }
+    Some(found)
+}

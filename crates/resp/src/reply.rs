@@ -1,0 +1,40 @@
+//! Short replies as a whole, as a server of commands writes them.
+
+use bytes::Bytes;
+
+use crate::write::{write_bulk, write_error, write_integer, write_null};
+
+/// `+OK`.
+pub const OK: Bytes = Bytes::from_static(b"+OK\r\n");
+
+/// An error reply. Ends of lines in the text become spaces, as an error is one line.
+#[must_use]
+pub fn error(text: &str) -> Bytes {
+    let mut out = Vec::with_capacity(text.len() + 3);
+    write_error(&mut out, text);
+    out.into()
+}
+
+/// A bulk string.
+#[must_use]
+pub fn bulk(text: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(text.len() + 16);
+    write_bulk(&mut out, text);
+    out.into()
+}
+
+/// An integer.
+#[must_use]
+pub fn integer(number: i64) -> Bytes {
+    let mut out = Vec::new();
+    write_integer(&mut out, number);
+    out.into()
+}
+
+/// "Nothing there": the null of RESP3, or the null bulk string of RESP2.
+#[must_use]
+pub fn null(resp3: bool) -> Bytes {
+    let mut out = Vec::new();
+    write_null(&mut out, resp3);
+    out.into()
+}

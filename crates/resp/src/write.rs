@@ -1,0 +1,57 @@
+//! Commands and replies, appended to a buffer.
+
+use crate::number::write_number;
+
+/// Appends `*count`, the head of an array: `count` elements follow.
+pub fn write_header(out: &mut Vec<u8>, count: usize) {
+    out.push(b'*');
+    write_number(out, length(count));
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends a bulk string.
+pub fn write_bulk(out: &mut Vec<u8>, text: &[u8]) {
+    out.push(b'$');
+    write_number(out, length(text.len()));
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(text);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends one command, name first, as an array of bulk strings.
+pub fn write_command<A: AsRef<[u8]>>(out: &mut Vec<u8>, arguments: &[A]) {
+    write_header(out, arguments.len());
+    for argument in arguments {
+        write_bulk(out, argument.as_ref());
+    }
+}
+
+/// Appends an integer reply.
+pub fn write_integer(out: &mut Vec<u8>, number: i64) {
+    out.push(b':');
+    if number < 0 {
+        out.push(b'-');
+    }
+    write_number(out, number.unsigned_abs());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends an error reply. Ends of lines in the text become spaces, as an error is one line.
+pub fn write_error(out: &mut Vec<u8>, text: &str) {
+    out.push(b'-');
+    out.extend(text.bytes().map(|byte| match byte {
+        b'\r' | b'\n' => b' ',
+        byte => byte,
+    }));
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends "nothing there": the null of RESP3, or the null bulk string of RESP2.
+pub fn write_null(out: &mut Vec<u8>, resp3: bool) {
+    out.extend_from_slice(if resp3 { b"_\r\n" } else { b"$-1\r\n" });
+}
+
+/// What is in memory has a length of at most 64 bits.
+fn length(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,68 @@
+//! Errors that pass by themselves: Redis refused before anything ran, so the same can be tried again.
+//!
+//! The list is here alone. The request script has it in front of its text (`passing_lua!`).
+
+/// First words of the errors by which Redis says "not now".
+macro_rules! not_now {
+    () => {
+        "OOM READONLY LOADING BUSY MISCONF NOREPLICAS MASTERDOWN CLUSTERDOWN TRYAGAIN NOAUTH"
+    };
+}
+
+/// The line of Lua that makes the list known to a script, as the words of a string.
+macro_rules! passing_lua {
+    () => {
+        concat!(
+            "local NOT_NOW = '",
+            $crate::redis::passing::not_now!(),
+            "'\n"
+        )
+    };
+}
+
+pub(crate) use {not_now, passing_lua};
+
+fn code(error: &str) -> &str {
+    error.split(' ').next().unwrap_or("")
+}
+
+/// Whether Redis says "not now", to a command of ours or of a client.
+#[must_use]
+pub fn is_not_now(error: &str) -> bool {
+    not_now!().split(' ').any(|word| word == code(error))
+}
+
+/// Whether an error to what must not get lost may pass by itself: then the whole batch waits and is tried
+/// again, in order. `NOPERM` counts, as an operator's ACL mistake must not lose what clients were promised.
+#[must_use]
+pub fn is_passing(error: &str) -> bool {
+    is_not_now(error) || code(error) == "NOPERM"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_told_by_their_first_word() {
+        for error in ["OOM command not allowed", "BUSY Redis is busy", "NOAUTH"] {
+            assert!(is_not_now(error) && is_passing(error), "{error}");
+        }
+        let rights = "NOPERM User pmnet has no permissions";
+        assert!(is_passing(rights) && !is_not_now(rights));
+        for error in [
+            "BUSYGROUP Consumer Group name already exists",
+            "ERR BUSY",
+            "WRONGTYPE x",
+            "",
+        ] {
+            assert!(!is_passing(error), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_script_is_told_the_list() {
+        assert!(passing_lua!().starts_with("local NOT_NOW = 'OOM READONLY "));
+        assert!(passing_lua!().ends_with(" NOAUTH'\n"));
+    }
+}

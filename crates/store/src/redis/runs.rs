@@ -1,0 +1,205 @@
+//! The commands of a batch as the batch script takes them: runs of neighbours alike.
+//!
+//! A script pays for every value that it is given and for every command that it calls, so what the commands
+//! of a run have in common goes there once, and a run of plain SETs is called as one MSET. Their order
+//! stays. May not decide what is sent: [`super::plan`] has looked at it.
+
+use pmnet_wire::command::Arguments;
+use pmnet_wire::promise::is_promised;
+
+use pmnet_resp::write_bulk;
+
+/// What the script needs to know of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// `SET key value`, which MSET does as well.
+    Plain,
+    /// Another one in a form that is acknowledged early.
+    Promised,
+    /// FLUSHALL, FLUSHDB.
+    Flush,
+    Other,
+}
+
+impl Kind {
+    fn of(name: &[u8], arguments: &[&[u8]]) -> Kind {
+        let is = |word: &str| name.eq_ignore_ascii_case(word.as_bytes());
+        if is("SET") && arguments.len() == 2 {
+            Kind::Plain
+        } else if is("FLUSHALL") || is("FLUSHDB") {
+            Kind::Flush
+        } else if is_promised(1 + arguments.len(), |i| {
+            if i == 0 { name } else { arguments[i - 1] }
+        }) {
+            Kind::Promised
+        } else {
+            Kind::Other
+        }
+    }
+
+    /// Its name in `apply.lua`.
+    fn word(self) -> &'static str {
+        match self {
+            Kind::Plain => "plain",
+            Kind::Promised => "promised",
+            Kind::Flush => "flush",
+            Kind::Other => "other",
+        }
+    }
+}
+
+/// Neighbours alike.
+#[derive(Debug)]
+struct Run<'a> {
+    kind: Kind,
+    database: u32,
+    name: &'a [u8],
+    /// Arguments of each command, without its name.
+    width: usize,
+    commands: usize,
+}
+
+/// Values that say what a run is: what its commands have in common, and how many they are.
+const RUN_HEADER: usize = 2;
+
+/// All commands of a batch, in order.
+#[derive(Debug, Default)]
+pub struct Runs<'a> {
+    runs: Vec<Run<'a>>,
+    /// Arguments of all commands, without their names.
+    arguments: Vec<&'a [u8]>,
+    /// Of which effect each command is.
+    effects: Vec<usize>,
+}
+
+impl<'a> Runs<'a> {
+    /// Adds the next command, one of the effect with this number.
+    pub fn add(&mut self, effect: usize, database: u32, mut command: Arguments<'a>) {
+        let Some(name) = command.next() else { return };
+        let first = self.arguments.len();
+        self.arguments.extend(command);
+        self.effects.push(effect);
+        let arguments = &self.arguments[first..];
+        let kind = Kind::of(name, arguments);
+        let width = arguments.len();
+        match self.runs.last_mut() {
+            Some(run)
+                if (run.kind, run.database, run.name, run.width)
+                    == (kind, database, name, width) =>
+            {
+                run.commands += 1;
+            }
+            _ => self.runs.push(Run {
+                kind,
+                database,
+                name,
+                width,
+                commands: 1,
+            }),
+        }
+    }
+
+    /// The effect of the command with this number from 0.
+    pub fn effect_of(&self, command: usize) -> Option<usize> {
+        self.effects.get(command).copied()
+    }
+
+    /// How many values [`Runs::write`] writes.
+    pub fn values(&self) -> usize {
+        RUN_HEADER * self.runs.len() + self.arguments.len()
+    }
+
+    /// Writes all runs, each with what the script wants to know of it first.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let mut arguments = self.arguments.iter();
+        for run in &self.runs {
+            let Run {
+                kind,
+                database,
+                name,
+                width,
+                commands,
+            } = run;
+            let mut in_common = format!("{} {database} {width} ", kind.word()).into_bytes();
+            in_common.extend_from_slice(name);
+            write_bulk(out, &in_common);
+            write_bulk(out, commands.to_string().as_bytes());
+            for argument in arguments.by_ref().take(width * commands) {
+                write_bulk(out, argument);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use pmnet_wire::command::{Commands, single};
+
+    use super::*;
+    use pmnet_resp::read::{elements, text};
+    use pmnet_resp::write_header;
+
+    /// What is written for these commands, each with its database.
+    fn written(commands: &[(u32, &str)]) -> String {
+        let payloads: Vec<(u32, Bytes)> = commands
+            .iter()
+            .map(|(database, line)| {
+                let words: Vec<&str> = line.split(' ').collect();
+                (*database, single(&words).into())
+            })
+            .collect();
+        let mut runs = Runs::default();
+        for (effect, (database, payload)) in payloads.iter().enumerate() {
+            for command in Commands::parse(payload).unwrap().iter() {
+                runs.add(effect, *database, command);
+            }
+        }
+        for command in 0..commands.len() {
+            assert_eq!(runs.effect_of(command), Some(command));
+        }
+        assert_eq!(runs.effect_of(commands.len()), None);
+        let mut out = Vec::new();
+        write_header(&mut out, runs.values());
+        runs.write(&mut out);
+        let words: Vec<String> = elements(&out)
+            .expect("as many as announced")
+            .into_iter()
+            .map(|word| String::from_utf8_lossy(text(word).unwrap()).into_owned())
+            .collect();
+        words.join(", ")
+    }
+
+    #[test]
+    fn neighbours_alike_are_one_run_in_their_order() {
+        assert_eq!(
+            written(&[(0, "SET a 1"), (0, "SET b 2"), (0, "SET a 3")]),
+            "plain 0 2 SET, 3, a, 1, b, 2, a, 3"
+        );
+        assert_eq!(
+            written(&[(0, "SET a 1"), (0, "DEL a"), (0, "SET a 2")]),
+            "plain 0 2 SET, 1, a, 1, other 0 1 DEL, 1, a, plain 0 2 SET, 1, a, 2"
+        );
+        assert_eq!(
+            written(&[(0, "SET a 1"), (7, "SET a 2"), (7, "set a 3")]),
+            "plain 0 2 SET, 1, a, 1, plain 7 2 SET, 1, a, 2, plain 7 2 set, 1, a, 3"
+        );
+    }
+
+    #[test]
+    fn what_is_no_plain_set_is_none() {
+        assert_eq!(
+            written(&[(0, "SET a 1 KEEPTTL"), (0, "SET a 1 NX"), (0, "SET a")]),
+            "promised 0 3 SET, 1, a, 1, KEEPTTL, other 0 3 SET, 1, a, 1, NX, other 0 1 SET, 1, a"
+        );
+        assert_eq!(
+            written(&[
+                (0, "MSET a 1"),
+                (0, "SETEX a 9 1"),
+                (0, "FlushAll"),
+                (0, "FlushAll")
+            ]),
+            "promised 0 2 MSET, 1, a, 1, promised 0 3 SETEX, 1, a, 9, 1, flush 0 0 FlushAll, 2"
+        );
+    }
+}

@@ -1,0 +1,197 @@
+//! Neighbouring SETs of a batch reach Redis as one MSET: nobody can tell by what is there afterwards.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+
+use bytes::Bytes;
+use pmnet_resp::write_command;
+use pmnet_server::{Store, StoreError};
+use pmnet_wire::command::{Form, Protocol};
+use support::{Redis, batch, load, payload, single, watermark};
+
+/// A Redis with a user of the store's own.
+fn ready() -> Option<(Redis, Box<dyn Store>)> {
+    let redis = Redis::start(&[])?;
+    rights(&redis, "on >secret +@all allkeys allchannels");
+    let url = format!("redis://shard:secret@127.0.0.1:{}", redis.port);
+    let mut store = pmnet_store::open(&url, 0).unwrap();
+    store.load().unwrap();
+    Some((redis, store))
+}
+
+/// Of the user that the store logs in as.
+fn rights(redis: &Redis, rules: &str) {
+    let mut command = vec!["ACL", "SETUSER", "shard"];
+    command.extend(rules.split(' '));
+    assert_eq!(redis.call(&command), "+OK\r\n");
+}
+
+/// Calls of a command that Redis has seen.
+fn calls(redis: &Redis, command: &str) -> u64 {
+    let statistics = redis.call(&["INFO", "commandstats"]);
+    let prefix = format!("cmdstat_{command}:calls=");
+    let line = statistics
+        .lines()
+        .find_map(|line| line.strip_prefix(&prefix));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+fn sets(keys: &[&str]) -> Vec<Bytes> {
+    keys.iter()
+        .map(|key| single(&format!("SET {key} v")))
+        .collect()
+}
+
+#[test]
+fn a_run_of_sets_is_one_command_and_takes_the_place_of_anything() {
+    let Some((redis, mut store)) = ready() else {
+        return;
+    };
+    redis.call(&["RPUSH", "list", "x"]);
+    redis.call(&["SET", "timed", "x", "EX", "1000"]);
+    let effects = sets(&["list", "timed", "new"]);
+    assert_eq!(store.apply(&batch(&effects, 1)), Ok(0));
+    for key in ["list", "timed", "new"] {
+        assert_eq!(redis.get(key).as_deref(), Some("v"), "{key}");
+        assert_eq!(redis.call(&["TTL", key]), ":-1\r\n", "{key}");
+    }
+    assert_eq!(calls(&redis, "mset"), 1);
+    assert_eq!(
+        calls(&redis, "set"),
+        1,
+        "the one that this test has sent itself"
+    );
+}
+
+#[test]
+fn the_order_of_a_batch_stays() {
+    let Some((redis, mut store)) = ready() else {
+        return;
+    };
+    let other = |line| payload(Form::Single, Protocol::Resp2, 3, &[line]);
+    redis.call(&["RPUSH", "list", "x"]);
+    let effects = [
+        single("SET a 1"),
+        single("DEL a"),
+        single("SET a 2"),
+        single("SET n 5"),
+        single("SET n 6"),
+        single("INCR n"),
+        other("SET n 1"),
+        other("INCR n"),
+        single("SET m 1"),
+        single("SETEX m 1000 2"),
+        single("INCR list"),
+        payload(
+            Form::Transaction,
+            Protocol::Resp2,
+            0,
+            &["SET list 3", "INCR list", "SET last 1"],
+        ),
+        single("set last 2"),
+        single("SET last 3"),
+    ];
+    assert_eq!(store.apply(&batch(&effects, 1)), Ok(1), "INCR of a list");
+    for (key, value) in [
+        ("a", "2"),
+        ("n", "7"),
+        ("m", "2"),
+        ("list", "4"),
+        ("last", "3"),
+    ] {
+        assert_eq!(redis.get(key).as_deref(), Some(value), "{key}");
+    }
+    assert_ne!(redis.call(&["TTL", "m"]), ":-1\r\n");
+    let there = support::read(&mut *store, other("GET n"));
+    assert_eq!(there, "$1\r\n2\r\n");
+    assert_eq!(watermark(&load(&mut *store)), 1);
+}
+
+#[test]
+fn a_run_may_be_of_any_length() {
+    let Some((redis, mut store)) = ready() else {
+        return;
+    };
+    for (round, length) in (1..).zip([1, 1999, 2000, 2001, 6001]) {
+        redis.call(&["DEL", "last"]);
+        let mut effects: Vec<Bytes> = (0..length)
+            .map(|i| single(&format!("SET k{i} {round}-{i}")))
+            .collect();
+        effects.push(single("APPEND last x"));
+        assert_eq!(store.apply(&batch(&effects, round)), Ok(0), "{length}");
+        for i in [0, 1998, 1999, 2000, 2001, 3999, 4000, 6000] {
+            if i < length {
+                let wanted = format!("{round}-{i}");
+                assert_eq!(redis.get(&format!("k{i}")), Some(wanted), "{length}");
+            }
+        }
+        assert_eq!(redis.get("last").as_deref(), Some("x"), "{length}");
+        let keys = redis.call(&["DBSIZE"]);
+        assert_eq!(keys, format!(":{}\r\n", length + 2), "{length}");
+    }
+}
+
+#[test]
+fn who_listens_hears_of_every_set() {
+    let Some((redis, mut store)) = ready() else {
+        return;
+    };
+    redis.call(&["CONFIG", "SET", "notify-keyspace-events", "KEA"]);
+    let mut stream = TcpStream::connect(("127.0.0.1", redis.port)).unwrap();
+    let mut out = Vec::new();
+    write_command(&mut out, &["SUBSCRIBE", "__keyevent@0__:set"]);
+    stream.write_all(&out).unwrap();
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line == ":1"));
+    let keys = ["a", "b", "a", "end"];
+    assert_eq!(store.apply(&batch(&sets(&keys), 1)), Ok(0));
+    let heard: Vec<String> = lines
+        .filter(|line| keys.contains(&line.as_str()))
+        .take(keys.len())
+        .collect();
+    assert_eq!(heard, keys);
+}
+
+#[test]
+fn where_mset_is_not_allowed_it_is_set() {
+    let Some((redis, mut store)) = ready() else {
+        return;
+    };
+    rights(&redis, "-mset");
+    let effects = sets(&["a", "b"]);
+    assert_eq!(store.apply(&batch(&effects, 1)), Ok(0));
+    assert_eq!(redis.get("b").as_deref(), Some("v"));
+    assert_eq!(calls(&redis, "set"), 2);
+    // Not for all keys of the run.
+    rights(&redis, "+mset resetkeys ~pmnet:{0} ~c* (+set ~d)");
+    assert_eq!(store.apply(&batch(&sets(&["c1", "d", "c2"]), 2)), Ok(0));
+    for key in ["c1", "d", "c2"] {
+        assert_eq!(redis.get(key).as_deref(), Some("v"), "{key}");
+    }
+    assert_eq!(calls(&redis, "set"), 5);
+}
+
+#[test]
+fn where_set_is_not_allowed_the_batch_waits_whatever_mset_may() {
+    let Some((redis, mut store)) = ready() else {
+        return;
+    };
+    let effects = [&sets(&["a", "b"])[..], &[single("INCR n")]].concat();
+    for missing in ["-set", "resetkeys ~pmnet:{0} ~a ~n"] {
+        rights(&redis, missing);
+        let result = store.apply(&batch(&effects, 1));
+        assert!(
+            matches!(&result, Err(StoreError::Retry(text)) if text.contains("NOPERM SET")),
+            "{missing}: {result:?}"
+        );
+        rights(&redis, "+@all allkeys");
+        assert_eq!(watermark(&load(&mut *store)), 0, "{missing}");
+        for key in ["a", "b", "n"] {
+            assert_eq!(redis.get(key), None, "{missing}");
+        }
+    }
+    assert_eq!(store.apply(&batch(&effects, 1)), Ok(0));
+    assert_eq!(redis.get("n").as_deref(), Some("1"));
+}
