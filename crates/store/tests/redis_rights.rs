@@ -1,5 +1,5 @@
-//! Rights that change between a command's turn to be queued and EXEC, where Redis looks at them once more: what it
-//! refuses there happens nowhere else, and what it executes is not executed again.
+//! Rights that are taken away while a server runs, in the midst of a batch or a transaction too: what Redis refuses
+//! is waited for and happens nowhere else, and what it executes is not executed again.
 
 mod support;
 
@@ -81,6 +81,129 @@ impl Rig {
         call.push(&database);
         call.extend(command);
         self.redis.call(&call)
+    }
+}
+
+/// Applies the effects without some rights: nothing may happen. Then with all of them.
+fn wait_for_rights(missing: &str, says: &str, effects: &[Bytes]) -> Option<Rig> {
+    let rig = Rig::start()?;
+    let mut store = rig.store();
+    store.load().unwrap();
+    // Databases are tried when they are used first.
+    let warm = [1, 2].map(|n| payload(Form::Single, Protocol::Resp2, n, &["SET warm v"]));
+    assert_eq!(store.apply(&batch(&warm, 1)), Ok(0));
+    rig.redis.call(&["SET", "before", "v"]);
+    let mut change = vec!["ACL", "SETUSER", "shard"];
+    change.extend(missing.split(' '));
+    assert_eq!(rig.redis.call(&change), "+OK\r\n");
+    let result = store.apply(&batch(effects, 2));
+    assert!(
+        matches!(&result, Err(StoreError::Retry(text)) if text.contains(says)),
+        "{missing}: {result:?}"
+    );
+    assert_eq!(
+        rig.redis.call(&["DBSIZE"]),
+        ":2\r\n",
+        "{missing}: nothing ran"
+    );
+    assert_eq!(rig.redis.get("before").as_deref(), Some("v"), "{missing}");
+    rig.allow_all();
+    assert_eq!(
+        watermark(&load(&mut *store)),
+        1,
+        "{missing}: nor is it applied"
+    );
+    assert_eq!(store.apply(&batch(effects, 2)), Ok(0), "{missing}");
+    Some(rig)
+}
+
+/// All of a batch was lost, also what was for database 0: only the right to SELECT 0 was looked at.
+#[test]
+fn acknowledged_writes_wait_for_the_right_to_their_database() {
+    for missing in ["-select +select|0", "-select +select|0 +select|2"] {
+        let in_database = |n, line| payload(Form::Single, Protocol::Resp2, n, &[line]);
+        let effects = [
+            in_database(0, "SET a v"),
+            in_database(2, "SET a v"),
+            in_database(1, "SET a v"),
+            in_database(1, "SETEX b 1000 v"),
+        ];
+        let Some(rig) = wait_for_rights(missing, "SELECT ", &effects) else {
+            return;
+        };
+        for (database, key) in [(0, "a"), (1, "a"), (1, "b"), (2, "a")] {
+            let value = rig.ask(database, &["GET", key]);
+            assert_eq!(bulk(&value).as_deref(), Some("v"), "{missing}: {key}");
+        }
+    }
+}
+
+/// The rest of a batch was lost when a FLUSHALL of it could not carry the records over.
+#[test]
+fn a_flush_waits_for_the_rights_that_it_needs() {
+    for missing in ["-scan", "-type", "-hgetall", "-hdel"] {
+        let effects = ["SET a v", "FLUSHALL", "SET c v", "SET d v"].map(support::single);
+        let Some(rig) = wait_for_rights(missing, "", &effects) else {
+            return;
+        };
+        for (key, value) in [
+            ("before", None),
+            ("a", None),
+            ("c", Some("v")),
+            ("d", Some("v")),
+        ] {
+            assert_eq!(rig.redis.get(key).as_deref(), value, "{missing}: {key}");
+        }
+    }
+}
+
+/// A key that a user may not use was taken for one that it may: two made-up names had passed.
+#[test]
+fn a_key_that_a_pattern_leaves_out_is_waited_for() {
+    for line in [
+        "SET _x v",
+        "SET _x v EX 1000",
+        "MSET b v _x v",
+        "SETEX _x 1000 v",
+    ] {
+        let effects = ["SET a v", line, "SET c v"].map(support::single);
+        let Some(rig) = wait_for_rights("resetkeys ~[^_]*", "is not allowed", &effects) else {
+            return;
+        };
+        for key in ["a", "_x", "c"] {
+            assert_eq!(rig.redis.get(key).as_deref(), Some("v"), "{line}: {key}");
+        }
+    }
+}
+
+/// Everything that could fail in the midst of a batch is tried before it begins. If it fails nevertheless, it must be said.
+#[test]
+fn a_batch_that_ends_in_its_midst_stops_the_shard() {
+    for (answer, says) in [
+        (
+            "-BROKEN 2 ERR why\r\n",
+            &[
+                "(ERR why)",
+                "SET c in database 0; INCR n in database 0.",
+                "write these",
+            ][..],
+        ),
+        (
+            "-BROKEN records ERR why\r\n",
+            &["(ERR why)", "none of the batch's updates", "Restore"],
+        ),
+    ] {
+        let Some(rig) = Rig::start() else { return };
+        let mut store = rig.store();
+        store.load().unwrap();
+        rig.proxy.answer("*0\r\n", answer);
+        let effects = ["SET a v", "SET b v", "SET c v", "INCR n"].map(support::single);
+        let Err(StoreError::Fatal(text)) = store.apply(&batch(&effects, 1)) else {
+            panic!("it must stop");
+        };
+        for part in says {
+            assert!(text.contains(part), "{part:?} is not in {text}");
+        }
     }
 }
 

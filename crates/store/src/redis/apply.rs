@@ -168,6 +168,9 @@ impl RedisStore {
             if error.starts_with(FENCED) {
                 return Err(taken_over(&self.hash));
             }
+            if let Some(rest) = error.strip_prefix("BROKEN ") {
+                return Err(unfinished(rest, &runs, effects));
+            }
             let refused = error.strip_prefix("REFUSED ").and_then(numbered);
             let Some(refused) = refused else {
                 return Err(StoreError::Retry(error.to_owned()));
@@ -279,16 +282,22 @@ fn admit<'a>(link: &mut Link, payload: &'a [u8]) -> Result<Result<Effect<'a>, St
             promise::shown(&commands)
         )));
     }
-    if !link.has_database(commands.database)? {
-        return Err(StoreError::Retry(format!(
+    match link.try_database(commands.database)? {
+        Ok(()) => Ok(Ok(Effect { commands, nature })),
+        Err(error) if error.starts_with("NOPERM") => Err(StoreError::Retry(format!(
+            "Redis does not let its user into database {} ({error}), but was to when this was acknowledged: {}. Allow it \
+             (ACL SETUSER … +select); until then the devices keep all updates from here on",
+            commands.database,
+            promise::shown(&commands),
+        ))),
+        Err(_) => Err(StoreError::Retry(format!(
             "Redis has no database {}, but was to have it when this was acknowledged: {}. Set `databases` in \
              redis.conf to {} or more and restart Redis; until then the devices keep all updates from here on",
             commands.database,
             promise::shown(&commands),
             commands.database + 1
-        )));
+        ))),
     }
-    Ok(Ok(Effect { commands, nature }))
 }
 
 /// An effect that Redis refuses and that may be dropped.
@@ -310,19 +319,43 @@ fn kept(commands: &Commands<'_>, error: &str) -> StoreError {
     ))
 }
 
-/// A batch of which Redis has executed a part, or a part in another database.
-fn half_done(torn: &Torn, effects: &[Option<Effect<'_>>]) -> StoreError {
-    let shown: Vec<String> = torn
-        .items
+/// The first of these effects, for people.
+fn shown(items: &[usize], effects: &[Option<Effect<'_>>]) -> String {
+    let shown: Vec<String> = items
         .iter()
         .filter_map(|item| effects.get(*item)?.as_ref())
         .take(SHOWN_MAX)
         .map(|effect| promise::shown(&effect.commands))
         .collect();
-    let more = match torn.items.len().saturating_sub(shown.len()) {
+    let more = match items.len().saturating_sub(shown.len()) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
+    format!("{}{more}", shown.join("; "))
+}
+
+/// A batch that ended in its midst; `rest` is what the script says behind its first word.
+fn unfinished(rest: &str, runs: &Runs<'_>, effects: &[Option<Effect<'_>>]) -> StoreError {
+    let (ran, why) = rest.split_once(' ').unwrap_or((rest, ""));
+    StoreError::Fatal(match ran.parse::<usize>() {
+        Ok(first) => {
+            let mut items: Vec<usize> = (first..).map_while(|n| runs.effect_of(n)).collect();
+            items.dedup();
+            format!(
+                "Redis failed in the midst of a batch ({why}). The batch counts as applied, but these of its updates are \
+                 not, or in part: {}. Find the cause, write these keys again, then start the server again",
+                shown(&items, effects)
+            )
+        }
+        Err(_) => format!(
+            "Redis failed while it changed pmnet's records ({why}): a part of them is changed, and none of the batch's \
+             updates is applied. Restore Redis's data, or start the shard anew"
+        ),
+    })
+}
+
+/// A batch of which Redis has executed a part, or a part in another database.
+fn half_done(torn: &Torn, effects: &[Option<Effect<'_>>]) -> StoreError {
     let then = if torn.recorded {
         "The batch counts as applied, so write these keys again, where they belong, and look for them in the database before"
     } else {
@@ -330,9 +363,9 @@ fn half_done(torn: &Torn, effects: &[Option<Effect<'_>>]) -> StoreError {
          keys in the database before"
     };
     StoreError::Fatal(format!(
-        "{} ({}{more}). {then}. First find the cause (were access rights in Redis changed?)",
+        "{} ({}). {then}. First find the cause (were access rights in Redis changed?)",
         torn.why,
-        shown.join("; ")
+        shown(&torn.items, effects)
     ))
 }
 

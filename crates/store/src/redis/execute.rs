@@ -95,16 +95,17 @@ impl RedisStore {
             }
             Form::Single | Form::Pipeline | Form::Transaction => {}
         }
-        if commands.database >= link.facts.databases {
+        if !link.knows_database(commands.database) {
             self.finish_group(link, group, replies)?;
-            if !link.has_database(commands.database)? {
-                let error = b"-ERR DB index is out of range\r\n";
+            if let Err(error) = link.try_database(commands.database)? {
                 let times = if commands.form == Form::Pipeline {
                     commands.count
                 } else {
                     1
                 };
-                return Ok(Plan::done(error.repeat(times)));
+                return Ok(Plan::done(
+                    format!("-{error}\r\n").into_bytes().repeat(times),
+                ));
             }
         }
         Ok(Plan::new(&commands, &link.commands))
@@ -220,7 +221,9 @@ impl RedisStore {
             return Ok(());
         }
         let group = std::mem::take(group);
-        let wrote = group.iter().any(|p| matches!(p, Pending::Script { .. }));
+        let scripts = group.iter().filter(|p| matches!(p, Pending::Script { .. }));
+        let scripts = scripts.count();
+        let wrote = scripts > 0;
         let sent = group.iter().any(|p| !matches!(p, Pending::Done(_)));
         if !sent {
             replies.extend(group.into_iter().filter_map(|p| match p {
@@ -257,7 +260,8 @@ impl RedisStore {
         }
         if wrote {
             link.read_wait(self.url.wait_replicas)?;
-            self.seen_records = true;
+            // The others may have written none.
+            self.seen_records |= scripts > unsettled.len();
         }
         if !unsettled.is_empty() {
             self.owed.add(link, unsettled);

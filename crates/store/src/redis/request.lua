@@ -99,12 +99,13 @@ local function add(s)
   if out_bytes <= REPLY_MAX then out[#out + 1] = s else out = {} end
 end
 local function add_bulk(s)
-  -- No copy of what may be very long.
+  -- No copy of what may be very long, here and below.
   if #s > REPLY_MAX then return add(s) end
   add('$' .. #s .. '\r\n' .. s .. '\r\n')
 end
 local function add_null() add(RESP == 3 and '_\r\n' or '$-1\r\n') end
 local function add_error(message)
+  if #message > REPLY_MAX then return add(message) end
   message = string.gsub(string.gsub(message, '^-', ''), '[\r\n]', ' ')
   add('-' .. message .. '\r\n')
 end
@@ -119,7 +120,7 @@ local function add_double(s)
   if RESP == 3 then add(',' .. s .. '\r\n') else add_bulk(s) end
 end
 
-local function one_line(s) return (string.gsub(s, '[\r\n]', ' ')) end
+local function one_line(s) return #s > REPLY_MAX and s or (string.gsub(s, '[\r\n]', ' ')) end
 -- A field of a table that a client's code may have made, without running any of that code.
 local function field(v, name, kind)
   local found = rawget(v, name)

@@ -20,7 +20,7 @@ const TAIL_BYTES: usize = 64;
 struct Shared {
     /// The next connection that sends this is held from that piece on.
     needle: Option<Vec<u8>>,
-    /// In answers of Redis: this, and what stands there instead (of the same length).
+    /// In answers of Redis: this, and what stands there instead.
     replace: Option<(Vec<u8>, Vec<u8>)>,
     held: Option<Held>,
     /// To be done once Redis has all of this but the last byte.
@@ -75,7 +75,6 @@ impl Proxy {
 
     /// Replaces text in every answer of Redis.
     pub fn answer(&self, from: &str, to: &str) {
-        assert_eq!(from.len(), to.len());
         self.shared.lock().unwrap().replace = Some((from.into(), to.into()));
     }
 
@@ -161,13 +160,13 @@ fn serve(client: TcpStream, redis: TcpStream, shared: &Arc<Mutex<Shared>>) {
             match from_redis.read(&mut piece) {
                 Ok(0) => break,
                 Ok(length) => {
-                    let bytes = &mut piece[..length];
+                    let mut bytes = piece[..length].to_vec();
                     if let Some((from, to)) = &down.lock().unwrap().replace
                         && let Some(at) = bytes.windows(from.len()).position(|w| w == from)
                     {
-                        bytes[at..at + from.len()].copy_from_slice(to);
+                        bytes.splice(at..at + from.len(), to.iter().copied());
                     }
-                    if to_client.write_all(bytes).is_err() {
+                    if to_client.write_all(&bytes).is_err() {
                         break;
                     }
                 }
