@@ -76,7 +76,7 @@ use config::{Facts, Persistence, refused};
 use connection::Connection;
 use owner::Owner;
 use passing::{is_not_now, is_passing, passing_lua};
-use pending::expect_ok;
+use pending::{expect_ok, not_understood};
 use record::Owed;
 use url::RedisUrl;
 
@@ -199,20 +199,17 @@ impl RedisStore {
         }
         let commands = match &self.known_commands {
             Some((run_id, commands)) if *run_id == facts.run_id => commands.clone(),
-            _ => match CommandTable::parse(&connection.call(&[b"COMMAND"])?) {
-                Ok(table) => {
-                    let table = table.of_user(self.user());
-                    self.known_commands = Some((facts.run_id.clone(), table.clone()));
-                    table
+            _ => {
+                let reply = connection.call(&[b"COMMAND"])?;
+                if let Some(error) = read::error(&reply) {
+                    return Err(self.unfit("COMMAND", error));
                 }
-                Err(error) => {
-                    tracing::warn!(
-                        error,
-                        "COMMAND is not available: every command is tried in a script"
-                    );
-                    CommandTable::default().of_user(self.user())
-                }
-            },
+                let table = CommandTable::parse(&reply)
+                    .ok_or_else(|| not_understood("COMMAND", &reply))?
+                    .of_user(self.user());
+                self.known_commands = Some((facts.run_id.clone(), table.clone()));
+                table
+            }
         };
         let missing = promise::missing(&commands);
         if !missing.is_empty() {

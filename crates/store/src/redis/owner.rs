@@ -259,6 +259,9 @@ impl Link {
             }
         }
         let reply = self.connection.reply()?;
+        if let Some(error) = read::error(&reply) {
+            return Err(StoreError::Retry(format!("HMGET: {error}")));
+        }
         let (owner, found) = two_texts(&reply);
         if !owner.is_empty() && owner != self.owner {
             return Err(taken_over(hash));
