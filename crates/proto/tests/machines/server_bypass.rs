@@ -561,7 +561,8 @@ fn a_store_that_lost_what_it_confirmed_of_a_session_stops_the_shard() {
         bench.store.records.clone()
     };
     // Of a request, of a fallback, and of the session as a whole.
-    let after: [(&str, fn(&mut Bench)); 3] = [
+    type After = fn(&mut Bench);
+    let after: [(&str, After); 3] = [
         ("now it has update 0, request 1.", |bench| {
             ask(bench, &bypass(1, 0, 2), b"INCR");
         }),
