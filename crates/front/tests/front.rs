@@ -375,7 +375,10 @@ fn a_closed_session_is_replaced_and_a_loss_is_told() {
     assert_eq!(front.knobs().sessions, (2, 0));
     front.knobs().close = Some((SessionHandle(2), true));
     assert_eq!(other.ask("PING"), "+PONG\r\n", "wakes the front");
-    assert_eq!(one.ask("GET a"), "-ERR pmnet: DATA_LOSS: test\r\n");
+    assert_eq!(
+        one.ask("GET a"),
+        "-ERR pmnet: DATA_LOSS: acknowledged updates 1 to 2 of this session are gone\r\n"
+    );
     assert_eq!(one.next(), None);
 }
 
