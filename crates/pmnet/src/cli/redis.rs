@@ -152,7 +152,8 @@ mod tests {
     #[test]
     fn settings_that_cannot_be_are_refused_by_name() {
         assert!(settings(args(), RedisArgs::default()).is_ok());
-        let cases: [(&str, fn(&mut RedisArgs)); 8] = [
+        type Change = fn(&mut RedisArgs);
+        let cases: [(&str, Change); 8] = [
             ("--copies 0:", |args| args.copies = Some(0)),
             ("--copies 9: it must be from 1 to 8", |args| {
                 args.copies = Some(9);
