@@ -274,6 +274,45 @@ fn a_port_in_use_is_named() {
     }
 }
 
+/// A front that nobody answers, and one that wants more copies than there are, say what to look at.
+#[test]
+fn a_front_that_is_wired_wrongly_says_so() {
+    let folder = Folder::new("wired-wrongly");
+    let said = |name: &str, via: &str, options: &[&str], text: &str| {
+        let listen = tcp();
+        let address: SocketAddr = listen.parse().unwrap();
+        let args = [&["redis", "--listen", &listen, "--via", via][..], options].concat();
+        let front = launch(name, &folder.0, &args);
+        // It says so by itself; a client only makes it fail.
+        if !options.is_empty() {
+            eventually("the front serves", CALL_MAX, || {
+                TcpStream::connect(address).is_ok()
+            });
+            let reply = connect(address).call(&["SET", "k", "1"]).unwrap();
+            assert!(matches!(reply, Reply::Error(_)), "{name}: {reply:?}");
+        }
+        eventually(name, CALL_MAX, || front.stderr().contains(text));
+    };
+    said(
+        "nobody",
+        &udp(),
+        &[],
+        "no answer for 5 s by way of the device at",
+    );
+    let topology = Topology::new(StoreKind::Redis, 1, Medium::Dram);
+    let Some(cluster) = common::start("wired", topology) else {
+        return;
+    };
+    let head = cluster.head().unwrap().to_string();
+    said("shard", &head, &["--shard", "7"], "(shard 7). Check --via");
+    said(
+        "short",
+        &head,
+        &["--copies", "2"],
+        "serves with copies=1, and --copies asks for more",
+    );
+}
+
 #[test]
 fn logs_of_another_version_or_damaged_are_refused_and_not_touched() {
     let folder = Folder::new("bad-logs");

@@ -130,8 +130,8 @@ impl<U: Upstream> Upstream for Watched<U> {
                 self.listening.hear();
                 if self.listening.say_short() {
                     tracing::warn!(
-                        "no command is accepted: the chain of {} keeps {have} copies, and --copies asks for more. \
-                         Lower --copies, or bring the missing devices back",
+                        "no command is accepted: {} serves with copies={have}, and --copies asks for more. Lower --copies, \
+                         or bring the missing devices back",
                         self.up.peer()
                     );
                 }
