@@ -552,12 +552,13 @@ fn what_is_late_makes_room_for_others() {
 /// A store that was set back to an older copy went on serving, if only bypasses had been executed since.
 #[test]
 fn a_store_that_lost_what_it_confirmed_of_a_session_stops_the_shard() {
+    type After = fn(&mut Bench);
     let before = |bench: &mut Bench| {
         ask(bench, &bypass(1, 0, 1), b"INCR");
         bench.store.records.clone()
     };
     // Of a request, of a fallback, and of the session as a whole.
-    let after: [(&str, fn(&mut Bench)); 3] = [
+    let after: [(&str, After); 3] = [
         ("now it has update 0, request 1.", |bench| {
             ask(bench, &bypass(1, 0, 2), b"INCR");
         }),
