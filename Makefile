@@ -12,7 +12,7 @@ CARGO ?= cargo
 LAB = $(CARGO) run --quiet --release --locked -p pmnet-lab --
 SIM = $(CARGO) run --quiet --release --locked -p pmnet-sim --
 
-.PHONY: help build setup demo test lint sim rules crash model mutants histories kernel kernels fuzz soak
+.PHONY: help rust build setup demo test lint sim rules crash model mutants histories kernel kernels fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -31,6 +31,12 @@ help:
 	@echo "make setup           install what tests and demo use, where that is possible"
 	@echo "make build           the optimised binaries: the product, and the laboratory around it"
 
+# Says in one sentence what to install.
+rust:
+	@CARGO="$(CARGO)" sh tests/setup.sh rust
+
+build demo test lint sim rules crash model mutants histories kernel kernels fuzz soak: rust
+
 build:
 	$(CARGO) build --release --locked -p pmnet
 	$(CARGO) build --release --locked -p pmnet-lab
@@ -44,7 +50,7 @@ demo:
 	@$(LAB) demo
 
 test:
-	@sh tests/setup.sh packages python node
+	@sh tests/setup.sh packages redis python node
 	@bash tests/run.sh all
 
 lint:

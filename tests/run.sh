@@ -60,7 +60,7 @@ suite() {
 # One of the tests reads the licences of all dependencies, also of those for other platforms.
 timeout 300 cargo fetch --quiet --locked || echo "fetch      not all crates could be downloaded"
 suite format 120 cargo fmt --all --check
-suite clippy 900 cargo clippy --workspace --locked --all-targets --test e2e -- -D warnings
+suite clippy 1800 cargo clippy --workspace --locked --all-targets --test e2e -- -D warnings
 # And as it is shipped: in the workspace, cargo gives the product the features that the simulator needs.
 suite product 900 cargo clippy --locked -p pmnet -- -D warnings
 if cargo deny --version >/dev/null 2>&1; then
@@ -72,8 +72,10 @@ fi
 
 if [ "$what" = all ]; then
     # Built first, with limits of their own, so that the limits below are about tests.
-    suite build 900 cargo build --release --locked -p pmnet
+    # One after the other: built together, all would get the features that the simulator needs.
+    suite build 1800 cargo build --release --locked -p pmnet
     suite lab 900 cargo build --release --locked -p pmnet-lab --bins --test e2e
+    suite simulator 900 cargo build --release --locked -p pmnet-sim
     # A million packets for the in-kernel pipeline and for the device beside it.
     export PMNET_PACKETS=1000000
     suite unit 1500 cargo test --workspace --locked --no-fail-fast -- --show-output

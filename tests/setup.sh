@@ -1,8 +1,10 @@
 #!/bin/sh
-# Installs what tests and demo use, where that is possible, and says what is missing. Never an
-# error: what is missing is skipped later, with a word about it. Starts no service.
+# Installs what tests and demo use, where that is possible, and says what is missing. Starts no service.
+# What is missing is no error: it is skipped later, with a word about it. Errors are only
+#   rust     no Rust, or one that is too old: nothing can be built
+#   redis    where CI is set, another Redis than the one that the tests were written for
 #
-# Usage: tests/setup.sh [packages] [python] [node]
+# Usage: tests/setup.sh [rust] [packages] [redis] [python] [node]
 
 cd "$(dirname "$0")/.." || exit 1
 
@@ -46,6 +48,30 @@ packages() {
     [ "$ours" = yes ] && rm -f "$policy"
 }
 
+rust() {
+    want=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+    cargo=${CARGO:-cargo}
+    command -v "$cargo" >/dev/null 2>&1 ||
+        { say "there is no cargo: install Rust $want or later (https://rustup.rs)"; exit 1; }
+    have=$("$cargo" --version 2>/dev/null | sed -n 's/^cargo \([0-9]*\.[0-9]*\).*/\1/p')
+    older=$(printf '%s\n%s\n' "$want" "$have" | sort -V | head -n 1)
+    [ "$older" = "$want" ] ||
+        { say "Rust ${have:-of this version} is too old: install Rust $want or later (rustup update stable)"; exit 1; }
+    command -v cc >/dev/null 2>&1 ||
+        { say "there is no C compiler, which Rust links with: apt-get install gcc libc6-dev"; exit 1; }
+}
+
+# The table of commands says which Redis everything was written for.
+redis() {
+    command -v redis-server >/dev/null 2>&1 || return
+    table=crates/front/src/table/facts.rs
+    want=$(sed -n 's/^pub const SERVER_VERSION: &str = "\([0-9]*\)\..*/\1/p' $table)
+    have=$(redis-server --version | sed -n 's/.*v=\([0-9]*\)\..*/\1/p')
+    [ "$have" = "$want" ] && return
+    say "the tests were written for Redis $want, and this is Redis ${have:-of unknown version}"
+    [ -z "${CI:-}" ] || exit 1
+}
+
 python() {
     command -v python3 >/dev/null 2>&1 || { say "no python3: its client is not tested"; return; }
     venv=target/venv
@@ -68,7 +94,9 @@ node() {
 
 for what in "$@"; do
     case $what in
+    rust) rust ;;
     packages) packages ;;
+    redis) redis ;;
     python) python ;;
     node) node ;;
     *) say "unknown: $what"; exit 2 ;;

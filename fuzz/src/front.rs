@@ -13,7 +13,7 @@ use pmnet_front::limits::REQUESTS;
 use pmnet_front::table::Table;
 use pmnet_front::upstream::{CallId, Closed, Outcome, Refused, SessionHandle, Time, Upstream};
 use pmnet_resp::scan::count;
-use pmnet_resp::{Parser, Status, write_bulk, write_command};
+use pmnet_resp::{Parser, Status, write_bulk, write_command, write_header};
 use pmnet_wire::StoreName;
 use pmnet_wire::command::{Commands, Form};
 
@@ -298,7 +298,7 @@ impl World {
                 write_bulk(&mut out, NAMES[index]);
             }
             Form::Transaction => {
-                out.extend_from_slice(format!("*{}\r\n", pending.count).as_bytes());
+                write_header(&mut out, pending.count);
                 out.extend(b":1\r\n".repeat(pending.count));
             }
             Form::Single | Form::Pipeline => {

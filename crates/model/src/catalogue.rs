@@ -1,12 +1,13 @@
 //! The named configurations.
 
+use crate::catalogue_reads;
 use crate::configuration::Call::{
     Confirm, End, Open, Read, ReadDirect, Set, SetDirect, Write, WriteIfNone,
 };
 use crate::configuration::Chain::{First, FirstSecond, Second, SecondFirst};
-use crate::configuration::{Change, Configuration, Goal};
+use crate::configuration::{Change, Configuration, Goal, Reads};
 
-const BASE: Configuration = Configuration {
+pub(crate) const BASE: Configuration = Configuration {
     name: "",
     about: "",
     programs: [&[], &[]],
@@ -16,7 +17,11 @@ const BASE: Configuration = Configuration {
     crashes: 0,
     capacity: 8,
     servers: 1,
-    cache: false,
+    reads: Reads::Bypasses,
+    buckets: 2,
+    rebuilds: false,
+    refuses: false,
+    ends_marks: false,
     store_fails: false,
     successive: false,
     impatient: false,
@@ -29,7 +34,9 @@ const BASE: Configuration = Configuration {
 #[must_use]
 pub fn all() -> Vec<Configuration> {
     let mut all = quick();
+    all.extend(catalogue_reads::quick());
     all.extend(full());
+    all.extend(catalogue_reads::full());
     all
 }
 
@@ -152,46 +159,6 @@ fn quick() -> Vec<Configuration> {
             programs: [&[Write], &[Write, Read]],
             capacity: 1,
             goals: &[Goal::AllDone, Goal::FallenBack, Goal::Reclaimed],
-            ..BASE
-        },
-        Configuration {
-            name: "cache",
-            about: "the head answers reads of what is committed",
-            programs: [&[Write], &[Read, Read]],
-            cache: true,
-            goals: &[Goal::AllDone, Goal::CacheHit, Goal::Reclaimed],
-            ..BASE
-        },
-        Configuration {
-            name: "cache-set",
-            about: "a cache, and bypasses that change state",
-            programs: [&[Set, Set], &[Read, Read]],
-            cache: true,
-            goals: &[Goal::AllDone, Goal::CacheHit],
-            ..BASE
-        },
-        Configuration {
-            name: "cache-restart",
-            about: "a cache, bypasses that change state, a crash",
-            programs: [&[Set], &[Read, Read]],
-            cache: true,
-            crashes: 1,
-            goals: &[Goal::AllDone, Goal::CacheHit, Goal::Recovered],
-            ..BASE
-        },
-        Configuration {
-            name: "cache-lease",
-            about: "a removed head has a cache and a lease",
-            programs: [&[Write], &[Read, Read, Read]],
-            chains: &[FirstSecond, Second],
-            changes: &[Change::Plain],
-            cache: true,
-            goals: &[
-                Goal::AllDone,
-                Goal::CacheHit,
-                Goal::Zombie,
-                Goal::NewEpochCommits,
-            ],
             ..BASE
         },
         Configuration {
@@ -390,26 +357,16 @@ fn changes() -> Vec<Configuration> {
     ]
 }
 
-/// Larger searches of what comes later: cache, replica of the server.
+/// Larger searches of what comes later: a replica of the server.
 fn extensions() -> Vec<Configuration> {
-    vec![
-        Configuration {
-            name: "cache-large",
-            about: "R = 1, a cache, an update and a bypass that changes state, a crash",
-            programs: [&[Write, Set], &[Read, Read]],
-            cache: true,
-            goals: &[Goal::AllDone, Goal::CacheHit, Goal::Recovered],
-            ..LARGE
-        },
-        Configuration {
-            name: "server-replica-large",
-            about: "R = 2, the server's replica takes over, the old primary lives on, a crash",
-            programs: [&[WriteIfNone, Write], &[Read, Write]],
-            chains: &[FirstSecond, FirstSecond],
-            changes: &[Change::Server],
-            servers: 2,
-            goals: &[Goal::AllDone, Goal::ReplicaServes, Goal::Recovered],
-            ..LARGE
-        },
-    ]
+    vec![Configuration {
+        name: "server-replica-large",
+        about: "R = 2, the server's replica takes over, the old primary lives on, a crash",
+        programs: [&[WriteIfNone, Write], &[Read, Write]],
+        chains: &[FirstSecond, FirstSecond],
+        changes: &[Change::Server],
+        servers: 2,
+        goals: &[Goal::AllDone, Goal::ReplicaServes, Goal::Recovered],
+        ..LARGE
+    }]
 }

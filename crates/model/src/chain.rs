@@ -4,7 +4,7 @@ use crate::configuration::Change;
 use crate::network::Packet;
 use crate::protocol::Protocol;
 use crate::rule::Rule;
-use crate::state::{Device, Phase, State, step_of};
+use crate::state::{Device, Index, Phase, State, step_of};
 
 impl Protocol {
     fn next_change(&self, state: &State) -> Option<Change> {
@@ -50,9 +50,13 @@ impl Protocol {
                 ..Device::default()
             };
         }
+        if change == Change::Moved {
+            state.servers[1].store = state.servers[0].store.clone();
+        }
         state.record.epoch += 1;
         state.record.synced = false;
         let epoch = state.record.epoch;
+        state.servers[usize::from(self.primary(epoch))].store.heard = 0;
         if self.on(Rule::ServerFirst) {
             state.servers[usize::from(self.primary(epoch))].epoch = epoch;
         }
@@ -76,14 +80,21 @@ impl Protocol {
         let device = &mut state.devices[usize::from(id)];
         device.phase = Phase::Asking;
         let incarnation = device.incarnation;
-        let store = &state.servers[usize::from(self.primary(epoch))].store;
+        let server = self.primary(epoch);
+        let store = &mut state.servers[usize::from(server)].store;
+        if self.reads() && self.chain(epoch).head() == id {
+            // From now on it refuses what an earlier incarnation has stamped.
+            store.heard = incarnation;
+        }
         let (applied, table) = (store.applied, store.table);
-        if self.configuration.cache && self.on(Rule::CacheRestart) {
-            // The server has heard of the incarnation and refuses what an earlier one has stamped.
-            state.network.retain(|packet| match *packet {
-                Packet::Stamped { client, index, .. } => self.step(client, index).call.is_read(),
-                _ => true,
-            });
+        let marks = if self.on(Rule::MarksInReply) {
+            store.marks
+        } else {
+            0
+        };
+        if !self.replicated(state, server) && self.on(Rule::RecoverReplicated) {
+            // The reply leaves later.
+            return true;
         }
         state.network.send(Packet::Reply {
             device: id,
@@ -91,6 +102,7 @@ impl Protocol {
             epoch,
             applied,
             table,
+            marks,
         });
         true
     }
@@ -103,6 +115,7 @@ impl Protocol {
             epoch,
             applied,
             table,
+            marks,
         } = packet
         else {
             return false;
@@ -113,6 +126,7 @@ impl Protocol {
             return false;
         }
         let incarnation = device.incarnation;
+        let kept = device.index;
         let joins = device.epoch < epoch && epoch > 1 && !self.chain(epoch - 1).has(id);
         if joins && self.on(Rule::EraseOnJoin) {
             *device = Device {
@@ -128,15 +142,18 @@ impl Protocol {
         device.durable = device.durable.max(applied);
         device.committed = device.applied;
         device.below = 0;
-        device.cached = crate::state::Cached::default();
-        device.outstanding = [0; 2];
+        device.index = Index::default();
         device.table = [0; 2];
         device.answered = [0; 2];
-        self.raise(state, id);
         if self.chain(epoch).head() != id {
             return true;
         }
         let device = &mut state.devices[usize::from(id)];
+        if self.on(Rule::IndexAnew) || kept == Index::default() {
+            self.begin_index(device, table, marks);
+        } else {
+            device.index = kept;
+        }
         device.table = table;
         device.answered = table;
         for order in device.applied + 1..=device.last {

@@ -22,7 +22,13 @@ impl Protocol {
         if usize::from(of.invoked) == plan.len() || of.fallback != 0 {
             return false;
         }
-        if self.bypass_under_way(state, client).is_some() && of.named & PASSED == 0 {
+        let step = self.step(client, of.invoked);
+        if step.call == Call::Expire {
+            return true;
+        }
+        // A second barrier, or mark, goes while the operation before it has not ended.
+        let second = matches!(step.call, Call::Confirm | Call::Unmark) && of.named & PASSED != 0;
+        if self.bypass_under_way(state, client).is_some() && !second {
             return false;
         }
         let first = &state.clients[0];
@@ -39,9 +45,12 @@ impl Protocol {
         {
             return false;
         }
-        let step = self.step(client, of.invoked);
         if step.call.is_direct() && !self.is_settled(state, client) && self.on(Rule::DirectSettled)
         {
+            return false;
+        }
+        let asks = self.reads() && step.call.is_question();
+        if asks && !self.is_settled(state, client) && self.on(Rule::ReadSettled) {
             return false;
         }
         let open = of.invoked - u8::try_from(of.done.count_ones()).unwrap_or(u8::MAX);
@@ -50,9 +59,9 @@ impl Protocol {
             Call::Open | Call::End => open == 0,
             _ if step.logged => open < self.configuration.window,
             // A bypass that changes state waits too (design §3).
-            Call::WriteIfNone | Call::Set | Call::ReadDirect | Call::SetDirect => open == 0,
-            Call::Confirm => open == 0 || of.named & PASSED != 0,
-            _ => true,
+            _ if step.call.is_question() => true,
+            _ if second => true,
+            _ => open == 0,
         }
     }
 
@@ -79,6 +88,14 @@ impl Protocol {
         true
     }
 
+    /// Whether the client may stop waiting for its bypass. What goes between marks is given up by their end only.
+    pub(crate) fn may_give_up(&self, state: &State, client: u8) -> bool {
+        self.bypass_under_way(state, client).is_some_and(|index| {
+            let call = self.step(client, index).call;
+            !call.is_marked() && call != Call::Unmark
+        })
+    }
+
     pub(crate) fn give_up(&self, state: &mut State, client: u8) -> bool {
         let Some(index) = self.bypass_under_way(state, client) else {
             return false;
@@ -98,6 +115,7 @@ impl Protocol {
             Packet::Response { index, answer, .. } => {
                 self.on_response(state, client, index, answer)
             }
+            Packet::Hit { index, answer, .. } => self.ends(state, client, index, answer),
             Packet::NotLogged { index, .. } => {
                 let of = &mut state.clients[usize::from(client)];
                 if of.fallback != 0 || of.done & (1 << index) != 0 {
@@ -119,6 +137,12 @@ impl Protocol {
         let call = self.step(client, index).call;
         if of.done & (1 << index) != 0 {
             return false;
+        }
+        if call.is_marked() {
+            return self.on_mark(state, client, answer);
+        }
+        if call == Call::Unmark {
+            return self.on_second_mark(state, client, index, answer);
         }
         if call.is_direct() {
             // The barrier names the store. Only then the operation itself goes there.
@@ -170,7 +194,7 @@ impl Protocol {
         };
         if self.step(client, index).call == Call::ReadDirect {
             state.clients[usize::from(client)].named = 0;
-            let answer = 1 + state.servers[usize::from(store)].store.value;
+            let answer = 1 + state.servers[usize::from(store)].store.values[0];
             return self.ends(state, client, index, answer);
         }
         self.effect(state, store, op_of(client, index));
@@ -201,14 +225,15 @@ impl Protocol {
         let mut any = false;
         for index in 0..state.clients[usize::from(client)].invoked {
             let step = self.step(client, index);
-            if step.logged && step.seq <= seq {
+            // Nobody waits for the END that the head makes.
+            if step.logged && step.seq <= seq && step.call != Call::Expire {
                 any |= self.ends(state, client, index, NONE);
             }
         }
         any
     }
 
-    fn ends(&self, state: &mut State, client: u8, index: u8, answer: Answer) -> bool {
+    pub(crate) fn ends(&self, state: &mut State, client: u8, index: u8, answer: Answer) -> bool {
         let of = &mut state.clients[usize::from(client)];
         if of.done & (1 << index) != 0 {
             return false;

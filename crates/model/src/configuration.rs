@@ -9,34 +9,75 @@ pub const DEVICES: usize = 2;
 /// Most steps of a client's program.
 pub const STEPS: usize = 4;
 
-/// What a client calls. There is one key; every write has a value of its own.
+/// Keys of a configuration: the key that nearly all calls are about, and the other one.
+pub const KEYS: usize = 2;
+/// The key, as a set of keys.
+pub const KEY: u8 = 1;
+/// The other key, as a set of keys.
+pub const OTHER: u8 = 2;
+/// Both.
+pub const BOTH: u8 = KEY | OTHER;
+
+/// What a client calls. Every write has a value of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// Opens the session (a log entry).
     Open,
     /// Sets the key (nilext: acknowledged early).
     Write,
-    /// Reads the key (a bypass).
+    /// Sets the other key.
+    WriteOther,
+    /// Sets both keys: an update whose hash says "several keys".
+    WriteBoth,
+    /// Reads the key: a bypass, or as [`Configuration::reads`] says.
     Read,
+    /// Reads the other key.
+    ReadOther,
+    /// Reads both keys at once.
+    ReadBoth,
+    /// Reads the key by a bypass, whatever [`Configuration::reads`] says.
+    ReadBypass,
     /// Sets the key if nobody has, and says whether it did (a bypass that changes state).
     WriteIfNone,
     /// Sets the key at the server, whatever it was, and says so (a bypass that changes state).
     Set,
+    /// Sets the other key if nobody has set the key, and says whether it did (a bypass that changes state).
+    Script,
+    /// Changes nothing but the server's record of the session's bypasses (a bypass that changes state).
+    Fence,
     /// Ends the session (a log entry).
     End,
+    /// The head ends the session, whose client is silent: an END that nobody waits for.
+    Expire,
     /// Reads the key on a connection of the client's own to the store, behind a barrier (a bypass that names the store).
     ReadDirect,
     /// Sets the key in the same way.
     SetDirect,
     /// The second barrier of the [`Call::SetDirect`] before it.
     Confirm,
+    /// Sets the key on a connection of the client's own to the store, behind a mark (a bypass that changes the shard's
+    /// record).
+    SetMarked,
+    /// As [`Call::Script`], in the same way.
+    ScriptMarked,
+    /// The second mark of the operation before it.
+    Unmark,
 }
 
 impl Call {
+    /// Whether it only asks.
+    #[must_use]
+    pub fn is_question(self) -> bool {
+        matches!(
+            self,
+            Self::Read | Self::ReadOther | Self::ReadBoth | Self::ReadBypass
+        )
+    }
+
     /// Whether what the server executes for it changes nothing.
     #[must_use]
     pub fn is_read(self) -> bool {
-        self == Self::Read || self.is_barrier()
+        self.is_question() || self.is_barrier()
     }
 
     /// Whether the server answers only which store it has.
@@ -45,10 +86,27 @@ impl Call {
         matches!(self, Self::ReadDirect | Self::SetDirect | Self::Confirm)
     }
 
-    /// Whether it goes to the store on the client's own connection.
+    /// Whether it goes to the store on the client's own connection, behind a barrier.
     #[must_use]
     pub fn is_direct(self) -> bool {
         matches!(self, Self::ReadDirect | Self::SetDirect)
+    }
+
+    /// Whether it goes there behind a mark.
+    #[must_use]
+    pub fn is_marked(self) -> bool {
+        matches!(self, Self::SetMarked | Self::ScriptMarked)
+    }
+
+    /// The keys that it may read or change.
+    #[must_use]
+    pub fn keys(self) -> u8 {
+        match self {
+            Self::Open | Self::End | Self::Expire | Self::Confirm | Self::Fence | Self::Unmark => 0,
+            Self::WriteOther | Self::ReadOther => OTHER,
+            Self::WriteBoth | Self::ReadBoth | Self::Script | Self::ScriptMarked => BOTH,
+            _ => KEY,
+        }
     }
 }
 
@@ -111,6 +169,20 @@ pub enum Change {
     Replaced,
     /// The server's replica takes over; the chain stays.
     Server,
+    /// The server goes on at another store, which has all that the old one had; the old one lives on, without
+    /// replicas and without the server. The chain changes as its sequence says, and the head that goes lives on.
+    Moved,
+}
+
+/// How [`Call::Read`] and its kin are answered (docs/spec/reads.md).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reads {
+    /// All are bypasses.
+    Bypasses,
+    /// The head says MISS, and the client reads straight from the store.
+    Misses,
+    /// The head says HIT where it may, or MISS.
+    Hits,
 }
 
 /// What an exhausted configuration must have reached, or it would say nothing.
@@ -130,8 +202,14 @@ pub enum Goal {
     NewEpochCommits,
     /// An update took effect by fallback and the head has confirmed it.
     FallenBack,
-    /// A head answered from its cache.
-    CacheHit,
+    /// A head answered a read with what its log holds.
+    Hit,
+    /// A client may read straight from the store.
+    Missed,
+    /// A passed-through operation has ended between its two marks.
+    Marked,
+    /// A mark was ended by the server.
+    MarkEnded,
     /// A device that joined has caught up.
     CaughtUp,
     /// The server's replica has applied an entry as primary.
@@ -163,8 +241,16 @@ pub struct Configuration {
     pub capacity: u8,
     /// Servers: 1, or 2 with a replica.
     pub servers: u8,
-    /// Whether the head has a cache.
-    pub cache: bool,
+    /// How reads are answered.
+    pub reads: Reads,
+    /// Buckets of the index: 1, so that the two keys collide, or 2.
+    pub buckets: u8,
+    /// Whether a recover-reply's index is built from the log's entries. Otherwise it is empty.
+    pub rebuilds: bool,
+    /// Whether the head may find no room for an update of the first client at any time.
+    pub refuses: bool,
+    /// Whether the server may end a mark whose client is silent.
+    pub ends_marks: bool,
     /// Whether the store may fail behind the effect of a bypass.
     pub store_fails: bool,
     /// Whether the second client is the first one's next session.
@@ -188,6 +274,8 @@ pub struct Step {
     pub logged: bool,
     /// Its seq (logged), or the last seq that the session had given out before it (bypass).
     pub seq: u8,
+    /// The keys that it is about.
+    pub keys: u8,
 }
 
 impl Configuration {
@@ -198,16 +286,17 @@ impl Configuration {
             let mut seq = 0;
             let number = |call: &Call| {
                 let logged = match call {
-                    Call::Open | Call::Write | Call::End => true,
-                    Call::Read | Call::Set => false,
-                    Call::ReadDirect | Call::SetDirect | Call::Confirm => false,
+                    Call::Open | Call::Write | Call::WriteOther | Call::WriteBoth => true,
+                    Call::End | Call::Expire => true,
                     Call::WriteIfNone => !rules.on(Rule::NilextOnly),
+                    _ => false,
                 };
                 seq += u8::from(logged);
                 Step {
                     call: *call,
                     logged,
                     seq,
+                    keys: call.keys(),
                 }
             };
             program.iter().map(number).collect()

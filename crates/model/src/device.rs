@@ -4,7 +4,7 @@ use crate::configuration::{CLIENTS, Call};
 use crate::network::{Node, Packet};
 use crate::protocol::Protocol;
 use crate::rule::Rule;
-use crate::state::{Bad, Cached, Device, ORDERS, Op, Phase, State, TORN, op_of, step_of};
+use crate::state::{Bad, Device, ORDERS, Op, Phase, State, TORN, op_of, step_of};
 
 impl Device {
     /// The entry at an order; 0: none, or freed.
@@ -51,14 +51,23 @@ impl Protocol {
                 epoch,
                 client,
                 index,
-            } => self.on_confirm(state, id, epoch, client, index),
+                watermark,
+            } => self.on_confirm(state, id, epoch, op_of(client, index), watermark),
             Packet::Passing {
                 epoch,
                 client,
                 index,
                 answer,
-            } => self.passes(state, id, epoch, client, index, answer),
-            Packet::Response { answer, .. } => self.fill(state, id, answer),
+                watermark,
+            } => {
+                let mine = state.devices[usize::from(id)].epoch == epoch;
+                mine && self.passes(state, id, op_of(client, index), answer, watermark)
+            }
+            Packet::MarkEnded {
+                epoch,
+                client,
+                watermark,
+            } => self.on_mark_ended(state, id, epoch, client, watermark),
             _ => false,
         }
     }
@@ -95,22 +104,20 @@ impl Protocol {
             return false;
         }
         if device.last - device.applied >= self.configuration.capacity {
-            state.network.send(Packet::NotLogged { client, index });
-            return true;
+            return self.refuse(state, client, index);
         }
         if !device.append(op) {
             return false;
         }
         let ends = step.call == Call::End && !self.on(Rule::SessionNeverReused);
         device.table[session] = if ends { 0 } else { step.seq };
-        if self.configuration.cache {
-            device.cached = Cached {
-                valid: true,
-                order: device.last,
-                value: op,
-            };
-            self.raise(state, id);
-        }
+        self.index(device, device.last, op);
+        true
+    }
+
+    /// No room for an update.
+    pub(crate) fn refuse(&self, state: &mut State, client: u8, index: u8) -> bool {
+        state.network.send(Packet::NotLogged { client, index });
         true
     }
 
@@ -139,7 +146,11 @@ impl Protocol {
             }
             device.last = order - 1;
         }
-        device.append(op)
+        let appended = device.append(op);
+        if appended && !self.on(Rule::IndexAnew) {
+            self.index(device, order, op);
+        }
+        appended
     }
 
     /// Rule 5: `Device::on_durable`.
@@ -182,6 +193,7 @@ impl Protocol {
         device.committed = device.committed.max(order);
         self.answer_up_to(device, order);
         device.free(order);
+        device.index.know(device.committed);
         true
     }
 
@@ -242,6 +254,7 @@ impl Protocol {
             if held > device.committed {
                 self.answer_up_to(device, held);
                 device.committed = held;
+                device.index.know(held);
             }
             let copies = u8::try_from(chain.members().len()).unwrap_or(u8::MAX);
             for (client, seq) in (0u8..).take(CLIENTS).zip(device.answered) {
@@ -303,7 +316,6 @@ impl Protocol {
             log: device.log,
             ..Device::default()
         };
-        self.raise(state, id);
         true
     }
 }

@@ -1,17 +1,17 @@
 //! Linearizability in session order, as an automaton over calls and returns.
 //!
-//! The ghost state is the set of all sequential worlds that explain what the clients have seen so far: the value
-//! of the key, how many steps of each client have taken effect, and what a bypass that has not returned yet was
+//! The ghost state is the set of all sequential worlds that explain what the clients have seen so far: the values
+//! of the keys, how many steps of each client have taken effect, and what a bypass that has not returned yet was
 //! answered. Effects are tried at returns only, when they are needed (just-in-time linearization), each client's
 //! in program order. The set is empty exactly if no linearization exists. A call that nobody waits for any more
 //! may take effect or not, but never behind a later call of its session.
 
 use std::hash::{Hash, Hasher};
 
-use crate::configuration::{CLIENTS, Call, Step};
+use crate::configuration::{BOTH, CLIENTS, Call, KEY, KEYS, OTHER, STEPS, Step};
 use crate::state::{Client, Op, op_of};
 
-/// Answer of a bypass: 1 + the value read; or, of a conditional write, [`SET`] or [`NOT_SET`].
+/// Answer of a bypass: 1 + the value read ([`read`]); or, of a conditional write, [`SET`] or [`NOT_SET`].
 pub type Answer = u8;
 /// The conditional write has set the key.
 pub const SET: Answer = 1;
@@ -19,13 +19,35 @@ pub const SET: Answer = 1;
 pub const NOT_SET: Answer = 2;
 /// It was begun, and nobody knows how far it got.
 pub const BEGUN: Answer = 3;
+/// Values that a key can have.
+const VALUES: u8 = 1 + (CLIENTS * STEPS) as u8;
 /// An update returns nothing.
 pub const NONE: Answer = 0;
+
+/// What a read of these keys answers.
+#[must_use]
+pub fn read(keys: u8, values: [Op; KEYS]) -> Answer {
+    let [first, second] = values;
+    match keys {
+        KEY => 1 + first,
+        OTHER => 1 + second,
+        _ => 1 + first + second * VALUES,
+    }
+}
+
+/// The values that a read of these keys has seen.
+#[must_use]
+pub fn seen(keys: u8, answer: Answer) -> Vec<Op> {
+    match keys {
+        BOTH => vec![(answer - 1) % VALUES, (answer - 1) / VALUES],
+        _ => vec![answer - 1],
+    }
+}
 
 /// One sequential world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 struct World {
-    value: Op,
+    values: [Op; KEYS],
     taken: [u8; CLIENTS],
     answer: [Answer; CLIENTS],
 }
@@ -49,11 +71,13 @@ impl Hash for History {
         hasher.write_usize(self.worlds.len());
         for world in &self.worlds {
             let World {
-                value,
+                values: [first, second],
                 taken,
                 answer,
             } = *world;
-            let bytes = [value, taken[0], taken[1], answer[0], answer[1], 0, 0, 0];
+            let bytes = [
+                first, second, taken[0], taken[1], answer[0], answer[1], 0, 0,
+            ];
             hasher.write_u64(u64::from_be_bytes(bytes));
         }
     }
@@ -124,23 +148,42 @@ fn successors(
     (from..past).map(move |index| take(*world, plan, who, index))
 }
 
+/// What a step does to the keys, and answers, if it takes effect now: the sequential object.
+pub fn perform(step: &Step, op: Op, values: &mut [Op; KEYS]) -> Answer {
+    let unset = values[0] == 0;
+    match step.call {
+        Call::Open | Call::End | Call::Expire | Call::Confirm | Call::Fence | Call::Unmark => NONE,
+        Call::Read | Call::ReadOther | Call::ReadBoth | Call::ReadBypass | Call::ReadDirect => {
+            read(step.keys, *values)
+        }
+        Call::Write | Call::WriteOther | Call::WriteBoth => {
+            for (bit, value) in values.iter_mut().enumerate() {
+                if step.keys & (1 << bit) != 0 {
+                    *value = op;
+                }
+            }
+            NONE
+        }
+        Call::Set | Call::SetDirect | Call::SetMarked => {
+            values[0] = op;
+            SET
+        }
+        Call::WriteIfNone if unset => {
+            values[0] = op;
+            SET
+        }
+        Call::Script | Call::ScriptMarked if unset => {
+            values[1] = op;
+            SET
+        }
+        Call::WriteIfNone | Call::Script | Call::ScriptMarked => NOT_SET,
+    }
+}
+
 fn take(mut world: World, plan: &[Vec<Step>; CLIENTS], who: usize, index: u8) -> World {
     let op = op_of(u8::try_from(who).expect("two clients"), index);
-    world.answer[who] = NONE;
-    match plan[who][usize::from(index)].call {
-        Call::Open | Call::End | Call::Confirm => {}
-        Call::Write => world.value = op,
-        Call::Read | Call::ReadDirect => world.answer[who] = 1 + world.value,
-        Call::Set | Call::SetDirect => {
-            world.value = op;
-            world.answer[who] = SET;
-        }
-        Call::WriteIfNone if world.value == 0 => {
-            world.value = op;
-            world.answer[who] = SET;
-        }
-        Call::WriteIfNone => world.answer[who] = NOT_SET,
-    }
+    let step = &plan[who][usize::from(index)];
+    world.answer[who] = perform(step, op, &mut world.values);
     world.taken[who] = index + 1;
     world
 }

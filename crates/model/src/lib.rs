@@ -7,16 +7,20 @@
 
 mod bypass;
 pub mod catalogue;
+mod catalogue_reads;
 mod chain;
 pub mod check;
 mod client;
 pub mod configuration;
 mod device;
 pub mod history;
+mod marks;
 pub mod network;
 mod properties;
 pub mod protocol;
+mod reads;
 mod rule;
+mod rule_table;
 mod server;
 pub mod state;
 mod useful;

@@ -80,8 +80,8 @@ pub enum Packet {
         index: u8,
         /// The head's last order.
         barrier: u8,
-        /// 1 + the head, while its cache's ticket has not risen since; otherwise 0.
-        ticket: u8,
+        /// The head's incarnation (0 where all reads are bypasses).
+        incarnation: u8,
         /// Whether it is a fallback.
         fallback: bool,
     },
@@ -93,10 +93,37 @@ pub enum Packet {
         index: u8,
         /// What the server says.
         answer: Answer,
-        /// As in the bypass.
-        ticket: u8,
     },
-    /// The answer to a bypass that changes state, which must pass the head because that has a cache.
+    /// HIT: the head's answer to a read, with what its log holds.
+    Hit {
+        /// Whose.
+        client: u8,
+        /// Which step.
+        index: u8,
+        /// What the entry says.
+        answer: Answer,
+    },
+    /// MISS: the client may read straight from the store under these conditions.
+    Miss {
+        /// Whose.
+        client: u8,
+        /// Which step.
+        index: u8,
+        /// The head's epoch.
+        epoch: u8,
+        /// What A must have reached.
+        need: u8,
+    },
+    /// The server has ended a client's mark: a second mark of its own, to the head.
+    MarkEnded {
+        /// The server's epoch.
+        epoch: u8,
+        /// Whose mark.
+        client: u8,
+        /// A when it was ended.
+        watermark: u8,
+    },
+    /// The answer to a bypass, which passes the head because that has an index.
     Passing {
         /// The server's epoch.
         epoch: u8,
@@ -106,6 +133,8 @@ pub enum Packet {
         index: u8,
         /// What the server says.
         answer: Answer,
+        /// A when it was executed, or later.
+        watermark: u8,
     },
     /// The server to the devices: applied up to here.
     Applied {
@@ -126,6 +155,8 @@ pub enum Packet {
         applied: u8,
         /// The session table.
         table: [u8; 2],
+        /// Open marks: bit by client.
+        marks: u8,
     },
     /// To a client: no room in the log.
     NotLogged {
@@ -142,6 +173,8 @@ pub enum Packet {
         client: u8,
         /// Which step.
         index: u8,
+        /// A when it was applied, or later (0 where all reads are bypasses).
+        watermark: u8,
     },
     /// The same, passed on by the head.
     Confirmed {
@@ -183,7 +216,7 @@ impl Packet {
                 client,
                 index,
                 barrier,
-                ticket,
+                incarnation,
                 fallback,
             } => [
                 6,
@@ -191,7 +224,7 @@ impl Packet {
                 client,
                 index,
                 barrier,
-                ticket,
+                incarnation,
                 u8::from(fallback),
                 0,
             ],
@@ -199,8 +232,7 @@ impl Packet {
                 client,
                 index,
                 answer,
-                ticket,
-            } => [7, client, index, answer, ticket, 0, 0, 0],
+            } => [7, client, index, answer, 0, 0, 0, 0],
             Self::Applied { epoch, order } => [8, epoch, order, 0, 0, 0, 0, 0],
             Self::Reply {
                 device,
@@ -208,20 +240,39 @@ impl Packet {
                 epoch,
                 applied,
                 table: [first, second],
-            } => [9, device, incarnation, epoch, applied, first, second, 0],
+                marks,
+            } => [9, device, incarnation, epoch, applied, first, second, marks],
             Self::NotLogged { client, index } => [10, client, index, 0, 0, 0, 0, 0],
             Self::Confirm {
                 epoch,
                 client,
                 index,
-            } => [11, epoch, client, index, 0, 0, 0, 0],
+                watermark,
+            } => [11, epoch, client, index, watermark, 0, 0, 0],
+            Self::Confirmed { client, index } => [12, client, index, 0, 0, 0, 0, 0],
             Self::Passing {
                 epoch,
                 client,
                 index,
                 answer,
-            } => [13, epoch, client, index, answer, 0, 0, 0],
-            Self::Confirmed { client, index } => [12, client, index, 0, 0, 0, 0, 0],
+                watermark,
+            } => [13, epoch, client, index, answer, watermark, 0, 0],
+            Self::Hit {
+                client,
+                index,
+                answer,
+            } => [14, client, index, answer, 0, 0, 0, 0],
+            Self::Miss {
+                client,
+                index,
+                epoch,
+                need,
+            } => [15, client, index, epoch, need, 0, 0, 0],
+            Self::MarkEnded {
+                epoch,
+                client,
+                watermark,
+            } => [16, epoch, client, watermark, 0, 0, 0, 0],
         })
     }
 
@@ -249,25 +300,24 @@ impl Packet {
                 seq,
                 copies,
             },
-            [6, epoch, client, index, barrier, ticket, fallback, _] => {
+            [6, epoch, client, index, barrier, incarnation, fallback, _] => {
                 let fallback = fallback != 0;
                 Self::Stamped {
                     epoch,
                     client,
                     index,
                     barrier,
-                    ticket,
+                    incarnation,
                     fallback,
                 }
             }
-            [7, client, index, answer, ticket, ..] => Self::Response {
+            [7, client, index, answer, ..] => Self::Response {
                 client,
                 index,
                 answer,
-                ticket,
             },
             [8, epoch, order, ..] => Self::Applied { epoch, order },
-            [9, device, incarnation, epoch, applied, first, second, _] => {
+            [9, device, incarnation, epoch, applied, first, second, marks] => {
                 let table = [first, second];
                 Self::Reply {
                     device,
@@ -275,20 +325,39 @@ impl Packet {
                     epoch,
                     applied,
                     table,
+                    marks,
                 }
             }
             [10, client, index, ..] => Self::NotLogged { client, index },
-            [11, epoch, client, index, ..] => Self::Confirm {
+            [11, epoch, client, index, watermark, ..] => Self::Confirm {
                 epoch,
                 client,
                 index,
+                watermark,
             },
             [12, client, index, ..] => Self::Confirmed { client, index },
-            [13, epoch, client, index, answer, ..] => Self::Passing {
+            [13, epoch, client, index, answer, watermark, ..] => Self::Passing {
                 epoch,
                 client,
                 index,
                 answer,
+                watermark,
+            },
+            [14, client, index, answer, ..] => Self::Hit {
+                client,
+                index,
+                answer,
+            },
+            [15, client, index, epoch, need, ..] => Self::Miss {
+                client,
+                index,
+                epoch,
+                need,
+            },
+            [16, epoch, client, watermark, ..] => Self::MarkEnded {
+                epoch,
+                client,
+                watermark,
             },
             other => unreachable!("nothing packs to {other:?}"),
         }
@@ -315,13 +384,27 @@ impl Network {
         self.packets.iter().map(|packed| Packet::unpack(*packed))
     }
 
-    /// Changes packets on their way: what a comparison at their arrival would say is decided now.
-    pub fn change(&mut self, change: impl Fn(Packet) -> Packet) {
-        for packed in &mut self.packets {
-            *packed = change(Packet::unpack(*packed)).pack();
+    /// Sends a packet whose last number, the lower it is, allows the more: of those that differ in nothing else, the
+    /// lowest stays.
+    pub fn send_least(&mut self, packet: Packet) {
+        let packed = packet.pack();
+        // The last number in use: `need`, or `watermark`.
+        let shift = match packet {
+            Packet::Miss { .. } | Packet::Confirm { .. } => 24,
+            Packet::Passing { .. } => 16,
+            Packet::MarkEnded { .. } => 32,
+            _ => unreachable!("{packet:?} has no such number"),
+        };
+        let kin = |other: &u64| *other >> (shift + 8) == packed >> (shift + 8);
+        if self
+            .packets
+            .iter()
+            .any(|other| kin(other) && *other <= packed)
+        {
+            return;
         }
-        self.packets.sort_unstable();
-        self.packets.dedup();
+        self.packets.retain(|other| !kin(other));
+        self.send(packet);
     }
 
     /// Forgets all others.

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 use stateright::{Model, Property};
 
-use crate::configuration::{Call, Goal};
+use crate::configuration::{Call, Goal, Step};
 use crate::network::Packet;
 use crate::protocol::{Action, Protocol};
 use crate::state::{Bad, Phase, State, op_of};
@@ -31,7 +31,7 @@ const INVARIANTS: [(Bad, &str); 7] = [
     (Bad::Fork, "no order has two identities"),
 ];
 
-const GOALS: [(Goal, &str); 12] = [
+const GOALS: [(Goal, &str); 15] = [
     (Goal::Acknowledged, "an update is acknowledged"),
     (Goal::AllDone, "both clients finish"),
     (Goal::Reclaimed, "an entry is freed"),
@@ -42,7 +42,10 @@ const GOALS: [(Goal, &str); 12] = [
     ),
     (Goal::NewEpochCommits, "the head of a later epoch commits"),
     (Goal::FallenBack, "a fallback is confirmed"),
-    (Goal::CacheHit, "a read is answered by the cache"),
+    (Goal::Hit, "a read is answered by the head"),
+    (Goal::Missed, "a read goes straight to the store"),
+    (Goal::Marked, "an operation is passed through between marks"),
+    (Goal::MarkEnded, "the server ends a mark"),
     (Goal::CaughtUp, "a device that joined has caught up"),
     (Goal::ReplicaServes, "the replica applies as primary"),
     (Goal::Declared, "a loss is declared"),
@@ -120,6 +123,7 @@ impl Protocol {
                 .iter()
                 .filter(|device| device.phase == Phase::Serving)
         };
+        let has = |wanted: fn(&Packet) -> bool| state.network.iter().any(|packet| wanted(&packet));
         match goal {
             Goal::Acknowledged => state.clients.iter().any(|client| client.done != 0),
             Goal::AllDone => done(0) && done(1),
@@ -143,9 +147,15 @@ impl Protocol {
                     _ => false,
                 }) && client.fallback == 0
             }),
-            Goal::CacheHit => state.network.iter().any(
-                |packet| matches!(packet, Packet::Response { ticket: 0, answer, .. } if answer > 1),
-            ),
+            Goal::Hit => has(|packet| matches!(packet, Packet::Hit { .. })),
+            Goal::Missed => has(|packet| matches!(packet, Packet::Miss { .. })),
+            Goal::Marked => self.plan.iter().zip(&state.clients).any(|(plan, client)| {
+                let told = client.done & !client.unknown;
+                let ended =
+                    |(at, step): (usize, &Step)| step.call.is_marked() && told & (1 << at) != 0;
+                plan.iter().enumerate().any(ended)
+            }),
+            Goal::MarkEnded => has(|packet| matches!(packet, Packet::MarkEnded { .. })),
             Goal::CaughtUp => state.record.synced,
             Goal::ReplicaServes => state.servers[1].epoch > 1 && state.servers[1].store.applied > 0,
             Goal::Declared => state.record.declared,
@@ -182,7 +192,7 @@ impl Model for Protocol {
         ];
         let goals: [fn(&Self, &State) -> bool; GOALS.len()] = [
             goal::<0>, goal::<1>, goal::<2>, goal::<3>, goal::<4>, goal::<5>, goal::<6>, goal::<7>,
-            goal::<8>, goal::<9>, goal::<10>, goal::<11>,
+            goal::<8>, goal::<9>, goal::<10>, goal::<11>, goal::<12>, goal::<13>, goal::<14>,
         ];
         let wanted = GOALS
             .iter()

@@ -43,6 +43,18 @@ pub enum Action {
     Late(u8, u8),
     /// A client's passed-through operation gets to this store.
     Direct(u8, u8),
+    /// A client reads straight from this store, as a MISS allows.
+    Fetch(Packet, u8),
+    /// A client looks at the epoch of the store that its own connection leads to.
+    Look(u8, u8),
+    /// A client's passed-through operation, between its marks, gets to this store.
+    Pass(u8, u8),
+    /// The server ends a client's mark.
+    EndMark(u8),
+    /// A head finds no room for an update of the first client.
+    Refuse(u8),
+    /// The server restarts, and forgets which incarnation it has answered (only without [`Rule::StampsRecorded`]).
+    Forget,
 }
 
 /// A configuration under rules.
@@ -99,7 +111,8 @@ impl Protocol {
     /// The primary server of an epoch.
     pub(crate) fn primary(&self, epoch: u8) -> u8 {
         let changes = &self.configuration.changes[..usize::from(epoch.max(1)) - 1];
-        u8::from(changes.contains(&Change::Server))
+        let elsewhere = |change: &Change| matches!(change, Change::Server | Change::Moved);
+        u8::from(changes.iter().any(elsewhere))
     }
 
     pub(crate) fn is_head(&self, state: &State, device: u8) -> bool {
@@ -138,8 +151,14 @@ impl Protocol {
             if self.may_invoke(state, client) {
                 actions.push(Action::Invoke(client));
             }
-            if self.configuration.impatient && self.bypass_under_way(state, client).is_some() {
+            if self.configuration.impatient && self.may_give_up(state, client) {
                 actions.push(Action::GiveUp(client));
+            }
+            for store in self.may_look(state, client) {
+                actions.push(Action::Look(client, store));
+            }
+            if let Some(store) = self.may_pass(state, client) {
+                actions.push(Action::Pass(client, store));
             }
             for store in self.connections(state, client) {
                 actions.push(Action::Direct(client, store));
@@ -182,13 +201,20 @@ impl Protocol {
         }
         if self.configuration.servers == 2 {
             let [first, second] = &state.servers;
-            if first.epoch == second.epoch && first.store != second.store {
+            if first.epoch == second.epoch && first.store != second.store && !self.moves() {
                 actions.push(Action::Replicate);
             }
         }
-        let leased = self.configuration.cache && !state.record.lease_over;
-        if leased && state.record.epoch > 1 {
+        if self.leased(&state.record) {
             actions.push(Action::LeaseOver);
+        }
+        for client in (0u8..).take(CLIENTS) {
+            if self.configuration.ends_marks && primary.store.marks & (1 << client) != 0 {
+                actions.push(Action::EndMark(client));
+            }
+        }
+        if !self.on(Rule::StampsRecorded) && primary.store.heard > 0 {
+            actions.push(Action::Forget);
         }
     }
 
@@ -197,6 +223,12 @@ impl Protocol {
         let mut to = |node| actions.push(Action::Deliver(packet, node));
         match packet {
             Packet::Update { .. } | Packet::Bypass { .. } | Packet::Fallback { .. } => {
+                if let Packet::Update { client: 0, index } = packet
+                    && self.configuration.refuses
+                {
+                    actions.push(Action::Refuse(index));
+                }
+                let mut to = |node| actions.push(Action::Deliver(packet, node));
                 for device in (0u8..).take(DEVICES) {
                     if self.is_head(state, device) {
                         to(Node::Device(device));
@@ -206,6 +238,7 @@ impl Protocol {
             Packet::Append { to: hop, .. } => to(hop),
             Packet::Durable { epoch, .. }
             | Packet::Confirm { epoch, .. }
+            | Packet::MarkEnded { epoch, .. }
             | Packet::Passing { epoch, .. } => {
                 to(Node::Device(self.chain(epoch).head()));
             }
@@ -232,11 +265,11 @@ impl Protocol {
                     }
                 }
             }
-            Packet::Response { client, ticket, .. } => {
-                to(Node::Client(client));
-                if ticket != 0 {
-                    to(Node::Device(ticket - 1));
-                }
+            Packet::Miss { .. } => {
+                actions.extend(self.stores(state).map(|store| Action::Fetch(packet, store)));
+            }
+            Packet::Response { client, .. } | Packet::Hit { client, .. } => {
+                to(Node::Client(client))
             }
             Packet::Ack { client, .. }
             | Packet::NotLogged { client, .. }
@@ -280,6 +313,19 @@ impl Protocol {
             Action::StoreFails(packet, server) => self.store_fails(&mut state, server, packet),
             Action::Late(client, index) => self.late(&mut state, 0, client, index),
             Action::Direct(client, store) => self.direct(&mut state, client, store),
+            Action::Fetch(packet, store) => self.fetch(&mut state, packet, store),
+            Action::Look(client, store) => self.look(&mut state, client, store),
+            Action::Pass(client, store) => self.pass(&mut state, client, store),
+            Action::EndMark(client) => {
+                let server = self.primary(before.record.epoch);
+                self.end_mark(&mut state, server, client)
+            }
+            Action::Refuse(index) => self.refuse(&mut state, 0, index),
+            Action::Forget => {
+                let server = self.primary(before.record.epoch);
+                state.servers[usize::from(server)].store.heard = 0;
+                true
+            }
             Action::LeaseOver => {
                 state.record.lease_over = true;
                 true

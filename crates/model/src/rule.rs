@@ -1,5 +1,7 @@
 //! The rules that can be switched off: the eight of protocol.md §2, and those that answer the lines of its §8
-//! (numbered as in the design's table, 16 lines).
+//! (numbered as in the design's table, 16 lines); and those of reads.md.
+
+use crate::rule_table::{About, TABLE};
 
 /// One rule of the protocol. Without it, the configuration that belongs to it has a counterexample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,6 +20,8 @@ pub enum Rule {
     ApplyAtomically,
     /// Rule 7: APPLIED waits for all replicas of the server. Without: only for the primary.
     ReclaimEverywhere,
+    /// Rule 7, more: so does a recover-reply. Without: it says what a failover may take back.
+    RecoverReplicated,
     /// Rule 8: a bypass waits until A has reached its barrier. Without: it is executed at once.
     Barrier,
     /// Line 1: one ack, by the head, for all copies. Without: every device acknowledges, the client counts.
@@ -34,14 +38,6 @@ pub enum Rule {
     OneOrder,
     /// Line 9: a primary goes on alone only in a new epoch, and an older epoch's reclaim frees nothing.
     FencedReclaim,
-    /// Line 10: a reply fills the cache only if no update passed meanwhile. Without: if the entry is applied.
-    CacheTicket,
-    /// Line 10, more: a bypass that changes state is outstanding by its request until its answer passes. Without:
-    /// such bypasses are counted.
-    CacheOutstanding,
-    /// Line 10, more: the server refuses what an earlier incarnation of the head had stamped, once it has heard of
-    /// the new one. Without: it executes it.
-    CacheRestart,
     /// Line 11: a replaced medium is refused until the loss is declared. Without: it is taken for the old one.
     LossDeclared,
     /// Line 12: a fallback carries its update's (session, seq). Without: it is an anonymous write.
@@ -50,7 +46,7 @@ pub enum Rule {
     ServerFirst,
     /// Line 13: a new head answers nobody before the old head's lease is over.
     Lease,
-    /// Line 13, more on the lease: meanwhile it answers no bypass either. Without: only acks wait.
+    /// Line 13, more on the lease: meanwhile it answers no bypass and no read either. Without: only acks wait.
     LeaseCoversReads,
     /// Line 13: the last member of a chain is removed only when stopped, its rest applied or declared lost.
     LastMemberStopped,
@@ -85,194 +81,77 @@ pub enum Rule {
     DirectSettled,
     /// §4: a fallback's barrier: it is applied only when A has reached the stamp of the head.
     FallbackBarrier,
+    /// reads.md §1: an update of unknown keys raises the floor. Without: the index does not know it.
+    FloorUnknown,
+    /// The same: a recover-reply raises the floor to the last order. Without: the index is empty from the start.
+    FloorRestart,
+    /// The same: every recover-reply begins the index anew. Without: only a restart does.
+    IndexAnew,
+    /// The same: an index that is built from the log leaves out what the reply's session table has. Without: it has it.
+    RebuildLeavesOut,
+    /// reads.md §2: a HIT shows what is committed. Without: also what is not.
+    HitCommitted,
+    /// The same: no HIT shows what was admitted while its session had a fallback outstanding.
+    HitBeside,
+    /// The same: `need` counts other keys' updates in the bucket. Without: only this key's.
+    NeedOnCollision,
+    /// The same: a head that restarted takes all that it has for committed, in `need`. Without: it has forgotten C.
+    RecoveredLast,
+    /// The same: a read waits for its own session's updates.
+    ReadOwnFirst,
+    /// The same: until they are committed. Without: until they are admitted.
+    ReadOwnCommitted,
+    /// The same: behind a call of unknown outcome something that is recorded comes first, as before a bypass.
+    ReadSettled,
+    /// reads.md §3: the store's epoch is the MISS's.
+    ReadEpoch,
+    /// The same: A has reached `need`. Also line 10.
+    ReadWatermark,
+    /// The same: what is shown is in all replicas.
+    ReadDurable,
+    /// The same: a removed head says no MISS either, where a store is left behind. Without: only no HIT.
+    LeaseCoversMisses,
+    /// The same: while something is outstanding that may change several keys, `need` is C at least.
+    SeveralKeys,
+    /// reads.md §4: no HIT while something that changes state is outstanding.
+    Closed,
+    /// The same: what is outstanding has an id, and leaves with a reply to that id or a later one. Without: with any.
+    OutstandingById,
+    /// The same: when it leaves with a reply, what is older than it is not shown any more.
+    ReplyInvalidates,
+    /// The same: an update takes the place of what its session had sent to the server before. Without: that is not
+    /// outstanding any more, and leaves no trace.
+    UpdateRaises,
+    /// The same: so does an END.
+    EndRaises,
+    /// The same: a fallback is outstanding, too.
+    FallbackCloses,
+    /// The same: the server refuses what an earlier incarnation of the head has stamped, once it has answered the new
+    /// one. Without: it executes it.
+    OldStamps,
+    /// The same: that incarnation is in the record. Without: a server that restarts has forgotten it.
+    StampsRecorded,
+    /// reads.md §5: what is passed through waits for the answer to its first mark.
+    MarkFirst,
+    /// The same: and for the mark's epoch on its own connection.
+    MarkEpoch,
+    /// The same: open marks are in the recover-reply.
+    MarksInReply,
+    /// The same: its session's END does not end a mark.
+    MarkOutlivesEnd,
+    /// The same: a mark leaves only by its second mark. Without: by any reply, as a bypass does.
+    SecondMarkOnly,
+    /// The same: the caller is answered behind the second mark. Without: at once.
+    SecondMark,
+    /// The same: if that meets the first one's epoch. Without: whatever it meets.
+    SecondMarkEpoch,
+    /// The same: the server kills the connection before it ends a mark.
+    MarkKilled,
+    /// The same: a mark names its connection, which is open before. Without: the client may open one later.
+    MarkNamesConnection,
+    /// The same: a store that is left behind is fenced, where anything is passed through.
+    OldMasterFenced,
 }
-
-/// Everything that is known about a rule for people.
-struct About {
-    rule: Rule,
-    name: &'static str,
-    source: &'static str,
-    configuration: &'static str,
-}
-
-const fn about(
-    rule: Rule,
-    name: &'static str,
-    source: &'static str,
-    configuration: &'static str,
-) -> About {
-    About {
-        rule,
-        name,
-        source,
-        configuration,
-    }
-}
-
-const TABLE: &[About] = &[
-    about(Rule::Identity, "identity", "rule 1", "one-device"),
-    about(
-        Rule::SessionOrder,
-        "session-order",
-        "rule 2, line 8",
-        "pipelined",
-    ),
-    about(Rule::WriteAhead, "write-ahead", "rule 3", "one-device"),
-    about(Rule::InOrder, "in-order", "rule 4", "one-device"),
-    about(
-        Rule::AckWhenAllHold,
-        "ack-when-all-hold",
-        "rule 5",
-        "head-lost",
-    ),
-    about(
-        Rule::ApplyAtomically,
-        "apply-atomically",
-        "rule 6, line 3",
-        "one-device",
-    ),
-    about(
-        Rule::ReclaimEverywhere,
-        "reclaim-everywhere",
-        "rule 7",
-        "server-replica",
-    ),
-    about(Rule::Barrier, "barrier", "rule 8", "one-device"),
-    about(Rule::OneAckForAll, "one-ack-for-all", "line 1", "head-lost"),
-    about(
-        Rule::ReclaimByOrder,
-        "reclaim-by-order",
-        "line 2",
-        "one-device",
-    ),
-    about(
-        Rule::SessionNeverReused,
-        "session-never-reused",
-        "line 4",
-        "sessions",
-    ),
-    about(
-        Rule::EntryChecksum,
-        "entry-checksum",
-        "line 5",
-        "one-device",
-    ),
-    about(
-        Rule::OwnUpdatesFirst,
-        "own-updates-first",
-        "line 6",
-        "pipelined",
-    ),
-    about(Rule::OneOrder, "one-order", "line 7", "one-device"),
-    about(
-        Rule::FencedReclaim,
-        "fenced-reclaim",
-        "line 9",
-        "server-replica",
-    ),
-    about(Rule::CacheTicket, "cache-ticket", "line 10", "cache"),
-    about(
-        Rule::CacheOutstanding,
-        "cache-outstanding",
-        "line 10 (bypasses)",
-        "cache-set",
-    ),
-    about(
-        Rule::CacheRestart,
-        "cache-restart",
-        "line 10 (restart)",
-        "cache-restart",
-    ),
-    about(
-        Rule::LossDeclared,
-        "loss-declared",
-        "line 11",
-        "medium-replaced",
-    ),
-    about(
-        Rule::FallbackIdentity,
-        "fallback-identity",
-        "line 12",
-        "fallback",
-    ),
-    about(Rule::ServerFirst, "server-first", "line 13", "head-lost"),
-    about(Rule::Lease, "lease", "line 13", "cache-lease"),
-    about(
-        Rule::LeaseCoversReads,
-        "lease-covers-reads",
-        "line 13 (reads)",
-        "cache-lease",
-    ),
-    about(
-        Rule::LastMemberStopped,
-        "last-member-stopped",
-        "line 13",
-        "last-removed",
-    ),
-    about(Rule::EraseOnJoin, "erase-on-join", "line 14", "return"),
-    about(Rule::Synced, "synced", "line 14", "join"),
-    about(
-        Rule::RepliesReplicated,
-        "replies-replicated",
-        "line 15",
-        "server-replica",
-    ),
-    about(Rule::NilextOnly, "nilext-only", "line 16", "conditional"),
-    about(
-        Rule::RequestId,
-        "request-id",
-        "rule 8, request ids",
-        "conditional",
-    ),
-    about(
-        Rule::LateBypass,
-        "late-bypass",
-        "§2, late bypasses",
-        "late-bypass",
-    ),
-    about(
-        Rule::RecordFirst,
-        "record-first",
-        "rule 8, failing stores",
-        "store-fails",
-    ),
-    about(
-        Rule::Fenced,
-        "fenced",
-        "rule 8, connections given up",
-        "store-fails",
-    ),
-    about(
-        Rule::StoreNamed,
-        "store-named",
-        "rule 8, passed-through operations",
-        "store-named",
-    ),
-    about(
-        Rule::DirectConfirmed,
-        "direct-confirmed",
-        "rule 8, passed-through writes",
-        "direct-set",
-    ),
-    about(
-        Rule::DirectSettled,
-        "direct-settled",
-        "rule 8, passed-through after unknown",
-        "late-direct",
-    ),
-    about(
-        Rule::OwnReply,
-        "own-reply",
-        "§5, nonce of RECOVER",
-        "medium-replaced",
-    ),
-    about(
-        Rule::FallbackBarrier,
-        "fallback-barrier",
-        "rule 8 of a fallback",
-        "fallback",
-    ),
-];
 
 impl Rule {
     /// All rules, in the order of the specification.

@@ -5,15 +5,18 @@
 //! here is the network. So crashes of the server are steps that change nothing; only without
 //! [`Rule::ApplyAtomically`] is there a moment in between.
 
-use crate::configuration::Call;
-use crate::history::{BEGUN, NOT_SET, SET};
+use crate::configuration::{Call, Change, Step};
+use crate::history::{Answer, BEGUN, NONE, SET, perform};
 use crate::network::Packet;
 use crate::protocol::Protocol;
 use crate::rule::Rule;
-use crate::state::{Bad, Op, State, TORN, op_of, step_of};
+use crate::state::{Bad, Op, Server, State, TORN, op_of, step_of};
 
 impl Protocol {
     pub(crate) fn server_receives(&self, state: &mut State, id: u8, packet: Packet) -> bool {
+        if !self.has_server(state, id) {
+            return false;
+        }
         let server = &state.servers[usize::from(id)];
         match packet {
             Packet::Append {
@@ -24,10 +27,11 @@ impl Protocol {
                 client,
                 index,
                 barrier,
-                ticket,
+                incarnation,
                 fallback,
             } => {
-                if epoch != server.epoch {
+                let old = incarnation < server.store.heard && self.on(Rule::OldStamps);
+                if epoch != server.epoch || old {
                     return false;
                 }
                 let waits = server.store.applied < barrier;
@@ -36,7 +40,7 @@ impl Protocol {
                     return !waits && self.apply_fallback(state, id, client, index);
                 }
                 let waits = waits && self.on(Rule::Barrier);
-                !waits && self.execute(state, id, client, index, ticket, false)
+                !waits && self.execute(state, id, client, index, false)
             }
             _ => false,
         }
@@ -49,7 +53,6 @@ impl Protocol {
             client,
             index,
             barrier,
-            ticket,
             ..
         } = packet
         else {
@@ -57,7 +60,7 @@ impl Protocol {
         };
         let server = &state.servers[usize::from(id)];
         let executes = epoch == server.epoch && server.store.applied >= barrier;
-        executes && self.execute(state, id, client, index, ticket, true)
+        executes && self.execute(state, id, client, index, true)
     }
 
     /// The store executes what a connection left behind that the server has given up: only without
@@ -69,9 +72,19 @@ impl Protocol {
         true
     }
 
-    /// Whether everything in the server's store is in all replicas of its epoch.
-    fn replicated(&self, state: &State, id: u8) -> bool {
-        if self.configuration.servers == 1 || id == 1 {
+    /// Whether the server is at this store: it leaves one that it moves away from.
+    pub(crate) fn has_server(&self, state: &State, id: u8) -> bool {
+        !self.moves() || self.primary(state.record.epoch) == id
+    }
+
+    /// Whether the server moves to another store, and the old one lives on.
+    pub(crate) fn moves(&self) -> bool {
+        self.configuration.changes.contains(&Change::Moved)
+    }
+
+    /// Whether everything in the server's store is in all replicas of its epoch. One that is moved away from has none.
+    pub(crate) fn replicated(&self, state: &State, id: u8) -> bool {
+        if self.configuration.servers == 1 || id == 1 || self.moves() {
             return true;
         }
         let [first, second] = &state.servers;
@@ -84,7 +97,7 @@ impl Protocol {
             state.servers[usize::from(id)].epoch,
             state.servers[usize::from(id)].store.applied,
         );
-        if order == 0 || epoch == 0 || self.primary(epoch) != id {
+        if order == 0 || epoch == 0 || self.primary(epoch) != id || !self.has_server(state, id) {
             return;
         }
         // As published: whoever has lost its replica goes on alone.
@@ -165,6 +178,11 @@ impl Protocol {
         let op = op_of(client, index);
         let server = &mut state.servers[usize::from(id)];
         let (epoch, last) = (server.epoch, server.store.table[session]);
+        let watermark = if self.reads() {
+            server.store.applied
+        } else {
+            0
+        };
         if !self.on(Rule::FallbackIdentity) {
             self.effect(state, id, op);
         } else if last + 1 == seq {
@@ -173,35 +191,32 @@ impl Protocol {
         } else if last < seq {
             return false;
         }
-        state.network.send(Packet::Confirm {
+        state.network.send_least(Packet::Confirm {
             epoch,
             client,
             index,
+            watermark,
         });
         true
     }
 
     /// `Server::next_execution`: a read, or a bypass that changes state.
-    fn execute(
-        &self,
-        state: &mut State,
-        id: u8,
-        client: u8,
-        index: u8,
-        ticket: u8,
-        fails: bool,
-    ) -> bool {
+    fn execute(&self, state: &mut State, id: u8, client: u8, index: u8, fails: bool) -> bool {
         let (step, session) = (self.step(client, index), self.session(client));
         let op = op_of(client, index);
         let store = &state.servers[usize::from(id)].store;
         let last = store.table[session];
         if !step.call.is_read() && self.on(Rule::RequestId) {
             let (request, answer) = store.replies[usize::from(client)];
+            if request >= op && step.call.is_marked() && store.marks & (1 << client) == 0 {
+                // A copy that comes when the mark has been ended: what it has closed is opened again.
+                return self.say_ended(state, id, client);
+            }
             if request > op || request == op && fails {
                 return false;
             }
             if request == op {
-                return self.respond(state, id, client, index, answer, ticket);
+                return self.respond(state, id, client, index, answer);
             }
         }
         if last > step.seq && self.on(Rule::LateBypass)
@@ -209,49 +224,57 @@ impl Protocol {
         {
             return false;
         }
-        if step.call.is_read() {
-            let answer = if step.call == Call::Read {
-                1 + store.value
-            } else {
-                1 + id
-            };
-            return self.respond(state, id, client, index, answer, ticket);
+        if step.call.is_question() {
+            let answer = perform(&step, op, &mut store.values.clone());
+            return self.respond(state, id, client, index, answer);
         }
-        let set = store.value == 0 || step.call == Call::Set;
-        self.effect(state, id, op);
-        let reply = &mut state.servers[usize::from(id)].store.replies[usize::from(client)];
+        if step.call.is_read() {
+            return self.respond(state, id, client, index, 1 + id);
+        }
+        // A mark's record is all that it changes: the operation itself is passed through behind it.
+        let answer = if step.call.is_marked() {
+            NONE
+        } else {
+            self.effect(state, id, op)
+        };
+        let store = &mut state.servers[usize::from(id)].store;
+        if step.call.is_marked() {
+            store.marks |= 1 << client;
+        } else if step.call == Call::Unmark {
+            store.marks &= !(1 << client);
+        }
+        let reply = &mut store.replies[usize::from(client)];
         if fails {
             if self.on(Rule::RecordFirst) {
                 *reply = (op, BEGUN);
             }
             return true;
         }
-        let answer = if set { SET } else { NOT_SET };
         *reply = (op, answer);
-        self.respond(state, id, client, index, answer, ticket);
+        self.respond(state, id, client, index, answer);
         true
     }
 
     /// Answers, if what the answer shows is in all replicas. Otherwise the bypass is asked again later.
-    fn respond(
-        &self,
-        state: &mut State,
-        id: u8,
-        client: u8,
-        index: u8,
-        answer: u8,
-        ticket: u8,
-    ) -> bool {
+    fn respond(&self, state: &mut State, id: u8, client: u8, index: u8, answer: u8) -> bool {
         if !self.replicated(state, id) && self.on(Rule::RepliesReplicated) {
             return false;
         }
-        if self.configuration.cache && !self.step(client, index).call.is_read() {
-            let epoch = state.servers[usize::from(id)].epoch;
-            state.network.send(Packet::Passing {
-                epoch,
+        let Server { epoch, store, .. } = &state.servers[usize::from(id)];
+        let call = self.step(client, index).call;
+        // The answer to a mark is the epoch in which the head passes it on.
+        let answer = if call.is_marked() || call == Call::Unmark {
+            *epoch
+        } else {
+            answer
+        };
+        if self.reads() && !call.is_barrier() {
+            state.network.send_least(Packet::Passing {
+                epoch: *epoch,
                 client,
                 index,
                 answer,
+                watermark: store.applied,
             });
             return true;
         }
@@ -259,22 +282,27 @@ impl Protocol {
             client,
             index,
             answer,
-            ticket,
         });
         true
     }
 
     /// An op takes effect, and is looked at by invariants 2, 3, 5 and 6.
-    pub(crate) fn effect(&self, state: &mut State, id: u8, op: Op) {
+    pub(crate) fn effect(&self, state: &mut State, id: u8, op: Op) -> Answer {
         let store = &mut state.servers[usize::from(id)].store;
         let (client, index) = step_of(op);
         let has = |at: u8| store.effects & (1 << (op_of(client, at) - 1)) != 0;
         let plan = &self.plan[usize::from(client)];
+        let call = plan[usize::from(index)].call;
+        // What is passed through may outlive a session that the head has ended, until the server kills it.
+        let outlives = |other: Call| call.is_marked() && other == Call::Expire;
+        let ends = |other: Call| matches!(other, Call::End | Call::Expire) && !outlives(other);
         let ended = (0u8..)
             .zip(plan)
-            .any(|(at, step)| step.call == Call::End && at != index && has(at));
-        let changes = |at: u8, step: &crate::configuration::Step| {
-            at != index && (!step.call.is_read() || step.call == Call::SetDirect)
+            .any(|(at, step)| ends(step.call) && at != index && has(at));
+        let changes = |at: u8, step: &Step| {
+            at != index
+                && (!step.call.is_read() || step.call == Call::SetDirect)
+                && !outlives(step.call)
         };
         let disorder = (0u8..)
             .zip(plan)
@@ -286,10 +314,9 @@ impl Protocol {
                     step.logged && !has(at)
                 }
             });
-        let call = plan[usize::from(index)].call;
         if op & TORN != 0 {
             state.bad = Bad::Garbage;
-        } else if matches!(call, Call::Open | Call::End) {
+        } else if matches!(call, Call::Open | Call::End | Call::Expire) {
             // They change the session table only.
         } else if ended {
             state.bad = Bad::Ended;
@@ -298,12 +325,7 @@ impl Protocol {
         } else if disorder {
             state.bad = Bad::Disorder;
         }
-        let step = self.step(client, index);
-        match step.call {
-            Call::Write | Call::Set | Call::SetDirect => store.value = op & !TORN,
-            Call::WriteIfNone if store.value == 0 => store.value = op & !TORN,
-            _ => {}
-        }
         store.effects |= 1 << ((op & !TORN) - 1);
+        perform(&plan[usize::from(index)], op & !TORN, &mut store.values)
     }
 }

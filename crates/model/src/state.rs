@@ -2,7 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use crate::configuration::{CLIENTS, DEVICES, STEPS};
+use crate::configuration::{CLIENTS, DEVICES, KEYS, STEPS};
 use crate::history::{Answer, History};
 use crate::network::Network;
 
@@ -47,6 +47,8 @@ pub struct Client {
     /// 1 + the store that the barrier of the passed-through operation under way named; with [`PASSED`], the
     /// operation has been there.
     pub named: u8,
+    /// The epoch of the first mark that was answered, while the operation between the marks is under way.
+    pub marked: u8,
 }
 
 /// What a device is doing.
@@ -61,15 +63,26 @@ pub enum Phase {
     Gone,
 }
 
-/// The cache of a head for the one key (design §6).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Cached {
-    /// Whether there is a value.
-    pub valid: bool,
-    /// Order of the update that it came from; 0: filled by a reply.
+/// What a head's index knows of the keys that share a bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bucket {
+    /// Order of the newest update that fell into it; 0: none above the floor.
     pub order: u8,
-    /// The value.
-    pub value: Op,
+    /// That update, while it may be shown; otherwise 0.
+    pub op: Op,
+}
+
+/// A head's index of its log (docs/spec/reads.md). Volatile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Index {
+    /// By bucket.
+    pub buckets: [Bucket; KEYS],
+    /// At or below this order the index may not know everything.
+    pub floor: u8,
+    /// Last order at the recover-reply, while it is above what is committed; otherwise 0.
+    pub began: u8,
+    /// Bypasses that may still change state, fallbacks and marks among them: bit by op − 1.
+    pub outstanding: u8,
 }
 
 /// A device. Everything but epoch, incarnation, log up to `durable` and `applied` is volatile.
@@ -97,10 +110,8 @@ pub struct Device {
     pub answered: [u8; CLIENTS],
     /// Entries by order − 1; freed ones are 0.
     pub log: [Op; ORDERS],
-    /// Head: the cache.
-    pub cached: Cached,
-    /// Head with a cache: the bypass of each session that changes state and has not been answered.
-    pub outstanding: [Op; CLIENTS],
+    /// Head: the index.
+    pub index: Index,
 }
 
 /// A server's store: all of it durable, changed in atomic steps.
@@ -110,14 +121,18 @@ pub struct Store {
     pub applied: u8,
     /// Last applied seq by session.
     pub table: [u8; CLIENTS],
-    /// The key's value.
-    pub value: Op,
+    /// The keys' values.
+    pub values: [Op; KEYS],
     /// Ghost: which ops have taken effect.
     pub effects: u8,
     /// Orders above A that were applied already (only without [`crate::Rule::OneOrder`]): bit by order − 1.
     pub ahead: u8,
     /// The last state-changing bypass of each session, and its answer.
     pub replies: [(Op, Answer); CLIENTS],
+    /// Open marks: bit by client.
+    pub marks: u8,
+    /// The incarnation of this epoch's head that was answered last.
+    pub heard: u8,
 }
 
 /// A server.
@@ -206,7 +221,7 @@ impl Hash for State {
 }
 
 impl Client {
-    fn bytes(&self) -> [u8; 6] {
+    fn bytes(&self) -> [u8; 7] {
         let Self {
             invoked,
             done,
@@ -214,14 +229,15 @@ impl Client {
             acks,
             fallback,
             named,
+            marked,
         } = *self;
-        [invoked, done, unknown, acks, fallback, named]
+        [invoked, done, unknown, acks, fallback, named, marked]
     }
 }
 
 impl Device {
     /// All but the log.
-    fn bytes(&self) -> [u8; 16] {
+    fn bytes(&self) -> [u8; 19] {
         let Self {
             phase,
             epoch,
@@ -231,24 +247,24 @@ impl Device {
             committed,
             applied,
             below,
-            ..
-        } = *self;
-        let Self {
             table,
             answered,
-            cached,
-            outstanding,
             log: _,
-            ..
+            index,
         } = *self;
+        let Index {
+            buckets,
+            floor,
+            began,
+            outstanding,
+        } = index;
         let phase = match phase {
             Phase::Serving => 0,
             Phase::Asking => 1,
             Phase::Gone => 2,
         };
-        let valid = u8::from(cached.valid);
         [
-            phase * 2 + valid,
+            phase,
             epoch,
             incarnation,
             last,
@@ -260,24 +276,29 @@ impl Device {
             table[1],
             answered[0],
             answered[1],
-            cached.order,
-            cached.value,
-            outstanding[0],
-            outstanding[1],
+            buckets[0].order,
+            buckets[0].op,
+            buckets[1].order,
+            buckets[1].op,
+            floor,
+            began,
+            outstanding,
         ]
     }
 }
 
 impl Server {
-    fn bytes(&self) -> [u8; 12] {
+    fn bytes(&self) -> [u8; 15] {
         let Self { epoch, half, .. } = *self;
         let Store {
             applied,
             table,
-            value,
+            values,
             effects,
             ahead,
             replies,
+            marks,
+            heard,
         } = self.store;
         [
             epoch,
@@ -285,13 +306,16 @@ impl Server {
             applied,
             table[0],
             table[1],
-            value,
+            values[0],
+            values[1],
             effects,
             ahead,
             replies[0].0,
             replies[0].1,
             replies[1].0,
             replies[1].1,
+            marks,
+            heard,
         ]
     }
 }

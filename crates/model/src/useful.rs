@@ -5,7 +5,7 @@
 use crate::network::{Node, Packet};
 use crate::protocol::Protocol;
 use crate::rule::Rule;
-use crate::state::{Phase, State};
+use crate::state::{Device, Phase, State, op_of};
 
 impl Protocol {
     /// Whether the packet may still change something.
@@ -18,10 +18,12 @@ impl Protocol {
             return true;
         }
         match *packet {
-            Packet::Update { .. } | Packet::Fallback { .. } => true,
+            Packet::Update { client, index } | Packet::Fallback { client, index } => {
+                waits(client, index) || !self.known(state, client, index)
+            }
             Packet::Bypass { client, index } => {
                 let read = self.step(client, index).call.is_read();
-                !read || self.configuration.cache || waits(client, index)
+                waits(client, index) || !read && !self.recorded(state, client, index)
             }
             Packet::Append {
                 epoch,
@@ -56,19 +58,31 @@ impl Protocol {
                 epoch,
                 client,
                 index,
-                ticket,
+                incarnation,
                 ..
             } => {
                 let server = &state.servers[usize::from(self.primary(epoch))];
                 let read = self.step(client, index).call.is_read();
-                server.epoch <= epoch && (!read || waits(client, index) || ticket != 0)
+                let heard = server.epoch < epoch
+                    || incarnation >= server.store.heard
+                    || !self.on(Rule::OldStamps)
+                    || !self.on(Rule::StampsRecorded);
+                let over = read || self.recorded(state, client, index);
+                server.epoch <= epoch && heard && (!over || waits(client, index))
             }
-            Packet::Response {
+            Packet::Response { client, index, .. } | Packet::Hit { client, index, .. } => {
+                waits(client, index)
+            }
+            Packet::Miss {
                 client,
                 index,
-                ticket,
+                epoch,
                 ..
-            } => waits(client, index) || ticket != 0,
+            } => {
+                let may = |store| state.servers[usize::from(store)].epoch <= epoch;
+                let open = self.stores(state).any(may) || !self.on(Rule::ReadEpoch);
+                waits(client, index) && open
+            }
             Packet::Applied { epoch, order } => {
                 let fenced = self.on(Rule::FencedReclaim);
                 state.devices.iter().any(|device| {
@@ -86,8 +100,10 @@ impl Protocol {
                 !self.on(Rule::OwnReply)
                     || device.phase == Phase::Asking && device.incarnation == incarnation
             }
-            Packet::Passing { client, index, .. } => {
-                !self.on(Rule::CacheOutstanding) || waits(client, index)
+            // They settle what is outstanding at the head, whoever waits.
+            Packet::Passing { epoch, .. } | Packet::MarkEnded { epoch, .. } => {
+                let head = &state.devices[usize::from(self.chain(epoch).head())];
+                head.epoch <= epoch
             }
             Packet::NotLogged { client, index } | Packet::Confirmed { client, index } => {
                 waits(client, index)
@@ -96,10 +112,36 @@ impl Protocol {
                 epoch,
                 client,
                 index,
+                ..
             } => {
                 let head = &state.devices[usize::from(self.chain(epoch).head())];
-                head.epoch <= epoch && waits(client, index)
+                head.epoch <= epoch && (self.reads() || waits(client, index))
             }
         }
+    }
+
+    /// Whether the server has a record of a bypass, or of a later one of its session: it will not be executed again. A
+    /// copy of it can only close buckets; that of a mark opens them, too.
+    fn recorded(&self, state: &State, client: u8, index: u8) -> bool {
+        let mark = self.step(client, index).call.is_marked();
+        let kept = self.configuration.servers == 1 && self.on(Rule::RequestId) && !mark;
+        let replies = &state.servers[0].store.replies;
+        kept && replies[usize::from(client)].0 >= op_of(client, index)
+    }
+
+    /// Whether the server has an update, and every head knows: it will not be admitted again.
+    fn known(&self, state: &State, client: u8, index: u8) -> bool {
+        let (seq, session) = (self.step(client, index).seq, self.session(client));
+        let kept = self.configuration.servers == 1
+            && self.reads()
+            && self.on(Rule::FallbackIdentity)
+            && self.on(Rule::SessionNeverReused);
+        let told = |(id, device): (u8, &Device)| match device.phase {
+            Phase::Asking => false,
+            Phase::Gone => true,
+            Phase::Serving => !self.is_head(state, id) || device.table[session] >= seq,
+        };
+        kept && state.servers[0].store.table[session] >= seq
+            && (0u8..).zip(&state.devices).all(told)
     }
 }

@@ -1,10 +1,12 @@
 //! Steps in words, for counterexamples.
 
 use crate::configuration::Call;
-use crate::history::{Answer, BEGUN, SET};
+use crate::history::{Answer, BEGUN, SET, perform, seen};
 use crate::network::{Node, Packet};
 use crate::protocol::{Action, Protocol};
 use crate::state::{Op, State, TORN, step_of};
+
+const STORES: [&str; 2] = ["the first store", "the second store"];
 
 fn node(node: Node) -> String {
     match node {
@@ -26,7 +28,41 @@ fn step(model: &Protocol, client: u8, index: u8) -> String {
             step.seq,
             value(client, index)
         ),
+        Call::Expire => format!("the END of client {who}'s session by the head"),
+        Call::WriteOther => format!(
+            "client {who}'s write of the other key (seq {}, value {})",
+            step.seq,
+            value(client, index)
+        ),
+        Call::WriteBoth => format!(
+            "client {who}'s write of both keys (seq {}, value {})",
+            step.seq,
+            value(client, index)
+        ),
         Call::Read => format!("client {who}'s read (behind seq {})", step.seq),
+        Call::ReadOther => {
+            format!(
+                "client {who}'s read of the other key (behind seq {})",
+                step.seq
+            )
+        }
+        Call::ReadBoth => format!("client {who}'s read of both keys (behind seq {})", step.seq),
+        Call::ReadBypass => format!("client {who}'s read by a bypass (behind seq {})", step.seq),
+        Call::Script => format!(
+            "client {who}'s script: the other key is {} if the key is unset (behind seq {})",
+            value(client, index),
+            step.seq
+        ),
+        Call::Fence => format!("client {who}'s fence"),
+        Call::Unmark => format!("client {who}'s second mark"),
+        Call::SetMarked => format!(
+            "the mark of client {who}'s own set (value {})",
+            value(client, index)
+        ),
+        Call::ScriptMarked => format!(
+            "the mark of client {who}'s own script: the other key is {} if the key is unset",
+            value(client, index)
+        ),
         Call::ReadDirect => format!("the barrier of client {who}'s own read"),
         Call::SetDirect => format!(
             "the barrier of client {who}'s own set (value {})",
@@ -68,10 +104,8 @@ fn entry(model: &Protocol, op: Op) -> String {
 }
 
 fn answer(model: &Protocol, client: u8, index: u8, answer: Answer) -> String {
-    if matches!(
-        model.step(client, index).call,
-        Call::WriteIfNone | Call::Set
-    ) {
+    let call = model.step(client, index).call;
+    if matches!(call, Call::WriteIfNone | Call::Set | Call::Script) {
         let said = match answer {
             SET => "set",
             BEGUN => "begun, and nobody knows",
@@ -79,17 +113,41 @@ fn answer(model: &Protocol, client: u8, index: u8, answer: Answer) -> String {
         };
         return said.to_owned();
     }
-    if model.step(client, index).call.is_barrier() {
-        let store = ["the first store", "the promoted store"][usize::from(answer - 1)];
-        return store.to_owned();
+    if call.is_marked() || call == Call::Unmark {
+        return format!("epoch {answer}");
     }
-    match answer - 1 {
-        0 => "no value".to_owned(),
-        op => {
-            let (client, index) = step_of(op);
-            format!("value {}", value(client, index))
-        }
+    if call.is_barrier() {
+        return STORES[usize::from(answer - 1)].to_owned();
     }
+    read(model, client, index, answer)
+}
+
+fn read(model: &Protocol, client: u8, index: u8, answer: Answer) -> String {
+    let keys = model.step(client, index).keys;
+    let values: Vec<_> = seen(keys, answer)
+        .into_iter()
+        .map(|op| match op {
+            0 => "no value".to_owned(),
+            op => {
+                let (client, index) = step_of(op);
+                format!("value {}", value(client, index))
+            }
+        })
+        .collect();
+    values.join(" and ")
+}
+
+fn fetched(model: &Protocol, state: &State, miss: Packet, store: u8) -> String {
+    let Packet::Miss { client, index, .. } = miss else {
+        return String::new();
+    };
+    let mut values = state.servers[usize::from(store)].store.values;
+    let said = perform(&model.step(client, index), 0, &mut values);
+    format!(
+        "{} reads {}",
+        step(model, client, index),
+        read(model, client, index, said)
+    )
 }
 
 fn packet(model: &Protocol, packet: Packet) -> String {
@@ -131,21 +189,45 @@ fn packet(model: &Protocol, packet: Packet) -> String {
             client,
             index,
             answer: said,
+            watermark,
             ..
         } => format!(
-            "the server's answer to {}: {}",
+            "the server's answer to {}: {}, at watermark {watermark}",
             step(model, client, index),
             answer(model, client, index, said)
+        ),
+        Packet::Hit {
+            client,
+            index,
+            answer: said,
+        } => format!(
+            "HIT for {}: {}",
+            step(model, client, index),
+            answer(model, client, index, said)
+        ),
+        Packet::Miss { epoch, need, .. } => format!("MISS(epoch {epoch}, need {need})"),
+        Packet::MarkEnded {
+            epoch,
+            client,
+            watermark,
+        } => format!(
+            "the server's own second mark for client {} (epoch {epoch}, watermark {watermark})",
+            client + 1
         ),
         Packet::Applied { epoch, order } => format!("applied(epoch {epoch}, up to {order})"),
         Packet::Reply {
             epoch,
             applied,
             table,
+            marks,
             ..
         } => {
+            let open = match marks {
+                0 => String::new(),
+                open => format!(", {} open marks", open.count_ones()),
+            };
             format!(
-                "recover-reply(epoch {epoch}, A {applied}, last seqs {} and {})",
+                "recover-reply(epoch {epoch}, A {applied}, last seqs {} and {}{open})",
                 table[0], table[1]
             )
         }
@@ -156,6 +238,7 @@ fn packet(model: &Protocol, packet: Packet) -> String {
             epoch,
             client,
             index,
+            ..
         } => {
             format!(
                 "confirmation(epoch {epoch}) of {}",
@@ -217,8 +300,31 @@ pub fn describe(model: &Protocol, state: &State, action: Action) -> String {
         Action::Direct(client, store) => format!(
             "client {}'s own operation gets to {}, which answers",
             client + 1,
-            ["the first store", "the promoted store"][usize::from(store)]
+            STORES[usize::from(store)]
         ),
+        Action::Fetch(it, store) => {
+            let said = fetched(model, state, it, store);
+            format!(
+                "{said} from {}, as {} allows",
+                STORES[usize::from(store)],
+                packet(model, it)
+            )
+        }
+        Action::Look(client, store) => format!(
+            "client {} sees the mark's epoch on its connection to {}",
+            client + 1,
+            STORES[usize::from(store)]
+        ),
+        Action::Pass(client, store) => format!(
+            "client {}'s own operation gets to {}, between its marks",
+            client + 1,
+            STORES[usize::from(store)]
+        ),
+        Action::EndMark(client) => format!("the server ends client {}'s mark", client + 1),
+        Action::Refuse(index) => format!("the head has no room for {}", step(model, 0, index)),
+        Action::Forget => {
+            "the server restarts and forgets which incarnation it has answered".to_owned()
+        }
         Action::LeaseOver => "the lease of the removed head runs out".to_owned(),
     }
 }

@@ -30,7 +30,10 @@ fn forgetting_dead_packets_changes_no_verdict() {
         "tail-lost",
         "join",
         "fallback",
-        "cache",
+        "reads-set",
+        "reads-given-up",
+        "reads-end",
+        "marks",
         "late-bypass",
     ] {
         let mut configuration = catalogue::named(name).unwrap();

@@ -46,6 +46,8 @@ pub enum Rule {
     LogIdentity,
     /// §5: a device comes with the newest copy of its log, or not at all.
     Incarnation,
+    /// §5: what the store has confirmed of a session is still there when its records are loaded again.
+    Confirmed,
     /// §4: a fallback carries the update's own (session, seq), and counts as that update.
     FallbackIdentity,
     /// §7: a packet without the right token has no effect.

@@ -34,4 +34,6 @@ pub use number::parse_integer;
 pub use request::{Arguments, Parser, ProtocolError, Status};
 pub use scan::{Malformed, Scanner};
 pub use value::Reply;
-pub use write::{write_bulk, write_command, write_error, write_header, write_integer, write_null};
+pub use write::{
+    write_bulk, write_command, write_error, write_header, write_integer, write_map, write_null,
+};

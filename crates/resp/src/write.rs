@@ -9,6 +9,17 @@ pub fn write_header(out: &mut Vec<u8>, count: usize) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// Appends the head of a map of `pairs` keys and values: the map of RESP3, or the array of RESP2.
+pub fn write_map(out: &mut Vec<u8>, pairs: usize, resp3: bool) {
+    if resp3 {
+        out.push(b'%');
+        write_number(out, length(pairs));
+        out.extend_from_slice(b"\r\n");
+    } else {
+        write_header(out, 2 * pairs);
+    }
+}
+
 /// Appends a bulk string.
 pub fn write_bulk(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'$');

@@ -121,8 +121,10 @@ impl World {
             return;
         }
         let core = self.server.core.as_ref().map(pmnet_server::Core::machine);
-        let known = core.map_or(0, |machine| machine.watermark());
-        let lags = !self.config.wait_replicas && known > store.replica_watermark();
+        let lags = !self.config.wait_replicas
+            && core.is_some_and(|machine| {
+                store.would_lack(machine.watermark(), machine.confirmed_requests())
+            });
         let lagging = lags && self.below(2) == 0;
         let lives_on = self.config.wait_replicas && !self.config.directs && self.below(2) == 0;
         let another = !lagging && self.below(2) == 0;

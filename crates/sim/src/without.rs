@@ -218,6 +218,12 @@ impl Without {
             "§5: an old copy of a log is a lost log",
         ),
         machine(
+            "confirmed",
+            Rule::Confirmed,
+            2000,
+            "§5: a store that lost what it had confirmed stops the shard",
+        ),
+        machine(
             "fallback-identity",
             Rule::FallbackIdentity,
             2000,

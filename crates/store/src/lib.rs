@@ -14,7 +14,9 @@ pub use kv::KvStore;
 pub use null::NullStore;
 pub use redis::RedisStore;
 
+use bytes::Bytes;
 use pmnet_server::Store;
+use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX};
 
 /// Why a store could not be opened; the text says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +77,29 @@ pub fn open(url: &str, shard: u32) -> Result<Box<dyn Store>, OpenError> {
 /// Reply to a payload that is no payload.
 pub(crate) fn malformed_reply(error: pmnet_wire::command::CommandError) -> bytes::Bytes {
     pmnet_resp::reply::error(&format!("ERR pmnet: malformed request: {error}"))
+}
+
+/// Longest reply that the server can hand on, in bytes. All records are read at each load, so a longer one
+/// is not kept either.
+pub(crate) const REPLY_BYTES_MAX: usize = FRAGMENTS_MAX as usize * FRAGMENT_BYTES;
+/// What is answered, and kept, instead of a longer one.
+pub(crate) const REPLY_TOO_LONG: &[u8] = b"-ERR pmnet: the reply is larger than 16 MiB\r\n";
+
+/// A state-changing request's reply as it is kept in this record.
+pub(crate) fn bounded_reply(reply: Bytes, record: &[u8]) -> Bytes {
+    if reply.len() <= REPLY_BYTES_MAX {
+        return reply;
+    }
+    warn_too_long(record);
+    Bytes::from_static(REPLY_TOO_LONG)
+}
+
+/// Says whose reply was too long.
+pub(crate) fn warn_too_long(record: &[u8]) {
+    tracing::warn!(
+        record = %record.escape_ascii(),
+        "the reply to a request is longer than can be handed on: an error is kept and answered in its place"
+    );
 }
 
 /// Reply to a store-address request at a store that has none.

@@ -258,3 +258,21 @@ fn the_null_store_keeps_records_only() {
         "*2\r\n+OK\r\n+PONG\r\n"
     );
 }
+
+/// All records are read at each load.
+#[test]
+fn a_reply_that_is_too_long_to_be_handed_on_is_not_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("kv:{}", directory.path().join("s").display());
+    let mut store = pmnet_store::open(&url, 0).unwrap();
+    let store = &mut *store;
+    let large = support::arguments(&[b"SET", b"k", &vec![b'v'; 9 << 20]]);
+    assert_eq!(store.apply(&batch(&[large], 1)), Ok(0));
+    let twice = ["GET k", "INCR n", "GET k"];
+    let reply = support::change(
+        store,
+        payload(Form::Transaction, Protocol::Resp2, 0, &twice),
+    );
+    assert_eq!(reply, "-ERR pmnet: the reply is larger than 16 MiB\r\n");
+    assert_eq!(support::change(store, single("INCR n")), ":2\r\n");
+}

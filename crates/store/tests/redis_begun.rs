@@ -512,10 +512,10 @@ fn what_was_executed_without_its_record_is_not_executed_again() {
     let proxy = Proxy::start(redis.port);
     let mut store = pmnet_store::open(&proxy.url(), 0).unwrap();
     store.load().unwrap();
-    // So many arguments that no script can hand them on: this batch goes by MULTI. The answer to HSET alone
+    // So many arguments that no script can hand them on: this batch goes by MULTI. The answer to its record alone
     // is changed on the way: real rights would have to change within microseconds.
     let long = single(&format!("RPUSH list{}", " x".repeat(5000)));
-    proxy.answer("*2\r\n:5000\r\n:1\r\n", "*2\r\n:5000\r\n-N\r\n");
+    proxy.answer(":5000\r\n$2\r\nOK\r\n", ":5000\r\n-NO OK\r\n");
     let result = store.apply(&batch(std::slice::from_ref(&long), 1));
     assert!(
         matches!(&result, Err(StoreError::Retry(text)) if text.contains("refused to keep")),
@@ -529,7 +529,7 @@ fn what_was_executed_without_its_record_is_not_executed_again() {
     );
     assert_eq!(redis.call(&["LLEN", "list"]), ":5000\r\n");
     // Another Redis may not have it: its own records decide.
-    proxy.answer("*2\r\n:10000\r\n:0\r\n", "*2\r\n:10000\r\n-N\r\n");
+    proxy.answer(":10000\r\n$2\r\nOK\r\n", ":10000\r\n-NO OK\r\n");
     let result = store.apply(&batch(&[long], 2));
     assert!(matches!(result, Err(StoreError::Retry(_))), "{result:?}");
     redis.restart();

@@ -442,3 +442,62 @@ fn a_state_changing_group_is_in_order_and_survives_a_kill() {
     assert_eq!(records.len(), 400);
     assert_eq!(redis.get("n").as_deref(), Some("400"));
 }
+
+/// It was kept, and read again at each load, which took longer than any call may: no load ever succeeded again.
+#[test]
+fn a_reply_that_is_too_long_to_be_handed_on_is_not_kept() {
+    const TOO_LONG: &str = "-ERR pmnet: the reply is larger than 16 MiB\r\n";
+    let Some((redis, mut store)) = ready(&[]) else {
+        return;
+    };
+    let store = &mut *store;
+    redis.call(&["SETRANGE", "large", "9000000", "x"]);
+    let mib = "string.rep('x', 1048576)";
+    let table = format!("local t = {{}} for i = 1, 20 do t[i] = {mib} end return t");
+    for code in [
+        format!("redis.call('INCR', 'n') {table}"),
+        format!("redis.call('INCR', 'n') return string.rep({mib}, 20)"),
+        format!("redis.call('INCR', 'n') return redis.error_reply('E ' .. string.rep({mib}, 20))"),
+        format!("redis.call('INCR', 'n') return {{string.rep({mib}, 15), string.rep({mib}, 15)}}"),
+    ] {
+        let reply = change(
+            store,
+            support::script(Protocol::Resp2, &["EVAL", &code, "0"]),
+        );
+        assert_eq!(reply, TOO_LONG, "{code}");
+    }
+    let twice = [
+        "GETSET large y",
+        "SETRANGE large 9000000 x",
+        "GETSET large z",
+    ];
+    for (form, commands) in [
+        (Form::Transaction, &twice[..]),
+        (
+            Form::Pipeline,
+            &["SETRANGE large 17000000 x", "GETSET large z"],
+        ),
+        // By MULTI.
+        (
+            Form::Transaction,
+            &[
+                "SETRANGE large 17000000 x",
+                "BLPOP none 0",
+                "GETSET large z",
+            ],
+        ),
+    ] {
+        let reply = change(store, payload(form, Protocol::Resp2, 0, commands));
+        assert_eq!(reply, TOO_LONG, "{commands:?}");
+        redis.call(&["SETRANGE", "large", "9000000", "x"]);
+    }
+    // What raises leaves no long record either.
+    let code = format!("redis.call('INCR', 'n') error(string.rep({mib}, 20))");
+    let reply = change(
+        store,
+        support::script(Protocol::Resp2, &["EVAL", &code, "0"]),
+    );
+    assert_eq!(reply, TOO_LONG);
+    assert_eq!(redis.get("n").as_deref(), Some("5"), "each has run");
+    assert_eq!(change(store, single("INCR n")), ":6\r\n");
+}

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use pmnet_server::{Batch, Request, Store, StoreError};
+use support::proxy::Proxy;
 use support::{Redis, batch, load, single, watermark};
 
 /// How often Redis is killed in the middle of a stream.
@@ -245,4 +246,39 @@ fn with_a_lazy_aof_the_sync_is_waited_for_where_the_server_can() {
     assert_eq!(support::change(&mut *store, single("INCR n")), ":2\r\n");
     redis.restart();
     assert_eq!(watermark(&load(&mut *store)), 1);
+}
+
+/// Something before Redis that answers in its place: a client got the bare text, and waited on for the rest.
+#[test]
+fn an_answer_of_another_shape_is_not_handed_on() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let proxy = Proxy::start(redis.port);
+    let mut store = pmnet_store::open(&proxy.url(), 0).unwrap();
+    load(&mut *store);
+    proxy.answer("$4\r\n:1\r\n\r\n", "+OK OK O\r\n");
+    let request = Request {
+        payload: single("INCR n"),
+        record: Some((b"reply/1".to_vec(), Bytes::new())),
+    };
+    let mut replies = Vec::new();
+    let result = store.execute(&[request], &mut replies);
+    assert!(
+        matches!(&result, Err(StoreError::Retry(text)) if text.contains("not understood: +OK OK O")),
+        "{result:?}"
+    );
+    assert!(replies.is_empty());
+    // Its record is there.
+    proxy.answer("none", "none");
+    let records = load(&mut *store);
+    assert!(records.contains(&(b"reply/1".to_vec(), Bytes::from_static(b":1\r\n"))));
+    proxy.answer("*0\r\n", "+O\r\n");
+    let result = store.apply(&batch(&[single("INCR n")], 1));
+    assert!(
+        matches!(&result, Err(StoreError::Retry(text)) if text.contains("not understood: +O")),
+        "{result:?}"
+    );
+    assert_eq!(watermark(&load(&mut *store)), 1);
+    assert_eq!(redis.get("n").as_deref(), Some("2"));
 }

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use pmnet_server::{Store, StoreError};
 use pmnet_wire::MESSAGE_BYTES_MAX;
-use support::{Redis, arguments, batch, change, load, read, single, watermark};
+use pmnet_wire::command::{Form, Protocol};
+use support::{Redis, arguments, batch, change, load, payload, read, single, watermark};
 
 const MIB: usize = 1 << 20;
 const WAIT_MAX: Duration = Duration::from_secs(20);
@@ -81,7 +82,10 @@ const SETTINGS: [(&str, &str, &str, &[&str]); 5] = [
 ];
 
 /// Rights of the server's own user that are too few: rules, what is said.
-const RIGHTS: [(&str, &[&str]); 4] = [
+const RIGHTS: [(&str, &[&str]); 7] = [
+    ("-watch", &["may not run WATCH", "+@all"]),
+    ("-hmget", &["may not run HMGET"]),
+    ("-command", &["may not run COMMAND"]),
     ("-setex", &["may not run SETEX", "+@all"]),
     ("resetkeys ~app:*", &["may not run SET on every key"]),
     ("-evalsha", &["may not run EVALSHA"]),
@@ -115,18 +119,17 @@ fn a_server_that_starts_refuses_settings_and_rights_that_refuse_what_is_acknowle
 
 #[test]
 fn a_server_that_starts_names_the_command_that_redis_does_not_have() {
-    for hidden in [&[][..], &["--rename-command", "COMMAND", ""]] {
-        for name in ["SET", "HSET", "MULTI", "DISCARD", "EVALSHA"] {
-            let options = [hidden, &["--rename-command", name, ""]].concat();
-            let Some(redis) = Redis::start(&options) else {
-                return;
-            };
-            fatal(
-                &mut *redis.store(),
-                &[&format!("has no {name},"), "rename-command"],
-            );
-            assert_eq!(redis.call(&["DBSIZE"]), ":0\r\n", "{name}: nothing ran");
-        }
+    for name in [
+        "SET", "HSET", "HMGET", "MULTI", "DISCARD", "EVALSHA", "WATCH", "HELLO", "COMMAND",
+    ] {
+        let Some(redis) = Redis::start(&["--rename-command", name, ""]) else {
+            return;
+        };
+        fatal(
+            &mut *redis.store(),
+            &[&format!("has no {name},"), "rename-command"],
+        );
+        assert_eq!(redis.call(&["DBSIZE"]), ":0\r\n", "{name}: nothing ran");
     }
 }
 
@@ -415,4 +418,53 @@ fn replicas_that_are_missing_are_waited_for() {
     redis.call(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     load(&mut *store);
     assert_eq!(store.apply(&batch(&[single("SET k v")], 1)), Ok(0));
+}
+
+/// A right that goes while a server runs was reported as records that somebody changed.
+#[test]
+fn a_right_that_is_missing_is_named() {
+    for right in ["hmget", "watch"] {
+        let Some(redis) = Redis::start(&[]) else {
+            return;
+        };
+        let mut store = redis.store();
+        store.load().unwrap();
+        acl(&redis, &format!("-{right}"));
+        let Err(StoreError::Retry(text)) = store.apply(&batch(&[single("SET k v")], 1)) else {
+            panic!("{right}: it is needed")
+        };
+        contains(&text.to_lowercase(), &[right, "noperm"]);
+        waits(&mut *store, &["may not run", &right.to_uppercase()]);
+        acl(&redis, "+@all");
+        let records = load(&mut *store);
+        assert_eq!(watermark(&records), 1, "{right}: it was applied");
+    }
+}
+
+/// A client waited for its deadline, and was not told why.
+#[test]
+fn a_database_that_the_user_may_not_select_is_refused_with_redis_own_words() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    acl(&redis, "-select +select|0");
+    redis.call(&["SET", "k", "zero"]);
+    let mut store = redis.store();
+    store.load().unwrap();
+    let other = |command| payload(Form::Single, Protocol::Resp2, 1, &[command]);
+    for _ in 0..2 {
+        let reply = read(&mut *store, other("GET k"));
+        assert!(reply.starts_with("-NOPERM"), "{reply}");
+        assert!(change(&mut *store, other("INCR n")).starts_with("-NOPERM"));
+        assert_eq!(read(&mut *store, single("GET k")), "$4\r\nzero\r\n");
+    }
+    let Err(StoreError::Retry(text)) = store.apply(&batch(&[other("SET k v")], 1)) else {
+        panic!("it waits")
+    };
+    contains(&text, &["into database 1", "NOPERM", "SET k in database 1"]);
+    acl(&redis, "+select");
+    load(&mut *store);
+    assert_eq!(store.apply(&batch(&[other("SET k v")], 1)), Ok(0));
+    assert_eq!(read(&mut *store, other("GET k")), "$1\r\nv\r\n");
+    assert_eq!(redis.get("k").as_deref(), Some("zero"));
 }

@@ -1,10 +1,9 @@
 //! Commands that the front answers by itself.
 
 use bytes::Bytes;
+use pmnet_resp::reply::{self, OK};
 use pmnet_resp::{
-    Arguments, parse_integer,
-    reply::{self, OK},
-    write_bulk, write_command,
+    Arguments, parse_integer, write_bulk, write_command, write_header, write_integer, write_map,
 };
 use pmnet_wire::command::{Form, Protocol, preamble};
 
@@ -111,30 +110,29 @@ impl Connection {
         }
         self.protocol = protocol;
         self.name = name.unwrap_or_else(|| self.name.clone());
-        let mut out = match protocol {
-            Protocol::Resp2 => b"*14\r\n".to_vec(),
-            Protocol::Resp3 => b"%7\r\n".to_vec(),
-        };
-        let proto: &[u8] = if protocol == Protocol::Resp3 {
-            b":3\r\n"
-        } else {
-            b":2\r\n"
-        };
+        let resp3 = protocol == Protocol::Resp3;
+        let mut out = Vec::new();
+        write_map(&mut out, 7, resp3);
         write_bulk(&mut out, b"server");
         write_bulk(&mut out, b"redis");
         write_bulk(&mut out, b"version");
         write_bulk(&mut out, SERVER_VERSION.as_bytes());
         write_bulk(&mut out, b"proto");
-        out.extend_from_slice(proto);
+        write_integer(&mut out, if resp3 { 3 } else { 2 });
         write_bulk(&mut out, b"id");
-        out.extend_from_slice(format!(":{}\r\n", self.id).as_bytes());
+        write_integer(&mut out, self.shown_id());
         write_bulk(&mut out, b"mode");
         write_bulk(&mut out, b"standalone");
         write_bulk(&mut out, b"role");
         write_bulk(&mut out, b"master");
         write_bulk(&mut out, b"modules");
-        out.extend_from_slice(b"*0\r\n");
+        write_header(&mut out, 0);
         Bytes::from(out)
+    }
+
+    /// The number of this connection as clients see it.
+    fn shown_id(&self) -> i64 {
+        i64::try_from(self.id).unwrap_or(i64::MAX)
     }
 
     /// SELECT. A database that nobody used yet is tried out on the store first: an update that was
@@ -181,12 +179,12 @@ impl Connection {
     pub(super) fn client(&mut self, arguments: &Arguments<'_>) -> Bytes {
         let is = |word: &str, count: usize| arguments.is(1, word) && arguments.len() == count;
         if is("ID", 2) {
-            Bytes::from(format!(":{}\r\n", self.id))
+            reply::integer(self.shown_id())
         } else if is("GETNAME", 2) {
-            match (self.name.is_empty(), self.protocol) {
-                (false, _) => reply::bulk(&self.name),
-                (true, Protocol::Resp2) => Bytes::from_static(b"$-1\r\n"),
-                (true, Protocol::Resp3) => Bytes::from_static(b"_\r\n"),
+            if self.name.is_empty() {
+                reply::null(self.protocol == Protocol::Resp3)
+            } else {
+                reply::bulk(&self.name)
             }
         } else if is("SETNAME", 3) {
             if !valid_name(arguments.get(2)) {

@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use serde::Serialize;
 
-use super::measure::{Cell, KEYS, VALUE_BYTES};
-use super::plan::Plan;
+use super::outcome::{BenchRow, Cell};
+use super::plan::{KEYS, Plan, VALUE_BYTES};
 use super::running::Running;
 use super::view::View;
 
@@ -21,19 +20,6 @@ const REQUESTS: (u64, u64) = (200, 200_000);
 const RUN_MAX: Duration = Duration::from_secs(15);
 /// How often its end is looked for.
 const LOOK: Duration = Duration::from_millis(5);
-
-/// A line of redis-benchmark, latencies in microseconds.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct BenchRow {
-    /// Requests a second.
-    pub throughput: f64,
-    /// Median.
-    pub p50_us: f64,
-    /// 95th percentile.
-    pub p95_us: f64,
-    /// 99th percentile.
-    pub p99_us: f64,
-}
 
 /// Runs it for every cell, as many requests as the measured rate suggests.
 pub fn all(

@@ -4,49 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
-use super::bench::BenchRow;
-use super::plan::Plan;
+use super::outcome::Cell;
+use super::plan::{KEYS, Plan, VALUE_BYTES};
 use super::running::Running;
 use super::view::View;
 use crate::harness::{Role, cpu_ns};
 use crate::load::{Hooks, Mix, Op, Options, Summary, Workload, run};
-
-/// Payload of a SET, in bytes.
-pub const VALUE_BYTES: usize = 100;
-/// Different keys.
-pub const KEYS: u64 = 10_000;
-
-/// One combination of stack, operation and number of clients.
-#[derive(Clone, Debug, Serialize)]
-pub struct Cell {
-    /// Name of the stack, with medium and R.
-    pub stack: &'static str,
-    /// The operation.
-    pub operation: Op,
-    /// Number of clients.
-    pub clients: usize,
-    /// Operations a second (median over the rounds).
-    pub throughput: f64,
-    /// Medians over the rounds, in microseconds.
-    pub p50_us: f64,
-    /// 95th percentile.
-    pub p95_us: f64,
-    /// 99th percentile.
-    pub p99_us: f64,
-    /// Operations that failed or stayed unknown, all rounds.
-    pub errors: u64,
-    /// Longest time from the end of the load until everything was in the database, in ms.
-    pub drain_ms: f64,
-    /// CPU time per operation, in microseconds, by process (all rounds).
-    pub cpu_us: Vec<(String, f64)>,
-    /// The same from redis-benchmark.
-    pub benchmark: Option<BenchRow>,
-    /// Distribution of the round with the median p50: (microseconds, fraction).
-    #[serde(skip)]
-    pub cdf: Vec<(f64, f64)>,
-}
 
 #[derive(Default)]
 struct Rounds {

@@ -9,6 +9,7 @@ mod bench;
 pub(crate) mod chart;
 mod linked;
 mod measure;
+mod outcome;
 mod picture;
 mod plan;
 mod report;
@@ -23,14 +24,12 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Args;
 use pmnet_cli::on_signals;
-use serde::Serialize;
 
-use crate::check::Verdict;
 use crate::harness::{
     Binaries, ChaosPlan, ChaosReport, Cluster, Medium, Role, StoreKind, Topology, chaos,
     find_program,
 };
-use measure::Cell;
+pub use outcome::{BenchRow, Cell, Outcome};
 use plan::Plan;
 use view::View;
 
@@ -69,23 +68,6 @@ pub struct DemoArgs {
     /// The result as one JSON object on stdout.
     #[arg(long)]
     json: bool,
-}
-
-/// Everything that the demo found out.
-#[derive(Debug, Serialize)]
-pub struct Outcome {
-    /// What was used and what was missing.
-    pub notes: Vec<String>,
-    /// The measurements.
-    pub cells: Vec<Cell>,
-    /// How often each process was killed.
-    pub kills: Vec<(String, u32)>,
-    /// Longest time from a kill until load went on is part of the load's own maximum, in ms.
-    pub longest_call_ms: f64,
-    /// The verdict.
-    pub verdict: Verdict,
-    /// All of it, in seconds.
-    pub seconds: f64,
 }
 
 /// Runs the demo; false on any violation.

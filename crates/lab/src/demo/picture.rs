@@ -3,8 +3,8 @@
 //! Purpose: what a README can show. A renderer of pictures knows no style sheet of a page, so colours and legend are in
 //! the file; they are readable on a light and on a dark background.
 
-use super::Outcome;
 use super::chart::{Series, WIDTH, cdf, escape};
+use super::outcome::Outcome;
 use super::plan::Plan;
 use crate::load::Op;
 

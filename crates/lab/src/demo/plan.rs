@@ -7,6 +7,10 @@ use crate::bench::micro::System;
 use crate::harness::{Medium, StoreKind, Topology, find_program};
 use crate::load::Op;
 
+/// Payload of a SET, in bytes.
+pub const VALUE_BYTES: usize = 100;
+/// Different keys.
+pub const KEYS: u64 = 10_000;
 /// Redis on the loopback, with which pmnet on the loopback is compared.
 const DIRECT: &str = "Redis, appendfsync always (direct)";
 /// What to know about the set-ups over links.

@@ -1,8 +1,7 @@
 //! `report.html`: one file, no scripts, nothing loaded from elsewhere.
 
-use super::Outcome;
 use super::chart::{Series, cdf, escape};
-use super::measure::Cell;
+use super::outcome::{Cell, Outcome};
 use super::plan::Plan;
 use super::table::{base, ratio};
 

@@ -1,7 +1,6 @@
 //! The tables at the end, for the terminal.
 
-use super::Outcome;
-use super::measure::Cell;
+use super::outcome::{Cell, Outcome};
 use super::plan::Plan;
 
 /// Ratio of the baseline's figure and this one, as text; empty for the baseline itself.

@@ -141,6 +141,8 @@ pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
 mod tests {
     use super::*;
 
+    type Change = fn(&mut RedisArgs);
+
     fn args() -> RedisArgs {
         RedisArgs {
             listen: Some("127.0.0.1:6380".into()),
@@ -152,7 +154,6 @@ mod tests {
     #[test]
     fn settings_that_cannot_be_are_refused_by_name() {
         assert!(settings(args(), RedisArgs::default()).is_ok());
-        type Change = fn(&mut RedisArgs);
         let cases: [(&str, Change); 8] = [
             ("--copies 0:", |args| args.copies = Some(0)),
             ("--copies 9: it must be from 1 to 8", |args| {

@@ -304,6 +304,38 @@ impl Server {
         }
     }
 
+    /// What the store has confirmed to this process and does not have in these records any more (protocol.md §5). An
+    /// update moves the watermark, but a fallback and a bypass leave their mark in their session alone.
+    fn lost_confirmation(&self, applied: u64, loaded: &FxHashMap<u64, Session>) -> Option<String> {
+        // A batch of unknown fate that was applied after all may have ended sessions.
+        let may_have_ended = applied > self.entries.applied;
+        let lost = |(id, known): &(&u64, &Session)| match loaded.get(id) {
+            Some(found) => {
+                let (now, before) = (found.confirmed(), known.confirmed());
+                now.0 < before.0 || now.1 < before.1
+            }
+            None => !may_have_ended,
+        };
+        let (id, known) = self
+            .sessions
+            .iter()
+            .filter(lost)
+            .min_by_key(|(id, _)| **id)?;
+        let (last_seq, request) = known.confirmed();
+        let now = loaded.get(id).map_or_else(
+            || "is gone".to_owned(),
+            |found| {
+                let (last_seq, request) = found.confirmed();
+                format!("has update {last_seq}, request {request}")
+            },
+        );
+        Some(format!(
+            "session {id} went back in the store: it had confirmed update {last_seq}, request {request} of it, and now it \
+             {now}. Its data was deleted or restored behind the server's back. Restore the store; what it \
+             confirmed is in no device's log any more."
+        ))
+    }
+
     /// The store's records, as loaded.
     ///
     /// # Errors
@@ -363,6 +395,11 @@ impl Server {
             if let Some(session) = sessions.get_mut(&id) {
                 session.stage.push(part);
             }
+        }
+        if let Some(lost) = self.lost_confirmation(applied, &sessions)
+            && self.config.rules.hold(Rule::Confirmed)
+        {
+            return Err(Stop(lost));
         }
         for (id, session) in &mut sessions {
             if let Some(known) = self.sessions.get(id) {

@@ -149,6 +149,15 @@ struct Session {
     highest_request: u64,
 }
 
+impl Session {
+    /// How far the store is with it: its last applied seq, and the id of its last state-changing bypass (0: none).
+    /// Neither falls.
+    fn confirmed(&self) -> (u64, u64) {
+        let request = self.reply.as_ref().map_or(0, |(request, _)| *request);
+        (self.last_seq, request)
+    }
+}
+
 #[derive(Debug)]
 enum InFlight {
     Nothing,
@@ -280,6 +289,11 @@ impl Server {
     #[must_use]
     pub const fn chain(&self) -> Option<&Chain> {
         self.chain.as_ref()
+    }
+    /// Sessions whose state-changing bypasses the store has confirmed, each with the id of the last one.
+    pub fn confirmed_requests(&self) -> impl Iterator<Item = (u64, u64)> {
+        let replies = self.sessions.iter();
+        replies.filter_map(|(id, session)| Some((*id, session.reply.as_ref()?.0)))
     }
     /// Counters since the start.
     #[must_use]

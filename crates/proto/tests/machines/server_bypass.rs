@@ -552,3 +552,64 @@ fn what_is_late_makes_room_for_others() {
     bench.work();
     assert_eq!(bench.store.executed.len(), 1);
 }
+
+/// A store that was set back to an older copy went on serving, if only bypasses had been executed since.
+#[test]
+fn a_store_that_lost_what_it_confirmed_of_a_session_stops_the_shard() {
+    let before = |bench: &mut Bench| {
+        ask(bench, &bypass(1, 0, 1), b"INCR");
+        bench.store.records.clone()
+    };
+    // Of a request, of a fallback, and of the session as a whole.
+    type After = fn(&mut Bench);
+    let after: [(&str, After); 3] = [
+        ("now it has update 0, request 1.", |bench| {
+            ask(bench, &bypass(1, 0, 2), b"INCR");
+        }),
+        ("now it has update 0, request 1.", |bench| {
+            ask(bench, &fallback(1, 1, 1), b"u1");
+        }),
+        ("now it is gone.", |_| {}),
+    ];
+    for (says, after) in after {
+        let mut bench = Bench::new();
+        let mut copy = before(&mut bench);
+        after(&mut bench);
+        if says.contains("gone") {
+            copy.retain(|key, _| !key.starts_with(b"session/") && !key.starts_with(b"reply/"));
+        }
+        bench.store.records = copy;
+        bench.server.failed();
+        let stop = bench.try_work().expect_err("it must stop");
+        for part in ["went back in the store", says, "Restore the store"] {
+            assert!(stop.0.contains(part), "{part:?} is not in {stop}");
+        }
+    }
+}
+
+/// What an earlier life of the store confirmed is there, and so is what nobody was told of; a session may have ended.
+#[test]
+fn a_store_that_has_more_than_it_confirmed_is_served_on() {
+    let mut bench = Bench::new();
+    ask(&mut bench, &bypass(1, 0, 1), b"INCR");
+    // Executed, and the answer was lost.
+    give(&mut bench, &bypass(1, 0, 2), b"INCR");
+    let Work::Execute(work) = bench.pending() else {
+        panic!("an execution")
+    };
+    let (key, prefix) = work[0].record.clone().expect("it changes state");
+    let value = [&prefix[..], b":9\r\n"].concat();
+    bench.store.records.insert(key, value.into());
+    bench.server.failed();
+    bench.work();
+    // An END of unknown fate was applied.
+    bench.append(2, Kind::End, SESSION, 1, b"");
+    let Work::Apply(effects) = bench.pending() else {
+        panic!("a batch")
+    };
+    bench.store.apply(&effects);
+    bench.server.failed();
+    bench.work();
+    assert_eq!(bench.server.watermark(), 2);
+    assert_eq!(bench.store.count("session/"), 0);
+}

@@ -149,13 +149,17 @@ impl SimStore {
         }
     }
 
-    /// Up to where the promoted replica would have everything.
-    #[must_use]
-    pub fn replica_watermark(&self) -> u64 {
+    /// Whether the replica, if it were promoted now, would lack something that was confirmed: updates up to
+    /// `watermark`, and requests, each the last one of its session.
+    pub fn would_lack(
+        &self,
+        watermark: u64,
+        mut requests: impl Iterator<Item = (u64, u64)>,
+    ) -> bool {
         let state = self.lock();
         let instance = &state.instances[state.address];
         let data = instance.behind.as_ref().unwrap_or(&instance.data);
-        data.watermark()
+        watermark > data.watermark() || requests.any(|(id, last)| last > data.request_of(id))
     }
 
     /// Promotes the replica. The old master lives on; with `close`, without the server's

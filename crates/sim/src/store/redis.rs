@@ -40,6 +40,15 @@ impl Data {
             .map_or(0, u64::from_be_bytes)
     }
 
+    /// The id of the last state-changing bypass of a session (0: none), as its record says.
+    pub(super) fn request_of(&self, session: u64) -> u64 {
+        let key = [b"reply/", &session.to_be_bytes()[..]].concat();
+        self.records
+            .get(&key)
+            .and_then(|value| value.first_chunk())
+            .map_or(0, |request| u64::from_be_bytes(*request))
+    }
+
     pub(super) fn list(&self, key: u8) -> &[u64] {
         self.story.lists.get(&key).map_or(&[][..], Vec::as_slice)
     }

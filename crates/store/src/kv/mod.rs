@@ -286,8 +286,9 @@ impl Store for KvStore {
         let done = self.write(|data, records| {
             let mut done = Vec::with_capacity(requests.len());
             for request in requests {
-                let reply = answer(data, request, now)?;
+                let mut reply = answer(data, request, now)?;
                 if let Some((key, prefix)) = &request.record {
+                    reply = crate::bounded_reply(reply, key);
                     records.insert(key.as_slice(), [&prefix[..], &reply].concat().as_slice())?;
                 }
                 done.push(reply);

@@ -4,8 +4,10 @@
 -- the arguments of all of them. In common they have "KIND DATABASE WIDTH NAME", where WIDTH is the number of arguments
 -- besides the name, and KIND 'plain' (SET key value), 'promised' (another one acknowledged early), 'flush' or 'other'.
 --
--- Rights are looked at for all of it before anything happens (redis.acl_check_cmd, Redis 7), and nobody can change
--- them meanwhile: in a MULTI they can change between a command's turn to be queued and EXEC.
+-- Redis undoes nothing of a script that fails. So all that could fail is tried before anything changes: rights to the
+-- commands (redis.acl_check_cmd, Redis 7), and what this script itself calls. Nobody can change rights meanwhile: in a
+-- MULTI they can change between a command's turn to be queued and EXEC. If something of ours fails behind that line
+-- nevertheless, the first word says so: BROKEN, then the number of the first command that has not run, or 'records'.
 local HASH, OWNER, WATERMARK = ARGV[1], ARGV[2], ARGV[3]
 local owner = redis.call('HGET', HASH, 'owner')
 if owner and owner ~= OWNER then return {err = 'FENCED'} end
@@ -37,78 +39,95 @@ local function each_run(f)
     at, ordinal = at + 2 + run.width * count, ordinal + count
   end
 end
--- Whether the commands acknowledged early are allowed on names that nobody can have thought of: then on all.
-local function is_unrestricted()
-  local may = redis.acl_check_cmd
-  for _, key in ipairs({OWNER, '\0' .. string.reverse(OWNER)}) do
-    if not (may('SET', key, 'v') and may('MSET', key, 'v') and may('SETEX', key, '1', 'v')
-      and may('PSETEX', key, '1', 'v')) then
-      return false
-    end
+local function error_of(reply) return type(reply) == 'table' and reply.err and string.gsub(reply.err, '^-', '') end
+-- Most SETs in one MSET: Lua's stack holds about 8,000 values.
+local TOGETHER = 2000
+-- Calls f for each piece of a run of SETs: number of its first command from 0, how many they are, where its arguments are.
+local function each_piece(count, at, f)
+  for first = 0, count - 1, TOGETHER do
+    local answer = f(first, math.min(TOGETHER, count - first), at + 2 * first)
+    if answer then return answer end
   end
-  return may('SELECT', '0')
 end
 
-if redis.acl_check_cmd then
-  if removed > 0 and not redis.acl_check_cmd('HDEL', HASH, '') then return {err = 'NOPERM HDEL is not allowed'} end
-  local unrestricted
-  local refused = each_run(function(run, count, ordinal, at)
-    if run.kind == 'plain' or run.kind == 'promised' then
-      if unrestricted == nil then
-        local asked, answer = pcall(is_unrestricted)
-        unrestricted = asked and answer
-      end
-      if unrestricted then return end
-    end
-    for i = 0, count - 1 do
-      local from = at + i * run.width
-      local asked, may = pcall(redis.acl_check_cmd, run.name, unpack(ARGV, from, from + run.width - 1))
-      if not asked then return {err = 'REFUSED ' .. ordinal + i .. ' Redis does not know the command'} end
-      if not may then return {err = 'NOPERM ' .. run.name .. ' is not allowed on its key'} end
-    end
-    if run.database ~= '0' and not redis.acl_check_cmd('SELECT', run.database) then
-      return {err = 'NOPERM SELECT is not allowed'}
-    end
+local may = redis.acl_check_cmd
+-- Why one of `count` commands is not allowed, from number `ordinal` on.
+local function refusal(run, count, ordinal, at)
+  for i = 0, count - 1 do
+    local from = at + i * run.width
+    local asked, allowed = pcall(may, run.name, unpack(ARGV, from, from + run.width - 1))
+    if not asked then return {err = 'REFUSED ' .. ordinal + i .. ' Redis does not know the command'} end
+    if not allowed then return {err = 'NOPERM ' .. run.name .. ' is not allowed on its key'} end
+  end
+end
+local refused = may and each_run(function(run, count, ordinal, at)
+  if run.kind ~= 'plain' then return refusal(run, count, ordinal, at) end
+  return each_piece(count, at, function(first, n, from)
+    -- MSET looks at all keys at once.
+    local asked, allowed = pcall(function()
+      return may('MSET', unpack(ARGV, from, from + 2 * n - 1)) and may('SET', ARGV[from], ARGV[from + 1])
+    end)
+    if not (asked and allowed) then return refusal(run, n, ordinal + first, from) end
   end)
-  if refused then return refused end
-end
--- Whether Redis takes writes shows at the first one, which changes nothing. Then it is not asked again.
-local reply = redis.pcall('HSET', HASH, 'owner', OWNER)
-if type(reply) == 'table' then return {err = (string.gsub(reply.err, '^-', ''))} end
-for from = 6 + removed, runs - 1, 2000 do
-  redis.call('HSET', HASH, unpack(ARGV, from, math.min(from + 1999, runs - 1)))
-end
-for from = 5, 4 + removed, 2000 do
-  redis.call('HDEL', HASH, unpack(ARGV, from, math.min(from + 1999, 4 + removed)))
-end
+end)
+if refused then return refused end
+-- Whether Redis takes writes shows at the first one. Then it is not asked again. This changes nothing, and neither
+-- does the rest of what is tried.
+local unwritten = error_of(redis.pcall('HSET', HASH, 'owner', OWNER)) or error_of(redis.pcall('HDEL', HASH, ''))
+if unwritten then return {err = unwritten} end
+local tried, moved = {['0'] = true}, false
+local failure = each_run(function(run)
+  if run.kind == 'flush' then
+    moved = true
+    local kept, why = pcall(pmnet_kept, run.database, run.name)
+    why = not kept and (error_of(why) or tostring(why))
+    if why then return {err = 'NOPERM what ' .. run.name .. ' needs to keep the records: ' .. why} end
+  elseif not tried[run.database] then
+    local why = error_of(redis.pcall('SELECT', run.database))
+    if why then return {err = 'NOPERM SELECT ' .. run.database .. ': ' .. why} end
+    tried[run.database], moved = true, true
+  end
+end)
+if failure then return failure end
+if moved then redis.call('SELECT', 0) end
 
-local failed, current = {}, '0'
-local function error_of(reply) return type(reply) == 'table' and reply.err end
+local failed, current, ran = {}, '0', 'records'
+local function note(ordinal, reply)
+  local why = error_of(reply)
+  if why then failed[#failed + 1] = ordinal .. ' ' .. why end
+  ran = ordinal + 1
+end
 local function one_by_one(run, count, ordinal, at)
   for i = 0, count - 1 do
     local from = at + i * run.width
-    local reply
     if run.kind == 'flush' then
-      reply = pmnet_flush(run.database, {run.name, unpack(ARGV, from, from + run.width - 1)})
+      note(ordinal + i, pmnet_flush(run.database, {run.name, unpack(ARGV, from, from + run.width - 1)}))
     else
-      reply = redis.pcall(run.name, unpack(ARGV, from, from + run.width - 1))
+      note(ordinal + i, redis.pcall(run.name, unpack(ARGV, from, from + run.width - 1)))
     end
-    if error_of(reply) then failed[#failed + 1] = ordinal + i .. ' ' .. string.gsub(reply.err, '^-', '') end
   end
 end
--- Most SETs in one MSET: Lua's stack holds about 8,000 values.
-local TOGETHER = 2000
-each_run(function(run, count, ordinal, at)
-  if run.database ~= current then
-    redis.call('SELECT', run.database)
-    current = run.database
+local whole, why = pcall(function()
+  for from = 5, 4 + removed, 2000 do
+    redis.call('HDEL', HASH, unpack(ARGV, from, math.min(from + 1999, 4 + removed)))
   end
-  if run.kind ~= 'plain' then return one_by_one(run, count, ordinal, at) end
-  for i = 0, count - 1, TOGETHER do
-    local n, from = math.min(TOGETHER, count - i), at + 2 * i
-    -- An MSET that is refused has changed nothing, and SET may be allowed where MSET is not.
-    local refused = error_of(redis.pcall('MSET', unpack(ARGV, from, from + 2 * n - 1)))
-    if refused then one_by_one(run, n, ordinal + i, from) end
+  for from = 6 + removed, runs - 1, 2000 do
+    redis.call('HSET', HASH, unpack(ARGV, from, math.min(from + 1999, runs - 1)))
   end
+  ran = 0
+  each_run(function(run, count, ordinal, at)
+    if run.database ~= current then
+      redis.call('SELECT', run.database)
+      current = run.database
+    end
+    if run.kind ~= 'plain' then return one_by_one(run, count, ordinal, at) end
+    each_piece(count, at, function(first, n, from)
+      -- An MSET that is refused has changed nothing, and SET may be allowed where MSET is not.
+      local refused = error_of(redis.pcall('MSET', unpack(ARGV, from, from + 2 * n - 1)))
+      if refused then return one_by_one(run, n, ordinal + first, from) end
+      ran = ordinal + first + n
+    end)
+  end)
 end)
+if not whole then return {err = 'BROKEN ' .. ran .. ' ' .. (error_of(why) or tostring(why))} end
 return failed

@@ -8,15 +8,19 @@ use pmnet_wire::command::Commands;
 
 use super::commands::{is_flush, upper};
 use super::owner::{FENCED, taken_over};
+use super::pending::not_understood;
 use super::plan::{self, Nature};
 use super::record::unrecorded;
 use super::runs::Runs;
-use super::transaction::{Items, Outcome, Transaction};
+use super::transaction::{Items, Outcome, Torn, Transaction};
 use super::{Link, RedisStore, WATERMARK, promise};
 
 /// How often a batch is sent again without effects that Redis refused while queueing. Redis names
 /// all of them at once, so one is the rule; more means that its mind changes.
 const RESENDS_MAX: usize = 4;
+
+/// Updates that are named when a batch is torn.
+const SHOWN_MAX: usize = 8;
 
 /// An effect that is to be sent.
 struct Effect<'a> {
@@ -81,7 +85,9 @@ impl RedisStore {
         batch: &Batch,
         after: &[u8],
     ) -> Result<Outcome, StoreError> {
-        let mut transaction = Transaction::begin(link, 0)?;
+        // With a SELECT inside, a right that is taken away could lead elsewhere.
+        let mut databases = effects.iter().flatten().map(|e| e.commands.database);
+        let mut transaction = Transaction::begin(link, &self.hash, databases.next().unwrap_or(0))?;
         for (index, effect) in effects.iter().enumerate() {
             let Some(effect) = effect else { continue };
             transaction.select(effect.commands.database);
@@ -98,10 +104,8 @@ impl RedisStore {
                 transaction.verbatim(index, effect.commands.count, effect.commands.resp);
             }
         }
-        transaction.select(0);
-        add_records(&mut transaction, &self.hash, batch);
+        transaction.records(&batch.records);
         transaction.run(
-            &self.hash,
             &self.watermark,
             after,
             self.url.wait_replicas,
@@ -164,6 +168,9 @@ impl RedisStore {
             if error.starts_with(FENCED) {
                 return Err(taken_over(&self.hash));
             }
+            if let Some(rest) = error.strip_prefix("BROKEN ") {
+                return Err(unfinished(rest, &runs, effects));
+            }
             let refused = error.strip_prefix("REFUSED ").and_then(numbered);
             let Some(refused) = refused else {
                 return Err(StoreError::Retry(error.to_owned()));
@@ -172,7 +179,9 @@ impl RedisStore {
             link.read_wait(self.url.wait_replicas)?;
             return Ok(Outcome::Refused(vec![refused]));
         }
-        let failed = elements(&reply).unwrap_or_default();
+        let Some(failed) = elements(&reply) else {
+            return Err(not_understood("EVALSHA", &reply));
+        };
         let failed = failed.iter().filter_map(|failure| {
             let (index, error) = numbered(&String::from_utf8_lossy(text(failure)?))?;
             Some((index, reply::error(&error)))
@@ -198,6 +207,7 @@ impl RedisStore {
                 check_promises(effects, &replies)?;
                 Err(unrecorded(&why))
             }
+            Outcome::Torn(torn) => Err(half_done(&torn, effects)),
             Outcome::Doubtful(replies, error) => {
                 check_promises(effects, &replies)?;
                 Err(error)
@@ -272,16 +282,22 @@ fn admit<'a>(link: &mut Link, payload: &'a [u8]) -> Result<Result<Effect<'a>, St
             promise::shown(&commands)
         )));
     }
-    if !link.has_database(commands.database)? {
-        return Err(StoreError::Retry(format!(
+    match link.try_database(commands.database)? {
+        Ok(()) => Ok(Ok(Effect { commands, nature })),
+        Err(error) if error.starts_with("NOPERM") => Err(StoreError::Retry(format!(
+            "Redis does not let its user into database {} ({error}), but was to when this was acknowledged: {}. Allow it \
+             (ACL SETUSER … +select); until then the devices keep all updates from here on",
+            commands.database,
+            promise::shown(&commands),
+        ))),
+        Err(_) => Err(StoreError::Retry(format!(
             "Redis has no database {}, but was to have it when this was acknowledged: {}. Set `databases` in \
              redis.conf to {} or more and restart Redis; until then the devices keep all updates from here on",
             commands.database,
             promise::shown(&commands),
             commands.database + 1
-        )));
+        ))),
     }
-    Ok(Ok(Effect { commands, nature }))
 }
 
 /// An effect that Redis refuses and that may be dropped.
@@ -303,6 +319,56 @@ fn kept(commands: &Commands<'_>, error: &str) -> StoreError {
     ))
 }
 
+/// The first of these effects, for people.
+fn shown(items: &[usize], effects: &[Option<Effect<'_>>]) -> String {
+    let shown: Vec<String> = items
+        .iter()
+        .filter_map(|item| effects.get(*item)?.as_ref())
+        .take(SHOWN_MAX)
+        .map(|effect| promise::shown(&effect.commands))
+        .collect();
+    let more = match items.len().saturating_sub(shown.len()) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{}{more}", shown.join("; "))
+}
+
+/// A batch that ended in its midst; `rest` is what the script says behind its first word.
+fn unfinished(rest: &str, runs: &Runs<'_>, effects: &[Option<Effect<'_>>]) -> StoreError {
+    let (ran, why) = rest.split_once(' ').unwrap_or((rest, ""));
+    StoreError::Fatal(match ran.parse::<usize>() {
+        Ok(first) => {
+            let mut items: Vec<usize> = (first..).map_while(|n| runs.effect_of(n)).collect();
+            items.dedup();
+            format!(
+                "Redis failed in the midst of a batch ({why}). The batch counts as applied, but these of its updates are \
+                 not, or in part: {}. Find the cause, write these keys again, then start the server again",
+                shown(&items, effects)
+            )
+        }
+        Err(_) => format!(
+            "Redis failed while it changed pmnet's records ({why}): a part of them is changed, and none of the batch's \
+             updates is applied. Restore Redis's data, or start the shard anew"
+        ),
+    })
+}
+
+/// A batch of which Redis has executed a part, or a part in another database.
+fn half_done(torn: &Torn, effects: &[Option<Effect<'_>>]) -> StoreError {
+    let then = if torn.recorded {
+        "The batch counts as applied, so write these keys again, where they belong, and look for them in the database before"
+    } else {
+        "The batch does not count as applied, and is applied again, as a whole, when the server starts; look for these \
+         keys in the database before"
+    };
+    StoreError::Fatal(format!(
+        "{} ({}). {then}. First find the cause (were access rights in Redis changed?)",
+        torn.why,
+        shown(&torn.items, effects)
+    ))
+}
+
 /// A promise that failed alone, in the midst of its batch.
 fn broken(commands: &Commands<'_>, error: &str) -> StoreError {
     StoreError::Fatal(format!(
@@ -311,36 +377,4 @@ fn broken(commands: &Commands<'_>, error: &str) -> StoreError {
          then start the server again",
         promise::shown(commands)
     ))
-}
-
-fn add_records(transaction: &mut Transaction<'_>, hash: &[u8], batch: &Batch) {
-    let written = batch
-        .records
-        .iter()
-        .filter(|(_, value)| value.is_some())
-        .count();
-    if written > 0 {
-        transaction.own_bytes(|out| {
-            write_header(out, 2 + 2 * written);
-            write_bulk(out, b"HSET");
-            write_bulk(out, hash);
-            for (key, value) in &batch.records {
-                if let Some(value) = value {
-                    write_bulk(out, key);
-                    write_bulk(out, value);
-                }
-            }
-        });
-    }
-    let removed = batch.records.len() - written;
-    if removed > 0 {
-        transaction.own_bytes(|out| {
-            write_header(out, 2 + removed);
-            write_bulk(out, b"HDEL");
-            write_bulk(out, hash);
-            for (key, _) in batch.records.iter().filter(|(_, value)| value.is_none()) {
-                write_bulk(out, key);
-            }
-        });
-    }
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use pmnet_wire::guard;
 
-use pmnet_resp::read::{elements, error, integer, text};
+use pmnet_resp::read::{elements, integer, text};
 
 /// Most arguments that a script hands to one command (Lua's C stack holds about 8,000).
 pub const SCRIPT_ARGUMENTS_MAX: usize = 4000;
@@ -116,19 +116,14 @@ pub struct CommandTable {
 }
 
 impl CommandTable {
-    /// Reads the reply of `COMMAND`.
-    ///
-    /// # Errors
-    /// The server's error text, or that the reply is not understood.
-    pub fn parse(reply: &[u8]) -> Result<CommandTable, String> {
-        if let Some(error) = error(reply) {
-            return Err(error.to_owned());
-        }
+    /// Reads the reply of `COMMAND`. `None`: it is not understood.
+    #[must_use]
+    pub fn parse(reply: &[u8]) -> Option<CommandTable> {
         let mut table = CommandTable::default();
-        for row in elements(reply).ok_or("not an array")? {
-            table.add(row).ok_or("a row is not understood")?;
+        for row in elements(reply)? {
+            table.add(row)?;
         }
-        Ok(table)
+        Some(table)
     }
 
     /// The same table, of commands that this user of Redis runs.
@@ -177,10 +172,10 @@ impl CommandTable {
         Some(spec)
     }
 
-    /// Whether the server has this command, or does not tell.
+    /// Whether the server has this command.
     #[must_use]
-    pub fn may_have(&self, name: &[u8]) -> bool {
-        self.specs.is_empty() || self.specs.contains_key(name)
+    pub fn has(&self, name: &[u8]) -> bool {
+        self.specs.contains_key(name)
     }
 
     /// Whether the command can run inside a script with the reply that it has outside of one.
@@ -198,9 +193,6 @@ impl CommandTable {
         // Lua's numbers are doubles: fields wider than 53 bits would come back rounded.
         if name == b"BITFIELD" && arguments.iter().any(|a| is_wide_field(a)) {
             return false;
-        }
-        if self.specs.is_empty() {
-            return true;
         }
         let count = i64::try_from(arguments.len()).unwrap_or(i64::MAX);
         self.spec(name, arguments).is_some_and(|spec| {

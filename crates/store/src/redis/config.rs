@@ -139,8 +139,6 @@ pub struct Facts {
     pub persistence: Persistence,
     /// Whether the AOF holds everything, as far as INFO can tell.
     pub aof_is_whole: bool,
-    /// Databases known to exist: every index below this.
-    pub databases: u32,
 }
 
 impl Facts {
@@ -188,14 +186,10 @@ impl Facts {
             waitaof: version >= WAITAOF_VERSION || !field("valkey_version").is_empty(),
         };
         let persistence = Persistence::judge(&aof)?;
-        let databases = setting(connection, "databases")?
-            .and_then(|n| n.parse().ok())
-            .unwrap_or(1);
         Ok(Facts {
             run_id: field("run_id").to_owned(),
             persistence,
             aof_is_whole: aof.enabled && (!aof.rewriting || aof.known_whole),
-            databases,
         })
     }
 }

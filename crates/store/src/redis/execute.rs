@@ -11,11 +11,13 @@ use pmnet_server::{RecordChange, RecordKey, Request, StoreError};
 use pmnet_wire::StoreName;
 use pmnet_wire::command::{Commands, Form};
 
+use crate::{REPLY_BYTES_MAX, REPLY_TOO_LONG, bounded_reply};
+
 use super::commands::{is_flush, runs_code};
 use super::pending::{Pending, add_read, expect_ok, read_pending};
 use super::plan::{Item, Plan};
 use super::record::unrecorded;
-use super::transaction::{Items, Outcome, Transaction};
+use super::transaction::{Items, Outcome, Torn, Transaction};
 use super::{LOST_REPLY, Link, RedisStore};
 
 /// Bytes of commands after which a group is sent.
@@ -93,16 +95,17 @@ impl RedisStore {
             }
             Form::Single | Form::Pipeline | Form::Transaction => {}
         }
-        if commands.database >= link.facts.databases {
+        if !link.knows_database(commands.database) {
             self.finish_group(link, group, replies)?;
-            if !link.has_database(commands.database)? {
-                let error = b"-ERR DB index is out of range\r\n";
+            if let Err(error) = link.try_database(commands.database)? {
                 let times = if commands.form == Form::Pipeline {
                     commands.count
                 } else {
                     1
                 };
-                return Ok(Plan::done(error.repeat(times)));
+                return Ok(Plan::done(
+                    format!("-{error}\r\n").into_bytes().repeat(times),
+                ));
             }
         }
         Ok(Plan::new(&commands, &link.commands))
@@ -155,7 +158,8 @@ impl RedisStore {
             _ => b"s",
         };
         let version: &[u8] = if plan.resp3 { b"3" } else { b"2" };
-        let head: [&[u8]; 13] = [
+        let longest = REPLY_BYTES_MAX.to_string();
+        let head: [&[u8]; 15] = [
             b"EVALSHA",
             &link.request_sha,
             b"0",
@@ -169,6 +173,8 @@ impl RedisStore {
             &self.watermark,
             &link.owner,
             LOST_REPLY,
+            longest.as_bytes(),
+            REPLY_TOO_LONG,
         ];
         let tail: usize = plan
             .items
@@ -215,7 +221,9 @@ impl RedisStore {
             return Ok(());
         }
         let group = std::mem::take(group);
-        let wrote = group.iter().any(|p| matches!(p, Pending::Script { .. }));
+        let scripts = group.iter().filter(|p| matches!(p, Pending::Script { .. }));
+        let scripts = scripts.count();
+        let wrote = scripts > 0;
         let sent = group.iter().any(|p| !matches!(p, Pending::Done(_)));
         if !sent {
             replies.extend(group.into_iter().filter_map(|p| match p {
@@ -252,7 +260,8 @@ impl RedisStore {
         }
         if wrote {
             link.read_wait(self.url.wait_replicas)?;
-            self.seen_records = true;
+            // The others may have written none.
+            self.seen_records |= scripts > unsettled.len();
         }
         if !unsettled.is_empty() {
             self.owed.add(link, unsettled);
@@ -272,15 +281,13 @@ impl RedisStore {
     ) -> Result<Bytes, StoreError> {
         switch_protocol(link, plan.resp3)?;
         for _ in 0..=RESENDS_MAX {
-            let begun = [prefix, LOST_REPLY].concat();
-            let mut transaction = Transaction::begin(link, plan.database)?;
-            transaction.select(0);
-            transaction.own(&[b"HSET", &self.hash, field, &begun]);
+            let begun = record(field, prefix, LOST_REPLY);
+            let mut transaction = Transaction::begin(link, &self.hash, plan.database)?;
+            transaction.records(std::slice::from_ref(&begun));
             let unguarded = plan.runs().any(|(name, _)| runs_code(name));
             if unguarded {
-                transaction.seal(&self.hash);
+                transaction.seal();
             }
-            transaction.select(plan.database);
             for (index, item) in plan.items.iter().enumerate() {
                 match item {
                     Item::Run(name, arguments) if is_flush(name) => {
@@ -290,12 +297,10 @@ impl RedisStore {
                     Item::Done(_) => {}
                 }
             }
-            transaction.select(0);
             if unguarded {
-                transaction.seal(&self.hash);
+                transaction.seal();
             }
             let outcome = transaction.run(
-                &self.hash,
                 &self.watermark,
                 &self.watermark,
                 self.url.wait_replicas,
@@ -304,18 +309,21 @@ impl RedisStore {
             match outcome {
                 Outcome::Ran(results) => {
                     self.seen_records = true;
-                    let reply = reply_of(&plan, results);
+                    let reply = bounded_reply(reply_of(&plan, results), field);
                     self.owed.add(link, [record(field, prefix, &reply)]);
                     self.write_owed(link)?;
                     return Ok(reply);
                 }
                 Outcome::Unrecorded(results, why) => {
-                    let reply = reply_of(&plan, results);
-                    self.owed.add(link, [record(field, prefix, &reply)]);
+                    let reply = bounded_reply(reply_of(&plan, results), field);
+                    let begun = [prefix, LOST_REPLY].concat().into();
+                    self.owed
+                        .add_unrecorded(link, record(field, prefix, &reply), begun);
                     return Err(unrecorded(&why));
                 }
+                Outcome::Torn(torn) => return Err(half_done(&torn, field)),
                 Outcome::Doubtful(results, error) => {
-                    let reply = reply_of(&plan, results);
+                    let reply = bounded_reply(reply_of(&plan, results), field);
                     self.owed.add(link, [record(field, prefix, &reply)]);
                     return Err(error);
                 }
@@ -344,6 +352,18 @@ impl RedisStore {
             "Redis refuses other commands of the request each time".into(),
         ))
     }
+}
+
+/// A request of which Redis has executed a part.
+fn half_done(torn: &Torn, field: &[u8]) -> StoreError {
+    let kept = if torn.recorded { "" } else { "not " };
+    StoreError::Fatal(format!(
+        "{}. That was a request of a client (record {}, {kept}kept in pmnet's records), and a part of it is missing. Find \
+         out what stands between this server and Redis and answers in its place, put the data right, then start the \
+         server again",
+        torn.why,
+        field.escape_ascii()
+    ))
 }
 
 fn record(field: &[u8], prefix: &[u8], reply: &[u8]) -> RecordChange {

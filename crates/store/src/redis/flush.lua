@@ -1,16 +1,17 @@
 -- Empties databases and carries pmnet's own hashes over it, of every shard, in one atomic step.
--- db: database that the command runs in.
 local function pmnet_is_ours(key)
   local shard = string.match(key, '^pmnet:{(%d+)}$') or string.match(key, '^pmnet:{(%d+)}:scripts$')
   return shard and string.format('%.0f', tonumber(shard)) == shard and tonumber(shard) <= 4294967295
     and redis.call('TYPE', key).ok == 'hash'
 end
-local function pmnet_flush(db, command)
-  redis.setresp(2)
+-- What is to be carried over the command `name` in database `db`: names and values, by key. Raises if Redis does not
+-- let us read it, or write it as it is; changes nothing.
+local function pmnet_kept(db, name)
   local kept = {}
+  redis.setresp(2)
   redis.call('SELECT', 0)
   -- They are in database 0 only.
-  if tonumber(db) == 0 or string.upper(command[1]) == 'FLUSHALL' then
+  if tonumber(db) == 0 or string.upper(name) == 'FLUSHALL' then
     local cursor = '0'
     repeat
       local page = redis.call('SCAN', cursor, 'MATCH', 'pmnet:{*', 'COUNT', 10000)
@@ -27,6 +28,10 @@ local function pmnet_flush(db, command)
     until cursor == '0'
   end
   redis.call('SELECT', db)
+  return kept
+end
+local function pmnet_flush(db, command)
+  local kept = pmnet_kept(db, command[1])
   local reply = redis.pcall(unpack(command))
   if reply.err then return reply end
   redis.call('SELECT', 0)

@@ -3,8 +3,8 @@
 //! **Where the records are.** One hash `pmnet:{SHARD}` in database 0, one field a record; scripts of
 //! clients in `pmnet:{SHARD}:scripts`. Commands that name such keys are refused.
 //!
-//! **A batch** (`apply`) is one script: rights are looked at for all of it, then the records change, then the
-//! effects happen. Redis writes what a script did to its AOF as one transaction, and drops a torn
+//! **A batch** (`apply`) is one script: whatever could fail is tried for all of it (rights, SELECT, what a flush
+//! needs), then the records change, then the effects happen. Redis writes what a script did to its AOF as one transaction, and drops a torn
 //! one when it loads, so effects and records live or die together. What Redis refuses for a passing
 //! reason (memory, read-only, rights, …) fails the batch: nothing ran. What it refuses for good (unknown
 //! command) is left out and the rest is sent again; what fails while it runs (wrong type, …) failed alone. In
@@ -27,14 +27,17 @@
 //! Commands that cannot run in a script (BLPOP, FCALL, CONFIG, unknown ones, …) take MULTI instead:
 //! a record with the reply [`LOST_REPLY`] and the command in one transaction, then the record with the
 //! true reply; only a crash of this process between the two shows [`LOST_REPLY`], and even then nothing runs
-//! twice. Redis looks at rights once more for each command in EXEC: a record that it does not take there,
-//! or behind it, is *owed*.
+//! twice. Redis looks at rights once more for each command in EXEC, and goes on behind one that it refuses. So the
+//! commands run in the database that was selected before MULTI, and scripts change the records, in theirs or
+//! not at all. A record that Redis does not take there, or behind it, is *owed*: this process keeps it until Redis
+//! takes it. If Redis is restarted meanwhile, a record of which nothing had been written becomes [`LOST_REPLY`].
 //!
 //! **FLUSHALL, FLUSHDB** run in a script that carries the hashes of all shards over, in the same step.
 //!
 //! **Code of clients** (EVAL) runs with a `redis` of its own, and reaches neither the true one nor the
 //! records. Functions (FCALL), and EVAL in one transaction with what cannot run in a script, run as
-//! they are: there all records are compared before and after, and a change stops the shard.
+//! they are: there the shard's hash is compared before and after, and a change stops the shard. Its scripts, and other
+//! shards' hashes, are not.
 //!
 //! **Somebody else** (FLUSHALL behind our back, a second server for the shard, a command of a
 //! connection that was given up): scripts compare the watermark, and the owner, which every
@@ -61,6 +64,8 @@ mod settings;
 mod transaction;
 mod url;
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use pmnet_resp::read;
 use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
@@ -70,7 +75,8 @@ use commands::CommandTable;
 use config::{Facts, Persistence, refused};
 use connection::Connection;
 use owner::Owner;
-use passing::{is_passing, passing_lua};
+use passing::{is_not_now, is_passing, passing_lua};
+use pending::{expect_ok, not_understood};
 use record::Owed;
 use url::RedisUrl;
 
@@ -120,6 +126,8 @@ struct Link {
     connection: Connection,
     commands: CommandTable,
     facts: Facts,
+    /// Databases that were tried on this connection.
+    databases: BTreeSet<u32>,
     request_sha: Vec<u8>,
     apply_sha: Vec<u8>,
     /// Value of the field `owner` that makes this link's writes effective.
@@ -191,20 +199,17 @@ impl RedisStore {
         }
         let commands = match &self.known_commands {
             Some((run_id, commands)) if *run_id == facts.run_id => commands.clone(),
-            _ => match CommandTable::parse(&connection.call(&[b"COMMAND"])?) {
-                Ok(table) => {
-                    let table = table.of_user(self.user());
-                    self.known_commands = Some((facts.run_id.clone(), table.clone()));
-                    table
+            _ => {
+                let reply = connection.call(&[b"COMMAND"])?;
+                if let Some(error) = read::error(&reply) {
+                    return Err(self.unfit("COMMAND", error));
                 }
-                Err(error) => {
-                    tracing::warn!(
-                        error,
-                        "COMMAND is not available: every command is tried in a script"
-                    );
-                    CommandTable::default().of_user(self.user())
-                }
-            },
+                let table = CommandTable::parse(&reply)
+                    .ok_or_else(|| not_understood("COMMAND", &reply))?
+                    .of_user(self.user());
+                self.known_commands = Some((facts.run_id.clone(), table.clone()));
+                table
+            }
         };
         let missing = promise::missing(&commands);
         if !missing.is_empty() {
@@ -224,6 +229,7 @@ impl RedisStore {
             connection,
             commands,
             facts,
+            databases: BTreeSet::new(),
             request_sha,
             apply_sha,
             owner: Bytes::new(),
@@ -321,24 +327,30 @@ impl Link {
         }
     }
 
-    /// Whether the server has this database. Asks it only for indexes not known to exist.
-    fn has_database(&mut self, database: u32) -> Result<bool, StoreError> {
-        if database < self.facts.databases {
-            return Ok(true);
+    /// Whether this database was tried on this connection.
+    fn knows_database(&self, database: u32) -> bool {
+        database == 0 || self.databases.contains(&database)
+    }
+
+    /// Whether commands of this connection may run in this database: it is tried once. The inner error is
+    /// Redis's own: it has no such database, or does not let its user in.
+    fn try_database(&mut self, database: u32) -> Result<Result<(), String>, StoreError> {
+        if self.knows_database(database) {
+            return Ok(Ok(()));
         }
         let reply = self
             .connection
             .call(&[b"SELECT", database.to_string().as_bytes()])?;
         if let Some(error) = read::error(&reply) {
-            return if is_passing(error) {
+            return if is_not_now(error) {
                 Err(refused(error, "SELECT"))
             } else {
-                Ok(false)
+                Ok(Err(error.to_owned()))
             };
         }
-        self.connection.call(&[b"SELECT", b"0"])?;
-        self.facts.databases = database.saturating_add(1);
-        Ok(true)
+        expect_ok(&self.connection.call(&[b"SELECT", b"0"])?)?;
+        self.databases.insert(database);
+        Ok(Ok(()))
     }
 }
 

@@ -37,18 +37,30 @@ if type(reply) == 'table' and reply.err then return {err = (string.gsub(reply.er
 redis.call('HSET', KEYS[1], 'owner', ARGV[2])
 return redis.call('HGETALL', KEYS[1])";
 /// Changes records if the owner is ARGV[1]: then as many to remove as ARGV[2] says, then names and values.
-/// HDEL comes first for the same reason.
-pub const RECORDS_LUA: &str = "local owner = redis.call('HGET', KEYS[1], 'owner')
+/// HDEL comes first for the same reason. It selects their database itself: see `transaction`.
+pub const RECORDS_LUA: &str = "redis.call('SELECT', 0)
+local owner = redis.call('HGET', KEYS[1], 'owner')
 if owner ~= ARGV[1] then
   return {err = owner and 'FENCED' or 'TRYAGAIN the records were changed by somebody else'}
 end
 local at = 3 + tonumber(ARGV[2])
-local reply = redis.pcall('HDEL', KEYS[1], '', unpack(ARGV, 3, at - 1))
+local reply = redis.pcall('HDEL', KEYS[1], '')
 if type(reply) == 'table' and reply.err then return {err = (string.gsub(reply.err, '^-', ''))} end
+for first = 3, at - 1, 2000 do
+  redis.call('HDEL', KEYS[1], unpack(ARGV, first, math.min(first + 1999, at - 1)))
+end
 while at < #ARGV do
   local last = math.min(at + 1999, #ARGV)
   redis.call('HSET', KEYS[1], unpack(ARGV, at, last))
   at = last + 1
+end
+return 'OK'";
+
+/// Whether [`RECORDS_LUA`] may do what it does, where Redis tells (7 and newer).
+pub const MAY_RECORD_LUA: &str = "local may = redis.acl_check_cmd
+for _, command in ipairs(may and {{'SELECT', '0'}, {'HGET', KEYS[1], 'f'}, {'HSET', KEYS[1], 'f', 'v'},
+  {'HDEL', KEYS[1], 'f'}} or {}) do
+  if not may(unpack(command)) then return {err = 'NOPERM ' .. command[1] .. ' is not allowed'} end
 end
 return 'OK'";
 
@@ -247,6 +259,9 @@ impl Link {
             }
         }
         let reply = self.connection.reply()?;
+        if let Some(error) = read::error(&reply) {
+            return Err(StoreError::Retry(format!("HMGET: {error}")));
+        }
         let (owner, found) = two_texts(&reply);
         if !owner.is_empty() && owner != self.owner {
             return Err(taken_over(hash));

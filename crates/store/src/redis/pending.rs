@@ -6,6 +6,8 @@ use pmnet_resp::reply;
 use pmnet_server::{RecordChange, RecordKey, StoreError};
 use pmnet_wire::command::Form;
 
+use crate::{REPLY_TOO_LONG, warn_too_long};
+
 use super::Link;
 use super::commands::{blocks, is_flush, runs_code, runs_reading_code};
 use super::owner::{FENCED, taken_over};
@@ -17,6 +19,8 @@ const PARTLY: &str = "PARTLY ";
 /// First word of its error when nothing has happened, and it was not Redis that refused: what follows may be a
 /// client's words.
 const RAISED: &str = "RAISED ";
+/// Bytes of an answer that are shown.
+const SHOWN_BYTES_MAX: usize = 64;
 /// Answer to a command that came as a read and is none.
 const NO_READ: &[u8] = b"-ERR pmnet: this command cannot be sent as a read\r\n";
 
@@ -159,11 +163,19 @@ pub fn read_pending(
         }
         Pending::Script { field, prefix, .. } => {
             let reply = connection.reply()?;
-            if let Some(range) = text_range(&reply) {
+            // The script's result is a string, whatever it is about.
+            if reply.starts_with(b"$")
+                && let Some(range) = text_range(&reply)
+            {
+                if reply[range.clone()] == *REPLY_TOO_LONG {
+                    warn_too_long(&field);
+                }
                 ready.push(reply.slice(range));
                 return Ok(None);
             }
-            let error = error(&reply).unwrap_or("no reply");
+            let Some(error) = error(&reply) else {
+                return Err(not_understood("EVALSHA", &reply));
+            };
             if error.starts_with(FENCED) {
                 return Err(taken_over(hash));
             }
@@ -192,6 +204,14 @@ pub fn read_pending(
         }
     }
     Ok(None)
+}
+
+/// An answer of another shape than Redis gives.
+pub fn not_understood(command: &str, reply: &[u8]) -> StoreError {
+    StoreError::Retry(format!(
+        "Redis's answer to {command} is not understood: {}",
+        reply[..reply.len().min(SHOWN_BYTES_MAX)].escape_ascii()
+    ))
 }
 
 /// An answer that must be no error.

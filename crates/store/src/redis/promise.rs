@@ -33,11 +33,11 @@ pub fn is_promised(arguments: &[&[u8]]) -> bool {
     pmnet_wire::promise::is_promised(arguments.len(), |index| arguments[index])
 }
 
-/// Promised commands that the server does not have (renamed); empty if it does not tell its commands.
+/// Promised commands that the server does not have (renamed).
 pub fn missing(table: &CommandTable) -> Vec<&'static str> {
     PROMISED
         .into_iter()
-        .filter(|name| !table.may_have(name.as_bytes()))
+        .filter(|name| !table.has(name.as_bytes()))
         .collect()
 }
 

@@ -10,37 +10,114 @@ use pmnet_server::{RecordChange, RecordKey, StoreError};
 use super::owner::{FENCED, RECORDS_LUA, taken_over};
 use super::{LOST_REPLY, Link, RedisStore, WATERMARK};
 
+/// A change of a record that belongs to what a Redis has executed.
+#[derive(Clone)]
+struct Debt {
+    change: RecordChange,
+    /// What a Redis that was started since gets in its place if it knows nothing of it. `None`: nothing, since
+    /// then it has lost what the record belongs to, too.
+    otherwise: Option<Bytes>,
+}
+
+impl Debt {
+    /// What of it there is to write on a Redis that was started since, and has these records.
+    fn on_another(mut self, records: &[(RecordKey, Bytes)]) -> Option<Debt> {
+        let (key, value) = &self.change;
+        let found = records.iter().find(|(known, _)| known == key);
+        let begun = found.and_then(|(_, found)| found.strip_suffix(LOST_REPLY));
+        let is_there = found.map(|(_, found)| found) == value.as_ref();
+        let has_begun = begun
+            .zip(value.as_ref())
+            .is_some_and(|(prefix, value)| value.starts_with(prefix));
+        if !is_there && !has_begun {
+            self.change.1 = Some(self.otherwise.clone()?);
+        }
+        Some(self)
+    }
+}
+
 /// Changes of records that belong to what a Redis has executed, and that it did not take with it. As long as
 /// this process lives they are as good as there; the next load writes them before anything else.
 #[derive(Default)]
 pub struct Owed {
     /// Run id of the Redis that executed it: a later one may have lost it.
     run_id: String,
-    changes: Vec<RecordChange>,
+    debts: Vec<Debt>,
 }
 
 impl Owed {
-    /// Adds changes that belong to what the Redis behind `link` has executed.
+    /// Adds changes that belong to what the Redis behind `link` has executed, and that it had begun to record in
+    /// the same step: without a record it has not happened. (The watermark of a batch counts as such: a batch is
+    /// rather applied again than not at all.)
     pub fn add(&mut self, link: &Link, changes: impl IntoIterator<Item = RecordChange>) {
+        let debts = changes.into_iter().map(|change| Debt {
+            change,
+            otherwise: None,
+        });
         self.run_id.clone_from(&link.facts.run_id);
-        self.changes.extend(changes);
+        self.debts.extend(debts);
+    }
+
+    /// Adds a request's record, of which the Redis behind `link` has taken nothing when it executed the request: that
+    /// it is not there says nothing. `begun`: the record of a request whose reply is lost.
+    pub fn add_unrecorded(&mut self, link: &Link, change: RecordChange, begun: Bytes) {
+        self.run_id.clone_from(&link.facts.run_id);
+        self.debts.push(Debt {
+            change,
+            otherwise: Some(begun),
+        });
+    }
+
+    fn changes(&self) -> impl Iterator<Item = &RecordChange> + Clone {
+        self.debts.iter().map(|debt| &debt.change)
     }
 
     fn value(&self, key: &[u8]) -> Option<Bytes> {
-        let (_, value) = self.changes.iter().find(|(known, _)| known == key)?;
+        let (_, value) = self.changes().find(|(known, _)| known == key)?;
         Some(value.clone().unwrap_or_default())
+    }
+
+    /// Keeps what another Redis than the one that executed it can be given: it has these records.
+    fn move_on(&mut self, run_id: &str, records: &[(RecordKey, Bytes)]) {
+        if self.run_id == run_id {
+            return;
+        }
+        run_id.clone_into(&mut self.run_id);
+        let batch = self.value(WATERMARK).is_some();
+        let debts = std::mem::take(&mut self.debts).into_iter();
+        self.debts = debts.filter_map(|debt| debt.on_another(records)).collect();
+        if batch && self.value(WATERMARK).is_none() {
+            tracing::warn!(
+                "Redis was restarted before it took the record of a batch that it had executed: the batch is applied \
+                 again"
+            );
+        }
     }
 }
 
-/// Whether the record says that the request has begun whose reply the change would write.
-fn has_begun(records: &[(RecordKey, Bytes)], (key, value): &RecordChange) -> bool {
-    let found = records.iter().find(|(known, _)| known == key);
-    let prefix = found.and_then(|(_, found)| found.strip_suffix(LOST_REPLY));
-    prefix.is_some_and(|prefix| {
-        value
-            .as_ref()
-            .is_some_and(|value| value.starts_with(prefix))
-    })
+/// Adds the call that changes records, in their database, whichever is selected.
+pub fn add_records<'a>(
+    link: &mut Link,
+    hash: &[u8],
+    changes: impl Iterator<Item = &'a RecordChange> + Clone,
+) {
+    let removed = changes.clone().filter(|(_, value)| value.is_none());
+    let count = removed.clone().count().to_string();
+    let mut call: Vec<&[u8]> = vec![
+        b"EVAL",
+        RECORDS_LUA.as_bytes(),
+        b"1",
+        hash,
+        &link.owner,
+        count.as_bytes(),
+    ];
+    call.extend(removed.map(|(key, _)| &key[..]));
+    for (key, value) in changes {
+        if let Some(value) = value {
+            call.extend([&key[..], &value[..]]);
+        }
+    }
+    link.connection.add(&call);
 }
 
 /// Redis executed something, and did not take the records that belong to it.
@@ -54,31 +131,9 @@ pub fn unrecorded(why: &str) -> StoreError {
 impl RedisStore {
     /// Writes what is owed, durably. On an error it stays owed.
     pub(super) fn write_owed(&mut self, link: &mut Link) -> Result<(), StoreError> {
-        let removed: Vec<&[u8]> = self
-            .owed
-            .changes
-            .iter()
-            .filter(|(_, value)| value.is_none())
-            .map(|(key, _)| &key[..])
-            .collect();
-        let removed_count = removed.len().to_string();
-        let mut call: Vec<&[u8]> = vec![
-            b"EVAL",
-            RECORDS_LUA.as_bytes(),
-            b"1",
-            &self.hash,
-            &link.owner,
-            removed_count.as_bytes(),
-        ];
-        call.extend(removed);
-        for (key, value) in &self.owed.changes {
-            if let Some(value) = value {
-                call.extend([&key[..], &value[..]]);
-            }
-        }
         let watermark = self.owed.value(WATERMARK);
         let watermark = watermark.unwrap_or_else(|| self.watermark.clone());
-        link.connection.add(&call);
+        add_records(link, &self.hash, self.owed.changes());
         link.add_watch(&self.hash, true);
         link.add_wait(self.url.wait_replicas);
         self.in_flight = Some(watermark.clone());
@@ -96,7 +151,7 @@ impl RedisStore {
         self.watermark = watermark;
         self.in_flight = None;
         self.seen_records = true;
-        self.owed.changes.clear();
+        self.owed.debts.clear();
         Ok(())
     }
 
@@ -106,17 +161,11 @@ impl RedisStore {
         link: &mut Link,
         records: &mut Vec<(RecordKey, Bytes)>,
     ) -> Result<(), StoreError> {
-        if self.owed.run_id != link.facts.run_id {
-            // Then its record shows whether this Redis has it.
-            self.owed
-                .changes
-                .retain(|change| has_begun(records, change));
-            self.owed.run_id.clone_from(&link.facts.run_id);
-        }
-        if self.owed.changes.is_empty() {
+        self.owed.move_on(&link.facts.run_id, records);
+        if self.owed.debts.is_empty() {
             return Ok(());
         }
-        let owed = self.owed.changes.clone();
+        let owed: Vec<RecordChange> = self.owed.changes().cloned().collect();
         match &link.writes_refused {
             None => self.write_owed(link)?,
             // Effects of a batch are there and their watermark is not: nothing may be read yet either.

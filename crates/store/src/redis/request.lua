@@ -1,16 +1,18 @@
 -- Runs the commands of one request and writes their replies, as RESP bytes, into a record.
 -- ARGV: db, RESP version of the reply, form ('s', 'p' or 't'), records hash, field, prefix,
--- scripts hash, expected watermark, expected owner, reply of a request that has begun; then for each command its
--- argument count and arguments, or 0 and a finished reply.
+-- scripts hash, expected watermark, expected owner, reply of a request that has begun, length of the longest reply that
+-- can be handed on, what is answered instead of a longer one; then for each command its argument count and arguments, or
+-- 0 and a finished reply.
 -- In front of this text: flush.lua, and NOT_NOW, the first words of errors that pass (passing.rs).
 --
 -- Nothing takes effect before the record says that the request has begun. Redis checks whether it takes
 -- writes at the first write of a script only, so what follows cannot fail for a reason that passes, and
 -- the true reply can be written at the end. An error that leaves this script says by its first word which
 -- side of that line it is on: PARTLY behind it; before it, RAISED if it was not Redis that refused, else Redis's words.
-local DB, RESP, FORM, HASH, FIELD, PREFIX, SCRIPTS, WATERMARK, OWNER, BEGUN = unpack(ARGV, 1, 10)
-RESP = tonumber(RESP)
-local SCRIPTS_MAX, DEPTH_MAX = 10000, 64
+local DB, RESP, FORM, HASH, FIELD, PREFIX, SCRIPTS, WATERMARK, OWNER, BEGUN, REPLY_MAX, TOO_LONG = unpack(ARGV, 1, 12)
+local COMMANDS = 13
+RESP, REPLY_MAX = tonumber(RESP), tonumber(REPLY_MAX)
+local SCRIPTS_MAX, DEPTH_MAX, WHY_MAX = 10000, 64, 1000
 local EXACT = 9007199254740992
 
 local function set(names)
@@ -90,11 +92,20 @@ local function has_flag(flag, name, argument)
   return false
 end
 
-local out = {}
-local function add(s) out[#out + 1] = s end
-local function add_bulk(s) add('$' .. #s .. '\r\n' .. s .. '\r\n') end
+-- The reply, in pieces. All records are read at each load, so one that is too long to be handed on is not kept.
+local out, out_bytes = {}, 0
+local function add(s)
+  out_bytes = out_bytes + #s
+  if out_bytes <= REPLY_MAX then out[#out + 1] = s else out = {} end
+end
+local function add_bulk(s)
+  -- No copy of what may be very long, here and below.
+  if #s > REPLY_MAX then return add(s) end
+  add('$' .. #s .. '\r\n' .. s .. '\r\n')
+end
 local function add_null() add(RESP == 3 and '_\r\n' or '$-1\r\n') end
 local function add_error(message)
+  if #message > REPLY_MAX then return add(message) end
   message = string.gsub(string.gsub(message, '^-', ''), '[\r\n]', ' ')
   add('-' .. message .. '\r\n')
 end
@@ -109,7 +120,7 @@ local function add_double(s)
   if RESP == 3 then add(',' .. s .. '\r\n') else add_bulk(s) end
 end
 
-local function one_line(s) return (string.gsub(s, '[\r\n]', ' ')) end
+local function one_line(s) return #s > REPLY_MAX and s or (string.gsub(s, '[\r\n]', ' ')) end
 -- A field of a table that a client's code may have made, without running any of that code.
 local function field(v, name, kind)
   local found = rawget(v, name)
@@ -395,7 +406,7 @@ end
 
 -- Calls f with the place of each command: upper-case name (nil: a finished reply), first and last argument.
 local function each_command(f)
-  local at = 11
+  local at = COMMANDS
   while at <= #ARGV do
     local arguments = tonumber(ARGV[at])
     local first, last = at + 1, at + math.max(arguments, 1)
@@ -438,12 +449,15 @@ local function request()
       count = count + 1
       run(...)
     end)
-    if FORM == 't' then table.insert(out, 1, '*' .. count .. '\r\n') end
+    if FORM == 't' then
+      add('*' .. count .. '\r\n')
+      if #out > 1 then table.insert(out, 1, table.remove(out)) end
+    end
   end
   redis.call('SELECT', 0)
   current = '0'
   if aborted then return end
-  local reply = table.concat(out)
+  local reply = out_bytes <= REPLY_MAX and table.concat(out) or TOO_LONG
   aborted = write_record(PREFIX .. reply)
   if aborted then return end
   begun = true
@@ -461,4 +475,5 @@ local ok, result = pcall(request)
 if ok and not aborted then return result end
 -- What raised may have been a client's code: its words are never taken for ours, or for Redis's.
 local why = aborted or type(result) == 'table' and field(result, 'err', 'string') or tostring(result)
+why = string.sub(why, 1, WHY_MAX)
 return {err = (begun and 'PARTLY ' or aborted and '' or 'RAISED ') .. string.gsub(why, '^-', '')}

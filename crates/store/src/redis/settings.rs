@@ -85,7 +85,7 @@ impl RedisStore {
         // A key as good as any: which ones clients will use, nobody knows.
         let key = self.owner.some_name();
         let (key, hash) = (key.as_bytes(), &self.hash[..]);
-        let commands: [&[&[u8]]; 18] = [
+        let commands: [&[&[u8]]; 19] = [
             &[b"SET", key, b"v"],
             &[b"MSET", key, b"v"],
             &[b"SETEX", key, b"1", b"v"],
@@ -99,6 +99,7 @@ impl RedisStore {
             &[b"EVAL", b"return 1", b"1", hash],
             &[b"EVALSHA", request_sha, b"1", hash],
             &[b"UNWATCH"],
+            &[b"COMMAND", b"INFO", b"GET"],
             &[b"HEXISTS", hash, b"f"],
             &[b"HLEN", hash],
             &[b"DEL", hash],
@@ -132,17 +133,25 @@ impl RedisStore {
         if let Some(found) = found {
             return Err(found);
         }
-        // EXEC cannot be queued: an empty transaction has it.
-        for name in ["MULTI", "EXEC"] {
-            let reply = connection.call(&[name.as_bytes()])?;
+        // These cannot be queued; an empty transaction has EXEC.
+        let alone: [&[&[u8]]; 4] = [
+            &[b"HELLO", b"2"],
+            &[b"WATCH", hash],
+            &[b"MULTI"],
+            &[b"EXEC"],
+        ];
+        for command in alone {
+            let reply = connection.call(command)?;
             if let Some(error) = error(&reply) {
-                return Err(self.unfit(name, error));
+                let name = String::from_utf8_lossy(command[0]);
+                return Err(self.unfit(&name, error));
             }
         }
         Ok(())
     }
 
-    fn unfit(&self, name: &str, error: &str) -> StoreError {
+    /// Why Redis refuses a command without which nothing works.
+    pub(super) fn unfit(&self, name: &str, error: &str) -> StoreError {
         if error.starts_with("NOPERM") {
             let user = self.user();
             return StoreError::Fatal(format!(

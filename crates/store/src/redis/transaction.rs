@@ -1,28 +1,38 @@
 //! One MULTI … EXEC, sent with one write, every reply checked.
 //!
 //! A transaction is a list of slots: commands that belong to an item (an effect, or a command of a
-//! request), and our own (SELECT, HSET, HDEL, looks at the records), without which it is worthless. Starts and ends in
-//! database 0.
+//! request), and our own (the change of the records, looks at them, SELECT).
+//!
+//! Redis looks at rights once more when EXEC runs each command, and goes on behind one that it refuses. So what
+//! is refused there must do no harm: commands run in the database that was selected before MULTI, and the
+//! records are changed and looked at by scripts that select theirs themselves. Only a transaction for several
+//! databases has a SELECT inside. Outside of a transaction the connection is in database 0.
 
 use bytes::Bytes;
 use pmnet_resp::{read, write_command};
-use pmnet_server::StoreError;
+use pmnet_server::{RecordChange, StoreError};
 
+use super::owner::{MAY_RECORD_LUA, OWNER};
 use super::passing::is_passing;
 use super::pending::expect_ok;
+use super::record::add_records;
 use super::{FLUSH_LUA, Link};
 
 /// Whose command a slot is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
-    Own,
+    /// A write that changes nothing.
+    Write,
+    Records,
+    Select(u32),
     Item(usize),
     /// A digest of the records: all of one transaction must be the same.
     Seal,
 }
 
-/// A digest of a hash that does not depend on the order of its fields.
-const SEAL_LUA: &str = "local all, names, of, out = redis.call('HGETALL', KEYS[1]), {}, {}, {}
+/// A digest of a hash of database 0 that does not depend on the order of its fields.
+const SEAL_LUA: &str = "redis.call('SELECT', 0)
+local all, names, of, out = redis.call('HGETALL', KEYS[1]), {}, {}, {}
 for i = 1, #all, 2 do names[#names + 1], of[all[i]] = all[i], all[i + 1] end
 table.sort(names)
 for i, name in ipairs(names) do out[i] = redis.sha1hex(name) .. redis.sha1hex(of[name]) end
@@ -37,12 +47,25 @@ pub enum Outcome {
     Refused(Vec<(usize, String)>),
     /// Nothing ran: memory is short, says this error, and Redis queues nothing then.
     NoMemory(String),
-    /// It ran, with these replies, but for commands of our own: the records have not changed, for
-    /// this reason. The connection is not to be used any more.
+    /// It ran, with these replies, but for the change of the records, for this reason. The connection is not
+    /// to be used any more.
     Unrecorded(Vec<(usize, Bytes)>, String),
+    /// It ran, but not as it should: see there. The connection is not to be used any more.
+    Torn(Torn),
     /// It ran, with these replies, the records with it; but what was asked behind it failed, so nobody
     /// knows whether that is durable. The connection is not to be used any more.
     Doubtful(Vec<(usize, Bytes)>, StoreError),
+}
+
+/// A transaction of which Redis executed a part, or a part in another place.
+#[derive(Debug)]
+pub struct Torn {
+    /// What happened.
+    pub why: String,
+    /// The items that did not run, or ran in another database.
+    pub items: Vec<usize>,
+    /// Whether the records have changed.
+    pub recorded: bool,
 }
 
 /// What an item's error is worth when Redis queues it.
@@ -57,6 +80,7 @@ pub enum Items {
 /// A transaction that is being put together, inside the connection's output.
 pub struct Transaction<'a> {
     link: &'a mut Link,
+    hash: &'a [u8],
     slots: Vec<Slot>,
     /// Database that it began in.
     home: u32,
@@ -64,23 +88,39 @@ pub struct Transaction<'a> {
 }
 
 impl<'a> Transaction<'a> {
-    /// Begins one whose commands run in `database`, which must exist. MULTI goes alone: if Redis refuses it
-    /// (rights were taken away), what follows would run by itself. So does SELECT: whatever may be
-    /// refused inside, no command runs in another database.
+    /// Begins one whose commands run in `database`, which must exist; `hash` has the records. The commands go only
+    /// when Redis has begun it: if it refuses SELECT or MULTI (rights were taken away), they would run elsewhere, or
+    /// by themselves.
     ///
     /// # Errors
-    /// `Retry` if it cannot begin.
-    pub fn begin(link: &'a mut Link, database: u32) -> Result<Transaction<'a>, StoreError> {
+    /// `Retry` if it cannot begin, or if the records could not be written: the connection is not to be used any more.
+    pub fn begin(
+        link: &'a mut Link,
+        hash: &'a [u8],
+        database: u32,
+    ) -> Result<Transaction<'a>, StoreError> {
+        let connection = &mut link.connection;
+        // Rights to what a script does are not looked at when it is queued.
+        connection.add(&[b"EVAL", MAY_RECORD_LUA.as_bytes(), b"1", hash]);
         if database != 0 {
-            let reply = link
-                .connection
-                .call(&[b"SELECT", database.to_string().as_bytes()])?;
-            expect_ok(&reply)?;
+            connection.add(&[b"SELECT", database.to_string().as_bytes()]);
         }
-        expect_ok(&link.connection.call(&[b"MULTI"])?)?;
+        connection.add(&[b"MULTI"]);
+        connection.send()?;
+        for _ in 0..2 + usize::from(database != 0) {
+            expect_ok(&connection.reply()?)?;
+        }
+        // Where Redis takes no writes it refuses an EXEC with a write as a whole, but not one of scripts. Neither of
+        // these changes anything.
+        if database == 0 {
+            connection.add(&[b"HSET", hash, OWNER, &link.owner]);
+        } else {
+            connection.add(&[b"HDEL", hash, b""]);
+        }
         Ok(Transaction {
             link,
-            slots: Vec::new(),
+            hash,
+            slots: vec![Slot::Write],
             home: database,
             database,
         })
@@ -90,30 +130,28 @@ impl<'a> Transaction<'a> {
     pub fn select(&mut self, database: u32) {
         if self.database != database {
             self.database = database;
-            self.own(&[b"SELECT", database.to_string().as_bytes()]);
+            self.slots.push(Slot::Select(database));
+            self.link
+                .connection
+                .add(&[b"SELECT", database.to_string().as_bytes()]);
         }
     }
 
-    /// Adds a command of our own.
-    pub fn own(&mut self, arguments: &[&[u8]]) {
-        self.slots.push(Slot::Own);
-        self.link.connection.add(arguments);
+    /// Adds the change of the records.
+    pub fn records(&mut self, changes: &[RecordChange]) {
+        if !changes.is_empty() {
+            self.slots.push(Slot::Records);
+            add_records(self.link, self.hash, changes.iter());
+        }
     }
 
-    /// Adds a look at all records. What code of a client that we do not control does to them between two
+    /// Adds a look at the records. What code of a client that we do not control does to them between two
     /// such looks cannot be prevented, but stops the shard.
-    pub fn seal(&mut self, hash: &[u8]) {
-        debug_assert_eq!(self.database, 0, "the records are in database 0");
+    pub fn seal(&mut self) {
         self.slots.push(Slot::Seal);
         self.link
             .connection
-            .add(&[b"EVAL", SEAL_LUA.as_bytes(), b"1", hash]);
-    }
-
-    /// Adds one command of our own as bytes.
-    pub fn own_bytes(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        self.slots.push(Slot::Own);
-        write(self.link.connection.out());
+            .add(&[b"EVAL", SEAL_LUA.as_bytes(), b"1", self.hash]);
     }
 
     /// Adds `count` commands of an item, byte for byte.
@@ -149,76 +187,71 @@ impl<'a> Transaction<'a> {
     /// `Retry` when nothing ran, or when it is unknown; `Fatal` when code of a client changed the records.
     pub fn run(
         self,
-        hash: &[u8],
         before: &[u8],
         after: &[u8],
         wait_replicas: u32,
         items: Items,
     ) -> Result<Outcome, StoreError> {
-        debug_assert_eq!(self.database, 0, "a transaction ends in database 0");
         let Transaction {
-            link, slots, home, ..
+            link,
+            hash,
+            slots,
+            home,
+            ..
         } = self;
+        let moved = home != 0 || slots.iter().any(|slot| matches!(slot, Slot::Select(_)));
         link.connection.add(&[b"EXEC"]);
-        if home != 0 {
+        if moved {
             link.connection.add(&[b"SELECT", b"0"]);
         }
         link.add_watch(hash, false);
         link.add_wait(wait_replicas);
         link.connection.send()?;
 
-        let mut refused = Vec::new();
-        let mut stop = None;
-        let mut no_memory = None;
-        for slot in &slots {
-            let reply = link.connection.reply()?;
-            let Some(error) = read::error(&reply) else {
-                continue;
-            };
-            match slot {
-                _ if items == Items::Asked && error.starts_with("OOM ") => {
-                    no_memory.get_or_insert_with(|| error.to_owned());
-                }
-                Slot::Item(item) if items == Items::Asked && error.starts_with("NOPERM ") => {
-                    refused.push((*item, error.to_owned()));
-                }
-                _ if is_passing(error) => {
-                    stop.get_or_insert_with(|| StoreError::Retry(error.to_owned()));
-                }
-                // Nothing has run. `load` finds out why, and what to do.
-                Slot::Own | Slot::Seal => {
-                    stop = Some(StoreError::Retry(format!(
-                        "Redis refuses the commands that keep pmnet's records: {error}"
-                    )));
-                }
-                Slot::Item(item) => refused.push((*item, error.to_owned())),
-            }
-        }
+        let unqueued = read_queued(link, &slots, items)?;
         let executed = link.connection.reply()?;
-        if home != 0 {
-            expect_ok(&link.connection.reply()?)?;
-        }
-        if let Some(stop) = stop {
-            return Err(stop);
-        }
-        if let Some(error) = read::error(&executed) {
-            let answered = no_memory.is_some() || !refused.is_empty();
-            if !answered || is_passing(error) {
+        // What happened is looked at first, whatever becomes of the way back.
+        let back = if moved {
+            link.connection.reply().and_then(|reply| expect_ok(&reply))
+        } else {
+            Ok(())
+        };
+        let Some(results) = read::elements(&executed) else {
+            if let Some(stop) = unqueued.stop {
+                return Err(stop);
+            }
+            if let Some(error) = read::error(&executed)
+                && (unqueued.first.is_none() || is_passing(error))
+            {
                 return Err(StoreError::Retry(format!("EXEC: {error}")));
             }
+            back?;
             link.read_watch(hash, false, before)?;
+            if read::error(&executed).is_none() {
+                return Err(StoreError::Retry(
+                    "the records in Redis were changed by somebody else".into(),
+                ));
+            }
             link.read_wait(wait_replicas)?;
-            return Ok(match no_memory {
+            return Ok(match unqueued.no_memory {
                 Some(error) => Outcome::NoMemory(error),
-                None => Outcome::Refused(refused),
+                None => Outcome::Refused(unqueued.refused),
             });
-        }
-        let Some(results) = read::elements(&executed) else {
-            link.read_watch(hash, false, before)?;
-            return Err(StoreError::Retry(
-                "the records in Redis were changed by somebody else".into(),
-            ));
         };
+        if let Some((slot, error)) = unqueued.first {
+            let of = |slot: &Slot| match slot {
+                Slot::Item(item) => Some(*item),
+                _ => None,
+            };
+            return Ok(Outcome::Torn(Torn {
+                why: format!(
+                    "Redis refused a command of a transaction when it was to be queued ({error}), and executed the others \
+                     all the same"
+                ),
+                items: slots.get(slot).and_then(of).into_iter().collect(),
+                recorded: slots.get(slot) != Some(&Slot::Records),
+            }));
+        }
         if results.len() != slots.len() {
             return Err(StoreError::Retry(
                 "Redis's answer to EXEC has the wrong length".into(),
@@ -226,10 +259,14 @@ impl<'a> Transaction<'a> {
         }
         let mut ran = Vec::with_capacity(results.len());
         let mut seal = None;
+        let mut unsealed = None;
         let mut unrecorded = None;
+        // Databases as wanted, and as they are, from where they differ.
+        let mut misplaced: Option<(u32, String)> = None;
+        let mut torn: Option<(u32, String, Vec<usize>)> = None;
         for (slot, result) in slots.iter().zip(results) {
             match (slot, read::error(result)) {
-                (Slot::Seal, _) if *seal.get_or_insert(result) != result => {
+                (Slot::Seal, None) if *seal.get_or_insert(result) != result => {
                     return Err(StoreError::Fatal(format!(
                         "a function or script of a client changed pmnet's records ({}) in Redis. Going on could \
                          skip acknowledged writes, or apply some twice. Remove that code (FUNCTION LIST), restore \
@@ -237,22 +274,98 @@ impl<'a> Transaction<'a> {
                         String::from_utf8_lossy(hash)
                     )));
                 }
-                (Slot::Own | Slot::Seal, Some(error)) => {
+                (Slot::Seal, Some(error)) => {
+                    unsealed.get_or_insert_with(|| error.to_owned());
+                }
+                (Slot::Records, Some(error)) => {
                     unrecorded.get_or_insert_with(|| error.to_owned());
                 }
-                (Slot::Own | Slot::Seal, None) => {}
-                (Slot::Item(item), _) => ran.push((*item, executed.slice_ref(result))),
+                (Slot::Select(database), error) => {
+                    misplaced = error.map(|error| (*database, error.to_owned()));
+                }
+                (Slot::Write | Slot::Records | Slot::Seal, _) => {}
+                (Slot::Item(item), _) => {
+                    ran.push((*item, executed.slice_ref(result)));
+                    if let Some((database, error)) = &misplaced {
+                        let (_, _, items) =
+                            torn.get_or_insert_with(|| (*database, error.clone(), Vec::new()));
+                        items.push(*item);
+                    }
+                }
             }
+        }
+        if let Some((database, error, mut items)) = torn {
+            items.dedup();
+            return Ok(Outcome::Torn(Torn {
+                why: format!(
+                    "Redis refused SELECT {database} inside a transaction that it had accepted ({error}), and executed \
+                     what follows in the database before"
+                ),
+                items,
+                recorded: unrecorded.is_none(),
+            }));
         }
         if let Some(why) = unrecorded {
             return Ok(Outcome::Unrecorded(ran, why));
         }
-        let settled = link
-            .read_watch(hash, false, after)
-            .and_then(|()| link.read_wait(wait_replicas));
+        let settled = match unsealed {
+            Some(error) => Err(StoreError::Retry(format!(
+                "Redis refuses to show pmnet's records: {error}"
+            ))),
+            None => back
+                .and_then(|()| link.read_watch(hash, false, after))
+                .and_then(|()| link.read_wait(wait_replicas)),
+        };
         Ok(match settled {
             Ok(()) => Outcome::Ran(ran),
             Err(error) => Outcome::Doubtful(ran, error),
         })
     }
+}
+
+/// What Redis refused to queue.
+#[derive(Default)]
+struct Unqueued {
+    /// The first command of all, by its slot.
+    first: Option<(usize, String)>,
+    /// Items that are refused for good.
+    refused: Vec<(usize, String)>,
+    no_memory: Option<String>,
+    /// What the whole transaction waits for.
+    stop: Option<StoreError>,
+}
+
+/// Reads what Redis says to each command before EXEC.
+fn read_queued(link: &mut Link, slots: &[Slot], items: Items) -> Result<Unqueued, StoreError> {
+    let mut found = Unqueued::default();
+    for (number, slot) in slots.iter().enumerate() {
+        let reply = link.connection.reply()?;
+        let Some(error) = read::error(&reply) else {
+            continue;
+        };
+        found
+            .first
+            .get_or_insert_with(|| (number, error.to_owned()));
+        match slot {
+            _ if items == Items::Asked && error.starts_with("OOM ") => {
+                found.no_memory.get_or_insert_with(|| error.to_owned());
+            }
+            Slot::Item(item) if items == Items::Asked && error.starts_with("NOPERM ") => {
+                found.refused.push((*item, error.to_owned()));
+            }
+            _ if is_passing(error) => {
+                found
+                    .stop
+                    .get_or_insert_with(|| StoreError::Retry(error.to_owned()));
+            }
+            Slot::Item(item) => found.refused.push((*item, error.to_owned())),
+            // Nothing has run. `load` finds out why, and what to do.
+            _ => {
+                found.stop = Some(StoreError::Retry(format!(
+                    "Redis refuses the commands that keep pmnet's records: {error}"
+                )));
+            }
+        }
+    }
+    Ok(found)
 }

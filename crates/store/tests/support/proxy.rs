@@ -1,6 +1,7 @@
 //! A TCP proxy before Redis that keeps back what one connection sends, lets the store believe that the
 //! connection is dead, and delivers the bytes when told to: the bytes that wait in a socket of a busy
-//! Redis, at a moment of the test's choice. It can also change what Redis answers.
+//! Redis, at a moment of the test's choice. It can also change what Redis answers, and let something happen
+//! just before Redis gets a command.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -11,15 +12,23 @@ use std::time::{Duration, Instant};
 /// Longest wait for anything here.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Longest text that may come in pieces.
+const TAIL_BYTES: usize = 64;
+
 /// What connections share with the test.
 #[derive(Default)]
 struct Shared {
     /// The next connection that sends this is held from that piece on.
     needle: Option<Vec<u8>>,
-    /// In answers of Redis: this, and what stands there instead (of the same length).
+    /// In answers of Redis: this, and what stands there instead.
     replace: Option<(Vec<u8>, Vec<u8>)>,
     held: Option<Held>,
+    /// To be done once Redis has all of this but the last byte.
+    before: Option<(Vec<u8>, Deed)>,
 }
+
+/// What a test does in between.
+type Deed = Box<dyn FnOnce() + Send>;
 
 /// A held connection.
 struct Held {
@@ -66,8 +75,17 @@ impl Proxy {
 
     /// Replaces text in every answer of Redis.
     pub fn answer(&self, from: &str, to: &str) {
-        assert_eq!(from.len(), to.len());
         self.shared.lock().unwrap().replace = Some((from.into(), to.into()));
+    }
+
+    /// When `needle` comes next, `deed` is done before Redis gets its last byte.
+    pub fn before(&self, needle: &str, deed: impl FnOnce() + Send + 'static) {
+        self.shared.lock().unwrap().before = Some((needle.into(), Box::new(deed)));
+    }
+
+    /// Whether what [`Proxy::before`] was told to do has been done.
+    pub fn is_done(&self) -> bool {
+        self.shared.lock().unwrap().before.is_none()
     }
 
     /// From now on the first connection that sends `needle` is held.
@@ -142,13 +160,13 @@ fn serve(client: TcpStream, redis: TcpStream, shared: &Arc<Mutex<Shared>>) {
             match from_redis.read(&mut piece) {
                 Ok(0) => break,
                 Ok(length) => {
-                    let bytes = &mut piece[..length];
+                    let mut bytes = piece[..length].to_vec();
                     if let Some((from, to)) = &down.lock().unwrap().replace
                         && let Some(at) = bytes.windows(from.len()).position(|w| w == from)
                     {
-                        bytes[at..at + from.len()].copy_from_slice(to);
+                        bytes.splice(at..at + from.len(), to.iter().copied());
                     }
-                    if to_client.write_all(bytes).is_err() {
+                    if to_client.write_all(&bytes).is_err() {
                         break;
                     }
                 }
@@ -168,6 +186,8 @@ fn serve(client: TcpStream, redis: TcpStream, shared: &Arc<Mutex<Shared>>) {
         let mut piece = vec![0; 1 << 16];
         let mut held = false;
         let mut answers = Some(answers);
+        // The last bytes that went on.
+        let mut tail: Vec<u8> = Vec::new();
         while let Ok(length @ 1..) = from_client.read(&mut piece) {
             let bytes = &piece[..length];
             let mut shared = up.lock().unwrap();
@@ -187,8 +207,21 @@ fn serve(client: TcpStream, redis: TcpStream, shared: &Arc<Mutex<Shared>>) {
                     answers: answers.take().expect("held once"),
                 });
             } else {
+                let mut rest = bytes;
+                let all = [&tail[..], bytes].concat();
+                let end = shared.before.as_ref().and_then(|(needle, _)| {
+                    let start = all.windows(needle.len()).position(|w| w == needle)?;
+                    (start + needle.len() - 1).checked_sub(tail.len())
+                });
+                let due = end.and_then(|end| Some((end, shared.before.take()?)));
                 drop(shared);
-                if to_redis.write_all(bytes).is_err() {
+                if let Some((end, (_, deed))) = due {
+                    to_redis.write_all(&bytes[..end]).ok();
+                    deed();
+                    rest = &bytes[end..];
+                }
+                tail = all[all.len().saturating_sub(TAIL_BYTES)..].to_vec();
+                if to_redis.write_all(rest).is_err() {
                     break;
                 }
             }

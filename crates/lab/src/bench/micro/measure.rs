@@ -64,6 +64,17 @@ pub struct Cell {
     pub cdf: Vec<(f64, f64)>,
 }
 
+/// Everything that a run found out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// What was measured, on what, with medium and R.
+    pub title: String,
+    /// What to know about the figures.
+    pub notes: Vec<String>,
+    /// The figures.
+    pub cells: Vec<Cell>,
+}
+
 /// Measures everything.
 pub fn all(
     plan: &Plan,

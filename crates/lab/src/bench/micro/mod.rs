@@ -26,7 +26,6 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
-use serde::Serialize;
 
 use crate::demo::view::View;
 use crate::harness::Namespaces;
@@ -34,11 +33,11 @@ use crate::harness::namespaces::sweep;
 use crate::xdp::{NOT_BUILT, plain};
 
 pub use carrier::ClientIo;
-pub use measure::Cell;
+pub use measure::{Cell, Outcome};
 pub(crate) use measure::{cpus, pin};
 pub(crate) use plan::cores;
-pub use plan::{Handler, Medium, PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN, Plan, SESSIONS_MAX};
-pub use system::System;
+pub use plan::{Handler, PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN, Plan, SESSIONS_MAX};
+pub use system::{Medium, System};
 pub use troubles::Troubles;
 
 /// Where things go and how they are said.
@@ -48,17 +47,6 @@ pub struct Output {
     pub folder: PathBuf,
     /// Only one JSON object on stdout.
     pub json: bool,
-}
-
-/// Everything that a run found out.
-#[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
-    /// What was measured, on what, with medium and R.
-    pub title: String,
-    /// What to know about the figures.
-    pub notes: Vec<String>,
-    /// The figures.
-    pub cells: Vec<Cell>,
 }
 
 /// Why this process cannot measure; `None`: it can, as far as can be told without trying.

@@ -1,7 +1,6 @@
 //! `micro.html`: one file, no scripts, nothing loaded from elsewhere.
 
-use super::Outcome;
-use super::measure::Cell;
+use super::measure::{Cell, Outcome};
 use super::table::times;
 use crate::demo::chart::{Series, cdf, escape};
 

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::carrier::ClientIo;
-use super::system::System;
+use super::system::{Medium, System};
 
 /// Smallest payload: a `SET` of a short key needs as much.
 pub const PAYLOAD_BYTES_MIN: usize = 44;
@@ -23,36 +23,6 @@ pub enum Handler {
     Spins,
     /// It waits in the kernel, as servers do.
     Sleeps,
-}
-
-/// Where the log of a device is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Medium {
-    /// tmpfs: an acknowledgement survives the death of processes.
-    Dram,
-    /// An ordinary file: it survives a power cut.
-    File,
-}
-
-impl Medium {
-    /// As in titles.
-    #[must_use]
-    pub const fn title(self) -> &'static str {
-        match self {
-            Medium::Dram => "DRAM",
-            Medium::File => "file",
-        }
-    }
-
-    /// As in `--media`.
-    #[must_use]
-    pub const fn flag(self) -> &'static str {
-        match self {
-            Medium::Dram => "dram",
-            Medium::File => "file",
-        }
-    }
 }
 
 /// The whole plan.

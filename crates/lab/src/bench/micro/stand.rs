@@ -7,8 +7,7 @@ use anyhow::Context;
 
 use super::carrier::ClientIo;
 use super::pinned::Pinned;
-use super::plan::Medium;
-use super::system::{Recipe, SERVER, System};
+use super::system::{Medium, Recipe, SERVER, System};
 use crate::harness::namespaces::PREFIX;
 use crate::harness::{Binaries, Process, Ready, Role, Scratch, Spec};
 use crate::testbed::{END_INTERFACE, Layout, Network};

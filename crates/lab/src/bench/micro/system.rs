@@ -6,8 +6,37 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::plan::Medium;
 use crate::xdp::plain::Program;
+
+/// Where the log of a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Medium {
+    /// tmpfs: an acknowledgement survives the death of processes.
+    Dram,
+    /// An ordinary file: it survives a power cut.
+    File,
+}
+
+impl Medium {
+    /// As in titles.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Medium::Dram => "DRAM",
+            Medium::File => "file",
+        }
+    }
+
+    /// As in `--media`.
+    #[must_use]
+    pub const fn flag(self) -> &'static str {
+        match self {
+            Medium::Dram => "dram",
+            Medium::File => "file",
+        }
+    }
+}
 
 /// A system under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]

@@ -1,7 +1,6 @@
 //! The tables for the terminal.
 
-use super::Outcome;
-use super::measure::Cell;
+use super::measure::{Cell, Outcome};
 
 /// All of it.
 pub fn text(outcome: &Outcome) -> String {

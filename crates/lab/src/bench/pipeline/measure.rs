@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use serde::Serialize;
 
-use super::Plan;
 use super::packet::Packet;
+use super::plan::Plan;
 use super::stand::Stand;
 use crate::bench::micro::{cpus, pin};
 use crate::demo::view::View;
@@ -34,6 +34,17 @@ pub struct Row {
     pub subtracted_ns: f64,
     /// Packets a second on one core that does nothing else.
     pub per_second: f64,
+}
+
+/// Everything that a run found out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// What was measured, on what.
+    pub title: String,
+    /// What to know about the figures.
+    pub notes: Vec<String>,
+    /// The figures.
+    pub rows: Vec<Row>,
 }
 
 /// What a row is about.

@@ -9,57 +9,21 @@
 mod frame;
 mod measure;
 mod packet;
+mod plan;
 mod stand;
 mod table;
 
 use std::sync::atomic::AtomicBool;
-
-use pmnet_log::Parameters;
-use serde::Serialize;
 
 use super::micro::pinned;
 use crate::demo::view::View;
 use crate::harness::Namespaces;
 use crate::xdp::{NOT_BUILT, plain};
 
-pub use measure::Row;
+pub use measure::{Outcome, Row};
 pub use packet::Packet;
+pub use plan::{BATCH_MAX, BATCHES_IN_LOG, Plan, TAKEN_MAX};
 pub use stand::SESSIONS_MAX;
-
-/// Packets of one run, at most.
-pub const BATCH_MAX: u32 = 10_000;
-/// Most bytes of a log that one update takes: header and payload, rounded up.
-pub const TAKEN_MAX: u64 = 1_536;
-/// A log has room for so many runs: space is free again when two later updates say so.
-pub const BATCHES_IN_LOG: u64 = 3;
-
-/// What is measured.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// Kinds of packets, each once.
-    pub packets: Vec<Packet>,
-    /// Payloads of appended updates over IPv4, in bytes, each once.
-    pub payloads: Vec<usize>,
-    /// Numbers of sessions, 1 to [`SESSIONS_MAX`], each once; packets take turns.
-    pub sessions: Vec<usize>,
-    /// Packets of one run, 1 to [`BATCH_MAX`].
-    pub batch: u32,
-    /// Runs of each row.
-    pub rounds: usize,
-    /// Size of the log: powers of two, with room for [`BATCHES_IN_LOG`] runs.
-    pub log: Parameters,
-}
-
-/// Everything that a run found out.
-#[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
-    /// What was measured, on what.
-    pub title: String,
-    /// What to know about the figures.
-    pub notes: Vec<String>,
-    /// The figures.
-    pub rows: Vec<Row>,
-}
 
 /// Why this process cannot measure; `None`: it can, as far as can be told without trying.
 #[must_use]

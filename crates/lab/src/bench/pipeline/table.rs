@@ -1,6 +1,6 @@
 //! The table for the terminal.
 
-use super::Outcome;
+use super::measure::Outcome;
 
 /// All of it.
 pub fn text(outcome: &Outcome) -> String {

@@ -56,6 +56,19 @@ pub struct Refused {
     pub reason: String,
 }
 
+/// Everything that a run found out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// What was measured, on what.
+    pub title: String,
+    /// What to know about the figures.
+    pub notes: Vec<String>,
+    /// The figures.
+    pub cells: Vec<Cell>,
+    /// Variants that cannot be had for an MTU.
+    pub refused: Vec<Refused>,
+}
+
 /// Measures everything.
 pub fn all(
     plan: &Plan,

@@ -18,29 +18,15 @@ mod udp;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
-use serde::Serialize;
 
 use crate::bench::micro::{pinned, refusal};
 use crate::demo::view::View;
 use crate::harness::namespaces::sweep;
 
 pub use super::micro::Output;
-pub use measure::{Cell, Refused};
+pub use measure::{Cell, Outcome, Refused};
 pub use plan::{Plan, Variant, Workload};
 pub use share::Share;
-
-/// Everything that a run found out.
-#[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
-    /// What was measured, on what.
-    pub title: String,
-    /// What to know about the figures.
-    pub notes: Vec<String>,
-    /// The figures.
-    pub cells: Vec<Cell>,
-    /// Variants that cannot be had for an MTU.
-    pub refused: Vec<Refused>,
-}
 
 /// Measures, and writes table and JSON.
 ///

@@ -1,8 +1,8 @@
 //! The tables for the terminal.
 
-use super::measure::Cell;
+use super::measure::{Cell, Outcome};
+use super::plan::Workload;
 use super::share::Share;
-use super::{Outcome, Workload};
 
 /// All of it.
 pub fn text(outcome: &Outcome) -> String {

@@ -1,12 +1,11 @@
 //! `pmnet-lab bench traffic`.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use pmnet_cli::{ConfigError, on_signals};
 
-use super::{ROUNDS_MAX, WARMUP_MIN, WARMUP_PART};
+use super::values::{ROUNDS_MAX, each_once, times};
 use crate::bench::traffic::{self, Output, Plan, Variant, Workload};
 
 const EXAMPLES: &str = "\
@@ -62,32 +61,23 @@ pub fn main(args: &TrafficArgs) -> anyhow::Result<bool> {
 }
 
 fn plan(args: &TrafficArgs) -> Result<Plan, ConfigError> {
-    if !(0.01..=SECONDS_MAX).contains(&args.seconds) {
-        return Err(ConfigError(format!(
-            "--seconds {}: 0.01 to {SECONDS_MAX} are needed",
-            args.seconds
-        )));
-    }
-    let duration = Duration::from_secs_f64(args.seconds);
+    let (duration, warmup) = times(args.seconds, SECONDS_MAX)?;
     Ok(Plan {
-        variants: in_order(&args.variants),
-        workloads: in_order(&args.workloads),
+        variants: each_once(&args.variants),
+        workloads: each_once(&args.workloads),
         duration,
-        warmup: duration.mul_f64(WARMUP_PART).max(WARMUP_MIN),
+        warmup,
         rounds: usize::from(args.rounds),
     })
 }
 
-/// Each once, in the order in which they are declared.
-fn in_order<T: ValueEnum + PartialEq>(given: &[T]) -> Vec<T> {
-    let all = T::value_variants().iter();
-    all.filter(|value| given.contains(value)).cloned().collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
+
     use clap::Parser;
+
+    use super::*;
 
     #[derive(Debug, Parser)]
     struct Alone {

@@ -1,0 +1,31 @@
+//! What is to be measured.
+
+use pmnet_log::Parameters;
+
+use super::packet::Packet;
+#[cfg(doc)]
+use super::stand::SESSIONS_MAX;
+
+/// Packets of one run, at most.
+pub const BATCH_MAX: u32 = 10_000;
+/// Most bytes of a log that one update takes: header and payload, rounded up.
+pub const TAKEN_MAX: u64 = 1_536;
+/// A log has room for so many runs: space is free again when two later updates say so.
+pub const BATCHES_IN_LOG: u64 = 3;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Kinds of packets, each once.
+    pub packets: Vec<Packet>,
+    /// Payloads of appended updates over IPv4, in bytes, each once.
+    pub payloads: Vec<usize>,
+    /// Numbers of sessions, 1 to [`SESSIONS_MAX`], each once; packets take turns.
+    pub sessions: Vec<usize>,
+    /// Packets of one run, 1 to [`BATCH_MAX`].
+    pub batch: u32,
+    /// Runs of each row.
+    pub rounds: usize,
+    /// Size of the log: powers of two, with room for [`BATCHES_IN_LOG`] runs.
+    pub log: Parameters,
+}

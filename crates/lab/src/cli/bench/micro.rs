@@ -1,0 +1,92 @@
+//! `pmnet-lab bench micro`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use pmnet_cli::{ConfigError, on_signals};
+
+use super::values::{ROUNDS_MAX, between, each_once, times};
+use crate::bench::micro::{
+    self, ClientIo, Handler, Medium, Output, PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN, Plan,
+    SESSIONS_MAX, System,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  pmnet-lab bench micro
+  pmnet-lab bench micro --payloads 50,100,400,1000,1400 --clients 1,4,16,64 --seconds 3 --rounds 5
+  pmnet-lab bench micro --client-io af-xdp,socket --clients 1
+  pmnet-lab bench micro --systems limit,client-server,relay --media file --json
+
+Needs root, iproute2, util-linux and ethtool, and a pmnet that was built with clang. Table on
+stdout, curves in OUT/micro.html, numbers in OUT/micro.json.";
+
+/// Seconds of one run, at most.
+const SECONDS_MAX: f64 = 600.0;
+
+/// Options of `pmnet-lab bench micro`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct MicroArgs {
+    /// What to measure.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = System::value_variants().to_vec())]
+    systems: Vec<System>,
+    /// Payloads of an update in bytes; above 1344 it is several packets.
+    #[arg(long, value_delimiter = ',', default_values_t = [50, 100, 1000], value_name = "BYTES")]
+    payloads: Vec<usize>,
+    /// Numbers of clients (sessions), each with one update on its way.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 16], value_name = "N")]
+    clients: Vec<usize>,
+    /// What clients send and receive with; each is measured by itself.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ClientIo::AfXdp], value_name = "IO")]
+    client_io: Vec<ClientIo>,
+    /// Measured seconds of one run.
+    #[arg(long, default_value_t = 0.3)]
+    seconds: f64,
+    /// Runs of each combination; figures are medians over them.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=i64::from(ROUNDS_MAX)))]
+    rounds: u16,
+    /// How the ideal handler waits for updates.
+    #[arg(long, value_enum, default_value_t = Handler::Spins)]
+    handler: Handler,
+    /// Where the log of a device is.
+    #[arg(long, value_enum, default_value_t = Medium::Dram)]
+    media: Medium,
+    /// Where the report goes; with --media file the log is there too, while it lasts.
+    #[arg(long, default_value = "target/bench", value_name = "FOLDER")]
+    out: PathBuf,
+    /// The result as one JSON object on stdout.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measures.
+pub fn main(args: &MicroArgs) -> anyhow::Result<bool> {
+    let plan = plan(args)?;
+    let output = Output {
+        folder: args.out.clone(),
+        json: args.json,
+    };
+    micro::main(&plan, &output, &*on_signals()?)?;
+    Ok(true)
+}
+
+fn plan(args: &MicroArgs) -> Result<Plan, ConfigError> {
+    let (duration, warmup) = times(args.seconds, SECONDS_MAX)?;
+    Ok(Plan {
+        systems: each_once(&args.systems),
+        payloads: between(
+            "--payloads",
+            &args.payloads,
+            PAYLOAD_BYTES_MIN,
+            PAYLOAD_BYTES_MAX,
+        )?,
+        clients: between("--clients", &args.clients, 1, SESSIONS_MAX)?,
+        client_io: each_once(&args.client_io),
+        duration,
+        warmup,
+        rounds: usize::from(args.rounds),
+        handler: args.handler,
+        medium: args.media,
+    })
+}

@@ -1,0 +1,34 @@
+//! `pmnet-lab bench`.
+
+mod micro;
+mod pipeline;
+mod traffic;
+mod values;
+
+use clap::{Args, Subcommand};
+
+/// The command line of `pmnet-lab bench`.
+#[derive(Debug, Args)]
+pub struct BenchCommand {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Round trip of an update, with an ideal handler: how far from the least possible?
+    Micro(micro::MicroArgs),
+    /// What one packet costs the pipeline in the kernel: its program alone, on one core.
+    Pipeline(pipeline::PipelineArgs),
+    /// Traffic of others through the switch, with and without a device: what does pmnet cost them?
+    Traffic(traffic::TrafficArgs),
+}
+
+/// Measures.
+pub fn main(command: &BenchCommand) -> anyhow::Result<bool> {
+    match &command.what {
+        What::Micro(args) => micro::main(args),
+        What::Traffic(args) => traffic::main(args),
+        What::Pipeline(args) => pipeline::main(args),
+    }
+}

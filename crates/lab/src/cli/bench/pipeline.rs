@@ -1,0 +1,87 @@
+//! `pmnet-lab bench pipeline`.
+
+use clap::{Args, ValueEnum};
+use pmnet_cli::{ConfigError, bytes, on_signals};
+use pmnet_log::Parameters;
+
+use super::values::{between, each_once};
+use crate::bench::pipeline::{
+    self, BATCH_MAX, BATCHES_IN_LOG, Packet, Plan, SESSIONS_MAX, TAKEN_MAX,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  pmnet-lab bench pipeline
+  pmnet-lab bench pipeline --packets update --payloads 100 --rounds 1001
+  pmnet-lab bench pipeline --packets update,duplicate,tcp --sessions 1,64,4096 --json
+  pmnet-lab bench pipeline --packets update --log-size 1M --batch 200
+
+Needs root, Linux 5.18 and a pmnet that was built with clang; no interface, no namespace. It can run beside
+devices that serve, and leaves nothing behind. Table or JSON on stdout.";
+
+/// Frame bytes of a log for each of its entries.
+const FRAME_BYTES_PER_ENTRY: u64 = 512;
+/// Most frame bytes of a log in the kernel.
+const FRAME_BYTES_MAX: u64 = 256 << 20;
+/// Rounds, at most.
+const ROUNDS_MAX: u16 = 10_001;
+
+/// Options of `pmnet-lab bench pipeline`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct PipelineArgs {
+    /// Kinds of packets.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Packet::value_variants().to_vec(), value_name = "KINDS")]
+    packets: Vec<Packet>,
+    /// Payloads of `update` in bytes, 0 to 1344; other updates have 100.
+    #[arg(long, value_delimiter = ',', default_values_t = [0, 50, 100, 400, 1000, 1344], value_name = "BYTES")]
+    payloads: Vec<usize>,
+    /// Numbers of sessions, whose packets take turns.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 64], value_name = "N")]
+    sessions: Vec<usize>,
+    /// Packets of one run, one system call.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=i64::from(BATCH_MAX)))]
+    batch: u32,
+    /// Runs of each row, with the pipeline and without it; figures are medians over them.
+    #[arg(long, default_value_t = 31, value_parser = clap::value_parser!(u16).range(1..=i64::from(ROUNDS_MAX)))]
+    rounds: u16,
+    /// Frame space of the log, a power of two; the larger, the less of it is in the caches.
+    #[arg(long, default_value = "64M", value_name = "SIZE")]
+    log_size: String,
+    /// The result as one JSON object on stdout.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measures.
+pub fn main(args: &PipelineArgs) -> anyhow::Result<bool> {
+    let plan = plan(args)?;
+    pipeline::main(&plan, args.json, &*on_signals()?)?;
+    Ok(true)
+}
+
+fn plan(args: &PipelineArgs) -> Result<Plan, ConfigError> {
+    let least = BATCHES_IN_LOG * TAKEN_MAX * u64::from(args.batch);
+    let frame_bytes = bytes("--log-size", &args.log_size)?;
+    if !frame_bytes.is_power_of_two() || !(least..=FRAME_BYTES_MAX).contains(&frame_bytes) {
+        return Err(ConfigError(format!(
+            "--log-size {}: a power of two is needed, at least {least} bytes for --batch {}, at most {} MiB",
+            args.log_size,
+            args.batch,
+            FRAME_BYTES_MAX >> 20
+        )));
+    }
+    let entries =
+        (frame_bytes / FRAME_BYTES_PER_ENTRY).clamp(pmnet_log::ENTRIES_MIN, pmnet_log::ENTRIES_MAX);
+    Ok(Plan {
+        packets: each_once(&args.packets),
+        payloads: between("--payloads", &args.payloads, 0, pmnet_wire::FRAGMENT_BYTES)?,
+        sessions: between("--sessions", &args.sessions, 1, SESSIONS_MAX)?,
+        batch: args.batch,
+        rounds: usize::from(args.rounds),
+        log: Parameters {
+            entries,
+            frame_bytes,
+        },
+    })
+}
