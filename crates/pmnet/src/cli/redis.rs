@@ -163,7 +163,7 @@ mod tests {
                 args.via = Some("127.0.0.1:0".into());
             }),
             ("--deadline-ms 0:", |args| args.deadline_ms = Some(0)),
-            ("--deadline-ms 1", |args| {
+            ("--deadline-ms 8", |args| {
                 args.deadline_ms = Some(DEADLINE_MS_MAX + 1);
             }),
             ("--connections-max 0:", |args| {
