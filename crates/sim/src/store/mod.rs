@@ -150,7 +150,7 @@ impl SimStore {
     }
 
     /// Whether the replica, if it were promoted now, would lack something that was confirmed: updates up to
-    /// `watermark`, and requests, each the last one of its session.
+    /// `watermark`, and requests, each the last one of its session. (A session may have ended meanwhile.)
     pub fn would_lack(
         &self,
         watermark: u64,
@@ -159,7 +159,10 @@ impl SimStore {
         let state = self.lock();
         let instance = &state.instances[state.address];
         let data = instance.behind.as_ref().unwrap_or(&instance.data);
-        watermark > data.watermark() || requests.any(|(id, last)| last > data.request_of(id))
+        watermark > data.watermark()
+            || requests.any(|(id, last)| {
+                last > data.request_of(id) && last <= instance.data.request_of(id)
+            })
     }
 
     /// Promotes the replica. The old master lives on; with `close`, without the server's

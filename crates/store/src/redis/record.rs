@@ -123,7 +123,7 @@ pub fn add_records<'a>(
 /// Redis executed something, and did not take the records that belong to it.
 pub fn unrecorded(why: &str) -> StoreError {
     StoreError::Retry(format!(
-        "Redis executed something and refused to keep pmnet's record of it: {why}. Allow it (HSET, HDEL, EVAL), \
+        "Redis executed something and refused to keep pmnet's record of it: {why}. Allow it (HSET, HDEL, EVAL, SELECT), \
          and do not stop this server before that: it keeps the record until then"
     ))
 }
