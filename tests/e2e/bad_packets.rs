@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pmnet_lab::harness::{Cluster, Medium, Role, StoreKind, Topology, settle};
 use pmnet_lab::resp::Reply;
 use pmnet_wire::header::VERSION;
-use pmnet_wire::{FRAGMENT_BYTES, Flags, HEADER_LEN, Header, Kind};
+use pmnet_wire::{FRAGMENT_BYTES, Flags, HEADER_LEN, Header, Kind, raw};
 
 use crate::common;
 use crate::support::{front, launch, ok, seed};
@@ -38,7 +38,7 @@ fn any_header(random: &mut fastrand::Rng, kind: Kind) -> Header {
         (number(), number(), number(), number(), number());
     Header {
         flags: Flags(random.u8(..)),
-        copies: random.u8(..5),
+        copies: raw(random.u8(..5)),
         shard: random.u32(..2),
         epoch: random.u32(..4),
         device: random.u32(..),
@@ -46,8 +46,8 @@ fn any_header(random: &mut fastrand::Rng, kind: Kind) -> Header {
         session,
         seq,
         order,
-        request,
-        key_hash,
+        request: raw(request),
+        key_hash: raw(key_hash),
         fragment_index: random.u16(..4),
         fragment_count: random.u16(..6),
         tag: random.u64(..),
