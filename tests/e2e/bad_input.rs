@@ -304,7 +304,12 @@ fn a_front_that_is_wired_wrongly_says_so() {
         return;
     };
     let head = cluster.head().unwrap().to_string();
-    said("shard", &head, &["--shard", "7"], "(shard 7). Check --via");
+    said(
+        "shard",
+        &head,
+        &["--shard", "7"],
+        "(shard 7). Check that --via",
+    );
     said(
         "short",
         &head,

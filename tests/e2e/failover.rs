@@ -156,10 +156,12 @@ fn a_redis_that_is_stopped_is_noticed_and_clients_that_leave_meanwhile_are_forgo
     let process = cluster.process(Role::Redis).unwrap();
     process.signal(Signal::STOP).unwrap();
     drop(gone);
-    for reply in [call(&mut watcher, "GET k"), waits.join().unwrap()] {
-        let text = error(reply);
-        assert!(text.contains("may or may not"), "{text}");
-    }
+    // Whether the server's word comes before the server waits for the stopped Redis itself is a matter of luck.
+    let text = error(call(&mut watcher, "GET k"));
+    let unsent = text.contains("was not executed");
+    assert!(unsent || text.contains("may or may not"), "{text}");
+    let text = error(waits.join().unwrap());
+    assert!(text.contains("may or may not"), "{text}");
     let text = error(call(&mut front(&cluster), "WATCH k"));
     assert!(text.contains("was not executed"), "{text}");
     let process = cluster.process(Role::Redis).unwrap();

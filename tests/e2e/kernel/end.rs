@@ -25,13 +25,18 @@ fn is_whole(log: &Path) -> bool {
     output.status.success()
 }
 
-#[test]
-fn saved_and_loaded() {
+/// A device whose log is saved when it ends.
+fn spilling() -> Plan {
     let mut plan = Plan::new(Place::Nic);
     plan.spill = true;
     // Saving a large one takes long on a busy disk, and a stop that takes long is a kill.
     plan.args = ["--log-size", "1M"].map(String::from).to_vec();
-    let Some(mut world) = World::start(plan) else {
+    plan
+}
+
+#[test]
+fn saved_and_loaded() {
+    let Some(mut world) = World::start(spilling()) else {
         return;
     };
     let mut writer = world.session(CALL_MAX);
@@ -69,10 +74,7 @@ fn saved_and_loaded() {
 /// What starts after an old file was refused is the file that is put in its place, and nothing overwrites that one.
 #[test]
 fn the_newest_file_is_put_back_after_an_old_one_was_refused() {
-    let mut plan = Plan::new(Place::Nic);
-    plan.spill = true;
-    plan.args = ["--log-size", "1M"].map(String::from).to_vec();
-    let Some(mut world) = World::start(plan) else {
+    let Some(mut world) = World::start(spilling()) else {
         return;
     };
     let mut writer = world.session(CALL_MAX);
@@ -110,10 +112,7 @@ fn the_newest_file_is_put_back_after_an_old_one_was_refused() {
 /// A file that is no older copy of the log in the kernel is neither put aside nor overwritten.
 #[test]
 fn what_is_not_its_own_older_copy_is_not_touched() {
-    let mut plan = Plan::new(Place::Nic);
-    plan.spill = true;
-    plan.args = ["--log-size", "1M"].map(String::from).to_vec();
-    let Some(mut world) = World::start(plan) else {
+    let Some(mut world) = World::start(spilling()) else {
         return;
     };
     let mut writer = world.session(CALL_MAX);
