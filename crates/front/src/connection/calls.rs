@@ -1,9 +1,9 @@
 //! Calls of a connection: packing bypasses, submitting, and matching outcomes to replies.
 
 use bytes::Bytes;
-use pmnet_resp::{Arguments, reply, scan::count};
+use pmnet_resp::{Arguments, reply, scan::count, write_command};
 use pmnet_wire::FRAGMENT_BYTES;
-use pmnet_wire::command::{Form, PREAMBLE_LEN, preamble};
+use pmnet_wire::command::{Form, PREAMBLE_LEN, Protocol, preamble};
 
 use super::{Connection, Later, Shared};
 use crate::table::{self, Facts};
@@ -130,6 +130,27 @@ impl Connection {
             }
         }
         Ok(Err(reply::error("ERR pmnet: no session could be opened")))
+    }
+
+    /// Asks the store something that the front itself wants to know, with a command that only reads. The client's commands
+    /// behind it wait for the answer. False if it could not be asked; the client has the error then.
+    pub(super) fn ask_store<U: Upstream>(
+        &mut self,
+        database: u32,
+        command: &[&[u8]],
+        purpose: Purpose,
+        up: &mut U,
+        shared: &Shared,
+    ) -> Result<bool, Later> {
+        let mut payload = preamble(Form::Single, Protocol::Resp2, database).to_vec();
+        write_command(&mut payload, command);
+        let bytes = payload.len();
+        let how = Submit::Bypass { read_only: true };
+        let submitted = self.submit(&Bytes::from(payload), 0, how, self.begun, up, shared)?;
+        let asked = submitted.is_ok();
+        self.holding = asked;
+        self.expect(submitted, purpose, bytes);
+        Ok(asked)
     }
 
     /// Puts the outcome of [`Connection::submit`] into its slot.

@@ -2,12 +2,10 @@
 
 use bytes::Bytes;
 use pmnet_resp::reply::{self, OK};
-use pmnet_resp::{
-    Arguments, parse_integer, write_bulk, write_command, write_header, write_integer, write_map,
-};
-use pmnet_wire::command::{Form, Protocol, preamble};
+use pmnet_resp::{Arguments, parse_integer, write_bulk, write_header, write_integer, write_map};
+use pmnet_wire::command::Protocol;
 
-use super::calls::{Purpose, Submit};
+use super::calls::Purpose;
 use super::{Connection, Later, Shared, refusal};
 use crate::table::{Local, SERVER_VERSION};
 use crate::upstream::Upstream;
@@ -156,22 +154,15 @@ impl Connection {
             self.reply(OK);
             return Ok(());
         }
-        let mut payload = preamble(Form::Single, Protocol::Resp2, database).to_vec();
-        write_command(&mut payload, &[b"DBSIZE"]);
-        let bytes = payload.len();
-        let submitted = self.submit(
-            &Bytes::from(payload),
-            0,
-            Submit::Bypass { read_only: true },
-            self.begun,
+        if !self.ask_store(
+            database,
+            &[b"DBSIZE"],
+            Purpose::Select { database },
             up,
             shared,
-        )?;
-        self.holding = submitted.is_ok();
-        if submitted.is_err() {
+        )? {
             self.cut_off();
         }
-        self.expect(submitted, Purpose::Select { database }, bytes);
         Ok(())
     }
 

@@ -1,8 +1,8 @@
 //! MULTI … EXEC: queued here, sent to the store as one atomic call.
 
 use bytes::Bytes;
-use pmnet_resp::{Arguments, reply, write_command};
-use pmnet_wire::command::{COMMANDS_MAX, Form, PREAMBLE_LEN, Protocol, preamble};
+use pmnet_resp::{Arguments, reply};
+use pmnet_wire::command::{COMMANDS_MAX, Form, PREAMBLE_LEN};
 
 use super::calls::{Purpose, Submit};
 use super::{Connection, Later, Shared, arity_error, refusal, shown};
@@ -129,27 +129,18 @@ impl Connection {
             self.reply(queued);
             return Ok(());
         }
-        let mut payload = preamble(Form::Single, Protocol::Resp2, self.database).to_vec();
-        write_command(&mut payload, &[b"COMMAND", &b"INFO"[..], name]);
-        let bytes = payload.len();
-        let submitted = self.submit(
-            &Bytes::from(payload),
-            0,
-            Submit::Bypass { read_only: true },
-            self.begun,
+        let purpose = Purpose::Probe {
+            name: name.to_vec(),
+            frame: frame.to_vec(),
+            unknown,
+        };
+        self.ask_store(
+            self.database,
+            &[b"COMMAND", b"INFO", name],
+            purpose,
             up,
             shared,
         )?;
-        self.holding = submitted.is_ok();
-        self.expect(
-            submitted,
-            Purpose::Probe {
-                name: name.to_vec(),
-                frame: frame.to_vec(),
-                unknown,
-            },
-            bytes,
-        );
         Ok(())
     }
 
