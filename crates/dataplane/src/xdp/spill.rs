@@ -54,7 +54,8 @@ pub(super) fn check_older(path: &Path, kept: &Heading, same: bool) -> Result<(),
         Err(_) => "is no log",
     };
     Err(OpenError::Other(format!(
-        "{} {what}, and is not touched. To use this file, take the device out of the kernel first, with another file: the          same command line with --spill OTHER_FILE --detach. To go on with the log in the kernel, move this file away",
+        "{} {what}, and is not touched. To use this file, take the device out of the kernel first, with another file: the \
+         same command line with --spill OTHER_FILE --detach. To go on with the log in the kernel, move this file away",
         path.display()
     )))
 }
