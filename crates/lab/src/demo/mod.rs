@@ -7,7 +7,7 @@
 
 mod bench;
 pub(crate) mod chart;
-mod linked;
+pub(crate) mod linked;
 mod measure;
 mod outcome;
 mod picture;

@@ -22,14 +22,13 @@ pub(crate) mod system;
 mod table;
 mod troubles;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
 
 use crate::demo::view::View;
 use crate::harness::Namespaces;
-use crate::harness::namespaces::sweep;
 use crate::xdp::{NOT_BUILT, plain};
 
 pub use carrier::ClientIo;
@@ -49,6 +48,17 @@ pub struct Output {
     pub json: bool,
 }
 
+impl Output {
+    /// Removes what killed runs left, and makes the folder.
+    pub(crate) fn prepare(&self) -> anyhow::Result<&Path> {
+        crate::demo::linked::sweep()?;
+        let folder = self.folder.as_path();
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        Ok(folder)
+    }
+}
+
 /// Why this process cannot measure; `None`: it can, as far as can be told without trying.
 #[must_use]
 pub fn refusal() -> Option<String> {
@@ -66,11 +76,7 @@ pub fn main(plan: &Plan, output: &Output, stop: &AtomicBool) -> anyhow::Result<(
     if let Some(reason) = refusal() {
         anyhow::bail!(reason);
     }
-    sweep();
-    pinned::sweep()?;
-    let folder = &output.folder;
-    std::fs::create_dir_all(folder)
-        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    let folder = output.prepare()?;
     let view = View::new(output.json, plan.steps());
     let cells = measure::all(plan, folder, stop, &view)?;
     view.finish();

@@ -19,9 +19,8 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
 
-use crate::bench::micro::{pinned, refusal};
+use crate::bench::micro::refusal;
 use crate::demo::view::View;
-use crate::harness::namespaces::sweep;
 
 pub use super::micro::Output;
 pub use measure::{Cell, Outcome, Refused};
@@ -38,11 +37,7 @@ pub fn main(plan: &Plan, output: &Output, stop: &AtomicBool) -> anyhow::Result<(
     if let Some(reason) = refusal() {
         anyhow::bail!(reason);
     }
-    sweep();
-    pinned::sweep()?;
-    let folder = &output.folder;
-    std::fs::create_dir_all(folder)
-        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    let folder = output.prepare()?;
     let view = View::new(output.json, plan.steps());
     let before = load_average();
     let (cells, refused) = measure::all(plan, folder, stop, &view)?;
