@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use pmnet_proto::server::{Server, ServerConfig};
 use pmnet_proto::time::{MILLISECOND, SECOND};
 use pmnet_proto::{Outbox, Random, Time};
-use pmnet_server::Core;
+use pmnet_server::ServerNode;
 use pmnet_wire::record::{Member, write_path};
 use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, raw};
 
@@ -28,7 +28,7 @@ const TURN_MAX: usize = 512;
 const WORKS: usize = 64;
 
 struct World {
-    core: Core<Lists>,
+    core: ServerNode<Lists>,
     out: Outbox,
     store: Lists,
     now: Time,
@@ -74,7 +74,7 @@ pub fn run(data: &[u8]) {
     world.check();
 }
 
-fn core(store: &Lists, seed: u64) -> Core<Lists> {
+fn core(store: &Lists, seed: u64) -> ServerNode<Lists> {
     let config = ServerConfig {
         batch_entries_max: 8,
         batch_bytes_max: 8192,
@@ -85,7 +85,7 @@ fn core(store: &Lists, seed: u64) -> Core<Lists> {
         execute_max: 4,
         ..ServerConfig::new(SHARD)
     };
-    Core::new(Server::new(config, Random::new(seed)), store.clone())
+    ServerNode::new(Server::new(config, Random::new(seed)), store.clone())
 }
 
 impl World {

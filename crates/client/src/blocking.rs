@@ -1,6 +1,6 @@
 //! One session with blocking calls (Table I of the PMNet paper: start, update, bypass, end).
 
-use crate::endpoint::Endpoint;
+use crate::node::ClientNode;
 use bytes::Bytes;
 use pmnet_proto::Time;
 use pmnet_proto::client::{CallId, ClientConfig, Closed, Event, Outcome, Refused, SessionHandle};
@@ -30,7 +30,7 @@ pub enum SessionError {
 /// One session over a socket of its own.
 #[derive(Debug)]
 pub struct Session {
-    endpoint: Endpoint,
+    endpoint: ClientNode,
     session: SessionHandle,
     clock: Clock,
     poll: mio::Poll,
@@ -46,7 +46,7 @@ impl Session {
     /// If the socket cannot be had. Whether the device is there shows with the first call.
     pub fn start(config: ClientConfig, deadline: Duration) -> Result<Session, SessionError> {
         let clock = Clock::start();
-        let mut endpoint = Endpoint::bind(config)?;
+        let mut endpoint = ClientNode::bind(config)?;
         let session = endpoint.open(clock.now())?;
         let poll = mio::Poll::new()?;
         poll.registry().register(

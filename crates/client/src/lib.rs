@@ -1,14 +1,14 @@
 //! Client library: the sans-IO client on a UDP socket.
 //!
-//! [`Endpoint`] is for programs with an event loop of their own (the RESP front): non-blocking,
+//! [`ClientNode`] is for programs with an event loop of their own (the RESP front): non-blocking,
 //! registers with a poll, many sessions. [`Session`] is for everybody else: blocking calls.
 //! May not: decide anything about the protocol; that is `pmnet-proto`.
 
 mod blocking;
-mod endpoint;
+mod node;
 
 pub use blocking::{Session, SessionError};
-pub use endpoint::Endpoint;
+pub use node::ClientNode;
 pub use pmnet_proto::Time;
 pub use pmnet_proto::client::{
     CallId, ClientConfig, ClientCounters, Closed, Event, Outcome, Refused, SessionHandle,

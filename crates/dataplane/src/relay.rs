@@ -5,7 +5,7 @@
 
 use crate::burst::Bursts;
 use mio::unix::SourceFd;
-use pmnet_device::{DeviceConfig, FastPath, Pipeline, PipelineError, Port, Wake, serve};
+use pmnet_device::{DeviceConfig, DeviceError, DeviceNode, FastPath, Port, Wake, serve};
 use pmnet_log::{Log, Media};
 use pmnet_proto::time::{Nanos, SECOND};
 use pmnet_proto::{Outbox, Peer, Random, Time};
@@ -100,14 +100,14 @@ pub fn can_listen(listen: Peer) -> io::Result<()> {
 /// `ready` is called once, when the device first serves, with the bound address and the pipeline.
 ///
 /// # Errors
-/// [`PipelineError`].
+/// [`DeviceError`].
 pub fn run<M: Media>(
     mut config: RelayConfig,
     log: Log<M>,
     fast_path: Option<Box<dyn FastPath>>,
     stop: &Stop,
-    ready: impl FnOnce(Peer, &Pipeline<M>),
-) -> Result<(), PipelineError> {
+    ready: impl FnOnce(Peer, &DeviceNode<M>),
+) -> Result<(), DeviceError> {
     let mut socket = Socket::bind(config.listen, false)?;
     if let Some(address) = config.known_as {
         socket.speak_for(address, config.device.next)?;
@@ -128,7 +128,7 @@ pub fn run<M: Media>(
     config.device.receive_window = config.device.receive_window.min(holds.max(64));
     let next = config.device.next;
     let random = Random::new(pmnet_udp::os_random()?);
-    let mut pipeline = Pipeline::new(config.device, log, random, clock.now());
+    let mut pipeline = DeviceNode::new(config.device, log, random, clock.now());
     if let Some(path) = fast_path {
         if let Some(fd) = path.wakeup_fd() {
             let interest = mio::Interest::READABLE;

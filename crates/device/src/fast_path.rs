@@ -9,7 +9,7 @@ use std::os::fd::RawFd;
 
 /// Admits updates by the rules of the machine, or takes the entries of the hop before, appends them to the
 /// machine's log, and, when all devices of the chain hold them, acknowledges them. What it cannot do
-/// it hands to the pipeline, as if it were not there.
+/// it hands to the node, as if it were not there.
 ///
 /// Errors are those of the system; any of them ends the device, and the fast path stays as it is.
 pub trait FastPath: Send {

@@ -1,4 +1,4 @@
-//! The device pipeline: the protocol machine and the ordered log, one burst at a time.
+//! The device node: the protocol machine and the ordered log, one burst at a time.
 //!
 //! A burst walks through in one direction: datagrams → checked views → the machine's verdicts →
 //! `log.append` for all → one persist → [`pmnet_proto::device::Device::persisted`], which alone
@@ -7,10 +7,10 @@
 //! May not: open sockets, read clocks, draw randomness.
 
 mod fast_path;
-mod pipeline;
+mod node;
 mod port;
 
 pub use fast_path::{FastPath, Hold};
-pub use pipeline::{Pipeline, PipelineError, Rejects};
+pub use node::{DeviceError, DeviceNode, Rejects};
 pub use pmnet_proto::device::{Counters, DeviceConfig};
 pub use port::{Port, Wake, serve};

@@ -1,6 +1,6 @@
 //! `trait Port`: where a device's bursts come from and go to, and the loop that serves one.
 
-use crate::pipeline::{Pipeline, PipelineError};
+use crate::node::{DeviceError, DeviceNode};
 use pmnet_log::Media;
 use pmnet_proto::{Outbox, Peer, Time};
 use std::io;
@@ -44,31 +44,31 @@ pub trait Port {
 /// Serves a port until it says stop; then closes the log cleanly.
 ///
 /// # Errors
-/// [`PipelineError`]: the port failed, the log failed, or the shard must stop.
+/// [`DeviceError`]: the port failed, the log failed, or the shard must stop.
 pub fn serve<M: Media>(
-    mut pipeline: Pipeline<M>,
+    mut node: DeviceNode<M>,
     port: &mut impl Port,
-    mut observe: impl FnMut(&Pipeline<M>),
-) -> Result<(), PipelineError> {
+    mut observe: impl FnMut(&DeviceNode<M>),
+) -> Result<(), DeviceError> {
     loop {
         let now = port.now();
         let mut failed = Ok(());
         let received = port.receive(&mut |from, hops, datagram| {
             if failed.is_ok() {
-                failed = pipeline.receive_with_hops(now, from, hops, datagram);
+                failed = node.receive_with_hops(now, from, hops, datagram);
             }
         })?;
         failed?;
-        let worked = pipeline.finish(now)?;
-        if !pipeline.out().is_empty() {
-            port.send(pipeline.out())?;
-            pipeline.sent();
+        let worked = node.finish(now)?;
+        if !node.out().is_empty() {
+            port.send(node.out())?;
+            node.sent();
         }
-        observe(&pipeline);
-        let until = pipeline.rest(now)?;
+        observe(&node);
+        let until = node.rest(now)?;
         match port.wait(received > 0 || worked, until)? {
             Wake::Work => {}
-            Wake::Stop => return pipeline.close(),
+            Wake::Stop => return node.close(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use bytes::Bytes;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use pmnet_client::{ClientConfig, Endpoint};
+use pmnet_client::{ClientConfig, ClientNode};
 
 use crate::upstream::{CallId, Event, Refused, SessionHandle, Time, Upstream};
 
@@ -25,18 +25,18 @@ pub struct EndpointError {
 ///
 /// # Errors
 /// [`EndpointError`], if the operating system has no socket for it.
-pub fn bind(config: ClientConfig) -> Result<Endpoint, EndpointError> {
+pub fn bind(config: ClientConfig) -> Result<ClientNode, EndpointError> {
     let head = config.head;
-    Endpoint::bind(config).map_err(|source| EndpointError { head, source })
+    ClientNode::bind(config).map_err(|source| EndpointError { head, source })
 }
 
 fn time(nanos: Time) -> pmnet_client::Time {
     pmnet_client::Time(nanos)
 }
 
-impl Upstream for Endpoint {
+impl Upstream for ClientNode {
     fn open(&mut self, now: Time) -> Result<SessionHandle, Refused> {
-        Endpoint::open(self, time(now))
+        ClientNode::open(self, time(now))
     }
 
     fn update(
@@ -47,7 +47,7 @@ impl Upstream for Endpoint {
         key_hash: u64,
         deadline: Time,
     ) -> Result<CallId, Refused> {
-        Endpoint::update(self, session, payload, key_hash, time(deadline))
+        ClientNode::update(self, session, payload, key_hash, time(deadline))
     }
 
     fn bypass(
@@ -59,15 +59,15 @@ impl Upstream for Endpoint {
         read_only: bool,
         deadline: Time,
     ) -> Result<CallId, Refused> {
-        Endpoint::bypass(self, session, payload, key_hash, read_only, time(deadline))
+        ClientNode::bypass(self, session, payload, key_hash, read_only, time(deadline))
     }
 
     fn end(&mut self, now: Time, session: SessionHandle) {
-        Endpoint::end(self, session, time(now.saturating_add(END_TIMEOUT)));
+        ClientNode::end(self, session, time(now.saturating_add(END_TIMEOUT)));
     }
 
     fn poll_event(&mut self) -> Option<Event> {
-        Endpoint::poll_event(self)
+        ClientNode::poll_event(self)
     }
 
     fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
@@ -75,7 +75,7 @@ impl Upstream for Endpoint {
     }
 
     fn receive(&mut self, now: Time) -> bool {
-        match Endpoint::receive(self, time(now)) {
+        match ClientNode::receive(self, time(now)) {
             Ok((_, more)) => more,
             Err(error) => {
                 // The next datagram is a new event; what is missing is sent again.
@@ -86,14 +86,14 @@ impl Upstream for Endpoint {
     }
 
     fn flush(&mut self, now: Time) {
-        if let Err(error) = Endpoint::flush(self, time(now)) {
+        if let Err(error) = ClientNode::flush(self, time(now)) {
             // What was not sent is sent again when its timer is due.
             tracing::warn!(%error, "sending to the device");
         }
     }
 
     fn next_timeout(&self) -> Option<Time> {
-        Endpoint::next_timeout(self).map(|time| time.0)
+        ClientNode::next_timeout(self).map(|time| time.0)
     }
 
     fn peer(&self) -> String {

@@ -4,7 +4,7 @@
 //! machine has is taken from the log, checked like any datagram; what cannot be found there the
 //! machine asks for as usual.
 
-use crate::core::Core;
+use crate::node::ServerNode;
 use crate::store::Store;
 use pmnet_proto::server::Stop;
 use pmnet_proto::{Outbox, Peer, Time};
@@ -50,7 +50,7 @@ impl Reader {
     pub fn feed<S: Store>(
         &mut self,
         feed: &mut dyn Feed,
-        core: &mut Core<S>,
+        core: &mut ServerNode<S>,
         now: Time,
         out: &mut Outbox,
     ) -> Result<bool, Stop> {

@@ -1,14 +1,14 @@
-//! Server driver: applies the ordered log to a store; owns trait Store.
+//! Server: applies the ordered log to a store; owns trait Store.
 //!
-//! [`Core`] joins the sans-IO server machine and a store (the simulator runs it as it is);
-//! [`driver`] puts it on a socket.
+//! [`ServerNode`] joins the sans-IO server machine and a store (the simulator runs it as it is);
+//! [`serve`] puts it on a socket.
 
-mod core;
-pub mod driver;
 mod feed;
+mod node;
+pub mod serve;
 pub mod store;
 
-pub use self::core::Core;
+pub use self::node::ServerNode;
 pub use feed::{Feed, Reader};
 pub use pmnet_proto::server::{Server, ServerConfig, Stop};
 pub use store::{Batch, RecordChange, RecordKey, Request, Store, StoreError};

@@ -9,7 +9,7 @@
 //! Clocks stand still and jump.
 
 use crate::cells::Fault;
-use crate::nodes::StartError;
+use crate::hosts::StartError;
 use crate::world::{Event, World, address};
 use pmnet_proto::Peer;
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
@@ -104,10 +104,10 @@ impl World {
         let server = self.config.devices;
         if node < server {
             let moments = self.moments_at(node);
-            if let Some(pipeline) = self.devices[node].running.take() {
+            if let Some(running) = self.devices[node].running.take() {
                 self.hit(Fault::DeviceCrash, moments);
-                self.take_device_counters(&pipeline);
-                let medium = pipeline.into_media();
+                self.take_device_counters(&running);
+                let medium = running.into_media();
                 self.devices[node].media.crash(&medium, &mut self.random);
                 self.happened("devices died");
                 self.tell(|| format!("device {} dies", node + 1));
@@ -115,9 +115,9 @@ impl World {
         } else if node == server {
             let moments = self.moments();
             self.leave_lagging_store();
-            if let Some(core) = self.server.die() {
+            if let Some(running) = self.server.die() {
                 self.hit(Fault::ServerCrash, moments);
-                self.take_server_counters(core.machine());
+                self.take_server_counters(running.machine());
                 self.happened("servers died");
                 self.tell(|| "server dies".to_owned());
             }
@@ -139,10 +139,10 @@ impl World {
 
     /// A device that refuses to go on: right only if its machine died or its place was taken.
     pub(crate) fn device_stopped(&mut self, node: usize, text: &str) {
-        let Some(pipeline) = self.devices[node].running.take() else {
+        let Some(running) = self.devices[node].running.take() else {
             return;
         };
-        self.take_device_counters(&pipeline);
+        self.take_device_counters(&running);
         self.tell(|| format!("device {} stops: {text}", node + 1));
         if !self.devices[node].media.is_blown() && self.image_refused(node, text) {
             return;
@@ -245,9 +245,9 @@ impl World {
             .collect();
         let chain = self
             .server
-            .core
+            .running
             .as_ref()
-            .and_then(|core| core.machine().chain());
+            .and_then(|running| running.machine().chain());
         let formed = chain.is_some_and(|chain| chain.members.len() == left.len());
         // Before the first session, the survivor may wait for the lost one to join, until someone
         // starts it again.

@@ -153,25 +153,25 @@ impl World {
     /// At which moments updates stand, seen from this device.
     pub(crate) fn moments_at(&self, node: usize) -> Moments {
         let mut moments = Moments::default();
-        let Some(pipeline) = self.devices.get(node).and_then(|d| d.running.as_ref()) else {
+        let Some(running) = self.devices.get(node).and_then(|d| d.running.as_ref()) else {
             return moments;
         };
-        let machine = pipeline.machine();
+        let machine = running.machine();
         if !machine.is_serving() {
             moments.add(Moment::Recovering, true);
             return moments;
         }
         let (last, persisted, committed, applied) = machine.cursors();
         let serving = |at: usize| {
-            let pipeline = self.devices[at].running.as_ref();
-            pipeline.map(|p| p.machine()).filter(|m| m.is_serving())
+            let running = self.devices[at].running.as_ref();
+            running.map(|p| p.machine()).filter(|m| m.is_serving())
         };
         let acked = serving(self.head()).map_or(committed, |head| head.cursors().2);
         let tail = (0..self.config.devices).rfind(|&at| !self.devices[at].lost);
         let sent = tail
             .and_then(serving)
             .map_or(acked, |tail| tail.forwarded());
-        let room = pipeline.log().room();
+        let room = running.log().room();
         moments.add(Moment::BeforePersist, last > persisted);
         moments.add(Moment::DurableNotAcked, persisted > acked);
         moments.add(Moment::AckedNotForwarded, acked > sent);
@@ -191,7 +191,7 @@ impl World {
         for node in 0..self.config.devices {
             moments = moments.with(self.moments_at(node));
         }
-        let loading = self.server.core.is_some() && !self.server.is_loaded;
+        let loading = self.server.running.is_some() && !self.server.is_loaded;
         moments.add(Moment::Recovering, loading);
         moments
     }

@@ -27,7 +27,7 @@ const PROBE_CALLS: u32 = 6;
 const PROBE_DEADLINE: u64 = 20 * SECOND;
 
 /// A client process: one session after the other, with several calls under way.
-pub(crate) struct ClientNode {
+pub(crate) struct ClientHost {
     node: usize,
     pub(crate) machine: Client,
     pub(crate) life: u32,
@@ -58,16 +58,16 @@ pub(crate) struct ClientNode {
     called: Vec<(u64, Time)>,
 }
 
-impl ClientNode {
+impl ClientHost {
     pub(crate) fn new(
         node: usize,
         head: Peer,
         config: &WorldConfig,
         store: SimStore,
         seed: u64,
-    ) -> ClientNode {
+    ) -> ClientHost {
         let mut random = Random::new(seed);
-        ClientNode {
+        ClientHost {
             node,
             machine: Client::new(client_config(head, config), Random::new(random.next_u64())),
             life: 0,
@@ -97,15 +97,15 @@ impl ClientNode {
         }
     }
 
-    /// A client that sleeps until [`ClientNode::begin_probe`].
+    /// A client that sleeps until [`ClientHost::begin_probe`].
     pub(crate) fn probe(
         node: usize,
         head: Peer,
         config: &WorldConfig,
         store: SimStore,
         seed: u64,
-    ) -> ClientNode {
-        let mut client = ClientNode::new(node, head, config, store, seed);
+    ) -> ClientHost {
+        let mut client = ClientHost::new(node, head, config, store, seed);
         (client.left, client.pipeline, client.probe) = (0, 1, true);
         client
     }

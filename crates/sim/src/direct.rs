@@ -6,7 +6,7 @@
 //! tell from what it answered in time: it counts as unknown.
 
 use crate::check::Result as Seen;
-use crate::client::ClientNode;
+use crate::client::ClientHost;
 use crate::config::WorldConfig;
 use crate::store::{Act, Operation, Reply};
 use crate::without::{Place, Without};
@@ -29,7 +29,7 @@ pub(crate) struct Direct {
     pub(crate) named: Option<(u64, Time)>,
 }
 
-impl ClientNode {
+impl ClientHost {
     /// The barrier has named the store: the operation goes there.
     pub(crate) fn go_direct(&mut self, now: Time, world: Time, config: &WorldConfig) {
         let named = self.direct.as_ref().and_then(|direct| direct.named);

@@ -2,9 +2,9 @@
 
 use crate::cells::Hits;
 use crate::check::{self, History};
-use crate::client::ClientNode;
+use crate::client::ClientHost;
 use crate::world::{Event, IDLE, Phase, QUIETEN, World};
-use pmnet_device::Pipeline;
+use pmnet_device::DeviceNode;
 use pmnet_proto::server::Server;
 use pmnet_proto::time::{Nanos, SECOND};
 use std::collections::BTreeMap;
@@ -46,13 +46,13 @@ impl Report {
 }
 
 impl World {
-    pub(crate) fn take_device_counters<M: pmnet_log::Media>(&mut self, pipeline: &Pipeline<M>) {
-        let counters = pipeline.machine().counters();
+    pub(crate) fn take_device_counters<M: pmnet_log::Media>(&mut self, running: &DeviceNode<M>) {
+        let counters = running.machine().counters();
         for (name, count) in counters.list() {
             self.report.add(name, count);
         }
         self.report
-            .add("device rejects", pipeline.rejects().iter().sum());
+            .add("device rejects", running.rejects().iter().sum());
     }
 
     pub(crate) fn take_server_counters(&mut self, server: &Server) {
@@ -76,7 +76,7 @@ impl World {
     pub(crate) fn next_phase(&mut self) {
         match self.phase {
             Phase::Load => {
-                if self.clients.iter().all(ClientNode::is_done) {
+                if self.clients.iter().all(ClientHost::is_done) {
                     self.phase = Phase::Settle {
                         until: self.now + self.config.settle_max(),
                     };
@@ -86,7 +86,7 @@ impl World {
             Phase::Settle { until } => {
                 if self.now > until {
                     self.not_drained("healed");
-                } else if self.clients.iter().all(ClientNode::is_done) && self.is_drained() {
+                } else if self.clients.iter().all(ClientHost::is_done) && self.is_drained() {
                     // What is still under way on the network is no noise of the idle.
                     self.phase = Phase::Quieten;
                     self.schedule(QUIETEN, Event::IdleBegins);
@@ -108,8 +108,8 @@ impl World {
             .devices
             .iter()
             .map(|device| match &device.running {
-                Some(pipeline) => {
-                    let machine = pipeline.machine();
+                Some(running) => {
+                    let machine = running.machine();
                     let (cursors, sessions) = (machine.cursors(), machine.sessions());
                     format!(
                         "{cursors:?} serving {} sessions {sessions}",
@@ -121,10 +121,10 @@ impl World {
             .collect();
         let applied = self
             .server
-            .core
+            .running
             .as_ref()
-            .map(|core| core.machine().watermark());
-        let done: Vec<bool> = self.clients.iter().map(ClientNode::is_done).collect();
+            .map(|running| running.machine().watermark());
+        let done: Vec<bool> = self.clients.iter().map(ClientHost::is_done).collect();
         self.violation(format!(
             "not drained after everything was {when}: devices (last, persisted, committed, \
              applied) {devices:?}, server A {applied:?}, clients done {done:?}"
@@ -134,17 +134,17 @@ impl World {
 
     /// Invariant 8: all logs are empty, at the same order.
     fn is_drained(&self) -> bool {
-        let Some(core) = &self.server.core else {
+        let Some(running) = &self.server.running else {
             return false;
         };
-        let watermark = core.machine().watermark();
+        let watermark = running.machine().watermark();
         self.devices
             .iter()
             .filter(|device| !device.lost)
             .all(|device| {
-                device.running.as_ref().is_some_and(|pipeline| {
-                    let (last, _, _, applied) = pipeline.machine().cursors();
-                    pipeline.machine().is_serving() && last == applied && last == watermark
+                device.running.as_ref().is_some_and(|running| {
+                    let (last, _, _, applied) = running.machine().cursors();
+                    running.machine().is_serving() && last == applied && last == watermark
                 })
             })
     }
@@ -205,7 +205,7 @@ impl World {
     }
 
     fn is_closed(&self) -> bool {
-        self.clients.iter().all(ClientNode::is_closed)
+        self.clients.iter().all(ClientHost::is_closed)
             && self.is_drained()
             && self
                 .devices
@@ -233,12 +233,12 @@ impl World {
             {
                 self.happened("zombies that nobody met");
             }
-            if let Some(pipeline) = self.devices.get_mut(node).and_then(|d| d.running.take()) {
-                self.take_device_counters(&pipeline);
+            if let Some(running) = self.devices.get_mut(node).and_then(|d| d.running.take()) {
+                self.take_device_counters(&running);
             }
         }
-        if let Some(core) = self.server.die() {
-            self.take_server_counters(core.machine());
+        if let Some(running) = self.server.die() {
+            self.take_server_counters(running.machine());
         }
         self.leave_lagging_store();
         for (name, count) in self.server.store.happened() {

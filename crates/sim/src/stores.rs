@@ -89,7 +89,7 @@ impl World {
         let node = self.config.devices;
         if !self.server.store.is_lagging() {
             self.violation(format!("the server stopped: {text}"));
-            self.server.core = None;
+            self.server.running = None;
             return;
         }
         self.tell(|| format!("the server stops: {text}"));
@@ -120,9 +120,13 @@ impl World {
         if store.is_lagging() {
             return;
         }
-        let core = self.server.core.as_ref().map(pmnet_server::Core::machine);
+        let running = self
+            .server
+            .running
+            .as_ref()
+            .map(pmnet_server::ServerNode::machine);
         let lags = !self.config.wait_replicas
-            && core.is_some_and(|machine| {
+            && running.is_some_and(|machine| {
                 store.would_lack(machine.watermark(), machine.confirmed_requests())
             });
         let lagging = lags && self.below(2) == 0;

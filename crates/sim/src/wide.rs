@@ -10,8 +10,8 @@
 //! reach another device, or the server, instead of the head.
 
 use crate::cells::Fault;
+use crate::hosts::Image;
 use crate::media::Handle;
-use crate::nodes::Image;
 use crate::world::{Event, World, address};
 use pmnet_proto::Peer;
 use pmnet_proto::time::{MILLISECOND, Nanos};
@@ -87,7 +87,7 @@ impl World {
     fn lose_everything(&mut self) {
         let in_service = self
             .server
-            .core
+            .running
             .as_ref()
             .is_some_and(|c| c.machine().chain().is_some());
         if self.server.store.is_fresh() || !in_service {
@@ -160,9 +160,9 @@ impl World {
         !self.server.store.is_fresh()
             && self
                 .server
-                .core
+                .running
                 .as_ref()
-                .and_then(|core| core.machine().chain())
+                .and_then(|running| running.machine().chain())
                 .is_some_and(|chain| chain.members.len() == left)
     }
 

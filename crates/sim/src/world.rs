@@ -10,11 +10,11 @@
 use crate::campaign::Plan;
 use crate::cells::Fault;
 use crate::check::History;
-use crate::client::ClientNode;
+use crate::client::ClientHost;
 use crate::clock::Clock;
 use crate::config::WorldConfig;
+use crate::hosts::{DeviceHost, Image, ServerHost};
 use crate::network::Seen;
-use crate::nodes::{DeviceNode, Image, ServerNode};
 use crate::report::Report;
 use crate::store::{Operation, SimStore, StoreConfig};
 use crate::stores::Asking;
@@ -99,10 +99,10 @@ pub struct World {
     pub(crate) now: Time,
     queue: BTreeMap<(Time, u64), Event>,
     next_event: u64,
-    pub(crate) devices: Vec<DeviceNode>,
-    pub(crate) server: ServerNode,
+    pub(crate) devices: Vec<DeviceHost>,
+    pub(crate) server: ServerHost,
     /// The last one is the probe.
-    pub(crate) clients: Vec<ClientNode>,
+    pub(crate) clients: Vec<ClientHost>,
     /// One for each node: devices, server, clients.
     pub(crate) clocks: Vec<Clock>,
     pub(crate) turn_at: BTreeMap<usize, Time>,
@@ -192,7 +192,7 @@ impl World {
             let any = random.next_u64() % u64::try_from(config.devices).expect("few devices");
             let wrong = usize::try_from(any).expect("few devices");
             let head = address(if config.lost_clients { wrong } else { 0 });
-            clients.push(ClientNode::new(
+            clients.push(ClientHost::new(
                 first + at,
                 head,
                 &config,
@@ -201,7 +201,7 @@ impl World {
             ));
         }
         let probe = first + config.clients;
-        clients.push(ClientNode::probe(
+        clients.push(ClientHost::probe(
             probe,
             address(0),
             &config,
@@ -210,9 +210,9 @@ impl World {
         ));
         World {
             devices: (0..config.devices)
-                .map(|n| DeviceNode::new(n, &config))
+                .map(|n| DeviceHost::new(n, &config))
                 .collect(),
-            server: ServerNode::new(store),
+            server: ServerHost::new(store),
             clients,
             clocks: vec![Clock::default(); probe + 1],
             config,
@@ -419,7 +419,7 @@ impl World {
                 .as_ref()
                 .map(|_| self.devices[node].life)
         } else if node == server {
-            self.server.core.as_ref().map(|_| self.server.life)
+            self.server.running.as_ref().map(|_| self.server.life)
         } else {
             let client = &self.clients[node - server - 1];
             client.alive.then_some(client.life)
@@ -456,8 +456,8 @@ impl World {
         }
         let now = self.clocks[node].local(self.now);
         if node < server {
-            if let Some(pipeline) = &mut self.devices[node].running
-                && let Err(error) = pipeline.receive(now, from, bytes)
+            if let Some(running) = &mut self.devices[node].running
+                && let Err(error) = running.receive(now, from, bytes)
             {
                 self.device_stopped(node, &error.to_string());
                 return;
@@ -465,8 +465,8 @@ impl World {
         } else if node == server {
             self.note_session(bytes);
             let mut out = std::mem::take(&mut self.server.out);
-            if let Some(core) = &mut self.server.core
-                && let Err(stop) = core.receive(now, from, bytes, &mut out)
+            if let Some(running) = &mut self.server.running
+                && let Err(stop) = running.receive(now, from, bytes, &mut out)
             {
                 self.server_stopped(&stop.0);
             }
@@ -502,8 +502,8 @@ impl World {
     fn device_turn(&mut self, node: usize) -> Option<Time> {
         let now = self.clocks[node].local(self.now);
         let device = &mut self.devices[node];
-        let pipeline = device.running.as_mut()?;
-        if pipeline.machine().is_serving() {
+        let running = device.running.as_mut()?;
+        if running.machine().is_serving() {
             device.declares = false;
             if matches!(device.image, Image::Wrong { .. }) {
                 // What it was given was not older than what the server knows: it is its own now.
@@ -511,16 +511,16 @@ impl World {
             }
         }
         let was_persisting = device.media.is_persisting();
-        if let Err(error) = pipeline.finish(now) {
+        if let Err(error) = running.finish(now) {
             self.device_stopped(node, &error.to_string());
             return None;
         }
         let mut out = Outbox::new();
-        for (to, bytes) in pipeline.out().iter() {
+        for (to, bytes) in running.out().iter() {
             out.send_raw(to, bytes);
         }
-        pipeline.sent();
-        let next = pipeline.next_timeout();
+        running.sent();
+        let next = running.next_timeout();
         let (persisting, life) = (device.media.is_persisting(), device.life);
         if persisting && !was_persisting {
             let after = MICROSECOND + self.below(self.config.persist_max);
@@ -538,8 +538,8 @@ impl World {
         let now = self.clocks[node].local(self.now);
         let mut out = std::mem::take(&mut self.server.out);
         self.server.store.set_now(self.now);
-        let core = self.server.core.as_mut()?;
-        let worked = match core.step(now, &mut out) {
+        let running = self.server.running.as_mut()?;
+        let worked = match running.step(now, &mut out) {
             Ok(worked) => worked,
             Err(stop) => {
                 self.server_stopped(&stop.0);
@@ -549,11 +549,11 @@ impl World {
         if worked {
             self.look_at_executions();
         }
-        let core = self.server.core.as_mut()?;
-        let next = core.next_timeout();
-        self.watermark = core.machine().watermark().max(self.watermark);
-        self.server.is_loaded |= core.machine().chain().is_some();
-        while core.machine_mut().poll_notice().is_some() {}
+        let running = self.server.running.as_mut()?;
+        let next = running.next_timeout();
+        self.watermark = running.machine().watermark().max(self.watermark);
+        self.server.is_loaded |= running.machine().chain().is_some();
+        while running.machine_mut().poll_notice().is_some() {}
         if worked {
             // What the store did is done; what is said of it leaves when the store has answered.
             self.server.busy = true;

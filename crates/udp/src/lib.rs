@@ -1,4 +1,4 @@
-//! UDP in bursts, waiting and stopping: what every socket driver of pmnet shares.
+//! UDP in bursts, waiting and stopping: what every socket loop of pmnet shares.
 //!
 //! Purpose: one place for the socket options, for receiving and sending whole bursts with few
 //! system calls (segmentation and receive offload where the kernel has them), for adaptive

@@ -1,12 +1,12 @@
 //! The nodes, the network between them, and what may happen to both.
 
-use pmnet_device::{DeviceConfig, Pipeline};
+use pmnet_device::{DeviceConfig, DeviceNode};
 use pmnet_log::Parameters;
 use pmnet_proto::client::{Client, ClientConfig, SessionHandle};
 use pmnet_proto::server::{Server, ServerConfig};
 use pmnet_proto::time::{MILLISECOND, SECOND};
 use pmnet_proto::{Outbox, Peer, Random, Time};
-use pmnet_server::Core;
+use pmnet_server::ServerNode;
 
 use super::calls::Calls;
 use crate::input::Input;
@@ -32,9 +32,9 @@ struct Packet {
 pub(super) struct World {
     pub(super) client: Client,
     client_out: Outbox,
-    devices: Vec<Option<Pipeline<Forgetful>>>,
+    devices: Vec<Option<DeviceNode<Forgetful>>>,
     configs: Vec<DeviceConfig>,
-    core: Option<Core<Lists>>,
+    core: Option<ServerNode<Lists>>,
     core_out: Outbox,
     store: Lists,
     network: Vec<Packet>,
@@ -66,7 +66,7 @@ impl World {
         let configs: Vec<DeviceConfig> = (1..=chain).map(config).collect();
         let device = |config: &DeviceConfig| {
             let log = recover(formatted(&parameters));
-            Some(Pipeline::new(
+            Some(DeviceNode::new(
                 config.clone(),
                 log,
                 Random::new(u64::from(config.id)),
@@ -100,7 +100,7 @@ impl World {
         // The chain forms from its tail; then the faults begin.
         for _ in 0..200 {
             world.turn(5 * MILLISECOND);
-            let formed = |pipeline: &Pipeline<Forgetful>| {
+            let formed = |pipeline: &DeviceNode<Forgetful>| {
                 pipeline.machine().is_serving() && pipeline.machine().copies() == chain
             };
             if world.devices.iter().flatten().all(formed) {
@@ -259,7 +259,7 @@ impl World {
             _ => medium.crash(input.long(), 4),
         };
         self.lives += 1;
-        let pipeline = Pipeline::new(
+        let pipeline = DeviceNode::new(
             self.configs[at].clone(),
             recover(medium),
             Random::new(self.lives),
@@ -319,11 +319,11 @@ impl World {
     }
 }
 
-fn new_core(store: &Lists, seed: u64) -> Core<Lists> {
+fn new_core(store: &Lists, seed: u64) -> ServerNode<Lists> {
     let config = ServerConfig {
         batch_entries_max: 8,
         queue_max: 64,
         ..ServerConfig::new(SHARD)
     };
-    Core::new(Server::new(config, Random::new(seed)), store.clone())
+    ServerNode::new(Server::new(config, Random::new(seed)), store.clone())
 }

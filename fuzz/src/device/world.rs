@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use pmnet_device::{DeviceConfig, Pipeline, PipelineError};
+use pmnet_device::{DeviceConfig, DeviceError, DeviceNode};
 use pmnet_proto::time::{MILLISECOND, SECOND};
 use pmnet_proto::{Peer, Random, Time};
 use pmnet_wire::record::{Member, RecoverReply, SessionRow, read_path};
@@ -23,7 +23,7 @@ const SESSIONS_MAX: usize = 6;
 
 /// The world of one input.
 pub(super) struct World {
-    pipeline: Option<Pipeline<Forgetful>>,
+    pipeline: Option<DeviceNode<Forgetful>>,
     config: DeviceConfig,
     pub(super) now: Time,
     /// Neighbours say only what is so.
@@ -79,7 +79,7 @@ impl World {
         let log = recover(formatted(&parameters));
         let now = Time(MILLISECOND);
         let mut world = World {
-            pipeline: Some(Pipeline::new(config.clone(), log, Random::new(5), now)),
+            pipeline: Some(DeviceNode::new(config.clone(), log, Random::new(5), now)),
             config,
             now,
             honest,
@@ -106,7 +106,7 @@ impl World {
         world
     }
 
-    pub(super) fn pipeline(&self) -> &Pipeline<Forgetful> {
+    pub(super) fn pipeline(&self) -> &DeviceNode<Forgetful> {
         self.pipeline.as_ref().expect("there is one between lives")
     }
 
@@ -207,12 +207,12 @@ impl World {
         !self.stopped
     }
 
-    fn ended(&mut self, result: Result<(), PipelineError>) {
+    fn ended(&mut self, result: Result<(), DeviceError>) {
         match result {
             Ok(()) => {}
             Err(error) => {
                 assert!(!error.to_string().is_empty());
-                let stop = matches!(error, PipelineError::Stopped(_));
+                let stop = matches!(error, DeviceError::Stopped(_));
                 assert!(stop || !self.honest, "the medium does not fail: {error}");
                 self.stopped = true;
             }
@@ -364,7 +364,7 @@ impl World {
         self.recover = None;
         self.stopped = false;
         self.recent.clear();
-        self.pipeline = Some(Pipeline::new(self.config.clone(), log, random, self.now));
+        self.pipeline = Some(DeviceNode::new(self.config.clone(), log, random, self.now));
         if self.finish(input) && !input.rarely(4) {
             self.right_replies();
             self.check_sessions();

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 
 use fastrand::Rng;
 use pmnet_dataplane::xdp::Kernel;
-use pmnet_device::{DeviceConfig, FastPath, Pipeline};
+use pmnet_device::{DeviceConfig, DeviceNode, FastPath};
 use pmnet_proto::time::MILLISECOND;
 use pmnet_proto::{Peer, Time};
 use pmnet_wire::record::Member;
@@ -423,7 +423,7 @@ impl Chain {
         for node in &self.nodes {
             let name = node.pins().folder().file_name().unwrap().to_string_lossy();
             println!("{:?}", pmnet_dataplane::xdp::Status::read(&name));
-            let machine = node.device().map(Pipeline::machine);
+            let machine = node.device().map(DeviceNode::machine);
             let known = machine.map(|machine| (machine.epoch(), machine.counters()));
             println!("{known:?}");
             for session in &self.clients {

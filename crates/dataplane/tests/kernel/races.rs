@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pmnet_dataplane::xdp::Kernel;
-use pmnet_device::{DeviceConfig, FastPath, PipelineError};
+use pmnet_device::{DeviceConfig, DeviceError, FastPath};
 use pmnet_log::Tail;
 use pmnet_proto::device::{ChainState, SessionState};
 use pmnet_proto::time::MILLISECOND;
@@ -392,7 +392,7 @@ fn a_process_does_not_wait_for_the_lock_for_ever() {
     let ended = bench
         .node
         .turn(bench.now, &[(client(), update(session, 1))]);
-    let Err(PipelineError::Port(why)) = ended else {
+    let Err(DeviceError::Port(why)) = ended else {
         panic!("nobody can hold the pipeline");
     };
     let why = why.to_string();

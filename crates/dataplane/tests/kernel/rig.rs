@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex};
 
 use pmnet_dataplane::xdp::{Kernel, MapMedia, OpenConfig, Pins, XDP_DROP, XDP_PASS, XDP_TX, open};
-use pmnet_device::{DeviceConfig, FastPath, Hold, Pipeline, PipelineError};
+use pmnet_device::{DeviceConfig, DeviceError, DeviceNode, FastPath, Hold};
 use pmnet_log::{Identity, Tail};
 use pmnet_proto::device::{ChainState, HopWork, SessionState};
 use pmnet_proto::{Peer, Random, Time};
@@ -129,7 +129,7 @@ impl Hold for RacingHold<'_> {
 }
 
 struct Process {
-    device: Pipeline<MapMedia>,
+    device: DeviceNode<MapMedia>,
     _lock: File,
 }
 
@@ -164,7 +164,7 @@ impl Node {
         self.process.is_some()
     }
 
-    pub fn device(&self) -> Option<&Pipeline<MapMedia>> {
+    pub fn device(&self) -> Option<&DeviceNode<MapMedia>> {
         self.process.as_ref().map(|process| &process.device)
     }
 
@@ -203,7 +203,7 @@ impl Node {
         &mut self,
         now: Time,
         burst: &[(Peer, Vec<u8>)],
-    ) -> Result<Vec<(Peer, Vec<u8>)>, PipelineError> {
+    ) -> Result<Vec<(Peer, Vec<u8>)>, DeviceError> {
         let Some(process) = &mut self.process else {
             return Ok(Vec::new());
         };
@@ -273,7 +273,7 @@ fn start(
     };
     let random = Random::new(u64::from(settings.id) << 32 | starts);
     let device =
-        Pipeline::new(settings.clone(), opened.log, random, now).with_fast_path(Box::new(path));
+        DeviceNode::new(settings.clone(), opened.log, random, now).with_fast_path(Box::new(path));
     let process = Process {
         device,
         _lock: opened.lock,

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use pmnet_dataplane::xdp::{Kernel, KernelConfig, MapMedia, Pins, XDP_DROP, XDP_PASS, XDP_TX};
-use pmnet_device::{DeviceConfig, FastPath, Hold, Pipeline};
+use pmnet_device::{DeviceConfig, DeviceNode, FastPath, Hold};
 use pmnet_log::{Identity, Log, Media, MediaError, Parameters, Scan, Tail};
 use pmnet_proto::device::{ChainState, HopWork, SessionState};
 use pmnet_proto::{Peer, Random, Time};
@@ -176,8 +176,8 @@ pub struct Sent {
 
 pub struct World {
     pub now: Time,
-    pub reference: Pipeline<Memory>,
-    pub device: Pipeline<MapMedia>,
+    pub reference: DeviceNode<Memory>,
+    pub device: DeviceNode<MapMedia>,
     pub kernel: Shared,
     pub address: SocketAddr,
     /// Packets that the kernel answered by itself.
@@ -243,8 +243,8 @@ impl World {
         let kernel = Shared(Arc::new(Mutex::new(kernel)));
         let mut world = World {
             now,
-            reference: Pipeline::new(settings.clone(), repaired(memory), Random::new(9), now),
-            device: Pipeline::new(settings, repaired(media), Random::new(9), now)
+            reference: DeviceNode::new(settings.clone(), repaired(memory), Random::new(9), now),
+            device: DeviceNode::new(settings, repaired(media), Random::new(9), now)
                 .with_fast_path(Box::new(kernel.clone())),
             kernel,
             address,
@@ -428,7 +428,7 @@ fn repaired<M: Media>(media: M) -> Log<M> {
     scan.repair(decision).unwrap()
 }
 
-fn sent<M: Media>(device: &mut Pipeline<M>) -> Vec<Sent> {
+fn sent<M: Media>(device: &mut DeviceNode<M>) -> Vec<Sent> {
     let all = device
         .out()
         .iter()

@@ -7,7 +7,7 @@ use anyhow::Context;
 use bytes::Bytes;
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
-use pmnet_client::{CallId, ClientConfig, Endpoint, Event, Refused, SessionHandle, Time};
+use pmnet_client::{CallId, ClientConfig, ClientNode, Event, Refused, SessionHandle, Time};
 use pmnet_wire::command::{Commands, Form, Protocol, key_hash, preamble};
 
 use super::generator::Lane;
@@ -37,7 +37,7 @@ struct Slot {
 
 struct Driver<'a, 'h> {
     run: Run<'a, 'h>,
-    endpoint: Endpoint,
+    endpoint: ClientNode,
     waiter: Waiter,
     slots: Vec<Slot>,
     slot_of: HashMap<SessionHandle, usize>,
@@ -48,7 +48,7 @@ struct Driver<'a, 'h> {
 /// Runs the load against the head device at `address` of the options.
 pub fn run(options: &Options, hooks: Hooks<'_>, stop: &AtomicBool) -> anyhow::Result<Summary> {
     let mut run = Run::new(options, hooks);
-    let endpoint = Endpoint::bind(ClientConfig::new(options.address))
+    let endpoint = ClientNode::bind(ClientConfig::new(options.address))
         .with_context(|| format!("cannot open a socket towards {}", options.address))?;
     let waiter = Waiter::new(options.spin)?;
     waiter

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use pmnet_cli::{ConfigError, address, call_on_signals};
-use pmnet_client::{ClientConfig, Endpoint};
+use pmnet_client::{ClientConfig, ClientNode};
 use pmnet_front::{Front, FrontConfig};
 use pmnet_wire::record::CHAIN_MAX;
 use serde::Deserialize;
@@ -121,7 +121,7 @@ fn within<N: PartialOrd + Display>(
 pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
     let (config, client) = settings(command.args.clone(), file)?;
     let (via, copies) = (client.head, client.copies_min);
-    let front = Front::bind(&config, Endpoint::bind(client)?)?;
+    let front = Front::bind(&config, ClientNode::bind(client)?)?;
     let stopper = front.stopper();
     call_on_signals(move || stopper.stop())?;
     ready::announce(

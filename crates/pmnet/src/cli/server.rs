@@ -2,7 +2,7 @@
 
 use clap::Args;
 use pmnet_dataplane::xdp::LogReader;
-use pmnet_server::driver::{DriverConfig, run};
+use pmnet_server::serve::{ServeConfig, serve};
 use pmnet_server::{Feed, ServerConfig};
 use serde::Deserialize;
 use serde_json::json;
@@ -72,7 +72,7 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
     let listen = udp_address("--listen", &listen)?;
     let store = required("--store", "server", flags.store.or(file.store))?;
     let shard = flags.shard.or(file.shard).unwrap_or(0);
-    let config = DriverConfig {
+    let config = ServeConfig {
         listen,
         server: ServerConfig::new(shard),
         spin_micros: flags.spin_us.or(file.spin_us).unwrap_or(SPIN_US),
@@ -83,7 +83,7 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
         .device_log
         .or(file.device_log)
         .map(|name| -> Box<dyn Feed> { Box::new(DeviceLog(LogReader::new(&name))) });
-    run(config, store, feed, &stop, |address, durability| {
+    serve(config, store, feed, &stop, |address, durability| {
         ready::announce(
             command.common.json,
             "server",

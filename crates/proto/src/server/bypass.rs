@@ -454,7 +454,7 @@ impl Server {
 
     /// The store did not answer these: one of them may be what it cannot do, and the others were
     /// only beside it. From now on each is executed alone, and after the entries. None is tried again by
-    /// itself (one that takes longer than the store's driver waits, or that the store dies of, would be the
+    /// itself (one that takes longer than the store's adaptor waits, or that the store dies of, would be the
     /// only thing this shard ever does): whoever still wants the answer asks again.
     pub(super) fn unanswered(&mut self, executing: &[Executing]) {
         for failed in executing {

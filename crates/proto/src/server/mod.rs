@@ -1,7 +1,7 @@
 //! The server machine: takes the log in order, decides what a store applies, answers bypasses
 //! (`docs/spec/protocol.md` §2 rules 6–8, §5).
 //!
-//! It gives out one [`Work`] at a time; the driver lets the store do it and reports back. Nothing
+//! It gives out one [`Work`] at a time; the node lets the store do it and reports back. Nothing
 //! changes here until the store has it durably, so a failed or unknown work is simply forgotten
 //! and the records are loaded again.
 

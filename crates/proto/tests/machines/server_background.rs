@@ -1,4 +1,4 @@
-//! A store that takes its time: what arrives while it is at work, and a driver that asks for work
+//! A store that takes its time: what arrives while it is at work, and a node that asks for work
 //! without letting the server answer first (`docs/spec/protocol.md` §2 rules 6 to 8, §4 "Fallback").
 
 use crate::support::server::Bench;
@@ -200,7 +200,7 @@ fn a_failed_execution_is_asked_for_again() {
     assert_eq!(bench.store.executed, [b"INCR"]);
 }
 
-/// A read that takes longer than the store's driver waits was tried again and again, and nothing else
+/// A read that takes longer than the store's adaptor waits was tried again and again, and nothing else
 /// got its turn, as long as the server lived: also not the entries, nor the END of that session.
 #[test]
 fn a_read_that_fails_lets_the_others_go_first() {
@@ -300,7 +300,7 @@ fn requests_beside_one_that_fails_are_answered() {
             panic!("an execution");
         };
         if let Some(bad) = executions.iter().position(|e| &e.payload[..] == b"BAD") {
-            // As the driver does it: what was answered before the failure, then the failure.
+            // As the node does it: what was answered before the failure, then the failure.
             let replies = vec![b"+1".to_vec().into(); bad];
             answered.extend(
                 bench
@@ -343,7 +343,7 @@ fn what_the_store_has_after_all_is_not_applied_again() {
     assert_eq!(bench.server.counters().repeated, 0);
 }
 
-/// A driver may ask for work before it lets the server answer: what is only to be answered is not
+/// A node may ask for work before it lets the server answer: what is only to be answered is not
 /// executed then.
 #[test]
 fn what_needs_an_answer_only_is_never_work() {

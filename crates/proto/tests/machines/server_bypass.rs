@@ -486,7 +486,7 @@ fn a_bypass_is_not_executed_after_its_deadline() {
     }
 }
 
-/// What is late is no work either if the driver asks for work first.
+/// What is late is no work either if the node asks for work first.
 #[test]
 fn a_late_bypass_is_never_work() {
     let mut bench = Bench::new();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use pmnet_dataplane::xdp::{KernelConfig, MapMedia, OpenConfig, Opened, Pins, open};
-use pmnet_device::{DeviceConfig, Pipeline};
+use pmnet_device::{DeviceConfig, DeviceNode};
 use pmnet_log::{Identity, Parameters};
 use pmnet_proto::{Peer, Random, Time};
 use pmnet_wire::packet::{self, Fragment, Stamp};
@@ -44,7 +44,7 @@ struct Client {
 
 /// See the module's text.
 pub struct Stand {
-    pipeline: Pipeline<MapMedia>,
+    pipeline: DeviceNode<MapMedia>,
     feeder: Feeder,
     clients: Vec<Client>,
     address: SocketAddr,
@@ -102,7 +102,7 @@ impl Stand {
         let feeder = Feeder::new(&mut kernel, &pinned.0, batch)?;
         let device = DeviceConfig::new(DEVICE, SHARD, server);
         let now = Time(1);
-        let pipeline = Pipeline::new(device, log, Random::new(fastrand::u64(..)), now)
+        let pipeline = DeviceNode::new(device, log, Random::new(fastrand::u64(..)), now)
             .with_fast_path(Box::new(kernel));
         let mut stand = Stand {
             pipeline,

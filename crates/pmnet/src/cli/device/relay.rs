@@ -22,7 +22,7 @@ pub fn run_relay<M: Media>(
     let device = relay.device.id;
     let shard = relay.device.shard;
     let (media, survives) = (log.media_name(), log.survives());
-    run(relay, log, fast_path, stop, |address, pipeline| {
+    run(relay, log, fast_path, stop, |address, node| {
         serving();
         ready::announce(
             json,
@@ -31,8 +31,8 @@ pub fn run_relay<M: Media>(
                 ("listen", json!(address.to_string())),
                 ("id", json!(device)),
                 ("shard", json!(shard)),
-                ("epoch", json!(pipeline.machine().epoch())),
-                ("copies", json!(pipeline.machine().copies())),
+                ("epoch", json!(node.machine().epoch())),
+                ("copies", json!(node.machine().copies())),
                 ("media", json!(media)),
                 ("survives", json!(survives)),
             ],

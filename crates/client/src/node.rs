@@ -10,25 +10,25 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 
-/// Bursts taken in by one call of [`Endpoint::receive`], so that a flood cannot starve the loop.
+/// Bursts taken in by one call of [`ClientNode::receive`], so that a flood cannot starve the loop.
 const BURSTS_MAX: usize = 8;
 
 /// Many sessions over one socket. The caller passes the time and calls, in its loop:
-/// [`Endpoint::receive`] when the socket is readable, [`Endpoint::flush`] once after everything
-/// that was submitted or received, and waits no longer than [`Endpoint::next_timeout`].
+/// [`ClientNode::receive`] when the socket is readable, [`ClientNode::flush`] once after everything
+/// that was submitted or received, and waits no longer than [`ClientNode::next_timeout`].
 #[derive(Debug)]
-pub struct Endpoint {
+pub struct ClientNode {
     machine: Client,
     socket: Socket,
     out: Outbox,
 }
 
-impl Endpoint {
+impl ClientNode {
     /// Binds a socket of the head's address family.
     ///
     /// # Errors
     /// If the socket cannot be had.
-    pub fn bind(config: ClientConfig) -> io::Result<Endpoint> {
+    pub fn bind(config: ClientConfig) -> io::Result<ClientNode> {
         let any: IpAddr = match config.head.ip() {
             IpAddr::V4(ip) if ip.is_loopback() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -37,7 +37,7 @@ impl Endpoint {
         };
         let socket = Socket::bind(SocketAddr::new(any, 0), false)?;
         let random = Random::new(pmnet_udp::os_random()?);
-        Ok(Endpoint {
+        Ok(ClientNode {
             machine: Client::new(config, random),
             socket,
             out: Outbox::new(),
@@ -131,7 +131,7 @@ impl Endpoint {
         self.machine.poll_event()
     }
 
-    /// When [`Endpoint::flush`] must be called at the latest.
+    /// When [`ClientNode::flush`] must be called at the latest.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
         self.machine.next_timeout()

@@ -1,8 +1,8 @@
 //! A server on a UDP socket: one thread, which receives while the store is not at work. What
 //! arrives during a disk flush waits in the socket and makes up the next batch.
 
-use crate::core::Core;
 use crate::feed::{Feed, Reader};
+use crate::node::ServerNode;
 use crate::store::Store;
 use mio::unix::SourceFd;
 use pmnet_proto::server::{Server, ServerConfig};
@@ -13,9 +13,9 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// Settings of the driver.
+/// Settings of the loop.
 #[derive(Clone, Debug)]
-pub struct DriverConfig {
+pub struct ServeConfig {
     /// UDP address to listen on.
     pub listen: Peer,
     /// The machine's settings.
@@ -48,8 +48,8 @@ const DATAGRAM_COST_BYTES: usize = 1280;
 ///
 /// # Errors
 /// [`DriverError`].
-pub fn run(
-    mut config: DriverConfig,
+pub fn serve(
+    mut config: ServeConfig,
     store: Box<dyn Store>,
     mut feed: Option<Box<dyn Feed>>,
     stop: &Stop,
@@ -61,7 +61,7 @@ pub fn run(
     config.server.queue_max = config.server.queue_max.min(holds.max(64));
     let clock = Clock::start();
     let random = Random::new(pmnet_udp::os_random()?);
-    let mut core = Core::new(Server::new(config.server, random), store);
+    let mut core = ServerNode::new(Server::new(config.server, random), store);
     let mut poll = mio::Poll::new()?;
     let mut events = mio::Events::with_capacity(16);
     poll.registry().register(

@@ -9,11 +9,11 @@ use crate::config::WorldConfig;
 use crate::media::{Handle, SimMedia};
 use crate::store::SimStore;
 use crate::without::{Place, Without};
-use pmnet_device::{DeviceConfig, Pipeline};
+use pmnet_device::{DeviceConfig, DeviceNode};
 use pmnet_log::{Expected, Identity, Parameters, Payloads, Scan, format};
 use pmnet_proto::server::{Server, ServerConfig};
 use pmnet_proto::{Outbox, Peer, Random, Time};
-use pmnet_server::Core;
+use pmnet_server::ServerNode;
 
 /// What is on a device's medium.
 #[derive(Debug)]
@@ -27,10 +27,10 @@ pub(crate) enum Image {
 }
 
 /// A device, running or not, and its medium.
-pub(crate) struct DeviceNode {
+pub(crate) struct DeviceHost {
     node: usize,
     pub(crate) media: Handle,
-    pub(crate) running: Option<Pipeline<SimMedia>>,
+    pub(crate) running: Option<DeviceNode<SimMedia>>,
     pub(crate) life: u32,
     /// Its operator has given it up; it may still be running, as a zombie.
     pub(crate) lost: bool,
@@ -53,10 +53,10 @@ pub(crate) enum StartError {
     Refused(String),
 }
 
-impl DeviceNode {
-    pub(crate) fn new(node: usize, config: &WorldConfig) -> DeviceNode {
+impl DeviceHost {
+    pub(crate) fn new(node: usize, config: &WorldConfig) -> DeviceHost {
         let device = u128::try_from(node + 1).expect("few nodes");
-        DeviceNode {
+        DeviceHost {
             node,
             media: formatted(node, config, device << 64 | 7),
             running: None,
@@ -120,7 +120,7 @@ impl DeviceNode {
         config.rules = Without::rules(world.without);
         self.life += 1;
         self.next = Some(next);
-        self.running = Some(Pipeline::new(config, log, Random::new(seed), now));
+        self.running = Some(DeviceNode::new(config, log, Random::new(seed), now));
         Ok(())
     }
 }
@@ -146,9 +146,9 @@ fn formatted(node: usize, config: &WorldConfig, log_uuid: u128) -> Handle {
 }
 
 /// The server, running or not, and its store.
-pub(crate) struct ServerNode {
+pub(crate) struct ServerHost {
     pub(crate) store: SimStore,
-    pub(crate) core: Option<Core<SimStore>>,
+    pub(crate) running: Option<ServerNode<SimStore>>,
     pub(crate) out: Outbox,
     /// The store is at work: what was said of it has not left yet.
     pub(crate) busy: bool,
@@ -159,12 +159,12 @@ pub(crate) struct ServerNode {
     pub(crate) is_loaded: bool,
 }
 
-impl ServerNode {
-    pub(crate) fn new(store: SimStore) -> ServerNode {
+impl ServerHost {
+    pub(crate) fn new(store: SimStore) -> ServerHost {
         let out = Outbox::new();
-        ServerNode {
+        ServerHost {
             store,
-            core: None,
+            running: None,
             out,
             busy: false,
             life: 0,
@@ -175,20 +175,20 @@ impl ServerNode {
 
     /// Starts the process, if it does not run.
     pub(crate) fn start(&mut self, without: Option<Without>, seed: u64, now: Time) {
-        if self.core.is_none() && now >= self.down_until {
+        if self.running.is_none() && now >= self.down_until {
             self.life += 1;
             let mut config = ServerConfig::new(0);
             config.rules = Without::rules(without);
             let machine = Server::new(config, Random::new(seed));
-            self.core = Some(Core::new(machine, self.store.handle()));
+            self.running = Some(ServerNode::new(machine, self.store.handle()));
         }
     }
 
     /// The process dies.
-    pub(crate) fn die(&mut self) -> Option<Core<SimStore>> {
+    pub(crate) fn die(&mut self) -> Option<ServerNode<SimStore>> {
         self.busy = false;
         self.is_loaded = false;
         self.out.clear();
-        self.core.take()
+        self.running.take()
     }
 }

@@ -11,7 +11,7 @@ const PAUSE_MIN: Nanos = 5 * MILLISECOND;
 const PAUSE_MAX: Nanos = 500 * MILLISECOND;
 
 /// A server of one shard over a store.
-pub struct Core<S> {
+pub struct ServerNode<S> {
     machine: Server,
     store: S,
     pause: Nanos,
@@ -19,10 +19,10 @@ pub struct Core<S> {
     rejected_packets: u64,
 }
 
-impl<S: Store> Core<S> {
+impl<S: Store> ServerNode<S> {
     /// Joins the two.
-    pub const fn new(machine: Server, store: S) -> Core<S> {
-        Core {
+    pub const fn new(machine: Server, store: S) -> ServerNode<S> {
+        ServerNode {
             machine,
             store,
             pause: PAUSE_MIN,
@@ -129,7 +129,7 @@ impl<S: Store> Core<S> {
         Ok(true)
     }
 
-    /// When [`Core::step`] has something to do again by itself.
+    /// When [`ServerNode::step`] has something to do again by itself.
     pub const fn next_timeout(&self) -> Option<Time> {
         self.resume_at
     }

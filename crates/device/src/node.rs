@@ -10,7 +10,7 @@ use pmnet_wire::{Header, Packet, Reject};
 
 /// Why a device ended.
 #[derive(Debug, thiserror::Error)]
-pub enum PipelineError {
+pub enum DeviceError {
     /// The log failed.
     #[error(transparent)]
     Log(#[from] LogError),
@@ -30,7 +30,7 @@ struct Fast {
     path: Box<dyn FastPath>,
     /// The machine admits; the fast path is held.
     held: bool,
-    /// It was admitting when this pipeline began, which has not heard from the server yet.
+    /// It was admitting when this node began, which has not heard from the server yet.
     adopted: bool,
     /// Something was followed since the last rest.
     followed: bool,
@@ -50,7 +50,7 @@ const FOLLOW_EVERY: Nanos = MILLISECOND;
 const HOPS_USUAL: u8 = 64;
 
 /// One device over one log.
-pub struct Pipeline<M> {
+pub struct DeviceNode<M> {
     machine: Device,
     log: Log<M>,
     fast: Option<Fast>,
@@ -62,9 +62,9 @@ pub struct Pipeline<M> {
     stopped: Option<String>,
 }
 
-impl<M: Media> Pipeline<M> {
+impl<M: Media> DeviceNode<M> {
     /// A device over a repaired log. Its incarnation has been raised durably by the repair.
-    pub fn new(config: DeviceConfig, log: Log<M>, random: Random, now: Time) -> Pipeline<M> {
+    pub fn new(config: DeviceConfig, log: Log<M>, random: Random, now: Time) -> DeviceNode<M> {
         let state = LogState {
             log_uuid: log.identity().log_uuid,
             incarnation: log.incarnation(),
@@ -74,7 +74,7 @@ impl<M: Media> Pipeline<M> {
             applied: log.applied(),
         };
         let next = config.next;
-        Pipeline {
+        DeviceNode {
             machine: Device::new(config, state, random, now),
             log,
             fast: None,
@@ -89,7 +89,7 @@ impl<M: Media> Pipeline<M> {
     /// The same with a fast path beside it, which appends to the same image. It may be admitting
     /// already, for the same epoch and incarnation: then it goes on, also before the server has
     /// answered this device.
-    pub fn with_fast_path(mut self, path: Box<dyn FastPath>) -> Pipeline<M> {
+    pub fn with_fast_path(mut self, path: Box<dyn FastPath>) -> DeviceNode<M> {
         self.machine.note_changes();
         let adopted = path.admits();
         self.fast = Some(Fast {
@@ -120,7 +120,7 @@ impl<M: Media> Pipeline<M> {
     pub const fn out(&self) -> &Outbox {
         &self.out
     }
-    /// What [`Pipeline::out`] held has been sent.
+    /// What [`DeviceNode::out`] held has been sent.
     pub fn sent(&mut self) {
         self.out.clear();
     }
@@ -141,22 +141,22 @@ impl<M: Media> Pipeline<M> {
     /// Takes in one datagram of a burst, from a network that does not count hops.
     ///
     /// # Errors
-    /// [`PipelineError`]: the device ends.
-    pub fn receive(&mut self, now: Time, from: Peer, datagram: &[u8]) -> Result<(), PipelineError> {
+    /// [`DeviceError`]: the device ends.
+    pub fn receive(&mut self, now: Time, from: Peer, datagram: &[u8]) -> Result<(), DeviceError> {
         self.receive_with_hops(now, from, HOPS_USUAL, datagram)
     }
 
     /// Takes in one datagram of a burst that may make so many more hops.
     ///
     /// # Errors
-    /// [`PipelineError`]: the device ends.
+    /// [`DeviceError`]: the device ends.
     pub fn receive_with_hops(
         &mut self,
         now: Time,
         from: Peer,
         hops: u8,
         datagram: &[u8],
-    ) -> Result<(), PipelineError> {
+    ) -> Result<(), DeviceError> {
         let packet = match Packet::parse(datagram) {
             Ok(packet) => packet,
             Err(reason) => {
@@ -223,10 +223,10 @@ impl<M: Media> Pipeline<M> {
     /// `true` if something was done. Also to be called when a persist has completed.
     ///
     /// # Errors
-    /// [`PipelineError`]: the device ends.
-    pub fn finish(&mut self, now: Time) -> Result<bool, PipelineError> {
+    /// [`DeviceError`]: the device ends.
+    pub fn finish(&mut self, now: Time) -> Result<bool, DeviceError> {
         if let Some(text) = &self.stopped {
-            return Err(PipelineError::Stopped(text.clone()));
+            return Err(DeviceError::Stopped(text.clone()));
         }
         let before = self.out.len();
         self.follow(now)?;
@@ -269,7 +269,7 @@ impl<M: Media> Pipeline<M> {
     }
 
     /// Takes in what the fast path appended.
-    fn follow(&mut self, now: Time) -> Result<(), PipelineError> {
+    fn follow(&mut self, now: Time) -> Result<(), DeviceError> {
         let Some(fast) = self.fast.as_mut().filter(|fast| !fast.held) else {
             return Ok(());
         };
@@ -307,8 +307,8 @@ impl<M: Media> Pipeline<M> {
         Ok(())
     }
 
-    /// From here on the machine admits, and nobody else, until [`Pipeline::publish`].
-    fn hold(&mut self, now: Time) -> Result<(), PipelineError> {
+    /// From here on the machine admits, and nobody else, until [`DeviceNode::publish`].
+    fn hold(&mut self, now: Time) -> Result<(), DeviceError> {
         if let Some(fast) = self.fast.as_mut().filter(|fast| !fast.held) {
             fast.path.hold()?;
             self.follow(now)?;
@@ -320,7 +320,7 @@ impl<M: Media> Pipeline<M> {
     }
 
     /// Tells the fast path what changed, before anything of it is sent, and lets it go on.
-    fn publish(&mut self, now: Time) -> Result<(), PipelineError> {
+    fn publish(&mut self, now: Time) -> Result<(), DeviceError> {
         let lags =
             |fast: &Fast| fast.in_chain && self.machine.fast_path_lags(&fast.seen, fast.before);
         if self.machine.admits() && self.fast.as_ref().is_some_and(lags) {
@@ -364,7 +364,7 @@ impl<M: Media> Pipeline<M> {
         Ok(())
     }
 
-    fn persist(&mut self) -> Result<bool, PipelineError> {
+    fn persist(&mut self) -> Result<bool, DeviceError> {
         let mut moved = self.log.persist_poll(false)?;
         if self.log.persist_start()? {
             moved |= self.log.persist_poll(false)?;
@@ -375,7 +375,7 @@ impl<M: Media> Pipeline<M> {
         Ok(moved)
     }
 
-    /// When [`Pipeline::finish`] must be called at the latest.
+    /// When [`DeviceNode::finish`] must be called at the latest.
     pub fn next_timeout(&self) -> Option<Time> {
         self.machine.next_timeout()
     }
@@ -384,8 +384,8 @@ impl<M: Media> Pipeline<M> {
     /// at soon in any case.
     ///
     /// # Errors
-    /// [`PipelineError::Port`]: the fast path cannot be asked.
-    pub fn rest(&mut self, now: Time) -> Result<Option<Time>, PipelineError> {
+    /// [`DeviceError::Port`]: the fast path cannot be asked.
+    pub fn rest(&mut self, now: Time) -> Result<Option<Time>, DeviceError> {
         let due = self.next_timeout();
         let Some(fast) = &mut self.fast else {
             return Ok(due);
@@ -405,7 +405,7 @@ impl<M: Media> Pipeline<M> {
     }
 
     /// Brings the log to the state that the server gave, then serves (`docs/spec/protocol.md` §5).
-    fn resume(&mut self, now: Time, recovery: Recovery) -> Result<(), PipelineError> {
+    fn resume(&mut self, now: Time, recovery: Recovery) -> Result<(), DeviceError> {
         self.hold(now)?;
         if let Some(fast) = &mut self.fast {
             fast.path.hold()?.forget_sessions()?;
@@ -438,20 +438,20 @@ impl<M: Media> Pipeline<M> {
         Ok(())
     }
 
-    fn stop(&mut self, text: String) -> PipelineError {
+    fn stop(&mut self, text: String) -> DeviceError {
         if let Some(fast) = &mut self.fast {
             // The shard stops, so nobody may admit. If even this fails, the text still counts.
             fast.held = fast.path.hold().is_ok();
         }
         self.stopped = Some(text.clone());
-        PipelineError::Stopped(text)
+        DeviceError::Stopped(text)
     }
 
     /// Clean shutdown: everything appended becomes durable.
     ///
     /// # Errors
-    /// [`PipelineError::Log`].
-    pub fn close(self) -> Result<(), PipelineError> {
+    /// [`DeviceError::Log`].
+    pub fn close(self) -> Result<(), DeviceError> {
         Ok(self.log.close()?)
     }
 }
