@@ -106,6 +106,8 @@ pub struct WorldConfig {
     pub hangs: bool,
     /// Whether clients have connections of their own to the store.
     pub directs: bool,
+    /// Whether clients read past the server.
+    pub reads: bool,
     /// A fault that happens again and again at one moment of an update's life.
     pub aim: Option<Cell>,
     /// The rule that is switched off.
@@ -186,6 +188,7 @@ impl WorldConfig {
             publishes: false,
             hangs: false,
             directs: false,
+            reads: false,
             aim: None,
             without: None,
         }
@@ -243,9 +246,23 @@ impl WorldConfig {
             publishes: one_of(&[0, 1]) == 1,
             hangs: one_of(&[0, 0, 0, 0, 0, 0, 0, 1]) == 1,
             directs: one_of(&[0, 0, 1]) == 1,
+            reads: one_of(&[0, 1]) == 1,
             ..wide
         };
-        if aimed { wide.aimed(aim) } else { wide }
+        let wide = if aimed { wide.aimed(aim) } else { wide };
+        wide.reading()
+    }
+
+    /// The same world, such that what its clients read past the server can be right: a store that waits for its replica is
+    /// not read so, and a mark outlives what it is about.
+    #[must_use]
+    fn reading(mut self) -> WorldConfig {
+        self.reads &= !self.wait_replicas;
+        if self.reads && self.directs {
+            self.session_idle = 20 * SECOND;
+            self.clocks = false;
+        }
+        self
     }
 
     /// The same world, such that this cell of the failure matrix can be hit, and with an aim at it.
@@ -346,9 +363,45 @@ impl WorldConfig {
                 self.wait_replicas = true;
                 self.accident_every = self.accident_every.clamp(1, 10 * MILLISECOND);
             }
+            Place::Machine(
+                Rule::Floor | Rule::HitCommitted | Rule::StoreEpoch | Rule::ShownAbove,
+            )
+            | Place::ReadEpoch
+            | Place::ReadNeed
+            | Place::Marked => self = self.lacking_of_reads(without.place),
             _ => {}
         }
         self
+    }
+
+    /// The same world, such that its clients read past the server a lot, and few keys change often.
+    fn lacking_of_reads(self, place: Place) -> WorldConfig {
+        let fails_over = matches!(place, Place::Machine(Rule::StoreEpoch) | Place::ReadEpoch);
+        let reading = WorldConfig {
+            reads: true,
+            wait_replicas: false,
+            aim: None,
+            declared_losses: false,
+            lose_devices: 0,
+            clients: self.clients.max(3),
+            calls: 150,
+            keys: 1,
+            payload_max: 100,
+            updates: 40,
+            store_max: 2 * MILLISECOND,
+            directs: place == Place::Marked,
+            failovers: fails_over || self.failovers,
+            loss: self.loss.max(50),
+            duplication: self.duplication.max(200),
+            long_delay: 100,
+            deadline: 50 * MILLISECOND,
+            session_idle: 5 * SECOND,
+            outage_max: 0,
+            accident_every: self.accident_every.clamp(1, 10 * MILLISECOND),
+            down_max: self.down_max.min(20 * MILLISECOND),
+            ..self
+        };
+        reading.reading()
     }
 
     /// After the load, this much time to repair, drain, expire and end.

@@ -43,8 +43,10 @@ impl ClientHost {
         let keeps = Without::breaks(config.without, Place::StoreNamed);
         let connection = self.connection.filter(|_| keeps).unwrap_or(named);
         self.connection = Some(connection);
+        let marked = self.mark.is_some_and(|mark| mark.is_open);
         let (observed, deadline) = &mut self.observed[direct.observed];
-        if now > *deadline {
+        let unmarked = config.reads && !marked && !Without::breaks(config.without, Place::Marked);
+        if now > *deadline || unmarked {
             observed.result = Seen::Failed;
             return;
         }
@@ -84,6 +86,7 @@ impl ClientHost {
         if let Outcome::Reply(reply) = outcome
             && let Some(Reply::Store(name)) = Reply::read(reply)
         {
+            self.named = name;
             direct.named = Some((name, now + self.random.next_u64() % DIRECT_MAX));
             return Some(true);
         }

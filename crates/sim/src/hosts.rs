@@ -115,6 +115,8 @@ impl DeviceHost {
         self.earlier = Some(before);
         let mut config = DeviceConfig::new(id, 0, next);
         config.session_idle = world.session_idle;
+        // So few that keys meet in them.
+        config.read_buckets = 2;
         config.session_entries_max = world.session_entries_max;
         config.flags = flags;
         config.rules = Without::rules(world.without);

@@ -17,6 +17,7 @@ mod direct;
 mod hosts;
 pub mod media;
 mod network;
+mod reads;
 mod report;
 pub mod store;
 mod stores;

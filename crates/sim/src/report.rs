@@ -255,6 +255,10 @@ impl World {
             let windows = self.clients[at].windows();
             self.report
                 .add("operations that an old master answered", windows);
+            let (hits, direct) = (self.clients[at].hits, self.clients[at].direct_reads);
+            self.report.add("reads answered by the head", hits);
+            self.report
+                .add("reads answered by the store itself", direct);
             history.calls.extend(observed);
             violations
                 .into_iter()
@@ -280,7 +284,7 @@ impl World {
         }
         let left = history.story.records.iter();
         let left: Vec<String> = left
-            .filter(|key| ![&b"watermark"[..], b"chain"].contains(&key.as_slice()))
+            .filter(|key| ![&b"watermark"[..], b"chain", b"store"].contains(&key.as_slice()))
             .map(|key| key.escape_ascii().to_string())
             .collect();
         if let Some(first) = left.first() {

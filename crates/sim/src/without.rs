@@ -24,6 +24,12 @@ pub enum Place {
     Replicas,
     /// In the client's caller: a connection of its own leads to the store that its barrier named.
     StoreNamed,
+    /// In the client's caller: a store is read from only in the epoch that the head named.
+    ReadEpoch,
+    /// In the client's caller: a store is read from only if it has applied what the head named.
+    ReadNeed,
+    /// In the client's caller: what passes no device is marked.
+    Marked,
     /// In the client's caller: only updates that cannot fail are acknowledged early.
     Nilext,
     /// In the log: an entry's checksum covers its payload.
@@ -240,6 +246,48 @@ impl Without {
             Rule::Token,
             2000,
             "§7: a wrong token has no effect",
+        ),
+        machine(
+            "floor",
+            Rule::Floor,
+            2000,
+            "reads.md §1: at or below the floor the index may not know everything",
+        ),
+        machine(
+            "hit-committed",
+            Rule::HitCommitted,
+            2000,
+            "reads.md §2: only what is committed is shown",
+        ),
+        machine(
+            "store-epoch",
+            Rule::StoreEpoch,
+            2000,
+            "reads.md §3: another store means another epoch",
+        ),
+        machine(
+            "shown-above",
+            Rule::ShownAbove,
+            2000,
+            "reads.md §4: what the store had applied when it answered is not shown",
+        ),
+        rule(
+            "read-epoch",
+            Place::ReadEpoch,
+            2000,
+            "reads.md §3: the store is read in the epoch that the head named",
+        ),
+        rule(
+            "read-need",
+            Place::ReadNeed,
+            2000,
+            "reads.md §3: the store has applied what the head named",
+        ),
+        rule(
+            "marked",
+            Place::Marked,
+            2000,
+            "reads.md §5: what passes no device is marked",
         ),
     ];
 

@@ -185,6 +185,9 @@ impl World {
         };
         let store = SimStore::new(random.next_u64(), store_config);
         store.set_broken(config.without.map(|without| without.place));
+        if config.reads {
+            store.set_stopping_writes();
+        }
         let devices = config.devices;
         let first = config.devices + 1;
         let mut clients = Vec::new();

@@ -178,7 +178,7 @@ fn fields_stand_where_the_specification_says() {
 
 #[test]
 fn kinds_and_their_numbers_belong_together() {
-    assert_eq!(Kind::ALL.len(), 19);
+    assert_eq!(Kind::ALL.len(), 21);
     for (at, kind) in Kind::ALL.iter().enumerate() {
         assert_eq!(usize::from(kind.number()), at + 1, "{kind:?}");
         assert_eq!(Kind::from_u8(kind.number()), Some(*kind));

@@ -210,6 +210,8 @@ pub struct Client {
     reads: Reads,
     /// The session of the READs.
     reader: Option<SessionHandle>,
+    /// One that is being ended.
+    retired: Option<SessionHandle>,
     dirty: Vec<SessionHandle>,
     events: VecDeque<Event>,
     counters: ClientCounters,
@@ -239,6 +241,7 @@ impl Client {
             timers: BTreeSet::new(),
             reads: Reads::default(),
             reader: None,
+            retired: None,
             dirty: Vec::new(),
             events: VecDeque::new(),
             counters: ClientCounters::default(),
@@ -479,6 +482,12 @@ impl Client {
 
     /// Runs timers that are due and writes everything that may be sent now into `out`.
     pub fn flush(&mut self, now: Time, out: &mut Outbox) {
+        if self.reads.is_idle(now) {
+            self.retired = self.reader.take();
+            if let Some(reader) = self.retired {
+                self.end(reader, now + self.config.ping_every);
+            }
+        }
         while let Some(&(time, handle)) = self.timers.first() {
             if time > now {
                 break;
@@ -557,11 +566,12 @@ impl Client {
         if self.events.back().is_some_and(told) {
             self.events.pop_back();
         }
-        self.reader = None;
+        self.reader = self.reader.filter(|reader| *reader != handle);
+        self.retired = self.retired.filter(|retired| *retired != handle);
     }
 
     fn forget(&mut self, handle: SessionHandle) {
-        if self.reader == Some(handle) {
+        if self.reader == Some(handle) || self.retired == Some(handle) {
             self.reader_closed(handle);
         }
         if let Some(session) = self.sessions.remove(&handle) {

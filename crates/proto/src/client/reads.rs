@@ -17,6 +17,8 @@ pub const READ_TIMEOUT: Nanos = 20 * MILLISECOND;
 const AGAIN_AFTER: Nanos = 4 * MILLISECOND;
 /// After a READ that nobody answered, no other is sent for so long: the head may not know what it is.
 const PAUSE: Nanos = SECOND;
+/// Without a READ for so long, the session is ended.
+const IDLE: Nanos = 5 * SECOND;
 /// READs under way at once, at most.
 const READS_MAX: usize = 4096;
 
@@ -61,6 +63,8 @@ pub(super) struct Reads {
     paused_until: Time,
     /// No READ is due before this.
     next: Option<Time>,
+    /// When something was asked last, while there is a session for it.
+    used: Option<Time>,
 }
 
 impl Reads {
@@ -84,6 +88,16 @@ impl Reads {
             last_sent: None,
         });
         self.next = Some(now);
+        self.used = Some(now);
+    }
+
+    /// Whether nothing has been asked for long: true once.
+    pub(super) fn is_idle(&mut self, now: Time) -> bool {
+        let idle = self.asked.is_empty() && self.used.is_some_and(|used| now >= used + IDLE);
+        if idle {
+            self.used = None;
+        }
+        idle
     }
 
     /// The answer to one of them, if it is.
@@ -122,6 +136,9 @@ impl Reads {
         out: &mut Outbox,
         mut given_up: impl FnMut(CallId),
     ) {
+        if self.asked.is_empty() {
+            self.next = None;
+        }
         if self.next.is_none_or(|next| now < next) {
             return;
         }
@@ -148,7 +165,8 @@ impl Reads {
                 out.send(head, &read.header(stamp), &asked.payload);
                 asked.last_sent = Some(now);
             }
-            let again = asked.last_sent.map(|at| at + AGAIN_AFTER);
+            // Without a session nothing is sent: only its end is due.
+            let again = session.and(asked.last_sent).map(|at| at + AGAIN_AFTER);
             self.next = earliest(self.next, earliest(again, Some(asked.deadline)));
         }
     }
@@ -164,6 +182,7 @@ impl Reads {
     }
 
     pub(super) fn next_timeout(&self) -> Option<Time> {
-        self.next
+        let idle = self.used.filter(|_| self.asked.is_empty());
+        earliest(self.next, idle.map(|used| used + IDLE))
     }
 }

@@ -62,8 +62,6 @@ pub(super) struct Reads {
     secret: u64,
     /// At or below this order the buckets may not know everything.
     floor: u64,
-    /// The last order when the server said everything: what was acknowledged before is at most this.
-    last_then: u64,
     /// What is at or below this order is not shown: something without an order may have come behind it.
     shown_above: u64,
     /// How many bypasses are outstanding that may change any key, and how many mark sessions are open.
@@ -98,7 +96,6 @@ impl Reads {
             buckets: std::mem::take(&mut self.buckets),
             secret: random.next_u64(),
             floor: last,
-            last_then: last,
             shown_above: 0,
             all_closed: marks,
         };
@@ -123,12 +120,6 @@ impl Reads {
         rules: Rules,
     ) -> Answer {
         let Reached { committed, applied } = reached;
-        let restarted = if rules.hold(Rule::LastThen) {
-            self.last_then
-        } else {
-            0
-        };
-        let most = committed.max(restarted);
         let single = hashes.len() == 1;
         let floor = if rules.hold(Rule::Floor) {
             self.floor
@@ -136,22 +127,21 @@ impl Reads {
             0
         };
         let mut need = floor;
-        if hashes.len() == 0 || (self.all_closed > 0) {
-            need = need.max(most);
+        if hashes.len() == 0 || self.all_closed > 0 {
+            need = need.max(committed);
         }
         let shown_above = if rules.hold(Rule::ShownAbove) {
             self.shown_above
         } else {
             0
         };
-        let open = self.all_closed == 0 || !rules.hold(Rule::Closed);
         for hash in hashes {
             let mixed = mix(hash, self.secret);
             let bucket = *self.bucket(mixed);
             if bucket.order > floor {
-                need = need.max(bucket.order.min(most));
+                need = need.max(bucket.order.min(committed));
             }
-            let open = open && (bucket.closed == 0 || !rules.hold(Rule::Closed));
+            let open = self.all_closed == 0 && bucket.closed == 0;
             let durable = bucket.order <= committed || !rules.hold(Rule::HitCommitted);
             if single
                 && open
@@ -167,13 +157,7 @@ impl Reads {
     }
 
     /// An entry got its order.
-    pub(super) fn admitted(
-        &mut self,
-        entry: &Append,
-        token: u64,
-        session: &mut Session,
-        rules: Rules,
-    ) {
+    pub(super) fn admitted(&mut self, entry: &Append, token: u64, session: &mut Session) {
         if !self.answers() {
             return;
         }
@@ -181,7 +165,7 @@ impl Reads {
         // Executed before this entry or never.
         if let Some((id, keys)) = session.outstanding.bypass.take() {
             session.outstanding.answered = id;
-            self.passed(keys, entry.order, rules);
+            self.passed(keys, entry.order);
             self.open(keys);
         }
         let mut late_copy = false;
@@ -189,19 +173,15 @@ impl Reads {
             late_copy = (first..=last).contains(&seq);
             if seq > last {
                 session.outstanding.fallback = None;
-                self.passed(keys, entry.order, rules);
+                self.passed(keys, entry.order);
                 self.open(keys);
             }
         }
         match entry.entry {
             EntryKind::Open if is_mark(token) => self.all_closed += 1,
             EntryKind::Update => {
-                let showable = !late_copy || !rules.hold(Rule::LateCopy);
-                self.updated(
-                    keys(entry.key_hash),
-                    entry.order,
-                    showable && entry.fragment.count == 1,
-                );
+                let showable = !late_copy && entry.fragment.count == 1;
+                self.updated(keys(entry.key_hash), entry.order, showable);
             }
             _ => {}
         }
@@ -220,10 +200,8 @@ impl Reads {
     }
 
     /// Something without an order has come before this order, or never will.
-    fn passed(&mut self, keys: Keys, order: u64, rules: Rules) {
-        if rules.hold(Rule::GivenUp) {
-            self.updated(keys, order, false);
-        }
+    fn passed(&mut self, keys: Keys, order: u64) {
+        self.updated(keys, order, false);
     }
 
     fn close(&mut self, keys: Keys) {

@@ -110,8 +110,7 @@ impl Device {
             if kind != EntryKind::Open {
                 self.table.opening.remove(&session.token);
             }
-            self.reads
-                .admitted(&view, token, session, self.config.rules);
+            self.reads.admitted(&view, token, session);
         }
     }
 

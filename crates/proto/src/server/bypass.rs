@@ -235,7 +235,7 @@ impl Server {
         let mine = |head: &Member| {
             (head.device, head.incarnation) == (stamped.device, stamped.incarnation)
         };
-        head.is_some_and(mine) || !self.config.rules.hold(Rule::OldStamps)
+        head.is_some_and(mine)
     }
 
     fn has_room(&self, bytes: usize) -> bool {

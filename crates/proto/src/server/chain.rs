@@ -390,9 +390,8 @@ impl Server {
             let head = chain.members.first()?;
             Some((head.device, head.incarnation))
         };
-        let old_stamps = self.config.rules.hold(Rule::OldStamps)
-            && chain.as_ref().and_then(head) != self.chain.as_ref().and_then(head);
-        if epoch > self.epoch() || old_stamps {
+        let other_head = chain.as_ref().and_then(head) != self.chain.as_ref().and_then(head);
+        if epoch > self.epoch() || other_head {
             self.room.clear();
         }
         if epoch > self.epoch() {

@@ -38,6 +38,8 @@ pub(super) struct State {
     pub(super) lagging: bool,
     pub(super) now: Time,
     pub(super) stuck_until: Time,
+    /// A store that is replaced takes no writes any more.
+    pub(super) stops_writes: bool,
     pub(super) owners: u64,
     pub(super) names: u64,
     pub(super) step: u64,
