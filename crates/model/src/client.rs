@@ -38,7 +38,7 @@ impl Protocol {
                 return false;
             }
         }
-        // Two clients with the same program: the first one calls first. Otherwise every history would be searched twice.
+        // Two clients with the same program: the first calls first. Otherwise every history would be searched twice.
         if client == 1
             && first.invoked == 0
             && self.configuration.programs[0] == self.configuration.programs[1]
