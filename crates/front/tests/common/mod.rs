@@ -265,6 +265,7 @@ impl Executor {
                     run_id: self.run_id.clone(),
                     records: "pmnet:{0}".into(),
                     owner: knobs.owner.clone(),
+                    reads: false,
                 };
                 let truth = || pmnet_resp::reply::bulk(name.to_string().as_bytes());
                 return knobs.address.clone().unwrap_or_else(truth);
