@@ -36,9 +36,9 @@ pub trait FastPath: Send {
     /// Everything up to here is applied.
     fn applied(&mut self, applied: u64);
 
-    /// Sets what only the machine knows of a session, while the fast path admits: its limit, what is applied, its client's
-    /// address, or that it is over. The seqs that the fast path counts itself stay unchanged. A session that is new to the
-    /// fast path is set under a separate hold, which ends before this returns.
+    /// Sets what only the machine knows of a session, while the fast path admits: its limit, what is applied, its
+    /// client's address, or that it is over. The seqs that the fast path counts itself stay unchanged. A session that
+    /// is new to the fast path is set under a separate hold, which ends before this returns.
     ///
     /// # Errors
     /// See above.
