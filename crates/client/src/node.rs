@@ -27,7 +27,7 @@ impl ClientNode {
     /// Binds a socket of the head's address family.
     ///
     /// # Errors
-    /// If the socket cannot be had.
+    /// If the socket cannot be opened.
     pub fn bind(config: ClientConfig) -> io::Result<ClientNode> {
         let any: IpAddr = match config.head.ip() {
             IpAddr::V4(ip) if ip.is_loopback() => Ipv4Addr::LOCALHOST.into(),
@@ -109,8 +109,8 @@ impl ClientNode {
         self.machine.end(session, deadline);
     }
 
-    /// Takes in what the socket has; gives the number of datagrams. Fewer than were there, if
-    /// there were very many: `true` in the second place asks to be called again.
+    /// Takes in what the socket has, up to a bound; returns the number of datagrams, and `true` if it
+    /// must be called again.
     ///
     /// # Errors
     /// Errors of the socket.

@@ -1,10 +1,10 @@
 //! The command matrix: for every command of Redis, what the front does with it.
 //!
-//! Purpose: the one place that decides whether a command may be acknowledged early, bypasses the
-//! log, is answered here, needs a connection of its own, or is refused. `docs/guide/redis.md` is
-//! generated from it. Facts come from Redis ([`FACTS`]), decisions from `decide`; early
-//! acknowledgement also looks at the arguments ([`early_ack`]), and whatever is in the least
-//! unusual goes to Redis, which then gives its own error.
+//! Purpose: decides whether a command is acknowledged early, bypasses the log, is answered here, needs
+//! its own connection, or is refused. `docs/guide/redis.md` is generated from it. Facts come from Redis
+//! ([`FACTS`]), decisions from `decide`. The rule for early acknowledgement, which looks at the arguments
+//! too, is [`pmnet_wire::promise`] ([`early_ack`]); anything unusual goes to Redis, which then gives its
+//! own error.
 //! It may not keep state between commands.
 
 mod assume;

@@ -1,6 +1,6 @@
-//! What deny.toml demands, checked with nothing but cargo itself: licences, sources and banned
-//! crates. `cargo deny` checks the same, and advisories, where it is installed. And with which features the product
-//! is built.
+//! Checks the demands of deny.toml with cargo alone: licences, sources and banned crates. (`cargo deny`
+//! checks the same, and advisories, if it is installed.) Also checks with which features the product is
+//! built.
 
 use std::process::Command;
 

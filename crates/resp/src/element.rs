@@ -1,4 +1,4 @@
-//! One element of a reply: the only place that knows how the types of RESP look.
+//! One element of a reply: the only place that knows the syntax of the types of RESP.
 
 use std::ops::Range;
 

@@ -6,7 +6,7 @@ use pmnet_proto::time::{MILLISECOND, Nanos};
 use pmnet_proto::{Outbox, Peer, Time};
 use pmnet_wire::Packet;
 
-/// Pause after the store could not do something, at first and at most.
+/// Pause after the store failed: the first one, and the longest.
 const PAUSE_MIN: Nanos = 5 * MILLISECOND;
 const PAUSE_MAX: Nanos = 500 * MILLISECOND;
 

@@ -26,7 +26,7 @@ pub struct Observed {
     pub invoked: Time,
     /// When its outcome came; `None`: never (its client died), or unknown.
     pub returned: Option<Time>,
-    /// What came.
+    /// The outcome.
     pub result: Result,
 }
 

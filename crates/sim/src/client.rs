@@ -1,10 +1,10 @@
 //! A client process of the world: the production client machine under a random load.
 //!
-//! Fault model: it may die at any moment with calls under way, also in the middle of a fragmented
+//! Fault model: it may die at any moment with calls under way, even in the middle of a fragmented
 //! update, and come back as another process at the same address; it may talk to the wrong device
-//! at first; its clock may stand still or jump. Some operations take a connection of its own to the
-//! store, behind a barrier that names the store. It checks that every call has exactly one outcome,
-//! by its deadline.
+//! at first; its clock may stand still or jump. Some operations use its own connection to the store,
+//! after a barrier that names the store. It checks that every call has exactly one outcome, by its
+//! deadline.
 
 use crate::check::{Observed, Result as Seen};
 use crate::clock::Clock;
@@ -134,7 +134,7 @@ impl ClientHost {
         self.left = PROBE_CALLS;
     }
 
-    /// The head has another address now: the process begins again as another one.
+    /// The head has another address now: the process starts again as a new one.
     pub(crate) fn redirect(&mut self, head: Peer, config: &WorldConfig) {
         if self.head != head {
             self.head = head;
@@ -163,7 +163,7 @@ impl ClientHost {
         true
     }
 
-    /// What this process had open is left to its fate.
+    /// The open calls of this process are abandoned.
     fn begin_again(&mut self, config: &WorldConfig) {
         self.life += 1;
         self.calls.clear();
@@ -245,8 +245,8 @@ impl ClientHost {
         next
     }
 
-    /// Whether it may call something now. What goes direct comes before all that its client calls
-    /// later.
+    /// Whether it may call something now. A direct operation comes before everything that its client
+    /// calls later.
     fn may_call(&self) -> bool {
         let calls_max = if self.wants_read { 1 } else { self.pipeline };
         self.left > 0 && self.calls.len() < calls_max && self.waits_for_nothing()

@@ -70,7 +70,7 @@ impl Spin {
         }
         due
     }
-    /// Whether to poll once more instead of blocking. Gives the core to whoever wants it.
+    /// Whether to poll once more instead of blocking. Yields the core to other processes.
     pub fn again(&self, now: Time) -> bool {
         let again = now.since(self.last_activity) < self.limit;
         if again {
@@ -80,7 +80,7 @@ impl Spin {
     }
 }
 
-/// Tells loops to end; every clone of it does.
+/// Tells loops to end; every clone tells the same loops.
 #[derive(Debug)]
 pub struct Stop(UnixStream);
 

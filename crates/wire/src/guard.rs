@@ -1,8 +1,8 @@
 //! Settings and rights that promises rest on, and what may be done to them through pmnet.
 //!
 //! A front acknowledges before Redis has seen the command. So no client may make Redis refuse, drop or undo what
-//! was acknowledged, nor close it to pmnet, while nobody looks: that is for the operator, at Redis
-//! itself. The store's adaptor looks at the same settings whenever it connects.
+//! was acknowledged, or lock pmnet out. Only the operator may change that, at Redis itself. The store's adaptor
+//! checks the same settings whenever it connects.
 
 use crate::MESSAGE_BYTES_MAX;
 
@@ -16,7 +16,7 @@ pub const QUERY_BYTES_MIN: u64 = 4 * MESSAGE_BYTES_MAX as u64;
 pub const OUTPUT_BYTES_MIN: u64 = 16 * MESSAGE_BYTES_MAX as u64;
 /// Least `maxclients`: the server, and some clients of a front that have a connection of their own.
 const CLIENTS_MIN: u64 = 100;
-/// Digits of the longest number that is looked at: more are beyond every limit here.
+/// Most digits of a number that is read: longer ones are beyond every limit here.
 const DIGITS_MAX: usize = 18;
 
 /// What a setting may be set to by a client.

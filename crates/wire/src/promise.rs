@@ -1,8 +1,8 @@
-//! What the two ends of a payload must agree on: what is promised before a Redis has seen it
-//! (`docs/spec/protocol.md` §1 "nilext"). What may not be done to that Redis: [`crate::guard`].
+//! What front and store must agree on: which commands are promised (acknowledged) before Redis has seen them
+//! (`docs/spec/protocol.md` §1 "nilext"). What clients may not do to that Redis: [`crate::guard`].
 //!
-//! The front acknowledges by [`is_promised`]; the store's adaptor keeps by it what Redis refuses, and never
-//! drops it. Both refuse what would touch the records that make it come true.
+//! The front acknowledges by [`is_promised`]. If Redis refuses such a command, the store's adaptor keeps it and
+//! never drops it. Both refuse commands that touch pmnet's own records.
 
 /// Arguments that begin like this belong to pmnet's own records in a Redis: no client's command may have
 /// one, and none that has is promised.
@@ -11,7 +11,7 @@ pub const RECORDS_PREFIX: &[u8] = b"pmnet:{";
 /// Largest time to live that is promised, in milliseconds (about 3,000 years). Redis refuses values near
 /// the end of the 64-bit range, depending on its clock.
 const TTL_MS_MAX: u64 = 100_000_000_000_000;
-/// Digits of the longest number that is looked at: more are beyond every limit here.
+/// Most digits of a number that is read: longer ones are beyond every limit here.
 const DIGITS_MAX: usize = 18;
 
 /// Whether this command, of `count` arguments of which the first is its name, may be acknowledged before

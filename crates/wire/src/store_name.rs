@@ -1,9 +1,9 @@
 //! The name of a store that can be reached directly (`docs/spec/wire.md` §6).
 //!
-//! A server says with each barrier which store it stands for, and a front compares that with what its
-//! own connections lead to: an address may belong to another process tomorrow, and after a failover
-//! the old store may live on. So a name has three parts: where it is, which process it is, and by
-//! which load of the server its records were claimed last; and it may say that fronts can read there.
+//! With each barrier a server says which store it uses. A front compares that with the Redis at the other
+//! end of its own connections: an address may later belong to another process, and after a failover the
+//! old store may live on. So a name has three parts: the address, the process, and which load by a server
+//! claimed its records last. It may also say that fronts can read there.
 //!
 //! ```text
 //! redis://127.0.0.1:6379/?run_id=9f…e1&records=pmnet:{0}&owner=31…07-1&reads=direct

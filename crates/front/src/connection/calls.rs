@@ -85,8 +85,8 @@ impl Connection {
         preamble(form, self.protocol, self.database)
     }
 
-    /// Submits a payload on this connection's session, which is opened if need be. The inner error
-    /// is the reply for a payload that can never be taken, or whose time, which began at `begun`, is up.
+    /// Submits a payload on this connection's session, which is opened if necessary. The inner error is
+    /// the reply for a payload that can never be accepted, or whose time, which began at `begun`, is over.
     pub(super) fn submit<U: Upstream>(
         &mut self,
         payload: &Bytes,
@@ -132,8 +132,8 @@ impl Connection {
         Ok(Err(reply::error("ERR pmnet: no session could be opened")))
     }
 
-    /// Asks the store something that the front itself wants to know, with a command that only reads. The client's commands
-    /// behind it wait for the answer. False if it could not be asked; the client has the error then.
+    /// Asks the store something that the front itself needs to know, with a command that only reads. The client's later
+    /// commands wait for the answer. False if it could not be asked; the client then has the error.
     pub(super) fn ask_store<U: Upstream>(
         &mut self,
         database: u32,
@@ -305,7 +305,7 @@ impl Connection {
         }
         self.answered = match outcome {
             Outcome::Committed { .. } | Outcome::Reply(_) => shared.now,
-            // What is behind it and as old must not have to wait as long once more.
+            // Later commands that are as old must not wait for another whole deadline.
             Outcome::Failed(_) | Outcome::Unknown => 0,
         };
         let found = self
@@ -343,8 +343,8 @@ impl Connection {
         match purpose {
             Purpose::Update | Purpose::Bypass { .. } => match outcome {
                 Ok(reply) if replies > 1 && count(&reply) != Some(replies) => {
-                    // One error stands for all that were packed; anything else would put the client
-                    // out of step.
+                    // One error is the answer to all packed commands; otherwise the client would get out
+                    // of step.
                     let lost = reply::error(
                         "ERR pmnet: the store gave another number of replies than asked for",
                     );
@@ -439,7 +439,7 @@ impl Connection {
     }
 }
 
-/// The reply that an outcome stands for; as an error when there is none from the store.
+/// The reply for an outcome; an error if there is no reply from the store.
 pub(super) fn outcome_reply(outcome: Outcome) -> Result<Bytes, Bytes> {
     match outcome {
         Outcome::Committed { .. } => Ok(reply::OK),

@@ -1,9 +1,9 @@
 //! Which store a connection leads to.
 //!
-//! An address may belong to another process than the one that the pmnet server works on: after a
-//! failover, after a restart of Redis, or because it means something else on this machine. So a
-//! connection is asked who is at its other end, and nothing of a client's is sent on it before its
-//! answer is what the server's barrier says (`docs/spec/wire.md` §6).
+//! An address may belong to another process than the Redis that the pmnet server uses: after a failover,
+//! after a restart of Redis, or because the address means something else on this machine. So the front
+//! asks who is at the other end of a connection, and sends no client's command on it before the answer
+//! matches the store's name from the server's barrier (`docs/spec/wire.md` §6).
 
 use pmnet_resp::{read, write_command};
 use pmnet_wire::StoreName;
@@ -34,8 +34,8 @@ pub(super) struct Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Match {
     Same,
-    /// The process is the same, but its records were claimed under another name: one of the two was
-    /// told before the server loaded them anew.
+    /// The process is the same, but its records have another owner: one of the two was read before the
+    /// server loaded the records again.
     OtherOwner,
     Other,
 }

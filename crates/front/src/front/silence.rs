@@ -1,7 +1,7 @@
 //! Says in the log when nothing comes back from the device, or when it takes no calls.
 //!
-//! Each call has an error for its client, but a client's error does not tell the operator that
-//! nobody at all is answered: the wrong address, the wrong shard, a chain that is too short.
+//! Each call gives its client an error. But that does not tell the operator that no client is answered
+//! at all: because of a wrong address, a wrong shard, or a chain that is too short.
 
 use crate::upstream::{CallId, Closed, Event, Outcome, Refused, SessionHandle, Time, Upstream};
 use bytes::Bytes;

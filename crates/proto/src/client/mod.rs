@@ -2,7 +2,7 @@
 //!
 //! Invariants: a session's calls take effect in the order submitted; every call gets exactly one
 //! outcome, by its deadline; an update is resent under the same (session, seq) until it commits,
-//! also after its caller was told `Unknown`; nothing that follows a bypass is sent before the
+//! even after its caller was told `Unknown`; nothing that follows a bypass is sent before the
 //! bypass has its reply. May not: read a clock, draw randomness of its own, block.
 
 mod bypass;
@@ -44,7 +44,7 @@ pub struct ClientConfig {
     pub timeout_ceiling: Nanos,
     /// Acknowledgements by fewer devices than this close the session.
     pub copies_min: u8,
-    /// An idle session says this often that it is still wanted.
+    /// An idle session sends a ping this often, so that it does not expire.
     pub ping_every: Nanos,
     /// The rules that hold: all of them, outside of the simulator.
     pub rules: Rules,
@@ -114,7 +114,7 @@ pub enum Refused {
 /// Why a session closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// It was asked to.
+    /// Its caller ended it.
     Ended,
     /// The device does not know it (it expired, or its chain was declared lost).
     Refused,

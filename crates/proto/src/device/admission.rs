@@ -257,8 +257,8 @@ impl Device {
             return None;
         };
         if session.token != header.tag && self.config.rules.hold(Rule::Token) {
-            // After a declared loss another session may have the number. To whoever only guesses,
-            // this says nothing: it carries the token that came.
+            // After a declared loss another session may have the number. The answer carries the token
+            // of the packet, so it tells nothing to somebody who only guesses.
             self.counters.wrong_token += 1;
             self.refuse_session(from, header, out);
             return None;
@@ -290,7 +290,7 @@ impl Device {
         out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
     }
 
-    /// At most one NACK a session and burst.
+    /// At most one NACK for each session and burst, except for bypasses.
     pub(super) fn nack(&mut self, from: Peer, header: &Header, expected: u64, out: &mut Outbox) {
         let burst = self.owed.burst;
         if let Some(session) = self.table.sessions.get_mut(&header.session)

@@ -1,8 +1,8 @@
 //! The device machine: head or follower of a chain (`docs/spec/protocol.md` §2, §4).
 //!
-//! Decides, packet by packet, what is appended, and releases what was promised. It never sees the
-//! log: the pipeline appends what [`Verdict::Append`] says, makes it durable, and reports it with
-//! [`Device::persisted`]; only that call can release forwards and acknowledgements.
+//! Decides, packet by packet, what is appended, forwarded and acknowledged. It never sees the log:
+//! the node appends what [`Verdict::Append`] says, makes it durable, and reports it with
+//! [`Device::persisted`]. Nothing is forwarded or acknowledged before that call.
 //!
 //! Cursors, always `applied ≤ committed ≤ last` and `persisted ≤ last`:
 //! `last` (admitted) ≥ `persisted` (durable here) ≥ forwarded ≥ … ; `committed` = durable in every
@@ -56,11 +56,11 @@ pub struct DeviceConfig {
     pub link_window_max: u64,
     /// Entries that this device can take in at once (told to the hop before).
     pub receive_window: u64,
-    /// How long the last device lets a few durable entries wait for company on their way to the
-    /// server, when no bypass waits for them. Their clients have been answered before.
+    /// How long the last device lets a few durable entries wait for more before it sends them to the
+    /// server, if no bypass waits for them. Their clients have been acknowledged already.
     pub server_linger: Nanos,
-    /// The server reads the log of this device, its tail, by itself: of what it has not seen it is sent the
-    /// last entry only, and what it asks for.
+    /// The server reads the log of this device, the tail, directly. So it is sent only the last of its
+    /// new entries, and what it asks for.
     pub server_reads_log: bool,
     /// Buckets of the index that answers READs, rounded up to a power of two, 24 bytes each; 0: READs are not answered.
     pub read_buckets: usize,
@@ -133,7 +133,7 @@ impl Room {
     }
 }
 
-/// What the pipeline must do with a packet.
+/// What the node must do with a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing more.
@@ -142,7 +142,7 @@ pub enum Verdict {
     Append(Header),
     /// Answer a READ: send this header with the payload of the entry that it names.
     Hit(Peer, Header),
-    /// The server has said everything: bring the log to this state, then [`Device::serve`].
+    /// The server's answer is complete: bring the log to this state, then call [`Device::serve`].
     Resume(Recovery),
     /// The shard must stop; the text says why and what to do.
     Stop(String),
@@ -217,7 +217,7 @@ struct OwnLog {
     incarnation: u32,
     /// The last incarnation that the log was marked to serve in.
     served: u32,
-    /// Epoch that the operator's word is about, as far as the server has said which it is.
+    /// Epoch in which the operator's order is valid, once the server has said it.
     word_epoch: u32,
 }
 
@@ -249,7 +249,7 @@ struct Cursors {
     applied: u64,
 }
 
-/// What the end of a burst has to say.
+/// What is to be sent at the end of the burst.
 #[derive(Debug, Default)]
 struct Owed {
     /// To the hop before: how far this device is durable.
@@ -311,12 +311,12 @@ pub struct Device {
     relayed: VecDeque<Relayed>,
     /// A new head forms over this one: it admits nothing more.
     joining: bool,
-    /// Nonce of the last question about a doubt, and when it was asked.
+    /// Nonce of the last [`Device::probe`], and when it was sent.
     probe: Option<(u64, Time)>,
     owed: Owed,
     /// What the fast path beside this machine knows, if there is one.
     fast_path: Option<Ledger>,
-    /// What the operator must do first, as the server said it.
+    /// What the operator must do first, in the server's words.
     waits_for: Option<String>,
     counters: Counters,
 }
@@ -530,7 +530,7 @@ impl Device {
         None
     }
 
-    /// How this device signs what it says to other hops.
+    /// The stamp of packets that this device sends to other hops.
     #[must_use]
     pub const fn stamp(&self) -> Stamp {
         Stamp {
@@ -547,7 +547,7 @@ impl Device {
         self.table.index.get(usize::try_from(at).ok()?)
     }
 
-    /// Entries that the device itself wants appended (ends of sessions that are idle still).
+    /// Entries that the device itself wants appended: ENDs of sessions that are still idle.
     pub fn poll_own_entry(&mut self, now: Time, room: Room) -> Option<Header> {
         if !self.is_head() || !room.fits(&[]) {
             return None;

@@ -64,7 +64,7 @@ impl Session {
         Session::from_row(&row, now)
     }
 
-    /// The seq that comes next; at the end of numbers, which only a broken server can name, the last.
+    /// The next seq. At the largest number, which only a broken server can name, it stays the same.
     pub(super) const fn next_seq(&self) -> u64 {
         self.last.saturating_add(1)
     }

@@ -89,7 +89,7 @@ impl Builder<'_> {
             self.change.sessions.insert(id, Some(unknown));
         }
         let Some(session) = self.session(id) else {
-            // Its session has ended: nothing of it is applied any more.
+            // Its session has ended: nothing more of the session is applied.
             self.change.repeated += 1;
             return Ok(());
         };
@@ -236,8 +236,8 @@ impl Server {
         (effects, change)
     }
 
-    /// The store is as far as `applied`: what waited up to there waits no more, and is remembered
-    /// for a while.
+    /// The store has applied everything up to `applied`: these entries leave the queue, and are
+    /// remembered for a while.
     fn advance(&mut self, applied: u64) {
         while let Some(entry) = self
             .entries
@@ -251,7 +251,7 @@ impl Server {
             self.entries.applied = entry.append.order;
         }
         if self.entries.applied != applied {
-            // Another life of this server applied the rest: what came there is not known.
+            // An earlier process of this server applied the rest: its contents are not known here.
             self.entries.lately.clear();
             self.entries.applied = applied;
         }

@@ -93,10 +93,10 @@ pub(super) fn chain(chain: &Chain) -> Vec<Record> {
     records
 }
 
-/// No shard gets so far in orders, and no session in seqs. A record beyond is damaged.
+/// No order and no seq ever gets this high. A record with a higher number is damaged.
 const NUMBER_MAX: u64 = u64::MAX / 2;
 
-/// Understands one record; `None` if it is not one of ours.
+/// Reads one record; `None` if it is not one of ours.
 pub(super) fn read(key: &[u8], value: &Bytes) -> Option<Loaded> {
     let number = |bytes: &[u8]| Some(u64::from_be_bytes(bytes.try_into().ok()?));
     let position = |bytes: &[u8]| number(bytes).filter(|number| *number <= NUMBER_MAX);

@@ -1,13 +1,13 @@
-//! A store of lists, as Redis with the adaptor of this project is one.
+//! A store of lists that behaves like Redis with the adaptor of this project.
 //!
-//! Fault model: what goes wrong with one call stands at the head of `trouble`, step by step. Any of
-//! it may also last for a while. A command of a connection that was given up may be executed later,
-//! also for a server process that has died. Everything in it survives the death of the server process. A
-//! replica may be promoted: it has all that was reported as durable, or lags, and then the shard
-//! must stop; the old master lives on, and old connections to it still work. Code that never ends
-//! keeps everybody waiting until somebody ends it.
+//! Fault model: the head of `trouble` says what goes wrong with one call, step by step. Any of these
+//! faults may also last for a while. A command of a connection that was given up may be executed later,
+//! even after its server process has died. Everything in the store survives the death of the server
+//! process. A replica may be promoted: it has all that was reported as durable, or it lags, and then the
+//! shard must stop; the old master lives on, and old connections to it still work. Code that never ends
+//! keeps everybody waiting until somebody kills it.
 //!
-//! A plain store (regressions by seed) knows only steps that fail before or after they happen.
+//! A plain store (regressions by seed) has only steps that fail before or after they happen.
 
 mod operation;
 mod redis;
@@ -88,7 +88,7 @@ impl SimStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on the rule that stands at this place is broken, if it is one of a store's.
+    /// From now on this rule is broken, if the store is the place that keeps it.
     pub fn set_broken(&self, place: Option<Place>) {
         self.lock().broken = place;
     }

@@ -144,8 +144,8 @@ impl Session {
         }
     }
 
-    /// A bypass of the session's own that does nothing, and that the store records: what is older than it
-    /// is not executed any more, whoever restarts.
+    /// A bypass of the session's own that does nothing, but that the store records: after it no older bypass
+    /// is executed, whatever restarts.
     fn begin_fence(&mut self, deadline: Time) {
         self.begin_bypass(None, barrier().into(), 0, false, deadline);
     }
