@@ -17,7 +17,7 @@ SIM = $(CARGO) run --quiet --release --locked -p pmnet-sim --
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
 	@echo "make test            everything that must be green; what CI runs"
-	@echo "make lint            format, clippy, dependencies only"
+	@echo "make lint            format, clippy, dependencies, tables of mutants only"
 	@echo "make sim SEEDS=$(SEEDS) FROM=$(FROM)   the simulator, from seed FROM on"
 	@echo "make rules           the simulator with each rule of the protocol switched off: all must be missed"
 	@echo "make crash           the log: every persist point, every image, crashes in recovery too"
