@@ -119,7 +119,8 @@ fn line(
         .and_then(|rest| rest.iter().position(|&byte| byte == b'\n'))
     {
         let newline = from + newline;
-        if newline > at + 1 && buffer[newline - 1] == b'\r' {
+        // The marker before the line is no CR.
+        if buffer[newline - 1] == b'\r' {
             *searched = newline;
             return Ok(Some(at + 1..newline - 1));
         }

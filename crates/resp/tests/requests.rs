@@ -1,8 +1,8 @@
 //! The parser of requests on whole, cut, quoted and damaged input.
 
 use bytes::{Buf, BytesMut};
-use pmnet_resp::limits::{INLINE_BYTES_MAX, LENGTH_BYTES_MAX};
-use pmnet_resp::{Parser, ProtocolError, RequestLimits, Status, write_command};
+use pmnet_resp::limits::{ARGUMENTS_MAX, INLINE_BYTES_MAX, LENGTH_BYTES_MAX};
+use pmnet_resp::{Arguments, Parser, ProtocolError, RequestLimits, Status, write_command};
 use proptest::prelude::*;
 
 /// Room for commands that are larger than what a reader takes in at once.
@@ -116,6 +116,33 @@ proptest! {
     fn any_bytes_never_panic(input in prop::collection::vec(any::<u8>(), 0..300), cuts in prop::collection::vec(any::<usize>(), 0..6)) {
         prop_assert_eq!(parse(&input, &cuts), parse(&input, &[]));
     }
+}
+
+#[test]
+fn arguments_are_counted_found_and_compared() {
+    let input = b"*3\r\n$3\r\nSeT\r\n$1\r\nk\r\n$0\r\n\r\n";
+    let mut parser = Parser::new(LIMITS);
+    assert_eq!(parser.poll(input), Ok(Status::Complete));
+    let arguments = parser.arguments(input);
+    assert_eq!((arguments.len(), arguments.is_empty()), (3, false));
+    assert_eq!(
+        [0, 1, 2, 3].map(|index| arguments.get(index)),
+        [&b"SeT"[..], b"k", b"", b""]
+    );
+    assert!(arguments.is(0, "set") && arguments.is(1, "K") && arguments.is(2, ""));
+    assert!(!arguments.is(0, "get") && !arguments.is(0, "SETEX") && !arguments.is(1, "set"));
+    // What does not lie in the buffer is empty.
+    let outside = [1..3, 0..2];
+    let arguments = Arguments::new(b"ab", &outside);
+    assert_eq!((arguments.get(0), arguments.get(1)), (&b""[..], &b"ab"[..]));
+    assert!(arguments.iter().eq([&b""[..], b"ab"]));
+    assert!(Arguments::new(b"ab", &[]).is_empty());
+}
+
+#[test]
+fn the_limits_are_those_of_redis() {
+    assert_eq!((ARGUMENTS_MAX, INLINE_BYTES_MAX), (1_048_576, 65_536));
+    assert_eq!(error(b"*1048576\r\n"), None);
 }
 
 #[test]
