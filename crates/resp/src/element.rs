@@ -127,7 +127,7 @@ fn line(
         from = newline + 1;
     }
     *searched = limit;
-    if limit < buffer.len() || limit - at >= line_bytes {
+    if limit - at >= line_bytes {
         return Err(Malformed::Line);
     }
     Ok(None)

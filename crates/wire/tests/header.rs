@@ -1,7 +1,8 @@
 //! The header: its layout as the specification draws it, round trips, and damage.
 
 use pmnet_wire::{
-    FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, HEADER_LEN, Header, Kind, Packet, Reject, raw,
+    DATAGRAM_BYTES_MAX, FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, HEADER_LEN, Header, Kind,
+    MESSAGE_BYTES_MAX, Packet, Reject, raw,
 };
 use proptest::prelude::*;
 
@@ -173,6 +174,48 @@ fn fields_stand_where_the_specification_says() {
         bytes[76..80],
         pmnet_wire::crc(&covered).to_be_bytes(),
         "header_crc"
+    );
+}
+
+#[test]
+fn sizes_and_flags_are_those_of_the_specification() {
+    assert_eq!((FRAGMENT_BYTES, DATAGRAM_BYTES_MAX), (1344, 1432));
+    assert_eq!((MESSAGE_BYTES_MAX, FRAGMENTS_MAX), (16_777_216, 12_500));
+    let flags = [
+        Flags::READ_ONLY,
+        Flags::FALLBACK,
+        Flags::CONTINUE,
+        Flags::PROGRESS,
+        Flags::UNKNOWN_SESSION,
+        Flags::REFUSED,
+        Flags::DATA_LOSS,
+    ];
+    assert_eq!(flags.map(|flag| flag.0), [1, 2, 4, 8, 16, 32, 64]);
+    let two = Flags::FALLBACK.with(Flags::PROGRESS);
+    assert_eq!((two.0, two.with(Flags::PROGRESS)), (10, two));
+    assert!(two.has(Flags::FALLBACK) && two.has(two) && two.has(Flags::default()));
+    assert!(!two.has(Flags::READ_ONLY) && !Flags::FALLBACK.has(two));
+}
+
+#[test]
+fn a_header_says_what_it_is() {
+    let header = Header {
+        shard: 1,
+        epoch: 2,
+        device: 3,
+        incarnation: 4,
+        session: 5,
+        seq: 6,
+        order: 7,
+        request: raw(8),
+        fragment_index: 9,
+        fragment_count: 10,
+        payload_len: 11,
+        ..Header::new(Kind::Append)
+    };
+    assert_eq!(
+        header.to_string(),
+        "Append shard 1 epoch 2 device 3.4 session 5 seq 6 order 7 request 8 fragment 9/10 11 B"
     );
 }
 
