@@ -243,6 +243,27 @@ fn values_are_read_and_the_rest_is_waited_for() {
 }
 
 #[test]
+fn a_value_has_bytes_or_a_text() {
+    let status = Reply::Status(b"OK".to_vec());
+    let bulk = Reply::Bulk(b"a\xff".to_vec());
+    assert_eq!(
+        (status.bytes(), bulk.bytes()),
+        (Some(&b"OK"[..]), Some(&b"a\xff"[..]))
+    );
+    assert_eq!(status.text().as_deref(), Some("OK"));
+    assert_eq!(bulk.text().as_deref(), Some("a\u{fffd}"));
+    assert_eq!(Reply::Integer(-7).text().as_deref(), Some("-7"));
+    assert_eq!(Reply::Integer(-7).bytes(), None);
+    for none in [
+        Reply::Nil,
+        Reply::Error("ERR".into()),
+        Reply::Array(Vec::new()),
+    ] {
+        assert_eq!((none.bytes(), none.text()), (None, None));
+    }
+}
+
+#[test]
 fn what_a_tree_does_not_hold_is_named() {
     let deep = |depth: usize| [b"*1\r\n".repeat(depth), b":1\r\n".to_vec()].concat();
     assert!(parse(&deep(DEPTH_MAX)).unwrap().is_some());

@@ -65,7 +65,7 @@ const GUARDED: &[(&str, Allowed)] = &[
 /// Whether this command is a `CONFIG SET` that gives a setting that promises rest on a value that could break one.
 pub fn sets_guarded<'a>(count: usize, argument: impl Fn(usize) -> &'a [u8]) -> bool {
     let is = |index: usize, word: &str| argument(index).eq_ignore_ascii_case(word.as_bytes());
-    if count < 3 || !is(0, "CONFIG") || !is(1, "SET") {
+    if count < 4 || !is(0, "CONFIG") || !is(1, "SET") {
         return false;
     }
     (2..count).step_by(2).any(|at| {
@@ -249,7 +249,10 @@ mod tests {
             // A value that is called as a setting.
             "CONFIG SET proc-title-template requirepass",
             "CONFIG SET requirepass",
+            "CONFIG SET hz 10 requirepass",
             "CONFIG GET requirepass",
+            "CONFIG GET requirepass port",
+            "CLIENT SET requirepass x",
             "CONFIG SET",
             "CONFIG",
             "SET config set",

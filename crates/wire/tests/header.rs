@@ -198,6 +198,58 @@ fn sizes_and_flags_are_those_of_the_specification() {
 }
 
 #[test]
+fn what_is_no_packet_is_refused_for_its_first_reason() {
+    for (start, why) in [
+        (&b"PM\x01"[..], Reject::Truncated),
+        (b"PM\x01\x03\x00", Reject::Truncated),
+        (b"PM\x02", Reject::Foreign),
+        (b"PX\x01", Reject::Foreign),
+        (b"PM", Reject::Foreign),
+        (b"", Reject::Foreign),
+    ] {
+        assert_eq!(Packet::parse(start), Err(why), "{}", start.escape_ascii());
+    }
+    let whole = datagram(&Header::new(Kind::Ping), b"");
+    for (at, byte, why) in [
+        (1, b'X', Reject::Foreign),
+        (2, 2, Reject::Foreign),
+        (7, 89, Reject::HeaderLength),
+        (80, 1, Reject::HeaderChecksum),
+    ] {
+        let mut bytes = whole.clone();
+        bytes[at] = byte;
+        assert_eq!(Packet::parse(&bytes), Err(why), "byte {at}");
+    }
+    let mut long = datagram(&Header::new(Kind::Update), &[7; FRAGMENT_BYTES]);
+    assert!(Packet::parse(&long).is_ok());
+    long.push(0);
+    assert_eq!(Packet::parse(&long), Err(Reject::Oversized));
+}
+
+#[test]
+fn a_fragment_is_one_of_those_that_there_are() {
+    for (index, count, good) in [
+        (0, 1, true),
+        (1, 1, false),
+        (0, 0, false),
+        (1, 2, true),
+        (3, 2, false),
+        (FRAGMENTS_MAX - 1, FRAGMENTS_MAX, true),
+        (0, FRAGMENTS_MAX + 1, false),
+        (0, u16::MAX, false),
+    ] {
+        let header = Header {
+            fragment_index: index,
+            fragment_count: count,
+            ..Header::new(Kind::Update)
+        };
+        let bytes = datagram(&header, b"x");
+        let expected = if good { None } else { Some(Reject::Fragment) };
+        assert_eq!(Packet::parse(&bytes).err(), expected, "{index} of {count}");
+    }
+}
+
+#[test]
 fn a_header_says_what_it_is() {
     let header = Header {
         shard: 1,
