@@ -113,13 +113,13 @@ fn line(
     line_bytes: usize,
 ) -> Result<Option<Range<usize>>, Malformed> {
     let limit = buffer.len().min(at.saturating_add(line_bytes));
-    let mut from = (*searched).max(at + 1);
+    // The marker itself is neither CR nor LF.
+    let mut from = (*searched).max(at);
     while let Some(newline) = buffer
         .get(from..limit)
         .and_then(|rest| rest.iter().position(|&byte| byte == b'\n'))
     {
         let newline = from + newline;
-        // The marker before the line is no CR.
         if buffer[newline - 1] == b'\r' {
             *searched = newline;
             return Ok(Some(at + 1..newline - 1));
