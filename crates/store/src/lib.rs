@@ -33,6 +33,14 @@ pub enum OpenError {
         /// What is wrong.
         why: String,
     },
+    /// Two processes must not have the same name, and none could be drawn.
+    #[error(
+        "the operating system gives no random numbers, which a server's name in its store is made of: {why}"
+    )]
+    Random {
+        /// What the system says.
+        why: String,
+    },
     /// The embedded store cannot use this path.
     #[error("store kv:{path}: {why}")]
     Kv {

@@ -51,3 +51,83 @@ fn is_ttl(text: &[u8], unit_ms: u64) -> bool {
             .and_then(|text| text.parse::<u64>().ok())
             .is_some_and(|ttl| ttl <= TTL_MS_MAX / unit_ms)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn promised(line: &str) -> bool {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        is_promised(words.len(), |index| words[index].as_bytes())
+    }
+
+    #[test]
+    fn what_redis_cannot_refuse_is_promised() {
+        for line in [
+            "SET k v",
+            "set k v keepttl",
+            "SET k v EX 1",
+            "SET k v exat 1",
+            "SET k v PX 1",
+            "SET k v PXAT 9",
+            // The longest times.
+            "SET k v EX 100000000000",
+            "SET k v PX 100000000000000",
+            "SETEX k 100000000000 v",
+            "PSETEX k 100000000000000 v",
+            "SETEX k 1 v",
+            "PSETEX k 1 v",
+            "MSET k v",
+            "mset k v l w",
+            // Not at the beginning.
+            "SET k xpmnet:{0}",
+            "SET pmnet: v",
+        ] {
+            assert!(promised(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn nothing_else_is_promised() {
+        for line in [
+            "",
+            "SET",
+            "SET k",
+            "SET k v NX",
+            "SET k v KEEPTTL 1",
+            "SET k v NX 1",
+            "SET k v EX",
+            "SET k v EX 1 NX",
+            "SET k v EX 0",
+            "SET k v EX 01",
+            "SET k v EX -1",
+            "SET k v EX +1",
+            "SET k v EX 1.0",
+            "SET k v EX 1x",
+            "SET k v EX 100000000001",
+            "SET k v EXAT 100000000001",
+            "SET k v PX 100000000000001",
+            "SET k v PXAT 100000000000001",
+            "SET k v PX 99999999999999999999",
+            "SETEX k 1",
+            "SETEX k 1 v w",
+            "SETEX k 0 v",
+            "SETEX k 100000000001 v",
+            "PSETEX k 1",
+            "PSETEX k 1 v w",
+            "PSETEX k 100000000000001 v",
+            "MSET",
+            "MSET k",
+            "MSET k v l",
+            "MSETNX k v",
+            "GET k 1 v",
+            "APPEND k v",
+            "SET pmnet:{0} v",
+            "SET k pmnet:{",
+            "MSET k v pmnet:{7}:scripts w",
+        ] {
+            assert!(!promised(line), "{line}");
+        }
+        assert!(!is_ttl(b"", 1));
+    }
+}

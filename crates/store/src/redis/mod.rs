@@ -144,7 +144,7 @@ impl RedisStore {
     /// A store for one shard at `rest` (what follows `redis://`); connects in [`Store::load`].
     ///
     /// # Errors
-    /// [`OpenError::Url`].
+    /// [`OpenError::Url`], [`OpenError::Random`].
     pub fn new(rest: &str, shard: u32) -> Result<RedisStore, OpenError> {
         Ok(RedisStore {
             url: RedisUrl::parse(rest)?,
@@ -153,7 +153,7 @@ impl RedisStore {
             link: None,
             known_commands: None,
             whole_aof_of: None,
-            owner: Owner::new(),
+            owner: Owner::new()?,
             owed: Owed::default(),
             watermark: Bytes::new(),
             in_flight: None,

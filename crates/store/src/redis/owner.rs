@@ -13,8 +13,6 @@
 //! While Redis refuses all writes for a temporary reason, the records are read without becoming the
 //! owner: reads go on, and every write leads to another `load`.
 
-use std::hash::{BuildHasher, RandomState};
-
 use bytes::Bytes;
 use pmnet_resp::read;
 use pmnet_server::{RecordKey, StoreError};
@@ -22,6 +20,7 @@ use pmnet_server::{RecordKey, StoreError};
 use super::config::{Persistence, refused};
 use super::passing::is_passing;
 use super::{Link, RedisStore, WATERMARK};
+use crate::OpenError;
 
 /// Field of the hash that names the owner; no record.
 pub const OWNER: &[u8] = b"owner";
@@ -73,14 +72,16 @@ pub struct Owner {
 }
 
 impl Owner {
-    pub fn new() -> Owner {
-        // 128 bits of the system's randomness: the keys of the two hashers.
-        let random = || RandomState::new().hash_one(std::process::id());
-        Owner {
-            process: format!("{:016x}{:016x}", random(), random()),
+    pub fn new() -> Result<Owner, OpenError> {
+        let mut name = [0; 16];
+        getrandom::fill(&mut name).map_err(|error| OpenError::Random {
+            why: error.to_string(),
+        })?;
+        Ok(Owner {
+            process: format!("{:032x}", u128::from_be_bytes(name)),
             loads: 0,
             was: false,
-        }
+        })
     }
 
     /// A name that nobody has.
