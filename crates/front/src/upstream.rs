@@ -12,7 +12,7 @@ pub use pmnet_client::{CallId, Closed, Event, Outcome, Refused, SessionHandle};
 /// Nanoseconds since the start of the front.
 pub type Time = u64;
 
-/// The client endpoint. Calls of one session take effect in the order submitted; a call after a
+/// The client endpoint. Nothing of a call leaves before the next [`Upstream::flush`]. Calls of one session take effect in the order submitted; a call after a
 /// state-changing bypass is held by the endpoint until that bypass has its reply.
 pub trait Upstream {
     /// Opens a session; calls may be submitted at once.

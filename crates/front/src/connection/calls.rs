@@ -18,8 +18,8 @@ const LATE: &str = "ERR pmnet: deadline passed before the call could be sent";
 /// What a call was for.
 #[derive(Debug)]
 pub(super) enum Purpose {
-    /// An update: `+OK` once committed.
-    Update,
+    /// An update: `+OK` once committed. So many GETs behind it wait for it.
+    Update { readers: usize },
     /// A bypass of so many commands: the reply as it is. `again`: the payload, if it is a pack of
     /// reads that may have to be sent one by one.
     Bypass { replies: u32, again: Option<Bytes> },
@@ -54,6 +54,8 @@ pub(super) enum Slot {
         purpose: Purpose,
         bytes: usize,
     },
+    /// A GET of what the update of this call sets: the reply if that is committed.
+    OwnWrite { call: CallId, reply: Bytes },
     /// The command that is passed through.
     Passage,
     /// A read, as a payload of its own, that is to be submitted again.
@@ -183,7 +185,7 @@ impl Connection {
         facts: Option<&Facts>,
         arguments: &Arguments<'_>,
         up: &mut U,
-        shared: &Shared,
+        shared: &mut Shared,
     ) -> Result<(), Later> {
         self.flush_pack(up, shared)?;
         let mut payload = Vec::with_capacity(PREAMBLE_LEN + frame.len());
@@ -193,7 +195,9 @@ impl Connection {
         let key_hash = facts.map_or(0, |facts| table::key_hash(facts, arguments));
         let payload = Bytes::from(payload);
         let submitted = self.submit(&payload, key_hash, Submit::Update, self.begun, up, shared)?;
-        self.expect(submitted, Purpose::Update, bytes);
+        let call = submitted.as_ref().ok().copied();
+        shared.own_writes.note(call, facts, arguments, &payload);
+        self.expect(submitted, Purpose::Update { readers: 0 }, bytes);
         Ok(())
     }
 
@@ -320,6 +324,9 @@ impl Connection {
         };
         self.flight_bytes = self.flight_bytes.saturating_sub(bytes);
         self.release(&purpose);
+        if let Purpose::Update { readers } = purpose {
+            self.answer_readers(index, call, readers, &outcome);
+        }
         if !self.unpack(index, &purpose, &outcome) {
             let reply = self.answer(purpose, outcome, shared);
             self.fill(index, reply);
@@ -332,7 +339,7 @@ impl Connection {
         let held = match purpose {
             Purpose::Select { .. } | Purpose::Probe { .. } => true,
             Purpose::Bypass { again, .. } => again.is_some(),
-            Purpose::Update => false,
+            Purpose::Update { .. } => false,
         };
         self.holding &= !held;
     }
@@ -341,7 +348,7 @@ impl Connection {
         let replies = purpose.bypassed().unwrap_or(1);
         let outcome = outcome_reply(outcome);
         match purpose {
-            Purpose::Update | Purpose::Bypass { .. } => match outcome {
+            Purpose::Update { .. } | Purpose::Bypass { .. } => match outcome {
                 Ok(reply) if replies > 1 && count(&reply) != Some(replies) => {
                     // One error stands for all that were packed; anything else would put the client
                     // out of step.
@@ -410,11 +417,17 @@ impl Connection {
         self.passage_session_closed();
         for index in 0..self.slots.len() {
             if let Slot::Call { .. } = self.slots[index]
-                && let Slot::Call { purpose, bytes, .. } =
-                    std::mem::replace(&mut self.slots[index], Slot::Ready(Bytes::new()))
+                && let Slot::Call {
+                    call,
+                    purpose,
+                    bytes,
+                } = std::mem::replace(&mut self.slots[index], Slot::Ready(Bytes::new()))
             {
                 self.flight_bytes = self.flight_bytes.saturating_sub(bytes);
                 self.release(&purpose);
+                if let Purpose::Update { readers } = purpose {
+                    self.answer_readers(index, call, readers, &Outcome::Unknown);
+                }
                 let reply = self.answer(purpose, Outcome::Unknown, shared);
                 self.fill(index, reply);
             }

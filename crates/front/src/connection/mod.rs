@@ -15,6 +15,7 @@ mod guard;
 mod heart;
 mod identity;
 mod local;
+mod own_write;
 mod pass;
 mod passage;
 mod shared;
@@ -297,6 +298,8 @@ impl Connection {
                 Later::Busy => Turn::Busy,
                 Later::Reads => Turn::Idle,
             });
+        // What is submitted may leave now.
+        shared.own_writes.forget();
         self.paused = self.congested();
         if self.ending {
             input.clear();
@@ -406,8 +409,22 @@ impl Connection {
             return Ok(());
         }
         match action {
+            Action::Update
+            | Action::Bypass {
+                read_only: true, ..
+            }
+            | Action::Refuse(_) => {}
+            // It may change a key, or what the next command means.
+            Action::Bypass { .. } | Action::Local(_) | Action::Pass(_) => {
+                shared.own_writes.forget();
+            }
+        }
+        match action {
             Action::Update => self.submit_update(frame, facts, arguments, up, shared),
             Action::Bypass { read_only, alone } => {
+                if read_only && self.read_own_write(facts, arguments, shared) {
+                    return Ok(());
+                }
                 self.pack_bypass(frame, facts, arguments, read_only, alone, up, shared)
             }
             Action::Local(local) => {

@@ -4,11 +4,19 @@ use pmnet_wire::StoreName;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::StoreAddress;
+use super::own_write::OwnWrites;
 use crate::table::Table;
 use crate::upstream::Time;
 
 /// Names of commands unknown to the table that are remembered, known to the store or not.
 const PROBED_MAX: usize = 1024;
+
+/// How reads were answered, since the start of the front.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// With what the same pipeline had just set.
+    pub own_writes: u64,
+}
 
 /// What the connections of one front have in common.
 pub struct Shared {
@@ -26,6 +34,10 @@ pub struct Shared {
     pub name: Option<StoreName>,
     /// Run id of the store process that last gave a sign of life, and when.
     pub alive: Option<(String, Time)>,
+    /// What was done how often.
+    pub counters: Counters,
+    /// What the connection that takes commands now has set in this turn.
+    pub(super) own_writes: OwnWrites,
     /// Databases that the store has confirmed.
     pub(super) databases: FxHashSet<u32>,
     /// Commands that are not in the table, and whether the store knows them.
@@ -47,6 +59,8 @@ impl Shared {
             store_fixed,
             name: None,
             alive: None,
+            counters: Counters::default(),
+            own_writes: OwnWrites::default(),
             databases,
             probed: FxHashMap::default(),
         }
