@@ -134,8 +134,8 @@ impl Session {
                         outcome,
                         ..
                     } if done == call => found = Some(outcome),
-                    Event::Done { .. } => {}
                     Event::SessionClosed { reason, .. } => self.closed = Some(reason),
+                    _ => {}
                 }
             }
             if let Some(outcome) = found {

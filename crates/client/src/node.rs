@@ -88,6 +88,22 @@ impl ClientNode {
             .bypass(session, payload, key_hash, read_only, deadline)
     }
 
+    /// See [`Client::read`].
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn read(&mut self, now: Time, hashes: &[u64], deadline: Time) -> Result<CallId, Refused> {
+        self.machine.read(now, hashes, deadline)
+    }
+
+    /// See [`Client::open_mark`].
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn open_mark(&mut self, now: Time) -> Result<SessionHandle, Refused> {
+        self.machine.open_mark(now)
+    }
+
     /// See [`Client::end`].
     pub fn end(&mut self, session: SessionHandle, deadline: Time) {
         self.machine.end(session, deadline);

@@ -177,6 +177,10 @@ impl<M: Media> DeviceNode<M> {
                 self.append(&header, packet.payload);
                 Ok(())
             }
+            Verdict::Hit(to, header) => {
+                self.show(to, &header);
+                Ok(())
+            }
             Verdict::Resume(recovery) => self.resume(now, recovery),
             Verdict::Stop(text) => Err(self.stop(text)),
         }
@@ -217,6 +221,24 @@ impl<M: Media> DeviceNode<M> {
             .append(&new, &header.emit(), payload, header.payload_crc)
             .expect("the machine was told how much room there is");
         assert_eq!(order, header.order, "machine and log count the same orders");
+    }
+
+    /// Answers a READ with the update at the order that `header` names, as its client sent it: length and checksum are
+    /// the client's, and checked once more.
+    fn show(&mut self, to: Peer, header: &Header) {
+        let frame = self
+            .log
+            .frame(header.order)
+            .expect("only what is in the log is shown");
+        // What is damaged is not shown; the reader asks another way when its time is up.
+        if let Ok(entry) = Packet::parse(frame) {
+            let shown = Header {
+                payload_len: entry.header.payload_len,
+                payload_crc: entry.header.payload_crc,
+                ..*header
+            };
+            self.out.send_checked(to, &shown, entry.payload);
+        }
     }
 
     /// Ends a burst: persists what was appended, releases what is durable, sends timers' packets.

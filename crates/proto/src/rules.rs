@@ -52,6 +52,24 @@ pub enum Rule {
     FallbackIdentity,
     /// §7: a packet without the right token has no effect.
     Token,
+    /// reads.md §1: at or below the floor the index may not know everything.
+    Floor,
+    /// reads.md §2: what was acknowledged before a restart is at most the last order then.
+    LastThen,
+    /// reads.md §2: only what is committed is shown.
+    HitCommitted,
+    /// reads.md §2: while something is outstanding that may change several keys, a reader sees all that is committed.
+    SeveralKeys,
+    /// reads.md §4: what is outstanding closes its bucket.
+    Closed,
+    /// reads.md §4: what the store had applied when it answered is not shown any more.
+    ShownAbove,
+    /// reads.md §4: an entry of the session behind what is outstanding takes its place in the index.
+    GivenUp,
+    /// reads.md §4: what is admitted while its own fallback is outstanding is not shown.
+    LateCopy,
+    /// reads.md §4: what a head stamped in an earlier life is not executed.
+    OldStamps,
 }
 
 /// Whether rules can be switched off in this program: only if it was built for the simulator (feature `rules`).

@@ -375,6 +375,7 @@ impl ClientHost {
                         self.session = None;
                     }
                 }
+                Event::Read { .. } | Event::Marked { .. } => {}
             }
         }
     }

@@ -361,6 +361,7 @@ impl<U: Upstream> Front<U> {
                     self.wake_waiting();
                     index
                 }
+                Event::Read { .. } | Event::Marked { .. } => continue,
                 Event::SessionClosed { session, reason } => {
                     // Its calls are over, too.
                     self.wake_waiting();

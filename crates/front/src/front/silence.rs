@@ -136,7 +136,7 @@ impl<U: Upstream> Upstream for Watched<U> {
                     );
                 }
             }
-            Event::Done { .. } | Event::SessionClosed { .. } => {}
+            _ => {}
         }
         Some(event)
     }

@@ -235,6 +235,8 @@ impl Driver<'_, '_> {
                             .error(&format!("session closed: {reason:?}"));
                     }
                 }
+                // The load asks no READs, and passes nothing through.
+                Event::Read { .. } | Event::Marked { .. } => {}
             }
         }
         Ok(())

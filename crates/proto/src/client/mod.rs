@@ -6,15 +6,19 @@
 //! bypass has its reply. May not: read a clock, draw randomness of its own, block.
 
 mod bypass;
+mod reads;
 mod session;
 
 use crate::rules::Rules;
-use crate::time::{MILLISECOND, Nanos, SECOND};
+use crate::time::{MILLISECOND, Nanos, SECOND, earliest};
 use crate::{Outbox, Peer, Random, Time};
 pub(crate) use bypass::TRANSFER_WINDOW;
 use bytes::Bytes;
 use core::fmt;
+use pmnet_wire::packet::{Stamp, is_mark};
 use pmnet_wire::{Flags, Kind, MESSAGE_BYTES_MAX, Packet};
+use reads::Reads;
+pub use reads::{READ_TIMEOUT, ReadAnswer};
 use rustc_hash::FxHashMap;
 use session::Session;
 use std::collections::{BTreeSet, VecDeque};
@@ -157,6 +161,18 @@ pub enum Event {
         /// How.
         outcome: Outcome,
     },
+    /// A READ was answered, or nobody answered in time.
+    Read {
+        /// The READ.
+        call: CallId,
+        /// How.
+        answer: ReadAnswer,
+    },
+    /// A mark is open: every device of the chain holds it ([`Client::open_mark`]).
+    Marked {
+        /// The session.
+        session: SessionHandle,
+    },
     /// A session closed; all its calls have had their outcomes.
     SessionClosed {
         /// The session.
@@ -191,6 +207,9 @@ pub struct Client {
     by_id: FxHashMap<u64, SessionHandle>,
     by_token: FxHashMap<u64, SessionHandle>,
     timers: BTreeSet<(Time, SessionHandle)>,
+    reads: Reads,
+    /// The session of the READs.
+    reader: Option<SessionHandle>,
     dirty: Vec<SessionHandle>,
     events: VecDeque<Event>,
     counters: ClientCounters,
@@ -218,6 +237,8 @@ impl Client {
             by_id: FxHashMap::default(),
             by_token: FxHashMap::default(),
             timers: BTreeSet::new(),
+            reads: Reads::default(),
+            reader: None,
             dirty: Vec::new(),
             events: VecDeque::new(),
             counters: ClientCounters::default(),
@@ -231,12 +252,51 @@ impl Client {
     /// # Errors
     /// [`Refused::Sessions`].
     pub fn open(&mut self, now: Time) -> Result<SessionHandle, Refused> {
+        self.open_with(now, false)
+    }
+
+    /// Begins a *mark*: a session that says, for as long as it is open, that something may change the store which passes no
+    /// device (`docs/spec/reads.md` §5). It counts from [`Event::Marked`] on. Whoever passes something through
+    /// ends it only when nothing of that is under way.
+    ///
+    /// # Errors
+    /// [`Refused::Sessions`].
+    pub fn open_mark(&mut self, now: Time) -> Result<SessionHandle, Refused> {
+        self.open_with(now, true)
+    }
+
+    /// Asks the head how fresh the store must be for the keys with these hashes; for none of them, or more than
+    /// [`READ_KEYS_MAX`](pmnet_wire::packet::READ_KEYS_MAX): for all keys. Answered by [`Event::Read`], after
+    /// [`READ_TIMEOUT`] at the latest. What the caller has sent before must have been answered, and be committed.
+    ///
+    /// # Errors
+    /// [`Refused::Busy`]: too many, or nobody has answered READs lately. [`Refused::Sessions`].
+    pub fn read(&mut self, now: Time, hashes: &[u64], deadline: Time) -> Result<CallId, Refused> {
+        if !self.reads.may_ask(now) {
+            return Err(Refused::Busy);
+        }
+        if self.reader.is_none() {
+            self.reader = Some(self.open(now)?);
+        }
+        let call = CallId(self.next_call);
+        self.next_call += 1;
+        self.reads.ask(now, call, hashes, deadline);
+        Ok(call)
+    }
+
+    fn open_with(&mut self, now: Time, mark: bool) -> Result<SessionHandle, Refused> {
         if self.sessions.len() >= self.config.sessions_max {
             return Err(Refused::Sessions);
         }
         let handle = SessionHandle(self.next_handle);
         self.next_handle += 1;
-        let token = self.random.next_nonzero();
+        // Odd is a mark, and 0 no token.
+        let token = loop {
+            let token = self.random.next_u64() & !1 | u64::from(mark);
+            if token != 0 {
+                break token;
+            }
+        };
         self.sessions
             .insert(handle, Session::new(handle, token, now, &self.config));
         self.by_token.insert(token, handle);
@@ -315,7 +375,8 @@ impl Client {
     /// When [`Client::flush`] must be called again at the latest.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
-        self.timers.first().map(|(time, _)| *time)
+        let session = self.timers.first().map(|(time, _)| *time);
+        earliest(session, self.reads.next_timeout())
     }
 
     /// Sessions that are open or opening.
@@ -353,7 +414,8 @@ impl Client {
             | Kind::Nack
             | Kind::NotLogged
             | Kind::Response
-            | Kind::CacheResponse
+            | Kind::Hit
+            | Kind::Miss
             | Kind::Pong => self.by_id.get(&header.session),
             _ => None,
         };
@@ -385,6 +447,19 @@ impl Client {
         match header.kind {
             Kind::OpenReply if session.on_open_reply(now, header, &mut context) => {
                 self.by_id.insert(header.session, handle);
+                if is_mark(header.tag) {
+                    let session = handle;
+                    self.events.push_back(Event::Marked { session });
+                }
+                if self.reader == Some(handle) {
+                    self.reads.session_changed(now);
+                }
+            }
+            Kind::Hit | Kind::Miss if self.reader == Some(handle) => {
+                if let Some((call, answer)) = self.reads.answered(&packet) {
+                    self.events.push_back(Event::Read { call, answer });
+                }
+                return;
             }
             Kind::Ack => session.on_ack(now, header, &mut context),
             Kind::Nack if header.flags.has(Flags::UNKNOWN_SESSION) => {
@@ -392,7 +467,7 @@ impl Client {
             }
             Kind::Nack => session.on_nack(now, header, &mut context),
             Kind::NotLogged => session.on_not_logged(now, header, &mut context),
-            Kind::Response | Kind::CacheResponse => session.on_response(now, &packet, &mut context),
+            Kind::Response => session.on_response(now, &packet, &mut context),
             _ => {}
         }
         if session.is_closed() {
@@ -450,9 +525,45 @@ impl Client {
                 self.timers.insert((next, handle));
             }
         }
+        self.flush_reads(now, out);
+    }
+
+    /// Sends the READs that are due.
+    fn flush_reads(&mut self, now: Time, out: &mut Outbox) {
+        let reader = self
+            .reader
+            .and_then(|handle| self.sessions.get(&handle))
+            .filter(|session| session.id() != 0);
+        let session = reader.map(|session| {
+            let stamp = Stamp {
+                shard: self.config.shard,
+                epoch: self.epoch,
+                tag: session.token(),
+                ..Stamp::default()
+            };
+            (session.id(), stamp)
+        });
+        let events = &mut self.events;
+        self.reads
+            .flush(now, session, self.config.head, out, |call| {
+                let answer = ReadAnswer::None;
+                events.push_back(Event::Read { call, answer });
+            });
+    }
+
+    /// The session of the READs closed: nobody is told, and the next READ opens another.
+    fn reader_closed(&mut self, handle: SessionHandle) {
+        let told = |event: &Event| matches!(event, Event::SessionClosed { session, .. } if *session == handle);
+        if self.events.back().is_some_and(told) {
+            self.events.pop_back();
+        }
+        self.reader = None;
     }
 
     fn forget(&mut self, handle: SessionHandle) {
+        if self.reader == Some(handle) {
+            self.reader_closed(handle);
+        }
         if let Some(session) = self.sessions.remove(&handle) {
             self.by_id.remove(&session.id());
             self.by_token.remove(&session.token());

@@ -69,6 +69,7 @@ struct Bypass {
 struct Fallback {
     first_seq: u64,
     last_seq: u64,
+    key_hash: u64,
     transfer: Transfer,
 }
 
@@ -463,6 +464,7 @@ impl Session {
         self.direct.fallback = Some(Fallback {
             first_seq: update.first_seq,
             last_seq: update.last_seq,
+            key_hash: update.key_hash,
             transfer: Transfer::new(update.payload.clone()),
         });
     }

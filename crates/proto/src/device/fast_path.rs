@@ -136,7 +136,7 @@ impl Device {
                     u64::MAX => u64::MAX,
                     _ => session
                         .last
-                        .saturating_add(share.saturating_sub(session.outstanding)),
+                        .saturating_add(share.saturating_sub(session.unapplied)),
                 };
                 SessionState {
                     id,

@@ -11,6 +11,7 @@
 mod admission;
 mod fast_path;
 mod link;
+mod reads;
 mod recover;
 mod release;
 mod session;
@@ -26,6 +27,7 @@ use link::Link;
 use pmnet_wire::packet::{End, EntryKind, StaleEpoch, Stamp};
 use pmnet_wire::record::{DurableRow, Member};
 use pmnet_wire::{HEADER_LEN, Header, Kind, Packet};
+use reads::Reads;
 use recover::{Recovering, Relayed};
 use rustc_hash::FxHashMap;
 use session::Session;
@@ -60,6 +62,8 @@ pub struct DeviceConfig {
     /// The server reads the log of this device, its tail, by itself: of what it has not seen it is sent the
     /// last entry only, and what it asks for.
     pub server_reads_log: bool,
+    /// Buckets of the index that answers READs, rounded up to a power of two, 24 bytes each; 0: READs are not answered.
+    pub read_buckets: usize,
     /// What the operator states: [`Member::SHRINK`], [`Member::DECLARE_LOSS`].
     pub flags: u32,
     /// The rules that hold: all of them, outside of the simulator.
@@ -83,6 +87,7 @@ impl DeviceConfig {
             receive_window: 1024,
             server_linger: 8 * MILLISECOND,
             server_reads_log: false,
+            read_buckets: 65_536,
             flags: 0,
             rules: Rules::ALL,
         }
@@ -135,6 +140,8 @@ pub enum Verdict {
     Done,
     /// Append this header with the packet's payload; its `order` is the next of the log.
     Append(Header),
+    /// Answer a READ: send this header with the payload of the entry that it names.
+    Hit(Peer, Header),
     /// The server has said everything: bring the log to this state, then [`Device::serve`].
     Resume(Recovery),
     /// The shard must stop; the text says why and what to do.
@@ -169,6 +176,10 @@ counters! {
     bypasses,
     /// Responses passed back.
     responses,
+    /// READs answered with an update.
+    read_hits,
+    /// READs answered with what the store must have applied.
+    read_misses,
     /// Entries sent to the next hop, also again.
     forwarded,
     /// Ranges that the next hop asked for again.
@@ -293,6 +304,7 @@ pub struct Device {
     chain: OwnChain,
     table: Table,
     cursors: Cursors,
+    reads: Reads,
     link: Link,
     /// Where the hop before was last heard from.
     predecessor: Option<Peer>,
@@ -340,6 +352,7 @@ impl Device {
                 committed: log.applied,
                 applied: log.applied,
             },
+            reads: Reads::default(),
             link,
             predecessor: None,
             relayed: VecDeque::new(),
@@ -458,6 +471,7 @@ impl Device {
             Kind::Bypass if header.tag != self.chain.shard_token => {
                 self.on_client_bypass(now, from, packet, out)
             }
+            Kind::Read => return self.on_read(now, from, packet, out),
             Kind::Ping if header.session != 0 => self.on_client_ping(now, from, header, out),
             _ => {
                 if let Some(verdict) = self.check_hop(now, from, header, out) {

@@ -1,6 +1,7 @@
 //! How a device comes back: RECOVER, its replies, and relaying those of others
 //! (`docs/spec/protocol.md` §5).
 
+use super::reads::Reads;
 use super::session::Session;
 use super::{Cursors, Device, OwnChain, Phase, RELAYED_MAX, Serving, Table, Verdict};
 use crate::rto::Rto;
@@ -28,6 +29,8 @@ pub struct Recovery {
     members: Vec<Member>,
     shard_token: u64,
     sessions: Vec<SessionRow>,
+    /// The head may answer READs.
+    reads: bool,
 }
 
 impl Recovery {
@@ -78,6 +81,7 @@ struct Found {
     applied: u64,
     members: Vec<Member>,
     shard_token: u64,
+    reads: bool,
     parts: Vec<Option<Vec<SessionRow>>>,
     asked: usize,
 }
@@ -219,6 +223,7 @@ impl Device {
             part: Fragment::WHOLE,
             refused: true,
             held: true,
+            reads: false,
         };
         let stamp = Stamp {
             epoch: self.epoch,
@@ -315,6 +320,7 @@ impl Device {
             applied: told.applied,
             members: reply.members.clone(),
             shard_token: reply.shard_token,
+            reads: told.reads,
             parts: vec![None; count],
             asked: 1,
         });
@@ -363,6 +369,7 @@ impl Device {
             applied,
             members: found.members,
             shard_token: found.shard_token,
+            reads: found.reads,
             sessions: found.parts.into_iter().flatten().flatten().collect(),
         })
     }
@@ -386,6 +393,7 @@ impl Device {
             members,
             shard_token,
             sessions,
+            reads,
         } = recovery;
         let own = |member: &Member| member.device == self.config.id;
         let position = members.iter().position(own).unwrap_or(0);
@@ -404,6 +412,7 @@ impl Device {
             applied,
         };
         self.table = Table::default();
+        self.reads = Reads::default();
         self.link.restart(applied);
         self.waits_for = None;
         // The log is marked to serve in this incarnation: the server must know it first, or a copy
@@ -431,6 +440,11 @@ impl Device {
             order: applied,
         });
         let head = position == 0;
+        if head && reads {
+            let marks = self.marks();
+            self.reads
+                .begin(self.config.read_buckets, last, marks, &mut self.random);
+        }
         self.phase = Phase::Serving(Serving {
             downstream: downstream.collect(),
             touched: Vec::new(),

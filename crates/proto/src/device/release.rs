@@ -173,9 +173,10 @@ impl Device {
             };
             if let Some(session) = self.table.sessions.get_mut(&row.session) {
                 session.applied = session.applied.max(row.seq);
-                session.outstanding = session.outstanding.saturating_sub(1);
+                session.unapplied = session.unapplied.saturating_sub(1);
                 if row.entry == EntryKind::End {
                     let token = session.token;
+                    self.reads.session_over(token);
                     self.table.sessions.remove(&row.session);
                     self.table.opening.remove(&token);
                 }

@@ -10,7 +10,8 @@ use crate::time::earliest;
 use crate::{Outbox, Peer, Time};
 use bytes::Bytes;
 use pmnet_wire::packet::{Bypass, Fragment, Nack};
-use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX, Packet};
+use pmnet_wire::record::Member;
+use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX, Header, Packet};
 
 /// One request for the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,7 +101,7 @@ impl WaitingRoom {
         }
     }
 
-    /// An epoch change: the clients ask again, through the new head.
+    /// Another head, or the same one in another life: the clients ask again, through that one.
     pub(super) fn clear(&mut self) {
         self.waiting.clear();
         self.ready.clear();
@@ -117,6 +118,10 @@ impl Server {
         out: &mut Outbox,
     ) {
         let header = packet.header;
+        if !self.is_of_this_head(&header) {
+            self.counters.dropped += 1;
+            return;
+        }
         let Bypass {
             session: id,
             fragment,
@@ -220,6 +225,17 @@ impl Server {
             let answer = asked.progress(received).header(&self.stamp());
             out.send(from, &answer, &[]);
         }
+    }
+
+    /// Whether the head in the chain record stamped this, in the life in which it serves. The head that came back
+    /// knows nothing of what it stamped before: executed now, that would be behind updates which the head has shown
+    /// already (reads.md §4). Its client asks again.
+    fn is_of_this_head(&self, stamped: &Header) -> bool {
+        let head = self.chain.as_ref().and_then(|chain| chain.members.first());
+        let mine = |head: &Member| {
+            (head.device, head.incarnation) == (stamped.device, stamped.incarnation)
+        };
+        head.is_some_and(mine) || !self.config.rules.hold(Rule::OldStamps)
     }
 
     fn has_room(&self, bytes: usize) -> bool {
@@ -403,7 +419,7 @@ impl Server {
         {
             let (asked, from) = (waiting.asked, waiting.from);
             self.room.forget(id);
-            let confirmation = asked.response(0, Fragment::WHOLE);
+            let confirmation = asked.response(self.entries.applied, 0, Fragment::WHOLE);
             out.send(from, &confirmation.header(&self.stamp()), &[]);
         }
     }
@@ -541,7 +557,8 @@ impl Server {
                 index: u16::try_from(index).expect("checked when executed"),
                 count: u16::try_from(count).expect("checked when executed"),
             };
-            let header = asked.response(whole, fragment).header(&self.stamp());
+            let answer = asked.response(self.entries.applied, whole, fragment);
+            let header = answer.header(&self.stamp());
             out.send(to, &header, &reply[start..end]);
         }
     }

@@ -363,6 +363,7 @@ impl Server {
             part: Fragment::WHOLE,
             refused: true,
             held,
+            reads: false,
         };
         out.send(to, &refused.header(&self.stamp_for(asked)), text);
     }
@@ -381,8 +382,16 @@ impl Server {
     /// that the record is written or read it. What came in an earlier epoch is not for this one.
     pub(super) fn enter(&mut self, chain: Option<Chain>) {
         let epoch = chain.as_ref().map_or(0, |chain| chain.epoch);
-        if epoch > self.epoch() {
+        let head = |chain: &Chain| {
+            let head = chain.members.first()?;
+            Some((head.device, head.incarnation))
+        };
+        let old_stamps = self.config.rules.hold(Rule::OldStamps)
+            && chain.as_ref().and_then(head) != self.chain.as_ref().and_then(head);
+        if epoch > self.epoch() || old_stamps {
             self.room.clear();
+        }
+        if epoch > self.epoch() {
             self.tail = None;
         }
         self.chain = chain;
@@ -452,6 +461,7 @@ impl Server {
             },
             refused: false,
             held: false,
+            reads: true,
         };
         out.send(to, &header.header(&self.stamp_for(asked)), &reply.write());
     }

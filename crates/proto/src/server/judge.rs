@@ -82,11 +82,17 @@ impl Asked {
         }
     }
 
-    /// The answer, or the fragment of it with this part of the reply.
-    pub(super) const fn response(&self, reply_crc: u64, fragment: Fragment) -> Response {
+    /// The answer, or the fragment of it with this part of the reply, by a server that has `applied` so far.
+    pub(super) const fn response(
+        &self,
+        applied: u64,
+        reply_crc: u64,
+        fragment: Fragment,
+    ) -> Response {
         Response {
             session: self.session,
             seq: self.last_seq,
+            applied,
             request: self.number(),
             reply_crc,
             fragment,

@@ -200,7 +200,7 @@ fn a_question_from_an_earlier_epoch_is_decided_anew() {
     let known = bench.server.chain().expect("a chain").members[0];
     let known = Member { flags: 0, ..known };
     let reply = bench.recover(50, &[known]);
-    assert!(reply[0].is(Kind::RecoverReply, Flags(0)), "{reply:?}");
+    assert!(reply[0].is(Kind::RecoverReply, Flags::READS), "{reply:?}");
     replaced(&mut bench, 70);
     let refused = only(bench.ask(50, &[known]));
     assert!(

@@ -16,6 +16,7 @@ mod nack;
 mod open;
 mod ping;
 mod place;
+mod read;
 mod recover;
 mod response;
 mod retrans;
@@ -27,11 +28,12 @@ pub use applied::Applied;
 pub use bypass::{Bypass, Fallback, TimeLeft};
 pub use durable::Durable;
 pub use nack::{Nack, NotLogged};
-pub use open::{Open, OpenReply};
+pub use open::{Open, OpenReply, is_mark};
 pub use ping::{Ping, Pong, StaleEpoch};
 pub use place::Fragment;
+pub use read::{Hit, Miss, READ_KEYS_MAX, Read, read_hashes, write_hashes};
 pub use recover::{Recover, RecoverReply};
-pub use response::{CacheResponse, Progress, Response};
+pub use response::{Progress, Response};
 pub use retrans::Retrans;
 pub use update::{End, Update};
 
@@ -189,7 +191,9 @@ pub const LAYOUTS: &[Layout] = &[
     Fallback::LAYOUT,
     Response::LAYOUT,
     Progress::LAYOUT,
-    CacheResponse::LAYOUT,
+    Read::LAYOUT,
+    Hit::LAYOUT,
+    Miss::LAYOUT,
     Retrans::LAYOUT,
     Recover::LAYOUT,
     RecoverReply::LAYOUT,

@@ -151,6 +151,7 @@ impl Stand {
                     part: Fragment::WHOLE,
                     refused: false,
                     held: false,
+                    reads: false,
                 };
                 let stamp = Stamp {
                     epoch: EPOCH,

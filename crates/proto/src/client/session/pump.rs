@@ -50,6 +50,7 @@ impl Session {
                 last_seq: self.direct.fallback_upto,
                 barrier: 0,
                 first_seq: self.direct.fallback_upto,
+                key_hash: 0,
                 fragment: Fragment::WHOLE,
             };
             out.send(config.head, &repair.header(&stamp), &[]);
@@ -60,6 +61,7 @@ impl Session {
                 last_seq: fallback.last_seq,
                 barrier: 0,
                 first_seq: fallback.first_seq,
+                key_hash: fallback.key_hash,
                 fragment: Fragment::WHOLE,
             };
             let header = header.header(&stamp);
