@@ -25,6 +25,26 @@ fn found(redis: &Redis, records: &str) -> (String, String) {
 }
 
 #[test]
+fn a_store_may_be_read_from_if_a_read_shows_only_what_is_durable() {
+    let always: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
+    let second: &[&str] = &["--appendonly", "yes", "--appendfsync", "everysec"];
+    let rewrites = &[always, &["--no-appendfsync-on-rewrite", "yes"]].concat();
+    for (arguments, reads) in [
+        (always, true),
+        (rewrites, false),
+        (second, false),
+        (&["--appendonly", "no"], false),
+    ] {
+        let Some(redis) = Redis::start(arguments) else {
+            return;
+        };
+        let mut store = redis.store();
+        store.load().unwrap();
+        assert_eq!(named(&mut *store).reads, reads, "{arguments:?}");
+    }
+}
+
+#[test]
 fn a_barrier_names_the_process_and_who_owns_the_records_there() {
     let Some(mut redis) = Redis::start(&["--appendonly", "yes", "--appendfsync", "always"]) else {
         return;

@@ -6,7 +6,7 @@
 //! which load of the server its records were claimed last.
 //!
 //! ```text
-//! redis://127.0.0.1:6379/?run_id=9f…e1&records=pmnet:{0}&owner=31…07-1
+//! redis://127.0.0.1:6379/?run_id=9f…e1&records=pmnet:{0}&owner=31…07-1&reads=1
 //! ```
 
 use core::fmt;
@@ -27,7 +27,13 @@ pub struct StoreName {
     /// Value of that hash's field `owner`: another one after each load by a server. Empty if the
     /// server only reads, because the store takes no writes now.
     pub owner: String,
+    /// What a plain read of this store shows is as durable as what the server reports as applied, so a front may
+    /// read from it (`docs/spec/reads.md` §3).
+    pub reads: bool,
 }
+
+/// What stands behind the owner of a store that may be read from.
+const READS: &str = "&reads=1";
 
 /// The text is not the name of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,13 +51,18 @@ impl StoreName {
             let rest = text.strip_prefix("redis://")?;
             let (address, rest) = rest.split_once("/?run_id=")?;
             let (run_id, rest) = rest.split_once("&records=")?;
-            let (records, owner) = rest.split_once("&owner=")?;
+            let (records, rest) = rest.split_once("&owner=")?;
+            let (owner, reads) = match rest.strip_suffix(READS) {
+                Some(owner) => (owner, true),
+                None => (rest, false),
+            };
             let parts_fit = [run_id, records, owner].iter().all(|part| is_part(part));
             let name = StoreName {
                 address: address.parse().ok()?,
                 run_id: run_id.to_owned(),
                 records: records.to_owned(),
                 owner: owner.to_owned(),
+                reads,
             };
             (parts_fit && !run_id.is_empty() && !records.is_empty()).then_some(name)
         };
@@ -83,10 +94,12 @@ impl fmt::Display for StoreName {
             run_id,
             records,
             owner,
+            reads,
         } = self;
+        let reads = if *reads { READS } else { "" };
         write!(
             f,
-            "redis://{address}/?run_id={run_id}&records={records}&owner={owner}"
+            "redis://{address}/?run_id={run_id}&records={records}&owner={owner}{reads}"
         )
     }
 }

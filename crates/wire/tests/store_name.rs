@@ -14,12 +14,14 @@ fn name() -> impl Strategy<Value = StoreName> {
         part(1),
         part(1),
         part(0),
+        any::<bool>(),
     )
-        .prop_map(|(ip, port, run_id, records, owner)| StoreName {
+        .prop_map(|(ip, port, run_id, records, owner, reads)| StoreName {
             address: (ip, port).into(),
             run_id,
             records,
             owner,
+            reads,
         })
 }
 
@@ -53,6 +55,7 @@ fn a_process_is_known_by_its_run_id() {
         run_id: run_id.into(),
         records: "pmnet:{0}".into(),
         owner: owner.into(),
+        reads: false,
     };
     let one = name("127.0.0.1:1", "a", "o-1");
     assert!(one.same_process(&name("127.0.0.2:1", "a", "o-2")));

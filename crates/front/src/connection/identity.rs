@@ -111,6 +111,7 @@ mod tests {
             run_id: run_id.into(),
             records: "pmnet:{0}".into(),
             owner: owner.into(),
+            reads: false,
         };
         let found = |owner: Option<&str>| Found {
             run_id: "a".into(),

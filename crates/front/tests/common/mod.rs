@@ -151,6 +151,8 @@ pub struct Knobs {
     pub moved: Option<SocketAddr>,
     /// Who claimed the records; empty: nobody.
     pub owner: String,
+    /// Whether the store may be read from past the server.
+    pub reads_allowed: bool,
     /// All payloads of updates, as text.
     pub updates: Vec<String>,
     /// All payloads of bypasses: read-only or not, form, number of commands.
@@ -265,6 +267,7 @@ impl Executor {
                     run_id: self.run_id.clone(),
                     records: "pmnet:{0}".into(),
                     owner: knobs.owner.clone(),
+                    reads: knobs.reads_allowed,
                 };
                 let truth = || pmnet_resp::reply::bulk(name.to_string().as_bytes());
                 return knobs.address.clone().unwrap_or_else(truth);

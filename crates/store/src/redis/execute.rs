@@ -119,6 +119,9 @@ impl RedisStore {
             run_id: link.facts.run_id.clone(),
             records: String::from_utf8_lossy(&self.hash).into_owned(),
             owner: String::from_utf8_lossy(&link.owner).into_owned(),
+            reads: link.writes_refused.is_none()
+                && self.url.wait_replicas == 0
+                && link.facts.persistence.shows_only_synced(),
         }
     }
 
