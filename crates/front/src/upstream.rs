@@ -7,7 +7,7 @@
 //! An implementation may not block: it lives in the front's event loop.
 
 use bytes::Bytes;
-pub use pmnet_client::{CallId, Closed, Event, Outcome, Refused, SessionHandle};
+pub use pmnet_client::{CallId, Closed, Event, Outcome, ReadAnswer, Refused, SessionHandle};
 
 /// Nanoseconds since the start of the front.
 pub type Time = u64;
@@ -48,6 +48,14 @@ pub trait Upstream {
         read_only: bool,
         deadline: Time,
     ) -> Result<CallId, Refused>;
+
+    /// Asks the head how fresh the store must be for the keys with these hashes (`docs/spec/reads.md` §2); none,
+    /// or more than it takes: for all keys. Ends as [`Event::Read`]. Everything that its caller has sent must be
+    /// committed or answered.
+    ///
+    /// # Errors
+    /// [`Refused`]; nothing was sent.
+    fn read(&mut self, now: Time, hashes: &[u64], deadline: Time) -> Result<CallId, Refused>;
 
     /// Ends a session. Its updates that were submitted still take effect.
     fn end(&mut self, now: Time, session: SessionHandle);

@@ -67,7 +67,7 @@ pub(super) struct Pack {
     /// Preamble and commands; the preamble's form is set at the end.
     payload: Vec<u8>,
     commands: u32,
-    read_only: bool,
+    pub(super) read_only: bool,
     /// Nothing may be added.
     closed: bool,
     key_hash: u64,
@@ -214,7 +214,21 @@ impl Connection {
         read_only: bool,
         alone: bool,
         up: &mut U,
-        shared: &Shared,
+        shared: &mut Shared,
+    ) -> Result<(), Later> {
+        let key_hash = facts.map_or(0, |facts| table::key_hash(facts, arguments));
+        self.pack_frame(frame, key_hash, read_only, alone, up, shared)
+    }
+
+    /// Adds a command to the pack, after sending the pack if it does not fit.
+    pub(super) fn pack_frame<U: Upstream>(
+        &mut self,
+        frame: &[u8],
+        key_hash: u64,
+        read_only: bool,
+        alone: bool,
+        up: &mut U,
+        shared: &mut Shared,
     ) -> Result<(), Later> {
         let fits = self.pack.as_ref().is_some_and(|pack| {
             !alone
@@ -226,7 +240,7 @@ impl Connection {
         if !fits {
             self.flush_pack(up, shared)?;
         }
-        let key_hash = facts.map_or(0, |facts| table::key_hash(facts, arguments));
+        shared.counters.bypassed_reads += u64::from(read_only);
         let (head, begun) = (self.preamble(Form::Single), self.begun);
         let pack = self.pack.get_or_insert_with(|| {
             let mut payload = Vec::with_capacity(FRAGMENT_BYTES.max(PREAMBLE_LEN + frame.len()));
@@ -248,15 +262,24 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends the pack, if there is one.
+    /// Sends the pack, if there is one, and gets the batch of reads answered that is behind it.
     ///
     /// # Errors
-    /// [`Later`]: nothing may be submitted behind it now.
+    /// [`Later`]: nothing may be submitted behind them now.
     pub(super) fn flush_pack<U: Upstream>(
         &mut self,
         up: &mut U,
-        shared: &Shared,
+        shared: &mut Shared,
     ) -> Result<(), Later> {
+        self.send_pack(up, shared)?;
+        if self.batch.is_some() {
+            self.advance_batch(up, shared)?;
+            self.send_pack(up, shared)?;
+        }
+        Ok(())
+    }
+
+    fn send_pack<U: Upstream>(&mut self, up: &mut U, shared: &Shared) -> Result<(), Later> {
         let Some(mut pack) = self.pack.take() else {
             return Ok(());
         };
@@ -307,6 +330,7 @@ impl Connection {
         if self.passage_done(call, &outcome, shared) {
             return;
         }
+        self.uncertain |= outcome == Outcome::Unknown;
         self.answered = match outcome {
             Outcome::Committed { .. } | Outcome::Reply(_) => shared.now,
             // What is behind it and as old must not have to wait as long once more.
@@ -326,6 +350,9 @@ impl Connection {
         self.release(&purpose);
         if let Purpose::Update { readers } = purpose {
             self.answer_readers(index, call, readers, &outcome);
+        } else if let Outcome::Reply(_) = outcome {
+            // It came behind everything before it.
+            self.uncertain = false;
         }
         if !self.unpack(index, &purpose, &outcome) {
             let reply = self.answer(purpose, outcome, shared);
@@ -424,6 +451,7 @@ impl Connection {
                 } = std::mem::replace(&mut self.slots[index], Slot::Ready(Bytes::new()))
             {
                 self.flight_bytes = self.flight_bytes.saturating_sub(bytes);
+                self.uncertain = true;
                 self.release(&purpose);
                 if let Purpose::Update { readers } = purpose {
                     self.answer_readers(index, call, readers, &Outcome::Unknown);

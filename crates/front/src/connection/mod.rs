@@ -18,6 +18,7 @@ mod local;
 mod own_write;
 mod pass;
 mod passage;
+mod reads;
 mod shared;
 mod store_address;
 mod subscription;
@@ -37,8 +38,11 @@ use calls::{Pack, Slot};
 pub use deadline::HALF_CLOSED_TIMEOUT;
 use direct::Direct;
 pub use heart::{Heart, named_by};
+pub(crate) use identity::{Found, Match, Own, ask_owner, ask_run_id, owner_of, run_id_of};
 use passage::Passage;
-pub use shared::Shared;
+use reads::Batch;
+pub use reads::{BATCH_REPLY_BYTES_MAX, StoreRead, Unread};
+pub use shared::{Counters, Shared, lane};
 pub use store_address::{StoreAddress, StoreAddressError};
 use transaction::Transaction;
 
@@ -73,7 +77,7 @@ pub enum Turn {
 enum Later {
     /// The endpoint refused a call.
     Busy,
-    /// Reads that were packed together have no reply yet. It may be that they have to be sent again,
+    /// Reads that were packed together, or are a batch, have no reply yet. It may be that they have to be sent again,
     /// one by one, and then all that is behind them must come after that.
     Reads,
 }
@@ -106,6 +110,15 @@ pub struct Connection {
     session: Option<SessionHandle>,
     /// Bypasses that are being packed together; none between turns unless the endpoint was busy.
     pack: Option<Pack>,
+    /// Reads that are answered together, and perhaps are no bypasses. Nothing behind them is taken before they are answered or
+    /// sent.
+    batch: Option<Batch>,
+    /// How many batches there were.
+    batches: u64,
+    /// The replies of a batch were too long: none before this time.
+    no_batch_before: Time,
+    /// A call had an unknown outcome, and no bypass was answered since.
+    uncertain: bool,
     /// Some slots are reads that are to be submitted again.
     repeating: bool,
     /// The next command depends on the outcome of the last call.
@@ -164,6 +177,10 @@ impl Connection {
             flight_bytes: 0,
             session: None,
             pack: None,
+            batch: None,
+            batches: 0,
+            no_batch_before: 0,
+            uncertain: false,
             repeating: false,
             holding: false,
             transaction: None,
@@ -183,6 +200,12 @@ impl Connection {
             closed_since: None,
             starved: true,
         }
+    }
+
+    /// What CLIENT ID says.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     /// The session of the endpoint that this connection uses now.
@@ -226,7 +249,10 @@ impl Connection {
     /// Whether everything is answered and written and the connection is to be closed.
     #[must_use]
     pub fn finished(&self) -> bool {
-        let idle = self.slots.is_empty() && self.pack.is_none() && self.passage.is_none();
+        let idle = self.slots.is_empty()
+            && self.pack.is_none()
+            && self.batch.is_none()
+            && self.passage.is_none();
         (self.ending || (self.eof && self.starved)) && idle && self.unwritten().is_empty()
     }
 
@@ -281,6 +307,7 @@ impl Connection {
         self.slots.clear();
         self.ready_bytes = 0;
         self.pack = None;
+        self.batch = None;
         self.passage = None;
         self.direct = None;
         self.output.clear();
@@ -422,7 +449,10 @@ impl Connection {
         match action {
             Action::Update => self.submit_update(frame, facts, arguments, up, shared),
             Action::Bypass { read_only, alone } => {
-                if read_only && self.read_own_write(facts, arguments, shared) {
+                if read_only
+                    && (self.read_own_write(facts, arguments, shared)
+                        || (!alone && self.batch_read(frame, facts, arguments, up, shared)?))
+                {
                     return Ok(());
                 }
                 self.pack_bypass(frame, facts, arguments, read_only, alone, up, shared)

@@ -104,8 +104,8 @@ impl Connection {
         arguments: &Arguments<'_>,
         shared: &mut Shared,
     ) -> bool {
-        // What is packed has no place yet: the GET goes with it.
-        let Some(facts) = facts.filter(|_| self.pack.is_none()) else {
+        // What is packed, or a batch, has no place yet: the GET goes with it.
+        let Some(facts) = facts.filter(|_| self.pack.is_none() && self.batch.is_none()) else {
             return false;
         };
         let Some(write) = shared.own_writes.of(facts, arguments) else {

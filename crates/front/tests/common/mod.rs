@@ -16,11 +16,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use pmnet_front::connection::Counters;
 use pmnet_front::limits::REPLIES;
 use pmnet_front::upstream::{
-    CallId, Closed, Event, Outcome, Refused, SessionHandle, Time, Upstream,
+    CallId, Closed, Event, Outcome, ReadAnswer, Refused, SessionHandle, Time, Upstream,
 };
-use pmnet_front::{Front, FrontConfig, Stopper};
+use pmnet_front::{Cache, Front, FrontConfig, Stopper};
 use pmnet_resp::{Scanner, write_command};
 use pmnet_wire::StoreName;
 use pmnet_wire::command::{Commands, Form, Protocol};
@@ -165,6 +166,10 @@ pub struct Knobs {
     pub between: Option<&'static str>,
     /// A session to close, and whether acknowledged updates are lost with it.
     pub close: Option<(SessionHandle, bool)>,
+    /// How the head answers a READ of these hashes; `None`: it takes none.
+    pub answer: Option<fn(&Knobs, &[u64]) -> ReadAnswer>,
+    /// The hashes of all READs.
+    pub reads: Vec<Vec<u64>>,
     /// How often a call was refused.
     pub refused: usize,
 }
@@ -336,6 +341,19 @@ impl Upstream for Executor {
         Ok(call)
     }
 
+    fn read(&mut self, _: Time, hashes: &[u64], _: Time) -> Result<CallId, Refused> {
+        let mut knobs = self.knobs.lock().expect("knobs");
+        let Some(answer) = knobs.answer else {
+            return Err(Refused::Busy);
+        };
+        knobs.reads.push(hashes.to_vec());
+        self.calls += 1;
+        let call = CallId(self.calls);
+        let answer = answer(&knobs, hashes);
+        self.events.push_back(Event::Read { call, answer });
+        Ok(call)
+    }
+
     fn end(&mut self, _now: Time, _session: SessionHandle) {
         self.knobs.lock().expect("knobs").sessions.1 += 1;
     }
@@ -440,7 +458,7 @@ pub struct Running {
     pub address: SocketAddr,
     pub knobs: Arc<Mutex<Knobs>>,
     stopper: Stopper,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Counters>>,
 }
 
 impl Running {
@@ -449,9 +467,17 @@ impl Running {
     }
 
     pub fn start_with(redis: &Redis, change: impl FnOnce(&mut FrontConfig)) -> Running {
+        Running::start_as(redis, Knobs::default(), |config| {
+            // What is tested as a rule is bypasses.
+            config.cache = Cache::Off;
+            change(config);
+        })
+    }
+
+    pub fn start_as(redis: &Redis, knobs: Knobs, change: impl FnOnce(&mut FrontConfig)) -> Running {
         let mut config = FrontConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
         change(&mut config);
-        let knobs = Arc::new(Mutex::new(Knobs::default()));
+        let knobs = Arc::new(Mutex::new(knobs));
         let front =
             Front::bind(&config, Executor::new(redis.address, knobs.clone())).expect("bind");
         let address = front.local_addr().expect("address");
@@ -486,6 +512,15 @@ impl Running {
 
     pub fn knobs(&self) -> std::sync::MutexGuard<'_, Knobs> {
         self.knobs.lock().expect("knobs")
+    }
+}
+
+impl Running {
+    /// Ends it; how reads were answered.
+    pub fn stop(mut self) -> Counters {
+        self.stopper.stop();
+        let thread = self.thread.take().expect("it runs");
+        thread.join().expect("the front panicked")
     }
 }
 
