@@ -576,7 +576,8 @@ fn a_store_that_answers_oddly_or_not_at_all_is_gone_past() {
     ] {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
         let address = listener.local_addr().expect("address");
-        let name = format!("redis://{address}/?run_id={run}&records=pmnet:{{0}}&owner=&reads=1");
+        let name =
+            format!("redis://{address}/?run_id={run}&records=pmnet:{{0}}&owner=&reads=direct");
         let thread = std::thread::spawn({
             let run = run.clone();
             move || fake(&listener, &run, kind)
@@ -617,7 +618,7 @@ fn a_right_answer_of_the_fake_is_used_so_the_wrong_ones_are_what_is_refused() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     let address = listener.local_addr().expect("address");
     let right = "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n*2\r\n$8\r\n\u{1}2345678\r\n$4\r\n\0\0\0\u{7}\r\n$4\r\nFAKE\r\n";
-    let name = format!("redis://{address}/?run_id={run}&records=pmnet:{{0}}&owner=&reads=1");
+    let name = format!("redis://{address}/?run_id={run}&records=pmnet:{{0}}&owner=&reads=direct");
     let thread = std::thread::spawn(move || fake(&listener, &run, Fake::Says(right)));
     let knobs = Knobs {
         address: Some(Bytes::from(bulk(&name))),

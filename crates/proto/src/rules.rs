@@ -58,8 +58,8 @@ pub enum Rule {
     LastThen,
     /// reads.md §2: only what is committed is shown.
     HitCommitted,
-    /// reads.md §2: while something is outstanding that may change several keys, a reader sees all that is committed.
-    SeveralKeys,
+    /// reads.md §3: another store means another epoch, before anything is executed in it.
+    StoreEpoch,
     /// reads.md §4: what is outstanding closes its bucket.
     Closed,
     /// reads.md §4: what the store had applied when it answered is not shown any more.

@@ -89,7 +89,10 @@ impl<S: Store> ServerNode<S> {
         };
         let result = match work {
             Work::Load => match self.store.load() {
-                Ok(records) => self.machine.loaded(records).map(|()| Ok(()))?,
+                Ok(records) => {
+                    let identity = self.store.identity();
+                    self.machine.loaded(records, identity).map(|()| Ok(()))?
+                }
                 Err(error) => Err(error),
             },
             Work::Apply(effects) => {

@@ -3,10 +3,10 @@
 //! A server says with each barrier which store it stands for, and a front compares that with what its
 //! own connections lead to: an address may belong to another process tomorrow, and after a failover
 //! the old store may live on. So a name has three parts: where it is, which process it is, and by
-//! which load of the server its records were claimed last.
+//! which load of the server its records were claimed last; and it may say that fronts can read there.
 //!
 //! ```text
-//! redis://127.0.0.1:6379/?run_id=9f…e1&records=pmnet:{0}&owner=31…07-1&reads=1
+//! redis://127.0.0.1:6379/?run_id=9f…e1&records=pmnet:{0}&owner=31…07-1&reads=direct
 //! ```
 
 use core::fmt;
@@ -14,6 +14,9 @@ use std::net::SocketAddr;
 
 /// Longest part of a name, in bytes; bounds what a reply can make a reader keep.
 pub const STORE_NAME_PART_BYTES_MAX: usize = 128;
+
+/// The last part of a name, if fronts may read there.
+const READS: &str = "&reads=direct";
 
 /// Which store a server works on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,13 +30,10 @@ pub struct StoreName {
     /// Value of that hash's field `owner`: another one after each load by a server. Empty if the
     /// server only reads, because the store takes no writes now.
     pub owner: String,
-    /// What a plain read of this store shows is as durable as what the server reports as applied, so a front may
-    /// read from it (`docs/spec/reads.md` §3).
+    /// Whether what a plain read shows is as durable as what is applied, so that fronts may read there by themselves
+    /// (reads.md §3).
     pub reads: bool,
 }
-
-/// What stands behind the owner of a store that may be read from.
-const READS: &str = "&reads=1";
 
 /// The text is not the name of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,11 +51,9 @@ impl StoreName {
             let rest = text.strip_prefix("redis://")?;
             let (address, rest) = rest.split_once("/?run_id=")?;
             let (run_id, rest) = rest.split_once("&records=")?;
-            let (records, rest) = rest.split_once("&owner=")?;
-            let (owner, reads) = match rest.strip_suffix(READS) {
-                Some(owner) => (owner, true),
-                None => (rest, false),
-            };
+            let (records, owner) = rest.split_once("&owner=")?;
+            let readable = owner.strip_suffix(READS);
+            let (owner, reads) = (readable.unwrap_or(owner), readable.is_some());
             let parts_fit = [run_id, records, owner].iter().all(|part| is_part(part));
             let name = StoreName {
                 address: address.parse().ok()?,

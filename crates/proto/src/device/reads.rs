@@ -136,7 +136,7 @@ impl Reads {
             0
         };
         let mut need = floor;
-        if hashes.len() == 0 || (self.all_closed > 0 && rules.hold(Rule::SeveralKeys)) {
+        if hashes.len() == 0 || (self.all_closed > 0) {
             need = need.max(most);
         }
         let shown_above = if rules.hold(Rule::ShownAbove) {

@@ -340,10 +340,15 @@ impl Server {
     ///
     /// # Errors
     /// [`Stop`] if they are not a pmnet shard's, or lie behind what this process knows.
-    pub fn loaded(&mut self, records: Vec<(Vec<u8>, Bytes)>) -> Result<(), Stop> {
+    pub fn loaded(
+        &mut self,
+        records: Vec<(Vec<u8>, Bytes)>,
+        store: Option<Bytes>,
+    ) -> Result<(), Stop> {
         self.in_flight = InFlight::Nothing;
         let mut applied = None;
         let mut chain = None;
+        let mut begun_in = Bytes::new();
         let mut sessions: FxHashMap<u64, Session> = FxHashMap::default();
         let mut replies = Vec::new();
         let mut stages = Vec::new();
@@ -351,6 +356,7 @@ impl Server {
             match records::read(&key, &value) {
                 Some(Loaded::Watermark(watermark)) => applied = Some(watermark),
                 Some(Loaded::Chain(found)) => chain = Some(found),
+                Some(Loaded::Store(found)) => begun_in = found,
                 Some(Loaded::Session {
                     id,
                     token,
@@ -407,7 +413,12 @@ impl Server {
             }
         }
         self.sessions = sessions;
+        if let Some(chain) = &mut chain {
+            chain.store = begun_in;
+        }
+        self.store = store.unwrap_or_default();
         self.enter(chain);
+        self.leave_other_store();
         self.advance(applied);
         if self.entries.queue.is_empty() {
             self.entries.received = applied;

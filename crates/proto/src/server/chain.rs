@@ -6,6 +6,7 @@
 use super::Server;
 use crate::rules::Rule;
 use crate::{Outbox, Peer};
+use bytes::Bytes;
 use pmnet_wire::packet::{self, Fragment, Recover, Stamp};
 use pmnet_wire::record::{Member, RecoverReply, SESSION_ROWS_PER_PART, SessionRow, read_path};
 use pmnet_wire::{Header, Packet};
@@ -19,6 +20,8 @@ pub struct Chain {
     pub shard_token: u64,
     /// Devices, head first, with the log identity and incarnation that they registered.
     pub members: Vec<Member>,
+    /// The store that this epoch's records were written to first, as it calls itself; empty: it has no name.
+    pub store: Bytes,
 }
 
 /// What a RECOVER means for the chain.
@@ -327,6 +330,7 @@ impl Server {
                     epoch: epoch + 1,
                     shard_token,
                     members,
+                    store: self.store.clone(),
                 });
                 self.recovers
                     .pending
@@ -395,6 +399,28 @@ impl Server {
             self.tail = None;
         }
         self.chain = chain;
+    }
+
+    /// **Another store, another epoch**: before anything is executed in a store, its records name an epoch that began in it.
+    /// The store before may live on and answer whoever reads from it; its records name an epoch that is over
+    /// (reads.md §3).
+    pub(super) fn leave_other_store(&mut self) {
+        let Some(chain) = &self.chain else { return };
+        if chain.store == self.store || !self.config.rules.hold(Rule::StoreEpoch) {
+            return;
+        }
+        let epoch = chain.epoch + 1;
+        let decided = self.recovers.next_chain.take();
+        let next = Chain {
+            epoch,
+            store: self.store.clone(),
+            ..decided.unwrap_or_else(|| chain.clone())
+        };
+        self.notice(format!(
+            "epoch {}: the store is another process than the one before",
+            next.epoch
+        ));
+        self.recovers.next_chain = Some(next);
     }
 
     fn take_snapshot(&mut self, nonce: u64) {

@@ -236,6 +236,8 @@ struct Recovers {
 #[derive(Debug)]
 pub struct Server {
     config: ServerConfig,
+    /// What the store that was loaded calls itself.
+    store: Bytes,
     random: Random,
     /// The records are known: nothing has failed since they were loaded.
     loaded: bool,
@@ -263,6 +265,7 @@ impl Server {
     pub fn new(config: ServerConfig, random: Random) -> Server {
         Server {
             config,
+            store: Bytes::new(),
             random,
             loaded: false,
             chain: None,
@@ -509,13 +512,13 @@ impl Server {
         {
             let effects = Effects {
                 payloads: Vec::new(),
-                records: vec![records::chain(&chain)],
+                records: records::chain(&chain),
             };
             self.in_flight = InFlight::Chain(chain);
             return Ok(Some(Work::Apply(effects)));
         }
         // A device that waits to be registered serves nobody, and one execution may take as long as the
-        // store's driver waits: entries first, then the chain, then executions.
+        // store's adaptor waits: entries first, then the chain, then executions.
         let executes = self.recovers.next_chain.is_none()
             && (self.entries.queue.is_empty() || !self.turns.executed_last);
         if executes && let Some(work) = self.next_execution(now) {

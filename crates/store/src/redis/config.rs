@@ -67,13 +67,6 @@ impl Persistence {
         }
     }
 
-    /// Whether nobody is shown what is not synced: Redis writes all replies of a turn of its loop behind the sync of what that turn
-    /// changed, those to readers too.
-    #[must_use]
-    pub fn shows_only_synced(self) -> bool {
-        self == Persistence::Always
-    }
-
     /// Whether an acknowledged effect survives a power cut of this machine.
     #[must_use]
     pub fn is_durable(self) -> bool {

@@ -14,6 +14,7 @@ use pmnet_wire::command::{Commands, Form};
 use crate::{REPLY_BYTES_MAX, REPLY_TOO_LONG, bounded_reply};
 
 use super::commands::{is_flush, runs_code};
+use super::config::Persistence;
 use super::pending::{Pending, add_read, expect_ok, read_pending};
 use super::plan::{Item, Plan};
 use super::record::unrecorded;
@@ -119,9 +120,8 @@ impl RedisStore {
             run_id: link.facts.run_id.clone(),
             records: String::from_utf8_lossy(&self.hash).into_owned(),
             owner: String::from_utf8_lossy(&link.owner).into_owned(),
-            reads: link.writes_refused.is_none()
-                && self.url.wait_replicas == 0
-                && link.facts.persistence.shows_only_synced(),
+            // Where somebody must wait for a sync or for replicas, a plain read may show more than is durable.
+            reads: self.url.wait_replicas == 0 && link.facts.persistence != Persistence::WaitAof,
         }
     }
 

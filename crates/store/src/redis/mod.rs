@@ -383,6 +383,11 @@ impl Store for RedisStore {
         Ok(())
     }
 
+    fn identity(&self) -> Option<Bytes> {
+        let link = self.link.as_ref()?;
+        Some(Bytes::copy_from_slice(link.facts.run_id.as_bytes()))
+    }
+
     fn durability(&self) -> String {
         match self.persistence {
             Some(persistence) => {

@@ -317,10 +317,14 @@ fn store_name() -> Vec<Case> {
         ("ipv4", good.clone(), None),
         ("ipv6", of("[::1]:6380", &run, "pmnet:{7}", &owner), None),
         ("that_only_reads", of(address, &run, records, ""), None),
-        ("to_be_read_from", [&good[..], b"&reads=1"].concat(), None),
         (
-            "reads_that_is_not_1",
-            [&good[..], b"&reads=0"].concat(),
+            "to_be_read_from",
+            [&good[..], b"&reads=direct"].concat(),
+            None,
+        ),
+        (
+            "reads_otherwise",
+            [&good[..], b"&reads=by_proxy"].concat(),
             malformed,
         ),
         (
