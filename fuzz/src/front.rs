@@ -173,6 +173,9 @@ impl Upstream for Fake {
         self.asked = Some(CallId(self.calls));
         Ok(CallId(self.calls))
     }
+    fn open_mark(&mut self, _: Time) -> Result<SessionHandle, Refused> {
+        unreachable!("the front opens it, no connection does")
+    }
     fn end(&mut self, _: Time, _: SessionHandle) {}
     fn poll_event(&mut self) -> Option<pmnet_front::upstream::Event> {
         None
@@ -419,6 +422,13 @@ impl World {
             self.connection.store_named(&name);
         }
         self.connection.look(&self.shared, false);
+        if self.shared.mark.open && input.rarely(8) {
+            self.one_to_one &= !self.connection.needs_mark();
+            self.shared.mark.open = false;
+            self.connection.mark_lost();
+        } else {
+            self.shared.mark.open |= self.shared.mark.wanted;
+        }
     }
 
     fn close_session(&mut self, input: &mut Input<'_>) {
@@ -439,6 +449,7 @@ impl World {
 
     /// Everything outstanding is answered and written.
     fn wind_up(&mut self) {
+        self.shared.mark.open = true;
         for _ in 0..2000 {
             self.advance();
             self.write(usize::MAX);

@@ -66,6 +66,10 @@ impl Upstream for ClientNode {
         ClientNode::read(self, time(now), hashes, time(deadline))
     }
 
+    fn open_mark(&mut self, now: Time) -> Result<SessionHandle, Refused> {
+        ClientNode::open_mark(self, time(now))
+    }
+
     fn end(&mut self, now: Time, session: SessionHandle) {
         ClientNode::end(self, session, time(now.saturating_add(END_TIMEOUT)));
     }

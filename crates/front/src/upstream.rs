@@ -57,6 +57,13 @@ pub trait Upstream {
     /// [`Refused`]; nothing was sent.
     fn read(&mut self, now: Time, hashes: &[u64], deadline: Time) -> Result<CallId, Refused>;
 
+    /// Opens a *mark*: a session that says, for as long as it is open, that something may change the store which passes no
+    /// device (`docs/spec/reads.md` §5). It counts from [`Event::Marked`] on.
+    ///
+    /// # Errors
+    /// [`Refused::Sessions`].
+    fn open_mark(&mut self, now: Time) -> Result<SessionHandle, Refused>;
+
     /// Ends a session. Its updates that were submitted still take effect.
     fn end(&mut self, now: Time, session: SessionHandle);
 

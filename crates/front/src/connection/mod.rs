@@ -15,6 +15,7 @@ mod guard;
 mod heart;
 mod identity;
 mod local;
+mod mark;
 mod own_write;
 mod pass;
 mod passage;
@@ -39,6 +40,7 @@ pub use deadline::HALF_CLOSED_TIMEOUT;
 use direct::Direct;
 pub use heart::{Heart, named_by};
 pub(crate) use identity::{Found, Match, Own, ask_owner, ask_run_id, owner_of, run_id_of};
+pub use mark::Mark;
 use passage::Passage;
 use reads::Batch;
 pub use reads::{BATCH_REPLY_BYTES_MAX, StoreRead, Unread};
@@ -128,6 +130,8 @@ pub struct Connection {
     direct: Option<Direct>,
     /// How many connections to the store there were.
     directs: u64,
+    /// Something was passed that may have changed the store, and given up without an answer.
+    unanswered: bool,
     /// WATCH was passed: so is everything until EXEC, DISCARD or UNWATCH.
     watching: bool,
     /// MULTI was passed.
@@ -187,6 +191,7 @@ impl Connection {
             passage: None,
             direct: None,
             directs: 0,
+            unanswered: false,
             watching: false,
             direct_multi: false,
             direct_failed: false,
@@ -308,7 +313,9 @@ impl Connection {
         self.ready_bytes = 0;
         self.pack = None;
         self.batch = None;
-        self.passage = None;
+        if let Some(passage) = self.passage.take() {
+            self.note_unanswered(&passage);
+        }
         self.direct = None;
         self.output.clear();
         self.written = 0;
@@ -463,7 +470,7 @@ impl Connection {
             }
             Action::Pass(kind) => {
                 self.flush_pack(up, shared)?;
-                self.start_passage(kind, arguments, frame);
+                self.start_passage(kind, facts, arguments, frame);
                 Ok(())
             }
             Action::Refuse(why) => {

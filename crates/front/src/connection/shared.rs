@@ -5,6 +5,7 @@ use pmnet_wire::command::Protocol;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::StoreAddress;
+use super::mark::Mark;
 use super::own_write::OwnWrites;
 use crate::front::Cache;
 use crate::table::Table;
@@ -53,6 +54,8 @@ pub struct Shared {
     pub alive: Option<(String, Time)>,
     /// What was done how often.
     pub counters: Counters,
+    /// The front's mark.
+    pub mark: Mark,
     /// Who answers reads.
     cache: Cache,
     /// The head is not asked before this time.
@@ -90,6 +93,7 @@ impl Shared {
             name: None,
             alive: None,
             counters: Counters::default(),
+            mark: Mark::default(),
             cache,
             ask_head_after: 0,
             store_reads: [false; 2],

@@ -10,6 +10,7 @@
 mod accept;
 mod config;
 mod direct;
+mod marks;
 mod reads;
 mod silence;
 mod socket;
@@ -30,6 +31,7 @@ use crate::connection::{Counters, Shared, StoreAddress, Turn};
 use crate::table::Table;
 use crate::upstream::{CallId, Event, SessionHandle, Time, Upstream};
 pub use config::{Cache, FrontConfig, FrontError};
+use marks::Marks;
 use reads::StoreReads;
 use silence::Watched;
 use socket::{Client, Transfer};
@@ -73,6 +75,7 @@ pub struct Front<U> {
     connecting: VecDeque<(Time, usize, u64)>,
     serial: u64,
     vigil: Vigil,
+    marks: Marks,
     reads: StoreReads,
     /// Who has asked the head.
     asked: FxHashMap<CallId, usize>,
@@ -124,6 +127,7 @@ impl<U: Upstream> Front<U> {
             connecting: VecDeque::new(),
             serial: 0,
             vigil: Vigil::new(nanos(config.call_timeout)),
+            marks: Marks::default(),
             reads: StoreReads::new([READS_RESP2, READS_RESP3], nanos(config.call_timeout)),
             asked: FxHashMap::default(),
             clients_ever: 0,
@@ -206,6 +210,7 @@ impl<U: Upstream> Front<U> {
                 }
             }
             self.refresh_store_name();
+            self.keep_marks();
             self.up.flush(self.shared.now);
             self.take_events();
             self.send_store_reads();
@@ -229,6 +234,7 @@ impl<U: Upstream> Front<U> {
             connect,
             self.vigil.next_look,
             self.reads.next_timeout(),
+            self.marks.next_look,
         ]
         .into_iter()
         .flatten()
@@ -372,6 +378,7 @@ impl<U: Upstream> Front<U> {
                     outcome,
                 } => {
                     let Some(&index) = self.sessions.get(&session) else {
+                        self.mark_done(session, call, &outcome);
                         self.vigil_done(session, call, outcome);
                         continue;
                     };
@@ -392,11 +399,15 @@ impl<U: Upstream> Front<U> {
                     }
                     index
                 }
-                Event::Marked { .. } => continue,
+                Event::Marked { session } => {
+                    self.marked(session);
+                    continue;
+                }
                 Event::SessionClosed { session, reason } => {
                     // Its calls are over, too.
                     self.wake_waiting();
                     let Some(index) = self.sessions.remove(&session) else {
+                        self.mark_closed(session);
                         self.vigil_closed(session);
                         continue;
                     };
@@ -443,6 +454,7 @@ impl<U: Upstream> Front<U> {
             self.close(index, "the front ends");
         }
         self.end_vigil();
+        self.leave_marks();
         self.up.flush(self.shared.now);
     }
 }

@@ -111,6 +111,10 @@ impl<U: Upstream> Upstream for Watched<U> {
         self.up.read(now, hashes, deadline)
     }
 
+    fn open_mark(&mut self, now: Time) -> Result<SessionHandle, Refused> {
+        self.up.open_mark(now)
+    }
+
     fn end(&mut self, now: Time, session: SessionHandle) {
         self.up.end(now, session);
     }

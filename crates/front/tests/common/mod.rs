@@ -133,6 +133,9 @@ pub fn run_id(client: &mut Client) -> String {
     line.expect("a run id").trim().to_owned()
 }
 
+/// Sessions above this are marks.
+pub const MARKS_FROM: u32 = 1_000_000;
+
 /// How the endpoint of the tests behaves, and what it has seen.
 #[derive(Default)]
 pub struct Knobs {
@@ -152,6 +155,10 @@ pub struct Knobs {
     pub moved: Option<SocketAddr>,
     /// Who claimed the records; empty: nobody.
     pub owner: String,
+    /// Marks opened and ended; their sessions count from [`MARKS_FROM`].
+    pub marks: (u32, u32),
+    /// No mark is confirmed.
+    pub hold_marks: bool,
     /// Whether the store may be read from past the server.
     pub reads_allowed: bool,
     /// All payloads of updates, as text.
@@ -192,6 +199,7 @@ pub struct Executor {
     calls: u64,
     pending: VecDeque<Pending>,
     events: VecDeque<Event>,
+    opening: Option<SessionHandle>,
     now: Time,
 }
 
@@ -208,6 +216,7 @@ impl Executor {
             calls: 0,
             pending: VecDeque::new(),
             events: VecDeque::new(),
+            opening: None,
             now: 0,
         }
     }
@@ -354,7 +363,19 @@ impl Upstream for Executor {
         Ok(call)
     }
 
-    fn end(&mut self, _now: Time, _session: SessionHandle) {
+    fn open_mark(&mut self, _: Time) -> Result<SessionHandle, Refused> {
+        let mut knobs = self.knobs.lock().expect("knobs");
+        knobs.marks.0 += 1;
+        let session = SessionHandle(MARKS_FROM + knobs.marks.0);
+        self.opening = Some(session);
+        Ok(session)
+    }
+
+    fn end(&mut self, _now: Time, session: SessionHandle) {
+        if session.0 > MARKS_FROM {
+            self.knobs.lock().expect("knobs").marks.1 += 1;
+            return;
+        }
         self.knobs.lock().expect("knobs").sessions.1 += 1;
     }
 
@@ -387,6 +408,11 @@ impl Upstream for Executor {
                 knobs.outcome.clone(),
             )
         };
+        if !self.knobs.lock().expect("knobs").hold_marks
+            && let Some(session) = self.opening.take()
+        {
+            self.events.push_back(Event::Marked { session });
+        }
         let close = self.knobs.lock().expect("knobs").close.take();
         if let Some((session, data_loss)) = close {
             self.pending.retain(|pending| pending.session != session);
@@ -445,7 +471,7 @@ impl Upstream for Executor {
     }
 
     fn next_timeout(&self) -> Option<Time> {
-        (!self.pending.is_empty()).then_some(self.now + 1_000_000)
+        (!self.pending.is_empty() || self.opening.is_some()).then_some(self.now + 1_000_000)
     }
 
     fn peer(&self) -> String {
