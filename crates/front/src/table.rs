@@ -243,6 +243,30 @@ impl Table {
     }
 }
 
+/// The keys of a command that only reads, if their places are fixed and it has any.
+#[must_use]
+pub fn read_keys<'a>(
+    facts: &Facts,
+    arguments: &Arguments<'a>,
+) -> Option<impl Iterator<Item = &'a [u8]> + use<'a>> {
+    let count = i32::try_from(arguments.len()).ok()?;
+    let last = if facts.last_key < 0 {
+        count + facts.last_key
+    } else {
+        facts.last_key
+    };
+    let first = usize::try_from(facts.first_key).ok()?;
+    let last = usize::try_from(last).ok()?;
+    let step = usize::try_from(facts.step).ok()?;
+    let known = facts.has(READONLY) && !facts.has(MOVABLEKEYS);
+    let arguments = *arguments;
+    (known && first > 0 && step > 0 && (first..arguments.len()).contains(&last)).then(move || {
+        (first..=last)
+            .step_by(step)
+            .map(move |at| arguments.get(at))
+    })
+}
+
 /// The hash of the one key of a command (`key_hash` of the wire header); 0 if it has none, several,
 /// or its place is not fixed.
 #[must_use]

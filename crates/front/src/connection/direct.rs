@@ -175,7 +175,7 @@ impl Connection {
         let used = self.direct.take().is_some_and(|direct| direct.used);
         match &mut self.passage {
             // It was made in advance, to where the store was; the barrier will say where it is.
-            Some(Passage { stage: Stage::Address(_) | Stage::Barrier(_), .. }) if !stateful => {}
+            Some(Passage { stage: Stage::Address(_) | Stage::Mark | Stage::Barrier(_), .. }) if !stateful => {}
             Some(passage @ Passage { stage: Stage::Connection(_), identified: false, .. }) if !stateful => {
                 passage.identified = true;
             }

@@ -13,7 +13,7 @@ const INFO_BYTES_MAX: usize = 64 * 1024;
 
 /// A command of the front's own on a connection to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Own {
+pub(crate) enum Own {
     /// AUTH, HELLO, SELECT: an error ends the connection.
     Setting,
     /// INFO server.
@@ -24,15 +24,15 @@ pub(super) enum Own {
 
 /// What a connection says about its other end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
-    pub(super) run_id: String,
+pub(crate) struct Found {
+    pub(crate) run_id: String,
     /// `None`: not asked for, or there are no records.
-    pub(super) owner: Option<String>,
+    pub(crate) owner: Option<String>,
 }
 
 /// What a comparison of a connection with a name says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Match {
+pub(crate) enum Match {
     Same,
     /// The process is the same, but its records have another owner: one of the two was read before the
     /// server loaded the records again.
@@ -41,7 +41,7 @@ pub(super) enum Match {
 }
 
 impl Found {
-    pub(super) fn compare(&self, name: &StoreName) -> Match {
+    pub(crate) fn compare(&self, name: &StoreName) -> Match {
         // Without an owner the server only reads there, and has claimed nothing.
         let owned = name.owner.is_empty() || self.owner.as_deref() == Some(&name.owner);
         match (self.run_id == name.run_id, owned) {
@@ -53,17 +53,17 @@ impl Found {
 }
 
 /// Writes the question who it is; the answer is an [`Own::Info`].
-pub(super) fn ask_run_id(out: &mut Vec<u8>) {
+pub(crate) fn ask_run_id(out: &mut Vec<u8>) {
     write_command(out, &["INFO", "server"]);
 }
 
 /// Writes the question who owns `records` there; the answer is an [`Own::Owner`].
-pub(super) fn ask_owner(records: &str, out: &mut Vec<u8>) {
+pub(crate) fn ask_owner(records: &str, out: &mut Vec<u8>) {
     write_command(out, &["HGET", records, "owner"]);
 }
 
 /// The run id in an answer to [`ask_run_id`].
-pub(super) fn run_id_of(reply: &[u8]) -> Option<String> {
+pub(crate) fn run_id_of(reply: &[u8]) -> Option<String> {
     let info = read::bulk(reply).filter(|info| info.len() <= INFO_BYTES_MAX)?;
     let line = info
         .split(|&byte| byte == b'\n')
@@ -73,7 +73,7 @@ pub(super) fn run_id_of(reply: &[u8]) -> Option<String> {
 }
 
 /// The owner in an answer to [`ask_owner`].
-pub(super) fn owner_of(reply: &[u8]) -> Option<String> {
+pub(crate) fn owner_of(reply: &[u8]) -> Option<String> {
     read::bulk(reply).map(|owner| String::from_utf8_lossy(owner).into_owned())
 }
 

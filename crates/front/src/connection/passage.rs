@@ -1,4 +1,4 @@
-//! How a passed command gets to the store: barrier, connection, command.
+//! How a passed command gets to the store: the front's mark if it may change the store, barrier, connection, command.
 //!
 //! The barrier's reply names the store that the server uses now. The command is sent only on a
 //! connection that leads to exactly that store ([`super::identity`]). Any other connection is closed, and
@@ -21,6 +21,8 @@ use crate::upstream::{CallId, Outcome, Time, Upstream};
 pub(super) enum Stage {
     /// Needs the store's name; asked for with this call.
     Address(Option<CallId>),
+    /// Needs the front's mark to be open.
+    Mark,
     /// Needs everything acknowledged to be applied; asked for with this call.
     Barrier(Option<CallId>),
     /// Needs a connection that leads to the store with this name.
@@ -35,6 +37,8 @@ pub(super) struct Passage {
     pub(super) stage: Stage,
     /// When its time began. When that is up it must have been sent, and answered unless it blocks.
     pub(super) begun: Time,
+    /// It may change the store.
+    pub(super) marks: bool,
     /// It may wait for others before it answers.
     pub(super) blocks: bool,
     /// The connection was lost, made or asked anew since the barrier: the last try.
@@ -65,10 +69,19 @@ impl Connection {
         }) = &mut self.passage
         {
             if shared.store.is_some() {
-                *stage = Stage::Barrier(None);
+                *stage = Stage::Mark;
             } else {
                 let call = self.ask(Form::StoreAddress, up, shared)?;
                 self.set_stage(call.map(Stage::Address));
+            }
+        }
+        if let Some(passage) = &mut self.passage
+            && passage.stage == Stage::Mark
+        {
+            if shared.mark.open || !passage.marks {
+                passage.stage = Stage::Barrier(None);
+            } else {
+                shared.mark.wanted = true;
             }
         }
         if let Some(Passage {
@@ -137,7 +150,7 @@ impl Connection {
                     passage.stage = if at_barrier {
                         Stage::Connection(name)
                     } else {
-                        Stage::Barrier(None)
+                        Stage::Mark
                     };
                 }
                 Err(why) => {
@@ -333,6 +346,7 @@ impl Connection {
     /// for another whole deadline, unless the command blocked: then it made them wait.
     fn end_unanswered(&mut self) -> Option<Passage> {
         let passage = self.passage.take()?;
+        self.note_unanswered(&passage);
         self.made_way = passage.blocks && passage.stage == Stage::Sent;
         self.answered = 0;
         Some(passage)

@@ -107,6 +107,14 @@ impl<U: Upstream> Upstream for Watched<U> {
         Ok(call)
     }
 
+    fn read(&mut self, now: Time, hashes: &[u64], deadline: Time) -> Result<CallId, Refused> {
+        self.up.read(now, hashes, deadline)
+    }
+
+    fn open_mark(&mut self, now: Time) -> Result<SessionHandle, Refused> {
+        self.up.open_mark(now)
+    }
+
     fn end(&mut self, now: Time, session: SessionHandle) {
         self.up.end(now, session);
     }
