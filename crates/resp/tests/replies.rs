@@ -284,12 +284,12 @@ fn what_is_written_is_read_again() {
     }
     assert_eq!(read::error(&reply::error("ERR a\r\nb")), Some("ERR a  b"));
     assert_eq!(read::bulk(&reply::bulk(b"\r\n")), Some(&b"\r\n"[..]));
-    for (resp3, head) in [(false, b"*4\r\n"), (true, b"%2\r\n")] {
+    for (resp3, head) in [(false, b"*6\r\n"), (true, b"%3\r\n")] {
         let mut map = Vec::new();
-        write_map(&mut map, 2, resp3);
+        write_map(&mut map, 3, resp3);
         assert_eq!(map, head);
-        map.extend_from_slice(&b":1\r\n".repeat(4));
-        assert_eq!(read::elements(&map).map(|found| found.len()), Some(4));
+        map.extend_from_slice(&b":1\r\n".repeat(6));
+        assert_eq!(read::elements(&map).map(|found| found.len()), Some(6));
     }
     assert_eq!(reply::null(true), b"_\r\n"[..]);
     assert_eq!(reply::null(false), b"$-1\r\n"[..]);

@@ -196,7 +196,7 @@ impl Connection {
         let payload = Bytes::from(payload);
         let submitted = self.submit(&payload, key_hash, Submit::Update, self.begun, up, shared)?;
         let call = submitted.as_ref().ok().copied();
-        shared.own_writes.note(call, facts, arguments, &payload);
+        shared.own_writes.note(call, arguments, &payload);
         self.expect(submitted, Purpose::Update { readers: 0 }, bytes);
         Ok(())
     }

@@ -443,23 +443,18 @@ impl Connection {
             return Ok(());
         }
         match action {
-            Action::Update
-            | Action::Bypass {
-                read_only: true, ..
-            }
-            | Action::Refuse(_) => {}
+            Action::Update | Action::Bypass { .. } | Action::Refuse(_) => {}
             // It may change a key, or what the next command means.
-            Action::Bypass { .. } | Action::Local(_) | Action::Pass(_) => {
-                shared.own_writes.forget();
-            }
+            Action::Local(_) | Action::Pass(_) => shared.own_writes.forget(),
         }
         match action {
             Action::Update => self.submit_update(frame, facts, arguments, up, shared),
             Action::Bypass { read_only, alone } => {
-                if read_only
-                    && (self.read_own_write(facts, arguments, shared)
-                        || (!alone && self.batch_read(frame, facts, arguments, up, shared)?))
-                {
+                if read_only && self.read_own_write(facts, arguments, shared) {
+                    return Ok(());
+                }
+                shared.own_writes.forget();
+                if read_only && !alone && self.batch_read(frame, facts, arguments, up, shared)? {
                     return Ok(());
                 }
                 self.pack_bypass(frame, facts, arguments, read_only, alone, up, shared)

@@ -1,6 +1,6 @@
 //! A GET of what the same pipeline has just SET: answered with that value, without asking anybody.
 //!
-//! A GET whose key has a plain `SET key value` in front of it, of the same connection and database and
+//! A GET right behind a plain `SET key value` of its key, of the same connection and database and
 //! **submitted in the same turn**, waits for that SET and for nothing else. Its reply is the value, once the SET
 //! is committed, in whatever way; or an error, if that is what the SET gets.
 //!
@@ -10,29 +10,27 @@
 //! value. The same holds if the SET takes its effect by fallback. A GET that is read in a later turn may be called
 //! when the SET has its order, and others have written behind it: it asks the store.
 //!
-//! What the connection sends between the SET and the GET may be reads, and SETs of any key, of which the newest of
-//! this key counts. Anything else that may touch the key ends it: such a command comes behind the SET, and the GET
-//! behind that. Reads in front of the GET are answered at a moment before or behind that of the SET as the session orders them, so
-//! what a client reads does not go back in time.
+//! Between the SET and the GET there are only GETs that are answered in the same way. Anything else of the connection has its
+//! moment behind that of the SET, and this GET behind that. An update of another key is no exception: others may have
+//! written this key between the orders of the two.
 //!
-//! Invariants: nothing is remembered from one turn to the next, so at most [`COMMANDS_PER_TURN`](super::COMMANDS_PER_TURN)
-//! writes are; a value is shared with the SET's payload, and counted as in flight once for each GET that waits for it.
+//! Invariants: nothing is remembered from one turn to the next, so at most one
+//! write is; a value is shared with the SET's payload, and counted as in flight once for each GET that waits for it.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, reply};
-use rustc_hash::FxHashMap;
 
 use super::calls::{Purpose, Slot, outcome_reply};
 use super::{Connection, Shared};
-use crate::table::{self, Facts};
+use crate::table::Facts;
 use crate::upstream::{CallId, Outcome};
 
 /// Bytes of the end of a line.
 const LINE_END: usize = 2;
 
-/// The newest plain SETs of this turn, by the hash of their key; of two keys with one hash the newer.
+/// The plain SET that was submitted last in this turn, if nothing came behind it.
 #[derive(Debug, Default)]
-pub(super) struct OwnWrites(FxHashMap<u64, OwnWrite>);
+pub(super) struct OwnWrites(Option<OwnWrite>);
 
 #[derive(Debug)]
 struct OwnWrite {
@@ -47,35 +45,22 @@ impl OwnWrites {
     pub(super) fn note(
         &mut self,
         call: Option<CallId>,
-        facts: Option<&Facts>,
         arguments: &Arguments<'_>,
         payload: &Bytes,
     ) {
-        let Some(hash) = facts
-            .map(|facts| table::key_hash(facts, arguments))
-            .filter(|hash| *hash != 0)
-        else {
-            return self.forget();
-        };
-        let write = call
+        self.0 = call
             .filter(|_| arguments.len() == 3 && arguments.is(0, "SET"))
             .and_then(|call| OwnWrite::of(call, arguments, payload));
-        match write {
-            Some(write) => self.0.insert(hash, write),
-            None => self.0.remove(&hash),
-        };
     }
 
-    /// Forgets everything.
+    /// What comes now is behind something else than that SET.
     pub(super) fn forget(&mut self) {
-        self.0.clear();
+        self.0 = None;
     }
 
     fn of(&self, facts: &Facts, arguments: &Arguments<'_>) -> Option<&OwnWrite> {
-        if self.0.is_empty() || facts.name != "GET" || arguments.len() != 2 {
-            return None;
-        }
-        let write = self.0.get(&table::key_hash(facts, arguments))?;
+        let is_get = facts.name == "GET" && arguments.len() == 2;
+        let write = self.0.as_ref().filter(|_| is_get)?;
         (write.key == arguments.get(1)).then_some(write)
     }
 }
