@@ -74,6 +74,7 @@ fn one(
     options.workload = Workload::Mix {
         mix: Mix::only(operation),
         keys: KEYS,
+        zipf: None,
         value_bytes: VALUE_BYTES,
         prefix: "demo:".into(),
     };

@@ -10,6 +10,7 @@
 mod connection;
 mod generator;
 mod history;
+mod keys;
 mod mix;
 mod native;
 mod options;
