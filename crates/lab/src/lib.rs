@@ -11,6 +11,7 @@ pub mod cli;
 pub mod clock;
 pub mod demo;
 pub mod harness;
+pub mod limit;
 pub mod load;
 pub mod resp;
 pub mod testbed;
