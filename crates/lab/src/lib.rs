@@ -14,5 +14,6 @@ pub mod harness;
 pub mod limit;
 pub mod load;
 pub mod resp;
+pub mod setup;
 pub mod testbed;
 pub mod xdp;

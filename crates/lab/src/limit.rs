@@ -1,9 +1,10 @@
 //! `pmnet-lab resp-limit`: a server that answers every `SET` and `GET` at once and keeps nothing.
 //!
 //! Purpose: the bound of what any server of Redis's protocol can do on a machine, with the same client. Whatever a
-//! real one does besides reading commands and writing replies, it does on top of this. One thread; all
-//! commands that a read brought are answered by one write. After activity it polls without sleeping for a while, as the
-//! front does; idle, it sleeps. May not: be taken for a database.
+//! real one does besides reading commands and writing replies, it does on top of this. One thread, in turns: it takes in
+//! all commands that are there, then writes to each client once. So its clients, too, find several replies at a time
+//! when there are many of them. After activity it polls without sleeping for a while, as the front does; idle, it
+//! sleeps. May not: be taken for a database.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -39,6 +40,8 @@ pub struct Limit {
     listener: TcpListener,
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
+    /// Who is to be written to when all that is ready has been taken in.
+    dirty: Vec<usize>,
     spin: Duration,
     answers: Answers,
     scratch: Vec<u8>,
@@ -79,6 +82,7 @@ impl Limit {
             listener,
             connections: Vec::new(),
             free: Vec::new(),
+            dirty: Vec::new(),
             spin,
             answers: Answers { value },
             scratch: vec![0; READ_BYTES],
@@ -119,9 +123,10 @@ impl Limit {
                 match event.token() {
                     WAKER => return Ok(()),
                     LISTENER => self.accept(),
-                    Token(number) => self.serve(number - FIRST, event.is_read_closed()),
+                    Token(number) => self.take_in(number - FIRST, event.is_read_closed()),
                 }
             }
+            self.write();
             if !events.is_empty() && !self.spin.is_zero() {
                 active = Instant::now();
             }
@@ -152,14 +157,27 @@ impl Limit {
     }
 
     /// `closed`: the client sends no more than what is there.
-    fn serve(&mut self, index: usize, closed: bool) {
+    fn take_in(&mut self, index: usize, closed: bool) {
         let Some(Some(connection)) = self.connections.get_mut(index) else {
             return;
         };
-        let served = connection.serve(closed, &self.answers, &mut self.scratch);
-        if served.is_err() {
+        let taken = connection.take_in(closed, &self.answers, &mut self.scratch);
+        if taken.is_ok() {
+            self.dirty.push(index);
+        } else {
             self.connections[index] = None;
             self.free.push(index);
+        }
+    }
+
+    fn write(&mut self) {
+        for index in self.dirty.drain(..) {
+            if let Some(connection) = &mut self.connections[index]
+                && connection.flush().is_err()
+            {
+                self.connections[index] = None;
+                self.free.push(index);
+            }
         }
     }
 }
@@ -180,12 +198,20 @@ impl Connection {
         }
     }
 
-    /// Reads, answers and writes until the socket has no more, or takes no more.
-    fn serve(&mut self, closed: bool, answers: &Answers, scratch: &mut [u8]) -> Result<(), Ended> {
+    /// Reads and answers until the socket has no more, or the client leaves too much unread.
+    fn take_in(
+        &mut self,
+        closed: bool,
+        answers: &Answers,
+        scratch: &mut [u8],
+    ) -> Result<(), Ended> {
         loop {
-            self.flush()?;
             if self.output.len() > UNREAD_BYTES_MAX {
-                return Ok(());
+                self.flush()?;
+                if self.output.len() > UNREAD_BYTES_MAX {
+                    // When it takes more again, that is an event, and brings us back.
+                    return Ok(());
+                }
             }
             let count = match self.stream.read(scratch) {
                 Ok(0) => return Err(Ended),
@@ -195,15 +221,14 @@ impl Connection {
                 Err(_) => return Err(Ended),
             };
             self.input.extend_from_slice(&scratch[..count]);
-            let good = self.answer(answers);
-            if !good {
+            if !self.answer(answers) {
                 self.flush()?;
                 return Err(Ended);
             }
             // A short read has emptied the socket, and the next byte is a new event; but the end may have come with
             // this one.
             if count < scratch.len() && !closed {
-                return self.flush();
+                return Ok(());
             }
         }
     }
