@@ -8,6 +8,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -37,6 +38,8 @@ const FIRST: usize = 2;
 /// A server that listens; [`Limit::run`] serves.
 pub struct Limit {
     poll: Poll,
+    /// Kept here as well: a wake-up is lost with the last handle to its waker.
+    waker: Arc<Waker>,
     listener: TcpListener,
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
@@ -75,10 +78,12 @@ impl Limit {
         poll.registry()
             .register(&mut listener, LISTENER, Interest::READABLE)
             .context("cannot poll sockets")?;
+        let waker = Waker::new(poll.registry(), WAKER).context("cannot poll sockets")?;
         let mut value = Vec::new();
         write_bulk(&mut value, &vec![b'x'; value_bytes.min(VALUE_BYTES_MAX)]);
         Ok(Limit {
             poll,
+            waker: Arc::new(waker),
             listener,
             connections: Vec::new(),
             free: Vec::new(),
@@ -98,11 +103,9 @@ impl Limit {
     }
 
     /// Ends [`Limit::run`], from any thread.
-    ///
-    /// # Errors
-    /// The kernel has no descriptor left.
-    pub fn stopper(&self) -> std::io::Result<Waker> {
-        Waker::new(self.poll.registry(), WAKER)
+    #[must_use]
+    pub fn stopper(&self) -> Arc<Waker> {
+        Arc::clone(&self.waker)
     }
 
     /// Serves until it is stopped.
@@ -308,10 +311,11 @@ mod tests {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut limit = Limit::bind(any, 5, Duration::from_micros(50)).unwrap();
         let address = limit.local_addr().unwrap();
-        let stopper = limit.stopper().unwrap();
+        let stopper = limit.stopper();
         let serving = std::thread::spawn(move || limit.run());
         work(&mut Client::connect(address, CALL_MAX).unwrap());
         stopper.wake().unwrap();
+        drop(stopper);
         serving.join().unwrap().unwrap();
     }
 

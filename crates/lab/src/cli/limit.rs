@@ -42,7 +42,7 @@ pub fn main(args: &LimitArgs) -> anyhow::Result<bool> {
     }
     let spin = Duration::from_micros(args.spin_us);
     let mut limit = Limit::bind(listen, args.value_bytes, spin)?;
-    let stopper = limit.stopper()?;
+    let stopper = limit.stopper();
     call_on_signals(move || {
         // Fails only if the loop is gone already.
         let _ = stopper.wake();
