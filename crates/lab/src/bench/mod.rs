@@ -7,6 +7,7 @@
 pub mod micro;
 mod page;
 pub mod pipeline;
+pub mod redis;
 pub mod traffic;
 
 /// Of the last minute.
