@@ -1,10 +1,10 @@
 //! `pmnet-lab resp-limit`: a server that answers every `SET` and `GET` at once and keeps nothing.
 //!
-//! Purpose: the bound of what any server of Redis's protocol can do on a machine, with the same client. Whatever a
+//! Purpose: the bound of what a server of Redis's protocol can do on a machine, with the same client. Whatever a
 //! real one does besides reading commands and writing replies, it does on top of this. One thread, in turns: it takes in
 //! all commands that are there, then writes to each client once. So its clients, too, find several replies at a time
-//! when there are many of them. After activity it polls without sleeping for a while, as the front does; idle, it
-//! sleeps. May not: be taken for a database.
+//! when there are many of them. It sleeps when nothing is there, unless told to poll for a while. May not: be taken for
+//! a database.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;

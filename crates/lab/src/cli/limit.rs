@@ -25,8 +25,9 @@ pub struct LimitArgs {
     /// Size of the value that every GET is answered with.
     #[arg(long, default_value_t = 100, value_name = "N")]
     value_bytes: usize,
-    /// Poll for so long after activity before sleeping, as the front does.
-    #[arg(long, default_value_t = 50, value_name = "US", value_parser = clap::value_parser!(u64).range(..=SPIN_US_MAX))]
+    /// Poll for so long after activity before sleeping; with fewer cores than busy processes that takes time from the
+    /// clients.
+    #[arg(long, default_value_t = 0, value_name = "US", value_parser = clap::value_parser!(u64).range(..=SPIN_US_MAX))]
     spin_us: u64,
 }
 

@@ -15,8 +15,8 @@ pub const KEYS: u64 = 10_000;
 /// The bound of what any server can do here.
 const LIMIT: &str = "resp-limit (no data)";
 /// What to know about it.
-const LIMIT_NOTE: &str = "resp-limit: a process that answers SET and GET at once and keeps nothing; no server of \
-     Redis's protocol can be faster on this machine, with this client";
+const LIMIT_NOTE: &str = "resp-limit: a process that answers SET and GET at once and keeps nothing: what is left of a \
+     server of Redis's protocol on this machine, with this client, that does nothing else";
 /// Redis on the loopback, with which pmnet on the loopback is compared.
 const DIRECT: &str = "Redis, appendfsync always (direct)";
 /// What to know about the set-ups over links.

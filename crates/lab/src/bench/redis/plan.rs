@@ -119,16 +119,17 @@ impl Row {
     pub const fn meaning(self) -> &'static str {
         match self {
             Row::RespLimit => {
-                "a process that answers SET and GET at once and keeps nothing: no server of Redis's protocol can do \
-                 more on this machine with this client"
+                "a process that answers SET and GET at once and keeps nothing: what is left of a server of Redis's \
+                 protocol on this machine, with this client, that does nothing else"
             }
             Row::Direct => "clients connect to Redis with appendfsync always",
             Row::Wait => {
                 "clients connect to Redis without an append-only file, and send a WAIT for two replicas behind \
-                 each SET: three copies in memory; a replica acknowledges before it applies to its own disk, if any"
+                 each SET: three copies in memory"
             }
             Row::AlwaysWait => {
-                "the same, and Redis has appendfsync always; its replicas write no disk"
+                "clients connect to Redis with appendfsync always, and send a WAIT for two replicas behind each SET; the replicas \
+                 write no disk"
             }
             Row::Relay1 | Row::Relay2 | Row::Relay3 => {
                 "clients connect to a front; R devices in a chain, each a process of this machine, on the loopback; behind \
