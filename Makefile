@@ -8,21 +8,23 @@ RUNS ?= 200
 PACKETS ?= 10000000
 FUZZ_SECONDS ?= 60
 KERNELS ?=
+PACKAGE ?= pmnet-resp
 CARGO ?= cargo
 LAB = $(CARGO) run --quiet --release --locked -p pmnet-lab --
 SIM = $(CARGO) run --quiet --release --locked -p pmnet-sim --
 
-.PHONY: help rust build setup demo test lint sim rules crash model mutants histories kernel kernels fuzz soak
+.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories kernel kernels fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
 	@echo "make test            everything that must be green; what CI runs"
-	@echo "make lint            format, clippy, dependencies only"
+	@echo "make lint            format, clippy, dependencies, tables of mutants only"
 	@echo "make sim SEEDS=$(SEEDS) FROM=$(FROM)   the simulator, from seed FROM on"
 	@echo "make rules           the simulator with each rule of the protocol switched off: all must be missed"
 	@echo "make crash           the log: every persist point, every image, crashes in recovery too"
 	@echo "make model           the protocol in a model checker, searched to its end"
 	@echo "make mutants         each flush, fence and check deleted in turn: who notices?"
+	@echo "make cargo-mutants PACKAGE=$(PACKAGE)   every operator and value of one crate changed in turn: who notices?"
 	@echo "make histories RUNS=$(RUNS)   real processes, killed and cut off: linearizable?"
 	@echo "make kernel PACKETS=$(PACKETS)   the device in the kernel: answers as the one in user space; killed for minutes: linearizable?"
 	@echo "make kernels         does the pipeline load on Debian's kernels, and do there what user space does? (in QEMU)"
@@ -35,7 +37,7 @@ help:
 rust:
 	@CARGO="$(CARGO)" sh tests/setup.sh rust
 
-build demo test lint sim rules crash model mutants histories kernel kernels fuzz soak: rust
+build demo test lint sim rules crash model mutants cargo-mutants histories kernel kernels fuzz soak: rust
 
 build:
 	$(CARGO) build --release --locked -p pmnet
@@ -70,6 +72,11 @@ model:
 
 mutants:
 	@python3 tests/mutants/run.py
+
+cargo-mutants:
+	@$(CARGO) mutants --version >/dev/null 2>&1 || \
+		{ echo "there is no cargo-mutants: cargo install cargo-mutants --locked"; exit 1; }
+	@$(CARGO) mutants --package $(PACKAGE) --timeout 20 --output target/cargo-mutants/$(PACKAGE) -- --lib --tests
 
 histories:
 	@sh tests/setup.sh packages

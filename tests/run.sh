@@ -64,6 +64,12 @@ suite clippy 1800 cargo clippy --workspace --locked --all-targets -- -D warnings
 # What that leaves out: the end-to-end tests, since they are no target by default, and the product as it is shipped. In the
 # workspace, cargo gives it the features that the simulator needs.
 suite product 900 cargo clippy --locked -p pmnet -p pmnet-lab --lib --bins --test e2e -- -D warnings
+# A row of the table that does not find its text tests nothing.
+if python3 -c 'import tomllib' >/dev/null 2>&1; then
+    suite mutants 60 python3 tests/mutants/run.py --check
+else
+    echo "mutants    there is no python3 of version 3.11 or later: their tables are not checked"
+fi
 if cargo deny --version >/dev/null 2>&1; then
     suite deny 180 cargo deny --all-features check
 else

@@ -274,6 +274,7 @@ impl World {
                     };
                     assert!(fits, "an update is not answered, a bypass not committed");
                 }
+                Event::Read { .. } | Event::Marked { .. } => panic!("nobody asked"),
                 Event::SessionClosed { session, .. } => {
                     assert!(self.calls.values().all(|call| call.session != session));
                     self.sessions.retain(|known| *known != session);

@@ -1,5 +1,5 @@
 //! One connection of the Redis front: any bytes from a client, any outcomes from the network side,
-//! any bytes from the store's own connection (`docs/guide/redis.md`).
+//! any answers to READs, any bytes from the store's own connection (`docs/guide/redis.md`).
 //!
 //! Holds: nothing panics; what is sent to the store is a payload that it takes; what the client
 //! gets is whole replies, at most one a command where no command asks for more, and exactly one
@@ -8,14 +8,18 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use pmnet_front::connection::{Connection, INPUT_BYTES_SOFT_MAX, Shared, Turn};
+use pmnet_front::Cache;
+use pmnet_front::connection::{Connection, INPUT_BYTES_SOFT_MAX, Shared, StoreRead, Turn, Unread};
 use pmnet_front::limits::REQUESTS;
 use pmnet_front::table::Table;
-use pmnet_front::upstream::{CallId, Closed, Outcome, Refused, SessionHandle, Time, Upstream};
+use pmnet_front::upstream::{
+    CallId, Closed, Outcome, ReadAnswer, Refused, SessionHandle, Time, Upstream,
+};
 use pmnet_resp::scan::count;
 use pmnet_resp::{Parser, Status, write_bulk, write_command, write_header};
 use pmnet_wire::StoreName;
-use pmnet_wire::command::{Commands, Form};
+use pmnet_wire::command::{Commands, Form, single};
+use pmnet_wire::packet::READ_KEYS_MAX;
 
 use crate::input::Input;
 
@@ -102,6 +106,8 @@ struct Fake {
     pending: VecDeque<Pending>,
     /// Calls that may be outstanding; fewer make it busy.
     most: usize,
+    /// The READ that has no answer yet.
+    asked: Option<CallId>,
 }
 
 impl Fake {
@@ -154,6 +160,22 @@ impl Upstream for Fake {
     ) -> Result<CallId, Refused> {
         self.submit(s, &p, false)
     }
+    fn read(&mut self, _: Time, hashes: &[u64], _: Time) -> Result<CallId, Refused> {
+        assert!(hashes.len() <= READ_KEYS_MAX && !hashes.contains(&0));
+        assert!(
+            self.asked.is_none() && self.pending.is_empty(),
+            "a READ stands alone"
+        );
+        if self.most < 10 {
+            return Err(Refused::Busy);
+        }
+        self.calls += 1;
+        self.asked = Some(CallId(self.calls));
+        Ok(CallId(self.calls))
+    }
+    fn open_mark(&mut self, _: Time) -> Result<SessionHandle, Refused> {
+        unreachable!("the front opens it, no connection does")
+    }
     fn end(&mut self, _: Time, _: SessionHandle) {}
     fn poll_event(&mut self) -> Option<pmnet_front::upstream::Event> {
         None
@@ -177,6 +199,8 @@ struct World {
     connection: Connection,
     shared: Shared,
     up: Fake,
+    /// What is being read from the store, and how many replies there were.
+    store_read: Option<(StoreRead, usize)>,
     /// Everything that the client sent, and everything that it got.
     asked: Vec<u8>,
     answered: Vec<u8>,
@@ -190,7 +214,8 @@ pub fn run(data: &[u8]) {
     let table = Table::new(&[] as &[&str]).expect("the built-in table");
     let mut world = World {
         connection: Connection::new(1, "10.0.0.1:4711".into()),
-        shared: Shared::new(table, 1_000_000_000, None),
+        shared: Shared::new(table, 1_000_000_000, None, Cache::Pending),
+        store_read: None,
         up: Fake {
             most: input.pick(&[1000, 2]),
             ..Fake::default()
@@ -199,6 +224,7 @@ pub fn run(data: &[u8]) {
         answered: Vec::new(),
         one_to_one: true,
     };
+    world.shared.store_reads = input.pick(&[[true; 2], [false; 2]]);
     for _ in 0..OPERATIONS {
         if !input.more() {
             break;
@@ -229,6 +255,7 @@ impl World {
                 self.receive(bytes);
             }
             7..=10 => self.outcome(input),
+            11 if input.rarely(2) => self.read(input),
             11 => self.direct(input),
             12 => self.write(input.index(200)),
             13 if input.rarely(8) => self.close_session(input),
@@ -282,6 +309,50 @@ impl World {
         self.connection
             .done(pending.call, outcome, &mut self.shared);
         let _ = pending.session;
+    }
+
+    /// The head answers a READ, or the store what is read from it.
+    fn read(&mut self, input: &mut Input<'_>) {
+        if let Some(call) = self.up.asked.take() {
+            let (epoch, order) = (1, 1);
+            let answer = match input.byte() % 8 {
+                0 => ReadAnswer::None,
+                1..=3 => ReadAnswer::Miss { epoch, need: order },
+                4 => ReadAnswer::Hit {
+                    epoch,
+                    order,
+                    payload: Bytes::copy_from_slice(input.bytes(40)),
+                },
+                _ => ReadAnswer::Hit {
+                    epoch,
+                    order,
+                    payload: Bytes::from(single(&["SET", "k", "v"])),
+                },
+            };
+            self.connection
+                .read_answered(call, answer, &mut self.shared);
+        }
+        if let Some(read) = self.connection.take_store_read() {
+            assert!(self.store_read.is_none(), "one batch at a time");
+            self.store_read = Some((read, 0));
+        }
+        let Some((read, replies)) = &mut self.store_read else {
+            return;
+        };
+        if input.rarely(6) || *replies == read.count {
+            let why = input.pick(&[Unread::Unfit, Unread::Large]);
+            self.connection
+                .store_unread(read.batch, why, self.shared.now);
+            self.store_read = None;
+            return;
+        }
+        let reply = Bytes::copy_from_slice(input.pick(REPLIES));
+        *replies += 1;
+        self.connection
+            .store_replied(read.batch, reply, &mut self.shared);
+        if *replies == read.count {
+            self.store_read = None;
+        }
     }
 
     /// As many replies as were asked for.
@@ -351,6 +422,13 @@ impl World {
             self.connection.store_named(&name);
         }
         self.connection.look(&self.shared, false);
+        if self.shared.mark.open && input.rarely(8) {
+            self.one_to_one &= !self.connection.needs_mark();
+            self.shared.mark.open = false;
+            self.connection.mark_lost();
+        } else {
+            self.shared.mark.open |= self.shared.mark.wanted;
+        }
     }
 
     fn close_session(&mut self, input: &mut Input<'_>) {
@@ -371,10 +449,13 @@ impl World {
 
     /// Everything outstanding is answered and written.
     fn wind_up(&mut self) {
+        self.shared.mark.open = true;
         for _ in 0..2000 {
             self.advance();
             self.write(usize::MAX);
-            if let Some(pending) = self.up.pending.pop_front() {
+            if self.up.asked.is_some() || self.store_read.is_some() {
+                self.read(&mut Input::new(&[]));
+            } else if let Some(pending) = self.up.pending.pop_front() {
                 let outcome = if pending.update {
                     Outcome::Committed { copies: 1 }
                 } else {

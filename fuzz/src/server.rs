@@ -117,8 +117,8 @@ impl World {
         Header {
             shard: SHARD,
             epoch: chain.map_or(1, |chain| chain.epoch),
-            device: 1,
-            incarnation: 1,
+            device: chain.map_or(1, |chain| chain.members[0].device),
+            incarnation: chain.map_or(1, |chain| chain.members[0].incarnation),
             tag: chain.map_or(0, |chain| chain.shard_token),
             ..Header::new(kind)
         }

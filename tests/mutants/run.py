@@ -9,9 +9,10 @@ The tables (*.toml, next to this file) have one row for each mutant:
   tests      names of COMMANDS, tried one after the other until one of them fails
   explained  only for a mutant that nothing notices: why that is right, or what it would take
 
-A copy of the tree is made once, in a scratch directory; the tree itself is never touched. A mutant
-that does not compile, whose text is not found once, or whose tests do not end in time is an error of
-the table: it is never counted as caught. The last line is
+A copy of the tree is made once, in a scratch directory; the tree itself is never touched. Nothing runs
+while the tables are wrong: a row whose text is not found once would test nothing. A mutant that does not
+compile, or whose tests do not end in time, is an error of its row: it is never counted as caught. The last
+line is
 
   N caught, N survived, N errors
 
@@ -20,6 +21,7 @@ and the exit code is 1 for an error, and for a survivor that is not explained.
   tests/mutants/run.py                       all of them
   tests/mutants/run.py --only repair         those whose name contains the word
   tests/mutants/run.py --list
+  tests/mutants/run.py --check               only looks whether the tables fit the tree; a part of make lint
 """
 
 import argparse
@@ -61,42 +63,95 @@ COMMANDS = {
 }
 BUILD_SECONDS_MAX = 900
 FIELDS = {"name", "file", "from", "to", "tests", "explained"}
+OPTIONAL = {"explained"}
 
 
 def rows():
-    """All rows of all tables, checked."""
+    """All rows of all tables."""
     found = []
     for table in sorted(HERE.glob("*.toml")):
         with open(table, "rb") as file:
             found += tomllib.load(file)["mutant"]
-    names = set()
-    for row in found:
-        missing = (FIELDS - {"explained"}) - row.keys()
-        if missing or row.keys() - FIELDS or row["name"] in names or not row["tests"]:
-            sys.exit(f"bad row {row.get('name', row)}: missing {missing}, or not known, or twice")
-        unknown = set(row["tests"]) - COMMANDS.keys()
-        if unknown:
-            sys.exit(f"{row['name']}: unknown tests {unknown}")
-        names.add(row["name"])
     return found
+
+
+def wrong_form(row):
+    """What is to be done about a row that is not one, if it is not."""
+    missing, unknown = FIELDS - OPTIONAL - row.keys(), row.keys() - FIELDS
+    if missing:
+        return f"give it {' and '.join(sorted(missing))}"
+    if unknown:
+        return f"nobody reads {' and '.join(sorted(unknown))}: delete that"
+    if not row["tests"] or set(row["tests"]) - COMMANDS.keys():
+        return f"name the tests that are to notice it, among {', '.join(COMMANDS)}"
+    return None
+
+
+def wrong_text(row, tree):
+    """What is to be done about a row that does not fit the tree, if it does not."""
+    path = tree / row["file"]
+    if not path.is_file():
+        return f"there is no {row['file']}: find with `git log --follow` where it went, and name that file"
+    if not tokens(row["from"]):
+        return "`from` is empty: name the text that is replaced"
+    if tokens(row["from"]) == tokens(row["to"]):
+        return "`to` is the same as `from`: leave out what the row is named for"
+    found = len(pattern(row["from"]).findall(path.read_text()))
+    if found == 0:
+        return (
+            f"its text is not in {row['file']} any more: write `from` and `to` anew for where the check is now, or, if "
+            "there is no such check any more, delete the row and say why in the commit message"
+        )
+    if found > 1:
+        return f"its text is {found} times in {row['file']}: put lines from around the right place into `from` and `to`"
+    return None
+
+
+def complaints(found, tree):
+    """One sentence for each row that is wrong."""
+    names, changes = set(), {}
+    for row in found:
+        name = row.get("name", f"a row without a name: {row}")
+        wrong = wrong_form(row)
+        if wrong is None and name in names:
+            wrong = "another row has this name: choose another one"
+        if wrong is None:
+            wrong = wrong_text(row, tree)
+        if wrong is None:
+            change = (row["file"], *tokens(row["from"]), None, *tokens(row["to"]))
+            if change in changes:
+                wrong = f"{changes[change]} is the same change: delete one of them"
+            changes[change] = name
+        names.add(name)
+        if wrong is not None:
+            yield f"{name}: {wrong}"
+
+
+def stop_if_wrong(found, tree):
+    """Ends the program with a sentence for each row that is wrong, if one is."""
+    wrong = list(complaints(found, tree))
+    if wrong:
+        sys.exit("\n".join([*wrong, f"{len(wrong)} of {len(found)} rows in {HERE.relative_to(ROOT)}/*.toml are wrong"]))
+
+
+def tokens(text):
+    """Its words and signs, however it is laid out."""
+    return re.findall(r"\w+|[^\w\s]", text)
 
 
 def pattern(text):
     """Matches the text however it is laid out."""
-    tokens = re.findall(r"\w+|[^\w\s]", text)
-    parts = [re.escape(tokens[0])]
-    for before, token in zip(tokens, tokens[1:]):
+    found = tokens(text)
+    parts = [re.escape(found[0])]
+    for before, token in zip(found, found[1:]):
         both_words = re.match(r"\w", before) and re.match(r"\w", token)
         parts.append((r"\s+" if both_words else r"\s*") + re.escape(token))
     return re.compile("".join(parts))
 
 
 def mutated(text, row):
-    """The text with the row's change in it; None if it does not occur exactly once."""
-    found = list(pattern(row["from"]).finditer(text))
-    if len(found) != 1:
-        return None
-    start, end = found[0].span()
+    """The text with the row's change in it."""
+    start, end = pattern(row["from"]).search(text).span()
     return text[:start] + row["to"] + text[end:]
 
 
@@ -154,13 +209,8 @@ def noticed_by(log):
 def judge(row, tree, target, log):
     """(verdict, detail) of one mutant; the file is as before afterwards."""
     path = tree / row["file"]
-    if not path.is_file():
-        return "error", f"no file {row['file']}"
     before = path.read_text()
-    after = mutated(before, row)
-    if after is None or after == before:
-        return "error", "its text does not occur exactly once"
-    path.write_text(after)
+    path.write_text(mutated(before, row))
     try:
         for test in row["tests"]:
             build, command, seconds = COMMANDS[test]
@@ -180,13 +230,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", default=[], metavar="WORD", help="names that contain one of these words")
     parser.add_argument("--list", action="store_true", help="only list the mutants")
+    parser.add_argument("--check", action="store_true", help="only check the tables against the tree")
     parser.add_argument("--skip", action="append", default=[], metavar="TEST", help="leave out these tests")
     parser.add_argument("--json", metavar="FILE", help="also write the results there")
     parser.add_argument("--committed", action="store_true", help="the tree as it was committed last")
     parser.add_argument("--target", metavar="DIR", help="where to build; kept (default: in the scratch directory)")
     parser.add_argument("--minutes", type=float, default=240, help="no mutant is begun after so long; those left are errors")
     options = parser.parse_args()
-    chosen = [row for row in rows() if not options.only or any(word in row["name"] for word in options.only)]
+    every = rows()
+    if options.check:
+        stop_if_wrong(every, ROOT)
+        print(f"{len(every)} mutants: the text of each is there, once")
+        return 0
+    chosen = [row for row in every if not options.only or any(word in row.get("name", "") for word in options.only)]
     for row in chosen:
         row["tests"] = [test for test in row["tests"] if test not in options.skip]
     if options.list:
@@ -206,6 +262,7 @@ def main():
         target = pathlib.Path(options.target).resolve() if options.target else scratch / "target"
         tree.mkdir()
         copy_tree(tree, options.committed)
+        stop_if_wrong(every, tree)
         # Without a mutant everything must pass, or a failure would mean nothing.
         for test in sorted({test for row in chosen for test in row["tests"]}):
             build, command, seconds = COMMANDS[test]

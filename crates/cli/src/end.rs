@@ -10,7 +10,7 @@ use crate::logs;
 /// Reads the command line of this process.
 ///
 /// # Errors
-/// The exit code, when help was asked for or the line was not understood; what there is to say is said.
+/// The exit code, if help was asked for or the line was not understood. The message has been printed.
 pub fn parse<C: Parser>() -> Result<C, ExitCode> {
     C::try_parse().map_err(|error| {
         // Help and version go to stdout and are a success; clap knows which is which.
@@ -23,7 +23,7 @@ pub fn parse<C: Parser>() -> Result<C, ExitCode> {
     })
 }
 
-/// The error and its causes in one line. A cause that the text before it contains already is not said again.
+/// The error and its causes in one line. A cause that the text before it already contains is left out.
 fn sentence(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
@@ -38,8 +38,8 @@ fn sentence(error: &anyhow::Error) -> String {
     text
 }
 
-/// Starts the logs, does the work of the program `name`, and makes an exit code of how it ended. `filter` is what is
-/// logged where the environment does not say; `work` is false if a check found something.
+/// Starts the logs, does the work of the program `name`, and turns the result into an exit code. `filter` is the
+/// default log filter; `work` returns false if a check found something.
 #[must_use]
 pub fn finish(
     name: &str,

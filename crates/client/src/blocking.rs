@@ -1,4 +1,4 @@
-//! One session with blocking calls (Table I of the PMNet paper: start, update, bypass, end).
+//! One session with blocking calls (Table I of the PMNet paper, see protocol.md §8: start, update, bypass, end).
 
 use crate::node::ClientNode;
 use bytes::Bytes;
@@ -43,7 +43,7 @@ impl Session {
     /// Opens a session; every later call ends within `deadline`.
     ///
     /// # Errors
-    /// If the socket cannot be had. Whether the device is there shows with the first call.
+    /// If the socket cannot be opened. The first call shows whether the device is there.
     pub fn start(config: ClientConfig, deadline: Duration) -> Result<Session, SessionError> {
         let clock = Clock::start();
         let mut endpoint = ClientNode::bind(config)?;
@@ -134,8 +134,8 @@ impl Session {
                         outcome,
                         ..
                     } if done == call => found = Some(outcome),
-                    Event::Done { .. } => {}
                     Event::SessionClosed { reason, .. } => self.closed = Some(reason),
+                    _ => {}
                 }
             }
             if let Some(outcome) = found {

@@ -27,7 +27,7 @@ impl ClientNode {
     /// Binds a socket of the head's address family.
     ///
     /// # Errors
-    /// If the socket cannot be had.
+    /// If the socket cannot be opened.
     pub fn bind(config: ClientConfig) -> io::Result<ClientNode> {
         let any: IpAddr = match config.head.ip() {
             IpAddr::V4(ip) if ip.is_loopback() => Ipv4Addr::LOCALHOST.into(),
@@ -88,13 +88,29 @@ impl ClientNode {
             .bypass(session, payload, key_hash, read_only, deadline)
     }
 
+    /// See [`Client::read`].
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn read(&mut self, now: Time, hashes: &[u64], deadline: Time) -> Result<CallId, Refused> {
+        self.machine.read(now, hashes, deadline)
+    }
+
+    /// See [`Client::open_mark`].
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn open_mark(&mut self, now: Time) -> Result<SessionHandle, Refused> {
+        self.machine.open_mark(now)
+    }
+
     /// See [`Client::end`].
     pub fn end(&mut self, session: SessionHandle, deadline: Time) {
         self.machine.end(session, deadline);
     }
 
-    /// Takes in what the socket has; gives the number of datagrams. Fewer than were there, if
-    /// there were very many: `true` in the second place asks to be called again.
+    /// Takes in what the socket has, up to a bound; returns the number of datagrams, and `true` if it
+    /// must be called again.
     ///
     /// # Errors
     /// Errors of the socket.

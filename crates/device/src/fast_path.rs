@@ -7,13 +7,13 @@ use pmnet_wire::packet::Stamp;
 use std::io;
 use std::os::fd::RawFd;
 
-/// Admits updates by the rules of the machine, or takes the entries of the hop before, appends them to the
-/// machine's log, and, when all devices of the chain hold them, acknowledges them. What it cannot do
-/// it hands to the node, as if it were not there.
+/// Admits updates by the rules of the machine, or takes the entries of the hop before. It appends them to the
+/// machine's log and, when all devices of the chain hold them, acknowledges them. What it cannot do it hands to
+/// the node unchanged.
 ///
 /// Errors are those of the system; any of them ends the device, and the fast path stays as it is.
 pub trait FastPath: Send {
-    /// Whether it admits now. At the start: an earlier process left it so.
+    /// Whether it admits now. If it does at the start, an earlier process left it admitting.
     fn admits(&self) -> bool;
 
     /// Its last order: everything up to here is in the image, complete.
@@ -29,16 +29,16 @@ pub trait FastPath: Send {
     /// See above.
     fn hold(&mut self) -> io::Result<Box<dyn Hold + '_>>;
 
-    /// Forgets wake-ups until now, and says what it has done with the hops beside it. To be asked before
-    /// [`FastPath::last`], which is then at least what others are said to hold.
+    /// Forgets wake-ups until now, and returns what it has done with the hops beside it. Call it before
+    /// [`FastPath::last`], which is then at least the orders that others are reported to hold.
     fn look(&mut self) -> HopWork;
 
     /// Everything up to here is applied.
     fn applied(&mut self, applied: u64);
 
-    /// What the machine alone knows of a session, while the fast path admits: how far it may go, what is applied, where its
-    /// client is, or that it is over. The seqs that the fast path counts itself stay as they are. A session that it does not
-    /// know is told to it under a hold of its own, which ends before this returns.
+    /// Sets what only the machine knows of a session, while the fast path admits: its limit, what is applied, its
+    /// client's address, or that it is over. The seqs that the fast path counts itself stay unchanged. A session that
+    /// is new to the fast path is set under a separate hold, which ends before this returns.
     ///
     /// # Errors
     /// See above.
@@ -49,7 +49,7 @@ pub trait FastPath: Send {
 
     /// Asks to be woken by its next admission, through [`FastPath::wakeup_fd`].
     ///
-    /// What it has admitted before, [`FastPath::last`] says from now on.
+    /// After this call [`FastPath::last`] includes everything that it admitted before.
     ///
     /// # Errors
     /// See above.
@@ -80,7 +80,7 @@ pub trait Hold {
     /// See [`FastPath`].
     fn forget_sessions(&mut self) -> io::Result<()>;
 
-    /// Lets it admit behind `tail`.
+    /// Lets it admit after `tail`.
     ///
     /// # Errors
     /// See [`FastPath`]. Also if `tail` would take back an order that it gave.

@@ -1,9 +1,9 @@
 //! The device node: the protocol machine and the ordered log, one burst at a time.
 //!
-//! A burst walks through in one direction: datagrams → checked views → the machine's verdicts →
-//! `log.append` for all → one persist → [`pmnet_proto::device::Device::persisted`], which alone
-//! releases forwards and acknowledgements → one burst out. Slow media do not stop the walk:
-//! bursts that arrive while a persist is under way share the next one.
+//! A burst passes through in one direction: datagrams → checked views → the machine's verdicts →
+//! `log.append` for all → one persist → [`pmnet_proto::device::Device::persisted`], before which
+//! nothing is forwarded or acknowledged → one burst out. Slow media do not stop this: bursts that
+//! arrive while a persist is under way share the next one.
 //! May not: open sockets, read clocks, draw randomness.
 
 mod fast_path;

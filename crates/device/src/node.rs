@@ -30,7 +30,7 @@ struct Fast {
     path: Box<dyn FastPath>,
     /// The machine admits; the fast path is held.
     held: bool,
-    /// It was admitting when this node began, which has not heard from the server yet.
+    /// It was admitting when this node began, and this node has no answer of the server yet.
     adopted: bool,
     /// Something was followed since the last rest.
     followed: bool,
@@ -42,8 +42,8 @@ struct Fast {
     in_chain: bool,
 }
 
-/// What the fast path has done may wait for so long before the machine takes note of it: the
-/// server is told in bursts anyway, and a wake-up for each would cost more than the update.
+/// How long the work of the fast path may wait before the machine follows it: the server gets entries
+/// in bursts anyway, and a wake-up for each update would cost more than the update.
 const FOLLOW_EVERY: Nanos = MILLISECOND;
 
 /// Hops that a datagram may make where nobody counts them.
@@ -87,7 +87,7 @@ impl<M: Media> DeviceNode<M> {
     }
 
     /// The same with a fast path beside it, which appends to the same image. It may be admitting
-    /// already, for the same epoch and incarnation: then it goes on, also before the server has
+    /// already, for the same epoch and incarnation: then it goes on, even before the server has
     /// answered this device.
     pub fn with_fast_path(mut self, path: Box<dyn FastPath>) -> DeviceNode<M> {
         self.machine.note_changes();
@@ -177,6 +177,10 @@ impl<M: Media> DeviceNode<M> {
                 self.append(&header, packet.payload);
                 Ok(())
             }
+            Verdict::Hit(to, header) => {
+                self.show(to, &header);
+                Ok(())
+            }
             Verdict::Resume(recovery) => self.resume(now, recovery),
             Verdict::Stop(text) => Err(self.stop(text)),
         }
@@ -195,8 +199,8 @@ impl<M: Media> DeviceNode<M> {
             self.foreign = Some(from);
             Some(self.next)
         };
-        // A device passes on what it does not understand, unchanged and with one hop less, as a router does: where
-        // devices are wired in a circle, it comes to rest.
+        // A device passes on foreign datagrams unchanged, with one hop less, as a router does. So they do not
+        // circle for ever among devices wired in a circle.
         let hops = hops.saturating_sub(1);
         if let Some(to) = to.filter(|_| hops > 0) {
             self.out.pass(to, datagram, hops);
@@ -217,6 +221,24 @@ impl<M: Media> DeviceNode<M> {
             .append(&new, &header.emit(), payload, header.payload_crc)
             .expect("the machine was told how much room there is");
         assert_eq!(order, header.order, "machine and log count the same orders");
+    }
+
+    /// Answers a READ with the update at the order that `header` names, as its client sent it: length and checksum are
+    /// the client's, and checked once more.
+    fn show(&mut self, to: Peer, header: &Header) {
+        let frame = self
+            .log
+            .frame(header.order)
+            .expect("only what is in the log is shown");
+        // What is damaged is not shown; the reader asks another way when its time is up.
+        if let Ok(entry) = Packet::parse(frame) {
+            let shown = Header {
+                payload_len: entry.header.payload_len,
+                payload_crc: entry.header.payload_crc,
+                ..*header
+            };
+            self.out.send_checked(to, &shown, entry.payload);
+        }
     }
 
     /// Ends a burst: persists what was appended, releases what is durable, sends timers' packets.
@@ -380,8 +402,8 @@ impl<M: Media> DeviceNode<M> {
         self.machine.next_timeout()
     }
 
-    /// The same before a wait: asks the fast path for a wake-up, unless it is busy and will be looked
-    /// at soon in any case.
+    /// The same before a wait: asks the fast path for a wake-up, unless it is busy and will be checked
+    /// soon in any case.
     ///
     /// # Errors
     /// [`DeviceError::Port`]: the fast path cannot be asked.
@@ -397,8 +419,8 @@ impl<M: Media> DeviceNode<M> {
         if fast.held {
             return Ok(due);
         }
-        // It may have done something between the last look and the wish to be woken. `last` comes last: this look
-        // forgets the wake-ups until now.
+        // It may have done something between the last look and the request to be woken. `last` comes last, because
+        // this look forgets the wake-ups until now.
         let news = fast.path.look() != fast.seen && self.machine.is_serving();
         let more = news || fast.path.last() != self.log.last();
         Ok(if more { Some(now) } else { due })

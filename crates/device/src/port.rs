@@ -24,7 +24,8 @@ pub trait Port {
     /// Errors that make the port unusable.
     fn receive(&mut self, deliver: &mut dyn FnMut(Peer, u8, &[u8])) -> io::Result<usize>;
 
-    /// Sends a burst; datagrams that are not ours with the number of hops that stands beside them. What cannot be sent is dropped and counted: the protocol sends it again.
+    /// Sends a burst, and foreign datagrams with the number of hops given with them. What cannot be sent is dropped and
+    /// counted: the protocol sends it again.
     ///
     /// # Errors
     /// Errors that make the port unusable.

@@ -62,6 +62,14 @@ impl Upstream for ClientNode {
         ClientNode::bypass(self, session, payload, key_hash, read_only, time(deadline))
     }
 
+    fn read(&mut self, now: Time, hashes: &[u64], deadline: Time) -> Result<CallId, Refused> {
+        ClientNode::read(self, time(now), hashes, time(deadline))
+    }
+
+    fn open_mark(&mut self, now: Time) -> Result<SessionHandle, Refused> {
+        ClientNode::open_mark(self, time(now))
+    }
+
     fn end(&mut self, now: Time, session: SessionHandle) {
         ClientNode::end(self, session, time(now.saturating_add(END_TIMEOUT)));
     }

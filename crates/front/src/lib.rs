@@ -15,4 +15,4 @@ pub mod limits;
 pub mod table;
 pub mod upstream;
 
-pub use front::{Front, FrontConfig, FrontError, Stopper};
+pub use front::{Cache, Front, FrontConfig, FrontError, Stopper};

@@ -1,10 +1,10 @@
 //! The command matrix: for every command of Redis, what the front does with it.
 //!
-//! Purpose: the one place that decides whether a command may be acknowledged early, bypasses the
-//! log, is answered here, needs a connection of its own, or is refused. `docs/guide/redis.md` is
-//! generated from it. Facts come from Redis ([`FACTS`]), decisions from `decide`; early
-//! acknowledgement also looks at the arguments ([`early_ack`]), and whatever is in the least
-//! unusual goes to Redis, which then gives its own error.
+//! Purpose: decides whether a command is acknowledged early, bypasses the log, is answered here, needs
+//! its own connection, or is refused. `docs/guide/redis.md` is generated from it. Facts come from Redis
+//! ([`FACTS`]), decisions from `decide`. The rule for early acknowledgement, which looks at the arguments
+//! too, is [`pmnet_wire::promise`] ([`early_ack`]); anything unusual goes to Redis, which then gives its
+//! own error.
 //! It may not keep state between commands.
 
 mod assume;
@@ -241,6 +241,30 @@ impl Table {
             facts: Some(facts),
         }
     }
+}
+
+/// The keys of a command that only reads, if their places are fixed and it has any.
+#[must_use]
+pub fn read_keys<'a>(
+    facts: &Facts,
+    arguments: &Arguments<'a>,
+) -> Option<impl Iterator<Item = &'a [u8]> + use<'a>> {
+    let count = i32::try_from(arguments.len()).ok()?;
+    let last = if facts.last_key < 0 {
+        count + facts.last_key
+    } else {
+        facts.last_key
+    };
+    let first = usize::try_from(facts.first_key).ok()?;
+    let last = usize::try_from(last).ok()?;
+    let step = usize::try_from(facts.step).ok()?;
+    let known = facts.has(READONLY) && !facts.has(MOVABLEKEYS);
+    let arguments = *arguments;
+    (known && first > 0 && step > 0 && (first..arguments.len()).contains(&last)).then(move || {
+        (first..=last)
+            .step_by(step)
+            .map(move |at| arguments.get(at))
+    })
 }
 
 /// The hash of the one key of a command (`key_hash` of the wire header); 0 if it has none, several,

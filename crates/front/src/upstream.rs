@@ -7,12 +7,12 @@
 //! An implementation may not block: it lives in the front's event loop.
 
 use bytes::Bytes;
-pub use pmnet_client::{CallId, Closed, Event, Outcome, Refused, SessionHandle};
+pub use pmnet_client::{CallId, Closed, Event, Outcome, ReadAnswer, Refused, SessionHandle};
 
 /// Nanoseconds since the start of the front.
 pub type Time = u64;
 
-/// The client endpoint. Calls of one session take effect in the order submitted; a call after a
+/// The client endpoint. Nothing of a call leaves before the next [`Upstream::flush`]. Calls of one session take effect in the order submitted; a call after a
 /// state-changing bypass is held by the endpoint until that bypass has its reply.
 pub trait Upstream {
     /// Opens a session; calls may be submitted at once.
@@ -48,6 +48,21 @@ pub trait Upstream {
         read_only: bool,
         deadline: Time,
     ) -> Result<CallId, Refused>;
+
+    /// Asks the head how fresh the store must be for the keys with these hashes (`docs/spec/reads.md` §2); none,
+    /// or more than it takes: for all keys. Ends as [`Event::Read`]. Everything that its caller has sent must be
+    /// committed or answered.
+    ///
+    /// # Errors
+    /// [`Refused`]; nothing was sent.
+    fn read(&mut self, now: Time, hashes: &[u64], deadline: Time) -> Result<CallId, Refused>;
+
+    /// Opens a *mark*: a session that says, for as long as it is open, that something may change the store which passes no
+    /// device (`docs/spec/reads.md` §5). It counts from [`Event::Marked`] on.
+    ///
+    /// # Errors
+    /// [`Refused::Sessions`].
+    fn open_mark(&mut self, now: Time) -> Result<SessionHandle, Refused>;
 
     /// Ends a session. Its updates that were submitted still take effect.
     fn end(&mut self, now: Time, session: SessionHandle);

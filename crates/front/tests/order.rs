@@ -2,16 +2,50 @@
 
 mod common;
 
-use common::{Client, Redis, Running, command};
+use common::{Client, Knobs, Redis, Running, command};
+use pmnet_front::upstream::ReadAnswer;
 
 /// Longest reply here, in bytes: a pack with more than one of [`LARGE`] is too long.
 const REPLY_MAX: usize = 2_000;
 /// Bytes of a value of which one alone fits.
 const LARGE: usize = 1_200;
 
-/// A front on a store where `n` grows before each call is executed.
-fn counting(redis: &Redis) -> Running {
-    let front = Running::start(redis);
+/// A front on a store where `n` grows before each call is executed; one that asks for bypasses only, and one that reads from
+/// the store as well, where it may.
+fn counting(redis: &Redis) -> [Running; 2] {
+    let knobs = Knobs {
+        reads_allowed: true,
+        // Some may be read from the store, some not.
+        answer: Some(|knobs, _| ReadAnswer::Miss {
+            epoch: 1,
+            need: u64::from(knobs.reads.len() % 3 == 0),
+        }),
+        ..Knobs::default()
+    };
+    let fields = [
+        "HSET",
+        "pmnet:{0}",
+        "watermark",
+        "\0\0\0\0\0\0\0\0",
+        "chain",
+        "\0\0\0\x01",
+    ];
+    let mut record = Vec::new();
+    pmnet_resp::write_command(&mut record, &fields);
+    let mut client = redis.client();
+    client.send(&record);
+    assert_eq!(client.text(), ":2\r\n");
+    [
+        Running::start(redis),
+        Running::start_as(redis, knobs, |_| {}),
+    ]
+    .map(|front| {
+        prepare(redis, &front);
+        front
+    })
+}
+
+fn prepare(redis: &Redis, front: &Running) {
     let mut client = redis.client();
     assert_eq!(
         client.ask(&format!("SET large {}", "x".repeat(LARGE))),
@@ -20,8 +54,6 @@ fn counting(redis: &Redis) -> Running {
     let mut knobs = front.knobs();
     knobs.reply_max = REPLY_MAX;
     knobs.between = Some("INCR n");
-    drop(knobs);
-    front
 }
 
 /// The number of a reply to `GET n`, or of one to `INCR n`.
@@ -55,29 +87,35 @@ fn never_falls(client: &mut Client, lines: &[&str]) {
 #[test]
 fn reads_behind_a_pack_that_is_taken_apart_come_after_it() {
     let Some(redis) = Redis::start() else { return };
-    let front = counting(&redis);
-    for hello in ["HELLO 2", "HELLO 3"] {
-        let mut client = front.client();
-        client.ask(hello);
-        let mut lines = vec!["GET n"];
-        lines.extend(["GET large"; 20]);
-        lines.extend(["GET n"; 120]);
-        never_falls(&mut client, &lines);
-        // Again and again, with packs that fit between those that do not.
-        lines.extend(lines.clone());
-        never_falls(&mut client, &lines.repeat(3));
+    for front in counting(&redis) {
+        for hello in ["HELLO 2", "HELLO 3"] {
+            let mut client = front.client();
+            client.ask(hello);
+            let mut lines = vec!["GET n"];
+            lines.extend(["GET large"; 20]);
+            lines.extend(["GET n"; 120]);
+            never_falls(&mut client, &lines);
+            // Again and again, with packs that fit between those that do not.
+            lines.extend(lines.clone());
+            never_falls(&mut client, &lines.repeat(3));
+        }
+        let taken_apart = front.knobs().bypasses.iter().filter(|b| b.2 == 1).count();
+        assert!(
+            taken_apart > 64,
+            "{taken_apart}: no pack was taken apart, so nothing was tested"
+        );
     }
-    let taken_apart = front.knobs().bypasses.iter().filter(|b| b.2 == 1).count();
-    assert!(
-        taken_apart > 64,
-        "{taken_apart}: no pack was taken apart, so nothing was tested"
-    );
 }
 
 #[test]
 fn writes_behind_a_pack_that_is_taken_apart_come_after_it_and_are_seen_by_what_follows() {
     let Some(redis) = Redis::start() else { return };
-    let front = counting(&redis);
+    for front in counting(&redis) {
+        writes_behind_packs(&front);
+    }
+}
+
+fn writes_behind_packs(front: &Running) {
     let mut client = front.client();
     let reads = ["GET n", "GET large", "GET large", "GET n"];
     for behind in [
@@ -122,7 +160,12 @@ fn writes_behind_a_pack_that_is_taken_apart_come_after_it_and_are_seen_by_what_f
 #[test]
 fn a_pack_taken_apart_stays_in_order_when_the_endpoint_is_busy() {
     let Some(redis) = Redis::start() else { return };
-    let front = counting(&redis);
+    for front in counting(&redis) {
+        packs_while_busy(&front);
+    }
+}
+
+fn packs_while_busy(front: &Running) {
     front.knobs().queue_max = 1;
     let others: Vec<_> = (0..4)
         .map(|_| {

@@ -1,4 +1,4 @@
-//! The check: a history apart by key, each key under its model, a verdict for each.
+//! The check: splits a history by key, and gives a verdict for each key under its model.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ impl Default for Limits {
     }
 }
 
-/// What a key is taken for, by the operations on it.
+/// The model of a key, by the operations on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Model {
     /// SET and GET.
@@ -84,8 +84,8 @@ pub enum Verdict {
     NotLinearizable {
         /// The first reply, by time of return, that nothing explains.
         offender: Operation,
-        /// Operations that contradict each other, the offender among them, by time of call. As few
-        /// as could be found; of a counter its neighbours by value.
+        /// Operations that contradict each other, including the offending one, by time of call. As few as
+        /// could be found; for a counter, its neighbours by value.
         window: Vec<Operation>,
     },
     /// It could not be decided; why.

@@ -1,7 +1,7 @@
 //! A counter: INCR and GET.
 //!
-//! Increments of unknown outcome are all alike and none has to be over by a certain time, so they
-//! may be taken in the order of their calls: of n of them n + 1 sets are tried, not 2^n.
+//! Increments of unknown outcome are all alike, and none must be over by a certain time. So they may be
+//! taken in the order of their calls: for n of them n + 1 sets are tried, not 2^n.
 
 use crate::operation::{Action, Operation};
 use crate::search::{Call, Sequential};
@@ -10,7 +10,7 @@ use crate::search::{Call, Sequential};
 pub(crate) enum Step {
     /// Told the new value.
     Incr(i64),
-    /// Told nothing; the how-manieth of these.
+    /// Told nothing; the number of this increment among those.
     Unknown(usize),
     Get(i64),
 }

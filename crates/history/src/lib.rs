@@ -12,7 +12,7 @@
 //!
 //! May not: touch files, sockets or clocks; the bound is counted in bytes of search, so that the
 //! same history gets the same verdict everywhere. Only [`read_records`] reads, from what it is
-//! handed.
+//! given.
 
 mod check;
 mod counter;

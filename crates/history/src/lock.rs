@@ -1,5 +1,4 @@
-//! A lock: taken with SET NX under a token, given back by whoever knows the token, looked at with
-//! GET.
+//! A lock: taken with SET NX under a token, released by a client that knows the token, read with GET.
 
 use std::collections::BTreeMap;
 

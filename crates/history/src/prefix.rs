@@ -1,9 +1,9 @@
-//! Why a key is not linearizable, as shortly as it can be said.
+//! A short proof that a key is not linearizable.
 //!
-//! A part of a linearizable history is linearizable too, if the part is well chosen: a beginning;
-//! all without some operations that changed nothing; a register without all that is about some
-//! value (each written once); a lock without all that is about some token, once nobody was refused
-//! any more. So what still is not linearizable after such a cut is a proof by itself.
+//! A part of a linearizable history is linearizable too, if the part is well chosen: a beginning; the
+//! whole without some operations that changed nothing; a register without all operations on some value
+//! (if each is written once); a lock without all operations on some token, if nobody was refused. So if
+//! a part is still not linearizable after such a cut, the part alone is a proof.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,8 +64,8 @@ fn first_bad_return(model: Model, operations: &[Operation], limits: &Limits) -> 
     returns[bad.min(returns.len() - 1)]
 }
 
-/// Whose return that was. Before it all was well, so the window cannot be without it. Several may
-/// return at the same time: then the one that it would be good without.
+/// The operation that returned then. Before it the history was linearizable, so the proof needs it. If
+/// several returned at the same time, it is the one without which the history would be linearizable.
 fn offender(model: Model, window: &[Operation], end: u64, limits: &Limits) -> Operation {
     let mut candidates: Vec<&Operation> = window
         .iter()
@@ -101,7 +101,7 @@ fn beginning(operations: &[Operation], end: u64) -> Vec<Operation> {
         .collect()
 }
 
-/// Leaves out as many of the groups as can be: halves first, single ones last.
+/// Leaves out as many of the groups as possible: halves first, single ones last.
 fn without(
     operations: Vec<Operation>,
     groups: impl Fn(&[Operation]) -> Vec<Vec<usize>>,

@@ -1,9 +1,8 @@
 //! A register: SET and GET.
 //!
-//! Where every SET writes another value, as a good test does, most of what is unknown can be known:
-//! a SET whose value was read took effect before that read returned; one whose value was never read
-//! may be left out, for wherever it stands nobody saw it. That makes long histories with many
-//! unknown outcomes easy.
+//! If every SET writes a different value, as in a good test, most unknown outcomes can be resolved: a
+//! SET whose value was read took effect before that read returned; one whose value was never read may
+//! be left out, since nobody saw it. So long histories with many unknown outcomes are easy.
 
 use std::collections::BTreeMap;
 

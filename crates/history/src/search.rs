@@ -1,12 +1,12 @@
-//! The search, by `todc-utils`, with what it lacks: a bound, and operations that never return.
+//! The search, by `todc-utils`, with two additions: a bound, and operations that never return.
 //!
-//! *Operations that never return* get a return behind everything else. In front of those returns
-//! stands one more operation, the end; from then on every one of them may be taken as without
-//! effect. Before the end they are tried only where they change the state: where they do not, they
-//! might as well come last. That keeps all answers and saves most of the search.
+//! *Operations that never return* get a return after everything else. One more operation, the end, is
+//! placed before those returns; from then on each of them may be regarded as without effect. Before
+//! the end they are tried only if they change the state; otherwise they might as well come last. This
+//! changes no answer and saves most of the search.
 //!
 //! *The bound* is on the bytes of remembered configurations. When it is used up every step is
-//! refused, so the library comes to an end quickly, with an answer that is not looked at.
+//! refused, so the library ends quickly, with an answer that is ignored.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ pub(crate) struct Call<T> {
     pub returned: Option<u64>,
 }
 
-/// What came of a search.
+/// The result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
     Linearizable,

@@ -1,9 +1,9 @@
-//! The tools around pmnet: what tests, measures and shows it.
+//! The tools around pmnet, which test, measure and show it.
 //!
 //! Purpose: start, load, kill, check and measure the real processes. Invariants: every wait has a
-//! deadline; a judgement about data comes from a reader that goes straight to the database.
-//! May not: contain protocol, or be needed by the product. What a packet means is decided in `wire`, `proto`
-//! and `device` only.
+//! deadline; a verdict about data comes from a reader that asks the database directly.
+//! May not: contain protocol, or be needed by the product. Only `wire`, `proto` and `device` decide what a packet
+//! means.
 
 pub mod bench;
 pub mod check;

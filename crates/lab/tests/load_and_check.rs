@@ -1,5 +1,5 @@
-//! The load generator and the checker against a real Redis, without pmnet in between: the tools
-//! must find nothing where nothing is wrong, and everything that is made wrong.
+//! The load generator and the checker against a real Redis, without pmnet in between: the tools must
+//! find nothing if nothing is wrong, and must find every error that is made on purpose.
 
 #[path = "../../../tests/shared/skip.rs"]
 mod skip;

@@ -1,5 +1,5 @@
-//! `pmnet-lab testbed` and the benchmarks in it, as a person starts them: they do what they say and
-//! leave nothing behind, however they end. No time is looked at.
+//! `pmnet-lab testbed` and the benchmarks in it, started as a person would: they do what they claim and
+//! leave nothing behind, however they end. No times are checked.
 
 #[path = "testbed/demo.rs"]
 mod demo;

@@ -65,8 +65,8 @@ pub enum Decision {
         /// How many there are.
         total: u64,
     },
-    /// An entry is of a later epoch or incarnation than the superblocks, which are therefore not
-    /// the ones that this log last had.
+    /// An entry is of a later epoch or incarnation than the superblocks. So these are not the last
+    /// superblocks of this log.
     SuperblockBehind {
         /// Order of such an entry.
         order: u64,
@@ -136,8 +136,8 @@ pub fn decide(summary: &Summary) -> Decision {
         return Decision::Damaged { orders, total };
     }
 
-    // Whole entries that follow without a gap were perhaps durable, perhaps acknowledged: keep them.
-    // Epoch and incarnation never fall along a log, so one that does is left over from another life.
+    // Whole entries that follow without a gap may have been durable and acknowledged: keep them.
+    // Epoch and incarnation never decrease along a log. An entry with a lower one is left over from earlier.
     let mut tail = proven;
     let mut newest = if proven > applied {
         at(proven).unwrap_or((0, 0))

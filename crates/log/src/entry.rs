@@ -30,17 +30,17 @@ pub enum InvalidSlot {
     Fields,
     /// The checksum over entry, slot, lap, log and frame header is wrong.
     Checksum,
-    /// The frame's payload has not the checksum that the entry states.
+    /// The frame's payload does not have the checksum that the entry states.
     Payload,
 }
 
-/// Whether a scan checks the payloads of frames. Without it a torn entry passes for a whole one
-/// (protocol.md §8): the simulator shows that.
+/// Whether a scan checks the payloads of frames. Without the check a torn entry passes for a whole
+/// one (protocol.md §8); the simulator shows that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payloads {
-    /// They are: the only right way.
+    /// They are checked: the only correct way.
     Checked,
-    /// They are not.
+    /// They are not checked.
     #[cfg(feature = "rules")]
     Trusted,
 }
@@ -245,9 +245,9 @@ impl ChecksumKey {
     }
 }
 
-/// The frame of `order` in the image of a log that somebody else writes; `None` if its slot holds another
-/// order, or nothing that could be an entry. Only for orders that the writer has published and has not
-/// reclaimed; nothing but place and length is checked.
+/// The frame of `order` in the image of a log that another process or the kernel writes; `None` if its slot
+/// holds another order, or nothing that could be an entry. Only for orders that the writer has published and
+/// has not reclaimed; only place and length are checked.
 #[must_use]
 pub fn frame_at<'a>(image: &'a [u8], parameters: &Parameters, order: u64) -> Option<&'a [u8]> {
     let entry = Entry::decode(&raw_slot(image, parameters, parameters.slot(order)));

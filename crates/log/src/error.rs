@@ -25,7 +25,7 @@ pub enum LogError {
     /// All bytes are zero: no log was ever made here.
     #[error("the image is blank: make a log in it first (format)")]
     Blank,
-    /// There is data in the image, and it is not a pmnet log.
+    /// There is data in the image, but it is not a pmnet log.
     #[error("this is not a pmnet log (no magic number found): check the path; nothing was changed")]
     Foreign,
     /// `format` was asked to write over something.

@@ -56,7 +56,7 @@ impl FrameRing {
         Some(at)
     }
 
-    /// Takes note of a frame that somebody else placed by the same rule.
+    /// Takes note of a frame that the fast path placed by the same rule.
     pub(crate) fn follow(&mut self, at: usize, bytes: usize) {
         if at < self.head {
             self.lap_end = self.head;

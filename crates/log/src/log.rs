@@ -2,8 +2,8 @@
 //!
 //! Cursors: `released ≤ stated ≤ applied ≤ durable ≤ last`. `stated` is the highest `applied` that is
 //! itself durable, in an entry or in a superblock; `released` is what two such witnesses state. Only
-//! slots and frames up to `released` are used again. That one rule is why recovery can tell what was
-//! reclaimed from what was lost, also when one of the witnesses is damaged later.
+//! slots and frames up to `released` are used again. By this rule recovery can tell what was reclaimed
+//! from what was lost, even if one of the witnesses is damaged later.
 
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -18,8 +18,8 @@ use crate::media::{Media, MediaError};
 use crate::scan::{self, Expected};
 use crate::superblock::{self, Superblock};
 
-/// Reclaimed space is written down with a superblock of its own once it is 1/4 of a ring and no
-/// entry has written it down meanwhile.
+/// A superblock is written for reclaimed space once it is 1/4 of a ring and no entry has stated it
+/// meanwhile.
 const RELEASE_FRACTION: u64 = 4;
 
 /// What can be appended now.
@@ -31,8 +31,8 @@ pub struct Room {
     pub frame_bytes: u64,
 }
 
-/// The end of a log, for whoever appends to the same image beside its owner: the pipeline in the
-/// kernel (`docs/spec/ordered-log.md` §10).
+/// The end of a log, for the fast path that appends to the same image beside the owner: the pipeline
+/// in the kernel (`docs/spec/ordered-log.md` §10).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tail {
     /// Highest order.
@@ -245,9 +245,9 @@ impl<M: Media> Log<M> {
         self.media.bytes().get(start..start + entry.frame_bytes())
     }
 
-    /// Takes over the entries up to `upto`, which somebody else appended to the image by the rules of
-    /// this log, in memory that needs no flush, and without their checksums: these are filled in
-    /// here (`docs/spec/ordered-log.md` §10). They are durable when it returns.
+    /// Takes over the entries up to `upto`, which the fast path appended to the image by the rules of
+    /// this log, in memory that needs no flush, without their checksums. The checksums are filled in
+    /// here (`docs/spec/ordered-log.md` §10). The entries are durable when it returns.
     ///
     /// # Errors
     /// [`LogError::Followed`]: the entry is not one that this log could have appended.
@@ -284,7 +284,7 @@ impl<M: Media> Log<M> {
         Ok(())
     }
 
-    /// Where the next append continues, for whoever appends beside this log.
+    /// Where the next append continues, for the fast path that appends beside this log.
     #[must_use]
     pub fn tail(&self) -> Tail {
         Tail {
@@ -296,10 +296,10 @@ impl<M: Media> Log<M> {
         }
     }
 
-    /// The log in an image that was never closed and never torn, because the memory that holds it did
-    /// not go away: its owner did. Nothing is repaired, and the incarnation goes on. `tail` is what
-    /// the one who appends beside the owner kept. A superblock may give back more than that one was
-    /// told before the owner died: what is behind it counts, and what it gave back may be overwritten.
+    /// Opens the log in an image that was neither closed nor torn: its owner died, but the memory that
+    /// holds it stayed. Nothing is repaired, and the incarnation stays. `tail` is what the fast path
+    /// kept. A superblock may free more space than the fast path had been told when the owner died: the
+    /// superblock counts, and what it freed may be overwritten.
     ///
     /// # Errors
     /// [`LogError`]: the superblocks cannot be read, it is another log than expected, or tail and image
@@ -322,7 +322,7 @@ impl<M: Media> Log<M> {
         let given_back = log.superblock.applied;
         log.applied = tail.applied.max(given_back);
         let (stated, released) = (tail.stated.max(given_back), tail.released.max(given_back));
-        // From the oldest entry that is kept on, each one is looked at again.
+        // Each entry is checked again, from the oldest one that is kept.
         (log.last, log.durable, log.reported) = (released, released, released);
         log.released = released;
         log.stated = 0;
@@ -331,7 +331,7 @@ impl<M: Media> Log<M> {
         Ok(log)
     }
 
-    /// Gives back the orders up to `upto`. Cumulative: a lower value than before has no effect, one
+    /// Reclaims the orders up to `upto`. Cumulative: a lower value than before has no effect, one
     /// beyond `durable()` counts as `durable()`. Durable with a later persist.
     pub fn reclaim(&mut self, upto: u64) {
         self.applied = self.applied.max(upto.min(self.durable));
@@ -349,16 +349,16 @@ impl<M: Media> Log<M> {
             || bytes >= parameters.frame_bytes / RELEASE_FRACTION;
     }
 
-    /// Whether the next persist writes a superblock that gives back space. Whoever appends beside this log
-    /// must not, from before that until it has been told of it.
+    /// Whether the next persist writes a superblock that frees space. From before that persist until it
+    /// has been told of it, the fast path must not append.
     #[must_use]
     pub fn gives_back(&self) -> bool {
         self.release_wanted && self.applied > self.released
     }
 
     /// Starts to make everything appended so far durable, as one persist. False when one is in
-    /// flight, or when there is nothing to do. Call it once per turn, also when nothing could be
-    /// appended: in a full log it is what makes reclaimed space usable again.
+    /// flight, or when there is nothing to do. Call it once per turn, even if nothing could be
+    /// appended: in a full log this call makes reclaimed space usable again.
     ///
     /// # Errors
     /// [`LogError::Media`]. The log is then of no more use: scan it again.
@@ -437,7 +437,7 @@ impl<M: Media> Log<M> {
     }
 
     /// The device is about to serve in its present incarnation; durable in both superblocks when
-    /// it returns. An image from before this moment says so, however often it is started.
+    /// it returns. An older image keeps a lower mark, however often it is started.
     ///
     /// # Errors
     /// [`LogError::Media`].
@@ -531,8 +531,8 @@ impl<M: Media> Log<M> {
         (floor < self.last).then(|| self.entry_at(floor + 1).frame_offset())
     }
 
-    /// The same for an estimate, at any moment: whoever appends beside this log, and is ahead of it, may have used
-    /// that slot again. Then `None`.
+    /// The same for an estimate, at any moment. `None` if the fast path, which may be ahead of this log, has used
+    /// that slot again.
     fn oldest_frame_seen(&self, floor: u64) -> Option<usize> {
         let parameters = self.parameters();
         let slot = parameters.slot(floor + 1);

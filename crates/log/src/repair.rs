@@ -124,8 +124,8 @@ impl<M: Media> Scan<M> {
     }
 }
 
-/// Zeroes every slot but those of `applied + 1 ..= tail` and makes the whole metadata ring durable,
-/// also slots that look empty: what looks empty may not be durable yet.
+/// Zeroes every slot except those of `applied + 1 ..= tail` and makes the whole metadata ring durable,
+/// even slots that look empty: what looks empty may not be durable yet.
 fn erase_all_but<M: Media>(
     media: &mut M,
     parameters: &Parameters,

@@ -24,7 +24,7 @@ pub struct Expected {
     pub parameters: Option<Parameters>,
 }
 
-/// Something in the image that is not as a clean shutdown leaves it.
+/// Something in the image that a clean shutdown would not leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// A copy of the superblock cannot be used; the other one was.
@@ -188,7 +188,7 @@ impl<M: Media> Scan<M> {
         decide(&self.summary)
     }
 
-    /// The whole entry with this order, if the ring still holds it; also of reclaimed orders.
+    /// The whole entry with this order, if the ring still holds it, even if it is reclaimed.
     #[must_use]
     pub fn entry(&self, order: u64) -> Option<Entry> {
         let parameters = &self.report.parameters;

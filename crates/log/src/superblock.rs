@@ -27,7 +27,7 @@ pub const FORMAT_VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"PMNETLOG";
 const CRC_AT: usize = 12;
 const USED_BYTES: usize = 96;
-/// No log is written so often. A higher counter is not one of ours, and could not be counted on.
+/// No log is written so often. A higher counter is not ours, and could not be increased further.
 const COUNTER_MAX: u64 = u64::MAX / 2;
 
 /// Contents of a superblock.
@@ -222,8 +222,8 @@ pub struct Heading {
 }
 
 impl Heading {
-    /// Whether an image with this heading can be no newer than one of the same log with heading `other`. Of two with the
-    /// same heading either may be the newer one.
+    /// Whether an image with this heading is no newer than one of the same log with heading `other`. If the headings
+    /// are equal, either image may be the newer one.
     #[must_use]
     pub fn may_precede(&self, other: &Heading) -> bool {
         self.identity == other.identity

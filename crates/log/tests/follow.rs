@@ -1,5 +1,5 @@
-//! Appends from beside (ordered-log.md §10): what somebody else wrote by the rules of a log is taken
-//! over as if the log had written it, and nothing else is.
+//! Appends by the fast path (ordered-log.md §10): what it wrote by the rules of a log is taken over as
+//! if the log had written it, and nothing else is.
 
 mod support;
 

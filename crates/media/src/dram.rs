@@ -1,7 +1,7 @@
 //! Shared memory: a file on tmpfs or hugetlbfs, mapped `MAP_SHARED`.
 //!
-//! The mapping *is* the file, so what was stored stays when the process dies, without any flush; a
-//! loss of power takes it. A private mapping would keep the stores in the process: never used.
+//! The mapping *is* the file, so what was stored survives the death of the process without any flush, but
+//! not a loss of power. A private mapping is never used: its stores would stay in the process.
 
 #![allow(unsafe_code)]
 
@@ -69,7 +69,7 @@ impl DramMedia {
         })
     }
 
-    /// What is worse here than it could be, in sentences.
+    /// Warnings about what is worse here than it could be.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings

@@ -13,7 +13,7 @@ pub enum OpenError {
         /// The path asked for.
         path: PathBuf,
     },
-    /// `create` writes over nothing.
+    /// `create` never overwrites a file.
     #[error("{}: exists already; nothing was changed", path.display())]
     Exists {
         /// The path asked for.

@@ -125,7 +125,7 @@ impl FileMedia {
         })
     }
 
-    /// What is worse here than it could be, in sentences.
+    /// Warnings about what is worse here than it could be.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings

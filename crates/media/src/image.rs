@@ -35,8 +35,8 @@ pub(crate) fn create(path: &Path, kind: Kind, bytes: usize) -> Result<(), OpenEr
             bytes,
         ))?;
     lock::exclusive(&file, path)?;
-    // From here on nobody else makes this log. Had somebody finished it, it would be at `path` now,
-    // and our descriptor would be of that file: look before touching anything.
+    // From here on no other process makes this log. If one had finished it, it would be at `path`
+    // now, and our descriptor would be of that file: check before touching anything.
     match fs::symlink_metadata(path) {
         Ok(_) => {
             if !same_file(&file, path) {
@@ -72,8 +72,8 @@ fn fill(file: &File, kind: Kind, bytes: usize) -> io::Result<()> {
         // A store into a page without space behind it would kill the process later.
         (Err(error), _) => return Err(error),
     }
-    // Written, not only reserved: overwriting written blocks changes no metadata of the file
-    // system, so a later O_DSYNC write is one write.
+    // The zeros are written, not only reserved: overwriting written blocks changes no metadata of
+    // the file system, so a later O_DSYNC write is a single write.
     let zeros = vec![0; PIECE];
     let mut at = 0;
     while at < bytes {

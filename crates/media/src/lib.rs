@@ -78,7 +78,7 @@ pub fn open(path: &Path, kind: Kind) -> Result<AnyMedia, OpenError> {
 }
 
 impl AnyMedia {
-    /// What is worse here than this kind of medium can be, in sentences; also logged when opened.
+    /// Warnings about what is worse here than this kind of medium can be; also logged when opened.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         match self {

@@ -1,8 +1,8 @@
 //! The exclusive lock on a log.
 //!
-//! It is taken on the very descriptor through which the log is written. A write in flight keeps that
-//! open file alive in the kernel, so the lock of a killed process goes only when its last write has
-//! landed: the next owner never reads what an earlier one is still writing.
+//! It is taken on the same descriptor through which the log is written. A write in flight keeps that
+//! open file alive in the kernel. So the lock of a killed process is released only when its last write
+//! is complete, and the next owner never reads what an earlier one is still writing.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;

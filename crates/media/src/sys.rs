@@ -54,7 +54,7 @@ pub(crate) fn wait_readable(fd: RawFd, deadline: Instant) -> io::Result<bool> {
         let left = deadline
             .saturating_duration_since(Instant::now())
             .min(Duration::from_secs(60));
-        // Rounded up, so that the last millisecond is slept through and not spun through.
+        // Rounded up, so that the last millisecond is spent asleep and not spinning.
         let millis = libc::c_int::try_from(left.as_millis() + 1).expect("at most a minute");
         let mut entry = libc::pollfd {
             fd,

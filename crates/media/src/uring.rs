@@ -1,8 +1,8 @@
 //! Writes through io_uring: many blocks in flight, completions without blocking.
 //!
 //! Each piece is copied into a staging slot that belongs to the kernel until its completion has
-//! been seen. The ring's own descriptor is readable exactly while completions wait, so it is the
-//! wake-up of the medium; there is nothing to drain and no signal can come late.
+//! been seen. The ring's own descriptor is readable exactly while completions wait, so it serves as the
+//! medium's wake-up; there is nothing to drain, and no signal can come late.
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What a persist rests on: how the file is opened, that all of it was written, that the memory is
+//! What a persist relies on: how the file is opened, that all of it was written, that the memory is
 //! there (`docs/spec/ordered-log.md` §2).
 
 use std::fs::{self, File};

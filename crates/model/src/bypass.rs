@@ -1,5 +1,5 @@
-//! What passes a head without being logged: bypasses (rule 8), fallbacks (protocol.md §4), and the server's answers to
-//! both.
+//! What passes through a head without being logged: bypasses (rule 8), fallbacks (protocol.md §4), and the server's
+//! answers to both.
 
 use crate::configuration::Call;
 use crate::history::Answer;

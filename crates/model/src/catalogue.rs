@@ -357,7 +357,7 @@ fn changes() -> Vec<Configuration> {
     ]
 }
 
-/// Larger searches of what comes later: a replica of the server.
+/// Larger searches of a part that is not built yet: a replica of the server.
 fn extensions() -> Vec<Configuration> {
     vec![Configuration {
         name: "server-replica-large",

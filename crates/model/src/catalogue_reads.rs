@@ -232,7 +232,7 @@ fn chains() -> Vec<Configuration> {
     ]
 }
 
-/// What is passed through between marks.
+/// Operations that are passed through between marks.
 fn marks() -> Vec<Configuration> {
     vec![
         Configuration {

@@ -83,7 +83,7 @@ impl Protocol {
         let server = self.primary(epoch);
         let store = &mut state.servers[usize::from(server)].store;
         if self.reads() && self.chain(epoch).head() == id {
-            // From now on it refuses what an earlier incarnation has stamped.
+            // From now on the server refuses what an earlier incarnation has stamped.
             store.heard = incarnation;
         }
         let (applied, table) = (store.applied, store.table);
@@ -107,7 +107,7 @@ impl Protocol {
         true
     }
 
-    /// The device takes its place: `Device::on_own_reply`, `Pipeline::resume`.
+    /// The device takes its place: `Device::on_own_reply`, `DeviceNode::resume`.
     pub(crate) fn on_reply(&self, state: &mut State, packet: Packet) -> bool {
         let Packet::Reply {
             device: id,

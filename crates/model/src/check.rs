@@ -1,4 +1,4 @@
-//! Runs a configuration to its end and says what was found.
+//! Searches a configuration exhaustively and reports what was found.
 
 use std::time::{Duration, Instant};
 
@@ -38,12 +38,12 @@ pub struct Outcome {
     pub counterexample: Option<Counterexample>,
     /// Goals that were not reached.
     pub missed: Vec<&'static str>,
-    /// Whether every reachable state was looked at.
+    /// Whether every reachable state was visited.
     pub exhausted: bool,
 }
 
 impl Outcome {
-    /// Searched to the end, nothing wrong, everything reached.
+    /// Searched exhaustively, no violation, every goal reached.
     #[must_use]
     pub fn clean(&self) -> bool {
         self.exhausted && self.counterexample.is_none() && self.missed.is_empty()

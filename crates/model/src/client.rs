@@ -1,5 +1,5 @@
 //! A client and its session (protocol.md §3): calls in order, updates in a window, a bypass alone; fallback of an
-//! update that was not logged. It looks at no epochs: it may be fooled by any packet, however old.
+//! update that was not logged. It ignores epochs, so it believes any packet, however old.
 
 use crate::configuration::Call;
 use crate::history::{Answer, BEGUN, NONE, SET};
@@ -26,7 +26,7 @@ impl Protocol {
         if step.call == Call::Expire {
             return true;
         }
-        // A second barrier, or mark, goes while the operation before it has not ended.
+        // A second barrier, or mark, is sent while the operation before it has not ended.
         let second = matches!(step.call, Call::Confirm | Call::Unmark) && of.named & PASSED != 0;
         if self.bypass_under_way(state, client).is_some() && !second {
             return false;
@@ -38,7 +38,7 @@ impl Protocol {
                 return false;
             }
         }
-        // Clients with the same program: the first calls first, or every history would be searched twice.
+        // Two clients with the same program: the first calls first. Otherwise every history would be searched twice.
         if client == 1
             && first.invoked == 0
             && self.configuration.programs[0] == self.configuration.programs[1]
@@ -55,7 +55,7 @@ impl Protocol {
         }
         let open = of.invoked - u8::try_from(of.done.count_ones()).unwrap_or(u8::MAX);
         match step.call {
-            // OPEN and END wait for what was before.
+            // OPEN and END wait for the calls before them.
             Call::Open | Call::End => open == 0,
             _ if step.logged => open < self.configuration.window,
             // A bypass that changes state waits too (design §3).
@@ -65,7 +65,7 @@ impl Protocol {
         }
     }
 
-    /// Whether no call of the client can still arrive that it has given up.
+    /// Whether no call that the client has given up can still arrive.
     fn is_settled(&self, state: &State, client: u8) -> bool {
         let of = &state.clients[usize::from(client)];
         let recorded = |index: &u8| {
@@ -88,7 +88,7 @@ impl Protocol {
         true
     }
 
-    /// Whether the client may stop waiting for its bypass. What goes between marks is given up by their end only.
+    /// Whether the client may stop waiting for its bypass. An operation between marks is given up only by their end.
     pub(crate) fn may_give_up(&self, state: &State, client: u8) -> bool {
         self.bypass_under_way(state, client).is_some_and(|index| {
             let call = self.step(client, index).call;
@@ -162,7 +162,7 @@ impl Protocol {
         let waits = of.named & PASSED != 0;
         of.named = 0;
         if waits && !same {
-            // The store was another one meanwhile: what it answered may be lost with it.
+            // The store was replaced meanwhile: what the old one answered may be lost with it.
             of.done |= 1 << (index - 1);
             of.unknown |= 1 << (index - 1);
         } else if waits {
@@ -181,7 +181,7 @@ impl Protocol {
         match named {
             0 => Vec::new(),
             _ if named & PASSED != 0 => Vec::new(),
-            // As it was: the connection that it always had.
+            // Without the rule: the connection that it always had.
             2 if !self.on(Rule::StoreNamed) => vec![0, 1],
             _ => vec![named - 1],
         }
@@ -208,7 +208,7 @@ impl Protocol {
 
     fn on_ack(&self, state: &mut State, client: u8, seq: u8) -> bool {
         if !self.on(Rule::OneAckForAll) {
-            // As published: two acks are two copies, whoever sent them.
+            // As in the paper: two acks are two copies, whoever sent them.
             let copies = self.chain(1).members().len();
             let of = &mut state.clients[usize::from(client)];
             of.acks += 1;
@@ -220,7 +220,7 @@ impl Protocol {
         self.covers(state, client, seq)
     }
 
-    /// Everything logged up to the seq has ended well.
+    /// Everything logged up to the seq is acknowledged.
     fn covers(&self, state: &mut State, client: u8, seq: u8) -> bool {
         let mut any = false;
         for index in 0..state.clients[usize::from(client)].invoked {

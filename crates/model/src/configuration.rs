@@ -1,4 +1,4 @@
-//! What a configuration bounds: the clients' programs, chains by epoch, faults, and which parts are there.
+//! A configuration: the clients' programs, the chain of each epoch, the faults, and which parts are included.
 
 use crate::rule::{Rule, Rules};
 
@@ -9,7 +9,7 @@ pub const DEVICES: usize = 2;
 /// Most steps of a client's program.
 pub const STEPS: usize = 4;
 
-/// Keys of a configuration: the key that nearly all calls are about, and the other one.
+/// Keys of a configuration: the key of nearly all calls, and the other one.
 pub const KEYS: usize = 2;
 /// The key, as a set of keys.
 pub const KEY: u8 = 1;
@@ -39,7 +39,7 @@ pub enum Call {
     ReadBypass,
     /// Sets the key if nobody has, and says whether it did (a bypass that changes state).
     WriteIfNone,
-    /// Sets the key at the server, whatever it was, and says so (a bypass that changes state).
+    /// Sets the key at the server, whatever its value was (a bypass that changes state).
     Set,
     /// Sets the other key if nobody has set the key, and says whether it did (a bypass that changes state).
     Script,
@@ -49,13 +49,13 @@ pub enum Call {
     End,
     /// The head ends the session, whose client is silent: an END that nobody waits for.
     Expire,
-    /// Reads the key on a connection of the client's own to the store, behind a barrier (a bypass that names the store).
+    /// Reads the key on the client's own connection to the store, after a barrier (a bypass that names the store).
     ReadDirect,
     /// Sets the key in the same way.
     SetDirect,
     /// The second barrier of the [`Call::SetDirect`] before it.
     Confirm,
-    /// Sets the key on a connection of the client's own to the store, behind a mark (a bypass that changes the shard's
+    /// Sets the key on the client's own connection to the store, after a mark (a bypass that changes the shard's
     /// record).
     SetMarked,
     /// As [`Call::Script`], in the same way.
@@ -156,10 +156,10 @@ impl Chain {
     }
 }
 
-/// What a chain change must respect.
+/// The kinds of chain changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A member goes, another that is whole stays; or a device joins at the tail.
+    /// A member leaves, and another one with the whole log stays; or a device joins at the tail.
     Plain,
     /// The member that stays has joined in the epoch before: it must be synced.
     PromoteJoined,
@@ -169,8 +169,8 @@ pub enum Change {
     Replaced,
     /// The server's replica takes over; the chain stays.
     Server,
-    /// The server goes on at another store, which has all that the old one had; the old one lives on, without
-    /// replicas and without the server. The chain changes as its sequence says, and the head that goes lives on.
+    /// The server goes on with another store, which has all that the old one had; the old one lives on, without
+    /// replicas and without the server. The chain changes by its sequence, and the head that leaves lives on.
     Moved,
 }
 
@@ -179,13 +179,13 @@ pub enum Change {
 pub enum Reads {
     /// All are bypasses.
     Bypasses,
-    /// The head says MISS, and the client reads straight from the store.
+    /// The head says MISS, and the client reads directly from the store.
     Misses,
     /// The head says HIT where it may, or MISS.
     Hits,
 }
 
-/// What an exhausted configuration must have reached, or it would say nothing.
+/// What an exhausted configuration must have reached; otherwise it would prove nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
     /// An update is acknowledged.
@@ -204,7 +204,7 @@ pub enum Goal {
     FallenBack,
     /// A head answered a read with what its log holds.
     Hit,
-    /// A client may read straight from the store.
+    /// A client may read directly from the store.
     Missed,
     /// A passed-through operation has ended between its two marks.
     Marked,
@@ -216,7 +216,7 @@ pub enum Goal {
     ReplicaServes,
     /// A loss has been declared.
     Declared,
-    /// A bypass that the store failed behind its effect is answered as begun.
+    /// A bypass whose store failed after its effect is answered as begun.
     Begun,
 }
 
@@ -251,7 +251,7 @@ pub struct Configuration {
     pub refuses: bool,
     /// Whether the server may end a mark whose client is silent.
     pub ends_marks: bool,
-    /// Whether the store may fail behind the effect of a bypass.
+    /// Whether the store may fail after the effect of a bypass.
     pub store_fails: bool,
     /// Whether the second client is the first one's next session.
     pub successive: bool,
@@ -274,7 +274,7 @@ pub struct Step {
     pub logged: bool,
     /// Its seq (logged), or the last seq that the session had given out before it (bypass).
     pub seq: u8,
-    /// The keys that it is about.
+    /// The keys that it reads or changes.
     pub keys: u8,
 }
 

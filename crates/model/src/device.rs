@@ -78,7 +78,7 @@ impl Protocol {
         let op = op_of(client, index);
         let device = &mut state.devices[usize::from(id)];
         if !self.on(Rule::Identity) {
-            // As published: what hashes alike is a duplicate.
+            // As in the paper: the same hash means a duplicate.
             let alike = (device.applied + 1..=device.committed).find(|order| {
                 let entry = device.entry(*order);
                 entry != 0 && entry != op && self.hash(entry) == step.seq
@@ -176,7 +176,7 @@ impl Protocol {
             return false;
         }
         if !self.on(Rule::ReclaimByOrder) {
-            // As published: found by a hash of the update.
+            // As in the paper: found by a hash of the update.
             for freed in device.applied + 1..=order {
                 let hash = match device.entry(freed) {
                     0 => continue,
@@ -224,7 +224,7 @@ impl Protocol {
         true
     }
 
-    /// Everything that the device may say now: commit, acks, DURABLE, entries to the next hop.
+    /// Everything that the device may send now: acks (after a commit), DURABLE, entries to the next hop.
     pub(crate) fn flush(&self, state: &mut State, id: u8) {
         let State {
             devices,
@@ -295,7 +295,7 @@ impl Protocol {
         }
     }
 
-    /// A crash: what was not durable is gone, or torn; all else is forgotten. It comes back and asks.
+    /// A crash: what was not durable is gone or torn, and memory is lost. The device comes back and asks.
     pub(crate) fn crash(&self, state: &mut State, id: u8) -> bool {
         let device = &mut state.devices[usize::from(id)];
         let torn = !self.on(Rule::EntryChecksum) && device.durable < device.last;

@@ -1,10 +1,10 @@
 //! Linearizability in session order, as an automaton over calls and returns.
 //!
 //! The ghost state is the set of all sequential worlds that explain what the clients have seen so far: the values
-//! of the keys, how many steps of each client have taken effect, and what a bypass that has not returned yet was
-//! answered. Effects are tried at returns only, when they are needed (just-in-time linearization), each client's
-//! in program order. The set is empty exactly if no linearization exists. A call that nobody waits for any more
-//! may take effect or not, but never behind a later call of its session.
+//! of the keys, how many steps of each client have taken effect, and the answer to a bypass that has not returned
+//! yet. Effects are tried only at returns, when they are needed (just-in-time linearization), each client's in
+//! program order. The set is empty exactly if no linearization exists. A call that nobody waits for any more may
+//! take effect or not, but never after a later call of its session.
 
 use std::hash::{Hash, Hasher};
 
@@ -125,7 +125,7 @@ impl History {
         !self.worlds.is_empty()
     }
 
-    /// Nothing is asked of the history any more (a loss was declared).
+    /// The history is no longer checked (a loss was declared).
     pub fn forget(&mut self) {
         self.worlds.clear();
     }

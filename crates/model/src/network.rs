@@ -1,9 +1,9 @@
 //! The network: the set of all packets that were ever sent and can still have an effect.
 //!
-//! Every packet in it may arrive at any moment, any number of times, or never: so there is any number of losses,
-//! duplicates and delays, in any order, without counting them. Senders repeat themselves for ever, so a packet is
-//! put here as soon as its sender could send it. A packet is taken out only when it cannot have an effect any more
-//! at anybody ([`crate::protocol::Protocol::useful`]).
+//! Every packet in it may arrive at any moment, any number of times, or never. So losses, duplicates and delays have
+//! no bound and need not be counted. Senders repeat packets for ever, so a packet is put here as soon as its sender
+//! could send it. It is removed only when it can no longer have an effect anywhere
+//! ([`crate::protocol::Protocol::useful`]).
 
 use crate::history::Answer;
 use crate::state::Op;
@@ -103,7 +103,7 @@ pub enum Packet {
         /// What the entry says.
         answer: Answer,
     },
-    /// MISS: the client may read straight from the store under these conditions.
+    /// MISS: the client may read directly from the store under these conditions.
     Miss {
         /// Whose.
         client: u8,
@@ -384,8 +384,8 @@ impl Network {
         self.packets.iter().map(|packed| Packet::unpack(*packed))
     }
 
-    /// Sends a packet whose last number, the lower it is, allows the more: of those that differ in nothing else, the
-    /// lowest stays.
+    /// Sends a packet whose last number allows more the lower it is: of packets that differ only in this number, the
+    /// one with the lowest stays.
     pub fn send_least(&mut self, packet: Packet) {
         let packed = packet.pack();
         // The last number in use: `need`, or `watermark`.

@@ -10,7 +10,7 @@
 //! | only what was sent takes effect | 6, as far as damage goes; that lower epochs change nothing shows in the others |
 //! | no order has two identities | 9 |
 //!
-//! 7, 8 and 10 are about time and processes: the simulator's.
+//! Invariants 7, 8 and 10 are about time and processes: the simulator checks them.
 
 use std::sync::atomic::Ordering;
 
@@ -52,12 +52,12 @@ const GOALS: [(Goal, &str); 15] = [
     (Goal::Begun, "a bypass is answered as begun"),
 ];
 
-/// Whether a state is as invariant `I` wants it. Says no once only: the first example is the shortest.
+/// Whether invariant `I` holds in a state. Returns false only once: the first example is the shortest.
 fn invariant<const I: usize>(model: &Protocol, state: &State) -> bool {
     state.bad != INVARIANTS[I].0 || model.violated.swap(true, Ordering::Relaxed)
 }
 
-/// Whether a state reaches goal `I`, which is asked until it has been reached.
+/// Whether a state reaches goal `I`; checked until it has been reached.
 fn goal<const I: usize>(model: &Protocol, state: &State) -> bool {
     let bit = 1 << I;
     if model.reached.load(Ordering::Relaxed) & bit != 0 || !model.reaches(state, GOALS[I].0) {
@@ -67,7 +67,7 @@ fn goal<const I: usize>(model: &Protocol, state: &State) -> bool {
 }
 
 impl Protocol {
-    /// Whether something that a client was told can no longer be found.
+    /// Whether something acknowledged can no longer be found.
     pub(crate) fn lost(&self, state: &State) -> bool {
         state.clients.iter().zip(0u8..).any(|(client, id)| {
             let told = client.done & !client.unknown;

@@ -1,7 +1,7 @@
 //! The transition system: which steps are possible in a state, and what each does.
 //!
-//! There are no timers: whatever a time-out could cause may happen at any moment, and whatever is repeated until
-//! answered is in the network from the moment at which it could be sent.
+//! There are no timers: whatever a timeout could cause may happen at any moment, and a packet that is repeated
+//! until it is answered is in the network from the moment at which it could be sent.
 
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
@@ -37,13 +37,13 @@ pub enum Action {
     ServerCrash,
     /// The lease of the removed head runs out.
     LeaseOver,
-    /// A server executes a bypass, and its store fails behind the effect.
+    /// A server executes a bypass, and its store fails after the effect.
     StoreFails(Packet, u8),
     /// The store executes what a connection left behind (only without [`Rule::Fenced`]).
     Late(u8, u8),
     /// A client's passed-through operation gets to this store.
     Direct(u8, u8),
-    /// A client reads straight from this store, as a MISS allows.
+    /// A client reads directly from this store, as a MISS allows.
     Fetch(Packet, u8),
     /// A client looks at the epoch of the store that its own connection leads to.
     Look(u8, u8),
@@ -218,7 +218,7 @@ impl Protocol {
         }
     }
 
-    /// Everybody at whom the packet may have an effect.
+    /// Every receiver where the packet may have an effect.
     fn arrivals(&self, state: &State, packet: Packet, actions: &mut Vec<Action>) {
         let mut to = |node| actions.push(Action::Deliver(packet, node));
         match packet {

@@ -1,5 +1,5 @@
-//! Reads that are no bypasses (docs/spec/reads.md): the head's index of its own log, its answers HIT and MISS, and
-//! the read straight from the store that a MISS allows.
+//! Reads without a bypass (docs/spec/reads.md): the head's index of its own log, its answers HIT and MISS, and the
+//! read directly from the store that a MISS allows.
 
 use crate::configuration::{BOTH, Call, Reads, Step};
 use crate::history::perform;
@@ -15,14 +15,14 @@ impl Index {
         (1..=8).filter(move |op| set & (1 << (op - 1)) != 0)
     }
 
-    /// C has reached this order: what was the last one at the recover-reply is no more than it.
+    /// C has reached this order: if the last order at the recover-reply is not above it, it no longer matters.
     pub(crate) fn know(&mut self, committed: u8) {
         if self.began <= committed {
             self.began = 0;
         }
     }
 
-    /// What is at or below the floor is as good as unknown.
+    /// Entries at or below the floor are ignored.
     fn forget(&mut self) {
         for bucket in &mut self.buckets {
             if bucket.order <= self.floor {
@@ -38,12 +38,12 @@ impl Protocol {
         self.configuration.reads != Reads::Bypasses
     }
 
-    /// Whether heads need leases: where a removed one could show what it holds, or lead to a store that is left behind.
+    /// Whether heads need leases: if a removed head could show what it holds, or lead to an abandoned store.
     fn leases(&self) -> bool {
         self.configuration.reads == Reads::Hits || self.reads() && self.moves()
     }
 
-    /// Whether a head was removed behind the first of these epochs, up to the second.
+    /// Whether a head was removed after the first of these epochs, up to the second.
     fn removed(&self, from: u8, to: u8) -> bool {
         (from..to).any(|epoch| self.chain(epoch).head() != self.chain(epoch + 1).head())
     }
@@ -70,8 +70,8 @@ impl Protocol {
         self.step(client, index).keys
     }
 
-    /// An entry falls into its bucket, and takes the place of what its session had sent to the server before it: that
-    /// is executed before this entry or never.
+    /// An entry falls into its bucket, and replaces what its session had sent to the server before it: that is
+    /// executed before this entry or never.
     pub(crate) fn index(&self, device: &mut Device, order: u8, entry: Op) {
         if !self.reads() {
             return;
@@ -125,7 +125,7 @@ impl Protocol {
         beside
     }
 
-    /// A recover-reply begins the index anew.
+    /// A recover-reply begins a new index.
     pub(crate) fn begin_index(&self, device: &mut Device, table: [u8; 2], marks: u8) {
         device.index = Index::default();
         if !self.reads() {
@@ -154,7 +154,7 @@ impl Protocol {
         }
     }
 
-    /// Something that may change state passes the head.
+    /// A request that may change state passes the head.
     pub(crate) fn leaves(&self, device: &mut Device, op: Op) {
         if self.reads() && self.keys_of(op) != 0 {
             device.index.outstanding |= 1 << (op - 1);
@@ -174,7 +174,7 @@ impl Protocol {
         }
     }
 
-    /// What a reply to this op of the session shows to be over: a mark only by its second one.
+    /// What is no longer outstanding after a reply to this op of the session: a mark only after its second mark.
     pub(crate) fn ended_by(&self, device: &Device, by: Op) -> Vec<Op> {
         let (client, at) = step_of(by);
         let second = self.step(client, at).call == Call::Unmark || !self.on(Rule::SecondMarkOnly);

@@ -1,5 +1,5 @@
-//! The rules that can be switched off: the eight of protocol.md §2, and those that answer the lines of its §8
-//! (numbered as in the design's table, 16 lines); and those of reads.md.
+//! The rules that can be switched off: the eight of protocol.md §2, those for the lines of its §8 (numbered as in
+//! the design's table, 16 lines), and those of reads.md.
 
 use crate::rule_table::{About, TABLE};
 
@@ -67,17 +67,17 @@ pub enum Rule {
     /// §2, §12: the record of a bypass that changes state says "begun" before its first effect. Without: it is
     /// written last, and a failure of that write is taken for "nothing has happened".
     RecordFirst,
-    /// §12: what was sent on a connection that was given up has no effect behind the next load of the records.
+    /// §12: what was sent on a connection that was given up has no effect after the next load of the records.
     /// Without: the store may execute it at any time.
     Fenced,
     /// §2, passed-through operations: they go to the store that their barrier named. Without: to whichever store the
     /// client's connection leads to.
     StoreNamed,
-    /// The same, more: one that changes data is answered behind a second barrier that names the same store. Without:
+    /// The same, more: one that changes data is answered after a second barrier that names the same store. Without:
     /// at once.
     DirectConfirmed,
-    /// The same, more: behind a call of unknown outcome something that is recorded comes first. Without: the late
-    /// copy of that call may be executed behind the passed-through operation.
+    /// The same, more: after a call of unknown outcome something that is recorded comes first. Without: the late
+    /// copy of that call may be executed after the passed-through operation.
     DirectSettled,
     /// §4: a fallback's barrier: it is applied only when A has reached the stamp of the head.
     FallbackBarrier,
@@ -85,11 +85,11 @@ pub enum Rule {
     FloorUnknown,
     /// The same: a recover-reply raises the floor to the last order. Without: the index is empty from the start.
     FloorRestart,
-    /// The same: every recover-reply begins the index anew. Without: only a restart does.
+    /// The same: every recover-reply begins a new index. Without: only a restart does.
     IndexAnew,
     /// The same: an index that is built from the log leaves out what the reply's session table has. Without: it has it.
     RebuildLeavesOut,
-    /// reads.md §2: a HIT shows what is committed. Without: also what is not.
+    /// reads.md §2: a HIT shows only what is committed. Without: also what is not.
     HitCommitted,
     /// The same: no HIT shows what was admitted while its session had a fallback outstanding.
     HitBeside,
@@ -101,7 +101,7 @@ pub enum Rule {
     ReadOwnFirst,
     /// The same: until they are committed. Without: until they are admitted.
     ReadOwnCommitted,
-    /// The same: behind a call of unknown outcome something that is recorded comes first, as before a bypass.
+    /// The same: after a call of unknown outcome something that is recorded comes first, as before a bypass.
     ReadSettled,
     /// reads.md §3: the store's epoch is the MISS's.
     ReadEpoch,
@@ -109,7 +109,7 @@ pub enum Rule {
     ReadWatermark,
     /// The same: what is shown is in all replicas.
     ReadDurable,
-    /// The same: a removed head says no MISS either, where a store is left behind. Without: only no HIT.
+    /// The same: a removed head says no MISS either, if a store was abandoned. Without: only no HIT.
     LeaseCoversMisses,
     /// The same: while something is outstanding that may change several keys, `need` is C at least.
     SeveralKeys,
@@ -141,7 +141,7 @@ pub enum Rule {
     MarkOutlivesEnd,
     /// The same: a mark leaves only by its second mark. Without: by any reply, as a bypass does.
     SecondMarkOnly,
-    /// The same: the caller is answered behind the second mark. Without: at once.
+    /// The same: the caller is answered after the second mark. Without: at once.
     SecondMark,
     /// The same: if that meets the first one's epoch. Without: whatever it meets.
     SecondMarkEpoch,
@@ -149,7 +149,7 @@ pub enum Rule {
     MarkKilled,
     /// The same: a mark names its connection, which is open before. Without: the client may open one later.
     MarkNamesConnection,
-    /// The same: a store that is left behind is fenced, where anything is passed through.
+    /// The same: an abandoned store is fenced, if anything is passed through.
     OldMasterFenced,
 }
 

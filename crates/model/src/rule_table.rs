@@ -2,7 +2,7 @@
 
 use crate::rule::Rule;
 
-/// Everything that is known about a rule for people.
+/// What people need to know about a rule.
 pub(crate) struct About {
     pub(crate) rule: Rule,
     pub(crate) name: &'static str,

@@ -1,4 +1,4 @@
-//! The server: applies in order, atomically with A (rule 6), answers bypasses behind their barrier (rule 8), and
+//! The server: applies in order, atomically with A (rule 6), answers bypasses after their barrier (rule 8), and
 //! says APPLIED only for what all its replicas have (rule 7).
 //!
 //! Its store is its memory: with atomic steps, a crash of the server loses nothing but its waiting room, which
@@ -46,7 +46,7 @@ impl Protocol {
         }
     }
 
-    /// The server executes a bypass, and the store fails behind its effect.
+    /// The server executes a bypass, and the store fails after its effect.
     pub(crate) fn store_fails(&self, state: &mut State, id: u8, packet: Packet) -> bool {
         let Packet::Stamped {
             epoch,
@@ -63,8 +63,8 @@ impl Protocol {
         executes && self.execute(state, id, client, index, true)
     }
 
-    /// The store executes what a connection left behind that the server has given up: only without
-    /// [`Rule::Fenced`], since the load that follows the giving up fences it.
+    /// The store executes what was left on a connection that the server has given up: only without
+    /// [`Rule::Fenced`], since the load that follows fences it.
     pub(crate) fn late(&self, state: &mut State, id: u8, client: u8, index: u8) -> bool {
         let op = op_of(client, index);
         self.effect(state, id, op);
@@ -72,7 +72,7 @@ impl Protocol {
         true
     }
 
-    /// Whether the server is at this store: it leaves one that it moves away from.
+    /// Whether the server uses this store: it leaves a store when it moves to another.
     pub(crate) fn has_server(&self, state: &State, id: u8) -> bool {
         !self.moves() || self.primary(state.record.epoch) == id
     }
@@ -82,7 +82,7 @@ impl Protocol {
         self.configuration.changes.contains(&Change::Moved)
     }
 
-    /// Whether everything in the server's store is in all replicas of its epoch. One that is moved away from has none.
+    /// Whether everything in the server's store is in all replicas of its epoch. A store that the server left has none.
     pub(crate) fn replicated(&self, state: &State, id: u8) -> bool {
         if self.configuration.servers == 1 || id == 1 || self.moves() {
             return true;
@@ -100,7 +100,7 @@ impl Protocol {
         if order == 0 || epoch == 0 || self.primary(epoch) != id || !self.has_server(state, id) {
             return;
         }
-        // As published: whoever has lost its replica goes on alone.
+        // As in the paper: a primary that has lost its replica goes on alone.
         let alone = !self.on(Rule::FencedReclaim) && state.servers[1].epoch > epoch;
         if self.replicated(state, id) || alone || !self.on(Rule::ReclaimEverywhere) {
             state.network.send(Packet::Applied { epoch, order });
@@ -209,7 +209,7 @@ impl Protocol {
         if !step.call.is_read() && self.on(Rule::RequestId) {
             let (request, answer) = store.replies[usize::from(client)];
             if request >= op && step.call.is_marked() && store.marks & (1 << client) == 0 {
-                // A copy that comes when the mark has been ended: what it has closed is opened again.
+                // A copy that arrives after the mark has ended: what it closed is opened again.
                 return self.say_ended(state, id, client);
             }
             if request > op || request == op && fails {
@@ -231,7 +231,7 @@ impl Protocol {
         if step.call.is_read() {
             return self.respond(state, id, client, index, 1 + id);
         }
-        // A mark's record is all that it changes: the operation itself is passed through behind it.
+        // A mark changes only its record: the operation itself is passed through after it.
         let answer = if step.call.is_marked() {
             NONE
         } else {
@@ -286,14 +286,14 @@ impl Protocol {
         true
     }
 
-    /// An op takes effect, and is looked at by invariants 2, 3, 5 and 6.
+    /// An op takes effect; invariants 2, 3, 5 and 6 are checked.
     pub(crate) fn effect(&self, state: &mut State, id: u8, op: Op) -> Answer {
         let store = &mut state.servers[usize::from(id)].store;
         let (client, index) = step_of(op);
         let has = |at: u8| store.effects & (1 << (op_of(client, at) - 1)) != 0;
         let plan = &self.plan[usize::from(client)];
         let call = plan[usize::from(index)].call;
-        // What is passed through may outlive a session that the head has ended, until the server kills it.
+        // A passed-through operation may outlive a session that the head has ended, until the server kills it.
         let outlives = |other: Call| call.is_marked() && other == Call::Expire;
         let ends = |other: Call| matches!(other, Call::End | Call::Expire) && !outlives(other);
         let ended = (0u8..)

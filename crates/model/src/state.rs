@@ -77,7 +77,7 @@ pub struct Bucket {
 pub struct Index {
     /// By bucket.
     pub buckets: [Bucket; KEYS],
-    /// At or below this order the index may not know everything.
+    /// At or below this order the index may be incomplete.
     pub floor: u8,
     /// Last order at the recover-reply, while it is above what is committed; otherwise 0.
     pub began: u8,
@@ -146,7 +146,7 @@ pub struct Server {
     pub half: bool,
 }
 
-/// What the operator, or the fleet's configuration store, knows.
+/// What the operator, or a configuration store of the fleet, knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
     /// The epoch.

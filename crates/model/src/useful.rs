@@ -1,5 +1,5 @@
-//! Which packets can still have an effect: the others are forgotten, so that states that differ only in dead
-//! packets are one state. Each reason here is a monotone fact: a call that has ended, an epoch that has passed, a
+//! Which packets can still have an effect. The others are forgotten, so that states that differ only in dead
+//! packets count as one. Each reason here is a monotone fact: a call that has ended, an epoch that has passed, a
 //! prefix that is durable.
 
 use crate::network::{Node, Packet};
@@ -100,7 +100,7 @@ impl Protocol {
                 !self.on(Rule::OwnReply)
                     || device.phase == Phase::Asking && device.incarnation == incarnation
             }
-            // They settle what is outstanding at the head, whoever waits.
+            // They settle what is outstanding at the head, even if nobody waits.
             Packet::Passing { epoch, .. } | Packet::MarkEnded { epoch, .. } => {
                 let head = &state.devices[usize::from(self.chain(epoch).head())];
                 head.epoch <= epoch

@@ -1,4 +1,4 @@
-//! What two famous counterexamples look like, step by step: that paths are the shortest, and readable.
+//! Two well-known counterexamples, step by step: paths are the shortest ones, and readable.
 
 use pmnet_model::check::check;
 use pmnet_model::{Rule, Rules, catalogue};

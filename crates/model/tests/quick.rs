@@ -1,4 +1,4 @@
-//! Every quick configuration is searched to its end: all invariants hold, all goals are reached.
+//! Every quick configuration is searched exhaustively: all invariants hold, all goals are reached.
 
 use pmnet_model::check::check;
 use pmnet_model::{Rules, catalogue};

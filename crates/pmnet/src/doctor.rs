@@ -348,10 +348,10 @@ fn tcp_port(port: u16) -> Finding {
     port_finding("TCP port", port, bind_without_listening(port))
 }
 
-/// A look that nobody who tries that port meanwhile takes for a server.
+/// A check that another process trying that port meanwhile does not take for a server.
 fn bind_without_listening(port: u16) -> std::io::Result<()> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    // As a server does, for which what is left of old connections is no obstacle.
+    // As a server does, so that remains of old connections do not matter.
     socket.set_reuse_address(true)?;
     socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())
 }

@@ -1,7 +1,7 @@
 //! The product: the subcommands of its one binary.
 //!
-//! Purpose: read what an operator says, start the roles, look at their logs and state. May not: contain
-//! protocol (what a packet means is decided in `wire`, `proto` and `device` only), measure or simulate.
+//! Purpose: read the operator's settings, start the roles, inspect their logs and state. May not: contain
+//! protocol (only `wire`, `proto` and `device` decide what a packet means), measure or simulate.
 
 pub mod cli;
 pub mod doctor;

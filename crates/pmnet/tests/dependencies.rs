@@ -1,6 +1,6 @@
-//! What deny.toml demands, checked with nothing but cargo itself: licences, sources and banned
-//! crates. `cargo deny` checks the same, and advisories, where it is installed. And with which features the product
-//! is built.
+//! Checks the demands of deny.toml with cargo alone: licences, sources and banned crates. (`cargo deny`
+//! checks the same, and advisories, if it is installed.) Also checks with which features the product is
+//! built.
 
 use std::process::Command;
 
@@ -107,11 +107,12 @@ fn the_product_is_built_without_rules_that_can_be_switched_off() {
     }
 }
 
-/// What shows progress, counts latencies and judges histories stays outside.
+/// What shows progress, counts latencies, judges histories and draws loads from a seed stays outside: the product asks the
+/// operating system for what must not be guessed or drawn twice.
 #[test]
 fn the_product_has_none_of_the_laboratory() {
     let (product, lab) = (built("pmnet"), built("pmnet-lab"));
-    for name in ["indicatif", "hdrhistogram", "todc-utils"] {
+    for name in ["indicatif", "hdrhistogram", "todc-utils", "fastrand"] {
         let name = format!("{name} v");
         assert!(lab.contains(&name), "the laboratory has no {name}");
         assert!(!product.contains(&name), "the product has {name}");

@@ -1,4 +1,4 @@
-//! Which crate knows which: the edges of ARCHITECTURE.md, all of them and no others. Nothing calls upwards.
+//! Which crate uses which: all allowed edges, and no others. ARCHITECTURE.md shows those of the product.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -120,7 +120,7 @@ fn the_edges_are_these() {
     assert!(gone.is_empty(), "there is no crate {gone:?}");
 }
 
-/// A dependency in a manifest that no source file names is an edge for nothing.
+/// A dependency in a manifest that no source file names is a useless edge.
 #[test]
 fn every_edge_is_used() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -169,7 +169,7 @@ fn the_protocol_and_the_log_never_see_each_other() {
     }
 }
 
-/// What is measured and tested must not need what measures and tests it.
+/// The product must not depend on what measures and tests it.
 #[test]
 fn the_product_does_not_simulate_or_measure() {
     let seen = reached(&edges(), "pmnet");

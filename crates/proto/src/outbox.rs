@@ -1,4 +1,4 @@
-//! Packets to send: one growing buffer a burst, no allocation a packet.
+//! Packets to send: one growing buffer for each burst, no allocation for each packet.
 
 use crate::Peer;
 use pmnet_wire::Header;
@@ -18,7 +18,7 @@ pub struct Place {
     pub to: Peer,
     /// Where it is in the burst's buffer.
     pub range: Range<usize>,
-    /// How many hops it may still make, if it is not our own ([`Outbox::pass`]).
+    /// How many hops it may still make, if it is foreign ([`Outbox::pass`]).
     pub hops: Option<u8>,
 }
 
@@ -50,7 +50,7 @@ impl Outbox {
         self.add(to, start, None);
     }
 
-    /// Adds a datagram that is not ours as it is; it may make so many more hops (time to live of IPv4, hop limit of IPv6).
+    /// Adds a foreign datagram unchanged; it may make so many more hops (time to live of IPv4, hop limit of IPv6).
     pub fn pass(&mut self, to: Peer, bytes: &[u8], hops: u8) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);

@@ -1,18 +1,17 @@
 //! The rules of the protocol that can be switched off, to test the tests
 //! (`docs/spec/protocol.md` §2 and §8).
 //!
-//! A machine whose rule is off does what the rule forbids, in the one place where the rule stands.
-//! The simulator must notice. Only a program that is built with the feature `rules` can do that. In
-//! any other [`Rules`] is nothing and says of every rule that it holds: the product contains
-//! nothing that could be switched.
+//! A machine whose rule is off does what the rule forbids, in the place where the rule is implemented.
+//! The simulator must notice. Only a program built with the feature `rules` can switch rules off. In
+//! any other program [`Rules`] has no size and every rule holds: the product contains no switch.
 
-/// A rule that stands in a machine.
+/// A rule that a machine keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Rule {
-    /// §2 rule 2: the head admits `last + 1` only; what is higher is refused.
+    /// §2 rule 2: the head admits only `last + 1`; higher seqs are refused.
     SessionOrder,
-    /// §2 rule 2: what is lower was admitted before and is not admitted again, nor applied again.
+    /// §2 rule 2: a lower seq was admitted before; it is neither admitted nor applied again.
     Duplicates,
     /// §2 rule 3: an entry is forwarded once it is durable here.
     WriteAhead,
@@ -22,7 +21,7 @@ pub enum Rule {
     DurableFirst,
     /// §2 rule 5: an order is committed once every device of the chain holds it.
     AllCopies,
-    /// §2 rule 5: the word of a device counts for that device only.
+    /// §2 rule 5: what a device reports durable counts for that device only.
     WhoseCopy,
     /// §2 rule 7: only what the store has durably is reported as applied, and so reclaimed.
     ReclaimApplied,
@@ -34,7 +33,7 @@ pub enum Rule {
     RequestId,
     /// §2 rule 8: what the store could not execute is forgotten; whoever still wants it asks again.
     ForgetFailed,
-    /// §2 rule 8: behind a bypass of unknown outcome, the store records something before the next one is sent.
+    /// §2 rule 8: after a bypass of unknown outcome, the store records something before the next one is sent.
     AfterUnknown,
     /// §2 rule 8: a bypass is not executed once its caller's deadline has passed.
     Deadline,
@@ -52,6 +51,14 @@ pub enum Rule {
     FallbackIdentity,
     /// §7: a packet without the right token has no effect.
     Token,
+    /// reads.md §1: at or below the floor the index may not know everything.
+    Floor,
+    /// reads.md §2: only what is committed is shown.
+    HitCommitted,
+    /// reads.md §3: another store means another epoch, before anything is executed in it.
+    StoreEpoch,
+    /// reads.md §4: what the store had applied when it answered is not shown any more.
+    ShownAbove,
 }
 
 /// Whether rules can be switched off in this program: only if it was built for the simulator (feature `rules`).

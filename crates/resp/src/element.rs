@@ -1,4 +1,4 @@
-//! One element of a reply: the only place that knows how the types of RESP look.
+//! One element of a reply: the only place that knows the syntax of the types of RESP.
 
 use std::ops::Range;
 
@@ -113,20 +113,21 @@ fn line(
     line_bytes: usize,
 ) -> Result<Option<Range<usize>>, Malformed> {
     let limit = buffer.len().min(at.saturating_add(line_bytes));
-    let mut from = (*searched).max(at + 1);
+    // The marker itself is neither CR nor LF.
+    let mut from = (*searched).max(at);
     while let Some(newline) = buffer
         .get(from..limit)
         .and_then(|rest| rest.iter().position(|&byte| byte == b'\n'))
     {
         let newline = from + newline;
-        if newline > at + 1 && buffer[newline - 1] == b'\r' {
+        if buffer[newline - 1] == b'\r' {
             *searched = newline;
             return Ok(Some(at + 1..newline - 1));
         }
         from = newline + 1;
     }
     *searched = limit;
-    if limit < buffer.len() || limit - at >= line_bytes {
+    if limit - at >= line_bytes {
         return Err(Malformed::Line);
     }
     Ok(None)

@@ -10,8 +10,8 @@
 //! | [`reply`] | short replies as a whole |
 //! | [`limits`] | what is Redis's own limit, and which limits each user sets |
 //!
-//! Invariants: no input panics; nothing is allocated by a length that has been announced but not received;
-//! what arrives in pieces means what it means as a whole, and each byte is searched once.
+//! Invariants: no input causes a panic; nothing is allocated by a length that was announced but not received;
+//! input that arrives in pieces has the same meaning as in one piece, and each byte is searched once.
 //! No IO, no clock, no meaning of commands.
 //!
 //! Numbers and lengths are taken only as Redis writes them ([`parse_integer`]). A line ends at its first

@@ -284,3 +284,24 @@ fn header(buffer: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
         Some(_) => Err(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A connection that once had a large command does not keep its memory for ever.
+    #[test]
+    fn room_is_kept_for_the_next_command_up_to_a_bound() {
+        for (more, kept) in [(0, true), (1, false)] {
+            let mut parser = Parser::new(RequestLimits {
+                bulk_bytes: 1,
+                command_bytes: 1,
+            });
+            parser.arguments = Vec::with_capacity(KEPT_ARGUMENTS_MAX + more);
+            parser.inline = Vec::with_capacity(KEPT_INLINE_BYTES_MAX + more);
+            parser.consume();
+            assert_eq!(parser.arguments.capacity() > 0, kept);
+            assert_eq!(parser.inline.capacity() > 0, kept);
+        }
+    }
+}

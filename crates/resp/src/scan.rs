@@ -12,7 +12,7 @@ pub enum Malformed {
     /// [`ReplyLimits::line_bytes`].
     #[error("line too long")]
     Line,
-    /// What stands for a length is none, or the string is larger than [`ReplyLimits::bulk_bytes`].
+    /// A length is not a number, or the string is larger than [`ReplyLimits::bulk_bytes`].
     #[error("length out of range")]
     Length,
     /// A bulk string is not followed by CR LF.

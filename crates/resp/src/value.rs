@@ -37,7 +37,7 @@ pub enum ValueError {
     /// Arrays in arrays, more than [`DEPTH_MAX`] of them.
     #[error("arrays nested too deeply")]
     Depth,
-    /// An integer that is none.
+    /// An integer that is not a number.
     #[error("not a number")]
     Integer,
 }
@@ -96,7 +96,7 @@ fn parse(
             if depth >= DEPTH_MAX {
                 return Err(ValueError::Depth);
             }
-            // Grown as elements arrive: the announced count is the peer's word only.
+            // Grows as elements arrive: the announced count cannot be trusted.
             let mut items = Vec::new();
             for _ in 0..element.inside {
                 let Some(item) = parse(bytes, at, depth + 1, limits)? else {

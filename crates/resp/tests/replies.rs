@@ -128,6 +128,49 @@ fn refuses_what_is_not_resp() {
 }
 
 #[test]
+fn what_is_as_large_as_a_limit_is_taken() {
+    const NONE: ReplyLimits = ReplyLimits {
+        line_bytes: usize::MAX,
+        bulk_bytes: usize::MAX,
+        reply_bytes: usize::MAX,
+    };
+    let poll = |bytes: &[u8], limits| Scanner::new(limits).poll(bytes);
+    // A line, a string, and elements of the shortest kind, which are refused by their number.
+    for whole in [&b"+abc\r\n"[..], b"$3\r\nabc\r\n", b"*2\r\n_\r\n_\r\n"] {
+        let reply = |reply_bytes| ReplyLimits {
+            reply_bytes,
+            ..NONE
+        };
+        let length = whole.len();
+        assert_eq!(poll(whole, reply(length)), Ok(Some(length)));
+        assert_eq!(poll(whole, reply(length - 1)), Err(Malformed::TooLarge));
+    }
+    assert_eq!(
+        poll(
+            b"*2\r\n",
+            ReplyLimits {
+                reply_bytes: 9,
+                ..NONE
+            }
+        ),
+        Err(Malformed::TooLarge),
+        "before they have come"
+    );
+    let bulk = |bulk_bytes| ReplyLimits { bulk_bytes, ..NONE };
+    assert_eq!(poll(b"$3\r\nabc\r\n", bulk(3)), Ok(Some(9)));
+    assert_eq!(poll(b"$3\r\nabc\r\n", bulk(2)), Err(Malformed::Length));
+    let line = |line_bytes| ReplyLimits { line_bytes, ..NONE };
+    for before in [&b""[..], b"*1\r\n"] {
+        let whole = [before, b"+abc\r\n"].concat();
+        assert_eq!(poll(&whole, line(6)), Ok(Some(whole.len())));
+        assert_eq!(poll(&whole, line(5)), Err(Malformed::Line));
+        let cut = whole.len() - 1;
+        assert_eq!(poll(&whole[..cut], line(6)), Ok(None));
+        assert_eq!(poll(&whole[..cut], line(5)), Err(Malformed::Line));
+    }
+}
+
+#[test]
 fn a_line_ends_at_its_first_cr_lf() {
     assert_eq!(scan(b"+a\nb\rc\r\n:1\r\n"), Ok(Some(8)));
     assert_eq!(read::text(b"+a\nb\rc\r\n"), Some(&b"a\nb\rc"[..]));
@@ -167,6 +210,7 @@ fn texts_numbers_and_elements_are_found() {
     assert_eq!(read::text_range(b"$2\r\nab\r\n"), Some(4..6));
     assert_eq!(read::text(b":12\r\n"), Some(&b"12"[..]));
     assert_eq!(read::bulk(b":12\r\n"), None);
+    assert_eq!(read::text(b"=4\r\ntxt:\r\n"), Some(&b""[..]));
     for none in [
         &b"$-1\r\n"[..],
         b"_\r\n",
@@ -195,6 +239,27 @@ fn values_are_read_and_the_rest_is_waited_for() {
     assert_eq!(parse(whole), Ok(Some((tree, whole.len()))));
     for cut in 0..whole.len() {
         assert_eq!(parse(&whole[..cut]), Ok(None), "cut at {cut}");
+    }
+}
+
+#[test]
+fn a_value_has_bytes_or_a_text() {
+    let status = Reply::Status(b"OK".to_vec());
+    let bulk = Reply::Bulk(b"a\xff".to_vec());
+    assert_eq!(
+        (status.bytes(), bulk.bytes()),
+        (Some(&b"OK"[..]), Some(&b"a\xff"[..]))
+    );
+    assert_eq!(status.text().as_deref(), Some("OK"));
+    assert_eq!(bulk.text().as_deref(), Some("a\u{fffd}"));
+    assert_eq!(Reply::Integer(-7).text().as_deref(), Some("-7"));
+    assert_eq!(Reply::Integer(-7).bytes(), None);
+    for none in [
+        Reply::Nil,
+        Reply::Error("ERR".into()),
+        Reply::Array(Vec::new()),
+    ] {
+        assert_eq!((none.bytes(), none.text()), (None, None));
     }
 }
 

@@ -1,8 +1,8 @@
 //! The parser of requests on whole, cut, quoted and damaged input.
 
 use bytes::{Buf, BytesMut};
-use pmnet_resp::limits::{INLINE_BYTES_MAX, LENGTH_BYTES_MAX};
-use pmnet_resp::{Parser, ProtocolError, RequestLimits, Status, write_command};
+use pmnet_resp::limits::{ARGUMENTS_MAX, INLINE_BYTES_MAX, LENGTH_BYTES_MAX};
+use pmnet_resp::{Arguments, Parser, ProtocolError, RequestLimits, Status, write_command};
 use proptest::prelude::*;
 
 /// Room for commands that are larger than what a reader takes in at once.
@@ -119,6 +119,33 @@ proptest! {
 }
 
 #[test]
+fn arguments_are_counted_found_and_compared() {
+    let input = b"*3\r\n$3\r\nSeT\r\n$1\r\nk\r\n$0\r\n\r\n";
+    let mut parser = Parser::new(LIMITS);
+    assert_eq!(parser.poll(input), Ok(Status::Complete));
+    let arguments = parser.arguments(input);
+    assert_eq!((arguments.len(), arguments.is_empty()), (3, false));
+    assert_eq!(
+        [0, 1, 2, 3].map(|index| arguments.get(index)),
+        [&b"SeT"[..], b"k", b"", b""]
+    );
+    assert!(arguments.is(0, "set") && arguments.is(1, "K") && arguments.is(2, ""));
+    assert!(!arguments.is(0, "get") && !arguments.is(0, "SETEX") && !arguments.is(1, "set"));
+    // What does not lie in the buffer is empty.
+    let outside = [1..3, 0..2];
+    let arguments = Arguments::new(b"ab", &outside);
+    assert_eq!((arguments.get(0), arguments.get(1)), (&b""[..], &b"ab"[..]));
+    assert!(arguments.iter().eq([&b""[..], b"ab"]));
+    assert!(Arguments::new(b"ab", &[]).is_empty());
+}
+
+#[test]
+fn the_limits_are_those_of_redis() {
+    assert_eq!((ARGUMENTS_MAX, INLINE_BYTES_MAX), (1_048_576, 65_536));
+    assert_eq!(error(b"*1048576\r\n"), None);
+}
+
+#[test]
 fn inline_commands_are_quoted_as_in_redis() {
     let set = |value: &[u8]| vec![vec![b"SET".to_vec(), b"k".to_vec(), value.to_vec()]];
     assert_eq!(words("SET k v\r\n"), set(b"v"));
@@ -126,6 +153,12 @@ fn inline_commands_are_quoted_as_in_redis() {
     assert_eq!(words("SET k \"a b\\n\\x41\\\"\"\r\n"), set(b"a b\nA\""));
     assert_eq!(words("SET k 'a \\n \\' b'\r\n"), set(b"a \\n ' b"));
     assert_eq!(words("SET k \"\"\r\n"), set(b""));
+    assert_eq!(
+        words("SET k \"\\n\\r\\t\\b\\a\\\\\\y\\xfF\"\r\n"),
+        set(b"\n\r\t\x08\x07\\y\xff")
+    );
+    // Two digits, or none of it is a number.
+    assert_eq!(words("SET k \"\\xzz\\x4z\\xz4\"\r\n"), set(b"xzzx4zxz4"));
     assert_eq!(words("\r\n\r\nPING\r\n"), vec![vec![b"PING".to_vec()]]);
     assert_eq!(error(b"SET k \"open\r\n"), Some(ProtocolError::Quotes));
     assert_eq!(error(b"SET k \"a\"b\r\n"), Some(ProtocolError::Quotes));
@@ -167,6 +200,52 @@ fn lengths_are_checked_before_anything_is_kept() {
     let bytes = two.len() + largest + 2;
     let limit = largest;
     assert_eq!(error(&two), Some(ProtocolError::TooLarge { bytes, limit }));
+}
+
+#[test]
+fn a_command_of_the_largest_size_is_taken_and_one_byte_more_is_not() {
+    let input = b"*2\r\n$4\r\nECHO\r\n$5\r\n01234\r\n";
+    let poll = |bulk_bytes, command_bytes| {
+        Parser::new(RequestLimits {
+            bulk_bytes,
+            command_bytes,
+        })
+        .poll(input)
+    };
+    let bytes = input.len();
+    assert_eq!(poll(5, bytes), Ok(Status::Complete));
+    for (limit, most) in [(5, bytes - 1), (4, bytes)] {
+        let error = poll(limit, most).unwrap_err();
+        assert_eq!(error, ProtocolError::TooLarge { bytes, limit });
+    }
+    let error = ProtocolError::TooLarge {
+        bytes: 5,
+        limit: 16 << 20,
+    };
+    let text = error.to_string();
+    assert!(
+        text.contains("up to 16 MiB, this one has at least 5 bytes"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_is_wanted_is_the_end_of_an_argument_or_one_byte_more() {
+    let input = b"*2\r\n$4\r\nECHO\r\n$5\r\n01234\r\n";
+    let mut parser = Parser::new(LIMITS);
+    for (there, wanted) in [
+        (0, 1),
+        (2, 3),
+        (4, 5),
+        (6, 7),
+        (8, 14),
+        (13, 14),
+        (14, 15),
+        (18, 25),
+    ] {
+        assert_eq!(parser.poll(&input[..there]), Ok(Status::Incomplete));
+        assert_eq!(parser.wanted(), wanted, "of {there}");
+    }
 }
 
 #[test]

@@ -1,8 +1,9 @@
-//! The log of the device before a server on the same machine, read where it lies: its receive queue.
+//! Reads the log of the tail device directly, if it is on the same machine: the log is the server's
+//! receive queue.
 //!
-//! The device then sends the last of its new entries only. What lies between that one and what the
-//! machine has is taken from the log, checked like any datagram; what cannot be found there the
-//! machine asks for as usual.
+//! The device then sends only the last of its new entries. The entries between that one and those that
+//! the machine has are taken from the log, and checked like any datagram. If the log no longer has
+//! one, the machine asks for it as usual.
 
 use crate::node::ServerNode;
 use crate::store::Store;
@@ -17,17 +18,17 @@ pub trait Feed {
     fn frame(&mut self, order: u64) -> Option<&[u8]>;
 }
 
-/// How far the device has told that there is something to read, and where it is.
+/// The highest order that the device has announced, and its address.
 #[derive(Debug, Default)]
 pub struct Reader {
-    /// Highest order told of, and by whom.
+    /// Highest order announced, and by whom.
     told: Option<(u64, Peer)>,
-    /// Up to here the log was of no help: the machine asks for it.
+    /// Up to here the log did not have the entries: the machine asks for them.
     asked: u64,
 }
 
 impl Reader {
-    /// Takes note of a datagram; `true` if it says no more than that there is something to read.
+    /// Takes note of a datagram; `true` if it only announces that there is something to read.
     pub fn notice(&mut self, from: Peer, datagram: &[u8], received: u64) -> bool {
         let Ok(packet) = Packet::parse(datagram) else {
             return false;
@@ -67,7 +68,7 @@ impl Reader {
                 core.receive(now, from, frame, out)?;
             }
             if core.machine().received() < next {
-                // Not there, or of another epoch: the device sends it in the present one.
+                // Not there, or of another epoch: the device sends it in the present epoch.
                 self.asked = told;
                 self.told = None;
                 break;

@@ -6,7 +6,7 @@ use pmnet_proto::time::{MILLISECOND, Nanos};
 use pmnet_proto::{Outbox, Peer, Time};
 use pmnet_wire::Packet;
 
-/// Pause after the store could not do something, at first and at most.
+/// Pause after the store failed: the first one, and the longest.
 const PAUSE_MIN: Nanos = 5 * MILLISECOND;
 const PAUSE_MAX: Nanos = 500 * MILLISECOND;
 
@@ -89,7 +89,10 @@ impl<S: Store> ServerNode<S> {
         };
         let result = match work {
             Work::Load => match self.store.load() {
-                Ok(records) => self.machine.loaded(records).map(|()| Ok(()))?,
+                Ok(records) => {
+                    let identity = self.store.identity();
+                    self.machine.loaded(records, identity).map(|()| Ok(()))?
+                }
                 Err(error) => Err(error),
             },
             Work::Apply(effects) => {

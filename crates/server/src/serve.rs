@@ -1,5 +1,5 @@
 //! A server on a UDP socket: one thread, which receives while the store is not at work. What
-//! arrives during a disk flush waits in the socket and makes up the next batch.
+//! arrives during a disk flush waits in the socket and becomes the next batch.
 
 use crate::feed::{Feed, Reader};
 use crate::node::ServerNode;
@@ -24,7 +24,7 @@ pub struct ServeConfig {
     pub spin_micros: u64,
 }
 
-/// Why a server ended otherwise than asked.
+/// Why a server ended without being asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     /// A socket call failed.
@@ -36,15 +36,15 @@ pub enum DriverError {
 }
 
 const SOCKET_TOKEN: mio::Token = mio::Token(0);
-/// A store that is at work for longer, once, is told about.
+/// One step of the store that takes longer is logged.
 const SLOW_STORE: Nanos = SECOND;
 /// Bursts received between two works of the store.
 const BURSTS_MAX: usize = 16;
-/// Bytes that a small datagram costs in a socket's receive buffer, about.
+/// Bytes that a small datagram takes in a socket's receive buffer, about.
 const DATAGRAM_COST_BYTES: usize = 1280;
 
-/// Runs until stopped; with a `feed`, what the device before it only tells of is read there. `ready` is called with the bound address and what the store says of its
-/// durability once the socket is open.
+/// Runs until stopped. With a `feed`, entries that the tail only announces are read from there. `ready` is called
+/// with the bound address and the durability that the store states, once the socket is open.
 ///
 /// # Errors
 /// [`DriverError`].
@@ -56,7 +56,7 @@ pub fn serve(
     ready: impl FnOnce(Peer, &str),
 ) -> Result<(), DriverError> {
     let mut socket = Socket::bind(config.listen, false)?;
-    // What the socket cannot hold would be lost and asked for again: tell the tail less.
+    // What the socket cannot hold would be lost and asked for again: grant the tail less credit.
     let holds = socket.receive_buffer_bytes() / DATAGRAM_COST_BYTES;
     config.server.queue_max = config.server.queue_max.min(holds.max(64));
     let clock = Clock::start();
@@ -73,11 +73,11 @@ pub fn serve(
     let mut reader = Reader::default();
     let mut spin = Spin::new(config.spin_micros);
     let mut out = Outbox::new();
-    // The first work loads the records, so that what is said of the store is known; a store that
-    // is not there yet is asked again.
+    // The first work loads the records, so that the store's durability is known. A store that is not
+    // there yet is asked again.
     core.step(clock.now(), &mut out)?;
     ready(socket.local_address()?, &core.store().durability());
-    // Since when nobody has looked at the socket: what is in it may have come at any time since then.
+    // Since when the socket was not read: what is in it may have arrived at any time since then.
     let mut unheard: Option<Time> = None;
     loop {
         let now = clock.now();

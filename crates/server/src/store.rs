@@ -74,6 +74,12 @@ pub trait Store: Send {
     fn execute(&mut self, requests: &[Request], replies: &mut Vec<Bytes>)
     -> Result<(), StoreError>;
 
+    /// What the store that was loaded last calls itself: another one after each start of a store process, and another
+    /// one for each copy of it. `None`: there is only this one.
+    fn identity(&self) -> Option<Bytes> {
+        None
+    }
+
     /// One line for status and logs: what a reply of this store means for durability.
     fn durability(&self) -> String;
 }
@@ -91,6 +97,9 @@ impl<S: Store + ?Sized> Store for Box<S> {
         replies: &mut Vec<Bytes>,
     ) -> Result<(), StoreError> {
         (**self).execute(requests, replies)
+    }
+    fn identity(&self) -> Option<Bytes> {
+        (**self).identity()
     }
     fn durability(&self) -> String {
         (**self).durability()

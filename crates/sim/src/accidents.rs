@@ -1,12 +1,11 @@
 //! What happens to machines, and what operators do about it.
 //!
-//! Fault model: a device, the server or a client dies at any moment, with what it had not sent and
-//! not persisted; all of them may lose power at once; the server may stay away for long; starts of
-//! a device may die again and again. A device may be lost for good with its medium, and then the
-//! operator starts the new head with the word that the chain shrinks, and the hop before a gap
-//! with another next hop. A lost device may have been cut off only: it goes on running, its
-//! clients may still reach it, and later it is back on the network, where it must be fenced.
-//! Clocks stand still and jump.
+//! Fault model: a device, the server or a client dies at any moment, and loses what it had not sent or
+//! persisted. All of them may lose power at once. The server may stay away for long. A device may die
+//! again and again while it starts. A device may be lost for good with its medium; then the operator
+//! starts the new head with `--shrink-chain`, and the hop before a gap with another next hop. A lost
+//! device may only have been cut off: it goes on running, its clients may still reach it, and later it
+//! is back on the network, where it must be fenced. Clocks stand still and jump.
 
 use crate::cells::Fault;
 use crate::hosts::StartError;
@@ -17,11 +16,11 @@ use pmnet_wire::record::Member;
 
 /// How far a clock jumps, at most.
 const JUMP_MAX: Nanos = 8 * SECOND;
-/// How long a clock stands still, or a store storms, at most.
+/// How long a clock stands still, or every step of a store fails, at most.
 const SPELL_MAX: Nanos = 50 * MILLISECOND;
-/// How long a lost device is cut off, and how long until its clients hear of it, at most.
+/// How long a lost device is cut off, and how long until its clients learn of it, at most.
 const RUMOUR_MAX: Nanos = 60 * MILLISECOND;
-/// What a device is told that comes to a chain in use.
+/// The refusal of a device that tries to join a chain in use.
 const LATECOMER: &str = "a device joins a chain only before its first session";
 /// Persists of a start, roughly: a fuse blows in one of them.
 const START_PERSISTS: u64 = 9;
@@ -73,8 +72,8 @@ impl World {
         self.schedule(after, Event::Restart { node });
     }
 
-    /// The next hop of a device, leaving out the lost ones, and whether its operator has to say
-    /// that the chain shrinks.
+    /// The next hop of a device, leaving out the lost ones, and whether its operator must state that
+    /// the chain shrinks.
     fn next_hop(&self, node: usize) -> (Peer, u32) {
         let devices = self.config.devices;
         let next = (node + 1..devices)
@@ -305,7 +304,7 @@ impl World {
         }
     }
 
-    /// A client hears where the head is.
+    /// A client learns where the head is.
     pub(crate) fn redirect(&mut self, node: usize) {
         let head = address(self.head());
         let client = &mut self.clients[node - self.config.devices - 1];
@@ -313,7 +312,7 @@ impl World {
         self.wake(node, 0);
     }
 
-    /// All trouble ends: everything that can run runs, and everyone knows the way.
+    /// All trouble ends: everything that can run runs, and all routes are right.
     pub(crate) fn heal(&mut self) {
         self.tell(|| "everything is healed".to_owned());
         self.calm = true;

@@ -1,15 +1,15 @@
-//! Aimed faults: one fault, again and again, at one moment in the life of an update, so that every
-//! cell of the failure matrix is hit in every campaign and not only when chance wills it.
+//! Aimed faults: one fault, again and again, at one moment in the life of an update. So every campaign
+//! hits every cell of the failure matrix, not only by chance.
 
 use crate::cells::{Cell, Fault, Moment};
 use crate::world::{Phase, World};
 use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos};
 
-/// Pause between two aimed faults, at most, when they hurt little.
+/// Pause between two aimed faults, at most, if they do little harm.
 const PACKET_PAUSE: Nanos = 300 * MICROSECOND;
 /// Pause between two aimed deaths, at most.
 const DEATH_PAUSE: Nanos = 15 * MILLISECOND;
-/// How long what was killed stays down, at most.
+/// How long a killed process stays down, at most.
 const DOWN: Nanos = 5 * MILLISECOND;
 
 impl World {

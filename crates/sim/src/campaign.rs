@@ -1,4 +1,4 @@
-//! Many seeds on many threads. A seed's story does not depend on the others, nor on the threads.
+//! Many seeds on many threads. The run of a seed depends neither on other seeds nor on the threads.
 
 use crate::cells::{Cell, Hits};
 use crate::report::Report;
@@ -25,7 +25,7 @@ pub struct Plan {
     pub without: Option<Without>,
 }
 
-/// What many seeds came to.
+/// The results of many seeds.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Seeds that were run.
@@ -139,8 +139,8 @@ pub fn campaign(
     total
 }
 
-/// Runs the world of one seed and tells its story, one line an event; a panic ends the story and
-/// is its violation.
+/// Runs the world of one seed and writes its trace, one line for each event; a panic ends the trace
+/// and counts as a violation.
 #[must_use]
 pub fn run_with_trace(seed: u64, plan: &Plan) -> (Report, Vec<String>) {
     let mut story = Vec::new();

@@ -51,7 +51,7 @@ names! {
     ForwardedNotApplied = "forwarded-not-applied",
     /// Applied, still in a log.
     AppliedNotReclaimed = "applied-not-reclaimed",
-    /// Applied, and the word of it was lost.
+    /// Applied, and the APPLIED packet was lost.
     ReclaimLost = "reclaim-lost",
     /// Running, not serving.
     Recovering = "recovering",

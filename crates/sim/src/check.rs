@@ -26,7 +26,7 @@ pub struct Observed {
     pub invoked: Time,
     /// When its outcome came; `None`: never (its client died), or unknown.
     pub returned: Option<Time>,
-    /// What came.
+    /// The outcome.
     pub result: Result,
 }
 
@@ -48,6 +48,8 @@ pub enum Result {
     Done,
     /// The list, for an append with its own id as the last.
     Read(Vec<u64>),
+    /// Not the list, but which append is the newest in it.
+    Newest(u64),
     /// A reply that the store never wrote.
     Garbled,
     /// Certainly without effect.
@@ -215,6 +217,19 @@ fn real_time(history: &History, positions: &Positions, violations: &mut Vec<Stri
                 None => continue,
             },
             (_, Result::Read(seen)) => (2 * seen.len() + 1, format!("read of {} ids", seen.len())),
+            (_, Result::Newest(id)) => match positions.get(id) {
+                Some((key, at)) if *key == observed.key => {
+                    (2 * at + 3, format!("read of id {id} as the newest"))
+                }
+                _ if history.excused.contains(id) => continue,
+                _ => {
+                    violations.push(format!(
+                        "a read of key {} saw id {id}, which never stood there",
+                        observed.key
+                    ));
+                    continue;
+                }
+            },
             _ => continue,
         };
         // An update that a declared loss may have taken can still arrive, much later.

@@ -1,15 +1,16 @@
 //! A client process of the world: the production client machine under a random load.
 //!
-//! Fault model: it may die at any moment with calls under way, also in the middle of a fragmented
+//! Fault model: it may die at any moment with calls under way, even in the middle of a fragmented
 //! update, and come back as another process at the same address; it may talk to the wrong device
-//! at first; its clock may stand still or jump. Some operations take a connection of its own to the
-//! store, behind a barrier that names the store. It checks that every call has exactly one outcome,
-//! by its deadline.
+//! at first; its clock may stand still or jump. Some operations use its own connection to the store,
+//! after a barrier that names the store. It checks that every call has exactly one outcome, by its
+//! deadline.
 
 use crate::check::{Observed, Result as Seen};
 use crate::clock::Clock;
 use crate::config::WorldConfig;
 use crate::direct::Direct;
+use crate::reads::{Mark, Reading, hash};
 use crate::store::{Act, OPERATION_BYTES, Operation, Reply, SimStore};
 use crate::without::{Place, Without};
 use pmnet_proto::client::{
@@ -33,11 +34,11 @@ pub(crate) struct ClientHost {
     pub(crate) life: u32,
     pub(crate) alive: bool,
     head: Peer,
-    session: Option<SessionHandle>,
+    pub(crate) session: Option<SessionHandle>,
     sessions: u32,
     left: u32,
     pub(crate) next_id: u64,
-    calls: BTreeMap<CallId, usize>,
+    pub(crate) calls: BTreeMap<CallId, usize>,
     pub(crate) observed: Vec<(Observed, Time)>,
     violations: Vec<String>,
     pipeline: usize,
@@ -54,8 +55,20 @@ pub(crate) struct ClientHost {
     pub(crate) connection: Option<u64>,
     /// Operations that an old master answered while it was replaced.
     pub(crate) windows: u64,
+    pub(crate) reading: Option<Reading>,
+    /// The next call is a read, when all others are answered.
+    wants_read: bool,
+    pub(crate) mark: Option<Mark>,
+    /// A call of this session has an unknown outcome, and no bypass was answered since.
+    pub(crate) doubtful: bool,
+    /// The store that a barrier named last.
+    pub(crate) named: u64,
+    /// Reads that the head answered with an update.
+    pub(crate) hits: u64,
+    /// Reads that the store answered.
+    pub(crate) direct_reads: u64,
     /// Bypasses that it called since it was asked last, and until when it waits.
-    called: Vec<(u64, Time)>,
+    pub(crate) called: Vec<(u64, Time)>,
 }
 
 impl ClientHost {
@@ -93,6 +106,13 @@ impl ClientHost {
             direct: None,
             connection: None,
             windows: 0,
+            reading: None,
+            wants_read: false,
+            mark: None,
+            doubtful: false,
+            named: 0,
+            hits: 0,
+            direct_reads: 0,
             called: Vec::new(),
         }
     }
@@ -114,7 +134,7 @@ impl ClientHost {
         self.left = PROBE_CALLS;
     }
 
-    /// The head has another address now: the process begins again as another one.
+    /// The head has another address now: the process starts again as a new one.
     pub(crate) fn redirect(&mut self, head: Peer, config: &WorldConfig) {
         if self.head != head {
             self.head = head;
@@ -131,6 +151,7 @@ impl ClientHost {
         self.alive = false;
         self.calls.clear();
         self.direct = None;
+        (self.reading, self.mark) = (None, None);
     }
 
     pub(crate) fn is_born_again(&mut self, config: &WorldConfig) -> bool {
@@ -142,11 +163,12 @@ impl ClientHost {
         true
     }
 
-    /// What this process had open is left to its fate.
+    /// The open calls of this process are abandoned.
     fn begin_again(&mut self, config: &WorldConfig) {
         self.life += 1;
         self.calls.clear();
         (self.direct, self.connection) = (None, None);
+        (self.reading, self.mark) = (None, None);
         self.session = None;
         self.take_counters();
         let random = Random::new(self.random.next_u64());
@@ -164,7 +186,7 @@ impl ClientHost {
 
     /// Whether it has made its calls and got their outcomes.
     pub(crate) fn is_done(&self) -> bool {
-        !self.alive || (self.left == 0 && self.calls.is_empty() && self.direct.is_none())
+        !self.alive || (self.left == 0 && self.calls.is_empty() && self.waits_for_nothing())
     }
 
     /// Whether it has no session any more.
@@ -189,6 +211,11 @@ impl ClientHost {
         self.machine.flush(now, out);
         self.events(now, world, clock);
         self.go_direct(now, world, config);
+        self.go_on_reading(now, world, config);
+        if self.direct.is_none() && self.mark.is_some() && self.random.next_u64().is_multiple_of(8)
+        {
+            self.unmark(now + config.deadline);
+        }
         while self.may_call() && now >= self.next_call {
             if !self.call(now, world, config) {
                 self.next_call = now + MILLISECOND;
@@ -202,6 +229,7 @@ impl ClientHost {
             }
         }
         if self.closing && self.is_done() {
+            self.unmark(now + PROBE_DEADLINE);
             self.end(now + PROBE_DEADLINE);
         }
         self.machine.flush(now, out);
@@ -210,16 +238,23 @@ impl ClientHost {
         if let Some((_, at)) = self.direct.as_ref().and_then(|direct| direct.named) {
             next = earliest(next, Some(at.max(now + 1)));
         }
+        next = earliest(next, self.reading_due(now));
         if self.may_call() {
             next = earliest(next, Some(self.next_call.max(now + 1)));
         }
         next
     }
 
-    /// Whether it may call something now. What goes direct comes before all that its client calls
-    /// later.
+    /// Whether it may call something now. A direct operation comes before everything that its client
+    /// calls later.
     fn may_call(&self) -> bool {
-        self.left > 0 && self.calls.len() < self.pipeline && self.direct.is_none()
+        let calls_max = if self.wants_read { 1 } else { self.pipeline };
+        self.left > 0 && self.calls.len() < calls_max && self.waits_for_nothing()
+    }
+
+    /// Whether nothing is under way that all later calls must come after.
+    fn waits_for_nothing(&self) -> bool {
+        self.direct.is_none() && self.reading.is_none()
     }
 
     /// Bypasses that it called lately, and until when it waits for them.
@@ -273,6 +308,7 @@ impl ClientHost {
                 };
                 self.sessions += 1;
                 self.session = Some(session);
+                self.doubtful = false;
                 session
             }
         };
@@ -282,7 +318,14 @@ impl ClientHost {
             true => self.left > PROBE_CALLS / 2,
             false => self.random.next_u64() % 100 < config.updates,
         };
-        let (act, read) = self.act(update, config);
+        let (update, (act, read)) = match std::mem::take(&mut self.wants_read) {
+            true => (false, (Act::Read, true)),
+            false => (update, self.act(update, config)),
+        };
+        if config.reads && act == Act::Read && read && !self.calls.is_empty() {
+            self.wants_read = true;
+            return true;
+        }
         let conditional = act == Act::AppendIfEven;
         let bound = u64::try_from(config.payload_max).expect("bounded");
         let padding = usize::try_from(self.random.next_u64() % bound).expect("bounded");
@@ -294,13 +337,27 @@ impl ClientHost {
                 config.deadline
             };
         let operation = Operation { act, key, id };
+        if act == Act::Name && !self.mark(now, config) {
+            return false;
+        }
+        if act == Act::Read && read && self.begin_read(key, now, deadline, config) {
+            self.left -= 1;
+            self.next_id += 1;
+            self.observe(operation, world, deadline);
+            return true;
+        }
+        // Some do not say which key it is.
+        let key_hash = match config.reads && !id.is_multiple_of(8) {
+            true => hash(key),
+            false => 0,
+        };
         let early = conditional && Without::breaks(config.without, Place::Nilext);
         let result = if update || early {
             self.machine
-                .update(session, operation.payload(size), 0, deadline)
+                .update(session, operation.payload(size), key_hash, deadline)
         } else {
             self.machine
-                .bypass(session, operation.payload(size), 0, read, deadline)
+                .bypass(session, operation.payload(size), key_hash, read, deadline)
         };
         match result {
             Ok(call) => {
@@ -314,17 +371,7 @@ impl ClientHost {
                     Act::Name => self.begin_direct(key),
                     _ => operation,
                 };
-                let observed = Observed {
-                    session: (self.node, self.sessions),
-                    key,
-                    id: operation.appends().then_some(operation.id),
-                    published: (act == Act::Publish).then_some(id),
-                    conditional,
-                    invoked: world,
-                    returned: None,
-                    result: Seen::Unknown,
-                };
-                self.observed.push((observed, deadline));
+                self.observe(operation, world, deadline);
                 true
             }
             Err(Refused::Closed) => {
@@ -335,8 +382,24 @@ impl ClientHost {
         }
     }
 
+    /// Notes what was called just now.
+    fn observe(&mut self, operation: Operation, world: Time, deadline: Time) {
+        let observed = Observed {
+            session: (self.node, self.sessions),
+            key: operation.key,
+            id: operation.appends().then_some(operation.id),
+            published: (operation.act == Act::Publish).then_some(operation.id),
+            conditional: operation.act == Act::AppendIfEven,
+            invoked: world,
+            returned: None,
+            result: Seen::Unknown,
+        };
+        self.observed.push((observed, deadline));
+    }
+
     fn events(&mut self, now: Time, world: Time, clock: &Clock) {
         while let Some(event) = self.machine.poll_event() {
+            self.read_event(&event, now, world);
             match event {
                 Event::Done { call, outcome, .. } => {
                     let node = self.node;
@@ -345,6 +408,11 @@ impl ClientHost {
                             format!("a call of client {node} has a second outcome: {outcome:?}");
                         self.violations.push(words);
                         continue;
+                    };
+                    self.doubtful = match &outcome {
+                        Outcome::Unknown => true,
+                        Outcome::Reply(_) => false,
+                        _ => self.doubtful,
                     };
                     let is_barrier = self.barrier_ends(at, &outcome, now);
                     let (observed, deadline) = &mut self.observed[at];
@@ -375,13 +443,14 @@ impl ClientHost {
                         self.session = None;
                     }
                 }
+                Event::Read { .. } | Event::Marked { .. } => {}
             }
         }
     }
 
     /// Its calls, its counters, and what it found wrong.
     pub(crate) fn history(&mut self) -> (Vec<Observed>, ClientCounters, Vec<String>) {
-        if self.alive && (!self.calls.is_empty() || self.left > 0 || self.direct.is_some()) {
+        if self.alive && !self.is_done() {
             let (open, left) = (self.calls.len(), self.left);
             let words = format!(
                 "{open} calls of client {} never ended, {left} were never made",

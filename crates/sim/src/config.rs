@@ -1,5 +1,5 @@
-//! What a seed makes of the world: its size, its weather, its accidents (swarm testing: most
-//! seeds leave most of the trouble out, so that what remains is seen in depth).
+//! The configuration of a world by its seed: its size, its network faults, its accidents (swarm testing:
+//! most seeds leave out most faults, so that the others are tested in depth).
 
 use crate::cells::{Cell, Fault, Moment};
 use crate::media::Kind;
@@ -32,7 +32,7 @@ pub struct WorldConfig {
     pub session_entries_max: u64,
     /// A session that says nothing for this long is ended.
     pub session_idle: Nanos,
-    /// How often an idle session of a client says that it is still wanted.
+    /// How often an idle session of a client sends a ping.
     pub ping_every: Nanos,
     /// Packets lost, of 1000.
     pub loss: u64,
@@ -42,7 +42,7 @@ pub struct WorldConfig {
     pub long_delay: u64,
     /// Packets with flipped bits, of 1000.
     pub corruption: u64,
-    /// Packets that bring a forged, foreign or very old one along, of 1000.
+    /// Packets that come together with a forged, foreign or very old one, of 1000.
     pub injection: u64,
     /// Mean time between accidents; 0: none.
     pub accident_every: Nanos,
@@ -92,7 +92,7 @@ pub struct WorldConfig {
     pub exchanges: u64,
     /// Whether all devices may be lost at once, and the operator declares it.
     pub declared_losses: bool,
-    /// Whether packets of clients are led around the head for a while.
+    /// Whether packets of clients go elsewhere than to the head for a while.
     pub detours: bool,
     /// Whether the store fails as Redis does, at every step; otherwise before or after it.
     pub store_steps: bool,
@@ -106,6 +106,8 @@ pub struct WorldConfig {
     pub hangs: bool,
     /// Whether clients have connections of their own to the store.
     pub directs: bool,
+    /// Whether clients read past the server.
+    pub reads: bool,
     /// A fault that happens again and again at one moment of an update's life.
     pub aim: Option<Cell>,
     /// The rule that is switched off.
@@ -186,6 +188,7 @@ impl WorldConfig {
             publishes: false,
             hangs: false,
             directs: false,
+            reads: false,
             aim: None,
             without: None,
         }
@@ -208,8 +211,8 @@ impl WorldConfig {
         }
     }
 
-    /// The same world with more to go wrong; `random` is one of its own, so that the rest of the
-    /// seed's story begins as before.
+    /// The same world with more faults; `random` is separate, so that the rest of the seed's run begins as
+    /// before.
     #[must_use]
     pub fn wide(self, random: &mut Random) -> WorldConfig {
         let mut one_of = |choices: &[u64]| one_of(random, choices);
@@ -227,8 +230,8 @@ impl WorldConfig {
             detours: one_of(&[0, 0, 1]) == 1,
             ..base
         };
-        // Half of the worlds have an aim; faults that a world survives only once or twice have it
-        // more often.
+        // Half of the worlds have an aim. Faults that a world survives only once or twice are the
+        // aim more often.
         let fault = one_of(&[0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 3, 4, 5, 6, 7, 8]);
         let moment = one_of(&[0, 1, 2, 3, 4, 5, 6, 7]);
         let aim = Cell {
@@ -243,9 +246,23 @@ impl WorldConfig {
             publishes: one_of(&[0, 1]) == 1,
             hangs: one_of(&[0, 0, 0, 0, 0, 0, 0, 1]) == 1,
             directs: one_of(&[0, 0, 1]) == 1,
+            reads: one_of(&[0, 1]) == 1,
             ..wide
         };
-        if aimed { wide.aimed(aim) } else { wide }
+        let wide = if aimed { wide.aimed(aim) } else { wide };
+        wide.reading()
+    }
+
+    /// The same world, such that what its clients read past the server can be right: a store that waits for its replica is
+    /// not read so, and a mark outlives what it is about.
+    #[must_use]
+    fn reading(mut self) -> WorldConfig {
+        self.reads &= !self.wait_replicas;
+        if self.reads && self.directs {
+            self.session_idle = 20 * SECOND;
+            self.clocks = false;
+        }
+        self
     }
 
     /// The same world, such that this cell of the failure matrix can be hit, and with an aim at it.
@@ -280,7 +297,7 @@ impl WorldConfig {
         }
         match cell.fault {
             Fault::DeviceLost | Fault::OldMedium => {
-                // Beside the one that was given up, the moment must be able to come again.
+                // Even without the device that was given up, the moment must be able to occur again.
                 let waits = cell.moment == Moment::DurableNotAcked;
                 let others = if waits { 3 } else { 2 };
                 self.devices = self.devices.max(others);
@@ -291,7 +308,7 @@ impl WorldConfig {
             Fault::Failover => self.failovers = true,
             _ => {}
         }
-        // What a declared loss means for a chain of several is the operator's to know.
+        // A declared loss of a chain of several devices is not simulated.
         self.declared_losses &= self.devices == 1;
         self
     }
@@ -302,7 +319,7 @@ impl WorldConfig {
         self.returns || self.detours || self.declared_losses || self.failovers
     }
 
-    /// The same world, such that it matters that this rule is off.
+    /// The same world, changed so that the missing rule matters.
     #[must_use]
     pub fn lacking(mut self, without: Without) -> WorldConfig {
         self.without = Some(without);
@@ -346,9 +363,45 @@ impl WorldConfig {
                 self.wait_replicas = true;
                 self.accident_every = self.accident_every.clamp(1, 10 * MILLISECOND);
             }
+            Place::Machine(
+                Rule::Floor | Rule::HitCommitted | Rule::StoreEpoch | Rule::ShownAbove,
+            )
+            | Place::ReadEpoch
+            | Place::ReadNeed
+            | Place::Marked => self = self.lacking_of_reads(without.place),
             _ => {}
         }
         self
+    }
+
+    /// The same world, such that its clients read past the server a lot, and few keys change often.
+    fn lacking_of_reads(self, place: Place) -> WorldConfig {
+        let fails_over = matches!(place, Place::Machine(Rule::StoreEpoch) | Place::ReadEpoch);
+        let reading = WorldConfig {
+            reads: true,
+            wait_replicas: false,
+            aim: None,
+            declared_losses: false,
+            lose_devices: 0,
+            clients: self.clients.max(3),
+            calls: 150,
+            keys: 1,
+            payload_max: 100,
+            updates: 40,
+            store_max: 2 * MILLISECOND,
+            directs: place == Place::Marked,
+            failovers: fails_over || self.failovers,
+            loss: self.loss.max(50),
+            duplication: self.duplication.max(200),
+            long_delay: 100,
+            deadline: 50 * MILLISECOND,
+            session_idle: 5 * SECOND,
+            outage_max: 0,
+            accident_every: self.accident_every.clamp(1, 10 * MILLISECOND),
+            down_max: self.down_max.min(20 * MILLISECOND),
+            ..self
+        };
+        reading.reading()
     }
 
     /// After the load, this much time to repair, drain, expire and end.

@@ -1,9 +1,9 @@
-//! A client's own connection to the store, as a front has one for what cannot go through the server:
-//! a barrier (a bypass) names the store, and then the operation goes there directly.
+//! A client's own connection to the store, as a front has one for commands that cannot go through the
+//! server: a barrier (a bypass) names the store, and then the operation goes there directly.
 //!
 //! Fault model: the store is failed over at any moment, and the old master goes on answering. Replies
-//! are lost. What an old master answers whose name the barrier gave before it was replaced, nobody can
-//! tell from what it answered in time: it counts as unknown.
+//! are lost. If the barrier named a master that was replaced afterwards, nobody can tell whether its
+//! answer came in time: the outcome counts as unknown.
 
 use crate::check::Result as Seen;
 use crate::client::ClientHost;
@@ -43,15 +43,17 @@ impl ClientHost {
         let keeps = Without::breaks(config.without, Place::StoreNamed);
         let connection = self.connection.filter(|_| keeps).unwrap_or(named);
         self.connection = Some(connection);
+        let marked = self.mark.is_some_and(|mark| mark.is_open);
         let (observed, deadline) = &mut self.observed[direct.observed];
-        if now > *deadline {
+        let unmarked = config.reads && !marked && !Without::breaks(config.without, Place::Marked);
+        if now > *deadline || unmarked {
             observed.result = Seen::Failed;
             return;
         }
         let (reply, is_old) = self.store.direct(connection, direct.operation, world);
         let lost = self.random.next_u64().is_multiple_of(DIRECT_LOST_EVERY);
         match reply {
-            // Its barrier was the old master's last word, so to say: nobody can tell the client.
+            // Its barrier named the old master just before the failover: the client cannot know.
             Some(_) if is_old && connection == named => self.windows += 1,
             Some(Reply::List(list)) if !lost => {
                 observed.result = Seen::Read(list);
@@ -61,7 +63,7 @@ impl ClientHost {
         }
     }
 
-    /// What goes direct behind the barrier that was just called.
+    /// The direct operation after the barrier that was just called.
     pub(crate) fn begin_direct(&mut self, key: u8) -> Operation {
         let act = match self.random.next_u64() % 2 {
             0 => Act::Read,
@@ -84,6 +86,7 @@ impl ClientHost {
         if let Outcome::Reply(reply) = outcome
             && let Some(Reply::Store(name)) = Reply::read(reply)
         {
+            self.named = name;
             direct.named = Some((name, now + self.random.next_u64() % DIRECT_MAX));
             return Some(true);
         }

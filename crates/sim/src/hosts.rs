@@ -1,9 +1,9 @@
 //! The devices and the server of the world: production code over simulated media and a simulated
 //! store.
 //!
-//! Fault model: a device dies between two turns, or in the middle of any persist (also of those of
-//! its recovery); the server dies between two steps of its store. What they had in memory is gone,
-//! and what they had not sent is never sent.
+//! Fault model: a device dies between two turns, or in the middle of any persist (even during its
+//! recovery); the server dies between two steps of its store. Their memory is lost, and what they had
+//! not sent is never sent.
 
 use crate::config::WorldConfig;
 use crate::media::{Handle, SimMedia};
@@ -40,7 +40,7 @@ pub(crate) struct DeviceHost {
     pub(crate) image: Image,
     /// Its medium as it was before its present life.
     pub(crate) earlier: Option<Vec<u8>>,
-    /// Its operator starts it with the word that everything is lost.
+    /// Its operator starts it with `--declare-data-loss`.
     pub(crate) declares: bool,
 }
 
@@ -74,7 +74,7 @@ impl DeviceHost {
         formatted(self.node, config, log_uuid)
     }
 
-    /// Its medium is gone: it gets a new one, and its operator will say so.
+    /// Its medium is gone: it gets a new one, and its operator will declare the loss.
     pub(crate) fn reformat(&mut self, config: &WorldConfig, log_uuid: u128) {
         self.media = self.blank(config, log_uuid);
         self.earlier = None;
@@ -115,6 +115,8 @@ impl DeviceHost {
         self.earlier = Some(before);
         let mut config = DeviceConfig::new(id, 0, next);
         config.session_idle = world.session_idle;
+        // So few that keys meet in them.
+        config.read_buckets = 2;
         config.session_entries_max = world.session_entries_max;
         config.flags = flags;
         config.rules = Without::rules(world.without);
@@ -150,7 +152,7 @@ pub(crate) struct ServerHost {
     pub(crate) store: SimStore,
     pub(crate) running: Option<ServerNode<SimStore>>,
     pub(crate) out: Outbox,
-    /// The store is at work: what was said of it has not left yet.
+    /// The store is at work: the packets that report it have not been sent yet.
     pub(crate) busy: bool,
     pub(crate) life: u32,
     /// Nobody starts it before this moment.

@@ -1,9 +1,9 @@
 //! Deterministic simulator: the production client, device and server in a virtual world.
 //!
-//! One thread a world; the same seed gives the same story, on every machine. Nothing in here is a
-//! model of pmnet: clients, devices, logs and the server are the production code, and only what
-//! surrounds them is simulated: network, media, store, clocks, processes, operators. May not:
-//! read a clock, draw randomness that does not come from the seed.
+//! One thread for each world; the same seed gives the same run, on every machine. Nothing in here is a
+//! model of pmnet: clients, devices, logs and the server are the production code. Only their
+//! surroundings are simulated: network, media, store, clocks, processes, operators. May not: read a
+//! clock, draw randomness that does not come from the seed.
 
 mod accidents;
 mod aim;
@@ -17,6 +17,7 @@ mod direct;
 mod hosts;
 pub mod media;
 mod network;
+mod reads;
 mod report;
 pub mod store;
 mod stores;

@@ -76,7 +76,7 @@ fn main() -> ExitCode {
         Ok(command) => command,
         Err(code) => return code,
     };
-    // The roles warn about every trouble that is made for them there, hundreds a seed.
+    // The roles warn about every fault that the simulator makes, hundreds of times in each seed.
     finish("pmnet-sim", command.log_json, "error", || seeds(&command))
 }
 
@@ -181,7 +181,7 @@ fn check(command: &SimCommand, plan: &Plan, stop: &AtomicBool) -> anyhow::Result
     Ok(summary.failing == 0 && same)
 }
 
-/// Every rule that is switched off must be missed.
+/// For every rule that is switched off a violation must be found.
 fn notice(
     command: &SimCommand,
     mut plan: Plan,
@@ -196,7 +196,7 @@ fn notice(
             (command.from, command.seeds.unwrap_or(without.seeds)),
             |seed| (seed, 1),
         );
-        // A machine without a rule may well panic: that is a violation, and no news.
+        // A machine without a rule may panic. That is a violation, and need not be printed.
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| {}));
         let summary = run(&plan, from, count, command, stop);

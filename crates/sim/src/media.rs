@@ -4,9 +4,9 @@
 //! them. A persist takes time. When the machine dies, every 64-byte line that was stored and not
 //! persisted is, line by line and 8 bytes by 8 bytes, the old or the new content, at random. When
 //! only the process dies, a `Dram` medium keeps everything that was stored. A fuse makes the
-//! machine die in the middle of its n-th persist, which is how recovery itself is interrupted.
-//! Lines can be damaged while nobody looks, and whole images can be copied and put back. A lying
-//! medium says that a persist is complete and does nothing: no test may pass with it.
+//! machine die in the middle of its n-th persist; this also interrupts recovery. Lines can be damaged
+//! while the machine is off, and whole images can be copied and put back. A lying medium says that a
+//! persist is complete and does nothing: no test may pass with it.
 
 use pmnet_log::{Media, MediaError};
 use pmnet_proto::Random;

@@ -1,11 +1,11 @@
 //! The network of the world.
 //!
 //! Fault model: packets are lost, duplicated, reordered, delayed for long, damaged by flipped
-//! bits, and cut off in one direction for a while, each independently. Someone who does not know
+//! bits, and cut off in one direction for a while, each independently. An attacker who does not know
 //! the tokens injects packets: foreign traffic, well-formed packets of every kind with guessed
-//! contents, and what he once saw on the wire: as it was, long after, or changed under another
-//! token or an older epoch. What he never has is a token of his own choice that is right (lab mode
-//! protects against nobody on the path), nor the word of the operator (`--declare-data-loss`).
+//! contents, and packets seen on the wire before: unchanged but much later, or changed under another
+//! token or an older epoch. The attacker never changes a packet under its right token (lab mode does not
+//! protect against anybody on the path), and never has the operator's flags (`--declare-data-loss`).
 
 use crate::cells::Fault;
 use crate::store::Operation;
@@ -116,7 +116,7 @@ impl World {
         }
     }
 
-    /// Not ours at all.
+    /// A foreign datagram.
     fn foreign(&mut self) -> Option<Seen> {
         let (to, from) = (self.any_node(), self.any_node());
         let length = usize::try_from(self.below(200)).expect("small");
@@ -152,8 +152,8 @@ impl World {
             ..Header::new(kind)
         };
         let payload = match kind {
-            // Before the chain is there, whoever comes first is its device: not an attack that
-            // the lab mode can tell from a start.
+            // Before the chain exists, the first device that asks becomes its member: lab mode cannot
+            // distinguish such an attack from a start.
             Kind::Recover if self.server.store.is_fresh() => return None,
             Kind::Recover => write_path(&[Member {
                 device: header.device,

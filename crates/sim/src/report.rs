@@ -1,4 +1,4 @@
-//! How a world ends, and what is said of it.
+//! How a world ends, and its report.
 
 use crate::cells::Hits;
 use crate::check::{self, History};
@@ -16,7 +16,7 @@ const IDLE_ATTEMPTS: u32 = 8;
 /// Events that one ping of a session causes: timer, packet there, answer back, turns.
 const PING_EVENTS: u64 = 12;
 
-/// What one seed came to.
+/// The result of one seed.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Seed.
@@ -87,7 +87,7 @@ impl World {
                 if self.now > until {
                     self.not_drained("healed");
                 } else if self.clients.iter().all(ClientHost::is_done) && self.is_drained() {
-                    // What is still under way on the network is no noise of the idle.
+                    // Packets still under way on the network do not count as traffic of the idle phase.
                     self.phase = Phase::Quieten;
                     self.schedule(QUIETEN, Event::IdleBegins);
                 }
@@ -157,7 +157,7 @@ impl World {
             .sum()
     }
 
-    /// Begins to listen for silence.
+    /// Begins to check for silence.
     pub(crate) fn idle_begins(&mut self, attempt: u32) {
         let (events, sessions) = (self.busy, self.sessions());
         self.phase = Phase::Idle {
@@ -168,7 +168,7 @@ impl World {
         self.schedule(IDLE, Event::IdleEnds);
     }
 
-    /// Silence: no machine talks or wakes up without need.
+    /// Silence: no machine sends or wakes up without need.
     pub(crate) fn idle_ends(&mut self) {
         let Phase::Idle {
             events,
@@ -255,6 +255,10 @@ impl World {
             let windows = self.clients[at].windows();
             self.report
                 .add("operations that an old master answered", windows);
+            let (hits, direct) = (self.clients[at].hits, self.clients[at].direct_reads);
+            self.report.add("reads answered by the head", hits);
+            self.report
+                .add("reads answered by the store itself", direct);
             history.calls.extend(observed);
             violations
                 .into_iter()
@@ -280,7 +284,7 @@ impl World {
         }
         let left = history.story.records.iter();
         let left: Vec<String> = left
-            .filter(|key| ![&b"watermark"[..], b"chain"].contains(&key.as_slice()))
+            .filter(|key| ![&b"watermark"[..], b"chain", b"store"].contains(&key.as_slice()))
             .map(|key| key.escape_ascii().to_string())
             .collect();
         if let Some(first) = left.first() {

@@ -1,10 +1,10 @@
 //! What operators do with the store, and what must never be executed.
 //!
 //! Fault model: the operator promotes the store's replica. The server goes on in the same process or
-//! in a new one; its connections to the old master are closed, or, where it waits for replicas, live
-//! on. Clients with connections of their own stay as they are, and the old master serves them. Or
-//! the replica was cut off and lacks something that the server knows to be there: then it must stop,
-//! and the operator goes back.
+//! in a new one; its connections to the old master are closed or, if it waits for replicas, live on.
+//! Clients with their own connections keep them, and the old master serves them. Or the replica was cut
+//! off and lacks something that the server knows to be there: then the server must stop, and the operator
+//! goes back to the old master.
 
 use crate::cells::Fault;
 use crate::store::Asked;
@@ -48,7 +48,7 @@ impl World {
 
     /// Until when a request may be begun, if that can be said in this world.
     fn begins_until(&self, asking: Asking) -> Option<Time> {
-        // What is replayed, and what clocks that go wrong mean, is only bounded by what arrived.
+        // With replays and wrong clocks, only the packets that arrived give a bound.
         if self.config.clocks {
             return None;
         }

@@ -1,13 +1,13 @@
 //! Faults beyond those of a plain world: old media that come back, wrong images, all devices lost
 //! at once, and routes that lead around the head.
 //!
-//! Fault model: the medium of a device that was given up is found again and started as it was. An
-//! operator starts a device with an image that is not its own: a copy of an earlier life, a blank
-//! one, another device's; it must be refused, and then he puts the right one back. The end of a log
-//! is damaged while its machine is off (only while other devices hold the same). All devices are lost
-//! with their media, and the operator declares the loss: what was acknowledged and not applied may be
-//! gone, nothing else, and what one session sent after it is gone too. For a while, packets of clients
-//! reach another device, or the server, instead of the head.
+//! Fault model: the medium of a device that was given up is found again and started unchanged. An
+//! operator starts a device with a wrong image: an older copy, a blank one, another device's; it must be
+//! refused, and then the operator puts the right one back. The end of a log is damaged while its machine
+//! is off (only while other devices hold the same entries). All devices are lost with their media, and
+//! the operator declares the loss: only updates that were acknowledged and not applied may be gone, and
+//! with them everything that their session sent later. For a while, packets of clients reach another
+//! device, or the server, instead of the head.
 
 use crate::cells::Fault;
 use crate::hosts::Image;

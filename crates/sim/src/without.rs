@@ -1,29 +1,35 @@
-//! Rules that a world can do without, to test the tests: every one of them must be missed
+//! Rules that can be switched off, to test the tests: for each of them a violation must be found
 //! (`docs/spec/protocol.md` §2 and §8).
 //!
-//! Rules that stand in a machine are switched off there ([`Rule`]); those that a store, a medium
-//! or a client keeps are broken in the world's own one.
+//! Rules that a machine keeps are switched off there ([`Rule`]); those that a store, a medium or a client
+//! must keep are broken in the simulated one.
 
 use pmnet_proto::rules::{Rule, Rules};
 use std::str::FromStr;
 
-/// Where a rule stands.
+/// Who keeps a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In a machine.
     Machine(Rule),
-    /// In the store: an update is itself and not what has the same hash.
+    /// In the store: two updates with the same hash are different updates.
     Identity,
     /// In the store: effects and records are one step.
     AtomicApply,
     /// In the store: a record that says "begun" comes before the first effect.
     RecordFirst,
-    /// In the store: what was sent on a connection that was given up has no effect behind a new load.
+    /// In the store: what was sent on a connection that was given up has no effect after a new load.
     Fenced,
-    /// In the store: durable means in its replica, where that is configured.
+    /// In the store: durable includes its replica, if that is configured.
     Replicas,
-    /// In the client's caller: a connection of its own leads to the store that its barrier named.
+    /// In the client's caller: its own connection leads to the store that its barrier named.
     StoreNamed,
+    /// In the client's caller: a store is read from only in the epoch that the head named.
+    ReadEpoch,
+    /// In the client's caller: a store is read from only if it has applied what the head named.
+    ReadNeed,
+    /// In the client's caller: what passes no device is marked.
+    Marked,
     /// In the client's caller: only updates that cannot fail are acknowledged early.
     Nilext,
     /// In the log: an entry's checksum covers its payload.
@@ -241,6 +247,48 @@ impl Without {
             2000,
             "§7: a wrong token has no effect",
         ),
+        machine(
+            "floor",
+            Rule::Floor,
+            2000,
+            "reads.md §1: at or below the floor the index may not know everything",
+        ),
+        machine(
+            "hit-committed",
+            Rule::HitCommitted,
+            2000,
+            "reads.md §2: only what is committed is shown",
+        ),
+        machine(
+            "store-epoch",
+            Rule::StoreEpoch,
+            2000,
+            "reads.md §3: another store means another epoch",
+        ),
+        machine(
+            "shown-above",
+            Rule::ShownAbove,
+            2000,
+            "reads.md §4: what the store had applied when it answered is not shown",
+        ),
+        rule(
+            "read-epoch",
+            Place::ReadEpoch,
+            2000,
+            "reads.md §3: the store is read in the epoch that the head named",
+        ),
+        rule(
+            "read-need",
+            Place::ReadNeed,
+            2000,
+            "reads.md §3: the store has applied what the head named",
+        ),
+        rule(
+            "marked",
+            Place::Marked,
+            2000,
+            "reads.md §5: what passes no device is marked",
+        ),
     ];
 
     /// The rules that the machines of such a world keep.
@@ -252,7 +300,7 @@ impl Without {
         }
     }
 
-    /// Whether the rule that stands at this place is broken.
+    /// Whether the rule of this place is broken.
     #[must_use]
     pub fn breaks(without: Option<Without>, place: Place) -> bool {
         without.is_some_and(|without| without.place == place)

@@ -1,11 +1,10 @@
 //! The world: one thread, one queue of events, everything random from one seed.
 //!
-//! A world lives through four phases: *load* (clients make their calls in bad weather), *settle*
-//! (everything is healed, logs must drain, a probe must find the service), *idle* (sessions are
-//! open and nobody asks for anything: machines must be nearly silent), *closing* (sessions end or
-//! expire, and what is left in the store must be nothing but the watermark and the chain). Its
-//! faults are described at the heads of `network`, `accidents`, `nodes`, `client`, `media`,
-//! `store`, `stores` and `clock`.
+//! A world has four phases: *load* (clients make their calls while faults happen), *settle* (everything
+//! is repaired, logs must drain, a probe must find the service), *idle* (sessions are open and nobody
+//! asks for anything: machines must be nearly silent), *closing* (sessions end or expire, and only the
+//! watermark and the chain may be left in the store). Its faults are described at the heads of `network`,
+//! `accidents`, `hosts`, `client`, `media`, `store`, `stores`, `wide` and `clock`.
 
 use crate::campaign::Plan;
 use crate::cells::Fault;
@@ -28,7 +27,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 pub(crate) const QUIETEN: Nanos = SECOND;
 /// Length of the idle phase.
 pub(crate) const IDLE: Nanos = 2 * SECOND;
-/// What a world adds to a plain one is drawn from this and its seed.
+/// The additions of a world to a plain one are drawn from this number and its seed.
 const WIDE: u64 = 0x5749_4445_0000_0000;
 /// Events of one world, at most.
 const EVENTS_MAX: u64 = 4_000_000;
@@ -143,7 +142,7 @@ pub(crate) fn address(node: usize) -> Peer {
 }
 
 impl World {
-    /// The world of this seed, before anything happened. With `trace` it tells its story.
+    /// The world of this seed, before anything happened. With `trace` it writes a trace.
     #[must_use]
     pub fn new(seed: u64, plan: &Plan, trace: bool) -> World {
         let mut random = Random::new(seed);
@@ -185,6 +184,9 @@ impl World {
         };
         let store = SimStore::new(random.next_u64(), store_config);
         store.set_broken(config.without.map(|without| without.place));
+        if config.reads {
+            store.set_stopping_writes();
+        }
         let devices = config.devices;
         let first = config.devices + 1;
         let mut clients = Vec::new();
@@ -305,8 +307,7 @@ impl World {
         (report, std::mem::take(&mut self.history))
     }
 
-    /// Runs the world to its end and checks it; its story goes into `story`, also if it ends in a
-    /// panic.
+    /// Runs the world to its end and checks it; its trace goes into `story`, even if it ends in a panic.
     #[must_use]
     pub fn run_into(mut self, story: &mut Vec<String>) -> Report {
         let lived = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.live()));
@@ -410,7 +411,7 @@ impl World {
         }
     }
 
-    /// Which life a running node is in.
+    /// The number of the present process of a running node.
     fn life(&self, node: usize) -> Option<u32> {
         let server = self.config.devices;
         if node < server {
@@ -555,7 +556,7 @@ impl World {
         self.server.is_loaded |= running.machine().chain().is_some();
         while running.machine_mut().poll_notice().is_some() {}
         if worked {
-            // What the store did is done; what is said of it leaves when the store has answered.
+            // What the store did is done; packets that report it are sent when the store has answered.
             self.server.busy = true;
             let packets = out.iter().map(|(to, bytes)| (to, bytes.to_vec())).collect();
             let after = MICROSECOND + self.below(self.config.store_max);

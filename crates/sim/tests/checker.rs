@@ -1,4 +1,4 @@
-//! The checkers catch: histories with one thing wrong each, and the words that must be found.
+//! Tests of the checkers: histories with one error each, and the words that the checker must report.
 
 use pmnet_proto::Time;
 use pmnet_sim::check::{History, Observed, Result, check};
@@ -40,7 +40,7 @@ fn delivery(id: u64, result: Result) -> Observed {
 const A: (usize, u32) = (1, 1);
 const B: (usize, u32) = (2, 1);
 
-/// Two clients, everything right: 1 and 2 by A, 3 by B while 2 was under way, then a read of all.
+/// Two clients, no error: 1 and 2 by A, 3 by B while 2 was under way, then a read of all.
 fn good() -> History {
     let mut history = History {
         calls: vec![

@@ -24,9 +24,9 @@ fn an_update_is_not_acknowledged_by_the_end_of_its_session() {
     }
 }
 
-/// The path of the next device is a suffix of the chain: with the head lost and the operator's
-/// word for it, the survivor was still taken for a follower that comes back, and no head was
-/// there any more. Found: no service after everything was healed.
+/// The path of the next device is a suffix of the chain. When the head was lost and the operator had
+/// stated it, the survivor was still taken for a follower that comes back, and there was no head any
+/// more. Found: no service after everything was repaired.
 #[test]
 fn a_lost_head_is_replaced() {
     for seed in [22, 37, 101] {

@@ -1,9 +1,9 @@
-//! The tests of the tests: rules that are switched off are missed.
+//! Tests of the tests: if a rule is switched off, a violation is found.
 
 use pmnet_sim::cells::Cell;
 use pmnet_sim::{Plan, Without, campaign};
 
-/// Rules whose lack shows within a few seeds; `pmnet-sim --without all` goes through all of them.
+/// Rules whose absence shows within a few seeds; `pmnet-sim --without all` goes through all of them.
 const QUICK: &[&str] = &[
     "session-order",
     "no-gaps",

@@ -1,10 +1,10 @@
-//! The histories of simulated worlds before the checker that real runs are put to: the search of
-//! Wing, Gong and Lowe, which knows nothing of lists (`docs/guide/histories.md`).
+//! Checks the histories of simulated worlds with the checker for real runs: the search of Wing, Gong and
+//! Lowe, which knows no lists (`docs/guide/histories.md`).
 //!
-//! A list is a register to it: an append writes its id, a read gives the last id. What never took
-//! effect, by the store's own account, is left out; what a declared loss may have taken is of
-//! unknown outcome. Where a hundred appends are under way at once the search reaches its bound: such
-//! keys are counted as undecided, and there must be far more of the others.
+//! A list becomes a register: an append writes its id, a read returns the last id. Operations that never
+//! took effect, by the store's own account, are left out; those that a declared loss may have removed
+//! are of unknown outcome. If a hundred appends are under way at once, the search reaches its bound: such
+//! keys count as undecided, and most keys must be decided.
 
 use pmnet_history::{Action, Limits, Operation, Report, Verdict, check};
 use pmnet_sim::check::{History, Result};
@@ -39,7 +39,7 @@ fn operations(history: &History) -> Vec<Operation> {
             returned: call.returned.filter(|_| !excused).map(|at| at.0),
         });
     }
-    // Somebody looks when all is over.
+    // A last read when all is over.
     for (key, list) in lists {
         operations.push(Operation {
             client: 0,
@@ -76,7 +76,7 @@ fn worlds_that_are_right_are_linearizable_to_the_other_checker_too() {
     assert!(decided > 20 * undecided && seen > 5_000);
 }
 
-/// What the other checker finds, the one of the simulator has found as well.
+/// What this checker finds, the simulator's checker has found too.
 #[test]
 fn worlds_that_are_wrong_are_wrong_to_both() {
     let without: Without = "barrier".parse().unwrap();

@@ -1,9 +1,9 @@
-//! Worlds without a violation, and the same story every time.
+//! Worlds without a violation, and the same run every time.
 
 use pmnet_sim::cells::Cell;
 use pmnet_sim::{Plan, World, campaign, run, run_with_trace};
 
-/// What a few hundred worlds must have seen, or they test less than they say.
+/// What a few hundred worlds must have seen; otherwise they test less than they claim.
 const COVERED: &[&str] = &[
     "client fallbacks",
     "clients died",

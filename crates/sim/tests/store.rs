@@ -1,5 +1,5 @@
-//! The simulated store is as its description says: what fails leaves an effect with its record, or
-//! neither, and what a connection left behind does nothing behind the next load.
+//! The simulated store behaves as described: a failure leaves an effect with its record, or neither, and
+//! what an old connection left behind has no effect after the next load.
 
 use bytes::Bytes;
 use pmnet_proto::Time;

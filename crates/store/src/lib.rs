@@ -2,9 +2,9 @@
 //!
 //! Purpose: implementations of [`pmnet_server::Store`]. Each applies update payloads
 //! (`docs/spec/wire.md` §6) in order and writes the protocol's records in the same atomic durable
-//! step (protocol.md §2 rules 6–8). Invariants: a record is never visible without the effect it
-//! stands for, nor the effect without the record; a malformed payload is rejected and counted, never
-//! a panic. This crate knows nothing of packets, sessions or orders.
+//! step (protocol.md §2 rules 6–8). Invariants: a record is never visible without its effect, nor the
+//! effect without its record; a malformed payload is rejected and counted, never a panic. This crate
+//! knows nothing of packets, sessions or orders.
 
 mod kv;
 mod null;
@@ -21,7 +21,7 @@ use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX};
 /// Why a store could not be opened; the text says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The scheme is none of ours.
+    /// The scheme is not one of ours.
     #[error("unknown store {url:?}: use redis://HOST:PORT, kv:PATH or null:")]
     Scheme {
         /// What was given, without credentials.
@@ -31,6 +31,14 @@ pub enum OpenError {
     #[error("store address: {why}")]
     Url {
         /// What is wrong.
+        why: String,
+    },
+    /// Two processes must not have the same name, and none could be drawn.
+    #[error(
+        "the operating system gives no random numbers, which a server's name in its store is made of: {why}"
+    )]
+    Random {
+        /// What the system says.
         why: String,
     },
     /// The embedded store cannot use this path.
@@ -74,15 +82,15 @@ pub fn open(url: &str, shard: u32) -> Result<Box<dyn Store>, OpenError> {
     })
 }
 
-/// Reply to a payload that is no payload.
+/// Reply to a malformed payload.
 pub(crate) fn malformed_reply(error: pmnet_wire::command::CommandError) -> bytes::Bytes {
     pmnet_resp::reply::error(&format!("ERR pmnet: malformed request: {error}"))
 }
 
-/// Longest reply that the server can hand on, in bytes. All records are read at each load, so a longer one
+/// Longest reply that the server can pass on, in bytes. All records are read at each load, so a longer reply
 /// is not kept either.
 pub(crate) const REPLY_BYTES_MAX: usize = FRAGMENTS_MAX as usize * FRAGMENT_BYTES;
-/// What is answered, and kept, instead of a longer one.
+/// The answer, and record, instead of a longer reply.
 pub(crate) const REPLY_TOO_LONG: &[u8] = b"-ERR pmnet: the reply is larger than 16 MiB\r\n";
 
 /// A state-changing request's reply as it is kept in this record.

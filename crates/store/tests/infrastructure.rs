@@ -1,5 +1,5 @@
-//! What the tests themselves rest on: ports, a server that is the one that was started, and that what cannot
-//! run is counted.
+//! What the tests themselves rely on: ports, that the server is the one that was started, and that skipped
+//! tests are counted.
 
 mod support;
 

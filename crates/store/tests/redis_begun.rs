@@ -1,5 +1,5 @@
-//! Every reason for which Redis refuses writes, at every kind of request: what is refused has not happened,
-//! what has happened is never refused, and so nothing happens twice.
+//! Every reason for which Redis refuses writes, with every kind of request: a refused request had no effect,
+//! a request that had an effect is never refused, and so nothing happens twice.
 
 mod support;
 

@@ -33,6 +33,7 @@ fn a_barrier_names_the_process_and_who_owns_the_records_there() {
     store.load().unwrap();
     let first = named(&mut *store);
     assert_eq!(first.address.port(), redis.port);
+    assert!(first.reads, "a plain read shows only what is synced");
     let expected = (first.run_id.clone(), first.owner.clone());
     assert_eq!(found(&redis, &first.records), expected);
     // The same process, loaded from anew.

@@ -1,5 +1,5 @@
-//! Rights that are taken away while a server runs, in the midst of a batch or a transaction too: what Redis refuses
-//! is waited for and happens nowhere else, and what it executes is not executed again.
+//! Rights that are taken away while a server runs, even in the middle of a batch or a transaction: the store waits
+//! for what Redis refuses, which has no effect elsewhere, and what Redis executes is not executed again.
 
 mod support;
 

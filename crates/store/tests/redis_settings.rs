@@ -1,5 +1,5 @@
-//! Settings and rights with which Redis would refuse what was acknowledged: a server that starts says so and ends, one
-//! that runs waits, and no client can set them.
+//! Settings and rights with which Redis would refuse what was acknowledged: a server that starts says so and ends, a
+//! running server waits, and no client can set them.
 
 mod support;
 
@@ -226,7 +226,7 @@ fn a_password_that_was_set_while_a_server_runs_is_waited_for() {
     waits(&mut *other, &["WRONGPASS"]);
 }
 
-/// The case: Redis closes the connection at a value that was acknowledged.
+/// Redis closes the connection at a value that was acknowledged.
 #[test]
 fn a_value_above_a_limit_waits_until_the_limit_is_set_back() {
     for (name, bad, good, says) in &SETTINGS[..2] {

@@ -13,7 +13,7 @@ const SLOT_BYTES: usize = 65_536;
 /// Largest burst sent with one call, in bytes (the limit of a UDP datagram before segmentation).
 const BURST_BYTES_MAX: usize = 60_000;
 
-/// As many hops as the system gives a datagram: -1 in the interface of the kernel.
+/// The system's usual number of hops for a datagram: -1 in the kernel's interface.
 const HOPS_USUAL: u32 = u32::MAX;
 
 /// What a socket could not do.
@@ -38,7 +38,7 @@ pub struct Socket {
     speaks_for: Option<SpeaksFor>,
 }
 
-/// Whose address answers carry, and who is told the own one.
+/// Which address answers carry as their source, and the receiver that gets the real one.
 #[derive(Clone, Copy, Debug)]
 struct SpeaksFor {
     address: IpAddr,
@@ -92,8 +92,8 @@ impl Socket {
         })
     }
 
-    /// From now on packets carry `address` as their source, except those to `except`: what a device in
-    /// a switch says, it says in the place of the server that it stands before. IPv4 only.
+    /// From now on packets carry `address` as their source, except those to `except`: a device in a
+    /// switch sends under the address of the server behind it. IPv4 only.
     ///
     /// # Errors
     /// The system refuses: it needs the privilege to administer the network.
@@ -162,7 +162,7 @@ impl Socket {
         for (slot, meta) in self.slots.chunks(SLOT_BYTES).zip(&self.metas[..filled]) {
             for datagram in slot[..meta.len].chunks(meta.stride.max(1)) {
                 datagrams += 1;
-                // Nobody can be answered at port 0; only a forger writes it.
+                // Port 0 cannot be answered; only a forger writes it.
                 if meta.addr.port() == 0 {
                     self.counters.from_nowhere += 1;
                 } else {
@@ -173,7 +173,7 @@ impl Socket {
         Ok(datagrams)
     }
 
-    /// What a receive that failed means: that there was nothing, or an error of an earlier datagram, which is counted.
+    /// Handles a failed receive: there was nothing, or an earlier datagram had an error, which is counted.
     ///
     /// # Errors
     /// Errors of the socket itself.
@@ -192,8 +192,8 @@ impl Socket {
     }
 
     /// Sends every packet of the outbox, neighbours of one size to one address in one call.
-    /// What the kernel has no room for, or does not take, is dropped and counted: the protocol sends
-    /// it again. No packet that somebody sent may end whoever answers it.
+    /// What the kernel has no room for, or does not accept, is dropped and counted: the protocol sends
+    /// it again. No received packet may end the process that answers it.
     pub fn send(&mut self, out: &Outbox) {
         let segments_max = self.state.max_gso_segments();
         let mut packets = out.places().peekable();
@@ -229,7 +229,7 @@ impl Socket {
         }
     }
 
-    /// One datagram that may make so many hops, or a burst of our own.
+    /// One foreign datagram that may make so many hops, or a burst of our own.
     fn transmit(
         &mut self,
         to: Peer,
@@ -265,7 +265,7 @@ impl Socket {
         }
     }
 
-    /// How many hops what is sent to `to` from now on may make.
+    /// Sets how many hops packets to `to` may make from now on.
     fn set_hops(&self, to: Peer, hops: u32) -> io::Result<()> {
         let socket = socket2::SockRef::from(&self.io);
         match to.ip().to_canonical() {

@@ -2,7 +2,7 @@
 
 use pmnet_proto::Time;
 use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
@@ -29,11 +29,13 @@ impl Clock {
 /// 64 bits from the operating system.
 ///
 /// # Errors
-/// If the system has no random device.
+/// If the system gives none.
 pub fn os_random() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(u64::from_be_bytes(bytes))
+    getrandom::u64().map_err(|error| {
+        io::Error::other(format!(
+            "the operating system gives no random numbers, which tokens are made of: {error}"
+        ))
+    })
 }
 
 /// Adaptive spinning: after activity a loop polls without blocking for a while, because waking a
@@ -70,7 +72,7 @@ impl Spin {
         }
         due
     }
-    /// Whether to poll once more instead of blocking. Gives the core to whoever wants it.
+    /// Whether to poll once more instead of blocking. Yields the core to other processes.
     pub fn again(&self, now: Time) -> bool {
         let again = now.since(self.last_activity) < self.limit;
         if again {
@@ -80,7 +82,7 @@ impl Spin {
     }
 }
 
-/// Tells loops to end; every clone of it does.
+/// Tells loops to end; every clone tells the same loops.
 #[derive(Debug)]
 pub struct Stop(UnixStream);
 

@@ -1,8 +1,8 @@
 //! Settings and rights that promises rest on, and what may be done to them through pmnet.
 //!
 //! A front acknowledges before Redis has seen the command. So no client may make Redis refuse, drop or undo what
-//! was acknowledged, nor close it to pmnet, while nobody looks: that is for the operator, at Redis
-//! itself. The store's adaptor looks at the same settings whenever it connects.
+//! was acknowledged, or lock pmnet out. Only the operator may change that, at Redis itself. The store's adaptor
+//! checks the same settings whenever it connects.
 
 use crate::MESSAGE_BYTES_MAX;
 
@@ -16,7 +16,7 @@ pub const QUERY_BYTES_MIN: u64 = 4 * MESSAGE_BYTES_MAX as u64;
 pub const OUTPUT_BYTES_MIN: u64 = 16 * MESSAGE_BYTES_MAX as u64;
 /// Least `maxclients`: the server, and some clients of a front that have a connection of their own.
 const CLIENTS_MIN: u64 = 100;
-/// Digits of the longest number that is looked at: more are beyond every limit here.
+/// Most digits of a number that is read: longer ones are beyond every limit here.
 const DIGITS_MAX: usize = 18;
 
 /// What a setting may be set to by a client.
@@ -65,7 +65,7 @@ const GUARDED: &[(&str, Allowed)] = &[
 /// Whether this command is a `CONFIG SET` that gives a setting that promises rest on a value that could break one.
 pub fn sets_guarded<'a>(count: usize, argument: impl Fn(usize) -> &'a [u8]) -> bool {
     let is = |index: usize, word: &str| argument(index).eq_ignore_ascii_case(word.as_bytes());
-    if count < 3 || !is(0, "CONFIG") || !is(1, "SET") {
+    if count < 4 || !is(0, "CONFIG") || !is(1, "SET") {
         return false;
     }
     (2..count).step_by(2).any(|at| {
@@ -201,7 +201,9 @@ mod tests {
             "CONFIG SET proto-max-bulk-len 33m",
             "CONFIG SET proto-max-bulk-len many",
             "CONFIG SET client-query-buffer-limit 32mb",
+            "CONFIG SET client-query-buffer-limit 67108863",
             "CONFIG SET client-output-buffer-limit \"normal 1mb 0 0\"",
+            "CONFIG SET client-output-buffer-limit \"normal 268435455 0 0\"",
             "CONFIG SET client-output-buffer-limit \"pubsub 1mb 0 0 NORMAL 0 1mb 1\"",
             "CONFIG SET client-output-buffer-limit \"normal 0 0\"",
             "CONFIG SET maxmemory-clients 5%",
@@ -214,6 +216,7 @@ mod tests {
             "CONFIG SET bind 10.0.0.1",
             "CONFIG SET protected-mode yes",
             "CONFIG SET maxclients 1",
+            "CONFIG SET maxclients 99",
             "CONFIG SET replicaof \"10.0.0.1 6379\"",
             "CONFIG SET hz 10 requirepass x",
             "CONFIG SET appendfsync always appendfsync no",
@@ -233,6 +236,7 @@ mod tests {
             "CONFIG SET proto-max-bulk-len 32mb",
             "CONFIG SET proto-max-bulk-len 1GB",
             "CONFIG SET client-query-buffer-limit 1gb",
+            "CONFIG SET client-query-buffer-limit 64mb",
             "CONFIG SET client-output-buffer-limit \"normal 0 0 0\"",
             "CONFIG SET client-output-buffer-limit \"normal 1gb 256mb 60 pubsub 1mb 1mb 1\"",
             "CONFIG SET client-output-buffer-limit \"replica 1mb 1mb 1\"",
@@ -240,16 +244,68 @@ mod tests {
             "CONFIG SET min-replicas-to-write 0",
             "CONFIG SET protected-mode no",
             "CONFIG SET maxclients 10000",
+            "CONFIG SET maxclients 100",
             "CONFIG SET hz 10",
             // A value that is called as a setting.
             "CONFIG SET proc-title-template requirepass",
             "CONFIG SET requirepass",
+            "CONFIG SET hz 10 requirepass",
             "CONFIG GET requirepass",
+            "CONFIG GET requirepass port",
+            "CLIENT SET requirepass x",
             "CONFIG SET",
             "CONFIG",
             "SET config set",
         ] {
             assert!(!guarded(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn an_amount_of_memory_is_that_of_redis() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("100", 100),
+            ("7b", 7),
+            ("64k", 64_000),
+            ("64kb", 65_536),
+            ("1m", 1_000_000),
+            ("1MB", 1_048_576),
+            ("1g", 1_000_000_000),
+            ("2Gb", 2_147_483_648),
+            ("999999999999999999", 999_999_999_999_999_999),
+        ] {
+            assert_eq!(memory(text.as_bytes()), Some(bytes), "{text}");
+        }
+        for text in [
+            "",
+            "k",
+            "1kk",
+            "1tb",
+            "-1",
+            " 1",
+            "1 kb",
+            "1000000000000000000",
+            "999999999999999999gb",
+        ] {
+            assert_eq!(memory(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_lower_limit_of_ordinary_clients_counts() {
+        for (text, least) in [
+            ("normal 0 0 0", Some(u64::MAX)),
+            ("normal 5 4 60", Some(4)),
+            ("Normal 4 5 60", Some(4)),
+            ("normal 0 7 0", Some(7)),
+            ("replica 1 1 1 normal 9 0 0 pubsub 2 2 2", Some(9)),
+            ("replica 1 1 1", Some(u64::MAX)),
+            ("", Some(u64::MAX)),
+            ("normal 1 1", None),
+            ("normal 1 x 1", None),
+        ] {
+            assert_eq!(output_limit(text.as_bytes()), least, "{text}");
         }
     }
 

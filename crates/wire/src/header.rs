@@ -73,8 +73,8 @@ kinds! {
     Bypass = 10,
     /// The server's answer to a bypass.
     Response = 11,
-    /// A read answered by a device from its cache.
-    CacheResponse = 12,
+    /// The answer to a READ: the newest update of the key, out of the head's log.
+    Hit = 12,
     /// Ask the hop before for the orders `order ..= request`.
     Retrans = 13,
     /// A (re)starting device asks the server for epoch, A and session table.
@@ -89,6 +89,10 @@ kinds! {
     Pong = 18,
     /// The session ends; `seq` is its last seq + 1.
     End = 19,
+    /// How fresh must the store be that these keys are read from?
+    Read = 20,
+    /// The answer to a READ: the store must have applied everything up to `order`, in this epoch.
+    Miss = 21,
 }
 
 /// Flag bits (`docs/spec/wire.md` §3).
@@ -112,6 +116,9 @@ impl Flags {
     /// Reserved for acks and nacks of an epoch that lost entries. Nobody sends it yet: a client
     /// learns of a loss from a NACK at or below what was acknowledged (protocol.md §3).
     pub const DATA_LOSS: Flags = Flags(1 << 6);
+    /// Recover-reply: the server says with each answer how far it had applied, and refuses old stamps, so the head may
+    /// answer READs (reads.md §4).
+    pub const READS: Flags = Flags(1 << 7);
 
     /// Both sets of bits.
     #[must_use]

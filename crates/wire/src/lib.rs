@@ -15,7 +15,7 @@ pub mod store_name;
 pub use header::{Flags, HEADER_LEN, Header, Kind, Packet, Place, Reject, raw};
 pub use store_name::{StoreName, StoreNameError};
 
-/// First UDP port reserved for pmnet (PMNet paper §IV-A; protocol.md §7).
+/// First UDP port reserved for pmnet (PMNet paper §IV-A, see protocol.md §8; wire.md).
 pub const PORT_FIRST: u16 = 51_000;
 /// Last UDP port reserved for pmnet.
 pub const PORT_LAST: u16 = 51_999;
@@ -27,7 +27,7 @@ pub const FRAGMENT_BYTES: usize = 1344;
 /// Largest datagram that any hop sends or accepts, in bytes (header and payload).
 pub const DATAGRAM_BYTES_MAX: usize = HEADER_LEN + FRAGMENT_BYTES;
 
-/// Largest update or bypass, in bytes, all fragments together (protocol.md §3).
+/// Largest value in an update or bypass, in bytes; name, key and preamble come on top (protocol.md §11).
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Most fragments of one message: `MESSAGE_BYTES_MAX` plus the command preamble, in fragments.

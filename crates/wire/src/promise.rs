@@ -1,8 +1,8 @@
-//! What the two ends of a payload must agree on: what is promised before a Redis has seen it
-//! (`docs/spec/protocol.md` §1 "nilext"). What may not be done to that Redis: [`crate::guard`].
+//! What front and store must agree on: which commands are promised (acknowledged) before Redis has seen them
+//! (`docs/spec/protocol.md` §1 "nilext"). What clients may not do to that Redis: [`crate::guard`].
 //!
-//! The front acknowledges by [`is_promised`]; the store's adaptor keeps by it what Redis refuses, and never
-//! drops it. Both refuse what would touch the records that make it come true.
+//! The front acknowledges by [`is_promised`]. If Redis refuses such a command, the store's adaptor keeps it and
+//! never drops it. Both refuse commands that touch pmnet's own records.
 
 /// Arguments that begin like this belong to pmnet's own records in a Redis: no client's command may have
 /// one, and none that has is promised.
@@ -11,7 +11,7 @@ pub const RECORDS_PREFIX: &[u8] = b"pmnet:{";
 /// Largest time to live that is promised, in milliseconds (about 3,000 years). Redis refuses values near
 /// the end of the 64-bit range, depending on its clock.
 const TTL_MS_MAX: u64 = 100_000_000_000_000;
-/// Digits of the longest number that is looked at: more are beyond every limit here.
+/// Most digits of a number that is read: longer ones are beyond every limit here.
 const DIGITS_MAX: usize = 18;
 
 /// Whether this command, of `count` arguments of which the first is its name, may be acknowledged before
@@ -50,4 +50,84 @@ fn is_ttl(text: &[u8], unit_ms: u64) -> bool {
             .ok()
             .and_then(|text| text.parse::<u64>().ok())
             .is_some_and(|ttl| ttl <= TTL_MS_MAX / unit_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn promised(line: &str) -> bool {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        is_promised(words.len(), |index| words[index].as_bytes())
+    }
+
+    #[test]
+    fn what_redis_cannot_refuse_is_promised() {
+        for line in [
+            "SET k v",
+            "set k v keepttl",
+            "SET k v EX 1",
+            "SET k v exat 1",
+            "SET k v PX 1",
+            "SET k v PXAT 9",
+            // The longest times.
+            "SET k v EX 100000000000",
+            "SET k v PX 100000000000000",
+            "SETEX k 100000000000 v",
+            "PSETEX k 100000000000000 v",
+            "SETEX k 1 v",
+            "PSETEX k 1 v",
+            "MSET k v",
+            "mset k v l w",
+            // Not at the beginning.
+            "SET k xpmnet:{0}",
+            "SET pmnet: v",
+        ] {
+            assert!(promised(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn nothing_else_is_promised() {
+        for line in [
+            "",
+            "SET",
+            "SET k",
+            "SET k v NX",
+            "SET k v KEEPTTL 1",
+            "SET k v NX 1",
+            "SET k v EX",
+            "SET k v EX 1 NX",
+            "SET k v EX 0",
+            "SET k v EX 01",
+            "SET k v EX -1",
+            "SET k v EX +1",
+            "SET k v EX 1.0",
+            "SET k v EX 1x",
+            "SET k v EX 100000000001",
+            "SET k v EXAT 100000000001",
+            "SET k v PX 100000000000001",
+            "SET k v PXAT 100000000000001",
+            "SET k v PX 99999999999999999999",
+            "SETEX k 1",
+            "SETEX k 1 v w",
+            "SETEX k 0 v",
+            "SETEX k 100000000001 v",
+            "PSETEX k 1",
+            "PSETEX k 1 v w",
+            "PSETEX k 100000000000001 v",
+            "MSET",
+            "MSET k",
+            "MSET k v l",
+            "MSETNX k v",
+            "GET k 1 v",
+            "APPEND k v",
+            "SET pmnet:{0} v",
+            "SET k pmnet:{",
+            "MSET k v pmnet:{7}:scripts w",
+        ] {
+            assert!(!promised(line), "{line}");
+        }
+        assert!(!is_ttl(b"", 1));
+    }
 }

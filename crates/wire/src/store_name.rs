@@ -1,12 +1,12 @@
 //! The name of a store that can be reached directly (`docs/spec/wire.md` §6).
 //!
-//! A server says with each barrier which store it stands for, and a front compares that with what its
-//! own connections lead to: an address may belong to another process tomorrow, and after a failover
-//! the old store may live on. So a name has three parts: where it is, which process it is, and by
-//! which load of the server its records were claimed last.
+//! With each barrier a server says which store it uses. A front compares that with the Redis at the other
+//! end of its own connections: an address may later belong to another process, and after a failover the
+//! old store may live on. So a name has three parts: the address, the process, and which load by a server
+//! claimed its records last. It may also say that fronts can read there.
 //!
 //! ```text
-//! redis://127.0.0.1:6379/?run_id=9f…e1&records=pmnet:{0}&owner=31…07-1
+//! redis://127.0.0.1:6379/?run_id=9f…e1&records=pmnet:{0}&owner=31…07-1&reads=direct
 //! ```
 
 use core::fmt;
@@ -14,6 +14,9 @@ use std::net::SocketAddr;
 
 /// Longest part of a name, in bytes; bounds what a reply can make a reader keep.
 pub const STORE_NAME_PART_BYTES_MAX: usize = 128;
+
+/// The last part of a name, if fronts may read there.
+const READS: &str = "&reads=direct";
 
 /// Which store a server works on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +30,9 @@ pub struct StoreName {
     /// Value of that hash's field `owner`: another one after each load by a server. Empty if the
     /// server only reads, because the store takes no writes now.
     pub owner: String,
+    /// Whether what a plain read shows is as durable as what is applied, so that fronts may read there by themselves
+    /// (reads.md §3).
+    pub reads: bool,
 }
 
 /// The text is not the name of a store.
@@ -46,12 +52,15 @@ impl StoreName {
             let (address, rest) = rest.split_once("/?run_id=")?;
             let (run_id, rest) = rest.split_once("&records=")?;
             let (records, owner) = rest.split_once("&owner=")?;
+            let readable = owner.strip_suffix(READS);
+            let (owner, reads) = (readable.unwrap_or(owner), readable.is_some());
             let parts_fit = [run_id, records, owner].iter().all(|part| is_part(part));
             let name = StoreName {
                 address: address.parse().ok()?,
                 run_id: run_id.to_owned(),
                 records: records.to_owned(),
                 owner: owner.to_owned(),
+                reads,
             };
             (parts_fit && !run_id.is_empty() && !records.is_empty()).then_some(name)
         };
@@ -83,10 +92,12 @@ impl fmt::Display for StoreName {
             run_id,
             records,
             owner,
+            reads,
         } = self;
+        let reads = if *reads { READS } else { "" };
         write!(
             f,
-            "redis://{address}/?run_id={run_id}&records={records}&owner={owner}"
+            "redis://{address}/?run_id={run_id}&records={records}&owner={owner}{reads}"
         )
     }
 }

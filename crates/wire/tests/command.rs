@@ -2,7 +2,7 @@
 
 use pmnet_resp::write_command;
 use pmnet_wire::command::{
-    COMMANDS_MAX, CommandError, Commands, Form, Protocol, key_hash, preamble, single,
+    COMMANDS_MAX, CommandError, Commands, Form, Protocol, barrier, key_hash, preamble, single,
 };
 use proptest::prelude::*;
 
@@ -105,7 +105,20 @@ proptest! {
 }
 
 #[test]
+fn a_barrier_has_no_command() {
+    assert_eq!(barrier(), [1, 2, 2, 0, 0, 0, 0, 0]);
+    let bytes = barrier();
+    let commands = Commands::parse(&bytes).expect("written by us");
+    assert_eq!((commands.form, commands.count), (Form::Barrier, 0));
+    for form in [Form::Barrier, Form::StoreAddress] {
+        let with_one = payload(form, Protocol::Resp2, 0, &[vec![b"PING".to_vec()]]);
+        assert_eq!(Commands::parse(&with_one).err(), Some(CommandError::Count));
+    }
+}
+
+#[test]
 fn a_transaction_has_at_most_so_many_commands() {
+    assert_eq!(COMMANDS_MAX, 65_536);
     let ping: Command = vec![b"PING".to_vec()];
     for (count, expected) in [
         (COMMANDS_MAX, None),

@@ -1,7 +1,8 @@
 //! The header: its layout as the specification draws it, round trips, and damage.
 
 use pmnet_wire::{
-    FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, HEADER_LEN, Header, Kind, Packet, Reject, raw,
+    DATAGRAM_BYTES_MAX, FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, HEADER_LEN, Header, Kind,
+    MESSAGE_BYTES_MAX, Packet, Reject, raw,
 };
 use proptest::prelude::*;
 
@@ -177,8 +178,102 @@ fn fields_stand_where_the_specification_says() {
 }
 
 #[test]
+fn sizes_and_flags_are_those_of_the_specification() {
+    assert_eq!((FRAGMENT_BYTES, DATAGRAM_BYTES_MAX), (1344, 1432));
+    assert_eq!((MESSAGE_BYTES_MAX, FRAGMENTS_MAX), (16_777_216, 12_500));
+    let flags = [
+        Flags::READ_ONLY,
+        Flags::FALLBACK,
+        Flags::CONTINUE,
+        Flags::PROGRESS,
+        Flags::UNKNOWN_SESSION,
+        Flags::REFUSED,
+        Flags::DATA_LOSS,
+    ];
+    assert_eq!(flags.map(|flag| flag.0), [1, 2, 4, 8, 16, 32, 64]);
+    let two = Flags::FALLBACK.with(Flags::PROGRESS);
+    assert_eq!((two.0, two.with(Flags::PROGRESS)), (10, two));
+    assert!(two.has(Flags::FALLBACK) && two.has(two) && two.has(Flags::default()));
+    assert!(!two.has(Flags::READ_ONLY) && !Flags::FALLBACK.has(two));
+}
+
+#[test]
+fn what_is_no_packet_is_refused_for_its_first_reason() {
+    for (start, why) in [
+        (&b"PM\x01"[..], Reject::Truncated),
+        (b"PM\x01\x03\x00", Reject::Truncated),
+        (b"PM\x02", Reject::Foreign),
+        (b"PX\x01", Reject::Foreign),
+        (b"PM", Reject::Foreign),
+        (b"", Reject::Foreign),
+    ] {
+        assert_eq!(Packet::parse(start), Err(why), "{}", start.escape_ascii());
+    }
+    let whole = datagram(&Header::new(Kind::Ping), b"");
+    for (at, byte, why) in [
+        (1, b'X', Reject::Foreign),
+        (2, 2, Reject::Foreign),
+        (7, 89, Reject::HeaderLength),
+        (80, 1, Reject::HeaderChecksum),
+    ] {
+        let mut bytes = whole.clone();
+        bytes[at] = byte;
+        assert_eq!(Packet::parse(&bytes), Err(why), "byte {at}");
+    }
+    let mut long = datagram(&Header::new(Kind::Update), &[7; FRAGMENT_BYTES]);
+    assert!(Packet::parse(&long).is_ok());
+    long.push(0);
+    assert_eq!(Packet::parse(&long), Err(Reject::Oversized));
+}
+
+#[test]
+fn a_fragment_is_one_of_those_that_there_are() {
+    for (index, count, good) in [
+        (0, 1, true),
+        (1, 1, false),
+        (0, 0, false),
+        (1, 2, true),
+        (3, 2, false),
+        (FRAGMENTS_MAX - 1, FRAGMENTS_MAX, true),
+        (0, FRAGMENTS_MAX + 1, false),
+        (0, u16::MAX, false),
+    ] {
+        let header = Header {
+            fragment_index: index,
+            fragment_count: count,
+            ..Header::new(Kind::Update)
+        };
+        let bytes = datagram(&header, b"x");
+        let expected = if good { None } else { Some(Reject::Fragment) };
+        assert_eq!(Packet::parse(&bytes).err(), expected, "{index} of {count}");
+    }
+}
+
+#[test]
+fn a_header_says_what_it_is() {
+    let header = Header {
+        shard: 1,
+        epoch: 2,
+        device: 3,
+        incarnation: 4,
+        session: 5,
+        seq: 6,
+        order: 7,
+        request: raw(8),
+        fragment_index: 9,
+        fragment_count: 10,
+        payload_len: 11,
+        ..Header::new(Kind::Append)
+    };
+    assert_eq!(
+        header.to_string(),
+        "Append shard 1 epoch 2 device 3.4 session 5 seq 6 order 7 request 8 fragment 9/10 11 B"
+    );
+}
+
+#[test]
 fn kinds_and_their_numbers_belong_together() {
-    assert_eq!(Kind::ALL.len(), 19);
+    assert_eq!(Kind::ALL.len(), 21);
     for (at, kind) in Kind::ALL.iter().enumerate() {
         assert_eq!(usize::from(kind.number()), at + 1, "{kind:?}");
         assert_eq!(Kind::from_u8(kind.number()), Some(*kind));

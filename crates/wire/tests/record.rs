@@ -99,6 +99,38 @@ fn a_full_part_fills_the_packet() {
     assert_eq!(SESSION_ROWS_PER_PART, 36);
 }
 
+#[test]
+fn flags_are_those_of_the_specification() {
+    let flags = [Member::SHRINK, Member::DECLARE_LOSS, Member::SERVING];
+    assert_eq!(flags, [1, 2, 4]);
+}
+
+#[test]
+fn what_has_more_or_fewer_rows_than_may_be_is_refused() {
+    let row = DurableRow {
+        device: 1,
+        incarnation: 2,
+        order: 3,
+    };
+    assert_eq!(read_durable(&write_durable(&[])), None);
+    assert!(read_durable(&write_durable(&[row; CHAIN_MAX])).is_some());
+    assert_eq!(read_durable(&write_durable(&[row; CHAIN_MAX + 1])), None);
+    assert_eq!(read_path(&write_path(&[])), None);
+    let session = SessionRow {
+        session: 1,
+        last_seq: 2,
+        token: 3,
+    };
+    for (more, good) in [(0, true), (1, false)] {
+        let reply = RecoverReply {
+            shard_token: 7,
+            members: Vec::new(),
+            sessions: vec![session; SESSION_ROWS_PER_PART + more],
+        };
+        assert_eq!(RecoverReply::read(&reply.write()).is_some(), good);
+    }
+}
+
 /// The specification bounds a path; a writer that was given more keeps to it.
 #[test]
 fn a_path_is_written_up_to_the_longest_chain() {

@@ -1,6 +1,7 @@
 //! The name of a store: what is written is read, and everything else is refused.
 
 use pmnet_wire::StoreName;
+use pmnet_wire::store_name::STORE_NAME_PART_BYTES_MAX;
 use proptest::prelude::*;
 
 fn part(least: usize) -> impl Strategy<Value = String> {
@@ -14,12 +15,14 @@ fn name() -> impl Strategy<Value = StoreName> {
         part(1),
         part(1),
         part(0),
+        any::<bool>(),
     )
-        .prop_map(|(ip, port, run_id, records, owner)| StoreName {
+        .prop_map(|(ip, port, run_id, records, owner, reads)| StoreName {
             address: (ip, port).into(),
             run_id,
             records,
             owner,
+            reads,
         })
 }
 
@@ -53,10 +56,33 @@ fn a_process_is_known_by_its_run_id() {
         run_id: run_id.into(),
         records: "pmnet:{0}".into(),
         owner: owner.into(),
+        reads: false,
     };
     let one = name("127.0.0.1:1", "a", "o-1");
     assert!(one.same_process(&name("127.0.0.2:1", "a", "o-2")));
     assert!(!one.same_process(&name("127.0.0.1:1", "b", "o-1")));
+}
+
+#[test]
+fn every_part_is_there_and_no_longer_than_it_may_be() {
+    let most = "x".repeat(STORE_NAME_PART_BYTES_MAX);
+    let more = format!("{most}x");
+    for (run_id, records, owner, good) in [
+        ("a", "b", "c", true),
+        ("a", "b", "", true),
+        ("", "b", "c", false),
+        ("a", "", "c", false),
+        (&most[..], &most, &most, true),
+        (&more, "b", "c", false),
+        ("a", &more, "c", false),
+        ("a", "b", &more, false),
+        ("a", "b", "c&d", false),
+        ("a", "b", "c d", false),
+        ("a", "b", "\u{e9}", false),
+    ] {
+        let text = format!("redis://127.0.0.1:1/?run_id={run_id}&records={records}&owner={owner}");
+        assert_eq!(StoreName::parse(text.as_bytes()).is_ok(), good, "{text}");
+    }
 }
 
 /// Nobody who is told a name has to ask a resolver, and to wait for it.

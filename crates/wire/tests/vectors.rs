@@ -94,7 +94,9 @@ fn through_its_view(header: &Header) -> Header {
             packet::Progress::read(header).header(stamp)
         }
         Kind::Response => packet::Response::read(header).header(stamp),
-        Kind::CacheResponse => packet::CacheResponse::read(header).header(stamp),
+        Kind::Hit => packet::Hit::read(header).header(stamp),
+        Kind::Read => packet::Read::read(header).header(stamp),
+        Kind::Miss => packet::Miss::read(header).header(stamp),
         Kind::Retrans => packet::Retrans::read(header).header(stamp),
         Kind::Recover => packet::Recover::read(header).header(stamp),
         Kind::RecoverReply => packet::RecoverReply::read(header).header(stamp),

@@ -65,6 +65,7 @@ impl Calls {
                     let call = self.open.remove(&call).expect("a call ends once");
                     self.ended(&call, &outcome);
                 }
+                Event::Read { .. } | Event::Marked { .. } => {}
                 Event::SessionClosed { session, reason } => {
                     let lost = matches!(reason, pmnet_proto::client::Closed::DataLoss { .. });
                     assert!(!lost, "no device was lost: {reason:?}");

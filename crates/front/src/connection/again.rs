@@ -1,9 +1,9 @@
 //! Reads that were packed together and whose replies do not fit into one message together.
 //!
-//! Each alone may fit, as it would have without packing, so they are sent again one by one. Nothing
-//! of their connection is sent behind a pack before the pack has its replies: what comes later in a
-//! pipeline would else be executed before what is sent again, and its replies would be older than
-//! those in front of it. A session has one bypass at a time anyway, so waiting costs no round trip.
+//! Each reply alone may fit, as it would have without packing, so the reads are sent again one by one.
+//! Until a pack has its replies, nothing after it is sent on its connection. Otherwise later commands of
+//! the pipeline would be executed before the reads that are sent again, and the later commands would
+//! show an older state. A session has one bypass at a time anyway, so waiting costs no round trip.
 
 use bytes::Bytes;
 use pmnet_resp::{scan::count, write_command};
@@ -48,8 +48,8 @@ impl Connection {
         true
     }
 
-    /// Submits what has to be sent again, before anything else is: each when the one before it has
-    /// its reply and the client has room for another, so that no more than one is held here.
+    /// Submits what must be sent again, before anything else. Each waits until the one before it has its
+    /// reply and the client has room for another, so that only one reply is held here.
     ///
     /// # Errors
     /// [`Later`], as long as there is more.

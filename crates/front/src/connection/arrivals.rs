@@ -1,12 +1,12 @@
-//! When the bytes of a client's input came: from then on a command's time runs.
+//! When the bytes of a client's input arrived: a command's time runs from then on.
 
 use std::collections::VecDeque;
 
 use crate::upstream::Time;
 
-/// Most moments that are told apart. Beyond it what comes counts as come with what came last.
+/// Most arrival times that are remembered. Further bytes count as arrived with the last ones.
 const MOMENTS_MAX: usize = 64;
-/// What comes within this part of a command's time counts as come at once.
+/// Bytes that arrive within this part of a command's time count as arrived together.
 const PARTS_PER_TIMEOUT: Time = 16;
 
 /// When the bytes of an input came, oldest first.
@@ -57,7 +57,7 @@ impl Arrivals {
         self.moments.front().map(|(_, at)| *at)
     }
 
-    /// What is in the input is not a whole command: it counts as come with its rest.
+    /// The input has no whole command: what is there counts as arrived with its rest.
     pub(super) fn await_rest(&mut self) {
         *self = Arrivals::default();
     }

@@ -18,8 +18,8 @@ const LATE: &str = "ERR pmnet: deadline passed before the call could be sent";
 /// What a call was for.
 #[derive(Debug)]
 pub(super) enum Purpose {
-    /// An update: `+OK` once committed.
-    Update,
+    /// An update: `+OK` once committed. So many GETs behind it wait for it.
+    Update { readers: usize },
     /// A bypass of so many commands: the reply as it is. `again`: the payload, if it is a pack of
     /// reads that may have to be sent one by one.
     Bypass { replies: u32, again: Option<Bytes> },
@@ -54,6 +54,8 @@ pub(super) enum Slot {
         purpose: Purpose,
         bytes: usize,
     },
+    /// A GET of what the update of this call sets: the reply if that is committed.
+    OwnWrite { call: CallId, reply: Bytes },
     /// The command that is passed through.
     Passage,
     /// A read, as a payload of its own, that is to be submitted again.
@@ -65,7 +67,7 @@ pub(super) struct Pack {
     /// Preamble and commands; the preamble's form is set at the end.
     payload: Vec<u8>,
     commands: u32,
-    read_only: bool,
+    pub(super) read_only: bool,
     /// Nothing may be added.
     closed: bool,
     key_hash: u64,
@@ -85,8 +87,8 @@ impl Connection {
         preamble(form, self.protocol, self.database)
     }
 
-    /// Submits a payload on this connection's session, which is opened if need be. The inner error
-    /// is the reply for a payload that can never be taken, or whose time, which began at `begun`, is up.
+    /// Submits a payload on this connection's session, which is opened if necessary. The inner error is
+    /// the reply for a payload that can never be accepted, or whose time, which began at `begun`, is over.
     pub(super) fn submit<U: Upstream>(
         &mut self,
         payload: &Bytes,
@@ -132,8 +134,8 @@ impl Connection {
         Ok(Err(reply::error("ERR pmnet: no session could be opened")))
     }
 
-    /// Asks the store something that the front itself wants to know, with a command that only reads. The client's commands
-    /// behind it wait for the answer. False if it could not be asked; the client has the error then.
+    /// Asks the store something that the front itself needs to know, with a command that only reads. The client's later
+    /// commands wait for the answer. False if it could not be asked; the client then has the error.
     pub(super) fn ask_store<U: Upstream>(
         &mut self,
         database: u32,
@@ -183,7 +185,7 @@ impl Connection {
         facts: Option<&Facts>,
         arguments: &Arguments<'_>,
         up: &mut U,
-        shared: &Shared,
+        shared: &mut Shared,
     ) -> Result<(), Later> {
         self.flush_pack(up, shared)?;
         let mut payload = Vec::with_capacity(PREAMBLE_LEN + frame.len());
@@ -193,7 +195,9 @@ impl Connection {
         let key_hash = facts.map_or(0, |facts| table::key_hash(facts, arguments));
         let payload = Bytes::from(payload);
         let submitted = self.submit(&payload, key_hash, Submit::Update, self.begun, up, shared)?;
-        self.expect(submitted, Purpose::Update, bytes);
+        let call = submitted.as_ref().ok().copied();
+        shared.own_writes.note(call, facts, arguments, &payload);
+        self.expect(submitted, Purpose::Update { readers: 0 }, bytes);
         Ok(())
     }
 
@@ -210,7 +214,21 @@ impl Connection {
         read_only: bool,
         alone: bool,
         up: &mut U,
-        shared: &Shared,
+        shared: &mut Shared,
+    ) -> Result<(), Later> {
+        let key_hash = facts.map_or(0, |facts| table::key_hash(facts, arguments));
+        self.pack_frame(frame, key_hash, read_only, alone, up, shared)
+    }
+
+    /// Adds a command to the pack, after sending the pack if it does not fit.
+    pub(super) fn pack_frame<U: Upstream>(
+        &mut self,
+        frame: &[u8],
+        key_hash: u64,
+        read_only: bool,
+        alone: bool,
+        up: &mut U,
+        shared: &mut Shared,
     ) -> Result<(), Later> {
         let fits = self.pack.as_ref().is_some_and(|pack| {
             !alone
@@ -222,7 +240,7 @@ impl Connection {
         if !fits {
             self.flush_pack(up, shared)?;
         }
-        let key_hash = facts.map_or(0, |facts| table::key_hash(facts, arguments));
+        shared.counters.bypassed_reads += u64::from(read_only);
         let (head, begun) = (self.preamble(Form::Single), self.begun);
         let pack = self.pack.get_or_insert_with(|| {
             let mut payload = Vec::with_capacity(FRAGMENT_BYTES.max(PREAMBLE_LEN + frame.len()));
@@ -244,15 +262,24 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends the pack, if there is one.
+    /// Sends the pack, if there is one, and gets the batch of reads answered that is behind it.
     ///
     /// # Errors
-    /// [`Later`]: nothing may be submitted behind it now.
+    /// [`Later`]: nothing may be submitted behind them now.
     pub(super) fn flush_pack<U: Upstream>(
         &mut self,
         up: &mut U,
-        shared: &Shared,
+        shared: &mut Shared,
     ) -> Result<(), Later> {
+        self.send_pack(up, shared)?;
+        if self.batch.is_some() {
+            self.advance_batch(up, shared)?;
+            self.send_pack(up, shared)?;
+        }
+        Ok(())
+    }
+
+    fn send_pack<U: Upstream>(&mut self, up: &mut U, shared: &Shared) -> Result<(), Later> {
         let Some(mut pack) = self.pack.take() else {
             return Ok(());
         };
@@ -303,9 +330,10 @@ impl Connection {
         if self.passage_done(call, &outcome, shared) {
             return;
         }
+        self.uncertain |= outcome == Outcome::Unknown;
         self.answered = match outcome {
             Outcome::Committed { .. } | Outcome::Reply(_) => shared.now,
-            // What is behind it and as old must not have to wait as long once more.
+            // Later commands that are as old must not wait for another whole deadline.
             Outcome::Failed(_) | Outcome::Unknown => 0,
         };
         let found = self
@@ -320,6 +348,12 @@ impl Connection {
         };
         self.flight_bytes = self.flight_bytes.saturating_sub(bytes);
         self.release(&purpose);
+        if let Purpose::Update { readers } = purpose {
+            self.answer_readers(index, call, readers, &outcome);
+        } else if let Outcome::Reply(_) = outcome {
+            // It came behind everything before it.
+            self.uncertain = false;
+        }
         if !self.unpack(index, &purpose, &outcome) {
             let reply = self.answer(purpose, outcome, shared);
             self.fill(index, reply);
@@ -332,7 +366,7 @@ impl Connection {
         let held = match purpose {
             Purpose::Select { .. } | Purpose::Probe { .. } => true,
             Purpose::Bypass { again, .. } => again.is_some(),
-            Purpose::Update => false,
+            Purpose::Update { .. } => false,
         };
         self.holding &= !held;
     }
@@ -341,10 +375,10 @@ impl Connection {
         let replies = purpose.bypassed().unwrap_or(1);
         let outcome = outcome_reply(outcome);
         match purpose {
-            Purpose::Update | Purpose::Bypass { .. } => match outcome {
+            Purpose::Update { .. } | Purpose::Bypass { .. } => match outcome {
                 Ok(reply) if replies > 1 && count(&reply) != Some(replies) => {
-                    // One error stands for all that were packed; anything else would put the client
-                    // out of step.
+                    // One error is the answer to all packed commands; otherwise the client would get out
+                    // of step.
                     let lost = reply::error(
                         "ERR pmnet: the store gave another number of replies than asked for",
                     );
@@ -410,11 +444,18 @@ impl Connection {
         self.passage_session_closed();
         for index in 0..self.slots.len() {
             if let Slot::Call { .. } = self.slots[index]
-                && let Slot::Call { purpose, bytes, .. } =
-                    std::mem::replace(&mut self.slots[index], Slot::Ready(Bytes::new()))
+                && let Slot::Call {
+                    call,
+                    purpose,
+                    bytes,
+                } = std::mem::replace(&mut self.slots[index], Slot::Ready(Bytes::new()))
             {
                 self.flight_bytes = self.flight_bytes.saturating_sub(bytes);
+                self.uncertain = true;
                 self.release(&purpose);
+                if let Purpose::Update { readers } = purpose {
+                    self.answer_readers(index, call, readers, &Outcome::Unknown);
+                }
                 let reply = self.answer(purpose, Outcome::Unknown, shared);
                 self.fill(index, reply);
             }
@@ -439,7 +480,7 @@ impl Connection {
     }
 }
 
-/// The reply that an outcome stands for; as an error when there is none from the store.
+/// The reply for an outcome; an error if there is no reply from the store.
 pub(super) fn outcome_reply(outcome: Outcome) -> Result<Bytes, Bytes> {
     match outcome {
         Outcome::Committed { .. } => Ok(reply::OK),

@@ -1,15 +1,15 @@
-//! Time, as far as a connection has to do with it beyond the deadlines of its calls.
+//! A connection's deadlines, other than those of its calls.
 //!
 //! The time of a command begins when the front has read it or, if it waits behind others of its
 //! client, when the one before it was answered; so a pipeline may be long. Once a command had no
-//! answer in time, those behind it that have been here as long fail with it, and nothing of them is
-//! sent: their times do not add up. A command that blocks makes the others wait, and so does a
-//! client that does not take its replies; that is not counted ([`super::arrivals`]).
+//! answer in time, later commands that have waited as long fail with it and are not sent: their
+//! times do not add up. Time spent waiting for a command that blocks, or for a client that does not
+//! read its replies, is not counted ([`super::arrivals`]).
 //!
-//! A passed command has a deadline until it is sent and, unless it blocks, until it is answered. One
-//! that blocks, a subscriber and a monitor may wait as long as they like for a store that is alive:
-//! they wait on as long as the store's process answers somebody, and no longer than a command's time
-//! after it last did. A client that goes away does not wait at all.
+//! A passed command has a deadline until it is sent and, unless it blocks, until it is answered. A
+//! blocking command, a subscriber and a monitor may wait for as long as the store is alive: until the
+//! store's process has answered nobody for one command's time. A client that goes away does not
+//! wait at all.
 
 use super::passage::{Passage, Stage};
 use super::{Connection, Shared};
@@ -17,8 +17,8 @@ use crate::upstream::Time;
 use pmnet_resp::reply;
 use pmnet_wire::StoreName;
 
-/// How long a client that has closed its sending side, and may be gone, is answered by a store that
-/// needs no time to think, in nanoseconds.
+/// How long a client that has closed its sending side, and may be gone, still waits for an answer, in
+/// nanoseconds.
 pub const HALF_CLOSED_TIMEOUT: Time = 1_000_000_000;
 
 impl Connection {
@@ -35,8 +35,8 @@ impl Connection {
         self.monitoring || self.subscriptions() > 0 || self.passage.as_ref().is_some_and(blocked)
     }
 
-    /// Ends what waits for too long. `shared.alive` says when the store last gave a sign of life;
-    /// `pardon`: nobody could have heard one. Whether anything has changed.
+    /// Ends what has waited for too long. `shared.alive` says when the store last gave a sign of life;
+    /// `pardon`: this process could not have noticed one. Returns whether anything has changed.
     pub fn look(&mut self, shared: &Shared, pardon: bool) -> bool {
         if self.closed && self.passage.is_some() {
             let since = *self.closed_since.get_or_insert(shared.now);
@@ -67,7 +67,7 @@ impl Connection {
         overdue
     }
 
-    /// The time is up for the passed command, or for a store that says nothing.
+    /// The time is over for the passed command, or for a silent store.
     pub(super) fn expire(&mut self) {
         let sent = self.direct.as_ref().is_some_and(|direct| direct.used);
         let text = match &self.passage {
@@ -88,9 +88,9 @@ impl Connection {
         self.fail_passage(reply::error(text));
     }
 
-    /// The server works on the store with this name now. What waits for another one waits in vain:
-    /// it ends as if its connection were lost. What is idle with state on it (a watch) fails when it
-    /// is used. Whether anything has changed.
+    /// The server now uses the store with this name. What waits for another store ends as if its
+    /// connection were lost. An idle connection with state on it (a watch) fails when it is used.
+    /// Returns whether anything has changed.
     pub fn store_named(&mut self, name: &StoreName) -> bool {
         let other = self
             .direct

@@ -1,4 +1,4 @@
-//! The client's own connection to the store: what is to be sent, and what becomes of what comes back.
+//! The client's own connection to the store: what is sent, and what happens to the replies.
 //!
 //! Invariants: what is for the client leaves in the order in which the store sent it, between replies
 //! and never inside one; replies to the front's own AUTH, HELLO and SELECT never reach the client.
@@ -20,7 +20,7 @@ use super::{Connection, StoreAddress};
 use crate::limits::REPLIES;
 use crate::upstream::Time;
 
-/// Why a connection is given up that brings no replies.
+/// Why a connection without valid replies is given up.
 const NOT_RESP: &str = "the store sent something that is not an acceptable RESP reply";
 
 /// The client's own connection to the store, without its socket.
@@ -131,8 +131,8 @@ impl Direct {
 }
 
 impl Connection {
-    /// Where this client's connection to the store should go, and which of this client's it is: a
-    /// new number means a new socket. `None`: there is to be none.
+    /// The address for this client's connection to the store, and the connection's number: a new number
+    /// means a new socket. `None`: there must be no connection.
     #[must_use]
     pub fn direct_target(&self) -> Option<(u64, SocketAddr)> {
         let direct = self.direct.as_ref()?;
@@ -175,7 +175,7 @@ impl Connection {
         let used = self.direct.take().is_some_and(|direct| direct.used);
         match &mut self.passage {
             // It was made in advance, to where the store was; the barrier will say where it is.
-            Some(Passage { stage: Stage::Address(_) | Stage::Barrier(_), .. }) if !stateful => {}
+            Some(Passage { stage: Stage::Address(_) | Stage::Mark | Stage::Barrier(_), .. }) if !stateful => {}
             Some(passage @ Passage { stage: Stage::Connection(_), identified: false, .. }) if !stateful => {
                 passage.identified = true;
             }
@@ -225,7 +225,7 @@ impl Connection {
                 ..
             })
         );
-        // Data may look like a word about subscriptions: it is one only where such words come.
+        // Data may look like a subscription message; it is one only where such messages can come.
         let subscribes = match &self.passage {
             Some(passage) if sent => passage.effect == Effect::Subscribe,
             _ => direct.subscribed + direct.subscribed_sharded > 0,
@@ -273,8 +273,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Hands on what came from the store, in the order in which it came from there: behind all that
-    /// is to be answered, but in front of the command that is being passed.
+    /// Forwards what came from the store, in the same order: after all replies that are due before it,
+    /// but before the reply to the command that is being passed.
     fn hand_on(&mut self, value: &Bytes) {
         let passage = |slot: &Slot| matches!(slot, Slot::Passage);
         match self.slots.iter().position(passage) {

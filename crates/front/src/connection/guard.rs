@@ -1,12 +1,12 @@
 //! What a passed command may not do to the store.
 //!
-//! Outside of a passage the store's adaptor looks at every command and refuses what would break the
-//! durability of acknowledged writes, or the records that make them apply exactly once. A passed
-//! command reaches Redis past the adaptor, so the same is refused here, with the same words
+//! Normally the store's adaptor checks every command and refuses what would break the durability of
+//! acknowledged writes, or the records that make them apply exactly once. A passed command does not go
+//! through the adaptor, so the same commands are refused here, with the same errors
 //! (`crates/store/src/redis`: `commands`, `plan`, and `guarded` in `request.lua`).
-//! What is administration but breaks neither passes, as it does outside: MODULE, FUNCTION, MIGRATE,
-//! SAVE, other settings. CLIENT is answered by the front; SHUTDOWN, DEBUG, REPLICAOF, SWAPDB and their like
-//! are refused by the table.
+//! Administration that breaks neither is passed, as the adaptor does: MODULE, FUNCTION, MIGRATE, SAVE,
+//! other settings. CLIENT is answered by the front; SHUTDOWN, DEBUG, REPLICAOF, SWAPDB and similar
+//! commands are refused by the table.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, reply};
@@ -40,7 +40,7 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
     ("SCRIPT", &["FLUSH", "LOAD"], SCRIPTS),
 ];
 
-/// The error for a command that may not reach Redis past the adaptor, if it is one.
+/// The error for a command that must not reach Redis without the adaptor, if it is one.
 pub(super) fn objection(arguments: &Arguments<'_>) -> Option<Bytes> {
     let refused = REFUSED.iter().find(|(name, subcommands, _)| {
         arguments.is(0, name)

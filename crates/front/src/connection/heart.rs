@@ -1,7 +1,7 @@
-//! Whether a store is alive, and which it is, asked on a connection of the front's own.
+//! Asks a store, on the front's own connection, whether it is alive and which store it is.
 //!
-//! While a client waits for something that may be long in coming, its own connection cannot tell a
-//! store that has nothing to say from one that is stopped.
+//! While a client waits for something that may take long, its own connection cannot distinguish a
+//! store that has nothing to send from one that has stopped.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use super::passage::store_name;
 use super::{Shared, StoreAddress};
 use crate::upstream::{Outcome, Time};
 
-/// What Redis says to one connection too many.
+/// Redis's answer to a connection above its limit.
 const FULL: &[u8] = b"-ERR max number of clients";
 
 /// A connection to the store that is asked now and then, without its socket.
@@ -66,7 +66,7 @@ impl Heart {
             if value.starts_with(FULL)
                 && let Some(name) = &shared.name
             {
-                // Only a store that lives says so, and who it is was seen by those that it let in.
+                // Only a live store answers this. Earlier connections have seen which store it is.
                 shared.alive = Some((name.run_id.clone(), shared.now));
                 return Err("it takes no more connections".into());
             }

@@ -1,9 +1,9 @@
 //! Which store a connection leads to.
 //!
-//! An address may belong to another process than the one that the pmnet server works on: after a
-//! failover, after a restart of Redis, or because it means something else on this machine. So a
-//! connection is asked who is at its other end, and nothing of a client's is sent on it before its
-//! answer is what the server's barrier says (`docs/spec/wire.md` §6).
+//! An address may belong to another process than the Redis that the pmnet server uses: after a failover,
+//! after a restart of Redis, or because the address means something else on this machine. So the front
+//! asks who is at the other end of a connection, and sends no client's command on it before the answer
+//! matches the store's name from the server's barrier (`docs/spec/wire.md` §6).
 
 use pmnet_resp::{read, write_command};
 use pmnet_wire::StoreName;
@@ -13,7 +13,7 @@ const INFO_BYTES_MAX: usize = 64 * 1024;
 
 /// A command of the front's own on a connection to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Own {
+pub(crate) enum Own {
     /// AUTH, HELLO, SELECT: an error ends the connection.
     Setting,
     /// INFO server.
@@ -24,24 +24,24 @@ pub(super) enum Own {
 
 /// What a connection says about its other end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
-    pub(super) run_id: String,
+pub(crate) struct Found {
+    pub(crate) run_id: String,
     /// `None`: not asked for, or there are no records.
-    pub(super) owner: Option<String>,
+    pub(crate) owner: Option<String>,
 }
 
 /// What a comparison of a connection with a name says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Match {
+pub(crate) enum Match {
     Same,
-    /// The process is the same, but its records were claimed under another name: one of the two was
-    /// told before the server loaded them anew.
+    /// The process is the same, but its records have another owner: one of the two was read before the
+    /// server loaded the records again.
     OtherOwner,
     Other,
 }
 
 impl Found {
-    pub(super) fn compare(&self, name: &StoreName) -> Match {
+    pub(crate) fn compare(&self, name: &StoreName) -> Match {
         // Without an owner the server only reads there, and has claimed nothing.
         let owned = name.owner.is_empty() || self.owner.as_deref() == Some(&name.owner);
         match (self.run_id == name.run_id, owned) {
@@ -53,17 +53,17 @@ impl Found {
 }
 
 /// Writes the question who it is; the answer is an [`Own::Info`].
-pub(super) fn ask_run_id(out: &mut Vec<u8>) {
+pub(crate) fn ask_run_id(out: &mut Vec<u8>) {
     write_command(out, &["INFO", "server"]);
 }
 
 /// Writes the question who owns `records` there; the answer is an [`Own::Owner`].
-pub(super) fn ask_owner(records: &str, out: &mut Vec<u8>) {
+pub(crate) fn ask_owner(records: &str, out: &mut Vec<u8>) {
     write_command(out, &["HGET", records, "owner"]);
 }
 
 /// The run id in an answer to [`ask_run_id`].
-pub(super) fn run_id_of(reply: &[u8]) -> Option<String> {
+pub(crate) fn run_id_of(reply: &[u8]) -> Option<String> {
     let info = read::bulk(reply).filter(|info| info.len() <= INFO_BYTES_MAX)?;
     let line = info
         .split(|&byte| byte == b'\n')
@@ -73,7 +73,7 @@ pub(super) fn run_id_of(reply: &[u8]) -> Option<String> {
 }
 
 /// The owner in an answer to [`ask_owner`].
-pub(super) fn owner_of(reply: &[u8]) -> Option<String> {
+pub(crate) fn owner_of(reply: &[u8]) -> Option<String> {
     read::bulk(reply).map(|owner| String::from_utf8_lossy(owner).into_owned())
 }
 
@@ -111,6 +111,7 @@ mod tests {
             run_id: run_id.into(),
             records: "pmnet:{0}".into(),
             owner: owner.into(),
+            reads: false,
         };
         let found = |owner: Option<&str>| Found {
             run_id: "a".into(),

@@ -133,9 +133,9 @@ impl Connection {
         i64::try_from(self.id).unwrap_or(i64::MAX)
     }
 
-    /// SELECT. A database that nobody used yet is tried out on the store first: an update that was
-    /// acknowledged early into a database that is not there would be lost. If the store does not
-    /// answer, the connection ends: what follows is not for the database before it.
+    /// SELECT. A database that nobody has used yet is first checked with the store: an update acknowledged
+    /// early for a database that does not exist would be lost. If the store does not answer, the connection
+    /// ends, because later commands are not meant for the previous database.
     fn select<U: Upstream>(
         &mut self,
         arguments: &Arguments<'_>,

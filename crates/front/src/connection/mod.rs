@@ -15,8 +15,11 @@ mod guard;
 mod heart;
 mod identity;
 mod local;
+mod mark;
+mod own_write;
 mod pass;
 mod passage;
+mod reads;
 mod shared;
 mod store_address;
 mod subscription;
@@ -36,8 +39,12 @@ use calls::{Pack, Slot};
 pub use deadline::HALF_CLOSED_TIMEOUT;
 use direct::Direct;
 pub use heart::{Heart, named_by};
+pub(crate) use identity::{Found, Match, Own, ask_owner, ask_run_id, owner_of, run_id_of};
+pub use mark::Mark;
 use passage::Passage;
-pub use shared::Shared;
+use reads::Batch;
+pub use reads::{BATCH_REPLY_BYTES_MAX, StoreRead, Unread};
+pub use shared::{Counters, Shared, lane};
 pub use store_address::{StoreAddress, StoreAddressError};
 use transaction::Transaction;
 
@@ -72,7 +79,7 @@ pub enum Turn {
 enum Later {
     /// The endpoint refused a call.
     Busy,
-    /// Reads that were packed together have no reply yet. It may be that they have to be sent again,
+    /// Reads that were packed together, or are a batch, have no reply yet. It may be that they have to be sent again,
     /// one by one, and then all that is behind them must come after that.
     Reads,
 }
@@ -105,6 +112,15 @@ pub struct Connection {
     session: Option<SessionHandle>,
     /// Bypasses that are being packed together; none between turns unless the endpoint was busy.
     pack: Option<Pack>,
+    /// Reads that are answered together, and perhaps are no bypasses. Nothing behind them is taken before they are answered or
+    /// sent.
+    batch: Option<Batch>,
+    /// How many batches there were.
+    batches: u64,
+    /// The replies of a batch were too long: none before this time.
+    no_batch_before: Time,
+    /// A call had an unknown outcome, and no bypass was answered since.
+    uncertain: bool,
     /// Some slots are reads that are to be submitted again.
     repeating: bool,
     /// The next command depends on the outcome of the last call.
@@ -114,6 +130,8 @@ pub struct Connection {
     direct: Option<Direct>,
     /// How many connections to the store there were.
     directs: u64,
+    /// Something was passed that may have changed the store, and given up without an answer.
+    unanswered: bool,
     /// WATCH was passed: so is everything until EXEC, DISCARD or UNWATCH.
     watching: bool,
     /// MULTI was passed.
@@ -163,12 +181,17 @@ impl Connection {
             flight_bytes: 0,
             session: None,
             pack: None,
+            batch: None,
+            batches: 0,
+            no_batch_before: 0,
+            uncertain: false,
             repeating: false,
             holding: false,
             transaction: None,
             passage: None,
             direct: None,
             directs: 0,
+            unanswered: false,
             watching: false,
             direct_multi: false,
             direct_failed: false,
@@ -182,6 +205,12 @@ impl Connection {
             closed_since: None,
             starved: true,
         }
+    }
+
+    /// What CLIENT ID says.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     /// The session of the endpoint that this connection uses now.
@@ -225,7 +254,10 @@ impl Connection {
     /// Whether everything is answered and written and the connection is to be closed.
     #[must_use]
     pub fn finished(&self) -> bool {
-        let idle = self.slots.is_empty() && self.pack.is_none() && self.passage.is_none();
+        let idle = self.slots.is_empty()
+            && self.pack.is_none()
+            && self.batch.is_none()
+            && self.passage.is_none();
         (self.ending || (self.eof && self.starved)) && idle && self.unwritten().is_empty()
     }
 
@@ -280,7 +312,10 @@ impl Connection {
         self.slots.clear();
         self.ready_bytes = 0;
         self.pack = None;
-        self.passage = None;
+        self.batch = None;
+        if let Some(passage) = self.passage.take() {
+            self.note_unanswered(&passage);
+        }
         self.direct = None;
         self.output.clear();
         self.written = 0;
@@ -297,6 +332,8 @@ impl Connection {
                 Later::Busy => Turn::Busy,
                 Later::Reads => Turn::Idle,
             });
+        // What is submitted may leave now.
+        shared.own_writes.forget();
         self.paused = self.congested();
         if self.ending {
             input.clear();
@@ -406,8 +443,25 @@ impl Connection {
             return Ok(());
         }
         match action {
+            Action::Update
+            | Action::Bypass {
+                read_only: true, ..
+            }
+            | Action::Refuse(_) => {}
+            // It may change a key, or what the next command means.
+            Action::Bypass { .. } | Action::Local(_) | Action::Pass(_) => {
+                shared.own_writes.forget();
+            }
+        }
+        match action {
             Action::Update => self.submit_update(frame, facts, arguments, up, shared),
             Action::Bypass { read_only, alone } => {
+                if read_only
+                    && (self.read_own_write(facts, arguments, shared)
+                        || (!alone && self.batch_read(frame, facts, arguments, up, shared)?))
+                {
+                    return Ok(());
+                }
                 self.pack_bypass(frame, facts, arguments, read_only, alone, up, shared)
             }
             Action::Local(local) => {
@@ -416,7 +470,7 @@ impl Connection {
             }
             Action::Pass(kind) => {
                 self.flush_pack(up, shared)?;
-                self.start_passage(kind, arguments, frame);
+                self.start_passage(kind, facts, arguments, frame);
                 Ok(())
             }
             Action::Refuse(why) => {

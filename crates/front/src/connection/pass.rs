@@ -18,7 +18,7 @@ use super::guard::{names_record, objection};
 use super::local::parse_database;
 use super::passage::{Passage, Stage};
 use super::{Connection, Later, refusal, shown};
-use crate::table::{Action, Local, Pass, Verdict};
+use crate::table::{Action, Facts, Local, Pass, READONLY, Verdict};
 use pmnet_resp::Arguments;
 
 /// Prefix of the PING argument that marks the end of the replies to a subscription command.
@@ -56,7 +56,13 @@ impl Connection {
     }
 
     /// Begins to pass a command; everything after it waits.
-    pub(super) fn start_passage(&mut self, kind: Pass, arguments: &Arguments<'_>, frame: &[u8]) {
+    pub(super) fn start_passage(
+        &mut self,
+        kind: Pass,
+        facts: Option<&Facts>,
+        arguments: &Arguments<'_>,
+        frame: &[u8],
+    ) {
         // Channels are not keys.
         if matches!(kind, Pass::Blocking | Pass::Watch)
             && let Some(error) = names_record(arguments)
@@ -69,13 +75,16 @@ impl Connection {
             Pass::Monitor => Effect::Monitor,
             Pass::Watch => Effect::Watch,
         };
-        self.begin(effect, Some(kind), arguments, frame);
+        let reads = facts.is_some_and(|facts| facts.has(READONLY));
+        let marks = kind == Pass::Watch || (kind == Pass::Blocking && !reads);
+        self.begin(effect, Some(kind), marks, arguments, frame);
     }
 
     fn begin(
         &mut self,
         effect: Effect,
         kind: Option<Pass>,
+        marks: bool,
         arguments: &Arguments<'_>,
         frame: &[u8],
     ) {
@@ -97,6 +106,7 @@ impl Connection {
             effect,
             stage: Stage::Address(None),
             begun: self.begun,
+            marks,
             // Nothing blocks inside MULTI.
             blocks: matches!(kind, Some(Pass::Blocking | Pass::Wait)) && !self.direct_multi,
             identified: false,
@@ -170,7 +180,7 @@ impl Connection {
             Action::Pass(kind) => Some(kind),
             _ => None,
         };
-        self.begin(effect, kind, arguments, frame);
+        self.begin(effect, kind, self.watching, arguments, frame);
         Ok(())
     }
 

@@ -1,9 +1,9 @@
-//! How a passed command gets to the store: barrier, connection, command.
+//! How a passed command gets to the store: the front's mark if it may change the store, barrier, connection, command.
 //!
-//! The barrier's reply names the store that the server works on now. The command is sent only on a
-//! connection that leads to that very store ([`super::identity`]); another one is closed, and what it
-//! was for is lost: a watch fails, a subscription ends. All of it has one deadline, and so has the
-//! reply, unless the command is one that blocks ([`super::deadline`]).
+//! The barrier's reply names the store that the server uses now. The command is sent only on a
+//! connection that leads to exactly that store ([`super::identity`]). Any other connection is closed, and
+//! its state is lost: a watch fails, a subscription ends. All of this has one deadline, and so has the
+//! reply, unless the command blocks ([`super::deadline`]).
 
 use bytes::Bytes;
 use pmnet_resp::{read, reply, write_command};
@@ -21,6 +21,8 @@ use crate::upstream::{CallId, Outcome, Time, Upstream};
 pub(super) enum Stage {
     /// Needs the store's name; asked for with this call.
     Address(Option<CallId>),
+    /// Needs the front's mark to be open.
+    Mark,
     /// Needs everything acknowledged to be applied; asked for with this call.
     Barrier(Option<CallId>),
     /// Needs a connection that leads to the store with this name.
@@ -35,6 +37,8 @@ pub(super) struct Passage {
     pub(super) stage: Stage,
     /// When its time began. When that is up it must have been sent, and answered unless it blocks.
     pub(super) begun: Time,
+    /// It may change the store.
+    pub(super) marks: bool,
     /// It may wait for others before it answers.
     pub(super) blocks: bool,
     /// The connection was lost, made or asked anew since the barrier: the last try.
@@ -65,10 +69,19 @@ impl Connection {
         }) = &mut self.passage
         {
             if shared.store.is_some() {
-                *stage = Stage::Barrier(None);
+                *stage = Stage::Mark;
             } else {
                 let call = self.ask(Form::StoreAddress, up, shared)?;
                 self.set_stage(call.map(Stage::Address));
+            }
+        }
+        if let Some(passage) = &mut self.passage
+            && passage.stage == Stage::Mark
+        {
+            if shared.mark.open || !passage.marks {
+                passage.stage = Stage::Barrier(None);
+            } else {
+                shared.mark.wanted = true;
             }
         }
         if let Some(Passage {
@@ -137,7 +150,7 @@ impl Connection {
                     passage.stage = if at_barrier {
                         Stage::Connection(name)
                     } else {
-                        Stage::Barrier(None)
+                        Stage::Mark
                     };
                 }
                 Err(why) => {
@@ -172,8 +185,8 @@ impl Connection {
         }
     }
 
-    /// Everything acknowledged is applied in the store with this name: sends the command if that is
-    /// where the connection leads; else makes one, or asks, or ends what cannot go on.
+    /// Everything acknowledged is applied in the store with this name. Sends the command if the connection
+    /// leads there; otherwise makes a connection, asks again, or ends what cannot go on.
     fn check_store(&mut self, name: &StoreName, shared: &Shared) {
         let stateful = self.stateful();
         let Some(passage) = &mut self.passage else {
@@ -231,7 +244,7 @@ impl Connection {
         let effect = passage.effect;
         let is_exec = effect == Effect::End && passage.name == "EXEC";
         if is_exec || matches!(effect, Effect::End | Effect::Unwatch) {
-            // What a watch on another store is worth: EXEC fails, as it does when a key was changed.
+            // A watch on another store is worth nothing: EXEC fails, as if a key had been changed.
             let answer = match self.protocol {
                 _ if !is_exec => reply::OK,
                 _ if passage.aborted => EXECABORT,
@@ -291,8 +304,8 @@ impl Connection {
         passage.stage = Stage::Sent;
     }
 
-    /// Ends the passage with an error before anything of it was sent. The store's connection knows
-    /// nothing of it, so who is only subscribed there stays so.
+    /// Ends the passage with an error before anything of it was sent. The store's connection has not
+    /// changed, so a client that is only subscribed stays subscribed.
     pub(super) fn give_up(&mut self, error: Bytes) {
         let subscriber = self.subscriptions() > 0 && !self.watching && !self.direct_multi;
         let watch = |passage: &Passage| passage.effect == Effect::Watch;
@@ -303,8 +316,8 @@ impl Connection {
         self.settle(error);
     }
 
-    /// Ends the passage with an error. What follows a WATCH that failed must not go on as if it were
-    /// watched, nor what follows half of a reply as if that were whole: the client's connection ends.
+    /// Ends the passage with an error, and the client's connection. Otherwise commands after a failed WATCH
+    /// would run as if the keys were watched, or half of a reply would be taken for a whole one.
     pub(super) fn fail_passage(&mut self, error: Bytes) {
         let broken = |passage: &Passage| passage.handed_on || passage.effect == Effect::Watch;
         if self.passage.as_ref().is_some_and(broken) {
@@ -329,10 +342,11 @@ impl Connection {
         self.direct = None;
     }
 
-    /// The passage is over, without an answer to its command. What is behind it and as old must not
-    /// have to wait as long once more; but a command that blocks has made it wait.
+    /// The passage is over, without an answer to its command. Later commands that are as old must not wait
+    /// for another whole deadline, unless the command blocked: then it made them wait.
     fn end_unanswered(&mut self) -> Option<Passage> {
         let passage = self.passage.take()?;
+        self.note_unanswered(&passage);
         self.made_way = passage.blocks && passage.stage == Stage::Sent;
         self.answered = 0;
         Some(passage)

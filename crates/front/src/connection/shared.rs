@@ -1,14 +1,40 @@
 //! What the connections of one front have in common.
 
 use pmnet_wire::StoreName;
+use pmnet_wire::command::Protocol;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::StoreAddress;
+use super::mark::Mark;
+use super::own_write::OwnWrites;
+use crate::front::Cache;
 use crate::table::Table;
 use crate::upstream::Time;
 
 /// Names of commands unknown to the table that are remembered, known to the store or not.
 const PROBED_MAX: usize = 1024;
+
+/// How reads were answered, since the start of the front.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// With what the same pipeline had just set.
+    pub own_writes: u64,
+    /// By the head device.
+    pub hits: u64,
+    /// By the store, read directly.
+    pub direct_reads: u64,
+    /// By the store, as bypasses, or sent to it so; transactions are not counted.
+    pub bypassed_reads: u64,
+}
+
+/// For how long the head is not asked after it did not answer a READ, in nanoseconds.
+const SILENT_PAUSE: Time = 100_000_000;
+
+/// Place of a RESP version in [`Shared::store_reads`].
+#[must_use]
+pub fn lane(protocol: Protocol) -> usize {
+    usize::from(protocol == Protocol::Resp3)
+}
 
 /// What the connections of one front have in common.
 pub struct Shared {
@@ -26,6 +52,20 @@ pub struct Shared {
     pub name: Option<StoreName>,
     /// Run id of the store process that last gave a sign of life, and when.
     pub alive: Option<(String, Time)>,
+    /// What was done how often.
+    pub counters: Counters,
+    /// The front's mark.
+    pub mark: Mark,
+    /// Who answers reads.
+    cache: Cache,
+    /// The head is not asked before this time.
+    ask_head_after: Time,
+    /// Whether reads may be handed out for the store itself, in RESP2 and in RESP3.
+    pub store_reads: [bool; 2],
+    /// There are reads for which it matters which store the server works on.
+    pub wants_store_name: bool,
+    /// What the connection that takes commands now has set in this turn.
+    pub(super) own_writes: OwnWrites,
     /// Databases that the store has confirmed.
     pub(super) databases: FxHashSet<u32>,
     /// Commands that are not in the table, and whether the store knows them.
@@ -35,7 +75,12 @@ pub struct Shared {
 impl Shared {
     /// A fresh state. `store`: address for pass-through connections, if the operator gave one.
     #[must_use]
-    pub fn new(table: Table, call_timeout: Time, store: Option<StoreAddress>) -> Shared {
+    pub fn new(
+        table: Table,
+        call_timeout: Time,
+        store: Option<StoreAddress>,
+        cache: Cache,
+    ) -> Shared {
         let store_fixed = store.is_some();
         // Every store has database 0.
         let databases = FxHashSet::from_iter([0]);
@@ -47,6 +92,13 @@ impl Shared {
             store_fixed,
             name: None,
             alive: None,
+            counters: Counters::default(),
+            mark: Mark::default(),
+            cache,
+            ask_head_after: 0,
+            store_reads: [false; 2],
+            wants_store_name: false,
+            own_writes: OwnWrites::default(),
             databases,
             probed: FxHashMap::default(),
         }
@@ -69,6 +121,21 @@ impl Shared {
             self.store = Some(StoreAddress::of(name));
         }
         self.name = Some(name.clone());
+    }
+
+    /// Whether the head is asked how fresh the store must be.
+    pub(super) fn asks_head(&self) -> bool {
+        self.cache == Cache::Pending && self.now >= self.ask_head_after
+    }
+
+    /// A READ was not answered, or not taken.
+    pub(super) fn head_is_silent(&mut self) {
+        self.ask_head_after = self.now.saturating_add(SILENT_PAUSE);
+    }
+
+    /// Whether reads may be handed out for the store itself.
+    pub(super) fn reads_from_store(&self, protocol: Protocol) -> bool {
+        self.store_reads[lane(protocol)]
     }
 
     pub(super) fn remember_probe(&mut self, name: Vec<u8>, known: bool) {

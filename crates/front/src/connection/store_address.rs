@@ -93,7 +93,7 @@ impl StoreAddress {
     }
 
     /// The arguments of the AUTH command that a connection needs first, if any.
-    pub(super) fn auth(&self) -> Option<Vec<&str>> {
+    pub(crate) fn auth(&self) -> Option<Vec<&str>> {
         let password = self.password.as_deref()?;
         Some(match self.user.as_deref() {
             Some(user) => vec!["AUTH", user, password],

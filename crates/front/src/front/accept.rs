@@ -90,7 +90,7 @@ impl<U: Upstream> Front<U> {
     }
 
     pub(super) fn close(&mut self, index: usize, why: &str) {
-        let Some(client) = self.clients.get_mut(index).and_then(Option::take) else {
+        let Some(mut client) = self.clients.get_mut(index).and_then(Option::take) else {
             return;
         };
         tracing::debug!(why, "client closed");
@@ -101,6 +101,9 @@ impl<U: Upstream> Front<U> {
             self.up.end(self.shared.now, session);
         }
         self.free.push(index);
+        if client.connection.close_unanswered() {
+            self.note_unanswered();
+        }
         if client.woken {
             self.wake_waiting();
         }

@@ -22,6 +22,19 @@ pub struct FrontConfig {
     pub direct: Option<String>,
     /// More commands to acknowledge early (`--assume-ok`).
     pub assume_ok: Vec<String>,
+    /// Who answers reads.
+    pub cache: Cache,
+}
+
+/// Who answers commands that only read, beside a bypass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cache {
+    /// The head device, with an update that the store may not have yet; else the store, read directly if it is as fresh as the
+    /// head says that it must be.
+    #[default]
+    Pending,
+    /// Nobody: each read is a bypass.
+    Off,
 }
 
 impl FrontConfig {
@@ -35,6 +48,7 @@ impl FrontConfig {
             call_timeout: Duration::from_secs(10),
             direct: None,
             assume_ok: Vec::new(),
+            cache: Cache::default(),
         }
     }
 }

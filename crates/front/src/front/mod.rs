@@ -10,6 +10,8 @@
 mod accept;
 mod config;
 mod direct;
+mod marks;
+mod reads;
 mod silence;
 mod socket;
 mod stopper;
@@ -25,10 +27,12 @@ use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
 use rustc_hash::FxHashMap;
 
-use crate::connection::{Shared, StoreAddress, Turn};
+use crate::connection::{Counters, Shared, StoreAddress, Turn};
 use crate::table::Table;
-use crate::upstream::{Event, SessionHandle, Time, Upstream};
-pub use config::{FrontConfig, FrontError};
+use crate::upstream::{CallId, Event, SessionHandle, Time, Upstream};
+pub use config::{Cache, FrontConfig, FrontError};
+use marks::Marks;
+use reads::StoreReads;
 use silence::Watched;
 use socket::{Client, Transfer};
 use stopper::Ending;
@@ -39,6 +43,8 @@ const LISTENER: Token = Token(0);
 const ENDPOINT: Token = Token(1);
 const WAKER: Token = Token(2);
 const HEART: Token = Token(3);
+const READS_RESP2: Token = Token(4);
+const READS_RESP3: Token = Token(5);
 /// Tokens of client `i`: this plus 2 i for its own socket, and one more for that to the store.
 const FIRST_CLIENT: usize = 16;
 /// Events taken from the operating system at once.
@@ -69,6 +75,10 @@ pub struct Front<U> {
     connecting: VecDeque<(Time, usize, u64)>,
     serial: u64,
     vigil: Vigil,
+    marks: Marks,
+    reads: StoreReads,
+    /// Who has asked the head.
+    asked: FxHashMap<CallId, usize>,
     clients_ever: u64,
     scratch: Vec<u8>,
 }
@@ -99,7 +109,7 @@ impl<U: Upstream> Front<U> {
         let waker = Waker::new(poll.registry(), WAKER)?;
         Ok(Front {
             up,
-            shared: Shared::new(table, nanos(config.call_timeout), store),
+            shared: Shared::new(table, nanos(config.call_timeout), store, config.cache),
             poll,
             listener,
             listener_ready: false,
@@ -117,6 +127,9 @@ impl<U: Upstream> Front<U> {
             connecting: VecDeque::new(),
             serial: 0,
             vigil: Vigil::new(nanos(config.call_timeout)),
+            marks: Marks::default(),
+            reads: StoreReads::new([READS_RESP2, READS_RESP3], nanos(config.call_timeout)),
+            asked: FxHashMap::default(),
             clients_ever: 0,
             scratch: vec![0; SCRATCH_BYTES],
         })
@@ -136,11 +149,11 @@ impl<U: Upstream> Front<U> {
         self.stopper.clone()
     }
 
-    /// Serves until stopped. Sessions are ended then; what was acknowledged stays so.
+    /// Serves until stopped. Sessions are ended then; what was acknowledged stays so. Says how reads were answered.
     ///
     /// # Errors
     /// [`FrontError::Loop`] if the operating system's event queue fails.
-    pub fn run(mut self) -> Result<(), FrontError> {
+    pub fn run(mut self) -> Result<Counters, FrontError> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         let mut more_from_endpoint = false;
         let mut active = 0;
@@ -148,7 +161,10 @@ impl<U: Upstream> Front<U> {
         self.ask_store_name();
         self.up.flush(self.shared.now);
         while !self.stopper.0.is_asked() {
-            let work = more_from_endpoint || self.listener_due() || !self.run_queue.is_empty();
+            let work = more_from_endpoint
+                || self.listener_due()
+                || !self.run_queue.is_empty()
+                || self.reads.has_more();
             let spinning = self.shared.now.saturating_sub(active) < self.spin;
             let timeout = if work || spinning {
                 Some(Duration::ZERO)
@@ -176,6 +192,7 @@ impl<U: Upstream> Front<U> {
                     ENDPOINT => endpoint_ready = true,
                     WAKER => {}
                     HEART => self.vigil.transfer(&mut self.scratch, &mut self.shared),
+                    READS_RESP2 | READS_RESP3 => self.reads.note(event),
                     _ => self.note(event),
                 }
             }
@@ -186,17 +203,21 @@ impl<U: Upstream> Front<U> {
             self.keep_vigil();
             more_from_endpoint = endpoint_ready && self.up.receive(self.shared.now);
             self.take_events();
+            self.take_store_reads();
             for _ in 0..self.run_queue.len() {
                 if let Some(index) = self.run_queue.pop_front() {
                     self.serve(index);
                 }
             }
+            self.refresh_store_name();
+            self.keep_marks();
             self.up.flush(self.shared.now);
             self.take_events();
+            self.send_store_reads();
             self.write_dirty();
         }
         self.shut_down();
-        Ok(())
+        Ok(self.shared.counters)
     }
 
     fn listener_due(&self) -> bool {
@@ -212,6 +233,8 @@ impl<U: Upstream> Front<U> {
             accept,
             connect,
             self.vigil.next_look,
+            self.reads.next_timeout(),
+            self.marks.next_look,
         ]
         .into_iter()
         .flatten()
@@ -296,6 +319,9 @@ impl<U: Upstream> Front<U> {
             client.waiting = true;
             self.busy.push_back(index);
         }
+        if let Some(call) = client.connection.asked_head() {
+            self.asked.insert(call, index);
+        }
         let session = client.connection.session();
         if session != client.session {
             if let Some(old) = client.session {
@@ -312,6 +338,7 @@ impl<U: Upstream> Front<U> {
             self.wake_waiting();
         }
         self.match_direct(index);
+        self.collect_store_read(index);
         if let Some(Some(client)) = self.clients.get_mut(index) {
             // What was put into the store's outbox just now.
             if let Transfer::Broken(why) = client.serve_direct(&mut self.scratch) {
@@ -351,6 +378,7 @@ impl<U: Upstream> Front<U> {
                     outcome,
                 } => {
                     let Some(&index) = self.sessions.get(&session) else {
+                        self.mark_done(session, call, &outcome);
                         self.vigil_done(session, call, outcome);
                         continue;
                     };
@@ -361,10 +389,25 @@ impl<U: Upstream> Front<U> {
                     self.wake_waiting();
                     index
                 }
+                Event::Read { call, answer } => {
+                    let Some(index) = self.asked.remove(&call) else {
+                        continue;
+                    };
+                    if let Some(Some(client)) = self.clients.get_mut(index) {
+                        let connection = &mut client.connection;
+                        connection.read_answered(call, answer, &mut self.shared);
+                    }
+                    index
+                }
+                Event::Marked { session } => {
+                    self.marked(session);
+                    continue;
+                }
                 Event::SessionClosed { session, reason } => {
                     // Its calls are over, too.
                     self.wake_waiting();
                     let Some(index) = self.sessions.remove(&session) else {
+                        self.mark_closed(session);
                         self.vigil_closed(session);
                         continue;
                     };
@@ -411,6 +454,7 @@ impl<U: Upstream> Front<U> {
             self.close(index, "the front ends");
         }
         self.end_vigil();
+        self.leave_marks();
         self.up.flush(self.shared.now);
     }
 }

@@ -1,7 +1,7 @@
 //! Says in the log when nothing comes back from the device, or when it takes no calls.
 //!
-//! Each call has an error for its client, but a client's error does not tell the operator that
-//! nobody at all is answered: the wrong address, the wrong shard, a chain that is too short.
+//! Each call gives its client an error. But that does not tell the operator that no client is answered
+//! at all: because of a wrong address, a wrong shard, or a chain that is too short.
 
 use crate::upstream::{CallId, Closed, Event, Outcome, Refused, SessionHandle, Time, Upstream};
 use bytes::Bytes;
@@ -107,6 +107,14 @@ impl<U: Upstream> Upstream for Watched<U> {
         Ok(call)
     }
 
+    fn read(&mut self, now: Time, hashes: &[u64], deadline: Time) -> Result<CallId, Refused> {
+        self.up.read(now, hashes, deadline)
+    }
+
+    fn open_mark(&mut self, now: Time) -> Result<SessionHandle, Refused> {
+        self.up.open_mark(now)
+    }
+
     fn end(&mut self, now: Time, session: SessionHandle) {
         self.up.end(now, session);
     }
@@ -136,7 +144,7 @@ impl<U: Upstream> Upstream for Watched<U> {
                     );
                 }
             }
-            Event::Done { .. } | Event::SessionClosed { .. } => {}
+            _ => {}
         }
         Some(event)
     }

@@ -1,10 +1,10 @@
 //! Ending the loop from another thread: the only state that threads of the front share.
 //!
-//! The loop looks at a flag and sleeps; who ends it raises the flag and wakes it. Invariant: the
-//! flag is up before the wake-up is sent, and a wake-up that finds nobody asleep is kept for the
-//! next sleep. So a loop that looked too early is woken and looks again. The other order loses the
-//! end for as long as nothing else happens. Written over traits so that the tests run exactly
-//! this under a scheduler that tries the interleavings.
+//! The loop checks a flag and sleeps; another thread sets the flag and wakes the loop. Invariant: the
+//! flag is set before the wake-up is sent, and a wake-up that finds nobody asleep is kept for the next
+//! sleep. So a loop that checked too early is woken and checks again. In the other order the loop could
+//! sleep on until something else happens. Written with traits, so that the tests run exactly this code
+//! under a scheduler that tries the interleavings.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,8 @@
-//! Time, and who watches over those who wait for the store.
+//! Checks the store on behalf of clients that wait for it.
 //!
-//! While a client waits for something that the store may send much later, the front asks two things
-//! again and again: the store, on a connection of its own, whether it is alive; the server, with a
-//! barrier on a session of its own, which store it works on. Both are asked once for all clients.
+//! While a client waits for something that the store may send much later, the front regularly asks the
+//! store, on its own connection, whether it is alive, and the server, with a barrier on its own session,
+//! which store it uses. Both questions are asked once for all clients.
 
 use std::io::{ErrorKind, Read, Write};
 

@@ -16,11 +16,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use pmnet_front::connection::Counters;
 use pmnet_front::limits::REPLIES;
 use pmnet_front::upstream::{
-    CallId, Closed, Event, Outcome, Refused, SessionHandle, Time, Upstream,
+    CallId, Closed, Event, Outcome, ReadAnswer, Refused, SessionHandle, Time, Upstream,
 };
-use pmnet_front::{Front, FrontConfig, Stopper};
+use pmnet_front::{Cache, Front, FrontConfig, Stopper};
 use pmnet_resp::{Scanner, write_command};
 use pmnet_wire::StoreName;
 use pmnet_wire::command::{Commands, Form, Protocol};
@@ -132,6 +133,9 @@ pub fn run_id(client: &mut Client) -> String {
     line.expect("a run id").trim().to_owned()
 }
 
+/// Sessions above this are marks.
+pub const MARKS_FROM: u32 = 1_000_000;
+
 /// How the endpoint of the tests behaves, and what it has seen.
 #[derive(Default)]
 pub struct Knobs {
@@ -151,6 +155,12 @@ pub struct Knobs {
     pub moved: Option<SocketAddr>,
     /// Who claimed the records; empty: nobody.
     pub owner: String,
+    /// Marks opened and ended; their sessions count from [`MARKS_FROM`].
+    pub marks: (u32, u32),
+    /// No mark is confirmed.
+    pub hold_marks: bool,
+    /// Whether the store may be read from past the server.
+    pub reads_allowed: bool,
     /// All payloads of updates, as text.
     pub updates: Vec<String>,
     /// All payloads of bypasses: read-only or not, form, number of commands.
@@ -163,6 +173,10 @@ pub struct Knobs {
     pub between: Option<&'static str>,
     /// A session to close, and whether acknowledged updates are lost with it.
     pub close: Option<(SessionHandle, bool)>,
+    /// How the head answers a READ of these hashes; `None`: it takes none.
+    pub answer: Option<fn(&Knobs, &[u64]) -> ReadAnswer>,
+    /// The hashes of all READs.
+    pub reads: Vec<Vec<u64>>,
     /// How often a call was refused.
     pub refused: usize,
 }
@@ -185,6 +199,7 @@ pub struct Executor {
     calls: u64,
     pending: VecDeque<Pending>,
     events: VecDeque<Event>,
+    opening: Option<SessionHandle>,
     now: Time,
 }
 
@@ -201,6 +216,7 @@ impl Executor {
             calls: 0,
             pending: VecDeque::new(),
             events: VecDeque::new(),
+            opening: None,
             now: 0,
         }
     }
@@ -265,6 +281,7 @@ impl Executor {
                     run_id: self.run_id.clone(),
                     records: "pmnet:{0}".into(),
                     owner: knobs.owner.clone(),
+                    reads: knobs.reads_allowed,
                 };
                 let truth = || pmnet_resp::reply::bulk(name.to_string().as_bytes());
                 return knobs.address.clone().unwrap_or_else(truth);
@@ -333,7 +350,32 @@ impl Upstream for Executor {
         Ok(call)
     }
 
-    fn end(&mut self, _now: Time, _session: SessionHandle) {
+    fn read(&mut self, _: Time, hashes: &[u64], _: Time) -> Result<CallId, Refused> {
+        let mut knobs = self.knobs.lock().expect("knobs");
+        let Some(answer) = knobs.answer else {
+            return Err(Refused::Busy);
+        };
+        knobs.reads.push(hashes.to_vec());
+        self.calls += 1;
+        let call = CallId(self.calls);
+        let answer = answer(&knobs, hashes);
+        self.events.push_back(Event::Read { call, answer });
+        Ok(call)
+    }
+
+    fn open_mark(&mut self, _: Time) -> Result<SessionHandle, Refused> {
+        let mut knobs = self.knobs.lock().expect("knobs");
+        knobs.marks.0 += 1;
+        let session = SessionHandle(MARKS_FROM + knobs.marks.0);
+        self.opening = Some(session);
+        Ok(session)
+    }
+
+    fn end(&mut self, _now: Time, session: SessionHandle) {
+        if session.0 > MARKS_FROM {
+            self.knobs.lock().expect("knobs").marks.1 += 1;
+            return;
+        }
         self.knobs.lock().expect("knobs").sessions.1 += 1;
     }
 
@@ -366,6 +408,11 @@ impl Upstream for Executor {
                 knobs.outcome.clone(),
             )
         };
+        if !self.knobs.lock().expect("knobs").hold_marks
+            && let Some(session) = self.opening.take()
+        {
+            self.events.push_back(Event::Marked { session });
+        }
         let close = self.knobs.lock().expect("knobs").close.take();
         if let Some((session, data_loss)) = close {
             self.pending.retain(|pending| pending.session != session);
@@ -424,7 +471,7 @@ impl Upstream for Executor {
     }
 
     fn next_timeout(&self) -> Option<Time> {
-        (!self.pending.is_empty()).then_some(self.now + 1_000_000)
+        (!self.pending.is_empty() || self.opening.is_some()).then_some(self.now + 1_000_000)
     }
 
     fn peer(&self) -> String {
@@ -437,7 +484,7 @@ pub struct Running {
     pub address: SocketAddr,
     pub knobs: Arc<Mutex<Knobs>>,
     stopper: Stopper,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Counters>>,
 }
 
 impl Running {
@@ -446,9 +493,17 @@ impl Running {
     }
 
     pub fn start_with(redis: &Redis, change: impl FnOnce(&mut FrontConfig)) -> Running {
+        Running::start_as(redis, Knobs::default(), |config| {
+            // What is tested as a rule is bypasses.
+            config.cache = Cache::Off;
+            change(config);
+        })
+    }
+
+    pub fn start_as(redis: &Redis, knobs: Knobs, change: impl FnOnce(&mut FrontConfig)) -> Running {
         let mut config = FrontConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
         change(&mut config);
-        let knobs = Arc::new(Mutex::new(Knobs::default()));
+        let knobs = Arc::new(Mutex::new(knobs));
         let front =
             Front::bind(&config, Executor::new(redis.address, knobs.clone())).expect("bind");
         let address = front.local_addr().expect("address");
@@ -483,6 +538,15 @@ impl Running {
 
     pub fn knobs(&self) -> std::sync::MutexGuard<'_, Knobs> {
         self.knobs.lock().expect("knobs")
+    }
+}
+
+impl Running {
+    /// Ends it; how reads were answered.
+    pub fn stop(mut self) -> Counters {
+        self.stopper.stop();
+        let thread = self.thread.take().expect("it runs");
+        thread.join().expect("the front panicked")
     }
 }
 

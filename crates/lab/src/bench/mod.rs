@@ -1,8 +1,8 @@
-//! Measurements, after those of the papers where they have them, one command for each.
+//! Benchmarks, one command for each, after those of the PMNet paper (protocol.md §8) where it has one.
 //!
-//! Purpose: figures that can be repeated by anybody with one machine. Invariants: what is compared is
-//! measured in turn in one run; every figure names medium and R; every answer that is counted was
-//! checked. May not: contain protocol, or hide what the machine limits.
+//! Purpose: figures that anybody with one machine can repeat. Invariants: systems that are compared are
+//! measured in turn in one run; every figure names medium and R; every counted answer was checked. May
+//! not: contain protocol, or hide the limits of the machine.
 
 pub mod micro;
 mod page;

@@ -1,4 +1,4 @@
-//! History files judged by themselves, without a database: are they linearizable?
+//! Checks history files without a database: are they linearizable?
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What one key must show, from the operations on it; pure, so that every finding can be tested.
+//! What one key must show after the operations on it. Pure functions, so that every finding can be tested.
 
 use super::Verdict;
 use crate::load::Outcome;

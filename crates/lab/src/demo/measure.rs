@@ -83,7 +83,7 @@ fn one(
         .iter()
         .map(|(_, process)| process.cpu_ns())
         .collect();
-    // The load may be a thread of its own, whose time goes with it: looked at by itself.
+    // The load may run in its own thread, whose CPU time ends with it: measured separately.
     let (summary, own_cpu_ns) = running.inside(|| {
         let own = cpu_ns(std::process::id());
         let summary = run(&options, Hooks::default(), stop)?;

@@ -2,8 +2,8 @@
 //!
 //! Purpose: let a Redis user see the difference and the guarantee. Invariants: the baseline is a
 //! real Redis on the same disk in the same run, measured in turn with pmnet; every figure names
-//! medium and R; the verdict comes from a reader that goes straight to the database; exit code 1 on
-//! any violation. May not: hide what this machine limits.
+//! medium and R; the verdict comes from a reader that asks the database directly; exit code 1 on any
+//! violation. May not: hide the limits of this machine.
 
 mod bench;
 pub(crate) mod chart;

@@ -1,11 +1,11 @@
-//! What the demo found out.
+//! The results of the demo.
 
 use serde::Serialize;
 
 use crate::check::Verdict;
 use crate::load::Op;
 
-/// Everything that the demo found out.
+/// The results of the demo.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
     /// What was used and what was missing.

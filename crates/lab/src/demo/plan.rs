@@ -44,8 +44,8 @@ impl Stack {
         self.place.is_linked()
     }
 
-    /// Whether this operation is measured with it. A read is answered by Redis however the updates
-    /// come there: the loopback shows it.
+    /// Whether this operation is measured with it. Redis answers reads, however the updates get there, so reads
+    /// are measured only on the loopback.
     pub fn measures(&self, operation: Op) -> bool {
         !self.is_linked() || operation == Op::Set
     }
@@ -142,7 +142,7 @@ impl Plan {
         plan
     }
 
-    /// Takes the set-ups over links out; gives the note that says so, with the reason in a line.
+    /// Removes the set-ups over links; returns the note that says so, with the reason.
     pub fn leave_out_links(&mut self, reason: &str) -> &str {
         self.stacks.retain(|stack| !stack.is_linked());
         self.notes.retain(|note| note != LINKS);

@@ -7,8 +7,8 @@ use super::view::View;
 use crate::harness::Binaries;
 use crate::setup::{Running, sweep};
 
-/// Starts all stacks of the plan. Those over links are an extra: if one cannot be had here, all of
-/// them leave the plan, and a note says why.
+/// Starts all stacks of the plan. Those over links are optional: if one cannot be started here, all of
+/// them are removed from the plan, and a note says why.
 pub fn start_all(
     plan: &mut Plan,
     binaries: &Binaries,

@@ -100,7 +100,7 @@ pub fn chaos(
         });
         let kills = kill_in_turn(cluster, plan, &ended, &acknowledged, &mut view);
         if kills.is_err() {
-            // The load would go on against a broken cluster.
+            // Otherwise the load would go on against a broken cluster.
             stop.store(true, Ordering::Relaxed);
         }
         let loaded = load

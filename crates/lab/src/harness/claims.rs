@@ -1,13 +1,14 @@
-//! What of a machine is there for one at a time: ports for the processes that tests and the demo start, and turns.
-//! Uses the standard library alone: the tests of several crates include it by its path.
+//! Exclusive resources of a machine: ports for the processes that tests and the demo start, and turns.
+//! Uses only the standard library: the tests of several crates include it by its path.
 //!
-//! A port that was found free, let go and remembered may have another owner when it is used. So a number is *claimed*
-//! first, for as long as [`Port`] lives, among all processes of the machine (of the network namespace, to be exact,
-//! as ports are): by an abstract Unix socket of that name, which the kernel takes back however its owner
-//! ends. The numbers lie below those that the kernel gives out by itself, where a client's socket
-//! could be in the way of a process that was killed and comes back.
+//! A port that was found free and closed again may have another owner when it is used. So a number is first
+//! *claimed* among all processes of the machine (strictly, of the network namespace, as ports are), for as long as
+//! [`Port`] lives: by an abstract Unix socket of that name, which the kernel removes however its owner ends. The
+//! numbers are below those that the kernel assigns by itself, where a client's socket could be in the way of a
+//! process that was killed and comes back.
 //!
-//! It keeps apart those who claim. Whoever waits for a server must still see that it is the one it started.
+//! This separates only processes that claim. A process that waits for a server must still check that it is the one
+//! it started.
 
 use std::io::{Error, ErrorKind};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
@@ -20,9 +21,9 @@ use std::time::{Duration, Instant};
 
 /// First number that is given out.
 const FIRST: u16 = 10_000;
-/// Numbers below this are not the kernel's on a Linux that nobody has changed.
+/// By default Linux does not assign numbers below this.
 const END: u16 = 32_000;
-/// Fewer numbers than this are no range: then the kernel's own are used, too.
+/// If there are fewer numbers than this, the kernel's own are used too.
 const RANGE_MIN: u16 = 1_000;
 
 /// Between two looks whether a turn has come.
@@ -33,7 +34,7 @@ fn own(name: &str) -> std::io::Result<UnixDatagram> {
     UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)
 }
 
-/// The right to something that there is once on a machine.
+/// The exclusive right to something on a machine.
 #[derive(Debug)]
 pub struct Turn {
     _claim: UnixDatagram,
@@ -70,7 +71,7 @@ impl Port {
     /// # Errors
     /// All are claimed or in use.
     pub fn claim() -> std::io::Result<Port> {
-        /// How many this process has tried: it does not come back to a number soon.
+        /// How many numbers this process has tried: it does not soon try the same number again.
         static TRIED: AtomicU16 = AtomicU16::new(0);
         let range = range();
         let count = range.end - range.start;
@@ -95,7 +96,7 @@ impl Port {
 
     fn take(number: u16) -> Option<Port> {
         let claim = own(&format!("pmnet-port-{number}")).ok()?;
-        // Somebody else's, who does not ask here, or a server that outlived its test.
+        // It belongs to a process that does not claim, or to a server that outlived its test.
         let place = (Ipv4Addr::LOCALHOST, number);
         let free = UdpSocket::bind(place).is_ok() && TcpListener::bind(place).is_ok();
         free.then_some(Port {

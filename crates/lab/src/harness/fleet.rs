@@ -98,7 +98,7 @@ impl Fleet {
     fn start_all(&mut self, binaries: &Binaries, plan: &FleetPlan) -> anyhow::Result<()> {
         let disk = self.scratch.disk().to_owned();
         let redis = self.address(Role::Redis, RESP_PORT);
-        // Its own idea of protection is to answer the local machine only.
+        // In its protected mode it answers only the local machine.
         let more = ["--protected-mode".to_owned(), "no".to_owned()];
         self.add(Role::Redis, redis_spec(binaries, redis, &disk, &more)?)?;
 
@@ -259,7 +259,7 @@ impl Fleet {
             .iter_mut()
             .find(|(candidate, _)| *candidate == role)
             .with_context(|| format!("this fleet has no {role}"))?;
-        // A restart must not hide that something gave up.
+        // A restart must not hide that a process ended by itself.
         if let Some(status) = process.exited()? {
             anyhow::bail!(
                 "{role} ended by itself ({status}): {}",

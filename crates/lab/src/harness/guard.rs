@@ -1,5 +1,5 @@
-//! The hidden subcommand through which the harness starts programs: it asks the kernel to kill
-//! the program when its parent dies, then becomes the program (same process id).
+//! The hidden subcommand with which the harness starts programs: it asks the kernel to kill the program
+//! when its parent dies, then becomes the program (same process id).
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;

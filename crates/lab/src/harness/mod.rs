@@ -2,8 +2,8 @@
 //!
 //! Purpose: what the demo and the end-to-end tests share. Invariants: every wait has a deadline;
 //! everything started is ended when its handle is dropped, and by the kernel if this process dies
-//! (also under `kill -9`); the output of every process stays in the run's folder until that is
-//! removed. May not: use a mock where the real process runs.
+//! (even by `kill -9`); the output of every process stays in the run's folder until that is
+//! removed. May not: use a mock where the real process can run.
 //!
 //! The kernel ends a child when the *thread* that started it ends, so start and restart processes
 //! from a thread that outlives them (the main thread of the demo, the test's own thread).

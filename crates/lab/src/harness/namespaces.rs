@@ -1,14 +1,14 @@
 //! Machines of one run as network namespaces, with links that can be cut.
 //!
-//! Every node has a namespace of its own and one link to a router, the hub, which is a namespace
-//! as well: nothing is added to the network of the machine itself, so runs do not see each other
-//! and may use the same addresses. A cut is a rule of the hub that drops silently what goes from
-//! one node to another; the other way is another cut. A link that is down is seen by the hub,
-//! which then says that the node cannot be reached, as a real router does.
+//! Every node has its own namespace and one link to a router, the hub, which is also a namespace. Nothing
+//! is added to the network of the machine itself, so runs do not see each other and may use the same
+//! addresses. A cut is a rule of the hub that silently drops what goes from one node to another; the
+//! other direction is another cut. If a link is down, the hub notices it and answers that the node
+//! cannot be reached, as a real router does.
 //!
-//! Invariants: the names contain the process id of their owner; they are removed when the handle
-//! is dropped, also by a panic; what a killed owner left is removed by the next one. Needs root,
-//! `ip` and `nsenter`.
+//! Invariants: the names contain the process id of their owner; they are removed when the handle is
+//! dropped, even by a panic; what a killed owner left is removed by the next one. Needs root, `ip` and
+//! `nsenter`.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -57,7 +57,7 @@ impl Namespace {
 }
 
 impl Namespaces {
-    /// Why this process cannot make any; `None`: it can, as far as can be told without trying.
+    /// Why this process cannot make any; `None`: it can, as far as can be seen without trying.
     #[must_use]
     pub fn refusal() -> Option<String> {
         if !Namespaces::is_root() {

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::binaries::Binaries;
 use crate::resp::{Client, Reply};
 
-/// How often a condition is looked at while waiting.
+/// How often a condition is checked while waiting.
 const LOOK: Duration = Duration::from_millis(3);
 /// A stop that takes longer is a kill.
 const STOP_MAX: Duration = Duration::from_secs(5);
@@ -28,8 +28,8 @@ const ASK_MAX: Duration = Duration::from_millis(500);
 pub enum Ready {
     /// It prints a line with the word `ready` to stdout.
     Line,
-    /// It answers at this address as the Redis process that was started, with all its data. Somebody else who
-    /// listens there is not it.
+    /// It answers at this address as the Redis process that was started, with all its data. Another process
+    /// that listens there does not count.
     Redis(SocketAddr),
 }
 
@@ -153,7 +153,7 @@ impl Process {
 
     /// Whether a reply to INFO comes from this process, and it has loaded its data.
     fn is_own_redis(&self, info: &Reply) -> bool {
-        // All that starts it replaces itself by it, so this is its number, too.
+        // Every program that starts it replaces itself by it, so this is its process id too.
         let (Some(id), Reply::Bulk(info)) = (self.id(), info) else {
             return false;
         };

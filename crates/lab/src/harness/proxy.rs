@@ -1,8 +1,8 @@
 //! A UDP proxy that drops, repeats and holds back datagrams, for kernels without netem.
 //!
-//! One thread; each sender gets a socket of its own towards the target, so that answers find their
-//! way back. What happens to a datagram is drawn at random; the seed makes the odds, not the story,
-//! repeatable, as the processes around it are real.
+//! One thread; each sender gets its own socket towards the target, so that answers find their way back.
+//! What happens to a datagram is drawn at random. The seed repeats the draws, but not the exact course,
+//! because the processes around the proxy are real.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
@@ -16,11 +16,11 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use std::os::fd::AsRawFd;
 
-/// Senders that are told apart; the oldest is forgotten when there are more.
+/// Senders that are distinguished; if there are more, the oldest is forgotten.
 const SENDERS_MAX: usize = 256;
-/// Datagrams held back at a time; more go on at once.
+/// Datagrams held back at a time; further ones are forwarded at once.
 const HELD_MAX: usize = 256;
-/// How long the loop may sleep before it looks whether it is to end.
+/// How long the loop may sleep before it checks whether it must end.
 const LOOK: Duration = Duration::from_millis(20);
 /// Largest datagram.
 const DATAGRAM_BYTES: usize = 65_536;
@@ -209,7 +209,7 @@ impl Relay {
             };
             let (got, from) = match received {
                 Ok(received) => received,
-                // The target was down when something was sent to it: that is all this says.
+                // The target was down when something was sent to it.
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
                 Err(_) => return Ok(()),
             };

@@ -77,7 +77,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Looks whether a connect under way has come to an end.
+    /// Checks whether a connect under way has ended.
     pub fn finish_connect(&mut self) -> Result<(), Broken> {
         let Link::Connecting { stream, .. } = &self.link else {
             return Ok(());

@@ -108,7 +108,7 @@ impl Generator {
                 let (op, key, value) = checked_next(checked, client, lane);
                 let (key, value) = match op {
                     Op::Setnx => {
-                        // All clients fight for the same lock before the next one is tried.
+                        // All clients contend for the same lock before the next one is tried.
                         let round = self.locks / self.clients;
                         // Every attempt has a number of its own: one client may try twice.
                         self.locks += 1;

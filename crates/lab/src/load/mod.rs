@@ -4,8 +4,8 @@
 //! Invariants: one thread; every operation ends by its deadline as acknowledged, failed or unknown
 //! (`docs/spec/protocol.md` §3); an operation is reported exactly once. In open loop every latency
 //! counts from the moment at which the operation was due, so a stalled server is not hidden by a
-//! generator that politely waits for it (coordinated omission).
-//! May not: judge. What a history means is the business of [`crate::check`].
+//! generator that waits for it (coordinated omission).
+//! May not: judge a history; [`crate::check`] does that.
 
 mod connection;
 mod generator;

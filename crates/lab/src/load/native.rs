@@ -212,7 +212,7 @@ impl Driver<'_, '_> {
         }
     }
 
-    /// Takes what the endpoint has to tell.
+    /// Takes the endpoint's events.
     fn outcomes(&mut self) -> anyhow::Result<()> {
         while let Some(event) = self.endpoint.poll_event() {
             match event {
@@ -235,6 +235,8 @@ impl Driver<'_, '_> {
                             .error(&format!("session closed: {reason:?}"));
                     }
                 }
+                // The load asks no READs, and passes nothing through.
+                Event::Read { .. } | Event::Marked { .. } => {}
             }
         }
         Ok(())
@@ -275,7 +277,7 @@ impl Driver<'_, '_> {
             self.run.recorder.error(text.as_deref().unwrap_or_default());
         }
         if outcome == Outcome::Unknown && !slot.leaving {
-            // As with a connection: whoever goes on must be somebody else.
+            // As with a connection: a new logical client goes on.
             slot.leaving = true;
             self.endpoint.end(session, Time(pending.deadline_ns));
         }

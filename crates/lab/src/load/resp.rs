@@ -120,7 +120,7 @@ impl Driver<'_, '_> {
         Ok(())
     }
 
-    /// A socket has something to say.
+    /// A socket is ready.
     fn ready(&mut self, index: usize) -> anyhow::Result<()> {
         let connection = &mut self.connections[index];
         let outcome = connection
@@ -180,8 +180,8 @@ impl Driver<'_, '_> {
         let unknown = text == "outcome unknown";
         let pending = connection.give_up(now_ns());
         if unknown || !pending.is_empty() {
-            // What this client did last is open; whoever goes on must be somebody else, so that
-            // "its operations took effect in order" stays a sharp statement about each client.
+            // The outcome of this client's last operation is open. A new logical client goes on, so
+            // that "its operations took effect in order" holds exactly for each client.
             connection.client = self.run.new_client();
             connection.lane = Lane::default();
         }

@@ -1,4 +1,4 @@
-//! What every driver of the load shares: what to issue, when, and what became of it.
+//! Shared by all drivers of the load: what to issue, when, and the results.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::summary::{Recorder, Summary, float};
 use crate::clock::{nanos, now_ns};
 use crate::resp::Reply;
 
-/// Deadlines, reconnects and progress are looked at this often.
+/// Deadlines, reconnects and progress are checked this often.
 const TICK_NS: u64 = 50_000_000;
 /// Progress is reported every so many ticks.
 const TICKS_PER_REPORT: u64 = 2;
@@ -87,7 +87,7 @@ impl<'a, 'h> Run<'a, 'h> {
         client
     }
 
-    /// False from the moment on at which nothing more is to be issued.
+    /// False once nothing more may be issued.
     pub fn goes_on(&mut self, now: u64, stop: &AtomicBool) -> bool {
         let over = now >= self.end_ns
             || stop.load(Ordering::Relaxed)

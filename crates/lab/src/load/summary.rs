@@ -1,4 +1,4 @@
-//! What a run came to: counts, percentiles and the curve behind them.
+//! The result of a run: counts, percentiles and the distribution.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::history::{Op, Outcome};
 
-/// Longest latency that is told apart, in nanoseconds (longer ones count as this).
+/// Longest latency that is distinguished, in nanoseconds (longer ones count as this).
 const LATENCY_NS_MAX: u64 = 120_000_000_000;
 /// Different error texts that are kept.
 const ERRORS_MAX: usize = 8;

@@ -27,7 +27,7 @@ const FAR: &str = "server";
 const SETTLE_MAX: Duration = Duration::from_secs(30);
 /// One attempt to read while settling.
 const SETTLE_TRY: Duration = Duration::from_secs(10);
-/// A path that does not carry anything after so long is not there.
+/// If a path carries nothing after this time, it counts as broken.
 const PATH_MAX: Duration = Duration::from_secs(5);
 /// Time between attempts.
 const LOOK: Duration = Duration::from_millis(20);

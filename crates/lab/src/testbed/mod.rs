@@ -1,10 +1,10 @@
 //! A small network on one machine: clients, up to three devices in a row, a server, each in a
 //! network namespace of its own, joined by veth pairs.
 //!
-//! Purpose: a place to play in (`pmnet-lab testbed`), and what `pmnet-lab bench micro` measures on.
-//! Invariants: the network of the machine itself is never touched; whatever is made is removed by
-//! its handle or by [`down`], also after a crash; every wait has a deadline. May not: start any
-//! part of pmnet. Needs root, `ip` (iproute2) and `ethtool`.
+//! Purpose: a test network (`pmnet-lab testbed`), used by `pmnet-lab bench micro` too. Invariants: the
+//! network of the machine itself is never changed; everything made is removed by its handle or by
+//! [`down`], even after a crash; every wait has a deadline. May not: start any part of pmnet. Needs
+//! root, `ip` (iproute2) and `ethtool`.
 
 mod layout;
 mod network;

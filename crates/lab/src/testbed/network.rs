@@ -1,4 +1,4 @@
-//! A layout made real: namespaces, bridges, veth pairs, offloads as XDP needs them.
+//! Builds a layout: namespaces, bridges, veth pairs, offloads as XDP needs them.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -12,7 +12,7 @@ use crate::harness::Namespaces;
 use crate::harness::find_program;
 use crate::harness::namespaces::{FOLDER, enter, ip};
 
-/// Why this process cannot make a testbed; `None`: it can, as far as can be told without trying.
+/// Why this process cannot make a testbed; `None`: it can, as far as can be seen without trying.
 #[must_use]
 pub fn refusal() -> Option<String> {
     if !Namespaces::is_root() {
@@ -188,8 +188,8 @@ fn node_commands(node: &Node) -> Vec<String> {
         commands.push(format!("link set {port} master {BRIDGE} up"));
     }
     let interface = node.interface;
-    // By itself a bridge has the smallest address of its ports, and another one when ports come and
-    // go: here it has one of its own, for good.
+    // By default a bridge has the smallest address of its ports, which changes when ports come and
+    // go. Here it has a fixed address of its own.
     if let (false, Some(ipv4)) = (node.ports.is_empty(), node.ipv4) {
         let [a, b, c, d] = ipv4.octets();
         commands.push(format!(
@@ -200,7 +200,7 @@ fn node_commands(node: &Node) -> Vec<String> {
     if let Some(address) = node.ipv4 {
         commands.push(format!("addr add {address}/24 dev {interface}"));
     }
-    // A kernel without IPv6 has no use for the other.
+    // A kernel without IPv6 does not need the other address.
     let has_ipv6 = Path::new("/proc/sys/net/ipv6").is_dir();
     if let Some(address) = node.ipv6.filter(|_| has_ipv6) {
         commands.push(format!("addr add {address}/64 dev {interface} nodad"));

@@ -25,7 +25,7 @@ pub const PREFIX: &str = "pmnet-tb-";
 const PINS: &str = "testbed-links";
 /// Held while it is made or removed.
 const LOCK: &str = "/run/pmnet-testbed.lock";
-/// Programs inside are asked to end, and killed after so long.
+/// Time after which programs inside that were asked to end are killed.
 const END_MAX: Duration = Duration::from_secs(3);
 /// How often their end is looked for.
 const LOOK: Duration = Duration::from_millis(20);
@@ -58,7 +58,7 @@ pub fn up(clients: u8, devices: u8, chain: bool) -> anyhow::Result<Layout> {
     Ok(network.keep())
 }
 
-/// A veth drops without a word what its peer transmits from XDP, if it has no program itself.
+/// A veth without an XDP program silently drops what its peer transmits from XDP.
 fn take_xdp(network: &Network, chain: bool) -> anyhow::Result<()> {
     remove_pins()?;
     let pins = Pins::open(PINS)?;

@@ -1,4 +1,4 @@
-//! XDP programs that are no part of the product: what measurements compare it with, and what feeds it packets.
+//! XDP programs that are not part of the product: baselines for measurements, and a program that feeds packets to it.
 //!
 //! Sources: `bpf/` of this crate. May not: be needed by a device that serves.
 
@@ -10,7 +10,7 @@ pub use feeder::{Counted, Feeder, Target};
 use aya::Ebpf;
 use aya::programs::Xdp;
 
-/// What there is to say where [`plain::is_built`] says no.
+/// The message if [`plain::is_built`] returns false.
 pub const NOT_BUILT: &str = "this pmnet-lab was built without programs for the kernel: install clang and libbpf-dev, then build \
      it and pmnet again";
 

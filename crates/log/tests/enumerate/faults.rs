@@ -1,7 +1,7 @@
 //! More than a crash: a line that reads as garbage, a superblock that is an old one.
 //!
-//! Such a fault may cost the log, never its honesty: the image is refused and left alone, or
-//! everything is there that the faults leave a witness of, exactly as it was appended
+//! Such a fault may cost the log, but is never hidden: either the image is refused and left alone, or
+//! everything that a witness still states is there, exactly as it was appended
 //! (`docs/spec/recovery.md` §1, §4).
 
 use pmnet_log::{BLOCK_BYTES, Decision, Finding, LogError, Scan};

@@ -1,4 +1,4 @@
-//! A medium that writes down what is asked of it, and what may be left of it at each moment.
+//! A medium that records every call, and computes what a crash may leave of it at each moment.
 //!
 //! Fault model (`docs/spec/ordered-log.md` §2): between two completed persists nothing is in order.
 //! Every 64-byte line that was stored to and is not covered by a completed persist may hold the
@@ -24,7 +24,7 @@ pub enum Event {
     Store(usize, Vec<u8>),
     PersistStart(Vec<Range<usize>>),
     PersistDone,
-    /// From here on the world outside counts on this.
+    /// From here on the outside world relies on this.
     Promise(Arc<Promise>),
     /// The script crashed by itself, and this is what was left.
     Crash(Box<State>),

@@ -1,4 +1,4 @@
-//! What the world outside counts on, and the check of a recovered log against it.
+//! What the outside world relies on, and the check of a recovered log against it.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -3,10 +3,11 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use pmnet_cli::{ConfigError, address, call_on_signals};
 use pmnet_client::{ClientConfig, ClientNode};
-use pmnet_front::{Front, FrontConfig};
+use pmnet_front::connection::Counters;
+use pmnet_front::{Cache, Front, FrontConfig};
 use pmnet_wire::record::CHAIN_MAX;
 use serde::Deserialize;
 use serde_json::json;
@@ -63,6 +64,20 @@ pub struct RedisArgs {
     /// Most clients at a time.
     #[arg(long, value_name = "N")]
     connections_max: Option<usize>,
+    /// Who answers commands that only read [default: pending].
+    #[arg(long, value_enum)]
+    cache: Option<CacheArg>,
+}
+
+/// Values of `--cache`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum CacheArg {
+    /// The head device, with a write that the database may not have yet; else the database, read directly where it is
+    /// as fresh as the head says that it must be.
+    Pending,
+    /// The database, behind everything acknowledged before.
+    Off,
 }
 
 /// The command line of `pmnet redis`.
@@ -89,6 +104,12 @@ fn settings(flags: RedisArgs, file: RedisArgs) -> Result<(FrontConfig, ClientCon
     if let Some(millis) = flags.deadline_ms.or(file.deadline_ms) {
         within("--deadline-ms", millis, 1, DEADLINE_MS_MAX)?;
         front.call_timeout = Duration::from_millis(millis);
+    }
+    if let Some(cache) = flags.cache.or(file.cache) {
+        front.cache = match cache {
+            CacheArg::Pending => Cache::Pending,
+            CacheArg::Off => Cache::Off,
+        };
     }
     if let Some(most) = flags.connections_max.or(file.connections_max) {
         within("--connections-max", most, 1, CONNECTIONS_MAX)?;
@@ -133,7 +154,19 @@ pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
             ("copies", json!(copies)),
         ],
     );
-    front.run()?;
+    let Counters {
+        own_writes,
+        hits,
+        direct_reads,
+        bypassed_reads,
+    } = front.run()?;
+    tracing::info!(
+        own_writes,
+        hits,
+        direct_reads,
+        bypassed_reads,
+        "the front ends; its reads were answered so"
+    );
     Ok(true)
 }
 
@@ -148,6 +181,21 @@ mod tests {
             listen: Some("127.0.0.1:6380".into()),
             via: Some("127.0.0.1:51000".into()),
             ..RedisArgs::default()
+        }
+    }
+
+    #[test]
+    fn reads_are_bypasses_only_if_that_is_asked_for() {
+        let off = RedisArgs {
+            cache: Some(CacheArg::Off),
+            ..args()
+        };
+        for (flags, file, cache) in [
+            (args(), RedisArgs::default(), Cache::Pending),
+            (off.clone(), RedisArgs::default(), Cache::Off),
+            (args(), off, Cache::Off),
+        ] {
+            assert_eq!(settings(flags, file).unwrap().0.cache, cache);
         }
     }
 

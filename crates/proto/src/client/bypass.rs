@@ -23,7 +23,7 @@ pub(super) struct Transfer {
     reply: Option<Assembly>,
     want_more: bool,
     stalled: u32,
-    /// Asked again after silence, and not heard since: the server may have begun anew.
+    /// It was asked again after silence and has not answered since: the server may have restarted.
     doubtful: bool,
     pub(super) last_sent: Option<Time>,
     pub(super) resent: bool,
@@ -116,9 +116,9 @@ impl Transfer {
             if confirmed >= self.confirmed {
                 self.sent = self.sent.max(confirmed);
             } else if self.doubtful {
-                // The server restarted and lost what it had. Without doubt about it, a lower
-                // number was only overtaken on its way: going back for each of those would send
-                // everything again and again, and every repetition brings more of them.
+                // The server restarted and lost what it had. Without such a doubt, a packet with a
+                // lower number was only overtaken on its way. Going back for each of those would
+                // send everything again and again, and each repetition would cause more of them.
                 self.sent = confirmed;
             } else {
                 return None;

@@ -2,19 +2,23 @@
 //!
 //! Invariants: a session's calls take effect in the order submitted; every call gets exactly one
 //! outcome, by its deadline; an update is resent under the same (session, seq) until it commits,
-//! also after its caller was told `Unknown`; nothing that follows a bypass is sent before the
+//! even after its caller was told `Unknown`; nothing that follows a bypass is sent before the
 //! bypass has its reply. May not: read a clock, draw randomness of its own, block.
 
 mod bypass;
+mod reads;
 mod session;
 
 use crate::rules::Rules;
-use crate::time::{MILLISECOND, Nanos, SECOND};
+use crate::time::{MILLISECOND, Nanos, SECOND, earliest};
 use crate::{Outbox, Peer, Random, Time};
 pub(crate) use bypass::TRANSFER_WINDOW;
 use bytes::Bytes;
 use core::fmt;
+use pmnet_wire::packet::{Stamp, is_mark};
 use pmnet_wire::{Flags, Kind, MESSAGE_BYTES_MAX, Packet};
+use reads::Reads;
+pub use reads::{READ_TIMEOUT, ReadAnswer};
 use rustc_hash::FxHashMap;
 use session::Session;
 use std::collections::{BTreeSet, VecDeque};
@@ -40,7 +44,7 @@ pub struct ClientConfig {
     pub timeout_ceiling: Nanos,
     /// Acknowledgements by fewer devices than this close the session.
     pub copies_min: u8,
-    /// An idle session says this often that it is still wanted.
+    /// An idle session sends a ping this often, so that it does not expire.
     pub ping_every: Nanos,
     /// The rules that hold: all of them, outside of the simulator.
     pub rules: Rules,
@@ -110,7 +114,7 @@ pub enum Refused {
 /// Why a session closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// It was asked to.
+    /// Its caller ended it.
     Ended,
     /// The device does not know it (it expired, or its chain was declared lost).
     Refused,
@@ -157,6 +161,18 @@ pub enum Event {
         /// How.
         outcome: Outcome,
     },
+    /// A READ was answered, or nobody answered in time.
+    Read {
+        /// The READ.
+        call: CallId,
+        /// How.
+        answer: ReadAnswer,
+    },
+    /// A mark is open: every device of the chain holds it ([`Client::open_mark`]).
+    Marked {
+        /// The session.
+        session: SessionHandle,
+    },
     /// A session closed; all its calls have had their outcomes.
     SessionClosed {
         /// The session.
@@ -191,6 +207,11 @@ pub struct Client {
     by_id: FxHashMap<u64, SessionHandle>,
     by_token: FxHashMap<u64, SessionHandle>,
     timers: BTreeSet<(Time, SessionHandle)>,
+    reads: Reads,
+    /// The session of the READs.
+    reader: Option<SessionHandle>,
+    /// One that is being ended.
+    retired: Option<SessionHandle>,
     dirty: Vec<SessionHandle>,
     events: VecDeque<Event>,
     counters: ClientCounters,
@@ -218,6 +239,9 @@ impl Client {
             by_id: FxHashMap::default(),
             by_token: FxHashMap::default(),
             timers: BTreeSet::new(),
+            reads: Reads::default(),
+            reader: None,
+            retired: None,
             dirty: Vec::new(),
             events: VecDeque::new(),
             counters: ClientCounters::default(),
@@ -231,12 +255,51 @@ impl Client {
     /// # Errors
     /// [`Refused::Sessions`].
     pub fn open(&mut self, now: Time) -> Result<SessionHandle, Refused> {
+        self.open_with(now, false)
+    }
+
+    /// Begins a *mark*: a session that says, for as long as it is open, that something may change the store which passes no
+    /// device (`docs/spec/reads.md` §5). It counts from [`Event::Marked`] on. Whoever passes something through
+    /// ends it only when nothing of that is under way.
+    ///
+    /// # Errors
+    /// [`Refused::Sessions`].
+    pub fn open_mark(&mut self, now: Time) -> Result<SessionHandle, Refused> {
+        self.open_with(now, true)
+    }
+
+    /// Asks the head how fresh the store must be for the keys with these hashes; for none of them, or more than
+    /// [`READ_KEYS_MAX`](pmnet_wire::packet::READ_KEYS_MAX): for all keys. Answered by [`Event::Read`], after
+    /// [`READ_TIMEOUT`] at the latest. What the caller has sent before must have been answered, and be committed.
+    ///
+    /// # Errors
+    /// [`Refused::Busy`]: too many, or nobody has answered READs lately. [`Refused::Sessions`].
+    pub fn read(&mut self, now: Time, hashes: &[u64], deadline: Time) -> Result<CallId, Refused> {
+        if !self.reads.may_ask(now) {
+            return Err(Refused::Busy);
+        }
+        if self.reader.is_none() {
+            self.reader = Some(self.open(now)?);
+        }
+        let call = CallId(self.next_call);
+        self.next_call += 1;
+        self.reads.ask(now, call, hashes, deadline);
+        Ok(call)
+    }
+
+    fn open_with(&mut self, now: Time, mark: bool) -> Result<SessionHandle, Refused> {
         if self.sessions.len() >= self.config.sessions_max {
             return Err(Refused::Sessions);
         }
         let handle = SessionHandle(self.next_handle);
         self.next_handle += 1;
-        let token = self.random.next_nonzero();
+        // Odd is a mark, and 0 no token.
+        let token = loop {
+            let token = self.random.next_u64() & !1 | u64::from(mark);
+            if token != 0 {
+                break token;
+            }
+        };
         self.sessions
             .insert(handle, Session::new(handle, token, now, &self.config));
         self.by_token.insert(token, handle);
@@ -315,7 +378,8 @@ impl Client {
     /// When [`Client::flush`] must be called again at the latest.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
-        self.timers.first().map(|(time, _)| *time)
+        let session = self.timers.first().map(|(time, _)| *time);
+        earliest(session, self.reads.next_timeout())
     }
 
     /// Sessions that are open or opening.
@@ -353,7 +417,8 @@ impl Client {
             | Kind::Nack
             | Kind::NotLogged
             | Kind::Response
-            | Kind::CacheResponse
+            | Kind::Hit
+            | Kind::Miss
             | Kind::Pong => self.by_id.get(&header.session),
             _ => None,
         };
@@ -385,6 +450,19 @@ impl Client {
         match header.kind {
             Kind::OpenReply if session.on_open_reply(now, header, &mut context) => {
                 self.by_id.insert(header.session, handle);
+                if is_mark(header.tag) {
+                    let session = handle;
+                    self.events.push_back(Event::Marked { session });
+                }
+                if self.reader == Some(handle) {
+                    self.reads.session_changed(now);
+                }
+            }
+            Kind::Hit | Kind::Miss if self.reader == Some(handle) => {
+                if let Some((call, answer)) = self.reads.answered(&packet) {
+                    self.events.push_back(Event::Read { call, answer });
+                }
+                return;
             }
             Kind::Ack => session.on_ack(now, header, &mut context),
             Kind::Nack if header.flags.has(Flags::UNKNOWN_SESSION) => {
@@ -392,7 +470,7 @@ impl Client {
             }
             Kind::Nack => session.on_nack(now, header, &mut context),
             Kind::NotLogged => session.on_not_logged(now, header, &mut context),
-            Kind::Response | Kind::CacheResponse => session.on_response(now, &packet, &mut context),
+            Kind::Response => session.on_response(now, &packet, &mut context),
             _ => {}
         }
         if session.is_closed() {
@@ -404,6 +482,12 @@ impl Client {
 
     /// Runs timers that are due and writes everything that may be sent now into `out`.
     pub fn flush(&mut self, now: Time, out: &mut Outbox) {
+        if self.reads.is_idle(now) {
+            self.retired = self.reader.take();
+            if let Some(reader) = self.retired {
+                self.end(reader, now + self.config.ping_every);
+            }
+        }
         while let Some(&(time, handle)) = self.timers.first() {
             if time > now {
                 break;
@@ -450,9 +534,46 @@ impl Client {
                 self.timers.insert((next, handle));
             }
         }
+        self.flush_reads(now, out);
+    }
+
+    /// Sends the READs that are due.
+    fn flush_reads(&mut self, now: Time, out: &mut Outbox) {
+        let reader = self
+            .reader
+            .and_then(|handle| self.sessions.get(&handle))
+            .filter(|session| session.id() != 0);
+        let session = reader.map(|session| {
+            let stamp = Stamp {
+                shard: self.config.shard,
+                epoch: self.epoch,
+                tag: session.token(),
+                ..Stamp::default()
+            };
+            (session.id(), stamp)
+        });
+        let events = &mut self.events;
+        self.reads
+            .flush(now, session, self.config.head, out, |call| {
+                let answer = ReadAnswer::None;
+                events.push_back(Event::Read { call, answer });
+            });
+    }
+
+    /// The session of the READs closed: nobody is told, and the next READ opens another.
+    fn reader_closed(&mut self, handle: SessionHandle) {
+        let told = |event: &Event| matches!(event, Event::SessionClosed { session, .. } if *session == handle);
+        if self.events.back().is_some_and(told) {
+            self.events.pop_back();
+        }
+        self.reader = self.reader.filter(|reader| *reader != handle);
+        self.retired = self.retired.filter(|retired| *retired != handle);
     }
 
     fn forget(&mut self, handle: SessionHandle) {
+        if self.reader == Some(handle) || self.retired == Some(handle) {
+            self.reader_closed(handle);
+        }
         if let Some(session) = self.sessions.remove(&handle) {
             self.by_id.remove(&session.id());
             self.by_token.remove(&session.token());

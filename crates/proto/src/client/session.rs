@@ -60,7 +60,7 @@ struct Bypass {
     read_only: bool,
     key_hash: u64,
     deadline: Time,
-    /// When the head last said that it misses an update before it.
+    /// When the head last said that an update before it is missing.
     nacked: Option<Time>,
     transfer: Transfer,
 }
@@ -69,6 +69,7 @@ struct Bypass {
 struct Fallback {
     first_seq: u64,
     last_seq: u64,
+    key_hash: u64,
     transfer: Transfer,
 }
 
@@ -85,7 +86,7 @@ struct Logged {
     updates: VecDeque<Update>,
     /// One row for each seq in `acked + 1 .. next_seq`: when it was sent.
     sent: VecDeque<Option<Sent>>,
-    /// Everything up to here is committed, as was last said in this epoch.
+    /// Everything up to here is committed, by the last ack of this epoch.
     acked: u64,
     acked_epoch: u32,
     /// Everything up to here is known to be applied; more may be.
@@ -113,12 +114,12 @@ struct Direct {
     bypass: Option<Bypass>,
     next_request: u64,
     /// A bypass that changes state has an unknown outcome, and the store has recorded nothing of this session
-    /// since: a server that restarts would execute a late copy of it, also behind a later read.
+    /// since. So a server that restarts would execute a late copy of it, even after a later read.
     doubtful: bool,
     fallback: Option<Fallback>,
     /// Everything up to here was applied by the server through a fallback; the head may not know.
     fallback_upto: u64,
-    /// The head does not: a confirmation must pass it again.
+    /// The head does not know: a confirmation must pass it again.
     repair: bool,
 }
 
@@ -401,7 +402,7 @@ impl Session {
                 .nacked
                 .is_none_or(|at| now.since(at) >= self.update_rto.smoothed())
         {
-            // Each fragment of a long bypass may be refused: once a round trip is answer enough.
+            // Each fragment of a long bypass may be refused: react once a round trip.
             bypass.nacked = Some(now);
             bypass.transfer.retry();
         }
@@ -415,9 +416,9 @@ impl Session {
         }
     }
 
-    /// The device does not know the session (any more). If it did so in the epoch of the last
-    /// acknowledgement, the session has expired, behind everything that was acknowledged. In a later
-    /// one the log may have been declared lost with it: what is not known to be applied is gone.
+    /// The device does not know the session, or no longer. If it says so in the epoch of the last
+    /// acknowledgement, the session has expired, after everything that was acknowledged. In a later
+    /// epoch the log may have been declared lost with the session: what is not known to be applied is gone.
     pub(super) fn on_unknown(&mut self, header: &Header, context: &mut Context<'_>) {
         let lost = header.epoch > self.log.acked_epoch && self.log.applied < self.log.acked;
         let reason = if lost {
@@ -463,6 +464,7 @@ impl Session {
         self.direct.fallback = Some(Fallback {
             first_seq: update.first_seq,
             last_seq: update.last_seq,
+            key_hash: update.key_hash,
             transfer: Transfer::new(update.payload.clone()),
         });
     }
@@ -564,8 +566,8 @@ impl Session {
         }
     }
 
-    /// What is under way to the server: nothing else moves while an update falls back, and a
-    /// bypass does not before every update that it follows has been sent.
+    /// What is under way to the server. While an update falls back nothing else is sent, and a
+    /// bypass is sent only after every update before it.
     fn transfer(&mut self) -> Option<&mut Transfer> {
         let ready = self.all_sent();
         match &mut self.direct.fallback {
@@ -579,8 +581,8 @@ impl Session {
         }
     }
 
-    /// Whether the window has let every update out. A bypass sent before that could only be
-    /// refused, once for each of its fragments.
+    /// Whether every update has been sent. A bypass sent before that could only be refused, once
+    /// for each of its fragments.
     fn all_sent(&self) -> bool {
         self.log.next_send == self.log.next_seq
     }

@@ -46,7 +46,7 @@ impl Device {
             self.nack(from, header, expected, out);
             return Verdict::Done;
         }
-        if !room.fits(packet.payload) || session.outstanding >= self.config.session_entries_max {
+        if !room.fits(packet.payload) || session.unapplied >= self.config.session_entries_max {
             self.counters.not_logged += 1;
             let reply = NotLogged {
                 session: header.session,
@@ -204,6 +204,11 @@ impl Device {
             self.nack(from, header, expected, out);
             return;
         }
+        if self.reads.answers()
+            && let Some(session) = self.table.sessions.get_mut(&header.session)
+        {
+            self.reads.bypass_passes(header, session);
+        }
         self.counters.bypasses += 1;
         self.link.hurry();
         let stamped = Bypass::stamped(header, self.cursors.last, &self.stamp());
@@ -252,8 +257,8 @@ impl Device {
             return None;
         };
         if session.token != header.tag && self.config.rules.hold(Rule::Token) {
-            // After a declared loss another session may have the number. To whoever only guesses,
-            // this says nothing: it carries the token that came.
+            // After a declared loss another session may have the number. The answer carries the token
+            // of the packet, so it tells nothing to somebody who only guesses.
             self.counters.wrong_token += 1;
             self.refuse_session(from, header, out);
             return None;
@@ -285,7 +290,7 @@ impl Device {
         out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
     }
 
-    /// At most one NACK a session and burst.
+    /// At most one NACK for each session and burst, except for bypasses.
     pub(super) fn nack(&mut self, from: Peer, header: &Header, expected: u64, out: &mut Outbox) {
         let burst = self.owed.burst;
         if let Some(session) = self.table.sessions.get_mut(&header.session)
@@ -336,9 +341,12 @@ impl Device {
             session.committed = session.committed.max(header.seq);
             self.note_change(header.session);
         }
-        let Some(session) = self.table.sessions.get(&header.session) else {
+        let Some(session) = self.table.sessions.get_mut(&header.session) else {
             return;
         };
+        if header.kind == Kind::Response && !header.flags.has(Flags::PROGRESS) {
+            self.reads.answer_passes(header, session);
+        }
         let Some(address) = session.address else {
             self.counters.no_route += 1;
             return;

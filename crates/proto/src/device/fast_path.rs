@@ -54,7 +54,7 @@ pub struct ChainState {
     pub receive_window: u64,
 }
 
-/// What a fast path has done with the hops beside it: all numbers only grow, but for the credit.
+/// What a fast path has done with the hops beside it. All numbers except the credit only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HopWork {
     /// What each device behind this one holds, nearest first.
@@ -65,13 +65,13 @@ pub struct HopWork {
     pub sent: u64,
     /// Highest order that it knows to be committed.
     pub committed: u64,
-    /// It acknowledged every committed order above this one itself, and none at or below for certain.
+    /// It has acknowledged every committed order above this one itself; at or below, it may not have.
     pub skipped: u64,
     /// Own order in the last DURABLE that it sent to the hop before.
     pub told: u64,
 }
 
-/// What the fast path beside the machine has been told, and has yet to be.
+/// What the fast path beside the machine has been told, and what it must still be told.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     /// Sessions that it must hear about.
@@ -110,7 +110,7 @@ impl Device {
         }
     }
 
-    /// Every session is to be told anew: after a recovery.
+    /// After a recovery the fast path must be told every session again.
     pub(super) fn note_all(&mut self) {
         if let Some(Ledger { changed, .. }) = &mut self.fast_path {
             changed.clear();
@@ -136,7 +136,7 @@ impl Device {
                     u64::MAX => u64::MAX,
                     _ => session
                         .last
-                        .saturating_add(share.saturating_sub(session.outstanding)),
+                        .saturating_add(share.saturating_sub(session.unapplied)),
                 };
                 SessionState {
                     id,
@@ -180,9 +180,9 @@ impl Device {
         }
     }
 
-    /// Whether the fast path, which has done this, must be told of the chain again: something is
-    /// committed or held of which it does not know, or the next hop can take more or less, or a device beside this one came back or has another
-    /// address, or what it left to the machine has been sent on, so that it can go on.
+    /// Whether the fast path, which has done this, must be told of the chain again. It must if something is committed
+    /// or held that it does not know of; if the next hop can take more or less; if a device beside this one came back
+    /// or has another address; or if what it left to the machine has been sent on, so that it can go on.
     #[must_use]
     pub fn fast_path_lags(&self, work: &HopWork, before: Option<Peer>) -> bool {
         let (Phase::Serving(serving), Some(ledger)) = (&self.phase, &self.fast_path) else {
@@ -219,8 +219,8 @@ impl Device {
         matches!(&self.phase, Phase::Serving(serving) if !serving.expired.is_empty())
     }
 
-    /// Before idle sessions are looked for: the fast path says which ones it has heard of since it was
-    /// last asked. What it admitted is known already; these repeated what they had sent.
+    /// To be called before idle sessions are looked for: the fast path says which sessions it has heard from
+    /// since it was last asked. What it admitted is known already; these only repeated earlier packets.
     pub fn refresh(&mut self, now: Time, mut heard: impl FnMut(u64) -> bool) {
         let Phase::Serving(serving) = &self.phase else {
             return;
@@ -277,8 +277,8 @@ impl Device {
         self.untouch(told);
     }
 
-    /// What was followed is durable up to `order`; and this is what the fast path has done with the hops
-    /// beside it since it had done `before`.
+    /// What was followed is durable up to `order`. The fast path's work with the hops beside it was
+    /// `before` and is now `work`.
     pub fn followed(&mut self, now: Time, order: u64, before: &HopWork, work: &HopWork) {
         let tells = self.owed.tell_durable;
         self.persisted(order);
@@ -316,7 +316,7 @@ impl Device {
         self.commit_upto(committable);
     }
 
-    /// The clients of what was touched since there were `told` know.
+    /// The clients of the sessions touched after the first `told` have been acknowledged already.
     fn untouch(&mut self, told: usize) {
         for id in self.phase.serving().touched.split_off(told) {
             if let Some(session) = self.table.sessions.get_mut(&id) {

@@ -11,7 +11,7 @@ use pmnet_wire::{Header, Packet};
 
 /// Window after a timeout, in entries.
 const WINDOW_MIN: u64 = 16;
-/// As many entries do not wait for company.
+/// So many entries are sent without waiting for more.
 const LINGER_ENTRIES: u64 = 512;
 
 #[derive(Debug)]
@@ -29,12 +29,12 @@ pub(super) struct Link {
     since: Option<Time>,
     timed: Option<(u64, Time)>,
     rewound: Option<(u64, Time)>,
-    /// Since when durable entries wait for company on their way to the server.
+    /// Since when durable entries wait for more before they go to the server.
     held_since: Option<Time>,
-    /// Highest order that was ever sent or left to the reader of the log; what is sent again is sent one by
-    /// one.
+    /// Highest order that was ever sent, or left for the server to read from the log. Below it, entries
+    /// are sent again one by one.
     told: u64,
-    /// Something that passed by waits for them: no lingering until they are sent.
+    /// A bypass that passed waits for these entries: no lingering until they are sent.
     hurry: bool,
 }
 
@@ -94,7 +94,7 @@ impl Link {
         self.credit
     }
 
-    /// Somebody else has sent what comes behind `from`, up to here. While it is being sent again from
+    /// The fast path has sent what comes after `from`, up to here. If entries are being sent again from
     /// further back, that goes on.
     pub(super) fn followed(&mut self, now: Time, from: u64, upto: u64) {
         if upto > from && self.cursor > from && self.cursor <= upto {
@@ -116,7 +116,7 @@ impl Link {
         self.held_since = None;
     }
 
-    /// Whether the entries up to `persisted` should wait for company now.
+    /// Whether the entries up to `persisted` should wait for more now.
     fn lingers(&mut self, now: Time, persisted: u64, linger: Nanos) -> bool {
         let waiting = (persisted + 1).saturating_sub(self.cursor);
         if waiting == 0 {
@@ -134,7 +134,7 @@ impl Link {
         !self.hurry
     }
 
-    /// When entries that wait for company go without it.
+    /// When entries that wait for more are sent in any case.
     pub(super) fn lingers_until(&self, linger: Nanos) -> Option<Time> {
         self.held_since.map(|since| since + linger)
     }
@@ -147,7 +147,7 @@ impl Link {
 
 impl Device {
     /// The next order to send to the next hop, if there is one that is durable here and that the
-    /// next hop has room for. The pipeline hands its frame to [`Device::forward`].
+    /// next hop has room for. The node hands its frame to [`Device::forward`].
     pub fn poll_forward(&mut self, now: Time) -> Option<u64> {
         if !self.is_serving() {
             return None;
@@ -236,7 +236,7 @@ impl Device {
             link.window = (link.window / 2).max(WINDOW_MIN);
             link.cursor = link.acked + 1;
         } else {
-            // Everything arrived; what is missing is the word that it was applied.
+            // Everything has arrived; only APPLIED is missing.
             let ping = Ping { session: 0 };
             out.send(self.config.next, &ping.header(&self.stamp()), &[]);
         }

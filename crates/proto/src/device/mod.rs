@@ -1,8 +1,8 @@
 //! The device machine: head or follower of a chain (`docs/spec/protocol.md` §2, §4).
 //!
-//! Decides, packet by packet, what is appended, and releases what was promised. It never sees the
-//! log: the pipeline appends what [`Verdict::Append`] says, makes it durable, and reports it with
-//! [`Device::persisted`]; only that call can release forwards and acknowledgements.
+//! Decides, packet by packet, what is appended, forwarded and acknowledged. It never sees the log:
+//! the node appends what [`Verdict::Append`] says, makes it durable, and reports it with
+//! [`Device::persisted`]. Nothing is forwarded or acknowledged before that call.
 //!
 //! Cursors, always `applied ≤ committed ≤ last` and `persisted ≤ last`:
 //! `last` (admitted) ≥ `persisted` (durable here) ≥ forwarded ≥ … ; `committed` = durable in every
@@ -11,6 +11,7 @@
 mod admission;
 mod fast_path;
 mod link;
+mod reads;
 mod recover;
 mod release;
 mod session;
@@ -26,6 +27,7 @@ use link::Link;
 use pmnet_wire::packet::{End, EntryKind, StaleEpoch, Stamp};
 use pmnet_wire::record::{DurableRow, Member};
 use pmnet_wire::{HEADER_LEN, Header, Kind, Packet};
+use reads::Reads;
 use recover::{Recovering, Relayed};
 use rustc_hash::FxHashMap;
 use session::Session;
@@ -54,12 +56,14 @@ pub struct DeviceConfig {
     pub link_window_max: u64,
     /// Entries that this device can take in at once (told to the hop before).
     pub receive_window: u64,
-    /// How long the last device lets a few durable entries wait for company on their way to the
-    /// server, when no bypass waits for them. Their clients have been answered before.
+    /// How long the last device lets a few durable entries wait for more before it sends them to the
+    /// server, if no bypass waits for them. Their clients have been acknowledged already.
     pub server_linger: Nanos,
-    /// The server reads the log of this device, its tail, by itself: of what it has not seen it is sent the
-    /// last entry only, and what it asks for.
+    /// The server reads the log of this device, the tail, directly. So it is sent only the last of its
+    /// new entries, and what it asks for.
     pub server_reads_log: bool,
+    /// Buckets of the index that answers READs, rounded up to a power of two, 24 bytes each; 0: READs are not answered.
+    pub read_buckets: usize,
     /// What the operator states: [`Member::SHRINK`], [`Member::DECLARE_LOSS`].
     pub flags: u32,
     /// The rules that hold: all of them, outside of the simulator.
@@ -83,6 +87,7 @@ impl DeviceConfig {
             receive_window: 1024,
             server_linger: 8 * MILLISECOND,
             server_reads_log: false,
+            read_buckets: 65_536,
             flags: 0,
             rules: Rules::ALL,
         }
@@ -128,14 +133,16 @@ impl Room {
     }
 }
 
-/// What the pipeline must do with a packet.
+/// What the node must do with a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing more.
     Done,
     /// Append this header with the packet's payload; its `order` is the next of the log.
     Append(Header),
-    /// The server has said everything: bring the log to this state, then [`Device::serve`].
+    /// Answer a READ: send this header with the payload of the entry that it names.
+    Hit(Peer, Header),
+    /// The server's answer is complete: bring the log to this state, then call [`Device::serve`].
     Resume(Recovery),
     /// The shard must stop; the text says why and what to do.
     Stop(String),
@@ -169,6 +176,10 @@ counters! {
     bypasses,
     /// Responses passed back.
     responses,
+    /// READs answered with an update.
+    read_hits,
+    /// READs answered with what the store must have applied.
+    read_misses,
     /// Entries sent to the next hop, also again.
     forwarded,
     /// Ranges that the next hop asked for again.
@@ -206,7 +217,7 @@ struct OwnLog {
     incarnation: u32,
     /// The last incarnation that the log was marked to serve in.
     served: u32,
-    /// Epoch that the operator's word is about, as far as the server has said which it is.
+    /// Epoch in which the operator's order is valid, once the server has said it.
     word_epoch: u32,
 }
 
@@ -238,7 +249,7 @@ struct Cursors {
     applied: u64,
 }
 
-/// What the end of a burst has to say.
+/// What is to be sent at the end of the burst.
 #[derive(Debug, Default)]
 struct Owed {
     /// To the hop before: how far this device is durable.
@@ -293,18 +304,19 @@ pub struct Device {
     chain: OwnChain,
     table: Table,
     cursors: Cursors,
+    reads: Reads,
     link: Link,
     /// Where the hop before was last heard from.
     predecessor: Option<Peer>,
     relayed: VecDeque<Relayed>,
     /// A new head forms over this one: it admits nothing more.
     joining: bool,
-    /// Nonce of the last question about a doubt, and when it was asked.
+    /// Nonce of the last [`Device::probe`], and when it was sent.
     probe: Option<(u64, Time)>,
     owed: Owed,
     /// What the fast path beside this machine knows, if there is one.
     fast_path: Option<Ledger>,
-    /// What the operator must do first, as the server said it.
+    /// What the operator must do first, in the server's words.
     waits_for: Option<String>,
     counters: Counters,
 }
@@ -340,6 +352,7 @@ impl Device {
                 committed: log.applied,
                 applied: log.applied,
             },
+            reads: Reads::default(),
             link,
             predecessor: None,
             relayed: VecDeque::new(),
@@ -458,6 +471,7 @@ impl Device {
             Kind::Bypass if header.tag != self.chain.shard_token => {
                 self.on_client_bypass(now, from, packet, out)
             }
+            Kind::Read => return self.on_read(now, from, packet, out),
             Kind::Ping if header.session != 0 => self.on_client_ping(now, from, header, out),
             _ => {
                 if let Some(verdict) = self.check_hop(now, from, header, out) {
@@ -516,7 +530,7 @@ impl Device {
         None
     }
 
-    /// How this device signs what it says to other hops.
+    /// The stamp of packets that this device sends to other hops.
     #[must_use]
     pub const fn stamp(&self) -> Stamp {
         Stamp {
@@ -533,7 +547,7 @@ impl Device {
         self.table.index.get(usize::try_from(at).ok()?)
     }
 
-    /// Entries that the device itself wants appended (ends of sessions that are idle still).
+    /// Entries that the device itself wants appended: ENDs of sessions that are still idle.
     pub fn poll_own_entry(&mut self, now: Time, room: Room) -> Option<Header> {
         if !self.is_head() || !room.fits(&[]) {
             return None;

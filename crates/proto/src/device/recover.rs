@@ -1,6 +1,7 @@
 //! How a device comes back: RECOVER, its replies, and relaying those of others
 //! (`docs/spec/protocol.md` §5).
 
+use super::reads::Reads;
 use super::session::Session;
 use super::{Cursors, Device, OwnChain, Phase, RELAYED_MAX, Serving, Table, Verdict};
 use crate::rto::Rto;
@@ -13,14 +14,14 @@ use pmnet_wire::record::{
 use pmnet_wire::{Flags, Header, Packet};
 use std::collections::VecDeque;
 
-/// The server is asked about a doubt no more often than this.
+/// [`Device::probe`] asks the server no more often than this.
 const PROBE_EVERY: Nanos = SECOND;
 /// Parts of a session table asked for at once.
 const PARTS_AHEAD: usize = 16;
-/// Replies to one question that may pass back without being asked for again: those parts, some times over.
+/// Replies to one question that may pass back before it is asked again: those parts, several times.
 const REPLIES_DUE_MAX: u32 = 64;
 
-/// What the server said, whole: the state to which the log is brought before the device serves.
+/// The server's complete answer: the state to which the log is brought before the device serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovery {
     epoch: u32,
@@ -28,6 +29,8 @@ pub struct Recovery {
     members: Vec<Member>,
     shard_token: u64,
     sessions: Vec<SessionRow>,
+    /// The head may answer READs.
+    reads: bool,
 }
 
 impl Recovery {
@@ -57,8 +60,8 @@ pub enum Served {
 pub(super) struct Relayed {
     nonce: u64,
     from: Peer,
-    /// Replies that may pass back: one for each time that it was asked. Else one reply could circle for ever among devices
-    /// that are wired in a circle.
+    /// Replies that may pass back: one for each time that it was asked. Otherwise a reply could circle for ever among
+    /// devices that are wired in a circle.
     due: u32,
 }
 
@@ -78,6 +81,7 @@ struct Found {
     applied: u64,
     members: Vec<Member>,
     shard_token: u64,
+    reads: bool,
     parts: Vec<Option<Vec<SessionRow>>>,
     asked: usize,
 }
@@ -100,9 +104,9 @@ impl Recovering {
 }
 
 impl Device {
-    /// Something the next hop said does not fit what it said before: asks the server, without
-    /// leaving service, whether this device's log and its store still belong together. Only a
-    /// refusal has consequences: what raised the doubt may have been an old packet.
+    /// The next hop sent something that contradicts what it sent before. Asks the server, without
+    /// leaving service, whether this device's log and the server's store still belong together. Only a
+    /// refusal has consequences, because the contradiction may come from an old packet.
     pub(super) fn probe(&mut self, now: Time, out: &mut Outbox) {
         if self
             .probe
@@ -158,7 +162,7 @@ impl Device {
         }
     }
 
-    /// Another device's RECOVER on its way to the server: it learns whom it passed.
+    /// Forwards another device's RECOVER to the server, with this device added to its path.
     pub(super) fn relay_recover(
         &mut self,
         _now: Time,
@@ -182,9 +186,9 @@ impl Device {
             .last()
             .is_some_and(|before| self.chain.members.iter().all(|m| m.device != before.device));
         if (self.is_head() || !self.is_serving()) && newcomer && self.cursors.last == 0 {
-            // A chain in formation gets a new head: this device admits nothing more as the old
-            // one, also not if its own recovery still makes it that, so that the empty log it
-            // reports stays empty.
+            // A chain in formation gets a new head. This device admits nothing more as the old head,
+            // even if its own recovery makes it head again, so that the empty log that it reports
+            // stays empty.
             self.joining = true;
         }
         let nonce = Recover::read(&packet.header).nonce;
@@ -205,8 +209,8 @@ impl Device {
         out.send(self.config.next, &packet.header, &write_path(&path));
     }
 
-    /// This device's id is on the path already. Only a word to the operator: a packet that went
-    /// astray says the same.
+    /// This device's id is on the path already. This only informs the operator, because a stray
+    /// packet can cause it too.
     fn say_looped(&self, to: Peer, asked: &Header, out: &mut Outbox) {
         let text = format!(
             "device id {} is on the path twice: two devices use it (give each its own with --id), or --next leads \
@@ -219,6 +223,7 @@ impl Device {
             part: Fragment::WHOLE,
             refused: true,
             held: true,
+            reads: false,
         };
         let stamp = Stamp {
             epoch: self.epoch,
@@ -276,7 +281,7 @@ impl Device {
         let header = &packet.header;
         let speaks = self.config.flags & (Member::SHRINK | Member::DECLARE_LOSS) != 0;
         if header.flags.has(Flags::REFUSED) && speaks && header.epoch != self.log.word_epoch {
-            // Now it is known which epoch the operator's word is to end.
+            // Now it is known which epoch the operator's order is to end.
             self.log.word_epoch = header.epoch;
             self.recover_again(now);
             return Verdict::Done;
@@ -315,6 +320,7 @@ impl Device {
             applied: told.applied,
             members: reply.members.clone(),
             shard_token: reply.shard_token,
+            reads: told.reads,
             parts: vec![None; count],
             asked: 1,
         });
@@ -363,13 +369,14 @@ impl Device {
             applied,
             members: found.members,
             shard_token: found.shard_token,
+            reads: found.reads,
             sessions: found.parts.into_iter().flatten().flatten().collect(),
         })
     }
 
-    /// Begins to serve what the server said, unless it must be asked again. The log ends at `last`; its epoch
-    /// is persisted, and it is marked to serve. `frames` are its entries above what is applied, in order, as
-    /// stored: they are folded over the server's session table, and go through the ordinary path then.
+    /// Begins to serve by the server's answer, or asks the server again. The log ends at `last`; its epoch is
+    /// persisted, and it is marked to serve. `frames` are its entries above what is applied, in order, as
+    /// stored. They are folded over the server's session table, and then forwarded like any others.
     ///
     /// # Errors
     /// A text that says why a frame cannot belong to this log.
@@ -386,6 +393,7 @@ impl Device {
             members,
             shard_token,
             sessions,
+            reads,
         } = recovery;
         let own = |member: &Member| member.device == self.config.id;
         let position = members.iter().position(own).unwrap_or(0);
@@ -404,10 +412,11 @@ impl Device {
             applied,
         };
         self.table = Table::default();
+        self.reads = Reads::default();
         self.link.restart(applied);
         self.waits_for = None;
-        // The log is marked to serve in this incarnation: the server must know it first, or a copy
-        // of the log from before, started often enough, would pass for this one.
+        // The log is marked to serve in this incarnation. The server must know this first. Otherwise an
+        // older copy of the log that was started often enough would be taken for this one.
         self.log.served = self.log.incarnation;
         if self.chain.members[position].served < self.log.incarnation {
             self.recover_again(now);
@@ -431,6 +440,11 @@ impl Device {
             order: applied,
         });
         let head = position == 0;
+        if head && reads {
+            let marks = self.marks();
+            self.reads
+                .begin(self.config.read_buckets, last, marks, &mut self.random);
+        }
         self.phase = Phase::Serving(Serving {
             downstream: downstream.collect(),
             touched: Vec::new(),

@@ -1,4 +1,4 @@
-//! What a device may release, and when: the ack rule and the reclaim rule, each in one place
+//! What a device may release, and when: the ack rule (`committable`) and the reclaim rule
 //! (`docs/spec/protocol.md` §2 rules 5 and 7).
 
 use super::{Device, Phase, Room, Verdict};
@@ -9,8 +9,8 @@ use pmnet_wire::record::{DurableRow, read_durable, write_durable};
 use pmnet_wire::{Header, Packet};
 
 impl Device {
-    /// Everything up to `order` is durable in this device. The only call that lets forwards and
-    /// acknowledgements out.
+    /// Everything up to `order` is durable in this device. Before this call nothing of it is forwarded
+    /// or acknowledged.
     pub fn persisted(&mut self, order: u64) {
         assert!(
             order <= self.cursors.last && order >= self.cursors.persisted,
@@ -39,7 +39,7 @@ impl Device {
         }
         let downstream = &mut self.phase.serving().downstream;
         if rows[0].incarnation < downstream[0].incarnation {
-            // Said before it came back, perhaps with less than it had.
+            // Sent before it came back, perhaps with less than it had.
             self.counters.unexpected += 1;
             return Verdict::Done;
         }
@@ -77,7 +77,7 @@ impl Device {
     }
 
     /// **The ack rule**: an order is committed when it is durable in this device and in every
-    /// device behind it. Only the head, behind which stands the whole chain, acknowledges.
+    /// device behind it. Only the head acknowledges, because the whole chain is behind it.
     fn commit(&mut self) {
         let committable = self.committable();
         self.commit_upto(committable);
@@ -105,7 +105,7 @@ impl Device {
         behind.map_or(here, |order| order.min(here))
     }
 
-    /// Everything up to `committed` is; clients and fast path hear of it.
+    /// Everything up to `committed` is committed; clients and fast path are told.
     pub(super) fn commit_upto(&mut self, committed: u64) {
         let first = self.cursors.committed + 1;
         self.commit_quietly(committed);
@@ -163,8 +163,8 @@ impl Device {
         Verdict::Done
     }
 
-    /// **The reclaim rule**: only what is applied everywhere is forgotten. The pipeline frees the
-    /// log up to [`Device::cursors`]' `applied`.
+    /// **The reclaim rule**: only what is applied everywhere is forgotten. The node frees the log up
+    /// to [`Device::cursors`]' `applied`.
     pub(super) fn reclaim(&mut self, applied: u64) {
         while self.cursors.applied < applied {
             self.cursors.applied += 1;
@@ -173,9 +173,10 @@ impl Device {
             };
             if let Some(session) = self.table.sessions.get_mut(&row.session) {
                 session.applied = session.applied.max(row.seq);
-                session.outstanding = session.outstanding.saturating_sub(1);
+                session.unapplied = session.unapplied.saturating_sub(1);
                 if row.entry == EntryKind::End {
                     let token = session.token;
+                    self.reads.session_over(token);
                     self.table.sessions.remove(&row.session);
                     self.table.opening.remove(&token);
                 }
@@ -184,7 +185,7 @@ impl Device {
         }
     }
 
-    /// Ends a burst: one acknowledgement a session, one word to the hop before.
+    /// Ends a burst: one acknowledgement for each session, one DURABLE and APPLIED to the hop before.
     pub fn finish(&mut self, room: Room, out: &mut Outbox) {
         self.owed.burst += 1;
         let Phase::Serving(serving) = &mut self.phase else {

@@ -1,5 +1,6 @@
 //! The session table of a device, folded from its log (`docs/spec/protocol.md` §1).
 
+use super::reads::Outstanding;
 use super::{Device, IndexRow, Phase};
 use crate::{Peer, Time};
 use pmnet_wire::Header;
@@ -17,7 +18,7 @@ pub(super) struct Session {
     /// Last applied seq.
     pub(super) applied: u64,
     /// Entries in the log that are not applied.
-    pub(super) outstanding: u64,
+    pub(super) unapplied: u64,
     /// Where the client was last heard from.
     pub(super) address: Option<Peer>,
     pub(super) seen: Time,
@@ -29,6 +30,7 @@ pub(super) struct Session {
     /// In [`Device::changed_sessions`].
     pub(super) changed: bool,
     pub(super) nacked_in: u64,
+    pub(super) outstanding: Outstanding,
 }
 
 impl Session {
@@ -38,7 +40,7 @@ impl Session {
             last: row.last_seq,
             committed: row.last_seq,
             applied: row.last_seq,
-            outstanding: 0,
+            unapplied: 0,
             address: None,
             seen: now,
             ended: false,
@@ -46,6 +48,7 @@ impl Session {
             touched: false,
             changed: false,
             nacked_in: 0,
+            outstanding: Outstanding::default(),
         }
     }
 }
@@ -61,7 +64,7 @@ impl Session {
         Session::from_row(&row, now)
     }
 
-    /// The seq that comes next; at the end of numbers, which only a broken server can name, the last.
+    /// The next seq. At the largest number, which only a broken server can name, it stays the same.
     pub(super) const fn next_seq(&self) -> u64 {
         self.last.saturating_add(1)
     }
@@ -81,7 +84,8 @@ impl Device {
             self.cursors.last + 1,
             "entries are folded in order"
         );
-        let kind = Append::read(entry).entry;
+        let view = Append::read(entry);
+        let kind = view.entry;
         self.cursors.last = entry.order;
         self.table.index.push_back(IndexRow {
             session: entry.session,
@@ -101,11 +105,12 @@ impl Device {
         }
         if let Some(session) = self.table.sessions.get_mut(&entry.session) {
             session.last = session.last.max(entry.seq);
-            session.outstanding += 1;
+            session.unapplied += 1;
             session.ended |= kind == EntryKind::End;
             if kind != EntryKind::Open {
                 self.table.opening.remove(&session.token);
             }
+            self.reads.admitted(&view, token, session);
         }
     }
 

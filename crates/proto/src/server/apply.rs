@@ -89,7 +89,7 @@ impl Builder<'_> {
             self.change.sessions.insert(id, Some(unknown));
         }
         let Some(session) = self.session(id) else {
-            // Its session has ended: nothing of it is applied any more.
+            // Its session has ended: nothing more of the session is applied.
             self.change.repeated += 1;
             return Ok(());
         };
@@ -236,8 +236,8 @@ impl Server {
         (effects, change)
     }
 
-    /// The store is as far as `applied`: what waited up to there waits no more, and is remembered
-    /// for a while.
+    /// The store has applied everything up to `applied`: these entries leave the queue, and are
+    /// remembered for a while.
     fn advance(&mut self, applied: u64) {
         while let Some(entry) = self
             .entries
@@ -251,7 +251,7 @@ impl Server {
             self.entries.applied = entry.append.order;
         }
         if self.entries.applied != applied {
-            // Another life of this server applied the rest: what came there is not known.
+            // An earlier process of this server applied the rest: its contents are not known here.
             self.entries.lately.clear();
             self.entries.applied = applied;
         }
@@ -340,10 +340,15 @@ impl Server {
     ///
     /// # Errors
     /// [`Stop`] if they are not a pmnet shard's, or lie behind what this process knows.
-    pub fn loaded(&mut self, records: Vec<(Vec<u8>, Bytes)>) -> Result<(), Stop> {
+    pub fn loaded(
+        &mut self,
+        records: Vec<(Vec<u8>, Bytes)>,
+        store: Option<Bytes>,
+    ) -> Result<(), Stop> {
         self.in_flight = InFlight::Nothing;
         let mut applied = None;
         let mut chain = None;
+        let mut begun_in = Bytes::new();
         let mut sessions: FxHashMap<u64, Session> = FxHashMap::default();
         let mut replies = Vec::new();
         let mut stages = Vec::new();
@@ -351,6 +356,7 @@ impl Server {
             match records::read(&key, &value) {
                 Some(Loaded::Watermark(watermark)) => applied = Some(watermark),
                 Some(Loaded::Chain(found)) => chain = Some(found),
+                Some(Loaded::Store(found)) => begun_in = found,
                 Some(Loaded::Session {
                     id,
                     token,
@@ -407,7 +413,12 @@ impl Server {
             }
         }
         self.sessions = sessions;
+        if let Some(chain) = &mut chain {
+            chain.store = begun_in;
+        }
+        self.store = store.unwrap_or_default();
         self.enter(chain);
+        self.leave_other_store();
         self.advance(applied);
         if self.entries.queue.is_empty() {
             self.entries.received = applied;

@@ -10,7 +10,8 @@ use crate::time::earliest;
 use crate::{Outbox, Peer, Time};
 use bytes::Bytes;
 use pmnet_wire::packet::{Bypass, Fragment, Nack};
-use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX, Packet};
+use pmnet_wire::record::Member;
+use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX, Header, Packet};
 
 /// One request for the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub struct Execution {
     pub record: Option<(Vec<u8>, Bytes)>,
 }
 
-/// A bypass in the waiting room; one a session.
+/// A bypass in the waiting room; one for each session.
 #[derive(Debug)]
 pub(super) struct Waiting {
     asked: Asked,
@@ -30,7 +31,7 @@ pub(super) struct Waiting {
     parts: Vec<Option<Bytes>>,
     contiguous: usize,
     bytes: usize,
-    /// How many packets of bypasses had come when one of it came last.
+    /// How many packets of bypasses had arrived in all when the last one of this bypass arrived.
     touched: u64,
     /// When its caller gives up, as far as its packets told; `None`: never.
     deadline: Option<Time>,
@@ -77,7 +78,7 @@ pub(super) struct Recent {
 
 /// Long replies kept, at most.
 const RECENT_MAX: usize = 1024;
-/// The reply as it can be sent: also one that another life of this server has stored.
+/// The reply as it can be sent, even if an earlier process of this server stored it.
 pub(super) fn bounded(reply: Bytes) -> Bytes {
     if reply.len() > usize::from(FRAGMENTS_MAX) * FRAGMENT_BYTES {
         Bytes::from_static(b"-ERR pmnet: the reply is larger than 16 MiB\r\n")
@@ -87,7 +88,7 @@ pub(super) fn bounded(reply: Bytes) -> Bytes {
 }
 
 /// Packets of other bypasses after which an incomplete one counts as abandoned, if there is no room.
-/// Also how many must come between two looks.
+/// Also how many must arrive between two searches for abandoned ones.
 const ABANDONED_AFTER: u64 = 256;
 /// Fragments after which the server says how far it got.
 const PROGRESS_EVERY: usize = 8;
@@ -100,7 +101,7 @@ impl WaitingRoom {
         }
     }
 
-    /// An epoch change: the clients ask again, through the new head.
+    /// Another head, or the same one in another life: the clients ask again, through that one.
     pub(super) fn clear(&mut self) {
         self.waiting.clear();
         self.ready.clear();
@@ -117,6 +118,10 @@ impl Server {
         out: &mut Outbox,
     ) {
         let header = packet.header;
+        if !self.is_of_this_head(&header) {
+            self.counters.dropped += 1;
+            return;
+        }
         let Bypass {
             session: id,
             fragment,
@@ -185,12 +190,12 @@ impl Server {
             return;
         };
         self.room.ready.remove(&(waiting.asked.barrier, id));
-        // Every stamp that this bypass got after it was called is a right barrier; the newest is
-        // one that the present head can reach.
+        // Every stamp that this bypass got after its call is a correct barrier; the newest one
+        // can be reached under the present head.
         waiting.asked = asked;
         waiting.from = from;
         waiting.touched = self.room.packets;
-        // All its packets are about one deadline, and each makes it later by its own way here.
+        // All its packets carry the same deadline, each made later by its own time on the way.
         let told = left.nanos().map(|nanos| now + nanos);
         waiting.deadline = earliest(waiting.deadline, told);
         let slot = &mut waiting.parts[usize::from(fragment.index)];
@@ -222,14 +227,25 @@ impl Server {
         }
     }
 
+    /// Whether the head in the chain record stamped this, in the life in which it serves. The head that came back
+    /// knows nothing of what it stamped before: executed now, that would be behind updates which the head has shown
+    /// already (reads.md §4). Its client asks again.
+    fn is_of_this_head(&self, stamped: &Header) -> bool {
+        let head = self.chain.as_ref().and_then(|chain| chain.members.first());
+        let mine = |head: &Member| {
+            (head.device, head.incarnation) == (stamped.device, stamped.incarnation)
+        };
+        head.is_some_and(mine)
+    }
+
     fn has_room(&self, bytes: usize) -> bool {
         self.room.waiting.len() < self.config.waiting_max
             && self.room.bytes + bytes <= self.config.waiting_bytes_max
     }
 
-    /// Long bypasses of which no part has come for a while, and those whose callers have given up, give
-    /// their place to those who do ask; if their clients live, they begin again. Otherwise a few that were begun and left would fill the
-    /// room until their sessions expire.
+    /// Removes long bypasses of which no part has arrived for a while, and those whose callers have given up. If
+    /// their clients live, they begin again. Otherwise a few abandoned bypasses would fill the room until their
+    /// sessions expire.
     fn evict_abandoned(&mut self, now: Time) {
         if self.room.packets < self.room.evicted_at + ABANDONED_AFTER {
             return;
@@ -261,8 +277,8 @@ impl Server {
             .map(|(_, id)| *id)
     }
 
-    /// Sessions to execute for, and whether only one of them: those that failed lately have every
-    /// other turn, one at a time, round and round.
+    /// Sessions to execute for, and whether there may be only one: sessions whose last execution failed
+    /// get every other turn, one at a time, in rotation.
     fn next_reached(&mut self) -> (Vec<u64>, bool) {
         let (suspects, mut others): (Vec<u64>, Vec<u64>) = self
             .reached()
@@ -403,7 +419,7 @@ impl Server {
         {
             let (asked, from) = (waiting.asked, waiting.from);
             self.room.forget(id);
-            let confirmation = asked.response(0, Fragment::WHOLE);
+            let confirmation = asked.response(self.entries.applied, 0, Fragment::WHOLE);
             out.send(from, &confirmation.header(&self.stamp()), &[]);
         }
     }
@@ -452,10 +468,10 @@ impl Server {
         }
     }
 
-    /// The store did not answer these: one of them may be what it cannot do, and the others were
-    /// only beside it. From now on each is executed alone, and after the entries. None is tried again by
-    /// itself (one that takes longer than the store's adaptor waits, or that the store dies of, would be the
-    /// only thing this shard ever does): whoever still wants the answer asks again.
+    /// The store did not answer these. One of them may be the cause, and the others only ran together with
+    /// it. From now on each is executed alone, and after the entries. None is retried unasked: a request that
+    /// takes longer than the store's adaptor waits, or that kills the store, would then occupy the shard for
+    /// ever. A client that still wants the answer asks again.
     pub(super) fn unanswered(&mut self, executing: &[Executing]) {
         for failed in executing {
             self.turns.suspects.insert(failed.session);
@@ -541,7 +557,8 @@ impl Server {
                 index: u16::try_from(index).expect("checked when executed"),
                 count: u16::try_from(count).expect("checked when executed"),
             };
-            let header = asked.response(whole, fragment).header(&self.stamp());
+            let answer = asked.response(self.entries.applied, whole, fragment);
+            let header = answer.header(&self.stamp());
             out.send(to, &header, &reply[start..end]);
         }
     }

@@ -6,6 +6,7 @@
 use super::Server;
 use crate::rules::Rule;
 use crate::{Outbox, Peer};
+use bytes::Bytes;
 use pmnet_wire::packet::{self, Fragment, Recover, Stamp};
 use pmnet_wire::record::{Member, RecoverReply, SESSION_ROWS_PER_PART, SessionRow, read_path};
 use pmnet_wire::{Header, Packet};
@@ -19,6 +20,8 @@ pub struct Chain {
     pub shard_token: u64,
     /// Devices, head first, with the log identity and incarnation that they registered.
     pub members: Vec<Member>,
+    /// The store that this epoch's records were written to first, as it calls itself; empty: it has no name.
+    pub store: Bytes,
 }
 
 /// What a RECOVER means for the chain.
@@ -36,15 +39,15 @@ pub enum Decision {
     /// Not to be decided yet: a device on the path has restarted and must register first. No
     /// answer is given; the device asks again.
     Wait,
-    /// Not without a word of the operator; the device goes on asking, and says what it waits for.
+    /// Not without an order of the operator; the device goes on asking, and says what it waits for.
     Hold(String),
     /// The device must not serve; the text says why and what to do.
     Refuse(String),
 }
 
-/// Whether the log of this device can be the one that it registered, as it was then or later. A
-/// log that was put back to an old copy is told by the last incarnation that it was marked to serve
-/// in, however often it was started since; the registered one was told before that device served.
+/// Whether the log of this device can be the one that it registered, as it was then or later. An old
+/// copy is recognised by the last incarnation in which it was marked to serve, however often it was
+/// started since: the server registered the newer mark before the device served.
 const fn lives_on(registered: &Member, now: &Member) -> bool {
     registered.incarnation <= now.incarnation && registered.served <= now.served
 }
@@ -62,7 +65,7 @@ pub fn decide(
     let ids = |list: &[Member]| list.iter().map(|member| member.device).collect::<Vec<_>>();
     let origin = path[0];
     let virgin = applied == 0 && !had_sessions;
-    // A word of the operator is about one epoch: said again, or late, it is about nothing.
+    // An order of the operator is valid in one epoch. Repeated, or late, it has no effect.
     let says = |flag| origin.flags & flag != 0 && origin.word_epoch == epoch;
     let declared = says(Member::DECLARE_LOSS);
     if members.is_empty() {
@@ -149,11 +152,11 @@ pub fn decide(
             before.device, before.tail, behind.device, behind.tail
         ));
     }
-    // A follower that comes back is on a path without those before it, and nothing changes. The same
-    // path with the operator's word that they are stopped makes it the head: see below.
+    // A follower that comes back is on a path without the devices before it, and nothing changes. The same
+    // path with the operator's statement that they are stopped makes it the head: see below.
     let comes_back = origin.flags & Member::SHRINK == 0 || path.len() == members.len();
-    // Checked above, unless a loss is declared: then an old copy of the right log is a change too,
-    // and is not taken back as if nothing were missing.
+    // Checked above, unless a loss is declared. Then an old copy of the right log is a change too,
+    // and must not be accepted as if nothing were missing.
     let whole = known(&origin).is_none_or(|m| lives_on(m, &origin)) && origin.applied <= applied;
     if whole && comes_back && ids(members).ends_with(&ids(path)) && path.iter().all(same_log) {
         let mut kept = members.to_vec();
@@ -180,7 +183,7 @@ pub fn decide(
     let forming = ids(path).ends_with(&ids(members));
     if forming {
         if virgin && path.iter().all(|member| member.tail == 0) {
-            // An old path must not decide: what a device said before its restart may be over.
+            // An old path must not decide: what a device reported before its restart may no longer hold.
             if !path.iter().all(|member| {
                 known(member)
                     .is_none_or(|m| m.incarnation == member.incarnation && lives_on(m, member))
@@ -227,8 +230,8 @@ pub fn decide(
             .iter()
             .any(|member| known(member).is_some_and(|m| !lives_on(m, member)))
         {
-            // An old path again: taken as it is, the record would forget an incarnation that a
-            // device has registered, and no longer notice that its log was rolled back.
+            // An old path again. If it were accepted, the record would lose an incarnation that a device
+            // has registered, and a rolled-back log would no longer be noticed.
             return Decision::Wait;
         }
         let notice = format!(
@@ -327,6 +330,7 @@ impl Server {
                     epoch: epoch + 1,
                     shard_token,
                     members,
+                    store: self.store.clone(),
                 });
                 self.recovers
                     .pending
@@ -363,6 +367,7 @@ impl Server {
             part: Fragment::WHOLE,
             refused: true,
             held,
+            reads: false,
         };
         out.send(to, &refused.header(&self.stamp_for(asked)), text);
     }
@@ -377,15 +382,44 @@ impl Server {
         }
     }
 
-    /// The chain that the store's record names is the present one, whether this process was told
-    /// that the record is written or read it. What came in an earlier epoch is not for this one.
+    /// The chain in the store's record is now the present one, whether this process was told that the
+    /// record is written or has read it. What arrived in an earlier epoch does not count in this one.
     pub(super) fn enter(&mut self, chain: Option<Chain>) {
         let epoch = chain.as_ref().map_or(0, |chain| chain.epoch);
-        if epoch > self.epoch() {
+        let head = |chain: &Chain| {
+            let head = chain.members.first()?;
+            Some((head.device, head.incarnation))
+        };
+        let other_head = chain.as_ref().and_then(head) != self.chain.as_ref().and_then(head);
+        if epoch > self.epoch() || other_head {
             self.room.clear();
+        }
+        if epoch > self.epoch() {
             self.tail = None;
         }
         self.chain = chain;
+    }
+
+    /// **Another store, another epoch**: before anything is executed in a store, its records name an epoch that began in it.
+    /// The store before may live on and answer whoever reads from it; its records name an epoch that is over
+    /// (reads.md §3).
+    pub(super) fn leave_other_store(&mut self) {
+        let Some(chain) = &self.chain else { return };
+        if chain.store == self.store || !self.config.rules.hold(Rule::StoreEpoch) {
+            return;
+        }
+        let epoch = chain.epoch + 1;
+        let decided = self.recovers.next_chain.take();
+        let next = Chain {
+            epoch,
+            store: self.store.clone(),
+            ..decided.unwrap_or_else(|| chain.clone())
+        };
+        self.notice(format!(
+            "epoch {}: the store is another process than the one before",
+            next.epoch
+        ));
+        self.recovers.next_chain = Some(next);
     }
 
     fn take_snapshot(&mut self, nonce: u64) {
@@ -410,8 +444,8 @@ impl Server {
         });
     }
 
-    /// Under the name of the device that recovers. Devices learn the shard's token from the payload;
-    /// whoever is refused must not.
+    /// Under the name of the device that recovers, without the shard's token. Devices learn the token from
+    /// the payload; a refused device must not learn it.
     fn stamp_for(&self, asked: &Header) -> Stamp {
         Stamp {
             device: asked.device,
@@ -452,6 +486,7 @@ impl Server {
             },
             refused: false,
             held: false,
+            reads: true,
         };
         out.send(to, &header.header(&self.stamp_for(asked)), &reply.write());
     }

@@ -1,8 +1,8 @@
-//! What becomes of a bypass whose barrier is reached: a pure function (`docs/spec/protocol.md` §2
+//! What happens to a bypass whose barrier is reached: a pure function (`docs/spec/protocol.md` §2
 //! "Late and early bypasses", §4 "Fallback").
 //!
-//! Both who executes and who answers without the store ask [`judge`], so that nothing is executed that is
-//! answered, and nothing is left without either.
+//! The code that executes and the code that answers without the store both ask [`judge`]. So each bypass
+//! is either executed or answered, never both and never neither.
 
 use super::Session;
 use crate::rules::{Rule, Rules};
@@ -82,11 +82,17 @@ impl Asked {
         }
     }
 
-    /// The answer, or the fragment of it with this part of the reply.
-    pub(super) const fn response(&self, reply_crc: u64, fragment: Fragment) -> Response {
+    /// The answer, or the fragment of it with this part of the reply, by a server that has `applied` so far.
+    pub(super) const fn response(
+        &self,
+        applied: u64,
+        reply_crc: u64,
+        fragment: Fragment,
+    ) -> Response {
         Response {
             session: self.session,
             seq: self.last_seq,
+            applied,
             request: self.number(),
             reply_crc,
             fragment,
@@ -94,7 +100,7 @@ impl Asked {
         }
     }
 
-    /// So many fragments of it are here, without a gap.
+    /// A PROGRESS: so many fragments of it have arrived without a gap.
     pub(super) const fn progress(&self, received: u64) -> Progress {
         Progress {
             session: self.session,
@@ -106,7 +112,7 @@ impl Asked {
     }
 }
 
-/// What is to become of it.
+/// What happens to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Judgement {
     /// The store executes it.
@@ -124,13 +130,13 @@ pub(super) enum Judgement {
     /// Its session went on without it (its caller's deadline passed): executed now, it would come after what
     /// the session sent later.
     Overtaken,
-    /// Updates of its session before it are missing: its client hears the seq that the session is to go on with.
-    /// The head that stamped it died with updates that were not durable yet, and others have their orders now.
+    /// Updates of its session before it are missing: its client is told the seq with which to go on. The head
+    /// that stamped it died with updates that were not durable yet, and their orders were given to others.
     Expect(u64),
 }
 
-/// Judges what was asked, with no payload if `empty` and too late for its caller if `late`, by what the server
-/// knows of its session.
+/// Judges a bypass by what the server knows of its session. `empty`: it has no payload. `late`: its caller's
+/// deadline has passed.
 pub(super) fn judge(
     asked: &Asked,
     empty: bool,
@@ -150,7 +156,7 @@ pub(super) fn judge(
             if last_seq <= applied && rules.hold(Rule::FallbackIdentity) {
                 return Judgement::Confirm;
             }
-            // As many seqs as an update can have fragments: no client may run away with them.
+            // No more seqs than an update can have fragments, so that no client can skip ahead.
             let too_many = last_seq.saturating_sub(first_seq) >= u64::from(FRAGMENTS_MAX);
             if first_seq > applied + 1 || empty || first_seq > last_seq || too_many {
                 return Judgement::Expect(applied + 1);
@@ -220,7 +226,7 @@ mod tests {
             assert_eq!(executes(4, request, read_only), Judgement::Overtaken);
             assert_eq!(executes(6, request, read_only), Judgement::Expect(6));
         }
-        // What has been executed is answered, wherever its session is by now.
+        // What has been executed is answered, however far its session has gone on.
         for last_seq in 4..=6 {
             assert_eq!(executes(last_seq, 7, false), Judgement::Repeat);
         }

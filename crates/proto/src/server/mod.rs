@@ -2,8 +2,8 @@
 //! (`docs/spec/protocol.md` §2 rules 6–8, §5).
 //!
 //! It gives out one [`Work`] at a time; the node lets the store do it and reports back. Nothing
-//! changes here until the store has it durably, so a failed or unknown work is simply forgotten
-//! and the records are loaded again.
+//! changes here until the store has done it durably. So if a work failed, or its outcome is unknown,
+//! it is simply forgotten and the records are loaded again.
 
 mod apply;
 mod bypass;
@@ -151,7 +151,7 @@ struct Session {
 
 impl Session {
     /// How far the store is with it: its last applied seq, and the id of its last state-changing bypass (0: none).
-    /// Neither falls.
+    /// Neither decreases.
     fn confirmed(&self) -> (u64, u64) {
         let request = self.reply.as_ref().map_or(0, |(request, _)| *request);
         (self.last_seq, request)
@@ -172,14 +172,14 @@ enum InFlight {
     Execute(Vec<Executing>),
 }
 
-/// The log, as far as it is here.
+/// The part of the log that has arrived here.
 #[derive(Debug, Default)]
 struct Entries {
     /// A: everything up to here is applied.
     applied: u64,
     /// Highest order received without a gap.
     received: u64,
-    /// Those between the two.
+    /// The entries between the two.
     queue: VecDeque<Entry>,
     /// Identities of the last applied entries, the newest last.
     lately: VecDeque<Identity>,
@@ -187,10 +187,10 @@ struct Entries {
     retrans_guard: Option<(u64, Time)>,
 }
 
-/// Bypasses that wait for their barrier, or for the rest of themselves.
+/// Bypasses that wait for their barrier, or for their missing fragments.
 #[derive(Debug, Default)]
 struct WaitingRoom {
-    /// One a session.
+    /// One for each session.
     waiting: FxHashMap<u64, Waiting>,
     /// Those that are complete: barrier and session.
     ready: BTreeSet<(u64, u64)>,
@@ -204,7 +204,7 @@ struct WaitingRoom {
 /// Whose turn it is with the store.
 #[derive(Debug, Default)]
 struct Turns {
-    /// Sessions whose last execution failed, perhaps through no fault of theirs.
+    /// Sessions whose last execution failed, perhaps because of another request.
     suspects: FxHashSet<u64>,
     /// The one of them that was tried last.
     last_suspect: u64,
@@ -226,7 +226,7 @@ struct Replies {
 struct Recovers {
     /// They wait for the chain record to be durable.
     pending: VecDeque<PendingRecover>,
-    /// Session tables that are being told in parts.
+    /// Session tables that are being sent in parts.
     snapshots: VecDeque<Snapshot>,
     /// The chain that is to be written.
     next_chain: Option<Chain>,
@@ -236,6 +236,8 @@ struct Recovers {
 #[derive(Debug)]
 pub struct Server {
     config: ServerConfig,
+    /// What the store that was loaded calls itself.
+    store: Bytes,
     random: Random,
     /// The records are known: nothing has failed since they were loaded.
     loaded: bool,
@@ -263,6 +265,7 @@ impl Server {
     pub fn new(config: ServerConfig, random: Random) -> Server {
         Server {
             config,
+            store: Bytes::new(),
             random,
             loaded: false,
             chain: None,
@@ -332,7 +335,7 @@ impl Server {
         self.chain.as_ref().map_or(0, |chain| chain.epoch)
     }
 
-    /// How the server signs what it says to the chain.
+    /// The stamp of packets that the server sends to the chain.
     fn stamp(&self) -> Stamp {
         Stamp {
             shard: self.config.shard,
@@ -354,8 +357,8 @@ impl Server {
         out: &mut Outbox,
     ) -> Result<(), Stop> {
         let header = &packet.header;
-        // While the records are loaded *again* the rest of the chain need not wait: entries queue up
-        // behind those that are known, and are applied once the load has said how far the store is.
+        // While the records are loaded *again* the rest of the chain need not wait: entries are queued
+        // after those that are known, and are applied once the load shows how far the store is.
         let knows = self.loaded || (self.chain.is_some() && header.kind != Kind::Recover);
         if header.shard != self.config.shard || !knows {
             self.counters.dropped += 1;
@@ -368,7 +371,7 @@ impl Server {
         let Some(chain) = &self.chain else {
             self.counters.dropped += 1;
             if matches!(header.kind, Kind::Append | Kind::Bypass | Kind::Ping) {
-                // The sender belongs to a chain that this store knows nothing of: it will ask.
+                // The sender belongs to a chain that this store does not know. It will ask.
                 out.send(from, &StaleEpoch {}.header(&self.stamp()), &[]);
             }
             return Ok(());
@@ -509,13 +512,13 @@ impl Server {
         {
             let effects = Effects {
                 payloads: Vec::new(),
-                records: vec![records::chain(&chain)],
+                records: records::chain(&chain),
             };
             self.in_flight = InFlight::Chain(chain);
             return Ok(Some(Work::Apply(effects)));
         }
-        // A device that waits to be registered serves nobody, and one execution may take as long as the
-        // store's driver waits: entries first, then the chain, then executions.
+        // Entries first, then the chain, then executions: a device that waits to be registered serves
+        // nobody, and one execution may take as long as the store's adaptor waits.
         let executes = self.recovers.next_chain.is_none()
             && (self.entries.queue.is_empty() || !self.turns.executed_last);
         if executes && let Some(work) = self.next_execution(now) {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `watermark` | A, 8 bytes |
 //! | `chain` | epoch, shard token, members |
+//! | `store` | what the store calls itself in which the epoch began |
 //! | `session/` + id | token, last applied seq |
 //! | `reply/` + id | request id, reply |
 //! | `stage/` + id + seq | how many fragments its update has (2 bytes), the fragment's payload |
@@ -20,12 +21,14 @@ pub(super) type Record = (Vec<u8>, Option<Bytes>);
 const SESSION: &[u8] = b"session/";
 const REPLY: &[u8] = b"reply/";
 const STAGE: &[u8] = b"stage/";
+const STORE: &[u8] = b"store";
 
 /// A record as it was loaded.
 #[derive(Debug)]
 pub(super) enum Loaded {
     Watermark(u64),
     Chain(Chain),
+    Store(Bytes),
     Session { id: u64, token: u64, last_seq: u64 },
     Reply { id: u64, request: u64, reply: Bytes },
     Stage { id: u64, part: Part },
@@ -74,7 +77,8 @@ pub(super) fn stage_gone(id: u64, seq: u64) -> Record {
     (key(STAGE, &[id, seq]), None)
 }
 
-pub(super) fn chain(chain: &Chain) -> Record {
+/// The records of an epoch: its chain, and the store in which it began.
+pub(super) fn chain(chain: &Chain) -> Vec<Record> {
     let mut value = chain.epoch.to_be_bytes().to_vec();
     let reply = RecoverReply {
         shard_token: chain.shard_token,
@@ -82,13 +86,17 @@ pub(super) fn chain(chain: &Chain) -> Record {
         sessions: Vec::new(),
     };
     value.extend_from_slice(&reply.write());
-    (b"chain".to_vec(), Some(value.into()))
+    let mut records = vec![(b"chain".to_vec(), Some(value.into()))];
+    if !chain.store.is_empty() {
+        records.push((STORE.to_vec(), Some(chain.store.clone())));
+    }
+    records
 }
 
-/// No shard gets so far in orders, and no session in seqs. A record beyond is damaged.
+/// No order and no seq ever gets this high. A record with a higher number is damaged.
 const NUMBER_MAX: u64 = u64::MAX / 2;
 
-/// Understands one record; `None` if it is not one of ours.
+/// Reads one record; `None` if it is not one of ours.
 pub(super) fn read(key: &[u8], value: &Bytes) -> Option<Loaded> {
     let number = |bytes: &[u8]| Some(u64::from_be_bytes(bytes.try_into().ok()?));
     let position = |bytes: &[u8]| number(bytes).filter(|number| *number <= NUMBER_MAX);
@@ -103,7 +111,11 @@ pub(super) fn read(key: &[u8], value: &Bytes) -> Option<Loaded> {
             epoch: u32::from_be_bytes(*epoch),
             shard_token: reply.shard_token,
             members,
+            store: Bytes::new(),
         }));
+    }
+    if key == STORE {
+        return Some(Loaded::Store(value.clone()));
     }
     if let Some(id) = key.strip_prefix(SESSION) {
         let (token, last_seq) = value.split_at_checked(8)?;

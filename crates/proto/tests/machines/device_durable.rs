@@ -64,6 +64,34 @@ fn a_word_of_a_later_life_counts_from_its_first_packet_on() {
     assert_eq!(bench.device.cursors().2, 3);
 }
 
+/// The next device passes on what it was told by those behind it: also such a word may be overtaken.
+#[test]
+fn a_word_of_an_earlier_life_that_another_device_passes_on_commits_nothing() {
+    let mut bench = Bench::head(3);
+    bench.admit(&update(1), b"payload");
+    bench.device.persisted(2);
+    let last_says = |bench: &mut Bench, incarnation, order| {
+        let row = |device, incarnation, order| DurableRow {
+            device,
+            incarnation,
+            order,
+        };
+        let header = Header {
+            order: 2,
+            request: raw(1_000),
+            ..from_hop(Kind::Durable, 2)
+        };
+        let rows = write_durable(&[row(2, 1, 2), row(3, incarnation, order)]);
+        assert_eq!(bench.give(hop(3, 2), &header, &rows), Verdict::Done);
+    };
+    last_says(&mut bench, 2, 1);
+    last_says(&mut bench, 1, 2);
+    assert_eq!(bench.device.cursors().2, 1);
+    assert_eq!(bench.finish(), [], "and nobody is acknowledged");
+    last_says(&mut bench, 2, 2);
+    assert_eq!(seqs(&bench.finish()), [1]);
+}
+
 /// A follower has everything from the hop before it: more than that is another history.
 #[test]
 fn a_follower_that_holds_more_than_this_device_stops_the_shard() {

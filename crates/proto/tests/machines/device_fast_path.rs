@@ -1,10 +1,13 @@
 //! The device with a fast path beside it (`docs/spec/pipeline.md`): what it follows, what it tells, and
 //! the server that reads the log by itself.
 
-use crate::support::device::{Bench, client, config, from_client, from_hop, hop, server, update};
+use crate::support::device::{
+    Bench, client, config, from_client, from_hop, hop, member, server, update,
+};
 use crate::support::{SESSION, SHARD_TOKEN, TOKEN, peer};
 use pmnet_proto::device::{Device, DeviceConfig, HopWork};
 use pmnet_proto::time::SECOND;
+use pmnet_wire::record::{DurableRow, write_durable, write_path};
 use pmnet_wire::{Flags, Header, Kind, raw};
 
 /// The frame of an update that a fast path admits at this order.
@@ -132,6 +135,53 @@ fn in_a_chain_the_fast_path_acknowledges_one_by_one_and_the_machine_what_it_skip
     assert_eq!(told, 1, "it hears what the machine acknowledged");
     bench.device.chain_state();
     assert!(!bench.device.fast_path_lags(&both, None));
+}
+
+/// It held everything, and came back with less: what the fast path knows is about its earlier life.
+#[test]
+fn what_a_device_held_before_it_came_back_does_not_count() {
+    let mut bench = followed_to_four();
+    let back = [DurableRow {
+        device: 2,
+        incarnation: 2,
+        order: 1,
+    }];
+    let header = Header {
+        order: 1,
+        request: raw(1_000),
+        incarnation: 2,
+        ..from_hop(Kind::Durable, 2)
+    };
+    bench.answer(hop(2, 2), &header, &write_durable(&back));
+    let (before, work) = (hop_work(1, 4), hop_work(4, 4));
+    bench.device.followed(bench.now, 4, &before, &work);
+    assert_eq!(
+        bench.device.cursors().2,
+        1,
+        "no other device holds the rest"
+    );
+    assert_eq!(bench.finish(), []);
+    // Once it has been told of that life, its word is about it.
+    let state = bench.device.chain_state();
+    assert_eq!((state.behind[0].incarnation, state.behind[0].order), (2, 1));
+    bench.device.followed(bench.now, 4, &before, &work);
+    assert_eq!(bench.device.cursors().2, 4);
+}
+
+#[test]
+fn a_head_that_gets_a_new_head_lets_its_fast_path_admit_nothing() {
+    let mut bench = Bench::serving(1, 1);
+    bench.device.note_changes();
+    assert!(bench.device.admits());
+    let recover = Header {
+        request: raw(77),
+        ..from_hop(Kind::Recover, 9)
+    };
+    bench.answer(peer(9), &recover, &write_path(&[member(9)]));
+    assert!(
+        !bench.device.admits(),
+        "the empty log that it reported stays empty"
+    );
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod device_durable;
 mod device_fast_path;
 mod device_fold;
 mod device_head;
+mod device_reads;
 mod device_recovery;
 mod device_sessions;
 mod server_apply;

@@ -14,6 +14,8 @@ fn bypass(barrier: u64, seq: u64, request: u64) -> Header {
     Header {
         shard: SHARD,
         epoch: EPOCH,
+        device: 1,
+        incarnation: 1,
         session: SESSION,
         order: barrier,
         seq,

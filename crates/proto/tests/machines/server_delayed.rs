@@ -192,6 +192,36 @@ fn a_bypass_of_an_earlier_epoch_is_not_executed_in_the_next_one() {
     assert!(bench.store.executed.is_empty(), "its client asks again");
 }
 
+/// A head that came back has forgotten what it stamped: executed now, that would be behind what it has shown since.
+#[test]
+fn a_bypass_of_an_earlier_life_of_the_head_is_not_executed() {
+    let mut bench = Bench::new();
+    bench.give(&bypass(&bench, 2, 0, 1), b"INCR");
+    let known = bench.server.chain().expect("a chain").members[0];
+    let again = Member {
+        incarnation: known.incarnation + 1,
+        flags: 0,
+        ..known
+    };
+    bench.recover(71, &[again]);
+    let chain = bench.server.chain().expect("a chain");
+    assert_eq!((chain.epoch, chain.members[0].incarnation), (EPOCH, 2));
+    bench.update(2, 1);
+    bench.work();
+    assert_eq!(bench.server.watermark(), 2);
+    let late = bypass(&bench, 2, 1, 2);
+    bench.give(&late, b"INCR");
+    bench.work();
+    assert!(bench.store.executed.is_empty(), "its client asks again");
+    let stamped_again = Header {
+        incarnation: 2,
+        ..bypass(&bench, 2, 1, 2)
+    };
+    bench.give(&stamped_again, b"INCR");
+    bench.work();
+    assert_eq!(bench.store.executed.len(), 1);
+}
+
 /// The nonce of a question that was answered in an earlier epoch is not worth an answer in this
 /// one: the device that asked may be out of the chain now.
 #[test]
@@ -200,7 +230,7 @@ fn a_question_from_an_earlier_epoch_is_decided_anew() {
     let known = bench.server.chain().expect("a chain").members[0];
     let known = Member { flags: 0, ..known };
     let reply = bench.recover(50, &[known]);
-    assert!(reply[0].is(Kind::RecoverReply, Flags(0)), "{reply:?}");
+    assert!(reply[0].is(Kind::RecoverReply, Flags::READS), "{reply:?}");
     replaced(&mut bench, 70);
     let refused = only(bench.ask(50, &[known]));
     assert!(

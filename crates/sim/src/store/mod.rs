@@ -1,13 +1,13 @@
-//! A store of lists, as Redis with the adaptor of this project is one.
+//! A store of lists that behaves like Redis with the adaptor of this project.
 //!
-//! Fault model: what goes wrong with one call stands at the head of `trouble`, step by step. Any of
-//! it may also last for a while. A command of a connection that was given up may be executed later,
-//! also for a server process that has died. Everything in it survives the death of the server process. A
-//! replica may be promoted: it has all that was reported as durable, or lags, and then the shard
-//! must stop; the old master lives on, and old connections to it still work. Code that never ends
-//! keeps everybody waiting until somebody ends it.
+//! Fault model: the head of `trouble` says what goes wrong with one call, step by step. Any of these
+//! faults may also last for a while. A command of a connection that was given up may be executed later,
+//! even after its server process has died. Everything in the store survives the death of the server
+//! process. A replica may be promoted: it has all that was reported as durable, or it lags, and then the
+//! shard must stop; the old master lives on, and old connections to it still work. Code that never ends
+//! keeps everybody waiting until somebody kills it.
 //!
-//! A plain store (regressions by seed) knows only steps that fail before or after they happen.
+//! A plain store (regressions by seed) has only steps that fail before or after they happen.
 
 mod operation;
 mod redis;
@@ -39,6 +39,17 @@ pub struct StoreConfig {
     pub steps: bool,
     /// It waits for its replica.
     pub wait: bool,
+}
+
+/// What a client read by itself, and how fresh the store was then.
+#[derive(Clone, Debug)]
+pub struct Fresh {
+    /// Epoch of the chain record.
+    pub epoch: u32,
+    /// A.
+    pub applied: u64,
+    /// The list.
+    pub list: Vec<u64>,
 }
 
 /// A server process's connection to the durable state, which outlives the process.
@@ -77,7 +88,7 @@ impl SimStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on the rule that stands at this place is broken, if it is one of a store's.
+    /// From now on this rule is broken, if the store is the place that keeps it.
     pub fn set_broken(&self, place: Option<Place>) {
         self.lock().broken = place;
     }
@@ -176,6 +187,10 @@ impl SimStore {
             _ => master.data.clone(),
         };
         data.story.delivered.clear();
+        if state.stops_writes {
+            let before = state.address;
+            state.instances[before].late.clear();
+        }
         state.names += 1;
         let name = state.names;
         state.instances.push(Instance {
@@ -202,6 +217,29 @@ impl SimStore {
         state.lagging = false;
     }
 
+    /// From now on a store that is replaced takes no writes any more, and goes on answering reads: its operator sees to
+    /// that before the replica is promoted.
+    pub fn set_stopping_writes(&self) {
+        self.lock().stops_writes = true;
+    }
+
+    /// A read of a client's own, in one transaction with the shard's records, from the store of this name.
+    #[must_use]
+    pub fn read(&self, name: u64, key: u8, now: Time) -> Option<Fresh> {
+        let state = self.lock();
+        let at = state.instances.iter().position(|i| i.name == name)?;
+        if now < state.stuck_until && at == state.address {
+            return None;
+        }
+        let data = &state.instances[at].data;
+        let chain = data.records.get(&b"chain"[..])?;
+        Some(Fresh {
+            epoch: u32::from_be_bytes(*chain.first_chunk()?),
+            applied: data.watermark(),
+            list: data.list(key).to_vec(),
+        })
+    }
+
     /// An operation on a client's own connection to the store of this name. The reply, if there is
     /// one, and whether that store is no master any more.
     pub fn direct(&self, name: u64, operation: Operation, now: Time) -> (Option<Reply>, bool) {
@@ -210,6 +248,9 @@ impl SimStore {
             return (None, true);
         };
         let is_old = at != state.address;
+        if is_old && state.stops_writes {
+            return (None, true);
+        }
         if now < state.stuck_until && !is_old {
             return (None, false);
         }
@@ -281,6 +322,12 @@ impl Store for SimStore {
         };
         self.link = Some(link);
         Ok(())
+    }
+
+    fn identity(&self) -> Option<Bytes> {
+        let state = self.lock();
+        let at = self.link.as_ref()?.at;
+        Some(format!("store {}", state.instances[at].name).into())
     }
 
     fn durability(&self) -> String {

@@ -26,7 +26,7 @@ pub enum Act {
     Hang,
     /// Replies which store this is: the barrier before a client's own connection.
     Name,
-    /// Nothing: a session's own fence, whose payload is the protocol's.
+    /// Nothing: a session's own fence, whose payload the protocol defines.
     Fence,
 }
 

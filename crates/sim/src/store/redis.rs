@@ -107,7 +107,7 @@ pub(super) struct Late {
     pub(super) calls_left: u64,
 }
 
-/// What must be as its sender knew it, or a command has no effect.
+/// What must be unchanged since its sender saw it, or a command has no effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Guard {
     pub(super) owner: u64,
@@ -123,7 +123,7 @@ impl Guard {
 /// A Redis server.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Instance {
-    /// No other has it: what Redis calls its run id.
+    /// A unique number, as the run id of Redis.
     pub(super) name: u64,
     pub(super) data: Data,
     pub(super) late: Vec<Late>,
@@ -136,14 +136,14 @@ pub(super) struct Instance {
 pub(super) enum Ran {
     /// It ran, and this is its reply.
     Replied(Reply),
-    /// Nothing of it stands, or nobody knows: no reply.
+    /// It has no effect, or nobody knows: no reply.
     NoReply(&'static str),
 }
 
 impl Instance {
-    /// Runs a request of one operation in one script. With `record_first` a record that says
-    /// "begun" is written before the first effect, so that what fails behind it is not taken for
-    /// something that never happened.
+    /// Runs a request of one operation in one script. With `record_first` a record that says "begun"
+    /// is written before the first effect, so that a failure after it is not taken for a request that
+    /// never happened.
     pub(super) fn script(
         &mut self,
         operation: Operation,
@@ -153,7 +153,7 @@ impl Instance {
         (step, size): (u64, usize),
     ) -> Ran {
         let Some((key, prefix)) = &request.record else {
-            // A read; what stands in the way of writes is nothing to it.
+            // A read; what prevents writes does not matter to it.
             return match trouble {
                 Some(
                     Trouble::Unreached

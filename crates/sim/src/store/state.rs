@@ -1,5 +1,5 @@
 //! The durable state behind every connection, and how it answers a server: the steps of a load, a
-//! batch and a request, each of which may meet with trouble.
+//! batch and a request, each of which may fail.
 
 use super::StoreConfig;
 use super::operation::{Act, Operation};
@@ -38,6 +38,8 @@ pub(super) struct State {
     pub(super) lagging: bool,
     pub(super) now: Time,
     pub(super) stuck_until: Time,
+    /// A store that is replaced takes no writes any more.
+    pub(super) stops_writes: bool,
     pub(super) owners: u64,
     pub(super) names: u64,
     pub(super) step: u64,
@@ -111,7 +113,7 @@ impl State {
                 all[usize::try_from(at).expect("few")]
             }
         };
-        // Nobody waits for a replica, so nobody misses it.
+        // Nobody waits for a replica, so it makes no difference.
         let trouble = match trouble {
             Trouble::NotReplicated if !self.config.wait => Trouble::ReplyLost,
             trouble => trouble,
@@ -122,7 +124,7 @@ impl State {
         Some(trouble)
     }
 
-    /// Without identity, what has the hash of something else is that.
+    /// Without the rule of identity, an operation with the hash of another one is taken for that one.
     fn is_taken_for_another(&mut self, payload: &[u8]) -> bool {
         let [high, low, ..] = pmnet_wire::crc(payload).to_be_bytes();
         self.breaks(Place::Identity) && !self.hashes.insert(u16::from_be_bytes([high, low]))
@@ -224,7 +226,7 @@ impl State {
             if let Some(operation) = self.parse(payload) {
                 self.instances[at].data.effect(operation, step);
                 if !self.config.steps {
-                    // Stories that are known by their seeds go on as they did.
+                    // Keeps the runs of regressions by seed as they were.
                     self.size();
                 }
             }
@@ -238,13 +240,13 @@ impl State {
         true
     }
 
-    /// What the replica has, from now on, is what it has now.
+    /// From now on the replica gets nothing more.
     fn leave_behind(&mut self, at: usize) {
         let data = self.instances[at].data.clone();
         self.instances[at].behind.get_or_insert(data);
     }
 
-    /// What was written must be durable as configured before anything is said of it.
+    /// What was written must be durable as configured before it is reported.
     fn durable(&mut self, at: usize, trouble: Option<Trouble>) -> Result<(), StoreError> {
         let broken = self.breaks(Place::Replicas);
         // A master that was replaced has no replica any more.
@@ -378,7 +380,7 @@ impl State {
             match self.instances[at].script(operation, request, trouble, record_first, step) {
                 Ran::Replied(reply) => group.push(reply.bytes(size)),
                 Ran::NoReply(words) => {
-                    // Its connection is given up. What stood behind it there was sent already.
+                    // Its connection is given up. What follows it there was sent already.
                     let is_late = trouble == Some(Trouble::Late);
                     let from = index + usize::from(!is_late);
                     if self.config.steps && (is_late || self.draw().is_multiple_of(2)) {

@@ -63,14 +63,14 @@ impl Trouble {
 /// Trouble that lasts for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spell {
-    /// Every call meets with something else.
+    /// Every call has another fault.
     Storm,
-    /// Every call meets with this.
+    /// Every call has this fault.
     Lasting(Trouble),
 }
 
 impl Spell {
-    /// Any of them, of which half are a storm.
+    /// Any of them; in half of the cases a different fault for every call.
     pub(super) fn any(draw: u64) -> Spell {
         match draw % 8 {
             0..=3 => Spell::Storm,

@@ -59,7 +59,7 @@ fn find(name: &[u8]) -> Option<&'static (&'static str, i32, bool)> {
         .find(|(known, ..)| name.eq_ignore_ascii_case(known.as_bytes()))
 }
 
-/// Error for a command that changes data but came as a read.
+/// Error for a command that changes data but was sent as a read.
 pub fn refuse_as_read(name: &[u8]) -> Option<Bytes> {
     let (name, _, writes) = find(name)?;
     writes.then(|| {
@@ -69,7 +69,7 @@ pub fn refuse_as_read(name: &[u8]) -> Option<Bytes> {
     })
 }
 
-/// Why a command would not even be queued.
+/// Why Redis would not even queue a command.
 fn objection(arguments: &[&[u8]]) -> Option<Bytes> {
     let Some((name, arity, _)) = find(arguments[0]) else {
         let mut shown = String::new();
@@ -104,7 +104,7 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).replace(['\r', '\n'], " ")
 }
 
-/// The reply of a transaction of which a command would not have been queued.
+/// The reply of a transaction if Redis would not have queued one of its commands.
 pub fn execaborted(commands: &Commands<'_>) -> Option<Bytes> {
     commands
         .iter()

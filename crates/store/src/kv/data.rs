@@ -7,7 +7,7 @@ const DATABASE_BYTES: usize = 4;
 /// Bytes of the expiry in front of a value.
 const EXPIRY_BYTES: usize = 8;
 
-/// Why the file did not serve.
+/// Why the file could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
     /// Input or output failed; nothing of the transaction happened.

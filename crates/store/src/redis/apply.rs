@@ -16,10 +16,10 @@ use super::transaction::{Items, Outcome, Torn, Transaction};
 use super::{Link, RedisStore, WATERMARK, promise};
 
 /// How often a batch is sent again without effects that Redis refused while queueing. Redis names
-/// all of them at once, so one is the rule; more means that its mind changes.
+/// all of them at once, so once is usual; more often means that its answers change.
 const RESENDS_MAX: usize = 4;
 
-/// Updates that are named when a batch is torn.
+/// Updates that are named when only a part of a batch was executed.
 const SHOWN_MAX: usize = 8;
 
 /// An effect that is to be sent.
@@ -77,7 +77,7 @@ impl RedisStore {
         ))
     }
 
-    /// Applies the batch by MULTI, for what cannot run in a script.
+    /// Applies the batch by MULTI, for commands that cannot run in a script.
     fn run_multi(
         &self,
         link: &mut Link,
@@ -192,7 +192,7 @@ impl RedisStore {
         Ok(Outcome::Ran(failed))
     }
 
-    /// What became of the batch: the number of effects that were rejected, or `None`: to be sent again
+    /// The result of the batch: the number of effects that were rejected, or `None`: it must be sent again
     /// without those that Redis refuses.
     fn conclude(
         &mut self,
@@ -212,7 +212,7 @@ impl RedisStore {
                 check_promises(effects, &replies)?;
                 Err(error)
             }
-            // Not said of what was promised.
+            // Promised updates never get this answer.
             Outcome::NoMemory(error) => Err(StoreError::Retry(error)),
             Outcome::Ran(replies) => {
                 check_promises(effects, &replies)?;
@@ -248,7 +248,7 @@ impl RedisStore {
     }
 }
 
-/// Whether an update that its client was told to be done failed where others ran.
+/// Whether an acknowledged update failed while others ran.
 ///
 /// # Errors
 /// `Fatal` with the first one.
@@ -309,7 +309,7 @@ fn dropped(commands: &Commands<'_>, error: &str) -> String {
     )
 }
 
-/// A promise that Redis refuses while nothing of the batch has run.
+/// A promised update that Redis refuses, while nothing of the batch has run.
 fn kept(commands: &Commands<'_>, error: &str) -> StoreError {
     StoreError::Retry(format!(
         "Redis refuses what its client was told to be done ({}): {error}. Put Redis right (is the command renamed in \
@@ -334,7 +334,7 @@ fn shown(items: &[usize], effects: &[Option<Effect<'_>>]) -> String {
     format!("{}{more}", shown.join("; "))
 }
 
-/// A batch that ended in its midst; `rest` is what the script says behind its first word.
+/// A batch that ended halfway; `rest` is the script's text after its first word.
 fn unfinished(rest: &str, runs: &Runs<'_>, effects: &[Option<Effect<'_>>]) -> StoreError {
     let (ran, why) = rest.split_once(' ').unwrap_or((rest, ""));
     StoreError::Fatal(match ran.parse::<usize>() {
@@ -369,7 +369,7 @@ fn half_done(torn: &Torn, effects: &[Option<Effect<'_>>]) -> StoreError {
     ))
 }
 
-/// A promise that failed alone, in the midst of its batch.
+/// A promised update that failed alone, in the middle of its batch.
 fn broken(commands: &Commands<'_>, error: &str) -> StoreError {
     StoreError::Fatal(format!(
         "an acknowledged update is lost: Redis accepted it at first and failed to execute it ({}): {error}. The rest \

@@ -1,9 +1,9 @@
 //! What pmnet must know of a command before it hands it to Redis.
 //!
-//! Three questions: would it break the adaptor's own connection or transaction (never sent), would
-//! it touch the protocol's records (never sent), and can it run inside a Lua script (else the
-//! MULTI way of `execute` is taken). Facts about single commands come from the server itself
-//! (`COMMAND`), so that Redis 6, 7 and Valkey are each described by themselves.
+//! Three questions: would it break the adaptor's own connection or transaction (then it is never sent),
+//! would it touch the protocol's records (never sent), and can it run inside a Lua script (otherwise
+//! `execute` uses MULTI)? Facts about single commands come from the server itself (`COMMAND`), so they
+//! are right for Redis 6, 7 and Valkey.
 
 use std::collections::HashMap;
 
@@ -11,12 +11,12 @@ use pmnet_wire::guard;
 
 use pmnet_resp::read::{elements, integer, text};
 
-/// Most arguments that a script hands to one command (Lua's C stack holds about 8,000).
+/// Most arguments that a script passes to one command (Lua's C stack holds about 8,000).
 pub const SCRIPT_ARGUMENTS_MAX: usize = 4000;
-/// Longest command or subcommand name that is looked at, in bytes; longer ones are unknown.
+/// Longest command or subcommand name that is read, in bytes; longer names count as unknown.
 const NAME_BYTES_MAX: usize = 64;
 
-/// Upper-case copy of a name; empty when it is too long to be one.
+/// Upper-case copy of a name; empty if it is too long to be one.
 #[must_use]
 pub fn upper(name: &[u8]) -> Vec<u8> {
     if name.len() > NAME_BYTES_MAX {
@@ -48,7 +48,7 @@ pub fn denied(name: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Why a command may not be an update (applied after its client has had an OK), if that is so.
+/// Why a command may not be an update (applied after its client got an OK), if that is so.
 #[must_use]
 pub fn denied_as_effect(name: &[u8]) -> Option<&'static str> {
     denied(name).or(match name {
@@ -60,13 +60,13 @@ pub fn denied_as_effect(name: &[u8]) -> Option<&'static str> {
     })
 }
 
-/// Whether the command empties databases, so that the records have to be carried over it.
+/// Whether the command empties databases, so that the records must be protected from it.
 #[must_use]
 pub fn is_flush(name: &[u8]) -> bool {
     matches!(name, b"FLUSHALL" | b"FLUSHDB")
 }
 
-/// Whether `CONFIG SET …` could weaken a setting that promises rest on.
+/// Whether `CONFIG SET …` could weaken a setting on which promises depend.
 #[must_use]
 pub fn sets_guarded(arguments: &[&[u8]]) -> bool {
     guard::sets_guarded(arguments.len(), |index| arguments[index])
@@ -111,7 +111,7 @@ struct Spec {
 #[derive(Clone, Debug, Default)]
 pub struct CommandTable {
     specs: HashMap<Vec<u8>, Spec>,
-    /// Redis's name for who runs the commands.
+    /// Redis's name for the user that runs the commands.
     user: Vec<u8>,
 }
 
@@ -178,7 +178,7 @@ impl CommandTable {
         self.specs.contains_key(name)
     }
 
-    /// Whether the command can run inside a script with the reply that it has outside of one.
+    /// Whether the command can run inside a script and then has the same reply as outside.
     #[must_use]
     pub fn scriptable(&self, name: &[u8], arguments: &[&[u8]]) -> bool {
         if matches!(name, b"EVAL" | b"EVALSHA" | b"EVAL_RO" | b"EVALSHA_RO") {
@@ -205,8 +205,8 @@ impl CommandTable {
         })
     }
 
-    /// Whether the command names a key of pmnet's own. Where the keys are is taken from the server;
-    /// where that is not known, any argument that looks like such a key counts.
+    /// Whether the command names a key of pmnet's own. The server says which arguments are keys; if that is
+    /// not known, any argument that looks like such a key counts.
     #[must_use]
     pub fn touches_records(&self, name: &[u8], arguments: &[&[u8]]) -> bool {
         let looks = |a: &&[u8]| a.starts_with(pmnet_wire::promise::RECORDS_PREFIX);

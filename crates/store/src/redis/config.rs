@@ -1,7 +1,7 @@
-//! What the server says of itself, and what its replies are therefore worth.
+//! The server's settings, and how durable an effect is when it replies.
 //!
-//! Checked at every load (not between loads): an operator who weakens a running Redis with CONFIG
-//! SET is found at the next reconnect.
+//! Checked at every load, not between loads: if an operator weakens a running Redis with CONFIG SET,
+//! this is noticed at the next reconnect.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ const REDIS_VERSION_MIN: (u32, u32) = (6, 2);
 /// First Redis with WAITAOF.
 const WAITAOF_VERSION: (u32, u32) = (7, 2);
 
-/// What happens before a reply of this server is passed on.
+/// What is durable before a reply of this server is passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Persistence {
     /// `appendfsync always`: Redis syncs before it replies.
@@ -27,7 +27,7 @@ pub enum Persistence {
     ExceptRewrites,
     /// AOF synced every second, and no way to wait for it.
     EverySecond,
-    /// AOF synced when the kernel likes (`appendfsync no`).
+    /// AOF synced whenever the kernel does it (`appendfsync no`).
     Kernel,
     /// No AOF: snapshots at most.
     Off,
@@ -74,28 +74,28 @@ impl Persistence {
     }
 }
 
-/// What a server says of its AOF.
+/// What a server reports about its AOF.
 #[derive(Clone, Debug, Default)]
 struct Aof {
     enabled: bool,
     /// A rewrite runs or is about to.
     rewriting: bool,
-    /// Seen whole in this server process.
+    /// Seen complete in this server process.
     known_whole: bool,
     fsync: Option<String>,
     /// `no-appendfsync-on-rewrite`.
     pauses: bool,
-    /// WAITAOF is there, which counts neither what is not synced nor what is in no whole AOF.
+    /// The server has WAITAOF. It counts only what is synced in a complete AOF.
     waitaof: bool,
 }
 
 impl Persistence {
-    /// What replies are worth.
+    /// How durable an effect is when the server replies.
     ///
-    /// An AOF that was switched on while Redis runs is worth nothing until its first rewrite has ended, and
-    /// INFO does not tell such a rewrite from any other (`aof_base_size` is 0 in a fresh AOF, too, and that
-    /// of the former AOF in one that was switched off and on). So every rewrite is waited for, unless this
-    /// server process had a whole AOF when we looked last.
+    /// An AOF that was switched on while Redis runs protects nothing until its first rewrite has ended. INFO does
+    /// not distinguish that rewrite from others (`aof_base_size` is 0 in a new AOF too, and in one that was switched
+    /// off and on it is that of the former AOF). So every rewrite is waited for, unless this server process had a
+    /// complete AOF at the last check.
     ///
     /// # Errors
     /// `Retry` while that rewrite runs.
@@ -135,7 +135,7 @@ impl Persistence {
 pub struct Facts {
     /// Changes with every start of the server process.
     pub run_id: String,
-    /// What replies are worth.
+    /// How durable an effect is when the server replies.
     pub persistence: Persistence,
     /// Whether the AOF holds everything, as far as INFO can tell.
     pub aof_is_whole: bool,
@@ -181,7 +181,7 @@ impl Facts {
                 || field("aof_rewrite_scheduled") == "1",
             known_whole: whole_aof_of == Some(field("run_id")),
             fsync: setting(connection, "appendfsync")?,
-            // Not to be read means: the weakest.
+            // If it cannot be read, assume the weakest.
             pauses: setting(connection, "no-appendfsync-on-rewrite")?.as_deref() != Some("no"),
             waitaof: version >= WAITAOF_VERSION || !field("valkey_version").is_empty(),
         };
@@ -194,7 +194,7 @@ impl Facts {
     }
 }
 
-/// An error that the server gives to a command without which nothing works.
+/// The error of a command without which nothing works.
 pub fn refused(error: &str, command: &str) -> StoreError {
     match error.split(' ').next().unwrap_or("") {
         "NOAUTH" | "WRONGPASS" => StoreError::Fatal(format!(
@@ -208,7 +208,7 @@ pub fn refused(error: &str, command: &str) -> StoreError {
     }
 }
 
-/// The version, if it is one that keeps the promises of the front.
+/// The version, if it can keep the front's promises.
 fn check_version(text: &str) -> Result<(u32, u32), StoreError> {
     let version = version(text);
     if version < REDIS_VERSION_MIN {
@@ -220,7 +220,7 @@ fn check_version(text: &str) -> Result<(u32, u32), StoreError> {
     Ok(version)
 }
 
-/// An evicting Redis may drop the records, and with them the knowledge of what was applied.
+/// A Redis that evicts may drop the records, and then nobody knows what was applied.
 fn check_eviction(maxmemory: &str, policy: &str) -> Result<(), StoreError> {
     let limited = !matches!(maxmemory, "" | "0");
     if limited && policy.starts_with("allkeys-") {

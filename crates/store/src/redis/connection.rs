@@ -22,8 +22,8 @@ pub const CALL_SECONDS: u64 = 5;
 const CONNECT_SECONDS: u64 = 2;
 /// Bytes read from the socket at a time.
 const READ_BYTES: usize = 64 * 1024;
-/// What Redis may answer. Its own largest string has 512 MiB. The longest line is longer than the longest
-/// reply that can be handed on. A reply as a whole is bounded by what comes within [`CALL_SECONDS`].
+/// Limits of replies. Redis's own largest string has 512 MiB. The longest line is longer than the longest reply
+/// that can be passed on. A whole reply is bounded by what arrives within [`CALL_SECONDS`].
 const REPLIES: ReplyLimits = ReplyLimits {
     line_bytes: 17 << 20,
     bulk_bytes: 1 << 30,
@@ -127,7 +127,7 @@ impl Connection {
                 Err(error) => return Err(self.failed_io(&error)),
             }
         }
-        // A batch of the largest message must not pin its memory for ever.
+        // One batch with the largest message must not keep its memory for ever.
         self.out.clear();
         self.out.shrink_to(READ_BYTES);
         Ok(())

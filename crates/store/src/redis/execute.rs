@@ -1,8 +1,8 @@
 //! `Store::execute` on Redis (module text, "A request that changes state").
 //!
-//! Requests are sent in groups, each with one write: reads as they are, state-changing ones as a
-//! call of the request script. A request that needs the MULTI way is a group of its own. Replies of
-//! a group are handed out once the whole group is durable.
+//! Requests are sent in groups, each with one write: reads unchanged, state-changing requests as a call
+//! of the request script. A request that needs MULTI is a group by itself. The replies of a group are
+//! returned once the whole group is durable.
 
 use bytes::Bytes;
 use pmnet_resp::read::{elements, text};
@@ -14,6 +14,7 @@ use pmnet_wire::command::{Commands, Form};
 use crate::{REPLY_BYTES_MAX, REPLY_TOO_LONG, bounded_reply};
 
 use super::commands::{is_flush, runs_code};
+use super::config::Persistence;
 use super::pending::{Pending, add_read, expect_ok, read_pending};
 use super::plan::{Item, Plan};
 use super::record::unrecorded;
@@ -111,14 +112,16 @@ impl RedisStore {
         Ok(Plan::new(&commands, &link.commands))
     }
 
-    /// What fronts need to reach the store directly, and to know it again. Without the password, since it
-    /// travels to them in the clear; the address is a number, since they must not wait for a resolver.
+    /// What fronts need to reach the store directly and to recognise it. It has no password, since it travels
+    /// unencrypted; its address is numeric, since fronts must not wait for a resolver.
     fn name(&self, link: &Link) -> StoreName {
         StoreName {
             address: link.connection.peer,
             run_id: link.facts.run_id.clone(),
             records: String::from_utf8_lossy(&self.hash).into_owned(),
             owner: String::from_utf8_lossy(&link.owner).into_owned(),
+            // Where somebody must wait for a sync or for replicas, a plain read may show more than is durable.
+            reads: self.url.wait_replicas == 0 && link.facts.persistence != Persistence::WaitAof,
         }
     }
 
@@ -232,7 +235,7 @@ impl RedisStore {
             }));
             return Ok(());
         }
-        // Scripts touch the watched hash, and any EXEC ends the watch.
+        // Scripts change the watched hash, and any EXEC ends the watch.
         let unwatched = wrote
             || group
                 .iter()
@@ -271,7 +274,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// The MULTI way: for commands that cannot run in a script.
+    /// Executes by MULTI, for commands that cannot run in a script.
     fn run_transaction(
         &mut self,
         link: &mut Link,

@@ -1,52 +1,56 @@
 //! A Redis or Valkey server as the store: unmodified, possibly used by others at the same time.
 //!
-//! **Where the records are.** One hash `pmnet:{SHARD}` in database 0, one field a record; scripts of
-//! clients in `pmnet:{SHARD}:scripts`. Commands that name such keys are refused.
+//! **Where the records are.** One hash `pmnet:{SHARD}` in database 0, with one field for each record;
+//! scripts of clients in `pmnet:{SHARD}:scripts`. Commands that name such keys are refused.
 //!
-//! **A batch** (`apply`) is one script: whatever could fail is tried for all of it (rights, SELECT, what a flush
-//! needs), then the records change, then the effects happen. Redis writes what a script did to its AOF as one transaction, and drops a torn
-//! one when it loads, so effects and records live or die together. What Redis refuses for a passing
-//! reason (memory, read-only, rights, …) fails the batch: nothing ran. What it refuses for good (unknown
-//! command) is left out and the rest is sent again; what fails while it runs (wrong type, …) failed alone. In
-//! MULTI … EXEC rights could change between the turn of a command to be queued and EXEC: what was acknowledged was
-//! refused there, with its watermark written. Only a batch with what cannot run in a script (thousands of
-//! arguments) is sent that way; and before Redis 7 a script cannot ask for rights beforehand.
-//! Neighbours that are plain SETs are called as one MSET ([`runs`]): a call costs a script more than its effect does.
-//! Nothing is ever left out that a front acknowledged early by itself ([`promise`]): if Redis refuses
-//! that, the batch waits until Redis has been put right, or the shard stops.
+//! **A batch** (`apply`) is one script. First it tries everything that could fail, for the whole batch
+//! (rights, SELECT, what a flush needs); then the records change; then the effects happen. Redis writes
+//! what a script did to its AOF as one transaction, and drops a torn one when it loads. So effects and
+//! records are kept or lost together.
+//! - If Redis refuses a command for a temporary reason (memory, read-only, rights, …), the batch fails
+//!   and nothing ran. A command that is refused for good (unknown command) is left out, and the rest is
+//!   sent again. A command that fails while it runs (wrong type, …) fails alone.
+//! - MULTI … EXEC is not safe here: rights can change between queueing and EXEC, so EXEC could refuse an
+//!   acknowledged command and still write its watermark. It is used only for a batch that cannot run in a
+//!   script (thousands of arguments). Before Redis 7 a script cannot check rights beforehand.
+//! - Neighbouring plain SETs are called as one MSET ([`runs`]), because in a script a call costs more than
+//!   its effect.
+//! - A command that a front acknowledged early by itself ([`promise`]) is never left out. If Redis refuses
+//!   it, the batch waits until Redis has been put right, or the shard stops.
 //!
-//! **A request that changes state** (`execute` with a record) runs in one Lua script, which encodes
-//! the replies itself and writes them into the record: effect and reply are one atomic step, also
-//! in the AOF and in replicas (Redis replicates effects, not scripts). Before the first effect the script
-//! writes [`LOST_REPLY`] into the record. If Redis takes no writes now (memory, replicas, rights, disk, …), that is
-//! where it says so, and nothing has happened: the request can be tried again. What fails behind that
-//! line is never tried again. When memory is short, only commands that need some are refused, with Redis's
-//! own error, which is a reply like others. Differences from running it
-//! bare: maps and sets of a RESP3 reply come in any order, doubles have 17 digits, EVAL_RO inside a
-//! state-changing request is not held to reading, a script that raises has a shorter error text.
-//! Commands that cannot run in a script (BLPOP, FCALL, CONFIG, unknown ones, …) take MULTI instead:
-//! a record with the reply [`LOST_REPLY`] and the command in one transaction, then the record with the
-//! true reply; only a crash of this process between the two shows [`LOST_REPLY`], and even then nothing runs
-//! twice. Redis looks at rights once more for each command in EXEC, and goes on behind one that it refuses. So the
-//! commands run in the database that was selected before MULTI, and scripts change the records, in theirs or
-//! not at all. A record that Redis does not take there, or behind it, is *owed*: this process keeps it until Redis
-//! takes it. If Redis is restarted meanwhile, a record of which nothing had been written becomes [`LOST_REPLY`].
+//! **A request that changes state** (`execute` with a record) runs in one Lua script, which encodes the
+//! replies itself and writes them into the record. So effect and reply are one atomic step, in the AOF and
+//! in replicas too (Redis replicates effects, not scripts). Before the first effect the script writes
+//! [`LOST_REPLY`] into the record. If Redis accepts no writes now (memory, replicas, rights, disk, …), it
+//! says so at that point; nothing has happened, and the request can be tried again. After that point
+//! nothing is ever tried again. When memory is short, only commands that need memory are refused, with
+//! Redis's own error, which is a reply like others. Differences from plain Redis: maps and sets of a RESP3
+//! reply come in any order, doubles have 17 digits, EVAL_RO inside a state-changing request may write, and
+//! a script that raises has a shorter error text.
 //!
-//! **FLUSHALL, FLUSHDB** run in a script that carries the hashes of all shards over, in the same step.
+//! Commands that cannot run in a script (BLPOP, FCALL, CONFIG, unknown ones, …) use MULTI instead: one
+//! transaction has a record with the reply [`LOST_REPLY`] and the command; then the record gets the true
+//! reply. Only if this process crashes between the two does [`LOST_REPLY`] become visible, and even then
+//! nothing runs twice. Redis checks rights again for each command in EXEC, and goes on after one that it
+//! refuses. So the commands run in the database that was selected before MULTI, and scripts change the
+//! records, in their own database or not at all. A record that Redis refuses there, or later, is *owed*:
+//! this process keeps it until Redis accepts it. If Redis is restarted meanwhile, a record of which nothing
+//! had been written becomes [`LOST_REPLY`].
 //!
-//! **Code of clients** (EVAL) runs with a `redis` of its own, and reaches neither the true one nor the
-//! records. Functions (FCALL), and EVAL in one transaction with what cannot run in a script, run as
-//! they are: there the shard's hash is compared before and after, and a change stops the shard. Its scripts, and other
-//! shards' hashes, are not.
+//! **FLUSHALL, FLUSHDB** run in a script that keeps the hashes of all shards, in the same step.
 //!
-//! **Somebody else** (FLUSHALL behind our back, a second server for the shard, a command of a
-//! connection that was given up): scripts compare the watermark, and the owner, which every
-//! `load` makes a new one ([`owner`]), before they do anything; for what goes by MULTI the hash is WATCHed between calls. `load` then tells: another process took over, records gone,
-//! older than known or ahead of it is fatal.
+//! **Code of clients** (EVAL) runs with its own `redis` object, and reaches neither the true one nor the
+//! records. Functions (FCALL), and EVAL in one transaction with commands that cannot run in a script, run
+//! unchanged: the shard's hash is compared before and after, and a change stops the shard. The shard's
+//! scripts and the hashes of other shards are not compared.
 //!
-//! **Durable** means what the server's configuration allows ([`config::Persistence`]); WAITAOF and
-//! WAIT go behind the batch on the same connection. Any failure drops the connection: only `load`
-//! connects again.
+//! **Interference** (FLUSHALL on Redis itself, a second server for the shard, a command of a connection
+//! that was given up): before they do anything, scripts compare the watermark and the owner, which every
+//! `load` changes ([`owner`]). For MULTI the hash is WATCHed between calls. Then `load` finds the reason.
+//! These are fatal: another process took over; the records are gone, older than known, or ahead.
+//!
+//! **Durable** means what the server's configuration allows ([`config::Persistence`]). WAITAOF and WAIT
+//! follow the batch on the same connection. Any failure drops the connection; only `load` connects again.
 
 mod apply;
 mod commands;
@@ -84,9 +88,9 @@ use url::RedisUrl;
 const WATERMARK: &[u8] = b"watermark";
 /// How long WAIT and WAITAOF may take, in milliseconds; below the deadline of a call.
 const WAIT_MILLISECONDS: &str = "4000";
-/// Stored in place of a reply from before a request's first effect until its true reply is known.
+/// Stored as the reply from before a request's first effect until its true reply is known.
 const LOST_REPLY: &[u8] = b"-ERR pmnet: applied, reply lost in a crash\r\n";
-/// Carries the records over a FLUSHALL.
+/// Runs a FLUSHALL that keeps the records.
 const FLUSH_LUA: &str = include_str!("flush.lua");
 /// Runs one state-changing request.
 const REQUEST_LUA: &str = concat!(
@@ -112,10 +116,10 @@ pub struct RedisStore {
     owed: Owed,
     /// Last value of the field `watermark` that this process wrote or read.
     watermark: Bytes,
-    /// Its value after a batch that was sent, until the fate of that batch is known.
+    /// Its value after a batch that was sent, until the outcome of that batch is known.
     in_flight: Option<Bytes>,
     seen_records: bool,
-    /// This Redis was fit once.
+    /// This Redis once passed all checks.
     served: bool,
     persistence: Option<Persistence>,
     rejected: u64,
@@ -126,13 +130,13 @@ struct Link {
     connection: Connection,
     commands: CommandTable,
     facts: Facts,
-    /// Databases that were tried on this connection.
+    /// Databases that were checked on this connection.
     databases: BTreeSet<u32>,
     request_sha: Vec<u8>,
     apply_sha: Vec<u8>,
-    /// Value of the field `owner` that makes this link's writes effective.
+    /// Value of the field `owner` with which this link's writes take effect.
     owner: Bytes,
-    /// Why Redis takes no writes: then the records were only read, and nothing may be written.
+    /// Why Redis accepts no writes: then the records were only read, and nothing may be written.
     writes_refused: Option<String>,
 }
 
@@ -140,7 +144,7 @@ impl RedisStore {
     /// A store for one shard at `rest` (what follows `redis://`); connects in [`Store::load`].
     ///
     /// # Errors
-    /// [`OpenError::Url`].
+    /// [`OpenError::Url`], [`OpenError::Random`].
     pub fn new(rest: &str, shard: u32) -> Result<RedisStore, OpenError> {
         Ok(RedisStore {
             url: RedisUrl::parse(rest)?,
@@ -149,7 +153,7 @@ impl RedisStore {
             link: None,
             known_commands: None,
             whole_aof_of: None,
-            owner: Owner::new(),
+            owner: Owner::new()?,
             owed: Owed::default(),
             watermark: Bytes::new(),
             in_flight: None,
@@ -160,8 +164,8 @@ impl RedisStore {
         })
     }
 
-    /// What stops a server that starts is waited for by one that runs: it was put wrong in Redis meanwhile, and can be put
-    /// right there. The devices keep what was acknowledged.
+    /// A fault that stops a server at its start only makes a running server wait: somebody changed Redis meanwhile,
+    /// and can change it back. The devices keep what was acknowledged.
     fn patient(&self, error: StoreError) -> StoreError {
         match error {
             StoreError::Fatal(text) if self.served => StoreError::Retry(format!(
@@ -237,7 +241,7 @@ impl RedisStore {
         })
     }
 
-    /// Redis's name for the user that this store is.
+    /// Redis's name for the user of this store.
     fn user(&self) -> &str {
         self.url.user.as_deref().unwrap_or("default")
     }
@@ -248,7 +252,7 @@ impl RedisStore {
             .ok_or_else(|| StoreError::Retry("not connected to Redis: load first".into()))
     }
 
-    /// Counts and reports an effect that will never be applied: one that is no promise.
+    /// Counts and reports an effect that will never be applied and was not promised.
     fn reject(&mut self, why: &str) {
         self.rejected += 1;
         // Logged less and less often, so that a flood of them does not flood the log.
@@ -327,12 +331,12 @@ impl Link {
         }
     }
 
-    /// Whether this database was tried on this connection.
+    /// Whether this database was checked on this connection.
     fn knows_database(&self, database: u32) -> bool {
         database == 0 || self.databases.contains(&database)
     }
 
-    /// Whether commands of this connection may run in this database: it is tried once. The inner error is
+    /// Whether commands of this connection may run in this database; checked once. The inner error is
     /// Redis's own: it has no such database, or does not let its user in.
     fn try_database(&mut self, database: u32) -> Result<Result<(), String>, StoreError> {
         if self.knows_database(database) {
@@ -381,6 +385,11 @@ impl Store for RedisStore {
         self.execute_all(&mut link, requests, replies)?;
         self.link = Some(link);
         Ok(())
+    }
+
+    fn identity(&self) -> Option<Bytes> {
+        let link = self.link.as_ref()?;
+        Some(Bytes::copy_from_slice(link.facts.run_id.as_bytes()))
     }
 
     fn durability(&self) -> String {

@@ -1,19 +1,17 @@
 //! Who may write for a shard: the process that read the records last.
 //!
-//! A command can run long after its connection was given up: its bytes wait in a socket of a Redis that
-//! is busy, while the process has connected anew, or was killed and replaced. So `load` writes a value
-//! of its own, the *owner*, into the hash in the same atomic step that reads the records, and all that
-//! this store writes has no effect under another owner: scripts compare it, transactions run under a
-//! WATCH that was placed before the owner was last seen. `load` itself replaces only the owner that it
-//! has seen, so a late `load` of a dead process takes nothing over either.
+//! A command can run long after its connection was given up: its bytes wait in a socket of a busy Redis,
+//! while the process has connected again, or was killed and replaced. So `load` writes a new value, the
+//! *owner*, into the hash in the same atomic step in which it reads the records. Under another owner
+//! nothing that this store writes has an effect: scripts compare the owner, and transactions run under a
+//! WATCH that was placed before the owner was last seen. `load` replaces only the owner that it has seen,
+//! so a late `load` of a dead process cannot take over either.
 //!
-//! A refusal on the present connection therefore has one reason: another process has taken over.
-//! This one stops then; two of them would take the shard from each other for ever.
+//! A refusal on the present connection therefore has only one reason: another process has taken over.
+//! Then this process stops; otherwise the two would take the shard from each other for ever.
 //!
-//! While Redis refuses all writes for a passing reason, the records are read without becoming the
+//! While Redis refuses all writes for a temporary reason, the records are read without becoming the
 //! owner: reads go on, and every write leads to another `load`.
-
-use std::hash::{BuildHasher, RandomState};
 
 use bytes::Bytes;
 use pmnet_resp::read;
@@ -22,10 +20,11 @@ use pmnet_server::{RecordKey, StoreError};
 use super::config::{Persistence, refused};
 use super::passing::is_passing;
 use super::{Link, RedisStore, WATERMARK};
+use crate::OpenError;
 
 /// Field of the hash that names the owner; no record.
 pub const OWNER: &[u8] = b"owner";
-/// First word of what our scripts answer when another owner is there.
+/// First word of our scripts' answer if there is another owner.
 pub const FENCED: &str = "FENCED";
 /// Takes the hash over from the owner ARGV[1] (empty: none) for ARGV[2], and reads it.
 /// HDEL comes first because Redis permits it when memory is short, and then all that follows.
@@ -68,19 +67,21 @@ return 'OK'";
 pub struct Owner {
     process: String,
     loads: u64,
-    /// Whether this process was the owner once, so that any other process came later.
+    /// Whether this process was once the owner, so that any other owner came later.
     was: bool,
 }
 
 impl Owner {
-    pub fn new() -> Owner {
-        // 128 bits of the system's randomness: the keys of the two hashers.
-        let random = || RandomState::new().hash_one(std::process::id());
-        Owner {
-            process: format!("{:016x}{:016x}", random(), random()),
+    pub fn new() -> Result<Owner, OpenError> {
+        let mut name = [0; 16];
+        getrandom::fill(&mut name).map_err(|error| OpenError::Random {
+            why: error.to_string(),
+        })?;
+        Ok(Owner {
+            process: format!("{:032x}", u128::from_be_bytes(name)),
             loads: 0,
             was: false,
-        }
+        })
     }
 
     /// A name that nobody has.
@@ -169,7 +170,7 @@ impl RedisStore {
         let (owner, watermark) = two_texts(&reply);
         let other = !owner.is_empty() && !self.owner.is_us(owner);
         if self.owner.was && other {
-            // Records that are older than ours are no later owner's, but of a Redis that lost data.
+            // Records older than ours are not those of a later owner: this Redis lost data.
             return Err(if watermark < &self.watermark[..] {
                 older(&self.hash)
             } else {
@@ -179,7 +180,7 @@ impl RedisStore {
         Ok(owner.to_vec())
     }
 
-    /// Reads the records of a Redis that takes no writes now, because of `error`.
+    /// Reads the records of a Redis that accepts no writes now, because of `error`.
     fn read_only(
         &mut self,
         link: &mut Link,
@@ -217,7 +218,7 @@ impl RedisStore {
         if watermark < self.watermark {
             return Err(older(&self.hash));
         }
-        // Nobody but the owner writes records, and of ours only the last batch has an unknown fate.
+        // Only the owner writes records, and of our batches only the last has an unknown outcome.
         if self.owner.was
             && watermark != self.watermark
             && self.in_flight.as_ref() != Some(&watermark)
@@ -235,8 +236,8 @@ impl RedisStore {
 }
 
 impl Link {
-    /// Adds what watches the records anew. `dirty`: our own writes since the last WATCH were not
-    /// made by EXEC (which ends it).
+    /// Adds the commands that watch the records again. `dirty`: our own writes since the last WATCH were
+    /// not made by EXEC (which ends it).
     pub(super) fn add_watch(&mut self, hash: &[u8], dirty: bool) {
         if dirty {
             self.connection.add(&[b"UNWATCH"]);

@@ -1,6 +1,6 @@
-//! Errors that pass by themselves: Redis refused before anything ran, so the same can be tried again.
+//! Temporary errors: Redis refused before anything ran, so the same can be tried again.
 //!
-//! The list is here alone. The request script has it in front of its text (`passing_lua!`).
+//! This is the only list. The request script gets it in front of its text (`passing_lua!`).
 
 /// First words of the errors by which Redis says "not now".
 macro_rules! not_now {
@@ -32,8 +32,8 @@ pub fn is_not_now(error: &str) -> bool {
     not_now!().split(' ').any(|word| word == code(error))
 }
 
-/// Whether an error to what must not get lost may pass by itself: then the whole batch waits and is tried
-/// again, in order. `NOPERM` counts, as an operator's ACL mistake must not lose what clients were promised.
+/// Whether an error for a command that must not get lost may be temporary. Then the whole batch waits and is
+/// tried again, in order. `NOPERM` counts: an operator's ACL mistake must not lose what clients were promised.
 #[must_use]
 pub fn is_passing(error: &str) -> bool {
     is_not_now(error) || code(error) == "NOPERM"

@@ -16,12 +16,12 @@ use super::plan::{Item, Plan};
 
 /// First word of the request script's error when something may have taken effect.
 const PARTLY: &str = "PARTLY ";
-/// First word of its error when nothing has happened, and it was not Redis that refused: what follows may be a
-/// client's words.
+/// First word of its error when nothing has happened, and it was not Redis that refused. What follows may be
+/// text of a client.
 const RAISED: &str = "RAISED ";
 /// Bytes of an answer that are shown.
 const SHOWN_BYTES_MAX: usize = 64;
-/// Answer to a command that came as a read and is none.
+/// Answer to a command that was sent as a read but is none.
 const NO_READ: &[u8] = b"-ERR pmnet: this command cannot be sent as a read\r\n";
 
 /// The answer to one command of a read.
@@ -193,7 +193,7 @@ pub fn read_pending(
                 // Redis kills only what has changed nothing.
                 reply::error(error)
             } else {
-                // A fault that the same request would meet again: it must not stop the shard.
+                // The same request would fail again in the same way: it must not stop the shard.
                 tracing::warn!(error, "the request script failed; nothing has happened");
                 let why = error.strip_prefix(RAISED).unwrap_or(error);
                 reply::error(&format!("ERR pmnet: cannot be run: {why}"))
@@ -206,7 +206,7 @@ pub fn read_pending(
     Ok(None)
 }
 
-/// An answer of another shape than Redis gives.
+/// An answer of a shape that Redis never gives.
 pub fn not_understood(command: &str, reply: &[u8]) -> StoreError {
     StoreError::Retry(format!(
         "Redis's answer to {command} is not understood: {}",

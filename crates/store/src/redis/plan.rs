@@ -17,7 +17,7 @@ pub enum Item<'a> {
     Done(Vec<u8>),
 }
 
-/// A request, looked through.
+/// A request that has been checked.
 #[derive(Debug)]
 pub struct Plan<'a> {
     /// What the commands are to each other.
@@ -41,7 +41,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Looks through the commands of a request with commands.
+    /// Checks the commands of a request that has commands.
     pub fn new(commands: &Commands<'a>, table: &CommandTable) -> Plan<'a> {
         let mut items = Vec::with_capacity(commands.count);
         for arguments in commands.iter() {
@@ -106,7 +106,7 @@ fn objection(name: &[u8], arguments: &[&[u8]], table: &CommandTable) -> Option<V
     None
 }
 
-/// What is to be known of an update before it is sent.
+/// What must be known of an update before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nature {
     /// A front acknowledged it without knowing anything of the data.
@@ -117,7 +117,7 @@ pub struct Nature {
     pub scriptable: bool,
 }
 
-/// Looks through an update.
+/// Checks an update.
 ///
 /// # Errors
 /// Why it must not be sent, for the log.
@@ -134,7 +134,7 @@ pub fn check_effect(commands: &Commands<'_>, table: &CommandTable) -> Result<Nat
     for command in commands.iter() {
         arguments.clear();
         arguments.extend(command);
-        // No key of such a command is reserved, and every Redis that was fit runs it in a script.
+        // No key of such a command is reserved, and every Redis that passed the checks runs it in a script.
         if promise::is_promised(&arguments) {
             nature.scriptable &= arguments.len() <= SCRIPT_ARGUMENTS_MAX;
             continue;

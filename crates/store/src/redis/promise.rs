@@ -1,9 +1,10 @@
-//! Which updates their client was told to be done before Redis has seen them.
+//! Which updates were promised: acknowledged to their client before Redis has seen them.
 //!
 //! The front acknowledges four commands early, in forms that Redis accepts whatever the data is
-//! ([`pmnet_wire::promise::is_promised`], for both ends). If Redis refuses one all the same, its configuration breaks a promise, and the update is kept
-//! in the devices until somebody has put that right. Everything else that is refused for good is dropped,
-//! counted and logged: what the operator lets through with `--assume-ok`, and what no front sends.
+//! ([`pmnet_wire::promise::is_promised`], used at both ends). If Redis refuses one nevertheless, its configuration
+//! breaks a promise, and the update stays in the devices until somebody corrects the configuration. Everything else
+//! that is refused for good is dropped, counted and logged: commands that the operator lets through with
+//! `--assume-ok`, and commands that no front sends.
 
 use pmnet_wire::command::Commands;
 
@@ -27,8 +28,8 @@ pub const DATABASES_MAX: u32 = i32::MAX.unsigned_abs();
 /// Bytes of a key that are shown.
 const SHOWN_BYTES_MAX: usize = 64;
 
-/// Whether a front acknowledges this command without knowing anything of the data: it has one of the
-/// forms that Redis accepts always.
+/// Whether a front acknowledges this command without knowing the data: it has one of the forms that Redis
+/// always accepts.
 pub fn is_promised(arguments: &[&[u8]]) -> bool {
     pmnet_wire::promise::is_promised(arguments.len(), |index| arguments[index])
 }
@@ -64,7 +65,7 @@ pub fn shown(commands: &Commands<'_>) -> String {
     )
 }
 
-/// Why an update that is no promise may be dropped.
+/// Why an update that was not promised may be dropped.
 pub fn excuse(commands: &Commands<'_>) -> &'static str {
     let assumed = commands.count > 0
         && commands.iter().all(|mut arguments| {

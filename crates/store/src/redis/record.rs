@@ -1,7 +1,7 @@
-//! Records that are written behind what they belong to.
+//! Records that are written after the effects that they belong to.
 //!
-//! Invariants: what is owed is written before anything else is executed, and what this process hands to its
-//! caller as the records includes it. May not decide what a record says.
+//! Invariants: an owed record is written before anything else is executed, and the records that this process
+//! gives to its caller include it. May not decide what a record says.
 
 use bytes::Bytes;
 use pmnet_resp::read::error;
@@ -14,13 +14,13 @@ use super::{LOST_REPLY, Link, RedisStore, WATERMARK};
 #[derive(Clone)]
 struct Debt {
     change: RecordChange,
-    /// What a Redis that was started since gets in its place if it knows nothing of it. `None`: nothing, since
-    /// then it has lost what the record belongs to, too.
+    /// What a Redis that was restarted since gets instead, if it has nothing of the record. `None`: nothing,
+    /// because then it has also lost the effect that the record belongs to.
     otherwise: Option<Bytes>,
 }
 
 impl Debt {
-    /// What of it there is to write on a Redis that was started since, and has these records.
+    /// What must be written to a Redis that was restarted since and has these records.
     fn on_another(mut self, records: &[(RecordKey, Bytes)]) -> Option<Debt> {
         let (key, value) = &self.change;
         let found = records.iter().find(|(known, _)| known == key);
@@ -36,8 +36,8 @@ impl Debt {
     }
 }
 
-/// Changes of records that belong to what a Redis has executed, and that it did not take with it. As long as
-/// this process lives they are as good as there; the next load writes them before anything else.
+/// Changes of records that belong to what a Redis has executed, but that it refused. As long as this process
+/// lives they count as written; the next load writes them before anything else.
 #[derive(Default)]
 pub struct Owed {
     /// Run id of the Redis that executed it: a later one may have lost it.
@@ -47,8 +47,8 @@ pub struct Owed {
 
 impl Owed {
     /// Adds changes that belong to what the Redis behind `link` has executed, and that it had begun to record in
-    /// the same step: without a record it has not happened. (The watermark of a batch counts as such: a batch is
-    /// rather applied again than not at all.)
+    /// the same step: if there is no record, it has not happened. (The watermark of a batch counts as such,
+    /// because it is better to apply a batch again than not at all.)
     pub fn add(&mut self, link: &Link, changes: impl IntoIterator<Item = RecordChange>) {
         let debts = changes.into_iter().map(|change| Debt {
             change,
@@ -58,8 +58,8 @@ impl Owed {
         self.debts.extend(debts);
     }
 
-    /// Adds a request's record, of which the Redis behind `link` has taken nothing when it executed the request: that
-    /// it is not there says nothing. `begun`: the record of a request whose reply is lost.
+    /// Adds a request's record of which the Redis behind `link` wrote nothing when it executed the request: a missing
+    /// record proves nothing. `begun`: the record of a request whose reply is lost.
     pub fn add_unrecorded(&mut self, link: &Link, change: RecordChange, begun: Bytes) {
         self.run_id.clone_from(&link.facts.run_id);
         self.debts.push(Debt {
@@ -77,7 +77,7 @@ impl Owed {
         Some(value.clone().unwrap_or_default())
     }
 
-    /// Keeps what another Redis than the one that executed it can be given: it has these records.
+    /// Keeps what can be written to a Redis other than the one that executed it; that Redis has these records.
     fn move_on(&mut self, run_id: &str, records: &[(RecordKey, Bytes)]) {
         if self.run_id == run_id {
             return;
@@ -120,7 +120,7 @@ pub fn add_records<'a>(
     link.connection.add(&call);
 }
 
-/// Redis executed something, and did not take the records that belong to it.
+/// Redis executed something, and refused the records that belong to it.
 pub fn unrecorded(why: &str) -> StoreError {
     StoreError::Retry(format!(
         "Redis executed something and refused to keep pmnet's record of it: {why}. Allow it (HSET, HDEL, EVAL, SELECT), \
@@ -155,7 +155,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Behind a load: writes what is owed, if Redis takes writes, and adds it to what was loaded.
+    /// After a load: writes what is owed, if Redis accepts writes, and adds it to what was loaded.
     pub(super) fn settle(
         &mut self,
         link: &mut Link,
@@ -168,7 +168,7 @@ impl RedisStore {
         let owed: Vec<RecordChange> = self.owed.changes().cloned().collect();
         match &link.writes_refused {
             None => self.write_owed(link)?,
-            // Effects of a batch are there and their watermark is not: nothing may be read yet either.
+            // Effects of a batch are there, but not their watermark: so nothing may be read yet either.
             Some(error) if self.owed.value(WATERMARK).is_some() => return Err(unrecorded(error)),
             Some(_) => {}
         }

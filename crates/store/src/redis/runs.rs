@@ -1,8 +1,8 @@
-//! The commands of a batch as the batch script takes them: runs of neighbours alike.
+//! The commands of a batch in the form for the batch script: runs of similar neighbours.
 //!
-//! A script pays for every value that it is given and for every command that it calls, so what the commands
-//! of a run have in common goes there once, and a run of plain SETs is called as one MSET. Their order
-//! stays. May not decide what is sent: [`super::plan`] has looked at it.
+//! Every value passed to a script and every command that it calls has a cost. So what the commands of a run
+//! have in common is passed once, and a run of plain SETs is called as one MSET. The order of commands
+//! stays. May not decide what is sent: [`super::plan`] has checked it.
 
 use pmnet_wire::command::Arguments;
 use pmnet_wire::promise::is_promised;
@@ -48,7 +48,7 @@ impl Kind {
     }
 }
 
-/// Neighbours alike.
+/// A run of similar neighbours.
 #[derive(Debug)]
 struct Run<'a> {
     kind: Kind,

@@ -1,9 +1,8 @@
 //! Settings and rights with which Redis refuses what a front acknowledges early.
 //!
-//! Looked at whenever the store connects, so also after each change that costs the connection. What can be asked is
-//! asked (CONFIG GET); what cannot, renamed commands and missing rights, shows in a *rehearsal*: the commands are put into a
-//! MULTI that is discarded, which checks names and rights, and runs nothing. A table of all settings is in
-//! `docs/guide/operating.md`.
+//! Checked whenever the store connects, so also after each change that breaks the connection. Settings are read with
+//! CONFIG GET. Renamed commands and missing rights show in a *rehearsal*: the commands are put into a MULTI that is
+//! discarded, which checks names and rights and runs nothing. `docs/guide/operating.md` has a table of all settings.
 
 use pmnet_server::StoreError;
 use pmnet_wire::guard::{BULK_BYTES_MIN, OUTPUT_BYTES_MIN, QUERY_BYTES_MIN, memory, output_limit};
@@ -13,10 +12,10 @@ use super::config::{refused, setting};
 use super::connection::Connection;
 use pmnet_resp::read::error;
 
-/// First Redis with limits for the memory of clients, and with a way to be excepted from them.
+/// First Redis with limits for the memory of clients, and with a way to be exempt from them.
 const MAXMEMORY_CLIENTS_VERSION: (u32, u32) = (7, 0);
 
-/// Refuses a Redis that cannot take the largest command that a front acknowledges, or not give the largest reply.
+/// Refuses a Redis that cannot accept the largest command that a front acknowledges, or cannot send the largest reply.
 ///
 /// # Errors
 /// `Fatal` with what to do.
@@ -73,7 +72,8 @@ fn megabytes(bytes: u64) -> String {
 }
 
 impl RedisStore {
-    /// Sees whether Redis has, and its user may run, what a front acknowledges early and what this store needs.
+    /// Checks that Redis has the commands that a front acknowledges early and that this store needs, and that its
+    /// user may run them.
     ///
     /// # Errors
     /// `Fatal` with what to do; `Retry` if Redis does not answer.
@@ -82,7 +82,7 @@ impl RedisStore {
         connection: &mut Connection,
         request_sha: &[u8],
     ) -> Result<(), StoreError> {
-        // A key as good as any: which ones clients will use, nobody knows.
+        // Any key: nobody knows which keys clients will use.
         let key = self.owner.some_name();
         let (key, hash) = (key.as_bytes(), &self.hash[..]);
         let commands: [&[&[u8]]; 19] = [
@@ -167,12 +167,12 @@ impl RedisStore {
     }
 }
 
-/// Whether an error to a queued command says more than that Redis takes no writes at the moment.
+/// Whether the error of a queued command means more than that Redis accepts no writes at the moment.
 fn is_lasting(error: &str) -> bool {
     !super::passing::is_not_now(error)
 }
 
-/// Redis has these commands under another name, or not at all.
+/// Redis has these commands only under another name, or not at all.
 pub fn lacks(names: &[&str]) -> StoreError {
     StoreError::Fatal(format!(
         "Redis has no {}, which pmnet needs, or acknowledges before Redis sees it: remove its rename-command from \

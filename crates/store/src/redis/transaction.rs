@@ -1,12 +1,12 @@
 //! One MULTI … EXEC, sent with one write, every reply checked.
 //!
 //! A transaction is a list of slots: commands that belong to an item (an effect, or a command of a
-//! request), and our own (the change of the records, looks at them, SELECT).
+//! request), and our own (the change of the records, checks of the records, SELECT).
 //!
-//! Redis looks at rights once more when EXEC runs each command, and goes on behind one that it refuses. So what
-//! is refused there must do no harm: commands run in the database that was selected before MULTI, and the
-//! records are changed and looked at by scripts that select theirs themselves. Only a transaction for several
-//! databases has a SELECT inside. Outside of a transaction the connection is in database 0.
+//! Redis checks rights again when EXEC runs each command, and goes on after one that it refuses. So a refusal
+//! there must do no harm: commands run in the database that was selected before MULTI, and scripts that select
+//! their own database change and check the records. Only a transaction for several databases has a SELECT
+//! inside. Outside of a transaction the connection is in database 0.
 
 use bytes::Bytes;
 use pmnet_resp::{read, write_command};
@@ -18,7 +18,7 @@ use super::pending::expect_ok;
 use super::record::add_records;
 use super::{FLUSH_LUA, Link};
 
-/// Whose command a slot is.
+/// To whom the command of a slot belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
     /// A write that changes nothing.
@@ -38,26 +38,26 @@ table.sort(names)
 for i, name in ipairs(names) do out[i] = redis.sha1hex(name) .. redis.sha1hex(of[name]) end
 return redis.sha1hex(table.concat(out))";
 
-/// What became of a transaction.
+/// The result of a transaction.
 #[derive(Debug)]
 pub enum Outcome {
     /// It ran: the reply of each command of an item, in order, with the item's number.
     Ran(Vec<(usize, Bytes)>),
     /// Nothing ran, because Redis refused these items for good, with these errors.
     Refused(Vec<(usize, String)>),
-    /// Nothing ran: memory is short, says this error, and Redis queues nothing then.
+    /// Nothing ran: memory is short, by this error, and then Redis queues nothing.
     NoMemory(String),
-    /// It ran, with these replies, but for the change of the records, for this reason. The connection is not
-    /// to be used any more.
+    /// It ran, with these replies, except for the change of the records, for this reason. The connection must
+    /// not be used any more.
     Unrecorded(Vec<(usize, Bytes)>, String),
     /// It ran, but not as it should: see there. The connection is not to be used any more.
     Torn(Torn),
-    /// It ran, with these replies, the records with it; but what was asked behind it failed, so nobody
-    /// knows whether that is durable. The connection is not to be used any more.
+    /// It ran, with these replies and the change of the records. But the commands after it failed, so nobody
+    /// knows whether it is durable. The connection must not be used any more.
     Doubtful(Vec<(usize, Bytes)>, StoreError),
 }
 
-/// A transaction of which Redis executed a part, or a part in another place.
+/// A transaction of which Redis executed only a part, or a part in another database.
 #[derive(Debug)]
 pub struct Torn {
     /// What happened.
@@ -68,12 +68,12 @@ pub struct Torn {
     pub recorded: bool,
 }
 
-/// What an item's error is worth when Redis queues it.
+/// What to do about an item's error when Redis queues it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Items {
-    /// Its client has been told that it is done: what may pass is waited for.
+    /// Its client has been acknowledged: wait if the error may be temporary.
     Promised,
-    /// Its client waits: that memory is short, or a right missing, is its answer.
+    /// Its client waits: short memory or a missing right is its answer.
     Asked,
 }
 
@@ -88,19 +88,19 @@ pub struct Transaction<'a> {
 }
 
 impl<'a> Transaction<'a> {
-    /// Begins one whose commands run in `database`, which must exist; `hash` has the records. The commands go only
-    /// when Redis has begun it: if it refuses SELECT or MULTI (rights were taken away), they would run elsewhere, or
-    /// by themselves.
+    /// Begins one whose commands run in `database`, which must exist; `hash` has the records. The commands are sent
+    /// only when Redis has begun it: if Redis refused SELECT or MULTI (rights were taken away), they would run in
+    /// another database, or one by one.
     ///
     /// # Errors
-    /// `Retry` if it cannot begin, or if the records could not be written: the connection is not to be used any more.
+    /// `Retry` if it cannot begin, or if the records could not be written: the connection must not be used any more.
     pub fn begin(
         link: &'a mut Link,
         hash: &'a [u8],
         database: u32,
     ) -> Result<Transaction<'a>, StoreError> {
         let connection = &mut link.connection;
-        // Rights to what a script does are not looked at when it is queued.
+        // Redis does not check the rights of what a script does when it is queued.
         connection.add(&[b"EVAL", MAY_RECORD_LUA.as_bytes(), b"1", hash]);
         if database != 0 {
             connection.add(&[b"SELECT", database.to_string().as_bytes()]);
@@ -110,8 +110,8 @@ impl<'a> Transaction<'a> {
         for _ in 0..2 + usize::from(database != 0) {
             expect_ok(&connection.reply()?)?;
         }
-        // Where Redis takes no writes it refuses an EXEC with a write as a whole, but not one of scripts. Neither of
-        // these changes anything.
+        // A Redis that accepts no writes refuses a whole EXEC that has a write, but not one that has only scripts.
+        // Neither of these changes anything.
         if database == 0 {
             connection.add(&[b"HSET", hash, OWNER, &link.owner]);
         } else {
@@ -145,8 +145,8 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Adds a look at the records. What code of a client that we do not control does to them between two
-    /// such looks cannot be prevented, but stops the shard.
+    /// Adds a check of the records. If a client's code, which we do not control, changes them between two such
+    /// checks, this cannot be prevented, but it stops the shard.
     pub fn seal(&mut self) {
         self.slots.push(Slot::Seal);
         self.link

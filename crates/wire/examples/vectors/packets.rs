@@ -2,6 +2,7 @@
 //! or more for every reason (`docs/spec/wire.md` §2–§4).
 
 use crate::vector::{Vector, hex, packet_fields};
+use pmnet_wire::packet::write_hashes;
 use pmnet_wire::record::{DurableRow, Member, RecoverReply, SessionRow, write_durable, write_path};
 use pmnet_wire::{
     FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, HEADER_LEN, Header, Kind, Packet, Reject, command, raw,
@@ -242,7 +243,7 @@ pub fn kinds() -> Vec<Named> {
                 key_hash: raw(key_hash),
                 ..entry(Kind::Update, SESSION, 42, 2_007)
             },
-            set,
+            set.clone(),
         ),
         ("append_end", entry(Kind::End, SESSION, 43, 2_008), vec![]),
         (
@@ -406,14 +407,30 @@ pub fn kinds() -> Vec<Named> {
             vec![],
         ),
         (
-            "cache_response",
+            "read",
             Header {
-                seq: 41,
+                request: raw(9),
+                ..client(Kind::Read)
+            },
+            write_hashes(&[key_hash, command::key_hash(b"other")]),
+        ),
+        (
+            "hit",
+            Header {
                 request: raw(9),
                 order: 2_005,
-                ..head(Kind::CacheResponse)
+                ..head(Kind::Hit)
             },
-            b"$5\r\nvalue\r\n".to_vec(),
+            set.clone(),
+        ),
+        (
+            "miss",
+            Header {
+                request: raw(10),
+                order: 2_007,
+                ..head(Kind::Miss)
+            },
+            vec![],
         ),
         (
             "retrans",

@@ -318,6 +318,16 @@ fn store_name() -> Vec<Case> {
         ("ipv6", of("[::1]:6380", &run, "pmnet:{7}", &owner), None),
         ("that_only_reads", of(address, &run, records, ""), None),
         (
+            "to_be_read_from",
+            [&good[..], b"&reads=direct"].concat(),
+            None,
+        ),
+        (
+            "reads_otherwise",
+            [&good[..], b"&reads=by_proxy"].concat(),
+            malformed,
+        ),
+        (
             "longest_part",
             of(address, &long(STORE_NAME_PART_BYTES_MAX), records, &owner),
             None,

@@ -141,5 +141,6 @@ pub fn store_name_fields(name: &StoreName) -> Value {
         "run_id": name.run_id,
         "records": name.records,
         "owner": name.owner,
+        "reads": name.reads,
     })
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!           24        32         40        48          56         64
 //! Bypass    | session | last_seq | barrier | request   | key_hash | fragment |   byte 5: time left; flags: READ_ONLY, CONTINUE
-//! Fallback  | session | last_seq | barrier | first_seq |          | fragment |   flag: FALLBACK
+//! Fallback  | session | last_seq | barrier | first_seq | key_hash | fragment |   flag: FALLBACK
 //! ```
 //! A client sends barrier 0; the head writes it, and stamps the packet (`docs/spec/protocol.md` §2 rule 8).
 
@@ -104,6 +104,8 @@ view! {
         barrier: order,
         /// First seq of the update.
         first_seq: request,
+        /// As in the update.
+        key_hash: key_hash,
         /// Which part of the update this is.
         fragment: fragment,
     }

@@ -1,9 +1,9 @@
 //! What the fields of the header mean in each kind of packet, under the names that they have there
 //! (`docs/spec/wire.md` §2).
 //!
-//! Purpose: one struct a kind, a *view*: `read` takes its fields out of a header, `header` puts them
-//! into one. The bytes are those of [`Header`]; a view only says which of them count in this kind and
-//! what they are called. So nobody outside of this crate writes what is no key hash into `key_hash`.
+//! Purpose: one struct for each kind, a *view*: `read` takes its fields out of a header, `header` puts
+//! them into one. The bytes are those of [`Header`]; a view only says which of them are used in this kind
+//! and what they are called. So code outside of this crate never misuses a field such as `key_hash`.
 //! Invariants: `read(header(view)) == view`; what a view does not name is 0 in the header that it
 //! makes, and not looked at in the one that it reads. Nothing here allocates or can fail.
 
@@ -16,6 +16,7 @@ mod nack;
 mod open;
 mod ping;
 mod place;
+mod read;
 mod recover;
 mod response;
 mod retrans;
@@ -27,17 +28,18 @@ pub use applied::Applied;
 pub use bypass::{Bypass, Fallback, TimeLeft};
 pub use durable::Durable;
 pub use nack::{Nack, NotLogged};
-pub use open::{Open, OpenReply};
+pub use open::{Open, OpenReply, is_mark};
 pub use ping::{Ping, Pong, StaleEpoch};
 pub use place::Fragment;
+pub use read::{Hit, Miss, READ_KEYS_MAX, Read, read_hashes, write_hashes};
 pub use recover::{Recover, RecoverReply};
-pub use response::{CacheResponse, Progress, Response};
+pub use response::{Progress, Response};
 pub use retrans::Retrans;
 pub use update::{End, Update};
 
 use crate::{Header, Kind};
 
-/// Who says it: what a sender writes into all its packets to one receiver (`docs/spec/wire.md` §1).
+/// Who sends it: what a sender writes into all its packets to one receiver (`docs/spec/wire.md` §1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     /// The shard.
@@ -71,7 +73,7 @@ impl Stamp {
         Stamp { tag, ..self }
     }
 
-    /// A header with this stamp in which nothing else is said.
+    /// A header with this stamp; everything else is 0.
     #[must_use]
     pub(crate) const fn header(&self, kind: Kind) -> Header {
         let mut header = Header::new(kind);
@@ -134,7 +136,7 @@ macro_rules! view {
                 }),*],
             };
 
-            /// The fields of a header of this kind. That it is one, the caller has looked up.
+            /// The fields of a header of this kind. The caller has checked the kind.
             #[must_use]
             #[inline]
             #[allow(unused_variables)]
@@ -189,7 +191,9 @@ pub const LAYOUTS: &[Layout] = &[
     Fallback::LAYOUT,
     Response::LAYOUT,
     Progress::LAYOUT,
-    CacheResponse::LAYOUT,
+    Read::LAYOUT,
+    Hit::LAYOUT,
+    Miss::LAYOUT,
     Retrans::LAYOUT,
     Recover::LAYOUT,
     RecoverReply::LAYOUT,

@@ -8,6 +8,13 @@
 
 use super::view;
 
+/// Whether a session with this token is a *mark*: while it is open, something may change the store that passes no device
+/// (`docs/spec/reads.md` §5). Other sessions have even tokens.
+#[must_use]
+pub const fn is_mark(token: u64) -> bool {
+    token & 1 == 1
+}
+
 view! {
     /// A client asks for a session. Its token is the packet's tag, and once more the payload.
     Open = Open {}

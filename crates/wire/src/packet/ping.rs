@@ -1,4 +1,4 @@
-//! PING, PONG and STALE-EPOCH: packets that say little more than that they come.
+//! PING, PONG and STALE-EPOCH: packets with almost no content.
 //!
 //! ```text
 //!             24        32    40    48    56    64

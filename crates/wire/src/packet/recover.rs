@@ -3,7 +3,7 @@
 //! ```text
 //!               24    32    40          48      56    64
 //! Recover       |     |     | persisted | nonce |     | part |
-//! RecoverReply  |     |     | applied   | nonce |     | part |   flags: REFUSED, PROGRESS
+//! RecoverReply  |     |     | applied   | nonce |     | part |   flags: REFUSED, PROGRESS, READS
 //! ```
 //! Stamp of both: the device that recovers. Tag 0. Payloads: `docs/spec/wire.md` §5.2 and §5.3.
 
@@ -36,5 +36,7 @@ view! {
         refused: REFUSED,
         /// With `refused`: it waits for the operator, and goes on asking.
         held: PROGRESS,
+        /// The head may answer READs.
+        reads: READS,
     }
 }

@@ -1,11 +1,9 @@
-//! RESPONSE: the server's answer to a bypass; PROGRESS: how much of the bypass has come;
-//! CACHE-RESPONSE: reserved for the cache.
+//! RESPONSE: the server's answer to a bypass; PROGRESS: how much of the bypass has come.
 //!
 //! ```text
-//!                24        32    40         48        56          64
-//! Response       | session | seq |          | request | reply_crc | fragment |   flag: FALLBACK
-//! Progress       | session | seq | received | request |           |          |   flags: PROGRESS, FALLBACK
-//! CacheResponse  | session | seq | order    | request |           |          |
+//!           24        32    40         48        56          64
+//! Response  | session | seq | applied  | request | reply_crc | fragment |   flag: FALLBACK
+//! Progress  | session | seq | received | request |           |          |   flags: PROGRESS, FALLBACK
 //! ```
 
 use super::view;
@@ -17,6 +15,8 @@ view! {
         session: session,
         /// As in the bypass; of a fallback the last seq of its update.
         seq: seq,
+        /// A when the server answered: at least as far as the store was when it executed the bypass.
+        applied: order,
         /// As in the bypass; of a fallback the first seq of its update.
         request: request,
         /// CRC32C of the whole reply, if it has several fragments; else 0.
@@ -45,19 +45,5 @@ view! {
     flags {
         /// It is about a fallback.
         fallback: FALLBACK,
-    }
-}
-
-view! {
-    /// A read that a device answers. No device sends it yet.
-    CacheResponse = CacheResponse {
-        /// The session.
-        session: session,
-        /// As in the bypass.
-        seq: seq,
-        /// The order whose state the value shows.
-        order: order,
-        /// As in the bypass.
-        request: request,
     }
 }

@@ -79,7 +79,9 @@ fn a_view_reads_and_writes_its_fields_and_no_others() {
         Fallback,
         Response,
         Progress,
-        CacheResponse,
+        Hit,
+        Read,
+        Miss,
         Retrans,
         Recover,
         RecoverReply,
@@ -106,6 +108,15 @@ fn a_view_reads_and_writes_its_fields_and_no_others() {
             );
         }
     }
+}
+
+#[test]
+fn a_stamp_is_what_a_header_says_of_its_sender() {
+    let header = STAMP.header(Kind::Ping);
+    assert_eq!((header.kind, Stamp::of(&header)), (Kind::Ping, STAMP));
+    let other = STAMP.tagged(7);
+    assert_eq!((other.tag, other.tagged(STAMP.tag)), (7, STAMP));
+    assert_eq!(Fragment { index: 1, count: 2 }.to_string(), "1/2");
 }
 
 #[test]

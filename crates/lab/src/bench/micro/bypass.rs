@@ -1,7 +1,6 @@
-//! Clients past the kernel's network stack: one AF_XDP socket for all of them, a UDP port for each.
+//! Clients that bypass the kernel's network stack: one AF_XDP socket for all of them, a UDP port for each.
 //!
-//! Frames are made here. The network stack is asked only for what it knows: own address, and the hardware address of the
-//! next hop.
+//! Frames are made here. The network stack only provides the own address and the hardware address of the next hop.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::time::{Duration, Instant};
@@ -14,21 +13,21 @@ use super::carrier::{Arrived, Buffer, Carrier};
 use super::frame::{self, Path};
 use super::plan::PAYLOAD_BYTES_MAX;
 
-/// Ports of the first client: below those of pmnet, and another one each time, so that what is late finds nobody.
+/// Ports of the first client: below those of pmnet, and different each time, so that late packets find nobody.
 const PORTS: std::ops::Range<u16> = 20_000..40_000;
 /// A veth has one queue.
 const QUEUE: u32 = 0;
 const FRAME_BYTES: u32 = 2048;
 /// Frames of an update.
 const PARTS: usize = PAYLOAD_BYTES_MAX.div_ceil(pmnet_wire::FRAGMENT_BYTES);
-/// A few clients use few frames: they stay in the caches.
+/// A few clients use few frames, so that these stay in the caches.
 const RING_MIN: usize = 16;
-/// A wake-up that finds no room is tried so often.
+/// How often a wake-up that finds no room is tried.
 const WAKES_MAX: usize = 100;
 /// The next hop tells its hardware address within this time.
 const RESOLVE_MAX: Duration = Duration::from_secs(5);
 const RESOLVE_LOOK: Duration = Duration::from_millis(1);
-/// RFC 863; nobody listens, and that is what the other side says.
+/// The discard port (RFC 863). Nobody listens there, and the other side answers that.
 const DISCARD: u16 = 9;
 /// `ATF_COM` (linux/if_arp.h): the address is known.
 const COMPLETE: u32 = 2;

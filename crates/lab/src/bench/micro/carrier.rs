@@ -10,7 +10,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClientIo {
-    /// AF_XDP: past the kernel's network stack, and nothing is asked of the kernel to receive.
+    /// AF_XDP: bypasses the kernel's network stack; receiving takes no system call.
     AfXdp,
     /// A UDP socket for each, as any program has it: two system calls and the stack are in every round trip.
     Socket,
@@ -59,8 +59,8 @@ pub struct Arrived {
 
 /// Sends and receives for clients that are numbered from 0. Never waits.
 pub trait Carrier {
-    /// Does for these datagrams whatever can be done before the time begins to count. They are what the next
-    /// [`send`](Carrier::send) of this client sends.
+    /// Prepares these datagrams before the measured time begins. The next [`send`](Carrier::send) of this client
+    /// sends them.
     fn prepare(&mut self, client: usize, datagrams: &[Vec<u8>]) -> anyhow::Result<()>;
 
     /// Sends them; gives how many could not be sent now.
@@ -69,6 +69,6 @@ pub trait Carrier {
     /// Something that came in, if there is anything.
     fn receive(&mut self, buffer: &mut Buffer) -> anyhow::Result<Option<Arrived>>;
 
-    /// What was received last for this client is not all that it waits for.
+    /// The client waits for more than the last datagram received for it.
     fn unfinished(&mut self, client: usize);
 }

@@ -15,11 +15,11 @@ use super::system::{Answers, Recipe};
 use super::troubles::Troubles;
 use crate::testbed::END_INTERFACE;
 
-/// How often resends and the end are looked for.
+/// How often resends, and the end of the run, are checked.
 const LOOK: Duration = Duration::from_millis(1);
 /// Datagrams that are taken in before something is sent again, at most.
 const BURST_MAX: usize = 64;
-/// Longest round trip that is told apart, in nanoseconds; an update is given up before.
+/// Longest round trip that the histogram distinguishes, in nanoseconds; an update is given up before.
 const NANOS_MAX: u64 = 60_000_000_000;
 
 /// What to run.
@@ -39,13 +39,13 @@ pub struct Run {
     pub duration: Duration,
 }
 
-/// What came of it.
+/// The result.
 pub struct Sample {
     /// Round trips in nanoseconds, of updates that began in the measured time.
     pub histogram: Histogram<u64>,
     /// The measured time, in seconds.
     pub seconds: f64,
-    /// Whatever did not go smoothly, warm-up included.
+    /// Resends and the like, warm-up included.
     pub troubles: Troubles,
     /// Fewest devices that held an update.
     pub copies: u8,
@@ -173,7 +173,7 @@ impl<'a> Turn<'a> {
                 std::thread::yield_now();
             }
             if let Some(now) = self.due()? {
-                // What is late is sent again, unless its answer waits: then it was this thread that was late.
+                // A late update is sent again, unless its answer is already waiting: then this thread was late.
                 for _ in 0..BURST_MAX {
                     if !self.step(carrier, sessions, &mut buffer)? {
                         break;

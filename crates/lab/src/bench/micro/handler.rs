@@ -10,7 +10,7 @@ use pmnet_wire::{DATAGRAM_BYTES_MAX, Header, Kind, Packet};
 
 use super::plan::{Handler, cores};
 
-/// A handler that sleeps looks so often whether it is to end.
+/// How often a sleeping handler checks whether it must end.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A handler that listens.

@@ -52,19 +52,19 @@ pub struct Cell {
     pub p999_us: f64,
     /// Median of each round, sorted: how far the rounds agree.
     pub rounds_p50_us: Vec<f64>,
-    /// How many times faster than the same path with a device that only forwards (p50).
+    /// How many times faster than the baseline: the same path with a device that only forwards (p50).
     pub faster: Option<f64>,
     /// How many times as long as `limit` (p50).
     pub of_limit: Option<f64>,
     /// Devices that held every update before it was acknowledged.
     pub copies: u8,
-    /// What did not go smoothly, all rounds.
+    /// Resends and the like, all rounds.
     pub troubles: Troubles,
     /// Distribution of the round with the median p50: (microseconds, fraction at or below).
     pub cdf: Vec<(f64, f64)>,
 }
 
-/// Everything that a run found out.
+/// The results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// What was measured, on what, with medium and R.
@@ -137,7 +137,7 @@ fn measure(
     let mut samples: Vec<Vec<Sample>> = stands.iter().map(|_| Vec::new()).collect();
     for round in 0..plan.rounds {
         let mut order: Vec<usize> = (0..stands.len()).collect();
-        // Whoever comes behind whom must not matter.
+        // The order of the systems must not matter.
         if round % 2 == 1 {
             order.reverse();
         }
@@ -207,8 +207,8 @@ pub fn cpus() -> Vec<usize> {
         .collect()
 }
 
-/// Keeps the calling thread on a core: it never sleeps, and moving it costs more than waiting. What
-/// cannot be had is done without.
+/// Pins the calling thread to a core: it never sleeps, and moving it costs more than waiting. If pinning
+/// fails, it goes on unpinned.
 pub fn pin(cpu: Option<usize>) {
     if let Some(cpu) = cpu {
         let mut set = CpuSet::new();

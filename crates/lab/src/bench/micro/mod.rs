@@ -1,9 +1,9 @@
-//! The round trip of one update, with an ideal request handler (PMNet paper §VI): how long until a
-//! client knows that its update is safe, and how far that is from the least possible.
+//! The round trip of one update, with an ideal request handler (PMNet paper §VI, see protocol.md §8): how
+//! long until a client knows that its update is safe, and how close that is to the minimum.
 //!
-//! One thread sends for all clients, in a closed loop: each has at most one update on its way. The
-//! systems stand in namespaces beside each other and are measured in turn, several rounds, in
-//! both orders; figures are medians over the rounds. May not: leave anything behind.
+//! One thread sends for all clients, in a closed loop: each has at most one update in flight. All
+//! systems are set up in namespaces at the same time and measured in turn, several rounds, in both
+//! orders; figures are medians over the rounds. May not: leave anything behind.
 
 mod bypass;
 mod carrier;
@@ -59,7 +59,7 @@ impl Output {
     }
 }
 
-/// Why this process cannot measure; `None`: it can, as far as can be told without trying.
+/// Why this process cannot measure; `None`: it can, as far as can be seen without trying.
 #[must_use]
 pub fn refusal() -> Option<String> {
     crate::testbed::refusal()

@@ -1,4 +1,4 @@
-//! What a device in the kernel leaves there when its process ends: taken out.
+//! Removes what a device in the kernel leaves there when its process ends.
 
 use std::path::Path;
 

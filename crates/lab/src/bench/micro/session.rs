@@ -11,13 +11,13 @@ use super::payload::payload;
 use super::system::Answers;
 use super::troubles::Troubles;
 
-/// An update without an answer is sent again after so long.
+/// Time after which an update without an answer is sent again.
 const RESEND: Duration = Duration::from_millis(10);
-/// An update without an answer for so long ends the measurement.
+/// Time without an answer to an update after which the measurement ends.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// An OPEN, a barrier or an END is sent again after so long.
+/// Time after which an OPEN, a barrier or an END is sent again.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
-/// Whoever asks looks for the answer so often.
+/// How often an answer to these is looked for.
 const ASK_LOOK: Duration = Duration::from_micros(50);
 
 /// See the module's text.
@@ -38,7 +38,7 @@ pub struct Session {
     busy: bool,
     /// Devices that held every update so far.
     copies: Option<u8>,
-    /// What did not go smoothly.
+    /// Resends and the like.
     pub troubles: Troubles,
 }
 

@@ -1,4 +1,4 @@
-//! A system that stands: its network, programs and processes, all gone when dropped.
+//! A system that is set up: its network, programs and processes; all are removed when it is dropped.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::xdp::plain::{self, Plain, Program};
 
 /// Node of the clients.
 pub const CLIENT: &str = "client1";
-/// A process that does not serve after so long is an error.
+/// If a process does not serve after this time, it is an error.
 pub const START_MAX: Duration = Duration::from_secs(15);
 
 /// See the module's text. Fields are dropped in this order: first who uses the network.
@@ -60,8 +60,8 @@ impl Stand {
         Ok(stand)
     }
 
-    /// Makes the client's end ready for such clients. Those by AF_XDP bring a program of their own, and two do not
-    /// go together.
+    /// Prepares the client's end for such clients. Clients with AF_XDP bring their own program, and an interface
+    /// can have only one.
     pub fn clients_by(&mut self, client_io: ClientIo) -> anyhow::Result<()> {
         if client_io == ClientIo::AfXdp || !self.recipe.client_takes_xdp {
             self.client_program = None;

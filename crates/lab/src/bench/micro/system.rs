@@ -1,5 +1,5 @@
-//! The systems that are compared: who stands where, what is attached, who answers. A new one is a
-//! name, a sentence and a recipe here; nothing else knows them apart.
+//! The systems that are compared: which process is where, what is attached, who answers. A new system is
+//! a name, a sentence and a recipe here; no other code distinguishes them.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -42,13 +42,13 @@ impl Medium {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum System {
-    /// A device that only reflects: the least that any device can take.
+    /// A device that only reflects: the minimum for any device.
     Limit,
-    /// The server answers, behind a NIC that only hands up.
+    /// The server answers, behind a NIC that only hands packets up.
     ClientServerNic,
     /// `pmnet device --mode nic`: the pipeline in the kernel, at the server's NIC.
     Nic,
-    /// The same, and the server reads the log where it lies: no update goes through a socket.
+    /// The same, and the server reads the device's log directly: no update goes through a socket.
     NicMapped,
     /// The server answers, behind a switch that only forwards.
     ClientServer,

@@ -1,10 +1,10 @@
-//! What may happen to an update without making its measurement wrong.
+//! Irregularities of updates that do not make the measurement wrong.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// What did not go smoothly. None of it is an error of a measurement; all of it is shown.
+/// Resends and the like. None of them makes a measurement wrong; all of them are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Troubles {
     /// Updates that were sent again, 10 ms after the last time.

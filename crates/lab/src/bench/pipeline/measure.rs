@@ -36,7 +36,7 @@ pub struct Row {
     pub per_second: f64,
 }
 
-/// Everything that a run found out.
+/// The results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// What was measured, on what.
@@ -130,7 +130,7 @@ fn one(
         if round == 0 || packet.appends() {
             stand.prepare(packet, payload_bytes, plan.batch)?;
         }
-        // Whoever comes first must not find the packets in other caches than who comes second.
+        // The first program must not find the packets in other caches than the second.
         stand.run_nothing(plan.batch)?;
         samples.push(if round % 2 == 0 {
             let without = stand.run_nothing(plan.batch)?;

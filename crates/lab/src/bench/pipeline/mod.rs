@@ -1,10 +1,11 @@
 //! What one packet costs the pipeline in the kernel: its program alone, on one core, without network,
 //! system call or wake-up.
 //!
-//! Thousands of prepared packets go through the loaded program in one system call, each of them distinct,
-//! each update really appended to a log and acknowledged; what putting the packets there takes is measured in the
-//! same way and subtracted. Sessions are opened by the device's machine. Needs no interface, so it
-//! can run beside devices that serve. May not: count a packet whose fate it did not check.
+//! Thousands of prepared packets go through the loaded program in one system call. Each packet is
+//! different, and each update is really appended to a log and acknowledged. The cost of supplying the
+//! packets is measured in the same way and subtracted. The device's machine opens the sessions. Needs no
+//! interface, so it can run beside devices that serve. May not: count a packet whose result it did not
+//! check.
 
 mod frame;
 mod measure;
@@ -25,7 +26,7 @@ pub use packet::Packet;
 pub use plan::{BATCH_MAX, BATCHES_IN_LOG, Plan, TAKEN_MAX};
 pub use stand::SESSIONS_MAX;
 
-/// Why this process cannot measure; `None`: it can, as far as can be told without trying.
+/// Why this process cannot measure; `None`: it can, as far as can be seen without trying.
 #[must_use]
 pub fn refusal() -> Option<String> {
     if !Namespaces::is_root() {

@@ -1,5 +1,5 @@
-//! The kinds of packets: what each is, and what the pipeline must do with it. A new one is a name, a
-//! sentence and a fate here, and its bytes in [`super::stand`].
+//! The kinds of packets: what each is, and what the pipeline must do with it. A new kind is a name, a
+//! sentence and an expected result here, and its bytes in [`super::stand`].
 
 use clap::ValueEnum;
 use pmnet_dataplane::xdp::{XDP_PASS, XDP_TX};
@@ -60,7 +60,7 @@ impl Packet {
         }
     }
 
-    /// Whether a session's number moves, so that each packet can be used once only.
+    /// Whether a session's seq moves on, so that each packet can be used only once.
     #[must_use]
     pub const fn appends(self) -> bool {
         matches!(self, Packet::Update | Packet::Update6)
@@ -81,7 +81,7 @@ impl Packet {
         }
     }
 
-    /// What the pipeline counts when so many came, and nothing else did.
+    /// What the pipeline counts after so many of these packets, and no others.
     #[must_use]
     pub fn counted(self, count: u64) -> Counted {
         let nothing = Counted::default();

@@ -1,5 +1,5 @@
 //! A device whose pipeline is loaded and whose packets come from here instead of from an interface. Its
-//! machine is the real one; this file plays clients and server for it.
+//! machine is the real one; this file plays the clients and the server.
 
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -151,6 +151,7 @@ impl Stand {
                     part: Fragment::WHOLE,
                     refused: false,
                     held: false,
+                    reads: false,
                 };
                 let stamp = Stamp {
                     epoch: EPOCH,
@@ -297,7 +298,7 @@ impl Stand {
         frame::udp(from, to, &datagram)
     }
 
-    /// Feeds the prepared packets to the pipeline: time for each. All must fare as they should.
+    /// Feeds the prepared packets to the pipeline: time for each. All must have the expected result.
     pub fn run_pipeline(&mut self, packet: Packet, count: u32) -> anyhow::Result<Duration> {
         let before = self.feeder.counted()?;
         let (verdict, time) = self.feeder.run(Target::Pipeline, count)?;

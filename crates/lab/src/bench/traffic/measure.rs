@@ -41,11 +41,11 @@ pub struct Cell {
     pub sent: Option<f64>,
     /// 99th percentile in microseconds, median, of round trips.
     pub p99_us: Option<f64>,
-    /// Updates that were acknowledged beside the traffic, all rounds, if a client sent some.
+    /// Updates that were acknowledged during the traffic, all rounds, if a client sent some.
     pub acknowledged: Option<u64>,
 }
 
-/// A variant that cannot be had for an MTU.
+/// A variant that is not possible with an MTU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refused {
     /// The variant.
@@ -56,7 +56,7 @@ pub struct Refused {
     pub reason: String,
 }
 
-/// Everything that a run found out.
+/// The results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// What was measured, on what.
@@ -65,7 +65,7 @@ pub struct Outcome {
     pub notes: Vec<String>,
     /// The figures.
     pub cells: Vec<Cell>,
-    /// Variants that cannot be had for an MTU.
+    /// Variants that are not possible with an MTU.
     pub refused: Vec<Refused>,
 }
 
@@ -94,8 +94,8 @@ pub fn all(
     Ok((cells, refused))
 }
 
-/// Sets all variants up. Not every driver has XDP for every MTU: those that cannot be had then are
-/// left out and told.
+/// Sets all variants up. Not every driver has XDP for every MTU: variants that are not possible are
+/// left out and reported.
 fn stands(
     plan: &Plan,
     mtu: u16,
@@ -144,7 +144,7 @@ impl Run<'_> {
         let mut samples: Vec<Vec<Sample>> = stands.iter().map(|_| Vec::new()).collect();
         for round in 0..self.plan.rounds {
             let mut order: Vec<usize> = (0..stands.len()).collect();
-            // Whoever comes behind whom must not matter.
+            // The order of the variants must not matter.
             if round % 2 == 1 {
                 order.reverse();
             }

@@ -1,9 +1,9 @@
-//! What a switch with pmnet does to traffic that is none of pmnet's: the same switch bare, with a
-//! program that lets everything pass, and with a device at its ports.
+//! How a switch with pmnet affects other traffic: the same switch bare, with a program that lets
+//! everything pass, and with a device at its ports.
 //!
-//! All variants of one MTU stand beside each other and are measured in turn, several rounds, in both
-//! orders; what is compared was measured in the same round. A benchmark asserts nothing: it ends
-//! well when it could measure. May not: leave anything behind.
+//! All variants of one MTU are set up at the same time and measured in turn, several rounds, in both
+//! orders; figures that are compared are from the same round. A benchmark asserts nothing: it succeeds
+//! if it could measure. May not: leave anything behind.
 
 mod load;
 mod measure;

@@ -1,11 +1,11 @@
-//! How long a run is measured, and what came of it.
+//! How long a run is measured, and its result.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 
-/// Nothing arriving for so long is an error.
+/// If nothing arrives for this time, it is an error.
 const ARRIVE_MAX: Duration = Duration::from_secs(10);
 /// How often the end is looked for.
 const LOOK: Duration = Duration::from_millis(20);
@@ -32,7 +32,7 @@ pub struct Sample {
     pub sent: Option<f64>,
     /// 99th percentile in microseconds, of round trips.
     pub p99_us: Option<f64>,
-    /// Updates that were acknowledged beside the traffic, if a client sent some.
+    /// Updates that were acknowledged during the traffic, if a client sent some.
     pub acknowledged: Option<u64>,
 }
 

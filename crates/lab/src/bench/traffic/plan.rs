@@ -24,7 +24,7 @@ pub enum Variant {
     Pass,
     /// `pmnet device --mode switch`, and nobody updates.
     Device,
-    /// As [`Variant::Pass`], once more: what the two differ by is chance.
+    /// A second [`Variant::Pass`]: any difference between the two is chance.
     Control,
     /// The same, with `--xdp-generic`.
     Generic,
@@ -106,7 +106,7 @@ impl Variant {
     }
 }
 
-/// Traffic that is none of pmnet's.
+/// Other traffic than pmnet's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {

@@ -40,8 +40,9 @@ impl Share {
     }
 }
 
-/// How many of so many sorted figures lie below a 95 % interval of their median, and above it. Each is on either side of the
-/// true median like a coin, so it is the most for which the two ends of the binomial distribution have 5 %.
+/// How many of so many sorted figures lie below a 95 % interval of their median, and how many above. Each figure is on
+/// either side of the true median with the same chance, so this is the largest number for which the two ends of the
+/// binomial distribution have at most 5 %.
 fn beyond(count: usize) -> usize {
     let mut beyond = 0;
     let mut chance = (0..count).fold(1.0, |chance, _| chance / 2.0);
@@ -85,7 +86,7 @@ mod tests {
 
     #[test]
     fn shares_are_of_the_same_round() {
-        // The machine was twice as fast in the second round; that is nobody's merit.
+        // The machine was twice as fast in the second round, for both variants.
         let share = Share::of(&[0.9, 2.0, 1.1], &[1.0, 2.0, 1.0], false).unwrap();
         assert!(near(share.median, 1.0) && near(share.low, 0.9) && near(share.high, 1.1));
     }

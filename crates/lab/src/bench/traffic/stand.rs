@@ -1,4 +1,4 @@
-//! A variant of the switch that stands: its network, programs and processes, all gone when dropped.
+//! A variant of the switch that is set up: its network, programs and processes; all are removed when it is dropped.
 
 use std::ffi::OsString;
 

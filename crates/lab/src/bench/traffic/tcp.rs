@@ -15,7 +15,7 @@ use crate::testbed::Network;
 
 /// Where the server listens.
 const PORT: u16 = 7_000;
-/// Nobody waits longer for the other end.
+/// Longest wait for the other end.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// How often a connection is looked for.
 const LOOK: Duration = Duration::from_millis(1);
@@ -25,7 +25,7 @@ const PATTERN: usize = 251;
 const WRITE_BYTES: usize = PATTERN * 512;
 /// Bytes of one `read`, at most.
 const READ_BYTES: usize = 256 << 10;
-/// Round trips are told apart up to this, in nanoseconds.
+/// Longest round trip that the histogram distinguishes, in nanoseconds.
 const NANOS_MAX: u64 = 10_000_000_000;
 
 /// The two ends of a connection, the client's first.
@@ -95,7 +95,7 @@ pub fn bulk(pairs: &[Pair], pace: Pace<'_>) -> anyhow::Result<Sample> {
         let measured = pace.measure(|| [received.load(Ordering::Relaxed)]);
         done.store(true, Ordering::Relaxed);
         for stream in pairs.iter().flat_map(|(near, far)| [near, far]) {
-            // Wakes who sleeps in it; a connection that broke has an error of its own.
+            // Wakes a thread that sleeps in it; a broken connection has its own error.
             let _ = stream.shutdown(Shutdown::Both);
         }
         for worker in workers {
@@ -139,7 +139,7 @@ fn receive(mut stream: &TcpStream, received: &AtomicU64, done: &AtomicBool) -> a
             ensure!(done.load(Ordering::Relaxed), "a stream ended too early");
             return Ok(());
         }
-        // The kernel has compared checksums; here, that nothing is missing, twice or elsewhere.
+        // The kernel has compared checksums. This checks that nothing is missing, repeated or out of place.
         for at in [0, count - 1] {
             let expected = (position + at) % PATTERN;
             ensure!(

@@ -1,4 +1,4 @@
-//! Clients that get into each other's way on purpose: few keys, mixed operations, no rest.
+//! Clients that contend on purpose: few keys, mixed operations, no pauses.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -24,17 +24,17 @@ const LONG_BYTES: usize = 4_000;
 const GROUP_CLIENTS: u64 = 1_000_000;
 /// Number of the first reader in the end: nobody else has such a number.
 const READER: u64 = 1 << 40;
-/// Gives a lock back, if it is still the caller's.
+/// Releases a lock, if it is still the caller's.
 const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then \
                        return redis.call('del', KEYS[1]) else return 0 end";
 
-/// How much clients get into each other's way.
+/// How much clients contend.
 #[derive(Clone, Copy, Debug)]
 pub struct Contention {
     /// Registers, counters and locks in use at a time.
     pub slots: [usize; 3],
-    /// Operations on a key before its clients go on to the next one: what is of unknown outcome
-    /// stays open until then, and makes the check long.
+    /// Operations on a key before its clients go on to the next one: operations of unknown outcome stay
+    /// open until then, and make the check long.
     pub key_operations: usize,
     /// Most operations of one client, so that a history cannot become too long to be checked.
     pub operations_max: usize,
@@ -188,8 +188,8 @@ pub fn work(shared: &Shared, seed: u64) {
     }
 }
 
-/// One client that only sets registers, with a pause after each, until it is told to stop: nothing
-/// that it does has to wait for the database.
+/// One client that only sets registers, with a pause after each, until it is told to stop: none of its
+/// operations has to wait for the database.
 pub fn write(shared: &Shared, seed: u64, pause: Duration) {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut client = Caller::new(shared);
@@ -213,7 +213,7 @@ pub fn read_all(records: &mut Vec<Record>, endpoint: SocketAddr) -> anyhow::Resu
     let shared = Shared::new(endpoint);
     shared.next_client.store(READER, Ordering::Relaxed);
     let mut client = Caller::new(&shared);
-    // Where datagrams get lost a read may run into the front's deadline, which is short here.
+    // If datagrams get lost, a read may reach the front's deadline, which is short here.
     let unread = keys
         .iter()
         .find(|key| (0..READ_TRIES).all(|_| client.call(Op::Get, key, "").is_none()));
@@ -313,7 +313,7 @@ impl Caller<'_> {
                 }
                 return Some(reply);
             }
-            // Refused: perhaps nobody is there; not at full speed.
+            // Refused: perhaps nobody listens. Do not repeat at full speed.
             Outcome::Failed => std::thread::sleep(AGAIN),
             Outcome::Unknown => self.number = self.shared.number(),
         }
@@ -340,7 +340,7 @@ fn padded(value: &str) -> Vec<u8> {
     bytes
 }
 
-/// The value, if it is as [`padded`] made it; else what nobody wrote.
+/// The value, if it is as [`padded`] made it; otherwise a value that nobody wrote.
 fn without_padding(text: String) -> String {
     let value = text.trim_end_matches('.');
     if padded(value) == text.as_bytes() {

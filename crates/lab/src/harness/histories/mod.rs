@@ -2,10 +2,10 @@
 //! for few keys, processes that are killed, networks that fail; then all is repaired, everything
 //! is read once more, and the whole history must be linearizable (`docs/spec/protocol.md` §10).
 //!
-//! Purpose: the question of the simulator, asked of the real processes. Invariants: a run ends
-//! within its bounds and leaves nothing; what could not be decided, or hardly did anything, does
-//! not count as passed. A seed repeats the plan of a run, not its story: real processes have their
-//! own time.
+//! Purpose: the simulator's check, for the real processes. Invariants: a run ends within its bounds and
+//! leaves nothing behind; a run that could not be decided, or did almost nothing, does not count as
+//! passed. A seed repeats the plan of a run, but not its exact course: the timing of real processes
+//! differs.
 
 mod clients;
 mod plan;
@@ -37,12 +37,12 @@ const ACKNOWLEDGED_MIN: u64 = 400;
 const ACKNOWLEDGED_AFTER_MIN: u64 = 50;
 /// If that takes longer than this after the repair, the service did not come back.
 const BACK_MAX: Duration = Duration::from_secs(15);
-/// How often progress is looked at.
+/// How often progress is checked.
 const LOOK: Duration = Duration::from_millis(20);
 /// Name of the history in the folder of a run.
 const HISTORY: &str = "history.jsonl";
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct RunReport {
     /// Its seed.
@@ -276,7 +276,7 @@ fn live(fleet: &mut Fleet, report: &mut RunReport, shared: &Shared) -> anyhow::R
             })
         };
         let workers: Vec<_> = (0..CLIENTS).map(work).collect();
-        // Also after a panic: nobody works for ever.
+        // Even after a panic, so that no client works for ever.
         let stop = StopOnDrop(shared);
         let suffered = suffer(fleet, report, shared);
         drop(stop);

@@ -6,9 +6,9 @@ use crate::harness::cluster::{Medium, Role};
 use crate::harness::fleet::{FleetPlan, Machine};
 use crate::harness::proxy::Trouble;
 
-/// Faults happen for so long.
+/// For how long faults happen.
 pub const FAULTS_TIME: Duration = Duration::from_millis(3_200);
-/// Nothing bad happens before: the chain has served.
+/// No fault happens before this time: the chain has served by then.
 const FIRST: Duration = Duration::from_millis(200);
 /// Faults begin before this much is left of the time of faults.
 const LAST: Duration = Duration::from_millis(300);
@@ -30,8 +30,8 @@ pub enum Step {
     LinkDown(Machine),
     /// Takes it up.
     LinkUp(Machine),
-    /// Deletes the clients' keys behind pmnet's back, in the database itself: never drawn, a run
-    /// with this must not pass. It tests the test.
+    /// Deletes the clients' keys directly in the database. Never drawn: a run with this must not pass. It
+    /// tests the test.
     Spoil,
 }
 
@@ -77,7 +77,7 @@ impl Plan {
         let latest = faults.saturating_sub(LAST).max(FIRST);
         for _ in 0..random.usize(FAULTS) {
             let at = between(&mut random, FIRST, latest);
-            // Short ones meet retransmission, long ones time-outs.
+            // Short ones lead to retransmissions, long ones to timeouts.
             let long = if random.u8(0..4) == 0 { 900 } else { 300 };
             let end = (at + Duration::from_millis(random.u64(20..long))).min(faults);
             let hop = random.usize(1..way.len());

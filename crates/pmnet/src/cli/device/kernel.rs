@@ -42,7 +42,7 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
     let pins = Pins::open(&kernel.name)?;
     let config = OpenConfig {
         kernel: kernel_config(&settings, own(&kernel)?),
-        identity: new_identity(device.id, device.shard),
+        identity: new_identity(device.id, device.shard)?,
         exactly: settings.wanted.is_some(),
         spill: kernel.spill.clone(),
     };

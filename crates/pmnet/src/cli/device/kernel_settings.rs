@@ -1,4 +1,4 @@
-//! What a kernel mode needs to know besides.
+//! Additional settings of a kernel mode.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;

@@ -1,5 +1,6 @@
 //! A device on its UDP socket, with a log that was opened or made for it.
 
+use anyhow::Context;
 use pmnet_client::Stop;
 use pmnet_dataplane::relay::{RelayConfig, run};
 use pmnet_device::FastPath;
@@ -48,9 +49,9 @@ pub fn open_log(settings: &Settings) -> anyhow::Result<Log<AnyMedia>> {
     let new = !settings.path.exists();
     let media = if new {
         let parameters = settings.wanted.unwrap_or_else(|| from_size(FRAME_BYTES));
+        let identity = new_identity(device, shard)?;
         let mut media =
             pmnet_media::create(&settings.path, settings.kind, parameters.image_bytes())?;
-        let identity = new_identity(device, shard);
         pmnet_log::format(&mut media, &identity, &parameters)?;
         tracing::info!(path = %settings.path.display(), ?parameters, "made a new log");
         media
@@ -78,11 +79,31 @@ pub fn open_log(settings: &Settings) -> anyhow::Result<Log<AnyMedia>> {
     Ok(scan.repair(decision)?)
 }
 
-/// A new log's identity, drawn at random.
-pub fn new_identity(device: u32, shard: u32) -> Identity {
-    Identity {
-        log_uuid: u128::from(fastrand::u64(..)) << 64 | u128::from(fastrand::u64(..)),
+/// A new log's identity: no two logs may ever have the same, so the operating system draws it.
+pub fn new_identity(device: u32, shard: u32) -> anyhow::Result<Identity> {
+    let mut log_uuid = [0; 16];
+    getrandom::fill(&mut log_uuid).context(
+        "the operating system gives no random numbers, which a new log's identity is made of",
+    )?;
+    Ok(Identity {
+        log_uuid: u128::from_be_bytes(log_uuid),
         device,
         shard,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::new_identity;
+
+    #[test]
+    fn no_two_logs_have_the_same_identity() {
+        let (one, other) = (new_identity(1, 2).unwrap(), new_identity(1, 2).unwrap());
+        assert_eq!((one.device, one.shard), (1, 2));
+        let halves = |uuid: u128| [uuid >> 64, uuid & u128::from(u64::MAX)];
+        let pairs = halves(one.log_uuid).into_iter().zip(halves(other.log_uuid));
+        for (one, other) in pairs {
+            assert_ne!(one, other, "drawn anew each time, both halves");
+        }
     }
 }

@@ -17,7 +17,7 @@ use crate::cli::common::{hop_address, required, udp_address};
 const SPIN_US: u64 = 50;
 /// Frame ring of a new log, in bytes.
 pub const FRAME_BYTES: u64 = 64 << 20;
-/// Smallest `--log-size`: below it a mistyped unit is likelier than a wish.
+/// Smallest `--log-size`: a smaller value is more likely a mistyped unit.
 const FRAME_BYTES_MIN: u64 = 4096;
 /// Bytes of frame ring for each entry of a new log: small updates fill both about equally.
 const FRAME_BYTES_PER_ENTRY: u64 = 512;

@@ -50,6 +50,7 @@ impl Session {
                 last_seq: self.direct.fallback_upto,
                 barrier: 0,
                 first_seq: self.direct.fallback_upto,
+                key_hash: 0,
                 fragment: Fragment::WHOLE,
             };
             out.send(config.head, &repair.header(&stamp), &[]);
@@ -60,6 +61,7 @@ impl Session {
                 last_seq: fallback.last_seq,
                 barrier: 0,
                 first_seq: fallback.first_seq,
+                key_hash: fallback.key_hash,
                 fragment: Fragment::WHOLE,
             };
             let header = header.header(&stamp);
@@ -142,8 +144,8 @@ impl Session {
         }
     }
 
-    /// A bypass of the session's own that does nothing, and that the store records: what is older than it
-    /// is not executed any more, whoever restarts.
+    /// A bypass of the session's own that does nothing, but that the store records: after it no older bypass
+    /// is executed, whatever restarts.
     fn begin_fence(&mut self, deadline: Time) {
         self.begin_bypass(None, barrier().into(), 0, false, deadline);
     }

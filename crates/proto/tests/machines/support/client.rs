@@ -184,7 +184,7 @@ impl Bench {
         };
         let outcomes = events.into_iter().map(|event| match event {
             Event::Done { call, outcome, .. } => (call, outcome),
-            Event::SessionClosed { .. } => panic!("closed twice"),
+            other => panic!("neither an outcome nor the end: {other:?}"),
         });
         (outcomes.collect(), reason)
     }

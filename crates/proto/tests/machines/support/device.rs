@@ -1,11 +1,11 @@
-//! One device of a chain, and the pipeline that it believes in: what it appends is kept here.
+//! One device of a chain, and the node that it believes in: what it appends is kept here.
 
 use super::{EPOCH, SESSION, SHARD, SHARD_TOKEN, Sent, TOKEN, datagram, ms, peer, take};
 use pmnet_proto::device::{Device, DeviceConfig, LogState, Room, Served, Verdict};
 use pmnet_proto::time::Nanos;
 use pmnet_proto::{Outbox, Peer, Random, Time};
 use pmnet_wire::record::{DurableRow, Member, RecoverReply, SessionRow, write_durable};
-use pmnet_wire::{Header, Kind, Packet, raw};
+use pmnet_wire::{Flags, Header, Kind, Packet, raw};
 
 pub struct Bench {
     pub device: Device,
@@ -156,6 +156,7 @@ impl Bench {
         let recover = super::only(bench.tick());
         let reply = Header {
             kind: Kind::RecoverReply,
+            flags: Flags::READS,
             epoch: EPOCH,
             order: 0,
             tag: 0,
@@ -247,6 +248,11 @@ impl Bench {
         );
     }
 
+    /// What it has to send.
+    pub fn take(&mut self) -> Vec<Sent> {
+        take(&mut self.out)
+    }
+
     pub fn finish(&mut self) -> Vec<Sent> {
         self.device.finish(self.room, &mut self.out);
         take(&mut self.out)
@@ -272,7 +278,7 @@ impl Bench {
         take(&mut self.out)
     }
 
-    /// Does what the pipeline does with [`Verdict::Resume`].
+    /// Does what the node does with [`Verdict::Resume`].
     #[track_caller]
     pub fn resume(&mut self, verdict: &Verdict) -> Served {
         let Verdict::Resume(recovery) = verdict else {

@@ -14,7 +14,7 @@ pub const EPOCH: u32 = 4;
 /// Id of the session that the benches open: the order of its OPEN.
 pub const SESSION: u64 = 1;
 /// Token of that session.
-pub const TOKEN: u64 = 0x70ce_0001;
+pub const TOKEN: u64 = 0x70ce_0002;
 pub const SHARD_TOKEN: u64 = 0x5a4d_0001;
 
 /// A packet that a machine sent.

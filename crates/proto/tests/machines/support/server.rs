@@ -247,7 +247,7 @@ impl Bench {
 
     fn perform(&mut self, work: &Work) -> Result<(), Stop> {
         match work {
-            Work::Load => self.server.loaded(self.store.list())?,
+            Work::Load => self.server.loaded(self.store.list(), None)?,
             Work::Apply(effects) => {
                 self.store.apply(effects);
                 self.server.applied(0, &mut self.out);

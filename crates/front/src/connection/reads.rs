@@ -1,0 +1,446 @@
+//! Reads that are no bypasses: asked of the head, and answered by it or by the store itself (`docs/spec/reads.md`).
+//!
+//! The reads that a connection has in one turn are a *batch*. It waits until everything before it is answered; then the
+//! head is asked once for all of it. A HIT is the value of the one key that is asked for. After a MISS the front
+//! reads from the store, on a connection of its own, and hands on what is as fresh as the MISS asks for
+//! ([`StoreRead`]). What cannot be answered so is sent as a bypass: the head does not answer, the store lags, anything is
+//! odd. From the first such read on, so is the rest of the batch. The batch is answered before anything behind it is
+//! taken from the input, so what a client reads does not go back in time.
+//!
+//! A READ does not travel in the connection's session, so the head does not know what that has sent. Therefore a batch is only
+//! asked for when the session has nothing outstanding, and none of its calls had an unknown outcome since the last bypass that
+//! was answered: such a call may still take effect, and only a bypass comes behind it for sure.
+//!
+//! Invariants: a batch has no places among the replies, since there are none in front of it when it is answered; it is bounded by
+//! [`COMMANDS_PER_TURN`] and [`BATCH_BYTES_MAX`], its replies by [`BATCH_REPLY_BYTES_MAX`].
+
+use bytes::Bytes;
+use pmnet_resp::{Arguments, reply};
+use pmnet_wire::command::{Commands, Form, Protocol, key_hash};
+use pmnet_wire::packet::READ_KEYS_MAX;
+
+use super::{COMMANDS_PER_TURN, Connection, Later, Shared};
+use crate::limits::BULK_BYTES_MAX;
+use crate::table::{Facts, read_keys, touches_reserved};
+use crate::upstream::{CallId, ReadAnswer, Time, Upstream};
+
+/// Longest read that is no bypass, in bytes.
+const READ_BYTES_MAX: usize = 16 * 1024;
+/// Bytes of a batch's commands above which it takes no further one.
+pub const BATCH_BYTES_MAX: usize = 64 * 1024;
+/// Longest replies of a batch together, in bytes: as of bypasses that are packed.
+pub const BATCH_REPLY_BYTES_MAX: usize = BULK_BYTES_MAX;
+/// A connection whose replies were longer does not read from the store for so long, in nanoseconds.
+const LARGE_PAUSE: Time = 1_000_000_000;
+
+/// Reads of one connection that are answered together.
+pub(super) struct Batch {
+    /// Tells it from earlier ones of this connection.
+    number: u64,
+    stage: Stage,
+    /// When the time of the first of them began.
+    begun: Time,
+    /// The commands, one after the other, and where each ends.
+    commands: Vec<u8>,
+    ends: Vec<usize>,
+    /// How many of them are answered, or sent as bypasses.
+    done: usize,
+    /// Bytes of the replies that came from the store.
+    reply_bytes: usize,
+    /// The different hashes of their keys, as long as there are few.
+    hashes: Vec<u64>,
+    /// The key, if each of them is a GET of it.
+    key: Option<Vec<u8>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Takes further reads, or waits until what is in front of it is answered.
+    Gathers,
+    /// The head was asked.
+    Asked(CallId),
+    /// May be read from a store whose record names this epoch and that has applied everything up to `need`.
+    Missed { epoch: u32, need: u64 },
+    /// Handed out, to be read from the store.
+    HandedOut,
+    /// To be sent as bypasses.
+    Bypassed,
+}
+
+/// Reads of one connection for the store itself.
+#[derive(Clone, Debug)]
+pub struct StoreRead {
+    /// [`Connection::id`].
+    pub connection: u64,
+    /// Which of its batches.
+    pub batch: u64,
+    /// RESP version of the replies.
+    pub protocol: Protocol,
+    /// Where the keys are.
+    pub database: u32,
+    /// The commands, one after the other.
+    pub commands: Bytes,
+    /// How many they are.
+    pub count: usize,
+    /// Epoch that the store's record must name.
+    pub epoch: u32,
+    /// What the store must have applied.
+    pub need: u64,
+}
+
+/// Why a batch cannot be read from the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// The store cannot be asked, is not fresh enough, or said something odd.
+    Unfit,
+    /// Its replies are longer than [`BATCH_REPLY_BYTES_MAX`].
+    Large,
+}
+
+impl Batch {
+    fn new(number: u64, begun: Time) -> Batch {
+        Batch {
+            number,
+            stage: Stage::Gathers,
+            begun,
+            commands: Vec::new(),
+            ends: Vec::new(),
+            done: 0,
+            reply_bytes: 0,
+            hashes: Vec::new(),
+            key: None,
+        }
+    }
+
+    fn add<'a>(
+        &mut self,
+        frame: &[u8],
+        get: Option<&[u8]>,
+        mut keys: impl Iterator<Item = &'a [u8]>,
+    ) {
+        // One more than fit says that they do not.
+        while self.hashes.len() <= READ_KEYS_MAX
+            && let Some(key) = keys.next()
+        {
+            let hash = key_hash(key);
+            if !self.hashes.contains(&hash) {
+                self.hashes.push(hash);
+            }
+        }
+        if self.ends.is_empty() {
+            self.key = get.map(<[u8]>::to_vec);
+        } else if self.key.as_deref() != get {
+            self.key = None;
+        }
+        self.commands.extend_from_slice(frame);
+        self.ends.push(self.commands.len());
+    }
+
+    fn has_room(&self) -> bool {
+        self.ends.len() < COMMANDS_PER_TURN && self.commands.len() < BATCH_BYTES_MAX
+    }
+
+    /// The command at `index`.
+    fn frame(&self, index: usize) -> &[u8] {
+        let from = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.commands[from..self.ends[index]]
+    }
+}
+
+impl Connection {
+    /// Adds a read to the batch; false if it has to be a bypass.
+    ///
+    /// # Errors
+    /// [`Later`]: it has to wait for the batch.
+    pub(super) fn batch_read<U: Upstream>(
+        &mut self,
+        frame: &[u8],
+        facts: Option<&Facts>,
+        arguments: &Arguments<'_>,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<bool, Later> {
+        let Some(facts) = facts.filter(|_| self.may_batch(frame, shared)) else {
+            return Ok(false);
+        };
+        let Some(keys) = read_keys(facts, arguments).filter(|_| !touches_reserved(arguments))
+        else {
+            return Ok(false);
+        };
+        if self.pack.is_some() || self.batch.as_ref().is_some_and(|batch| !batch.has_room()) {
+            self.flush_pack(up, shared)?;
+        }
+        let get = (facts.name == "GET").then(|| arguments.get(1));
+        let begun = self.begun;
+        let batch = self.batch.get_or_insert_with(|| {
+            self.batches += 1;
+            Batch::new(self.batches, begun)
+        });
+        batch.add(frame, get, keys);
+        Ok(true)
+    }
+
+    fn may_batch(&self, frame: &[u8], shared: &Shared) -> bool {
+        shared.asks_head()
+            && !self.uncertain
+            && shared.now >= self.no_batch_before
+            && frame.len() <= READ_BYTES_MAX
+            // It goes with those in front of it that are bypasses.
+            && !self.pack.as_ref().is_some_and(|pack| pack.read_only)
+            && self.subscriptions() == 0
+    }
+
+    /// Gets the batch on, as far as it can go now.
+    ///
+    /// # Errors
+    /// [`Later`], until all of it is answered or sent.
+    pub(super) fn advance_batch<U: Upstream>(
+        &mut self,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<(), Later> {
+        let Some(batch) = &mut self.batch else {
+            return Ok(());
+        };
+        if batch.stage == Stage::Gathers {
+            if !self.slots.is_empty() {
+                return Err(Later::Reads);
+            }
+            batch.begun = batch.begun.max(self.answered);
+            batch.stage = if self.uncertain {
+                Stage::Bypassed
+            } else {
+                ask_head(batch, self.protocol, up, shared)
+            };
+        }
+        if batch.stage != Stage::Bypassed || self.holding {
+            return Err(Later::Reads);
+        }
+        self.bypass_batch(up, shared)
+    }
+
+    /// Sends the rest of the batch as bypasses.
+    fn bypass_batch<U: Upstream>(&mut self, up: &mut U, shared: &mut Shared) -> Result<(), Later> {
+        let Some(mut batch) = self.batch.take() else {
+            return Ok(());
+        };
+        let begun = std::mem::replace(&mut self.begun, batch.begun.max(self.answered));
+        let key_hash = match batch.hashes[..] {
+            [hash] => hash,
+            _ => 0,
+        };
+        let mut result = Ok(());
+        while result.is_ok() && batch.done < batch.ends.len() {
+            result = if self.full() {
+                Err(Later::Reads)
+            } else {
+                self.pack_frame(batch.frame(batch.done), key_hash, true, false, up, shared)
+            };
+            batch.done += usize::from(result.is_ok());
+        }
+        self.begun = begun;
+        if result.is_err() {
+            self.batch = Some(batch);
+        }
+        result
+    }
+
+    /// The question to the head that is under way.
+    #[must_use]
+    pub fn asked_head(&self) -> Option<CallId> {
+        match self.batch.as_ref()?.stage {
+            Stage::Asked(call) => Some(call),
+            _ => None,
+        }
+    }
+
+    /// The head answered a READ, or nobody did.
+    pub fn read_answered(&mut self, call: CallId, answer: ReadAnswer, shared: &mut Shared) {
+        let database = self.database;
+        let Some(batch) = self
+            .batch
+            .as_mut()
+            .filter(|batch| batch.stage == Stage::Asked(call))
+        else {
+            return;
+        };
+        let missed = match answer {
+            ReadAnswer::Hit {
+                epoch,
+                order,
+                payload,
+            } => {
+                if let Some(value) = batch
+                    .key
+                    .as_ref()
+                    .and_then(|key| value_of(&payload, database, key))
+                {
+                    let count = batch.ends.len();
+                    shared.counters.hits += u64::try_from(count).unwrap_or(0);
+                    let value = reply::bulk(value);
+                    for _ in 0..count {
+                        self.reply(value.clone());
+                    }
+                    return self.finish_batch(shared.now);
+                }
+                // Whatever it is, a store that has it is fresh enough.
+                Some((epoch, order))
+            }
+            ReadAnswer::Miss { epoch, need } => Some((epoch, need)),
+            ReadAnswer::None => {
+                shared.head_is_silent();
+                None
+            }
+        };
+        batch.stage = match missed {
+            Some((epoch, need)) if shared.reads_from_store(self.protocol) => {
+                Stage::Missed { epoch, need }
+            }
+            _ => Stage::Bypassed,
+        };
+    }
+
+    /// What is to be read from the store now; each batch once.
+    pub fn take_store_read(&mut self) -> Option<StoreRead> {
+        let batch = self.batch.as_mut()?;
+        let Stage::Missed { epoch, need } = batch.stage else {
+            return None;
+        };
+        batch.stage = Stage::HandedOut;
+        Some(StoreRead {
+            connection: self.id,
+            batch: batch.number,
+            protocol: self.protocol,
+            database: self.database,
+            commands: Bytes::copy_from_slice(&batch.commands),
+            count: batch.ends.len(),
+            epoch,
+            need,
+        })
+    }
+
+    fn handed_out(&mut self, number: u64) -> Option<&mut Batch> {
+        self.batch
+            .as_mut()
+            .filter(|batch| batch.number == number && batch.stage == Stage::HandedOut)
+    }
+
+    /// The store's reply to the next read of this batch.
+    pub fn store_replied(&mut self, number: u64, reply: Bytes, shared: &mut Shared) {
+        let Some(batch) = self.handed_out(number) else {
+            return;
+        };
+        batch.reply_bytes += reply.len();
+        if batch.reply_bytes > BATCH_REPLY_BYTES_MAX {
+            return self.store_unread(number, Unread::Large, shared.now);
+        }
+        batch.done += 1;
+        let finished = batch.done == batch.ends.len();
+        shared.counters.direct_reads += 1;
+        self.reply(reply);
+        if finished {
+            self.finish_batch(shared.now);
+        }
+    }
+
+    /// The rest of this batch cannot be read from the store.
+    pub fn store_unread(&mut self, number: u64, why: Unread, now: Time) {
+        if let Some(batch) = self.handed_out(number) {
+            batch.stage = Stage::Bypassed;
+            if why == Unread::Large {
+                self.no_batch_before = now.saturating_add(LARGE_PAUSE);
+            }
+        }
+    }
+
+    fn finish_batch(&mut self, now: Time) {
+        self.batch = None;
+        self.answered = now;
+    }
+}
+
+/// Asks the head, if that can be of use.
+fn ask_head<U: Upstream>(
+    batch: &Batch,
+    protocol: Protocol,
+    up: &mut U,
+    shared: &mut Shared,
+) -> Stage {
+    shared.wants_store_name = true;
+    let deadline = batch.begun.saturating_add(shared.call_timeout);
+    let useful = batch.key.is_some() || shared.reads_from_store(protocol);
+    if !useful || shared.now >= deadline {
+        return Stage::Bypassed;
+    }
+    let hashes = if batch.hashes.len() > READ_KEYS_MAX {
+        &[]
+    } else {
+        &batch.hashes[..]
+    };
+    match up.read(shared.now, hashes, deadline) {
+        Ok(call) => Stage::Asked(call),
+        Err(error) => {
+            tracing::trace!(%error, "the head is not asked");
+            shared.head_is_silent();
+            Stage::Bypassed
+        }
+    }
+}
+
+/// The value that an update gives to this key, if it is a plain SET of it.
+fn value_of<'a>(payload: &'a [u8], database: u32, key: &[u8]) -> Option<&'a [u8]> {
+    let commands = Commands::parse(payload).ok()?;
+    if commands.form != Form::Single || commands.database != database {
+        return None;
+    }
+    let mut arguments = commands.iter().next()?;
+    let words = [(); 3].map(|()| arguments.next());
+    match (words, arguments.next()) {
+        ([Some(name), Some(set), Some(value)], None)
+            if name.eq_ignore_ascii_case(b"SET") && set == key =>
+        {
+            Some(value)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pmnet_resp::write_command;
+    use pmnet_wire::command::{preamble, single};
+
+    #[test]
+    fn only_a_plain_set_of_the_key_in_the_database_has_its_value() {
+        let of = |payload: &[u8]| value_of(payload, 0, b"k").map(<[u8]>::to_vec);
+        assert_eq!(of(&single(&["SET", "k", "v"])), Some(b"v".to_vec()));
+        assert_eq!(of(&single(&["set", "k", ""])), Some(Vec::new()));
+        for other in [
+            &["SET", "k2", "v"][..],
+            &["SET", "K", "v"],
+            &["SET", "k"],
+            &["SET", "k", "v", "KEEPTTL"],
+            &["SET", "k", "v", "EX", "9"],
+            &["MSET", "k", "v"],
+            &["SETEX", "k", "9", "v"],
+            &["APPEND", "k", "v"],
+        ] {
+            assert_eq!(of(&single(other)), None, "{other:?}");
+        }
+        let with = |form: Form, protocol: Protocol, database: u32, times: usize| {
+            let mut payload = preamble(form, protocol, database).to_vec();
+            for _ in 0..times {
+                write_command(&mut payload, &["SET", "k", "v"]);
+            }
+            of(&payload)
+        };
+        let resp3 = with(Form::Single, Protocol::Resp3, 0, 1);
+        assert_eq!(resp3, Some(b"v".to_vec()), "whoever set it");
+        assert_eq!(with(Form::Single, Protocol::Resp2, 1, 1), None);
+        assert_eq!(with(Form::Transaction, Protocol::Resp2, 0, 1), None);
+        assert_eq!(with(Form::Pipeline, Protocol::Resp2, 0, 2), None);
+        assert_eq!(of(b""), None);
+        assert_eq!(of(&single(&["SET", "k", "v"])[..20]), None);
+    }
+}

@@ -1,0 +1,445 @@
+//! One connection to the store for reads, without its socket.
+//!
+//! What is read goes as one transaction, for all who ask at that moment:
+//!
+//! ```text
+//! MULTI   HMGET <records> watermark chain   [SELECT n]   reads …   [SELECT 0]   EXEC
+//! ```
+//!
+//! A read's reply is used if the record names the epoch that the head named, and the store has applied everything that the head
+//! asks for. Between transactions database 0 is selected, whatever became of them: nothing has to be remembered when
+//! one is aborted. An error is nobody's answer: the store gives it again to the bypass, if it means it.
+//!
+//! Invariants: of what the store sends no more is held than one reply to one read; whoever was taken in is told
+//! once that all is read, or that the rest is not; what is not an expected reply ends the connection.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use bytes::{Bytes, BytesMut};
+use pmnet_resp::{ReplyLimits, Scanner, parse_integer, read, write_command};
+use pmnet_wire::StoreName;
+use pmnet_wire::command::Protocol;
+
+use crate::connection::{
+    BATCH_REPLY_BYTES_MAX, Found, Match, Own, StoreAddress, StoreRead, Unread, ask_owner,
+    ask_run_id, owner_of, run_id_of,
+};
+use crate::limits::BULK_BYTES_MAX;
+use crate::upstream::Time;
+
+/// Transactions without a reply, at most.
+pub(super) const TRANSACTIONS_MAX: usize = 4;
+/// Reads of a transaction above which it takes no others.
+const READS_PER_TRANSACTION: usize = 512;
+/// Longest head of an array or error line that is waited for, in bytes.
+const LINE_BYTES_MAX: usize = 1024;
+/// Bytes of the framing of a reply beside what is counted.
+const FRAMING_BYTES: usize = 64;
+
+/// What the store may answer to one read.
+const REPLIES: ReplyLimits = ReplyLimits {
+    line_bytes: LINE_BYTES_MAX,
+    bulk_bytes: BULK_BYTES_MAX,
+    reply_bytes: BATCH_REPLY_BYTES_MAX + FRAMING_BYTES,
+};
+
+/// Who reads: a client's place, its connection and batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reader {
+    pub(super) client: usize,
+    pub(super) connection: u64,
+    pub(super) batch: u64,
+}
+
+/// What a client is told.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// The reply to its next read.
+    Reply(Reader, Bytes),
+    /// The rest is not read.
+    Unread(Reader, Unread),
+}
+
+/// Reads of one client that wait for their turn, or for their replies.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) client: usize,
+    pub(super) read: StoreRead,
+    /// Since when.
+    pub(super) since: Time,
+    /// It was in a transaction that somebody else's command made the store refuse.
+    pub(super) again: bool,
+}
+
+impl Waiting {
+    pub(super) fn reader(&self) -> Reader {
+        Reader {
+            client: self.client,
+            connection: self.read.connection,
+            batch: self.read.batch,
+        }
+    }
+}
+
+/// What one command of a transaction is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Record,
+    Select,
+    /// A read of the client at this place.
+    Read(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The reply to MULTI comes next.
+    Multi,
+    /// Whether the command at this place was taken.
+    Queue(usize),
+    /// The head of EXEC's reply.
+    Exec,
+    /// The reply to the command at this place.
+    Reply(usize),
+}
+
+struct Member {
+    waiting: Waiting,
+    /// Replies still to come.
+    left: usize,
+    bytes: usize,
+    /// It has been told that the rest is not read.
+    told: bool,
+    /// The store did not take one of its commands.
+    refused: bool,
+}
+
+struct Transaction {
+    members: Vec<Member>,
+    steps: Vec<Step>,
+    phase: Phase,
+    /// The last SELECT succeeded.
+    selected: bool,
+}
+
+/// The connection.
+pub(super) struct Link {
+    pub(super) address: SocketAddr,
+    outbox: Vec<u8>,
+    inbox: BytesMut,
+    scanner: Scanner,
+    /// Replies to come to what the front says first.
+    greeting: VecDeque<Own>,
+    pub(super) found: Found,
+    transactions: VecDeque<Transaction>,
+    /// A transaction was answered.
+    pub(super) proven: bool,
+}
+
+impl Link {
+    pub(super) fn new(store: &StoreAddress, records: &str, protocol: Protocol) -> Link {
+        let mut outbox = Vec::new();
+        let mut greeting = VecDeque::new();
+        if let Some(auth) = store.auth() {
+            write_command(&mut outbox, &auth);
+            greeting.push_back(Own::Setting);
+        }
+        if protocol == Protocol::Resp3 {
+            write_command(&mut outbox, &["HELLO", "3"]);
+            greeting.push_back(Own::Setting);
+        }
+        ask_run_id(&mut outbox);
+        ask_owner(records, &mut outbox);
+        greeting.extend([Own::Info, Own::Owner]);
+        Link {
+            address: store.address,
+            outbox,
+            inbox: BytesMut::new(),
+            scanner: Scanner::new(REPLIES),
+            greeting,
+            found: Found::default(),
+            transactions: VecDeque::new(),
+            proven: false,
+        }
+    }
+
+    /// Whether it has said which store it leads to.
+    pub(super) fn is_known(&self) -> bool {
+        self.greeting.is_empty()
+    }
+
+    /// Since when the oldest of those waits who are being read for.
+    pub(super) fn oldest(&self) -> Option<Time> {
+        let members = &self.transactions.front()?.members;
+        members.iter().map(|member| member.waiting.since).min()
+    }
+
+    /// Whether a further transaction may be begun.
+    pub(super) fn has_room(&self) -> bool {
+        self.is_known() && self.transactions.len() < TRANSACTIONS_MAX
+    }
+
+    pub(super) fn unwritten(&self) -> &[u8] {
+        &self.outbox
+    }
+
+    pub(super) fn wrote(&mut self, count: usize) {
+        self.outbox.drain(..count.min(self.outbox.len()));
+    }
+
+    /// Begins a transaction for those who wait, as many as it takes.
+    pub(super) fn begin(&mut self, records: &str, waiting: &mut VecDeque<Waiting>) {
+        let out = &mut self.outbox;
+        write_command(out, &["MULTI"]);
+        write_command(out, &["HMGET", records, "watermark", "chain"]);
+        let (mut steps, mut members) = (vec![Step::Record], Vec::new());
+        let mut database = 0;
+        while steps.len() < READS_PER_TRANSACTION
+            && let Some(next) = waiting.pop_front()
+        {
+            if database != next.read.database {
+                database = next.read.database;
+                write_command(out, &["SELECT", &database.to_string()]);
+                steps.push(Step::Select);
+            }
+            out.extend_from_slice(&next.read.commands);
+            steps.extend(std::iter::repeat_n(
+                Step::Read(members.len()),
+                next.read.count,
+            ));
+            members.push(Member {
+                left: next.read.count,
+                waiting: next,
+                bytes: 0,
+                told: false,
+                refused: false,
+            });
+        }
+        if database != 0 {
+            write_command(out, &["SELECT", "0"]);
+            steps.push(Step::Select);
+        }
+        write_command(out, &["EXEC"]);
+        self.transactions.push_back(Transaction {
+            members,
+            steps,
+            phase: Phase::Multi,
+            selected: true,
+        });
+    }
+
+    /// Takes in bytes from the store. `again`: those who are to be read in another transaction.
+    ///
+    /// # Errors
+    /// Why the connection is of no use; who is in a transaction of it has then to be told by [`Link::end`].
+    pub(super) fn receive(
+        &mut self,
+        bytes: &[u8],
+        name: Option<&StoreName>,
+        told: &mut Vec<Told>,
+        again: &mut VecDeque<Waiting>,
+    ) -> Result<(), String> {
+        self.inbox.extend_from_slice(bytes);
+        while !self.inbox.is_empty() {
+            let exec = self
+                .transactions
+                .front()
+                .is_some_and(|transaction| transaction.phase == Phase::Exec);
+            let value = if self.greeting.is_empty() && exec {
+                let Some(line) = line(&self.inbox)? else {
+                    return Ok(());
+                };
+                self.inbox.split_to(line).freeze()
+            } else {
+                match self.scanner.poll(&self.inbox) {
+                    Ok(None) => return Ok(()),
+                    Ok(Some(length)) => self.inbox.split_to(length).freeze(),
+                    Err(error) => {
+                        self.too_large(told);
+                        return Err(error.to_string());
+                    }
+                }
+            };
+            if let Some(own) = self.greeting.pop_front() {
+                self.greeted(own, &value, name)?;
+                continue;
+            }
+            let Some(transaction) = self.transactions.front_mut() else {
+                return Err("it sent what nobody asked for".into());
+            };
+            if transaction.take(&value, told)? {
+                self.proven = true;
+                if let Some(over) = self.transactions.pop_front() {
+                    over.finish(told, again);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn greeted(&mut self, own: Own, value: &[u8], name: Option<&StoreName>) -> Result<(), String> {
+        if value.starts_with(b"-") {
+            return Err(format!(
+                "it said {}",
+                String::from_utf8_lossy(value.trim_ascii())
+            ));
+        }
+        match own {
+            Own::Setting => return Ok(()),
+            Own::Info => {
+                self.found.run_id =
+                    run_id_of(value).ok_or("its INFO has no run_id, so it cannot be recognised")?;
+                return Ok(());
+            }
+            Own::Owner => self.found.owner = owner_of(value),
+        }
+        match name.map(|name| self.found.compare(name)) {
+            Some(Match::Same) => Ok(()),
+            _ => Err("it is not the store that the pmnet server uses".into()),
+        }
+    }
+
+    /// The reply that comes is longer than any may be: whose it is does better with a bypass.
+    fn too_large(&mut self, told: &mut Vec<Told>) {
+        if let Some(transaction) = self.transactions.front_mut()
+            && let Phase::Reply(at) = transaction.phase
+            && let Some(Step::Read(member)) = transaction.steps.get(at)
+        {
+            transaction.members[*member].unread(Unread::Large, told);
+        }
+    }
+
+    /// The connection is given up: tells all who are in its transactions.
+    pub(super) fn end(self, told: &mut Vec<Told>) {
+        for transaction in self.transactions {
+            for mut member in transaction.members {
+                member.unread(Unread::Unfit, told);
+            }
+        }
+    }
+}
+
+impl Member {
+    fn unread(&mut self, why: Unread, told: &mut Vec<Told>) {
+        if !self.told && self.left > 0 {
+            self.told = true;
+            told.push(Told::Unread(self.waiting.reader(), why));
+        }
+    }
+
+    fn reply(&mut self, value: Bytes, told: &mut Vec<Told>) {
+        self.bytes += value.len();
+        if self.bytes > BATCH_REPLY_BYTES_MAX {
+            return self.unread(Unread::Large, told);
+        }
+        self.left -= 1;
+        told.push(Told::Reply(self.waiting.reader(), value));
+    }
+}
+
+impl Transaction {
+    /// Takes the next value of what the store answers; of EXEC's reply the head, then each part. Whether it was the last.
+    fn take(&mut self, value: &Bytes, told: &mut Vec<Told>) -> Result<bool, String> {
+        let odd = || {
+            let text = String::from_utf8_lossy(&value[..value.len().min(FRAMING_BYTES)]);
+            format!("it said {:?}", text.trim_end())
+        };
+        match self.phase {
+            Phase::Multi if value == "+OK\r\n" => self.phase = Phase::Queue(0),
+            Phase::Multi => return Err(odd()),
+            Phase::Queue(at) => {
+                match self.steps[at] {
+                    _ if value == "+QUEUED\r\n" => {}
+                    Step::Read(member) if value.starts_with(b"-") => {
+                        self.members[member].refused = true;
+                    }
+                    _ => return Err(odd()),
+                }
+                self.phase = match at + 1 < self.steps.len() {
+                    true => Phase::Queue(at + 1),
+                    false => Phase::Exec,
+                };
+            }
+            Phase::Exec => {
+                let refused = self.members.iter().any(|member| member.refused);
+                if refused && value.starts_with(b"-EXECABORT") {
+                    return Ok(true);
+                }
+                let count = value
+                    .strip_prefix(b"*")
+                    .and_then(|rest| parse_integer(rest.strip_suffix(b"\r\n")?));
+                if refused || count != i64::try_from(self.steps.len()).ok() {
+                    return Err(odd());
+                }
+                self.phase = Phase::Reply(0);
+            }
+            Phase::Reply(at) => {
+                match self.steps[at] {
+                    Step::Record => {
+                        let (epoch, watermark) = record(value).ok_or_else(odd)?;
+                        for member in &mut self.members {
+                            let StoreRead {
+                                epoch: of, need, ..
+                            } = member.waiting.read;
+                            if epoch != of || watermark < need {
+                                member.unread(Unread::Unfit, told);
+                            }
+                        }
+                    }
+                    Step::Select => self.selected = value == "+OK\r\n",
+                    Step::Read(member) => {
+                        let member = &mut self.members[member];
+                        if value.starts_with(b"-") || value.starts_with(b"!") || !self.selected {
+                            member.unread(Unread::Unfit, told);
+                        }
+                        if !member.told {
+                            member.reply(value.clone(), told);
+                        }
+                    }
+                }
+                if at + 1 == self.steps.len() {
+                    return Ok(true);
+                }
+                self.phase = Phase::Reply(at + 1);
+            }
+        }
+        Ok(false)
+    }
+
+    /// It is over: whoever was not read, because of others, is read again, once.
+    fn finish(self, told: &mut Vec<Told>, again: &mut VecDeque<Waiting>) {
+        for mut member in self.members.into_iter().rev() {
+            if member.told || member.left == 0 {
+                continue;
+            }
+            if member.refused || member.waiting.again {
+                member.unread(Unread::Unfit, told);
+            } else {
+                member.waiting.again = true;
+                again.push_front(member.waiting);
+            }
+        }
+    }
+}
+
+/// Where the line at the head of `bytes` ends, if it is there.
+fn line(bytes: &[u8]) -> Result<Option<usize>, String> {
+    let end = bytes
+        .windows(2)
+        .take(LINE_BYTES_MAX)
+        .position(|two| two == b"\r\n");
+    match end {
+        None if bytes.len() > LINE_BYTES_MAX => Err("it sent a line without an end".into()),
+        end => Ok(end.map(|end| end + 2)),
+    }
+}
+
+/// Epoch and watermark in the reply about the record.
+fn record(value: &[u8]) -> Option<(u32, u64)> {
+    let [watermark, chain] = read::elements(value)?[..] else {
+        return None;
+    };
+    let watermark = read::bulk(watermark)?.try_into().ok()?;
+    let (epoch, _) = read::bulk(chain)?.split_first_chunk()?;
+    Some((u32::from_be_bytes(*epoch), u64::from_be_bytes(watermark)))
+}

@@ -1,0 +1,677 @@
+//! Reads that are no bypasses: answered by the head, or by the store read directly.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::{Client, Knobs, Redis, Running, command, eventually, run_id};
+use pmnet_front::upstream::{Outcome, ReadAnswer};
+use pmnet_resp::write_command;
+use pmnet_wire::command::Protocol;
+use pmnet_wire::command::{Form, key_hash, preamble, single};
+
+/// What the store's record says, and so does a head by [`miss`].
+const EPOCH: u32 = 7;
+const WATERMARK: u64 = 1_000_000_000_000;
+
+fn miss(_: &Knobs, _: &[u64]) -> ReadAnswer {
+    ReadAnswer::Miss {
+        epoch: EPOCH,
+        need: WATERMARK,
+    }
+}
+
+fn hit(payload: Vec<u8>) -> ReadAnswer {
+    ReadAnswer::Hit {
+        epoch: EPOCH,
+        order: WATERMARK + 1,
+        payload: Bytes::from(payload),
+    }
+}
+
+/// Writes the record that a server would keep.
+fn record(redis: &Redis) {
+    let mut all = Vec::new();
+    let chain = [&EPOCH.to_be_bytes()[..], b"members"].concat();
+    let fields: [&[u8]; 6] = [
+        b"HSET",
+        b"pmnet:{0}",
+        b"watermark",
+        &WATERMARK.to_be_bytes(),
+        b"chain",
+        &chain,
+    ];
+    write_command(&mut all, &fields);
+    let mut client = redis.client();
+    client.send(&all);
+    assert_eq!(client.text(), ":2\r\n");
+}
+
+fn reading() -> Knobs {
+    Knobs {
+        reads_allowed: true,
+        answer: Some(miss),
+        ..Knobs::default()
+    }
+}
+
+/// A store with a record, and a front that reads from it.
+fn start() -> Option<(Redis, Running)> {
+    let redis = Redis::start()?;
+    record(&redis);
+    let front = Running::start_as(&redis, reading(), |_| {});
+    Some((redis, front))
+}
+
+fn pipeline(lines: &[&str]) -> Vec<u8> {
+    lines.iter().flat_map(|line| command(line)).collect()
+}
+
+fn at_once(client: &mut Client, lines: &[&str]) -> Vec<String> {
+    client.send(&pipeline(lines));
+    lines.iter().map(|_| client.text()).collect()
+}
+
+fn bulk(value: &str) -> String {
+    format!("${}\r\n{value}\r\n", value.len())
+}
+
+/// The bypasses since this was last asked, but for those that only ask which store there is.
+fn bypassed(front: &Running) -> Vec<(bool, Form, usize)> {
+    let mut bypasses = std::mem::take(&mut front.knobs().bypasses);
+    bypasses.retain(|bypass| bypass.1 != Form::Barrier);
+    bypasses
+}
+
+fn hashes(keys: &[&str]) -> Vec<u64> {
+    keys.iter().map(|key| key_hash(key.as_bytes())).collect()
+}
+
+#[test]
+fn a_miss_is_read_from_the_store_in_both_protocols_as_redis_answers() {
+    let Some((redis, front)) = start() else {
+        return;
+    };
+    let mut plain = redis.client();
+    for line in [
+        "SET k v",
+        "HSET h a 1 b 2",
+        "ZADD z 1.5 m",
+        "SADD s x",
+        "RPUSH l 1 2 3",
+        "SETBIT bits 7 1",
+    ] {
+        plain.ask(line);
+    }
+    let lines = [
+        "GET k",
+        "get none",
+        "STRLEN k",
+        "HGETALL h",
+        "HMGET h a c",
+        "ZRANGE z 0 -1 WITHSCORES",
+        "ZSCORE z m",
+        "SMEMBERS s",
+        "SISMEMBER s y",
+        "LRANGE l 0 -1",
+        "EXISTS k none l",
+        "MGET k none h",
+        "TYPE z",
+        "TTL k",
+        "GETBIT bits 7",
+        "LCS k k",
+    ];
+    for hello in ["HELLO 2", "HELLO 3"] {
+        plain.ask(hello);
+        let mut client = front.client();
+        client.ask(hello);
+        for line in lines {
+            assert_eq!(client.ask(line), plain.ask(line), "{line}");
+        }
+        assert_eq!(at_once(&mut client, &lines), at_once(&mut plain, &lines));
+    }
+    assert_eq!(bypassed(&front), []);
+    let reads = std::mem::take(&mut front.knobs().reads);
+    assert_eq!(reads[0], hashes(&["k"]));
+    assert_eq!(reads[10], hashes(&["k", "none", "l"]));
+    assert_eq!(reads[15], hashes(&["k"]), "each once");
+    let counters = front.stop();
+    assert_eq!(counters.direct_reads, 4 * 16);
+    assert_eq!((counters.hits, counters.bypassed_reads), (0, 0));
+}
+
+#[test]
+fn many_keys_are_all_keys() {
+    let Some((_redis, front)) = start() else {
+        return;
+    };
+    let mut client = front.client();
+    assert!(client.ask("MGET 1 2 3 4 5 6 7 8").starts_with("*8\r\n"));
+    assert!(client.ask("MGET 1 2 3 4 5 6 7 8 9").starts_with("*9\r\n"));
+    assert!(client.ask("MGET 1 2 3 4 5 6 7 8 8").starts_with("*9\r\n"));
+    let reads = front.knobs().reads.clone();
+    assert_eq!([reads[0].len(), reads[1].len(), reads[2].len()], [8, 0, 8]);
+    assert_eq!(bypassed(&front), []);
+}
+
+#[test]
+fn long_pipelines_of_reads_are_few_questions() {
+    let Some((redis, front)) = start() else {
+        return;
+    };
+    let mut plain = redis.client();
+    for i in 0..200 {
+        plain.ask(&format!("SET k{i} v{i}"));
+    }
+    let lines: Vec<String> = (0..200).map(|i| format!("GET k{i}")).collect();
+    let lines: Vec<&str> = lines.iter().map(|line| &line[..]).collect();
+    let mut client = front.client();
+    for _ in 0..5 {
+        for (i, reply) in at_once(&mut client, &lines).iter().enumerate() {
+            assert_eq!(*reply, bulk(&format!("v{i}")));
+        }
+    }
+    assert_eq!(bypassed(&front), []);
+    let reads = front.knobs().reads.len();
+    assert!(reads <= 50, "{reads} questions for 1,000 reads");
+}
+
+#[test]
+fn a_hit_is_the_value_of_a_plain_set_and_of_nothing_else() {
+    let Some((redis, front)) = start() else {
+        return;
+    };
+    redis.client().ask("SET k old");
+    let mut client = front.client();
+    let set = |_: &Knobs, hashes: &[u64]| {
+        assert_eq!(hashes, [key_hash(b"k")]);
+        hit(single(&["set", "k", "new"]))
+    };
+    front.knobs().answer = Some(set);
+    assert_eq!(client.ask("GET k"), bulk("new"));
+    assert_eq!(at_once(&mut client, &["GET k"; 3]), vec![bulk("new"); 3]);
+    assert_eq!(client.ask("HELLO 3").as_bytes()[0], b'%');
+    assert_eq!(client.ask("GET k"), bulk("new"));
+    assert_eq!(bypassed(&front), []);
+    // The store has not applied it, so what is not in the hit is a bypass.
+    assert_eq!(client.ask("STRLEN k"), ":3\r\n");
+    assert_eq!(at_once(&mut client, &["GET k", "STRLEN k"])[0], bulk("old"));
+    assert_eq!(bypassed(&front).len(), 2);
+    let others: [fn(&Knobs, &[u64]) -> ReadAnswer; 6] = [
+        |_, _| hit(single(&["SET", "other", "new"])),
+        |_, _| hit(single(&["APPEND", "k", "new"])),
+        |_, _| hit(single(&["SET", "k", "new", "EX", "9"])),
+        |_, _| hit(single(&["MSET", "k", "new"])),
+        |_, _| {
+            let mut payload = preamble(Form::Single, Protocol::Resp2, 1).to_vec();
+            write_command(&mut payload, &["SET", "k", "new"]);
+            hit(payload)
+        },
+        |_, _| hit(b"damaged".to_vec()),
+    ];
+    for other in others {
+        front.knobs().answer = Some(other);
+        assert_eq!(client.ask("GET k"), bulk("old"));
+        assert_eq!(bypassed(&front).len(), 1);
+    }
+    // A store that has applied the update is fresh enough.
+    front.knobs().answer = Some(|_, _| ReadAnswer::Hit {
+        epoch: EPOCH,
+        order: WATERMARK,
+        payload: Bytes::from(single(&["APPEND", "k", "x"])),
+    });
+    assert_eq!(client.ask("GET k"), bulk("old"));
+    assert_eq!(bypassed(&front), []);
+    assert_eq!(front.stop().hits, 5);
+}
+
+#[test]
+fn a_store_that_is_not_as_fresh_or_of_another_epoch_is_not_used() {
+    let Some((redis, front)) = start() else {
+        return;
+    };
+    let mut client = front.client();
+    client.ask("SET k v");
+    assert_eq!(client.ask("GET k"), bulk("v"));
+    assert_eq!(bypassed(&front), []);
+    let unfit: [fn(&Knobs, &[u64]) -> ReadAnswer; 4] = [
+        |_, _| ReadAnswer::Miss {
+            epoch: EPOCH,
+            need: WATERMARK + 1,
+        },
+        |_, _| ReadAnswer::Miss {
+            epoch: EPOCH + 1,
+            need: 0,
+        },
+        |_, _| ReadAnswer::Miss {
+            epoch: EPOCH - 1,
+            need: 0,
+        },
+        |_, _| ReadAnswer::None,
+    ];
+    for answer in unfit {
+        front.knobs().answer = Some(answer);
+        assert_eq!(client.ask("GET k"), bulk("v"));
+        assert_eq!(at_once(&mut client, &["GET k", "GET j"])[0], bulk("v"));
+        assert_eq!(
+            bypassed(&front),
+            [(true, Form::Single, 1), (true, Form::Pipeline, 2)]
+        );
+    }
+    // After a head that does not answer, the next reads do not ask; later ones do.
+    let asked = front.knobs().reads.len();
+    assert_eq!(client.ask("GET k"), bulk("v"));
+    assert_eq!(
+        front.knobs().reads.len(),
+        asked,
+        "asked a silent head again at once"
+    );
+    front.knobs().answer = Some(miss);
+    eventually("it is asked again", || {
+        client.ask("GET k");
+        front.knobs().reads.len() > asked
+    });
+    // Records that are odd, or gone.
+    bypassed(&front);
+    let mut plain = redis.client();
+    for line in [
+        "HSET pmnet:{0} watermark 7",
+        "HDEL pmnet:{0} watermark",
+        "DEL pmnet:{0}",
+        "SET pmnet:{0} x",
+    ] {
+        plain.ask(line);
+        assert_eq!(client.ask("GET k"), bulk("v"), "{line}");
+        assert_eq!(bypassed(&front).len(), 1, "{line}");
+    }
+}
+
+#[test]
+fn what_the_head_cannot_know_is_a_bypass() {
+    let Some((_redis, front)) = start() else {
+        return;
+    };
+    let mut client = front.client();
+    assert_eq!(client.ask("GET k"), "$-1\r\n");
+    assert_eq!(bypassed(&front), []);
+    // Of unknown outcome: it may still take effect, and only a bypass is behind it.
+    front.knobs().outcome = Some(Outcome::Unknown);
+    assert!(client.ask("SET k 1").contains("outcome unknown"));
+    front.knobs().outcome = Some(Outcome::Failed("no answer"));
+    assert!(client.ask("GET k").contains("no answer"));
+    front.knobs().outcome = None;
+    bypassed(&front);
+    assert_eq!(client.ask("GET k"), "$-1\r\n");
+    assert_eq!(bypassed(&front).len(), 1);
+    assert_eq!(client.ask("GET k"), "$-1\r\n");
+    assert_eq!(bypassed(&front), [], "a bypass was answered since");
+    // Reads without a key, scripts, and reads inside MULTI.
+    for line in [
+        "DBSIZE",
+        "EVAL_RO return(1) 0",
+        "SORT_RO l",
+        "OBJECT HELP",
+        "GET pmnet:{0}",
+    ] {
+        client.ask(line);
+        assert_eq!(bypassed(&front).len(), 1, "{line}");
+    }
+    at_once(&mut client, &["MULTI", "GET k", "EXEC"]);
+    assert_eq!(bypassed(&front), [(true, Form::Transaction, 1)]);
+    // With a write in front of them they wait for it.
+    let replies = at_once(
+        &mut client,
+        &["INCR n", "GET n", "SET j 1", "GET n", "INCR n", "GET n"],
+    );
+    assert_eq!(replies[1], bulk("1"), "{replies:?}");
+    assert_eq!(replies[5], bulk("2"), "{replies:?}");
+    assert_eq!(bypassed(&front), [(false, Form::Single, 1); 2]);
+}
+
+#[test]
+fn the_head_is_asked_when_everything_before_is_acknowledged() {
+    let Some((_redis, front)) = start() else {
+        return;
+    };
+    let mut client = front.client();
+    front.knobs().hold = true;
+    client.send(&pipeline(&["SET k 1", "GET j", "GET k", "PING"]));
+    eventually("the write is sent", || front.knobs().updates.len() == 1);
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(
+        front.knobs().reads.is_empty(),
+        "asked before the write is acknowledged"
+    );
+    front.knobs().hold = false;
+    for reply in ["+OK\r\n", "$-1\r\n", "$1\r\n1\r\n", "+PONG\r\n"] {
+        assert_eq!(client.text(), reply);
+    }
+    assert_eq!(front.knobs().reads, [hashes(&["j", "k"])]);
+    assert_eq!(bypassed(&front), []);
+}
+
+#[test]
+fn databases_are_told_apart_also_within_one_transaction() {
+    let Some((redis, front)) = start() else {
+        return;
+    };
+    let mut plain = redis.client();
+    for database in 0..4 {
+        plain.ask(&format!("SELECT {database}"));
+        plain.ask(&format!("SET k in-{database}"));
+    }
+    let mut clients: Vec<Client> = (0..12).map(|_| front.client()).collect();
+    for (at, client) in clients.iter_mut().enumerate() {
+        client.ask(&format!("SELECT {}", at % 4));
+    }
+    bypassed(&front);
+    for _ in 0..50 {
+        for client in &mut clients {
+            client.send(&pipeline(&["GET k", "EXISTS k nothing"]));
+        }
+        for (at, client) in clients.iter_mut().enumerate() {
+            assert_eq!(client.text(), bulk(&format!("in-{}", at % 4)));
+            assert_eq!(client.text(), ":1\r\n");
+        }
+    }
+    assert_eq!(bypassed(&front), []);
+}
+
+#[test]
+fn without_the_stores_leave_only_hits_are_used() {
+    let Some(redis) = Redis::start() else { return };
+    record(&redis);
+    let knobs = Knobs {
+        reads_allowed: false,
+        ..reading()
+    };
+    let front = Running::start_as(&redis, knobs, |_| {});
+    let mut client = front.client();
+    client.ask("SET k old");
+    assert_eq!(client.ask("GET k"), bulk("old"));
+    assert_eq!(front.knobs().reads.len(), 1, "it could have been a hit");
+    assert!(client.ask("MGET k j").starts_with("*2"));
+    assert_eq!(front.knobs().reads.len(), 1, "no hit can answer it");
+    assert_eq!(bypassed(&front).len(), 2);
+    front.knobs().answer = Some(|_, _| hit(single(&["SET", "k", "new"])));
+    assert_eq!(client.ask("GET k"), bulk("new"));
+    // The server may allow it later: it is asked now and then.
+    front.knobs().answer = Some(miss);
+    front.knobs().reads_allowed = true;
+    eventually("it is allowed", || {
+        bypassed(&front);
+        client.ask("GET k");
+        bypassed(&front).is_empty()
+    });
+}
+
+#[test]
+fn errors_of_the_store_are_the_bypasses_to_give() {
+    let Some((redis, front)) = start() else {
+        return;
+    };
+    redis.client().ask("RPUSH list x");
+    redis.client().ask("SET k v");
+    let mut client = front.client();
+    let replies = at_once(
+        &mut client,
+        &["GET k", "GET list", "GET k", "LRANGE list 0 -1"],
+    );
+    assert_eq!(replies[0], bulk("v"));
+    assert!(replies[1].starts_with("-WRONGTYPE"), "{replies:?}");
+    assert_eq!(replies[2], bulk("v"));
+    assert_eq!(replies[3], "*1\r\n$1\r\nx\r\n");
+    // From the first that fails, the rest.
+    assert_eq!(bypassed(&front), [(true, Form::Pipeline, 3)]);
+    let counters = front.stop();
+    assert_eq!((counters.direct_reads, counters.bypassed_reads), (1, 3));
+}
+
+#[test]
+fn a_command_that_the_user_may_not_run_is_nobody_elses_trouble() {
+    let Some(redis) = Redis::start() else { return };
+    record(&redis);
+    let mut plain = redis.client();
+    plain.ask("SET k v");
+    assert_eq!(
+        plain.ask("ACL SETUSER reader on >pw ~* +@all -strlen"),
+        "+OK\r\n"
+    );
+    let direct = |config: &mut pmnet_front::FrontConfig| {
+        config.direct = Some(format!("redis://reader:pw@{}", redis.address));
+    };
+    let front = Running::start_as(&redis, reading(), direct);
+    let mut clients: Vec<Client> = (0..6).map(|_| front.client()).collect();
+    for _ in 0..20 {
+        for (at, client) in clients.iter_mut().enumerate() {
+            client.send(&command(["GET k", "STRLEN k", "EXISTS k"][at % 3]));
+        }
+        for (at, client) in clients.iter_mut().enumerate() {
+            let reply = client.text();
+            assert_eq!(reply, ["$1\r\nv\r\n", ":1\r\n", ":1\r\n"][at % 3]);
+        }
+    }
+    let counters = front.stop();
+    assert_eq!((counters.direct_reads, counters.bypassed_reads), (80, 40));
+    // May it not read the record, all are bypasses.
+    assert_eq!(plain.ask("ACL SETUSER reader -hmget"), "+OK\r\n");
+    let front = Running::start_as(&redis, reading(), direct);
+    let mut client = front.client();
+    for _ in 0..5 {
+        assert_eq!(client.ask("GET k"), bulk("v"));
+    }
+    let counters = front.stop();
+    assert_eq!((counters.direct_reads, counters.bypassed_reads), (0, 5));
+}
+
+#[test]
+fn replies_that_are_too_long_together_come_by_bypass() {
+    let Some((redis, front)) = start() else {
+        return;
+    };
+    let mut plain = redis.client();
+    let large = "x".repeat(9_000_000);
+    plain.ask(&format!("SET large {large}"));
+    plain.ask("SET k v");
+    let mut client = front.client();
+    let lines = ["GET k", "GET large", "GET k", "GET large", "GET k"];
+    for _ in 0..2 {
+        for (at, reply) in at_once(&mut client, &lines).into_iter().enumerate() {
+            assert!(
+                reply == bulk(if at % 2 == 0 { "v" } else { &large }),
+                "{at}"
+            );
+        }
+    }
+    // The first pipeline is read until it is too long; the second one, a bypass, comes at once behind it.
+    let counters = front.stop();
+    assert_eq!((counters.direct_reads, counters.bypassed_reads), (3, 7));
+}
+
+/// What a server that is no Redis says to a transaction.
+#[derive(Clone, Copy, Debug)]
+enum Fake {
+    /// All of this, in place of what it should.
+    Says(&'static str),
+    /// The beginning of a right answer, and the end of the connection.
+    Half,
+    Nothing,
+    /// It is another process than the server says.
+    Other,
+}
+
+/// Serves connections one after the other, until told to stop by one that says nothing.
+fn fake(listener: &TcpListener, run: &str, kind: Fake) {
+    for stream in listener.incoming() {
+        let Ok(mut stream) = stream else { return };
+        let mut seen = Vec::new();
+        let mut chunk = [0; 4096];
+        let run = if matches!(kind, Fake::Other) {
+            "other"
+        } else {
+            run
+        };
+        let info = format!("run_id:{run}\r\n");
+        loop {
+            match stream.read(&mut chunk) {
+                Ok(0) | Err(_) if seen == b"end" => return,
+                Ok(0) | Err(_) => break,
+                Ok(count) => seen.extend_from_slice(&chunk[..count]),
+            }
+            let text = String::from_utf8_lossy(&seen).into_owned();
+            let reply = if text.ends_with("owner\r\n") {
+                format!("{}$-1\r\n", bulk(&info))
+            } else if text.ends_with("EXEC\r\n") {
+                match kind {
+                    Fake::Says(text) => text.to_owned(),
+                    Fake::Half => "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n*2\r\n$8\r\n1234".to_owned(),
+                    Fake::Nothing | Fake::Other => String::new(),
+                }
+            } else {
+                continue;
+            };
+            seen.clear();
+            if stream.write_all(reply.as_bytes()).is_err()
+                || matches!(kind, Fake::Half) && reply.starts_with('+')
+            {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_store_that_answers_oddly_or_not_at_all_is_gone_past() {
+    let Some(redis) = Redis::start() else { return };
+    redis.client().ask("SET k v");
+    let run = run_id(&mut redis.client());
+    let taken = "+OK\r\n+QUEUED\r\n+QUEUED\r\n";
+    let says = |text: String| Fake::Says(Box::leak(text.into_boxed_str()));
+    let record = "*2\r\n$8\r\n\u{1}2345678\r\n$4\r\n\0\0\0\u{7}\r\n";
+    for kind in [
+        says(format!(
+            "{taken}*2\r\n*2\r\n$8\r\n12345678\r\n$-1\r\n$4\r\nFAKE\r\n"
+        )),
+        says(format!("{taken}*2\r\n*2\r\n$-1\r\n$-1\r\n$4\r\nFAKE\r\n")),
+        says(format!(
+            "{taken}*2\r\n*1\r\n$8\r\n12345678\r\n$4\r\nFAKE\r\n"
+        )),
+        says(format!("{taken}*3\r\n{record}$4\r\nFAKE\r\n$4\r\nFAKE\r\n")),
+        says(format!("{taken}*1\r\n{record}")),
+        says(format!("{taken}$4\r\nFAKE\r\n")),
+        says(format!("{taken}*-1\r\n")),
+        says(format!("{taken}-EXECABORT no reason\r\n")),
+        says(format!("{taken}what is this\r\n")),
+        says("+OK\r\n+OK\r\n+OK\r\n+OK\r\n".into()),
+        says("+OK\r\n-LOADING soon\r\n-LOADING soon\r\n-EXECABORT\r\n".into()),
+        says("-LOADING soon\r\n".into()),
+        says("$4\r\nFAKE\r\n".into()),
+        says("\r\n\r\n".into()),
+        Fake::Half,
+        Fake::Nothing,
+        Fake::Other,
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let address = listener.local_addr().expect("address");
+        let name =
+            format!("redis://{address}/?run_id={run}&records=pmnet:{{0}}&owner=&reads=direct");
+        let thread = std::thread::spawn({
+            let run = run.clone();
+            move || fake(&listener, &run, kind)
+        });
+        let knobs = Knobs {
+            address: Some(Bytes::from(bulk(&name))),
+            ..reading()
+        };
+        let front = Running::start_as(&redis, knobs, |config| {
+            config.call_timeout = Duration::from_secs(1)
+        });
+        let mut client = front.client();
+        assert_eq!(client.ask("GET k"), bulk("v"), "{kind:?}");
+        assert_eq!(front.knobs().reads.len(), 1);
+        // Reads go on without it, and it is tried again.
+        for _ in 0..10 {
+            assert_eq!(
+                at_once(&mut client, &["GET k", "GET k"]),
+                [bulk("v"), bulk("v")]
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let counters = front.stop();
+        assert_eq!(
+            (counters.direct_reads, counters.bypassed_reads),
+            (0, 21),
+            "{kind:?}"
+        );
+        Client::connect(address).send(b"end");
+        thread.join().expect("the fake");
+    }
+}
+
+#[test]
+fn a_right_answer_of_the_fake_is_used_so_the_wrong_ones_are_what_is_refused() {
+    let Some(redis) = Redis::start() else { return };
+    let run = run_id(&mut redis.client());
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let address = listener.local_addr().expect("address");
+    let right = "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n*2\r\n$8\r\n\u{1}2345678\r\n$4\r\n\0\0\0\u{7}\r\n$4\r\nFAKE\r\n";
+    let name = format!("redis://{address}/?run_id={run}&records=pmnet:{{0}}&owner=&reads=direct");
+    let thread = std::thread::spawn(move || fake(&listener, &run, Fake::Says(right)));
+    let knobs = Knobs {
+        address: Some(Bytes::from(bulk(&name))),
+        ..reading()
+    };
+    let front = Running::start_as(&redis, knobs, |_| {});
+    assert_eq!(front.client().ask("GET k"), bulk("FAKE"));
+    front.stop();
+    Client::connect(address).send(b"end");
+    thread.join().expect("the fake");
+}
+
+#[test]
+fn after_a_failover_the_new_store_is_read() {
+    let Some((_old, front)) = start() else { return };
+    let Some(new) = Redis::start() else { return };
+    record(&new);
+    new.client().ask("SET k new");
+    let mut client = front.client();
+    assert_eq!(client.ask("GET k"), "$-1\r\n");
+    front.knobs().moved = Some(new.address);
+    eventually("the front knows of it", || {
+        client.ask("GET k") == bulk("new")
+    });
+    bypassed(&front);
+    eventually("it is read directly", || {
+        assert_eq!(client.ask("GET k"), bulk("new"));
+        bypassed(&front).is_empty()
+    });
+}
+
+#[test]
+fn a_connection_that_breaks_is_made_again() {
+    let Some((redis, front)) = start() else {
+        return;
+    };
+    let mut client = front.client();
+    let mut plain = redis.client();
+    plain.ask("SET k v");
+    for _ in 0..3 {
+        eventually("it is read directly", || {
+            bypassed(&front);
+            assert_eq!(client.ask("GET k"), bulk("v"));
+            bypassed(&front).is_empty()
+        });
+        // All but this one and those of the executor, which were there first.
+        let list = plain.ask("CLIENT LIST");
+        let reader = list.lines().find(|line| line.contains("cmd=exec"));
+        let id = reader.and_then(|line| line.split_once("id=")?.1.split(' ').next());
+        assert_eq!(
+            plain.ask(&format!("CLIENT KILL ID {}", id.expect("a reader"))),
+            ":1\r\n"
+        );
+        assert_eq!(client.ask("GET k"), bulk("v"));
+    }
+}

@@ -1,0 +1,351 @@
+//! Reads: what the head knows of the newest update of each key, and of what has no order yet
+//! (`docs/spec/reads.md` §1, §2, §4).
+//!
+//! Invariants: an update that is acknowledged is in its bucket, or at or below the floor; what passed and may change
+//! state, and has not been answered, closes its bucket, or all of them. May not: look into a payload.
+
+use super::session::Session;
+use super::{Device, Verdict};
+use crate::rules::{Rule, Rules};
+use crate::{Outbox, Peer, Random, Time};
+use pmnet_wire::packet::{
+    Append, Bypass, EntryKind, Fallback, Hit, Miss, Read, Response, is_mark, read_hashes,
+};
+use pmnet_wire::{Flags, Header, Packet};
+
+/// What a READ is answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The update with this order is what a reader must see.
+    Hit(u64),
+    /// The store must have applied everything up to here.
+    Miss(u64),
+}
+
+/// How far the head is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reached {
+    pub(super) committed: u64,
+    pub(super) applied: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Bucket {
+    /// Of the newest update that fell into it, whatever its key.
+    order: u64,
+    /// That update's hash; 0: none that could be shown.
+    hash: u64,
+    /// How many bypasses are outstanding that may change a key of it.
+    closed: u32,
+}
+
+/// The keys that a bypass may change: those with this hash; `None`: any.
+type Keys = Option<u64>;
+
+/// What passed of a session, may change state, and has not been answered.
+#[derive(Debug, Default)]
+pub(super) struct Outstanding {
+    /// Ids at or below this one have been answered, or are never executed.
+    answered: u64,
+    /// Highest id of a bypass that is outstanding, and what it and those before it may change.
+    bypass: Option<(u64, Keys)>,
+    /// First and last seq of an update that falls back, and what it changes.
+    fallback: Option<(u64, u64, Keys)>,
+}
+
+/// The index of a head.
+#[derive(Debug, Default)]
+pub(super) struct Reads {
+    /// A power of two; none while this device does not answer READs.
+    buckets: Vec<Bucket>,
+    /// Mixed into the hashes, so that nobody aims at a bucket.
+    secret: u64,
+    /// At or below this order the buckets may not know everything.
+    floor: u64,
+    /// What is at or below this order is not shown: something without an order may have come behind it.
+    shown_above: u64,
+    /// How many bypasses are outstanding that may change any key, and how many mark sessions are open.
+    all_closed: u64,
+}
+
+/// The bucket's number and the mixed hash, which is never 0.
+const fn mix(hash: u64, secret: u64) -> u64 {
+    // The finalizer of MurmurHash3 (public domain): every bit of the hash reaches the bits that choose the bucket.
+    let mut mixed = hash ^ secret;
+    mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    mixed ^= mixed >> 33;
+    if mixed == 0 { 1 } else { mixed }
+}
+
+const fn keys(hash: u64) -> Keys {
+    if hash == 0 { None } else { Some(hash) }
+}
+
+impl Reads {
+    /// Begins anew with so many buckets; 0: READs are not answered. The log ends at `last`; so many mark sessions are open.
+    pub(super) fn begin(&mut self, buckets: usize, last: u64, marks: u64, random: &mut Random) {
+        self.buckets.clear();
+        if buckets == 0 {
+            self.buckets.shrink_to_fit();
+            return;
+        }
+        self.buckets
+            .resize(buckets.next_power_of_two(), Bucket::default());
+        *self = Reads {
+            buckets: std::mem::take(&mut self.buckets),
+            secret: random.next_u64(),
+            floor: last,
+            shown_above: 0,
+            all_closed: marks,
+        };
+    }
+
+    /// Whether this device answers READs.
+    pub(super) const fn answers(&self) -> bool {
+        !self.buckets.is_empty()
+    }
+
+    fn bucket(&mut self, mixed: u64) -> &mut Bucket {
+        let mask = self.buckets.len() - 1;
+        let at = usize::try_from(mixed & u64::try_from(mask).unwrap_or(0)).unwrap_or(0);
+        &mut self.buckets[at]
+    }
+
+    /// What a reader of these keys must see at least; of no keys: of all.
+    pub(super) fn answer(
+        &mut self,
+        hashes: impl ExactSizeIterator<Item = u64>,
+        reached: Reached,
+        rules: Rules,
+    ) -> Answer {
+        let Reached { committed, applied } = reached;
+        let single = hashes.len() == 1;
+        let floor = if rules.hold(Rule::Floor) {
+            self.floor
+        } else {
+            0
+        };
+        let mut need = floor;
+        if hashes.len() == 0 || self.all_closed > 0 {
+            need = need.max(committed);
+        }
+        let shown_above = if rules.hold(Rule::ShownAbove) {
+            self.shown_above
+        } else {
+            0
+        };
+        for hash in hashes {
+            let mixed = mix(hash, self.secret);
+            let bucket = *self.bucket(mixed);
+            if bucket.order > floor {
+                need = need.max(bucket.order.min(committed));
+            }
+            let open = self.all_closed == 0 && bucket.closed == 0;
+            let durable = bucket.order <= committed || !rules.hold(Rule::HitCommitted);
+            if single
+                && open
+                && durable
+                && bucket.hash == mixed
+                && bucket.order > floor.max(shown_above)
+                && bucket.order > applied
+            {
+                return Answer::Hit(bucket.order);
+            }
+        }
+        Answer::Miss(need)
+    }
+
+    /// An entry got its order.
+    pub(super) fn admitted(&mut self, entry: &Append, token: u64, session: &mut Session) {
+        if !self.answers() {
+            return;
+        }
+        let seq = entry.seq;
+        // Executed before this entry or never.
+        if let Some((id, keys)) = session.outstanding.bypass.take() {
+            session.outstanding.answered = id;
+            self.passed(keys, entry.order);
+            self.open(keys);
+        }
+        let mut late_copy = false;
+        if let Some((first, last, keys)) = session.outstanding.fallback {
+            late_copy = (first..=last).contains(&seq);
+            if seq > last {
+                session.outstanding.fallback = None;
+                self.passed(keys, entry.order);
+                self.open(keys);
+            }
+        }
+        match entry.entry {
+            EntryKind::Open if is_mark(token) => self.all_closed += 1,
+            EntryKind::Update => {
+                let showable = !late_copy && entry.fragment.count == 1;
+                self.updated(keys(entry.key_hash), entry.order, showable);
+            }
+            _ => {}
+        }
+    }
+
+    fn updated(&mut self, keys: Keys, order: u64, showable: bool) {
+        match keys {
+            None => self.floor = order,
+            Some(hash) => {
+                let mixed = mix(hash, self.secret);
+                let bucket = self.bucket(mixed);
+                bucket.order = order;
+                bucket.hash = if showable { mixed } else { 0 };
+            }
+        }
+    }
+
+    /// Something without an order has come before this order, or never will.
+    fn passed(&mut self, keys: Keys, order: u64) {
+        self.updated(keys, order, false);
+    }
+
+    fn close(&mut self, keys: Keys) {
+        match keys {
+            None => self.all_closed += 1,
+            Some(hash) => {
+                let mixed = mix(hash, self.secret);
+                self.bucket(mixed).closed += 1;
+            }
+        }
+    }
+
+    fn open(&mut self, keys: Keys) {
+        match keys {
+            None => self.all_closed = self.all_closed.saturating_sub(1),
+            Some(hash) => {
+                let mixed = mix(hash, self.secret);
+                let bucket = self.bucket(mixed);
+                bucket.closed = bucket.closed.saturating_sub(1);
+            }
+        }
+    }
+
+    /// A client's bypass passes on its way to the server.
+    pub(super) fn bypass_passes(&mut self, header: &Header, session: &mut Session) {
+        let outstanding = &mut session.outstanding;
+        if header.flags.has(Flags::FALLBACK) {
+            let asked = Fallback::read(header);
+            let before = outstanding.fallback.take();
+            // A session has one update that falls back; what an older one was about stays closed with it.
+            let now = match before {
+                Some((first, last, known)) => {
+                    self.open(known);
+                    let same = known == keys(asked.key_hash);
+                    let both = if same { known } else { None };
+                    (first.min(asked.first_seq), last.max(asked.last_seq), both)
+                }
+                None => (asked.first_seq, asked.last_seq, keys(asked.key_hash)),
+            };
+            outstanding.fallback = Some(now);
+            self.close(now.2);
+            return;
+        }
+        let asked = Bypass::read(header);
+        if asked.read_only || asked.more || asked.request <= outstanding.answered {
+            return;
+        }
+        let now = match outstanding.bypass.take() {
+            Some((id, known)) => {
+                self.open(known);
+                let same = known == keys(asked.key_hash);
+                (id.max(asked.request), if same { known } else { None })
+            }
+            None => (asked.request, keys(asked.key_hash)),
+        };
+        outstanding.bypass = Some(now);
+        self.close(now.1);
+    }
+
+    /// The server's answer to a bypass passes on its way to the client.
+    pub(super) fn answer_passes(&mut self, header: &Header, session: &mut Session) {
+        let answer = Response::read(header);
+        self.shown_above = self.shown_above.max(answer.applied);
+        let outstanding = &mut session.outstanding;
+        if answer.fallback {
+            if let Some((_, last, keys)) = outstanding.fallback
+                && answer.seq >= last
+            {
+                outstanding.fallback = None;
+                self.open(keys);
+            }
+            return;
+        }
+        outstanding.answered = outstanding.answered.max(answer.request);
+        if let Some((id, keys)) = outstanding.bypass
+            && id <= answer.request
+        {
+            outstanding.bypass = None;
+            self.open(keys);
+        }
+    }
+
+    /// A session is over: its END is applied.
+    pub(super) fn session_over(&mut self, token: u64) {
+        if self.answers() && is_mark(token) {
+            self.all_closed = self.all_closed.saturating_sub(1);
+        }
+    }
+}
+
+impl Device {
+    /// A client asks how fresh the store must be.
+    pub(super) fn on_read(
+        &mut self,
+        now: Time,
+        from: Peer,
+        packet: &Packet<'_>,
+        out: &mut Outbox,
+    ) -> Verdict {
+        let header = &packet.header;
+        if !self.reads.answers() || self.joining || from == self.config.next {
+            self.counters.not_ready += 1;
+            return Verdict::Done;
+        }
+        let Some(hashes) = read_hashes(packet.payload) else {
+            self.counters.unexpected += 1;
+            return Verdict::Done;
+        };
+        if self.known_session(now, from, header, out).is_none() {
+            return Verdict::Done;
+        }
+        let reached = Reached {
+            committed: self.cursors.committed,
+            applied: self.cursors.applied,
+        };
+        let Read { session, request } = Read::read(header);
+        let stamp = self.stamp().tagged(header.tag);
+        match self.reads.answer(hashes, reached, self.config.rules) {
+            Answer::Hit(order) => {
+                self.counters.read_hits += 1;
+                let hit = Hit {
+                    session,
+                    order,
+                    request,
+                };
+                Verdict::Hit(from, hit.header(&stamp))
+            }
+            Answer::Miss(need) => {
+                self.counters.read_misses += 1;
+                let miss = Miss {
+                    session,
+                    need,
+                    request,
+                };
+                out.send(from, &miss.header(&stamp), &[]);
+                Verdict::Done
+            }
+        }
+    }
+
+    /// How many mark sessions are open.
+    pub(super) fn marks(&self) -> u64 {
+        let sessions = self.table.sessions.values();
+        let marks = sessions.filter(|session| is_mark(session.token)).count();
+        u64::try_from(marks).expect("bounded by the sessions")
+    }
+}

@@ -1,0 +1,231 @@
+//! A client's reads past the server (`docs/spec/reads.md`): it asks the head how fresh the store must be, and then reads from
+//! the store itself, as a front does.
+//!
+//! Fault model: its connection leads to whichever store it heard of last, an old master too; the answer may be lost. What
+//! cannot be used is asked by an ordinary bypass.
+
+use crate::check::Result as Seen;
+use crate::client::ClientHost;
+use crate::config::WorldConfig;
+use crate::store::{Act, OPERATION_BYTES, Operation};
+use crate::without::{Place, Without};
+use pmnet_proto::Time;
+use pmnet_proto::client::{CallId, Event, ReadAnswer, SessionHandle};
+use pmnet_proto::time::MILLISECOND;
+
+/// A connection of its own answers within this time.
+const STORE_MAX: u64 = 4 * MILLISECOND;
+/// One answer in so many of the store is lost.
+const LOST_EVERY: u64 = 16;
+
+/// The hash of a key, as every client of a world computes it: two keys share one.
+pub(crate) fn hash(key: u8) -> u64 {
+    u64::from(key / 2) + 1
+}
+
+/// A read under way.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    key: u8,
+    /// Where its outcome goes.
+    observed: usize,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The head was asked.
+    Head(CallId),
+    /// The store is asked then, and must be in this epoch and have applied so much.
+    Store { at: Time, epoch: u32, need: u64 },
+    /// By a bypass, as soon as one can be called.
+    Bypass,
+}
+
+/// What it says while something passes no device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    session: SessionHandle,
+    pub(crate) is_open: bool,
+}
+
+impl ClientHost {
+    /// Whether everything it called is answered, and nothing of unknown outcome is behind it.
+    fn is_clean(&self) -> bool {
+        !self.doubtful && self.calls.is_empty()
+    }
+
+    /// Begins a read of this key; false if it must go by a bypass.
+    pub(crate) fn begin_read(
+        &mut self,
+        key: u8,
+        now: Time,
+        deadline: Time,
+        config: &WorldConfig,
+    ) -> bool {
+        if !config.reads || !self.is_clean() {
+            return false;
+        }
+        let Ok(call) = self.machine.read(now, &[hash(key)], deadline) else {
+            return false;
+        };
+        self.reading = Some(Reading {
+            key,
+            observed: self.observed.len(),
+            stage: Stage::Head(call),
+        });
+        true
+    }
+
+    /// The head's answer.
+    pub(crate) fn read_answered(
+        &mut self,
+        call: CallId,
+        answer: &ReadAnswer,
+        now: Time,
+        world: Time,
+    ) {
+        let Some(reading) = &mut self.reading else {
+            return;
+        };
+        if !matches!(reading.stage, Stage::Head(mine) if mine == call) {
+            return;
+        }
+        let at = now + self.random.next_u64() % STORE_MAX;
+        reading.stage = match answer {
+            ReadAnswer::Hit {
+                epoch,
+                order,
+                payload,
+            } => match Operation::peek(payload) {
+                Some(shown) if shown.key == reading.key => {
+                    let whole = shown.payload(payload.len()) == *payload;
+                    let (observed, _) = &mut self.observed[reading.observed];
+                    observed.result = match whole && shown.act == Act::Append {
+                        true => Seen::Newest(shown.id),
+                        false => Seen::Garbled,
+                    };
+                    observed.returned = Some(world);
+                    self.hits += 1;
+                    self.reading = None;
+                    return;
+                }
+                // Another key with this hash: the store must be as fresh as that.
+                _ => Stage::Store {
+                    at,
+                    epoch: *epoch,
+                    need: *order,
+                },
+            },
+            ReadAnswer::Miss { epoch, need } => Stage::Store {
+                at,
+                epoch: *epoch,
+                need: *need,
+            },
+            ReadAnswer::None => Stage::Bypass,
+        };
+    }
+
+    /// Gets a read on that waits for the store, or for a bypass.
+    pub(crate) fn go_on_reading(&mut self, now: Time, world: Time, config: &WorldConfig) {
+        let Some(reading) = &mut self.reading else {
+            return;
+        };
+        if let Stage::Store { at, epoch, need } = reading.stage
+            && now >= at
+        {
+            let found = self.store.read(self.named, reading.key, world);
+            let found = found.filter(|_| !self.random.next_u64().is_multiple_of(LOST_EVERY));
+            let fresh = found.filter(|found| {
+                let epoch_fits =
+                    found.epoch == epoch || Without::breaks(config.without, Place::ReadEpoch);
+                let is_fresh =
+                    found.applied >= need || Without::breaks(config.without, Place::ReadNeed);
+                epoch_fits && is_fresh
+            });
+            let (observed, deadline) = &mut self.observed[reading.observed];
+            match fresh {
+                Some(fresh) if now <= *deadline => {
+                    observed.result = Seen::Read(fresh.list);
+                    observed.returned = Some(world);
+                    self.direct_reads += 1;
+                    self.reading = None;
+                    return;
+                }
+                _ => reading.stage = Stage::Bypass,
+            }
+        }
+        if matches!(reading.stage, Stage::Bypass) {
+            let (key, at) = (reading.key, reading.observed);
+            let deadline = self.observed[at].1;
+            self.reading = None;
+            let id = self.next_id;
+            self.next_id += 1;
+            self.called.push((id, deadline));
+            let operation = Operation {
+                act: Act::Read,
+                key,
+                id,
+            };
+            let payload = operation.payload(OPERATION_BYTES);
+            let asked = self.session.and_then(|session| {
+                self.machine
+                    .bypass(session, payload, hash(key), true, deadline)
+                    .ok()
+            });
+            match asked {
+                Some(call) => {
+                    self.calls.insert(call, at);
+                }
+                None => self.observed[at].0.result = Seen::Failed,
+            }
+        }
+    }
+
+    /// When a read has something to do by itself.
+    pub(crate) fn reading_due(&self, now: Time) -> Option<Time> {
+        match self.reading.as_ref()?.stage {
+            Stage::Store { at, .. } => Some(at.max(now + 1)),
+            Stage::Bypass => Some(now + 1),
+            Stage::Head(_) => None,
+        }
+    }
+
+    /// Says that something will pass no device. Gives whether it is known to the whole chain.
+    pub(crate) fn mark(&mut self, now: Time, config: &WorldConfig) -> bool {
+        if !config.reads || Without::breaks(config.without, Place::Marked) {
+            return true;
+        }
+        if self.mark.is_none() {
+            let session = self.machine.open_mark(now).ok();
+            self.mark = session.map(|session| Mark {
+                session,
+                is_open: false,
+            });
+        }
+        self.mark.is_some_and(|mark| mark.is_open)
+    }
+
+    /// Nothing passes no device any more.
+    pub(crate) fn unmark(&mut self, deadline: Time) {
+        if let Some(mark) = self.mark.take() {
+            self.machine.end(mark.session, deadline);
+        }
+    }
+
+    /// What the machine says of reads and marks.
+    pub(crate) fn read_event(&mut self, event: &Event, now: Time, world: Time) {
+        match event {
+            Event::Read { call, answer } => self.read_answered(*call, answer, now, world),
+            Event::Marked { session } => {
+                if let Some(mark) = self.mark.as_mut().filter(|mark| mark.session == *session) {
+                    mark.is_open = true;
+                }
+            }
+            Event::SessionClosed { session, .. } => {
+                self.mark = self.mark.filter(|mark| mark.session != *session);
+            }
+            Event::Done { .. } => {}
+        }
+    }
+}
