@@ -117,6 +117,17 @@ fn every_row_is_measured_and_nothing_is_left() {
         assert_eq!(cell["pairs"], 20);
         assert_eq!(cell["errors"], 0, "{cell}");
     }
+    // Every front says how it answered reads.
+    let fronts = names(&outcome["fronts"]);
+    let with_front =
+        |row: &&str| row.starts_with("relay") || row.starts_with("router") || *row == "nic";
+    let expected: Vec<&str> = rows.iter().copied().filter(with_front).collect();
+    assert_eq!(fronts, expected);
+    for front in outcome["fronts"].as_array().unwrap() {
+        let counts = front["counts"].as_object().unwrap().values();
+        let sum: u64 = counts.map(|count| count.as_u64().unwrap()).sum();
+        assert!(sum > 0, "{front}");
+    }
     assert_eq!(names(&outcome["refused"]), refused);
     let page = std::fs::read_to_string(folder.join("redis.html")).unwrap();
     assert_eq!(page.matches("<svg").count(), 3);

@@ -108,7 +108,7 @@ impl Linked {
         if has_device {
             let (listen, via) = (near.to_string(), linked.stand.recipe.target.to_string());
             let arguments =
-                ["redis", "--json", "--listen", &listen, "--via", &via].map(OsString::from);
+                ["redis", "--log-json", "--listen", &listen, "--via", &via].map(OsString::from);
             let front = linked
                 .stand
                 .start("front", CLIENT, arguments.into(), &linked.scratch)?;

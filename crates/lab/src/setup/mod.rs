@@ -168,7 +168,7 @@ impl Running {
         let clean = front.stop()?;
         Ok(Some(EndedFront {
             clean,
-            printed: front.stdout(),
+            log: front.stderr(),
         }))
     }
 
@@ -191,8 +191,8 @@ impl Running {
 pub struct EndedFront {
     /// By itself, with exit code 0.
     pub clean: bool,
-    /// To stdout, since it was started.
-    pub printed: String,
+    /// Its log, since it was started.
+    pub log: String,
 }
 
 /// Processes with the names of their roles.

@@ -1,46 +1,44 @@
-//! What a front says at its end about what it did: how it served reads, among other things.
+//! What a front says at its end about how it answered reads.
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::plan::Row;
 
-/// What the front of a row counted while it ran.
+/// A count that is in what a front says at its end, and in nothing that it says before.
+const LAST_WORD: &str = "bypassed_reads";
+
+/// How the front of a row answered reads while it ran.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Which.
     pub row: Row,
-    /// Name and number; names of groups come before a dot.
+    /// Reads by how they were answered: what the same pipeline had just set, by the head device (HIT), by the store read
+    /// directly, by the store behind everything acknowledged (bypass).
     pub counts: BTreeMap<String, u64>,
 }
 
-/// The counts in what a front printed with `--json`: the numbers of its last object that is not the one that it began
-/// with. `None`: this front does not say.
-pub fn of(row: Row, printed: &str) -> Option<Counts> {
-    let mut objects = printed.lines().filter_map(|line| {
-        let object: Map<String, Value> = serde_json::from_str(line).ok()?;
-        (!object.contains_key("ready")).then_some(object)
-    });
-    let mut counts = BTreeMap::new();
-    for (name, value) in objects.next_back()? {
-        match value {
-            Value::Object(group) => {
-                for (part, value) in group {
-                    insert(&mut counts, format!("{name}.{part}"), &value);
-                }
-            }
-            value => insert(&mut counts, name, &value),
-        }
-    }
-    (!counts.is_empty()).then_some(Counts { row, counts })
+/// A line of a log with `--log-json`.
+#[derive(Deserialize)]
+struct Line {
+    fields: Map<String, Value>,
 }
 
-fn insert(counts: &mut BTreeMap<String, u64>, name: String, value: &Value) {
-    if let Some(number) = value.as_u64() {
-        counts.insert(name, number);
-    }
+/// The counts in the log of a front that was started with `--log-json`. `None`: it does not say.
+pub fn of(row: Row, log: &str) -> Option<Counts> {
+    let mut lines = log.lines().rev();
+    let last = lines.find_map(|line| {
+        let line: Line = serde_json::from_str(line).ok()?;
+        line.fields.contains_key(LAST_WORD).then_some(line)
+    })?;
+    let counts = last.fields.into_iter();
+    let counts = counts.filter_map(|(name, value)| Some((name, value.as_u64()?)));
+    Some(Counts {
+        row,
+        counts: counts.collect(),
+    })
 }
 
 #[cfg(test)]
@@ -48,18 +46,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_the_last_object_are_taken() {
-        let ready = r#"{"ready":"redis","copies":1}"#;
-        assert_eq!(of(Row::Relay1, ready), None);
-        assert_eq!(of(Row::Relay1, "ready redis\nno object"), None);
-        let said = format!(
-            "{ready}\n{{\"reads\":1}}\n{}\n",
-            r#"{"ended":"redis","reads":{"hits":7,"direct":2,"ratio":0.5},"calls":9}"#
-        );
-        let counts = of(Row::Nic, &said).unwrap();
+    fn the_numbers_of_its_last_word_are_taken() {
+        let other = r#"{"level":"WARN","fields":{"message":"slow","after":7},"target":"front"}"#;
+        assert_eq!(of(Row::Relay1, other), None);
+        assert_eq!(of(Row::Relay1, "no object\n{}\n[1]"), None);
+        let last = r#"{"level":"INFO","fields":{"message":"the end","hits":7,"bypassed_reads":2,"own_writes":0}}"#;
+        let counts = of(Row::Nic, &format!("{other}\n{last}\n{other}\nno object")).unwrap();
         assert_eq!(counts.row, Row::Nic);
         let all: Vec<_> = counts.counts.into_iter().collect();
-        let expected = [("calls", 9), ("reads.direct", 2), ("reads.hits", 7)];
+        let expected = [("bypassed_reads", 2), ("hits", 7), ("own_writes", 0)];
         assert_eq!(all, expected.map(|(name, count)| (name.to_owned(), count)));
     }
 }

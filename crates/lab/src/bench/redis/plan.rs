@@ -199,7 +199,7 @@ impl Row {
     pub fn place(self, medium: Medium, value: ValueBytes) -> Place {
         let chain = |devices| {
             let mut topology = Topology::new(StoreKind::Redis, devices, medium);
-            topology.front_args.push("--json".to_owned());
+            topology.front_args.push("--log-json".to_owned());
             Place::Loopback(topology)
         };
         match self {

@@ -112,7 +112,7 @@ pub fn stop_all(stands: Vec<Stand>) -> anyhow::Result<Ended> {
     for mut stand in stands {
         let mut names = Vec::new();
         if let Some(front) = stand.running.end_front()? {
-            ended.fronts.extend(counts::of(stand.row, &front.printed));
+            ended.fronts.extend(counts::of(stand.row, &front.log));
             names.extend((!front.clean).then(|| "front".to_owned()));
         }
         names.extend(stand.running.stop()?);
