@@ -122,6 +122,7 @@ fn open_loop_keeps_the_rate_and_counts_a_stall() {
             .parse::<Mix>()
             .unwrap(),
         keys: 100,
+        zipf: None,
         value_bytes: 10,
         prefix: "r:".into(),
     };

@@ -5,5 +5,14 @@
 //! not: contain protocol, or hide the limits of the machine.
 
 pub mod micro;
+mod page;
 pub mod pipeline;
+pub mod redis;
 pub mod traffic;
+
+/// Of the last minute.
+fn load_average() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let first = text.split_whitespace().next();
+    first.unwrap_or("unknown").to_owned()
+}

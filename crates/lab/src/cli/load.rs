@@ -60,12 +60,19 @@ pub struct LoadArgs {
     /// Give an operation up after this long (outcome unknown).
     #[arg(long, default_value_t = 5_000, value_name = "MS")]
     deadline_ms: u64,
-    /// Operations and weights: set, get, incr, lpush, rpush, mset, setnx, ping.
+    /// Operations and weights: set, get, incr, lpush, rpush, mset, setnx, ping; or alternate: SET of a key, then
+    /// GET of the same.
     #[arg(long, default_value = "set:1", conflicts_with = "checked")]
     mix: Mix,
     /// Number of different keys.
     #[arg(long, default_value_t = 10_000)]
     keys: u64,
+    /// Few keys are used often: exponent of a Zipf distribution, such as 0.99 [default: all as often].
+    #[arg(long, value_name = "S", conflicts_with = "checked")]
+    zipf: Option<f64>,
+    /// WAIT for so many replicas after each write: it ends when they have it.
+    #[arg(long, default_value_t = 0, value_name = "N", conflicts_with = "via")]
+    replicas: u8,
     /// Size of a value in bytes (with --checked: 0, or a minimum for SET).
     #[arg(long, value_name = "N")]
     value_bytes: Option<usize>,
@@ -142,6 +149,7 @@ fn options(args: &LoadArgs) -> Result<Options, ConfigError> {
         Workload::Mix {
             mix: args.mix.clone(),
             keys: args.keys,
+            zipf: args.zipf,
             value_bytes: args.value_bytes.unwrap_or(100),
             prefix: args.prefix.clone(),
         }
@@ -161,6 +169,7 @@ fn options(args: &LoadArgs) -> Result<Options, ConfigError> {
         operations: args.operations,
         warmup: seconds("--warmup", args.warmup)?,
         deadline: Duration::from_millis(args.deadline_ms),
+        replicas: args.replicas,
         spin: Duration::from_micros(args.spin_us),
         seed: args.seed,
         workload,

@@ -5,6 +5,7 @@
 
 mod bench;
 mod check;
+mod limit;
 mod load;
 mod testbed;
 
@@ -39,6 +40,8 @@ enum Command {
     Testbed(testbed::TestbedCommand),
     /// Reproduce the measurements of the papers.
     Bench(bench::BenchCommand),
+    /// A server that answers SET and GET at once and keeps nothing: what any RESP server can do at most here.
+    RespLimit(limit::LimitArgs),
     /// Start a program that ends when its parent does.
     #[command(hide = true)]
     Guarded(crate::harness::GuardArgs),
@@ -57,6 +60,7 @@ pub fn main() -> ExitCode {
         Command::Demo(args) => crate::demo::main(args),
         Command::Testbed(command) => testbed::main(command),
         Command::Bench(command) => bench::main(command),
+        Command::RespLimit(args) => limit::main(args),
         Command::Guarded(args) => crate::harness::exec_guarded(args).map(|()| true),
     })
 }

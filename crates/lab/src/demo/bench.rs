@@ -9,8 +9,8 @@ use anyhow::Context;
 
 use super::outcome::{BenchRow, Cell};
 use super::plan::{KEYS, Plan, VALUE_BYTES};
-use super::running::Running;
 use super::view::View;
+use crate::setup::Running;
 
 /// About how long one run is to take.
 const RUN_SECONDS: f64 = 0.5;

@@ -1,20 +1,20 @@
 //! Latency, throughput and CPU time of every stack, in turn, several rounds; medians.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::outcome::Cell;
 use super::plan::{KEYS, Plan, VALUE_BYTES};
-use super::running::Running;
 use super::view::View;
-use crate::harness::{Role, cpu_ns};
+use crate::harness::cpu_ns;
 use crate::load::{Hooks, Mix, Op, Options, Summary, Workload, run};
+use crate::setup::Running;
 
 #[derive(Default)]
 struct Rounds {
     summaries: Vec<Summary>,
-    cpu_ns: BTreeMap<Role, u64>,
+    /// Of each process, client side first.
+    cpu_ns: Vec<(String, u64)>,
     own_cpu_ns: u64,
     drain: Duration,
 }
@@ -74,6 +74,7 @@ fn one(
     options.workload = Workload::Mix {
         mix: Mix::only(operation),
         keys: KEYS,
+        zipf: None,
         value_bytes: VALUE_BYTES,
         prefix: "demo:".into(),
     };
@@ -93,8 +94,11 @@ fn one(
     let loaded = Instant::now();
     running.settle()?;
     rounds.drain = rounds.drain.max(loaded.elapsed());
-    for ((role, process), before) in processes.into_iter().zip(before) {
-        *rounds.cpu_ns.entry(role).or_default() += process.cpu_ns().saturating_sub(before);
+    for (index, ((name, process), before)) in processes.into_iter().zip(before).enumerate() {
+        if index == rounds.cpu_ns.len() {
+            rounds.cpu_ns.push((name, 0));
+        }
+        rounds.cpu_ns[index].1 += process.cpu_ns().saturating_sub(before);
     }
     rounds.own_cpu_ns += own_cpu_ns;
     rounds.summaries.push(summary);
@@ -113,9 +117,8 @@ impl Rounds {
             total / count
         };
         let mut cpu_us = vec![("load".to_owned(), per_operation(self.own_cpu_ns))];
-        // Roles sort from the database to the client; shown the other way round.
-        for (role, nanos) in self.cpu_ns.iter().rev() {
-            cpu_us.push((role.to_string(), per_operation(*nanos)));
+        for (name, nanos) in &self.cpu_ns {
+            cpu_us.push((name.clone(), per_operation(*nanos)));
         }
         Cell {
             stack,

@@ -7,7 +7,6 @@
 
 mod bench;
 pub(crate) mod chart;
-pub(crate) mod linked;
 mod measure;
 mod outcome;
 mod picture;

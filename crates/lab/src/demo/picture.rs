@@ -8,8 +8,8 @@ use super::outcome::Outcome;
 use super::plan::Plan;
 use crate::load::Op;
 
-const COLOURS: [&str; 7] = [
-    "#7b8494", "#d1661c", "#3b82e0", "#9659cf", "#b98a14", "#2f9c62", "#d1478a",
+const COLOURS: [&str; 8] = [
+    "#0e8fa8", "#7b8494", "#d1661c", "#3b82e0", "#9659cf", "#b98a14", "#2f9c62", "#d1478a",
 ];
 /// Height of a line of the legend.
 const LINE: f64 = 18.0;

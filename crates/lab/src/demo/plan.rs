@@ -6,11 +6,17 @@ use crate::bench::micro;
 use crate::bench::micro::System;
 use crate::harness::{Medium, StoreKind, Topology, find_program};
 use crate::load::Op;
+use crate::setup::{Place, ValueBytes};
 
 /// Payload of a SET, in bytes.
 pub const VALUE_BYTES: usize = 100;
 /// Different keys.
 pub const KEYS: u64 = 10_000;
+/// The bound of what any server can do here.
+const LIMIT: &str = "resp-limit (no data)";
+/// What to know about it.
+const LIMIT_NOTE: &str = "resp-limit: a process that answers SET and GET at once and keeps nothing: what is left of a \
+     server of Redis's protocol on this machine, with this client, that does nothing else";
 /// Redis on the loopback, with which pmnet on the loopback is compared.
 const DIRECT: &str = "Redis, appendfsync always (direct)";
 /// What to know about the set-ups over links.
@@ -20,15 +26,6 @@ const LINKS: &str = "NIC, switch: the log is memory of the kernel, and an XDP pr
      in the kernel is part of whoever's packet it was";
 /// Redis over a link, with which pmnet over links is compared.
 const DIRECT_LINK: &str = "Redis, always (direct, over a link)";
-
-/// Where a set-up stands.
-#[derive(Clone, Debug)]
-pub enum Place {
-    /// On the loopback of this machine.
-    Loopback(Topology),
-    /// In namespaces joined by links, as in `pmnet-lab bench micro`, with front and Redis.
-    Links(System),
-}
 
 /// One set-up that is measured.
 #[derive(Clone, Debug)]
@@ -44,7 +41,7 @@ pub struct Stack {
 impl Stack {
     /// Whether its clients are at the other end of a link.
     pub const fn is_linked(&self) -> bool {
-        matches!(self.place, Place::Links(_))
+        self.place.is_linked()
     }
 
     /// Whether this operation is measured with it. Redis answers reads, however the updates get there, so reads
@@ -104,6 +101,8 @@ impl Plan {
                 base: base.filter(|_| has_redis),
             });
         };
+        add(LIMIT, Place::Limit(ValueBytes(VALUE_BYTES)), None);
+        notes.push(LIMIT_NOTE.to_owned());
         if has_redis {
             add(DIRECT, Place::Loopback(Topology::direct(store)), None);
         }
@@ -116,13 +115,14 @@ impl Plan {
             add(name, Place::Loopback(topology), Some(DIRECT));
         }
         if has_redis {
-            add(DIRECT_LINK, Place::Links(System::ClientServerNic), None);
+            let place = Place::Links(System::ClientServerNic, store);
+            add(DIRECT_LINK, place, None);
         }
         for (name, system) in [
             ("pmnet, R = 1, NIC, kernel (DRAM)", System::Nic),
             ("pmnet, R = 1, switch, kernel (DRAM)", System::Switch),
         ] {
-            add(name, Place::Links(system), Some(DIRECT_LINK));
+            add(name, Place::Links(system, store), Some(DIRECT_LINK));
         }
         let mut plan = Plan {
             store,
@@ -192,9 +192,9 @@ mod tests {
         let note = plan.leave_out_links("no way\nand many details");
         assert!(note.ends_with("left out: no way"), "{note}");
         assert!(plan.stacks.iter().all(|stack| !stack.is_linked()));
-        assert_eq!(plan.stacks.len(), 4);
+        assert_eq!(plan.stacks.len(), 5);
         assert!(plan.notes.len() <= before + 1 && !plan.notes.iter().any(|note| note == LINKS));
-        // 4 set-ups, 2 operations, 2 numbers of clients, one round.
-        assert!([16, 32].contains(&plan.steps()));
+        // 5 set-ups, 2 operations, 2 numbers of clients, one round.
+        assert!([20, 40].contains(&plan.steps()));
     }
 }

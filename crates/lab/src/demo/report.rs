@@ -7,10 +7,11 @@ use super::table::{base, ratio};
 
 const STYLE: &str = "
 :root { --page:#fff; --ink:#1d2129; --soft:#5d6570; --line:#e3e6ea; --good:#157347; --bad:#b3261e;
-  --c0:#6b7280; --c1:#c2570c; --c2:#1d63c8; --c3:#7a3fb0; --c4:#a16207; --c5:#157347; --c6:#b01e6b; }
+  --c0:#0e7490; --c1:#6b7280; --c2:#c2570c; --c3:#1d63c8; --c4:#7a3fb0; --c5:#a16207; --c6:#157347;
+  --c7:#b01e6b; }
 @media (prefers-color-scheme: dark) { :root { --page:#15181d; --ink:#e8eaed; --soft:#a0a7b1;
-  --line:#2e343c; --good:#5fce96; --bad:#ff8a80; --c0:#9aa3af; --c1:#f19a57; --c2:#74aaff; --c3:#c49bf0;
-  --c4:#e3c04a; --c5:#5fce96; --c6:#f48fc3; } }
+  --line:#2e343c; --good:#5fce96; --bad:#ff8a80; --c0:#5cd0e6; --c1:#9aa3af; --c2:#f19a57; --c3:#74aaff;
+  --c4:#c49bf0; --c5:#e3c04a; --c6:#5fce96; --c7:#f48fc3; } }
 * { box-sizing: border-box; }
 body { margin:0 auto; padding:2rem 1rem 4rem; max-width:62rem; background:var(--page);
   color:var(--ink); font:16px/1.5 system-ui, sans-serif; }

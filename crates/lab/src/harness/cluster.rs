@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::ValueEnum;
 use pmnet_cli::find_program;
 
 use super::binaries::Binaries;
@@ -34,7 +35,7 @@ pub enum StoreKind {
 }
 
 /// Where the devices keep their logs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Medium {
     /// A file on tmpfs: survives the death of the process, not a power cut.
     Dram,

@@ -23,6 +23,7 @@ mod scratch;
 pub use binaries::{Binaries, PRODUCT};
 pub use chaos::{ChaosPlan, ChaosReport, ChaosView, chaos, settle};
 pub use claims::{Port, Turn, lasting as free_port};
+pub(crate) use cluster::READY_MAX;
 pub use cluster::{Cluster, Medium, Role, StoreKind, Topology};
 pub use fleet::{Fleet, FleetPlan, Machine};
 pub use guard::{GuardArgs, exec_guarded};

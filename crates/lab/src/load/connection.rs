@@ -162,17 +162,56 @@ impl Connection {
 
     /// The next reply and the operation that it answers.
     pub fn next_reply(&mut self) -> Result<Option<(Pending, Reply)>, Broken> {
-        let Some((reply, used)) =
-            resp::parse(&self.input[self.input_at..]).map_err(|error| error.to_string())?
-        else {
-            return Ok(None);
-        };
-        self.input_at += used;
-        let pending = self
-            .pending
-            .pop_front()
-            .ok_or("the server sent a reply that nobody asked for")?;
-        self.backoff_ns = BACKOFF_NS_MIN;
-        Ok(Some((pending, reply)))
+        loop {
+            let Some((reply, used)) =
+                resp::parse(&self.input[self.input_at..]).map_err(|error| error.to_string())?
+            else {
+                return Ok(None);
+            };
+            self.input_at += used;
+            let mut pending = self
+                .pending
+                .pop_front()
+                .ok_or("the server sent a reply that nobody asked for")?;
+            self.backoff_ns = BACKOFF_NS_MIN;
+            let reply = match pending.first.take() {
+                Some(first) => replicated(first, reply, pending.replicas),
+                None if pending.replicas > 0 => {
+                    pending.first = Some(reply);
+                    self.pending.push_front(pending);
+                    continue;
+                }
+                None => reply,
+            };
+            return Ok(Some((pending, reply)));
+        }
+    }
+}
+
+/// What a command and the `WAIT` behind it come to.
+fn replicated(first: Reply, wait: Reply, wanted: u8) -> Reply {
+    match (first, wait) {
+        (Reply::Error(text), _) | (_, Reply::Error(text)) => Reply::Error(text),
+        (first, Reply::Integer(count)) if count >= i64::from(wanted) => first,
+        (_, other) => Reply::Error(format!(
+            "WAIT for {wanted} replicas was answered with {other:?}"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_counts_only_with_all_its_replicas() {
+        let ok = || Reply::Status(b"OK".to_vec());
+        let refused = || Reply::Error("ERR no".into());
+        assert_eq!(replicated(ok(), Reply::Integer(2), 2), ok());
+        assert_eq!(replicated(refused(), Reply::Integer(2), 2), refused());
+        assert_eq!(replicated(ok(), refused(), 2), refused());
+        for short in [Reply::Integer(1), Reply::Nil] {
+            assert!(matches!(replicated(ok(), short, 2), Reply::Error(_)));
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Makes operations: writes their RESP bytes and keeps what a history needs to say about them.
 
 use super::history::Op;
+use super::keys::Keys;
 use super::options::{CheckedOptions, Workload};
 use crate::resp::write_command;
 
@@ -19,6 +20,8 @@ pub struct Issued {
 #[derive(Clone, Debug, Default)]
 pub struct Lane {
     turn: u64,
+    /// Number of the key that it named last.
+    key: u64,
     set: u64,
     overwrite: u64,
     push: u64,
@@ -28,6 +31,7 @@ pub struct Lane {
 #[derive(Debug)]
 pub struct Generator {
     workload: Workload,
+    keys: Keys,
     random: fastrand::Rng,
     filler: Vec<u8>,
     labels: bool,
@@ -38,12 +42,19 @@ pub struct Generator {
 impl Generator {
     /// `labels`: whether a history wants keys and values.
     pub fn new(workload: Workload, seed: u64, clients: usize, labels: bool) -> Generator {
-        let filler = match &workload {
-            Workload::Mix { value_bytes, .. } => vec![b'x'; *value_bytes],
-            Workload::Checked(checked) => vec![b'.'; checked.value_bytes],
+        let (filler, keys) = match &workload {
+            Workload::Mix {
+                value_bytes,
+                keys,
+                zipf,
+                ..
+            } => (vec![b'x'; *value_bytes], Keys::new(*keys, *zipf)),
+            // Its keys are those of its clients, in turn.
+            Workload::Checked(checked) => (vec![b'.'; checked.value_bytes], Keys::new(1, None)),
         };
         Generator {
             workload,
+            keys,
             random: fastrand::Rng::with_seed(seed),
             filler,
             labels,
@@ -55,11 +66,13 @@ impl Generator {
     /// Appends the next operation of a client to `out`.
     pub fn issue(&mut self, client: u64, lane: &mut Lane, out: &mut Vec<u8>) -> Issued {
         match &self.workload {
-            Workload::Mix {
-                mix, keys, prefix, ..
-            } => {
-                let op = mix.draw(&mut self.random);
-                let mut key = format!("{prefix}{}", self.random.u64(0..*keys));
+            Workload::Mix { mix, prefix, .. } => {
+                let (op, again) = mix.next(lane.turn, &mut self.random);
+                lane.turn += 1;
+                if !again {
+                    lane.key = self.keys.draw(&mut self.random);
+                }
+                let mut key = format!("{prefix}{}", lane.key);
                 // Counters and lists have keys of their own: on a key with filler they would fail.
                 match op {
                     Op::Incr => key.push_str(":n"),
@@ -79,7 +92,7 @@ impl Generator {
                         let mut arguments = vec![b"MSET".to_vec(), key.clone().into_bytes()];
                         arguments.push(filler.clone());
                         for _ in 1..MSET_KEYS {
-                            let other = format!("{prefix}{}", self.random.u64(0..*keys));
+                            let other = format!("{prefix}{}", self.keys.draw(&mut self.random));
                             arguments.push(other.into_bytes());
                             arguments.push(filler.clone());
                         }
@@ -168,6 +181,35 @@ fn checked_next(checked: &CheckedOptions, client: u64, lane: &mut Lane) -> (Op, 
 mod tests {
     use super::*;
     use crate::resp;
+
+    #[test]
+    fn alternate_names_the_key_that_was_written() {
+        let workload = Workload::Mix {
+            mix: crate::load::Mix::alternate(),
+            keys: 1_000,
+            zipf: Some(0.99),
+            value_bytes: 3,
+            prefix: "a:".into(),
+        };
+        let mut generator = Generator::new(workload, 1, 2, true);
+        let mut lanes = [Lane::default(), Lane::default()];
+        let mut written = [String::new(), String::new()];
+        let mut different = std::collections::HashSet::new();
+        for step in 0..100_usize {
+            let client = step % 2;
+            let lane = &mut lanes[client];
+            let issued = generator.issue(client.try_into().unwrap(), lane, &mut Vec::new());
+            let (key, _) = issued.label.unwrap();
+            if step % 4 < 2 {
+                assert_eq!(issued.op, Op::Set);
+                different.insert(key.clone());
+                written[client] = key;
+            } else {
+                assert_eq!((issued.op, &key), (Op::Get, &written[client]));
+            }
+        }
+        assert!(different.len() > 10, "{different:?}");
+    }
 
     #[test]
     fn checked_numbers_only_grow_and_every_command_is_well_formed() {

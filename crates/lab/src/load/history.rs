@@ -61,6 +61,12 @@ impl Op {
         }
     }
 
+    /// Whether it may change data.
+    #[must_use]
+    pub fn writes(self) -> bool {
+        !matches!(self, Op::Get | Op::Ping)
+    }
+
     /// The operation of that name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Op> {

@@ -1,4 +1,4 @@
-//! Which operations, in which proportion: `set:80,get:20`.
+//! Which operations, in which proportion: `set:80,get:20`, or each write read back: `alternate`.
 
 use super::history::Op;
 
@@ -7,11 +7,16 @@ const PARTS_MAX: usize = 16;
 /// Largest weight of one part.
 const WEIGHT_MAX: u32 = 1_000_000;
 
+/// Name of the mix in which each client reads back what it wrote.
+const ALTERNATE: &str = "alternate";
+
 /// A weighted choice of operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mix {
     parts: Vec<(Op, u32)>,
     total: u32,
+    /// The parts in turn instead, and every other operation is of the key of the one before.
+    alternate: bool,
 }
 
 /// Why a mix was not understood.
@@ -24,7 +29,7 @@ pub enum MixError {
     #[error("bad weight {0:?}: a number from 1 to 1000000 is needed")]
     Weight(String),
     /// Nothing, or too many parts.
-    #[error("a mix has 1 to {PARTS_MAX} parts, such as set:80,get:20")]
+    #[error("a mix has 1 to {PARTS_MAX} parts, such as set:80,get:20, or is {ALTERNATE}")]
     Parts,
 }
 
@@ -43,7 +48,11 @@ impl Mix {
             }
         }
         let total = parts.iter().map(|(_, weight)| weight).sum();
-        Ok(Mix { parts, total })
+        Ok(Mix {
+            parts,
+            total,
+            alternate: false,
+        })
     }
 
     /// Only one operation.
@@ -52,11 +61,30 @@ impl Mix {
         Mix {
             parts: vec![(op, 1)],
             total: 1,
+            alternate: false,
         }
     }
 
-    /// Draws one operation.
-    pub fn draw(&self, random: &mut fastrand::Rng) -> Op {
+    /// `SET` of a key, then `GET` of the same key, each client by itself.
+    #[must_use]
+    pub fn alternate() -> Mix {
+        Mix {
+            parts: vec![(Op::Set, 1), (Op::Get, 1)],
+            total: 2,
+            alternate: true,
+        }
+    }
+
+    /// The operation of a client's turn, which counts from 0, and whether it is of the key of the turn before.
+    pub fn next(&self, turn: u64, random: &mut fastrand::Rng) -> (Op, bool) {
+        if self.alternate {
+            let again = !turn.is_multiple_of(2);
+            return (self.parts[usize::from(again)].0, again);
+        }
+        (self.draw(random), false)
+    }
+
+    fn draw(&self, random: &mut fastrand::Rng) -> Op {
         let mut point = random.u32(0..self.total);
         for (op, weight) in &self.parts {
             match point.checked_sub(*weight) {
@@ -72,6 +100,9 @@ impl std::str::FromStr for Mix {
     type Err = MixError;
 
     fn from_str(text: &str) -> Result<Mix, MixError> {
+        if text.trim() == ALTERNATE {
+            return Ok(Mix::alternate());
+        }
         let mut parts = Vec::new();
         for part in text.split(',').filter(|part| !part.trim().is_empty()) {
             let (name, weight) = part.split_once(':').unwrap_or((part, "1"));
@@ -89,6 +120,9 @@ impl std::str::FromStr for Mix {
 
 impl std::fmt::Display for Mix {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.alternate {
+            return f.write_str(ALTERNATE);
+        }
         for (position, (op, weight)) in self.parts.iter().enumerate() {
             let comma = if position == 0 { "" } else { "," };
             write!(f, "{comma}{}:{weight}", op.name())?;
@@ -107,10 +141,23 @@ mod tests {
         assert_eq!(mix.to_string(), "set:3,get:1");
         let mut random = fastrand::Rng::with_seed(1);
         let sets = (0..10_000)
-            .filter(|_| mix.draw(&mut random) == Op::Set)
+            .filter(|turn| mix.next(*turn, &mut random) == (Op::Set, false))
             .count();
         assert!((7_200..7_800).contains(&sets), "{sets}");
         assert_eq!("get".parse::<Mix>().unwrap(), Mix::only(Op::Get));
+    }
+
+    #[test]
+    fn alternate_reads_back() {
+        let mix: Mix = "alternate".parse().unwrap();
+        assert_eq!(mix, Mix::alternate());
+        assert_eq!(mix.to_string(), "alternate");
+        let mut random = fastrand::Rng::with_seed(1);
+        for turn in 0..4 {
+            let even = turn % 2 == 0;
+            let op = if even { Op::Set } else { Op::Get };
+            assert_eq!(mix.next(turn, &mut random), (op, !even));
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@
 mod connection;
 mod generator;
 mod history;
+mod keys;
 mod mix;
 mod native;
 mod options;
@@ -21,7 +22,9 @@ mod wait;
 use std::sync::atomic::AtomicBool;
 
 pub use history::{HistoryFile, Op, Outcome, Record};
+pub use keys::ZIPF_MAX;
 pub use mix::{Mix, MixError};
+pub use options::{CLIENTS_MAX, PIPELINE_MAX, VALUE_BYTES_MAX};
 pub use options::{CheckedOptions, Endpoint, Hooks, Options, Progress, Workload};
 pub use summary::{Latency, Summary};
 

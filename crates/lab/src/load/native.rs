@@ -189,7 +189,7 @@ impl Driver<'_, '_> {
             // Their reply says nothing about the state: acknowledged by the devices.
             Op::Set | Op::Mset => self.endpoint.update(session, payload, key, deadline),
             op => {
-                let read_only = matches!(op, Op::Get | Op::Ping);
+                let read_only = !op.writes();
                 self.endpoint
                     .bypass(session, payload, key, read_only, deadline)
             }

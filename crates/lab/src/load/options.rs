@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::history::Record;
+use super::keys::{ZIPF_KEYS_MAX, ZIPF_MAX};
 use super::mix::Mix;
 
 /// Most connections of one run.
@@ -44,6 +45,8 @@ pub struct Options {
     pub warmup: Duration,
     /// An operation without a reply after this long is unknown, and its connection given up.
     pub deadline: Duration,
+    /// `WAIT` for so many replicas follows each write of a [`Endpoint::Resp`], which ends when they have it; 0: none.
+    pub replicas: u8,
     /// Poll without blocking for so long after each activity (0: always block).
     pub spin: Duration,
     /// Seed of keys and mix.
@@ -61,6 +64,8 @@ pub enum Workload {
         mix: Mix,
         /// Number of keys.
         keys: u64,
+        /// Exponent of a Zipf distribution of the keys; `None`: each is as likely.
+        zipf: Option<f64>,
         /// Value size in bytes.
         value_bytes: usize,
         /// Start of every key.
@@ -124,11 +129,13 @@ impl Options {
             operations: None,
             warmup: Duration::ZERO,
             deadline: Duration::from_secs(5),
+            replicas: 0,
             spin: Duration::ZERO,
             seed: 1,
             workload: Workload::Mix {
                 mix: Mix::only(super::Op::Set),
                 keys: 10_000,
+                zipf: None,
                 value_bytes: 100,
                 prefix: "load:".into(),
             },
@@ -154,15 +161,31 @@ impl Options {
         {
             return Err(format!("--rate is {rate}; it can be 0.001 to 1e9 a second"));
         }
+        if self.replicas > 0 && self.endpoint != Endpoint::Resp {
+            return Err("only a Redis has replicas to wait for".into());
+        }
         if self.deadline.is_zero() {
             return Err("--deadline-ms must be more than 0".into());
         }
         match &self.workload {
             Workload::Mix {
-                keys, value_bytes, ..
+                keys,
+                value_bytes,
+                zipf,
+                ..
             } => {
                 if *keys == 0 {
                     return Err("--keys must be more than 0".into());
+                }
+                if let Some(exponent) = zipf {
+                    if !(0.0..=ZIPF_MAX).contains(exponent) {
+                        return Err(format!("--zipf is {exponent}; it can be 0 to {ZIPF_MAX}"));
+                    }
+                    if *keys > ZIPF_KEYS_MAX {
+                        return Err(format!(
+                            "--keys is {keys}; with --zipf it can be up to {ZIPF_KEYS_MAX}"
+                        ));
+                    }
                 }
                 if *value_bytes > VALUE_BYTES_MAX {
                     return Err(format!(

@@ -12,7 +12,7 @@ use super::run::Run;
 use super::summary::Summary;
 use super::wait::Waiter;
 use crate::clock::now_ns;
-use crate::resp::Reply;
+use crate::resp::{Reply, write_command};
 
 /// A connect that takes longer is given up.
 const CONNECT_NS_MAX: u64 = 1_000_000_000;
@@ -249,7 +249,14 @@ impl Driver<'_, '_> {
             pending,
             ..
         } = &mut self.connections[index];
-        pending.push_back(self.run.issue(*client, lane, invoke_ns, out));
+        let mut issued = self.run.issue(*client, lane, invoke_ns, out);
+        let replicas = self.run.options.replicas;
+        if replicas > 0 && issued.issued.op.writes() {
+            issued.replicas = replicas;
+            let limit = self.run.options.deadline.as_millis().to_string();
+            write_command(out, &["WAIT", &replicas.to_string(), &limit]);
+        }
+        pending.push_back(issued);
     }
 
     fn flush(&mut self, index: usize) -> anyhow::Result<()> {

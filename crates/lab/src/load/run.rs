@@ -8,6 +8,7 @@ use super::history::{Outcome, Record};
 use super::options::{Hooks, Options, Progress};
 use super::summary::{Recorder, Summary, float};
 use crate::clock::{nanos, now_ns};
+use crate::resp::Reply;
 
 /// Deadlines, reconnects and progress are checked this often.
 const TICK_NS: u64 = 50_000_000;
@@ -22,6 +23,10 @@ pub struct Pending {
     pub invoke_ns: u64,
     /// When it is given up.
     pub deadline_ns: u64,
+    /// `WAIT` for so many replicas follows its command; 0: none.
+    pub replicas: u8,
+    /// What the command itself was answered, while that of its `WAIT` is missing.
+    pub first: Option<Reply>,
     /// Counts into the percentiles.
     measured: bool,
 }
@@ -140,6 +145,8 @@ impl<'a, 'h> Run<'a, 'h> {
             issued,
             invoke_ns,
             deadline_ns: now_ns().saturating_add(nanos(self.options.deadline)),
+            replicas: 0,
+            first: None,
             measured: invoke_ns >= self.measure_ns,
         }
     }

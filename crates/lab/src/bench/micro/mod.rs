@@ -51,7 +51,7 @@ pub struct Output {
 impl Output {
     /// Removes what killed runs left, and makes the folder.
     pub(crate) fn prepare(&self) -> anyhow::Result<&Path> {
-        crate::demo::linked::sweep()?;
+        crate::setup::sweep()?;
         let folder = self.folder.as_path();
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make the folder {}", folder.display()))?;

@@ -11,9 +11,9 @@ const PREFIX: &str = "bench-";
 pub struct Pinned(pub String);
 
 impl Pinned {
-    /// A name that nobody else has.
-    pub fn new(number: usize) -> Pinned {
-        Pinned(format!("{PREFIX}{}-{number}", std::process::id()))
+    /// A name that nobody else has, for device `index` of set-up `number`.
+    pub fn new(number: usize, index: usize) -> Pinned {
+        Pinned(format!("{PREFIX}{}-{number}-{index}", std::process::id()))
     }
 }
 
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn the_owner_is_in_the_name() {
-        assert_eq!(owner(&Pinned::new(3).0), Some(std::process::id()));
+        assert_eq!(owner(&Pinned::new(3, 1).0), Some(std::process::id()));
         for other in [
             "eth0-51000",
             "bench-",

@@ -7,7 +7,7 @@ use anyhow::Context;
 
 use super::carrier::ClientIo;
 use super::pinned::Pinned;
-use super::system::{Medium, Recipe, SERVER, System};
+use super::system::{Device, Medium, Recipe, SERVER, System};
 use crate::harness::namespaces::PREFIX;
 use crate::harness::{Binaries, Process, Ready, Role, Scratch, Spec};
 use crate::testbed::{END_INTERFACE, Layout, Network};
@@ -20,13 +20,15 @@ pub const START_MAX: Duration = Duration::from_secs(15);
 
 /// See the module's text. Fields are dropped in this order: first who uses the network.
 pub struct Stand {
-    device: Option<Process>,
-    pinned: Option<Pinned>,
+    /// Those that run, the last of the chain first.
+    devices: Vec<(Role, Process)>,
+    pinned: Vec<Pinned>,
     server: Option<Process>,
     _programs: Vec<Plain>,
     /// What is at the client's end, for clients with sockets.
     client_program: Option<Plain>,
     system: System,
+    number: usize,
     /// Its network.
     pub network: Network,
     /// What it is made of.
@@ -43,14 +45,14 @@ impl Stand {
         for (node, interface, program) in recipe.programs {
             programs.push(attach(&network, node, interface, *program)?);
         }
-        let in_kernel = recipe.device.is_some_and(|device| device.in_kernel);
         let mut stand = Stand {
-            device: None,
-            pinned: in_kernel.then(|| Pinned::new(number)),
+            devices: Vec::new(),
+            pinned: Vec::new(),
             server: None,
             _programs: programs,
             client_program: None,
             system,
+            number,
             network,
             recipe,
         };
@@ -70,34 +72,57 @@ impl Stand {
         Ok(())
     }
 
-    /// Starts server and device, if it has any, and waits until they serve. `store` is the server's.
+    /// Starts server and devices, if it has any, and waits until they serve. `store` is the server's.
     ///
     /// Call it from a thread that outlives the stand: its processes end with that thread.
     pub fn serve(&mut self, medium: Medium, store: &str, scratch: &Scratch) -> anyhow::Result<()> {
-        let Some(device) = self.recipe.device else {
+        let devices = self.recipe.device.iter().chain(self.recipe.behind);
+        let devices: Vec<(usize, Device)> = devices.copied().enumerate().collect();
+        let Some((_, head)) = devices.first() else {
             return Ok(());
         };
-        let words = |words: &[&str]| -> Vec<OsString> { words.iter().map(Into::into).collect() };
+        for (index, device) in &devices {
+            if device.in_kernel {
+                self.pinned.push(Pinned::new(self.number, *index));
+            }
+        }
         let mut server = words(&["server", "--listen", &SERVER.to_string(), "--store", store]);
+        if let (true, Some(pinned)) = (head.server_reads_log, self.pinned.first()) {
+            server.extend(words(&["--device-log", &pinned.0]));
+        }
+        self.server = Some(self.start("server", "server", server, scratch)?);
+        // The last one first: the server knows a chain from its end.
+        for (index, device) in devices.into_iter().rev() {
+            let process = self.start_device(index, device, medium, scratch)?;
+            self.devices.push((Role::Device(index), process));
+        }
+        Ok(())
+    }
+
+    fn start_device(
+        &self,
+        index: usize,
+        device: Device,
+        medium: Medium,
+        scratch: &Scratch,
+    ) -> anyhow::Result<Process> {
+        let role = format!("device{}", index + 1);
         let mut arguments = words(&["device"]);
         arguments.extend(words(device.flags));
-        if let Some(pinned) = &self.pinned {
+        if device.server_reads_log {
+            arguments.push("--server-reads-log".into());
+        }
+        if let (true, Some(pinned)) = (device.in_kernel, self.pinned.get(index)) {
             arguments.extend(words(&["--name", &pinned.0]));
-            if device.server_reads_log {
-                arguments.push("--server-reads-log".into());
-                server.extend(words(&["--device-log", &pinned.0]));
-            }
         } else {
             let folder = match medium {
                 Medium::Dram => scratch.memory(),
                 Medium::File => scratch.disk(),
             };
             arguments.extend(words(&["--media", medium.flag(), "--log"]));
-            arguments.push(folder.join(self.name("log")).into());
+            arguments.push(folder.join(self.name(&format!("{role}.log"))).into());
         }
-        self.server = Some(self.start("server", "server", server, scratch)?);
-        self.device = Some(self.start("device", device.node, arguments, scratch)?);
-        Ok(())
+        self.start(&role, device.node, arguments, scratch)
     }
 
     /// Starts a pmnet in a node and waits until it serves.
@@ -111,17 +136,18 @@ impl Stand {
         launch(&self.network, self.name(role), node, arguments, scratch)
     }
 
-    /// Device and server, where they run.
+    /// Devices, head first, and server, where they run.
     pub fn processes(&self) -> impl Iterator<Item = (Role, &Process)> {
-        let device = self.device.iter().map(|process| (Role::Device(0), process));
-        device.chain(self.server.iter().map(|process| (Role::Server, process)))
+        let devices = self.devices.iter().rev();
+        let devices = devices.map(|(role, process)| (*role, process));
+        devices.chain(self.server.iter().map(|process| (Role::Server, process)))
     }
 
     /// The same, to be ended.
     pub fn processes_mut(&mut self) -> impl Iterator<Item = (Role, &mut Process)> {
-        let device = self.device.iter_mut();
-        let device = device.map(|process| (Role::Device(0), process));
-        device.chain(
+        let devices = self.devices.iter_mut().rev();
+        let devices = devices.map(|(role, process)| (*role, process));
+        devices.chain(
             self.server
                 .iter_mut()
                 .map(|process| (Role::Server, process)),
@@ -131,6 +157,10 @@ impl Stand {
     fn name(&self, role: &str) -> String {
         format!("{}-{role}", self.system.name())
     }
+}
+
+fn words(words: &[&str]) -> Vec<OsString> {
+    words.iter().map(Into::into).collect()
 }
 
 /// Starts a pmnet in a node of a network, under this name for people, and waits until it serves.

@@ -58,6 +58,12 @@ pub enum System {
     Router,
     /// `pmnet device`, a process on a machine in between.
     Relay,
+    /// Two devices in the kernel, of machines in a row in between.
+    #[value(skip)]
+    Router2,
+    /// Three of them.
+    #[value(skip)]
+    Router3,
 }
 
 /// Who answers an update.
@@ -93,8 +99,10 @@ pub struct Recipe {
     pub programs: &'static [(&'static str, &'static str, Program)],
     /// Something transmits from XDP to the client: a veth takes that only if it has a program itself.
     pub client_takes_xdp: bool,
-    /// The device, in front of a server at [`SERVER`].
+    /// The device to which clients send.
     pub device: Option<Device>,
+    /// The others of its chain, in order; behind the last one is a server at [`SERVER`].
+    pub behind: &'static [Device],
     /// Where clients send.
     pub target: SocketAddrV4,
     /// Who answers.
@@ -123,6 +131,8 @@ impl System {
             System::Switch => "switch",
             System::Router => "router",
             System::Relay => "relay",
+            System::Router2 => "router-2",
+            System::Router3 => "router-3",
         }
     }
 
@@ -134,7 +144,8 @@ impl System {
             Some(device) if device.in_kernel => Medium::Dram,
             Some(_) => medium,
         };
-        format!("{} ({}, R = 1)", self.name(), medium.title())
+        let copies = 1 + self.recipe().behind.len();
+        format!("{} ({}, R = {copies})", self.name(), medium.title())
     }
 
     /// A sentence about it.
@@ -166,6 +177,10 @@ impl System {
                 "the pipeline in the kernel on a machine in between, to which clients send"
             }
             System::Relay => "pmnet device, a process, on that machine",
+            System::Router2 => {
+                "a chain of two devices in the kernel, of machines in a row in between; clients send to the first"
+            }
+            System::Router3 => "a chain of three of them",
         }
     }
 
@@ -184,6 +199,7 @@ impl System {
                 programs: &[("server", "eth0", Program::Reflect)],
                 client_takes_xdp: true,
                 device: None,
+                behind: &[],
                 target: SERVER,
                 answers: Answers::Itself,
                 baseline: None,
@@ -193,6 +209,7 @@ impl System {
                 programs: &[],
                 client_takes_xdp: false,
                 device: None,
+                behind: &[],
                 target: SERVER,
                 answers: Answers::Handler,
                 baseline: None,
@@ -220,6 +237,7 @@ impl System {
                     in_kernel: true,
                     server_reads_log: false,
                 }),
+                behind: &[],
                 target: SERVER,
                 answers: Answers::Device,
                 baseline: Some(System::ClientServer),
@@ -229,6 +247,7 @@ impl System {
                 programs: &[],
                 client_takes_xdp: false,
                 device: None,
+                behind: &[],
                 target: SERVER,
                 answers: Answers::Handler,
                 baseline: None,
@@ -252,6 +271,7 @@ impl System {
                     in_kernel: true,
                     server_reads_log: false,
                 }),
+                behind: &[],
                 target: HOP,
                 answers: Answers::Device,
                 baseline: Some(System::ClientServer),
@@ -271,11 +291,102 @@ impl System {
                     in_kernel: false,
                     server_reads_log: false,
                 }),
+                behind: &[],
                 target: HOP,
                 answers: Answers::Device,
                 baseline: Some(System::ClientServer),
             },
+            System::Router2 => chain(2, &[SECOND_OF_TWO]),
+            System::Router3 => chain(3, &[SECOND, THIRD]),
         }
+    }
+}
+
+/// At both ends of a chain: what the devices transmit from XDP is taken.
+const CHAIN_PROGRAMS: &[(&str, &str, Program)] = &[("server", "eth0", Program::Pass)];
+
+/// A device of a chain in the kernel.
+const fn in_chain(node: &'static str, flags: &'static [&'static str]) -> Device {
+    Device {
+        node,
+        flags,
+        in_kernel: true,
+        server_reads_log: false,
+    }
+}
+
+/// The first device of a chain, in front of [`SECOND`] or [`SECOND_OF_TWO`].
+const FIRST: Device = in_chain(
+    "device1",
+    &[
+        "--mode",
+        "router",
+        "--dev",
+        "client1,device2",
+        "--listen",
+        "10.51.0.101:51000",
+        "--next",
+        "10.51.0.102:51000",
+        "--id",
+        "1",
+    ],
+);
+const SECOND_OF_TWO: Device = in_chain(
+    "device2",
+    &[
+        "--mode",
+        "router",
+        "--dev",
+        "device1,server",
+        "--listen",
+        "10.51.0.102:51000",
+        "--next",
+        "10.51.0.200:51500",
+        "--id",
+        "2",
+    ],
+);
+const SECOND: Device = in_chain(
+    "device2",
+    &[
+        "--mode",
+        "router",
+        "--dev",
+        "device1,device3",
+        "--listen",
+        "10.51.0.102:51000",
+        "--next",
+        "10.51.0.103:51000",
+        "--id",
+        "2",
+    ],
+);
+const THIRD: Device = in_chain(
+    "device3",
+    &[
+        "--mode",
+        "router",
+        "--dev",
+        "device2,server",
+        "--listen",
+        "10.51.0.103:51000",
+        "--next",
+        "10.51.0.200:51500",
+        "--id",
+        "3",
+    ],
+);
+
+const fn chain(devices: u8, behind: &'static [Device]) -> Recipe {
+    Recipe {
+        devices,
+        programs: CHAIN_PROGRAMS,
+        client_takes_xdp: true,
+        device: Some(FIRST),
+        behind,
+        target: HOP,
+        answers: Answers::Device,
+        baseline: Some(System::ClientServer),
     }
 }
 
@@ -299,6 +410,7 @@ const fn at_nic(server_reads_log: bool) -> Recipe {
             in_kernel: true,
             server_reads_log,
         }),
+        behind: &[],
         target: NIC,
         answers: Answers::Device,
         baseline: Some(System::ClientServerNic),
@@ -312,7 +424,8 @@ mod tests {
 
     #[test]
     fn recipes_name_what_their_layout_has() {
-        for system in System::value_variants() {
+        let chains = [System::Router2, System::Router3];
+        for system in System::value_variants().iter().chain(&chains) {
             let recipe = system.recipe();
             let layout = Layout::new("x-", 1, recipe.devices);
             for (node, interface, _) in recipe.programs {
@@ -326,7 +439,7 @@ mod tests {
             };
             assert!(addressed(*recipe.target.ip()), "{system:?}");
             assert_eq!(recipe.device.is_some(), recipe.answers == Answers::Device);
-            if let Some(device) = recipe.device {
+            for device in recipe.device.iter().chain(recipe.behind) {
                 assert!(layout.node(device.node).is_some());
                 let own: &[&str] = if device.in_kernel {
                     &["--name", "x"]

@@ -77,7 +77,7 @@ impl Stand {
             SocketAddr::new(host(1), PORT),
             SocketAddr::new(host(200), PORT),
         );
-        let pinned = Pinned::new(number);
+        let pinned = Pinned::new(number, 0);
         let config = OpenConfig {
             kernel: KernelConfig {
                 address,

@@ -22,6 +22,7 @@ use anyhow::Context;
 use crate::bench::micro::refusal;
 use crate::demo::view::View;
 
+use super::load_average;
 pub use super::micro::Output;
 pub use measure::{Cell, Outcome, Refused};
 pub use plan::{Plan, Variant, Workload};
@@ -63,11 +64,4 @@ pub fn main(plan: &Plan, output: &Output, stop: &AtomicBool) -> anyhow::Result<(
         println!("numbers: {}", path.display());
     }
     Ok(())
-}
-
-/// Of the last minute.
-fn load_average() -> String {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let first = text.split_whitespace().next();
-    first.unwrap_or("unknown").to_owned()
 }

@@ -61,7 +61,7 @@ impl Stand {
             network,
         };
         if variant.has_device() {
-            stand.pinned = Some(Pinned::new(number));
+            stand.pinned = Some(Pinned::new(number, 0));
             stand.serve(scratch)?;
         }
         let programs: &[_] = match variant {

@@ -2,6 +2,7 @@
 
 mod micro;
 mod pipeline;
+mod redis;
 mod traffic;
 mod values;
 
@@ -20,6 +21,8 @@ enum What {
     Micro(micro::MicroArgs),
     /// What one packet costs the pipeline in the kernel: its program alone, on one core.
     Pipeline(pipeline::PipelineArgs),
+    /// Redis behind pmnet, Redis alone, and the most that any server of its protocol can do here.
+    Redis(redis::RedisArgs),
     /// Traffic of others through the switch, with and without a device: what does pmnet cost them?
     Traffic(traffic::TrafficArgs),
 }
@@ -28,6 +31,7 @@ enum What {
 pub fn main(command: &BenchCommand) -> anyhow::Result<bool> {
     match &command.what {
         What::Micro(args) => micro::main(args),
+        What::Redis(args) => redis::main(args),
         What::Traffic(args) => traffic::main(args),
         What::Pipeline(args) => pipeline::main(args),
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
+use super::{ValueBytes, limit};
 use crate::bench::micro::stand::{START_MAX, Stand};
 use crate::bench::micro::system::{SERVER, System};
 use crate::bench::micro::{Medium, pinned};
@@ -31,12 +32,22 @@ const PATH_MAX: Duration = Duration::from_secs(5);
 /// Time between attempts.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// What is at the other end of the links.
+#[derive(Clone, Copy, Debug)]
+pub enum Far {
+    /// A database.
+    Store(StoreKind),
+    /// The bound, `resp-limit`; for a system without a device.
+    Limit(ValueBytes),
+}
+
 /// See the module's text; everything is ended and removed when it is dropped.
 pub struct Linked {
     // Dropped in this order: the client side first, the folders last.
     front: Option<Process>,
     stand: Stand,
-    redis: Option<Process>,
+    /// Redis or the bound, and its name.
+    far: Option<(String, Process)>,
     endpoint: SocketAddr,
     scratch: Scratch,
 }
@@ -50,7 +61,7 @@ pub fn sweep() -> anyhow::Result<()> {
 impl Linked {
     /// Makes the network of `system` and starts the path of a Redis client in it: front and load at
     /// the client, `system`'s device, server and Redis at the server. A system without a device is
-    /// Redis alone. `number` keeps several apart.
+    /// Redis alone, or the bound. `name` and `number` keep several apart.
     ///
     /// Call it from a thread that outlives it: its processes end with that thread.
     ///
@@ -58,11 +69,12 @@ impl Linked {
     /// What this machine lacks for it, or the first process that did not start.
     pub fn start(
         system: System,
+        name: &str,
         number: usize,
-        store: StoreKind,
+        far: Far,
         folder: &Path,
     ) -> anyhow::Result<Linked> {
-        let scratch = Scratch::new(folder, &format!("demo-{}", system.name()))?;
+        let scratch = Scratch::new(folder, &format!("{name}-{}", system.name()))?;
         let stand = Stand::build(system, number)?;
         let has_device = system.has_device();
         let near = SocketAddr::from((Ipv4Addr::LOCALHOST, FRONT_PORT));
@@ -74,22 +86,29 @@ impl Linked {
         let mut linked = Linked {
             front: None,
             stand,
-            redis: None,
+            far: None,
             endpoint: if has_device { near } else { redis },
             scratch,
         };
-        let url = match store {
-            StoreKind::Redis => {
+        let url = match far {
+            Far::Limit(value) => {
+                linked.start_limit(redis, value)?;
+                String::new()
+            }
+            Far::Store(StoreKind::Redis) => {
                 linked.start_redis(redis)?;
                 format!("redis://{redis}")
             }
-            StoreKind::Kv => format!("kv:{}", linked.scratch.disk().join("store.kv").display()),
-            StoreKind::Null => "null:".to_owned(),
+            Far::Store(StoreKind::Kv) => {
+                format!("kv:{}", linked.scratch.disk().join("store.kv").display())
+            }
+            Far::Store(StoreKind::Null) => "null:".to_owned(),
         };
         linked.stand.serve(Medium::Dram, &url, &linked.scratch)?;
         if has_device {
             let (listen, via) = (near.to_string(), linked.stand.recipe.target.to_string());
-            let arguments = ["redis", "--listen", &listen, "--via", &via].map(OsString::from);
+            let arguments =
+                ["redis", "--log-json", "--listen", &listen, "--via", &via].map(OsString::from);
             let front = linked
                 .stand
                 .start("front", CLIENT, arguments.into(), &linked.scratch)?;
@@ -99,6 +118,22 @@ impl Linked {
             .read(PATH_MAX)
             .context("nothing goes over its links")?;
         Ok(linked)
+    }
+
+    fn start_limit(&mut self, address: SocketAddr, value: ValueBytes) -> anyhow::Result<()> {
+        let binaries = Binaries::own()?;
+        let arguments = limit::arguments(address, value);
+        let (program, args) = self.stand.network.program(FAR, &binaries.lab, arguments)?;
+        let spec = Spec {
+            name: limit::NAME.into(),
+            binaries,
+            program: Some(program),
+            args,
+            ready: Ready::Line,
+        };
+        let process = Process::start(spec, self.scratch.disk(), START_MAX)?;
+        self.far = Some((limit::NAME.to_owned(), process));
+        Ok(())
     }
 
     fn start_redis(&mut self, address: SocketAddr) -> anyhow::Result<()> {
@@ -143,7 +178,7 @@ impl Linked {
         let mut process = Process::launch(spec, self.scratch.disk())?;
         let network = &self.stand.network;
         network.inside(FAR, || process.wait_ready(START_MAX))?;
-        self.redis = Some(process);
+        self.far = Some((Role::Redis.to_string(), process));
         Ok(())
     }
 
@@ -161,10 +196,20 @@ impl Linked {
     }
 
     /// All its processes, client side first.
-    pub fn processes(&self) -> impl Iterator<Item = (Role, &Process)> {
+    pub fn processes(&self) -> Vec<(String, &Process)> {
         let front = self.front.iter().map(|process| (Role::Front, process));
-        let redis = self.redis.iter().map(|process| (Role::Redis, process));
-        front.chain(self.stand.processes()).chain(redis)
+        let far = self
+            .far
+            .iter()
+            .map(|(name, process)| (name.clone(), process));
+        super::named(front.chain(self.stand.processes()))
+            .chain(far)
+            .collect()
+    }
+
+    /// The front, where there is one.
+    pub const fn front(&mut self) -> Option<&mut Process> {
+        self.front.as_mut()
     }
 
     /// Waits until everything acknowledged has reached the database: a read through the front is
@@ -198,10 +243,12 @@ impl Linked {
     pub fn stop(mut self) -> anyhow::Result<Vec<String>> {
         let mut unclean = Vec::new();
         let front = self.front.iter_mut().map(|process| (Role::Front, process));
-        let redis = self.redis.iter_mut().map(|process| (Role::Redis, process));
-        for (role, process) in front.chain(self.stand.processes_mut()).chain(redis) {
+        let own = front.chain(self.stand.processes_mut());
+        let own = own.map(|(role, process)| (role.to_string(), process));
+        let far = self.far.iter_mut();
+        for (name, process) in own.chain(far.map(|(name, process)| (name.clone(), process))) {
             if !process.stop()? {
-                unclean.push(role.to_string());
+                unclean.push(name);
             }
         }
         if !unclean.is_empty() {

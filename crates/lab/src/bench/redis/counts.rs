@@ -1,0 +1,60 @@
+//! What a front says at its end about how it answered reads.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::plan::Row;
+
+/// A count that is in what a front says at its end, and in nothing that it says before.
+const LAST_WORD: &str = "bypassed_reads";
+
+/// How the front of a row answered reads while it ran.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Which.
+    pub row: Row,
+    /// Reads by how they were answered: what the same pipeline had just set, by the head device (HIT), by the store read
+    /// directly, by the store behind everything acknowledged (bypass).
+    pub counts: BTreeMap<String, u64>,
+}
+
+/// A line of a log with `--log-json`.
+#[derive(Deserialize)]
+struct Line {
+    fields: Map<String, Value>,
+}
+
+/// The counts in the log of a front that was started with `--log-json`. `None`: it does not say.
+pub fn of(row: Row, log: &str) -> Option<Counts> {
+    let mut lines = log.lines().rev();
+    let last = lines.find_map(|line| {
+        let line: Line = serde_json::from_str(line).ok()?;
+        line.fields.contains_key(LAST_WORD).then_some(line)
+    })?;
+    let counts = last.fields.into_iter();
+    let counts = counts.filter_map(|(name, value)| Some((name, value.as_u64()?)));
+    Some(Counts {
+        row,
+        counts: counts.collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_of_its_last_word_are_taken() {
+        let other = r#"{"level":"WARN","fields":{"message":"slow","after":7},"target":"front"}"#;
+        assert_eq!(of(Row::Relay1, other), None);
+        assert_eq!(of(Row::Relay1, "no object\n{}\n[1]"), None);
+        let last = r#"{"level":"INFO","fields":{"message":"the end","hits":7,"bypassed_reads":2,"own_writes":0}}"#;
+        let counts = of(Row::Nic, &format!("{other}\n{last}\n{other}\nno object")).unwrap();
+        assert_eq!(counts.row, Row::Nic);
+        let all: Vec<_> = counts.counts.into_iter().collect();
+        let expected = [("bypassed_reads", 2), ("hits", 7), ("own_writes", 0)];
+        assert_eq!(all, expected.map(|(name, count)| (name.to_owned(), count)));
+    }
+}

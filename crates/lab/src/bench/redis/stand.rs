@@ -1,0 +1,128 @@
+//! The rows of a plan, started.
+
+use std::path::Path;
+
+use anyhow::Context;
+use serde::Serialize;
+
+use super::counts::{self, Counts};
+use super::plan::{PREFIX, Plan, Row};
+use crate::bench::micro::refusal;
+use crate::demo::view::View;
+use crate::harness::Binaries;
+use crate::resp::{Client, Reply, write_command};
+use crate::setup::{Running, ValueBytes, sweep};
+
+/// Keys that are written together before the first measurement.
+const FILL_BATCH: u64 = 500;
+/// A batch of them takes far less.
+const FILL_MAX: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// A row that runs.
+pub struct Stand {
+    /// Which.
+    pub row: Row,
+    /// Its processes.
+    pub running: Running,
+}
+
+/// A row that cannot be had here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Refused {
+    /// Which.
+    pub row: Row,
+    /// In a line.
+    pub reason: String,
+}
+
+/// Starts all rows and writes every key of each. What needs namespaces is left out where there are none.
+pub fn start_all(
+    plan: &Plan,
+    folder: &Path,
+    view: &View,
+) -> anyhow::Result<(Vec<Stand>, Vec<Refused>)> {
+    let binaries = Binaries::own()?;
+    let linked = plan.rows.iter().any(|row| row.is_linked());
+    let missing = linked
+        .then(|| refusal().or_else(|| sweep().err().map(|error| format!("{error:#}"))))
+        .flatten();
+    let mut stands = Vec::new();
+    let mut refused = Vec::new();
+    for (number, row) in plan.rows.iter().enumerate() {
+        if let Some(reason) = missing.as_ref().filter(|_| row.is_linked()) {
+            refused.push(Refused {
+                row: *row,
+                reason: reason.lines().next().unwrap_or_default().to_owned(),
+            });
+            continue;
+        }
+        view.step(&format!("starting {}", row.name()), 0);
+        let place = row.place(plan.medium, ValueBytes(plan.value_bytes));
+        let running = Running::start(&place, ("redis", number), &binaries, folder)
+            .with_context(|| format!("cannot set up {}", row.name()))?;
+        let stand = Stand { row: *row, running };
+        if row.keeps_data() {
+            fill(plan, &stand).with_context(|| format!("cannot fill {}", row.name()))?;
+        }
+        stands.push(stand);
+    }
+    Ok((stands, refused))
+}
+
+/// Writes every key once, so that no read finds nothing.
+fn fill(plan: &Plan, stand: &Stand) -> anyhow::Result<()> {
+    let endpoint = stand.running.endpoint()?;
+    let value = vec![b'x'; plan.value_bytes];
+    stand.running.inside(|| {
+        let mut client = Client::connect(endpoint, FILL_MAX)?;
+        let mut commands = Vec::new();
+        for first in (0..plan.keys).step_by(usize::try_from(FILL_BATCH)?) {
+            let last = (first + FILL_BATCH).min(plan.keys);
+            commands.clear();
+            for number in first..last {
+                let key = format!("{PREFIX}{number}");
+                write_command(&mut commands, &[b"SET", key.as_bytes(), &value]);
+            }
+            let replies = client.exchange(&commands, usize::try_from(last - first)?)?;
+            let wrong = replies.iter().find(|reply| !is_ok(reply));
+            anyhow::ensure!(wrong.is_none(), "a SET is answered with {wrong:?}");
+        }
+        Ok(())
+    })?;
+    stand.running.settle()
+}
+
+/// Whether a `SET` was done.
+pub fn is_ok(reply: &Reply) -> bool {
+    matches!(reply, Reply::Status(text) if text == b"OK")
+}
+
+/// What is known when all rows have ended.
+#[derive(Default)]
+pub struct Ended {
+    /// What fronts counted, where they say.
+    pub fronts: Vec<Counts>,
+    /// Sentences about what did not end in good order.
+    pub unclean: Vec<String>,
+}
+
+/// Ends all of it.
+pub fn stop_all(stands: Vec<Stand>) -> anyhow::Result<Ended> {
+    let mut ended = Ended::default();
+    for mut stand in stands {
+        let mut names = Vec::new();
+        if let Some(front) = stand.running.end_front()? {
+            ended.fronts.extend(counts::of(stand.row, &front.log));
+            names.extend((!front.clean).then(|| "front".to_owned()));
+        }
+        names.extend(stand.running.stop()?);
+        if !names.is_empty() {
+            let row = stand.row.name();
+            let names = names.join(", ");
+            ended
+                .unclean
+                .push(format!("{row}: did not end in good order: {names}"));
+        }
+    }
+    Ok(ended)
+}

@@ -1,0 +1,358 @@
+//! `pmnet-lab resp-limit`: a server that answers every `SET` and `GET` at once and keeps nothing.
+//!
+//! Purpose: the bound of what a server of Redis's protocol can do on a machine, with the same client. Whatever a
+//! real one does besides reading commands and writing replies, it does on top of this. One thread, in turns: it takes in
+//! all commands that are there, then writes to each client once. So its clients, too, find several replies at a time
+//! when there are many of them. It sleeps when nothing is there, unless told to poll for a while. May not: be taken for
+//! a database.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token, Waker};
+use pmnet_resp::request::{Parser, Status};
+use pmnet_resp::{Arguments, RequestLimits, write_bulk, write_error, write_header};
+
+/// Largest command, in bytes.
+const COMMAND_BYTES_MAX: usize = 64 << 20;
+/// Largest value that a `GET` can be answered with, in bytes.
+pub const VALUE_BYTES_MAX: usize = 16 << 20;
+/// Most connections at a time; one more is closed.
+const CONNECTIONS_MAX: usize = 10_000;
+/// Bytes read at once.
+const READ_BYTES: usize = 64 * 1024;
+/// Nothing more is read from a client that leaves so many bytes of replies unread.
+const UNREAD_BYTES_MAX: usize = 4 << 20;
+/// Events taken from the operating system at once.
+const EVENTS_MAX: usize = 1024;
+
+const LISTENER: Token = Token(0);
+const WAKER: Token = Token(1);
+/// Token of the first connection.
+const FIRST: usize = 2;
+
+/// A server that listens; [`Limit::run`] serves.
+pub struct Limit {
+    poll: Poll,
+    /// Kept here as well: a wake-up is lost with the last handle to its waker.
+    waker: Arc<Waker>,
+    listener: TcpListener,
+    connections: Vec<Option<Connection>>,
+    free: Vec<usize>,
+    /// Who is to be written to when all that is ready has been taken in.
+    dirty: Vec<usize>,
+    spin: Duration,
+    answers: Answers,
+    scratch: Vec<u8>,
+}
+
+/// One client.
+struct Connection {
+    stream: TcpStream,
+    parser: Parser,
+    /// Begins with the command that is not there as a whole yet.
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
+/// What is answered.
+struct Answers {
+    /// The reply to every `GET`.
+    value: Vec<u8>,
+}
+
+impl Limit {
+    /// Listens. Every `GET` will be answered with `value_bytes` bytes; after activity it polls for `spin` without
+    /// sleeping.
+    ///
+    /// # Errors
+    /// The address cannot be listened on, or there is no poll to be had.
+    pub fn bind(listen: SocketAddr, value_bytes: usize, spin: Duration) -> anyhow::Result<Limit> {
+        let mut listener =
+            TcpListener::bind(listen).with_context(|| format!("cannot listen on {listen}"))?;
+        let poll = Poll::new().context("cannot poll sockets")?;
+        poll.registry()
+            .register(&mut listener, LISTENER, Interest::READABLE)
+            .context("cannot poll sockets")?;
+        let waker = Waker::new(poll.registry(), WAKER).context("cannot poll sockets")?;
+        let mut value = Vec::new();
+        write_bulk(&mut value, &vec![b'x'; value_bytes.min(VALUE_BYTES_MAX)]);
+        Ok(Limit {
+            poll,
+            waker: Arc::new(waker),
+            listener,
+            connections: Vec::new(),
+            free: Vec::new(),
+            dirty: Vec::new(),
+            spin,
+            answers: Answers { value },
+            scratch: vec![0; READ_BYTES],
+        })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Ends [`Limit::run`], from any thread.
+    #[must_use]
+    pub fn stopper(&self) -> Arc<Waker> {
+        Arc::clone(&self.waker)
+    }
+
+    /// Serves until it is stopped.
+    ///
+    /// # Errors
+    /// Sockets cannot be polled. What is wrong with one connection ends that one.
+    pub fn run(&mut self) -> anyhow::Result<()> {
+        let mut events = Events::with_capacity(EVENTS_MAX);
+        let mut active = Instant::now();
+        loop {
+            let wait = (active.elapsed() < self.spin).then_some(Duration::ZERO);
+            match self.poll.poll(&mut events, wait) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error).context("cannot poll sockets"),
+            }
+            for event in &events {
+                match event.token() {
+                    WAKER => return Ok(()),
+                    LISTENER => self.accept(),
+                    Token(number) => self.take_in(number - FIRST, event.is_read_closed()),
+                }
+            }
+            self.write();
+            if !events.is_empty() && !self.spin.is_zero() {
+                active = Instant::now();
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        // An error is the end of what is waiting, or of one client that is gone already.
+        while let Ok((mut stream, _)) = self.listener.accept() {
+            if self.free.is_empty() && self.connections.len() < CONNECTIONS_MAX {
+                self.free.push(self.connections.len());
+                self.connections.push(None);
+            }
+            let Some(&index) = self.free.last() else {
+                continue;
+            };
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            let registry = self.poll.registry();
+            if stream.set_nodelay(true).is_ok()
+                && registry
+                    .register(&mut stream, Token(FIRST + index), interest)
+                    .is_ok()
+            {
+                self.free.pop();
+                self.connections[index] = Some(Connection::new(stream));
+            }
+        }
+    }
+
+    /// `closed`: the client sends no more than what is there.
+    fn take_in(&mut self, index: usize, closed: bool) {
+        let Some(Some(connection)) = self.connections.get_mut(index) else {
+            return;
+        };
+        let taken = connection.take_in(closed, &self.answers, &mut self.scratch);
+        if taken.is_ok() {
+            self.dirty.push(index);
+        } else {
+            self.connections[index] = None;
+            self.free.push(index);
+        }
+    }
+
+    fn write(&mut self) {
+        for index in self.dirty.drain(..) {
+            if let Some(connection) = &mut self.connections[index]
+                && connection.flush().is_err()
+            {
+                self.connections[index] = None;
+                self.free.push(index);
+            }
+        }
+    }
+}
+
+/// The connection is of no more use.
+struct Ended;
+
+impl Connection {
+    fn new(stream: TcpStream) -> Connection {
+        Connection {
+            stream,
+            parser: Parser::new(RequestLimits {
+                bulk_bytes: COMMAND_BYTES_MAX,
+                command_bytes: COMMAND_BYTES_MAX,
+            }),
+            input: Vec::new(),
+            output: Vec::new(),
+        }
+    }
+
+    /// Reads and answers until the socket has no more, or the client leaves too much unread.
+    fn take_in(
+        &mut self,
+        closed: bool,
+        answers: &Answers,
+        scratch: &mut [u8],
+    ) -> Result<(), Ended> {
+        loop {
+            if self.output.len() > UNREAD_BYTES_MAX {
+                self.flush()?;
+                if self.output.len() > UNREAD_BYTES_MAX {
+                    // When it takes more again, that is an event, and brings us back.
+                    return Ok(());
+                }
+            }
+            let count = match self.stream.read(scratch) {
+                Ok(0) => return Err(Ended),
+                Ok(count) => count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => return Err(Ended),
+            };
+            self.input.extend_from_slice(&scratch[..count]);
+            if !self.answer(answers) {
+                self.flush()?;
+                return Err(Ended);
+            }
+            // A short read has emptied the socket, and the next byte is a new event; but the end may have come with
+            // this one.
+            if count < scratch.len() && !closed {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Answers all commands that are there as a whole; false if what came is no command.
+    fn answer(&mut self, answers: &Answers) -> bool {
+        let mut at = 0;
+        loop {
+            let rest = &self.input[at..];
+            match self.parser.poll(rest) {
+                Ok(Status::Incomplete) => {
+                    self.input.drain(..at);
+                    return true;
+                }
+                Ok(Status::Complete) => {
+                    let arguments = self.parser.arguments(rest);
+                    // An empty line means nothing.
+                    if !arguments.is_empty() {
+                        answers.to(&arguments, &mut self.output);
+                    }
+                    at += self.parser.consume();
+                }
+                Err(error) => {
+                    write_error(&mut self.output, &format!("ERR {error}"));
+                    return false;
+                }
+            }
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), Ended> {
+        let mut at = 0;
+        while at < self.output.len() {
+            match self.stream.write(&self.output[at..]) {
+                Ok(0) => return Err(Ended),
+                Ok(count) => at += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Err(Ended),
+            }
+        }
+        self.output.drain(..at);
+        Ok(())
+    }
+}
+
+impl Answers {
+    /// Appends the reply to a command.
+    fn to(&self, command: &Arguments<'_>, out: &mut Vec<u8>) {
+        if command.is(0, "SET") && command.len() >= 3 {
+            out.extend_from_slice(b"+OK\r\n");
+        } else if command.is(0, "GET") && command.len() == 2 {
+            out.extend_from_slice(&self.value);
+        } else if command.is(0, "PING") {
+            out.extend_from_slice(b"+PONG\r\n");
+        } else if command.is(0, "CONFIG") {
+            // redis-benchmark asks for some before it begins.
+            write_header(out, 0);
+        } else {
+            write_error(
+                out,
+                "ERR resp-limit knows SET key value, GET key and PING only",
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resp::{Client, Reply, write_command};
+
+    const CALL_MAX: Duration = Duration::from_secs(10);
+
+    /// Runs `work` with a client of a server that answers reads with five bytes.
+    fn with_client(work: impl FnOnce(&mut Client)) {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut limit = Limit::bind(any, 5, Duration::from_micros(50)).unwrap();
+        let address = limit.local_addr().unwrap();
+        let stopper = limit.stopper();
+        let serving = std::thread::spawn(move || limit.run());
+        work(&mut Client::connect(address, CALL_MAX).unwrap());
+        stopper.wake().unwrap();
+        drop(stopper);
+        serving.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn every_command_has_its_reply_in_order() {
+        with_client(|client| {
+            let ok = || Reply::Status(b"OK".to_vec());
+            let value = || Reply::Bulk(b"xxxxx".to_vec());
+            assert_eq!(client.call(&["set", "k", "v"]).unwrap(), ok());
+            assert_eq!(client.call(&["GET", "k"]).unwrap(), value());
+            assert_eq!(
+                client.call(&["PING"]).unwrap(),
+                Reply::Status(b"PONG".to_vec())
+            );
+            for other in [&["INCR", "k"][..], &["SET", "k"], &["GET"]] {
+                assert!(matches!(client.call(other).unwrap(), Reply::Error(_)));
+            }
+            // More than one read takes, in both directions.
+            let filler = vec![b'y'; 3_000];
+            let mut commands = Vec::new();
+            for _ in 0..100 {
+                write_command(&mut commands, &[b"SET".as_slice(), b"k", &filler]);
+                write_command(&mut commands, &["GET", "k"]);
+            }
+            let replies = client.exchange(&commands, 200).unwrap();
+            for pair in replies.chunks(2) {
+                assert_eq!(pair, [ok(), value()]);
+            }
+        });
+    }
+
+    #[test]
+    fn what_is_no_command_ends_the_connection() {
+        with_client(|client| {
+            let replies = client.exchange(b"*1\r\n+PING\r\n", 1).unwrap();
+            assert!(matches!(&replies[0], Reply::Error(text) if text.contains("Protocol error")));
+            assert!(client.call(&["PING"]).is_err());
+        });
+    }
+}

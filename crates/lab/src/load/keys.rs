@@ -1,0 +1,75 @@
+//! Which key an operation is of: every key as often, or few of them often (Zipf).
+
+use super::summary::float;
+
+/// Most keys of a Zipf distribution: their chances are a table in memory, 8 bytes a key.
+pub const ZIPF_KEYS_MAX: u64 = 1_000_000;
+/// Largest exponent; with this one, 83 of 100 operations are of the first key.
+pub const ZIPF_MAX: f64 = 3.0;
+
+/// A choice of keys, numbered from 0.
+#[derive(Debug)]
+pub struct Keys {
+    count: u64,
+    /// Chance of each key or one before it, rising to 1; empty: all keys have the same.
+    at_most: Vec<f64>,
+}
+
+impl Keys {
+    /// `count` keys. With a Zipf exponent `s`, key `n` has a chance in proportion to 1 / (n + 1)^s.
+    pub fn new(count: u64, zipf: Option<f64>) -> Keys {
+        let mut at_most = Vec::new();
+        if let Some(exponent) = zipf {
+            let mut sum = 0.0;
+            for rank in 1..=count.min(ZIPF_KEYS_MAX) {
+                sum += float(rank).powf(-exponent);
+                at_most.push(sum);
+            }
+            for chance in &mut at_most {
+                *chance /= sum;
+            }
+        }
+        Keys { count, at_most }
+    }
+
+    /// Draws one.
+    pub fn draw(&self, random: &mut fastrand::Rng) -> u64 {
+        if self.at_most.is_empty() {
+            return random.u64(0..self.count);
+        }
+        let point = random.f64();
+        let index = self.at_most.partition_point(|chance| *chance <= point);
+        u64::try_from(index.min(self.at_most.len() - 1)).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEYS: usize = 100;
+    const DRAWS: u32 = 100_000;
+
+    fn counts(zipf: Option<f64>) -> Vec<f64> {
+        let keys = Keys::new(100, zipf);
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut counts = vec![0.0; KEYS];
+        for _ in 0..DRAWS {
+            counts[usize::try_from(keys.draw(&mut random)).unwrap()] += 1.0 / f64::from(DRAWS);
+        }
+        counts
+    }
+
+    #[test]
+    fn every_key_is_as_likely_as_it_should_be() {
+        for part in counts(None) {
+            assert!((part - 0.01).abs() < 0.003, "{part}");
+        }
+        let exponent = 0.99;
+        let sum: f64 = (1_u32..=100).map(|n| f64::from(n).powf(-exponent)).sum();
+        for (rank, part) in (1_u32..).zip(counts(Some(exponent))) {
+            let chance = f64::from(rank).powf(-exponent) / sum;
+            assert!((part - chance).abs() < 0.01, "{rank}: {part} {chance}");
+        }
+    }
+}
