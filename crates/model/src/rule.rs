@@ -46,7 +46,7 @@ pub enum Rule {
     ServerFirst,
     /// Line 13: a new head answers nobody before the old head's lease is over.
     Lease,
-    /// Line 13, more on the lease: meanwhile it answers no bypass and no read either. Without: only acks wait.
+    /// Line 13, more on the lease: meanwhile no bypass, fallback or read passes it either. Without: only acks wait.
     LeaseCoversReads,
     /// Line 13: the last member of a chain is removed only when stopped, its rest applied or declared lost.
     LastMemberStopped,
@@ -85,8 +85,6 @@ pub enum Rule {
     FloorUnknown,
     /// The same: a recover-reply raises the floor to the last order. Without: the index is empty from the start.
     FloorRestart,
-    /// The same: every recover-reply begins the index anew. Without: only a restart does.
-    IndexAnew,
     /// The same: an index that is built from the log leaves out what the reply's session table has. Without: it has it.
     RebuildLeavesOut,
     /// reads.md §2: a HIT shows what is committed. Without: also what is not.
@@ -97,9 +95,11 @@ pub enum Rule {
     NeedOnCollision,
     /// The same: a head that restarted takes all that it has for committed, in `need`. Without: it has forgotten C.
     RecoveredLast,
-    /// The same: a read waits for its own session's updates.
-    ReadOwnFirst,
-    /// The same: until they are committed. Without: until they are admitted.
+    /// The same: a HIT shows what is not applied yet, as far as the head knows. Without: also what is.
+    HitPending,
+    /// The same: while something is outstanding that may change several keys, `need` is C at least.
+    SeveralKeys,
+    /// The same: a read goes to the head when all updates of its session are acknowledged. Without: at any time.
     ReadOwnCommitted,
     /// The same: behind a call of unknown outcome something that is recorded comes first, as before a bypass.
     ReadSettled,
@@ -111,14 +111,15 @@ pub enum Rule {
     ReadDurable,
     /// The same: a removed head says no MISS either, where a store is left behind. Without: only no HIT.
     LeaseCoversMisses,
-    /// The same: while something is outstanding that may change several keys, `need` is C at least.
-    SeveralKeys,
     /// reads.md §4: no HIT while something that changes state is outstanding.
     Closed,
-    /// The same: what is outstanding has an id, and leaves with a reply to that id or a later one. Without: with any.
+    /// The same: a session's bypasses leave with a reply to the newest. Without: with any.
     OutstandingById,
-    /// The same: when it leaves with a reply, what is older than it is not shown any more.
-    ReplyInvalidates,
+    /// The same: they close the buckets of all of them. Without: of the newest.
+    OutstandingMerged,
+    /// The same: a HIT shows only what is above the watermark of every answer to something that changed state that has
+    /// passed.
+    Shown,
     /// The same: an update takes the place of what its session had sent to the server before. Without: that is not
     /// outstanding any more, and leaves no trace.
     UpdateRaises,
@@ -131,26 +132,30 @@ pub enum Rule {
     OldStamps,
     /// The same: that incarnation is in the record. Without: a server that restarts has forgotten it.
     StampsRecorded,
-    /// reads.md §5: what is passed through waits for the answer to its first mark.
+    /// reads.md §5: what is passed through, and may change state, waits until the OPEN of its mark is committed.
     MarkFirst,
-    /// The same: and for the mark's epoch on its own connection.
-    MarkEpoch,
-    /// The same: open marks are in the recover-reply.
-    MarksInReply,
-    /// The same: its session's END does not end a mark.
-    MarkOutlivesEnd,
-    /// The same: a mark leaves only by its second mark. Without: by any reply, as a bypass does.
-    SecondMarkOnly,
-    /// The same: the caller is answered behind the second mark. Without: at once.
-    SecondMark,
-    /// The same: if that meets the first one's epoch. Without: whatever it meets.
-    SecondMarkEpoch,
-    /// The same: the server kills the connection before it ends a mark.
-    MarkKilled,
-    /// The same: a mark names its connection, which is open before. Without: the client may open one later.
-    MarkNamesConnection,
+    /// The same: so does its barrier. Without: only the operation itself.
+    MarkBeforeBarrier,
+    /// The same: while a mark is open, there are no HITs.
+    MarkCloses,
+    /// The same: while a mark is open, `need` is C at least.
+    MarkNeed,
+    /// The same: a mark is open until APPLIED covers its END. Without: until that is admitted.
+    MarkUntilApplied,
+    /// The same: a head that recovers has the marks of the recover-reply and of its log.
+    MarksRecovered,
+    /// The same: the client ends a mark when nothing of it can be executed any more. Without: at any time.
+    MarkEndSettled,
+    /// The same: the END of a silent client's mark is applied when its connection is closed.
+    MarkClosed,
+    /// The same: behind that END the client sends nothing more. Without: it may make another connection.
+    MarkAlive,
     /// The same: a store that is left behind is fenced, where anything is passed through.
     OldMasterFenced,
+    /// reads.md §6: a read that is answered with its session's own update was called before that was sent.
+    OwnUnsent,
+    /// The same: and nothing of its session is between the two. Without: an update of another key may be.
+    OwnAdjacent,
 }
 
 impl Rule {
