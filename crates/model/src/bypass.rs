@@ -11,7 +11,8 @@ use crate::state::{Op, State, op_of, step_of};
 impl Protocol {
     /// Stamps a bypass, or answers a read.
     pub(crate) fn on_bypass(&self, state: &mut State, id: u8, client: u8, index: u8) -> bool {
-        let (step, session) = (self.step(client, index), self.session(client));
+        let step = self.step(client, index);
+        let session = self.session(client, step);
         if self.reads() && step.call.is_question() && step.call != Call::ReadBypass {
             return self.on_read(state, id, client, index);
         }
@@ -45,8 +46,12 @@ impl Protocol {
 
     /// Stamps a fallback.
     pub(crate) fn on_fallback(&self, state: &mut State, id: u8, client: u8, index: u8) -> bool {
+        let step = self.step(client, index);
         let device = &mut state.devices[usize::from(id)];
-        if device.table[self.session(client)] + 1 < self.step(client, index).seq {
+        if device.table[self.session(client, step)] + 1 < step.seq {
+            return false;
+        }
+        if self.leased_elsewhere(&state.record, device.epoch) && self.on(Rule::LeaseCoversReads) {
             return false;
         }
         if self.on(Rule::FallbackCloses) {
@@ -70,14 +75,12 @@ impl Protocol {
             return false;
         }
         let (client, index) = step_of(op);
-        let seq = self.step(client, index).seq;
-        let last = &mut device.table[self.session(client)];
-        *last = (*last).max(seq);
-        let answered = &mut device.answered[usize::from(client)];
-        *answered = (*answered).max(seq);
-        let gone = self.ended_by(device, op);
-        let order = self.on(Rule::ReplyInvalidates).then_some(watermark);
-        self.settles(device, &gone, order);
+        let step = self.step(client, index);
+        let last = &mut device.table[self.session(client, step)];
+        *last = (*last).max(step.seq);
+        let answered = &mut device.answered[self.row(client, step)];
+        *answered = (*answered).max(step.seq);
+        self.settles(device, op, watermark);
         state.network.send(Packet::Confirmed { client, index });
         true
     }
@@ -92,9 +95,7 @@ impl Protocol {
         watermark: u8,
     ) -> bool {
         let device = &mut state.devices[usize::from(id)];
-        let gone = self.ended_by(device, op);
-        let order = self.on(Rule::ReplyInvalidates).then_some(watermark);
-        self.settles(device, &gone, order);
+        self.settles(device, op, watermark);
         let (client, index) = step_of(op);
         state.network.send(Packet::Response {
             client,

@@ -1,11 +1,11 @@
 //! The named configurations.
 
-use crate::catalogue_reads;
 use crate::configuration::Call::{
     Confirm, End, Open, Read, ReadDirect, Set, SetDirect, Write, WriteIfNone,
 };
 use crate::configuration::Chain::{First, FirstSecond, Second, SecondFirst};
 use crate::configuration::{Change, Configuration, Goal, Reads};
+use crate::{catalogue_marks, catalogue_reads};
 
 pub(crate) const BASE: Configuration = Configuration {
     name: "",
@@ -21,10 +21,10 @@ pub(crate) const BASE: Configuration = Configuration {
     buckets: 2,
     rebuilds: false,
     refuses: false,
-    ends_marks: false,
     store_fails: false,
     successive: false,
     impatient: false,
+    abandons: false,
     forgetful: true,
     goals: &[Goal::AllDone],
     quick: true,
@@ -35,8 +35,10 @@ pub(crate) const BASE: Configuration = Configuration {
 pub fn all() -> Vec<Configuration> {
     let mut all = quick();
     all.extend(catalogue_reads::quick());
+    all.extend(catalogue_marks::quick());
     all.extend(full());
     all.extend(catalogue_reads::full());
+    all.extend(catalogue_marks::full());
     all
 }
 

@@ -2,27 +2,22 @@
 
 use crate::catalogue::BASE;
 use crate::configuration::Call::{
-    End, Expire, Fence, Read, ReadBoth, ReadBypass, ReadOther, Script, ScriptMarked, Set,
-    SetMarked, Unmark, Write, WriteBoth, WriteOther,
+    End, Expire, Fence, Read, ReadBoth, ReadBypass, ReadOther, Script, Set, SetOther, Write,
+    WriteBoth, WriteOther,
 };
 use crate::configuration::Chain::{First, FirstSecond, Second};
 use crate::configuration::{Change, Configuration, Goal, Reads};
 
-const HITS: Configuration = Configuration {
+pub(crate) const HITS: Configuration = Configuration {
     reads: Reads::Hits,
     goals: &[Goal::AllDone, Goal::Hit, Goal::Missed],
     ..BASE
 };
 
-const MISSES: Configuration = Configuration {
+pub(crate) const MISSES: Configuration = Configuration {
     reads: Reads::Misses,
     goals: &[Goal::AllDone, Goal::Missed],
     ..BASE
-};
-
-const MARKS: Configuration = Configuration {
-    goals: &[Goal::AllDone, Goal::Hit, Goal::Missed, Goal::Marked],
-    ..HITS
 };
 
 /// The small ones.
@@ -30,7 +25,6 @@ pub(crate) fn quick() -> Vec<Configuration> {
     let mut quick = updates();
     quick.extend(bypasses());
     quick.extend(chains());
-    quick.extend(marks());
     quick
 }
 
@@ -94,6 +88,13 @@ fn bypasses() -> Vec<Configuration> {
             name: "reads-sets",
             about: "two bypasses that change state",
             programs: [&[Set, Set], &[Write, Read, Read]],
+            ..HITS
+        },
+        Configuration {
+            name: "reads-merged",
+            about: "bypasses of one session that change the one key, then the other, and are given up",
+            programs: [&[Set, SetOther], &[Write, Read, Read]],
+            impatient: true,
             ..HITS
         },
         Configuration {
@@ -190,15 +191,6 @@ fn chains() -> Vec<Configuration> {
             ..HITS
         },
         Configuration {
-            name: "reads-anew",
-            about: "R = 2, an update, a bypass that changes state, the head is removed",
-            programs: [&[Write, Set], &[Read]],
-            chains: &[FirstSecond, Second],
-            changes: &[Change::Plain],
-            goals: &[Goal::AllDone, Goal::Hit, Goal::Zombie],
-            ..HITS
-        },
-        Configuration {
             name: "reads-moved",
             about: "no HITs: R = 2, the server moves to another store, the head is removed; both old ones live on",
             programs: [&[Write], &[Read]],
@@ -228,68 +220,6 @@ fn chains() -> Vec<Configuration> {
             crashes: 1,
             goals: &[Goal::AllDone, Goal::Hit, Goal::Recovered],
             ..HITS
-        },
-    ]
-}
-
-/// Operations that are passed through between marks.
-fn marks() -> Vec<Configuration> {
-    vec![
-        Configuration {
-            name: "marks",
-            about: "an operation is passed through between marks",
-            programs: [&[SetMarked, Unmark], &[Write, Read, Read]],
-            ..MARKS
-        },
-        Configuration {
-            name: "marks-script",
-            about: "the same, of both keys",
-            programs: [&[ScriptMarked, Unmark], &[Write, ReadOther]],
-            goals: &[Goal::AllDone, Goal::Missed, Goal::Marked],
-            ..MARKS
-        },
-        Configuration {
-            name: "marks-two",
-            about: "two clients pass operations through, the server ends marks",
-            programs: [&[SetMarked, Unmark], &[SetMarked, Unmark, Read]],
-            ends_marks: true,
-            goals: &[Goal::AllDone, Goal::Missed, Goal::Marked, Goal::MarkEnded],
-            ..MARKS
-        },
-        Configuration {
-            name: "marks-restart",
-            about: "the same, and a crash of the head",
-            programs: [&[SetMarked, Unmark], &[Write, Read, Read]],
-            crashes: 1,
-            ..MARKS
-        },
-        Configuration {
-            name: "marks-end",
-            about: "the head ends the session, the server ends the mark",
-            programs: [&[SetMarked, Expire], &[Write, Read, Read]],
-            ends_marks: true,
-            goals: &[Goal::Hit, Goal::Missed, Goal::MarkEnded],
-            ..MARKS
-        },
-        Configuration {
-            name: "marks-failover",
-            about: "the server's replica takes over, the old primary lives on",
-            programs: [&[SetMarked, Unmark], &[Read, Read]],
-            chains: &[First, First],
-            changes: &[Change::Server],
-            servers: 2,
-            goals: &[Goal::AllDone, Goal::Missed, Goal::Marked],
-            ..MARKS
-        },
-        Configuration {
-            name: "marks-moved",
-            about: "the server moves to another store, the old one lives on",
-            programs: [&[SetMarked, Unmark], &[Read, Read]],
-            chains: &[First, First],
-            changes: &[Change::Moved],
-            servers: 2,
-            goals: &[Goal::AllDone, Goal::Missed, Goal::Marked],
-            ..MARKS
         },
     ]
 }
@@ -388,29 +318,26 @@ fn one_chain() -> Vec<Configuration> {
             ..LARGE
         },
         Configuration {
+            name: "reads-merged-large",
+            about: "the same as `reads-merged`, a crash",
+            programs: [&[Set, SetOther, Write], &[Write, Read, ReadOther]],
+            impatient: true,
+            crashes: 1,
+            ..LARGE
+        },
+        Configuration {
+            name: "reads-abandoned",
+            about: "an update is given up, its session goes on with a read by a bypass, then another",
+            programs: [&[Write, ReadBypass, Read], &[Write, Read]],
+            abandons: true,
+            crashes: 1,
+            ..LARGE
+        },
+        Configuration {
             name: "reads-expire",
             about: "the head ends the session of a client that waits for a bypass",
             programs: [&[Set, Expire], &[Write, Read, Read]],
             goals: &[Goal::Hit, Goal::Missed],
-            ..LARGE
-        },
-        Configuration {
-            name: "marks-restart-large",
-            about: "the server ends the mark, a crash, an index that is built from the log",
-            programs: [&[SetMarked, Unmark], &[Write, Read, Read]],
-            ends_marks: true,
-            crashes: 1,
-            rebuilds: true,
-            goals: &[Goal::AllDone, Goal::Hit, Goal::Marked, Goal::MarkEnded],
-            ..LARGE
-        },
-        Configuration {
-            name: "marks-large",
-            about: "several keys, the server ends the mark, a crash",
-            programs: [&[ScriptMarked, Unmark], &[Write, ReadOther, ReadBoth]],
-            ends_marks: true,
-            crashes: 1,
-            goals: &[Goal::AllDone, Goal::Missed, Goal::Marked, Goal::MarkEnded],
             ..LARGE
         },
     ]
@@ -430,6 +357,16 @@ fn changes() -> Vec<Configuration> {
             ..LARGE
         },
         Configuration {
+            name: "reads-fallback-head-lost",
+            about: "R = 2, an update may find no room, the head is removed and lives on, with a lease",
+            programs: [&[Write], &[Write, Read, Read]],
+            refuses: true,
+            chains: &[FirstSecond, Second],
+            changes: &[Change::Plain],
+            goals: &[Goal::AllDone, Goal::Hit, Goal::FallenBack, Goal::Zombie],
+            ..LARGE
+        },
+        Configuration {
             name: "reads-misses-large",
             about: "no HITs: R = 2, the head is removed and lives on without a lease, a crash",
             programs: [&[Set, Write], &[Read, Read]],
@@ -442,8 +379,19 @@ fn changes() -> Vec<Configuration> {
             ..MISSES
         },
         Configuration {
+            name: "reads-own-head-lost",
+            about: "no HITs: the same, both clients read behind their own updates",
+            programs: [&[Write, Read], &[Write, Read]],
+            chains: &[FirstSecond, Second],
+            changes: &[Change::Plain],
+            crashes: 1,
+            quick: false,
+            goals: &[Goal::AllDone, Goal::Missed, Goal::Zombie, Goal::Recovered],
+            ..MISSES
+        },
+        Configuration {
             name: "reads-misses-failover",
-            about: "the same, and the server's replica takes over",
+            about: "no HITs: the head is removed, and the server's replica takes over",
             programs: [&[Write, Set], &[Read, Read]],
             chains: &[FirstSecond, Second],
             changes: &[Change::Server],
@@ -494,25 +442,6 @@ fn changes() -> Vec<Configuration> {
             servers: 2,
             crashes: 1,
             goals: &[Goal::AllDone, Goal::Hit, Goal::ReplicaServes],
-            ..LARGE
-        },
-        Configuration {
-            name: "marks-head-lost-large",
-            about: "R = 2, the head is removed and lives on, with a lease",
-            programs: [&[SetMarked, Unmark], &[Write, Read, Read]],
-            chains: &[FirstSecond, Second],
-            changes: &[Change::Plain],
-            goals: &[Goal::AllDone, Goal::Hit, Goal::Marked, Goal::Zombie],
-            ..LARGE
-        },
-        Configuration {
-            name: "marks-failover-large",
-            about: "the server's replica takes over, the old primary lives on",
-            programs: [&[SetMarked, Unmark], &[Write, Read, Read]],
-            chains: &[First, First],
-            changes: &[Change::Server],
-            servers: 2,
-            goals: &[Goal::AllDone, Goal::Hit, Goal::Marked, Goal::ReplicaServes],
             ..LARGE
         },
     ]

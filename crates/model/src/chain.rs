@@ -1,10 +1,10 @@
 //! Epochs: changes of the chain and of the server, and how a device comes to serve (protocol.md §5, design §5).
 
-use crate::configuration::Change;
+use crate::configuration::{CLIENTS, Change};
 use crate::network::Packet;
 use crate::protocol::Protocol;
 use crate::rule::Rule;
-use crate::state::{Device, Index, Phase, State, step_of};
+use crate::state::{Device, Index, Phase, State, Table, step_of};
 
 impl Protocol {
     fn next_change(&self, state: &State) -> Option<Change> {
@@ -87,11 +87,6 @@ impl Protocol {
             store.heard = incarnation;
         }
         let (applied, table) = (store.applied, store.table);
-        let marks = if self.on(Rule::MarksInReply) {
-            store.marks
-        } else {
-            0
-        };
         if !self.replicated(state, server) && self.on(Rule::RecoverReplicated) {
             // The reply leaves later.
             return true;
@@ -102,7 +97,6 @@ impl Protocol {
             epoch,
             applied,
             table,
-            marks,
         });
         true
     }
@@ -115,7 +109,6 @@ impl Protocol {
             epoch,
             applied,
             table,
-            marks,
         } = packet
         else {
             return false;
@@ -126,7 +119,6 @@ impl Protocol {
             return false;
         }
         let incarnation = device.incarnation;
-        let kept = device.index;
         let joins = device.epoch < epoch && epoch > 1 && !self.chain(epoch - 1).has(id);
         if joins && self.on(Rule::EraseOnJoin) {
             *device = Device {
@@ -143,26 +135,26 @@ impl Protocol {
         device.committed = device.applied;
         device.below = 0;
         device.index = Index::default();
-        device.table = [0; 2];
-        device.answered = [0; 2];
+        device.table = Table::default();
+        device.answered = Table::default();
         if self.chain(epoch).head() != id {
             return true;
         }
         let device = &mut state.devices[usize::from(id)];
-        if self.on(Rule::IndexAnew) || kept == Index::default() {
-            self.begin_index(device, table, marks);
-        } else {
-            device.index = kept;
-        }
+        self.begin_index(device, table);
         device.table = table;
         device.answered = table;
         for order in device.applied + 1..=device.last {
             let op = device.entry(order);
             if op != 0 {
                 let (client, index) = step_of(op);
-                let seq = &mut device.table[self.session(client)];
-                *seq = (*seq).max(self.step(client, index).seq);
+                let step = self.step(client, index);
+                let seq = &mut device.table[self.session(client, step)];
+                *seq = (*seq).max(step.seq);
             }
+        }
+        if !self.on(Rule::MarksRecovered) {
+            device.table[CLIENTS..].fill(0);
         }
         true
     }

@@ -1,8 +1,9 @@
 //! A client and its session (protocol.md §3): calls in order, updates in a window, a bypass alone; fallback of an
-//! update that was not logged. It ignores epochs, so it believes any packet, however old.
+//! update that was not logged. It looks at no epochs: it may be fooled by any packet, however old. What goes to the
+//! store on a connection of the client's own: `direct.rs`.
 
-use crate::configuration::Call;
-use crate::history::{Answer, BEGUN, NONE, SET};
+use crate::configuration::{Call, KEY};
+use crate::history::{Answer, BEGUN, NONE, SET, read};
 use crate::network::Packet;
 use crate::protocol::Protocol;
 use crate::rule::Rule;
@@ -12,7 +13,11 @@ impl Protocol {
     /// The bypass that the client waits for.
     pub(crate) fn bypass_under_way(&self, state: &State, client: u8) -> Option<u8> {
         let of = &state.clients[usize::from(client)];
-        let last = of.invoked.checked_sub(1)?;
+        let own = |index: &u8| {
+            let call = self.step(client, *index).call;
+            !call.is_mark() && call != Call::ReadOwn
+        };
+        let last = (0..of.invoked).rev().find(own)?;
         (of.done & (1 << last) == 0 && !self.step(client, last).logged).then_some(last)
     }
 
@@ -23,12 +28,17 @@ impl Protocol {
             return false;
         }
         let step = self.step(client, of.invoked);
-        if step.call == Call::Expire {
-            return true;
+        match step.call {
+            call if call.is_expiry() => return true,
+            Call::OpenMark => return true,
+            Call::EndMark => return self.may_end_mark(state, client),
+            _ => {}
         }
-        // A second barrier, or mark, is sent while the operation before it has not ended.
-        let second = matches!(step.call, Call::Confirm | Call::Unmark) && of.named & PASSED != 0;
-        if self.bypass_under_way(state, client).is_some() && !second {
+        // A second barrier goes while the operation before it has not ended.
+        let second = step.call == Call::Confirm && of.named & PASSED != 0;
+        // Behind an operation that was given up, and may be on its way yet, the session does nothing more.
+        let waits = self.bypass_under_way(state, client).is_some() || of.connected != 0;
+        if waits && !second {
             return false;
         }
         let first = &state.clients[0];
@@ -38,66 +48,124 @@ impl Protocol {
                 return false;
             }
         }
-        // Two clients with the same program: the first calls first. Otherwise every history would be searched twice.
+        // Clients with the same program: the first calls first, or every history would be searched twice.
         if client == 1
             && first.invoked == 0
             && self.configuration.programs[0] == self.configuration.programs[1]
         {
             return false;
         }
-        if step.call.is_direct() && !self.is_settled(state, client) && self.on(Rule::DirectSettled)
-        {
+        let settled = self.is_settled(state, client, step.call);
+        if step.call.is_direct() && !settled && self.on(Rule::DirectSettled) {
             return false;
         }
-        let asks = self.reads() && step.call.is_question();
-        if asks && !self.is_settled(state, client) && self.on(Rule::ReadSettled) {
+        let unmarked = step.call.is_direct_write() && self.lacks_mark(state, client);
+        if unmarked && self.on(Rule::MarkBeforeBarrier) {
             return false;
         }
-        let open = of.invoked - u8::try_from(of.done.count_ones()).unwrap_or(u8::MAX);
+        let asks = self.reads() && step.call.is_question() && step.call != Call::ReadOwn;
+        if asks && !settled && self.on(Rule::ReadSettled) {
+            return false;
+        }
+        let waited_for = |index: &u8| {
+            let call = self.step(client, *index).call;
+            !call.is_mark() && !call.is_expiry() && call != Call::ReadOwn
+        };
+        let under_way = |index: &u8| of.done & (1 << index) == 0;
+        let open = (0..of.invoked).filter(waited_for).filter(under_way).count();
+        let written = self.own_write(client, of.invoked);
         match step.call {
-            // OPEN and END wait for the calls before them.
+            // In the turn in which the update was called; without the rule, at any time until that is done.
+            Call::ReadOwn => under_way(&written),
+            // OPEN and END wait for what was before.
             Call::Open | Call::End => open == 0,
-            _ if step.logged => open < self.configuration.window,
-            // A bypass that changes state waits too (design §3).
+            _ if step.logged => open < usize::from(self.configuration.window),
+            // A read that the head answers waits for the session's own updates.
+            _ if asks && step.call != Call::ReadBypass => {
+                open == 0 || !self.on(Rule::ReadOwnCommitted)
+            }
             _ if step.call.is_question() => true,
             _ if second => true,
+            // A bypass that changes state waits too (design §3).
             _ => open == 0,
         }
     }
 
-    /// Whether no call that the client has given up can still arrive.
-    fn is_settled(&self, state: &State, client: u8) -> bool {
+    /// Whether nothing that the client has given up can still take effect behind this call. A bypass comes behind all
+    /// updates of its session (rule 8); a read that the head answers does so when a bypass was answered.
+    fn is_settled(&self, state: &State, client: u8, call: Call) -> bool {
         let of = &state.clients[usize::from(client)];
         let recorded = |index: &u8| {
             let step = self.step(client, *index);
-            step.logged || !step.call.is_read()
+            (step.logged || !step.call.is_read()) && !step.call.is_mark()
         };
-        let last = (0..of.invoked).rev().find(recorded);
-        last.is_none_or(|index| of.unknown & (1 << index) == 0)
+        let Some(last) = (0..of.invoked).rev().find(recorded) else {
+            return true;
+        };
+        if of.unknown & (1 << last) == 0 {
+            return true;
+        }
+        let bypass = |at: u8| self.step(client, at).call == Call::ReadBypass;
+        let answered = |at: u8| bypass(at) && of.done & !of.unknown & (1 << at) != 0;
+        let behind = call.is_direct() || call == Call::ReadBypass;
+        self.step(client, last).logged && (behind || (last..of.invoked).any(answered))
     }
 
     pub(crate) fn invoke(&self, state: &mut State, client: u8) -> bool {
         let of = &mut state.clients[usize::from(client)];
         let index = of.invoked;
         of.invoked += 1;
-        state.network.send(if self.step(client, index).logged {
-            Packet::Update { client, index }
-        } else {
-            Packet::Bypass { client, index }
-        });
+        let step = self.step(client, index);
+        if step.call == Call::ReadOwn {
+            // It has no packet of its own; now those of its turn go.
+            for index in (0..index).filter(|at| self.held(client, *at, index)) {
+                state.network.send(Packet::Update { client, index });
+            }
+        } else if !step.logged {
+            state.network.send(Packet::Bypass { client, index });
+        } else if !self.held(client, index, index + 1) {
+            state.network.send(Packet::Update { client, index });
+        }
         true
     }
 
-    /// Whether the client may stop waiting for its bypass. An operation between marks is given up only by their end.
+    /// The newest update of the key before this step.
+    fn own_write(&self, client: u8, index: u8) -> u8 {
+        let writes = |at: &u8| self.step(client, *at).call == Call::Write;
+        (0..index).rev().find(writes).unwrap_or(0)
+    }
+
+    /// Whether an update waits, when this many steps are called, for the read of it that is called in the same turn.
+    fn held(&self, client: u8, update: u8, invoked: u8) -> bool {
+        let plan = &self.plan[usize::from(client)];
+        let behind = plan.iter().skip(usize::from(invoked));
+        let mut behind = behind.skip_while(|step| step.logged);
+        let turn = (update..invoked).all(|at| self.step(client, at).logged);
+        let read = behind.next().is_some_and(|step| step.call == Call::ReadOwn);
+        turn && read && self.on(Rule::OwnUnsent)
+    }
+
+    /// What the client may stop waiting for: its bypass, or the last update of its session.
+    fn may_be_given_up(&self, state: &State, client: u8) -> Option<u8> {
+        let of = &state.clients[usize::from(client)];
+        let update = || {
+            let index = of.invoked.checked_sub(1)?;
+            let step = self.step(client, index);
+            let sent = step.logged && step.keys != 0 && !self.held(client, index, of.invoked);
+            (sent && of.done & (1 << index) == 0 && of.fallback == 0).then_some(index)
+        };
+        let bypass = self
+            .bypass_under_way(state, client)
+            .filter(|_| self.configuration.impatient);
+        bypass.or_else(|| update().filter(|_| self.configuration.abandons))
+    }
+
     pub(crate) fn may_give_up(&self, state: &State, client: u8) -> bool {
-        self.bypass_under_way(state, client).is_some_and(|index| {
-            let call = self.step(client, index).call;
-            !call.is_marked() && call != Call::Unmark
-        })
+        self.may_be_given_up(state, client).is_some()
     }
 
     pub(crate) fn give_up(&self, state: &mut State, client: u8) -> bool {
-        let Some(index) = self.bypass_under_way(state, client) else {
+        let Some(index) = self.may_be_given_up(state, client) else {
             return false;
         };
         let of = &mut state.clients[usize::from(client)];
@@ -111,7 +179,7 @@ impl Protocol {
 
     pub(crate) fn client_receives(&self, state: &mut State, client: u8, packet: Packet) -> bool {
         match packet {
-            Packet::Ack { seq, .. } => self.on_ack(state, client, seq),
+            Packet::Ack { mark, seq, .. } => self.on_ack(state, client, mark, seq),
             Packet::Response { index, answer, .. } => {
                 self.on_response(state, client, index, answer)
             }
@@ -126,7 +194,7 @@ impl Protocol {
                 true
             }
             Packet::Confirmed { index, .. } => {
-                self.covers(state, client, self.step(client, index).seq)
+                self.covers(state, client, false, self.step(client, index).seq)
             }
             _ => false,
         }
@@ -137,12 +205,6 @@ impl Protocol {
         let call = self.step(client, index).call;
         if of.done & (1 << index) != 0 {
             return false;
-        }
-        if call.is_marked() {
-            return self.on_mark(state, client, answer);
-        }
-        if call == Call::Unmark {
-            return self.on_second_mark(state, client, index, answer);
         }
         if call.is_direct() {
             // The barrier names the store. Only then the operation itself goes there.
@@ -158,57 +220,12 @@ impl Protocol {
         if call != Call::Confirm {
             return self.ends(state, client, index, answer);
         }
-        let same = of.named == answer | PASSED;
-        let waits = of.named & PASSED != 0;
-        of.named = 0;
-        if waits && !same {
-            // The store was replaced meanwhile: what the old one answered may be lost with it.
-            of.done |= 1 << (index - 1);
-            of.unknown |= 1 << (index - 1);
-        } else if waits {
-            self.ends(state, client, index - 1, SET);
-        }
-        self.ends(state, client, index, NONE)
+        self.on_confirm_barrier(state, client, index, answer)
     }
 
-    /// The stores that the client's passed-through operation may go to now.
-    pub(crate) fn connections(&self, state: &State, client: u8) -> Vec<u8> {
-        let of = &state.clients[usize::from(client)];
-        let named = match self.bypass_under_way(state, client) {
-            Some(index) if self.step(client, index).call.is_direct() => of.named,
-            _ => 0,
-        };
-        match named {
-            0 => Vec::new(),
-            _ if named & PASSED != 0 => Vec::new(),
-            // Without the rule: the connection that it always had.
-            2 if !self.on(Rule::StoreNamed) => vec![0, 1],
-            _ => vec![named - 1],
-        }
-    }
-
-    /// A passed-through operation gets to the store, and its reply to the client.
-    pub(crate) fn direct(&self, state: &mut State, client: u8, store: u8) -> bool {
-        let Some(index) = self.bypass_under_way(state, client) else {
-            return false;
-        };
-        if self.step(client, index).call == Call::ReadDirect {
-            state.clients[usize::from(client)].named = 0;
-            let answer = 1 + state.servers[usize::from(store)].store.values[0];
-            return self.ends(state, client, index, answer);
-        }
-        self.effect(state, store, op_of(client, index));
-        if self.on(Rule::DirectConfirmed) {
-            state.clients[usize::from(client)].named = (1 + store) | PASSED;
-            return true;
-        }
-        state.clients[usize::from(client)].named = 0;
-        self.ends(state, client, index, SET)
-    }
-
-    fn on_ack(&self, state: &mut State, client: u8, seq: u8) -> bool {
+    fn on_ack(&self, state: &mut State, client: u8, mark: bool, seq: u8) -> bool {
         if !self.on(Rule::OneAckForAll) {
-            // As in the paper: two acks are two copies, whoever sent them.
+            // As published: two acks are two copies, whoever sent them.
             let copies = self.chain(1).members().len();
             let of = &mut state.clients[usize::from(client)];
             of.acks += 1;
@@ -217,16 +234,28 @@ impl Protocol {
             }
             of.acks = 0;
         }
-        self.covers(state, client, seq)
+        self.covers(state, client, mark, seq)
     }
 
-    /// Everything logged up to the seq is acknowledged.
-    fn covers(&self, state: &mut State, client: u8, seq: u8) -> bool {
+    /// Everything logged up to the seq, in either session, has ended well; and so has a read of it that was called with it.
+    fn covers(&self, state: &mut State, client: u8, mark: bool, seq: u8) -> bool {
         let mut any = false;
         for index in 0..state.clients[usize::from(client)].invoked {
             let step = self.step(client, index);
-            // Nobody waits for the END that the head makes.
-            if step.logged && step.seq <= seq && step.call != Call::Expire {
+            let own = step.call == Call::ReadOwn;
+            let update = if own {
+                self.own_write(client, index)
+            } else {
+                index
+            };
+            if self.step(client, update).seq > seq || step.call.is_mark() != mark {
+                continue;
+            }
+            if own {
+                let value = op_of(client, update);
+                any |= self.ends(state, client, index, read(KEY, [value, 0]));
+            } else if step.logged && !step.call.is_expiry() {
+                // Nobody waits for the END that the head makes.
                 any |= self.ends(state, client, index, NONE);
             }
         }
@@ -249,7 +278,9 @@ impl Protocol {
         } else {
             answer
         };
-        let explained = state.record.declared
+        // A mark session is the front's own affair: nobody sees when it opens and ends.
+        let explained = step.call.is_mark()
+            || state.record.declared
             || state
                 .history
                 .returns(&self.plan, &state.clients, client, index, answer);

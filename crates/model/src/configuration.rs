@@ -1,15 +1,17 @@
-//! A configuration: the clients' programs, the chain of each epoch, the faults, and which parts are included.
+//! What a configuration bounds: the clients' programs, chains by epoch, faults, and which parts are there.
 
 use crate::rule::{Rule, Rules};
 
 /// Clients of a configuration.
 pub const CLIENTS: usize = 2;
+/// Sessions: each client's own, then each client's mark.
+pub const SESSIONS: usize = 2 * CLIENTS;
 /// Devices of a configuration.
 pub const DEVICES: usize = 2;
 /// Most steps of a client's program.
 pub const STEPS: usize = 4;
 
-/// Keys of a configuration: the key of nearly all calls, and the other one.
+/// Keys of a configuration: the key that nearly all calls are about, and the other one.
 pub const KEYS: usize = 2;
 /// The key, as a set of keys.
 pub const KEY: u8 = 1;
@@ -35,12 +37,17 @@ pub enum Call {
     ReadOther,
     /// Reads both keys at once.
     ReadBoth,
+    /// Reads the key, called before the update of the key that precedes it was sent: answered with that when it is
+    /// committed, without a packet. Behind anything else: as [`Call::Read`].
+    ReadOwn,
     /// Reads the key by a bypass, whatever [`Configuration::reads`] says.
     ReadBypass,
     /// Sets the key if nobody has, and says whether it did (a bypass that changes state).
     WriteIfNone,
-    /// Sets the key at the server, whatever its value was (a bypass that changes state).
+    /// Sets the key at the server, whatever it was, and says so (a bypass that changes state).
     Set,
+    /// Sets the other key at the server, as [`Call::Set`].
+    SetOther,
     /// Sets the other key if nobody has set the key, and says whether it did (a bypass that changes state).
     Script,
     /// Changes nothing but the server's record of the session's bypasses (a bypass that changes state).
@@ -49,19 +56,20 @@ pub enum Call {
     End,
     /// The head ends the session, whose client is silent: an END that nobody waits for.
     Expire,
-    /// Reads the key on the client's own connection to the store, after a barrier (a bypass that names the store).
+    /// Reads the key on a connection of the client's own to the store, behind a barrier (a bypass that names the store).
     ReadDirect,
     /// Sets the key in the same way.
     SetDirect,
-    /// The second barrier of the [`Call::SetDirect`] before it.
-    Confirm,
-    /// Sets the key on the client's own connection to the store, after a mark (a bypass that changes the shard's
-    /// record).
-    SetMarked,
     /// As [`Call::Script`], in the same way.
-    ScriptMarked,
-    /// The second mark of the operation before it.
-    Unmark,
+    ScriptDirect,
+    /// The second barrier of the operation before it.
+    Confirm,
+    /// Opens the mark session (a log entry).
+    OpenMark,
+    /// Ends the mark session (a log entry).
+    EndMark,
+    /// The head ends the mark session, whose client is silent: an END that nobody waits for.
+    ExpireMark,
 }
 
 impl Call {
@@ -70,7 +78,7 @@ impl Call {
     pub fn is_question(self) -> bool {
         matches!(
             self,
-            Self::Read | Self::ReadOther | Self::ReadBoth | Self::ReadBypass
+            Self::Read | Self::ReadOther | Self::ReadBoth | Self::ReadBypass | Self::ReadOwn
         )
     }
 
@@ -83,28 +91,50 @@ impl Call {
     /// Whether the server answers only which store it has.
     #[must_use]
     pub fn is_barrier(self) -> bool {
-        matches!(self, Self::ReadDirect | Self::SetDirect | Self::Confirm)
+        self.is_direct() || self == Self::Confirm
     }
 
     /// Whether it goes to the store on the client's own connection, behind a barrier.
     #[must_use]
     pub fn is_direct(self) -> bool {
-        matches!(self, Self::ReadDirect | Self::SetDirect)
+        self == Self::ReadDirect || self.is_direct_write()
     }
 
-    /// Whether it goes there behind a mark.
+    /// Whether what goes there may change state: it needs a mark.
     #[must_use]
-    pub fn is_marked(self) -> bool {
-        matches!(self, Self::SetMarked | Self::ScriptMarked)
+    pub fn is_direct_write(self) -> bool {
+        matches!(self, Self::SetDirect | Self::ScriptDirect)
+    }
+
+    /// Whether it is an entry of the mark session.
+    #[must_use]
+    pub fn is_mark(self) -> bool {
+        matches!(self, Self::OpenMark | Self::EndMark | Self::ExpireMark)
+    }
+
+    /// Whether it is an END of either session.
+    #[must_use]
+    pub fn is_end(self) -> bool {
+        matches!(
+            self,
+            Self::End | Self::Expire | Self::EndMark | Self::ExpireMark
+        )
+    }
+
+    /// Whether it is an END that nobody waits for.
+    #[must_use]
+    pub fn is_expiry(self) -> bool {
+        matches!(self, Self::Expire | Self::ExpireMark)
     }
 
     /// The keys that it may read or change.
     #[must_use]
     pub fn keys(self) -> u8 {
         match self {
-            Self::Open | Self::End | Self::Expire | Self::Confirm | Self::Fence | Self::Unmark => 0,
-            Self::WriteOther | Self::ReadOther => OTHER,
-            Self::WriteBoth | Self::ReadBoth | Self::Script | Self::ScriptMarked => BOTH,
+            Self::Open | Self::Confirm | Self::Fence | Self::OpenMark => 0,
+            _ if self.is_end() => 0,
+            Self::WriteOther | Self::ReadOther | Self::SetOther => OTHER,
+            Self::WriteBoth | Self::ReadBoth | Self::Script | Self::ScriptDirect => BOTH,
             _ => KEY,
         }
     }
@@ -156,10 +186,10 @@ impl Chain {
     }
 }
 
-/// The kinds of chain changes.
+/// What a chain change must respect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A member leaves, and another one with the whole log stays; or a device joins at the tail.
+    /// A member goes, another that is whole stays; or a device joins at the tail.
     Plain,
     /// The member that stays has joined in the epoch before: it must be synced.
     PromoteJoined,
@@ -169,8 +199,8 @@ pub enum Change {
     Replaced,
     /// The server's replica takes over; the chain stays.
     Server,
-    /// The server goes on with another store, which has all that the old one had; the old one lives on, without
-    /// replicas and without the server. The chain changes by its sequence, and the head that leaves lives on.
+    /// The server goes on at another store, which has all that the old one had; the old one lives on, without
+    /// replicas and without the server. The chain changes as its sequence says, and the head that goes lives on.
     Moved,
 }
 
@@ -179,13 +209,13 @@ pub enum Change {
 pub enum Reads {
     /// All are bypasses.
     Bypasses,
-    /// The head says MISS, and the client reads directly from the store.
+    /// The head says MISS, and the client reads straight from the store.
     Misses,
     /// The head says HIT where it may, or MISS.
     Hits,
 }
 
-/// What an exhausted configuration must have reached; otherwise it would prove nothing.
+/// What an exhausted configuration must have reached, or it would say nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
     /// An update is acknowledged.
@@ -204,19 +234,21 @@ pub enum Goal {
     FallenBack,
     /// A head answered a read with what its log holds.
     Hit,
-    /// A client may read directly from the store.
+    /// A client may read straight from the store.
     Missed,
-    /// A passed-through operation has ended between its two marks.
-    Marked,
-    /// A mark was ended by the server.
+    /// A passed-through operation that changes state has been answered.
+    Passed,
+    /// A mark was ended, and the server has applied that.
     MarkEnded,
+    /// A read was answered with its own session's update.
+    OwnWrite,
     /// A device that joined has caught up.
     CaughtUp,
     /// The server's replica has applied an entry as primary.
     ReplicaServes,
     /// A loss has been declared.
     Declared,
-    /// A bypass whose store failed after its effect is answered as begun.
+    /// A bypass that the store failed behind its effect is answered as begun.
     Begun,
 }
 
@@ -249,14 +281,14 @@ pub struct Configuration {
     pub rebuilds: bool,
     /// Whether the head may find no room for an update of the first client at any time.
     pub refuses: bool,
-    /// Whether the server may end a mark whose client is silent.
-    pub ends_marks: bool,
-    /// Whether the store may fail after the effect of a bypass.
+    /// Whether the store may fail behind the effect of a bypass.
     pub store_fails: bool,
     /// Whether the second client is the first one's next session.
     pub successive: bool,
-    /// Whether a client may stop waiting for a bypass.
+    /// Whether a client may stop waiting for a bypass, or for an operation that it passed through.
     pub impatient: bool,
+    /// Whether a client may stop waiting for an update.
+    pub abandons: bool,
     /// Whether packets that cannot have an effect any more are forgotten: fewer states, the same verdict.
     pub forgetful: bool,
     /// What must be reached.
@@ -272,9 +304,9 @@ pub struct Step {
     pub call: Call,
     /// Whether it goes through the log; otherwise it is a bypass.
     pub logged: bool,
-    /// Its seq (logged), or the last seq that the session had given out before it (bypass).
+    /// Its seq in its session (logged), or the last seq that the client's own session had given out before it.
     pub seq: u8,
-    /// The keys that it reads or changes.
+    /// The keys that it is about.
     pub keys: u8,
 }
 
@@ -283,19 +315,27 @@ impl Configuration {
     #[must_use]
     pub fn plan(&self, rules: Rules) -> [Vec<Step>; CLIENTS] {
         self.programs.map(|program| {
-            let mut seq = 0;
+            let (mut own, mut mark) = (0, 0);
+            // Whether what comes next follows an update of the key, and reads of it.
+            let mut behind_write = false;
             let number = |call: &Call| {
+                let apart = !behind_write && rules.on(Rule::OwnAdjacent);
+                behind_write = *call == Call::Write || *call == Call::ReadOwn && behind_write;
+                let call = match call {
+                    Call::ReadOwn if apart => &Call::Read,
+                    call => call,
+                };
                 let logged = match call {
                     Call::Open | Call::Write | Call::WriteOther | Call::WriteBoth => true,
-                    Call::End | Call::Expire => true,
                     Call::WriteIfNone => !rules.on(Rule::NilextOnly),
-                    _ => false,
+                    _ => call.is_end() || call.is_mark(),
                 };
-                seq += u8::from(logged);
+                let seq = if call.is_mark() { &mut mark } else { &mut own };
+                *seq += u8::from(logged);
                 Step {
                     call: *call,
                     logged,
-                    seq,
+                    seq: *seq,
                     keys: call.keys(),
                 }
             };

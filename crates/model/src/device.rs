@@ -63,18 +63,14 @@ impl Protocol {
                 let mine = state.devices[usize::from(id)].epoch == epoch;
                 mine && self.passes(state, id, op_of(client, index), answer, watermark)
             }
-            Packet::MarkEnded {
-                epoch,
-                client,
-                watermark,
-            } => self.on_mark_ended(state, id, epoch, client, watermark),
             _ => false,
         }
     }
 
     /// Rules 1 and 2: `Device::on_client_entry`.
     fn on_update(&self, state: &mut State, id: u8, client: u8, index: u8) -> bool {
-        let (step, session) = (self.step(client, index), self.session(client));
+        let step = self.step(client, index);
+        let session = self.session(client, step);
         let op = op_of(client, index);
         let device = &mut state.devices[usize::from(id)];
         if !self.on(Rule::Identity) {
@@ -85,8 +81,10 @@ impl Protocol {
             });
             if alike.is_some() {
                 let (seq, copies) = (step.seq, 1);
+                let mark = false;
                 state.network.send(Packet::Ack {
                     client,
+                    mark,
                     seq,
                     copies,
                 });
@@ -104,7 +102,8 @@ impl Protocol {
             return false;
         }
         if device.last - device.applied >= self.configuration.capacity {
-            return self.refuse(state, client, index);
+            // An OPEN or END is only asked for again.
+            return step.keys != 0 && self.refuse(state, client, index);
         }
         if !device.append(op) {
             return false;
@@ -146,11 +145,7 @@ impl Protocol {
             }
             device.last = order - 1;
         }
-        let appended = device.append(op);
-        if appended && !self.on(Rule::IndexAnew) {
-            self.index(device, order, op);
-        }
-        appended
+        device.append(op)
     }
 
     /// Rule 5: `Device::on_durable`.
@@ -193,7 +188,7 @@ impl Protocol {
         device.committed = device.committed.max(order);
         self.answer_up_to(device, order);
         device.free(order);
-        device.index.know(device.committed);
+        self.know(device);
         true
     }
 
@@ -203,8 +198,9 @@ impl Protocol {
             let op = device.entry(at);
             if op != 0 {
                 let (client, index) = step_of(op);
-                let seq = &mut device.answered[usize::from(client)];
-                *seq = (*seq).max(self.step(client, index).seq);
+                let step = self.step(client, index);
+                let seq = &mut device.answered[self.row(client, step)];
+                *seq = (*seq).max(step.seq);
             }
         }
     }
@@ -214,10 +210,11 @@ impl Protocol {
         device.durable += 1;
         if !self.on(Rule::OneAckForAll) {
             let (client, index) = step_of(device.entry(device.durable));
-            let seq = self.step(client, index).seq;
+            let step = self.step(client, index);
             state.network.send(Packet::Ack {
                 client,
-                seq,
+                mark: step.call.is_mark(),
+                seq: step.seq,
                 copies: 1,
             });
         }
@@ -254,14 +251,16 @@ impl Protocol {
             if held > device.committed {
                 self.answer_up_to(device, held);
                 device.committed = held;
-                device.index.know(held);
+                self.know(device);
             }
             let copies = u8::try_from(chain.members().len()).unwrap_or(u8::MAX);
-            for (client, seq) in (0u8..).take(CLIENTS).zip(device.answered) {
+            for (row, seq) in device.answered.into_iter().enumerate() {
+                let (client, mark) = (u8::from(row % CLIENTS != 0), row >= CLIENTS);
                 let silent = self.leased_elsewhere(record, epoch) || !self.on(Rule::OneAckForAll);
                 if seq > 0 && !silent {
                     network.send(Packet::Ack {
                         client,
+                        mark,
                         seq,
                         copies,
                     });

@@ -101,7 +101,8 @@ impl History {
         while let Some(world) = open.pop() {
             if world.taken[who] > index {
                 let mut world = world;
-                let last = world.taken[who] == index + 1;
+                let own = plan[who][usize::from(index)].call == Call::ReadOwn;
+                let last = world.taken[who] == index + 1 || own;
                 if answer == NONE || (last && world.answer[who] == answer) {
                     if answer != NONE {
                         world.answer[who] = NONE;
@@ -139,23 +140,30 @@ fn successors(
     who: usize,
 ) -> impl Iterator<Item = World> {
     let (from, client) = (world.taken[who], &clients[who]);
-    // A step that nobody waits for may be skipped.
+    let mark = move |index: u8| plan[who][usize::from(index)].call.is_mark();
+    // A step that nobody waits for may be skipped; the mark session is not in the order of the client's own.
     let mut end = from;
-    while end < client.invoked && client.unknown & (1 << end) != 0 {
+    while end < client.invoked && (client.unknown & (1 << end) != 0 || mark(end)) {
         end += 1;
     }
     let past = (end + 1).min(client.invoked).max(from);
-    (from..past).map(move |index| take(*world, plan, who, index))
+    (from..past)
+        .filter(move |index| !mark(*index))
+        .map(move |index| take(*world, plan, who, index))
 }
 
 /// What a step does to the keys, and answers, if it takes effect now: the sequential object.
 pub fn perform(step: &Step, op: Op, values: &mut [Op; KEYS]) -> Answer {
     let unset = values[0] == 0;
     match step.call {
-        Call::Open | Call::End | Call::Expire | Call::Confirm | Call::Fence | Call::Unmark => NONE,
-        Call::Read | Call::ReadOther | Call::ReadBoth | Call::ReadBypass | Call::ReadDirect => {
-            read(step.keys, *values)
-        }
+        Call::Open | Call::End | Call::Expire | Call::Confirm | Call::Fence => NONE,
+        Call::OpenMark | Call::EndMark | Call::ExpireMark => NONE,
+        Call::Read
+        | Call::ReadOther
+        | Call::ReadBoth
+        | Call::ReadOwn
+        | Call::ReadBypass
+        | Call::ReadDirect => read(step.keys, *values),
         Call::Write | Call::WriteOther | Call::WriteBoth => {
             for (bit, value) in values.iter_mut().enumerate() {
                 if step.keys & (1 << bit) != 0 {
@@ -164,26 +172,35 @@ pub fn perform(step: &Step, op: Op, values: &mut [Op; KEYS]) -> Answer {
             }
             NONE
         }
-        Call::Set | Call::SetDirect | Call::SetMarked => {
+        Call::Set | Call::SetDirect => {
             values[0] = op;
+            SET
+        }
+        Call::SetOther => {
+            values[1] = op;
             SET
         }
         Call::WriteIfNone if unset => {
             values[0] = op;
             SET
         }
-        Call::Script | Call::ScriptMarked if unset => {
+        Call::Script | Call::ScriptDirect if unset => {
             values[1] = op;
             SET
         }
-        Call::WriteIfNone | Call::Script | Call::ScriptMarked => NOT_SET,
+        Call::WriteIfNone | Call::Script | Call::ScriptDirect => NOT_SET,
     }
 }
 
 fn take(mut world: World, plan: &[Vec<Step>; CLIENTS], who: usize, index: u8) -> World {
     let op = op_of(u8::try_from(who).expect("two clients"), index);
     let step = &plan[who][usize::from(index)];
-    world.answer[who] = perform(step, op, &mut world.values);
+    let answer = perform(step, op, &mut world.values);
+    // A read of an own update may return behind later updates.
+    let kept = answer == NONE && plan[who].iter().any(|step| step.call == Call::ReadOwn);
+    if !kept {
+        world.answer[who] = answer;
+    }
     world.taken[who] = index + 1;
     world
 }
@@ -268,5 +285,34 @@ mod tests {
                 .returns(&plan, &clients, 1, 0, 1 + op_of(0, 0))
         );
         assert!(history.returns(&plan, &clients, 1, 0, 1 + op_of(0, 1)));
+    }
+
+    #[test]
+    fn a_read_of_an_own_update_comes_before_later_updates() {
+        let plan = plan([&[Call::Write, Call::ReadOwn, Call::Write], &[Call::Write]]);
+        let clients = called([3, 1]);
+        let mut history = History::default();
+        // Whatever it may be behind: the other client's update has returned first.
+        assert!(history.returns(&plan, &clients, 1, 0, NONE));
+        assert!(history.returns(&plan, &clients, 0, 0, NONE));
+        for (value, may) in [(op_of(0, 0), true), (op_of(0, 2), false)] {
+            let mut history = history.clone();
+            assert_eq!(history.returns(&plan, &clients, 0, 1, 1 + value), may);
+        }
+    }
+
+    #[test]
+    fn a_mark_has_no_place_among_the_calls() {
+        let plan = plan([
+            &[Call::OpenMark, Call::SetDirect, Call::EndMark],
+            &[Call::Read],
+        ]);
+        let mut clients = called([3, 1]);
+        // It was given up, and takes effect behind the END.
+        clients[0].unknown = 0b010;
+        for value in [0, op_of(0, 1)] {
+            let mut history = History::default();
+            assert!(history.returns(&plan, &clients, 1, 0, 1 + value));
+        }
     }
 }

@@ -7,14 +7,15 @@
 
 mod bypass;
 pub mod catalogue;
+mod catalogue_marks;
 mod catalogue_reads;
 mod chain;
 pub mod check;
 mod client;
 pub mod configuration;
 mod device;
+mod direct;
 pub mod history;
-mod marks;
 pub mod network;
 mod properties;
 pub mod protocol;

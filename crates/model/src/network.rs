@@ -6,7 +6,7 @@
 //! ([`crate::protocol::Protocol::useful`]).
 
 use crate::history::Answer;
-use crate::state::Op;
+use crate::state::{Op, Table};
 
 /// Who a packet arrives at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -65,6 +65,8 @@ pub enum Packet {
     Ack {
         /// Whose.
         client: u8,
+        /// Whether of the mark session.
+        mark: bool,
         /// Highest committed seq.
         seq: u8,
         /// Devices that hold it.
@@ -114,15 +116,6 @@ pub enum Packet {
         /// What A must have reached.
         need: u8,
     },
-    /// The server has ended a client's mark: a second mark of its own, to the head.
-    MarkEnded {
-        /// The server's epoch.
-        epoch: u8,
-        /// Whose mark.
-        client: u8,
-        /// A when it was ended.
-        watermark: u8,
-    },
     /// The answer to a bypass, which passes the head because that has an index.
     Passing {
         /// The server's epoch.
@@ -154,9 +147,7 @@ pub enum Packet {
         /// A.
         applied: u8,
         /// The session table.
-        table: [u8; 2],
-        /// Open marks: bit by client.
-        marks: u8,
+        table: Table,
     },
     /// To a client: no room in the log.
     NotLogged {
@@ -208,9 +199,10 @@ impl Packet {
             Self::Durable { epoch, order } => [4, epoch, order, 0, 0, 0, 0, 0],
             Self::Ack {
                 client,
+                mark,
                 seq,
                 copies,
-            } => [5, client, seq, copies, 0, 0, 0, 0],
+            } => [5, client, seq, copies, u8::from(mark), 0, 0, 0],
             Self::Stamped {
                 epoch,
                 client,
@@ -239,9 +231,11 @@ impl Packet {
                 incarnation,
                 epoch,
                 applied,
-                table: [first, second],
-                marks,
-            } => [9, device, incarnation, epoch, applied, first, second, marks],
+                table: [first, second, third, fourth],
+            } => {
+                let (own, marks) = (first | second << 4, third | fourth << 4);
+                [9, device, incarnation, epoch, applied, own, marks, 0]
+            }
             Self::NotLogged { client, index } => [10, client, index, 0, 0, 0, 0, 0],
             Self::Confirm {
                 epoch,
@@ -268,11 +262,6 @@ impl Packet {
                 epoch,
                 need,
             } => [15, client, index, epoch, need, 0, 0, 0],
-            Self::MarkEnded {
-                epoch,
-                client,
-                watermark,
-            } => [16, epoch, client, watermark, 0, 0, 0, 0],
         })
     }
 
@@ -295,8 +284,9 @@ impl Packet {
                 }
             }
             [4, epoch, order, ..] => Self::Durable { epoch, order },
-            [5, client, seq, copies, ..] => Self::Ack {
+            [5, client, seq, copies, mark, ..] => Self::Ack {
                 client,
+                mark: mark != 0,
                 seq,
                 copies,
             },
@@ -317,15 +307,14 @@ impl Packet {
                 answer,
             },
             [8, epoch, order, ..] => Self::Applied { epoch, order },
-            [9, device, incarnation, epoch, applied, first, second, marks] => {
-                let table = [first, second];
+            [9, device, incarnation, epoch, applied, own, marks, _] => {
+                let table = [own & 15, own >> 4, marks & 15, marks >> 4];
                 Self::Reply {
                     device,
                     incarnation,
                     epoch,
                     applied,
                     table,
-                    marks,
                 }
             }
             [10, client, index, ..] => Self::NotLogged { client, index },
@@ -353,11 +342,6 @@ impl Packet {
                 index,
                 epoch,
                 need,
-            },
-            [16, epoch, client, watermark, ..] => Self::MarkEnded {
-                epoch,
-                client,
-                watermark,
             },
             other => unreachable!("nothing packs to {other:?}"),
         }
@@ -392,7 +376,6 @@ impl Network {
         let shift = match packet {
             Packet::Miss { .. } | Packet::Confirm { .. } => 24,
             Packet::Passing { .. } => 16,
-            Packet::MarkEnded { .. } => 32,
             _ => unreachable!("{packet:?} has no such number"),
         };
         let kin = |other: &u64| *other >> (shift + 8) == packed >> (shift + 8);

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 use stateright::{Model, Property};
 
-use crate::configuration::{Call, Goal, Step};
+use crate::configuration::{CLIENTS, Call, Goal, Step};
 use crate::network::Packet;
 use crate::protocol::{Action, Protocol};
 use crate::state::{Bad, Phase, State, op_of};
@@ -31,7 +31,7 @@ const INVARIANTS: [(Bad, &str); 7] = [
     (Bad::Fork, "no order has two identities"),
 ];
 
-const GOALS: [(Goal, &str); 15] = [
+const GOALS: [(Goal, &str); 16] = [
     (Goal::Acknowledged, "an update is acknowledged"),
     (Goal::AllDone, "both clients finish"),
     (Goal::Reclaimed, "an entry is freed"),
@@ -44,8 +44,12 @@ const GOALS: [(Goal, &str); 15] = [
     (Goal::FallenBack, "a fallback is confirmed"),
     (Goal::Hit, "a read is answered by the head"),
     (Goal::Missed, "a read goes straight to the store"),
-    (Goal::Marked, "an operation is passed through between marks"),
-    (Goal::MarkEnded, "the server ends a mark"),
+    (Goal::Passed, "an operation is passed through"),
+    (Goal::MarkEnded, "a mark is ended"),
+    (
+        Goal::OwnWrite,
+        "a read is answered with its session's update",
+    ),
     (Goal::CaughtUp, "a device that joined has caught up"),
     (Goal::ReplicaServes, "the replica applies as primary"),
     (Goal::Declared, "a loss is declared"),
@@ -78,10 +82,11 @@ impl Protocol {
 
     fn safe(&self, state: &State, client: u8, index: u8) -> bool {
         let step = self.step(client, index);
-        if step.call.is_read() && step.call != Call::SetDirect {
+        if step.call.is_read() && !step.call.is_direct_write() {
             return true;
         }
         let op = op_of(client, index);
+        let same = |at: &u8| self.step(client, *at).call.is_mark() == step.call.is_mark();
         let store = &state.servers[usize::from(self.primary(state.record.epoch))].store;
         let effective = |op: u8| store.effects & (1 << (op - 1)) != 0;
         if effective(op) || !step.logged {
@@ -98,6 +103,7 @@ impl Protocol {
                     .take_while(|entry| *entry != 0);
                 // Everything of the session before it must come before it, or be applied.
                 let mut missing: u8 = (0..index)
+                    .filter(same)
                     .filter(|at| self.step(client, *at).logged && !effective(op_of(client, *at)))
                     .map(|at| 1 << at)
                     .sum();
@@ -110,6 +116,15 @@ impl Protocol {
                     entry == op && missing == 0
                 })
             })
+    }
+
+    /// Whether a client has got the answer to such a call.
+    fn told(&self, state: &State, wanted: impl Fn(Call) -> bool) -> bool {
+        self.plan.iter().zip(&state.clients).any(|(plan, client)| {
+            let told = client.done & !client.unknown;
+            let ended = |(at, step): (usize, &Step)| wanted(step.call) && told & (1 << at) != 0;
+            plan.iter().enumerate().any(ended)
+        })
     }
 
     fn reaches(&self, state: &State, goal: Goal) -> bool {
@@ -149,13 +164,12 @@ impl Protocol {
             }),
             Goal::Hit => has(|packet| matches!(packet, Packet::Hit { .. })),
             Goal::Missed => has(|packet| matches!(packet, Packet::Miss { .. })),
-            Goal::Marked => self.plan.iter().zip(&state.clients).any(|(plan, client)| {
-                let told = client.done & !client.unknown;
-                let ended =
-                    |(at, step): (usize, &Step)| step.call.is_marked() && told & (1 << at) != 0;
-                plan.iter().enumerate().any(ended)
-            }),
-            Goal::MarkEnded => has(|packet| matches!(packet, Packet::MarkEnded { .. })),
+            Goal::Passed => self.told(state, Call::is_direct_write),
+            Goal::OwnWrite => self.told(state, |call| call == Call::ReadOwn),
+            Goal::MarkEnded => {
+                let store = &state.servers[usize::from(self.primary(state.record.epoch))].store;
+                store.table[CLIENTS..].contains(&2)
+            }
             Goal::CaughtUp => state.record.synced,
             Goal::ReplicaServes => state.servers[1].epoch > 1 && state.servers[1].store.applied > 0,
             Goal::Declared => state.record.declared,
@@ -193,6 +207,7 @@ impl Model for Protocol {
         let goals: [fn(&Self, &State) -> bool; GOALS.len()] = [
             goal::<0>, goal::<1>, goal::<2>, goal::<3>, goal::<4>, goal::<5>, goal::<6>, goal::<7>,
             goal::<8>, goal::<9>, goal::<10>, goal::<11>, goal::<12>, goal::<13>, goal::<14>,
+            goal::<15>,
         ];
         let wanted = GOALS
             .iter()

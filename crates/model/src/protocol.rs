@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use crate::configuration::{CLIENTS, Chain, Change, Configuration, DEVICES, Step};
+use crate::direct::mark;
 use crate::network::{Node, Packet};
 use crate::rule::{Rule, Rules};
 use crate::state::{Bad, Phase, State};
@@ -15,7 +16,7 @@ use crate::state::{Bad, Phase, State};
 pub enum Action {
     /// A client calls the next step of its program.
     Invoke(u8),
-    /// A client stops waiting for its bypass.
+    /// A client stops waiting for its call.
     GiveUp(u8),
     /// A packet arrives.
     Deliver(Packet, Node),
@@ -41,16 +42,14 @@ pub enum Action {
     StoreFails(Packet, u8),
     /// The store executes what a connection left behind (only without [`Rule::Fenced`]).
     Late(u8, u8),
-    /// A client's passed-through operation gets to this store.
+    /// A client's passed-through operation gets to this store; or only its connection does, where it needs a mark.
     Direct(u8, u8),
     /// A client reads directly from this store, as a MISS allows.
     Fetch(Packet, u8),
-    /// A client looks at the epoch of the store that its own connection leads to.
-    Look(u8, u8),
-    /// A client's passed-through operation, between its marks, gets to this store.
+    /// A client's passed-through operation, which needs a mark, gets to this store.
     Pass(u8, u8),
-    /// The server ends a client's mark.
-    EndMark(u8),
+    /// The store closes the connection of a client that has given its operation up.
+    Close(u8),
     /// A head finds no room for an update of the first client.
     Refuse(u8),
     /// The server restarts, and forgets which incarnation it has answered (only without [`Rule::StampsRecorded`]).
@@ -94,10 +93,21 @@ impl Protocol {
         self.plan[usize::from(client)][usize::from(index)]
     }
 
-    /// Row of the session tables that belongs to a client's session.
-    pub(crate) fn session(&self, client: u8) -> usize {
-        if self.configuration.successive && !self.on(Rule::SessionNeverReused) {
+    /// Row of the session tables that belongs to the session of a client's step.
+    pub(crate) fn session(&self, client: u8, step: Step) -> usize {
+        if step.call.is_mark() {
+            mark(client)
+        } else if self.configuration.successive && !self.on(Rule::SessionNeverReused) {
             0
+        } else {
+            usize::from(client)
+        }
+    }
+
+    /// Row of a session, where none is used again.
+    pub(crate) fn row(&self, client: u8, step: Step) -> usize {
+        if step.call.is_mark() {
+            mark(client)
         } else {
             usize::from(client)
         }
@@ -151,11 +161,11 @@ impl Protocol {
             if self.may_invoke(state, client) {
                 actions.push(Action::Invoke(client));
             }
-            if self.configuration.impatient && self.may_give_up(state, client) {
+            if self.may_give_up(state, client) {
                 actions.push(Action::GiveUp(client));
             }
-            for store in self.may_look(state, client) {
-                actions.push(Action::Look(client, store));
+            if self.may_close(state, client) {
+                actions.push(Action::Close(client));
             }
             if let Some(store) = self.may_pass(state, client) {
                 actions.push(Action::Pass(client, store));
@@ -208,11 +218,6 @@ impl Protocol {
         if self.leased(&state.record) {
             actions.push(Action::LeaseOver);
         }
-        for client in (0u8..).take(CLIENTS) {
-            if self.configuration.ends_marks && primary.store.marks & (1 << client) != 0 {
-                actions.push(Action::EndMark(client));
-            }
-        }
         if !self.on(Rule::StampsRecorded) && primary.store.heard > 0 {
             actions.push(Action::Forget);
         }
@@ -225,6 +230,7 @@ impl Protocol {
             Packet::Update { .. } | Packet::Bypass { .. } | Packet::Fallback { .. } => {
                 if let Packet::Update { client: 0, index } = packet
                     && self.configuration.refuses
+                    && self.step(0, index).keys != 0
                 {
                     actions.push(Action::Refuse(index));
                 }
@@ -238,7 +244,6 @@ impl Protocol {
             Packet::Append { to: hop, .. } => to(hop),
             Packet::Durable { epoch, .. }
             | Packet::Confirm { epoch, .. }
-            | Packet::MarkEnded { epoch, .. }
             | Packet::Passing { epoch, .. } => {
                 to(Node::Device(self.chain(epoch).head()));
             }
@@ -314,11 +319,10 @@ impl Protocol {
             Action::Late(client, index) => self.late(&mut state, 0, client, index),
             Action::Direct(client, store) => self.direct(&mut state, client, store),
             Action::Fetch(packet, store) => self.fetch(&mut state, packet, store),
-            Action::Look(client, store) => self.look(&mut state, client, store),
-            Action::Pass(client, store) => self.pass(&mut state, client, store),
-            Action::EndMark(client) => {
-                let server = self.primary(before.record.epoch);
-                self.end_mark(&mut state, server, client)
+            Action::Pass(client, store) => self.executes(&mut state, client, store),
+            Action::Close(client) => {
+                self.close(&mut state, client);
+                true
             }
             Action::Refuse(index) => self.refuse(&mut state, 0, index),
             Action::Forget => {

@@ -1,28 +1,15 @@
-//! Reads without a bypass (docs/spec/reads.md): the head's index of its own log, its answers HIT and MISS, and the
-//! read directly from the store that a MISS allows.
+//! Reads that are no bypasses (docs/spec/reads.md): the head's index of its own log, its answers HIT and MISS, and
+//! the read straight from the store that a MISS allows.
 
 use crate::configuration::{BOTH, Call, Reads, Step};
 use crate::history::perform;
 use crate::network::Packet;
 use crate::protocol::Protocol;
 use crate::rule::Rule;
-use crate::state::{Bucket, Device, Index, Op, Record, State, op_of, step_of};
+use crate::state::{Bucket, Device, Index, Op, Outstanding, Record, State, Table, op_of, step_of};
 
 impl Index {
-    /// The ops that are outstanding.
-    pub(crate) fn outstanding(&self) -> impl Iterator<Item = Op> + use<> {
-        let set = self.outstanding;
-        (1..=8).filter(move |op| set & (1 << (op - 1)) != 0)
-    }
-
-    /// C has reached this order: if the last order at the recover-reply is not above it, it no longer matters.
-    pub(crate) fn know(&mut self, committed: u8) {
-        if self.began <= committed {
-            self.began = 0;
-        }
-    }
-
-    /// Entries at or below the floor are ignored.
+    /// What is at or below the floor is as good as unknown.
     fn forget(&mut self) {
         for bucket in &mut self.buckets {
             if bucket.order <= self.floor {
@@ -32,18 +19,24 @@ impl Index {
     }
 }
 
+impl Outstanding {
+    fn is_none(self) -> bool {
+        self.bypass == 0 && self.fallback == 0
+    }
+}
+
 impl Protocol {
     /// Whether reads go by an index.
     pub(crate) fn reads(&self) -> bool {
         self.configuration.reads != Reads::Bypasses
     }
 
-    /// Whether heads need leases: if a removed head could show what it holds, or lead to an abandoned store.
+    /// Whether heads need leases: where a removed one could show what it holds, or lead to a store that is left behind.
     fn leases(&self) -> bool {
         self.configuration.reads == Reads::Hits || self.reads() && self.moves()
     }
 
-    /// Whether a head was removed after the first of these epochs, up to the second.
+    /// Whether a head was removed behind the first of these epochs, up to the second.
     fn removed(&self, from: u8, to: u8) -> bool {
         (from..to).any(|epoch| self.chain(epoch).head() != self.chain(epoch + 1).head())
     }
@@ -70,22 +63,21 @@ impl Protocol {
         self.step(client, index).keys
     }
 
-    /// An entry falls into its bucket, and replaces what its session had sent to the server before it: that is
-    /// executed before this entry or never.
+    /// An entry falls into its bucket, and takes the place of what its session had sent to the server before it: that
+    /// is executed before this entry or never.
     pub(crate) fn index(&self, device: &mut Device, order: u8, entry: Op) {
         if !self.reads() {
             return;
         }
         let (client, at) = step_of(entry);
         let step = self.step(client, at);
-        let ends = matches!(step.call, Call::End | Call::Expire);
         let beside = self.overtakes(device, order, client, step);
         let index = &mut device.index;
         if step.keys == BOTH {
             if self.on(Rule::FloorUnknown) {
                 index.floor = order;
             }
-        } else if !ends && let Some(bucket) = self.buckets(step.keys).next() {
+        } else if let Some(bucket) = self.buckets(step.keys).next() {
             let shown = self.configuration.reads == Reads::Hits && !beside;
             let op = if shown { entry } else { 0 };
             index.buckets[bucket] = Bucket { order, op };
@@ -94,47 +86,54 @@ impl Protocol {
     }
 
     /// What the session had sent to the server before this entry is not outstanding any more: its buckets take the
-    /// entry's order. A mark stays. Returns whether a fallback stays, of this very update.
+    /// entry's order. Returns whether a fallback stays, of this very update.
     fn overtakes(&self, device: &mut Device, order: u8, client: u8, entry: Step) -> bool {
+        if entry.call.is_mark() {
+            return false;
+        }
         let index = &mut device.index;
         let raises = match entry.call {
             Call::End | Call::Expire => self.on(Rule::EndRaises),
             _ => self.on(Rule::UpdateRaises),
         };
-        let mut beside = false;
-        for other in index.outstanding() {
-            let (of, at) = step_of(other);
-            let step = self.step(of, at);
-            let mark = step.call.is_marked() && self.on(Rule::MarkOutlivesEnd);
-            if of != client || mark {
-                continue;
-            }
-            if step.seq >= entry.seq {
-                beside = self.on(Rule::HitBeside);
-                continue;
-            }
-            index.outstanding &= !(1 << (other - 1));
-            if raises && step.keys == BOTH {
-                index.floor = order;
-            } else if raises {
-                for bucket in self.buckets(step.keys) {
-                    index.buckets[bucket] = Bucket { order, op: 0 };
-                }
+        let row = &mut index.outstanding[usize::from(client)];
+        let before = |fallback: u8| self.step(client, fallback - 1).seq < entry.seq;
+        let (bypass, fallback) = (row.bypass != 0, row.fallback != 0 && before(row.fallback));
+        row.bypass = 0;
+        row.fallback = if fallback { 0 } else { row.fallback };
+        let (keys, beside) = (row.keys, !row.is_none() && self.on(Rule::HitBeside));
+        if row.is_none() {
+            row.keys = 0;
+        }
+        if !raises || !(bypass || fallback) {
+            return beside;
+        }
+        if keys == BOTH {
+            index.floor = order;
+        } else {
+            for bucket in self.buckets(keys) {
+                index.buckets[bucket] = Bucket { order, op: 0 };
             }
         }
         beside
     }
 
-    /// A recover-reply begins a new index.
-    pub(crate) fn begin_index(&self, device: &mut Device, table: [u8; 2], marks: u8) {
+    /// C or A has moved: what they cover need not be remembered.
+    pub(crate) fn know(&self, device: &mut Device) {
+        let index = &mut device.index;
+        if index.began <= device.committed {
+            index.began = 0;
+        }
+        if index.shown <= device.applied && self.on(Rule::HitPending) {
+            index.shown = 0;
+        }
+    }
+
+    /// A recover-reply begins the index anew.
+    pub(crate) fn begin_index(&self, device: &mut Device, table: Table) {
         device.index = Index::default();
         if !self.reads() {
             return;
-        }
-        for client in 0..2 {
-            if marks & (1 << client) != 0 {
-                device.index.outstanding |= self.mark_of(client);
-            }
         }
         if self.on(Rule::RecoveredLast) && device.last > device.committed {
             device.index.began = device.last;
@@ -144,7 +143,8 @@ impl Protocol {
             for order in device.applied + 1..=device.last {
                 let op = device.entry(order);
                 let (client, at) = step_of(op);
-                let applied = self.step(client, at).seq <= table[self.session(client)];
+                let step = self.step(client, at);
+                let applied = step.seq <= table[self.session(client, step)];
                 if !(applied && self.on(Rule::RebuildLeavesOut)) {
                     self.index(device, order, op);
                 }
@@ -154,50 +154,58 @@ impl Protocol {
         }
     }
 
-    /// A request that may change state passes the head.
+    /// Something that may change state passes the head.
     pub(crate) fn leaves(&self, device: &mut Device, op: Op) {
-        if self.reads() && self.keys_of(op) != 0 {
-            device.index.outstanding |= 1 << (op - 1);
+        let (client, index) = step_of(op);
+        let step = self.step(client, index);
+        if !self.reads() || step.keys == 0 {
+            return;
         }
-    }
-
-    /// Nothing of these is outstanding any more; what the index knew up to this order may be older than their effect.
-    pub(crate) fn settles(&self, device: &mut Device, gone: &[Op], order: Option<u8>) {
-        for op in gone {
-            device.index.outstanding &= !(1 << (op - 1));
-            for bucket in self.buckets(self.keys_of(*op)) {
-                let bucket = &mut device.index.buckets[bucket];
-                if order.is_some_and(|order| bucket.order <= order) {
-                    bucket.op = 0;
-                }
-            }
-        }
-    }
-
-    /// What is no longer outstanding after a reply to this op of the session: a mark only after its second mark.
-    pub(crate) fn ended_by(&self, device: &Device, by: Op) -> Vec<Op> {
-        let (client, at) = step_of(by);
-        let second = self.step(client, at).call == Call::Unmark || !self.on(Rule::SecondMarkOnly);
-        let over = |op: &Op| {
-            let (of, index) = step_of(*op);
-            let mark = self.step(of, index).call.is_marked();
-            of == client && (*op <= by || !self.on(Rule::OutstandingById)) && (second || !mark)
+        let row = &mut device.index.outstanding[usize::from(client)];
+        let newest = if step.logged {
+            &mut row.fallback
+        } else {
+            &mut row.bypass
         };
-        device.index.outstanding().filter(over).collect()
+        let newer = index + 1 >= *newest;
+        *newest = (*newest).max(index + 1);
+        if self.on(Rule::OutstandingMerged) {
+            row.keys |= step.keys;
+        } else if newer {
+            row.keys = step.keys;
+        }
+    }
+
+    /// The answer to this bypass or fallback passes: nothing of its session up to it is outstanding any more, and what
+    /// the log has up to this watermark may be older than what it did.
+    pub(crate) fn settles(&self, device: &mut Device, op: Op, watermark: u8) {
+        if !self.reads() {
+            return;
+        }
+        let (client, at) = step_of(op);
+        let step = self.step(client, at);
+        let row = &mut device.index.outstanding[usize::from(client)];
+        let newest = if step.logged {
+            &mut row.fallback
+        } else {
+            &mut row.bypass
+        };
+        if at + 1 >= *newest || !self.on(Rule::OutstandingById) {
+            *newest = 0;
+        }
+        if row.is_none() {
+            row.keys = 0;
+        }
+        if !step.call.is_read() && self.on(Rule::Shown) {
+            device.index.shown = device.index.shown.max(watermark);
+            self.know(device);
+        }
     }
 
     /// HIT, MISS, or both: where a HIT is allowed, so is a MISS.
     pub(crate) fn on_read(&self, state: &mut State, id: u8, client: u8, index: u8) -> bool {
-        let (step, session) = (self.step(client, index), self.session(client));
+        let step = self.step(client, index);
         let device = &state.devices[usize::from(id)];
-        let own = if self.on(Rule::ReadOwnCommitted) {
-            device.answered[usize::from(client)]
-        } else {
-            device.table[session]
-        };
-        if self.on(Rule::ReadOwnFirst) && own < step.seq {
-            return false;
-        }
         if self.leased_elsewhere(&state.record, device.epoch) && self.on(Rule::LeaseCoversReads) {
             return false;
         }
@@ -230,17 +238,22 @@ impl Protocol {
         let at = self.buckets(keys).next()?;
         let Bucket { order, op } = device.index.buckets[at];
         let committed = order <= device.committed || !self.on(Rule::HitCommitted);
-        let closes = |op: Op| self.buckets(self.keys_of(op)).any(|bucket| bucket == at);
-        let closed = device.index.outstanding().any(closes) && self.on(Rule::Closed);
-        (op != 0 && self.keys_of(op) == keys && committed && !closed).then_some(op)
+        let pending = order > device.applied || !self.on(Rule::HitPending);
+        let newest = pending && order > device.index.shown;
+        let closes = |row: &Outstanding| self.buckets(row.keys).any(|bucket| bucket == at);
+        let rows = &device.index.outstanding;
+        let closed = rows.iter().any(closes) && self.on(Rule::Closed)
+            || self.has_mark(device) && self.on(Rule::MarkCloses);
+        (op != 0 && self.keys_of(op) == keys && committed && newest && !closed).then_some(op)
     }
 
     /// What A must have reached for a read of these keys.
     fn need(&self, device: &Device, keys: u8) -> u8 {
         let index = &device.index;
         let known = device.committed.max(index.began);
-        let several = index.outstanding().any(|op| self.keys_of(op) == BOTH);
-        if several && self.on(Rule::SeveralKeys) {
+        let several = index.outstanding.iter().any(|row| row.keys == BOTH);
+        if several && self.on(Rule::SeveralKeys) || self.has_mark(device) && self.on(Rule::MarkNeed)
+        {
             return known.max(index.floor);
         }
         let of = |at: usize| {
@@ -259,7 +272,7 @@ impl Protocol {
     /// The masters that a front may still have a connection to.
     pub(crate) fn stores(&self, state: &State) -> impl Iterator<Item = u8> + use<> {
         let now = self.primary(state.record.epoch);
-        let marks = self.plan.iter().flatten().any(|step| step.call.is_marked());
+        let marks = self.plan.iter().flatten().any(|step| step.call.is_mark());
         let fenced = self.moves() && marks && self.on(Rule::OldMasterFenced);
         (0..=now).filter(move |store| *store == now || !fenced)
     }

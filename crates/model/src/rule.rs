@@ -1,5 +1,5 @@
-//! The rules that can be switched off: the eight of protocol.md §2, those for the lines of its §8 (numbered as in
-//! the design's table, 16 lines), and those of reads.md.
+//! The rules that can be switched off: the eight of protocol.md §2, and those that answer the lines of its §8
+//! (numbered as in the design's table, 16 lines); and those of reads.md.
 
 use crate::rule_table::{About, TABLE};
 
@@ -46,7 +46,7 @@ pub enum Rule {
     ServerFirst,
     /// Line 13: a new head answers nobody before the old head's lease is over.
     Lease,
-    /// Line 13, more on the lease: meanwhile it answers no bypass and no read either. Without: only acks wait.
+    /// Line 13, more on the lease: meanwhile no bypass, fallback or read passes it either. Without: only acks wait.
     LeaseCoversReads,
     /// Line 13: the last member of a chain is removed only when stopped, its rest applied or declared lost.
     LastMemberStopped,
@@ -67,17 +67,17 @@ pub enum Rule {
     /// §2, §12: the record of a bypass that changes state says "begun" before its first effect. Without: it is
     /// written last, and a failure of that write is taken for "nothing has happened".
     RecordFirst,
-    /// §12: what was sent on a connection that was given up has no effect after the next load of the records.
+    /// §12: what was sent on a connection that was given up has no effect behind the next load of the records.
     /// Without: the store may execute it at any time.
     Fenced,
     /// §2, passed-through operations: they go to the store that their barrier named. Without: to whichever store the
     /// client's connection leads to.
     StoreNamed,
-    /// The same, more: one that changes data is answered after a second barrier that names the same store. Without:
+    /// The same, more: one that changes data is answered behind a second barrier that names the same store. Without:
     /// at once.
     DirectConfirmed,
-    /// The same, more: after a call of unknown outcome something that is recorded comes first. Without: the late
-    /// copy of that call may be executed after the passed-through operation.
+    /// The same, more: behind a call of unknown outcome something that is recorded comes first. Without: the late
+    /// copy of that call may be executed behind the passed-through operation.
     DirectSettled,
     /// §4: a fallback's barrier: it is applied only when A has reached the stamp of the head.
     FallbackBarrier,
@@ -85,11 +85,9 @@ pub enum Rule {
     FloorUnknown,
     /// The same: a recover-reply raises the floor to the last order. Without: the index is empty from the start.
     FloorRestart,
-    /// The same: every recover-reply begins a new index. Without: only a restart does.
-    IndexAnew,
     /// The same: an index that is built from the log leaves out what the reply's session table has. Without: it has it.
     RebuildLeavesOut,
-    /// reads.md §2: a HIT shows only what is committed. Without: also what is not.
+    /// reads.md §2: a HIT shows what is committed. Without: also what is not.
     HitCommitted,
     /// The same: no HIT shows what was admitted while its session had a fallback outstanding.
     HitBeside,
@@ -97,11 +95,13 @@ pub enum Rule {
     NeedOnCollision,
     /// The same: a head that restarted takes all that it has for committed, in `need`. Without: it has forgotten C.
     RecoveredLast,
-    /// The same: a read waits for its own session's updates.
-    ReadOwnFirst,
-    /// The same: until they are committed. Without: until they are admitted.
+    /// The same: a HIT shows what is not applied yet, as far as the head knows. Without: also what is.
+    HitPending,
+    /// The same: while something is outstanding that may change several keys, `need` is C at least.
+    SeveralKeys,
+    /// The same: a read goes to the head when all updates of its session are acknowledged. Without: at any time.
     ReadOwnCommitted,
-    /// The same: after a call of unknown outcome something that is recorded comes first, as before a bypass.
+    /// The same: behind a call of unknown outcome something that is recorded comes first, as before a bypass.
     ReadSettled,
     /// reads.md §3: the store's epoch is the MISS's.
     ReadEpoch,
@@ -109,16 +109,17 @@ pub enum Rule {
     ReadWatermark,
     /// The same: what is shown is in all replicas.
     ReadDurable,
-    /// The same: a removed head says no MISS either, if a store was abandoned. Without: only no HIT.
+    /// The same: a removed head says no MISS either, where a store is left behind. Without: only no HIT.
     LeaseCoversMisses,
-    /// The same: while something is outstanding that may change several keys, `need` is C at least.
-    SeveralKeys,
     /// reads.md §4: no HIT while something that changes state is outstanding.
     Closed,
-    /// The same: what is outstanding has an id, and leaves with a reply to that id or a later one. Without: with any.
+    /// The same: a session's bypasses leave with a reply to the newest. Without: with any.
     OutstandingById,
-    /// The same: when it leaves with a reply, what is older than it is not shown any more.
-    ReplyInvalidates,
+    /// The same: they close the buckets of all of them. Without: of the newest.
+    OutstandingMerged,
+    /// The same: a HIT shows only what is above the watermark of every answer to something that changed state that has
+    /// passed.
+    Shown,
     /// The same: an update takes the place of what its session had sent to the server before. Without: that is not
     /// outstanding any more, and leaves no trace.
     UpdateRaises,
@@ -131,26 +132,30 @@ pub enum Rule {
     OldStamps,
     /// The same: that incarnation is in the record. Without: a server that restarts has forgotten it.
     StampsRecorded,
-    /// reads.md §5: what is passed through waits for the answer to its first mark.
+    /// reads.md §5: what is passed through, and may change state, waits until the OPEN of its mark is committed.
     MarkFirst,
-    /// The same: and for the mark's epoch on its own connection.
-    MarkEpoch,
-    /// The same: open marks are in the recover-reply.
-    MarksInReply,
-    /// The same: its session's END does not end a mark.
-    MarkOutlivesEnd,
-    /// The same: a mark leaves only by its second mark. Without: by any reply, as a bypass does.
-    SecondMarkOnly,
-    /// The same: the caller is answered after the second mark. Without: at once.
-    SecondMark,
-    /// The same: if that meets the first one's epoch. Without: whatever it meets.
-    SecondMarkEpoch,
-    /// The same: the server kills the connection before it ends a mark.
-    MarkKilled,
-    /// The same: a mark names its connection, which is open before. Without: the client may open one later.
-    MarkNamesConnection,
-    /// The same: an abandoned store is fenced, if anything is passed through.
+    /// The same: so does its barrier. Without: only the operation itself.
+    MarkBeforeBarrier,
+    /// The same: while a mark is open, there are no HITs.
+    MarkCloses,
+    /// The same: while a mark is open, `need` is C at least.
+    MarkNeed,
+    /// The same: a mark is open until APPLIED covers its END. Without: until that is admitted.
+    MarkUntilApplied,
+    /// The same: a head that recovers has the marks of the recover-reply and of its log.
+    MarksRecovered,
+    /// The same: the client ends a mark when nothing of it can be executed any more. Without: at any time.
+    MarkEndSettled,
+    /// The same: the END of a silent client's mark is applied when its connection is closed.
+    MarkClosed,
+    /// The same: behind that END the client sends nothing more. Without: it may make another connection.
+    MarkAlive,
+    /// The same: a store that is left behind is fenced, where anything is passed through.
     OldMasterFenced,
+    /// reads.md §6: a read that is answered with its session's own update was called before that was sent.
+    OwnUnsent,
+    /// The same: and nothing of its session is between the two. Without: an update of another key may be.
+    OwnAdjacent,
 }
 
 impl Rule {

@@ -1,4 +1,4 @@
-//! The server: applies in order, atomically with A (rule 6), answers bypasses after their barrier (rule 8), and
+//! The server: applies in order, atomically with A (rule 6), answers bypasses behind their barrier (rule 8), and
 //! says APPLIED only for what all its replicas have (rule 7).
 //!
 //! Its store is its memory: with atomic steps, a crash of the server loses nothing but its waiting room, which
@@ -6,7 +6,7 @@
 //! [`Rule::ApplyAtomically`] is there a moment in between.
 
 use crate::configuration::{Call, Change, Step};
-use crate::history::{Answer, BEGUN, NONE, SET, perform};
+use crate::history::{Answer, BEGUN, SET, perform};
 use crate::network::Packet;
 use crate::protocol::Protocol;
 use crate::rule::Rule;
@@ -46,7 +46,7 @@ impl Protocol {
         }
     }
 
-    /// The server executes a bypass, and the store fails after its effect.
+    /// The server executes a bypass, and the store fails behind its effect.
     pub(crate) fn store_fails(&self, state: &mut State, id: u8, packet: Packet) -> bool {
         let Packet::Stamped {
             epoch,
@@ -63,8 +63,8 @@ impl Protocol {
         executes && self.execute(state, id, client, index, true)
     }
 
-    /// The store executes what was left on a connection that the server has given up: only without
-    /// [`Rule::Fenced`], since the load that follows fences it.
+    /// The store executes what a connection left behind that the server has given up: only without
+    /// [`Rule::Fenced`], since the load that follows the giving up fences it.
     pub(crate) fn late(&self, state: &mut State, id: u8, client: u8, index: u8) -> bool {
         let op = op_of(client, index);
         self.effect(state, id, op);
@@ -72,7 +72,7 @@ impl Protocol {
         true
     }
 
-    /// Whether the server uses this store: it leaves a store when it moves to another.
+    /// Whether the server is at this store: it leaves one that it moves away from.
     pub(crate) fn has_server(&self, state: &State, id: u8) -> bool {
         !self.moves() || self.primary(state.record.epoch) == id
     }
@@ -82,7 +82,7 @@ impl Protocol {
         self.configuration.changes.contains(&Change::Moved)
     }
 
-    /// Whether everything in the server's store is in all replicas of its epoch. A store that the server left has none.
+    /// Whether everything in the server's store is in all replicas of its epoch. One that is moved away from has none.
     pub(crate) fn replicated(&self, state: &State, id: u8) -> bool {
         if self.configuration.servers == 1 || id == 1 || self.moves() {
             return true;
@@ -100,7 +100,7 @@ impl Protocol {
         if order == 0 || epoch == 0 || self.primary(epoch) != id || !self.has_server(state, id) {
             return;
         }
-        // As in the paper: a primary that has lost its replica goes on alone.
+        // As published: whoever has lost its replica goes on alone.
         let alone = !self.on(Rule::FencedReclaim) && state.servers[1].epoch > epoch;
         if self.replicated(state, id) || alone || !self.on(Rule::ReclaimEverywhere) {
             state.network.send(Packet::Applied { epoch, order });
@@ -123,7 +123,8 @@ impl Protocol {
             return false;
         }
         let (client, index) = step_of(op);
-        let (step, session) = (self.step(client, index), self.session(client));
+        let step = self.step(client, index);
+        let session = self.session(client, step);
         let last = store.table[session];
         let reopens = step.call == Call::Open && !self.on(Rule::SessionNeverReused);
         // A seq that is missing stops the shard.
@@ -132,6 +133,7 @@ impl Protocol {
         }
         let fresh = (step.seq == last + 1 || reopens) && store.ahead & bit == 0;
         if fresh {
+            self.before_end(state, op);
             self.effect(state, id, op);
             let store = &mut state.servers[usize::from(id)].store;
             if !self.on(Rule::ApplyAtomically) {
@@ -165,7 +167,8 @@ impl Protocol {
             for (index, step) in (0u8..).zip(plan) {
                 let op = op_of(u8::try_from(client).expect("two clients"), index);
                 let done = step.logged && server.store.effects & (1 << (op - 1)) != 0;
-                let seq = &mut server.store.table[client];
+                let row = self.row(u8::try_from(client).expect("two clients"), *step);
+                let seq = &mut server.store.table[row];
                 *seq = if done { (*seq).max(step.seq) } else { *seq };
             }
         }
@@ -174,7 +177,8 @@ impl Protocol {
 
     /// `Server::fallback_effects`.
     fn apply_fallback(&self, state: &mut State, id: u8, client: u8, index: u8) -> bool {
-        let (seq, session) = (self.step(client, index).seq, self.session(client));
+        let step = self.step(client, index);
+        let (seq, session) = (step.seq, self.session(client, step));
         let op = op_of(client, index);
         let server = &mut state.servers[usize::from(id)];
         let (epoch, last) = (server.epoch, server.store.table[session]);
@@ -202,16 +206,13 @@ impl Protocol {
 
     /// `Server::next_execution`: a read, or a bypass that changes state.
     fn execute(&self, state: &mut State, id: u8, client: u8, index: u8, fails: bool) -> bool {
-        let (step, session) = (self.step(client, index), self.session(client));
+        let step = self.step(client, index);
+        let session = self.session(client, step);
         let op = op_of(client, index);
         let store = &state.servers[usize::from(id)].store;
         let last = store.table[session];
         if !step.call.is_read() && self.on(Rule::RequestId) {
             let (request, answer) = store.replies[usize::from(client)];
-            if request >= op && step.call.is_marked() && store.marks & (1 << client) == 0 {
-                // A copy that arrives after the mark has ended: what it closed is opened again.
-                return self.say_ended(state, id, client);
-            }
             if request > op || request == op && fails {
                 return false;
             }
@@ -231,18 +232,8 @@ impl Protocol {
         if step.call.is_read() {
             return self.respond(state, id, client, index, 1 + id);
         }
-        // A mark changes only its record: the operation itself is passed through after it.
-        let answer = if step.call.is_marked() {
-            NONE
-        } else {
-            self.effect(state, id, op)
-        };
+        let answer = self.effect(state, id, op);
         let store = &mut state.servers[usize::from(id)].store;
-        if step.call.is_marked() {
-            store.marks |= 1 << client;
-        } else if step.call == Call::Unmark {
-            store.marks &= !(1 << client);
-        }
         let reply = &mut store.replies[usize::from(client)];
         if fails {
             if self.on(Rule::RecordFirst) {
@@ -262,12 +253,6 @@ impl Protocol {
         }
         let Server { epoch, store, .. } = &state.servers[usize::from(id)];
         let call = self.step(client, index).call;
-        // The answer to a mark is the epoch in which the head passes it on.
-        let answer = if call.is_marked() || call == Call::Unmark {
-            *epoch
-        } else {
-            answer
-        };
         if self.reads() && !call.is_barrier() {
             state.network.send_least(Packet::Passing {
                 epoch: *epoch,
@@ -286,23 +271,22 @@ impl Protocol {
         true
     }
 
-    /// An op takes effect; invariants 2, 3, 5 and 6 are checked.
+    /// An op takes effect, and is looked at by invariants 2, 3, 5 and 6.
     pub(crate) fn effect(&self, state: &mut State, id: u8, op: Op) -> Answer {
         let store = &mut state.servers[usize::from(id)].store;
         let (client, index) = step_of(op);
         let has = |at: u8| store.effects & (1 << (op_of(client, at) - 1)) != 0;
         let plan = &self.plan[usize::from(client)];
         let call = plan[usize::from(index)].call;
-        // A passed-through operation may outlive a session that the head has ended, until the server kills it.
-        let outlives = |other: Call| call.is_marked() && other == Call::Expire;
-        let ends = |other: Call| matches!(other, Call::End | Call::Expire) && !outlives(other);
+        // An operation that is passed through is of no session that the server knows: what bounds it is its mark.
+        let ends = |other: Call| matches!(other, Call::End | Call::Expire);
         let ended = (0u8..)
             .zip(plan)
             .any(|(at, step)| ends(step.call) && at != index && has(at));
         let changes = |at: u8, step: &Step| {
             at != index
-                && (!step.call.is_read() || step.call == Call::SetDirect)
-                && !outlives(step.call)
+                && (!step.call.is_read() || step.call.is_direct_write())
+                && !step.call.is_mark()
         };
         let disorder = (0u8..)
             .zip(plan)
@@ -316,7 +300,7 @@ impl Protocol {
             });
         if op & TORN != 0 {
             state.bad = Bad::Garbage;
-        } else if matches!(call, Call::Open | Call::End | Call::Expire) {
+        } else if matches!(call, Call::Open | Call::OpenMark) || call.is_end() {
             // They change the session table only.
         } else if ended {
             state.bad = Bad::Ended;

@@ -2,7 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use crate::configuration::{CLIENTS, DEVICES, KEYS, STEPS};
+use crate::configuration::{CLIENTS, DEVICES, KEYS, SESSIONS, STEPS};
 use crate::history::{Answer, History};
 use crate::network::Network;
 
@@ -15,6 +15,9 @@ pub const TORN: Op = 0x10;
 
 /// Set in [`Client::named`] when the operation itself is done, and its second barrier is not.
 pub const PASSED: u8 = 0x10;
+
+/// A number by session: each client's own, then each client's mark.
+pub type Table = [u8; SESSIONS];
 
 /// The op of a step.
 #[must_use]
@@ -47,8 +50,8 @@ pub struct Client {
     /// 1 + the store that the barrier of the passed-through operation under way named; with [`PASSED`], the
     /// operation has been there.
     pub named: u8,
-    /// The epoch of the first mark that was answered, while the operation between the marks is under way.
-    pub marked: u8,
+    /// 1 + the store that the client's own connection leads to, while an operation that needs a mark is in it.
+    pub connected: u8,
 }
 
 /// What a device is doing.
@@ -72,6 +75,17 @@ pub struct Bucket {
     pub op: Op,
 }
 
+/// What a session has outstanding that may change state, as its row at the head has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outstanding {
+    /// 1 + index of the newest bypass; 0: none.
+    pub bypass: u8,
+    /// 1 + index of the newest update that fell back; 0: none.
+    pub fallback: u8,
+    /// The keys of all of it.
+    pub keys: u8,
+}
+
 /// A head's index of its log (docs/spec/reads.md). Volatile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Index {
@@ -81,8 +95,10 @@ pub struct Index {
     pub floor: u8,
     /// Last order at the recover-reply, while it is above what is committed; otherwise 0.
     pub began: u8,
-    /// Bypasses that may still change state, fallbacks and marks among them: bit by op − 1.
-    pub outstanding: u8,
+    /// The greatest watermark of an answer that passed the head, while it is above what the head knows to be applied.
+    pub shown: u8,
+    /// What each client's own session has outstanding.
+    pub outstanding: [Outstanding; CLIENTS],
 }
 
 /// A device. Everything but epoch, incarnation, log up to `durable` and `applied` is volatile.
@@ -105,9 +121,9 @@ pub struct Device {
     /// What the next device holds durably, as the head knows it.
     pub below: u8,
     /// Head: last admitted seq by session.
-    pub table: [u8; CLIENTS],
+    pub table: Table,
     /// Head: last committed seq by session.
-    pub answered: [u8; CLIENTS],
+    pub answered: Table,
     /// Entries by order − 1; freed ones are 0.
     pub log: [Op; ORDERS],
     /// Head: the index.
@@ -120,7 +136,7 @@ pub struct Store {
     /// A: applied up to here.
     pub applied: u8,
     /// Last applied seq by session.
-    pub table: [u8; CLIENTS],
+    pub table: Table,
     /// The keys' values.
     pub values: [Op; KEYS],
     /// Ghost: which ops have taken effect.
@@ -129,8 +145,6 @@ pub struct Store {
     pub ahead: u8,
     /// The last state-changing bypass of each session, and its answer.
     pub replies: [(Op, Answer); CLIENTS],
-    /// Open marks: bit by client.
-    pub marks: u8,
     /// The incarnation of this epoch's head that was answered last.
     pub heard: u8,
 }
@@ -229,15 +243,15 @@ impl Client {
             acks,
             fallback,
             named,
-            marked,
+            connected,
         } = *self;
-        [invoked, done, unknown, acks, fallback, named, marked]
+        [invoked, done, unknown, acks, fallback, named, connected]
     }
 }
 
 impl Device {
     /// All but the log.
-    fn bytes(&self) -> [u8; 19] {
+    fn bytes(&self) -> [u8; 29] {
         let Self {
             phase,
             epoch,
@@ -247,65 +261,80 @@ impl Device {
             committed,
             applied,
             below,
-            table,
-            answered,
+            table: [t0, t1, t2, t3],
+            answered: [a0, a1, a2, a3],
             log: _,
             index,
         } = *self;
         let Index {
-            buckets,
+            buckets: [first, second],
             floor,
             began,
-            outstanding,
+            shown,
+            outstanding: [one, two],
         } = index;
         let phase = match phase {
             Phase::Serving => 0,
             Phase::Asking => 1,
             Phase::Gone => 2,
         };
-        [
-            phase,
-            epoch,
-            incarnation,
-            last,
-            durable,
-            committed,
-            applied,
-            below,
-            table[0],
-            table[1],
-            answered[0],
-            answered[1],
-            buckets[0].order,
-            buckets[0].op,
-            buckets[1].order,
-            buckets[1].op,
+        let [head, entries] = [
+            [
+                phase,
+                epoch,
+                incarnation,
+                last,
+                durable,
+                committed,
+                applied,
+                below,
+            ],
+            [t0, t1, t2, t3, a0, a1, a2, a3],
+        ];
+        let index = [
+            first.order,
+            first.op,
+            second.order,
+            second.op,
             floor,
             began,
-            outstanding,
-        ]
+            shown,
+            one.bypass,
+            one.fallback,
+            one.keys,
+            two.bypass,
+            two.fallback,
+            two.keys,
+        ];
+        let mut bytes = [0; 29];
+        let all = head.into_iter().chain(entries).chain(index);
+        for (to, from) in bytes.iter_mut().zip(all) {
+            *to = from;
+        }
+        bytes
     }
 }
 
 impl Server {
-    fn bytes(&self) -> [u8; 15] {
+    fn bytes(&self) -> [u8; 16] {
         let Self { epoch, half, .. } = *self;
         let Store {
             applied,
-            table,
+            table: [t0, t1, t2, t3],
             values,
             effects,
             ahead,
             replies,
-            marks,
             heard,
         } = self.store;
         [
             epoch,
             u8::from(half),
             applied,
-            table[0],
-            table[1],
+            t0,
+            t1,
+            t2,
+            t3,
             values[0],
             values[1],
             effects,
@@ -314,7 +343,6 @@ impl Server {
             replies[0].1,
             replies[1].0,
             replies[1].1,
-            marks,
             heard,
         ]
     }

@@ -1,5 +1,5 @@
-//! Which packets can still have an effect. The others are forgotten, so that states that differ only in dead
-//! packets count as one. Each reason here is a monotone fact: a call that has ended, an epoch that has passed, a
+//! Which packets can still have an effect: the others are forgotten, so that states that differ only in dead
+//! packets are one state. Each reason here is a monotone fact: a call that has ended, an epoch that has passed, a
 //! prefix that is durable.
 
 use crate::network::{Node, Packet};
@@ -47,10 +47,15 @@ impl Protocol {
                 let head = &state.devices[usize::from(self.chain(epoch).head())];
                 head.epoch <= epoch && order > head.below
             }
-            Packet::Ack { client, seq, .. } => {
+            Packet::Ack {
+                client, mark, seq, ..
+            } => {
                 let plan = &self.plan[usize::from(client)];
                 let open = |(index, step): (u8, &crate::configuration::Step)| {
-                    step.logged && step.seq <= seq && waits(client, index)
+                    step.logged
+                        && step.call.is_mark() == mark
+                        && step.seq <= seq
+                        && waits(client, index)
                 };
                 (0u8..).zip(plan).any(open)
             }
@@ -100,8 +105,8 @@ impl Protocol {
                 !self.on(Rule::OwnReply)
                     || device.phase == Phase::Asking && device.incarnation == incarnation
             }
-            // They settle what is outstanding at the head, even if nobody waits.
-            Packet::Passing { epoch, .. } | Packet::MarkEnded { epoch, .. } => {
+            // They settle what is outstanding at the head, whoever waits.
+            Packet::Passing { epoch, .. } => {
                 let head = &state.devices[usize::from(self.chain(epoch).head())];
                 head.epoch <= epoch
             }
@@ -121,17 +126,17 @@ impl Protocol {
     }
 
     /// Whether the server has a record of a bypass, or of a later one of its session: it will not be executed again. A
-    /// copy of it can only close buckets; that of a mark opens them, too.
+    /// copy of it can only close buckets.
     fn recorded(&self, state: &State, client: u8, index: u8) -> bool {
-        let mark = self.step(client, index).call.is_marked();
-        let kept = self.configuration.servers == 1 && self.on(Rule::RequestId) && !mark;
+        let kept = self.configuration.servers == 1 && self.on(Rule::RequestId);
         let replies = &state.servers[0].store.replies;
         kept && replies[usize::from(client)].0 >= op_of(client, index)
     }
 
     /// Whether the server has an update, and every head knows: it will not be admitted again.
     fn known(&self, state: &State, client: u8, index: u8) -> bool {
-        let (seq, session) = (self.step(client, index).seq, self.session(client));
+        let step = self.step(client, index);
+        let (seq, session) = (step.seq, self.session(client, step));
         let kept = self.configuration.servers == 1
             && self.reads()
             && self.on(Rule::FallbackIdentity)

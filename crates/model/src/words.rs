@@ -54,13 +54,12 @@ fn step(model: &Protocol, client: u8, index: u8) -> String {
             step.seq
         ),
         Call::Fence => format!("client {who}'s fence"),
-        Call::Unmark => format!("client {who}'s second mark"),
-        Call::SetMarked => format!(
-            "the mark of client {who}'s own set (value {})",
-            value(client, index)
-        ),
-        Call::ScriptMarked => format!(
-            "the mark of client {who}'s own script: the other key is {} if the key is unset",
+        Call::OpenMark => format!("client {who}'s mark (OPEN)"),
+        Call::EndMark => format!("client {who}'s mark (END)"),
+        Call::ExpireMark => format!("the END of client {who}'s mark by the head"),
+        Call::ReadOwn => format!("client {who}'s read of the update that it has just called"),
+        Call::ScriptDirect => format!(
+            "the barrier of client {who}'s own script: the other key is {} if the key is unset",
             value(client, index)
         ),
         Call::ReadDirect => format!("the barrier of client {who}'s own read"),
@@ -78,6 +77,11 @@ fn step(model: &Protocol, client: u8, index: u8) -> String {
         }
         Call::Set => format!(
             "client {who}'s set (behind seq {}, value {})",
+            step.seq,
+            value(client, index)
+        ),
+        Call::SetOther => format!(
+            "client {who}'s set of the other key (behind seq {}, value {})",
             step.seq,
             value(client, index)
         ),
@@ -105,16 +109,16 @@ fn entry(model: &Protocol, op: Op) -> String {
 
 fn answer(model: &Protocol, client: u8, index: u8, answer: Answer) -> String {
     let call = model.step(client, index).call;
-    if matches!(call, Call::WriteIfNone | Call::Set | Call::Script) {
+    if matches!(
+        call,
+        Call::WriteIfNone | Call::Set | Call::SetOther | Call::Script
+    ) {
         let said = match answer {
             SET => "set",
             BEGUN => "begun, and nobody knows",
             _ => "was set before",
         };
         return said.to_owned();
-    }
-    if call.is_marked() || call == Call::Unmark {
-        return format!("epoch {answer}");
     }
     if call.is_barrier() {
         return STORES[usize::from(answer - 1)].to_owned();
@@ -162,7 +166,12 @@ fn packet(model: &Protocol, packet: Packet) -> String {
             format!("append(epoch {epoch}, order {order}: {})", entry(model, op))
         }
         Packet::Durable { epoch, order } => format!("durable(epoch {epoch}, up to {order})"),
-        Packet::Ack { seq, copies, .. } => format!("ack(seq {seq}, copies {copies})"),
+        Packet::Ack {
+            mark, seq, copies, ..
+        } => {
+            let of = if mark { "of the mark, " } else { "" };
+            format!("ack({of}seq {seq}, copies {copies})")
+        }
         Packet::Stamped {
             epoch,
             client,
@@ -206,29 +215,19 @@ fn packet(model: &Protocol, packet: Packet) -> String {
             answer(model, client, index, said)
         ),
         Packet::Miss { epoch, need, .. } => format!("MISS(epoch {epoch}, need {need})"),
-        Packet::MarkEnded {
-            epoch,
-            client,
-            watermark,
-        } => format!(
-            "the server's own second mark for client {} (epoch {epoch}, watermark {watermark})",
-            client + 1
-        ),
         Packet::Applied { epoch, order } => format!("applied(epoch {epoch}, up to {order})"),
         Packet::Reply {
             epoch,
             applied,
-            table,
-            marks,
+            table: [first, second, marks @ ..],
             ..
         } => {
-            let open = match marks {
+            let open = match marks.into_iter().filter(|seq| *seq == 1).count() {
                 0 => String::new(),
-                open => format!(", {} open marks", open.count_ones()),
+                open => format!(", {open} open marks"),
             };
             format!(
-                "recover-reply(epoch {epoch}, A {applied}, last seqs {} and {}{open})",
-                table[0], table[1]
+                "recover-reply(epoch {epoch}, A {applied}, last seqs {first} and {second}{open})"
             )
         }
         Packet::NotLogged { client, index } => {
@@ -260,7 +259,7 @@ pub fn describe(model: &Protocol, state: &State, action: Action) -> String {
             let index = state.clients[usize::from(client)].invoked;
             format!("call: {}", step(model, client, index))
         }
-        Action::GiveUp(client) => format!("client {} stops waiting for its bypass", client + 1),
+        Action::GiveUp(client) => format!("client {} stops waiting for its call", client + 1),
         Action::Deliver(it, to) => format!("{} gets {}", node(to), packet(model, it)),
         Action::Persist(id) => {
             format!("D{}: order {} is durable", id + 1, device(id).durable + 1)
@@ -297,6 +296,11 @@ pub fn describe(model: &Protocol, state: &State, action: Action) -> String {
             "the store executes {}, of a connection that was given up",
             step(model, client, index)
         ),
+        Action::Direct(client, store) if model.reads() => format!(
+            "client {}'s own operation is on its way to {}",
+            client + 1,
+            STORES[usize::from(store)]
+        ),
         Action::Direct(client, store) => format!(
             "client {}'s own operation gets to {}, which answers",
             client + 1,
@@ -310,17 +314,12 @@ pub fn describe(model: &Protocol, state: &State, action: Action) -> String {
                 packet(model, it)
             )
         }
-        Action::Look(client, store) => format!(
-            "client {} sees the mark's epoch on its connection to {}",
-            client + 1,
-            STORES[usize::from(store)]
-        ),
         Action::Pass(client, store) => format!(
-            "client {}'s own operation gets to {}, between its marks",
+            "client {}'s own operation gets to {}",
             client + 1,
             STORES[usize::from(store)]
         ),
-        Action::EndMark(client) => format!("the server ends client {}'s mark", client + 1),
+        Action::Close(client) => format!("the store closes client {}'s connection", client + 1),
         Action::Refuse(index) => format!("the head has no room for {}", step(model, 0, index)),
         Action::Forget => {
             "the server restarts and forgets which incarnation it has answered".to_owned()

@@ -34,6 +34,7 @@ fn forgetting_dead_packets_changes_no_verdict() {
         "reads-given-up",
         "reads-end",
         "marks",
+        "own-write",
         "late-bypass",
     ] {
         let mut configuration = catalogue::named(name).unwrap();
