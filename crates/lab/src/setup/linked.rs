@@ -78,11 +78,8 @@ impl Linked {
         let stand = Stand::build(system, number)?;
         let has_device = system.has_device();
         let near = SocketAddr::from((Ipv4Addr::LOCALHOST, FRONT_PORT));
-        let redis = SocketAddr::from(if has_device {
-            (Ipv4Addr::LOCALHOST, REDIS_PORT)
-        } else {
-            (*SERVER.ip(), REDIS_PORT)
-        });
+        // Where clients reach it, and fronts that read from it directly.
+        let redis = SocketAddr::from((*SERVER.ip(), REDIS_PORT));
         let mut linked = Linked {
             front: None,
             stand,
