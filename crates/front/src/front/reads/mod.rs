@@ -23,7 +23,9 @@ use link::{Link, Told, Waiting};
 /// Part of a command's time for which the store may say nothing while somebody waits here.
 const SILENCES_PER_TIMEOUT: Time = 8;
 /// Longest such time, in nanoseconds.
-const SILENCE_MAX: Time = 250_000_000;
+const SILENCE_MAX: Time = 1_000_000_000;
+/// Part of it while the connection is being made: where nothing answers at all, many would wait for it.
+const MAKING_PER_SILENCE: Time = 4;
 /// Part of a command's time after which a read is given up here, whatever the store says.
 const WAITS_PER_TIMEOUT: Time = 2;
 /// Shortest and longest time until a connection that was lost is made again, in nanoseconds.
@@ -129,7 +131,13 @@ impl Lane {
     fn due(&self) -> Option<Time> {
         let sent = self.open.as_ref().and_then(|open| open.link.oldest());
         let oldest = sent.or_else(|| Some(self.waiting.front()?.since))?;
-        let silent = self.heard.max(oldest).saturating_add(self.silence);
+        let made = self.open.as_ref().is_some_and(|open| open.link.is_known());
+        let silence = if made {
+            self.silence
+        } else {
+            self.silence / MAKING_PER_SILENCE
+        };
+        let silent = self.heard.max(oldest).saturating_add(silence);
         Some(silent.min(oldest.saturating_add(self.wait)))
     }
 
