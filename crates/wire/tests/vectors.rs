@@ -95,7 +95,7 @@ fn through_its_view(header: &Header) -> Header {
         }
         Kind::Response => packet::Response::read(header).header(stamp),
         Kind::Hit => packet::Hit::read(header).header(stamp),
-        Kind::Read => packet::Read::read(header).header(stamp),
+        Kind::Read => packet::ReadKeys::read(header).header(stamp),
         Kind::Miss => packet::Miss::read(header).header(stamp),
         Kind::Retrans => packet::Retrans::read(header).header(stamp),
         Kind::Recover => packet::Recover::read(header).header(stamp),

@@ -7,7 +7,7 @@ use super::CallId;
 use crate::time::{MILLISECOND, Nanos, SECOND, earliest};
 use crate::{Outbox, Peer, Time};
 use bytes::Bytes;
-use pmnet_wire::packet::{Hit, Miss, READ_KEYS_MAX, Read, Stamp, write_hashes};
+use pmnet_wire::packet::{Hit, Miss, READ_KEYS_MAX, ReadKeys, Stamp, write_hashes};
 use pmnet_wire::{Kind, Packet};
 use std::collections::VecDeque;
 
@@ -158,7 +158,7 @@ impl Reads {
             if let Some((session, stamp)) = &session
                 && asked.last_sent.is_none_or(|at| now >= at + AGAIN_AFTER)
             {
-                let read = Read {
+                let read = ReadKeys {
                     session: *session,
                     request: asked.request,
                 };

@@ -9,7 +9,7 @@ use super::{Device, Verdict};
 use crate::rules::{Rule, Rules};
 use crate::{Outbox, Peer, Random, Time};
 use pmnet_wire::packet::{
-    Append, Bypass, EntryKind, Fallback, Hit, Miss, Read, Response, is_mark, read_hashes,
+    Append, Bypass, EntryKind, Fallback, Hit, Miss, ReadKeys, Response, is_mark, read_hashes,
 };
 use pmnet_wire::{Flags, Header, Packet};
 
@@ -317,7 +317,7 @@ impl Device {
             committed: self.cursors.committed,
             applied: self.cursors.applied,
         };
-        let Read { session, request } = Read::read(header);
+        let ReadKeys { session, request } = ReadKeys::read(header);
         let stamp = self.stamp().tagged(header.tag);
         match self.reads.answer(hashes, reached, self.config.rules) {
             Answer::Hit(order) => {

@@ -3,7 +3,7 @@
 use super::support::device::{Bench, client, config, from_client, from_hop, hop, server, update};
 use super::support::{EPOCH, SESSION, TOKEN, only};
 use pmnet_proto::device::Verdict;
-use pmnet_wire::packet::{Read, Stamp, write_hashes};
+use pmnet_wire::packet::{ReadKeys, Stamp, write_hashes};
 use pmnet_wire::{Flags, Header, Kind, raw};
 
 const KEY: u64 = 7;
@@ -25,7 +25,7 @@ fn ask() -> Header {
         tag: TOKEN,
         ..Stamp::of(&from_client(Kind::Read, 0))
     };
-    let read = Read {
+    let read = ReadKeys {
         session: SESSION,
         request: 5,
     };

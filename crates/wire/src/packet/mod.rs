@@ -31,7 +31,7 @@ pub use nack::{Nack, NotLogged};
 pub use open::{Open, OpenReply, is_mark};
 pub use ping::{Ping, Pong, StaleEpoch};
 pub use place::Fragment;
-pub use read::{Hit, Miss, READ_KEYS_MAX, Read, read_hashes, write_hashes};
+pub use read::{Hit, Miss, READ_KEYS_MAX, ReadKeys, read_hashes, write_hashes};
 pub use recover::{Recover, RecoverReply};
 pub use response::{Progress, Response};
 pub use retrans::Retrans;
@@ -191,7 +191,7 @@ pub const LAYOUTS: &[Layout] = &[
     Fallback::LAYOUT,
     Response::LAYOUT,
     Progress::LAYOUT,
-    Read::LAYOUT,
+    ReadKeys::LAYOUT,
     Hit::LAYOUT,
     Miss::LAYOUT,
     Retrans::LAYOUT,

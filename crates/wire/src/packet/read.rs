@@ -1,10 +1,10 @@
 //! READ: how fresh must the store be for these keys? HIT and MISS: the head's answer (`docs/spec/reads.md`).
 //!
 //! ```text
-//!       24        32    40      48        56   64
-//! Read  | session |     |       | request |    |    |   payload: the hashes of the keys
-//! Hit   | session |     | order | request |    |    |   payload: that of the update
-//! Miss  | session |     | need  | request |    |    |
+//!           24        32    40      48        56   64
+//! ReadKeys  | session |     |       | request |    |    |   payload: the hashes of the keys
+//! Hit       | session |     | order | request |    |    |   payload: that of the update
+//! Miss      | session |     | need  | request |    |    |
 //! ```
 //! Stamp of HIT and MISS: the head. Their epoch is the one that the store's record must name.
 
@@ -17,7 +17,7 @@ const HASH_BYTES: usize = 8;
 
 view! {
     /// How fresh must the store be for the keys whose hashes are the payload?
-    Read = Read {
+    ReadKeys = Read {
         /// The session.
         session: session,
         /// Its id, rising within the session; the answer repeats it.

@@ -80,7 +80,7 @@ fn a_view_reads_and_writes_its_fields_and_no_others() {
         Response,
         Progress,
         Hit,
-        Read,
+        ReadKeys,
         Miss,
         Retrans,
         Recover,
