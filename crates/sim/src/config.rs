@@ -323,6 +323,8 @@ impl WorldConfig {
     #[must_use]
     pub fn lacking(mut self, without: Without) -> WorldConfig {
         self.without = Some(without);
+        // Other rules are missed in worlds without that.
+        self.reads = false;
         match without.place {
             Place::Machine(Rule::AllCopies | Rule::WhoseCopy) => {
                 self.declared_losses = false;
@@ -367,8 +369,7 @@ impl WorldConfig {
                 Rule::Floor | Rule::HitCommitted | Rule::StoreEpoch | Rule::ShownAbove,
             )
             | Place::ReadEpoch
-            | Place::ReadNeed
-            | Place::Marked => self = self.lacking_of_reads(without.place),
+            | Place::ReadNeed => self = self.lacking_of_reads(without.place),
             _ => {}
         }
         self
@@ -389,7 +390,9 @@ impl WorldConfig {
             payload_max: 100,
             updates: 40,
             store_max: 2 * MILLISECOND,
-            directs: place == Place::Marked,
+            directs: false,
+            publishes: false,
+            hangs: false,
             failovers: fails_over || self.failovers,
             loss: self.loss.max(50),
             duplication: self.duplication.max(200),

@@ -45,7 +45,7 @@ impl ClientHost {
         self.connection = Some(connection);
         let marked = self.mark.is_some_and(|mark| mark.is_open);
         let (observed, deadline) = &mut self.observed[direct.observed];
-        let unmarked = config.reads && !marked && !Without::breaks(config.without, Place::Marked);
+        let unmarked = config.reads && !marked;
         if now > *deadline || unmarked {
             observed.result = Seen::Failed;
             return;

@@ -193,7 +193,7 @@ impl ClientHost {
 
     /// Says that something will pass no device. Gives whether it is known to the whole chain.
     pub(crate) fn mark(&mut self, now: Time, config: &WorldConfig) -> bool {
-        if !config.reads || Without::breaks(config.without, Place::Marked) {
+        if !config.reads {
             return true;
         }
         if self.mark.is_none() {

@@ -28,8 +28,6 @@ pub enum Place {
     ReadEpoch,
     /// In the client's caller: a store is read from only if it has applied what the head named.
     ReadNeed,
-    /// In the client's caller: what passes no device is marked.
-    Marked,
     /// In the client's caller: only updates that cannot fail are acknowledged early.
     Nilext,
     /// In the log: an entry's checksum covers its payload.
@@ -154,7 +152,7 @@ impl Without {
         machine(
             "after-unknown",
             Rule::AfterUnknown,
-            2000,
+            6000,
             "§2.8: nothing is asked while an earlier call of its session can still arrive",
         ),
         machine(
@@ -226,7 +224,7 @@ impl Without {
         machine(
             "confirmed",
             Rule::Confirmed,
-            2000,
+            4000,
             "§5: a store that lost what it had confirmed stops the shard",
         ),
         machine(
@@ -282,12 +280,6 @@ impl Without {
             Place::ReadNeed,
             2000,
             "reads.md §3: the store has applied what the head named",
-        ),
-        rule(
-            "marked",
-            Place::Marked,
-            2000,
-            "reads.md §5: what passes no device is marked",
         ),
     ];
 

@@ -636,7 +636,7 @@ fn refused() -> Vec<(&'static str, Vec<u8>, Reject)> {
         ),
         ("reject_oversized_by_one", long, Reject::Oversized),
         ("reject_kind_zero", resealed(|b| b[3] = 0), Reject::Kind),
-        ("reject_kind_next", resealed(|b| b[3] = 20), Reject::Kind),
+        ("reject_kind_next", resealed(|b| b[3] = 22), Reject::Kind),
         ("reject_kind_last", resealed(|b| b[3] = 255), Reject::Kind),
         (
             "reject_payload_length_one_byte_missing",
