@@ -83,9 +83,10 @@ if [ "$what" = all ]; then
     suite build 1800 cargo build --release --locked -p pmnet
     suite lab 1800 cargo build --release --locked -p pmnet-lab --bins --test e2e
     suite simulator 900 cargo build --release --locked -p pmnet-sim
+    suite tests 1800 cargo test --workspace --locked --no-run
     # A million packets for the in-kernel pipeline and for the device beside it.
     export PMNET_PACKETS=1000000
-    suite unit 1500 cargo test --workspace --locked --no-fail-fast -- --show-output
+    suite unit 900 cargo test --workspace --locked --no-fail-fast -- --show-output
     # One theme after the other: the tests share a machine, and time is part of what they look at.
     e2e() {
         suite "$1" "$2" cargo test --release --locked -p pmnet-lab --test e2e -- \
@@ -101,7 +102,7 @@ if [ "$what" = all ]; then
         esac
     done
     suite sim 300 cargo run --quiet --release --locked -p pmnet-sim -- --seeds 2000
-    suite rules 300 cargo run --quiet --release --locked -p pmnet-sim -- --without all
+    suite rules 600 cargo run --quiet --release --locked -p pmnet-sim -- --without all
     suite demo 150 cargo run --quiet --release --locked -p pmnet-lab -- demo \
         --quick --checked-seconds 6 --out "$logs/demo"
 fi

