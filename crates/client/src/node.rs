@@ -121,10 +121,10 @@ impl ClientNode {
             let count = self
                 .socket
                 .receive(|from, datagram| machine.receive(now, from, datagram))?;
-            if count == 0 {
+            total += count;
+            if count == 0 || self.socket.is_drained() {
                 return Ok((total, false));
             }
-            total += count;
         }
         Ok((total, true))
     }

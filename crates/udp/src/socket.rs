@@ -36,6 +36,8 @@ pub struct Socket {
     metas: Vec<RecvMeta>,
     counters: SocketCounters,
     speaks_for: Option<SpeaksFor>,
+    /// The last receive took everything.
+    drained: bool,
 }
 
 /// Which address answers carry as their source, and the receiver that gets the real one.
@@ -89,6 +91,7 @@ impl Socket {
             metas: vec![RecvMeta::default(); BATCH_SIZE],
             counters: SocketCounters::default(),
             speaks_for: None,
+            drained: false,
         })
     }
 
@@ -140,6 +143,13 @@ impl Socket {
         self.counters
     }
 
+    /// Whether the last [`Socket::receive`] took everything that was there: it had room for more. What comes later makes the
+    /// socket readable anew.
+    #[must_use]
+    pub const fn is_drained(&self) -> bool {
+        self.drained
+    }
+
     /// Receives what is there, up to one burst, and hands out each datagram. Gives the number of
     /// datagrams; 0 if there was nothing.
     ///
@@ -151,6 +161,7 @@ impl Socket {
             .chunks_mut(SLOT_BYTES)
             .map(IoSliceMut::new)
             .collect();
+        self.drained = true;
         let filled = match self
             .state
             .recv(UdpSockRef::from(&self.io), &mut slices, &mut self.metas)
@@ -158,6 +169,7 @@ impl Socket {
             Ok(filled) => filled,
             Err(error) => return self.tolerate(error),
         };
+        self.drained = filled < self.metas.len();
         let mut datagrams = 0;
         for (slot, meta) in self.slots.chunks(SLOT_BYTES).zip(&self.metas[..filled]) {
             for datagram in slot[..meta.len].chunks(meta.stride.max(1)) {
