@@ -75,7 +75,7 @@ pub trait Store: Send {
     -> Result<(), StoreError>;
 
     /// What the store that was loaded last calls itself: another one after each start of a store process, and another
-    /// one for each copy of it. `None`: there is only this one.
+    /// one for each copy of it. `None`: there is only this one, or it takes no writes now.
     fn identity(&self) -> Option<Bytes> {
         None
     }

@@ -416,9 +416,12 @@ impl Server {
         if let Some(chain) = &mut chain {
             chain.store = begun_in;
         }
-        self.store = store.unwrap_or_default();
         self.enter(chain);
-        self.leave_other_store();
+        // A store that takes no writes is read from in the old epoch: nothing changes in it.
+        if let Some(store) = store {
+            self.store = store;
+            self.leave_other_store();
+        }
         self.advance(applied);
         if self.entries.queue.is_empty() {
             self.entries.received = applied;

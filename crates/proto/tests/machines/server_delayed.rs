@@ -222,6 +222,36 @@ fn a_bypass_of_an_earlier_life_of_the_head_is_not_executed() {
     assert_eq!(bench.store.executed.len(), 1);
 }
 
+/// Readers compare epochs: a store that was left behind must not name the one in which something is executed elsewhere.
+#[test]
+fn another_store_begins_another_epoch_before_anything_is_executed_in_it() {
+    let mut bench = Bench::new();
+    let token = bench.server.chain().expect("a chain").shard_token;
+    for (name, epoch) in [
+        (None, EPOCH),
+        (Some("a"), EPOCH + 1),
+        (Some("a"), EPOCH + 1),
+        // It takes no writes, and is read from as it is.
+        (None, EPOCH + 1),
+        (Some("b"), EPOCH + 2),
+    ] {
+        bench.store.name = name;
+        bench = bench.restarted();
+        let chain = bench.server.chain().expect("a chain");
+        assert_eq!((chain.epoch, chain.shard_token), (epoch, token), "{name:?}");
+        let record = bench.store.records.get(&b"chain"[..]).expect("its record");
+        assert_eq!(record[..4], epoch.to_be_bytes());
+        let executed = bench.store.executed.len();
+        let old = bypass(&bench, 1, 0, u64::from(epoch));
+        bench.give(&old, b"INCR");
+        bench.work();
+        let runs = usize::from(epoch == EPOCH);
+        assert_eq!(bench.store.executed.len(), executed + runs, "{name:?}");
+    }
+    let named = bench.store.records.get(&b"store"[..]).expect("its record");
+    assert_eq!(&named[..], b"b");
+}
+
 /// The nonce of a question that was answered in an earlier epoch is not worth an answer in this
 /// one: the device that asked may be out of the chain now.
 #[test]

@@ -326,7 +326,7 @@ impl Store for SimStore {
 
     fn identity(&self) -> Option<Bytes> {
         let state = self.lock();
-        let at = self.link.as_ref()?.at;
+        let at = self.link.as_ref().filter(|link| link.owns)?.at;
         Some(format!("store {}", state.instances[at].name).into())
     }
 

@@ -389,7 +389,8 @@ impl Store for RedisStore {
 
     fn identity(&self) -> Option<Bytes> {
         let link = self.link.as_ref()?;
-        Some(Bytes::copy_from_slice(link.facts.run_id.as_bytes()))
+        let takes_writes = link.writes_refused.is_none();
+        takes_writes.then(|| Bytes::copy_from_slice(link.facts.run_id.as_bytes()))
     }
 
     fn durability(&self) -> String {

@@ -18,6 +18,8 @@ pub struct Store {
     pub records: BTreeMap<Vec<u8>, Bytes>,
     /// Reply to the next executions; otherwise the number of effects and executions before.
     pub reply: Option<Bytes>,
+    /// What it calls itself, if it takes writes.
+    pub name: Option<&'static str>,
 }
 
 pub struct Bench {
@@ -247,7 +249,9 @@ impl Bench {
 
     fn perform(&mut self, work: &Work) -> Result<(), Stop> {
         match work {
-            Work::Load => self.server.loaded(self.store.list(), None)?,
+            Work::Load => self
+                .server
+                .loaded(self.store.list(), self.store.name.map(Bytes::from))?,
             Work::Apply(effects) => {
                 self.store.apply(effects);
                 self.server.applied(0, &mut self.out);
