@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Client, Knobs, Redis, Running, command};
+use common::{Client, Knobs, Redis, Running, command, run_id};
 use pmnet_front::upstream::ReadAnswer;
 
 /// Longest reply here, in bytes: a pack with more than one of [`LARGE`] is too long.
@@ -22,6 +22,7 @@ fn counting(redis: &Redis) -> [Running; 2] {
         }),
         ..Knobs::default()
     };
+    let run_id = run_id(&mut redis.client());
     let fields = [
         "HSET",
         "pmnet:{0}",
@@ -29,12 +30,14 @@ fn counting(redis: &Redis) -> [Running; 2] {
         "\0\0\0\0\0\0\0\0",
         "chain",
         "\0\0\0\x01",
+        "store",
+        &run_id,
     ];
     let mut record = Vec::new();
     pmnet_resp::write_command(&mut record, &fields);
     let mut client = redis.client();
     client.send(&record);
-    assert_eq!(client.text(), ":2\r\n");
+    assert_eq!(client.text(), ":3\r\n");
     [
         Running::start(redis),
         Running::start_as(redis, knobs, |_| {}),

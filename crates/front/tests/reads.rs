@@ -36,18 +36,21 @@ fn hit(payload: Vec<u8>) -> ReadAnswer {
 fn record(redis: &Redis) {
     let mut all = Vec::new();
     let chain = [&EPOCH.to_be_bytes()[..], b"members"].concat();
-    let fields: [&[u8]; 6] = [
+    let run_id = run_id(&mut redis.client());
+    let fields: [&[u8]; 8] = [
         b"HSET",
         b"pmnet:{0}",
         b"watermark",
         &WATERMARK.to_be_bytes(),
         b"chain",
         &chain,
+        b"store",
+        run_id.as_bytes(),
     ];
     write_command(&mut all, &fields);
     let mut client = redis.client();
     client.send(&all);
-    assert_eq!(client.text(), ":2\r\n");
+    assert_eq!(client.text(), ":3\r\n");
 }
 
 fn reading() -> Knobs {
@@ -279,6 +282,8 @@ fn a_store_that_is_not_as_fresh_or_of_another_epoch_is_not_used() {
     let mut plain = redis.client();
     for line in [
         "HSET pmnet:{0} watermark 7",
+        // As a replica of the server's store has them.
+        "HSET pmnet:{0} store another",
         "HDEL pmnet:{0} watermark",
         "DEL pmnet:{0}",
         "SET pmnet:{0} x",
@@ -571,6 +576,12 @@ fn fake(listener: &TcpListener, run: &str, kind: Fake) {
     }
 }
 
+/// What a store answers about its records, in which this store began the epoch.
+fn fakes_record(run_id: &str) -> String {
+    let store = bulk(run_id);
+    format!("*3\r\n$8\r\n\u{1}2345678\r\n$4\r\n\0\0\0\u{7}\r\n{store}")
+}
+
 #[test]
 fn a_store_that_answers_oddly_or_not_at_all_is_gone_past() {
     let Some(redis) = Redis::start() else { return };
@@ -578,12 +589,17 @@ fn a_store_that_answers_oddly_or_not_at_all_is_gone_past() {
     let run = run_id(&mut redis.client());
     let taken = "+OK\r\n+QUEUED\r\n+QUEUED\r\n";
     let says = |text: String| Fake::Says(Box::leak(text.into_boxed_str()));
-    let record = "*2\r\n$8\r\n\u{1}2345678\r\n$4\r\n\0\0\0\u{7}\r\n";
+    let record = fakes_record(&run);
+    let other = fakes_record("another");
     for kind in [
         says(format!(
-            "{taken}*2\r\n*2\r\n$8\r\n12345678\r\n$-1\r\n$4\r\nFAKE\r\n"
+            "{taken}*2\r\n*3\r\n$8\r\n12345678\r\n$-1\r\n$-1\r\n$4\r\nFAKE\r\n"
         )),
-        says(format!("{taken}*2\r\n*2\r\n$-1\r\n$-1\r\n$4\r\nFAKE\r\n")),
+        says(format!(
+            "{taken}*2\r\n*3\r\n$-1\r\n$-1\r\n$-1\r\n$4\r\nFAKE\r\n"
+        )),
+        // A replica has the records of the store that it follows.
+        says(format!("{taken}*2\r\n{other}$4\r\nFAKE\r\n")),
         says(format!(
             "{taken}*2\r\n*1\r\n$8\r\n12345678\r\n$4\r\nFAKE\r\n"
         )),
@@ -645,7 +661,9 @@ fn a_right_answer_of_the_fake_is_used_so_the_wrong_ones_are_what_is_refused() {
     let run = run_id(&mut redis.client());
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     let address = listener.local_addr().expect("address");
-    let right = "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n*2\r\n$8\r\n\u{1}2345678\r\n$4\r\n\0\0\0\u{7}\r\n$4\r\nFAKE\r\n";
+    let record = fakes_record(&run);
+    let right = format!("+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n{record}$4\r\nFAKE\r\n");
+    let right = Box::leak(right.into_boxed_str());
     let name = format!("redis://{address}/?run_id={run}&records=pmnet:{{0}}&owner=&reads=direct");
     let thread = std::thread::spawn(move || fake(&listener, &run, Fake::Says(right)));
     let knobs = Knobs {

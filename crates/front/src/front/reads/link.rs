@@ -3,11 +3,12 @@
 //! What is read goes as one transaction, for all who ask at that moment:
 //!
 //! ```text
-//! MULTI   HMGET <records> watermark chain   [SELECT n]   reads …   [SELECT 0]   EXEC
+//! MULTI   HMGET <records> watermark chain store   [SELECT n]   reads …   [SELECT 0]   EXEC
 //! ```
 //!
-//! A read's reply is used if the record names the epoch that the head named, and the store has applied everything that the head
-//! asks for. Between transactions database 0 is selected, whatever became of them: nothing has to be remembered when
+//! A read's reply is used if the records name the epoch that the head named, and the store has applied everything that the head
+//! asks for. They must also name the very process that this connection leads to: a replica has the same records, and may lack
+//! what has no order. Between transactions database 0 is selected, whatever became of them: nothing has to be remembered when
 //! one is aborted. An error is nobody's answer: the store gives it again to the bypass, if it means it.
 //!
 //! Invariants: of what the store sends no more is held than one reply to one read; whoever was taken in is told
@@ -191,7 +192,7 @@ impl Link {
     pub(super) fn begin(&mut self, records: &str, waiting: &mut VecDeque<Waiting>) {
         let out = &mut self.outbox;
         write_command(out, &["MULTI"]);
-        write_command(out, &["HMGET", records, "watermark", "chain"]);
+        write_command(out, &["HMGET", records, "watermark", "chain", "store"]);
         let (mut steps, mut members) = (vec![Step::Record], Vec::new());
         let mut database = 0;
         while steps.len() < READS_PER_TRANSACTION
@@ -267,7 +268,7 @@ impl Link {
             let Some(transaction) = self.transactions.front_mut() else {
                 return Err("it sent what nobody asked for".into());
             };
-            if transaction.take(&value, told)? {
+            if transaction.take(&value, &self.found.run_id, told)? {
                 self.proven = true;
                 if let Some(over) = self.transactions.pop_front() {
                     over.finish(told, again);
@@ -339,7 +340,11 @@ impl Member {
 
 impl Transaction {
     /// Takes the next value of what the store answers; of EXEC's reply the head, then each part. Whether it was the last.
-    fn take(&mut self, value: &Bytes, told: &mut Vec<Told>) -> Result<bool, String> {
+    /// `run_id`: what the store at the other end calls itself.
+    ///
+    /// # Errors
+    /// It is not an expected reply, or not the store of this epoch.
+    fn take(&mut self, value: &Bytes, run_id: &str, told: &mut Vec<Told>) -> Result<bool, String> {
         let odd = || {
             let text = String::from_utf8_lossy(&value[..value.len().min(FRAMING_BYTES)]);
             format!("it said {:?}", text.trim_end())
@@ -376,7 +381,10 @@ impl Transaction {
             Phase::Reply(at) => {
                 match self.steps[at] {
                     Step::Record => {
-                        let (epoch, watermark) = record(value).ok_or_else(odd)?;
+                        let (epoch, watermark, store) = record(value).ok_or_else(odd)?;
+                        if store != run_id.as_bytes() {
+                            return Err("the pmnet server uses another store now".into());
+                        }
                         for member in &mut self.members {
                             let StoreRead {
                                 epoch: of, need, ..
@@ -434,12 +442,13 @@ fn line(bytes: &[u8]) -> Result<Option<usize>, String> {
     }
 }
 
-/// Epoch and watermark in the reply about the record.
-fn record(value: &[u8]) -> Option<(u32, u64)> {
-    let [watermark, chain] = read::elements(value)?[..] else {
+/// Epoch, watermark, and the store in which the epoch began, in the reply about the records.
+fn record(value: &[u8]) -> Option<(u32, u64, &[u8])> {
+    let [watermark, chain, store] = read::elements(value)?[..] else {
         return None;
     };
     let watermark = read::bulk(watermark)?.try_into().ok()?;
     let (epoch, _) = read::bulk(chain)?.split_first_chunk()?;
-    Some((u32::from_be_bytes(*epoch), u64::from_be_bytes(watermark)))
+    let epoch = u32::from_be_bytes(*epoch);
+    Some((epoch, u64::from_be_bytes(watermark), read::bulk(store)?))
 }
