@@ -23,7 +23,7 @@ static __always_inline enum pm_verdict admit_update(struct pm_packet *pkt, const
 	struct pm_shard *shard = m->shard;
 	struct pm_hops *hops = m->hops;
 
-	pkt->seq = bpf_be64_to_cpu(pkt->header->seq);
+	pkt->seq = bpf_be64_to_cpu(pkt->header->update.seq);
 	if (!try_lock(shard)) {
 		COUNT(m->counts, busy);
 		return PM_HAND_UP;
@@ -47,7 +47,7 @@ static __always_inline enum pm_verdict admit_update(struct pm_packet *pkt, const
 	} else {
 		COUNT(m->counts, appended);
 		session->last = pkt->seq;
-		session->seq_known = pkt->header->seq;
+		session->seq_known = pkt->header->append.seq;
 		session->seq_places = pkt->seq_crc;
 		if (shard->alone) {
 			make_ack(pkt, shard, session, session->last, shard->last);
@@ -79,7 +79,7 @@ static __always_inline enum pm_verdict admit_entry(struct pm_packet *pkt, const 
 	}
 	if (!shard->admits || shard->generation != pkt->generation) {
 		COUNT(m->counts, held);
-	} else if (bpf_be64_to_cpu(pkt->header->order) != shard->last + 1) {
+	} else if (bpf_be64_to_cpu(pkt->header->append.order) != shard->last + 1) {
 		COUNT(m->counts, gaps);
 	} else if (!append(pkt, m->image, shard, NULL, zero)) {
 		COUNT(m->counts, full);

@@ -184,20 +184,20 @@ static __always_inline int send_durable(struct xdp_md *ctx, struct pm_packet *pk
 		if ((void *)(row + 1) > pkt->end)
 			return XDP_DROP;
 		row->name = i ? hops->names[i - 1] : shard->device_incarnation;
-		row->order = i ? bpf_cpu_to_be64(orders[i - 1]) : pkt->order_be;
+		row->order = i ? bpf_cpu_to_be64(orders[i - 1]) : pkt->persisted_be;
 		crc = crc_add8(t, crc, row->name);
 		OPAQUE(crc);
 		crc = crc_add8(t, crc, row->order);
 		OPAQUE(crc);
 	}
-	h->kind_word = PM_DURABLE_WORD | (__u64)(behind + 1) << PM_COPIES_SHIFT;
+	h->kind_word = PM_DURABLE_WORD | (__u64)(behind + 1) << PM_DURABLE_ROWS_SHIFT;
 	h->shard_epoch = shard->shard_epoch;
 	h->device_incarnation = shard->device_incarnation;
 	h->session = 0;
-	h->seq = 0;
-	h->order = pkt->order_be;
-	h->request = pkt->room_be;
-	h->key_hash = 0;
+	h->durable.reserved_seq = 0;
+	h->durable.persisted = pkt->persisted_be;
+	h->durable.room = pkt->room_be;
+	h->durable.reserved_key_hash = 0;
 	h->fragment_index = 0;
 	h->fragment_count = bpf_htons(1);
 	h->payload_len = bpf_htonl(length);

@@ -67,7 +67,7 @@ static __always_inline void prepare_durable(struct pm_packet *pkt, const struct 
 	if (room > hops->receive_window)
 		room = hops->receive_window;
 	pkt->room_be = bpf_cpu_to_be64(room);
-	pkt->order_be = bpf_cpu_to_be64(shard->last);
+	pkt->persisted_be = bpf_cpu_to_be64(shard->last);
 	hops->told = shard->last;
 	set_destination(pkt, hops->before_address, hops->before_port, hops->before);
 }
@@ -129,7 +129,7 @@ static __always_inline enum pm_verdict commit(struct pm_packet *pkt, const struc
 	}
 	COUNT(m->counts, confirmed);
 	learn_way(hops->next, pkt->eth, interface);
-	hops->credit = bpf_be64_to_cpu(pkt->header->request);
+	hops->credit = bpf_be64_to_cpu(pkt->header->durable.room);
 	if (!hops->credit)
 		hops->credit = 1;
 #pragma clang loop unroll(full)

@@ -74,7 +74,8 @@ static __always_inline void copy32(void *to, const void *from)
 
 /*
  * Turns an update's header into that of its entry: the packet is now what the log holds and what
- * the next hop gets.
+ * the next hop gets. Seq and key hash stay as they are, and so does what they contribute to the
+ * checksum.
  */
 static __always_inline void make_append(struct pm_packet *pkt, struct pm_shard *shard,
 					const struct pm_session *session, __u64 order)
@@ -83,12 +84,14 @@ static __always_inline void make_append(struct pm_packet *pkt, struct pm_shard *
 	__be64 order_be = bpf_cpu_to_be64(order);
 	__u32 crc;
 
-	shard->order_places =
-		field_crc_from(FIELD(order), order_be, shard->order_known, shard->order_places);
+	_Static_assert(FIELD(append.seq) == FIELD(update.seq), "seq");
+	_Static_assert(FIELD(append.key_hash) == FIELD(update.key_hash), "key_hash");
+	shard->order_places = field_crc_from(FIELD(append.order), order_be, shard->order_known,
+					     shard->order_places);
 	shard->order_known = order_be;
 	h->kind_word = PM_APPEND_WORD;
 	h->device_incarnation = shard->device_incarnation;
-	h->order = order_be;
+	h->append.order = order_be;
 	/* Both checksums in one store: they are loaded as one word, which two stores would stall. */
 	crc = session->append_crc ^ pkt->fields_crc ^ shard->order_places;
 	*(__u64 *)&h->payload_crc = (__u64)bpf_htonl(crc) << 32 | h->payload_crc;
@@ -144,7 +147,7 @@ static __always_inline bool append(struct pm_packet *pkt, void *image, struct pm
 	entry = entry_at(image, order);
 	entry->order = order;
 	entry->session = bpf_be64_to_cpu(h->session);
-	entry->seq = bpf_be64_to_cpu(h->seq);
+	entry->seq = bpf_be64_to_cpu(h->append.seq);
 	entry->durable_lag = 1;
 	entry->applied_lag = order - applied;
 	entry->frame_line = at / PM_FRAME_ALIGN;

@@ -88,7 +88,7 @@ static __always_inline bool is_current_update(struct pm_packet *pkt, const struc
 		return false;
 	h = pkt->header;
 	return h->kind_word == PM_UPDATE_WORD && h->shard_epoch == shard->shard_epoch &&
-	       !h->device_incarnation && !h->order && !h->request;
+	       !h->device_incarnation && !h->update.reserved_order && !h->update.reserved_request;
 }
 
 /* Has it the session's token, and the address to which the session's acknowledgements go? */
@@ -151,12 +151,13 @@ static __always_inline bool is_update_intact(struct xdp_md *ctx, struct pm_packe
 	/* Index 0, count 1. */
 	const __u32 one = (__u32)bpf_htons(1) << 16;
 
-	pkt->seq_crc = field_crc_from(FIELD(seq), h->seq, session->seq_known, session->seq_places);
+	pkt->seq_crc = field_crc_from(FIELD(update.seq), h->update.seq, session->seq_known,
+				      session->seq_places);
 	/* A length fits the last two of its four bytes. */
 	pkt->fields_crc = pkt->seq_crc ^ field_crc(FIELD(payload_len) + 2, 2, fragment >> 48) ^
 			  field_crc(FIELD(payload_crc), 4, h->payload_crc);
-	if (h->key_hash)
-		pkt->fields_crc ^= field_crc(FIELD(key_hash), 8, h->key_hash);
+	if (h->update.key_hash)
+		pkt->fields_crc ^= field_crc(FIELD(update.key_hash), 8, h->update.key_hash);
 	if ((__u32)fragment != one)
 		pkt->fields_crc ^= field_crc(FIELD(fragment_index), 4, (__u32)fragment ^ one);
 	if (bpf_htonl(session->update_crc ^ pkt->fields_crc) != h->header_crc)

@@ -54,7 +54,7 @@ __attribute__((noinline)) int process_hop_packet(struct xdp_md *ctx)
 		verdict = admit_entry(&pkt, &m, ctx->ingress_ifindex, zero);
 	} else if (hops->behind &&
 		   is_from_hop(&pkt, m.shard,
-			       PM_DURABLE_WORD | (__u64)hops->behind << PM_COPIES_SHIFT,
+			       PM_DURABLE_WORD | (__u64)hops->behind << PM_DURABLE_ROWS_SHIFT,
 			       hops->next_address, hops->next_port)) {
 		if (!is_hop_packet_intact(ctx, &pkt) || !read_rows(&pkt, hops, orders, zero)) {
 			COUNT(m.counts, odd);

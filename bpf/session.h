@@ -19,37 +19,41 @@ static __always_inline struct pm_session *find_session_of(void *image, __u64 ord
 }
 
 /*
- * Turns the packet's header into that of the session's acknowledgement, up to this seq and order.
+ * Turns the packet's header into that of the session's acknowledgement, up to this seq and, of the
+ * shard, this order. What is known of the checksum of an update's seq and of an entry's order
+ * serves here too: they are at the same places.
  */
 static __always_inline void make_ack(struct pm_packet *pkt, struct pm_shard *shard,
-				     struct pm_session *session, __u64 seq, __u64 order)
+				     struct pm_session *session, __u64 seq, __u64 committed)
 {
 	__u64 applied = session->applied < seq ? session->applied : seq;
-	__be64 seq_be = bpf_cpu_to_be64(seq), order_be = bpf_cpu_to_be64(order);
+	__be64 seq_be = bpf_cpu_to_be64(seq), committed_be = bpf_cpu_to_be64(committed);
 	__be64 room_be = bpf_cpu_to_be64(free_entries(shard));
 	__be64 applied_be = bpf_cpu_to_be64(applied);
 	struct pm_header *h = pkt->header;
 
-	shard->order_places =
-		field_crc_from(FIELD(order), order_be, shard->order_known, shard->order_places);
-	shard->order_known = order_be;
+	_Static_assert(FIELD(ack.seq) == FIELD(update.seq), "seq");
+	_Static_assert(FIELD(ack.committed) == FIELD(append.order), "order");
+	shard->order_places = field_crc_from(FIELD(ack.committed), committed_be, shard->order_known,
+					     shard->order_places);
+	shard->order_known = committed_be;
 	shard->room_places =
-		field_crc_from(FIELD(request), room_be, shard->room_known, shard->room_places);
+		field_crc_from(FIELD(ack.room), room_be, shard->room_known, shard->room_places);
 	shard->room_known = room_be;
 	session->seq_places =
-		field_crc_from(FIELD(seq), seq_be, session->seq_known, session->seq_places);
+		field_crc_from(FIELD(ack.seq), seq_be, session->seq_known, session->seq_places);
 	session->seq_known = seq_be;
-	session->applied_places = field_crc_from(FIELD(key_hash), applied_be,
+	session->applied_places = field_crc_from(FIELD(ack.applied), applied_be,
 						 session->applied_known, session->applied_places);
 	session->applied_known = applied_be;
-	h->kind_word = PM_ACK_WORD | (__u64)shard->copies << PM_COPIES_SHIFT;
+	h->kind_word = PM_ACK_WORD | (__u64)shard->copies << PM_ACK_COPIES_SHIFT;
 	h->shard_epoch = shard->shard_epoch;
 	h->device_incarnation = shard->device_incarnation;
 	h->session = bpf_cpu_to_be64(session->id);
-	h->seq = seq_be;
-	h->order = order_be;
-	h->request = room_be;
-	h->key_hash = applied_be;
+	h->ack.seq = seq_be;
+	h->ack.committed = committed_be;
+	h->ack.room = room_be;
+	h->ack.applied = applied_be;
 	h->fragment_index = 0;
 	h->fragment_count = bpf_htons(1);
 	h->payload_len = 0;

@@ -40,19 +40,29 @@
 /* Of process_update(): no verdict of XDP. The packet is no update, and nothing was changed. */
 #define PM_NOT_AN_UPDATE (-1)
 
-/* The header of every packet (wire.md §2). Multi-byte fields are in network byte order. */
+/*
+ * The header of every packet (wire.md §1). Multi-byte fields are in network byte order. Four of
+ * them mean something else in each kind (§2): they have the names of the kind that the packet is.
+ * Byte 5 does so too: it is part of kind_word, and each kind has a shift for it (generated.h).
+ */
 struct pm_header {
-	__u64 kind_word;	/* magic, version, kind, flags, copies: compared as one word */
+	__u64 kind_word;	/* magic, version, kind, flags, byte 5, length: compared as one */
 	__u64 shard_epoch;
 	__u64 device_incarnation;
-	__u64 session, seq, order, request, key_hash;
+	__u64 session;
+	union {
+		struct pm_update_fields update;
+		struct pm_append_fields append;
+		struct pm_ack_fields ack;
+		struct pm_durable_fields durable;
+	};
 	__be16 fragment_index, fragment_count;
 	__be32 payload_len, payload_crc, header_crc;
 	__u64 tag;		/* the token of the session, or of the shard between hops */
 };
 _Static_assert(sizeof(struct pm_header) == PM_HEADER_LEN, "header");
 
-/* Offset of a field in a header. */
+/* Offset of a field in a header: FIELD(payload_len), FIELD(ack.room). */
 #define FIELD(name) __builtin_offsetof(struct pm_header, name)
 
 /* An entry of the log (ordered-log.md §5), in this machine's byte order. */
@@ -87,8 +97,8 @@ struct pm_packet {
 	bool ipv6;
 	bool wake;		/* user space was asleep when this packet changed something */
 	__u64 seq;
-	/* Of a DURABLE that is to be sent: last order and free entries. */
-	__be64 order_be, room_be;
+	/* Of a DURABLE that is to be sent. */
+	__be64 persisted_be, room_be;
 	/* Where the packet goes, if not back to its sender. */
 	__u32 to_address, to_port, way[4];
 };

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use pmnet_wire::packet::{Append, Stamp};
+use pmnet_wire::packet::{Append, Field, LAYOUTS, Layout, Stamp};
 use pmnet_wire::{Header, Kind};
 
 #[path = "shared.rs"]
@@ -12,12 +12,20 @@ mod shared;
 /// First and last header byte that has a table of contributions to the checksum (`pm_place`): seq to payload_crc.
 const PLACE_FIRST: usize = 32;
 const PLACE_LAST: usize = 75;
-/// Shift of the number of copies in the first eight bytes of a header, read as one number in this machine's byte order.
-const COPIES_SHIFT: u32 = if cfg!(target_endian = "little") {
-    40
-} else {
-    16
-};
+/// The places of a header whose meaning is that of the kind, eight bytes each, one behind the other: offset, and name in
+/// `docs/spec/wire.md` §1.
+const PLACES: [(usize, &str); 4] = [
+    (32, "seq"),
+    (40, "order"),
+    (48, "request"),
+    (56, "key_hash"),
+];
+/// Offset of the session: it has this name in every kind.
+const SESSION: usize = 24;
+/// Offset of the fragment numbers: every packet's are checked, whatever its kind is.
+const FRAGMENT: usize = 64;
+/// Bytes of a header that are compared as one word, the kind among them.
+const WORD_BYTES: usize = 8;
 /// The Castagnoli polynomial, reflected.
 const POLYNOMIAL: u32 = 0x82F6_3B78;
 
@@ -32,11 +40,7 @@ pub fn header() -> String {
     define("HEADER_LEN", pmnet_wire::HEADER_LEN);
     define("FRAGMENT_BYTES", pmnet_wire::FRAGMENT_BYTES);
     define("FRAGMENTS_MAX", pmnet_wire::FRAGMENTS_MAX.into());
-    define("PORT_FIRST", pmnet_wire::PORT_FIRST.into());
-    define("PORT_LAST", pmnet_wire::PORT_LAST.into());
     define("KIND_UPDATE", Kind::Update.number().into());
-    define("KIND_APPEND", Kind::Append.number().into());
-    define("KIND_ACK", Kind::Ack.number().into());
     define("BLOCK_BYTES", pmnet_log::BLOCK_BYTES);
     define("ENTRY_BYTES", pmnet_log::ENTRY_BYTES);
     define("FRAME_ALIGN", pmnet_log::FRAME_ALIGN);
@@ -46,13 +50,6 @@ pub fn header() -> String {
     define("WAY_INTERFACE", shared::WAY_INTERFACE);
     define("TOOK_NS", shared::TOOK_NS);
     define("TOOK_SLOTS", shared::TOOK_SLOTS);
-    // Where the fields of each kind stand in the header, under the names that they have there.
-    for view in pmnet_wire::packet::LAYOUTS {
-        for field in view.fields {
-            let name = format!("{}_{}", in_capitals(view.name), in_capitals(field.name));
-            writeln!(out, "#define PM_AT_{name} {}", field.offset).expect("a string grows");
-        }
-    }
     // The first eight bytes of a header, read as one number in this machine's byte order.
     let update = Header::new(Kind::Update);
     for (name, header) in [
@@ -68,7 +65,10 @@ pub fn header() -> String {
         let word = u64::from_ne_bytes(bytes[..8].try_into().expect("8 bytes"));
         writeln!(out, "#define PM_{name} {word:#x}ull").expect("a string grows");
     }
-    writeln!(out, "#define PM_COPIES_SHIFT {COPIES_SHIFT}").expect("a string grows");
+    out.push_str("\n/* Bytes 32 to 63 of a header, and shifts for byte 5, by kind. */\n");
+    for view in LAYOUTS {
+        view_fields(&mut out, view);
+    }
     for (name, fields) in [
         shared::Shard::C,
         shared::Hops::C,
@@ -82,14 +82,45 @@ pub fn header() -> String {
     out
 }
 
-/// `NotLogged` and `not_logged` as `NOT_LOGGED`.
-fn in_capitals(name: &str) -> String {
+/// The fields of one kind under the names that they have there. The four [`PLACES`] are a structure, in which a place that
+/// this kind does not use is called reserved. A byte of the first word is a shift.
+fn view_fields(out: &mut String, view: &Layout) {
+    let kind = in_snake_case(view.name);
+    let mut names = PLACES.map(|(_, place)| format!("reserved_{place}"));
+    for field in view.fields {
+        let at = |place: &(usize, &str)| place.0 == field.offset && field.bytes == 8;
+        if let Some(place) = PLACES.iter().position(at) {
+            names[place] = field.name.into();
+        } else if field.offset < WORD_BYTES {
+            let name = format!("{kind}_{}", field.name).to_uppercase();
+            writeln!(out, "#define PM_{name}_SHIFT {}", shift(field)).expect("a string grows");
+        } else {
+            let plain = [SESSION, FRAGMENT].contains(&field.offset);
+            assert!(plain, "{kind}.{} has no place in C", field.name);
+        }
+    }
+    let names = names.join(", ");
+    writeln!(out, "struct pm_{kind}_fields {{ __be64 {names}; }};").expect("a string grows");
+}
+
+/// Shift of a byte of the first eight, read as one number in this machine's byte order.
+fn shift(field: &Field) -> usize {
+    assert!(field.bytes == 1, "{} is not one byte", field.name);
+    if cfg!(target_endian = "little") {
+        8 * field.offset
+    } else {
+        8 * (WORD_BYTES - 1 - field.offset)
+    }
+}
+
+/// `NotLogged` as `not_logged`.
+fn in_snake_case(name: &str) -> String {
     let mut out = String::new();
     for letter in name.chars() {
         if letter.is_uppercase() && !out.is_empty() {
             out.push('_');
         }
-        out.extend(letter.to_uppercase());
+        out.extend(letter.to_lowercase());
     }
     out
 }
