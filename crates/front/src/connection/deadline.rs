@@ -32,7 +32,9 @@ impl Connection {
     #[must_use]
     pub fn waits_on_store(&self) -> bool {
         let blocked = |passage: &Passage| passage.blocks && passage.stage == Stage::Sent;
-        self.monitoring || self.subscriptions() > 0 || self.passage.as_ref().is_some_and(blocked)
+        self.mode.monitors()
+            || self.subscriptions() > 0
+            || self.passage.as_ref().is_some_and(blocked)
     }
 
     /// Ends what has waited for too long. `shared.alive` says when the store last gave a sign of life;

@@ -164,7 +164,7 @@ impl Connection {
 
     /// Whether the connection to the store has state that another one has not.
     pub(super) fn stateful(&self) -> bool {
-        self.monitoring || self.watching || self.direct_multi || self.subscriptions() > 0
+        self.mode.monitors() || self.mode.watches() || self.subscriptions() > 0
     }
 
     /// The connection to the store could not be made, or is lost.
@@ -240,7 +240,7 @@ impl Connection {
             }
         }
         let Some(passage) = self.passage.as_mut().filter(|_| sent) else {
-            if !(subscribes || self.monitoring || value.starts_with(b">")) {
+            if !(subscribes || self.mode.monitors() || value.starts_with(b">")) {
                 // Given to the client, it would be taken for the reply to something.
                 return Err("it sent what nobody asked for".into());
             }

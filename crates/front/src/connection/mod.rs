@@ -16,6 +16,7 @@ mod heart;
 mod identity;
 mod local;
 mod mark;
+mod mode;
 mod own_write;
 mod pass;
 mod passage;
@@ -41,12 +42,12 @@ use direct::Direct;
 pub use heart::{Heart, named_by};
 pub(crate) use identity::{Found, Match, Own, ask_owner, ask_run_id, owner_of, run_id_of};
 pub use mark::Mark;
+use mode::Mode;
 use passage::Passage;
 use reads::Batch;
 pub use reads::{BATCH_REPLY_BYTES_MAX, StoreRead, Unread};
 pub use shared::{Counters, Shared, lane};
 pub use store_address::{StoreAddress, StoreAddressError};
-use transaction::Transaction;
 
 /// Most commands of one connection whose replies are outstanding.
 pub const SLOTS_MAX: usize = 1024;
@@ -125,20 +126,13 @@ pub struct Connection {
     repeating: bool,
     /// The next command depends on the outcome of the last call.
     holding: bool,
-    transaction: Option<Transaction>,
+    mode: Mode,
     passage: Option<Passage>,
     direct: Option<Direct>,
     /// How many connections to the store there were.
     directs: u64,
     /// Something was passed that may have changed the store, and given up without an answer.
     unanswered: bool,
-    /// WATCH was passed: so is everything until EXEC, DISCARD or UNWATCH.
-    watching: bool,
-    /// MULTI was passed.
-    direct_multi: bool,
-    /// A command inside a passed MULTI was refused here, so its EXEC must not run.
-    direct_failed: bool,
-    monitoring: bool,
     /// Number of the next sentinel.
     sentinels: u64,
     /// No further command is taken; close once everything is answered and written.
@@ -187,15 +181,11 @@ impl Connection {
             uncertain: false,
             repeating: false,
             holding: false,
-            transaction: None,
+            mode: Mode::Ordinary,
             passage: None,
             direct: None,
             directs: 0,
             unanswered: false,
-            watching: false,
-            direct_multi: false,
-            direct_failed: false,
-            monitoring: false,
             sentinels: 0,
             ending: false,
             cut_off: false,
@@ -425,13 +415,13 @@ impl Connection {
             self.abandon();
             return Ok(());
         }
-        if self.watching
-            || self.monitoring
+        if self.mode.watches()
+            || self.mode.monitors()
             || (self.subscriptions() > 0 && self.protocol == Protocol::Resp2)
         {
             return self.pass_command(arguments, frame, &verdict);
         }
-        if self.transaction.is_some() {
+        if self.mode.transaction().is_some() {
             return self.queue_command(arguments, frame, &verdict, up, shared);
         }
         let Verdict { action, facts } = verdict;
