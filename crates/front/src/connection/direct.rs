@@ -170,8 +170,11 @@ impl Connection {
     /// The connection to the store could not be made, or is lost.
     pub fn direct_lost(&mut self, why: &str) {
         let stateful = self.stateful();
-        self.ending |= stateful;
-        self.cut_off |= stateful && self.passage.is_some();
+        if stateful && self.passage.is_some() {
+            self.end.cut_off();
+        } else if stateful {
+            self.end.end();
+        }
         let used = self.direct.take().is_some_and(|direct| direct.used);
         match &mut self.passage {
             // It was made in advance, to where the store was; the barrier will say where it is.

@@ -57,7 +57,7 @@ impl Connection {
 
     /// QUIT: answers what is outstanding, then closes.
     pub(super) fn quit(&mut self) -> Bytes {
-        self.ending = true;
+        self.end.end();
         self.direct = None;
         OK
     }
@@ -158,7 +158,7 @@ impl Connection {
             up,
             shared,
         )? {
-            self.cut_off();
+            self.end.cut_off();
         }
         Ok(())
     }

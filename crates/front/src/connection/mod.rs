@@ -11,6 +11,7 @@ mod arrivals;
 mod calls;
 mod deadline;
 mod direct;
+mod end;
 mod guard;
 mod heart;
 mod identity;
@@ -39,6 +40,7 @@ use arrivals::Arrivals;
 use calls::{Pack, Slot};
 pub use deadline::HALF_CLOSED_TIMEOUT;
 use direct::Direct;
+use end::End;
 pub use heart::{Heart, named_by};
 pub(crate) use identity::{Found, Match, Own, ask_owner, ask_run_id, owner_of, run_id_of};
 pub use mark::Mark;
@@ -135,18 +137,7 @@ pub struct Connection {
     unanswered: bool,
     /// Number of the next sentinel.
     sentinels: u64,
-    /// No further command is taken; close once everything is answered and written.
-    ending: bool,
-    /// `ending` although the client may still be sending.
-    cut_off: bool,
-    /// The answer to the next command, and the end: updates that were acknowledged are lost.
-    loss: Option<Bytes>,
-    /// The client will send no more.
-    eof: bool,
-    /// The same, but something that it sent before may still have to be read.
-    closed: bool,
-    /// When that was first seen while it waited.
-    closed_since: Option<Time>,
+    end: End,
     /// All whole commands of the input are taken.
     starved: bool,
 }
@@ -187,12 +178,7 @@ impl Connection {
             directs: 0,
             unanswered: false,
             sentinels: 0,
-            ending: false,
-            cut_off: false,
-            loss: None,
-            eof: false,
-            closed: false,
-            closed_since: None,
+            end: End::default(),
             starved: true,
         }
     }
@@ -211,26 +197,10 @@ impl Connection {
 
     /// Takes in bytes from the client.
     pub fn receive(&mut self, bytes: &[u8]) {
-        if !self.ending {
+        if !self.end.ends() {
             self.starved = false;
             // Grows with what has arrived, not with what was announced.
             self.input.extend_from_slice(bytes);
-        }
-    }
-
-    /// The client closed its sending side. What it sent before is still executed and answered,
-    /// unless it waits for something that may never come.
-    pub fn receive_eof(&mut self) {
-        self.eof = true;
-        self.client_closed();
-    }
-
-    /// The client has closed its sending side, and perhaps is gone; bytes of it may still have to be
-    /// taken in. It waits for nothing that may never come.
-    pub fn client_closed(&mut self) {
-        self.closed = true;
-        if self.endless() {
-            self.abandon();
         }
     }
 
@@ -238,29 +208,7 @@ impl Connection {
     #[must_use]
     pub fn wants_input(&self) -> bool {
         let limit = INPUT_BYTES_SOFT_MAX.max(self.parser.wanted());
-        !self.eof && !self.ending && self.input.len() < limit
-    }
-
-    /// Whether everything is answered and written and the connection is to be closed.
-    #[must_use]
-    pub fn finished(&self) -> bool {
-        let idle = self.slots.is_empty()
-            && self.pack.is_none()
-            && self.batch.is_none()
-            && self.passage.is_none();
-        (self.ending || (self.eof && self.starved)) && idle && self.unwritten().is_empty()
-    }
-
-    /// Whether the connection ends with an error, and the client may not have sent everything yet.
-    #[must_use]
-    pub fn is_cut_off(&self) -> bool {
-        self.cut_off && !self.eof
-    }
-
-    /// Ends the connection, behind an error that says why.
-    fn cut_off(&mut self) {
-        self.ending = true;
-        self.cut_off = true;
+        !self.end.eof() && !self.end.ends() && self.input.len() < limit
     }
 
     /// Bytes to write to the client.
@@ -296,21 +244,6 @@ impl Connection {
             || self.congested()
     }
 
-    /// Drops what is outstanding: there is nobody to answer.
-    fn abandon(&mut self) {
-        self.ending = true;
-        self.slots.clear();
-        self.ready_bytes = 0;
-        self.pack = None;
-        self.batch = None;
-        if let Some(passage) = self.passage.take() {
-            self.note_unanswered(&passage);
-        }
-        self.direct = None;
-        self.output.clear();
-        self.written = 0;
-    }
-
     /// Takes commands from the input and submits them, a bounded number.
     pub fn advance<U: Upstream>(&mut self, up: &mut U, shared: &mut Shared) -> Turn {
         // Taken out, so that a command can be borrowed from them while the rest changes.
@@ -325,7 +258,7 @@ impl Connection {
         // What is submitted may leave now.
         shared.own_writes.forget();
         self.paused = self.congested();
-        if self.ending {
+        if self.end.ends() {
             input.clear();
         }
         self.parser = parser;
@@ -351,12 +284,12 @@ impl Connection {
         }
         self.flush_pack(up, shared)?;
         loop {
-            if self.closed && self.endless() {
+            if self.end.closed() && self.endless() {
                 self.abandon();
                 break;
             }
             self.advance_passage(up, shared)?;
-            if self.passage.is_some() || self.holding || self.ending || self.full() {
+            if self.passage.is_some() || self.holding || self.end.ends() || self.full() {
                 break;
             }
             match parser.poll(input) {
@@ -371,9 +304,8 @@ impl Connection {
                         return Ok(Turn::More);
                     }
                     budget -= 1;
-                    if let Some(loss) = self.loss.take() {
+                    if let Some(loss) = self.end.take_loss() {
                         self.reply(loss);
-                        self.cut_off();
                         break;
                     }
                     let arrived = self.arrivals.oldest().unwrap_or(shared.now);
@@ -390,7 +322,7 @@ impl Connection {
                     self.flush_pack(up, shared)?;
                     tracing::debug!(client = self.peer, %error, "closing: not RESP");
                     self.reply(reply::error(&format!("ERR {error}")));
-                    self.cut_off();
+                    self.end.cut_off();
                 }
             }
         }

@@ -321,7 +321,7 @@ impl Connection {
     pub(super) fn fail_passage(&mut self, error: Bytes) {
         let broken = |passage: &Passage| passage.handed_on || passage.effect == Effect::Watch;
         if self.passage.as_ref().is_some_and(broken) {
-            self.cut_off();
+            self.end.cut_off();
         }
         self.refuse_passage(error);
     }
@@ -337,7 +337,7 @@ impl Connection {
         }
         self.settle(error);
         if self.stateful() {
-            self.cut_off();
+            self.end.cut_off();
         }
         self.direct = None;
     }
