@@ -127,7 +127,7 @@ impl Connection {
             && self.pack.is_none()
             && self.batch.is_none()
             && self.passage.is_none();
-        let last = self.end.ends() || (self.end.eof() && self.starved);
+        let last = self.end.ends() || (self.end.eof() && self.input.starved());
         last && idle && self.unwritten().is_empty()
     }
 

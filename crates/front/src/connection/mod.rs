@@ -15,6 +15,7 @@ mod end;
 mod guard;
 mod heart;
 mod identity;
+mod input;
 mod local;
 mod mark;
 mod mode;
@@ -29,20 +30,19 @@ mod transaction;
 
 use std::collections::VecDeque;
 
-use bytes::{Buf, Bytes, BytesMut};
-use pmnet_resp::{Arguments, Parser, Status, reply};
+use bytes::Bytes;
+use pmnet_resp::{Arguments, Status, reply};
 use pmnet_wire::command::Protocol;
 
-use crate::limits::REQUESTS;
 use crate::table::{Action, Facts, Verdict};
 use crate::upstream::{SessionHandle, Time, Upstream};
-use arrivals::Arrivals;
 use calls::{Pack, Slot};
 pub use deadline::HALF_CLOSED_TIMEOUT;
 use direct::Direct;
 use end::End;
 pub use heart::{Heart, named_by};
 pub(crate) use identity::{Found, Match, Own, ask_owner, ask_run_id, owner_of, run_id_of};
+use input::Input;
 pub use mark::Mark;
 use mode::Mode;
 use passage::Passage;
@@ -94,9 +94,7 @@ pub struct Connection {
     name: Bytes,
     protocol: Protocol,
     database: u32,
-    parser: Parser,
-    input: BytesMut,
-    arrivals: Arrivals,
+    input: Input,
     /// When a command was last answered; 0 since one had no answer in time.
     answered: Time,
     /// A passed command has made way for what is behind it, at a time still to be looked up.
@@ -138,8 +136,6 @@ pub struct Connection {
     /// Number of the next sentinel.
     sentinels: u64,
     end: End,
-    /// All whole commands of the input are taken.
-    starved: bool,
 }
 
 impl Connection {
@@ -152,9 +148,7 @@ impl Connection {
             name: Bytes::new(),
             protocol: Protocol::Resp2,
             database: 0,
-            parser: Parser::new(REQUESTS),
-            input: BytesMut::new(),
-            arrivals: Arrivals::default(),
+            input: Input::default(),
             answered: 0,
             made_way: false,
             paused: false,
@@ -179,7 +173,6 @@ impl Connection {
             unanswered: false,
             sentinels: 0,
             end: End::default(),
-            starved: true,
         }
     }
 
@@ -198,17 +191,14 @@ impl Connection {
     /// Takes in bytes from the client.
     pub fn receive(&mut self, bytes: &[u8]) {
         if !self.end.ends() {
-            self.starved = false;
-            // Grows with what has arrived, not with what was announced.
-            self.input.extend_from_slice(bytes);
+            self.input.receive(bytes);
         }
     }
 
     /// Whether more input is welcome now.
     #[must_use]
     pub fn wants_input(&self) -> bool {
-        let limit = INPUT_BYTES_SOFT_MAX.max(self.parser.wanted());
-        !self.end.eof() && !self.end.ends() && self.input.len() < limit
+        !self.end.eof() && !self.end.ends() && self.input.has_room()
     }
 
     /// Bytes to write to the client.
@@ -246,11 +236,10 @@ impl Connection {
 
     /// Takes commands from the input and submits them, a bounded number.
     pub fn advance<U: Upstream>(&mut self, up: &mut U, shared: &mut Shared) -> Turn {
-        // Taken out, so that a command can be borrowed from them while the rest changes.
+        // Taken out, so that a command can be borrowed from it while the rest changes.
         let mut input = std::mem::take(&mut self.input);
-        let mut parser = std::mem::replace(&mut self.parser, Parser::new(REQUESTS));
         let turn = self
-            .take_commands(&mut parser, &mut input, up, shared)
+            .take_commands(&mut input, up, shared)
             .unwrap_or_else(|later| match later {
                 Later::Busy => Turn::Busy,
                 Later::Reads => Turn::Idle,
@@ -261,21 +250,18 @@ impl Connection {
         if self.end.ends() {
             input.clear();
         }
-        self.parser = parser;
         self.input = input;
         turn
     }
 
     fn take_commands<U: Upstream>(
         &mut self,
-        parser: &mut Parser,
-        input: &mut BytesMut,
+        input: &mut Input,
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<Turn, Later> {
         let mut budget = COMMANDS_PER_TURN;
-        self.arrivals
-            .note(input.len(), shared.now, shared.call_timeout);
+        input.note_arrivals(shared.now, shared.call_timeout);
         if std::mem::take(&mut self.made_way) || (self.paused && !self.congested()) {
             self.answered = shared.now;
         }
@@ -292,12 +278,8 @@ impl Connection {
             if self.passage.is_some() || self.holding || self.end.ends() || self.full() {
                 break;
             }
-            match parser.poll(input) {
-                Ok(Status::Incomplete) => {
-                    self.starved = true;
-                    self.arrivals.await_rest();
-                    break;
-                }
+            match input.poll() {
+                Ok(Status::Incomplete) => break,
                 Ok(Status::Complete) => {
                     if budget == 0 {
                         self.flush_pack(up, shared)?;
@@ -308,15 +290,13 @@ impl Connection {
                         self.reply(loss);
                         break;
                     }
-                    let arrived = self.arrivals.oldest().unwrap_or(shared.now);
+                    let arrived = input.arrived().unwrap_or(shared.now);
                     self.begun = arrived.max(self.answered);
-                    let arguments = parser.arguments(input);
+                    let arguments = input.arguments();
                     if !arguments.is_empty() {
-                        self.command(&arguments, parser.frame(input), up, shared)?;
+                        self.command(&arguments, input.frame(), up, shared)?;
                     }
-                    let taken = parser.consume();
-                    self.arrivals.take(taken);
-                    input.advance(taken);
+                    input.consume();
                 }
                 Err(error) => {
                     self.flush_pack(up, shared)?;
