@@ -397,7 +397,7 @@ impl Connection {
                 Ok(error) => error,
                 Err(error) => {
                     // What follows is not for the database before it.
-                    self.cut_off();
+                    self.end.cut_off();
                     error
                 }
             },
@@ -436,7 +436,7 @@ impl Connection {
     pub fn session_closed(&mut self, reason: Closed, shared: &mut Shared) {
         if let Closed::DataLoss { .. } = reason {
             tracing::error!(client = self.peer, %reason, "session closed");
-            self.loss = Some(reply::error(&format!("ERR pmnet: {reason}")));
+            self.end.lose(reply::error(&format!("ERR pmnet: {reason}")));
         } else {
             tracing::debug!(client = self.peer, %reason, "session closed");
         }

@@ -32,18 +32,20 @@ impl Connection {
     #[must_use]
     pub fn waits_on_store(&self) -> bool {
         let blocked = |passage: &Passage| passage.blocks && passage.stage == Stage::Sent;
-        self.monitoring || self.subscriptions() > 0 || self.passage.as_ref().is_some_and(blocked)
+        self.mode.monitors()
+            || self.subscriptions() > 0
+            || self.passage.as_ref().is_some_and(blocked)
     }
 
     /// Ends what has waited for too long. `shared.alive` says when the store last gave a sign of life;
     /// `pardon`: this process could not have noticed one. Returns whether anything has changed.
     pub fn look(&mut self, shared: &Shared, pardon: bool) -> bool {
-        if self.closed && self.passage.is_some() {
-            let since = *self.closed_since.get_or_insert(shared.now);
-            if shared.now >= since.saturating_add(HALF_CLOSED_TIMEOUT) {
-                self.abandon();
-                return true;
-            }
+        if self.passage.is_some()
+            && let Some(since) = self.end.closed_since(shared.now)
+            && shared.now >= since.saturating_add(HALF_CLOSED_TIMEOUT)
+        {
+            self.abandon();
+            return true;
         }
         let waits = self.waits_on_store();
         let mut overdue = self.passage.as_ref().is_some_and(|passage| {

@@ -164,14 +164,17 @@ impl Connection {
 
     /// Whether the connection to the store has state that another one has not.
     pub(super) fn stateful(&self) -> bool {
-        self.monitoring || self.watching || self.direct_multi || self.subscriptions() > 0
+        self.mode.monitors() || self.mode.watches() || self.subscriptions() > 0
     }
 
     /// The connection to the store could not be made, or is lost.
     pub fn direct_lost(&mut self, why: &str) {
         let stateful = self.stateful();
-        self.ending |= stateful;
-        self.cut_off |= stateful && self.passage.is_some();
+        if stateful && self.passage.is_some() {
+            self.end.cut_off();
+        } else if stateful {
+            self.end.end();
+        }
         let used = self.direct.take().is_some_and(|direct| direct.used);
         match &mut self.passage {
             // It was made in advance, to where the store was; the barrier will say where it is.
@@ -240,7 +243,7 @@ impl Connection {
             }
         }
         let Some(passage) = self.passage.as_mut().filter(|_| sent) else {
-            if !(subscribes || self.monitoring || value.starts_with(b">")) {
+            if !(subscribes || self.mode.monitors() || value.starts_with(b">")) {
                 // Given to the client, it would be taken for the reply to something.
                 return Err("it sent what nobody asked for".into());
             }

@@ -19,7 +19,7 @@ impl Connection {
     /// Whether something passes, or may pass, that changes the store.
     #[must_use]
     pub fn needs_mark(&self) -> bool {
-        self.watching || self.passage.as_ref().is_some_and(|passage| passage.marks)
+        self.mode.watches() || self.passage.as_ref().is_some_and(|passage| passage.marks)
     }
 
     /// Whether something was passed, and given up without an answer, since this was last asked.
@@ -46,7 +46,7 @@ impl Connection {
             return false;
         }
         match &mut self.passage {
-            Some(passage) if !self.watching && passage.stage != Stage::Sent => {
+            Some(passage) if !self.mode.watches() && passage.stage != Stage::Sent => {
                 // Another mark, and then a barrier behind it.
                 if !matches!(passage.stage, Stage::Address(_)) {
                     passage.stage = Stage::Mark;

@@ -12,6 +12,7 @@ use pmnet_wire::command::{Form, Protocol, preamble};
 
 use super::calls::{Slot, Submit, outcome_reply};
 use super::identity::Match;
+use super::mode::Mode;
 use super::pass::Effect;
 use super::transaction::EXECABORT;
 use super::{Connection, Later, Shared};
@@ -213,7 +214,8 @@ impl Connection {
                 None => Match::OtherOwner,
             },
         };
-        let in_passing = self.direct_multi || self.monitoring || self.subscriptions() > 0;
+        let in_passing =
+            self.mode.passed_multi() || self.mode.monitors() || self.subscriptions() > 0;
         match matches {
             Match::Same => self.send_passed(),
             Match::OtherOwner if !last_try && !in_passing => {
@@ -223,7 +225,7 @@ impl Connection {
                 }
             }
             // It cannot be asked now, but it is the same process.
-            Match::OtherOwner if !last_try && !self.direct_multi => self.send_passed(),
+            Match::OtherOwner if !last_try && !self.mode.passed_multi() => self.send_passed(),
             Match::Other if !last_try && !stateful => {
                 self.mark_identified();
                 self.new_direct(store, shared.now).identify(&name.records);
@@ -255,9 +257,7 @@ impl Connection {
             self.passage = None;
             self.made_way = true;
             self.direct = None;
-            self.watching = false;
-            self.direct_multi = false;
-            self.direct_failed = false;
+            self.mode = Mode::Ordinary;
             return self.settle(answer);
         }
         let address = self
@@ -286,7 +286,7 @@ impl Connection {
             direct.set(&["HELLO", version]);
             direct.protocol = self.protocol;
         }
-        if !self.direct_multi && (direct.database != self.database || passage.fresh) {
+        if !self.mode.passed_multi() && (direct.database != self.database || passage.fresh) {
             direct.set(&["SELECT", &self.database.to_string()]);
             direct.database = self.database;
         }
@@ -307,7 +307,7 @@ impl Connection {
     /// Ends the passage with an error before anything of it was sent. The store's connection has not
     /// changed, so a client that is only subscribed stays subscribed.
     pub(super) fn give_up(&mut self, error: Bytes) {
-        let subscriber = self.subscriptions() > 0 && !self.watching && !self.direct_multi;
+        let subscriber = self.subscriptions() > 0 && !self.mode.watches();
         let watch = |passage: &Passage| passage.effect == Effect::Watch;
         if !subscriber || self.passage.as_ref().is_some_and(watch) {
             return self.fail_passage(error);
@@ -321,7 +321,7 @@ impl Connection {
     pub(super) fn fail_passage(&mut self, error: Bytes) {
         let broken = |passage: &Passage| passage.handed_on || passage.effect == Effect::Watch;
         if self.passage.as_ref().is_some_and(broken) {
-            self.cut_off();
+            self.end.cut_off();
         }
         self.refuse_passage(error);
     }
@@ -337,7 +337,7 @@ impl Connection {
         }
         self.settle(error);
         if self.stateful() {
-            self.cut_off();
+            self.end.cut_off();
         }
         self.direct = None;
     }
