@@ -9,7 +9,8 @@ use bytes::Bytes;
 use pmnet_resp::{scan::count, write_command};
 use pmnet_wire::command::{Commands, Form, preamble};
 
-use super::calls::{Purpose, Slot, Submit};
+use super::calls::{Purpose, Submit};
+use super::replies::Slot;
 use super::{Connection, Later, Shared};
 use crate::upstream::{Outcome, Upstream};
 
@@ -36,14 +37,14 @@ impl Connection {
         };
         let head = preamble(Form::Single, commands.protocol, commands.database);
         // Behind it are messages to a subscriber, at most.
-        let mut after = self.slots.split_off(index);
+        let mut after = self.replies.slots.split_off(index);
         after.pop_front();
-        self.slots.extend(commands.iter().map(|arguments| {
+        self.replies.slots.extend(commands.iter().map(|arguments| {
             let mut single = head.to_vec();
             write_command(&mut single, &arguments.collect::<Vec<_>>());
             Slot::Again(Bytes::from(single))
         }));
-        self.slots.append(&mut after);
+        self.replies.slots.append(&mut after);
         self.repeating = true;
         true
     }
@@ -59,12 +60,12 @@ impl Connection {
         shared: &Shared,
     ) -> Result<(), Later> {
         let again = |slot: &Slot| matches!(slot, Slot::Again(_));
-        while let Some(index) = self.slots.iter().position(again) {
+        while let Some(index) = self.replies.slots.iter().position(again) {
             let waits = |slot: &Slot| matches!(slot, Slot::Call { .. });
-            if self.congested() || self.slots.iter().take(index).any(waits) {
+            if self.congested() || self.replies.slots.iter().take(index).any(waits) {
                 return Err(Later::Reads);
             }
-            let Slot::Again(payload) = &self.slots[index] else {
+            let Slot::Again(payload) = &self.replies.slots[index] else {
                 break;
             };
             let payload = payload.clone();
@@ -77,15 +78,15 @@ impl Connection {
             };
             match submitted {
                 Ok(call) => {
-                    self.slots[index] = Slot::Call {
+                    self.replies.slots[index] = Slot::Call {
                         call,
                         purpose,
                         bytes: 0,
                     }
                 }
-                Err(error) => self.fill(index, error),
+                Err(error) => self.replies.fill(index, error),
             }
-            self.drain();
+            self.replies.drain();
         }
         self.repeating = false;
         Ok(())

@@ -5,6 +5,7 @@ use pmnet_resp::{Arguments, reply, scan::count, write_command};
 use pmnet_wire::FRAGMENT_BYTES;
 use pmnet_wire::command::{Form, PREAMBLE_LEN, Protocol, preamble};
 
+use super::replies::Slot;
 use super::{Connection, Later, Shared};
 use crate::table::{self, Facts};
 use crate::upstream::{CallId, Closed, Outcome, Refused, Time, Upstream};
@@ -41,25 +42,6 @@ impl Purpose {
             _ => None,
         }
     }
-}
-
-/// The place of a command's reply.
-#[derive(Debug)]
-pub(super) enum Slot {
-    /// The reply, waiting for those before it.
-    Ready(Bytes),
-    /// A call is outstanding.
-    Call {
-        call: CallId,
-        purpose: Purpose,
-        bytes: usize,
-    },
-    /// A GET of what the update of this call sets: the reply if that is committed.
-    OwnWrite { call: CallId, reply: Bytes },
-    /// The command that is passed through.
-    Passage,
-    /// A read, as a payload of its own, that is to be submitted again.
-    Again(Bytes),
 }
 
 /// Bypasses that travel as one.
@@ -166,8 +148,8 @@ impl Connection {
             Ok(call) => {
                 let replies = usize::try_from(purpose.bypassed().unwrap_or(0)).unwrap_or(1);
                 let bytes = bytes + replies * super::REPLY_BYTES_EXPECTED;
-                self.flight_bytes += bytes;
-                self.slots.push_back(Slot::Call {
+                self.replies.flight_bytes += bytes;
+                self.replies.slots.push_back(Slot::Call {
                     call,
                     purpose,
                     bytes,
@@ -337,16 +319,14 @@ impl Connection {
             Outcome::Failed(_) | Outcome::Unknown => 0,
         };
         let found = self
+            .replies
             .slots
             .iter()
             .position(|slot| matches!(slot, Slot::Call { call: c, .. } if *c == call));
         let Some(index) = found else { return };
-        let Slot::Call { purpose, bytes, .. } =
-            std::mem::replace(&mut self.slots[index], Slot::Ready(Bytes::new()))
-        else {
+        let Some((_, purpose)) = self.replies.take_call(index) else {
             return;
         };
-        self.flight_bytes = self.flight_bytes.saturating_sub(bytes);
         self.release(&purpose);
         if let Purpose::Update { readers } = purpose {
             self.answer_readers(index, call, readers, &outcome);
@@ -356,9 +336,9 @@ impl Connection {
         }
         if !self.unpack(index, &purpose, &outcome) {
             let reply = self.answer(purpose, outcome, shared);
-            self.fill(index, reply);
+            self.replies.fill(index, reply);
         }
-        self.drain();
+        self.replies.drain();
     }
 
     /// The call for this purpose has its outcome.
@@ -442,41 +422,18 @@ impl Connection {
         }
         self.session = None;
         self.passage_session_closed();
-        for index in 0..self.slots.len() {
-            if let Slot::Call { .. } = self.slots[index]
-                && let Slot::Call {
-                    call,
-                    purpose,
-                    bytes,
-                } = std::mem::replace(&mut self.slots[index], Slot::Ready(Bytes::new()))
-            {
-                self.flight_bytes = self.flight_bytes.saturating_sub(bytes);
+        for index in 0..self.replies.slots.len() {
+            if let Some((call, purpose)) = self.replies.take_call(index) {
                 self.uncertain = true;
                 self.release(&purpose);
                 if let Purpose::Update { readers } = purpose {
                     self.answer_readers(index, call, readers, &Outcome::Unknown);
                 }
                 let reply = self.answer(purpose, Outcome::Unknown, shared);
-                self.fill(index, reply);
+                self.replies.fill(index, reply);
             }
         }
-        self.drain();
-    }
-
-    /// The reply to the command of this slot.
-    pub(super) fn fill(&mut self, index: usize, reply: Bytes) {
-        self.ready_bytes += reply.len();
-        self.slots[index] = Slot::Ready(reply);
-    }
-
-    /// Moves the replies that are next in order to the output.
-    pub(super) fn drain(&mut self) {
-        while let Some(Slot::Ready(_)) = self.slots.front() {
-            if let Some(Slot::Ready(bytes)) = self.slots.pop_front() {
-                self.ready_bytes = self.ready_bytes.saturating_sub(bytes.len());
-                self.output.extend_from_slice(&bytes);
-            }
-        }
+        self.replies.drain();
     }
 }
 

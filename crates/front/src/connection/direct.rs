@@ -10,10 +10,10 @@ use bytes::{Bytes, BytesMut};
 use pmnet_resp::{Scanner, read, reply, write_command};
 use pmnet_wire::command::Protocol;
 
-use super::calls::Slot;
 use super::identity::{Found, Own, ask_owner, ask_run_id, owner_of, run_id_of};
 use super::pass::Effect;
 use super::passage::{Passage, Stage};
+use super::replies::Slot;
 use super::subscription::subscription;
 use super::transaction::EXECABORT;
 use super::{Connection, StoreAddress};
@@ -280,12 +280,8 @@ impl Connection {
     /// but before the reply to the command that is being passed.
     fn hand_on(&mut self, value: &Bytes) {
         let passage = |slot: &Slot| matches!(slot, Slot::Passage);
-        match self.slots.iter().position(passage) {
-            Some(0) => self.output.extend_from_slice(value),
-            Some(index) => {
-                self.slots.insert(index, Slot::Ready(Bytes::new()));
-                self.fill(index, value.clone());
-            }
+        match self.replies.slots.iter().position(passage) {
+            Some(index) => self.replies.insert(index, value),
             None => self.reply(value.clone()),
         }
     }

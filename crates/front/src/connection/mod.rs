@@ -23,12 +23,11 @@ mod own_write;
 mod pass;
 mod passage;
 mod reads;
+mod replies;
 mod shared;
 mod store_address;
 mod subscription;
 mod transaction;
-
-use std::collections::VecDeque;
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, Status, reply};
@@ -36,7 +35,7 @@ use pmnet_wire::command::Protocol;
 
 use crate::table::{Action, Facts, Verdict};
 use crate::upstream::{SessionHandle, Time, Upstream};
-use calls::{Pack, Slot};
+use calls::Pack;
 pub use deadline::HALF_CLOSED_TIMEOUT;
 use direct::Direct;
 use end::End;
@@ -48,6 +47,7 @@ use mode::Mode;
 use passage::Passage;
 use reads::Batch;
 pub use reads::{BATCH_REPLY_BYTES_MAX, StoreRead, Unread};
+use replies::Replies;
 pub use shared::{Counters, Shared, lane};
 pub use store_address::{StoreAddress, StoreAddressError};
 
@@ -103,13 +103,7 @@ pub struct Connection {
     paused: bool,
     /// When the time of the command began that is being taken.
     begun: Time,
-    output: Vec<u8>,
-    /// Bytes of `output` that are written already.
-    written: usize,
-    slots: VecDeque<Slot>,
-    /// Bytes of the replies that wait in `slots` for those before them.
-    ready_bytes: usize,
-    flight_bytes: usize,
+    replies: Replies,
     session: Option<SessionHandle>,
     /// Bypasses that are being packed together; none between turns unless the endpoint was busy.
     pack: Option<Pack>,
@@ -153,11 +147,7 @@ impl Connection {
             made_way: false,
             paused: false,
             begun: 0,
-            output: Vec::new(),
-            written: 0,
-            slots: VecDeque::new(),
-            ready_bytes: 0,
-            flight_bytes: 0,
+            replies: Replies::default(),
             session: None,
             pack: None,
             batch: None,
@@ -204,34 +194,18 @@ impl Connection {
     /// Bytes to write to the client.
     #[must_use]
     pub fn unwritten(&self) -> &[u8] {
-        &self.output[self.written..]
+        self.replies.unwritten()
     }
 
     /// `count` of the unwritten bytes were written.
     pub fn wrote(&mut self, count: usize) {
-        self.written += count;
-        if self.written >= self.output.len() {
-            self.output.clear();
-            self.written = 0;
-            if self.output.capacity() > OUTPUT_BYTES_SOFT_MAX {
-                self.output = Vec::new();
-            }
-        } else if self.written > OUTPUT_BYTES_SOFT_MAX {
-            self.output.drain(..self.written);
-            self.written = 0;
-        }
+        self.replies.wrote(count);
     }
 
     /// Whether the client takes its replies too slowly to be given more.
     #[must_use]
     pub fn congested(&self) -> bool {
-        self.unwritten().len() + self.ready_bytes > OUTPUT_BYTES_SOFT_MAX
-    }
-
-    fn full(&self) -> bool {
-        self.slots.len() >= SLOTS_MAX
-            || self.flight_bytes > FLIGHT_BYTES_SOFT_MAX
-            || self.congested()
+        self.replies.congested()
     }
 
     /// Takes commands from the input and submits them, a bounded number.
@@ -275,7 +249,7 @@ impl Connection {
                 break;
             }
             self.advance_passage(up, shared)?;
-            if self.passage.is_some() || self.holding || self.end.ends() || self.full() {
+            if self.passage.is_some() || self.holding || self.end.ends() || self.replies.full() {
                 break;
             }
             match input.poll() {
@@ -380,12 +354,7 @@ impl Connection {
 
     /// Puts a reply behind all that are outstanding.
     fn reply(&mut self, bytes: Bytes) {
-        if self.slots.is_empty() {
-            self.output.extend_from_slice(&bytes);
-        } else {
-            self.ready_bytes += bytes.len();
-            self.slots.push_back(Slot::Ready(bytes));
-        }
+        self.replies.push(bytes);
     }
 }
 

@@ -12,12 +12,12 @@
 use bytes::Bytes;
 use pmnet_wire::command::Protocol;
 
-use super::calls::Slot;
 use super::direct::Direct;
 use super::guard::{names_record, objection};
 use super::local::parse_database;
 use super::mode::Mode;
 use super::passage::{Passage, Stage};
+use super::replies::Slot;
 use super::{Connection, Later, refusal, shown};
 use crate::table::{Action, Facts, Local, Pass, READONLY, Verdict};
 use pmnet_resp::Arguments;
@@ -103,7 +103,7 @@ impl Connection {
             && self.protocol == Protocol::Resp2
             && self.subscriptions() > 0;
         let failed = matches!(self.mode, Mode::WatchingMulti { failed: true });
-        self.slots.push_back(Slot::Passage);
+        self.replies.slots.push_back(Slot::Passage);
         self.passage = Some(Passage {
             effect,
             stage: Stage::Address(None),

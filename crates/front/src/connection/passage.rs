@@ -10,10 +10,11 @@ use pmnet_resp::{read, reply, write_command};
 use pmnet_wire::StoreName;
 use pmnet_wire::command::{Form, Protocol, preamble};
 
-use super::calls::{Slot, Submit, outcome_reply};
+use super::calls::{Submit, outcome_reply};
 use super::identity::Match;
 use super::mode::Mode;
 use super::pass::Effect;
+use super::replies::Slot;
 use super::transaction::EXECABORT;
 use super::{Connection, Later, Shared};
 use crate::upstream::{CallId, Outcome, Time, Upstream};
@@ -355,10 +356,10 @@ impl Connection {
     /// Gives the passed command its reply.
     pub(super) fn settle(&mut self, bytes: Bytes) {
         let passage = |slot: &Slot| matches!(slot, Slot::Passage);
-        if let Some(index) = self.slots.iter().position(passage) {
-            self.fill(index, bytes);
+        if let Some(index) = self.replies.slots.iter().position(passage) {
+            self.replies.fill(index, bytes);
         }
-        self.drain();
+        self.replies.drain();
     }
 }
 

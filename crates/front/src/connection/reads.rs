@@ -203,7 +203,7 @@ impl Connection {
             return Ok(());
         };
         if batch.stage == Stage::Gathers {
-            if !self.slots.is_empty() {
+            if !self.replies.slots.is_empty() {
                 return Err(Later::Reads);
             }
             batch.begun = batch.begun.max(self.answered);
@@ -231,7 +231,7 @@ impl Connection {
         };
         let mut result = Ok(());
         while result.is_ok() && batch.done < batch.ends.len() {
-            result = if self.full() {
+            result = if self.replies.full() {
                 Err(Later::Reads)
             } else {
                 self.pack_frame(batch.frame(batch.done), key_hash, true, false, up, shared)
