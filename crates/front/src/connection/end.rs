@@ -126,7 +126,7 @@ impl Connection {
     pub fn finished(&self) -> bool {
         let idle = self.pack.is_none()
             && self.batch.is_none()
-            && self.passage.is_none()
+            && self.passing.passage.is_none()
             && self.replies.is_empty();
         let last = self.end.ends() || (self.end.eof() && self.input.starved());
         last && idle
@@ -144,9 +144,7 @@ impl Connection {
         self.replies = Replies::default();
         self.pack = None;
         self.batch = None;
-        if let Some(passage) = self.passage.take() {
-            self.note_unanswered(&passage);
-        }
-        self.direct = None;
+        self.passing.drop_passage();
+        self.passing.direct = None;
     }
 }

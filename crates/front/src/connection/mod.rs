@@ -22,6 +22,7 @@ mod mode;
 mod own_write;
 mod pass;
 mod passage;
+mod passing;
 mod reads;
 mod replies;
 mod shared;
@@ -37,14 +38,13 @@ use crate::table::{Action, Facts, Verdict};
 use crate::upstream::{SessionHandle, Time, Upstream};
 use calls::Pack;
 pub use deadline::HALF_CLOSED_TIMEOUT;
-use direct::Direct;
 use end::End;
 pub use heart::{Heart, named_by};
 pub(crate) use identity::{Found, Match, Own, ask_owner, ask_run_id, owner_of, run_id_of};
 use input::Input;
 pub use mark::Mark;
 use mode::Mode;
-use passage::Passage;
+use passing::Passing;
 use reads::Batch;
 pub use reads::{BATCH_REPLY_BYTES_MAX, StoreRead, Unread};
 use replies::Replies;
@@ -121,14 +121,7 @@ pub struct Connection {
     /// The next command depends on the outcome of the last call.
     holding: bool,
     mode: Mode,
-    passage: Option<Passage>,
-    direct: Option<Direct>,
-    /// How many connections to the store there were.
-    directs: u64,
-    /// Something was passed that may have changed the store, and given up without an answer.
-    unanswered: bool,
-    /// Number of the next sentinel.
-    sentinels: u64,
+    passing: Passing,
     end: End,
 }
 
@@ -157,11 +150,7 @@ impl Connection {
             repeating: false,
             holding: false,
             mode: Mode::Ordinary,
-            passage: None,
-            direct: None,
-            directs: 0,
-            unanswered: false,
-            sentinels: 0,
+            passing: Passing::default(),
             end: End::default(),
         }
     }
@@ -249,7 +238,11 @@ impl Connection {
                 break;
             }
             self.advance_passage(up, shared)?;
-            if self.passage.is_some() || self.holding || self.end.ends() || self.replies.full() {
+            if self.passing.passage.is_some()
+                || self.holding
+                || self.end.ends()
+                || self.replies.full()
+            {
                 break;
             }
             match input.poll() {
@@ -303,7 +296,7 @@ impl Connection {
         }
         if self.mode.watches()
             || self.mode.monitors()
-            || (self.subscriptions() > 0 && self.protocol == Protocol::Resp2)
+            || (self.passing.subscriptions() > 0 && self.protocol == Protocol::Resp2)
         {
             return self.pass_command(arguments, frame, &verdict);
         }

@@ -187,7 +187,7 @@ impl Connection {
             && frame.len() <= READ_BYTES_MAX
             // It goes with those in front of it that are bypasses.
             && !self.pack.as_ref().is_some_and(|pack| pack.read_only)
-            && self.subscriptions() == 0
+            && self.passing.subscriptions() == 0
     }
 
     /// Gets the batch on, as far as it can go now.
