@@ -11,7 +11,7 @@ use pmnet_wire::command::{Commands, Form, preamble};
 
 use super::calls::{Purpose, Submit};
 use super::replies::Slot;
-use super::{Connection, Later, Shared};
+use super::{Connection, Later, Shared, Wait};
 use crate::upstream::{Outcome, Upstream};
 
 impl Connection {
@@ -45,7 +45,7 @@ impl Connection {
             Slot::Again(Bytes::from(single))
         }));
         self.replies.slots.append(&mut after);
-        self.repeating = true;
+        self.wait = Wait::Repeats;
         true
     }
 
@@ -71,7 +71,7 @@ impl Connection {
             let payload = payload.clone();
             // Each has a time of its own, from the answer to the one before it.
             let how = Submit::Bypass { read_only: true };
-            let submitted = self.submit(&payload, 0, how, self.answered, up, shared)?;
+            let submitted = self.submit(&payload, 0, how, self.times.answered, up, shared)?;
             let purpose = Purpose::Bypass {
                 replies: 1,
                 again: None,
@@ -88,7 +88,7 @@ impl Connection {
             }
             self.replies.drain();
         }
-        self.repeating = false;
+        self.wait = Wait::Nothing;
         Ok(())
     }
 }

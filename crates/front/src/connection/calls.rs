@@ -6,7 +6,7 @@ use pmnet_wire::FRAGMENT_BYTES;
 use pmnet_wire::command::{Form, PREAMBLE_LEN, Protocol, preamble};
 
 use super::replies::Slot;
-use super::{Connection, Later, Shared};
+use super::{Connection, Later, Shared, Wait};
 use crate::table::{self, Facts};
 use crate::upstream::{CallId, Closed, Outcome, Refused, Time, Upstream};
 
@@ -130,9 +130,11 @@ impl Connection {
         write_command(&mut payload, command);
         let bytes = payload.len();
         let how = Submit::Bypass { read_only: true };
-        let submitted = self.submit(&Bytes::from(payload), 0, how, self.begun, up, shared)?;
+        let submitted = self.submit(&Bytes::from(payload), 0, how, self.times.begun, up, shared)?;
         let asked = submitted.is_ok();
-        self.holding = asked;
+        if asked {
+            self.wait = Wait::Outcome;
+        }
         self.expect(submitted, purpose, bytes);
         Ok(asked)
     }
@@ -176,7 +178,14 @@ impl Connection {
         let bytes = payload.len();
         let key_hash = facts.map_or(0, |facts| table::key_hash(facts, arguments));
         let payload = Bytes::from(payload);
-        let submitted = self.submit(&payload, key_hash, Submit::Update, self.begun, up, shared)?;
+        let submitted = self.submit(
+            &payload,
+            key_hash,
+            Submit::Update,
+            self.times.begun,
+            up,
+            shared,
+        )?;
         let call = submitted.as_ref().ok().copied();
         shared.own_writes.note(call, arguments, &payload);
         self.expect(submitted, Purpose::Update { readers: 0 }, bytes);
@@ -223,7 +232,7 @@ impl Connection {
             self.flush_pack(up, shared)?;
         }
         shared.counters.bypassed_reads += u64::from(read_only);
-        let (head, begun) = (self.preamble(Form::Single), self.begun);
+        let (head, begun) = (self.preamble(Form::Single), self.times.begun);
         let pack = self.pack.get_or_insert_with(|| {
             let mut payload = Vec::with_capacity(FRAGMENT_BYTES.max(PREAMBLE_LEN + frame.len()));
             payload.extend_from_slice(&head);
@@ -281,7 +290,9 @@ impl Connection {
             Ok(submitted) => {
                 // A read that is alone cannot be taken apart.
                 let again = (pack.read_only && pack.commands > 1).then_some(payload);
-                self.holding |= again.is_some() && submitted.is_ok();
+                if again.is_some() && submitted.is_ok() {
+                    self.wait = Wait::Outcome;
+                }
                 self.expect(
                     submitted,
                     Purpose::Bypass {
@@ -290,7 +301,7 @@ impl Connection {
                     },
                     bytes,
                 );
-                if self.holding {
+                if self.wait == Wait::Outcome {
                     return Err(Later::Reads);
                 }
                 Ok(())
@@ -313,7 +324,7 @@ impl Connection {
             return;
         }
         self.uncertain |= outcome == Outcome::Unknown;
-        self.answered = match outcome {
+        self.times.answered = match outcome {
             Outcome::Committed { .. } | Outcome::Reply(_) => shared.now,
             // Later commands that are as old must not wait for another whole deadline.
             Outcome::Failed(_) | Outcome::Unknown => 0,
@@ -348,7 +359,9 @@ impl Connection {
             Purpose::Bypass { again, .. } => again.is_some(),
             Purpose::Update { .. } => false,
         };
-        self.holding &= !held;
+        if held {
+            self.wait = Wait::Nothing;
+        }
     }
 
     fn answer(&mut self, purpose: Purpose, outcome: Outcome, shared: &mut Shared) -> Bytes {

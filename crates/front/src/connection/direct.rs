@@ -260,7 +260,7 @@ impl Connection {
         let Some(passage) = self.passing.passage.take() else {
             return Ok(());
         };
-        self.made_way = true;
+        self.times.made_way = true;
         self.apply_effect(&passage, value, direct);
         let reply = match passage.effect {
             Effect::Subscribe => Bytes::new(),

@@ -28,6 +28,7 @@ mod replies;
 mod shared;
 mod store_address;
 mod subscription;
+mod times;
 mod transaction;
 
 use bytes::Bytes;
@@ -50,6 +51,7 @@ pub use reads::{BATCH_REPLY_BYTES_MAX, StoreRead, Unread};
 use replies::Replies;
 pub use shared::{Counters, Shared, lane};
 pub use store_address::{StoreAddress, StoreAddressError};
+use times::Times;
 
 /// Most commands of one connection whose replies are outstanding.
 pub const SLOTS_MAX: usize = 1024;
@@ -87,6 +89,16 @@ enum Later {
     Reads,
 }
 
+/// What the next command waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    Nothing,
+    /// It depends on the outcome of the last call.
+    Outcome,
+    /// Some slots are reads that are to be submitted again.
+    Repeats,
+}
+
 /// The state of one client connection.
 pub struct Connection {
     id: u64,
@@ -95,14 +107,7 @@ pub struct Connection {
     protocol: Protocol,
     database: u32,
     input: Input,
-    /// When a command was last answered; 0 since one had no answer in time.
-    answered: Time,
-    /// A passed command has made way for what is behind it, at a time still to be looked up.
-    made_way: bool,
-    /// The client took too few replies for more to be taken from it.
-    paused: bool,
-    /// When the time of the command began that is being taken.
-    begun: Time,
+    times: Times,
     replies: Replies,
     session: Option<SessionHandle>,
     /// Bypasses that are being packed together; none between turns unless the endpoint was busy.
@@ -116,10 +121,7 @@ pub struct Connection {
     no_batch_before: Time,
     /// A call had an unknown outcome, and no bypass was answered since.
     uncertain: bool,
-    /// Some slots are reads that are to be submitted again.
-    repeating: bool,
-    /// The next command depends on the outcome of the last call.
-    holding: bool,
+    wait: Wait,
     mode: Mode,
     passing: Passing,
     end: End,
@@ -136,10 +138,7 @@ impl Connection {
             protocol: Protocol::Resp2,
             database: 0,
             input: Input::default(),
-            answered: 0,
-            made_way: false,
-            paused: false,
-            begun: 0,
+            times: Times::default(),
             replies: Replies::default(),
             session: None,
             pack: None,
@@ -147,8 +146,7 @@ impl Connection {
             batches: 0,
             no_batch_before: 0,
             uncertain: false,
-            repeating: false,
-            holding: false,
+            wait: Wait::Nothing,
             mode: Mode::Ordinary,
             passing: Passing::default(),
             end: End::default(),
@@ -209,7 +207,7 @@ impl Connection {
             });
         // What is submitted may leave now.
         shared.own_writes.forget();
-        self.paused = self.congested();
+        self.times.paused = self.congested();
         if self.end.ends() {
             input.clear();
         }
@@ -225,10 +223,8 @@ impl Connection {
     ) -> Result<Turn, Later> {
         let mut budget = COMMANDS_PER_TURN;
         input.note_arrivals(shared.now, shared.call_timeout);
-        if std::mem::take(&mut self.made_way) || (self.paused && !self.congested()) {
-            self.answered = shared.now;
-        }
-        if self.repeating {
+        self.times.resume(self.congested(), shared.now);
+        if self.wait == Wait::Repeats {
             self.repeat_reads(up, shared)?;
         }
         self.flush_pack(up, shared)?;
@@ -239,7 +235,7 @@ impl Connection {
             }
             self.advance_passage(up, shared)?;
             if self.passing.passage.is_some()
-                || self.holding
+                || self.wait == Wait::Outcome
                 || self.end.ends()
                 || self.replies.full()
             {
@@ -257,8 +253,7 @@ impl Connection {
                         self.reply(loss);
                         break;
                     }
-                    let arrived = input.arrived().unwrap_or(shared.now);
-                    self.begun = arrived.max(self.answered);
+                    self.times.begin(input.arrived().unwrap_or(shared.now));
                     let arguments = input.arguments();
                     if !arguments.is_empty() {
                         self.command(&arguments, input.frame(), up, shared)?;

@@ -98,7 +98,7 @@ impl Connection {
         self.passing.passage = Some(Passage {
             effect,
             stage: Stage::Address(None),
-            begun: self.begun,
+            begun: self.times.begun,
             marks,
             // Nothing blocks inside MULTI.
             blocks: matches!(kind, Some(Pass::Blocking | Pass::Wait)) && !self.mode.passed_multi(),

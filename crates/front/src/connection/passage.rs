@@ -270,7 +270,7 @@ impl Connection {
             };
             tracing::debug!(client = self.peer, store = %name, "the store is another one: the watch is lost");
             self.passing.passage = None;
-            self.made_way = true;
+            self.times.made_way = true;
             self.passing.direct = None;
             self.mode = Mode::Ordinary;
             return self.settle(answer);
@@ -363,8 +363,8 @@ impl Connection {
     /// for another whole deadline, unless the command blocked: then it made them wait.
     fn end_unanswered(&mut self) -> Option<Passage> {
         let passage = self.passing.drop_passage()?;
-        self.made_way = passage.blocks && passage.stage == Stage::Sent;
-        self.answered = 0;
+        self.times.made_way = passage.blocks && passage.stage == Stage::Sent;
+        self.times.answered = 0;
         Some(passage)
     }
 
