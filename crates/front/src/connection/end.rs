@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::Connection;
+use super::replies::Replies;
 use crate::upstream::Time;
 
 /// How far its end has come.
@@ -123,12 +124,12 @@ impl Connection {
     /// Whether everything is answered and written and the connection is to be closed.
     #[must_use]
     pub fn finished(&self) -> bool {
-        let idle = self.slots.is_empty()
-            && self.pack.is_none()
+        let idle = self.pack.is_none()
             && self.batch.is_none()
-            && self.passage.is_none();
+            && self.passing.passage.is_none()
+            && self.replies.is_empty();
         let last = self.end.ends() || (self.end.eof() && self.input.starved());
-        last && idle && self.unwritten().is_empty()
+        last && idle
     }
 
     /// Whether the connection ends with an error, and the client may not have sent everything yet.
@@ -140,15 +141,10 @@ impl Connection {
     /// Drops what is outstanding: there is nobody to answer.
     pub(super) fn abandon(&mut self) {
         self.end.end();
-        self.slots.clear();
-        self.ready_bytes = 0;
+        self.replies = Replies::default();
         self.pack = None;
         self.batch = None;
-        if let Some(passage) = self.passage.take() {
-            self.note_unanswered(&passage);
-        }
-        self.direct = None;
-        self.output.clear();
-        self.written = 0;
+        self.passing.drop_passage();
+        self.passing.direct = None;
     }
 }

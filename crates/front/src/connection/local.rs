@@ -58,14 +58,14 @@ impl Connection {
     /// QUIT: answers what is outstanding, then closes.
     pub(super) fn quit(&mut self) -> Bytes {
         self.end.end();
-        self.direct = None;
+        self.passing.direct = None;
         OK
     }
 
     /// RESET: as if freshly connected.
     pub(super) fn reset(&mut self) -> Bytes {
         self.mode = Mode::Ordinary;
-        self.direct = None;
+        self.passing.direct = None;
         self.database = 0;
         self.protocol = Protocol::Resp2;
         self.name = Bytes::new();
@@ -100,7 +100,7 @@ impl Connection {
                 return reply::error(&format!("ERR Syntax error in HELLO option '{option}'"));
             }
         }
-        if protocol != self.protocol && self.subscriptions() > 0 {
+        if protocol != self.protocol && self.passing.subscriptions() > 0 {
             return refusal(arguments, "unsubscribe before changing the protocol");
         }
         self.protocol = protocol;
@@ -194,7 +194,7 @@ impl Connection {
                 self.peer,
                 String::from_utf8_lossy(&self.name),
                 self.database,
-                self.subscriptions(),
+                self.passing.subscriptions(),
                 if self.mode.transaction().is_some() || self.mode.passed_multi() {
                     0
                 } else {

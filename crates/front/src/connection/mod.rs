@@ -22,13 +22,14 @@ mod mode;
 mod own_write;
 mod pass;
 mod passage;
+mod passing;
 mod reads;
+mod replies;
 mod shared;
 mod store_address;
 mod subscription;
+mod times;
 mod transaction;
-
-use std::collections::VecDeque;
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, Status, reply};
@@ -36,20 +37,21 @@ use pmnet_wire::command::Protocol;
 
 use crate::table::{Action, Facts, Verdict};
 use crate::upstream::{SessionHandle, Time, Upstream};
-use calls::{Pack, Slot};
+use calls::Pack;
 pub use deadline::HALF_CLOSED_TIMEOUT;
-use direct::Direct;
 use end::End;
 pub use heart::{Heart, named_by};
 pub(crate) use identity::{Found, Match, Own, ask_owner, ask_run_id, owner_of, run_id_of};
 use input::Input;
 pub use mark::Mark;
 use mode::Mode;
-use passage::Passage;
+use passing::Passing;
 use reads::Batch;
 pub use reads::{BATCH_REPLY_BYTES_MAX, StoreRead, Unread};
+use replies::Replies;
 pub use shared::{Counters, Shared, lane};
 pub use store_address::{StoreAddress, StoreAddressError};
+use times::Times;
 
 /// Most commands of one connection whose replies are outstanding.
 pub const SLOTS_MAX: usize = 1024;
@@ -87,6 +89,16 @@ enum Later {
     Reads,
 }
 
+/// What the next command waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    Nothing,
+    /// It depends on the outcome of the last call.
+    Outcome,
+    /// Some slots are reads that are to be submitted again.
+    Repeats,
+}
+
 /// The state of one client connection.
 pub struct Connection {
     id: u64,
@@ -95,21 +107,8 @@ pub struct Connection {
     protocol: Protocol,
     database: u32,
     input: Input,
-    /// When a command was last answered; 0 since one had no answer in time.
-    answered: Time,
-    /// A passed command has made way for what is behind it, at a time still to be looked up.
-    made_way: bool,
-    /// The client took too few replies for more to be taken from it.
-    paused: bool,
-    /// When the time of the command began that is being taken.
-    begun: Time,
-    output: Vec<u8>,
-    /// Bytes of `output` that are written already.
-    written: usize,
-    slots: VecDeque<Slot>,
-    /// Bytes of the replies that wait in `slots` for those before them.
-    ready_bytes: usize,
-    flight_bytes: usize,
+    times: Times,
+    replies: Replies,
     session: Option<SessionHandle>,
     /// Bypasses that are being packed together; none between turns unless the endpoint was busy.
     pack: Option<Pack>,
@@ -122,19 +121,9 @@ pub struct Connection {
     no_batch_before: Time,
     /// A call had an unknown outcome, and no bypass was answered since.
     uncertain: bool,
-    /// Some slots are reads that are to be submitted again.
-    repeating: bool,
-    /// The next command depends on the outcome of the last call.
-    holding: bool,
+    wait: Wait,
     mode: Mode,
-    passage: Option<Passage>,
-    direct: Option<Direct>,
-    /// How many connections to the store there were.
-    directs: u64,
-    /// Something was passed that may have changed the store, and given up without an answer.
-    unanswered: bool,
-    /// Number of the next sentinel.
-    sentinels: u64,
+    passing: Passing,
     end: End,
 }
 
@@ -149,29 +138,17 @@ impl Connection {
             protocol: Protocol::Resp2,
             database: 0,
             input: Input::default(),
-            answered: 0,
-            made_way: false,
-            paused: false,
-            begun: 0,
-            output: Vec::new(),
-            written: 0,
-            slots: VecDeque::new(),
-            ready_bytes: 0,
-            flight_bytes: 0,
+            times: Times::default(),
+            replies: Replies::default(),
             session: None,
             pack: None,
             batch: None,
             batches: 0,
             no_batch_before: 0,
             uncertain: false,
-            repeating: false,
-            holding: false,
+            wait: Wait::Nothing,
             mode: Mode::Ordinary,
-            passage: None,
-            direct: None,
-            directs: 0,
-            unanswered: false,
-            sentinels: 0,
+            passing: Passing::default(),
             end: End::default(),
         }
     }
@@ -204,34 +181,18 @@ impl Connection {
     /// Bytes to write to the client.
     #[must_use]
     pub fn unwritten(&self) -> &[u8] {
-        &self.output[self.written..]
+        self.replies.unwritten()
     }
 
     /// `count` of the unwritten bytes were written.
     pub fn wrote(&mut self, count: usize) {
-        self.written += count;
-        if self.written >= self.output.len() {
-            self.output.clear();
-            self.written = 0;
-            if self.output.capacity() > OUTPUT_BYTES_SOFT_MAX {
-                self.output = Vec::new();
-            }
-        } else if self.written > OUTPUT_BYTES_SOFT_MAX {
-            self.output.drain(..self.written);
-            self.written = 0;
-        }
+        self.replies.wrote(count);
     }
 
     /// Whether the client takes its replies too slowly to be given more.
     #[must_use]
     pub fn congested(&self) -> bool {
-        self.unwritten().len() + self.ready_bytes > OUTPUT_BYTES_SOFT_MAX
-    }
-
-    fn full(&self) -> bool {
-        self.slots.len() >= SLOTS_MAX
-            || self.flight_bytes > FLIGHT_BYTES_SOFT_MAX
-            || self.congested()
+        self.replies.congested()
     }
 
     /// Takes commands from the input and submits them, a bounded number.
@@ -246,7 +207,7 @@ impl Connection {
             });
         // What is submitted may leave now.
         shared.own_writes.forget();
-        self.paused = self.congested();
+        self.times.paused = self.congested();
         if self.end.ends() {
             input.clear();
         }
@@ -262,10 +223,8 @@ impl Connection {
     ) -> Result<Turn, Later> {
         let mut budget = COMMANDS_PER_TURN;
         input.note_arrivals(shared.now, shared.call_timeout);
-        if std::mem::take(&mut self.made_way) || (self.paused && !self.congested()) {
-            self.answered = shared.now;
-        }
-        if self.repeating {
+        self.times.resume(self.congested(), shared.now);
+        if self.wait == Wait::Repeats {
             self.repeat_reads(up, shared)?;
         }
         self.flush_pack(up, shared)?;
@@ -275,7 +234,11 @@ impl Connection {
                 break;
             }
             self.advance_passage(up, shared)?;
-            if self.passage.is_some() || self.holding || self.end.ends() || self.full() {
+            if self.passing.passage.is_some()
+                || self.wait == Wait::Outcome
+                || self.end.ends()
+                || self.replies.full()
+            {
                 break;
             }
             match input.poll() {
@@ -290,8 +253,7 @@ impl Connection {
                         self.reply(loss);
                         break;
                     }
-                    let arrived = input.arrived().unwrap_or(shared.now);
-                    self.begun = arrived.max(self.answered);
+                    self.times.begin(input.arrived().unwrap_or(shared.now));
                     let arguments = input.arguments();
                     if !arguments.is_empty() {
                         self.command(&arguments, input.frame(), up, shared)?;
@@ -329,7 +291,7 @@ impl Connection {
         }
         if self.mode.watches()
             || self.mode.monitors()
-            || (self.subscriptions() > 0 && self.protocol == Protocol::Resp2)
+            || (self.passing.subscriptions() > 0 && self.protocol == Protocol::Resp2)
         {
             return self.pass_command(arguments, frame, &verdict);
         }
@@ -380,12 +342,7 @@ impl Connection {
 
     /// Puts a reply behind all that are outstanding.
     fn reply(&mut self, bytes: Bytes) {
-        if self.slots.is_empty() {
-            self.output.extend_from_slice(&bytes);
-        } else {
-            self.ready_bytes += bytes.len();
-            self.slots.push_back(Slot::Ready(bytes));
-        }
+        self.replies.push(bytes);
     }
 }
 

@@ -12,18 +12,15 @@
 use bytes::Bytes;
 use pmnet_wire::command::Protocol;
 
-use super::calls::Slot;
 use super::direct::Direct;
 use super::guard::{names_record, objection};
 use super::local::parse_database;
 use super::mode::Mode;
 use super::passage::{Passage, Stage};
+use super::replies::Slot;
 use super::{Connection, Later, refusal, shown};
 use crate::table::{Action, Facts, Local, Pass, READONLY, Verdict};
 use pmnet_resp::Arguments;
-
-/// Prefix of the PING argument that marks the end of the replies to a subscription command.
-const SENTINEL: &str = "pmnet-end";
 
 /// What a passed command does to the state of the connection when it succeeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,19 +38,14 @@ pub(super) enum Effect {
 }
 
 impl Connection {
-    /// Subscriptions that this client has.
-    pub(super) fn subscriptions(&self) -> u64 {
-        self.direct.as_ref().map_or(0, |direct| {
-            direct.subscribed.saturating_add(direct.subscribed_sharded)
-        })
-    }
-
     /// Whether this client waits for something that may never come.
     pub(super) fn endless(&self) -> bool {
         let waits = |passage: &Passage| {
             passage.blocks || matches!(passage.effect, Effect::Subscribe | Effect::Monitor)
         };
-        self.passage.as_ref().is_some_and(waits) || self.mode.monitors() || self.subscriptions() > 0
+        self.passing.passage.as_ref().is_some_and(waits)
+            || self.mode.monitors()
+            || self.passing.subscriptions() > 0
     }
 
     /// Begins to pass a command; everything after it waits.
@@ -90,8 +82,7 @@ impl Connection {
         frame: &[u8],
     ) {
         let sentinel = if effect == Effect::Subscribe {
-            self.sentinels += 1;
-            format!("{SENTINEL}-{}-{}", self.id, self.sentinels).into_bytes()
+            self.passing.new_sentinel(self.id)
         } else {
             Vec::new()
         };
@@ -101,13 +92,13 @@ impl Connection {
         // write came before its first subscription, which had one.
         let subscribed = effect == Effect::Subscribe
             && self.protocol == Protocol::Resp2
-            && self.subscriptions() > 0;
+            && self.passing.subscriptions() > 0;
         let failed = matches!(self.mode, Mode::WatchingMulti { failed: true });
-        self.slots.push_back(Slot::Passage);
-        self.passage = Some(Passage {
+        self.replies.slots.push_back(Slot::Passage);
+        self.passing.passage = Some(Passage {
             effect,
             stage: Stage::Address(None),
-            begun: self.begun,
+            begun: self.times.begun,
             marks,
             // Nothing blocks inside MULTI.
             blocks: matches!(kind, Some(Pass::Blocking | Pass::Wait)) && !self.mode.passed_multi(),

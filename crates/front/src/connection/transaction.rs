@@ -190,7 +190,7 @@ impl Connection {
         let how = Submit::Bypass {
             read_only: transaction.read_only,
         };
-        match self.submit(&payload, 0, how, self.begun, up, shared) {
+        match self.submit(&payload, 0, how, self.times.begun, up, shared) {
             Ok(submitted) => {
                 self.expect(
                     submitted,
