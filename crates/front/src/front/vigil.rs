@@ -38,6 +38,9 @@ pub(super) struct Vigil {
     heart: Option<Beating>,
     session: Option<SessionHandle>,
     call: Option<CallId>,
+    /// Its session is used again and again: each one begun and ended is two entries of the log, which a store that is out of
+    /// memory cannot apply.
+    pub(super) keeps_session: bool,
 }
 
 /// The connection to the store, and its socket.
@@ -57,6 +60,7 @@ impl Vigil {
             heart: None,
             session: None,
             call: None,
+            keeps_session: false,
         }
     }
 
@@ -222,7 +226,7 @@ impl<U: Upstream> Front<U> {
             return;
         }
         self.vigil.call = None;
-        if self.vigil.waited.is_none() {
+        if self.vigil.waited.is_none() && !self.vigil.keeps_session {
             self.end_vigil();
         }
         let Some(name) = named_by(outcome) else {
@@ -249,6 +253,7 @@ impl<U: Upstream> Front<U> {
 
     pub(super) fn end_vigil(&mut self) {
         self.vigil.waited = None;
+        self.vigil.keeps_session = false;
         self.vigil.heart = None;
         self.vigil.call = None;
         self.shared.alive = None;

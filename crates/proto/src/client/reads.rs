@@ -18,7 +18,7 @@ const AGAIN_AFTER: Nanos = 4 * MILLISECOND;
 /// After a READ that nobody answered, no other is sent for so long: the head may not know what it is.
 const PAUSE: Nanos = SECOND;
 /// Without a READ for so long, the session is ended.
-const IDLE: Nanos = 5 * SECOND;
+const IDLE: Nanos = 45 * SECOND;
 /// READs under way at once, at most.
 const READS_MAX: usize = 4096;
 

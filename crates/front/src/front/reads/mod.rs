@@ -304,6 +304,7 @@ impl<U: Upstream> Front<U> {
         let now = self.shared.now;
         if std::mem::take(&mut self.shared.wants_store_name) && now >= self.reads.ask_name_after {
             self.reads.ask_name_after = now.saturating_add(NAME_EVERY);
+            self.vigil.keeps_session = true;
             self.ask_store_name();
         }
     }
