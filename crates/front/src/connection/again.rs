@@ -9,8 +9,9 @@ use bytes::Bytes;
 use pmnet_resp::{scan::count, write_command};
 use pmnet_wire::command::{Commands, Form, preamble};
 
-use super::calls::{Purpose, Slot, Submit};
-use super::{Connection, Later, Shared};
+use super::calls::{Purpose, Submit};
+use super::replies::Slot;
+use super::{Connection, Later, Shared, Wait};
 use crate::upstream::{Outcome, Upstream};
 
 impl Connection {
@@ -36,15 +37,15 @@ impl Connection {
         };
         let head = preamble(Form::Single, commands.protocol, commands.database);
         // Behind it are messages to a subscriber, at most.
-        let mut after = self.slots.split_off(index);
+        let mut after = self.replies.slots.split_off(index);
         after.pop_front();
-        self.slots.extend(commands.iter().map(|arguments| {
+        self.replies.slots.extend(commands.iter().map(|arguments| {
             let mut single = head.to_vec();
             write_command(&mut single, &arguments.collect::<Vec<_>>());
             Slot::Again(Bytes::from(single))
         }));
-        self.slots.append(&mut after);
-        self.repeating = true;
+        self.replies.slots.append(&mut after);
+        self.wait = Wait::Repeats;
         true
     }
 
@@ -59,35 +60,35 @@ impl Connection {
         shared: &Shared,
     ) -> Result<(), Later> {
         let again = |slot: &Slot| matches!(slot, Slot::Again(_));
-        while let Some(index) = self.slots.iter().position(again) {
+        while let Some(index) = self.replies.slots.iter().position(again) {
             let waits = |slot: &Slot| matches!(slot, Slot::Call { .. });
-            if self.congested() || self.slots.iter().take(index).any(waits) {
+            if self.congested() || self.replies.slots.iter().take(index).any(waits) {
                 return Err(Later::Reads);
             }
-            let Slot::Again(payload) = &self.slots[index] else {
+            let Slot::Again(payload) = &self.replies.slots[index] else {
                 break;
             };
             let payload = payload.clone();
             // Each has a time of its own, from the answer to the one before it.
             let how = Submit::Bypass { read_only: true };
-            let submitted = self.submit(&payload, 0, how, self.answered, up, shared)?;
+            let submitted = self.submit(&payload, 0, how, self.times.answered, up, shared)?;
             let purpose = Purpose::Bypass {
                 replies: 1,
                 again: None,
             };
             match submitted {
                 Ok(call) => {
-                    self.slots[index] = Slot::Call {
+                    self.replies.slots[index] = Slot::Call {
                         call,
                         purpose,
                         bytes: 0,
                     }
                 }
-                Err(error) => self.fill(index, error),
+                Err(error) => self.replies.fill(index, error),
             }
-            self.drain();
+            self.replies.drain();
         }
-        self.repeating = false;
+        self.wait = Wait::Nothing;
         Ok(())
     }
 }

@@ -5,7 +5,8 @@ use pmnet_resp::{Arguments, reply, scan::count, write_command};
 use pmnet_wire::FRAGMENT_BYTES;
 use pmnet_wire::command::{Form, PREAMBLE_LEN, Protocol, preamble};
 
-use super::{Connection, Later, Shared};
+use super::replies::Slot;
+use super::{Connection, Later, Shared, Wait};
 use crate::table::{self, Facts};
 use crate::upstream::{CallId, Closed, Outcome, Refused, Time, Upstream};
 
@@ -41,25 +42,6 @@ impl Purpose {
             _ => None,
         }
     }
-}
-
-/// The place of a command's reply.
-#[derive(Debug)]
-pub(super) enum Slot {
-    /// The reply, waiting for those before it.
-    Ready(Bytes),
-    /// A call is outstanding.
-    Call {
-        call: CallId,
-        purpose: Purpose,
-        bytes: usize,
-    },
-    /// A GET of what the update of this call sets: the reply if that is committed.
-    OwnWrite { call: CallId, reply: Bytes },
-    /// The command that is passed through.
-    Passage,
-    /// A read, as a payload of its own, that is to be submitted again.
-    Again(Bytes),
 }
 
 /// Bypasses that travel as one.
@@ -148,9 +130,11 @@ impl Connection {
         write_command(&mut payload, command);
         let bytes = payload.len();
         let how = Submit::Bypass { read_only: true };
-        let submitted = self.submit(&Bytes::from(payload), 0, how, self.begun, up, shared)?;
+        let submitted = self.submit(&Bytes::from(payload), 0, how, self.times.begun, up, shared)?;
         let asked = submitted.is_ok();
-        self.holding = asked;
+        if asked {
+            self.wait = Wait::Outcome;
+        }
         self.expect(submitted, purpose, bytes);
         Ok(asked)
     }
@@ -166,8 +150,8 @@ impl Connection {
             Ok(call) => {
                 let replies = usize::try_from(purpose.bypassed().unwrap_or(0)).unwrap_or(1);
                 let bytes = bytes + replies * super::REPLY_BYTES_EXPECTED;
-                self.flight_bytes += bytes;
-                self.slots.push_back(Slot::Call {
+                self.replies.flight_bytes += bytes;
+                self.replies.slots.push_back(Slot::Call {
                     call,
                     purpose,
                     bytes,
@@ -194,7 +178,14 @@ impl Connection {
         let bytes = payload.len();
         let key_hash = facts.map_or(0, |facts| table::key_hash(facts, arguments));
         let payload = Bytes::from(payload);
-        let submitted = self.submit(&payload, key_hash, Submit::Update, self.begun, up, shared)?;
+        let submitted = self.submit(
+            &payload,
+            key_hash,
+            Submit::Update,
+            self.times.begun,
+            up,
+            shared,
+        )?;
         let call = submitted.as_ref().ok().copied();
         shared.own_writes.note(call, arguments, &payload);
         self.expect(submitted, Purpose::Update { readers: 0 }, bytes);
@@ -241,7 +232,7 @@ impl Connection {
             self.flush_pack(up, shared)?;
         }
         shared.counters.bypassed_reads += u64::from(read_only);
-        let (head, begun) = (self.preamble(Form::Single), self.begun);
+        let (head, begun) = (self.preamble(Form::Single), self.times.begun);
         let pack = self.pack.get_or_insert_with(|| {
             let mut payload = Vec::with_capacity(FRAGMENT_BYTES.max(PREAMBLE_LEN + frame.len()));
             payload.extend_from_slice(&head);
@@ -299,7 +290,9 @@ impl Connection {
             Ok(submitted) => {
                 // A read that is alone cannot be taken apart.
                 let again = (pack.read_only && pack.commands > 1).then_some(payload);
-                self.holding |= again.is_some() && submitted.is_ok();
+                if again.is_some() && submitted.is_ok() {
+                    self.wait = Wait::Outcome;
+                }
                 self.expect(
                     submitted,
                     Purpose::Bypass {
@@ -308,7 +301,7 @@ impl Connection {
                     },
                     bytes,
                 );
-                if self.holding {
+                if self.wait == Wait::Outcome {
                     return Err(Later::Reads);
                 }
                 Ok(())
@@ -331,22 +324,20 @@ impl Connection {
             return;
         }
         self.uncertain |= outcome == Outcome::Unknown;
-        self.answered = match outcome {
+        self.times.answered = match outcome {
             Outcome::Committed { .. } | Outcome::Reply(_) => shared.now,
             // Later commands that are as old must not wait for another whole deadline.
             Outcome::Failed(_) | Outcome::Unknown => 0,
         };
         let found = self
+            .replies
             .slots
             .iter()
             .position(|slot| matches!(slot, Slot::Call { call: c, .. } if *c == call));
         let Some(index) = found else { return };
-        let Slot::Call { purpose, bytes, .. } =
-            std::mem::replace(&mut self.slots[index], Slot::Ready(Bytes::new()))
-        else {
+        let Some((_, purpose)) = self.replies.take_call(index) else {
             return;
         };
-        self.flight_bytes = self.flight_bytes.saturating_sub(bytes);
         self.release(&purpose);
         if let Purpose::Update { readers } = purpose {
             self.answer_readers(index, call, readers, &outcome);
@@ -356,9 +347,9 @@ impl Connection {
         }
         if !self.unpack(index, &purpose, &outcome) {
             let reply = self.answer(purpose, outcome, shared);
-            self.fill(index, reply);
+            self.replies.fill(index, reply);
         }
-        self.drain();
+        self.replies.drain();
     }
 
     /// The call for this purpose has its outcome.
@@ -368,7 +359,9 @@ impl Connection {
             Purpose::Bypass { again, .. } => again.is_some(),
             Purpose::Update { .. } => false,
         };
-        self.holding &= !held;
+        if held {
+            self.wait = Wait::Nothing;
+        }
     }
 
     fn answer(&mut self, purpose: Purpose, outcome: Outcome, shared: &mut Shared) -> Bytes {
@@ -397,7 +390,7 @@ impl Connection {
                 Ok(error) => error,
                 Err(error) => {
                     // What follows is not for the database before it.
-                    self.cut_off();
+                    self.end.cut_off();
                     error
                 }
             },
@@ -436,47 +429,24 @@ impl Connection {
     pub fn session_closed(&mut self, reason: Closed, shared: &mut Shared) {
         if let Closed::DataLoss { .. } = reason {
             tracing::error!(client = self.peer, %reason, "session closed");
-            self.loss = Some(reply::error(&format!("ERR pmnet: {reason}")));
+            self.end.lose(reply::error(&format!("ERR pmnet: {reason}")));
         } else {
             tracing::debug!(client = self.peer, %reason, "session closed");
         }
         self.session = None;
         self.passage_session_closed();
-        for index in 0..self.slots.len() {
-            if let Slot::Call { .. } = self.slots[index]
-                && let Slot::Call {
-                    call,
-                    purpose,
-                    bytes,
-                } = std::mem::replace(&mut self.slots[index], Slot::Ready(Bytes::new()))
-            {
-                self.flight_bytes = self.flight_bytes.saturating_sub(bytes);
+        for index in 0..self.replies.slots.len() {
+            if let Some((call, purpose)) = self.replies.take_call(index) {
                 self.uncertain = true;
                 self.release(&purpose);
                 if let Purpose::Update { readers } = purpose {
                     self.answer_readers(index, call, readers, &Outcome::Unknown);
                 }
                 let reply = self.answer(purpose, Outcome::Unknown, shared);
-                self.fill(index, reply);
+                self.replies.fill(index, reply);
             }
         }
-        self.drain();
-    }
-
-    /// The reply to the command of this slot.
-    pub(super) fn fill(&mut self, index: usize, reply: Bytes) {
-        self.ready_bytes += reply.len();
-        self.slots[index] = Slot::Ready(reply);
-    }
-
-    /// Moves the replies that are next in order to the output.
-    pub(super) fn drain(&mut self) {
-        while let Some(Slot::Ready(_)) = self.slots.front() {
-            if let Some(Slot::Ready(bytes)) = self.slots.pop_front() {
-                self.ready_bytes = self.ready_bytes.saturating_sub(bytes.len());
-                self.output.extend_from_slice(&bytes);
-            }
-        }
+        self.replies.drain();
     }
 }
 

@@ -25,32 +25,34 @@ impl Connection {
     /// Whether [`Connection::look`] has to be called now and then.
     #[must_use]
     pub fn is_timed(&self) -> bool {
-        self.passage.is_some() || self.waits_on_store()
+        self.passing.passage.is_some() || self.waits_on_store()
     }
 
     /// Whether something is waited for that the store may send much later.
     #[must_use]
     pub fn waits_on_store(&self) -> bool {
         let blocked = |passage: &Passage| passage.blocks && passage.stage == Stage::Sent;
-        self.monitoring || self.subscriptions() > 0 || self.passage.as_ref().is_some_and(blocked)
+        self.mode.monitors()
+            || self.passing.subscriptions() > 0
+            || self.passing.passage.as_ref().is_some_and(blocked)
     }
 
     /// Ends what has waited for too long. `shared.alive` says when the store last gave a sign of life;
     /// `pardon`: this process could not have noticed one. Returns whether anything has changed.
     pub fn look(&mut self, shared: &Shared, pardon: bool) -> bool {
-        if self.closed && self.passage.is_some() {
-            let since = *self.closed_since.get_or_insert(shared.now);
-            if shared.now >= since.saturating_add(HALF_CLOSED_TIMEOUT) {
-                self.abandon();
-                return true;
-            }
+        if self.passing.passage.is_some()
+            && let Some(since) = self.end.closed_since(shared.now)
+            && shared.now >= since.saturating_add(HALF_CLOSED_TIMEOUT)
+        {
+            self.abandon();
+            return true;
         }
         let waits = self.waits_on_store();
-        let mut overdue = self.passage.as_ref().is_some_and(|passage| {
+        let mut overdue = self.passing.passage.as_ref().is_some_and(|passage| {
             let open_end = passage.blocks && passage.stage == Stage::Sent;
             !open_end && shared.now >= passage.begun.saturating_add(shared.call_timeout)
         });
-        if let Some(direct) = &mut self.direct {
+        if let Some(direct) = &mut self.passing.direct {
             if std::mem::take(&mut direct.heard) || pardon {
                 direct.proof = shared.now;
             }
@@ -69,8 +71,12 @@ impl Connection {
 
     /// The time is over for the passed command, or for a silent store.
     pub(super) fn expire(&mut self) {
-        let sent = self.direct.as_ref().is_some_and(|direct| direct.used);
-        let text = match &self.passage {
+        let sent = self
+            .passing
+            .direct
+            .as_ref()
+            .is_some_and(|direct| direct.used);
+        let text = match &self.passing.passage {
             Some(passage) if passage.stage != Stage::Sent => {
                 return self.give_up(reply::error(
                     "ERR pmnet: deadline passed before the store could be asked; the command was not executed",
@@ -93,6 +99,7 @@ impl Connection {
     /// Returns whether anything has changed.
     pub fn store_named(&mut self, name: &StoreName) -> bool {
         let other = self
+            .passing
             .direct
             .as_ref()
             .and_then(|direct| direct.found.as_ref())
@@ -101,9 +108,9 @@ impl Connection {
             self.direct_lost("the pmnet server uses another Redis now");
             return true;
         }
-        let idle = self.passage.is_none() && !self.stateful();
+        let idle = self.passing.passage.is_none() && !self.stateful();
         if other && idle {
-            self.direct = None;
+            self.passing.direct = None;
         }
         other && idle
     }

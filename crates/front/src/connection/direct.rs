@@ -10,10 +10,10 @@ use bytes::{Bytes, BytesMut};
 use pmnet_resp::{Scanner, read, reply, write_command};
 use pmnet_wire::command::Protocol;
 
-use super::calls::Slot;
 use super::identity::{Found, Own, ask_owner, ask_run_id, owner_of, run_id_of};
 use super::pass::Effect;
 use super::passage::{Passage, Stage};
+use super::replies::Slot;
 use super::subscription::subscription;
 use super::transaction::EXECABORT;
 use super::{Connection, StoreAddress};
@@ -135,20 +135,15 @@ impl Connection {
     /// means a new socket. `None`: there must be no connection.
     #[must_use]
     pub fn direct_target(&self) -> Option<(u64, SocketAddr)> {
-        let direct = self.direct.as_ref()?;
+        let direct = self.passing.direct.as_ref()?;
         Some((direct.serial, direct.address))
-    }
-
-    /// Begins a connection to the store; the front sees it and connects.
-    pub(super) fn new_direct(&mut self, store: &StoreAddress, now: Time) -> &mut Direct {
-        self.directs += 1;
-        self.direct.insert(Direct::new(store, self.directs, now))
     }
 
     /// Bytes to be written to the store.
     #[must_use]
     pub fn direct_unwritten(&self) -> &[u8] {
-        self.direct
+        self.passing
+            .direct
             .as_ref()
             .map(|direct| &direct.outbox[..])
             .unwrap_or_default()
@@ -156,7 +151,7 @@ impl Connection {
 
     /// `count` bytes were written to the store.
     pub fn direct_wrote(&mut self, count: usize) {
-        if let Some(direct) = &mut self.direct {
+        if let Some(direct) = &mut self.passing.direct {
             direct.used = true;
             direct.outbox.drain(..count.min(direct.outbox.len()));
         }
@@ -164,16 +159,19 @@ impl Connection {
 
     /// Whether the connection to the store has state that another one has not.
     pub(super) fn stateful(&self) -> bool {
-        self.monitoring || self.watching || self.direct_multi || self.subscriptions() > 0
+        self.mode.monitors() || self.mode.watches() || self.passing.subscriptions() > 0
     }
 
     /// The connection to the store could not be made, or is lost.
     pub fn direct_lost(&mut self, why: &str) {
         let stateful = self.stateful();
-        self.ending |= stateful;
-        self.cut_off |= stateful && self.passage.is_some();
-        let used = self.direct.take().is_some_and(|direct| direct.used);
-        match &mut self.passage {
+        if stateful && self.passing.passage.is_some() {
+            self.end.cut_off();
+        } else if stateful {
+            self.end.end();
+        }
+        let used = self.passing.direct.take().is_some_and(|direct| direct.used);
+        match &mut self.passing.passage {
             // It was made in advance, to where the store was; the barrier will say where it is.
             Some(Passage { stage: Stage::Address(_) | Stage::Mark | Stage::Barrier(_), .. }) if !stateful => {}
             Some(passage @ Passage { stage: Stage::Connection(_), identified: false, .. }) if !stateful => {
@@ -191,7 +189,7 @@ impl Connection {
 
     /// Takes in bytes from the store.
     pub fn direct_receive(&mut self, bytes: &[u8]) {
-        let Some(mut direct) = self.direct.take() else {
+        let Some(mut direct) = self.passing.direct.take() else {
             return;
         };
         direct.heard = true;
@@ -207,7 +205,7 @@ impl Connection {
                 Err(_) => result = Err(NOT_RESP.to_owned()),
             }
         }
-        self.direct = Some(direct);
+        self.passing.direct = Some(direct);
         if let Err(why) = result {
             self.direct_lost(&why);
         }
@@ -219,14 +217,14 @@ impl Connection {
             return Ok(());
         }
         let sent = matches!(
-            &self.passage,
+            &self.passing.passage,
             Some(Passage {
                 stage: Stage::Sent,
                 ..
             })
         );
         // Data may look like a subscription message; it is one only where such messages can come.
-        let subscribes = match &self.passage {
+        let subscribes = match &self.passing.passage {
             Some(passage) if sent => passage.effect == Effect::Subscribe,
             _ => direct.subscribed + direct.subscribed_sharded > 0,
         };
@@ -239,8 +237,8 @@ impl Connection {
                 direct.subscribed = subscription.remaining;
             }
         }
-        let Some(passage) = self.passage.as_mut().filter(|_| sent) else {
-            if !(subscribes || self.monitoring || value.starts_with(b">")) {
+        let Some(passage) = self.passing.passage.as_mut().filter(|_| sent) else {
+            if !(subscribes || self.mode.monitors() || value.starts_with(b">")) {
                 // Given to the client, it would be taken for the reply to something.
                 return Err("it sent what nobody asked for".into());
             }
@@ -259,10 +257,10 @@ impl Connection {
             self.hand_on(value);
             return Ok(());
         }
-        let Some(passage) = self.passage.take() else {
+        let Some(passage) = self.passing.passage.take() else {
             return Ok(());
         };
-        self.made_way = true;
+        self.times.made_way = true;
         self.apply_effect(&passage, value, direct);
         let reply = match passage.effect {
             Effect::Subscribe => Bytes::new(),
@@ -277,12 +275,8 @@ impl Connection {
     /// but before the reply to the command that is being passed.
     fn hand_on(&mut self, value: &Bytes) {
         let passage = |slot: &Slot| matches!(slot, Slot::Passage);
-        match self.slots.iter().position(passage) {
-            Some(0) => self.output.extend_from_slice(value),
-            Some(index) => {
-                self.slots.insert(index, Slot::Ready(Bytes::new()));
-                self.fill(index, value.clone());
-            }
+        match self.replies.slots.iter().position(passage) {
+            Some(index) => self.replies.insert(index, value),
             None => self.reply(value.clone()),
         }
     }

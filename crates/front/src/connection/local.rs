@@ -6,6 +6,7 @@ use pmnet_resp::{Arguments, parse_integer, write_bulk, write_header, write_integ
 use pmnet_wire::command::Protocol;
 
 use super::calls::Purpose;
+use super::mode::Mode;
 use super::{Connection, Later, Shared, refusal};
 use crate::table::{Local, SERVER_VERSION};
 use crate::upstream::Upstream;
@@ -37,7 +38,7 @@ impl Connection {
             Local::Quit => self.quit(),
             Local::Reset => self.reset(),
             Local::Client => self.client(arguments),
-            Local::Multi if self.transaction.is_some() => {
+            Local::Multi if self.mode.transaction().is_some() => {
                 reply::error("ERR MULTI calls can not be nested")
             }
             Local::Multi => {
@@ -45,7 +46,7 @@ impl Connection {
                 OK
             }
             Local::Exec => return self.execute(up, shared),
-            Local::Discard if self.transaction.take().is_none() => {
+            Local::Discard if self.mode.take_transaction().is_none() => {
                 reply::error("ERR DISCARD without MULTI")
             }
             Local::Discard | Local::Unwatch => OK,
@@ -56,19 +57,15 @@ impl Connection {
 
     /// QUIT: answers what is outstanding, then closes.
     pub(super) fn quit(&mut self) -> Bytes {
-        self.ending = true;
-        self.direct = None;
+        self.end.end();
+        self.passing.direct = None;
         OK
     }
 
     /// RESET: as if freshly connected.
     pub(super) fn reset(&mut self) -> Bytes {
-        self.transaction = None;
-        self.direct = None;
-        self.watching = false;
-        self.direct_multi = false;
-        self.direct_failed = false;
-        self.monitoring = false;
+        self.mode = Mode::Ordinary;
+        self.passing.direct = None;
         self.database = 0;
         self.protocol = Protocol::Resp2;
         self.name = Bytes::new();
@@ -103,7 +100,7 @@ impl Connection {
                 return reply::error(&format!("ERR Syntax error in HELLO option '{option}'"));
             }
         }
-        if protocol != self.protocol && self.subscriptions() > 0 {
+        if protocol != self.protocol && self.passing.subscriptions() > 0 {
             return refusal(arguments, "unsubscribe before changing the protocol");
         }
         self.protocol = protocol;
@@ -161,7 +158,7 @@ impl Connection {
             up,
             shared,
         )? {
-            self.cut_off();
+            self.end.cut_off();
         }
         Ok(())
     }
@@ -197,13 +194,13 @@ impl Connection {
                 self.peer,
                 String::from_utf8_lossy(&self.name),
                 self.database,
-                self.subscriptions(),
-                if self.transaction.is_some() || self.direct_multi {
+                self.passing.subscriptions(),
+                if self.mode.transaction().is_some() || self.mode.passed_multi() {
                     0
                 } else {
                     -1
                 },
-                u8::from(self.watching),
+                u8::from(self.mode.watches()),
                 if self.protocol == Protocol::Resp3 {
                     3
                 } else {

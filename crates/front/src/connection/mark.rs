@@ -4,7 +4,7 @@
 //! the mark is lost, whatever went under it ends first: the connection to the store is closed.
 
 use super::Connection;
-use super::passage::{Passage, Stage};
+use super::passage::Stage;
 
 /// Whether the front's mark is open, and whether somebody waits for it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,25 +19,23 @@ impl Connection {
     /// Whether something passes, or may pass, that changes the store.
     #[must_use]
     pub fn needs_mark(&self) -> bool {
-        self.watching || self.passage.as_ref().is_some_and(|passage| passage.marks)
+        self.mode.watches()
+            || self
+                .passing
+                .passage
+                .as_ref()
+                .is_some_and(|passage| passage.marks)
     }
 
     /// Whether something was passed, and given up without an answer, since this was last asked.
     pub fn take_unanswered(&mut self) -> bool {
-        std::mem::take(&mut self.unanswered)
+        self.passing.take_unanswered()
     }
 
     /// The client goes. Whether something that was passed has no answer.
     pub fn close_unanswered(&mut self) -> bool {
-        if let Some(passage) = self.passage.take() {
-            self.note_unanswered(&passage);
-        }
+        self.passing.drop_passage();
         self.take_unanswered()
-    }
-
-    /// A passed command is given up: the store may still execute it.
-    pub(super) fn note_unanswered(&mut self, passage: &Passage) {
-        self.unanswered |= passage.marks && passage.stage == Stage::Sent;
     }
 
     /// The mark is open no longer. Whether something has changed here.
@@ -45,8 +43,8 @@ impl Connection {
         if !self.needs_mark() {
             return false;
         }
-        match &mut self.passage {
-            Some(passage) if !self.watching && passage.stage != Stage::Sent => {
+        match &mut self.passing.passage {
+            Some(passage) if !self.mode.watches() && passage.stage != Stage::Sent => {
                 // Another mark, and then a barrier behind it.
                 if !matches!(passage.stage, Stage::Address(_)) {
                     passage.stage = Stage::Mark;

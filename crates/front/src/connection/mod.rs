@@ -11,42 +11,47 @@ mod arrivals;
 mod calls;
 mod deadline;
 mod direct;
+mod end;
 mod guard;
 mod heart;
 mod identity;
+mod input;
 mod local;
 mod mark;
+mod mode;
 mod own_write;
 mod pass;
 mod passage;
+mod passing;
 mod reads;
+mod replies;
 mod shared;
 mod store_address;
 mod subscription;
+mod times;
 mod transaction;
 
-use std::collections::VecDeque;
-
-use bytes::{Buf, Bytes, BytesMut};
-use pmnet_resp::{Arguments, Parser, Status, reply};
+use bytes::Bytes;
+use pmnet_resp::{Arguments, Status, reply};
 use pmnet_wire::command::Protocol;
 
-use crate::limits::REQUESTS;
 use crate::table::{Action, Facts, Verdict};
 use crate::upstream::{SessionHandle, Time, Upstream};
-use arrivals::Arrivals;
-use calls::{Pack, Slot};
+use calls::Pack;
 pub use deadline::HALF_CLOSED_TIMEOUT;
-use direct::Direct;
+use end::End;
 pub use heart::{Heart, named_by};
 pub(crate) use identity::{Found, Match, Own, ask_owner, ask_run_id, owner_of, run_id_of};
+use input::Input;
 pub use mark::Mark;
-use passage::Passage;
+use mode::Mode;
+use passing::Passing;
 use reads::Batch;
 pub use reads::{BATCH_REPLY_BYTES_MAX, StoreRead, Unread};
+use replies::Replies;
 pub use shared::{Counters, Shared, lane};
 pub use store_address::{StoreAddress, StoreAddressError};
-use transaction::Transaction;
+use times::Times;
 
 /// Most commands of one connection whose replies are outstanding.
 pub const SLOTS_MAX: usize = 1024;
@@ -84,6 +89,16 @@ enum Later {
     Reads,
 }
 
+/// What the next command waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    Nothing,
+    /// It depends on the outcome of the last call.
+    Outcome,
+    /// Some slots are reads that are to be submitted again.
+    Repeats,
+}
+
 /// The state of one client connection.
 pub struct Connection {
     id: u64,
@@ -91,24 +106,9 @@ pub struct Connection {
     name: Bytes,
     protocol: Protocol,
     database: u32,
-    parser: Parser,
-    input: BytesMut,
-    arrivals: Arrivals,
-    /// When a command was last answered; 0 since one had no answer in time.
-    answered: Time,
-    /// A passed command has made way for what is behind it, at a time still to be looked up.
-    made_way: bool,
-    /// The client took too few replies for more to be taken from it.
-    paused: bool,
-    /// When the time of the command began that is being taken.
-    begun: Time,
-    output: Vec<u8>,
-    /// Bytes of `output` that are written already.
-    written: usize,
-    slots: VecDeque<Slot>,
-    /// Bytes of the replies that wait in `slots` for those before them.
-    ready_bytes: usize,
-    flight_bytes: usize,
+    input: Input,
+    times: Times,
+    replies: Replies,
     session: Option<SessionHandle>,
     /// Bypasses that are being packed together; none between turns unless the endpoint was busy.
     pack: Option<Pack>,
@@ -121,40 +121,10 @@ pub struct Connection {
     no_batch_before: Time,
     /// A call had an unknown outcome, and no bypass was answered since.
     uncertain: bool,
-    /// Some slots are reads that are to be submitted again.
-    repeating: bool,
-    /// The next command depends on the outcome of the last call.
-    holding: bool,
-    transaction: Option<Transaction>,
-    passage: Option<Passage>,
-    direct: Option<Direct>,
-    /// How many connections to the store there were.
-    directs: u64,
-    /// Something was passed that may have changed the store, and given up without an answer.
-    unanswered: bool,
-    /// WATCH was passed: so is everything until EXEC, DISCARD or UNWATCH.
-    watching: bool,
-    /// MULTI was passed.
-    direct_multi: bool,
-    /// A command inside a passed MULTI was refused here, so its EXEC must not run.
-    direct_failed: bool,
-    monitoring: bool,
-    /// Number of the next sentinel.
-    sentinels: u64,
-    /// No further command is taken; close once everything is answered and written.
-    ending: bool,
-    /// `ending` although the client may still be sending.
-    cut_off: bool,
-    /// The answer to the next command, and the end: updates that were acknowledged are lost.
-    loss: Option<Bytes>,
-    /// The client will send no more.
-    eof: bool,
-    /// The same, but something that it sent before may still have to be read.
-    closed: bool,
-    /// When that was first seen while it waited.
-    closed_since: Option<Time>,
-    /// All whole commands of the input are taken.
-    starved: bool,
+    wait: Wait,
+    mode: Mode,
+    passing: Passing,
+    end: End,
 }
 
 impl Connection {
@@ -167,43 +137,19 @@ impl Connection {
             name: Bytes::new(),
             protocol: Protocol::Resp2,
             database: 0,
-            parser: Parser::new(REQUESTS),
-            input: BytesMut::new(),
-            arrivals: Arrivals::default(),
-            answered: 0,
-            made_way: false,
-            paused: false,
-            begun: 0,
-            output: Vec::new(),
-            written: 0,
-            slots: VecDeque::new(),
-            ready_bytes: 0,
-            flight_bytes: 0,
+            input: Input::default(),
+            times: Times::default(),
+            replies: Replies::default(),
             session: None,
             pack: None,
             batch: None,
             batches: 0,
             no_batch_before: 0,
             uncertain: false,
-            repeating: false,
-            holding: false,
-            transaction: None,
-            passage: None,
-            direct: None,
-            directs: 0,
-            unanswered: false,
-            watching: false,
-            direct_multi: false,
-            direct_failed: false,
-            monitoring: false,
-            sentinels: 0,
-            ending: false,
-            cut_off: false,
-            loss: None,
-            eof: false,
-            closed: false,
-            closed_since: None,
-            starved: true,
+            wait: Wait::Nothing,
+            mode: Mode::Ordinary,
+            passing: Passing::default(),
+            end: End::default(),
         }
     }
 
@@ -221,186 +167,104 @@ impl Connection {
 
     /// Takes in bytes from the client.
     pub fn receive(&mut self, bytes: &[u8]) {
-        if !self.ending {
-            self.starved = false;
-            // Grows with what has arrived, not with what was announced.
-            self.input.extend_from_slice(bytes);
-        }
-    }
-
-    /// The client closed its sending side. What it sent before is still executed and answered,
-    /// unless it waits for something that may never come.
-    pub fn receive_eof(&mut self) {
-        self.eof = true;
-        self.client_closed();
-    }
-
-    /// The client has closed its sending side, and perhaps is gone; bytes of it may still have to be
-    /// taken in. It waits for nothing that may never come.
-    pub fn client_closed(&mut self) {
-        self.closed = true;
-        if self.endless() {
-            self.abandon();
+        if !self.end.ends() {
+            self.input.receive(bytes);
         }
     }
 
     /// Whether more input is welcome now.
     #[must_use]
     pub fn wants_input(&self) -> bool {
-        let limit = INPUT_BYTES_SOFT_MAX.max(self.parser.wanted());
-        !self.eof && !self.ending && self.input.len() < limit
-    }
-
-    /// Whether everything is answered and written and the connection is to be closed.
-    #[must_use]
-    pub fn finished(&self) -> bool {
-        let idle = self.slots.is_empty()
-            && self.pack.is_none()
-            && self.batch.is_none()
-            && self.passage.is_none();
-        (self.ending || (self.eof && self.starved)) && idle && self.unwritten().is_empty()
-    }
-
-    /// Whether the connection ends with an error, and the client may not have sent everything yet.
-    #[must_use]
-    pub fn is_cut_off(&self) -> bool {
-        self.cut_off && !self.eof
-    }
-
-    /// Ends the connection, behind an error that says why.
-    fn cut_off(&mut self) {
-        self.ending = true;
-        self.cut_off = true;
+        !self.end.eof() && !self.end.ends() && self.input.has_room()
     }
 
     /// Bytes to write to the client.
     #[must_use]
     pub fn unwritten(&self) -> &[u8] {
-        &self.output[self.written..]
+        self.replies.unwritten()
     }
 
     /// `count` of the unwritten bytes were written.
     pub fn wrote(&mut self, count: usize) {
-        self.written += count;
-        if self.written >= self.output.len() {
-            self.output.clear();
-            self.written = 0;
-            if self.output.capacity() > OUTPUT_BYTES_SOFT_MAX {
-                self.output = Vec::new();
-            }
-        } else if self.written > OUTPUT_BYTES_SOFT_MAX {
-            self.output.drain(..self.written);
-            self.written = 0;
-        }
+        self.replies.wrote(count);
     }
 
     /// Whether the client takes its replies too slowly to be given more.
     #[must_use]
     pub fn congested(&self) -> bool {
-        self.unwritten().len() + self.ready_bytes > OUTPUT_BYTES_SOFT_MAX
-    }
-
-    fn full(&self) -> bool {
-        self.slots.len() >= SLOTS_MAX
-            || self.flight_bytes > FLIGHT_BYTES_SOFT_MAX
-            || self.congested()
-    }
-
-    /// Drops what is outstanding: there is nobody to answer.
-    fn abandon(&mut self) {
-        self.ending = true;
-        self.slots.clear();
-        self.ready_bytes = 0;
-        self.pack = None;
-        self.batch = None;
-        if let Some(passage) = self.passage.take() {
-            self.note_unanswered(&passage);
-        }
-        self.direct = None;
-        self.output.clear();
-        self.written = 0;
+        self.replies.congested()
     }
 
     /// Takes commands from the input and submits them, a bounded number.
     pub fn advance<U: Upstream>(&mut self, up: &mut U, shared: &mut Shared) -> Turn {
-        // Taken out, so that a command can be borrowed from them while the rest changes.
+        // Taken out, so that a command can be borrowed from it while the rest changes.
         let mut input = std::mem::take(&mut self.input);
-        let mut parser = std::mem::replace(&mut self.parser, Parser::new(REQUESTS));
         let turn = self
-            .take_commands(&mut parser, &mut input, up, shared)
+            .take_commands(&mut input, up, shared)
             .unwrap_or_else(|later| match later {
                 Later::Busy => Turn::Busy,
                 Later::Reads => Turn::Idle,
             });
         // What is submitted may leave now.
         shared.own_writes.forget();
-        self.paused = self.congested();
-        if self.ending {
+        self.times.paused = self.congested();
+        if self.end.ends() {
             input.clear();
         }
-        self.parser = parser;
         self.input = input;
         turn
     }
 
     fn take_commands<U: Upstream>(
         &mut self,
-        parser: &mut Parser,
-        input: &mut BytesMut,
+        input: &mut Input,
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<Turn, Later> {
         let mut budget = COMMANDS_PER_TURN;
-        self.arrivals
-            .note(input.len(), shared.now, shared.call_timeout);
-        if std::mem::take(&mut self.made_way) || (self.paused && !self.congested()) {
-            self.answered = shared.now;
-        }
-        if self.repeating {
+        input.note_arrivals(shared.now, shared.call_timeout);
+        self.times.resume(self.congested(), shared.now);
+        if self.wait == Wait::Repeats {
             self.repeat_reads(up, shared)?;
         }
         self.flush_pack(up, shared)?;
         loop {
-            if self.closed && self.endless() {
+            if self.end.closed() && self.endless() {
                 self.abandon();
                 break;
             }
             self.advance_passage(up, shared)?;
-            if self.passage.is_some() || self.holding || self.ending || self.full() {
+            if self.passing.passage.is_some()
+                || self.wait == Wait::Outcome
+                || self.end.ends()
+                || self.replies.full()
+            {
                 break;
             }
-            match parser.poll(input) {
-                Ok(Status::Incomplete) => {
-                    self.starved = true;
-                    self.arrivals.await_rest();
-                    break;
-                }
+            match input.poll() {
+                Ok(Status::Incomplete) => break,
                 Ok(Status::Complete) => {
                     if budget == 0 {
                         self.flush_pack(up, shared)?;
                         return Ok(Turn::More);
                     }
                     budget -= 1;
-                    if let Some(loss) = self.loss.take() {
+                    if let Some(loss) = self.end.take_loss() {
                         self.reply(loss);
-                        self.cut_off();
                         break;
                     }
-                    let arrived = self.arrivals.oldest().unwrap_or(shared.now);
-                    self.begun = arrived.max(self.answered);
-                    let arguments = parser.arguments(input);
+                    self.times.begin(input.arrived().unwrap_or(shared.now));
+                    let arguments = input.arguments();
                     if !arguments.is_empty() {
-                        self.command(&arguments, parser.frame(input), up, shared)?;
+                        self.command(&arguments, input.frame(), up, shared)?;
                     }
-                    let taken = parser.consume();
-                    self.arrivals.take(taken);
-                    input.advance(taken);
+                    input.consume();
                 }
                 Err(error) => {
                     self.flush_pack(up, shared)?;
                     tracing::debug!(client = self.peer, %error, "closing: not RESP");
                     self.reply(reply::error(&format!("ERR {error}")));
-                    self.cut_off();
+                    self.end.cut_off();
                 }
             }
         }
@@ -425,13 +289,13 @@ impl Connection {
             self.abandon();
             return Ok(());
         }
-        if self.watching
-            || self.monitoring
-            || (self.subscriptions() > 0 && self.protocol == Protocol::Resp2)
+        if self.mode.watches()
+            || self.mode.monitors()
+            || (self.passing.subscriptions() > 0 && self.protocol == Protocol::Resp2)
         {
             return self.pass_command(arguments, frame, &verdict);
         }
-        if self.transaction.is_some() {
+        if self.mode.transaction().is_some() {
             return self.queue_command(arguments, frame, &verdict, up, shared);
         }
         let Verdict { action, facts } = verdict;
@@ -478,12 +342,7 @@ impl Connection {
 
     /// Puts a reply behind all that are outstanding.
     fn reply(&mut self, bytes: Bytes) {
-        if self.slots.is_empty() {
-            self.output.extend_from_slice(&bytes);
-        } else {
-            self.ready_bytes += bytes.len();
-            self.slots.push_back(Slot::Ready(bytes));
-        }
+        self.replies.push(bytes);
     }
 }
 

@@ -20,7 +20,8 @@
 use bytes::Bytes;
 use pmnet_resp::{Arguments, reply};
 
-use super::calls::{Purpose, Slot, outcome_reply};
+use super::calls::{Purpose, outcome_reply};
+use super::replies::Slot;
 use super::{Connection, Shared};
 use crate::table::Facts;
 use crate::upstream::{CallId, Outcome};
@@ -96,20 +97,25 @@ impl Connection {
         let Some(write) = shared.own_writes.of(facts, arguments) else {
             return false;
         };
-        let readers = self.slots.iter_mut().rev().find_map(|slot| match slot {
-            Slot::Call {
-                call,
-                purpose: Purpose::Update { readers },
-                ..
-            } if *call == write.call => Some(readers),
-            _ => None,
-        });
+        let readers = self
+            .replies
+            .slots
+            .iter_mut()
+            .rev()
+            .find_map(|slot| match slot {
+                Slot::Call {
+                    call,
+                    purpose: Purpose::Update { readers },
+                    ..
+                } if *call == write.call => Some(readers),
+                _ => None,
+            });
         let Some(readers) = readers else {
             return false;
         };
         *readers += 1;
-        self.flight_bytes += write.reply.len();
-        self.slots.push_back(Slot::OwnWrite {
+        self.replies.flight_bytes += write.reply.len();
+        self.replies.slots.push_back(Slot::OwnWrite {
             call: write.call,
             reply: write.reply.clone(),
         });
@@ -128,14 +134,14 @@ impl Connection {
         let mine = |slot: &Slot| matches!(slot, Slot::OwnWrite { call, .. } if *call == update);
         let mut at = index;
         for _ in 0..readers {
-            let next = self.slots.iter().skip(at + 1).position(mine);
+            let next = self.replies.slots.iter().skip(at + 1).position(mine);
             let Some(next) = next.map(|distance| at + 1 + distance) else {
                 return;
             };
-            if let Slot::OwnWrite { reply, .. } = &self.slots[next] {
+            if let Slot::OwnWrite { reply, .. } = &self.replies.slots[next] {
                 let value = reply.clone();
-                self.flight_bytes = self.flight_bytes.saturating_sub(value.len());
-                self.fill(next, own_write_reply(value, outcome));
+                self.replies.flight_bytes = self.replies.flight_bytes.saturating_sub(value.len());
+                self.replies.fill(next, own_write_reply(value, outcome));
             }
             at = next;
         }

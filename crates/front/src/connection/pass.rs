@@ -12,17 +12,15 @@
 use bytes::Bytes;
 use pmnet_wire::command::Protocol;
 
-use super::calls::Slot;
 use super::direct::Direct;
 use super::guard::{names_record, objection};
 use super::local::parse_database;
+use super::mode::Mode;
 use super::passage::{Passage, Stage};
+use super::replies::Slot;
 use super::{Connection, Later, refusal, shown};
 use crate::table::{Action, Facts, Local, Pass, READONLY, Verdict};
 use pmnet_resp::Arguments;
-
-/// Prefix of the PING argument that marks the end of the replies to a subscription command.
-const SENTINEL: &str = "pmnet-end";
 
 /// What a passed command does to the state of the connection when it succeeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,19 +38,14 @@ pub(super) enum Effect {
 }
 
 impl Connection {
-    /// Subscriptions that this client has.
-    pub(super) fn subscriptions(&self) -> u64 {
-        self.direct.as_ref().map_or(0, |direct| {
-            direct.subscribed.saturating_add(direct.subscribed_sharded)
-        })
-    }
-
     /// Whether this client waits for something that may never come.
     pub(super) fn endless(&self) -> bool {
         let waits = |passage: &Passage| {
             passage.blocks || matches!(passage.effect, Effect::Subscribe | Effect::Monitor)
         };
-        self.passage.as_ref().is_some_and(waits) || self.monitoring || self.subscriptions() > 0
+        self.passing.passage.as_ref().is_some_and(waits)
+            || self.mode.monitors()
+            || self.passing.subscriptions() > 0
     }
 
     /// Begins to pass a command; everything after it waits.
@@ -89,31 +82,31 @@ impl Connection {
         frame: &[u8],
     ) {
         let sentinel = if effect == Effect::Subscribe {
-            self.sentinels += 1;
-            format!("{SENTINEL}-{}-{}", self.id, self.sentinels).into_bytes()
+            self.passing.new_sentinel(self.id)
         } else {
             Vec::new()
         };
         // Inside a passed MULTI commands are only queued; their barrier is that of EXEC.
-        let queued = self.direct_multi && effect != Effect::End;
+        let queued = self.mode.passed_multi() && effect != Effect::End;
         // A RESP2 client that is subscribed writes nothing that a barrier could wait for: its last
         // write came before its first subscription, which had one.
         let subscribed = effect == Effect::Subscribe
             && self.protocol == Protocol::Resp2
-            && self.subscriptions() > 0;
-        self.slots.push_back(Slot::Passage);
-        self.passage = Some(Passage {
+            && self.passing.subscriptions() > 0;
+        let failed = matches!(self.mode, Mode::WatchingMulti { failed: true });
+        self.replies.slots.push_back(Slot::Passage);
+        self.passing.passage = Some(Passage {
             effect,
             stage: Stage::Address(None),
-            begun: self.begun,
+            begun: self.times.begun,
             marks,
             // Nothing blocks inside MULTI.
-            blocks: matches!(kind, Some(Pass::Blocking | Pass::Wait)) && !self.direct_multi,
+            blocks: matches!(kind, Some(Pass::Blocking | Pass::Wait)) && !self.mode.passed_multi(),
             identified: false,
             name: shown(arguments),
             frame: frame.to_vec(),
             fresh: kind == Some(Pass::Wait),
-            aborted: effect == Effect::End && self.direct_failed && arguments.is(0, "EXEC"),
+            aborted: effect == Effect::End && failed && arguments.is(0, "EXEC"),
             sentinel,
             handed_on: false,
         });
@@ -141,13 +134,13 @@ impl Connection {
                 self.reply(answer);
                 return Ok(());
             }
-            _ if self.monitoring => {
+            _ if self.mode.monitors() => {
                 return self.refuse_passed(arguments, "after MONITOR only QUIT and RESET are");
             }
             Action::Refuse(why) => return self.refuse_passed(arguments, why),
             _ if let Some(error) = objection(arguments) => return self.fail_passed(error),
             // Redis itself runs nothing then but what has to do with subscriptions.
-            _ if !self.watching => Effect::Subscribe,
+            _ if !self.mode.watches() => Effect::Subscribe,
             Action::Local(Local::Hello | Local::Auth)
             | Action::Pass(Pass::Subscribe | Pass::Monitor) => {
                 return self.refuse_passed(
@@ -155,7 +148,7 @@ impl Connection {
                     "finish WATCH with EXEC, DISCARD or UNWATCH first",
                 );
             }
-            Action::Local(Local::Client) if self.direct_multi => {
+            Action::Local(Local::Client) if self.mode.passed_multi() => {
                 return self.refuse_passed(arguments, "it is not supported inside MULTI");
             }
             Action::Local(Local::Client) => {
@@ -163,24 +156,24 @@ impl Connection {
                 self.reply(answer);
                 return Ok(());
             }
-            Action::Local(Local::Select) if self.direct_multi => {
+            Action::Local(Local::Select) if self.mode.passed_multi() => {
                 return self.refuse_passed(arguments, "it is not supported inside MULTI");
             }
             Action::Local(Local::Select) => {
                 parse_database(arguments.get(1)).map_or(Effect::None, Effect::Select)
             }
-            Action::Local(Local::Multi) if alone && !self.direct_multi => Effect::Multi,
+            Action::Local(Local::Multi) if alone && !self.mode.passed_multi() => Effect::Multi,
             // EXEC with arguments ends the transaction, too.
-            Action::Local(Local::Exec) if self.direct_multi => Effect::End,
-            Action::Local(Local::Discard) if alone && self.direct_multi => Effect::End,
-            Action::Local(Local::Unwatch) if alone && !self.direct_multi => Effect::Unwatch,
+            Action::Local(Local::Exec) if self.mode.passed_multi() => Effect::End,
+            Action::Local(Local::Discard) if alone && self.mode.passed_multi() => Effect::End,
+            Action::Local(Local::Unwatch) if alone && !self.mode.passed_multi() => Effect::Unwatch,
             _ => Effect::None,
         };
         let kind = match verdict.action {
             Action::Pass(kind) => Some(kind),
             _ => None,
         };
-        self.begin(effect, kind, self.watching, arguments, frame);
+        self.begin(effect, kind, self.mode.watches(), arguments, frame);
         Ok(())
     }
 
@@ -190,7 +183,9 @@ impl Connection {
 
     /// Answers a command that is not passed with an error, which also fails a passed MULTI.
     fn fail_passed(&mut self, error: Bytes) -> Result<(), Later> {
-        self.direct_failed |= self.direct_multi;
+        if let Mode::WatchingMulti { failed } = &mut self.mode {
+            *failed = true;
+        }
         self.reply(error);
         Ok(())
     }
@@ -199,23 +194,16 @@ impl Connection {
     pub(super) fn apply_effect(&mut self, passage: &Passage, reply: &[u8], direct: &mut Direct) {
         let ok = reply.starts_with(b"+");
         match passage.effect {
-            Effect::Watch if ok => self.watching = true,
-            Effect::Unwatch if ok => self.watching = false,
-            Effect::Multi if ok => {
-                self.direct_multi = true;
-                self.direct_failed = false;
-            }
+            Effect::Watch if ok => self.mode = Mode::Watching,
+            Effect::Unwatch if ok => self.mode = Mode::Ordinary,
+            Effect::Multi if ok => self.mode = Mode::WatchingMulti { failed: false },
             // Whatever came of it, the transaction and the watch are over.
-            Effect::End => {
-                self.watching = false;
-                self.direct_multi = false;
-                self.direct_failed = false;
-            }
+            Effect::End => self.mode = Mode::Ordinary,
             Effect::Select(database) if ok => {
                 self.database = database;
                 direct.database = database;
             }
-            Effect::Monitor if ok => self.monitoring = true,
+            Effect::Monitor if ok => self.mode = Mode::Monitoring,
             _ => {}
         }
     }

@@ -10,9 +10,11 @@ use pmnet_resp::{read, reply, write_command};
 use pmnet_wire::StoreName;
 use pmnet_wire::command::{Form, Protocol, preamble};
 
-use super::calls::{Slot, Submit, outcome_reply};
+use super::calls::{Submit, outcome_reply};
 use super::identity::Match;
+use super::mode::Mode;
 use super::pass::Effect;
+use super::replies::Slot;
 use super::transaction::EXECABORT;
 use super::{Connection, Later, Shared};
 use crate::upstream::{CallId, Outcome, Time, Upstream};
@@ -66,7 +68,7 @@ impl Connection {
         if let Some(Passage {
             stage: stage @ Stage::Address(None),
             ..
-        }) = &mut self.passage
+        }) = &mut self.passing.passage
         {
             if shared.store.is_some() {
                 *stage = Stage::Mark;
@@ -75,7 +77,7 @@ impl Connection {
                 self.set_stage(call.map(Stage::Address));
             }
         }
-        if let Some(passage) = &mut self.passage
+        if let Some(passage) = &mut self.passing.passage
             && passage.stage == Stage::Mark
         {
             if shared.mark.open || !passage.marks {
@@ -87,11 +89,15 @@ impl Connection {
         if let Some(Passage {
             stage: Stage::Barrier(None),
             ..
-        }) = &self.passage
+        }) = &self.passing.passage
         {
-            if let (None, Some(store), Some(name)) = (&self.direct, &shared.store, &shared.name) {
+            if let (None, Some(store), Some(name)) =
+                (&self.passing.direct, &shared.store, &shared.name)
+            {
                 // The front sees it and connects while the barrier is under way.
-                self.new_direct(store, shared.now).identify(&name.records);
+                self.passing
+                    .new_direct(store, shared.now)
+                    .identify(&name.records);
             }
             let call = self.ask(Form::Barrier, up, shared)?;
             self.set_stage(call.map(Stage::Barrier));
@@ -99,7 +105,7 @@ impl Connection {
         if let Some(Passage {
             stage: Stage::Connection(name),
             ..
-        }) = &self.passage
+        }) = &self.passing.passage
         {
             let name = name.clone();
             self.check_store(&name, shared);
@@ -115,13 +121,17 @@ impl Connection {
     ) -> Result<Result<Option<CallId>, Bytes>, Later> {
         let payload = Bytes::from(preamble(form, Protocol::Resp2, 0).to_vec());
         let how = Submit::Bypass { read_only: true };
-        let begun = self.passage.as_ref().map_or(0, |passage| passage.begun);
+        let begun = self
+            .passing
+            .passage
+            .as_ref()
+            .map_or(0, |passage| passage.begun);
         let call = self.submit(&payload, 0, how, begun, up, shared)?;
         Ok(call.map(Some))
     }
 
     fn set_stage(&mut self, stage: Result<Stage, Bytes>) {
-        match (stage, &mut self.passage) {
+        match (stage, &mut self.passing.passage) {
             (Ok(stage), Some(passage)) => passage.stage = stage,
             (Ok(_), None) => {}
             (Err(error), _) => self.give_up(error),
@@ -135,7 +145,7 @@ impl Connection {
         outcome: &Outcome,
         shared: &mut Shared,
     ) -> bool {
-        let Some(passage) = &mut self.passage else {
+        let Some(passage) = &mut self.passing.passage else {
             return false;
         };
         let at_barrier = match passage.stage {
@@ -177,7 +187,7 @@ impl Connection {
         if let Some(Passage {
             stage: Stage::Address(Some(_)) | Stage::Barrier(Some(_)),
             ..
-        }) = &self.passage
+        }) = &self.passing.passage
         {
             self.give_up(reply::error(
                 "ERR pmnet: the session closed; the command was not executed",
@@ -189,7 +199,7 @@ impl Connection {
     /// leads there; otherwise makes a connection, asks again, or ends what cannot go on.
     fn check_store(&mut self, name: &StoreName, shared: &Shared) {
         let stateful = self.stateful();
-        let Some(passage) = &mut self.passage else {
+        let Some(passage) = &mut self.passing.passage else {
             return;
         };
         if shared.now >= passage.begun.saturating_add(shared.call_timeout) {
@@ -200,9 +210,11 @@ impl Connection {
         let Some(store) = &shared.store else {
             return;
         };
-        let matches = match &self.direct {
+        let matches = match &self.passing.direct {
             None => {
-                self.new_direct(store, shared.now).identify(&name.records);
+                self.passing
+                    .new_direct(store, shared.now)
+                    .identify(&name.records);
                 return;
             }
             // Made in advance, to where the store was before.
@@ -213,34 +225,39 @@ impl Connection {
                 None => Match::OtherOwner,
             },
         };
-        let in_passing = self.direct_multi || self.monitoring || self.subscriptions() > 0;
+        let in_passing =
+            self.mode.passed_multi() || self.mode.monitors() || self.passing.subscriptions() > 0;
         match matches {
             Match::Same => self.send_passed(),
             Match::OtherOwner if !last_try && !in_passing => {
                 self.mark_identified();
-                if let Some(direct) = &mut self.direct {
+                if let Some(direct) = &mut self.passing.direct {
                     direct.identify(&name.records);
                 }
             }
             // It cannot be asked now, but it is the same process.
-            Match::OtherOwner if !last_try && !self.direct_multi => self.send_passed(),
+            Match::OtherOwner if !last_try && !self.mode.passed_multi() => self.send_passed(),
             Match::Other if !last_try && !stateful => {
                 self.mark_identified();
-                self.new_direct(store, shared.now).identify(&name.records);
+                self.passing
+                    .new_direct(store, shared.now)
+                    .identify(&name.records);
             }
             Match::OtherOwner | Match::Other => self.lose_store(name),
         }
     }
 
     fn mark_identified(&mut self) {
-        if let Some(passage) = &mut self.passage {
+        if let Some(passage) = &mut self.passing.passage {
             passage.identified = true;
         }
     }
 
     /// The connection does not lead to the store, and cannot be replaced.
     fn lose_store(&mut self, name: &StoreName) {
-        let Some(passage) = &self.passage else { return };
+        let Some(passage) = &self.passing.passage else {
+            return;
+        };
         let effect = passage.effect;
         let is_exec = effect == Effect::End && passage.name == "EXEC";
         if is_exec || matches!(effect, Effect::End | Effect::Unwatch) {
@@ -252,15 +269,14 @@ impl Connection {
                 Protocol::Resp3 => Bytes::from_static(b"_\r\n"),
             };
             tracing::debug!(client = self.peer, store = %name, "the store is another one: the watch is lost");
-            self.passage = None;
-            self.made_way = true;
-            self.direct = None;
-            self.watching = false;
-            self.direct_multi = false;
-            self.direct_failed = false;
+            self.passing.passage = None;
+            self.times.made_way = true;
+            self.passing.direct = None;
+            self.mode = Mode::Ordinary;
             return self.settle(answer);
         }
         let address = self
+            .passing
             .direct
             .as_ref()
             .map_or(name.address, |direct| direct.address);
@@ -273,7 +289,8 @@ impl Connection {
 
     /// Puts the command into the store connection's outbox.
     pub(super) fn send_passed(&mut self) {
-        let (Some(passage), Some(direct)) = (&mut self.passage, &mut self.direct) else {
+        let (Some(passage), Some(direct)) = (&mut self.passing.passage, &mut self.passing.direct)
+        else {
             return self.fail_passage(reply::error(
                 "ERR pmnet: the connection to the store was lost",
             ));
@@ -286,7 +303,7 @@ impl Connection {
             direct.set(&["HELLO", version]);
             direct.protocol = self.protocol;
         }
-        if !self.direct_multi && (direct.database != self.database || passage.fresh) {
+        if !self.mode.passed_multi() && (direct.database != self.database || passage.fresh) {
             direct.set(&["SELECT", &self.database.to_string()]);
             direct.database = self.database;
         }
@@ -307,9 +324,9 @@ impl Connection {
     /// Ends the passage with an error before anything of it was sent. The store's connection has not
     /// changed, so a client that is only subscribed stays subscribed.
     pub(super) fn give_up(&mut self, error: Bytes) {
-        let subscriber = self.subscriptions() > 0 && !self.watching && !self.direct_multi;
+        let subscriber = self.passing.subscriptions() > 0 && !self.mode.watches();
         let watch = |passage: &Passage| passage.effect == Effect::Watch;
-        if !subscriber || self.passage.as_ref().is_some_and(watch) {
+        if !subscriber || self.passing.passage.as_ref().is_some_and(watch) {
             return self.fail_passage(error);
         }
         self.end_unanswered();
@@ -320,8 +337,8 @@ impl Connection {
     /// would run as if the keys were watched, or half of a reply would be taken for a whole one.
     pub(super) fn fail_passage(&mut self, error: Bytes) {
         let broken = |passage: &Passage| passage.handed_on || passage.effect == Effect::Watch;
-        if self.passage.as_ref().is_some_and(broken) {
-            self.cut_off();
+        if self.passing.passage.as_ref().is_some_and(broken) {
+            self.end.cut_off();
         }
         self.refuse_passage(error);
     }
@@ -337,28 +354,27 @@ impl Connection {
         }
         self.settle(error);
         if self.stateful() {
-            self.cut_off();
+            self.end.cut_off();
         }
-        self.direct = None;
+        self.passing.direct = None;
     }
 
     /// The passage is over, without an answer to its command. Later commands that are as old must not wait
     /// for another whole deadline, unless the command blocked: then it made them wait.
     fn end_unanswered(&mut self) -> Option<Passage> {
-        let passage = self.passage.take()?;
-        self.note_unanswered(&passage);
-        self.made_way = passage.blocks && passage.stage == Stage::Sent;
-        self.answered = 0;
+        let passage = self.passing.drop_passage()?;
+        self.times.made_way = passage.blocks && passage.stage == Stage::Sent;
+        self.times.answered = 0;
         Some(passage)
     }
 
     /// Gives the passed command its reply.
     pub(super) fn settle(&mut self, bytes: Bytes) {
         let passage = |slot: &Slot| matches!(slot, Slot::Passage);
-        if let Some(index) = self.slots.iter().position(passage) {
-            self.fill(index, bytes);
+        if let Some(index) = self.replies.slots.iter().position(passage) {
+            self.replies.fill(index, bytes);
         }
-        self.drain();
+        self.replies.drain();
     }
 }
 

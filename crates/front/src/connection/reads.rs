@@ -19,7 +19,7 @@ use pmnet_resp::{Arguments, reply};
 use pmnet_wire::command::{Commands, Form, Protocol, key_hash};
 use pmnet_wire::packet::READ_KEYS_MAX;
 
-use super::{COMMANDS_PER_TURN, Connection, Later, Shared};
+use super::{COMMANDS_PER_TURN, Connection, Later, Shared, Wait};
 use crate::limits::BULK_BYTES_MAX;
 use crate::table::{Facts, read_keys, touches_reserved};
 use crate::upstream::{CallId, ReadAnswer, Time, Upstream};
@@ -171,7 +171,7 @@ impl Connection {
             self.flush_pack(up, shared)?;
         }
         let get = (facts.name == "GET").then(|| arguments.get(1));
-        let begun = self.begun;
+        let begun = self.times.begun;
         let batch = self.batch.get_or_insert_with(|| {
             self.batches += 1;
             Batch::new(self.batches, begun)
@@ -187,7 +187,7 @@ impl Connection {
             && frame.len() <= READ_BYTES_MAX
             // It goes with those in front of it that are bypasses.
             && !self.pack.as_ref().is_some_and(|pack| pack.read_only)
-            && self.subscriptions() == 0
+            && self.passing.subscriptions() == 0
     }
 
     /// Gets the batch on, as far as it can go now.
@@ -203,17 +203,17 @@ impl Connection {
             return Ok(());
         };
         if batch.stage == Stage::Gathers {
-            if !self.slots.is_empty() {
+            if !self.replies.slots.is_empty() {
                 return Err(Later::Reads);
             }
-            batch.begun = batch.begun.max(self.answered);
+            batch.begun = batch.begun.max(self.times.answered);
             batch.stage = if self.uncertain {
                 Stage::Bypassed
             } else {
                 ask_head(batch, self.protocol, up, shared)
             };
         }
-        if batch.stage != Stage::Bypassed || self.holding {
+        if batch.stage != Stage::Bypassed || self.wait == Wait::Outcome {
             return Err(Later::Reads);
         }
         self.bypass_batch(up, shared)
@@ -224,21 +224,21 @@ impl Connection {
         let Some(mut batch) = self.batch.take() else {
             return Ok(());
         };
-        let begun = std::mem::replace(&mut self.begun, batch.begun.max(self.answered));
+        let begun = std::mem::replace(&mut self.times.begun, batch.begun.max(self.times.answered));
         let key_hash = match batch.hashes[..] {
             [hash] => hash,
             _ => 0,
         };
         let mut result = Ok(());
         while result.is_ok() && batch.done < batch.ends.len() {
-            result = if self.full() {
+            result = if self.replies.full() {
                 Err(Later::Reads)
             } else {
                 self.pack_frame(batch.frame(batch.done), key_hash, true, false, up, shared)
             };
             batch.done += usize::from(result.is_ok());
         }
-        self.begun = begun;
+        self.times.begun = begun;
         if result.is_err() {
             self.batch = Some(batch);
         }
@@ -355,7 +355,7 @@ impl Connection {
 
     fn finish_batch(&mut self, now: Time) {
         self.batch = None;
-        self.answered = now;
+        self.times.answered = now;
     }
 }
 

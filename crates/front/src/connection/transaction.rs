@@ -5,6 +5,7 @@ use pmnet_resp::{Arguments, reply};
 use pmnet_wire::command::{COMMANDS_MAX, Form, PREAMBLE_LEN};
 
 use super::calls::{Purpose, Submit};
+use super::mode::Mode;
 use super::{Connection, Later, Shared, arity_error, refusal, shown};
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::table::{Action, Local, NO_MULTI, Pass, Verdict};
@@ -30,7 +31,7 @@ pub(super) const EXECABORT: Bytes =
 impl Connection {
     pub(super) fn begin_transaction(&mut self) {
         let payload = self.preamble(Form::Transaction).to_vec();
-        self.transaction = Some(Transaction {
+        self.mode = Mode::Queueing(Transaction {
             payload,
             commands: 0,
             read_only: true,
@@ -39,7 +40,7 @@ impl Connection {
     }
 
     pub(super) fn fail_transaction(&mut self) {
-        if let Some(transaction) = &mut self.transaction {
+        if let Some(transaction) = self.mode.transaction() {
             transaction.failed = true;
             // It will never be sent.
             transaction.payload = Vec::new();
@@ -61,7 +62,7 @@ impl Connection {
         let unsupported = "it is not supported inside MULTI";
         if facts.name == "EXEC" && arguments.len() != 1 {
             // The only arity error that ends the transaction.
-            self.transaction = None;
+            self.mode = Mode::Ordinary;
             self.reply(EXEC_ARITY);
             return Ok(());
         }
@@ -146,7 +147,7 @@ impl Connection {
 
     /// Queues one command; returns the reply to it.
     pub(super) fn queue_frame(&mut self, frame: &[u8], read_only: bool) -> Bytes {
-        let Some(transaction) = &mut self.transaction else {
+        let Some(transaction) = self.mode.transaction() else {
             return reply::error("ERR pmnet: the transaction is gone");
         };
         if transaction.failed {
@@ -172,7 +173,7 @@ impl Connection {
         up: &mut U,
         shared: &Shared,
     ) -> Result<(), Later> {
-        let Some(transaction) = self.transaction.take() else {
+        let Some(transaction) = self.mode.take_transaction() else {
             self.reply(reply::error("ERR EXEC without MULTI"));
             return Ok(());
         };
@@ -189,7 +190,7 @@ impl Connection {
         let how = Submit::Bypass {
             read_only: transaction.read_only,
         };
-        match self.submit(&payload, 0, how, self.begun, up, shared) {
+        match self.submit(&payload, 0, how, self.times.begun, up, shared) {
             Ok(submitted) => {
                 self.expect(
                     submitted,
@@ -202,7 +203,7 @@ impl Connection {
                 Ok(())
             }
             Err(later) => {
-                self.transaction = Some(Transaction {
+                self.mode = Mode::Queueing(Transaction {
                     payload: payload.into(),
                     ..transaction
                 });

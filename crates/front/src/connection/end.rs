@@ -1,0 +1,150 @@
+//! How a connection comes to its end, from either side.
+
+use bytes::Bytes;
+
+use super::Connection;
+use super::replies::Replies;
+use crate::upstream::Time;
+
+/// How far its end has come.
+#[derive(Default)]
+pub(super) struct End {
+    front: Front,
+    client: Client,
+}
+
+/// Whether the front takes further commands.
+#[derive(Default)]
+enum Front {
+    #[default]
+    Serves,
+    /// Updates that were acknowledged are lost: this is the answer to the next command, and the end.
+    Lost(Bytes),
+    /// No further command is taken; close once everything is answered and written.
+    Ends,
+    /// The same, although the client may still be sending.
+    CutOff,
+}
+
+/// Whether the client sends further commands.
+#[derive(Default)]
+enum Client {
+    #[default]
+    Sends,
+    /// It has closed its sending side. `read`: all that it sent before was received. `since`: when that was first seen
+    /// while it waited.
+    Closed { read: bool, since: Option<Time> },
+}
+
+impl End {
+    /// No further command is taken.
+    pub(super) fn ends(&self) -> bool {
+        matches!(self.front, Front::Ends | Front::CutOff)
+    }
+
+    pub(super) fn end(&mut self) {
+        if !self.ends() {
+            self.front = Front::Ends;
+        }
+    }
+
+    /// Ends the connection, behind an error that says why.
+    pub(super) fn cut_off(&mut self) {
+        self.front = Front::CutOff;
+    }
+
+    /// The next command has this answer, and is the last.
+    pub(super) fn lose(&mut self, error: Bytes) {
+        if !self.ends() {
+            self.front = Front::Lost(error);
+        }
+    }
+
+    /// The answer to the command that is next, if it is the last because of a loss.
+    pub(super) fn take_loss(&mut self) -> Option<Bytes> {
+        let Front::Lost(error) = &mut self.front else {
+            return None;
+        };
+        let error = std::mem::take(error);
+        self.cut_off();
+        Some(error)
+    }
+
+    /// The client will send no more.
+    pub(super) fn eof(&self) -> bool {
+        matches!(self.client, Client::Closed { read: true, .. })
+    }
+
+    /// The same, but something that it sent before may still have to be read.
+    pub(super) fn closed(&self) -> bool {
+        matches!(self.client, Client::Closed { .. })
+    }
+
+    /// Since when the client, which waits, has been seen closed; `None` if it is not.
+    pub(super) fn closed_since(&mut self, now: Time) -> Option<Time> {
+        match &mut self.client {
+            Client::Sends => None,
+            Client::Closed { since, .. } => Some(*since.get_or_insert(now)),
+        }
+    }
+
+    fn close(&mut self, all_read: bool) {
+        match &mut self.client {
+            Client::Closed { read, .. } => *read |= all_read,
+            sends @ Client::Sends => {
+                *sends = Client::Closed {
+                    read: all_read,
+                    since: None,
+                };
+            }
+        }
+    }
+}
+
+impl Connection {
+    /// The client closed its sending side. What it sent before is still executed and answered,
+    /// unless it waits for something that may never come.
+    pub fn receive_eof(&mut self) {
+        self.close(true);
+    }
+
+    /// The client has closed its sending side, and perhaps is gone; bytes of it may still have to be
+    /// taken in. It waits for nothing that may never come.
+    pub fn client_closed(&mut self) {
+        self.close(false);
+    }
+
+    fn close(&mut self, all_read: bool) {
+        self.end.close(all_read);
+        if self.endless() {
+            self.abandon();
+        }
+    }
+
+    /// Whether everything is answered and written and the connection is to be closed.
+    #[must_use]
+    pub fn finished(&self) -> bool {
+        let idle = self.pack.is_none()
+            && self.batch.is_none()
+            && self.passing.passage.is_none()
+            && self.replies.is_empty();
+        let last = self.end.ends() || (self.end.eof() && self.input.starved());
+        last && idle
+    }
+
+    /// Whether the connection ends with an error, and the client may not have sent everything yet.
+    #[must_use]
+    pub fn is_cut_off(&self) -> bool {
+        matches!(self.end.front, Front::CutOff) && !self.end.eof()
+    }
+
+    /// Drops what is outstanding: there is nobody to answer.
+    pub(super) fn abandon(&mut self) {
+        self.end.end();
+        self.replies = Replies::default();
+        self.pack = None;
+        self.batch = None;
+        self.passing.drop_passage();
+        self.passing.direct = None;
+    }
+}

@@ -1,0 +1,54 @@
+//! The command that passes through to the store, and the client's own connection there.
+
+use super::StoreAddress;
+use super::direct::Direct;
+use super::passage::{Passage, Stage};
+use crate::upstream::Time;
+
+/// Prefix of the PING argument that marks the end of the replies to a subscription command.
+const SENTINEL: &str = "pmnet-end";
+
+#[derive(Default)]
+pub(super) struct Passing {
+    pub(super) passage: Option<Passage>,
+    pub(super) direct: Option<Direct>,
+    /// How many connections to the store there were.
+    directs: u64,
+    /// Number of the next sentinel.
+    sentinels: u64,
+    /// Something was passed that may have changed the store, and given up without an answer.
+    unanswered: bool,
+}
+
+impl Passing {
+    /// Begins a connection to the store; the front sees it and connects.
+    pub(super) fn new_direct(&mut self, store: &StoreAddress, now: Time) -> &mut Direct {
+        self.directs += 1;
+        self.direct.insert(Direct::new(store, self.directs, now))
+    }
+
+    /// Subscriptions that this client has.
+    pub(super) fn subscriptions(&self) -> u64 {
+        self.direct.as_ref().map_or(0, |direct| {
+            direct.subscribed.saturating_add(direct.subscribed_sharded)
+        })
+    }
+
+    /// A sentinel that no other command of any client has.
+    pub(super) fn new_sentinel(&mut self, client: u64) -> Vec<u8> {
+        self.sentinels += 1;
+        format!("{SENTINEL}-{client}-{}", self.sentinels).into_bytes()
+    }
+
+    /// Gives the passed command up: the store may still execute it.
+    pub(super) fn drop_passage(&mut self) -> Option<Passage> {
+        let passage = self.passage.take()?;
+        self.unanswered |= passage.marks && passage.stage == Stage::Sent;
+        Some(passage)
+    }
+
+    /// Whether something was given up without an answer since this was last asked.
+    pub(super) fn take_unanswered(&mut self) -> bool {
+        std::mem::take(&mut self.unanswered)
+    }
+}
