@@ -1,6 +1,6 @@
 //! The command matrix: for every command of Redis, what the front does with it.
 //!
-//! Purpose: decides whether a command is acknowledged early, bypasses the log, is answered here, needs
+//! Purpose: decides whether a command is acknowledged early, goes to the store, is answered here, needs
 //! its own connection, or is refused. `docs/guide/redis.md` is generated from it. Facts come from Redis
 //! ([`FACTS`]), decisions from `decide`. The rule for early acknowledgement, which looks at the arguments
 //! too, is [`pmnet_wire::promise`] ([`early_ack`]); anything unusual goes to Redis, which then gives its
@@ -148,7 +148,7 @@ pub enum Pass {
 pub enum Action {
     /// Acknowledge with `+OK` as soon as it is durable in the devices.
     Update,
-    /// Send it to the store and wait for the reply.
+    /// Send it to the store and wait for the reply. A read may be answered in a faster way (`docs/spec/reads.md`).
     Bypass {
         /// It changes nothing, so it may be repeated.
         read_only: bool,

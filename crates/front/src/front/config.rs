@@ -33,7 +33,7 @@ pub enum Cache {
     /// head says that it must be.
     #[default]
     Pending,
-    /// Nobody: each read is a bypass.
+    /// Nobody: each read is a bypass, unless its pipeline has just set what it asks for (reads.md §6).
     Off,
 }
 

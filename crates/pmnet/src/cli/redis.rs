@@ -76,7 +76,8 @@ enum CacheArg {
     /// The head device, with a write that the database may not have yet; else the database, read directly where it is
     /// as fresh as the head says that it must be.
     Pending,
-    /// The database, behind everything acknowledged before.
+    /// The database, behind everything acknowledged before. Only a GET right behind a SET of its key, in the same pipeline,
+    /// is answered with that.
     Off,
 }
 

@@ -9,7 +9,9 @@ use crate::rto::Rto;
 use crate::time::earliest;
 use bytes::Bytes;
 use pmnet_wire::packet::{Ack, Nack, NotLogged, OpenReply, Response};
-use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, MESSAGE_BYTES_MAX, Packet, command};
+use pmnet_wire::{
+    FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, Header, Kind, MESSAGE_BYTES_MAX, Packet, command,
+};
 use std::collections::VecDeque;
 
 /// What a call asks for.
@@ -149,8 +151,9 @@ pub(super) struct Session {
 
 /// What a value of 16 MiB may have around it: preamble, command name, key, RESP framing.
 const MESSAGE_OVERHEAD_BYTES: usize = command::PREAMBLE_LEN + 16 * 1024;
-const _: () =
-    assert!((MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES).div_ceil(FRAGMENT_BYTES) <= 12_500);
+const _: () = assert!(
+    (MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES).div_ceil(FRAGMENT_BYTES) <= FRAGMENTS_MAX as usize
+);
 
 const WINDOW_INITIAL: u32 = 32;
 const WINDOW_MIN: u32 = 2;
