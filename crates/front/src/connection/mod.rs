@@ -36,7 +36,7 @@ use pmnet_resp::{Arguments, Status, reply};
 use pmnet_wire::command::Protocol;
 
 use crate::table::{Action, Facts, Verdict};
-use crate::upstream::{SessionHandle, Time, Upstream};
+use crate::upstream::{SessionHandle, Upstream};
 use calls::Pack;
 pub use deadline::HALF_CLOSED_TIMEOUT;
 use end::End;
@@ -46,7 +46,7 @@ use input::Input;
 pub use mark::Mark;
 use mode::Mode;
 use passing::Passing;
-use reads::Batch;
+use reads::Reads;
 pub use reads::{BATCH_REPLY_BYTES_MAX, StoreRead, Unread};
 use replies::Replies;
 pub use shared::{Counters, Shared, lane};
@@ -112,15 +112,7 @@ pub struct Connection {
     session: Option<SessionHandle>,
     /// Bypasses that are being packed together; none between turns unless the endpoint was busy.
     pack: Option<Pack>,
-    /// Reads that are answered together, and perhaps are no bypasses. Nothing behind them is taken before they are answered or
-    /// sent.
-    batch: Option<Batch>,
-    /// How many batches there were.
-    batches: u64,
-    /// The replies of a batch were too long: none before this time.
-    no_batch_before: Time,
-    /// A call had an unknown outcome, and no bypass was answered since.
-    uncertain: bool,
+    reads: Reads,
     wait: Wait,
     mode: Mode,
     passing: Passing,
@@ -142,10 +134,7 @@ impl Connection {
             replies: Replies::default(),
             session: None,
             pack: None,
-            batch: None,
-            batches: 0,
-            no_batch_before: 0,
-            uncertain: false,
+            reads: Reads::default(),
             wait: Wait::Nothing,
             mode: Mode::Ordinary,
             passing: Passing::default(),
