@@ -66,7 +66,7 @@ pub(super) enum Submit {
 
 impl Connection {
     pub(super) fn preamble(&self, form: Form) -> [u8; PREAMBLE_LEN] {
-        preamble(form, self.protocol, self.database)
+        preamble(form, self.settings.protocol, self.settings.database)
     }
 
     /// Submits a payload on this connection's session, which is opened if necessary. The inner error is
@@ -384,7 +384,7 @@ impl Connection {
             Purpose::Select { database } => match outcome {
                 Ok(reply) if !reply.starts_with(b"-") => {
                     shared.databases.insert(database);
-                    self.database = database;
+                    self.settings.database = database;
                     reply::OK
                 }
                 Ok(error) => error,

@@ -43,6 +43,7 @@ use end::End;
 pub use heart::{Heart, named_by};
 pub(crate) use identity::{Found, Match, Own, ask_owner, ask_run_id, owner_of, run_id_of};
 use input::Input;
+use local::Settings;
 pub use mark::Mark;
 use mode::Mode;
 use passing::Passing;
@@ -103,9 +104,7 @@ enum Wait {
 pub struct Connection {
     id: u64,
     peer: String,
-    name: Bytes,
-    protocol: Protocol,
-    database: u32,
+    settings: Settings,
     input: Input,
     times: Times,
     replies: Replies,
@@ -126,9 +125,7 @@ impl Connection {
         Connection {
             id,
             peer,
-            name: Bytes::new(),
-            protocol: Protocol::Resp2,
-            database: 0,
+            settings: Settings::default(),
             input: Input::default(),
             times: Times::default(),
             replies: Replies::default(),
@@ -280,7 +277,7 @@ impl Connection {
         }
         if self.mode.watches()
             || self.mode.monitors()
-            || (self.passing.subscriptions() > 0 && self.protocol == Protocol::Resp2)
+            || (self.passing.subscriptions() > 0 && self.settings.protocol == Protocol::Resp2)
         {
             return self.pass_command(arguments, frame, &verdict);
         }

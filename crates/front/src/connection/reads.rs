@@ -229,7 +229,7 @@ impl Connection {
             batch.stage = if self.reads.uncertain {
                 Stage::Bypassed
             } else {
-                ask_head(batch, self.protocol, up, shared)
+                ask_head(batch, self.settings.protocol, up, shared)
             };
         }
         if batch.stage != Stage::Bypassed || self.wait == Wait::Outcome {
@@ -275,7 +275,7 @@ impl Connection {
 
     /// The head answered a READ, or nobody did.
     pub fn read_answered(&mut self, call: CallId, answer: ReadAnswer, shared: &mut Shared) {
-        let database = self.database;
+        let database = self.settings.database;
         let Some(batch) = self
             .reads
             .batch
@@ -313,7 +313,7 @@ impl Connection {
             }
         };
         batch.stage = match missed {
-            Some((epoch, need)) if shared.reads_from_store(self.protocol) => {
+            Some((epoch, need)) if shared.reads_from_store(self.settings.protocol) => {
                 Stage::Missed { epoch, need }
             }
             _ => Stage::Bypassed,
@@ -330,8 +330,8 @@ impl Connection {
         Some(StoreRead {
             connection: self.id,
             batch: batch.number,
-            protocol: self.protocol,
-            database: self.database,
+            protocol: self.settings.protocol,
+            database: self.settings.database,
             commands: Bytes::copy_from_slice(&batch.commands),
             count: batch.ends.len(),
             epoch,
