@@ -66,7 +66,7 @@ pub(super) enum Submit {
 
 impl Connection {
     pub(super) fn preamble(&self, form: Form) -> [u8; PREAMBLE_LEN] {
-        preamble(form, self.protocol, self.database)
+        preamble(form, self.settings.protocol, self.settings.database)
     }
 
     /// Submits a payload on this connection's session, which is opened if necessary. The inner error is
@@ -263,7 +263,7 @@ impl Connection {
         shared: &mut Shared,
     ) -> Result<(), Later> {
         self.send_pack(up, shared)?;
-        if self.batch.is_some() {
+        if self.reads.batch.is_some() {
             self.advance_batch(up, shared)?;
             self.send_pack(up, shared)?;
         }
@@ -323,7 +323,7 @@ impl Connection {
         if self.passage_done(call, &outcome, shared) {
             return;
         }
-        self.uncertain |= outcome == Outcome::Unknown;
+        self.reads.uncertain |= outcome == Outcome::Unknown;
         self.times.answered = match outcome {
             Outcome::Committed { .. } | Outcome::Reply(_) => shared.now,
             // Later commands that are as old must not wait for another whole deadline.
@@ -343,7 +343,7 @@ impl Connection {
             self.answer_readers(index, call, readers, &outcome);
         } else if let Outcome::Reply(_) = outcome {
             // It came behind everything before it.
-            self.uncertain = false;
+            self.reads.uncertain = false;
         }
         if !self.unpack(index, &purpose, &outcome) {
             let reply = self.answer(purpose, outcome, shared);
@@ -384,7 +384,7 @@ impl Connection {
             Purpose::Select { database } => match outcome {
                 Ok(reply) if !reply.starts_with(b"-") => {
                     shared.databases.insert(database);
-                    self.database = database;
+                    self.settings.database = database;
                     reply::OK
                 }
                 Ok(error) => error,
@@ -437,7 +437,7 @@ impl Connection {
         self.passage_session_closed();
         for index in 0..self.replies.slots.len() {
             if let Some((call, purpose)) = self.replies.take_call(index) {
-                self.uncertain = true;
+                self.reads.uncertain = true;
                 self.release(&purpose);
                 if let Purpose::Update { readers } = purpose {
                     self.answer_readers(index, call, readers, &Outcome::Unknown);

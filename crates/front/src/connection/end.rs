@@ -125,7 +125,7 @@ impl Connection {
     #[must_use]
     pub fn finished(&self) -> bool {
         let idle = self.pack.is_none()
-            && self.batch.is_none()
+            && self.reads.batch.is_none()
             && self.passing.passage.is_none()
             && self.replies.is_empty();
         let last = self.end.ends() || (self.end.eof() && self.input.starved());
@@ -143,7 +143,7 @@ impl Connection {
         self.end.end();
         self.replies = Replies::default();
         self.pack = None;
-        self.batch = None;
+        self.reads.batch = None;
         self.passing.drop_passage();
         self.passing.direct = None;
     }

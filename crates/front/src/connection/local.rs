@@ -16,6 +16,23 @@ const DATABASE_MAX: i64 = 1_000_000;
 
 const NO_AUTH: &str = "ERR pmnet: the front has no users and passwords; connect without AUTH";
 
+/// What a client sets for its connection, and RESET sets back.
+pub(super) struct Settings {
+    pub(super) protocol: Protocol,
+    pub(super) database: u32,
+    name: Bytes,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            protocol: Protocol::Resp2,
+            database: 0,
+            name: Bytes::new(),
+        }
+    }
+}
+
 impl Connection {
     /// Answers a local command; its number of arguments is checked.
     pub(super) fn local<U: Upstream>(
@@ -66,14 +83,12 @@ impl Connection {
     pub(super) fn reset(&mut self) -> Bytes {
         self.mode = Mode::Ordinary;
         self.passing.direct = None;
-        self.database = 0;
-        self.protocol = Protocol::Resp2;
-        self.name = Bytes::new();
+        self.settings = Settings::default();
         Bytes::from_static(b"+RESET\r\n")
     }
 
     fn hello(&mut self, arguments: &Arguments<'_>) -> Bytes {
-        let mut protocol = self.protocol;
+        let mut protocol = self.settings.protocol;
         if arguments.len() > 1 {
             protocol = match parse_integer(arguments.get(1)) {
                 Some(2) => Protocol::Resp2,
@@ -100,11 +115,11 @@ impl Connection {
                 return reply::error(&format!("ERR Syntax error in HELLO option '{option}'"));
             }
         }
-        if protocol != self.protocol && self.passing.subscriptions() > 0 {
+        if protocol != self.settings.protocol && self.passing.subscriptions() > 0 {
             return refusal(arguments, "unsubscribe before changing the protocol");
         }
-        self.protocol = protocol;
-        self.name = name.unwrap_or_else(|| self.name.clone());
+        self.settings.protocol = protocol;
+        self.settings.name = name.unwrap_or_else(|| self.settings.name.clone());
         let resp3 = protocol == Protocol::Resp3;
         let mut out = Vec::new();
         write_map(&mut out, 7, resp3);
@@ -147,7 +162,7 @@ impl Connection {
             }
         };
         if shared.databases.contains(&database) {
-            self.database = database;
+            self.settings.database = database;
             self.reply(OK);
             return Ok(());
         }
@@ -169,16 +184,16 @@ impl Connection {
         if is("ID", 2) {
             reply::integer(self.shown_id())
         } else if is("GETNAME", 2) {
-            if self.name.is_empty() {
-                reply::null(self.protocol == Protocol::Resp3)
+            if self.settings.name.is_empty() {
+                reply::null(self.settings.protocol == Protocol::Resp3)
             } else {
-                reply::bulk(&self.name)
+                reply::bulk(&self.settings.name)
             }
         } else if is("SETNAME", 3) {
             if !valid_name(arguments.get(2)) {
                 return reply::error(BAD_NAME);
             }
-            self.name = Bytes::copy_from_slice(arguments.get(2));
+            self.settings.name = Bytes::copy_from_slice(arguments.get(2));
             OK
         } else if is("SETINFO", 4)
             || (is("NO-EVICT", 3) && (arguments.is(2, "ON") || arguments.is(2, "OFF")))
@@ -192,8 +207,8 @@ impl Connection {
                 "id={} addr={} name={} db={} sub={} multi={} watch={} resp={} user=default\n",
                 self.id,
                 self.peer,
-                String::from_utf8_lossy(&self.name),
-                self.database,
+                String::from_utf8_lossy(&self.settings.name),
+                self.settings.database,
                 self.passing.subscriptions(),
                 if self.mode.transaction().is_some() || self.mode.passed_multi() {
                     0
@@ -201,7 +216,7 @@ impl Connection {
                     -1
                 },
                 u8::from(self.mode.watches()),
-                if self.protocol == Protocol::Resp3 {
+                if self.settings.protocol == Protocol::Resp3 {
                     3
                 } else {
                     2

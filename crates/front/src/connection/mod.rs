@@ -36,17 +36,18 @@ use pmnet_resp::{Arguments, Status, reply};
 use pmnet_wire::command::Protocol;
 
 use crate::table::{Action, Facts, Verdict};
-use crate::upstream::{SessionHandle, Time, Upstream};
+use crate::upstream::{SessionHandle, Upstream};
 use calls::Pack;
 pub use deadline::HALF_CLOSED_TIMEOUT;
 use end::End;
 pub use heart::{Heart, named_by};
 pub(crate) use identity::{Found, Match, Own, ask_owner, ask_run_id, owner_of, run_id_of};
 use input::Input;
+use local::Settings;
 pub use mark::Mark;
 use mode::Mode;
 use passing::Passing;
-use reads::Batch;
+use reads::Reads;
 pub use reads::{BATCH_REPLY_BYTES_MAX, StoreRead, Unread};
 use replies::Replies;
 pub use shared::{Counters, Shared, lane};
@@ -103,24 +104,14 @@ enum Wait {
 pub struct Connection {
     id: u64,
     peer: String,
-    name: Bytes,
-    protocol: Protocol,
-    database: u32,
+    settings: Settings,
     input: Input,
     times: Times,
     replies: Replies,
     session: Option<SessionHandle>,
     /// Bypasses that are being packed together; none between turns unless the endpoint was busy.
     pack: Option<Pack>,
-    /// Reads that are answered together, and perhaps are no bypasses. Nothing behind them is taken before they are answered or
-    /// sent.
-    batch: Option<Batch>,
-    /// How many batches there were.
-    batches: u64,
-    /// The replies of a batch were too long: none before this time.
-    no_batch_before: Time,
-    /// A call had an unknown outcome, and no bypass was answered since.
-    uncertain: bool,
+    reads: Reads,
     wait: Wait,
     mode: Mode,
     passing: Passing,
@@ -134,18 +125,13 @@ impl Connection {
         Connection {
             id,
             peer,
-            name: Bytes::new(),
-            protocol: Protocol::Resp2,
-            database: 0,
+            settings: Settings::default(),
             input: Input::default(),
             times: Times::default(),
             replies: Replies::default(),
             session: None,
             pack: None,
-            batch: None,
-            batches: 0,
-            no_batch_before: 0,
-            uncertain: false,
+            reads: Reads::default(),
             wait: Wait::Nothing,
             mode: Mode::Ordinary,
             passing: Passing::default(),
@@ -291,7 +277,7 @@ impl Connection {
         }
         if self.mode.watches()
             || self.mode.monitors()
-            || (self.passing.subscriptions() > 0 && self.protocol == Protocol::Resp2)
+            || (self.passing.subscriptions() > 0 && self.settings.protocol == Protocol::Resp2)
         {
             return self.pass_command(arguments, frame, &verdict);
         }

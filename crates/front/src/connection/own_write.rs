@@ -91,7 +91,8 @@ impl Connection {
         shared: &mut Shared,
     ) -> bool {
         // What is packed, or a batch, has no place yet: the GET goes with it.
-        let Some(facts) = facts.filter(|_| self.pack.is_none() && self.batch.is_none()) else {
+        let Some(facts) = facts.filter(|_| self.pack.is_none() && self.reads.batch.is_none())
+        else {
             return false;
         };
         let Some(write) = shared.own_writes.of(facts, arguments) else {

@@ -91,7 +91,7 @@ impl Connection {
         // A RESP2 client that is subscribed writes nothing that a barrier could wait for: its last
         // write came before its first subscription, which had one.
         let subscribed = effect == Effect::Subscribe
-            && self.protocol == Protocol::Resp2
+            && self.settings.protocol == Protocol::Resp2
             && self.passing.subscriptions() > 0;
         let failed = matches!(self.mode, Mode::WatchingMulti { failed: true });
         self.replies.slots.push_back(Slot::Passage);
@@ -200,7 +200,7 @@ impl Connection {
             // Whatever came of it, the transaction and the watch are over.
             Effect::End => self.mode = Mode::Ordinary,
             Effect::Select(database) if ok => {
-                self.database = database;
+                self.settings.database = database;
                 direct.database = database;
             }
             Effect::Monitor if ok => self.mode = Mode::Monitoring,

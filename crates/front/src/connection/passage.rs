@@ -262,7 +262,7 @@ impl Connection {
         let is_exec = effect == Effect::End && passage.name == "EXEC";
         if is_exec || matches!(effect, Effect::End | Effect::Unwatch) {
             // A watch on another store is worth nothing: EXEC fails, as if a key had been changed.
-            let answer = match self.protocol {
+            let answer = match self.settings.protocol {
                 _ if !is_exec => reply::OK,
                 _ if passage.aborted => EXECABORT,
                 Protocol::Resp2 => Bytes::from_static(b"*-1\r\n"),
@@ -295,17 +295,18 @@ impl Connection {
                 "ERR pmnet: the connection to the store was lost",
             ));
         };
-        if direct.protocol != self.protocol {
-            let version = match self.protocol {
+        if direct.protocol != self.settings.protocol {
+            let version = match self.settings.protocol {
                 Protocol::Resp2 => "2",
                 Protocol::Resp3 => "3",
             };
             direct.set(&["HELLO", version]);
-            direct.protocol = self.protocol;
+            direct.protocol = self.settings.protocol;
         }
-        if !self.mode.passed_multi() && (direct.database != self.database || passage.fresh) {
-            direct.set(&["SELECT", &self.database.to_string()]);
-            direct.database = self.database;
+        if !self.mode.passed_multi() && (direct.database != self.settings.database || passage.fresh)
+        {
+            direct.set(&["SELECT", &self.settings.database.to_string()]);
+            direct.database = self.settings.database;
         }
         if passage.aborted {
             write_command(&mut direct.outbox, &["DISCARD"]);

@@ -33,6 +33,19 @@ pub const BATCH_REPLY_BYTES_MAX: usize = BULK_BYTES_MAX;
 /// A connection whose replies were longer does not read from the store for so long, in nanoseconds.
 const LARGE_PAUSE: Time = 1_000_000_000;
 
+/// What a connection reads otherwise than as bypasses.
+#[derive(Default)]
+pub(super) struct Reads {
+    /// Nothing behind it is taken before it is answered or sent.
+    pub(super) batch: Option<Batch>,
+    /// How many batches there were.
+    batches: u64,
+    /// The replies of a batch were too long: none before this time.
+    no_batch_before: Time,
+    /// A call had an unknown outcome, and no bypass was answered since.
+    pub(super) uncertain: bool,
+}
+
 /// Reads of one connection that are answered together.
 pub(super) struct Batch {
     /// Tells it from earlier ones of this connection.
@@ -167,14 +180,20 @@ impl Connection {
         else {
             return Ok(false);
         };
-        if self.pack.is_some() || self.batch.as_ref().is_some_and(|batch| !batch.has_room()) {
+        if self.pack.is_some()
+            || self
+                .reads
+                .batch
+                .as_ref()
+                .is_some_and(|batch| !batch.has_room())
+        {
             self.flush_pack(up, shared)?;
         }
         let get = (facts.name == "GET").then(|| arguments.get(1));
         let begun = self.times.begun;
-        let batch = self.batch.get_or_insert_with(|| {
-            self.batches += 1;
-            Batch::new(self.batches, begun)
+        let batch = self.reads.batch.get_or_insert_with(|| {
+            self.reads.batches += 1;
+            Batch::new(self.reads.batches, begun)
         });
         batch.add(frame, get, keys);
         Ok(true)
@@ -182,8 +201,8 @@ impl Connection {
 
     fn may_batch(&self, frame: &[u8], shared: &Shared) -> bool {
         shared.asks_head()
-            && !self.uncertain
-            && shared.now >= self.no_batch_before
+            && !self.reads.uncertain
+            && shared.now >= self.reads.no_batch_before
             && frame.len() <= READ_BYTES_MAX
             // It goes with those in front of it that are bypasses.
             && !self.pack.as_ref().is_some_and(|pack| pack.read_only)
@@ -199,7 +218,7 @@ impl Connection {
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<(), Later> {
-        let Some(batch) = &mut self.batch else {
+        let Some(batch) = &mut self.reads.batch else {
             return Ok(());
         };
         if batch.stage == Stage::Gathers {
@@ -207,10 +226,10 @@ impl Connection {
                 return Err(Later::Reads);
             }
             batch.begun = batch.begun.max(self.times.answered);
-            batch.stage = if self.uncertain {
+            batch.stage = if self.reads.uncertain {
                 Stage::Bypassed
             } else {
-                ask_head(batch, self.protocol, up, shared)
+                ask_head(batch, self.settings.protocol, up, shared)
             };
         }
         if batch.stage != Stage::Bypassed || self.wait == Wait::Outcome {
@@ -221,7 +240,7 @@ impl Connection {
 
     /// Sends the rest of the batch as bypasses.
     fn bypass_batch<U: Upstream>(&mut self, up: &mut U, shared: &mut Shared) -> Result<(), Later> {
-        let Some(mut batch) = self.batch.take() else {
+        let Some(mut batch) = self.reads.batch.take() else {
             return Ok(());
         };
         let begun = std::mem::replace(&mut self.times.begun, batch.begun.max(self.times.answered));
@@ -240,7 +259,7 @@ impl Connection {
         }
         self.times.begun = begun;
         if result.is_err() {
-            self.batch = Some(batch);
+            self.reads.batch = Some(batch);
         }
         result
     }
@@ -248,7 +267,7 @@ impl Connection {
     /// The question to the head that is under way.
     #[must_use]
     pub fn asked_head(&self) -> Option<CallId> {
-        match self.batch.as_ref()?.stage {
+        match self.reads.batch.as_ref()?.stage {
             Stage::Asked(call) => Some(call),
             _ => None,
         }
@@ -256,8 +275,9 @@ impl Connection {
 
     /// The head answered a READ, or nobody did.
     pub fn read_answered(&mut self, call: CallId, answer: ReadAnswer, shared: &mut Shared) {
-        let database = self.database;
+        let database = self.settings.database;
         let Some(batch) = self
+            .reads
             .batch
             .as_mut()
             .filter(|batch| batch.stage == Stage::Asked(call))
@@ -293,7 +313,7 @@ impl Connection {
             }
         };
         batch.stage = match missed {
-            Some((epoch, need)) if shared.reads_from_store(self.protocol) => {
+            Some((epoch, need)) if shared.reads_from_store(self.settings.protocol) => {
                 Stage::Missed { epoch, need }
             }
             _ => Stage::Bypassed,
@@ -302,7 +322,7 @@ impl Connection {
 
     /// What is to be read from the store now; each batch once.
     pub fn take_store_read(&mut self) -> Option<StoreRead> {
-        let batch = self.batch.as_mut()?;
+        let batch = self.reads.batch.as_mut()?;
         let Stage::Missed { epoch, need } = batch.stage else {
             return None;
         };
@@ -310,8 +330,8 @@ impl Connection {
         Some(StoreRead {
             connection: self.id,
             batch: batch.number,
-            protocol: self.protocol,
-            database: self.database,
+            protocol: self.settings.protocol,
+            database: self.settings.database,
             commands: Bytes::copy_from_slice(&batch.commands),
             count: batch.ends.len(),
             epoch,
@@ -320,7 +340,8 @@ impl Connection {
     }
 
     fn handed_out(&mut self, number: u64) -> Option<&mut Batch> {
-        self.batch
+        self.reads
+            .batch
             .as_mut()
             .filter(|batch| batch.number == number && batch.stage == Stage::HandedOut)
     }
@@ -348,13 +369,13 @@ impl Connection {
         if let Some(batch) = self.handed_out(number) {
             batch.stage = Stage::Bypassed;
             if why == Unread::Large {
-                self.no_batch_before = now.saturating_add(LARGE_PAUSE);
+                self.reads.no_batch_before = now.saturating_add(LARGE_PAUSE);
             }
         }
     }
 
     fn finish_batch(&mut self, now: Time) {
-        self.batch = None;
+        self.reads.batch = None;
         self.times.answered = now;
     }
 }

@@ -136,7 +136,7 @@ impl Connection {
             unknown,
         };
         self.ask_store(
-            self.database,
+            self.settings.database,
             &[b"COMMAND", b"INFO", name],
             purpose,
             up,
