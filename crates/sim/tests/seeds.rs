@@ -61,10 +61,10 @@ const COVERED: &[&str] = &[
 ];
 
 #[test]
-fn five_hundred_worlds_are_clean_and_see_everything() {
-    let summary = campaign(&Plan::default(), 0, 500, 2, |_| true);
+fn a_thousand_worlds_are_clean_and_see_everything() {
+    let summary = campaign(&Plan::default(), 0, 1000, 2, |_| true);
     assert_eq!(summary.violations, Vec::new());
-    assert_eq!((summary.seeds, summary.failing), (500, 0));
+    assert_eq!((summary.seeds, summary.failing), (1000, 0));
     let [made, acknowledged, failed, unknown] = summary.calls;
     assert_eq!(made, acknowledged + failed + unknown);
     assert!(
