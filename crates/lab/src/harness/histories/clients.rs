@@ -28,6 +28,10 @@ const READER: u64 = 1 << 40;
 const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then \
                        return redis.call('del', KEYS[1]) else return 0 end";
 
+/// Pause after each operation in the second half of a client's: who is answered fast must not be done before the service
+/// is back.
+const PACE: Duration = Duration::from_millis(5);
+
 /// How much clients contend.
 #[derive(Clone, Copy, Debug)]
 pub struct Contention {
@@ -158,6 +162,9 @@ pub fn work(shared: &Shared, seed: u64) {
     for number in 0..shared.contention.operations_max {
         if shared.stop.load(Ordering::Acquire) {
             break;
+        }
+        if number > shared.contention.operations_max / 2 {
+            std::thread::sleep(PACE);
         }
         if let Some((key, token)) = held.take_if(|_| random.u8(0..3) == 0) {
             if client.call(Op::Release, &key, &token).is_none() {
