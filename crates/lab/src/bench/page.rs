@@ -1,6 +1,6 @@
 //! What the pages of the benchmarks have in common: one file, no scripts, nothing loaded from elsewhere.
 
-use crate::demo::chart::escape;
+use crate::demo::chart::{self, escape};
 
 const STYLE: &str = "
 :root { --page:#fff; --ink:#1d2129; --soft:#5d6570; --line:#e3e6ea;
@@ -9,19 +9,8 @@ const STYLE: &str = "
 @media (prefers-color-scheme: dark) { :root { --page:#15181d; --ink:#e8eaed; --soft:#a0a7b1; --line:#2e343c;
   --c0:#9aa3af; --c1:#f19a57; --c2:#e3c04a; --c3:#74aaff; --c4:#c49bf0; --c5:#5fce96;
   --c6:#f48fc3; --c7:#5cd0e6; --c8:#d3a574; --c9:#a5a1ff; --c10:#b7d66a; --c11:#ff9a94; } }
-* { box-sizing: border-box; }
-body { margin:0 auto; padding:2rem 1rem 4rem; max-width:62rem; background:var(--page);
-  color:var(--ink); font:16px/1.5 system-ui, sans-serif; }
 h1 { font-size:1.4rem; margin:0 0 .3rem; } h2 { font-size:1.1rem; margin:2.2rem 0 .4rem; }
 li, small { color:var(--soft); }
-.scroll { overflow-x:auto; } table { border-collapse:collapse; width:100%; font-size:.92rem;
-  font-variant-numeric:tabular-nums; }
-th, td { padding:.3rem .6rem; border-bottom:1px solid var(--line); text-align:right; white-space:nowrap; }
-th:first-child, td:first-child { text-align:left; } th { color:var(--soft); font-weight:500; }
-svg { width:100%; height:auto; display:block; margin:.4rem 0; }
-.grid { stroke:var(--line); stroke-width:1; } .tick { fill:var(--soft); font-size:12px; }
-polyline { fill:none; stroke-width:2; stroke-linejoin:round; }
-.key { display:inline-block; width:.8rem; height:.8rem; border-radius:2px; margin-right:.5rem; vertical-align:-1px; }
 ";
 /// Colours of the style: `s` and a number is one of a line, `k` and a number that of its key.
 pub const COLOURS: usize = 12;
@@ -31,8 +20,9 @@ pub fn page(name: &str, heading: &str, content: &str, notes: &[String]) -> Strin
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{}</title>\n<style>{STYLE}",
-        escape(name)
+         <title>{}</title>\n<style>{}{STYLE}",
+        escape(name),
+        chart::STYLE
     );
     for colour in 0..COLOURS {
         page += &format!(

@@ -1,6 +1,21 @@
 //! Latency CDFs as inline SVG: logarithmic time, a line for each stack. Colours are CSS variables
 //! of the page, so the same picture serves a light and a dark one.
 
+/// What the style of every page with charts and tables has in common; the page says its colours.
+pub const STYLE: &str = "
+* { box-sizing: border-box; }
+body { margin:0 auto; padding:2rem 1rem 4rem; max-width:62rem; background:var(--page);
+  color:var(--ink); font:16px/1.5 system-ui, sans-serif; }
+.scroll { overflow-x:auto; } table { border-collapse:collapse; width:100%; font-size:.92rem;
+  font-variant-numeric:tabular-nums; }
+th, td { padding:.3rem .6rem; border-bottom:1px solid var(--line); text-align:right; white-space:nowrap; }
+th:first-child, td:first-child { text-align:left; } th { color:var(--soft); font-weight:500; }
+svg { width:100%; height:auto; display:block; margin:.4rem 0; }
+.grid { stroke:var(--line); stroke-width:1; } .tick { fill:var(--soft); font-size:12px; }
+polyline { fill:none; stroke-width:2; stroke-linejoin:round; }
+.key { display:inline-block; width:.8rem; height:.8rem; border-radius:2px; margin-right:.5rem; vertical-align:-1px; }
+";
+
 /// One line of a chart.
 pub struct Series<'a> {
     /// What it shows.

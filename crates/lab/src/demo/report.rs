@@ -1,6 +1,6 @@
 //! `report.html`: one file, no scripts, nothing loaded from elsewhere.
 
-use super::chart::{Series, cdf, escape};
+use super::chart::{self, Series, cdf, escape};
 use super::outcome::{Cell, Outcome};
 use super::plan::Plan;
 use super::table::{base, ratio};
@@ -12,20 +12,9 @@ const STYLE: &str = "
 @media (prefers-color-scheme: dark) { :root { --page:#15181d; --ink:#e8eaed; --soft:#a0a7b1;
   --line:#2e343c; --good:#5fce96; --bad:#ff8a80; --c0:#5cd0e6; --c1:#9aa3af; --c2:#f19a57; --c3:#74aaff;
   --c4:#c49bf0; --c5:#e3c04a; --c6:#5fce96; --c7:#f48fc3; } }
-* { box-sizing: border-box; }
-body { margin:0 auto; padding:2rem 1rem 4rem; max-width:62rem; background:var(--page);
-  color:var(--ink); font:16px/1.5 system-ui, sans-serif; }
 h1 { font-size:1.6rem; margin:0 0 .3rem; } h2 { font-size:1.15rem; margin:2.4rem 0 .4rem; }
 p, li { color:var(--soft); } .verdict { font-size:1.15rem; font-weight:600; }
 .good { color:var(--good); } .bad { color:var(--bad); }
-.scroll { overflow-x:auto; } table { border-collapse:collapse; width:100%; font-size:.92rem;
-  font-variant-numeric:tabular-nums; }
-th, td { padding:.3rem .6rem; border-bottom:1px solid var(--line); text-align:right; white-space:nowrap; }
-th:first-child, td:first-child { text-align:left; } th { color:var(--soft); font-weight:500; }
-svg { width:100%; height:auto; display:block; margin:.4rem 0; }
-.grid { stroke:var(--line); stroke-width:1; } .tick { fill:var(--soft); font-size:12px; }
-polyline { fill:none; stroke-width:2; stroke-linejoin:round; }
-.key { display:inline-block; width:.8rem; height:.8rem; border-radius:2px; margin-right:.5rem; vertical-align:-1px; }
 ";
 
 /// The page.
@@ -35,6 +24,7 @@ pub fn html(plan: &Plan, outcome: &Outcome) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>pmnet-lab demo</title>\n<style>",
     );
+    page += chart::STYLE;
     page += STYLE;
     for colour in 0..plan.stacks.len() {
         page += &format!(

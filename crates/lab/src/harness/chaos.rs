@@ -1,5 +1,6 @@
 //! Checked load while processes are killed, then the verdict.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const SETTLE_MAX: Duration = Duration::from_secs(30);
 /// One attempt to read through the front while settling.
 const SETTLE_TRY: Duration = Duration::from_secs(10);
+/// How often it is asked.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
 
 /// What to do.
 #[derive(Clone, Debug)]
@@ -196,27 +199,47 @@ fn kill_in_turn(
     Ok(kills)
 }
 
-/// Waits until everything acknowledged has reached the database: a read through the front is
-/// answered only then (`docs/spec/protocol.md` §2 rule 8).
+/// Waits until everything acknowledged has reached the database.
 ///
 /// # Errors
 /// That does not happen within its time.
 pub fn settle(cluster: &Cluster) -> anyhow::Result<()> {
-    let endpoint = cluster.endpoint()?;
-    let deadline = Instant::now() + SETTLE_MAX;
+    drained(cluster.endpoint()?)
+}
+
+/// The same behind the front that listens at `endpoint`. It asks by a read without keys: that is answered only
+/// when all before it is applied (`docs/spec/protocol.md` §2 rule 8).
+///
+/// # Errors
+/// That does not happen within its time.
+pub fn drained(endpoint: SocketAddr) -> anyhow::Result<()> {
+    let is_count = |reply: &Reply| matches!(reply, Reply::Integer(_));
+    answered(endpoint, SETTLE_MAX, &["DBSIZE"], is_count).context("the log does not drain")
+}
+
+/// Waits until `endpoint` gives the right answer to `command`, for so long.
+///
+/// # Errors
+/// The last answer, or why there was none.
+pub fn answered(
+    endpoint: SocketAddr,
+    wait: Duration,
+    command: &[&str],
+    is_right: impl Fn(&Reply) -> bool,
+) -> anyhow::Result<()> {
+    let deadline = Instant::now() + wait;
     loop {
-        let answer =
-            Client::connect(endpoint, SETTLE_TRY).and_then(|mut client| client.call(&["DBSIZE"]));
+        let answer = Client::connect(endpoint, wait.min(SETTLE_TRY))
+            .and_then(|mut client| client.call(command));
         match answer {
-            // It has no key, so it is executed behind everything that is in the log.
-            Ok(Reply::Integer(_)) => return Ok(()),
+            Ok(reply) if is_right(&reply) => return Ok(()),
             Ok(other) if Instant::now() >= deadline => {
-                anyhow::bail!("the log does not drain: a read is answered with {other:?}")
+                anyhow::bail!("a read is answered with {other:?}")
             }
             Err(error) if Instant::now() >= deadline => {
-                return Err(error).context("the log does not drain: a read is not answered");
+                return Err(error).context("a read is not answered");
             }
-            _ => std::thread::sleep(LOOK),
+            _ => std::thread::sleep(ASK_AGAIN),
         }
     }
 }

@@ -425,7 +425,7 @@ pub(super) fn own_spec(binaries: &Binaries, name: &str, args: Vec<OsString>) -> 
     }
 }
 
-pub(super) fn redis_spec(
+pub(crate) fn redis_spec(
     binaries: &Binaries,
     address: SocketAddr,
     folder: &Path,

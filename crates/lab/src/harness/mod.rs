@@ -21,9 +21,10 @@ mod proxy;
 mod scratch;
 
 pub use binaries::{Binaries, PRODUCT};
-pub use chaos::{ChaosPlan, ChaosReport, ChaosView, chaos, settle};
+pub use chaos::{ChaosPlan, ChaosReport, ChaosView, answered, chaos, drained, settle};
 pub use claims::{Port, Turn, lasting as free_port};
 pub(crate) use cluster::READY_MAX;
+pub(crate) use cluster::redis_spec;
 pub use cluster::{Cluster, Medium, Role, StoreKind, Topology};
 pub use fleet::{Fleet, FleetPlan, Machine};
 pub use guard::{GuardArgs, exec_guarded};

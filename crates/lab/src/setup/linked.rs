@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
 
@@ -12,9 +12,9 @@ use super::{ValueBytes, limit};
 use crate::bench::micro::stand::{START_MAX, Stand};
 use crate::bench::micro::system::{SERVER, System};
 use crate::bench::micro::{Medium, pinned};
-use crate::harness::sweep_namespaces;
-use crate::harness::{Binaries, Process, Ready, Role, Scratch, Spec, StoreKind, find_program};
-use crate::resp::{Client, Reply};
+use crate::harness::{Binaries, Process, Ready, Role, Scratch, Spec, StoreKind};
+use crate::harness::{answered, drained, redis_spec, sweep_namespaces};
+use crate::resp::Reply;
 
 /// Ports of Redis and front; a namespace has all of them to itself.
 const REDIS_PORT: u16 = 6379;
@@ -23,14 +23,8 @@ const FRONT_PORT: u16 = 6380;
 const CLIENT: &str = "client1";
 /// Where Redis and the server are.
 const FAR: &str = "server";
-/// Everything acknowledged must have reached the database this long after the load.
-const SETTLE_MAX: Duration = Duration::from_secs(30);
-/// One attempt to read while settling.
-const SETTLE_TRY: Duration = Duration::from_secs(10);
 /// If a path carries nothing after this time, it counts as broken.
 const PATH_MAX: Duration = Duration::from_secs(5);
-/// Time between attempts.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// What is at the other end of the links.
 #[derive(Clone, Copy, Debug)]
@@ -111,9 +105,16 @@ impl Linked {
                 .start("front", CLIENT, arguments.into(), &linked.scratch)?;
             linked.front = Some(front);
         }
-        linked
-            .read(PATH_MAX)
-            .context("nothing goes over its links")?;
+        let is_value = |reply: &Reply| matches!(reply, Reply::Nil | Reply::Bulk(_));
+        let read = || {
+            answered(
+                linked.endpoint,
+                PATH_MAX,
+                &["GET", "pmnet-settle"],
+                is_value,
+            )
+        };
+        linked.inside(read).context("nothing goes over its links")?;
         Ok(linked)
     }
 
@@ -134,43 +135,15 @@ impl Linked {
     }
 
     fn start_redis(&mut self, address: SocketAddr) -> anyhow::Result<()> {
-        let redis = find_program("redis-server").context("redis-server is not installed")?;
-        let host = address.ip().to_string();
-        let port = address.port().to_string();
-        let mut arguments: Vec<OsString> = [
-            "--bind",
-            &host,
-            "--port",
-            &port,
-            "--appendonly",
-            "yes",
-            "--appendfsync",
-            "always",
-            "--save",
-            "",
-            // No rewrite of the append-only file in the middle of a measurement.
-            "--auto-aof-rewrite-percentage",
-            "0",
-            // Nobody but the other namespace can reach it.
-            "--protected-mode",
-            "no",
-            "--daemonize",
-            "no",
-            "--loglevel",
-            "warning",
-            "--dir",
-        ]
-        .map(OsString::from)
-        .into();
-        // It starts in the same folder as this process.
-        arguments.push(self.scratch.disk().into());
-        let (program, args) = self.stand.network.program(FAR, &redis, arguments)?;
+        // Nobody but the other namespace can reach it.
+        let open = ["--protected-mode", "no"].map(String::from);
+        let spec = redis_spec(&Binaries::own()?, address, self.scratch.disk(), &open)?;
+        let redis = spec.program.as_deref().context("a Redis is a program")?;
+        let (program, args) = self.stand.network.program(FAR, redis, spec.args)?;
         let spec = Spec {
-            name: "redis".into(),
-            binaries: Binaries::own()?,
             program: Some(program),
             args,
-            ready: Ready::Redis(address),
+            ..spec
         };
         let mut process = Process::launch(spec, self.scratch.disk())?;
         let network = &self.stand.network;
@@ -209,30 +182,12 @@ impl Linked {
         self.front.as_mut()
     }
 
-    /// Waits until everything acknowledged has reached the database: a read through the front is
-    /// answered only then (`docs/spec/protocol.md` §2 rule 8).
+    /// Waits until everything acknowledged has reached the database. Without a front it has.
     pub fn settle(&self) -> anyhow::Result<()> {
-        self.read(SETTLE_MAX).context("the log does not drain")
-    }
-
-    fn read(&self, wait: Duration) -> anyhow::Result<()> {
-        let deadline = Instant::now() + wait;
-        self.inside(|| {
-            loop {
-                let answer = Client::connect(self.endpoint, wait.min(SETTLE_TRY))
-                    .and_then(|mut client| client.call(&["GET", "pmnet-settle"]));
-                match answer {
-                    Ok(Reply::Nil | Reply::Bulk(_)) => return Ok(()),
-                    Ok(other) if Instant::now() >= deadline => {
-                        anyhow::bail!("a read is answered with {other:?}")
-                    }
-                    Err(error) if Instant::now() >= deadline => {
-                        return Err(error).context("a read is not answered");
-                    }
-                    _ => std::thread::sleep(LOOK),
-                }
-            }
-        })
+        match self.front {
+            Some(_) => self.inside(|| drained(self.endpoint)),
+            None => Ok(()),
+        }
     }
 
     /// Ends every process in good order, client side first; the names of those that did not end by
