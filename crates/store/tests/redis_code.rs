@@ -147,6 +147,42 @@ fn scripts_find_what_they_find_in_a_bare_redis() {
     }
 }
 
+/// SCRIPT EXISTS speaks of what EVALSHA would find; SCRIPT FLUSH forgets it.
+#[test]
+fn scripts_exist_from_load_to_flush() {
+    let Some((redis, mut store)) = ready(&[]) else {
+        return;
+    };
+    let store = &mut *store;
+    let two = Protocol::Resp2;
+    let sha = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
+    let exists = || script(two, &["SCRIPT", "EXISTS", sha, "ff"]);
+    let evalsha = || script(two, &["EVALSHA", sha, "0"]);
+    assert_eq!(read(store, exists()), "*2\r\n:0\r\n:0\r\n");
+    let load = script(two, &["SCRIPT", "LOAD", "return 1"]);
+    assert_eq!(change(store, load), format!("$40\r\n{sha}\r\n"));
+    for _ in 0..2 {
+        assert_eq!(read(store, exists()), "*2\r\n:1\r\n:0\r\n");
+        assert_eq!(change(store, evalsha()), ":1\r\n");
+        // Redis itself may forget what we know.
+        redis.call(&["SCRIPT", "FLUSH"]);
+        assert!(store.load().is_ok());
+    }
+    let wrong = script(two, &["SCRIPT", "FLUSH", "FOO"]);
+    assert!(change(store, wrong).starts_with("-ERR SCRIPT FLUSH only support"));
+    assert_eq!(read(store, exists()), "*2\r\n:1\r\n:0\r\n");
+    assert_eq!(change(store, script(two, &["SCRIPT", "FLUSH"])), "+OK\r\n");
+    assert!(store.load().is_ok());
+    assert_eq!(read(store, exists()), "*2\r\n:0\r\n:0\r\n");
+    assert!(change(store, evalsha()).starts_with("-NOSCRIPT"));
+    // In a transaction that does not run in our script, it is found all the same.
+    let eval = script(two, &["EVAL", "return 1", "0"]);
+    assert_eq!(change(store, eval), ":1\r\n");
+    let evalsha = format!("EVALSHA {sha} 0");
+    let transaction = payload(Form::Transaction, two, 0, &[&evalsha, "XPENDING none g"]);
+    assert!(change(store, transaction).starts_with("*2\r\n:1\r\n-NOGROUP"));
+}
+
 #[test]
 fn a_function_that_changes_the_records_stops_the_shard() {
     let Some((redis, mut store)) = ready(&[]) else {

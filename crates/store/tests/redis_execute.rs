@@ -113,6 +113,18 @@ fn replies_are_those_of_a_bare_redis() {
         "ACL WHOAMI",
         "OBJECT FREQ",
         "CLIENTX",
+        "LPOP nothing 2",
+        "ZINCRBY z 0.1 a",
+        "ZINCRBY z inf a",
+        "ZADD z NX INCR 1 a",
+        "SPOP s 2",
+        "HGETALL h",
+        "XINFO STREAM st",
+        "KEYS h",
+        "DBSIZE",
+        "RANDOMKEY x",
+        "SCAN 0 COUNT 1000 TYPE hash",
+        "SCAN x",
     ] {
         for protocol in [Protocol::Resp2, Protocol::Resp3] {
             redis.call(&["FLUSHDB"]);
@@ -205,6 +217,84 @@ fn reads_are_passed_through_in_both_protocols_and_any_database() {
         Ok(0)
     );
     assert_eq!(read(&mut *store, single("GET k")), "$4\r\nzero\r\n");
+}
+
+/// What a script of Lua could not hand back: nulls inside RESP3 arrays, null arrays, maps in their order, doubles, and
+/// integers beyond 53 bits.
+#[test]
+fn replies_that_lua_cannot_hold_are_redis_own_alone_and_in_transactions() {
+    let (Some(redis), Some(other)) = (Redis::start(&[]), Redis::start(&[])) else {
+        return;
+    };
+    let mut store = redis.store();
+    store.load().unwrap();
+    for there in [&redis, &other] {
+        for setup in [
+            &["XADD", "st", "1-1", "a", "b"][..],
+            &["XADD", "st", "2-1", "a", "b"],
+            &["XGROUP", "CREATE", "st", "g", "0"],
+            &["XGROUP", "CREATE", "st", "empty", "$"],
+            &["XREADGROUP", "GROUP", "g", "c", "STREAMS", "st", ">"],
+            &["XTRIM", "st", "MAXLEN", "1"],
+            &["HSET", "h", "z", "1", "a", "2", "m", "3", "b", "4"],
+            &["ZADD", "z", "1.1", "a", "2", "b"],
+            &["BITFIELD", "wide", "SET", "i64", "0", "-9007199254740993"],
+        ] {
+            there.call(setup);
+        }
+    }
+    let commands = [
+        "XREADGROUP GROUP g c STREAMS st 0",
+        "XPENDING st empty",
+        "XINFO STREAM st",
+        "HGETALL h",
+        "ZRANGE z 0 -1 WITHSCORES",
+        "BITFIELD_RO wide GET i64 0",
+        "BITFIELD wide GET i64 0",
+        "HMGET h z none a",
+        "GEOPOS none a",
+        "SET k v",
+    ];
+    for protocol in [Protocol::Resp2, Protocol::Resp3] {
+        let mut all = String::new();
+        for command in commands {
+            let words: Vec<&str> = command.split(' ').collect();
+            let wanted = bare(&other, protocol, &words);
+            let got = change(&mut *store, script(protocol, &words));
+            assert_eq!(got, wanted, "{command} {protocol:?}");
+            all += &wanted;
+        }
+        let transaction = payload(Form::Transaction, protocol, 0, &commands);
+        let got = change(&mut *store, transaction);
+        assert_eq!(got, format!("*{}\r\n{all}", commands.len()), "{protocol:?}");
+    }
+}
+
+#[test]
+fn pmnets_own_keys_are_neither_listed_nor_counted() {
+    let Some((redis, mut store)) = ready(&[]) else {
+        return;
+    };
+    let store = &mut *store;
+    // Now there is the second one, too.
+    let loaded = script(Protocol::Resp2, &["SCRIPT", "LOAD", "return 1"]);
+    assert!(change(store, loaded).starts_with("$40"));
+    assert_eq!(redis.call(&["DBSIZE"]), ":2\r\n");
+    let commands = ["DBSIZE", "RANDOMKEY", "KEYS *", "SCAN 0 COUNT 100"];
+    let empty = ":0\r\n$-1\r\n*0\r\n*2\r\n$1\r\n0\r\n*0\r\n";
+    let mine = ":1\r\n$4\r\nmine\r\n*1\r\n$4\r\nmine\r\n*2\r\n$1\r\n0\r\n*1\r\n$4\r\nmine\r\n";
+    for wanted in [empty, mine] {
+        let pipeline = payload(Form::Pipeline, Protocol::Resp2, 0, &commands);
+        assert_eq!(read(store, pipeline), wanted);
+        let in_array = format!("*4\r\n{wanted}");
+        let transaction = payload(Form::Transaction, Protocol::Resp2, 0, &commands);
+        assert_eq!(read(store, transaction.clone()), in_array);
+        assert_eq!(change(store, transaction), in_array);
+        redis.call(&["SET", "mine", "v"]);
+    }
+    // There are none in another database.
+    let other = payload(Form::Single, Protocol::Resp2, 3, &["KEYS pmnet*"]);
+    assert_eq!(read(store, other), "*0\r\n");
 }
 
 #[test]

@@ -178,7 +178,7 @@ impl CommandTable {
         self.specs.contains_key(name)
     }
 
-    /// Whether the command can run inside a script and then has the same reply as outside.
+    /// Whether the command can run inside a script.
     #[must_use]
     pub fn scriptable(&self, name: &[u8], arguments: &[&[u8]]) -> bool {
         if matches!(name, b"EVAL" | b"EVALSHA" | b"EVAL_RO" | b"EVALSHA_RO") {
@@ -188,10 +188,6 @@ impl CommandTable {
             return arguments.len() >= 2;
         }
         if arguments.len() > SCRIPT_ARGUMENTS_MAX || blocks(name, arguments) {
-            return false;
-        }
-        // Lua's numbers are doubles: fields wider than 53 bits would come back rounded.
-        if name == b"BITFIELD" && arguments.iter().any(|a| is_wide_field(a)) {
             return false;
         }
         let count = i64::try_from(arguments.len()).unwrap_or(i64::MAX);
@@ -234,16 +230,6 @@ impl CommandTable {
             _ => true,
         }
     }
-}
-
-fn is_wide_field(argument: &[u8]) -> bool {
-    let Some((b'i' | b'u' | b'I' | b'U', digits)) = argument.split_first() else {
-        return false;
-    };
-    std::str::from_utf8(digits)
-        .ok()
-        .and_then(|d| d.parse::<u32>().ok())
-        .is_some_and(|bits| bits > 53)
 }
 
 #[cfg(test)]
@@ -306,7 +292,6 @@ mod tests {
             "subcommand's flag"
         );
         assert!(!table.scriptable(b"NOSUCH", &[b"NOSUCH"]));
-        assert!(!table.scriptable(b"BITFIELD", &[b"BITFIELD", b"k", b"GET", b"i64", b"0"]));
         assert!(sets_guarded(&[
             b"config",
             b"set",

@@ -15,6 +15,8 @@ use crate::{REPLY_BYTES_MAX, REPLY_TOO_LONG, bounded_reply};
 
 use super::commands::{is_flush, runs_code};
 use super::config::Persistence;
+use super::exact::{is_script_flush, survives_script};
+use super::own_keys::OwnKeys;
 use super::pending::{Pending, add_read, expect_ok, read_pending};
 use super::plan::{Item, Plan};
 use super::record::unrecorded;
@@ -51,22 +53,24 @@ impl RedisStore {
             match (&request.record, plan.finished()) {
                 (None, Some(reply)) => group.push(Pending::Done(reply.into())),
                 (None, None) => {
-                    if let [Item::Run(name, arguments)] = plan.items.as_slice()
-                        && name.starts_with(b"EVALSHA")
-                    {
-                        self.finish_group(link, &mut group, replies)?;
-                        self.know_script(link, arguments)?;
-                    }
-                    group.push(add_read(link, &plan));
-                }
-                (Some((field, prefix)), _) => {
                     if plan
                         .runs()
-                        .all(|(name, arguments)| link.commands.scriptable(name, arguments))
+                        .any(|(name, arguments)| names_scripts(name, arguments))
                     {
+                        self.finish_group(link, &mut group, replies)?;
+                        self.know_scripts(link, &plan)?;
+                    }
+                    group.push(add_read(link, &plan, self.own_keys()));
+                }
+                (Some((field, prefix)), _) => {
+                    if plan.runs().all(|(name, arguments)| {
+                        link.commands.scriptable(name, arguments)
+                            && survives_script(name, arguments, plan.resp3)
+                    }) {
                         group.push(self.add_script(link, &plan, field, prefix));
                     } else {
                         self.finish_group(link, &mut group, replies)?;
+                        self.know_scripts(link, &plan)?;
                         let reply = self.run_transaction(link, plan, field, prefix)?;
                         replies.push(reply);
                     }
@@ -125,22 +129,36 @@ impl RedisStore {
         }
     }
 
-    /// A read by EVALSHA: the script may be one that only our records know (it came by an EVAL or
-    /// SCRIPT LOAD that ran inside our script). Loads it into Redis if so.
-    fn know_script(&mut self, link: &mut Link, arguments: &[&[u8]]) -> Result<(), StoreError> {
-        let Some(sha) = arguments.get(1).map(|sha| sha.to_ascii_lowercase()) else {
-            return Ok(());
-        };
+    fn own_keys(&self) -> OwnKeys<'_> {
+        OwnKeys {
+            records: &self.hash,
+            scripts: &self.scripts,
+        }
+    }
+
+    /// What follows asks Redis itself for scripts. It may not have one that our records know, since it came by an EVAL or
+    /// SCRIPT LOAD that ran inside our script, or since Redis was restarted. Loads those that are named.
+    fn know_scripts(&self, link: &mut Link, plan: &Plan<'_>) -> Result<(), StoreError> {
+        for (name, arguments) in plan.runs().filter(|(name, a)| names_scripts(name, a)) {
+            let named = if name == b"SCRIPT" {
+                &arguments[2..]
+            } else {
+                &arguments[1..2]
+            };
+            for sha in named {
+                self.know_script(link, &sha.to_ascii_lowercase())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn know_script(&self, link: &mut Link, sha: &[u8]) -> Result<(), StoreError> {
         let connection = &mut link.connection;
-        let known = connection.call(&[b"SCRIPT", b"EXISTS", &sha])?;
+        let known = connection.call(&[b"SCRIPT", b"EXISTS", sha])?;
         if elements(&known).is_some_and(|e| e.first() == Some(&&b":1\r\n"[..])) {
             return Ok(());
         }
-        let body = connection.call(&[
-            b"HGET",
-            &self.scripts,
-            &[b"script/", sha.as_slice()].concat(),
-        ])?;
+        let body = connection.call(&[b"HGET", &self.scripts, &[b"script/", sha].concat()])?;
         if let Some(body) = text(&body) {
             connection.call(&[b"SCRIPT", b"LOAD", body])?;
         }
@@ -296,7 +314,13 @@ impl RedisStore {
                     Item::Run(name, arguments) if is_flush(name) => {
                         transaction.flush(index, arguments);
                     }
-                    Item::Run(_, arguments) => transaction.command(index, arguments),
+                    Item::Run(name, arguments) => {
+                        if is_script_flush(name, arguments) {
+                            transaction.forget_scripts(&self.scripts, arguments);
+                        }
+                        let hidden = self.own_keys().hidden(plan.database, name, arguments);
+                        transaction.command(index, hidden.as_ref().unwrap_or(arguments));
+                    }
                     Item::Done(_) => {}
                 }
             }
@@ -367,6 +391,15 @@ fn half_done(torn: &Torn, field: &[u8]) -> StoreError {
         torn.why,
         field.escape_ascii()
     ))
+}
+
+/// Whether the command asks Redis for scripts by their digests.
+fn names_scripts(name: &[u8], arguments: &[&[u8]]) -> bool {
+    match name {
+        b"EVALSHA" | b"EVALSHA_RO" => arguments.len() >= 2,
+        b"SCRIPT" => arguments.len() >= 3 && arguments[1].eq_ignore_ascii_case(b"EXISTS"),
+        _ => false,
+    }
 }
 
 fn record(field: &[u8], prefix: &[u8], reply: &[u8]) -> RecordChange {

@@ -24,12 +24,11 @@
 //! [`LOST_REPLY`] into the record. If Redis accepts no writes now (memory, replicas, rights, disk, …), it
 //! says so at that point; nothing has happened, and the request can be tried again. After that point
 //! nothing is ever tried again. When memory is short, only commands that need memory are refused, with
-//! Redis's own error, which is a reply like others. Differences from plain Redis: maps and sets of a RESP3
-//! reply come in any order, doubles have 17 digits, EVAL_RO inside a state-changing request may write, and
-//! a script that raises has a shorter error text.
+//! Redis's own error, which is a reply like others. Differences from plain Redis: EVAL_RO inside a state-changing
+//! request may write, and a script of a client that raises has a shorter error text.
 //!
-//! Commands that cannot run in a script (BLPOP, FCALL, CONFIG, unknown ones, …) use MULTI instead: one
-//! transaction has a record with the reply [`LOST_REPLY`] and the command; then the record gets the true
+//! Commands that cannot run in a script (BLPOP, FCALL, CONFIG, …), and those whose replies would not come back from one as they
+//! were ([`exact`]: XREADGROUP, maps of RESP3, all unknown ones, …), use MULTI instead: one transaction has a record with the reply [`LOST_REPLY`] and the command; then the record gets the true
 //! reply. Only if this process crashes between the two does [`LOST_REPLY`] become visible, and even then
 //! nothing runs twice. Redis checks rights again for each command in EXEC, and goes on after one that it
 //! refuses. So the commands run in the database that was selected before MULTI, and scripts change the
@@ -42,7 +41,10 @@
 //! **Code of clients** (EVAL) runs with its own `redis` object, and reaches neither the true one nor the
 //! records. Functions (FCALL), and EVAL in one transaction with commands that cannot run in a script, run
 //! unchanged: the shard's hash is compared before and after, and a change stops the shard. The shard's
-//! scripts and the hashes of other shards are not compared.
+//! scripts and the hashes of other shards are not compared. SCRIPT FLUSH runs in Redis and deletes the shard's scripts; what
+//! asks Redis for scripts by their digests finds those too, since they are loaded before.
+//!
+//! **pmnet's keys are hidden** from KEYS, SCAN, RANDOMKEY and DBSIZE, but not from code of clients ([`own_keys`]).
 //!
 //! **Interference** (FLUSHALL on Redis itself, a second server for the shard, a command of a connection
 //! that was given up): before they do anything, scripts compare the watermark and the owner, which every
@@ -56,7 +58,9 @@ mod apply;
 mod commands;
 mod config;
 mod connection;
+mod exact;
 mod execute;
+mod own_keys;
 mod owner;
 mod passing;
 mod pending;

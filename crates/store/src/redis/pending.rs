@@ -10,6 +10,7 @@ use crate::{REPLY_TOO_LONG, warn_too_long};
 
 use super::Link;
 use super::commands::{blocks, is_flush, runs_code, runs_reading_code};
+use super::own_keys::OwnKeys;
 use super::owner::{FENCED, taken_over};
 use super::passing::{is_not_now, is_passing};
 use super::plan::{Item, Plan};
@@ -52,7 +53,7 @@ pub enum Pending {
 }
 
 /// Adds a read-only request to the output.
-pub fn add_read(link: &mut Link, plan: &Plan<'_>) -> Pending {
+pub fn add_read(link: &mut Link, plan: &Plan<'_>, own: OwnKeys<'_>) -> Pending {
     let no_read = |name: &[u8], arguments: &[&[u8]]| {
         blocks(name, arguments) || is_flush(name) || runs_code(name)
     };
@@ -77,8 +78,9 @@ pub fn add_read(link: &mut Link, plan: &Plan<'_>) -> Pending {
         connection.add(&[b"UNWATCH"]);
         skip += 1;
         connection.add(&[b"MULTI"]);
-        for (_, arguments) in plan.runs() {
-            connection.add(arguments);
+        for (name, arguments) in plan.runs() {
+            let hidden = own.hidden(plan.database, name, arguments);
+            connection.add(hidden.as_ref().unwrap_or(arguments));
         }
         connection.add(&[b"EXEC"]);
         return Pending::ReadTransaction {
@@ -95,7 +97,8 @@ pub fn add_read(link: &mut Link, plan: &Plan<'_>) -> Pending {
                 Answer::Here(Bytes::from_static(NO_READ))
             }
             Item::Run(name, arguments) => {
-                connection.add(arguments);
+                let hidden = own.hidden(plan.database, name, arguments);
+                connection.add(hidden.as_ref().unwrap_or(arguments));
                 Answer::Comes {
                     code: runs_reading_code(name),
                 }

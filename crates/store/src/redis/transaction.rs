@@ -21,7 +21,7 @@ use super::{FLUSH_LUA, Link};
 /// To whom the command of a slot belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
-    /// A write that changes nothing.
+    /// A write of ours whose result says nothing.
     Write,
     Records,
     Select(u32),
@@ -178,6 +178,17 @@ impl<'a> Transaction<'a> {
         let mut call: Vec<&[u8]> = vec![b"EVAL", script.as_bytes(), b"0", database.as_bytes()];
         call.extend(arguments);
         self.command(item, &call);
+    }
+
+    /// Deletes the hash with the scripts of clients, before a `SCRIPT FLUSH` with these arguments, unless Redis refuses those.
+    /// (Redis forgets ours too then: the next call says so, and the server connects again, which loads them.)
+    pub fn forget_scripts(&mut self, scripts: &[u8], arguments: &[&[u8]]) {
+        let is_mode =
+            |mode: &[u8]| mode.eq_ignore_ascii_case(b"ASYNC") || mode.eq_ignore_ascii_case(b"SYNC");
+        if arguments.len() == 2 || (arguments.len() == 3 && is_mode(arguments[2])) {
+            self.slots.push(Slot::Write);
+            self.link.connection.add(&[b"DEL", scripts]);
+        }
     }
 
     /// Ends the transaction, sends all, and reads every reply. The hash is watched again afterwards

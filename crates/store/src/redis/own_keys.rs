@@ -1,0 +1,70 @@
+//! pmnet's own keys are not shown: commands that list or count the keys of a database leave them out.
+//!
+//! They are in database 0, so only there something else is sent: a script that asks the command and takes them out of its
+//! reply. What code of a client sees (`redis.call('KEYS', …)`) is not changed.
+
+/// ARGV: pmnet's two keys, what the names of such keys begin with, then the command.
+const WITHOUT_OWN_LUA: &str = "local records, scripts, prefix = unpack(ARGV, 1, 3)
+local function own(key) return string.sub(key, 1, #prefix) == prefix end
+local function shown(keys)
+  local out = {}
+  for _, key in ipairs(keys) do
+    if not own(key) then out[#out + 1] = key end
+  end
+  return out
+end
+local name, reply = string.upper(ARGV[4]), nil
+for _ = 1, name == 'RANDOMKEY' and 100 or 1 do
+  reply = redis.pcall(unpack(ARGV, 4))
+  if type(reply) ~= 'string' or not own(reply) then break end
+  reply = false
+end
+if type(reply) == 'table' and not reply.err then
+  if name == 'SCAN' then reply[2] = shown(reply[2]) else reply = shown(reply) end
+elseif name == 'DBSIZE' and type(reply) == 'number' then
+  reply = reply - redis.call('EXISTS', records, scripts)
+end
+return reply";
+
+/// Whether the command lists or counts keys. Redis itself says what is wrong with a number of arguments.
+fn shows_keys(name: &[u8], arguments: usize) -> bool {
+    match name {
+        b"DBSIZE" | b"RANDOMKEY" => arguments == 1,
+        b"KEYS" => arguments == 2,
+        b"SCAN" => arguments >= 2,
+        _ => false,
+    }
+}
+
+/// pmnet's keys in a store.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnKeys<'a> {
+    /// The hash with position and sessions.
+    pub records: &'a [u8],
+    /// The hash with the scripts of clients.
+    pub scripts: &'a [u8],
+}
+
+impl<'a> OwnKeys<'a> {
+    /// What to send in place of a command (`name`: in upper case), if something else is to be sent.
+    #[must_use]
+    pub fn hidden(
+        &self,
+        database: u32,
+        name: &[u8],
+        arguments: &[&'a [u8]],
+    ) -> Option<Vec<&'a [u8]>> {
+        if database != 0 || !shows_keys(name, arguments.len()) {
+            return None;
+        }
+        let head: [&[u8]; 6] = [
+            b"EVAL",
+            WITHOUT_OWN_LUA.as_bytes(),
+            b"0",
+            self.records,
+            self.scripts,
+            pmnet_wire::promise::RECORDS_PREFIX,
+        ];
+        Some([&head[..], arguments].concat())
+    }
+}
