@@ -1,12 +1,10 @@
 //! Batches on a real Redis: what is refused, what waits, and that the records never part from the
 //! effects.
 
-mod support;
-
+use crate::support::{Redis, arguments, batch, change, load, payload, read, single, watermark};
 use bytes::Bytes;
 use pmnet_server::{Batch, Store, StoreError};
 use pmnet_wire::command::{Form, Protocol, preamble};
-use support::{Redis, arguments, batch, change, load, payload, read, single, watermark};
 
 fn ready(options: &[&str]) -> Option<(Redis, Box<dyn Store>)> {
     let redis = Redis::start(options)?;
@@ -386,7 +384,7 @@ fn passwords() {
     let asked = preamble(Form::StoreAddress, Protocol::Resp2, 0).to_vec();
     let told = read(&mut *right, asked.into());
     let url = format!("redis://{place}/?run_id=");
-    let told = support::bulk(&told).expect("a name");
+    let told = crate::support::bulk(&told).expect("a name");
     assert!(told.starts_with(&url), "no password: {told}");
     assert_eq!(right.apply(&batch(&[single("SET k v")], 1)), Ok(0));
 }

@@ -1,11 +1,9 @@
 //! The embedded store and the null store.
 
-mod support;
-
+use crate::support::{Redis, batch, payload, read, single, watermark};
 use bytes::Bytes;
 use pmnet_server::{Request, Store};
 use pmnet_wire::command::{Form, Protocol};
-use support::{Redis, batch, payload, read, single, watermark};
 
 /// Commands that the embedded store knows, and what must differ in nothing from Redis.
 const COMPARED: &[&str] = &[
@@ -192,7 +190,7 @@ fn a_killed_writer_leaves_whole_batches() {
     let mut last = 0;
     for _ in 0..5 {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["a_killed_writer_leaves_whole_batches", "--exact"])
+            .args(["embedded::a_killed_writer_leaves_whole_batches", "--exact"])
             .env(NAME, &url)
             .stdout(std::process::Stdio::null())
             .spawn()
@@ -251,7 +249,7 @@ fn the_null_store_keeps_records_only() {
     assert_eq!(watermark(&store.load().unwrap()), 4);
     assert_eq!(read(&mut *store, single("GET k")), "$-1\r\n");
     assert_eq!(
-        support::change(
+        crate::support::change(
             &mut *store,
             payload(Form::Transaction, Protocol::Resp3, 0, &["SET a b", "PING"])
         ),
@@ -266,13 +264,13 @@ fn a_reply_that_is_too_long_to_be_handed_on_is_not_kept() {
     let url = format!("kv:{}", directory.path().join("s").display());
     let mut store = pmnet_store::open(&url, 0).unwrap();
     let store = &mut *store;
-    let large = support::arguments(&[b"SET", b"k", &vec![b'v'; 9 << 20]]);
+    let large = crate::support::arguments(&[b"SET", b"k", &vec![b'v'; 9 << 20]]);
     assert_eq!(store.apply(&batch(&[large], 1)), Ok(0));
     let twice = ["GET k", "INCR n", "GET k"];
-    let reply = support::change(
+    let reply = crate::support::change(
         store,
         payload(Form::Transaction, Protocol::Resp2, 0, &twice),
     );
     assert_eq!(reply, "-ERR pmnet: the reply is larger than 16 MiB\r\n");
-    assert_eq!(support::change(store, single("INCR n")), ":2\r\n");
+    assert_eq!(crate::support::change(store, single("INCR n")), ":2\r\n");
 }

@@ -1,11 +1,9 @@
 //! What a barrier says about the store: enough to know it again on another connection.
 
-mod support;
-
+use crate::support::{Redis, bulk, read};
 use pmnet_server::Store;
 use pmnet_wire::StoreName;
 use pmnet_wire::command::barrier;
-use support::{Redis, bulk, read};
 
 fn named(store: &mut dyn Store) -> StoreName {
     let reply = read(store, barrier().into());

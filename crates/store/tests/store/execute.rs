@@ -1,11 +1,9 @@
 //! Requests on a real Redis: replies byte for byte, records beside them, exactly once.
 
-mod support;
-
+use crate::support::{Redis, arguments, bare, change, payload, read, script, single};
 use bytes::Bytes;
 use pmnet_server::{Request, Store};
 use pmnet_wire::command::{Form, Protocol, barrier, preamble};
-use support::{Redis, arguments, bare, change, payload, read, script, single};
 
 /// The data that the compared commands find.
 fn prepare(redis: &Redis, command: &[&str]) {
@@ -206,14 +204,14 @@ fn reads_are_passed_through_in_both_protocols_and_any_database() {
     assert_eq!(text[4], "*2\r\n$5\r\nthree\r\n+PONG\r\n");
     assert_eq!(text[5], "$-1\r\n");
     assert_eq!(text[6], "-ERR DB index is out of range\r\n");
-    let name = support::bulk(&text[7]).expect("a name");
+    let name = crate::support::bulk(&text[7]).expect("a name");
     assert!(name.starts_with(&redis.url()), "{name}");
     assert_eq!(text[8], text[7]);
     assert!(text[9].starts_with("-ERR pmnet: malformed"), "{}", text[9]);
     assert!(text[10].starts_with("-ERR pmnet:"), "{}", text[10]);
     // The next batch still works: the watch was set again.
     assert_eq!(
-        store.apply(&support::batch(&[single("SET k zero")], 1)),
+        store.apply(&crate::support::batch(&[single("SET k zero")], 1)),
         Ok(0)
     );
     assert_eq!(read(&mut *store, single("GET k")), "$4\r\nzero\r\n");
@@ -394,7 +392,7 @@ fn client_scripts_work_inside_ours() {
         );
     }
     // EVALSHA of a script that came by EVAL, by SCRIPT LOAD, or not at all; also as a read.
-    let sha = support::bulk(&change(
+    let sha = crate::support::bulk(&change(
         store,
         script(
             two,
@@ -415,7 +413,7 @@ fn client_scripts_work_inside_ours() {
     );
     let none = change(store, script(two, &["EVALSHA", &"0".repeat(40), "0"]));
     assert_eq!(none, "-NOSCRIPT No matching script. Please use EVAL.\r\n");
-    let sha = support::bulk(&change(
+    let sha = crate::support::bulk(&change(
         store,
         script(two, &["SCRIPT", "LOAD", "return redis.call('GET', 'c')"]),
     ))
@@ -528,7 +526,7 @@ fn a_state_changing_group_is_in_order_and_survives_a_kill() {
     assert_eq!(&replies[498][..], b":399\r\n");
     assert_eq!(&replies[495][..], b"$3\r\n396\r\n");
     redis.restart();
-    let records = support::load(&mut *store);
+    let records = crate::support::load(&mut *store);
     assert_eq!(records.len(), 400);
     assert_eq!(redis.get("n").as_deref(), Some("400"));
 }
@@ -552,7 +550,7 @@ fn a_reply_that_is_too_long_to_be_handed_on_is_not_kept() {
     ] {
         let reply = change(
             store,
-            support::script(Protocol::Resp2, &["EVAL", &code, "0"]),
+            crate::support::script(Protocol::Resp2, &["EVAL", &code, "0"]),
         );
         assert_eq!(reply, TOO_LONG, "{code}");
     }
@@ -585,7 +583,7 @@ fn a_reply_that_is_too_long_to_be_handed_on_is_not_kept() {
     let code = format!("redis.call('INCR', 'n') error(string.rep({mib}, 20))");
     let reply = change(
         store,
-        support::script(Protocol::Resp2, &["EVAL", &code, "0"]),
+        crate::support::script(Protocol::Resp2, &["EVAL", &code, "0"]),
     );
     assert_eq!(reply, TOO_LONG);
     assert_eq!(redis.get("n").as_deref(), Some("5"), "each has run");

@@ -1,20 +1,18 @@
 //! Every reason for which Redis refuses writes, with every kind of request: a refused request had no effect,
 //! a request that had an effect is never refused, and so nothing happens twice.
 
-mod support;
-
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::proxy::Proxy;
+use crate::support::{Redis, batch, bulk, change, load, read, single};
 use bytes::Bytes;
 use pmnet_resp::write_command;
 use pmnet_server::{Request, Store, StoreError};
 use pmnet_wire::command::{Form, Protocol, preamble};
-use support::proxy::Proxy;
-use support::{Redis, batch, bulk, change, load, read, single};
 
 /// How long a reason lasts here: so many tries.
 const TRIES: usize = 3;
@@ -412,7 +410,7 @@ fn a_batch_takes_effect_once_and_whole_whatever_rights_are_missing_meanwhile() {
         };
         let effects = [
             single("SET k v"),
-            support::payload(Form::Single, Protocol::Resp2, 3, &["SET other v"]),
+            crate::support::payload(Form::Single, Protocol::Resp2, 3, &["SET other v"]),
             single("INCR n"),
         ];
         rights(&redis, missing);
@@ -425,11 +423,11 @@ fn a_batch_takes_effect_once_and_whole_whatever_rights_are_missing_meanwhile() {
             let _not_while_a_right_is_missing = store.load();
         }
         rights(&redis, ALL_RIGHTS);
-        if support::watermark(&load(&mut *store)) != 2 {
+        if crate::support::watermark(&load(&mut *store)) != 2 {
             assert_eq!(redis.get("n"), None, "{missing}");
             assert_eq!(store.apply(&batch(&effects, 2)), Ok(0));
         }
-        assert_eq!(support::watermark(&load(&mut *store)), 2);
+        assert_eq!(crate::support::watermark(&load(&mut *store)), 2);
         assert_eq!(redis.get("n").as_deref(), Some("1"), "{missing}");
         assert_eq!(redis.get("k").as_deref(), Some("v"), "{missing}");
         assert_eq!(redis.get("other"), None, "{missing}: in its own database");
@@ -455,7 +453,7 @@ fn a_function_runs_once_whatever_rights_are_missing_meanwhile() {
             "#!lua name=add\nredis.register_function('add', function() return redis.call('INCR', 'n') end)",
         ]);
         let call = Request {
-            payload: support::payload(Form::Single, Protocol::Resp2, 3, &["FCALL add 0"]),
+            payload: crate::support::payload(Form::Single, Protocol::Resp2, 3, &["FCALL add 0"]),
             record: Some((b"reply/1".to_vec(), Bytes::from_static(b"p"))),
         };
         rights(&redis, missing);
@@ -522,7 +520,7 @@ fn what_was_executed_without_its_record_is_not_executed_again() {
         "{result:?}"
     );
     redis.call(&["HDEL", "pmnet:{0}", "watermark"]);
-    assert_eq!(support::watermark(&load(&mut *store)), 1);
+    assert_eq!(crate::support::watermark(&load(&mut *store)), 1);
     assert_eq!(
         bulk(&redis.call(&["HGET", "pmnet:{0}", "watermark"])).map(|w| w.len()),
         Some(8)
@@ -533,7 +531,7 @@ fn what_was_executed_without_its_record_is_not_executed_again() {
     let result = store.apply(&batch(&[long], 2));
     assert!(matches!(result, Err(StoreError::Retry(_))), "{result:?}");
     redis.restart();
-    assert_eq!(support::watermark(&load(&mut *store)), 2);
+    assert_eq!(crate::support::watermark(&load(&mut *store)), 2);
     assert_eq!(redis.call(&["LLEN", "list"]), ":10000\r\n");
     assert_eq!(store.apply(&batch(&[single("INCR n")], 3)), Ok(0));
 }
@@ -568,7 +566,7 @@ fn a_script_that_only_reads_answers_when_memory_is_short() {
     // And a whole transaction is discarded, as in Redis.
     let reply = change(
         store,
-        support::payload(Form::Transaction, Protocol::Resp2, 0, &["DEL m", "SET m v"]),
+        crate::support::payload(Form::Transaction, Protocol::Resp2, 0, &["DEL m", "SET m v"]),
     );
     assert!(
         reply.starts_with("-EXECABORT") && reply.contains("OOM"),
@@ -665,7 +663,7 @@ fn a_script_that_hangs_can_be_killed() {
         "while true do redis.call('GET', 'n') end",
         "while true do pcall(redis.call, 'GET', 'n') end",
     ] {
-        let payload = support::script(Protocol::Resp2, &["EVAL", body, "0"]);
+        let payload = crate::support::script(Protocol::Resp2, &["EVAL", body, "0"]);
         std::thread::scope(|scope| {
             let killed = scope.spawn(|| {
                 let until = Instant::now() + Duration::from_secs(4);

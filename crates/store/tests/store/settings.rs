@@ -1,15 +1,13 @@
 //! Settings and rights with which Redis would refuse what was acknowledged: a server that starts says so and ends, a
 //! running server waits, and no client can set them.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::{Redis, arguments, batch, change, load, payload, read, single, watermark};
 use bytes::Bytes;
 use pmnet_server::{Store, StoreError};
 use pmnet_wire::MESSAGE_BYTES_MAX;
 use pmnet_wire::command::{Form, Protocol};
-use support::{Redis, arguments, batch, change, load, payload, read, single, watermark};
 
 const MIB: usize = 1 << 20;
 const WAIT_MAX: Duration = Duration::from_secs(20);

@@ -1,17 +1,15 @@
 //! Redis killed, stopped, loading, without its replica: nothing lost, nothing twice, no call that
 //! does not end.
 
-mod support;
-
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::support::proxy::Proxy;
+use crate::support::{Redis, batch, load, single, watermark};
 use bytes::Bytes;
 use pmnet_server::{Batch, Request, Store, StoreError};
-use support::proxy::Proxy;
-use support::{Redis, batch, load, single, watermark};
 
 /// How often Redis is killed in the middle of a stream.
 const KILLS: usize = 12;
@@ -243,7 +241,10 @@ fn with_a_lazy_aof_the_sync_is_waited_for_where_the_server_can() {
     assert_eq!(says.contains("WAITAOF"), can, "{says}");
     assert_eq!(says.contains("loses up to a second"), !can, "{says}");
     assert_eq!(store.apply(&batch(&[single("INCR n")], 1)), Ok(0));
-    assert_eq!(support::change(&mut *store, single("INCR n")), ":2\r\n");
+    assert_eq!(
+        crate::support::change(&mut *store, single("INCR n")),
+        ":2\r\n"
+    );
     redis.restart();
     assert_eq!(watermark(&load(&mut *store)), 1);
 }

@@ -1,9 +1,7 @@
 //! What the store says about power loss is true of the Redis behind it.
 
-mod support;
-
+use crate::support::{Redis, change, load, single};
 use pmnet_server::{Store, StoreError};
-use support::{Redis, change, load, single};
 
 /// Redis pauses so long after each key that it saves, in microseconds; with [`KEYS`] of them a rewrite
 /// takes a minute, unless [`end_rewrite`] ends it.

@@ -1,12 +1,10 @@
 //! Scripts and functions of clients on a real Redis: they find what they find in a bare one, and do not
 //! reach pmnet's records.
 
-mod support;
-
+use crate::support::{Redis, bare, change, payload, read, script, single};
 use bytes::Bytes;
 use pmnet_server::{Request, Store};
 use pmnet_wire::command::{Form, Protocol, preamble};
-use support::{Redis, bare, change, payload, read, script, single};
 
 fn ready(options: &[&str]) -> Option<(Redis, Box<dyn Store>)> {
     let redis = Redis::start(options)?;
@@ -25,7 +23,10 @@ fn no_script_of_a_client_reaches_the_records() {
         return;
     };
     let store = &mut *store;
-    assert_eq!(store.apply(&support::batch(&[single("SET k v")], 5)), Ok(0));
+    assert_eq!(
+        store.apply(&crate::support::batch(&[single("SET k v")], 5)),
+        Ok(0)
+    );
     let owner = redis.call(&["HGET", "pmnet:{0}", "owner"]);
     // Ways to a `call` that is not watched; each then writes the watermark.
     for way in [
@@ -82,14 +83,17 @@ fn no_script_of_a_client_reaches_the_records() {
     ] {
         assert!(change(store, eval(body)).starts_with('-'), "{body}");
     }
-    assert_eq!(support::watermark(&store.load().unwrap()), 5);
+    assert_eq!(crate::support::watermark(&store.load().unwrap()), 5);
     assert_ne!(
         redis.call(&["HGET", "pmnet:{0}", "owner"]),
         owner,
         "loaded since"
     );
     assert_eq!(redis.call(&["EXISTS", "k"]), ":1\r\n");
-    assert_eq!(store.apply(&support::batch(&[single("SET k v")], 6)), Ok(0));
+    assert_eq!(
+        store.apply(&crate::support::batch(&[single("SET k v")], 6)),
+        Ok(0)
+    );
 }
 
 #[test]
@@ -198,7 +202,10 @@ fn a_function_that_changes_the_records_stops_the_shard() {
         println!("skipped: this Redis has no functions");
         return;
     }
-    assert_eq!(store.apply(&support::batch(&[single("SET k v")], 5)), Ok(0));
+    assert_eq!(
+        store.apply(&crate::support::batch(&[single("SET k v")], 5)),
+        Ok(0)
+    );
     assert_eq!(change(&mut *store, single("FCALL good 1 n")), ":1\r\n");
     // Neither do reads run code that writes.
     for (form, command) in [
@@ -270,7 +277,7 @@ fn no_code_of_a_client_speaks_for_the_store() {
             for protocol in [Protocol::Resp2, Protocol::Resp3] {
                 let reply = change(
                     &mut *store,
-                    support::script(protocol, &["EVAL", &code, "0"]),
+                    crate::support::script(protocol, &["EVAL", &code, "0"]),
                 );
                 assert!(!reply.is_empty(), "{code}");
             }
@@ -307,9 +314,9 @@ fn replies_that_a_script_makes_up_are_those_of_a_bare_redis() {
         for protocol in [Protocol::Resp2, Protocol::Resp3] {
             let code = format!("redis.setresp(3) return {value}");
             let arguments = ["EVAL", code.as_str(), "0"];
-            let wanted = support::bare(&redis, protocol, &arguments);
+            let wanted = crate::support::bare(&redis, protocol, &arguments);
             assert_eq!(
-                change(&mut *store, support::script(protocol, &arguments)),
+                change(&mut *store, crate::support::script(protocol, &arguments)),
                 wanted,
                 "{code}"
             );
@@ -325,7 +332,7 @@ fn a_long_line_is_a_reply() {
     };
     let code = "return {ok=string.rep('x', 3000000)}";
     let wanted = format!("+{}\r\n", "x".repeat(3_000_000));
-    let eval = |name| support::script(Protocol::Resp2, &[name, code, "0"]);
-    assert!(support::read(&mut *store, eval("EVAL_RO")) == wanted);
+    let eval = |name| crate::support::script(Protocol::Resp2, &[name, code, "0"]);
+    assert!(crate::support::read(&mut *store, eval("EVAL_RO")) == wanted);
     assert!(change(&mut *store, eval("EVAL")) == wanted);
 }

@@ -1,13 +1,11 @@
 //! What a front acknowledged before Redis saw it is never dropped because Redis refuses it: it waits, or
 //! the shard stops with a sentence that says what to do.
 
-mod support;
-
+use crate::support::proxy::Proxy;
+use crate::support::{Redis, batch, load, payload, single, watermark};
 use bytes::Bytes;
 use pmnet_server::{Store, StoreError};
 use pmnet_wire::command::{Form, Protocol};
-use support::proxy::Proxy;
-use support::{Redis, batch, load, payload, single, watermark};
 
 fn retry(result: Result<impl std::fmt::Debug, StoreError>, says: &[&str]) {
     let Err(StoreError::Retry(text)) = result else {
@@ -82,7 +80,7 @@ fn a_database_that_redis_has_no_longer_is_waited_for() {
     assert_eq!(watermark(&load(&mut *store)), 1);
     assert_eq!(store.apply(&batch(&acknowledged, 2)), Ok(0));
     let request = payload(Form::Single, Protocol::Resp2, 9, &["GET k"]);
-    assert_eq!(support::read(&mut *store, request), "$4\r\nnine\r\n");
+    assert_eq!(crate::support::read(&mut *store, request), "$4\r\nnine\r\n");
 }
 
 #[test]

@@ -1,15 +1,13 @@
 //! Neighbouring SETs of a batch reach Redis as one MSET: nobody can tell by what is there afterwards.
 
-mod support;
-
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 
+use crate::support::{Redis, batch, load, payload, single, watermark};
 use bytes::Bytes;
 use pmnet_resp::write_command;
 use pmnet_server::{Store, StoreError};
 use pmnet_wire::command::{Form, Protocol};
-use support::{Redis, batch, load, payload, single, watermark};
 
 /// A Redis with a user of the store's own.
 fn ready() -> Option<(Redis, Box<dyn Store>)> {
@@ -104,7 +102,7 @@ fn the_order_of_a_batch_stays() {
         assert_eq!(redis.get(key).as_deref(), Some(value), "{key}");
     }
     assert_ne!(redis.call(&["TTL", "m"]), ":-1\r\n");
-    let there = support::read(&mut *store, other("GET n"));
+    let there = crate::support::read(&mut *store, other("GET n"));
     assert_eq!(there, "$1\r\n2\r\n");
     assert_eq!(watermark(&load(&mut *store)), 1);
 }

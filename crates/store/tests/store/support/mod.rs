@@ -1,15 +1,13 @@
 //! A real redis-server on a free port with a directory of its own, and short ways to make
 //! payloads. Killed and removed when dropped.
 
-// Each test binary uses its own part of this.
-#![allow(dead_code)]
-
-#[path = "../../../lab/src/harness/claims.rs"]
+#[allow(dead_code, reason = "the laboratory uses all of it")]
+#[path = "../../../../lab/src/harness/claims.rs"]
 pub mod claims;
 pub mod proxy;
-#[path = "../../../../tests/shared/redis.rs"]
+#[path = "../../../../../tests/shared/redis.rs"]
 mod server;
-#[path = "../../../../tests/shared/skip.rs"]
+#[path = "../../../../../tests/shared/skip.rs"]
 mod skip;
 
 use std::io::{Read, Write};

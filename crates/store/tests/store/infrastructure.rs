@@ -1,14 +1,12 @@
 //! What the tests themselves rely on: ports, that the server is the one that was started, and that skipped
 //! tests are counted.
 
-mod support;
-
+use crate::support::Redis;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use support::Redis;
 
 /// Processes that ask for ports at the same time, and how many each of them takes.
 const ASKERS: usize = 4;
@@ -21,7 +19,7 @@ fn no_two_processes_are_given_the_same_port() {
     let mut askers: Vec<_> = (0..ASKERS)
         .map(|_| {
             Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "asker", "--nocapture"])
+                .args(["--exact", "infrastructure::asker", "--nocapture"])
                 .env(ASKER, "1")
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
@@ -59,7 +57,7 @@ fn asker() {
         return;
     }
     for _ in 0..PORTS_EACH {
-        println!("\nport {}", support::claims::lasting().unwrap());
+        println!("\nport {}", crate::support::claims::lasting().unwrap());
     }
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
@@ -95,7 +93,7 @@ fn what_cannot_run_is_counted_as_skipped_and_fails_in_ci() {
     let run = |ci: bool| -> Output {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
-            .args(["--exact", "needs_redis", "--show-output"])
+            .args(["--exact", "infrastructure::needs_redis", "--show-output"])
             .env("PMNET_TEST_REDIS", "/nonexistent/redis-server")
             .env_remove("CI");
         if ci {

@@ -1,18 +1,16 @@
 //! Rights that are taken away while a server runs, even in the middle of a batch or a transaction: the store waits
 //! for what Redis refuses, which has no effect elsewhere, and what Redis executes is not executed again.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use crate::support::proxy::Proxy;
+use crate::support::{Redis, batch, bulk, load, payload, watermark};
 use bytes::Bytes;
 use pmnet_resp::write_command;
 use pmnet_server::{Request, Store, StoreError};
 use pmnet_wire::command::{Form, Protocol};
-use support::proxy::Proxy;
-use support::{Redis, batch, bulk, load, payload, watermark};
 
 /// So many arguments that no script can hand them on.
 const MANY: usize = 4500;
@@ -142,7 +140,7 @@ fn acknowledged_writes_wait_for_the_right_to_their_database() {
 #[test]
 fn a_flush_waits_for_the_rights_that_it_needs() {
     for missing in ["-scan", "-type", "-hgetall", "-hdel"] {
-        let effects = ["SET a v", "FLUSHALL", "SET c v", "SET d v"].map(support::single);
+        let effects = ["SET a v", "FLUSHALL", "SET c v", "SET d v"].map(crate::support::single);
         let Some(rig) = wait_for_rights(missing, "", &effects) else {
             return;
         };
@@ -166,7 +164,7 @@ fn a_key_that_a_pattern_leaves_out_is_waited_for() {
         "MSET b v _x v",
         "SETEX _x 1000 v",
     ] {
-        let effects = ["SET a v", line, "SET c v"].map(support::single);
+        let effects = ["SET a v", line, "SET c v"].map(crate::support::single);
         let Some(rig) = wait_for_rights("resetkeys ~[^_]*", "is not allowed", &effects) else {
             return;
         };
@@ -197,7 +195,7 @@ fn a_batch_that_ends_in_its_midst_stops_the_shard() {
         let mut store = rig.store();
         store.load().unwrap();
         rig.proxy.answer("*0\r\n", answer);
-        let effects = ["SET a v", "SET b v", "SET c v", "INCR n"].map(support::single);
+        let effects = ["SET a v", "SET b v", "SET c v", "INCR n"].map(crate::support::single);
         let Err(StoreError::Fatal(text)) = store.apply(&batch(&effects, 1)) else {
             panic!("it must stop");
         };
@@ -369,7 +367,7 @@ fn what_was_executed_without_its_record_is_not_executed_again_by_a_redis_that_wa
     for (number, command) in (1..).zip(["FCALL add 0", "RPUSH"]) {
         let payload = match command {
             "RPUSH" => many(0, "RPUSH n.list", "x"),
-            command => support::single(command),
+            command => crate::support::single(command),
         };
         let mut store = rig.store();
         load(&mut *store);

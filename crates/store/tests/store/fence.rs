@@ -1,13 +1,11 @@
 //! Commands that run late, after their connection was given up or their server was killed, have no
 //! effect; neither has anything that a server sends after another one took its shard over.
 
-mod support;
-
+use crate::support::proxy::{Late, Proxy};
+use crate::support::{Redis, batch, load, payload, single, watermark};
 use bytes::Bytes;
 use pmnet_server::{Request, Store, StoreError};
 use pmnet_wire::command::{Form, Protocol};
-use support::proxy::{Late, Proxy};
-use support::{Redis, batch, load, payload, single, watermark};
 
 /// End of every call that writes: the look at owner and watermark.
 const END: &str = "owner\r\n$9\r\nwatermark\r\n";
@@ -249,7 +247,10 @@ fn a_redis_that_takes_no_writes_is_read_and_nothing_is_written_before_it_is_owne
     };
     let mut store = redis.store();
     assert_eq!(store.load(), Ok(vec![]));
-    assert_eq!(support::read(&mut *store, single("GET n")), "$-1\r\n");
+    assert_eq!(
+        crate::support::read(&mut *store, single("GET n")),
+        "$-1\r\n"
+    );
     redis.call(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     for _ in 0..2 {
         // Not owned yet: not even now.

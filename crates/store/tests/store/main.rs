@@ -1,0 +1,17 @@
+//! The stores as the server uses them: the embedded one, and a real Redis in every module that is not about it.
+
+mod apply;
+mod begun;
+mod code;
+mod durability;
+mod embedded;
+mod execute;
+mod faults;
+mod fence;
+mod infrastructure;
+mod name;
+mod promises;
+mod rights;
+mod runs;
+mod settings;
+mod support;
