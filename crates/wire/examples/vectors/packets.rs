@@ -1,7 +1,7 @@
 //! Packets: one of every kind as the protocol really sends it, the edges, and one refused datagram
 //! or more for every reason (`docs/spec/wire.md` §2–§4).
 
-use crate::vector::{Vector, hex, packet_fields};
+use super::vector::{Vector, hex, packet_fields};
 use pmnet_wire::packet::write_hashes;
 use pmnet_wire::record::{DurableRow, Member, RecoverReply, SessionRow, write_durable, write_path};
 use pmnet_wire::{

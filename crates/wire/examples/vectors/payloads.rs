@@ -1,7 +1,7 @@
 //! Payloads: the command language and the hop records, accepted and refused
 //! (`docs/spec/wire.md` §5, §6).
 
-use crate::vector::{
+use super::vector::{
     Vector, command_fields, durable_fields, hex, path_fields, reply_fields, store_name_fields,
 };
 use pmnet_resp::write_command;

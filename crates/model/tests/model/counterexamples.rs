@@ -1,4 +1,4 @@
-//! Without a rule there is a counterexample, in a configuration that holds with it (tests/quick.rs).
+//! Without a rule there is a counterexample, in a configuration that holds with it (quick.rs).
 
 use std::collections::BTreeSet;
 

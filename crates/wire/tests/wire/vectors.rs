@@ -1,10 +1,10 @@
 //! The committed vectors say what this crate does, and are what the generator writes.
 
-#[path = "../examples/vectors/packets.rs"]
+#[path = "../../examples/vectors/packets.rs"]
 mod packets;
-#[path = "../examples/vectors/payloads.rs"]
+#[path = "../../examples/vectors/payloads.rs"]
 mod payloads;
-#[path = "../examples/vectors/vector.rs"]
+#[path = "../../examples/vectors/vector.rs"]
 mod vector;
 
 use pmnet_wire::packet::{self, Stamp};
