@@ -181,7 +181,7 @@ impl CommandTable {
     /// Whether the command can run inside a script.
     #[must_use]
     pub fn scriptable(&self, name: &[u8], arguments: &[&[u8]]) -> bool {
-        if matches!(name, b"EVAL" | b"EVALSHA" | b"EVAL_RO" | b"EVALSHA_RO") {
+        if matches!(name, b"EVAL" | b"EVALSHA") {
             return arguments.len() >= 3;
         }
         if name == b"SCRIPT" {

@@ -24,11 +24,11 @@
 //! [`LOST_REPLY`] into the record. If Redis accepts no writes now (memory, replicas, rights, disk, …), it
 //! says so at that point; nothing has happened, and the request can be tried again. After that point
 //! nothing is ever tried again. When memory is short, only commands that need memory are refused, with
-//! Redis's own error, which is a reply like others. Differences from plain Redis: EVAL_RO inside a state-changing
-//! request may write, and a script of a client that raises has a shorter error text.
+//! Redis's own error, which is a reply like others. A difference from plain Redis: a script of a client that
+//! raises has a shorter error text.
 //!
 //! Commands that cannot run in a script (BLPOP, FCALL, CONFIG, …), and those whose replies would not come back from one as they
-//! were ([`exact`]: XREADGROUP, maps of RESP3, all unknown ones, …), use MULTI instead: one transaction has a record with the reply [`LOST_REPLY`] and the command; then the record gets the true
+//! were ([`exact`]: XREADGROUP, EVAL_RO, maps of RESP3, all unknown ones, …), use MULTI instead: one transaction has a record with the reply [`LOST_REPLY`] and the command; then the record gets the true
 //! reply. Only if this process crashes between the two does [`LOST_REPLY`] become visible, and even then
 //! nothing runs twice. Redis checks rights again for each command in EXEC, and goes on after one that it
 //! refuses. So the commands run in the database that was selected before MULTI, and scripts change the

@@ -315,7 +315,7 @@ local function user_script(name, first, last)
   end
   if count < 0 then return add_error("ERR Number of keys can't be negative") end
   local body, sha = ARGV[first + 1], nil
-  if string.sub(name, 1, 7) == 'EVALSHA' then
+  if name == 'EVALSHA' then
     sha = string.lower(body)
     body = in_records(redis.call, 'HGET', SCRIPTS, 'script/' .. sha)
     if not body then return add_error('NOSCRIPT No matching script. Please use EVAL.') end
@@ -369,7 +369,7 @@ local function script_command(first, last)
   end
 end
 
-local SCRIPTED = set('EVAL EVALSHA EVAL_RO EVALSHA_RO')
+local SCRIPTED = set('EVAL EVALSHA')
 local BY_KEY = set('INCR DECR INCRBY DECRBY')
 local function plain(name, first, last)
   if not READS[name] then

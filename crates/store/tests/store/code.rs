@@ -151,6 +151,37 @@ fn scripts_find_what_they_find_in_a_bare_redis() {
     }
 }
 
+/// Also in a request that changes something, where other scripts run inside ours.
+#[test]
+fn a_script_that_may_only_read_does_not_write() {
+    let Some((redis, mut store)) = ready(&[]) else {
+        return;
+    };
+    let store = &mut *store;
+    let load = script(
+        Protocol::Resp2,
+        &["SCRIPT", "LOAD", "return redis.call('SET','k','v')"],
+    );
+    let sha = change(store, load);
+    let sha = crate::support::bulk(&sha).unwrap();
+    for writes in [
+        "EVAL_RO redis.call('SET','k','v') 0".to_owned(),
+        "EVAL_RO return{redis.pcall('DEL','a')} 0".to_owned(),
+        format!("EVALSHA_RO {sha} 0"),
+    ] {
+        let commands = ["SET a 1", &writes, "GET a"];
+        let transaction = payload(Form::Transaction, Protocol::Resp2, 0, &commands);
+        let reply = change(store, transaction);
+        assert!(reply.starts_with("*3\r\n+OK\r\n"), "{writes}: {reply}");
+        assert!(
+            reply.contains("not allowed from read-only scripts"),
+            "{writes}: {reply}"
+        );
+        assert!(reply.ends_with("$1\r\n1\r\n"), "{writes}: {reply}");
+    }
+    assert_eq!(redis.get("k"), None);
+}
+
 /// SCRIPT EXISTS speaks of what EVALSHA would find; SCRIPT FLUSH forgets it.
 #[test]
 fn scripts_exist_from_load_to_flush() {
