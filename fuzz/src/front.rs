@@ -23,6 +23,8 @@ use pmnet_wire::packet::READ_KEYS_MAX;
 
 use crate::input::Input;
 
+/// Bytes of replies that the client may leave unread: few, so that it happens.
+const UNREAD_MAX: usize = 1 << 16;
 /// Operations of one input, at most.
 const OPERATIONS: usize = 300;
 
@@ -217,7 +219,7 @@ pub fn run(data: &[u8]) {
     let table = Table::new(&[] as &[&str]).expect("the built-in table");
     let mut world = World {
         connection: Connection::new(1, "10.0.0.1:4711".into()),
-        shared: Shared::new(table, 1_000_000_000, None, Cache::Pending),
+        shared: Shared::new(table, 1_000_000_000, None, Cache::Pending, UNREAD_MAX),
         store_read: None,
         up: Fake {
             most: input.pick(&[1000, 2]),

@@ -97,49 +97,6 @@ fn a_turn_given_to_a_client_that_has_gone_is_passed_on() {
 }
 
 #[test]
-fn a_client_that_does_not_read_is_not_read_from() {
-    let Some(redis) = Redis::start() else { return };
-    let front = Running::start(&redis);
-    let mut client = front.client();
-    client.send(&{
-        let mut set = Vec::new();
-        write_command(
-            &mut set,
-            &[b"SET".as_slice(), b"big", &vec![b'x'; 1024 * 1024]],
-        );
-        set
-    });
-    assert_eq!(client.text(), "+OK\r\n");
-    let mut writer = client.stream.try_clone().expect("clone");
-    let sender = std::thread::spawn(move || {
-        for _ in 0..200 {
-            writer.write_all(&command("GET big")).expect("send");
-            writer.write_all(&command("INCR seen")).expect("send");
-        }
-    });
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    let taken: usize = redis
-        .client()
-        .ask("GET seen")
-        .lines()
-        .last()
-        .and_then(|n| n.parse().ok())
-        .unwrap_or(0);
-    assert!(
-        taken < 100,
-        "{taken} of 200 commands were executed for a client that reads nothing"
-    );
-    for i in 1..=200 {
-        assert_eq!(
-            client.next().map(|reply| reply.len()),
-            Some(1024 * 1024 + 12)
-        );
-        assert_eq!(client.text(), format!(":{i}\r\n"));
-    }
-    sender.join().expect("sender");
-}
-
-#[test]
 fn values_up_to_sixteen_mebibytes_and_clear_words_beyond() {
     let Some(redis) = Redis::start() else { return };
     let front = Running::start(&redis);

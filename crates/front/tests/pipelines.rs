@@ -125,3 +125,59 @@ fn who_takes_no_replies_for_long_gets_them_all_in_the_end() {
         assert!(!reply.starts_with('-'), "{at} {line}: {reply}");
     }
 }
+
+/// A session has one bypass under way at a time, so each is a way to the store and back.
+#[test]
+fn writes_of_a_kilobyte_travel_together() {
+    let Some(redis) = Redis::start() else { return };
+    let front = start(&redis, MEDIUM * 10);
+    let mut client = front.client();
+    let value = "v".repeat(1024);
+    client.send(&pipeline(&[&format!("GETSET k {value}")]).repeat(400));
+    assert_eq!(client.text(), "$-1\r\n");
+    for _ in 1..400 {
+        assert!(client.text() == format!("$1024\r\n{value}\r\n"));
+    }
+    let (_, bypasses) = sent(&front);
+    assert!(bypasses <= 40, "{bypasses} bypasses");
+    // One that is longer than a pack goes alone.
+    let large = "v".repeat(200_000);
+    client.send(&pipeline(&[
+        "INCR n",
+        &format!("GETSET k {large}"),
+        "INCR n",
+    ]));
+    assert_eq!(client.text(), ":1\r\n");
+    assert!(client.text() == format!("$1024\r\n{value}\r\n"));
+    assert_eq!(client.text(), ":2\r\n");
+}
+
+#[test]
+fn a_set_between_writes_travels_with_them() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start_with(&redis, |config| config.assume_ok = vec!["HMSET".into()]);
+    let mut client = front.client();
+    let value = "v".repeat(1024);
+    client.send(&pipeline(&["INCR n", &format!("SET k {value}"), "STRLEN k"]).repeat(200));
+    for at in 1..=200 {
+        assert_eq!(client.text(), format!(":{at}\r\n"));
+        assert_eq!(client.text(), "+OK\r\n");
+        assert_eq!(client.text(), ":1024\r\n");
+    }
+    assert_eq!(sent(&front).0, 0, "updates");
+    front.knobs().bypasses.clear();
+    client.send(&pipeline(&["INCR n", "SET k 1"]).repeat(200));
+    for at in 201..=400 {
+        assert_eq!(client.text(), format!(":{at}\r\n"));
+        assert_eq!(client.text(), "+OK\r\n");
+    }
+    let (updates, bypasses) = sent(&front);
+    assert!(updates + bypasses <= 40, "{updates} and {bypasses}");
+    // What is assumed to succeed is OK whatever Redis says, so it never goes where Redis's own reply counts.
+    front.knobs().updates.clear();
+    client.send(&pipeline(&["INCR n", "HMSET h f v", "INCR n"]));
+    for reply in [":401\r\n", "+OK\r\n", ":402\r\n"] {
+        assert_eq!(client.text(), reply);
+    }
+    assert_eq!(sent(&front).0, 1);
+}

@@ -60,18 +60,58 @@ const GUARDED: &[(&str, Allowed)] = &[
     ("BIND", Allowed::Nothing),
     ("PROTECTED-MODE", Allowed::Word("no")),
     ("MAXCLIENTS", Allowed::Number(CLIENTS_MIN)),
+    ("TLS-PORT", Allowed::Nothing),
+    ("TLS-AUTH-CLIENTS", Allowed::Word("no")),
+    ("TLS-CERT-FILE", Allowed::Nothing),
+    ("TLS-KEY-FILE", Allowed::Nothing),
+    ("TLS-KEY-FILE-PASS", Allowed::Nothing),
+    ("TLS-CA-CERT-FILE", Allowed::Nothing),
+    ("TLS-CA-CERT-DIR", Allowed::Nothing),
+    ("TLS-DH-PARAMS-FILE", Allowed::Nothing),
+    ("TLS-PROTOCOLS", Allowed::Nothing),
+    ("TLS-CIPHERS", Allowed::Nothing),
+    ("TLS-CIPHERSUITES", Allowed::Nothing),
+    // It goes on taking writes when a snapshot fails.
+    ("STOP-WRITES-ON-BGSAVE-ERROR", Allowed::Word("no")),
 ];
 
-/// Whether this command is a `CONFIG SET` that gives a setting that promises rest on a value that could break one.
-pub fn sets_guarded<'a>(count: usize, argument: impl Fn(usize) -> &'a [u8]) -> bool {
+/// The setting, in capitals, that matters only where `maxmemory` is not 0.
+const EVICTION: &str = "MAXMEMORY-POLICY";
+
+/// Whether this command is a `CONFIG SET` that could make Redis evict, if there is a limit for its memory.
+pub fn sets_eviction<'a>(count: usize, argument: impl Fn(usize) -> &'a [u8]) -> bool {
+    settings(count, argument).any(|(name, _)| name == EVICTION)
+}
+
+/// The setting, in capitals, that promises rest on and to which this command, a `CONFIG SET`, gives a value that could
+/// break one. `unlimited`: there is no limit for Redis's memory, so how it evicts does not matter.
+pub fn sets_guarded<'a>(
+    count: usize,
+    argument: impl Fn(usize) -> &'a [u8],
+    unlimited: bool,
+) -> Option<&'static str> {
+    settings(count, argument)
+        .find(|(name, value)| {
+            let rule = GUARDED.iter().find(|(guarded, _)| guarded == name);
+            rule.is_some_and(|(_, allowed)| !allowed.allows(value))
+                && !(unlimited && *name == EVICTION)
+        })
+        .map(|(name, _)| name)
+}
+
+/// The guarded settings that a `CONFIG SET` sets, in capitals, and their values.
+fn settings<'a>(
+    count: usize,
+    argument: impl Fn(usize) -> &'a [u8],
+) -> impl Iterator<Item = (&'static str, &'a [u8])> {
     let is = |index: usize, word: &str| argument(index).eq_ignore_ascii_case(word.as_bytes());
-    if count < 4 || !is(0, "CONFIG") || !is(1, "SET") {
-        return false;
-    }
-    (2..count).step_by(2).any(|at| {
-        let rule = GUARDED.iter().find(|(name, _)| is(at, name));
-        // Redis refuses a name without a value.
-        rule.is_some_and(|(_, allowed)| at + 1 < count && !allowed.allows(argument(at + 1)))
+    let sets = count >= 4 && is(0, "CONFIG") && is(1, "SET");
+    // Redis refuses a name without a value.
+    let end = if sets { count - 1 } else { 0 };
+    (2..end).step_by(2).filter_map(move |at| {
+        let is = |word: &str| argument(at).eq_ignore_ascii_case(word.as_bytes());
+        let (name, _) = GUARDED.iter().find(|(name, _)| is(name))?;
+        Some((*name, argument(at + 1)))
     })
 }
 
@@ -181,9 +221,47 @@ mod tests {
             .collect()
     }
 
-    fn guarded(line: &str) -> bool {
+    fn refused(line: &str, unlimited: bool) -> Option<&'static str> {
         let words = words(line);
-        sets_guarded(words.len(), |index| words[index])
+        sets_guarded(words.len(), |index| words[index], unlimited)
+    }
+
+    fn guarded(line: &str) -> bool {
+        refused(line, false).is_some()
+    }
+
+    #[test]
+    fn eviction_does_not_matter_where_memory_has_no_limit() {
+        let policy = "CONFIG SET Maxmemory-Policy allkeys-lru";
+        assert_eq!(refused(policy, false), Some("MAXMEMORY-POLICY"));
+        assert_eq!(refused(policy, true), None);
+        for (line, name) in [
+            (
+                "CONFIG SET maxmemory-policy allkeys-lru port 0",
+                Some("PORT"),
+            ),
+            (
+                "CONFIG SET maxmemory 1mb maxmemory-policy allkeys-lru",
+                Some("MAXMEMORY"),
+            ),
+            ("CONFIG SET maxmemory 0 maxmemory-policy allkeys-lru", None),
+        ] {
+            assert_eq!(refused(line, true), name, "{line}");
+        }
+        for (line, sets) in [
+            (policy, true),
+            ("CONFIG SET hz 10 maxmemory-policy noeviction", true),
+            ("CONFIG SET maxmemory 1mb", false),
+            ("CONFIG SET hz maxmemory-policy", false),
+            ("CONFIG GET maxmemory-policy x", false),
+        ] {
+            let words = words(line);
+            assert_eq!(
+                sets_eviction(words.len(), |index| words[index]),
+                sets,
+                "{line}"
+            );
+        }
     }
 
     #[test]
@@ -218,6 +296,10 @@ mod tests {
             "CONFIG SET maxclients 1",
             "CONFIG SET maxclients 99",
             "CONFIG SET replicaof \"10.0.0.1 6379\"",
+            "CONFIG SET tls-port 0",
+            "CONFIG SET tls-auth-clients yes",
+            "CONFIG SET tls-ca-cert-file /dev/null",
+            "CONFIG SET stop-writes-on-bgsave-error yes",
             "CONFIG SET hz 10 requirepass x",
             "CONFIG SET appendfsync always appendfsync no",
         ] {
@@ -244,6 +326,9 @@ mod tests {
             "CONFIG SET min-replicas-to-write 0",
             "CONFIG SET protected-mode no",
             "CONFIG SET maxclients 10000",
+            "CONFIG SET tls-auth-clients no",
+            "CONFIG SET tls-replication no",
+            "CONFIG SET stop-writes-on-bgsave-error no",
             "CONFIG SET maxclients 100",
             "CONFIG SET hz 10",
             // A value that is called as a setting.

@@ -7,11 +7,14 @@ use pmnet_wire::command::{Form, PREAMBLE_LEN, Protocol, preamble};
 
 use super::replies::Slot;
 use super::{Connection, Later, Shared, Wait};
-use crate::table::{self, Facts};
+use crate::table::{self, Facts, early_ack};
 use crate::upstream::{CallId, Closed, Outcome, Refused, Time, Upstream};
 
 /// Most commands packed into one bypass. Bounds how many replies travel together.
 pub const PACK_COMMANDS_MAX: u32 = 64;
+/// Most bytes of commands that are packed into one bypass, unless it has only one: a session has one bypass under way at a time, so
+/// a pack that is small costs a way to the store and back, and more than this many fragments add nothing to that.
+pub const PACK_BYTES_MAX: usize = 48 * FRAGMENT_BYTES;
 
 /// The time was up before anything was sent.
 const LATE: &str = "ERR pmnet: deadline passed before the call could be sent";
@@ -55,6 +58,16 @@ pub(super) struct Pack {
     key_hash: u64,
     /// When the time of the first of them began.
     begun: Time,
+}
+
+impl Pack {
+    /// Whether a command of `bytes` goes with those that are in it.
+    fn has_room(&self, read_only: bool, bytes: usize) -> bool {
+        !self.closed
+            && self.read_only == read_only
+            && self.commands < PACK_COMMANDS_MAX
+            && self.payload.len() + bytes <= PACK_BYTES_MAX
+    }
 }
 
 /// How a payload is submitted.
@@ -171,12 +184,19 @@ impl Connection {
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<(), Later> {
+        let key_hash = facts.map_or(0, |facts| table::key_hash(facts, arguments));
+        // Its turn comes when the writes in front of it have their replies, so it may as well go with them. An assumed
+        // command may not: its reply is always OK.
+        let has_room = |pack: &Pack| pack.has_room(false, frame.len());
+        if self.pack.as_ref().is_some_and(has_room) && early_ack(arguments) {
+            shared.own_writes.forget();
+            return self.pack_frame(frame, key_hash, false, false, up, shared);
+        }
         self.flush_pack(up, shared)?;
         let mut payload = Vec::with_capacity(PREAMBLE_LEN + frame.len());
         payload.extend_from_slice(&self.preamble(Form::Single));
         payload.extend_from_slice(frame);
         let bytes = payload.len();
-        let key_hash = facts.map_or(0, |facts| table::key_hash(facts, arguments));
         let payload = Bytes::from(payload);
         let submitted = self.submit(
             &payload,
@@ -221,14 +241,8 @@ impl Connection {
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<(), Later> {
-        let fits = self.pack.as_ref().is_some_and(|pack| {
-            !alone
-                && !pack.closed
-                && pack.read_only == read_only
-                && pack.commands < PACK_COMMANDS_MAX
-                && pack.payload.len() + frame.len() <= FRAGMENT_BYTES
-        });
-        if !fits {
+        let has_room = |pack: &Pack| pack.has_room(read_only, frame.len());
+        if alone || !self.pack.as_ref().is_some_and(has_room) {
             self.flush_pack(up, shared)?;
         }
         shared.counters.bypassed_reads += u64::from(read_only);

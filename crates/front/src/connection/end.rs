@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-use super::Connection;
 use super::replies::Replies;
+use super::{Connection, Wait};
 use crate::upstream::Time;
 
 /// How far its end has come.
@@ -142,6 +142,12 @@ impl Connection {
     pub(super) fn abandon(&mut self) {
         self.end.end();
         self.replies = Replies::default();
+        self.drop_outstanding();
+    }
+
+    /// Drops what waits for an answer, but the places of the answers.
+    pub(super) fn drop_outstanding(&mut self) {
+        self.wait = Wait::Nothing;
         self.pack = None;
         self.reads.batch = None;
         self.passing.drop_passage();

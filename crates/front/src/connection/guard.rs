@@ -51,10 +51,12 @@ pub(super) fn objection(arguments: &Arguments<'_>) -> Option<Bytes> {
             "ERR pmnet: {name} is not available here: {why}"
         )));
     }
-    if sets_guarded(arguments.len(), |index| arguments.get(index)) {
-        return Some(reply::error(
-            "ERR pmnet: acknowledged writes rest on this setting: change it in Redis itself and restart the pmnet server",
-        ));
+    // Whether memory has a limit is not known here.
+    if let Some(setting) = sets_guarded(arguments.len(), |index| arguments.get(index), false) {
+        return Some(reply::error(&format!(
+            "ERR pmnet: acknowledged writes rest on this setting ({}): change it in Redis itself and restart the pmnet server",
+            setting.to_ascii_lowercase()
+        )));
     }
     // The user of the pmnet server is not known here.
     if changes_access(arguments.len(), |index| arguments.get(index), None) {

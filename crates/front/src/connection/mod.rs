@@ -19,6 +19,7 @@ mod input;
 mod local;
 mod mark;
 mod mode;
+mod output;
 mod own_write;
 mod pass;
 mod passage;
@@ -56,9 +57,10 @@ use times::Times;
 
 /// Most commands of one connection whose replies are outstanding.
 pub const SLOTS_MAX: usize = 1024;
-/// Output of one connection above which no further command is taken from it, in bytes. A single
-/// reply may exceed it.
-pub const OUTPUT_BYTES_SOFT_MAX: usize = 1024 * 1024;
+/// Replies of one connection that wait for one before them, above which no further command is taken from it,
+/// in bytes. A single reply may exceed it. Also what a client may have to read above which messages to it wait at the
+/// store.
+pub const READY_BYTES_SOFT_MAX: usize = 1024 * 1024;
 /// Payload bytes of one connection in flight, and what is set aside for replies, above which no
 /// further command is taken from it.
 pub const FLIGHT_BYTES_SOFT_MAX: usize = 32 * 1024 * 1024;
@@ -145,6 +147,12 @@ impl Connection {
         self.id
     }
 
+    /// The client's address.
+    #[must_use]
+    pub fn peer(&self) -> &str {
+        &self.peer
+    }
+
     /// The session of the endpoint that this connection uses now.
     #[must_use]
     pub fn session(&self) -> Option<SessionHandle> {
@@ -175,14 +183,47 @@ impl Connection {
         self.replies.wrote(count);
     }
 
-    /// Whether the client takes its replies too slowly to be given more.
+    /// Bytes of replies that are held for the client.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.replies.held()
+    }
+
+    /// Whether so many replies are unread that no further command is taken.
     #[must_use]
     pub fn congested(&self) -> bool {
         self.replies.congested()
     }
 
+    /// Whether it is congested, and the client has sent more: it may be writing all before it reads anything.
+    #[must_use]
+    pub fn held_up(&self) -> bool {
+        self.congested() && !self.end.ends() && !self.input.starved()
+    }
+
+    /// Whether bytes of the store are welcome now. What a subscriber does not read waits there, as without us; the
+    /// reply to a command has room.
+    #[must_use]
+    pub fn wants_direct(&self) -> bool {
+        let replies = self.passing.passage.is_some() && !self.congested();
+        replies || !self.replies.holds_much()
+    }
+
+    /// The client has read too little for too long: drops what is outstanding, and ends the connection behind
+    /// an error that says so. What was submitted may take effect.
+    pub fn end_unread(&mut self, limit: usize) {
+        let error = format!(
+            "ERR pmnet: closing: more than {limit} bytes of replies are unread (--unread-max); read replies while sending, \
+             or send shorter pipelines"
+        );
+        self.drop_outstanding();
+        self.replies.cut(&reply::error(&error));
+        self.end.cut_off();
+    }
+
     /// Takes commands from the input and submits them, a bounded number.
     pub fn advance<U: Upstream>(&mut self, up: &mut U, shared: &mut Shared) -> Turn {
+        self.replies.unread_max = shared.unread_max();
         // Taken out, so that a command can be borrowed from it while the rest changes.
         let mut input = std::mem::take(&mut self.input);
         let turn = self

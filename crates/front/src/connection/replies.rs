@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::calls::Purpose;
-use super::{FLIGHT_BYTES_SOFT_MAX, OUTPUT_BYTES_SOFT_MAX, SLOTS_MAX};
+use super::output::Output;
+use super::{FLIGHT_BYTES_SOFT_MAX, READY_BYTES_SOFT_MAX, SLOTS_MAX};
 use crate::upstream::CallId;
 
 /// The place of a command's reply.
@@ -36,16 +37,16 @@ pub(super) struct Replies {
     ready_bytes: usize,
     /// Bytes that the others in `slots` have in flight, or have set aside.
     pub(super) flight_bytes: usize,
-    output: Vec<u8>,
-    /// Bytes of `output` that are written already.
-    written: usize,
+    output: Output,
+    /// Bytes of `output` above which no further command is taken.
+    pub(super) unread_max: usize,
 }
 
 impl Replies {
     /// Puts a reply behind all that are outstanding.
     pub(super) fn push(&mut self, reply: Bytes) {
         if self.slots.is_empty() {
-            self.output.extend_from_slice(&reply);
+            self.output.push(&reply);
         } else {
             self.ready_bytes += reply.len();
             self.slots.push_back(Slot::Ready(reply));
@@ -55,7 +56,7 @@ impl Replies {
     /// Puts a message before the reply at `index`.
     pub(super) fn insert(&mut self, index: usize, message: &Bytes) {
         if index == 0 {
-            self.output.extend_from_slice(message);
+            self.output.push(message);
         } else {
             self.slots.insert(index, Slot::Ready(Bytes::new()));
             self.fill(index, message.clone());
@@ -89,42 +90,52 @@ impl Replies {
         while let Some(Slot::Ready(_)) = self.slots.front() {
             if let Some(Slot::Ready(bytes)) = self.slots.pop_front() {
                 self.ready_bytes = self.ready_bytes.saturating_sub(bytes.len());
-                self.output.extend_from_slice(&bytes);
+                self.output.push(&bytes);
             }
         }
     }
 
+    /// Drops what is outstanding: this is the last reply, behind those that are complete and in order.
+    pub(super) fn cut(&mut self, last: &Bytes) {
+        self.slots.clear();
+        self.ready_bytes = 0;
+        self.flight_bytes = 0;
+        self.output.push(last);
+    }
+
+    /// What is to be written first.
     pub(super) fn unwritten(&self) -> &[u8] {
-        &self.output[self.written..]
+        self.output.head()
     }
 
     pub(super) fn wrote(&mut self, count: usize) {
-        self.written += count;
-        if self.written >= self.output.len() {
-            self.output.clear();
-            self.written = 0;
-            if self.output.capacity() > OUTPUT_BYTES_SOFT_MAX {
-                self.output = Vec::new();
-            }
-        } else if self.written > OUTPUT_BYTES_SOFT_MAX {
-            self.output.drain(..self.written);
-            self.written = 0;
-        }
+        self.output.wrote(count);
+    }
+
+    /// Bytes of replies that are held for the client.
+    pub(super) fn held(&self) -> usize {
+        self.output.len() + self.ready_bytes
     }
 
     /// Nothing is outstanding, and all is written.
     pub(super) fn is_empty(&self) -> bool {
-        self.slots.is_empty() && self.unwritten().is_empty()
+        self.slots.is_empty() && self.output.len() == 0
     }
 
     pub(super) fn congested(&self) -> bool {
-        self.unwritten().len() + self.ready_bytes > OUTPUT_BYTES_SOFT_MAX
+        self.output.len() > self.unread_max
     }
 
     /// Whether no further command may be taken.
     pub(super) fn full(&self) -> bool {
         self.slots.len() >= SLOTS_MAX
             || self.flight_bytes > FLIGHT_BYTES_SOFT_MAX
+            || self.ready_bytes > READY_BYTES_SOFT_MAX
             || self.congested()
+    }
+
+    /// Whether messages of the store have to wait there.
+    pub(super) fn holds_much(&self) -> bool {
+        self.held() > READY_BYTES_SOFT_MAX
     }
 }

@@ -14,7 +14,7 @@ use crate::upstream::Time;
 /// Names of commands unknown to the table that are remembered, known to the store or not.
 const PROBED_MAX: usize = 1024;
 
-/// How reads were answered, since the start of the front.
+/// How reads were answered, and clients ended, since the start of the front.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// With what the same pipeline had just set.
@@ -25,6 +25,8 @@ pub struct Counters {
     pub direct_reads: u64,
     /// By the store, as bypasses, or sent to it so; transactions are not counted.
     pub bypassed_reads: u64,
+    /// Connections that were closed because too many replies were unread.
+    pub closed_unread: u64,
 }
 
 /// For how long the head is not asked after it did not answer a READ, in nanoseconds.
@@ -56,6 +58,10 @@ pub struct Shared {
     pub counters: Counters,
     /// The front's mark.
     pub mark: Mark,
+    /// Bytes of replies that one client may leave unread.
+    pub unread_client_max: usize,
+    /// All clients together have left too much unread.
+    pub unread_over: bool,
     /// Who answers reads.
     cache: Cache,
     /// The head is not asked before this time.
@@ -73,13 +79,15 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// A fresh state. `store`: address for pass-through connections, if the operator gave one.
+    /// A fresh state. `store`: address for pass-through connections, if the operator gave one. `unread_client_max`: bytes
+    /// of replies that one client may leave unread.
     #[must_use]
     pub fn new(
         table: Table,
         call_timeout: Time,
         store: Option<StoreAddress>,
         cache: Cache,
+        unread_client_max: usize,
     ) -> Shared {
         let store_fixed = store.is_some();
         // Every store has database 0.
@@ -94,6 +102,8 @@ impl Shared {
             alive: None,
             counters: Counters::default(),
             mark: Mark::default(),
+            unread_client_max,
+            unread_over: false,
             cache,
             ask_head_after: 0,
             store_reads: [false; 2],
@@ -121,6 +131,16 @@ impl Shared {
             self.store = Some(StoreAddress::of(name));
         }
         self.name = Some(name.clone());
+    }
+
+    /// Bytes of unread replies above which no further command is taken from a client. When all together have left too
+    /// much unread, those go on that have read everything.
+    pub(super) fn unread_max(&self) -> usize {
+        if self.unread_over {
+            0
+        } else {
+            self.unread_client_max
+        }
     }
 
     /// Whether the head is asked how fresh the store must be.

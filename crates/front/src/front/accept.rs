@@ -9,6 +9,7 @@ use mio::{Interest, Token};
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
 use super::socket::Client;
+use super::unread::Unread;
 use super::{FIRST_CLIENT, Front};
 use crate::connection::Connection;
 use crate::upstream::{Time, Upstream};
@@ -78,6 +79,8 @@ impl<U: Upstream> Front<U> {
             writable: true,
             lingering: None,
             lingers_until: 0,
+            shut: false,
+            unread: Unread::default(),
             direct: None,
             session: None,
             waiting: false,
@@ -94,6 +97,7 @@ impl<U: Upstream> Front<U> {
             return;
         };
         tracing::debug!(why, "client closed");
+        self.forget_unread(&client.unread);
         if let Some(session) = client.session {
             self.sessions.remove(&session);
         }

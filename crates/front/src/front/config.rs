@@ -24,6 +24,11 @@ pub struct FrontConfig {
     pub assume_ok: Vec<String>,
     /// Who answers reads.
     pub cache: Cache,
+    /// Bytes of replies that one client may leave unread. Above it no further command is taken; who then reads nothing
+    /// for a second is refused.
+    pub unread_max: usize,
+    /// The same of all clients together; the one with most is refused.
+    pub unread_total_max: usize,
 }
 
 /// Who answers commands that only read, beside a bypass.
@@ -49,6 +54,8 @@ impl FrontConfig {
             direct: None,
             assume_ok: Vec::new(),
             cache: Cache::default(),
+            unread_max: 1 << 30,
+            unread_total_max: 2 << 30,
         }
     }
 }

@@ -15,6 +15,7 @@ mod reads;
 mod silence;
 mod socket;
 mod stopper;
+mod unread;
 mod vigil;
 
 use std::collections::VecDeque;
@@ -37,6 +38,7 @@ use silence::Watched;
 use socket::{Client, Transfer};
 use stopper::Ending;
 pub use stopper::Stopper;
+use unread::UnreadOfAll;
 use vigil::Vigil;
 
 const LISTENER: Token = Token(0);
@@ -80,6 +82,7 @@ pub struct Front<U> {
     /// Who has asked the head.
     asked: FxHashMap<CallId, usize>,
     clients_ever: u64,
+    unread: UnreadOfAll,
     scratch: Vec<u8>,
 }
 
@@ -109,7 +112,13 @@ impl<U: Upstream> Front<U> {
         let waker = Waker::new(poll.registry(), WAKER)?;
         Ok(Front {
             up,
-            shared: Shared::new(table, nanos(config.call_timeout), store, config.cache),
+            shared: Shared::new(
+                table,
+                nanos(config.call_timeout),
+                store,
+                config.cache,
+                config.unread_max,
+            ),
             poll,
             listener,
             listener_ready: false,
@@ -131,6 +140,7 @@ impl<U: Upstream> Front<U> {
             reads: StoreReads::new([READS_RESP2, READS_RESP3], nanos(config.call_timeout)),
             asked: FxHashMap::default(),
             clients_ever: 0,
+            unread: UnreadOfAll::new(config.unread_total_max),
             scratch: vec![0; SCRATCH_BYTES],
         })
     }
@@ -431,9 +441,16 @@ impl<U: Upstream> Front<U> {
             };
             client.dirty = false;
             let congested = client.connection.congested();
+            let held = client.connection.held();
             if let Transfer::Broken(why) = client.write() {
                 self.close(index, &why);
-            } else if client.connection.finished() {
+                continue;
+            }
+            self.note_unread(index, held);
+            let Some(Some(client)) = self.clients.get_mut(index) else {
+                continue;
+            };
+            if client.connection.finished() {
                 if !client.lingers(self.shared.now) {
                     self.close(index, "finished");
                 } else {

@@ -7,6 +7,7 @@ use std::net::Shutdown;
 
 use mio::net::TcpStream;
 
+use super::unread::Unread;
 use crate::connection::Connection;
 use crate::upstream::{SessionHandle, Time};
 
@@ -30,6 +31,10 @@ pub(super) struct Client {
     pub(super) lingering: Option<usize>,
     /// Until when it may go on sending.
     pub(super) lingers_until: Time,
+    /// The sending side of its socket is closed.
+    pub(super) shut: bool,
+    /// What it has left unread.
+    pub(super) unread: Unread,
     pub(super) direct: Option<DirectSocket>,
     /// Session under which the front finds this client.
     pub(super) session: Option<SessionHandle>,
@@ -79,9 +84,11 @@ impl Client {
             match self.stream.read(scratch) {
                 Ok(0) => {
                     self.readable = false;
+                    // Who has sent all may still read the error.
+                    let finished = self.connection.unwritten().is_empty();
                     return match self.lingering {
-                        Some(_) => Transfer::Broken("finished".into()),
-                        None => Transfer::Eof,
+                        Some(_) if finished => Transfer::Broken("finished".into()),
+                        _ => Transfer::Eof,
                     };
                 }
                 Ok(count) => {
@@ -114,11 +121,25 @@ impl Client {
             return false;
         }
         if self.lingering.is_none() {
-            self.lingering = Some(LINGER_BYTES_MAX);
-            self.lingers_until = now.saturating_add(LINGER_TIMEOUT);
-            return self.stream.shutdown(Shutdown::Write).is_ok();
+            self.linger(now);
         }
-        true
+        self.shut || {
+            self.shut = true;
+            self.stream.shutdown(Shutdown::Write).is_ok()
+        }
+    }
+
+    /// From now on what it sends is thrown away.
+    pub(super) fn linger(&mut self, now: Time) {
+        self.lingering = Some(LINGER_BYTES_MAX);
+        self.lingers_until = now.saturating_add(LINGER_TIMEOUT);
+    }
+
+    /// It has taken some of what there is for it.
+    pub(super) fn took(&mut self, now: Time) {
+        if self.lingering.is_some() {
+            self.lingers_until = now.saturating_add(LINGER_TIMEOUT);
+        }
     }
 
     /// Whether it had its time after an error.
@@ -164,7 +185,7 @@ impl Client {
             }
         }
         let mut budget = READ_BYTES_PER_TURN;
-        while direct.readable && budget > 0 && !self.connection.congested() {
+        while direct.readable && budget > 0 && self.connection.wants_direct() {
             match direct.stream.read(scratch) {
                 Ok(0) => return Transfer::Broken("closed by the store".into()),
                 Ok(count) => {
@@ -196,6 +217,6 @@ impl Client {
             .as_ref()
             .is_some_and(|direct| direct.connected && direct.readable);
         (self.readable && (self.lingering.is_some() || self.connection.wants_input()))
-            || (direct && !self.connection.congested())
+            || (direct && self.connection.wants_direct())
     }
 }

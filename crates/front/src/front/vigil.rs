@@ -169,6 +169,12 @@ impl<U: Upstream> Front<U> {
                 self.close(index, "stays after an error");
                 continue;
             }
+            if client.is_stuck(now) && !self.shared.unread_over {
+                self.end_unread(index);
+                timed = true;
+                continue;
+            }
+            timed |= client.connection.congested();
             let changed =
                 client.connection.is_timed() && client.connection.look(&self.shared, stood_still);
             timed |= client.connection.is_timed() || client.lingering.is_some();
@@ -178,6 +184,7 @@ impl<U: Upstream> Front<U> {
                 self.mark_dirty(index);
             }
         }
+        timed |= self.relieve();
         let vigil = &mut self.vigil;
         if waits {
             if vigil.waited.is_none() {

@@ -4,9 +4,10 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use pmnet_cli::{ConfigError, address, call_on_signals};
+use pmnet_cli::{ConfigError, address, bytes, call_on_signals};
 use pmnet_client::{ClientConfig, ClientNode};
 use pmnet_front::connection::Counters;
+use pmnet_front::limits::REPLY_BYTES_MAX;
 use pmnet_front::{Cache, Front, FrontConfig};
 use pmnet_wire::record::CHAIN_MAX;
 use serde::Deserialize;
@@ -67,6 +68,13 @@ pub struct RedisArgs {
     /// Who answers commands that only read [default: pending].
     #[arg(long, value_enum)]
     cache: Option<CacheArg>,
+    /// How much of its replies a client may leave unread; beyond that its commands wait, and who reads nothing for a second
+    /// is closed [default: 1G].
+    #[arg(long, value_name = "SIZE")]
+    unread_max: Option<String>,
+    /// The same for all clients together; who has left most unread is closed [default: 2G].
+    #[arg(long, value_name = "SIZE")]
+    unread_total_max: Option<String>,
 }
 
 /// Values of `--cache`.
@@ -116,12 +124,31 @@ fn settings(flags: RedisArgs, file: RedisArgs) -> Result<(FrontConfig, ClientCon
         within("--connections-max", most, 1, CONNECTIONS_MAX)?;
         front.connections_max = most;
     }
+    if let Some(size) = flags.unread_max.or(file.unread_max) {
+        front.unread_max = unread("--unread-max", &size)?;
+    }
+    if let Some(size) = flags.unread_total_max.or(file.unread_total_max) {
+        front.unread_total_max = unread("--unread-total-max", &size)?;
+    }
     let copies = flags.copies.or(file.copies).unwrap_or(1);
     within("--copies", usize::from(copies), 1, CHAIN_MAX)?;
     let mut client = ClientConfig::new(hop_address("--via", &via)?);
     client.shard = flags.shard.or(file.shard).unwrap_or(0);
     client.copies_min = copies;
     Ok((front, client))
+}
+
+/// How much may be unread: at least one reply, whatever its size.
+fn unread(flag: &str, text: &str) -> Result<usize, ConfigError> {
+    usize::try_from(bytes(flag, text)?)
+        .ok()
+        .filter(|size| *size >= REPLY_BYTES_MAX)
+        .ok_or_else(|| {
+            ConfigError(format!(
+                "{flag} {text}: it must be at least {}M, the largest reply",
+                REPLY_BYTES_MAX >> 20
+            ))
+        })
 }
 
 /// A sentence that says what is possible if `value` is not.
@@ -160,7 +187,14 @@ pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
         hits,
         direct_reads,
         bypassed_reads,
+        closed_unread,
     } = front.run()?;
+    if closed_unread > 0 {
+        tracing::info!(
+            closed_unread,
+            "so many connections were closed because their clients did not read their replies"
+        );
+    }
     tracing::info!(
         own_writes,
         hits,
@@ -201,9 +235,26 @@ mod tests {
     }
 
     #[test]
+    fn how_much_may_be_unread_is_said_in_sizes() {
+        let some = RedisArgs {
+            unread_max: Some("64M".into()),
+            unread_total_max: Some("3G".into()),
+            ..args()
+        };
+        for (flags, file, most) in [
+            (args(), RedisArgs::default(), (1 << 30, 2 << 30)),
+            (some.clone(), RedisArgs::default(), (64 << 20, 3 << 30)),
+            (args(), some, (64 << 20, 3 << 30)),
+        ] {
+            let front = settings(flags, file).unwrap().0;
+            assert_eq!((front.unread_max, front.unread_total_max), most);
+        }
+    }
+
+    #[test]
     fn settings_that_cannot_be_are_refused_by_name() {
         assert!(settings(args(), RedisArgs::default()).is_ok());
-        let cases: [(&str, Change); 8] = [
+        let cases: [(&str, Change); 11] = [
             ("--copies 0:", |args| args.copies = Some(0)),
             ("--copies 9: it must be from 1 to 8", |args| {
                 args.copies = Some(9);
@@ -222,6 +273,15 @@ mod tests {
                 args.connections_max = Some(CONNECTIONS_MAX + 1);
             }),
             ("--spin-us 1", |args| args.spin_us = Some(SPIN_US_MAX + 1)),
+            ("--unread-max 63M: it must be at least 64M", |args| {
+                args.unread_max = Some("63M".into());
+            }),
+            ("--unread-max 0: a size", |args| {
+                args.unread_max = Some("0".into());
+            }),
+            ("--unread-total-max x: a size", |args| {
+                args.unread_total_max = Some("x".into());
+            }),
         ];
         for (said, change) in cases {
             let mut changed = args();

@@ -10,11 +10,12 @@ use pmnet_resp::{reply, write_bulk, write_header};
 use pmnet_server::{RecordChange, RecordKey, Request, StoreError};
 use pmnet_wire::StoreName;
 use pmnet_wire::command::{Commands, Form};
+use pmnet_wire::guard::sets_eviction;
 
 use crate::{REPLY_BYTES_MAX, REPLY_TOO_LONG, bounded_reply};
 
 use super::commands::{is_flush, runs_code};
-use super::config::Persistence;
+use super::config::{Persistence, setting};
 use super::exact::{is_script_flush, survives_script};
 use super::own_keys::OwnKeys;
 use super::pending::{Pending, add_read, expect_ok, read_pending};
@@ -113,7 +114,19 @@ impl RedisStore {
                 ));
             }
         }
-        Ok(Plan::new(&commands, &link.commands))
+        let asks = commands.iter().any(|arguments| {
+            let mut name = arguments.clone();
+            let is_config = |name: &[u8]| name.eq_ignore_ascii_case(b"CONFIG");
+            name.next().is_some_and(is_config) && {
+                let all: Vec<&[u8]> = arguments.collect();
+                sets_eviction(all.len(), |index| all[index])
+            }
+        });
+        let unlimited = asks && {
+            self.finish_group(link, group, replies)?;
+            setting(&mut link.connection, "maxmemory")?.as_deref() == Some("0")
+        };
+        Ok(Plan::new(&commands, &link.commands, unlimited))
     }
 
     /// What fronts need to reach the store directly and to recognise it. It has no password, since it travels

@@ -41,13 +41,13 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Checks the commands of a request that has commands.
-    pub fn new(commands: &Commands<'a>, table: &CommandTable) -> Plan<'a> {
+    /// Checks the commands of a request that has commands. `unlimited`: there is no limit for Redis's memory.
+    pub fn new(commands: &Commands<'a>, table: &CommandTable, unlimited: bool) -> Plan<'a> {
         let mut items = Vec::with_capacity(commands.count);
         for arguments in commands.iter() {
             let arguments: Vec<&[u8]> = arguments.collect();
             let name = upper(arguments[0]);
-            match objection(&name, &arguments, table) {
+            match objection(&name, &arguments, table, unlimited) {
                 None => items.push(Item::Run(name, arguments)),
                 Some(error) if commands.form == Form::Transaction => return Plan::done(error),
                 Some(error) => items.push(Item::Done(error)),
@@ -82,7 +82,12 @@ impl<'a> Plan<'a> {
     }
 }
 
-fn objection(name: &[u8], arguments: &[&[u8]], table: &CommandTable) -> Option<Vec<u8>> {
+fn objection(
+    name: &[u8],
+    arguments: &[&[u8]],
+    table: &CommandTable,
+    unlimited: bool,
+) -> Option<Vec<u8>> {
     let shown = String::from_utf8_lossy(name).escape_debug().to_string();
     if let Some(why) = denied(name) {
         let text = format!("ERR pmnet: {shown} is not available here: {why}");
@@ -91,11 +96,12 @@ fn objection(name: &[u8], arguments: &[&[u8]], table: &CommandTable) -> Option<V
     if table.touches_records(name, arguments) {
         return Some(b"-ERR pmnet: keys that begin with pmnet:{ are reserved\r\n".to_vec());
     }
-    if sets_guarded(arguments) {
-        return Some(
-            b"-ERR pmnet: acknowledged writes rest on this setting: change it in Redis itself and restart the pmnet server\r\n"
-                .to_vec(),
+    if let Some(setting) = sets_guarded(arguments, unlimited) {
+        let text = format!(
+            "ERR pmnet: acknowledged writes rest on this setting ({}): change it in Redis itself and restart the pmnet server",
+            setting.to_ascii_lowercase()
         );
+        return Some(reply::error(&text).into());
     }
     if table.changes_access(arguments) {
         return Some(

@@ -56,7 +56,6 @@ fn a_sync_that_pauses_during_rewrites_is_not_called_safe() {
         "appendfsync no",
         "appendonly no",
         "maxmemory 1",
-        "maxmemory-policy allkeys-lru",
     ] {
         let reply = change(&mut *store, single(&format!("CONFIG SET {setting}")));
         assert!(reply.contains("rest on this setting"), "{setting}: {reply}");

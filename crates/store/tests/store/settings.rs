@@ -339,6 +339,9 @@ fn no_client_can_put_redis_wrong() {
         let reply = change(&mut *store, single(line));
         assert!(reply.contains("rest on this setting"), "{line}: {reply}");
     }
+    // Which one is said.
+    let reply = change(&mut *store, single("CONFIG SET hz 10 port 0 dir /"));
+    assert!(reply.contains("(port)"), "{reply}");
     for line in ["ACL SETUSER pm off", "ACL DELUSER pm", "ACL LOAD"] {
         let reply = change(&mut *store, single(line));
         assert!(reply.contains("pmnet's own rights"), "{line}: {reply}");
@@ -353,6 +356,36 @@ fn no_client_can_put_redis_wrong() {
         assert_eq!(change(&mut *store, single(line)), "+OK\r\n", "{line}");
     }
     assert_eq!(change(&mut *store, single("ACL DELUSER guest")), ":1\r\n");
+}
+
+#[test]
+fn how_redis_evicts_may_be_set_where_memory_has_no_limit() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let mut store = redis.store();
+    store.load().unwrap();
+    let policy = single("CONFIG SET maxmemory-policy allkeys-lru");
+    assert_eq!(change(&mut *store, policy.clone()), "+OK\r\n");
+    assert!(
+        redis
+            .call(&["CONFIG", "GET", "maxmemory-policy"])
+            .contains("allkeys-lru")
+    );
+    // And a limit cannot be set then.
+    let limit = single("CONFIG SET maxmemory 1gb");
+    let reply = change(&mut *store, limit);
+    assert!(
+        reply.contains("rest on this setting (maxmemory)"),
+        "{reply}"
+    );
+    redis.call(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    redis.call(&["CONFIG", "SET", "maxmemory", "1gb"]);
+    let reply = change(&mut *store, policy);
+    assert!(
+        reply.contains("rest on this setting (maxmemory-policy)"),
+        "{reply}"
+    );
 }
 
 #[test]
