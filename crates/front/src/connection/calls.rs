@@ -27,6 +27,8 @@ pub(super) enum Purpose {
     /// A bypass of so many commands: the reply as it is. `again`: the payload, if it is a pack of
     /// reads that may have to be sent one by one.
     Bypass { replies: u32, again: Option<Bytes> },
+    /// A PUBLISH of a subscriber: the reply as it is, behind the messages before it.
+    Publish,
     /// Whether the store has this database.
     Select { database: u32 },
     /// Whether the store knows a command that is to be queued in MULTI.
@@ -359,7 +361,10 @@ impl Connection {
             // It came behind everything before it.
             self.reads.uncertain = false;
         }
-        if !self.unpack(index, &purpose, &outcome) {
+        if let Purpose::Publish = purpose {
+            let reply = self.answer(purpose, outcome, shared);
+            self.fence(index, reply);
+        } else if !self.unpack(index, &purpose, &outcome) {
             let reply = self.answer(purpose, outcome, shared);
             self.replies.fill(index, reply);
         }
@@ -369,7 +374,7 @@ impl Connection {
     /// The call for this purpose has its outcome.
     fn release(&mut self, purpose: &Purpose) {
         let held = match purpose {
-            Purpose::Select { .. } | Purpose::Probe { .. } => true,
+            Purpose::Select { .. } | Purpose::Probe { .. } | Purpose::Publish => true,
             Purpose::Bypass { again, .. } => again.is_some(),
             Purpose::Update { .. } => false,
         };
@@ -382,7 +387,7 @@ impl Connection {
         let replies = purpose.bypassed().unwrap_or(1);
         let outcome = outcome_reply(outcome);
         match purpose {
-            Purpose::Update { .. } | Purpose::Bypass { .. } => match outcome {
+            Purpose::Update { .. } | Purpose::Bypass { .. } | Purpose::Publish => match outcome {
                 Ok(reply) if replies > 1 && count(&reply) != Some(replies) => {
                     // One error is the answer to all packed commands; otherwise the client would get out
                     // of step.

@@ -13,7 +13,6 @@ use pmnet_wire::command::Protocol;
 use super::identity::{Found, Own, ask_owner, ask_run_id, owner_of, run_id_of};
 use super::pass::Effect;
 use super::passage::{Passage, Stage};
-use super::replies::Slot;
 use super::subscription::subscription;
 use super::transaction::EXECABORT;
 use super::{Connection, StoreAddress};
@@ -47,6 +46,8 @@ pub(super) struct Direct {
     pub(super) proof: Time,
     pub(super) subscribed: u64,
     pub(super) subscribed_sharded: u64,
+    /// The answer to a fence has just come.
+    passed_fence: bool,
 }
 
 impl Direct {
@@ -67,6 +68,7 @@ impl Direct {
             proof: now,
             subscribed: 0,
             subscribed_sharded: 0,
+            passed_fence: false,
         };
         if let Some(auth) = store.auth() {
             direct.set(&auth);
@@ -98,6 +100,17 @@ impl Direct {
         self.own.push_back(Own::Info);
     }
 
+    /// Adds a question whose answer comes behind the messages that are there by now ([`super::fence`]).
+    pub(super) fn fence(&mut self) {
+        write_command(&mut self.outbox, &["PING"]);
+        self.own.push_back(Own::Fence);
+    }
+
+    /// Whether the answer to such a question is on its way.
+    pub(super) fn has_fence(&self) -> bool {
+        self.own.contains(&Own::Fence)
+    }
+
     /// Whether an answer about the other end is on its way.
     pub(super) fn identifies(&self) -> bool {
         self.own.contains(&Own::Info) || self.own.contains(&Own::Owner)
@@ -117,13 +130,14 @@ impl Direct {
         }
         match own {
             Own::Setting => {}
+            Own::Fence => self.passed_fence = true,
             Own::Info => {
                 self.asked.run_id =
                     run_id_of(value).ok_or("its INFO has no run_id, so it cannot be recognised")?;
             }
             Own::Owner => self.asked.owner = owner_of(value),
         }
-        if own != Own::Setting && !self.identifies() {
+        if matches!(own, Own::Info | Own::Owner) && !self.identifies() {
             self.found = Some(self.asked.clone());
         }
         Ok(true)
@@ -214,6 +228,9 @@ impl Connection {
     /// One reply, or one message.
     fn direct_value(&mut self, direct: &mut Direct, value: &Bytes) -> Result<(), String> {
         if direct.take_own(value)? {
+            if std::mem::take(&mut direct.passed_fence) {
+                self.pass_fence();
+            }
             return Ok(());
         }
         let sent = matches!(
@@ -264,6 +281,7 @@ impl Connection {
         self.apply_effect(&passage, value, direct);
         let reply = match passage.effect {
             Effect::Subscribe => Bytes::new(),
+            Effect::Protocol if !value.starts_with(b"-") => self.hello_reply(),
             _ if passage.aborted => EXECABORT,
             _ => value.clone(),
         };
@@ -272,10 +290,9 @@ impl Connection {
     }
 
     /// Forwards what came from the store, in the same order: after all replies that are due before it,
-    /// but before the reply to the command that is being passed.
+    /// but before the reply to the command that is being passed, or that may have caused it.
     fn hand_on(&mut self, value: &Bytes) {
-        let passage = |slot: &Slot| matches!(slot, Slot::Passage);
-        match self.replies.slots.iter().position(passage) {
+        match self.message_place() {
             Some(index) => self.replies.insert(index, value),
             None => self.reply(value.clone()),
         }

@@ -16,7 +16,8 @@ use crate::table::touches_reserved;
 
 const OPERATOR: &str = "it is an operator's command: send it to Redis directly";
 const SHARED: &str = "it changes the connection, which is shared";
-const FLUSH: &str = "it would remove pmnet's own records while WATCHing";
+const FLUSH: &str =
+    "in a MULTI behind WATCH it would remove pmnet's own records: send it before MULTI";
 const LUA: &str = "a script could remove pmnet's own records unnoticed while WATCHing: it is one atomic \
                    step by itself, so send it without WATCH";
 const SCRIPTS: &str =

@@ -20,6 +20,8 @@ pub(crate) enum Own {
     Info,
     /// HGET of the owner.
     Owner,
+    /// PING: what comes before its answer was there before.
+    Fence,
 }
 
 /// What a connection says about its other end.

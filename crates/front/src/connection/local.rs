@@ -7,7 +7,7 @@ use pmnet_wire::command::Protocol;
 
 use super::calls::Purpose;
 use super::mode::Mode;
-use super::{Connection, Later, Shared, refusal};
+use super::{Connection, Later, Shared};
 use crate::table::{Local, SERVER_VERSION};
 use crate::upstream::Upstream;
 
@@ -49,7 +49,10 @@ impl Connection {
                 _ => reply::error("ERR wrong number of arguments for 'ping' command"),
             },
             Local::Echo => reply::bulk(arguments.get(1)),
-            Local::Hello => self.hello(arguments),
+            Local::Hello => match self.hello(arguments) {
+                Some(answer) => answer,
+                None => return Ok(()),
+            },
             Local::Auth => reply::error(NO_AUTH),
             Local::Select => return self.select(arguments, up, shared),
             Local::Quit => self.quit(),
@@ -87,15 +90,35 @@ impl Connection {
         Bytes::from_static(b"+RESET\r\n")
     }
 
-    fn hello(&mut self, arguments: &Arguments<'_>) -> Bytes {
+    /// The answer to HELLO; `None`: it comes later.
+    fn hello(&mut self, arguments: &Arguments<'_>) -> Option<Bytes> {
+        match self.greet(arguments) {
+            Err(error) => Some(error),
+            Ok(protocol) if protocol == self.settings.protocol => Some(self.hello_reply()),
+            // In RESP2 a subscriber could not ask for another protocol.
+            Ok(_) if self.passing.subscriptions() > 0 => {
+                self.begin_resp2(arguments);
+                None
+            }
+            Ok(protocol) => {
+                self.settings.protocol = protocol;
+                Some(self.hello_reply())
+            }
+        }
+    }
+
+    /// Takes in what HELLO says; the protocol that it asks for, or the error that it gets.
+    fn greet(&mut self, arguments: &Arguments<'_>) -> Result<Protocol, Bytes> {
         let mut protocol = self.settings.protocol;
         if arguments.len() > 1 {
             protocol = match parse_integer(arguments.get(1)) {
                 Some(2) => Protocol::Resp2,
                 Some(3) => Protocol::Resp3,
-                Some(_) => return reply::error("NOPROTO unsupported protocol version"),
+                Some(_) => return Err(reply::error("NOPROTO unsupported protocol version")),
                 None => {
-                    return reply::error("ERR Protocol version is not an integer or out of range");
+                    return Err(reply::error(
+                        "ERR Protocol version is not an integer or out of range",
+                    ));
                 }
             };
         }
@@ -103,24 +126,27 @@ impl Connection {
         let mut at = 2;
         while at < arguments.len() {
             if arguments.is(at, "AUTH") && at + 2 < arguments.len() {
-                return reply::error(NO_AUTH);
+                return Err(reply::error(NO_AUTH));
             } else if arguments.is(at, "SETNAME") && at + 1 < arguments.len() {
                 if !valid_name(arguments.get(at + 1)) {
-                    return reply::error(BAD_NAME);
+                    return Err(reply::error(BAD_NAME));
                 }
                 name = Some(Bytes::copy_from_slice(arguments.get(at + 1)));
                 at += 2;
             } else {
                 let option = String::from_utf8_lossy(arguments.get(at));
-                return reply::error(&format!("ERR Syntax error in HELLO option '{option}'"));
+                return Err(reply::error(&format!(
+                    "ERR Syntax error in HELLO option '{option}'"
+                )));
             }
         }
-        if protocol != self.settings.protocol && self.passing.subscriptions() > 0 {
-            return refusal(arguments, "unsubscribe before changing the protocol");
-        }
-        self.settings.protocol = protocol;
         self.settings.name = name.unwrap_or_else(|| self.settings.name.clone());
-        let resp3 = protocol == Protocol::Resp3;
+        Ok(protocol)
+    }
+
+    /// What HELLO says in the present protocol.
+    pub(super) fn hello_reply(&self) -> Bytes {
+        let resp3 = self.settings.protocol == Protocol::Resp3;
         let mut out = Vec::new();
         write_map(&mut out, 7, resp3);
         write_bulk(&mut out, b"server");

@@ -12,6 +12,7 @@ mod calls;
 mod deadline;
 mod direct;
 mod end;
+mod fence;
 mod guard;
 mod heart;
 mod identity;
@@ -90,6 +91,24 @@ enum Later {
     /// Reads that were packed together, or are a batch, have no reply yet. It may be that they have to be sent again,
     /// one by one, and then all that is behind them must come after that.
     Reads,
+    /// It is to come behind changes of subscriptions of other clients that are under way.
+    Subscriptions,
+    /// The same, and some may be there that nobody has looked at yet.
+    OthersFirst,
+}
+
+/// What a command waits for whose result depends on who is subscribed. Clients with something to do have their turns in no
+/// order of time, so the others have one first: what they have sent before is known then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Behind {
+    /// It has not been asked.
+    Unknown,
+    /// Others have their turn first.
+    Others,
+    /// The first so many changes of subscriptions.
+    Changes(u64),
+    /// Nothing, in this turn.
+    Nothing,
 }
 
 /// What the next command waits for.
@@ -101,6 +120,9 @@ enum Wait {
     /// Some slots are reads that are to be submitted again.
     Repeats,
 }
+
+/// Commands whose result depends on who is subscribed.
+const ABOUT_SUBSCRIPTIONS: [&str; 3] = ["PUBLISH", "SPUBLISH", "PUBSUB"];
 
 /// The state of one client connection.
 pub struct Connection {
@@ -115,6 +137,7 @@ pub struct Connection {
     pack: Option<Pack>,
     reads: Reads,
     wait: Wait,
+    behind: Behind,
     mode: Mode,
     passing: Passing,
     end: End,
@@ -135,6 +158,7 @@ impl Connection {
             pack: None,
             reads: Reads::default(),
             wait: Wait::Nothing,
+            behind: Behind::Unknown,
             mode: Mode::Ordinary,
             passing: Passing::default(),
             end: End::default(),
@@ -230,8 +254,12 @@ impl Connection {
             .take_commands(&mut input, up, shared)
             .unwrap_or_else(|later| match later {
                 Later::Busy => Turn::Busy,
-                Later::Reads => Turn::Idle,
+                Later::Reads | Later::Subscriptions => Turn::Idle,
+                Later::OthersFirst => Turn::More,
             });
+        if self.behind == Behind::Nothing {
+            self.behind = Behind::Unknown;
+        }
         // What is submitted may leave now.
         shared.own_writes.forget();
         self.times.paused = self.congested();
@@ -251,6 +279,7 @@ impl Connection {
         let mut budget = COMMANDS_PER_TURN;
         input.note_arrivals(shared.now, shared.call_timeout);
         self.times.resume(self.congested(), shared.now);
+        self.drop_stale_fence();
         if self.wait == Wait::Repeats {
             self.repeat_reads(up, shared)?;
         }
@@ -320,6 +349,10 @@ impl Connection {
             || self.mode.monitors()
             || (self.passing.subscriptions() > 0 && self.settings.protocol == Protocol::Resp2)
         {
+            self.flush_pack(up, shared)?;
+            if self.may_flush_watching(&verdict) {
+                return self.pack_bypass(frame, verdict.facts, arguments, false, true, up, shared);
+            }
             return self.pass_command(arguments, frame, &verdict);
         }
         if self.mode.transaction().is_some() {
@@ -345,6 +378,13 @@ impl Connection {
                     return Ok(());
                 }
                 shared.own_writes.forget();
+                if is_about_subscriptions(facts) {
+                    self.wait_for_subscriptions(up, shared)?;
+                    if !read_only && self.passing.subscriptions() > 0 {
+                        self.flush_pack(up, shared)?;
+                        return self.publish_to_itself(frame, up, shared);
+                    }
+                }
                 if read_only && !alone && self.batch_read(frame, facts, arguments, up, shared)? {
                     return Ok(());
                 }
@@ -367,10 +407,44 @@ impl Connection {
         }
     }
 
+    /// Whether it waits for changes of subscriptions of other clients.
+    #[must_use]
+    pub fn waits_for_subscriptions(&self) -> bool {
+        matches!(self.behind, Behind::Changes(_))
+    }
+
+    /// What comes now is behind the changes of subscriptions that are under way.
+    fn wait_for_subscriptions<U: Upstream>(
+        &mut self,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<(), Later> {
+        let count = match self.behind {
+            Behind::Nothing => return Ok(()),
+            Behind::Unknown => {
+                self.flush_pack(up, shared)?;
+                self.behind = Behind::Others;
+                return Err(Later::OthersFirst);
+            }
+            Behind::Others => shared.subscribing.begun(),
+            Behind::Changes(count) => count,
+        };
+        if !shared.subscribing.are_over(count) {
+            self.behind = Behind::Changes(count);
+            return Err(Later::Subscriptions);
+        }
+        self.behind = Behind::Nothing;
+        Ok(())
+    }
+
     /// Puts a reply behind all that are outstanding.
     fn reply(&mut self, bytes: Bytes) {
         self.replies.push(bytes);
     }
+}
+
+fn is_about_subscriptions(facts: Option<&Facts>) -> bool {
+    facts.is_some_and(|facts| ABOUT_SUBSCRIPTIONS.contains(&facts.name))
 }
 
 /// Redis' own error if the number of arguments does not fit.

@@ -20,7 +20,7 @@ use super::passage::{Passage, Stage};
 use super::replies::Slot;
 use super::{Connection, Later, refusal, shown};
 use crate::table::{Action, Facts, Local, Pass, READONLY, Verdict};
-use pmnet_resp::Arguments;
+use pmnet_resp::{Arguments, write_command};
 
 /// What a passed command does to the state of the connection when it succeeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub(super) enum Effect {
     Monitor,
     /// The replies end with the sentinel's.
     Subscribe,
+    /// HELLO 2 of a client that is subscribed.
+    Protocol,
 }
 
 impl Connection {
@@ -110,9 +112,31 @@ impl Connection {
             sentinel,
             handed_on: false,
         });
-        if queued || subscribed {
+        if queued || subscribed || effect == Effect::Protocol {
             self.send_passed();
         }
+    }
+
+    /// A subscriber goes back to RESP2: so does its connection to the store, and messages from then on.
+    pub(super) fn begin_resp2(&mut self, arguments: &Arguments<'_>) {
+        let mut frame = Vec::new();
+        write_command(&mut frame, &["HELLO", "2"]);
+        self.begin(Effect::Protocol, None, false, arguments, &frame);
+    }
+
+    /// Which change of this client's subscriptions is under way, counted since it came.
+    #[must_use]
+    pub fn changes_subscriptions(&self) -> Option<u64> {
+        let passage = self.passing.passage.as_ref()?;
+        let changes = passage.effect == Effect::Subscribe && passage.name != "PING";
+        changes.then(|| self.passing.sentinels())
+    }
+
+    /// Whether the server may run this flush although the client watches keys: it keeps pmnet's records, and Redis sees to it
+    /// that EXEC fails.
+    pub(super) fn may_flush_watching(&self, verdict: &Verdict) -> bool {
+        let flushes = |facts: &Facts| matches!(facts.name, "FLUSHALL" | "FLUSHDB");
+        matches!(self.mode, Mode::Watching) && verdict.facts.is_some_and(flushes)
     }
 
     /// A command while WATCHing, MONITORing, or (RESP2) subscribed.
@@ -204,6 +228,10 @@ impl Connection {
                 direct.database = database;
             }
             Effect::Monitor if ok => self.mode = Mode::Monitoring,
+            Effect::Protocol if !reply.starts_with(b"-") => {
+                self.settings.protocol = Protocol::Resp2;
+                direct.protocol = Protocol::Resp2;
+            }
             _ => {}
         }
     }

@@ -40,6 +40,11 @@ impl Passing {
         format!("{SENTINEL}-{client}-{}", self.sentinels).into_bytes()
     }
 
+    /// How many sentinels there were.
+    pub(super) fn sentinels(&self) -> u64 {
+        self.sentinels
+    }
+
     /// Gives the passed command up: the store may still execute it.
     pub(super) fn drop_passage(&mut self) -> Option<Passage> {
         let passage = self.passage.take()?;

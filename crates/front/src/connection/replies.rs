@@ -26,6 +26,8 @@ pub(super) enum Slot {
     OwnWrite { call: CallId, reply: Bytes },
     /// The command that is passed through.
     Passage,
+    /// The reply to a PUBLISH, held back until the messages before it are here.
+    Fenced(Bytes),
     /// A read, as a payload of its own, that is to be submitted again.
     Again(Bytes),
 }

@@ -1,5 +1,7 @@
 //! What the connections of one front have in common.
 
+use std::collections::BTreeSet;
+
 use pmnet_wire::StoreName;
 use pmnet_wire::command::Protocol;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -32,6 +34,40 @@ pub struct Counters {
 /// For how long the head is not asked after it did not answer a READ, in nanoseconds.
 const SILENT_PAUSE: Time = 100_000_000;
 
+/// Changes of subscriptions of all clients that have no answer yet. What another client publishes, or asks about
+/// subscriptions, comes behind those that were taken before it: with one Redis it would.
+#[derive(Debug, Default)]
+pub struct Subscribing {
+    /// How many there ever were.
+    begun: u64,
+    /// The numbers of those that are under way.
+    open: BTreeSet<u64>,
+}
+
+impl Subscribing {
+    /// One begins; its number.
+    pub fn begin(&mut self) -> u64 {
+        self.begun += 1;
+        self.open.insert(self.begun);
+        self.begun
+    }
+
+    /// This one is over.
+    pub fn end(&mut self, number: u64) {
+        self.open.remove(&number);
+    }
+
+    /// How many have begun.
+    pub(super) fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    /// Whether the first `count` are over.
+    pub(super) fn are_over(&self, count: u64) -> bool {
+        self.open.first().is_none_or(|first| *first > count)
+    }
+}
+
 /// Place of a RESP version in [`Shared::store_reads`].
 #[must_use]
 pub fn lane(protocol: Protocol) -> usize {
@@ -58,6 +94,8 @@ pub struct Shared {
     pub counters: Counters,
     /// The front's mark.
     pub mark: Mark,
+    /// Changes of subscriptions that are under way.
+    pub subscribing: Subscribing,
     /// Bytes of replies that one client may leave unread.
     pub unread_client_max: usize,
     /// All clients together have left too much unread.
@@ -102,6 +140,7 @@ impl Shared {
             alive: None,
             counters: Counters::default(),
             mark: Mark::default(),
+            subscribing: Subscribing::default(),
             unread_client_max,
             unread_over: false,
             cache,

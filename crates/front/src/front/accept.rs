@@ -85,6 +85,7 @@ impl<U: Upstream> Front<U> {
             session: None,
             waiting: false,
             woken: false,
+            subscribing: None,
             queued: false,
             dirty: false,
         }));
@@ -98,6 +99,9 @@ impl<U: Upstream> Front<U> {
         };
         tracing::debug!(why, "client closed");
         self.forget_unread(&client.unread);
+        if let Some(change) = client.subscribing {
+            self.subscription_over(change.number);
+        }
         if let Some(session) = client.session {
             self.sessions.remove(&session);
         }

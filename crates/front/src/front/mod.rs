@@ -15,10 +15,11 @@ mod reads;
 mod silence;
 mod socket;
 mod stopper;
+mod subscribing;
 mod unread;
 mod vigil;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
@@ -82,6 +83,8 @@ pub struct Front<U> {
     /// Who has asked the head.
     asked: FxHashMap<CallId, usize>,
     clients_ever: u64,
+    /// Clients whose next command comes behind changes of subscriptions; perhaps some that are gone.
+    behind_subscriptions: BTreeSet<usize>,
     unread: UnreadOfAll,
     scratch: Vec<u8>,
 }
@@ -140,6 +143,7 @@ impl<U: Upstream> Front<U> {
             reads: StoreReads::new([READS_RESP2, READS_RESP3], nanos(config.call_timeout)),
             asked: FxHashMap::default(),
             clients_ever: 0,
+            behind_subscriptions: BTreeSet::new(),
             unread: UnreadOfAll::new(config.unread_total_max),
             scratch: vec![0; SCRATCH_BYTES],
         })
@@ -347,6 +351,7 @@ impl<U: Upstream> Front<U> {
             // It may not have needed the room that it was woken for.
             self.wake_waiting();
         }
+        self.note_subscribing(index);
         self.match_direct(index);
         self.collect_store_read(index);
         if let Some(Some(client)) = self.clients.get_mut(index) {

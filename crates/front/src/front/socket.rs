@@ -7,6 +7,7 @@ use std::net::Shutdown;
 
 use mio::net::TcpStream;
 
+use super::subscribing::Change;
 use super::unread::Unread;
 use crate::connection::Connection;
 use crate::upstream::{SessionHandle, Time};
@@ -42,6 +43,8 @@ pub(super) struct Client {
     pub(super) waiting: bool,
     /// Taken from that list: passes the turn on if it has no use for it.
     pub(super) woken: bool,
+    /// The change of its subscriptions that is under way.
+    pub(super) subscribing: Option<Change>,
     /// In the run queue.
     pub(super) queued: bool,
     /// In the list of those to be written to.

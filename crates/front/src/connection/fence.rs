@@ -1,0 +1,84 @@
+//! A subscriber that publishes, in RESP3: the message to itself comes before the reply, as from Redis.
+//!
+//! The message comes on the connection to the store, the reply from the server. So the reply is held back
+//! until the store has answered a PING that is sent on that connection when the reply is here (a *fence*): the store had put
+//! the message there before. Nothing that follows is taken from the client meanwhile.
+
+use bytes::Bytes;
+
+use super::calls::{Purpose, Submit};
+use super::replies::Slot;
+use super::{Connection, Later, Shared, Wait};
+use crate::upstream::Upstream;
+use pmnet_wire::command::Form;
+
+impl Connection {
+    /// PUBLISH of a client that is subscribed.
+    pub(super) fn publish_to_itself<U: Upstream>(
+        &mut self,
+        frame: &[u8],
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<(), Later> {
+        let payload = Bytes::from([&self.preamble(Form::Single), frame].concat());
+        let how = Submit::Bypass { read_only: false };
+        let submitted = self.submit(&payload, 0, how, self.times.begun, up, shared)?;
+        if submitted.is_ok() {
+            self.wait = Wait::Outcome;
+        }
+        self.expect(submitted, Purpose::Publish, payload.len());
+        Ok(())
+    }
+
+    /// The reply to a PUBLISH is here, for the slot at `index`: it waits for the messages before it.
+    pub(super) fn fence(&mut self, index: usize, reply: Bytes) {
+        let Some(direct) = &mut self.passing.direct else {
+            return self.replies.fill(index, reply);
+        };
+        direct.fence();
+        self.wait = Wait::Outcome;
+        self.replies.slots[index] = Slot::Fenced(reply);
+    }
+
+    /// The messages before the reply that is held back are here.
+    pub(super) fn pass_fence(&mut self) {
+        let fenced = |slot: &Slot| matches!(slot, Slot::Fenced(_));
+        let Some(index) = self.replies.slots.iter().position(fenced) else {
+            return;
+        };
+        if let Slot::Fenced(reply) = &self.replies.slots[index] {
+            let reply = reply.clone();
+            self.replies.fill(index, reply);
+        }
+        self.wait = Wait::Nothing;
+        self.replies.drain();
+    }
+
+    /// Gives the reply that is held back if the connection is gone on which the fence was.
+    pub(super) fn drop_stale_fence(&mut self) {
+        if self.wait == Wait::Outcome
+            && !self
+                .passing
+                .direct
+                .as_ref()
+                .is_some_and(super::direct::Direct::has_fence)
+        {
+            self.pass_fence();
+        }
+    }
+
+    /// Where a message has its place that comes now, if not behind all: before the reply to what may have caused it.
+    pub(super) fn message_place(&self) -> Option<usize> {
+        self.replies.slots.iter().position(|slot| {
+            matches!(
+                slot,
+                Slot::Passage
+                    | Slot::Fenced(_)
+                    | Slot::Call {
+                        purpose: Purpose::Publish,
+                        ..
+                    }
+            )
+        })
+    }
+}
