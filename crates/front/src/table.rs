@@ -126,6 +126,8 @@ pub enum Local {
     Discard,
     /// UNWATCH.
     Unwatch,
+    /// CLUSTER, ASKING, READONLY, READWRITE.
+    Cluster,
 }
 
 /// A command that needs the client's own connection to the store.

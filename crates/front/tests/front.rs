@@ -269,6 +269,29 @@ fn replies_are_those_of_redis() {
 }
 
 #[test]
+fn commands_of_a_cluster_get_the_error_of_a_redis_that_is_none() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let (mut direct, mut client) = (redis.client(), front.client());
+    let lines = [
+        "CLUSTER INFO",
+        "CLUSTER SLOTS",
+        "CLUSTER",
+        "READONLY",
+        "READWRITE",
+        "ASKING",
+    ];
+    for line in lines {
+        assert_eq!(client.ask(line), direct.ask(line), "{line}");
+    }
+    assert_eq!(front.knobs().bypasses.len(), 0, "the server refuses them");
+    assert_eq!(client.ask("WATCH k"), "+OK\r\n");
+    for line in lines.into_iter().filter(|line| *line != "CLUSTER") {
+        assert_eq!(client.ask(line), direct.ask(line), "{line} while WATCHing");
+    }
+}
+
+#[test]
 fn only_plain_sets_are_updates_and_neighbours_are_packed() {
     let Some(redis) = Redis::start() else { return };
     let front = Running::start(&redis);

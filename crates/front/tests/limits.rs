@@ -148,6 +148,9 @@ fn garbage_is_answered_and_the_connection_closed() {
         "*1\r\n$x\r\n",
         "SET a \"b\r\n",
         "*1\r\n$1\r\nabc",
+        "\0",
+        "\0abc\r\nPING\r\n",
+        "PI\0NG\r\n",
     ] {
         let mut client = front.client();
         client.send(format!("SET before 1\r\n{garbage}").as_bytes());

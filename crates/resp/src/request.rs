@@ -47,6 +47,9 @@ pub enum ProtocolError {
     /// An inline command of [`INLINE_BYTES_MAX`] or more.
     #[error("Protocol error: too big inline request")]
     InlineTooBig,
+    /// An inline command with a NUL: something else than text was sent.
+    #[error("Protocol error: NUL in inline request")]
+    InlineNul,
     /// A quote of an inline command is not closed, or closed in the middle of a word.
     #[error("Protocol error: unbalanced quotes in request")]
     Quotes,
@@ -185,10 +188,12 @@ impl Parser {
 
     fn poll_inline(&mut self, buffer: &[u8]) -> Result<Status, ProtocolError> {
         let limit = buffer.len().min(INLINE_BYTES_MAX);
-        let Some(newline) = buffer[self.position..limit]
-            .iter()
-            .position(|&b| b == b'\n')
-        else {
+        let mut rest = buffer[self.position..limit].iter();
+        let end = rest.position(|&byte| matches!(byte, b'\n' | 0));
+        if end.is_some_and(|end| buffer[self.position + end] == 0) {
+            return Err(ProtocolError::InlineNul);
+        }
+        let Some(newline) = end else {
             self.position = limit;
             if limit == INLINE_BYTES_MAX {
                 return Err(ProtocolError::InlineTooBig);

@@ -167,6 +167,11 @@ fn inline_commands_are_quoted_as_in_redis() {
         Some(ProtocolError::InlineTooBig)
     );
     assert_eq!(error(&vec![b'a'; INLINE_BYTES_MAX - 1]), None);
+    // Redis sees no end of the line behind it, and closes when the line is too long.
+    for nul in [&b"\0"[..], b"\0abc\r\nPING\r\n", b"PI\0NG\r\n", b"PING \0"] {
+        assert_eq!(error(nul), Some(ProtocolError::InlineNul), "{nul:?}");
+    }
+    assert_eq!(error(b"PING\r\n*1\r\n$1\r\n\0\r\n"), None);
 }
 
 #[test]

@@ -15,7 +15,6 @@ use pmnet_wire::guard::{changes_access, sets_guarded};
 use crate::table::touches_reserved;
 
 const OPERATOR: &str = "it is an operator's command: send it to Redis directly";
-const SHARED: &str = "it changes the connection, which is shared";
 const FLUSH: &str =
     "in a MULTI behind WATCH it would remove pmnet's own records: send it before MULTI";
 const LUA: &str = "a script could remove pmnet's own records unnoticed while WATCHing: it is one atomic \
@@ -28,11 +27,7 @@ const ACCESS: &str =
 
 /// Commands that are refused: name, subcommands (none: whatever they are), why.
 const REFUSED: &[(&str, &[&str], &str)] = &[
-    ("CLUSTER", &[], OPERATOR),
     ("PFDEBUG", &[], OPERATOR),
-    ("ASKING", &[], SHARED),
-    ("READONLY", &[], SHARED),
-    ("READWRITE", &[], SHARED),
     ("FLUSHALL", &[], FLUSH),
     ("FLUSHDB", &[], FLUSH),
     ("EVAL", &[], LUA),
@@ -91,11 +86,7 @@ mod tests {
     #[test]
     fn what_the_adaptor_refuses_is_refused_here() {
         for (line, why) in [
-            ("cluster reset hard", OPERATOR),
             ("PFDEBUG ENCODING k", OPERATOR),
-            ("ASKING", SHARED),
-            ("readonly", SHARED),
-            ("READWRITE", SHARED),
             ("FlushAll", FLUSH),
             ("FLUSHDB ASYNC", FLUSH),
             ("EVAL return 0", LUA),

@@ -14,6 +14,10 @@ use crate::upstream::Upstream;
 /// Largest database number that is asked for; the store decides which it has.
 const DATABASE_MAX: i64 = 1_000_000;
 
+/// Redis's own error where it is not in cluster mode, which the pmnet server sees to.
+pub(super) const NO_CLUSTER: Bytes =
+    Bytes::from_static(b"-ERR This instance has cluster support disabled\r\n");
+
 const NO_AUTH: &str = "ERR pmnet: the front has no users and passwords; connect without AUTH";
 
 /// What a client sets for its connection, and RESET sets back.
@@ -53,6 +57,7 @@ impl Connection {
                 Some(answer) => answer,
                 None => return Ok(()),
             },
+            Local::Cluster => NO_CLUSTER,
             Local::Auth => reply::error(NO_AUTH),
             Local::Select => return self.select(arguments, up, shared),
             Local::Quit => self.quit(),

@@ -190,13 +190,6 @@ pub(super) fn decide(facts: &Facts) -> Decision {
             },
             "about the store's users; the front has none",
         ),
-        "CLUSTER" => (
-            Rule::Container {
-                reads: &["*"],
-                refused: &[],
-            },
-            "the store is not a cluster, and says so",
-        ),
         "COMMAND" => (
             Rule::Container {
                 reads: &["*"],
@@ -280,9 +273,10 @@ pub(super) fn decide(facts: &Facts) -> Decision {
             "may be repeated after a loss, which does no harm",
         ),
         "PFSELFTEST" | "LOLWUT" => (Rule::Read, ""),
-        "ASKING" | "READONLY" | "READWRITE" => {
-            (Rule::Read, "the store is not a cluster, and says so")
-        }
+        "CLUSTER" | "ASKING" | "READONLY" | "READWRITE" => (
+            Rule::Local(Local::Cluster),
+            "the store is not a cluster: the error that Redis gives then",
+        ),
 
         "SHUTDOWN" => (
             Rule::Refuse(
