@@ -148,3 +148,17 @@ fn a_flush_of_a_client_that_watches_breaks_its_watch() {
     );
     assert!(client.ask("EXEC").starts_with("-EXECABORT"));
 }
+
+/// The reply waits for the messages before it; there will be none.
+#[test]
+fn a_subscriber_that_loses_the_store_gets_the_reply_that_was_held_back_and_the_end() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let mut client = subscriber(&front, 3);
+    assert!(client.ask("SUBSCRIBE c").starts_with(">3\r\n"));
+    front.knobs().between = Some("CLIENT KILL TYPE pubsub");
+    assert_eq!(client.ask("PUBLISH c x"), ":0\r\n");
+    assert_eq!(client.next(), None);
+    front.knobs().between = None;
+    assert_eq!(front.client().ask("PUBLISH c x"), ":0\r\n");
+}
