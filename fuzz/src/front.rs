@@ -218,8 +218,8 @@ pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let table = Table::new(&[] as &[&str]).expect("the built-in table");
     let mut world = World {
-        connection: Connection::new(1, "10.0.0.1:4711".into()),
         shared: Shared::new(table, 1_000_000_000, None, Cache::Pending, UNREAD_MAX),
+        connection: Connection::new(1, ([10, 0, 0, 1], 4711).into()),
         store_read: None,
         up: Fake {
             most: input.pick(&[1000, 2]),

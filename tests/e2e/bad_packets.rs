@@ -294,7 +294,14 @@ fn old_packets_sent_again_have_no_effect() {
     let head = cluster.head().unwrap();
     let listen = format!("127.0.0.1:{}", pmnet_lab::harness::free_port().unwrap());
     let via = tap.local_addr().unwrap().to_string();
-    let args = ["redis", "--listen", &listen, "--via", &via];
+    let args = [
+        "redis",
+        "--anyone-may-connect",
+        "--listen",
+        &listen,
+        "--via",
+        &via,
+    ];
     let mut tapped = launch("tapped-front", cluster.folder(), &args);
     let stop = std::sync::atomic::AtomicBool::new(false);
     let recorded = std::thread::scope(|scope| {

@@ -113,6 +113,7 @@ fn removed_devices_that_come_back_are_fenced() {
         cluster.folder(),
         &[
             "redis",
+            "--anyone-may-connect",
             "--listen",
             &address,
             "--via",

@@ -8,11 +8,13 @@ mod end;
 mod error;
 mod logs;
 mod programs;
+mod secrets;
 mod signals;
 mod values;
 
 pub use end::{finish, parse};
 pub use error::ConfigError;
 pub use programs::find_program;
+pub use secrets::{password, warn_of_password};
 pub use signals::{Shutdown, call_on_signals, on_signals, write_on_signals};
 pub use values::{address, bytes};

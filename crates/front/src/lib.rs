@@ -14,5 +14,7 @@ pub mod front;
 pub mod limits;
 pub mod table;
 pub mod upstream;
+mod users;
 
 pub use front::{Cache, Front, FrontConfig, FrontError, Stopper};
+pub use users::{Access, Secret};

@@ -411,12 +411,12 @@ fn local_commands_and_refusals() {
     assert!(
         client
             .ask("AUTH x")
-            .starts_with("-ERR pmnet: the front has no users")
+            .starts_with("-ERR AUTH <password> called without any password")
     );
     assert!(
         client
             .ask("HELLO 3 AUTH u p")
-            .starts_with("-ERR pmnet: the front has no users")
+            .starts_with("-WRONGPASS invalid username-password pair")
     );
     assert!(
         client

@@ -5,6 +5,7 @@
 //! emitting what was parsed gives the same bytes. This crate does no IO and reads no clock.
 
 pub mod command;
+mod escape;
 pub mod guard;
 pub mod header;
 pub mod packet;
@@ -12,6 +13,7 @@ pub mod promise;
 pub mod record;
 pub mod store_name;
 
+pub use escape::percent_decode;
 pub use header::{Flags, HEADER_LEN, Header, Kind, Packet, Place, Reject, raw};
 pub use store_name::{StoreName, StoreNameError};
 

@@ -213,7 +213,9 @@ impl World {
     pub fn start_front(&mut self) -> SocketAddr {
         let listen = self.redis_address();
         let via = self.head();
-        let args = format!("redis --listen {listen} --via {via} --deadline-ms {FRONT_MS}");
+        let args = format!(
+            "redis --anyone-may-connect --listen {listen} --via {via} --deadline-ms {FRONT_MS}"
+        );
         self.own("front", "client1", words(&args));
         self.wait_ready("front");
         listen

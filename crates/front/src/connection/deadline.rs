@@ -25,7 +25,7 @@ impl Connection {
     /// Whether [`Connection::look`] has to be called now and then.
     #[must_use]
     pub fn is_timed(&self) -> bool {
-        self.passing.passage.is_some() || self.waits_on_store()
+        self.passing.passage.is_some() || self.waits_on_store() || self.gate.waits()
     }
 
     /// Whether something is waited for that the store may send much later.
@@ -45,6 +45,9 @@ impl Connection {
             && shared.now >= since.saturating_add(HALF_CLOSED_TIMEOUT)
         {
             self.abandon();
+            return true;
+        }
+        if self.gate.waits() && self.gate_is_overdue(shared) {
             return true;
         }
         let waits = self.waits_on_store();

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use pmnet_resp::{Scanner, read, reply, write_command};
@@ -18,6 +19,7 @@ use super::transaction::EXECABORT;
 use super::{Connection, StoreAddress};
 use crate::limits::REPLIES;
 use crate::upstream::Time;
+use crate::users::Credentials;
 
 /// Why a connection without valid replies is given up.
 const NOT_RESP: &str = "the store sent something that is not an acceptable RESP reply";
@@ -48,10 +50,22 @@ pub(super) struct Direct {
     pub(super) subscribed_sharded: u64,
     /// The answer to a fence has just come.
     passed_fence: bool,
+    /// How it logs in for the front's own questions.
+    own_auth: Vec<String>,
+    /// As whom it logs in for the client's commands; `None`: as the front.
+    client: Option<Arc<Credentials>>,
+    /// It has logged in as that.
+    is_client: bool,
 }
 
 impl Direct {
-    pub(super) fn new(store: &StoreAddress, serial: u64, now: Time) -> Direct {
+    pub(super) fn new(
+        store: &StoreAddress,
+        serial: u64,
+        now: Time,
+        client: Option<Arc<Credentials>>,
+    ) -> Direct {
+        let own_auth = store.auth().unwrap_or_default();
         let mut direct = Direct {
             serial,
             address: store.address,
@@ -69,21 +83,48 @@ impl Direct {
             subscribed: 0,
             subscribed_sharded: 0,
             passed_fence: false,
+            own_auth: own_auth.iter().map(|&word| word.to_owned()).collect(),
+            client,
+            is_client: false,
         };
-        if let Some(auth) = store.auth() {
-            direct.set(&auth);
+        if !own_auth.is_empty() {
+            direct.set(&own_auth);
         }
         direct
     }
 
     /// Adds a command of the front's own that must succeed.
-    pub(super) fn set(&mut self, command: &[&str]) {
+    pub(super) fn set<A: AsRef<[u8]>>(&mut self, command: &[A]) {
         write_command(&mut self.outbox, command);
         self.own.push_back(Own::Setting);
     }
 
+    /// What is added next is a command of the front's own, for which the client may have no right.
+    pub(super) fn act_as_front(&mut self) {
+        if !std::mem::take(&mut self.is_client) {
+            return;
+        }
+        if self.own_auth.is_empty() {
+            // The user `default`, which needs no password: any will do.
+            self.set(&["AUTH", "default", "none"]);
+        } else {
+            let auth = std::mem::take(&mut self.own_auth);
+            self.set(&auth);
+            self.own_auth = auth;
+        }
+    }
+
+    /// What is added next is a command of the client.
+    pub(super) fn act_as_client(&mut self) {
+        if let Some(client) = self.client.clone().filter(|_| !self.is_client) {
+            self.set(&[&b"AUTH"[..], &client.user, client.password.bytes()]);
+            self.is_client = true;
+        }
+    }
+
     /// Adds the question who is at the other end, and who owns `records` there.
     pub(super) fn identify(&mut self, records: &str) {
+        self.act_as_front();
         if self.database != 0 {
             self.database = 0;
             self.set(&["SELECT", "0"]);

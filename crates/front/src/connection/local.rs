@@ -18,7 +18,8 @@ const DATABASE_MAX: i64 = 1_000_000;
 pub(super) const NO_CLUSTER: Bytes =
     Bytes::from_static(b"-ERR This instance has cluster support disabled\r\n");
 
-const NO_AUTH: &str = "ERR pmnet: the front has no users and passwords; connect without AUTH";
+const HELLO_NOAUTH: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> \
+                            option can be used to authenticate the client and select the RESP protocol version at the same time";
 
 /// What a client sets for its connection, and RESET sets back.
 pub(super) struct Settings {
@@ -53,12 +54,9 @@ impl Connection {
                 _ => reply::error("ERR wrong number of arguments for 'ping' command"),
             },
             Local::Echo => reply::bulk(arguments.get(1)),
-            Local::Hello => match self.hello(arguments) {
-                Some(answer) => answer,
-                None => return Ok(()),
-            },
             Local::Cluster => NO_CLUSTER,
-            Local::Auth => reply::error(NO_AUTH),
+            Local::Hello => return self.hello(arguments, up, shared),
+            Local::Auth => return self.auth(arguments, up, shared),
             Local::Select => return self.select(arguments, up, shared),
             Local::Quit => self.quit(),
             Local::Reset => self.reset(),
@@ -92,61 +90,67 @@ impl Connection {
         self.mode = Mode::Ordinary;
         self.passing.direct = None;
         self.settings = Settings::default();
+        self.gate.reset();
         Bytes::from_static(b"+RESET\r\n")
     }
 
-    /// The answer to HELLO; `None`: it comes later.
-    fn hello(&mut self, arguments: &Arguments<'_>) -> Option<Bytes> {
-        match self.greet(arguments) {
-            Err(error) => Some(error),
-            Ok(protocol) if protocol == self.settings.protocol => Some(self.hello_reply()),
-            // In RESP2 a subscriber could not ask for another protocol.
-            Ok(_) if self.passing.subscriptions() > 0 => {
-                self.begin_resp2(arguments);
-                None
-            }
-            Ok(protocol) => {
-                self.settings.protocol = protocol;
-                Some(self.hello_reply())
-            }
+    /// AUTH; only the connection that it is sent on is logged in.
+    fn auth<U: Upstream>(
+        &mut self,
+        arguments: &Arguments<'_>,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<(), Later> {
+        let answer = match arguments.len() {
+            2 => self.log_in(None, arguments.get(1), up, shared)?,
+            3 => self.log_in(Some(arguments.get(1)), arguments.get(2), up, shared)?,
+            _ => Some(reply::error("ERR syntax error")),
+        };
+        if let Some(answer) = answer {
+            self.reply(answer);
         }
+        Ok(())
     }
 
-    /// Takes in what HELLO says; the protocol that it asks for, or the error that it gets.
-    fn greet(&mut self, arguments: &Arguments<'_>) -> Result<Protocol, Bytes> {
-        let mut protocol = self.settings.protocol;
-        if arguments.len() > 1 {
-            protocol = match parse_integer(arguments.get(1)) {
-                Some(2) => Protocol::Resp2,
-                Some(3) => Protocol::Resp3,
-                Some(_) => return Err(reply::error("NOPROTO unsupported protocol version")),
-                None => {
-                    return Err(reply::error(
-                        "ERR Protocol version is not an integer or out of range",
-                    ));
-                }
-            };
-        }
-        let mut name = None;
-        let mut at = 2;
-        while at < arguments.len() {
-            if arguments.is(at, "AUTH") && at + 2 < arguments.len() {
-                return Err(reply::error(NO_AUTH));
-            } else if arguments.is(at, "SETNAME") && at + 1 < arguments.len() {
-                if !valid_name(arguments.get(at + 1)) {
-                    return Err(reply::error(BAD_NAME));
-                }
-                name = Some(Bytes::copy_from_slice(arguments.get(at + 1)));
-                at += 2;
-            } else {
-                let option = String::from_utf8_lossy(arguments.get(at));
-                return Err(reply::error(&format!(
-                    "ERR Syntax error in HELLO option '{option}'"
-                )));
+    fn hello<U: Upstream>(
+        &mut self,
+        arguments: &Arguments<'_>,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<(), Later> {
+        let wish = match Hello::parse(arguments, self.settings.protocol) {
+            Ok(wish) => wish,
+            Err(error) => {
+                self.reply(error);
+                return Ok(());
             }
+        };
+        let protocol = wish.protocol;
+        if let Some((user, password)) = wish.login {
+            match self.log_in(Some(user), password, up, shared)? {
+                Some(answer) if answer == OK => {}
+                Some(error) => {
+                    self.reply(error);
+                    return Ok(());
+                }
+                None => return Ok(()),
+            }
+        } else if !self.is_logged_in(up, shared)? {
+            self.reply(reply::error(HELLO_NOAUTH));
+            return Ok(());
         }
-        self.settings.name = name.unwrap_or_else(|| self.settings.name.clone());
-        Ok(protocol)
+        if let Some(name) = wish.name {
+            self.settings.name = Bytes::copy_from_slice(name);
+        }
+        if protocol != self.settings.protocol && self.passing.subscriptions() > 0 {
+            // In RESP2 a subscriber could not ask for another protocol.
+            self.begin_resp2(arguments);
+            return Ok(());
+        }
+        self.settings.protocol = protocol;
+        let greeting = self.hello_reply();
+        self.reply(greeting);
+        Ok(())
     }
 
     /// What HELLO says in the present protocol.
@@ -235,7 +239,7 @@ impl Connection {
             Bytes::from_static(b":-1\r\n")
         } else if is("INFO", 2) || arguments.is(1, "LIST") {
             let line = format!(
-                "id={} addr={} name={} db={} sub={} multi={} watch={} resp={} user=default\n",
+                "id={} addr={} name={} db={} sub={} multi={} watch={} resp={} user={}\n",
                 self.id,
                 self.peer,
                 String::from_utf8_lossy(&self.settings.name),
@@ -252,6 +256,7 @@ impl Connection {
                 } else {
                     2
                 },
+                String::from_utf8_lossy(self.gate.name()),
             );
             reply::bulk(line.as_bytes())
         } else {
@@ -262,6 +267,54 @@ impl Connection {
                  SETINFO, ID, INFO, LIST, GETREDIR, NO-EVICT"
             ))
         }
+    }
+}
+
+/// What a client asks for with HELLO.
+struct Hello<'a> {
+    protocol: Protocol,
+    login: Option<(&'a [u8], &'a [u8])>,
+    name: Option<&'a [u8]>,
+}
+
+impl<'a> Hello<'a> {
+    fn parse(arguments: &Arguments<'a>, present: Protocol) -> Result<Hello<'a>, Bytes> {
+        let mut hello = Hello {
+            protocol: present,
+            login: None,
+            name: None,
+        };
+        if arguments.len() > 1 {
+            hello.protocol = match parse_integer(arguments.get(1)) {
+                Some(2) => Protocol::Resp2,
+                Some(3) => Protocol::Resp3,
+                Some(_) => return Err(reply::error("NOPROTO unsupported protocol version")),
+                None => {
+                    return Err(reply::error(
+                        "ERR Protocol version is not an integer or out of range",
+                    ));
+                }
+            };
+        }
+        let mut at = 2;
+        while at < arguments.len() {
+            if arguments.is(at, "AUTH") && at + 2 < arguments.len() {
+                hello.login = Some((arguments.get(at + 1), arguments.get(at + 2)));
+                at += 3;
+            } else if arguments.is(at, "SETNAME") && at + 1 < arguments.len() {
+                if !valid_name(arguments.get(at + 1)) {
+                    return Err(reply::error(BAD_NAME));
+                }
+                hello.name = Some(arguments.get(at + 1));
+                at += 2;
+            } else {
+                let option = String::from_utf8_lossy(arguments.get(at));
+                return Err(reply::error(&format!(
+                    "ERR Syntax error in HELLO option '{option}'"
+                )));
+            }
+        }
+        Ok(hello)
     }
 }
 

@@ -13,6 +13,7 @@ mod deadline;
 mod direct;
 mod end;
 mod fence;
+mod gate;
 mod guard;
 mod heart;
 mod identity;
@@ -33,6 +34,8 @@ mod subscription;
 mod times;
 mod transaction;
 
+use std::net::SocketAddr;
+
 use bytes::Bytes;
 use pmnet_resp::{Arguments, Status, reply};
 use pmnet_wire::command::Protocol;
@@ -42,6 +45,7 @@ use crate::upstream::{SessionHandle, Upstream};
 use calls::Pack;
 pub use deadline::HALF_CLOSED_TIMEOUT;
 use end::End;
+use gate::Gate;
 pub use heart::{Heart, named_by};
 pub(crate) use identity::{Found, Match, Own, ask_owner, ask_run_id, owner_of, run_id_of};
 use input::Input;
@@ -91,6 +95,8 @@ enum Later {
     /// Reads that were packed together, or are a batch, have no reply yet. It may be that they have to be sent again,
     /// one by one, and then all that is behind them must come after that.
     Reads,
+    /// It is not known what its client may do.
+    Rights,
     /// It is to come behind changes of subscriptions of other clients that are under way.
     Subscriptions,
     /// The same, and some may be there that nobody has looked at yet.
@@ -128,6 +134,7 @@ const ABOUT_SUBSCRIPTIONS: [&str; 3] = ["PUBLISH", "SPUBLISH", "PUBSUB"];
 pub struct Connection {
     id: u64,
     peer: String,
+    gate: Gate,
     settings: Settings,
     input: Input,
     times: Times,
@@ -146,10 +153,11 @@ pub struct Connection {
 impl Connection {
     /// A fresh connection; `id` is what CLIENT ID says, `peer` the client's address.
     #[must_use]
-    pub fn new(id: u64, peer: String) -> Connection {
+    pub fn new(id: u64, peer: SocketAddr) -> Connection {
         Connection {
             id,
-            peer,
+            peer: peer.to_string(),
+            gate: Gate::new(peer.ip()),
             settings: Settings::default(),
             input: Input::default(),
             times: Times::default(),
@@ -254,7 +262,7 @@ impl Connection {
             .take_commands(&mut input, up, shared)
             .unwrap_or_else(|later| match later {
                 Later::Busy => Turn::Busy,
-                Later::Reads | Later::Subscriptions => Turn::Idle,
+                Later::Reads | Later::Rights | Later::Subscriptions => Turn::Idle,
                 Later::OthersFirst => Turn::More,
             });
         if self.behind == Behind::Nothing {
@@ -343,6 +351,9 @@ impl Connection {
                 "closing: HTTP request, possibly an attack through a browser"
             );
             self.abandon();
+            return Ok(());
+        }
+        if !self.admit(&verdict, arguments, up, shared)? {
             return Ok(());
         }
         if self.mode.watches()

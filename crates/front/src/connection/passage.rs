@@ -305,9 +305,11 @@ impl Connection {
         }
         if !self.mode.passed_multi() && (direct.database != self.settings.database || passage.fresh)
         {
+            direct.act_as_front();
             direct.set(&["SELECT", &self.settings.database.to_string()]);
             direct.database = self.settings.database;
         }
+        direct.act_as_client();
         if passage.aborted {
             write_command(&mut direct.outbox, &["DISCARD"]);
         } else {

@@ -4,6 +4,8 @@ use super::StoreAddress;
 use super::direct::Direct;
 use super::passage::{Passage, Stage};
 use crate::upstream::Time;
+use crate::users::Credentials;
+use std::sync::Arc;
 
 /// Prefix of the PING argument that marks the end of the replies to a subscription command.
 const SENTINEL: &str = "pmnet-end";
@@ -12,6 +14,8 @@ const SENTINEL: &str = "pmnet-end";
 pub(super) struct Passing {
     pub(super) passage: Option<Passage>,
     pub(super) direct: Option<Direct>,
+    /// As whom the next connection to the store logs in for its client's commands; `None`: as the front.
+    pub(super) acts_as: Option<Arc<Credentials>>,
     /// How many connections to the store there were.
     directs: u64,
     /// Number of the next sentinel.
@@ -24,7 +28,8 @@ impl Passing {
     /// Begins a connection to the store; the front sees it and connects.
     pub(super) fn new_direct(&mut self, store: &StoreAddress, now: Time) -> &mut Direct {
         self.directs += 1;
-        self.direct.insert(Direct::new(store, self.directs, now))
+        let direct = Direct::new(store, self.directs, now, self.acts_as.clone());
+        self.direct.insert(direct)
     }
 
     /// Subscriptions that this client has.

@@ -12,6 +12,7 @@ use super::own_write::OwnWrites;
 use crate::front::Cache;
 use crate::table::Table;
 use crate::upstream::Time;
+use crate::users::{Access, Users};
 
 /// Names of commands unknown to the table that are remembered, known to the store or not.
 const PROBED_MAX: usize = 1024;
@@ -29,6 +30,8 @@ pub struct Counters {
     pub bypassed_reads: u64,
     /// Connections that were closed because too many replies were unread.
     pub closed_unread: u64,
+    /// Wrong passwords.
+    pub failed_logins: u64,
 }
 
 /// For how long the head is not asked after it did not answer a READ, in nanoseconds.
@@ -76,6 +79,8 @@ pub fn lane(protocol: Protocol) -> usize {
 
 /// What the connections of one front have in common.
 pub struct Shared {
+    /// Who may do what.
+    pub(crate) users: Users,
     /// The command matrix.
     pub table: Table,
     /// Time of this turn of the event loop.
@@ -131,6 +136,8 @@ impl Shared {
         // Every store has database 0.
         let databases = FxHashSet::from_iter([0]);
         Shared {
+            // Whoever makes connections says who may use them.
+            users: Users::new(Access::Anyone),
             table,
             now: 0,
             call_timeout,
@@ -165,6 +172,10 @@ impl Shared {
             // Known of that one, not of this.
             self.databases = FxHashSet::from_iter([0]);
             self.probed.clear();
+            self.users.forget();
+        }
+        if self.users.has_none() {
+            self.users.forget();
         }
         if !self.store_fixed {
             self.store = Some(StoreAddress::of(name));

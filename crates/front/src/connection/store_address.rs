@@ -2,7 +2,9 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use pmnet_wire::StoreName;
+use pmnet_wire::{StoreName, percent_decode};
+
+use crate::users::{DEFAULT, Secret};
 
 /// Port of a Redis server when none is given.
 const DEFAULT_PORT: u16 = 6379;
@@ -29,6 +31,9 @@ pub enum StoreAddressError {
     /// Not of the form `redis://[[user]:password@]host[:port]` or `host:port`.
     #[error("{0:?} is not the address of a Redis server; expected redis://host:port or host:port")]
     Form(String),
+    /// A `%` that is not followed by two hexadecimal digits.
+    #[error("bad %-escape in user or password")]
+    Escape,
     /// The name has no address.
     #[error("cannot resolve {0:?}: {1}")]
     Resolve(String, std::io::Error),
@@ -80,9 +85,12 @@ impl StoreAddress {
             format!("{host}:{DEFAULT_PORT}")
         };
         let address = resolve(&target)?;
-        let some = |part: &str| (!part.is_empty()).then(|| part.to_owned());
+        let decoded = |part: &str| {
+            let text = percent_decode(part).ok_or(StoreAddressError::Escape)?;
+            Ok((!text.is_empty()).then_some(text))
+        };
         let (user, password) = match credentials.map(|c| c.split_once(':').unwrap_or(("", c))) {
-            Some((user, password)) => (some(user), some(password)),
+            Some((user, password)) => (decoded(user)?, decoded(password)?),
             None => (None, None),
         };
         Ok(StoreAddress {
@@ -90,6 +98,17 @@ impl StoreAddress {
             user,
             password,
         })
+    }
+
+    /// Logs in with this password.
+    pub(crate) fn set_password(&mut self, password: &Secret) {
+        self.password = Some(String::from_utf8_lossy(password.bytes()).into_owned());
+    }
+
+    /// The user as whom the front logs in.
+    pub(crate) fn user(&self) -> &[u8] {
+        let user = self.password.as_ref().and(self.user.as_deref());
+        user.map_or(DEFAULT, str::as_bytes)
     }
 
     /// The arguments of the AUTH command that a connection needs first, if any.
@@ -117,6 +136,10 @@ mod tests {
             let read = StoreAddress::parse(text).expect("a number");
             assert_eq!(read.address, address.parse().unwrap(), "{text}");
         }
+        let read = StoreAddress::parse("redis://a%40b:p%3a%25@127.0.0.1:1").expect("escapes");
+        assert_eq!(read.auth(), Some(vec!["AUTH", "a@b", "p:%"]));
+        let error = StoreAddress::parse("redis://a:secret%@127.0.0.1:1").unwrap_err();
+        assert!(!error.to_string().contains("secret"), "{error}");
         for text in ["redis://", "", "rediss://127.0.0.1:1"] {
             assert!(
                 matches!(StoreAddress::parse(text), Err(StoreAddressError::Form(_))),

@@ -214,7 +214,7 @@ impl Connection {
 }
 
 /// Redis' own error for a command that it does not know.
-fn unknown_command(arguments: &Arguments<'_>) -> Bytes {
+pub(super) fn unknown_command(arguments: &Arguments<'_>) -> Bytes {
     let text = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).into_owned();
     let mut beginning = String::new();
     for argument in arguments.iter().skip(1) {

@@ -72,7 +72,7 @@ impl<U: Upstream> Front<U> {
         }
         self.clients_ever += 1;
         self.clients[index] = Some(Box::new(Client {
-            connection: Connection::new(self.clients_ever, peer.to_string()),
+            connection: Connection::new(self.clients_ever, peer),
             stream,
             readable: true,
             read_closed: false,

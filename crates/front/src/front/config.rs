@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::connection::StoreAddressError;
 use crate::table::AssumeError;
+use crate::users::{Access, Secret};
 
 /// How the front is set up.
 #[derive(Clone, Debug)]
@@ -20,6 +21,8 @@ pub struct FrontConfig {
     pub call_timeout: Duration,
     /// Address of the store for pass-through connections; `None`: the server is asked.
     pub direct: Option<String>,
+    /// The password that belongs to it, in place of one that it names.
+    pub direct_password: Option<Secret>,
     /// More commands to acknowledge early (`--assume-ok`).
     pub assume_ok: Vec<String>,
     /// Who answers reads.
@@ -29,6 +32,8 @@ pub struct FrontConfig {
     pub unread_max: usize,
     /// The same of all clients together; the one with most is refused.
     pub unread_total_max: usize,
+    /// Who may use it.
+    pub access: Access,
 }
 
 /// Who answers commands that only read, beside a bypass.
@@ -52,10 +57,12 @@ impl FrontConfig {
             spin: Duration::from_micros(50),
             call_timeout: Duration::from_secs(10),
             direct: None,
+            direct_password: None,
             assume_ok: Vec::new(),
             cache: Cache::default(),
             unread_max: 1 << 30,
             unread_total_max: 2 << 30,
+            access: Access::default(),
         }
     }
 }

@@ -17,6 +17,7 @@ mod socket;
 mod stopper;
 mod subscribing;
 mod unread;
+mod users;
 mod vigil;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -32,6 +33,7 @@ use rustc_hash::FxHashMap;
 use crate::connection::{Counters, Shared, StoreAddress, Turn};
 use crate::table::Table;
 use crate::upstream::{CallId, Event, SessionHandle, Time, Upstream};
+use crate::users::Users;
 pub use config::{Cache, FrontConfig, FrontError};
 use marks::Marks;
 use reads::StoreReads;
@@ -40,6 +42,7 @@ use socket::{Client, Transfer};
 use stopper::Ending;
 pub use stopper::Stopper;
 use unread::UnreadOfAll;
+use users::UserLinks;
 use vigil::Vigil;
 
 const LISTENER: Token = Token(0);
@@ -48,6 +51,8 @@ const WAKER: Token = Token(2);
 const HEART: Token = Token(3);
 const READS_RESP2: Token = Token(4);
 const READS_RESP3: Token = Token(5);
+const RIGHTS: Token = Token(6);
+const LOGINS: Token = Token(7);
 /// Tokens of client `i`: this plus 2 i for its own socket, and one more for that to the store.
 const FIRST_CLIENT: usize = 16;
 /// Events taken from the operating system at once.
@@ -80,6 +85,7 @@ pub struct Front<U> {
     vigil: Vigil,
     marks: Marks,
     reads: StoreReads,
+    users: UserLinks,
     /// Who has asked the head.
     asked: FxHashMap<CallId, usize>,
     clients_ever: u64,
@@ -97,12 +103,15 @@ impl<U: Upstream> Front<U> {
     pub fn bind(config: &FrontConfig, up: U) -> Result<Front<U>, FrontError> {
         let mut up = Watched::new(up);
         let table = Table::new(&config.assume_ok)?;
-        let store = config
+        let mut store = config
             .direct
             .as_deref()
             .map(StoreAddress::parse)
             .transpose()
             .map_err(FrontError::Direct)?;
+        if let (Some(store), Some(password)) = (&mut store, &config.direct_password) {
+            store.set_password(password);
+        }
         let listen = |source| FrontError::Listen {
             address: config.listen,
             source,
@@ -113,15 +122,17 @@ impl<U: Upstream> Front<U> {
             .register(&mut listener, LISTENER, Interest::READABLE)?;
         up.register(poll.registry(), ENDPOINT)?;
         let waker = Waker::new(poll.registry(), WAKER)?;
+        let mut shared = Shared::new(
+            table,
+            nanos(config.call_timeout),
+            store,
+            config.cache,
+            config.unread_max,
+        );
+        shared.users = Users::new(config.access.clone());
         Ok(Front {
             up,
-            shared: Shared::new(
-                table,
-                nanos(config.call_timeout),
-                store,
-                config.cache,
-                config.unread_max,
-            ),
+            shared,
             poll,
             listener,
             listener_ready: false,
@@ -141,6 +152,7 @@ impl<U: Upstream> Front<U> {
             vigil: Vigil::new(nanos(config.call_timeout)),
             marks: Marks::default(),
             reads: StoreReads::new([READS_RESP2, READS_RESP3], nanos(config.call_timeout)),
+            users: UserLinks::new([RIGHTS, LOGINS], nanos(config.call_timeout)),
             asked: FxHashMap::default(),
             clients_ever: 0,
             behind_subscriptions: BTreeSet::new(),
@@ -207,6 +219,9 @@ impl<U: Upstream> Front<U> {
                     WAKER => {}
                     HEART => self.vigil.transfer(&mut self.scratch, &mut self.shared),
                     READS_RESP2 | READS_RESP3 => self.reads.note(event),
+                    RIGHTS | LOGINS => {
+                        self.users.note(event, &mut self.scratch, &self.shared);
+                    }
                     _ => self.note(event),
                 }
             }
@@ -223,6 +238,7 @@ impl<U: Upstream> Front<U> {
                     self.serve(index);
                 }
             }
+            self.keep_users();
             self.refresh_store_name();
             self.keep_marks();
             self.up.flush(self.shared.now);
@@ -231,6 +247,7 @@ impl<U: Upstream> Front<U> {
             self.write_dirty();
         }
         self.shut_down();
+        self.shared.counters.failed_logins = self.shared.users.failed_logins();
         Ok(self.shared.counters)
     }
 
@@ -249,6 +266,7 @@ impl<U: Upstream> Front<U> {
             self.vigil.next_look,
             self.reads.next_timeout(),
             self.marks.next_look,
+            self.next_question(),
         ]
         .into_iter()
         .flatten()
@@ -354,6 +372,7 @@ impl<U: Upstream> Front<U> {
         self.note_subscribing(index);
         self.match_direct(index);
         self.collect_store_read(index);
+        self.collect_question(index);
         if let Some(Some(client)) = self.clients.get_mut(index) {
             // What was put into the store's outbox just now.
             if let Transfer::Broken(why) = client.serve_direct(&mut self.scratch) {

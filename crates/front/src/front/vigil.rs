@@ -236,6 +236,10 @@ impl<U: Upstream> Front<U> {
         if self.vigil.waited.is_none() && !self.vigil.keeps_session {
             self.end_vigil();
         }
+        if outcome == Outcome::Reply(pmnet_resp::reply::OK) {
+            // A store without a name is no Redis.
+            self.shared.users.store_has_none();
+        }
         let Some(name) = named_by(outcome) else {
             return;
         };

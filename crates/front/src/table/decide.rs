@@ -109,13 +109,10 @@ pub(super) fn decide(facts: &Facts) -> Decision {
             "says that the front is alive, not that the store is",
         ),
         "ECHO" => (Rule::Local(Local::Echo), ""),
-        "HELLO" => (
-            Rule::Local(Local::Hello),
-            "2 and 3, SETNAME; AUTH is refused",
-        ),
+        "HELLO" => (Rule::Local(Local::Hello), "2 and 3, AUTH, SETNAME"),
         "AUTH" => (
             Rule::Local(Local::Auth),
-            "always an error: the front has no users",
+            "the front asks Redis whether the password is right: see *Users*",
         ),
         "SELECT" => (
             Rule::Local(Local::Select),
@@ -188,7 +185,7 @@ pub(super) fn decide(facts: &Facts) -> Decision {
                 ],
                 refused: &[],
             },
-            "about the store's users; the front has none",
+            "about Redis's users; WHOAMI says who the client is",
         ),
         "COMMAND" => (
             Rule::Container {

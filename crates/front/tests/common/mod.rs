@@ -21,7 +21,7 @@ use pmnet_front::limits::REPLIES;
 use pmnet_front::upstream::{
     CallId, Closed, Event, Outcome, ReadAnswer, Refused, SessionHandle, Time, Upstream,
 };
-use pmnet_front::{Cache, Front, FrontConfig, Stopper};
+use pmnet_front::{Access, Cache, Front, FrontConfig, Stopper};
 use pmnet_resp::{Scanner, write_command};
 use pmnet_wire::StoreName;
 use pmnet_wire::command::{Commands, Form, Protocol};
@@ -52,6 +52,11 @@ impl Redis {
 
     pub fn client(&self) -> Client {
         Client::connect(self.address)
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        self.server.kill();
     }
 
     /// Stops the process, or lets it go on.
@@ -179,6 +184,18 @@ pub struct Knobs {
     pub reads: Vec<Vec<u64>>,
     /// How often a call was refused.
     pub refused: usize,
+    /// User and password of the server in the store.
+    pub login: Option<&'static str>,
+}
+
+impl Knobs {
+    /// A server that logs in to the store.
+    pub fn logged_in(login: &'static str) -> Knobs {
+        Knobs {
+            login: Some(login),
+            ..Knobs::default()
+        }
+    }
 }
 
 struct Pending {
@@ -206,6 +223,12 @@ pub struct Executor {
 impl Executor {
     pub fn new(store: SocketAddr, knobs: Arc<Mutex<Knobs>>) -> Executor {
         let mut clients = [Client::connect(store), Client::connect(store)];
+        let login = knobs.lock().expect("knobs").login;
+        for client in &mut clients {
+            if let Some(login) = login {
+                assert_eq!(client.ask(&format!("AUTH {login}")), "+OK\r\n");
+            }
+        }
         clients[1].ask("HELLO 3");
         let run_id = run_id(&mut clients[0]);
         Executor {
@@ -502,6 +525,8 @@ impl Running {
 
     pub fn start_as(redis: &Redis, knobs: Knobs, change: impl FnOnce(&mut FrontConfig)) -> Running {
         let mut config = FrontConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
+        // The tests of users say so.
+        config.access = Access::Anyone;
         change(&mut config);
         let knobs = Arc::new(Mutex::new(knobs));
         let front =

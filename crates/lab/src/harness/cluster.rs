@@ -230,6 +230,7 @@ impl Cluster {
             "--via",
             &next.to_string(),
         ]);
+        args.extend(words(who_may_connect(&self.topology.front_args)));
         args.extend(words(&self.topology.front_args));
         self.add(Role::Front, own_spec(binaries, "front", args))
     }
@@ -408,6 +409,16 @@ impl Cluster {
     /// Leaves that folder when the cluster ends.
     pub fn keep_folder(&mut self) {
         self.scratch.keep();
+    }
+}
+
+/// What says who may use a front, if its other arguments do not.
+pub(super) fn who_may_connect<S: AsRef<str>>(args: &[S]) -> &'static [&'static str] {
+    let says = |arg: &S| ["--users-of-redis", "--requirepass-file"].contains(&arg.as_ref());
+    if args.iter().any(says) {
+        &[]
+    } else {
+        &["--anyone-may-connect"]
     }
 }
 

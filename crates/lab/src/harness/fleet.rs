@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Context;
 
 use super::binaries::Binaries;
-use super::cluster::{Medium, READY_MAX, Role, own_spec, redis_spec, words};
+use super::cluster::{Medium, READY_MAX, Role, own_spec, redis_spec, who_may_connect, words};
 use super::namespaces::{Namespace, Namespaces};
 use super::process::{Process, Spec};
 use super::proxy::{LossyProxy, Trouble};
@@ -133,6 +133,7 @@ impl Fleet {
         let front = self.endpoint().to_string();
         let via = next.to_string();
         let mut args = words(&["redis", "--listen", &front, "--via", &via]);
+        args.extend(words(who_may_connect(&plan.front_args)));
         args.extend(words(&plan.front_args));
         self.add(Role::Front, own_spec(binaries, "front", args))
     }

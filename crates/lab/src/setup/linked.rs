@@ -98,8 +98,16 @@ impl Linked {
         linked.stand.serve(Medium::Dram, &url, &linked.scratch)?;
         if has_device {
             let (listen, via) = (near.to_string(), linked.stand.recipe.target.to_string());
-            let arguments =
-                ["redis", "--log-json", "--listen", &listen, "--via", &via].map(OsString::from);
+            let arguments = [
+                "redis",
+                "--anyone-may-connect",
+                "--log-json",
+                "--listen",
+                &listen,
+                "--via",
+                &via,
+            ];
+            let arguments = arguments.map(OsString::from);
             let front = linked
                 .stand
                 .start("front", CLIENT, arguments.into(), &linked.scratch)?;

@@ -1,6 +1,7 @@
 //! The command line: what can be said, and which module does it.
 //! Exit codes are those of `pmnet_cli`.
 
+mod access;
 mod common;
 mod config;
 mod device;

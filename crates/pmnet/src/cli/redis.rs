@@ -1,18 +1,20 @@
 //! `pmnet redis`: the RESP front.
 
 use std::fmt::Display;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use pmnet_cli::{ConfigError, address, bytes, call_on_signals};
+use pmnet_cli::{ConfigError, address, bytes, call_on_signals, password, warn_of_password};
 use pmnet_client::{ClientConfig, ClientNode};
 use pmnet_front::connection::Counters;
 use pmnet_front::limits::REPLY_BYTES_MAX;
-use pmnet_front::{Cache, Front, FrontConfig};
+use pmnet_front::{Cache, Front, FrontConfig, Secret};
 use pmnet_wire::record::CHAIN_MAX;
 use serde::Deserialize;
 use serde_json::json;
 
+use super::access::{Hidden, Said, access};
 use super::common::{CommonArgs, hop_address, required};
 use super::ready;
 
@@ -20,6 +22,8 @@ const EXAMPLES: &str = "\
 Examples:
   pmnet redis --listen 127.0.0.1:6380 --via 127.0.0.1:51000
   pmnet redis --listen 127.0.0.1:6380 --via 127.0.0.1:51000 --copies 3 --assume-ok HMSET
+  pmnet redis --listen 10.0.0.5:6380 --via 10.0.0.6:51000 --users-of-redis \\
+      --direct redis://front:@10.0.0.7:6379 --direct-password-file /etc/pmnet/front.password
 
 Redis clients connect here and see their Redis. SET (without NX, XX, GET), MSET, SETEX and PSETEX
 are acknowledged as soon as every device of the chain holds them; everything else is executed by
@@ -56,6 +60,21 @@ pub struct RedisArgs {
     /// pub/sub, WATCH) [default: what the server says].
     #[arg(long, value_name = "HOST:PORT")]
     direct: Option<String>,
+    /// The password for --direct is the first line of this file.
+    #[arg(long, value_name = "FILE")]
+    direct_password_file: Option<PathBuf>,
+    /// Clients are the users of Redis, with their passwords and rights there [default, if only this machine can connect].
+    #[arg(long)]
+    users_of_redis: bool,
+    /// Clients need the password in the first line of this file, and may then do everything.
+    #[arg(long, value_name = "FILE")]
+    requirepass_file: Option<PathBuf>,
+    /// That password; in the configuration file only.
+    #[arg(skip)]
+    requirepass: Option<Hidden>,
+    /// Everybody who can connect may do everything: no users, no passwords.
+    #[arg(long)]
+    anyone_may_connect: bool,
     /// Poll for so long after activity before sleeping.
     #[arg(long, value_name = "US")]
     spin_us: Option<u64>,
@@ -75,6 +94,17 @@ pub struct RedisArgs {
     /// The same for all clients together; who has left most unread is closed [default: 2G].
     #[arg(long, value_name = "SIZE")]
     unread_total_max: Option<String>,
+}
+
+impl RedisArgs {
+    fn who_may_connect(&self) -> Said {
+        Said {
+            users_of_redis: self.users_of_redis,
+            anyone_may_connect: self.anyone_may_connect,
+            requirepass: self.requirepass.clone(),
+            requirepass_file: self.requirepass_file.clone(),
+        }
+    }
 }
 
 /// Values of `--cache`.
@@ -101,10 +131,26 @@ pub struct RedisCommand {
 
 /// What the command line and the configuration say, if it can be.
 fn settings(flags: RedisArgs, file: RedisArgs) -> Result<(FrontConfig, ClientConfig), ConfigError> {
+    // Flags win as a whole, since they exclude each other.
+    let said = [flags.who_may_connect(), file.who_may_connect()];
+    let said = said
+        .into_iter()
+        .find(Said::is_something)
+        .unwrap_or_default();
     let listen = required("--listen", "redis", flags.listen.or(file.listen))?;
     let via = required("--via", "redis", flags.via.or(file.via))?;
     let mut front = FrontConfig::new(address("--listen", &listen)?);
+    front.access = access(said, front.listen)?;
+    if let Some(url) = &flags.direct {
+        let instead =
+            "give it with --direct-password-file, or put the URL into the configuration file";
+        warn_of_password("--direct", url, instead);
+    }
     front.direct = flags.direct.or(file.direct);
+    if let Some(path) = flags.direct_password_file.or(file.direct_password_file) {
+        let text = password("--direct-password-file", &path)?;
+        front.direct_password = Some(Secret::new(text.as_bytes()));
+    }
     front.assume_ok = flags.assume_ok.or(file.assume_ok).unwrap_or_default();
     if let Some(micros) = flags.spin_us.or(file.spin_us) {
         within("--spin-us", micros, 0, SPIN_US_MAX)?;
@@ -188,6 +234,7 @@ pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
         direct_reads,
         bypassed_reads,
         closed_unread,
+        failed_logins,
     } = front.run()?;
     if closed_unread > 0 {
         tracing::info!(
@@ -200,6 +247,7 @@ pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
         hits,
         direct_reads,
         bypassed_reads,
+        failed_logins,
         "the front ends; its reads were answered so"
     );
     Ok(true)

@@ -1,5 +1,7 @@
 //! `redis://[[user]:password@]host[:port][/0][?wait_replicas=N]`.
 
+use pmnet_wire::percent_decode;
+
 use crate::OpenError;
 
 /// Port of a Redis server when the URL names none.
@@ -113,21 +115,6 @@ impl RedisUrl {
             format!("{}:{}", self.host, self.port)
         }
     }
-}
-
-fn percent_decode(text: &str) -> Option<String> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
-        if byte == b'%' {
-            let high = char::from(bytes.next()?).to_digit(16)?;
-            let low = char::from(bytes.next()?).to_digit(16)?;
-            out.push(u8::try_from(high * 16 + low).ok()?);
-        } else {
-            out.push(byte);
-        }
-    }
-    String::from_utf8(out).ok()
 }
 
 #[cfg(test)]

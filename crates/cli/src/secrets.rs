@@ -1,0 +1,82 @@
+//! Passwords, which must not be in the process list: read from files.
+
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::error::ConfigError;
+
+/// Longest file with a password, in bytes.
+const FILE_BYTES_MAX: u64 = 1024;
+/// Permissions of everybody but the owner.
+const OTHERS: u32 = 0o077;
+
+/// The password in the first line of this file. Warns if others may read the file.
+///
+/// # Errors
+/// It cannot be read, is longer than 1024 bytes, or its first line is empty.
+pub fn password(flag: &str, path: &Path) -> Result<String, ConfigError> {
+    let bad =
+        |what: &dyn std::fmt::Display| ConfigError(format!("{flag} {}: {what}", path.display()));
+    let file = std::fs::File::open(path).map_err(|error| bad(&error))?;
+    let about = file.metadata().map_err(|error| bad(&error))?;
+    if about.is_file() && about.mode() & OTHERS != 0 {
+        tracing::warn!(
+            "{flag} {}: others may read or change it: chmod 600",
+            path.display()
+        );
+    }
+    let mut text = String::new();
+    file.take(FILE_BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| bad(&error))?;
+    if u64::try_from(text.len()).is_ok_and(|length| length > FILE_BYTES_MAX) {
+        return Err(bad(&format!("more than {FILE_BYTES_MAX} bytes")));
+    }
+    let line = text.lines().next().unwrap_or_default();
+    if line.is_empty() {
+        return Err(bad(&"its first line is empty; the password belongs there"));
+    }
+    Ok(line.to_owned())
+}
+
+/// Warns if this URL has a password, which everybody on this machine can then see in the process list. `instead`: where it
+/// belongs.
+pub fn warn_of_password(flag: &str, url: &str, instead: &str) {
+    let credentials = url.rsplit_once('@').map(|(before, _)| before);
+    let text = credentials.map(|text| text.split_once("://").map_or(text, |(_, rest)| rest));
+    if text.is_some_and(|text| !text.ends_with(':')) {
+        tracing::warn!(
+            "{flag}: its password is in the process list, where everybody on this machine can read it: {instead}"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::password;
+
+    #[test]
+    fn a_password_is_the_first_line_of_a_file() {
+        let folder = std::env::temp_dir().join(format!("pmnet-secret-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let read = |text: &[u8]| {
+            let path = folder.join("file");
+            std::fs::write(&path, text).unwrap();
+            password("--x-file", &path).map_err(|error| error.to_string())
+        };
+        assert_eq!(read(b"s3cret\n").as_deref(), Ok("s3cret"));
+        assert_eq!(read(b" a b \r\nrest").as_deref(), Ok(" a b "));
+        for bad in [&b""[..], b"\nx", &[b'x'; 1025], b"\xff"] {
+            let error = read(bad).unwrap_err();
+            assert!(
+                error.starts_with("--x-file ") && !error.contains("xxx"),
+                "{error}"
+            );
+        }
+        assert!(password("--x-file", Path::new("/none/such")).is_err());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,391 @@
+//! Asks Redis about users, on two connections of the front's own: one for their rights, one to try passwords.
+//!
+//! Purpose: as long as there are clients, and users count, the list of users is fetched every [`POLL_EVERY`], so that a change of
+//! rights counts within a second; what connections ask goes the same way ([`crate::users`]). Whoever asks while Redis does not
+//! answer is told so.
+//! Invariants: each client has at most one question here, so their number bounds what waits; while Redis does not
+//! answer for a command's time, what was known of rights does not count any more. If no process listens there, nobody
+//! can change rights, and it goes on counting.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+
+use bytes::Bytes;
+use mio::event::Event;
+use mio::net::TcpStream;
+use mio::{Interest, Registry, Token};
+use pmnet_resp::reply;
+
+use super::Front;
+use crate::connection::Shared;
+use crate::upstream::{Time, Upstream};
+use crate::users::{About, Answer, Ask, Link, Ticket};
+
+/// Between two questions for the list of users, in nanoseconds: half of the second in which a change must count.
+const POLL_EVERY: Time = 500_000_000;
+/// Part of a command's time for which Redis may say nothing while it is asked.
+const SILENCES_PER_TIMEOUT: Time = 8;
+/// Longest such time, in nanoseconds.
+const SILENCE_MAX: Time = 1_000_000_000;
+/// Until a connection that was lost is made again, in nanoseconds.
+const PAUSE: Time = 100_000_000;
+/// Passwords that wait to be tried, at most.
+const LOGINS_MAX: usize = 1024;
+
+/// The connections, and what is asked.
+pub(super) struct UserLinks {
+    rights: Lane,
+    logins: Lane,
+    next_poll: Time,
+    answers: Vec<(Ask, Bytes)>,
+}
+
+struct Lane {
+    token: Token,
+    open: Option<Open>,
+    /// What is to be asked, oldest first.
+    queue: VecDeque<Ask>,
+    silence: Time,
+    /// When Redis last said something, or was first asked after it had answered everything.
+    heard: Time,
+    connect_after: Time,
+    /// Why the last connection ended, until that is taken note of.
+    broken: Option<Broken>,
+}
+
+struct Open {
+    link: Link,
+    stream: TcpStream,
+}
+
+/// Why a connection is of no use.
+struct Broken {
+    why: String,
+    /// Nobody listens there.
+    refused: bool,
+}
+
+impl From<String> for Broken {
+    fn from(why: String) -> Broken {
+        Broken {
+            why,
+            refused: false,
+        }
+    }
+}
+
+impl From<std::io::Error> for Broken {
+    fn from(error: std::io::Error) -> Broken {
+        Broken {
+            why: error.to_string(),
+            refused: error.kind() == ErrorKind::ConnectionRefused,
+        }
+    }
+}
+
+impl UserLinks {
+    pub(super) fn new(tokens: [Token; 2], call_timeout: Time) -> UserLinks {
+        let lane = |token| Lane {
+            token,
+            open: None,
+            queue: VecDeque::new(),
+            silence: (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, SILENCE_MAX),
+            heard: 0,
+            connect_after: 0,
+            broken: None,
+        };
+        UserLinks {
+            rights: lane(tokens[0]),
+            logins: lane(tokens[1]),
+            next_poll: 0,
+            answers: Vec::new(),
+        }
+    }
+
+    /// A connection is ready: reads and writes what there is.
+    pub(super) fn note(&mut self, event: &Event, scratch: &mut [u8], shared: &Shared) {
+        for lane in [&mut self.rights, &mut self.logins] {
+            if lane.token == event.token() {
+                lane.receive(scratch, shared, &mut self.answers);
+            }
+        }
+    }
+
+    /// When something is due although nothing arrives. `clients`: there are some; `named`: it is known where Redis is.
+    fn next_timeout(&self, clients: bool, named: bool) -> Option<Time> {
+        let lanes = [&self.rights, &self.logins];
+        let due = lanes.into_iter().filter_map(|lane| match lane.open {
+            Some(_) => lane.due(),
+            None => (named && lane.waits()).then_some(lane.connect_after),
+        });
+        due.chain(clients.then_some(self.next_poll)).min()
+    }
+
+    fn submit(&mut self, ticket: Ticket, now: Time) -> Option<Ticket> {
+        let lane = match ticket.question.about {
+            About::Login { .. } => &mut self.logins,
+            About::May { .. } => &mut self.rights,
+        };
+        if matches!(ticket.question.about, About::Login { .. }) && lane.queue.len() >= LOGINS_MAX {
+            return Some(ticket);
+        }
+        lane.push(Ask::Client(ticket), now);
+        None
+    }
+}
+
+impl Lane {
+    fn waits(&self) -> bool {
+        !self.queue.is_empty() || self.open.as_ref().is_some_and(|open| open.link.waits())
+    }
+
+    /// By when Redis must have said something.
+    fn due(&self) -> Option<Time> {
+        let due = self.heard.saturating_add(self.silence);
+        self.waits().then_some(due)
+    }
+
+    fn push(&mut self, ask: Ask, now: Time) {
+        if !self.waits() {
+            self.heard = now;
+        }
+        self.queue.push_back(ask);
+    }
+
+    fn receive(&mut self, scratch: &mut [u8], shared: &Shared, answers: &mut Vec<(Ask, Bytes)>) {
+        let mut failed = None;
+        if let Some(Open { link, stream }) = &mut self.open {
+            loop {
+                match stream.read(scratch) {
+                    Ok(0) => failed = Some("closed by Redis".to_owned().into()),
+                    Ok(count) => {
+                        self.heard = shared.now;
+                        let name = shared.name.as_ref();
+                        match link.receive(&scratch[..count], name, answers) {
+                            Ok(()) => continue,
+                            Err(why) => failed = Some(why.into()),
+                        }
+                    }
+                    Err(error) if is_not_yet(error.kind()) => {}
+                    Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                    Err(error) => failed = Some(error.into()),
+                }
+                break;
+            }
+        }
+        if let Some(broken) = failed {
+            self.give_up(broken, shared.now, answers);
+        }
+    }
+
+    fn send(&mut self, registry: &Registry, shared: &Shared) -> Result<(), Broken> {
+        if !self.waits() {
+            return Ok(());
+        }
+        if self.open.is_none() {
+            let (Some(store), Some(_)) = (&shared.store, &shared.name) else {
+                // The server has not said yet where Redis is.
+                return Ok(());
+            };
+            let mut stream = TcpStream::connect(store.address)?;
+            stream.set_nodelay(true)?;
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            registry.register(&mut stream, self.token, interest)?;
+            self.heard = shared.now;
+            self.open = Some(Open {
+                link: Link::new(store),
+                stream,
+            });
+        }
+        let Some(Open { link, stream }) = &mut self.open else {
+            return Ok(());
+        };
+        while link.has_room()
+            && let Some(ask) = self.queue.pop_front()
+        {
+            link.ask(ask);
+        }
+        while !link.unwritten().is_empty() {
+            match stream.write(link.unwritten()) {
+                Ok(0) => return Err("nothing written".to_owned().into()),
+                Ok(count) => link.wrote(count),
+                Err(error) if is_not_yet(error.kind()) => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the connection leads elsewhere than to the store that the server uses now.
+    fn leads_astray(&self, shared: &Shared) -> bool {
+        let (Some(open), Some(name), Some(store)) = (&self.open, &shared.name, &shared.store)
+        else {
+            return self.open.is_some();
+        };
+        let found = open.link.found.as_ref();
+        open.link.address != store.address
+            || found.is_some_and(|(run_id, _)| *run_id != name.run_id)
+    }
+
+    /// Ends the connection; whoever has asked is told.
+    fn give_up(&mut self, broken: Broken, now: Time, answers: &mut Vec<(Ask, Bytes)>) {
+        let asked = self
+            .open
+            .take()
+            .map(|open| open.link.end())
+            .unwrap_or_default();
+        self.connect_after = now.saturating_add(PAUSE);
+        let error = reply::error(&format!(
+            "ERR pmnet: the front cannot ask Redis who may do what ({}); the command was not executed",
+            broken.why
+        ));
+        for ask in asked.into_iter().chain(self.queue.drain(..)) {
+            if let Ask::Client(_) = ask {
+                answers.push((ask, error.clone()));
+            }
+        }
+        self.broken = Some(broken);
+    }
+}
+
+fn is_not_yet(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::NotConnected)
+}
+
+impl<U: Upstream> Front<U> {
+    /// When the list of users is to be fetched again.
+    pub(super) fn next_question(&self) -> Option<Time> {
+        let users = &self.shared.users;
+        if !users.are_asked_for() || users.has_none() {
+            return None;
+        }
+        let named = self.shared.name.is_some() && self.shared.store.is_some();
+        self.users.next_timeout(self.has_clients(), named)
+    }
+
+    fn has_clients(&self) -> bool {
+        self.clients.len() > self.free.len()
+    }
+
+    /// Hands what a client wants to know to the connection for it.
+    pub(super) fn collect_question(&mut self, index: usize) {
+        let Some(Some(client)) = self.clients.get_mut(index) else {
+            return;
+        };
+        let Some(question) = client.connection.take_question() else {
+            return;
+        };
+        let ticket = Ticket {
+            client: index,
+            question,
+        };
+        if let Some(refused) = self.users.submit(ticket, self.shared.now) {
+            let error = reply::error("ERR pmnet: too many logins at a time; try again");
+            self.users.answers.push((Ask::Client(refused), error));
+        }
+    }
+
+    /// The end of a turn: asks what is to be asked, ends what takes too long, and hands out what was answered.
+    pub(super) fn keep_users(&mut self) {
+        if !self.shared.users.are_asked_for() || self.shared.users.has_none() {
+            return self.spread_news();
+        }
+        let now = self.shared.now;
+        if !self.has_clients() {
+            if self.shared.users.is_known() {
+                // What is known gets old while nobody asks.
+                self.shared.users.forget();
+            }
+        } else if now >= self.users.next_poll || self.shared.users.wanted {
+            self.poll_users();
+        }
+        let mut answers = std::mem::take(&mut self.users.answers);
+        for lane in [&mut self.users.rights, &mut self.users.logins] {
+            let broken = if lane.leads_astray(&self.shared) {
+                Some("the pmnet server uses another Redis now".to_owned().into())
+            } else if lane.open.is_some() && lane.due().is_some_and(|due| now >= due) {
+                Some("it does not answer in time".to_owned().into())
+            } else if lane.open.is_none() && now < lane.connect_after {
+                None
+            } else {
+                lane.send(self.poll.registry(), &self.shared).err()
+            };
+            if let Some(broken) = broken {
+                lane.give_up(broken, now, &mut answers);
+            }
+            if let Some(broken) = lane.broken.take() {
+                if broken.refused {
+                    self.shared.users.confirm(now);
+                }
+                self.shared.users.cannot_be_asked(&broken.why);
+            }
+        }
+        for (ask, answer) in answers.drain(..) {
+            self.take_answer(ask, &answer);
+        }
+        self.users.answers = answers;
+        self.spread_news();
+    }
+
+    fn poll_users(&mut self) {
+        let now = self.shared.now;
+        self.users.next_poll = now.saturating_add(POLL_EVERY);
+        self.shared.users.wanted = false;
+        // The users are those of the Redis that the server works on.
+        self.shared.wants_store_name = true;
+        let polls = |ask: &Ask| matches!(ask, Ask::List(..));
+        if !self.users.rights.queue.iter().any(polls) {
+            self.shared.users.asked += 1;
+            let ask = Ask::List(self.shared.users.asked, now);
+            self.users.rights.push(ask, now);
+        }
+    }
+
+    fn take_answer(&mut self, ask: Ask, answer: &Bytes) {
+        let Ticket { client, question } = match ask {
+            Ask::List(number, asked) => {
+                let link = self.users.rights.open.as_ref().map(|open| &open.link);
+                if let Some((_, version)) = link.and_then(|link| link.found.as_ref()) {
+                    self.shared.users.found_version(*version);
+                }
+                if let Err(why) = self.shared.users.take_list(number, asked, answer) {
+                    self.shared.users.forget();
+                    self.shared.users.cannot_be_asked(&why);
+                }
+                return;
+            }
+            Ask::Client(ticket) => ticket,
+        };
+        let answer = match question.about {
+            About::Login { .. } => Answer::Login(answer.clone()),
+            About::May { user, place, .. } => {
+                Answer::May(self.shared.users.take_ruling(&user, place, answer))
+            }
+        };
+        if let Some(Some(found)) = self.clients.get_mut(client)
+            && found.connection.id() == question.connection
+        {
+            found.connection.question_answered(question.number, answer);
+            self.enqueue(client);
+        }
+    }
+
+    /// Lets go on whoever waits for the list of users, and ends whose user is deleted.
+    fn spread_news(&mut self) {
+        if !std::mem::take(&mut self.shared.users.news) {
+            return;
+        }
+        for index in 0..self.clients.len() {
+            let Some(Some(client)) = self.clients.get_mut(index) else {
+                continue;
+            };
+            let waits = client.connection.waits_for_rights();
+            if client.connection.users_changed(&mut self.shared) {
+                self.close(index, "its user is deleted");
+            } else if waits {
+                self.enqueue(index);
+            }
+        }
+    }
+}

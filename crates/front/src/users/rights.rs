@@ -1,0 +1,524 @@
+//! The users of Redis as the front knows them, and what each of them may do.
+
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use pmnet_resp::{Arguments, read, reply, write_bulk, write_header};
+use rustc_hash::FxHashMap;
+
+use super::failures::Failures;
+use super::list::{Rules, parse};
+use super::{Access, DEFAULT};
+use crate::table::{Facts, MOVABLEKEYS};
+use crate::upstream::Time;
+
+/// Answers of one user that are remembered, for commands with their keys; when there are more, all are forgotten.
+const RULINGS_MAX: usize = 4096;
+/// Longest command whose answer is remembered, in bytes, without its values.
+const RULING_BYTES_MAX: usize = 512;
+/// Shortest time for which rights count while Redis does not answer, in nanoseconds: some polls.
+const KEPT_MIN: Time = 2_000_000_000;
+/// First Redis that says what a user may do.
+const DRYRUN_VERSION: (u32, u32) = (7, 0);
+
+/// Whether a user may run a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ruling {
+    Allowed,
+    /// The reply that Redis gives instead.
+    Denied(Bytes),
+}
+
+/// A user of Redis.
+pub(crate) struct User {
+    pub(crate) name: Box<[u8]>,
+    line: Box<[u8]>,
+    rules: Rules,
+    /// Number of the list in which its line was first like this.
+    pub(crate) changed: u64,
+    by_name: FxHashMap<&'static str, Ruling>,
+    by_arguments: FxHashMap<Vec<u8>, Ruling>,
+}
+
+/// Under what the answer to a question is remembered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Name(&'static str),
+    Arguments(Vec<u8>),
+    Nowhere,
+}
+
+/// Who may do what.
+#[derive(Default)]
+pub(crate) struct Users {
+    pub(crate) access: Access,
+    users: Vec<User>,
+    by_name: FxHashMap<Box<[u8]>, usize>,
+    /// The list from which the users were read; `None`: not known, and nobody may do anything.
+    list: Option<Bytes>,
+    /// Grows whenever places in `users` change.
+    pub(crate) generation: u64,
+    /// How often the list was asked for, and which of these questions it answers.
+    pub(crate) asked: u64,
+    pub(crate) answered: u64,
+    /// When the list was last known to be Redis's.
+    confirmed: Time,
+    /// The store has no users.
+    without: bool,
+    version: (u32, u32),
+    failures: Failures,
+    /// Somebody needs a newer list at once.
+    pub(crate) wanted: bool,
+    /// Somebody waits until more is known.
+    pub(crate) awaited: bool,
+    /// The list is another one, or somebody waited for it.
+    pub(crate) news: bool,
+    /// Why Redis cannot be asked.
+    pub(crate) trouble: String,
+}
+
+impl User {
+    /// It has not shown who it is.
+    pub(crate) fn is_open(&self) -> bool {
+        self.rules.on && self.rules.nopass
+    }
+
+    pub(crate) fn needs_no_password(&self) -> bool {
+        self.rules.nopass
+    }
+
+    pub(crate) fn may_everything(&self) -> bool {
+        self.rules.full
+    }
+
+    /// Whether it may read and write every key, whatever else it may.
+    pub(crate) fn sees_all_keys(&self) -> bool {
+        self.rules.keyless
+    }
+
+    /// Under what the answer for this command is remembered.
+    pub(crate) fn place(&self, facts: Option<&'static Facts>, arguments: &Arguments<'_>) -> Place {
+        let Some(facts) = facts else {
+            return Place::Nowhere;
+        };
+        let first = |name: &Vec<u8>| name == facts.name.as_bytes();
+        // A command whose first argument is a key has no subcommands.
+        if self.rules.keyless
+            && facts.first_key == 1
+            && !facts.has(MOVABLEKEYS)
+            && !self.rules.first_argument.iter().any(first)
+        {
+            return Place::Name(facts.name);
+        }
+        let mut place = Vec::new();
+        for at in 0..arguments.len() {
+            let argument = arguments.get(at);
+            if place.len() + argument.len() > RULING_BYTES_MAX && !is_value(facts, at, arguments) {
+                return Place::Nowhere;
+            }
+            write_bulk(&mut place, shown(facts, at, arguments));
+        }
+        if place.len() > RULING_BYTES_MAX {
+            return Place::Nowhere;
+        }
+        Place::Arguments(place)
+    }
+
+    pub(crate) fn ruling(&self, place: &Place) -> Option<&Ruling> {
+        match place {
+            Place::Name(name) => self.by_name.get(name),
+            Place::Arguments(arguments) => self.by_arguments.get(arguments),
+            Place::Nowhere => None,
+        }
+    }
+
+    fn remember(&mut self, place: Place, ruling: Ruling) {
+        match place {
+            Place::Name(name) => {
+                self.by_name.insert(name, ruling);
+            }
+            Place::Arguments(arguments) => {
+                if self.by_arguments.len() >= RULINGS_MAX {
+                    self.by_arguments.clear();
+                }
+                self.by_arguments.insert(arguments, ruling);
+            }
+            Place::Nowhere => {}
+        }
+    }
+
+    /// The question whether it may run this.
+    pub(crate) fn question(
+        &self,
+        facts: Option<&'static Facts>,
+        arguments: &Arguments<'_>,
+    ) -> Vec<u8> {
+        let mut out = Vec::new();
+        write_header(&mut out, 3 + arguments.len());
+        for word in [&b"ACL"[..], b"DRYRUN", &self.name] {
+            write_bulk(&mut out, word);
+        }
+        for at in 0..arguments.len() {
+            let argument =
+                facts.map_or_else(|| arguments.get(at), |facts| shown(facts, at, arguments));
+            write_bulk(&mut out, argument);
+        }
+        out
+    }
+}
+
+/// Whether an argument is a value that no rule looks at.
+fn is_value(facts: &Facts, at: usize, arguments: &Arguments<'_>) -> bool {
+    match (facts.name, arguments.len()) {
+        ("SET", 3) => at == 2,
+        ("SETEX" | "PSETEX", 4) => at == 3,
+        ("MSET", _) => at > 0 && at.is_multiple_of(2),
+        _ => false,
+    }
+}
+
+/// The argument as Redis is asked about it: whoever may write `k v` may write `k w`.
+fn shown<'a>(facts: &Facts, at: usize, arguments: &Arguments<'a>) -> &'a [u8] {
+    if is_value(facts, at, arguments) {
+        b""
+    } else {
+        arguments.get(at)
+    }
+}
+
+impl Users {
+    pub(crate) fn new(access: Access) -> Users {
+        Users {
+            access,
+            ..Users::default()
+        }
+    }
+
+    /// Whether they are those of a store.
+    pub(crate) fn are_asked_for(&self) -> bool {
+        matches!(self.access, Access::Redis)
+    }
+
+    /// The store has no users.
+    pub(crate) fn store_has_none(&mut self) {
+        self.news |= !self.without;
+        self.without = true;
+    }
+
+    pub(crate) fn has_none(&self) -> bool {
+        self.without
+    }
+
+    /// Redis is another one, or nobody asked for a while: nothing is known.
+    pub(crate) fn forget(&mut self) {
+        self.list = None;
+        self.users.clear();
+        self.by_name.clear();
+        self.without = false;
+        self.generation += 1;
+    }
+
+    pub(crate) fn is_known(&self) -> bool {
+        self.list.is_some()
+    }
+
+    /// Whether the list may be older than what Redis has now by more than `timeout`.
+    pub(crate) fn is_stale(&self, now: Time, timeout: Time) -> bool {
+        now >= self.confirmed.saturating_add(timeout.max(KEPT_MIN))
+    }
+
+    /// Nobody can have changed a user: Redis does not run.
+    pub(crate) fn confirm(&mut self, now: Time) {
+        self.confirmed = self.confirmed.max(now);
+        self.news |= std::mem::take(&mut self.awaited);
+    }
+
+    /// Redis did not answer, for this reason.
+    pub(crate) fn cannot_be_asked(&mut self, why: &str) {
+        if self.trouble != why {
+            tracing::warn!(why, "cannot ask Redis about its users");
+            why.clone_into(&mut self.trouble);
+        }
+    }
+
+    pub(crate) fn find(&self, name: &[u8]) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    pub(crate) fn default_user(&self) -> Option<usize> {
+        self.find(DEFAULT)
+    }
+
+    pub(crate) fn user(&self, at: usize) -> Option<&User> {
+        self.users.get(at)
+    }
+
+    /// What `INFO server` says.
+    pub(crate) fn found_version(&mut self, version: (u32, u32)) {
+        self.version = version;
+    }
+
+    /// Whether Redis can say what a user may do; otherwise what its version is.
+    pub(crate) fn can_be_asked(&self) -> Result<(), (u32, u32)> {
+        if self.version >= DRYRUN_VERSION {
+            Ok(())
+        } else {
+            Err(self.version)
+        }
+    }
+
+    /// The answer to question `number` for the list, which was sent at `asked`.
+    ///
+    /// # Errors
+    /// It is no list.
+    pub(crate) fn take_list(
+        &mut self,
+        number: u64,
+        asked: Time,
+        list: &Bytes,
+    ) -> Result<(), String> {
+        if let Some(error) = read::error(list) {
+            return Err(format!("the front may not list its users: {error}"));
+        }
+        self.answered = number;
+        self.confirm(asked);
+        self.trouble.clear();
+        if self.list.as_ref() == Some(list) {
+            return Ok(());
+        }
+        let lines = read::elements(list).ok_or("it sent no list of users")?;
+        let mut before = std::mem::take(&mut self.users);
+        let places = std::mem::take(&mut self.by_name);
+        for line in lines {
+            let line = read::bulk(line).ok_or("it sent no list of users")?;
+            let (name, rules) = parse(line).ok_or("it sent a user that is not understood")?;
+            let old = places.get(name).and_then(|&at| before.get_mut(at));
+            let user = match old.filter(|old| *old.line == *line) {
+                Some(same) => User {
+                    name: name.into(),
+                    line: line.into(),
+                    rules,
+                    changed: same.changed,
+                    by_name: std::mem::take(&mut same.by_name),
+                    by_arguments: std::mem::take(&mut same.by_arguments),
+                },
+                None => User {
+                    name: name.into(),
+                    line: line.into(),
+                    rules,
+                    changed: number,
+                    by_name: FxHashMap::default(),
+                    by_arguments: FxHashMap::default(),
+                },
+            };
+            self.by_name.insert(name.into(), self.users.len());
+            self.users.push(user);
+        }
+        self.generation += 1;
+        self.news = true;
+        self.list = Some(list.clone());
+        Ok(())
+    }
+
+    /// Redis's answer to [`User::question`] about the user of this name.
+    pub(crate) fn take_ruling(&mut self, name: &[u8], place: Place, answer: &Bytes) -> Ruling {
+        let ruling = match read::text(answer) {
+            Some(b"OK") => Ruling::Allowed,
+            Some(text) => Ruling::Denied(reply::error(&noperm(&String::from_utf8_lossy(text)))),
+            // Not a ruling, but what the command would get as well: a wrong number of arguments, for example.
+            None if answer.starts_with(b"-") => return Ruling::Denied(one_line(answer)),
+            None => {
+                return Ruling::Denied(reply::error(
+                    "ERR pmnet: Redis does not say whether this is allowed",
+                ));
+            }
+        };
+        if let Some(at) = self.find(name)
+            && let Some(user) = self.users.get_mut(at)
+        {
+            user.remember(place, ruling.clone());
+        }
+        ruling
+    }
+
+    pub(crate) fn login_failed(&mut self, address: IpAddr, now: Time) {
+        self.failures.note(address, now);
+    }
+
+    /// Whether a login from there has to wait.
+    pub(crate) fn holds_logins(&self, address: IpAddr, now: Time) -> bool {
+        self.failures.holds(address, now)
+    }
+
+    pub(crate) fn failed_logins(&self) -> u64 {
+        self.failures.total()
+    }
+}
+
+/// An error of DRYRUN ends with an empty line more than an error may have.
+fn one_line(answer: &[u8]) -> Bytes {
+    let text = String::from_utf8_lossy(answer.strip_prefix(b"-").unwrap_or(answer));
+    reply::error(text.trim_end())
+}
+
+/// The error that a command gets, made of what DRYRUN says.
+fn noperm(text: &str) -> String {
+    let names = |what: &str| text.contains(" to access the '") && text.ends_with(what);
+    // Redis 7.0.
+    if let Some(rest) = text.strip_prefix("This user has no permissions ") {
+        return match rest {
+            _ if names("' key") => {
+                "NOPERM this user has no permissions to access one of the keys used as arguments".into()
+            }
+            _ if names("' channel") => {
+                "NOPERM this user has no permissions to access one of the channels used as arguments".into()
+            }
+            _ => format!("NOPERM this user has no permissions {rest}"),
+        };
+    }
+    // Redis 7.2 and newer.
+    match text {
+        _ if names("' key") => "NOPERM No permissions to access a key".into(),
+        _ if names("' channel") => "NOPERM No permissions to access a channel".into(),
+        _ => format!("NOPERM {text}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::REQUESTS;
+    use crate::table::Table;
+    use pmnet_resp::{Parser, Status};
+
+    fn list(lines: &[&str]) -> Bytes {
+        let mut out = Vec::new();
+        write_header(&mut out, lines.len());
+        for line in lines {
+            write_bulk(&mut out, line.as_bytes());
+        }
+        Bytes::from(out)
+    }
+
+    fn place(user: &User, line: &str) -> Place {
+        let input = format!("{line}\r\n");
+        let mut parser = Parser::new(REQUESTS);
+        assert_eq!(parser.poll(input.as_bytes()), Ok(Status::Complete));
+        let arguments = parser.arguments(input.as_bytes());
+        let table = Table::new::<&str>(&[]).unwrap();
+        user.place(table.verdict(&arguments).facts, &arguments)
+    }
+
+    #[test]
+    fn answers_are_kept_until_the_line_of_their_user_changes() {
+        let mut users = Users::new(Access::Redis);
+        let two = ["user a on ~* &* +@all -flushall", "user b on ~x &* +get"];
+        users.take_list(1, 5, &list(&two)).unwrap();
+        let get = |users: &Users, name: &str| {
+            let user = users.user(users.find(name.as_bytes()).unwrap()).unwrap();
+            user.ruling(&place(user, "GET x")).cloned()
+        };
+        let ok = Bytes::from_static(b"+OK\r\n");
+        for name in ["a", "b"] {
+            assert_eq!(get(&users, name), None);
+            let at = users.find(name.as_bytes()).unwrap();
+            let place = place(users.user(at).unwrap(), "GET x");
+            assert_eq!(
+                users.take_ruling(name.as_bytes(), place, &ok),
+                Ruling::Allowed
+            );
+            assert_eq!(get(&users, name), Some(Ruling::Allowed));
+        }
+        let changed = ["user new on", two[0], "user b on ~x &* +set"];
+        users.take_list(2, 6, &list(&changed)).unwrap();
+        assert_eq!(get(&users, "a"), Some(Ruling::Allowed));
+        assert_eq!(get(&users, "b"), None);
+        users.take_list(3, 7, &list(&[two[1]])).unwrap();
+        assert_eq!(users.find(b"a"), None);
+        assert!(
+            users
+                .take_list(4, 8, &Bytes::from_static(b"-NOPERM x\r\n"))
+                .is_err()
+        );
+        let timeout = 2 * KEPT_MIN;
+        assert!(!users.is_stale(6 + timeout, timeout) && users.is_stale(7 + timeout, timeout));
+    }
+
+    #[test]
+    fn what_is_remembered_holds_for_everything_that_has_the_same_place() {
+        let mut users = Users::new(Access::Redis);
+        let lines = [
+            "user all on ~* &* -@all +set +get +config|get",
+            "user some on ~a* &* +@all",
+            "user first on ~* &* -@all +get|x +config|get",
+        ];
+        users.take_list(1, 0, &list(&lines)).unwrap();
+        let [all, some, first] = [0, 1, 2].map(|at| users.user(at).unwrap());
+        assert_eq!(place(all, "GET a"), Place::Name("GET"));
+        assert_eq!(place(all, "set a v"), Place::Name("SET"));
+        // Their subcommands matter, or where their keys are.
+        for line in ["CONFIG GET x", "SORT a BY b", "EVAL x 1 a", "PING"] {
+            assert!(matches!(place(all, line), Place::Arguments(_)), "{line}");
+        }
+        assert!(matches!(place(first, "GET a"), Place::Arguments(_)));
+        assert_eq!(place(all, "NOSUCH a"), Place::Nowhere);
+        // Values do not matter, options do.
+        assert_eq!(place(some, "SET a v"), place(some, "SET a w"));
+        assert_ne!(place(some, "SET a v"), place(some, "SET b v"));
+        assert_ne!(place(some, "SET a v"), place(some, "SET a v GET"));
+        assert_eq!(place(some, "MSET a 1 b 2"), place(some, "MSET a 3 b 4"));
+        assert_ne!(place(some, "MSET a 1 b 2"), place(some, "MSET a 1 c 2"));
+        let long = "x".repeat(RULING_BYTES_MAX);
+        assert_eq!(place(some, &format!("GET {long}")), Place::Nowhere);
+        assert_eq!(
+            place(some, &format!("SET a {long}")),
+            place(some, "SET a b")
+        );
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut users = Users::new(Access::Redis);
+        users
+            .take_list(1, 0, &list(&["user a on ~a* &* +@all"]))
+            .unwrap();
+        let ok = Bytes::from_static(b"+OK\r\n");
+        for number in 0..3 * RULINGS_MAX {
+            let place = place(users.user(0).unwrap(), &format!("GET {number}"));
+            users.take_ruling(b"a", place, &ok);
+            assert!(users.users[0].by_arguments.len() <= RULINGS_MAX);
+        }
+    }
+
+    #[test]
+    fn errors_are_those_of_the_command() {
+        for (said, error) in [
+            (
+                "This user has no permissions to run the 'config|set' command",
+                "NOPERM this user has no permissions to run the 'config|set' command",
+            ),
+            (
+                "This user has no permissions to access the 'it's a' key",
+                "NOPERM this user has no permissions to access one of the keys used as arguments",
+            ),
+            (
+                "This user has no permissions to access the 'c' channel",
+                "NOPERM this user has no permissions to access one of the channels used as arguments",
+            ),
+            (
+                "User bob has no permissions to run the 'set' command",
+                "NOPERM User bob has no permissions to run the 'set' command",
+            ),
+            (
+                "User bob has no permissions to access the 'k' key",
+                "NOPERM No permissions to access a key",
+            ),
+            (
+                "User bob has no permissions to access the 'k' channel",
+                "NOPERM No permissions to access a channel",
+            ),
+        ] {
+            assert_eq!(noperm(said), error);
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! Redis's users through the front: who is let in, and what he may do.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Client, DEADLINE, Redis, Running, command, eventually};
+use pmnet_front::{Access, Cache, FrontConfig, Secret};
+use pmnet_wire::command::Form;
+
+const NOAUTH: &str = "-NOAUTH Authentication required.\r\n";
+const WRONGPASS: &str = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
+const NO_KEY: &str =
+    "-NOPERM this user has no permissions to access one of the keys used as arguments\r\n";
+/// The user as whom the front itself logs in.
+const FRONT: &str = "front on >front ~* &* +@all";
+
+fn no_command(name: &str) -> String {
+    format!("-NOPERM this user has no permissions to run the '{name}' command\r\n")
+}
+
+/// A Redis with these users beside that of the front, whose default user has the password `secret`.
+fn redis_with(users: &[&str]) -> Option<Redis> {
+    let redis = Redis::start()?;
+    set_users(&redis, &[FRONT]);
+    set_users(&redis, users);
+    set_users(&redis, &["default >secret"]);
+    Some(redis)
+}
+
+fn set_users(redis: &Redis, users: &[&str]) {
+    let mut client = redis.client();
+    // The first of them is the one that is not there yet.
+    client.ask("AUTH front front");
+    for user in users {
+        assert_eq!(client.ask(&format!("ACL SETUSER {user}")), "+OK\r\n");
+    }
+}
+
+/// A front that has Redis's users, and logs in there as `front`.
+fn front(redis: &Redis) -> Running {
+    front_with(redis, |_| {})
+}
+
+fn front_with(redis: &Redis, change: impl FnOnce(&mut FrontConfig)) -> Running {
+    let direct = format!("redis://front:front@{}", redis.address);
+    Running::start_as(redis, common::Knobs::logged_in("front front"), |config| {
+        config.cache = Cache::Off;
+        config.access = Access::Redis;
+        config.direct = Some(direct);
+        change(config);
+    })
+}
+
+fn login(front: &Running, user: &str) -> Client {
+    let mut client = front.client();
+    assert_eq!(client.ask(&format!("AUTH {user}")), "+OK\r\n");
+    client
+}
+
+#[test]
+fn nobody_is_let_in_without_his_password() {
+    let Some(redis) = redis_with(&["bob on >pw ~* &* +@all", "carl off >pw ~* &* +@all"]) else {
+        return;
+    };
+    let front = front(&redis);
+    let mut client = front.client();
+    for line in [
+        "PING",
+        "SET k v",
+        "GET k",
+        "SUBSCRIBE c",
+        "WATCH k",
+        "MULTI",
+        "SELECT 1",
+        "ACL WHOAMI",
+        "CLIENT ID",
+    ] {
+        assert_eq!(client.ask(line), NOAUTH, "{line}");
+    }
+    assert!(
+        client
+            .ask("HELLO 3")
+            .starts_with("-NOAUTH HELLO must be called")
+    );
+    // Before any password is looked at, as in Redis.
+    assert_eq!(
+        client.ask("GET"),
+        "-ERR wrong number of arguments for 'get' command\r\n"
+    );
+    for line in [
+        "AUTH bob no",
+        "AUTH no pw",
+        "AUTH no",
+        "AUTH carl pw",
+        "HELLO 3 AUTH bob no",
+    ] {
+        assert_eq!(client.ask(line), WRONGPASS, "{line}");
+    }
+    assert_eq!(client.ask("AUTH a b c"), "-ERR syntax error\r\n");
+    assert_eq!(client.ask("PING"), NOAUTH);
+    let own = |bypass: &(bool, Form, usize)| bypass.1 == Form::Barrier;
+    assert!(front.knobs().updates.is_empty() && front.knobs().bypasses.iter().all(own));
+    assert_eq!(client.ask("AUTH bob pw"), "+OK\r\n");
+    assert_eq!(client.ask("SET k v"), "+OK\r\n");
+    assert_eq!(client.ask("ACL WHOAMI"), "$3\r\nbob\r\n");
+    // A login that fails changes nothing.
+    assert_eq!(client.ask("AUTH bob no"), WRONGPASS);
+    assert_eq!(client.ask("ACL WHOAMI"), "$3\r\nbob\r\n");
+    assert_eq!(client.ask("AUTH secret"), "+OK\r\n");
+    assert_eq!(client.ask("ACL WHOAMI"), "$7\r\ndefault\r\n");
+    assert_eq!(client.ask("RESET"), "+RESET\r\n");
+    assert_eq!(client.ask("PING"), NOAUTH);
+    let mut other = front.client();
+    assert!(
+        other
+            .ask("HELLO 3 AUTH bob pw SETNAME x")
+            .starts_with("%7\r\n")
+    );
+    assert!(other.ask("CLIENT INFO").contains(" user=bob"));
+    drop((client, other));
+    assert_eq!(front.stop().failed_logins, 6);
+}
+
+#[test]
+fn what_redis_would_refuse_reaches_neither_log_nor_store() {
+    let users = [
+        "reader on >pw ~* &* +@all -set -@dangerous",
+        "some on >pw ~a:* %R~r:* &news +@all",
+        "few on >pw ~* &* +get +ping +config|get",
+    ];
+    let Some(redis) = redis_with(&users) else {
+        return;
+    };
+    let front = front(&redis);
+    let mut reader = login(&front, "reader pw");
+    assert_eq!(reader.ask("SET k v"), no_command("set"));
+    assert_eq!(reader.ask("FLUSHALL"), no_command("flushall"));
+    assert_eq!(reader.ask("GET k"), "$-1\r\n");
+    assert_eq!(reader.ask("SETEX k 100 v"), "+OK\r\n");
+    let mut some = login(&front, "some pw");
+    for line in [
+        "SET b v",
+        "SET r:1 v",
+        "SETEX b 9 v",
+        "MSET a:1 v b v",
+        "INCR b",
+        "GET b",
+        "DEL a:1 b",
+        "ZUNION 2 a:1 b",
+    ] {
+        assert_eq!(some.ask(line), NO_KEY, "{line}");
+    }
+    let news =
+        "-NOPERM this user has no permissions to access one of the channels used as arguments\r\n";
+    assert_eq!(some.ask("PUBLISH other x"), news);
+    assert_eq!(some.ask("PUBLISH news x"), ":0\r\n");
+    assert_eq!(some.ask("SET a:1 v"), "+OK\r\n");
+    assert_eq!(some.ask("MSET a:1 v a:2 v"), "+OK\r\n");
+    assert_eq!(some.ask("GET r:1"), "$-1\r\n");
+    let mut few = login(&front, "few pw");
+    for (line, name) in [
+        ("SET k v", "set"),
+        ("ECHO x", "echo"),
+        ("SELECT 1", "select"),
+        ("MULTI", "multi"),
+        ("CLIENT ID", "client|id"),
+        ("CONFIG SET hz 10", "config|set"),
+        ("ACL LIST", "acl|list"),
+        ("ACL WHOAMI", "acl|whoami"),
+        ("SHUTDOWN", "shutdown"),
+    ] {
+        assert_eq!(few.ask(line), no_command(name), "{line}");
+    }
+    assert_eq!(few.ask("PING"), "+PONG\r\n");
+    assert!(few.ask("CONFIG GET hz").contains("hz"));
+    assert!(
+        few.ask("NOSUCH x")
+            .starts_with("-ERR unknown command 'NOSUCH'")
+    );
+    assert!(
+        few.ask("CONFIG GET")
+            .starts_with("-ERR wrong number of arguments")
+    );
+    let updates = front.knobs().updates.clone();
+    assert_eq!(updates.len(), 3, "{updates:?}");
+    let mut direct = redis.client();
+    direct.ask("AUTH front front");
+    assert_eq!(direct.ask("EXISTS b r:1"), ":0\r\n");
+}
+
+#[test]
+fn a_user_of_some_keys_cannot_reach_others_by_a_detour() {
+    let users = [
+        "some on >pw ~a:* &* +@all",
+        "all on >pw ~* &* +@all -flushall",
+    ];
+    let Some(redis) = redis_with(&users) else {
+        return;
+    };
+    let front = front(&redis);
+    let mut some = login(&front, "some pw");
+    for line in [
+        "EVAL return{redis.call('GET','b')} 0",
+        "EVAL_RO return{1} 0",
+        "EVALSHA ff 0",
+        "EVALSHA_RO ff 0",
+        "FCALL f 0",
+        "FCALL_RO f 0",
+    ] {
+        assert!(
+            some.ask(line)
+                .contains("is possible only for a user that may do everything"),
+            "{line}"
+        );
+    }
+    assert_eq!(
+        some.ask("SORT a:1 BY b*"),
+        "-ERR BY option of SORT denied due to insufficient ACL permissions\r\n"
+    );
+    assert_eq!(
+        some.ask("SORT_RO a:1 GET b*"),
+        "-ERR GET option of SORT denied due to insufficient ACL permissions\r\n"
+    );
+    assert_eq!(some.ask("SORT a:1 DESC"), "*0\r\n");
+    let mut all = login(&front, "all pw");
+    assert!(
+        all.ask("EVAL redis.call('FLUSHALL') 0")
+            .contains("may do everything")
+    );
+    assert_eq!(all.ask("SORT l BY b* GET c*"), "*0\r\n");
+    // In a transaction, too.
+    for client in [&mut some, &mut all] {
+        assert_eq!(client.ask("MULTI"), "+OK\r\n");
+        assert!(client.ask("EVAL return{1} 0").contains("may do everything"));
+        assert!(client.ask("EXEC").starts_with("-EXECABORT"));
+    }
+    assert_eq!(some.ask("MULTI"), "+OK\r\n");
+    assert_eq!(some.ask("SET a:1 v"), "+QUEUED\r\n");
+    assert_eq!(some.ask("BLPOP b 1"), NO_KEY);
+    assert!(some.ask("EXEC").starts_with("-EXECABORT"));
+    assert!(front.knobs().updates.is_empty());
+}
+
+#[test]
+fn what_passes_through_runs_as_its_user() {
+    let users = ["some on >pw ~a:* resetchannels &news +@all -blpop -select"];
+    let Some(redis) = redis_with(&users) else {
+        return;
+    };
+    let front = front(&redis);
+    let mut some = login(&front, "some pw");
+    assert_eq!(some.ask("BLPOP a:1 1"), no_command("blpop"));
+    assert_eq!(some.ask("BRPOP b 1"), NO_KEY);
+    assert_eq!(some.ask("WATCH b"), NO_KEY);
+    // The front may select, whatever its client may; WAIT needs it.
+    assert_eq!(some.ask("WAIT 0 1"), ":0\r\n");
+    assert_eq!(some.ask("WATCH a:1"), "+OK\r\n");
+    assert_eq!(some.ask("SET b v"), NO_KEY);
+    assert_eq!(
+        some.ask("EVAL_RO return{redis.call('GET',KEYS[1])} 1 b"),
+        NO_KEY
+    );
+    assert_eq!(some.ask("MULTI"), "+OK\r\n");
+    assert_eq!(some.ask("GET a:1"), "+QUEUED\r\n");
+    assert_eq!(some.ask("EXEC"), "*1\r\n$-1\r\n");
+    let mut subscriber = login(&front, "some pw");
+    assert!(subscriber.ask("SUBSCRIBE other").starts_with("-NOPERM"));
+    assert!(subscriber.ask("SUBSCRIBE news").contains("subscribe"));
+    let mut direct = redis.client();
+    direct.ask("AUTH front front");
+    assert!(direct.ask("CLIENT LIST TYPE pubsub").contains("user=some"));
+    // Another user gets another connection.
+    set_users(&redis, &["other on >pw ~b* &* +@all"]);
+    assert_eq!(some.ask("AUTH other pw"), "+OK\r\n");
+    assert_eq!(some.ask("WATCH a:1"), NO_KEY);
+    assert_eq!(some.ask("WATCH b"), "+OK\r\n");
+}
+
+#[test]
+fn rights_that_are_taken_away_count_within_a_second() {
+    let Some(redis) = redis_with(&["bob on >pw ~* &* +@all", "eve on >pw ~* &* +@all"]) else {
+        return;
+    };
+    let front = front(&redis);
+    let mut bob = login(&front, "bob pw");
+    let mut eve = login(&front, "eve pw");
+    assert_eq!(bob.ask("SET k v"), "+OK\r\n");
+    assert_eq!(eve.ask("SET k v"), "+OK\r\n");
+    assert_eq!(bob.ask("MULTI"), "+OK\r\n");
+    assert_eq!(bob.ask("SET k w"), "+QUEUED\r\n");
+    let taken = |client: &mut Client, line: &str, error: &str| {
+        let start = Instant::now();
+        loop {
+            let reply = client.ask(line);
+            if reply == error {
+                return;
+            }
+            assert_eq!(reply, "+OK\r\n");
+            assert!(start.elapsed() < DEADLINE, "{line}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    set_users(&redis, &["bob -set", "eve resetkeys ~a"]);
+    taken(&mut eve, "SET k v", NO_KEY);
+    assert!(bob.ask("EXEC").starts_with("-EXECABORT"));
+    assert_eq!(bob.ask("SET k v"), no_command("set"));
+    assert_eq!(eve.ask("SET a v"), "+OK\r\n");
+    // Given back.
+    set_users(&redis, &["bob +set"]);
+    eventually("bob may write again", || bob.ask("SET k v") == "+OK\r\n");
+    // A user that is deleted is gone, and so are its connections.
+    let mut direct = redis.client();
+    direct.ask("AUTH front front");
+    assert_eq!(direct.ask("ACL DELUSER eve"), ":1\r\n");
+    assert_eq!(eve.next(), None);
+    assert_eq!(bob.ask("PING"), "+PONG\r\n");
+}
+
+#[test]
+fn who_needs_no_login_has_the_rights_of_the_default_user() {
+    let Some(redis) = Redis::start() else { return };
+    set_users(&redis, &[FRONT]);
+    let front = front(&redis);
+    let mut client = front.client();
+    assert_eq!(client.ask("SET k v"), "+OK\r\n");
+    assert_eq!(client.ask("ACL WHOAMI"), "$7\r\ndefault\r\n");
+    assert!(
+        client
+            .ask("AUTH x")
+            .starts_with("-ERR AUTH <password> called without any password")
+    );
+    assert_eq!(client.ask("AUTH default x"), "+OK\r\n");
+    assert_eq!(client.ask("BLPOP none 0.01"), "*-1\r\n");
+    let mut fresh = front.client();
+    assert_eq!(fresh.ask("EVAL return{1} 0"), "*1\r\n:1\r\n");
+    let mut direct = redis.client();
+    assert_eq!(direct.ask("ACL SETUSER default resetkeys ~a"), "+OK\r\n");
+    eventually("the rights are less", || fresh.ask("SET k v") == NO_KEY);
+    assert_eq!(fresh.ask("SET a v"), "+OK\r\n");
+    assert_eq!(fresh.ask("BLPOP k 1"), NO_KEY);
+    assert_eq!(direct.ask("ACL SETUSER default allkeys"), "+OK\r\n");
+}
+
+#[test]
+fn nothing_is_allowed_while_redis_cannot_be_asked() {
+    let Some(redis) = redis_with(&["bob on >pw ~* &* +@all"]) else {
+        return;
+    };
+    // The front may not ask: it has no password.
+    let blind = front_with(&redis, |config| {
+        config.direct = Some(redis.address.to_string());
+        config.call_timeout = Duration::from_millis(300);
+    });
+    let mut client = blind.client();
+    let error = client.ask("AUTH bob pw");
+    assert!(
+        error.starts_with("-ERR pmnet: the front cannot ask Redis") && error.contains("NOAUTH"),
+        "{error}"
+    );
+    let error = client.ask("SET k v");
+    assert!(
+        error.starts_with("-ERR pmnet: it is not known what this client may do"),
+        "{error}"
+    );
+    assert!(blind.knobs().updates.is_empty());
+    drop(blind);
+    // Redis stands still: its rights are known for as long as a command takes.
+    let front = front_with(&redis, |config| {
+        config.call_timeout = Duration::from_millis(500)
+    });
+    let mut bob = login(&front, "bob pw");
+    assert_eq!(bob.ask("SET k v"), "+OK\r\n");
+    front.knobs().outcome = Some(pmnet_front::upstream::Outcome::Committed { copies: 1 });
+    redis.signal("-STOP");
+    eventually("the rights are too old", || {
+        bob.ask("SET k v")
+            .starts_with("-ERR pmnet: it is not known")
+    });
+    redis.signal("-CONT");
+    front.knobs().outcome = None;
+    eventually("they are known again", || bob.ask("SET k v") == "+OK\r\n");
+}
+
+#[test]
+fn a_redis_that_does_not_run_takes_no_rights_away() {
+    let Some(mut redis) = redis_with(&["bob on >pw ~a:* &* +@all"]) else {
+        return;
+    };
+    let front = front_with(&redis, |config| {
+        config.call_timeout = Duration::from_millis(300)
+    });
+    let mut bob = login(&front, "bob pw");
+    assert_eq!(bob.ask("SET a:1 v"), "+OK\r\n");
+    front.knobs().outcome = Some(pmnet_front::upstream::Outcome::Committed { copies: 1 });
+    redis.kill();
+    let until = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < until {
+        assert_eq!(bob.ask("SET a:1 w"), "+OK\r\n");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn one_password_for_everybody() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start_with(&redis, |config| {
+        config.access = Access::Password(Secret::new(b"s3cret"));
+    });
+    let mut client = front.client();
+    assert_eq!(client.ask("SET k v"), NOAUTH);
+    for line in ["AUTH s3cre", "AUTH bob s3cret", "HELLO 2 AUTH default x"] {
+        assert_eq!(client.ask(line), WRONGPASS, "{line}");
+    }
+    assert_eq!(client.ask("AUTH s3cret"), "+OK\r\n");
+    assert_eq!(client.ask("SET k v"), "+OK\r\n");
+    assert_eq!(client.ask("ACL WHOAMI"), "$7\r\ndefault\r\n");
+    assert_eq!(client.ask("BLPOP none 0.01"), "*-1\r\n");
+    assert!(
+        front
+            .client()
+            .ask("HELLO 3 AUTH default s3cret")
+            .starts_with("%7")
+    );
+}
+
+#[test]
+fn guessing_is_slow() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start_with(&redis, |config| {
+        config.access = Access::Password(Secret::new(b"s3cret"));
+    });
+    let mut guesser = front.client();
+    guesser.send(&command("AUTH x").repeat(40));
+    let said: Vec<String> = (0..40).map(|_| guesser.text()).collect();
+    assert_eq!(said.iter().filter(|&text| text == WRONGPASS).count(), 20);
+    assert!(said[39].contains("too many failed logins from this address"));
+    // The right password has to wait as well, and a client that is logged in has not.
+    eventually("the second is over", || {
+        guesser.ask("AUTH s3cret") == "+OK\r\n"
+    });
+}
+
+#[test]
+fn a_pipeline_stops_at_what_has_to_be_asked_and_goes_on_in_order() {
+    let Some(redis) = redis_with(&["some on >pw ~a:* &* +@all"]) else {
+        return;
+    };
+    let front = front(&redis);
+    let mut some = front.client();
+    let mut all = command("AUTH some pw");
+    for number in 0..50 {
+        for line in [
+            format!("SET a:{number} {number}"),
+            format!("SET b:{number} x"),
+            format!("INCR a:{number}"),
+            format!("GET a:{number}"),
+        ] {
+            all.extend(command(&line));
+        }
+    }
+    some.send(&all);
+    assert_eq!(some.text(), "+OK\r\n");
+    for number in 0..50 {
+        assert_eq!(some.text(), "+OK\r\n");
+        assert_eq!(some.text(), NO_KEY);
+        assert_eq!(some.text(), format!(":{}\r\n", number + 1));
+        let text = (number + 1).to_string();
+        assert_eq!(some.text(), format!("${}\r\n{text}\r\n", text.len()));
+    }
+}
