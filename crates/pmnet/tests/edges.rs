@@ -11,6 +11,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("wire", &["resp"]),
     ("log", &[]),
     ("cli", &[]),
+    ("tls", &[]),
     ("media", &["log"]),
     ("proto", &["wire"]),
     ("udp", &["proto"]),
@@ -18,8 +19,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("dataplane", &["wire", "device", "log", "proto", "udp"]),
     ("client", &["proto", "udp"]),
     ("server", &["wire", "proto", "udp"]),
-    ("store", &["resp", "wire", "server"]),
-    ("front", &["resp", "wire", "client"]),
+    ("store", &["resp", "wire", "server", "tls"]),
+    ("front", &["resp", "wire", "client", "tls"]),
     // The product.
     (
         "pmnet",
@@ -34,6 +35,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "proto",
             "server",
             "store",
+            "tls",
             "wire",
         ],
     ),

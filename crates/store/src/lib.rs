@@ -22,7 +22,7 @@ use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX};
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The scheme is not one of ours.
-    #[error("unknown store {url:?}: use redis://HOST:PORT, kv:PATH or null:")]
+    #[error("unknown store {url:?}: use redis://HOST:PORT, rediss://HOST:PORT, kv:PATH or null:")]
     Scheme {
         /// What was given, without credentials.
         url: String,
@@ -53,28 +53,40 @@ pub enum OpenError {
 
 /// Opens the store that `url` names, for one shard.
 ///
-/// `redis://[:password@]host[:port][?wait_replicas=N]` connects later, in [`Store::load`] (a server
-/// that is not up yet is no error here); `kv:PATH` opens or creates the file; `null:` keeps the
+/// `redis://[[user]:password@]host[:port][?wait_replicas=N]` connects later, in [`Store::load`] (a server
+/// that is not up yet is no error here), `rediss://…` with TLS; `kv:PATH` opens or creates the file; `null:` keeps the
 /// records in memory and forgets the effects.
 ///
 /// # Errors
 /// [`OpenError`].
 pub fn open(url: &str, shard: u32) -> Result<Box<dyn Store>, OpenError> {
-    if let Some(rest) = url.strip_prefix("redis://") {
-        return Ok(Box::new(RedisStore::new(rest, shard)?));
+    open_with(url, None, shard)
+}
+
+/// The same; Redis has this password, in place of one in `url`.
+///
+/// # Errors
+/// [`OpenError`].
+pub fn open_with(
+    url: &str,
+    password: Option<&str>,
+    shard: u32,
+) -> Result<Box<dyn Store>, OpenError> {
+    for (scheme, secure) in [("redis://", false), ("rediss://", true)] {
+        if let Some(rest) = url.strip_prefix(scheme) {
+            return Ok(Box::new(RedisStore::new(rest, secure, password, shard)?));
+        }
+    }
+    if password.is_some() {
+        return Err(OpenError::Url {
+            why: "only Redis has a password".into(),
+        });
     }
     if let Some(path) = url.strip_prefix("kv:") {
         return Ok(Box::new(KvStore::open(path.as_ref(), shard)?));
     }
     if url == "null:" {
         return Ok(Box::new(NullStore::new()));
-    }
-    if url.starts_with("rediss://") {
-        return Err(OpenError::Url {
-            why:
-                "TLS (rediss://) is not supported: put the server beside Redis, or use a TLS tunnel"
-                    .into(),
-        });
     }
     let shown = url.rsplit_once('@').map_or(url, |(_, place)| place);
     Err(OpenError::Scheme {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use pmnet_resp::{Scanner, read, reply, write_command};
+use pmnet_tls::ClientTls;
 use pmnet_wire::command::Protocol;
 
 use super::identity::{Found, Own, ask_owner, ask_run_id, owner_of, run_id_of};
@@ -29,6 +30,7 @@ pub(super) struct Direct {
     /// Tells it from earlier ones of this client.
     serial: u64,
     pub(super) address: SocketAddr,
+    tls: Option<ClientTls>,
     pub(super) outbox: Vec<u8>,
     /// Something was written since the last command was put into the outbox, so the store may have
     /// acted on that.
@@ -69,6 +71,7 @@ impl Direct {
         let mut direct = Direct {
             serial,
             address: store.address,
+            tls: store.tls.clone(),
             outbox: Vec::new(),
             used: false,
             inbox: BytesMut::new(),
@@ -192,6 +195,12 @@ impl Connection {
     pub fn direct_target(&self) -> Option<(u64, SocketAddr)> {
         let direct = self.passing.direct.as_ref()?;
         Some((direct.serial, direct.address))
+    }
+
+    /// How that connection speaks TLS, if it does.
+    #[must_use]
+    pub fn direct_tls(&self) -> Option<&ClientTls> {
+        self.passing.direct.as_ref()?.tls.as_ref()
     }
 
     /// Bytes to be written to the store.

@@ -32,6 +32,8 @@ pub struct Counters {
     pub closed_unread: u64,
     /// Wrong passwords.
     pub failed_logins: u64,
+    /// Clients with which there was no TLS.
+    pub tls_failed: u64,
 }
 
 /// For how long the head is not asked after it did not answer a READ, in nanoseconds.

@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
+use pmnet_tls::{ClientTls, TlsError};
 use pmnet_wire::{StoreName, percent_decode};
 
 use crate::users::{DEFAULT, Secret};
@@ -14,6 +15,8 @@ const DEFAULT_PORT: u16 = 6379;
 pub struct StoreAddress {
     /// Where to connect.
     pub address: SocketAddr,
+    /// How to speak TLS with it, if that is to be.
+    pub tls: Option<ClientTls>,
     user: Option<String>,
     password: Option<String>,
 }
@@ -29,18 +32,23 @@ impl std::fmt::Debug for StoreAddress {
 #[derive(Debug, thiserror::Error)]
 pub enum StoreAddressError {
     /// Not of the form `redis://[[user]:password@]host[:port]` or `host:port`.
-    #[error("{0:?} is not the address of a Redis server; expected redis://host:port or host:port")]
+    #[error(
+        "{0:?} is not the address of a Redis server; expected redis://host:port, rediss://host:port or host:port"
+    )]
     Form(String),
     /// A `%` that is not followed by two hexadecimal digits.
     #[error("bad %-escape in user or password")]
     Escape,
+    /// TLS is not possible.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The name has no address.
     #[error("cannot resolve {0:?}: {1}")]
     Resolve(String, std::io::Error),
 }
 
 impl StoreAddress {
-    /// Reads `redis://[[user]:password@]host[:port][/…]` or `host:port`. A host name is looked up
+    /// Reads `redis://[[user]:password@]host[:port][/…]`, `rediss://…[?ca=FILE][&cert=FILE&key=FILE]` (TLS) or `host:port`. A host name is looked up
     /// with the system's resolver, which may take seconds; use a numeric address where that matters.
     ///
     /// # Errors
@@ -58,6 +66,7 @@ impl StoreAddress {
     pub(super) fn of(name: &StoreName) -> StoreAddress {
         StoreAddress {
             address: name.address,
+            tls: None,
             user: None,
             password: None,
         }
@@ -67,8 +76,12 @@ impl StoreAddress {
         text: &str,
         resolve: impl Fn(&str) -> Result<SocketAddr, StoreAddressError>,
     ) -> Result<StoreAddress, StoreAddressError> {
-        let without_scheme = text.strip_prefix("redis://").unwrap_or(text);
-        let authority = without_scheme.split(['/', '?']).next().unwrap_or_default();
+        let (text, query) = text.split_once('?').unwrap_or((text, ""));
+        let secure = text.strip_prefix("rediss://");
+        let without_scheme = secure
+            .or_else(|| text.strip_prefix("redis://"))
+            .unwrap_or(text);
+        let authority = without_scheme.split('/').next().unwrap_or_default();
         let (credentials, host) = match authority.rsplit_once('@') {
             Some((credentials, host)) => (Some(credentials), host),
             None => (None, authority),
@@ -85,7 +98,7 @@ impl StoreAddress {
             format!("{host}:{DEFAULT_PORT}")
         };
         let address = resolve(&target)?;
-        let decoded = |part: &str| {
+        let decoded = |part: &str| -> Result<Option<String>, StoreAddressError> {
             let text = percent_decode(part).ok_or(StoreAddressError::Escape)?;
             Ok((!text.is_empty()).then_some(text))
         };
@@ -93,8 +106,17 @@ impl StoreAddress {
             Some((user, password)) => (decoded(user)?, decoded(password)?),
             None => (None, None),
         };
+        let tls = secure.map(|_| {
+            let name = if has_port {
+                host.rsplit_once(':').map_or(host, |(name, _)| name)
+            } else {
+                host
+            };
+            ClientTls::of_query(name.trim_matches(['[', ']']), query)
+        });
         Ok(StoreAddress {
             address,
+            tls: tls.transpose()?,
             user,
             password,
         })
@@ -140,7 +162,7 @@ mod tests {
         assert_eq!(read.auth(), Some(vec!["AUTH", "a@b", "p:%"]));
         let error = StoreAddress::parse("redis://a:secret%@127.0.0.1:1").unwrap_err();
         assert!(!error.to_string().contains("secret"), "{error}");
-        for text in ["redis://", "", "rediss://127.0.0.1:1"] {
+        for text in ["redis://", "", "tls://127.0.0.1:1"] {
             assert!(
                 matches!(StoreAddress::parse(text), Err(StoreAddressError::Form(_))),
                 "{text}"

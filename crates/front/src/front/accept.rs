@@ -10,6 +10,7 @@ use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
 use super::socket::Client;
 use super::unread::Unread;
+use super::wire::Wire;
 use super::{FIRST_CLIENT, Front};
 use crate::connection::Connection;
 use crate::upstream::{Time, Upstream};
@@ -20,6 +21,8 @@ const ACCEPTS_PER_TURN: usize = 64;
 const BACKLOG: i32 = 1024;
 /// How long to wait after accepting failed (no file descriptors left), in nanoseconds.
 const ACCEPT_PAUSE: Time = 100_000_000;
+/// Clients that have not agreed on TLS yet, at most.
+const HANDSHAKES_MAX: usize = 256;
 /// After how much silence the operating system checks that a client is still there.
 const KEEPALIVE: Duration = Duration::from_secs(300);
 
@@ -53,7 +56,14 @@ impl<U: Upstream> Front<U> {
     fn admit(&mut self, mut stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
         if self.clients.len() - self.free.len() >= self.connections_max {
             tracing::warn!(client = %peer, limit = self.connections_max, "too many clients");
+            if self.tls.is_some() {
+                return Ok(());
+            }
             return stream.write_all(b"-ERR max number of clients reached\r\n");
+        }
+        if self.tls.is_some() && self.handshakes >= HANDSHAKES_MAX {
+            self.tls_failed("too many at a time");
+            return Ok(());
         }
         stream.set_nodelay(true)?;
         SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
@@ -70,10 +80,21 @@ impl<U: Upstream> Front<U> {
             self.free.push(index);
             return Err(error);
         }
+        let stream = match Wire::accepted(stream, self.tls.as_ref()) {
+            Ok(stream) => stream,
+            Err(error) => {
+                self.free.push(index);
+                return Err(error);
+            }
+        };
+        let handshake = stream.is_handshaking();
+        let until = Client::handshake_until(self.shared.now);
+        self.handshakes += usize::from(handshake);
         self.clients_ever += 1;
         self.clients[index] = Some(Box::new(Client {
             connection: Connection::new(self.clients_ever, peer),
             stream,
+            handshake: handshake.then_some(until),
             readable: true,
             read_closed: false,
             writable: true,
@@ -89,8 +110,21 @@ impl<U: Upstream> Front<U> {
             queued: false,
             dirty: false,
         }));
+        if handshake {
+            self.vigil.attend(self.shared.now);
+        }
         self.enqueue(index);
         Ok(())
+    }
+
+    /// A client could not agree on TLS.
+    pub(super) fn tls_failed(&mut self, why: &str) {
+        self.shared.counters.tls_failed += 1;
+        let total = self.shared.counters.tls_failed;
+        // Logged less and less often, so that a flood of them does not flood the log.
+        if total.is_power_of_two() {
+            tracing::warn!(total, why, "no TLS with a client");
+        }
     }
 
     pub(super) fn close(&mut self, index: usize, why: &str) {
@@ -101,6 +135,10 @@ impl<U: Upstream> Front<U> {
         self.forget_unread(&client.unread);
         if let Some(change) = client.subscribing {
             self.subscription_over(change.number);
+        }
+        if client.handshake.is_some() {
+            self.handshakes = self.handshakes.saturating_sub(1);
+            self.tls_failed(why);
         }
         if let Some(session) = client.session {
             self.sessions.remove(&session);

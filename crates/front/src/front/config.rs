@@ -4,6 +4,8 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use pmnet_tls::ServerTls;
+
 use crate::connection::StoreAddressError;
 use crate::table::AssumeError;
 use crate::users::{Access, Secret};
@@ -34,6 +36,8 @@ pub struct FrontConfig {
     pub unread_total_max: usize,
     /// Who may use it.
     pub access: Access,
+    /// With what clients speak TLS; `None`: they do not.
+    pub tls: Option<ServerTls>,
 }
 
 /// Who answers commands that only read, beside a bypass.
@@ -63,6 +67,7 @@ impl FrontConfig {
             unread_max: 1 << 30,
             unread_total_max: 2 << 30,
             access: Access::default(),
+            tls: None,
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use mio::net::TcpStream;
-use mio::{Interest, Token};
+use mio::Token;
 use socket2::{SockRef, TcpKeepalive};
 
 use super::socket::DirectSocket;
+use super::wire::Wire;
 use super::{FIRST_CLIENT, Front};
 use crate::upstream::{Time, Upstream};
 
@@ -35,17 +35,12 @@ impl<U: Upstream> Front<U> {
         }
         // What an earlier one still brings is about another state.
         client.direct = None;
-        let connect = || -> std::io::Result<TcpStream> {
-            let mut stream = TcpStream::connect(address)?;
-            stream.set_nodelay(true)?;
-            SockRef::from(&stream)
-                .set_tcp_keepalive(&TcpKeepalive::new().with_time(DIRECT_KEEPALIVE))?;
+        let tls = client.connection.direct_tls();
+        let connect = || -> std::io::Result<Wire> {
             let token = Token(FIRST_CLIENT + 2 * index + 1);
-            self.poll.registry().register(
-                &mut stream,
-                token,
-                Interest::READABLE | Interest::WRITABLE,
-            )?;
+            let stream = Wire::connect(address, tls, self.poll.registry(), token)?;
+            SockRef::from(stream.socket())
+                .set_tcp_keepalive(&TcpKeepalive::new().with_time(DIRECT_KEEPALIVE))?;
             Ok(stream)
         };
         match connect() {

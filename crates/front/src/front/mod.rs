@@ -19,6 +19,7 @@ mod subscribing;
 mod unread;
 mod users;
 mod vigil;
+mod wire;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::ErrorKind;
@@ -28,6 +29,7 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
+use pmnet_tls::ServerTls;
 use rustc_hash::FxHashMap;
 
 use crate::connection::{Counters, Shared, StoreAddress, Turn};
@@ -92,6 +94,10 @@ pub struct Front<U> {
     /// Clients whose next command comes behind changes of subscriptions; perhaps some that are gone.
     behind_subscriptions: BTreeSet<usize>,
     unread: UnreadOfAll,
+    /// With what clients agree on TLS, if they have to.
+    tls: Option<ServerTls>,
+    /// How many have not yet.
+    handshakes: usize,
     scratch: Vec<u8>,
 }
 
@@ -157,6 +163,8 @@ impl<U: Upstream> Front<U> {
             clients_ever: 0,
             behind_subscriptions: BTreeSet::new(),
             unread: UnreadOfAll::new(config.unread_total_max),
+            tls: config.tls.clone(),
+            handshakes: 0,
             scratch: vec![0; SCRATCH_BYTES],
         })
     }
@@ -339,6 +347,7 @@ impl<U: Upstream> Front<U> {
             Transfer::Eof => client.connection.receive_eof(),
             Transfer::Broken(why) => return self.close(index, &why),
         }
+        self.handshakes -= usize::from(client.has_agreed());
         if client.read_closed {
             client.connection.client_closed();
         }
@@ -474,7 +483,7 @@ impl<U: Upstream> Front<U> {
             let Some(Some(client)) = self.clients.get_mut(index) else {
                 continue;
             };
-            if client.connection.finished() {
+            if client.connection.finished() && client.is_flushed() {
                 if !client.lingers(self.shared.now) {
                     self.close(index, "finished");
                 } else {

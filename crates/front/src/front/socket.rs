@@ -3,12 +3,10 @@
 //! Edge-triggered: a socket counts as ready until it says "would block".
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::Shutdown;
-
-use mio::net::TcpStream;
 
 use super::subscribing::Change;
 use super::unread::Unread;
+use super::wire::Wire;
 use crate::connection::Connection;
 use crate::upstream::{SessionHandle, Time};
 
@@ -20,10 +18,15 @@ const LINGER_BYTES_MAX: usize = 512 * 1024 * 1024;
 /// How long a client may go on after such an error, in nanoseconds.
 const LINGER_TIMEOUT: Time = 10_000_000_000;
 
+/// How long a client may take to agree on TLS, in nanoseconds.
+const HANDSHAKE_TIMEOUT: Time = 5_000_000_000;
+
 /// A client with its sockets.
 pub(super) struct Client {
     pub(super) connection: Connection,
-    pub(super) stream: TcpStream,
+    pub(super) stream: Wire,
+    /// It has still to agree on TLS, and must have by then.
+    pub(super) handshake: Option<Time>,
     pub(super) readable: bool,
     /// The peer is known to have closed its sending side; the last bytes may still be unread.
     pub(super) read_closed: bool,
@@ -55,7 +58,7 @@ pub(super) struct Client {
 pub(super) struct DirectSocket {
     /// Which of its client's connections it is.
     pub(super) number: u64,
-    pub(super) stream: TcpStream,
+    pub(super) stream: Wire,
     pub(super) connected: bool,
     pub(super) readable: bool,
     /// The peer is known to have closed its sending side; the last bytes may still be unread.
@@ -106,7 +109,8 @@ impl Client {
                     budget = budget.saturating_sub(count);
                     // A short read has emptied the socket; the next byte is a new edge. But the end
                     // may have come with the same edge.
-                    self.readable = count == scratch.len() || self.read_closed;
+                    self.readable =
+                        self.stream.may_have_more(count, scratch.len()) || self.read_closed;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -128,7 +132,7 @@ impl Client {
         }
         self.shut || {
             self.shut = true;
-            self.stream.shutdown(Shutdown::Write).is_ok()
+            self.stream.end().is_ok()
         }
     }
 
@@ -150,6 +154,28 @@ impl Client {
         self.lingering.is_some() && now >= self.lingers_until
     }
 
+    /// By when it must have agreed on TLS.
+    pub(super) fn handshake_until(now: Time) -> Time {
+        now.saturating_add(HANDSHAKE_TIMEOUT)
+    }
+
+    /// Whether that time is over.
+    pub(super) fn is_late_to_agree(&self, now: Time) -> bool {
+        self.handshake.is_some_and(|until| now >= until)
+    }
+
+    /// Whether it has agreed on TLS now, which it had not before.
+    pub(super) fn has_agreed(&mut self) -> bool {
+        self.handshake
+            .take_if(|_| !self.stream.is_handshaking())
+            .is_some()
+    }
+
+    /// Whether everything that was written has left.
+    pub(super) fn is_flushed(&self) -> bool {
+        !self.stream.has_unsent()
+    }
+
     /// Writes to the client what is there.
     pub(super) fn write(&mut self) -> Transfer {
         while self.writable && !self.connection.unwritten().is_empty() {
@@ -159,6 +185,14 @@ impl Client {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Transfer::Broken(error.to_string()),
+            }
+        }
+        if self.writable {
+            match self.stream.flush() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Transfer::Broken(error.to_string()),
+                Ok(()) => {}
             }
         }
         Transfer::Done
@@ -174,11 +208,11 @@ impl Client {
             if !direct.writable {
                 return Transfer::Done;
             }
-            match direct.stream.take_error() {
+            match direct.stream.socket().take_error() {
                 Ok(None) => {}
                 Ok(Some(error)) | Err(error) => return Transfer::Broken(error.to_string()),
             }
-            match direct.stream.peer_addr() {
+            match direct.stream.socket().peer_addr() {
                 Ok(_) => direct.connected = true,
                 Err(error) if error.kind() == ErrorKind::NotConnected => {
                     direct.writable = false;
@@ -194,7 +228,8 @@ impl Client {
                 Ok(count) => {
                     self.connection.direct_receive(&scratch[..count]);
                     budget = budget.saturating_sub(count);
-                    direct.readable = count == scratch.len() || direct.read_closed;
+                    direct.readable =
+                        direct.stream.may_have_more(count, scratch.len()) || direct.read_closed;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => direct.readable = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -208,6 +243,14 @@ impl Client {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => direct.writable = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Transfer::Broken(error.to_string()),
+            }
+        }
+        if direct.writable {
+            match direct.stream.flush() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => direct.writable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Transfer::Broken(error.to_string()),
+                Ok(()) => {}
             }
         }
         Transfer::Done

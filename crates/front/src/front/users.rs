@@ -12,11 +12,11 @@ use std::io::{ErrorKind, Read, Write};
 
 use bytes::Bytes;
 use mio::event::Event;
-use mio::net::TcpStream;
-use mio::{Interest, Registry, Token};
+use mio::{Registry, Token};
 use pmnet_resp::reply;
 
 use super::Front;
+use super::wire::Wire;
 use crate::connection::Shared;
 use crate::upstream::{Time, Upstream};
 use crate::users::{About, Answer, Ask, Link, Ticket};
@@ -55,7 +55,7 @@ struct Lane {
 
 struct Open {
     link: Link,
-    stream: TcpStream,
+    stream: Wire,
 }
 
 /// Why a connection is of no use.
@@ -187,10 +187,7 @@ impl Lane {
                 // The server has not said yet where Redis is.
                 return Ok(());
             };
-            let mut stream = TcpStream::connect(store.address)?;
-            stream.set_nodelay(true)?;
-            let interest = Interest::READABLE | Interest::WRITABLE;
-            registry.register(&mut stream, self.token, interest)?;
+            let stream = Wire::connect(store.address, store.tls.as_ref(), registry, self.token)?;
             self.heard = shared.now;
             self.open = Some(Open {
                 link: Link::new(store),
@@ -214,7 +211,10 @@ impl Lane {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(())
+        match stream.flush() {
+            Err(error) if !is_not_yet(error.kind()) => Err(error.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the connection leads elsewhere than to the store that the server uses now.

@@ -7,10 +7,10 @@
 use std::io::{ErrorKind, Read, Write};
 
 use bytes::Bytes;
-use mio::net::TcpStream;
-use mio::{Interest, Registry};
+use mio::Registry;
 use pmnet_wire::command::barrier;
 
+use super::wire::Wire;
 use super::{Front, HEART};
 use crate::connection::{Heart, Shared, named_by};
 use crate::upstream::{CallId, Outcome, SessionHandle, Time, Upstream};
@@ -46,7 +46,7 @@ pub(super) struct Vigil {
 /// The connection to the store, and its socket.
 struct Beating {
     heart: Heart,
-    stream: TcpStream,
+    stream: Wire,
 }
 
 impl Vigil {
@@ -85,12 +85,7 @@ impl Vigil {
             self.heart = None;
         }
         if self.heart.is_none() {
-            let connect = || -> std::io::Result<TcpStream> {
-                let mut stream = TcpStream::connect(store.address)?;
-                registry.register(&mut stream, HEART, Interest::READABLE | Interest::WRITABLE)?;
-                Ok(stream)
-            };
-            match connect() {
+            match Wire::connect(store.address, store.tls.as_ref(), registry, HEART) {
                 Ok(stream) => {
                     let heart = Heart::new(store, shared.now);
                     self.heart = Some(Beating { heart, stream });
@@ -125,6 +120,17 @@ impl Vigil {
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
                     Err(error) => return Err(text(error)),
                 }
+            }
+            match stream.flush() {
+                Err(error)
+                    if !matches!(
+                        error.kind(),
+                        ErrorKind::WouldBlock | ErrorKind::NotConnected
+                    ) =>
+                {
+                    return Err(text(error));
+                }
+                _ => {}
             }
             loop {
                 match stream.read(scratch) {
@@ -165,6 +171,10 @@ impl<U: Upstream> Front<U> {
             let Some(Some(client)) = self.clients.get_mut(index) else {
                 continue;
             };
+            if client.is_late_to_agree(now) {
+                self.close(index, "took too long to agree on TLS");
+                continue;
+            }
             if client.overstays(now) {
                 self.close(index, "stays after an error");
                 continue;
@@ -177,7 +187,9 @@ impl<U: Upstream> Front<U> {
             timed |= client.connection.congested();
             let changed =
                 client.connection.is_timed() && client.connection.look(&self.shared, stood_still);
-            timed |= client.connection.is_timed() || client.lingering.is_some();
+            timed |= client.connection.is_timed()
+                || client.lingering.is_some()
+                || client.handshake.is_some();
             waits |= client.connection.waits_on_store();
             if changed {
                 self.enqueue(index);

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 #[path = "../../../lab/src/harness/claims.rs"]
-mod claims;
+pub mod claims;
 #[path = "../../../../tests/shared/redis.rs"]
 mod server;
 #[path = "../../../../tests/shared/skip.rs"]

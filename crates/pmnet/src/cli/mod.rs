@@ -11,6 +11,7 @@ mod redis;
 mod server;
 mod status;
 mod stop;
+mod tls;
 
 use std::process::ExitCode;
 

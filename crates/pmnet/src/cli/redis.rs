@@ -17,13 +17,15 @@ use serde_json::json;
 use super::access::{Hidden, Said, access};
 use super::common::{CommonArgs, hop_address, required};
 use super::ready;
+use super::tls::{TlsClients, server_tls};
 
 const EXAMPLES: &str = "\
 Examples:
   pmnet redis --listen 127.0.0.1:6380 --via 127.0.0.1:51000
   pmnet redis --listen 127.0.0.1:6380 --via 127.0.0.1:51000 --copies 3 --assume-ok HMSET
   pmnet redis --listen 10.0.0.5:6380 --via 10.0.0.6:51000 --users-of-redis \\
-      --direct redis://front:@10.0.0.7:6379 --direct-password-file /etc/pmnet/front.password
+      --direct redis://front:@10.0.0.7:6379 --direct-password-file /etc/pmnet/front.password \\
+      --tls-cert /etc/pmnet/front.pem --tls-key /etc/pmnet/front.key
 
 Redis clients connect here and see their Redis. SET (without NX, XX, GET), MSET, SETEX and PSETEX
 are acknowledged as soon as every device of the chain holds them; everything else is executed by
@@ -75,6 +77,18 @@ pub struct RedisArgs {
     /// Everybody who can connect may do everything: no users, no passwords.
     #[arg(long)]
     anyone_may_connect: bool,
+    /// Speak TLS with clients, with this certificate (PEM; those that lead to its authority behind it).
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// Key of --tls-cert (PEM).
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+    /// Authorities (PEM) for the certificates of clients.
+    #[arg(long, value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+    /// Whether clients must show a certificate [default: required with --tls-ca, otherwise no].
+    #[arg(long, value_enum)]
+    tls_clients: Option<TlsClients>,
     /// Poll for so long after activity before sleeping.
     #[arg(long, value_name = "US")]
     spin_us: Option<u64>,
@@ -141,6 +155,12 @@ fn settings(flags: RedisArgs, file: RedisArgs) -> Result<(FrontConfig, ClientCon
     let via = required("--via", "redis", flags.via.or(file.via))?;
     let mut front = FrontConfig::new(address("--listen", &listen)?);
     front.access = access(said, front.listen)?;
+    front.tls = server_tls(
+        flags.tls_cert.or(file.tls_cert),
+        flags.tls_key.or(file.tls_key),
+        flags.tls_ca.or(file.tls_ca),
+        flags.tls_clients.or(file.tls_clients),
+    )?;
     if let Some(url) = &flags.direct {
         let instead =
             "give it with --direct-password-file, or put the URL into the configuration file";
@@ -235,6 +255,7 @@ pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
         bypassed_reads,
         closed_unread,
         failed_logins,
+        tls_failed,
     } = front.run()?;
     if closed_unread > 0 {
         tracing::info!(
@@ -248,6 +269,7 @@ pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
         direct_reads,
         bypassed_reads,
         failed_logins,
+        tls_failed,
         "the front ends; its reads were answered so"
     );
     Ok(true)

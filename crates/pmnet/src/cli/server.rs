@@ -1,6 +1,9 @@
 //! `pmnet server`.
 
+use std::path::PathBuf;
+
 use clap::Args;
+use pmnet_cli::{password, warn_of_password};
 use pmnet_dataplane::xdp::LogReader;
 use pmnet_server::serve::{ServeConfig, serve};
 use pmnet_server::{Feed, ServerConfig};
@@ -17,10 +20,14 @@ const SPIN_US: u64 = 0;
 const EXAMPLES: &str = "\
 Examples:
   pmnet server --listen 127.0.0.1:51500 --store redis://127.0.0.1:6379
-  pmnet server --listen 127.0.0.1:51500 --store 'redis://:password@127.0.0.1:6379?wait_replicas=2'
+  pmnet server --listen 127.0.0.1:51500 --store 'redis://127.0.0.1:6379?wait_replicas=2' \\
+      --store-password-file /etc/pmnet/redis.password
+  pmnet server --listen 127.0.0.1:51500 --store 'rediss://pmnet:@redis.example:6379?ca=/etc/pmnet/ca.pem' \\
+      --store-password-file /etc/pmnet/redis.password
   pmnet server --listen 127.0.0.1:51500 --store kv:/var/lib/pmnet/store.kv
 
-Stores: redis://HOST:PORT (Redis or Valkey; appendfsync always for durability), kv:PATH (embedded),
+Stores: redis://HOST:PORT (Redis or Valkey; appendfsync always for durability), rediss://HOST:PORT (with
+TLS; ca=FILE names the authorities, otherwise the system's; cert=FILE&key=FILE to show one), kv:PATH (embedded),
 null: (forgets everything; for measurements). One server serves one shard; its position in the log
 is kept in the store, in the same transaction as the data.";
 
@@ -31,9 +38,12 @@ pub struct ServerArgs {
     /// UDP address to listen on.
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
-    /// Where the data goes: redis://HOST:PORT, kv:PATH or null:
+    /// Where the data goes: redis://HOST:PORT, rediss://HOST:PORT, kv:PATH or null:
     #[arg(long, value_name = "URL")]
     store: Option<String>,
+    /// The password for --store is the first line of this file.
+    #[arg(long, value_name = "FILE")]
+    store_password_file: Option<PathBuf>,
     /// Number of the shard [default: 0].
     #[arg(long)]
     shard: Option<u32>,
@@ -70,6 +80,14 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
     let flags = command.args.clone();
     let listen = required("--listen", "server", flags.listen.or(file.listen))?;
     let listen = udp_address("--listen", &listen)?;
+    if let Some(url) = &flags.store {
+        let instead =
+            "give it with --store-password-file, or put the URL into the configuration file";
+        warn_of_password("--store", url, instead);
+    }
+    let password_file = flags.store_password_file.or(file.store_password_file);
+    let password = password_file.map(|path| password("--store-password-file", &path));
+    let password = password.transpose()?;
     let store = required("--store", "server", flags.store.or(file.store))?;
     let shard = flags.shard.or(file.shard).unwrap_or(0);
     let config = ServeConfig {
@@ -78,7 +96,7 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
         spin_micros: flags.spin_us.or(file.spin_us).unwrap_or(SPIN_US),
     };
     let stop = stop_on_signals()?;
-    let store = pmnet_store::open(&store, shard)?;
+    let store = pmnet_store::open_with(&store, password.as_deref(), shard)?;
     let feed = flags
         .device_log
         .or(file.device_log)

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use pmnet_resp::{ReplyLimits, Scanner, write_command};
 use pmnet_server::StoreError;
+use pmnet_tls::Stream;
 
 use super::url::RedisUrl;
 
@@ -30,9 +31,40 @@ const REPLIES: ReplyLimits = ReplyLimits {
     reply_bytes: usize::MAX,
 };
 
+/// A socket, with TLS or without.
+enum Wire {
+    Plain(TcpStream),
+    Tls(Box<Stream<TcpStream>>),
+}
+
+impl Read for Wire {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Wire::Plain(stream) => stream.read(buffer),
+            Wire::Tls(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, buffer: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Wire::Plain(stream) => stream.write(buffer),
+            Wire::Tls(stream) => stream.write(buffer),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        match self {
+            Wire::Plain(stream) => stream.flush(),
+            Wire::Tls(stream) => stream.flush(),
+        }
+    }
+}
+
 /// A connection to one Redis server.
 pub struct Connection {
-    stream: TcpStream,
+    stream: Wire,
     name: String,
     /// The address that the name had.
     pub peer: SocketAddr,
@@ -70,6 +102,20 @@ impl Connection {
                     stream
                         .set_write_timeout(Some(Duration::from_secs(CALL_SECONDS)))
                         .map_err(unreachable)?;
+                    let stream = match &url.tls {
+                        None => Wire::Plain(stream),
+                        Some(tls) => {
+                            let mut stream = tls.connect(stream).map_err(unreachable)?;
+                            let deadline = Instant::now() + Duration::from_secs(CALL_SECONDS);
+                            while stream.is_handshaking() {
+                                if Instant::now() >= deadline {
+                                    return Err(unreachable(ErrorKind::TimedOut.into()));
+                                }
+                                stream.shake_hands().map_err(unreachable)?;
+                            }
+                            Wire::Tls(Box::new(stream))
+                        }
+                    };
                     return Ok(Connection {
                         stream,
                         name,
@@ -127,6 +173,9 @@ impl Connection {
                 Err(error) => return Err(self.failed_io(&error)),
             }
         }
+        self.stream
+            .flush()
+            .map_err(|error| self.failed_io(&error))?;
         // One batch with the largest message must not keep its memory for ever.
         self.out.clear();
         self.out.shrink_to(READ_BYTES);

@@ -145,13 +145,23 @@ struct Link {
 }
 
 impl RedisStore {
-    /// A store for one shard at `rest` (what follows `redis://`); connects in [`Store::load`].
+    /// A store for one shard at `rest` (what follows `redis://`, or with `secure` what follows `rediss://`); connects in
+    /// [`Store::load`]. `password`: in place of one that `rest` names.
     ///
     /// # Errors
     /// [`OpenError::Url`], [`OpenError::Random`].
-    pub fn new(rest: &str, shard: u32) -> Result<RedisStore, OpenError> {
+    pub fn new(
+        rest: &str,
+        secure: bool,
+        password: Option<&str>,
+        shard: u32,
+    ) -> Result<RedisStore, OpenError> {
+        let mut url = RedisUrl::parse(rest, secure)?;
+        if let Some(password) = password {
+            url.password = Some(password.to_owned());
+        }
         Ok(RedisStore {
-            url: RedisUrl::parse(rest)?,
+            url,
             hash: format!("pmnet:{{{shard}}}").into_bytes(),
             scripts: format!("pmnet:{{{shard}}}:scripts").into_bytes(),
             link: None,

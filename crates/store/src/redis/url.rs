@@ -1,5 +1,6 @@
-//! `redis://[[user]:password@]host[:port][/0][?wait_replicas=N]`.
+//! `redis://[[user]:password@]host[:port][/0][?wait_replicas=N]`; with TLS `rediss://…[?ca=FILE&cert=FILE&key=FILE]`.
 
+use pmnet_tls::ClientTls;
 use pmnet_wire::percent_decode;
 
 use crate::OpenError;
@@ -22,14 +23,16 @@ pub struct RedisUrl {
     pub password: Option<String>,
     /// How many replicas must hold a batch before it counts as durable; 0: none.
     pub wait_replicas: u32,
+    /// How to speak TLS, if that is to be.
+    pub tls: Option<ClientTls>,
 }
 
 impl RedisUrl {
-    /// Parses what follows `redis://`.
+    /// Parses what follows `redis://`, or with `secure` what follows `rediss://`.
     ///
     /// # Errors
     /// [`OpenError::Url`] with what is wrong; the password is never repeated.
-    pub fn parse(rest: &str) -> Result<RedisUrl, OpenError> {
+    pub fn parse(rest: &str, secure: bool) -> Result<RedisUrl, OpenError> {
         let wrong = |why: String| OpenError::Url { why };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (credentials, place) = rest
@@ -91,19 +94,23 @@ impl RedisUrl {
                         wrong(format!("wait_replicas wants a number from 0 to {WAIT_REPLICAS_MAX}, not {n:?}"))
                     })?;
                 }
+                Some(("ca" | "cert" | "key", _)) if secure => {}
                 _ => {
                     return Err(wrong(format!(
-                        "unknown option {pair:?}; known: wait_replicas=N"
+                        "unknown option {pair:?}; known: wait_replicas=N, and with rediss:// ca=FILE, cert=FILE, key=FILE"
                     )));
                 }
             }
         }
+        let tls = secure.then(|| ClientTls::of_query(host, query));
+        let tls = tls.transpose().map_err(|error| wrong(error.to_string()))?;
         Ok(RedisUrl {
             host: host.to_owned(),
             port,
             user,
             password,
             wait_replicas,
+            tls,
         })
     }
 
@@ -123,12 +130,12 @@ mod tests {
 
     #[test]
     fn accepts_the_documented_forms() {
-        let plain = RedisUrl::parse("localhost").unwrap();
+        let plain = RedisUrl::parse("localhost", false).unwrap();
         assert_eq!(
             (plain.host.as_str(), plain.port, plain.password),
             ("localhost", 6379, None)
         );
-        let full = RedisUrl::parse("u:p%40%3a@[::1]:7000/0?wait_replicas=2").unwrap();
+        let full = RedisUrl::parse("u:p%40%3a@[::1]:7000/0?wait_replicas=2", false).unwrap();
         assert_eq!(full.endpoint(), "[::1]:7000");
         assert_eq!(
             (full.user.as_deref(), full.password.as_deref()),
@@ -136,7 +143,10 @@ mod tests {
         );
         assert_eq!(full.wait_replicas, 2);
         assert_eq!(
-            RedisUrl::parse(":pw@h:1/").unwrap().password.as_deref(),
+            RedisUrl::parse(":pw@h:1/", false)
+                .unwrap()
+                .password
+                .as_deref(),
             Some("pw")
         );
     }
@@ -157,9 +167,11 @@ mod tests {
             "h?wait_replicas=-1",
             "a:%zz@h",
         ] {
-            assert!(RedisUrl::parse(bad).is_err(), "{bad}");
+            assert!(RedisUrl::parse(bad, false).is_err(), "{bad}");
         }
-        let error = RedisUrl::parse(":s3cret@h:x").unwrap_err().to_string();
+        let error = RedisUrl::parse(":s3cret@h:x", false)
+            .unwrap_err()
+            .to_string();
         assert!(!error.contains("s3cret"), "{error}");
     }
 }

@@ -232,9 +232,14 @@ fn what_cannot_be_opened_says_why_and_is_left_alone() {
         wrong(&format!("kv:{}/no/file", directory.path().display())).contains("create it first")
     );
     assert!(wrong("kv:").contains("missing"));
-    assert!(wrong("mysql://u:s3cret@h").contains("redis://HOST:PORT, kv:PATH or null:"));
+    assert!(
+        wrong("mysql://u:s3cret@h")
+            .contains("redis://HOST:PORT, rediss://HOST:PORT, kv:PATH or null:")
+    );
     assert!(!wrong("mysql://u:s3cret@h").contains("s3cret"));
-    assert!(wrong("rediss://h").contains("TLS"));
+    assert!(wrong("rediss://h?ca=/none/such").contains("/none/such"));
+    assert!(wrong("redis://h?ca=/none/such").contains("unknown option"));
+    assert!(wrong("rediss://h?cert=/none/such").contains("needs its key"));
     assert!(wrong("redis://h/3").contains("SELECT"));
     assert!(wrong("null:x").contains("null:x"));
 }

@@ -11,11 +11,11 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 
 use mio::event::Event;
-use mio::net::TcpStream;
-use mio::{Interest, Registry, Token};
+use mio::{Registry, Token};
 use pmnet_wire::command::Protocol;
 
 use super::Front;
+use super::wire::Wire;
 use crate::connection::{Shared, StoreRead, Unread, lane};
 use crate::upstream::{Time, Upstream};
 use link::{Link, Told, Waiting};
@@ -62,7 +62,7 @@ struct Lane {
 
 struct Open {
     link: Link,
-    stream: TcpStream,
+    stream: Wire,
     readable: bool,
 }
 
@@ -183,14 +183,8 @@ impl Lane {
         let (Some(store), Some(name)) = (&shared.store, &shared.name) else {
             return Err("it is not known where the store is".into());
         };
-        let connect = || -> std::io::Result<TcpStream> {
-            let mut stream = TcpStream::connect(store.address)?;
-            stream.set_nodelay(true)?;
-            let interest = Interest::READABLE | Interest::WRITABLE;
-            registry.register(&mut stream, self.token, interest)?;
-            Ok(stream)
-        };
-        let stream = connect().map_err(|error| error.to_string())?;
+        let stream = Wire::connect(store.address, store.tls.as_ref(), registry, self.token)
+            .map_err(|error| error.to_string())?;
         self.open = Some(Open {
             link: Link::new(store, &name.records, self.protocol),
             stream,
@@ -251,7 +245,10 @@ impl Lane {
                 Err(error) => return Err(error.to_string()),
             }
         }
-        Ok(())
+        match open.stream.flush() {
+            Err(error) if !is_not_yet(error.kind()) => Err(error.to_string()),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -1,0 +1,95 @@
+//! TLS with the clients of a front: what the command line and the configuration say.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use pmnet_cli::ConfigError;
+use pmnet_tls::{Clients, ServerTls};
+use serde::Deserialize;
+
+/// Values of `--tls-clients`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TlsClients {
+    /// They must show a certificate of an authority in --tls-ca.
+    Required,
+    /// They may show one; if they do, it must be of such an authority.
+    Optional,
+    /// They are not asked for one.
+    No,
+}
+
+/// How a front speaks TLS, if it does.
+pub fn server_tls(
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    ca: Option<PathBuf>,
+    clients: Option<TlsClients>,
+) -> Result<Option<ServerTls>, ConfigError> {
+    let wrong = |text: &str| Err(ConfigError(text.to_owned()));
+    let (certificate, key) = match (certificate, key) {
+        (Some(certificate), Some(key)) => (certificate, key),
+        (None, None) if ca.is_none() && clients.is_none() => return Ok(None),
+        _ => return wrong("for TLS both --tls-cert and --tls-key are needed"),
+    };
+    let clients = match (clients, ca) {
+        (None | Some(TlsClients::No), None) => Clients::No,
+        (None | Some(TlsClients::Required), Some(ca)) => Clients::Required(ca),
+        (Some(TlsClients::Optional), Some(ca)) => Clients::Optional(ca),
+        (Some(TlsClients::No), Some(_)) => {
+            return wrong("--tls-clients no: there is nothing to check with --tls-ca");
+        }
+        (Some(_), None) => {
+            return wrong(
+                "--tls-clients: --tls-ca is missing, the authorities of their certificates",
+            );
+        }
+    };
+    let tls = ServerTls::new(&certificate, &key, &clients);
+    tls.map(Some)
+        .map_err(|error| ConfigError(format!("TLS: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_what_is_needed_is_an_error() {
+        let file = || Some(PathBuf::from("/none/such"));
+        assert!(matches!(server_tls(None, None, None, None), Ok(None)));
+        for (certificate, key, ca, clients, said) in [
+            (file(), None, None, None, "both --tls-cert and --tls-key"),
+            (None, file(), None, None, "both --tls-cert and --tls-key"),
+            (None, None, file(), None, "both --tls-cert and --tls-key"),
+            (None, None, None, Some(TlsClients::No), "both --tls-cert"),
+            (
+                file(),
+                file(),
+                None,
+                Some(TlsClients::Required),
+                "--tls-ca is missing",
+            ),
+            (
+                file(),
+                file(),
+                None,
+                Some(TlsClients::Optional),
+                "--tls-ca is missing",
+            ),
+            (
+                file(),
+                file(),
+                file(),
+                Some(TlsClients::No),
+                "nothing to check",
+            ),
+            (file(), file(), None, None, "TLS: /none/such"),
+        ] {
+            let error = server_tls(certificate, key, ca, clients)
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+}

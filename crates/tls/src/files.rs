@@ -1,0 +1,242 @@
+//! Certificates and keys, read from PEM files.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+use crate::Stream;
+
+/// Where systems keep the authorities that they trust.
+const SYSTEM: [&str; 3] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
+];
+
+/// Why there can be no TLS; the text names the file and says what is wrong with it.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read, or holds something else.
+    #[error("{}: {why}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// No file of authorities is named, and the system has none where it is looked for.
+    #[error("the system has no certificates of authorities: name a file with those to trust")]
+    NoAuthorities,
+    /// The name of the other end is neither a DNS name nor an address.
+    #[error("{0:?} is no name that a certificate can have")]
+    Name(String),
+    /// Certificate and key do not belong together, or cannot be used.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+/// Whether clients must show a certificate, and of which authorities.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Clients {
+    /// They are not asked for one.
+    #[default]
+    No,
+    /// One that is shown must be of an authority in this file.
+    Optional(PathBuf),
+    /// They must show one, of an authority in this file.
+    Required(PathBuf),
+}
+
+/// What a server needs for TLS.
+#[derive(Clone)]
+pub struct ServerTls(Arc<ServerConfig>);
+
+impl std::fmt::Debug for ServerTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ServerTls")
+    }
+}
+
+/// What a client needs for TLS with one server.
+#[derive(Clone)]
+pub struct ClientTls(Arc<(Arc<ClientConfig>, ServerName<'static>)>);
+
+impl PartialEq for ClientTls {
+    fn eq(&self, other: &ClientTls) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for ClientTls {}
+
+impl std::fmt::Debug for ClientTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ClientTls").field(&self.0.1).finish()
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+fn file_error(path: &Path, why: impl ToString) -> TlsError {
+    TlsError::File {
+        path: path.to_owned(),
+        why: why.to_string(),
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let found = CertificateDer::pem_file_iter(path)
+        .and_then(|found| found.collect::<Result<Vec<_>, _>>())
+        .map_err(|error| file_error(path, error))?;
+    if found.is_empty() {
+        return Err(file_error(path, "there is no certificate in it"));
+    }
+    Ok(found)
+}
+
+fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_file(path).map_err(|error| file_error(path, error))
+}
+
+fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    let (good, _) = roots.add_parsable_certificates(certificates(path)?);
+    if good == 0 {
+        return Err(file_error(
+            path,
+            "there is no certificate of an authority in it",
+        ));
+    }
+    Ok(roots)
+}
+
+fn unusable(error: impl ToString) -> TlsError {
+    TlsError::Unusable(error.to_string())
+}
+
+impl ServerTls {
+    /// Reads certificate (with those that lead to its authority) and key, and who may connect.
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn new(
+        certificate: &Path,
+        key_file: &Path,
+        clients: &Clients,
+    ) -> Result<ServerTls, TlsError> {
+        let builder = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(unusable)?;
+        let verifier = |ca: &Path| {
+            let roots = Arc::new(authorities(ca)?);
+            Ok(WebPkiClientVerifier::builder_with_provider(
+                roots,
+                provider(),
+            ))
+        };
+        let builder = match clients {
+            Clients::No => builder.with_no_client_auth(),
+            Clients::Optional(ca) => {
+                let verifier = verifier(ca)?.allow_unauthenticated().build();
+                builder.with_client_cert_verifier(verifier.map_err(unusable)?)
+            }
+            Clients::Required(ca) => {
+                builder.with_client_cert_verifier(verifier(ca)?.build().map_err(unusable)?)
+            }
+        };
+        let config = builder
+            .with_single_cert(certificates(certificate)?, key(key_file)?)
+            .map_err(|error| {
+                TlsError::Unusable(format!(
+                    "certificate {} with key {}: {error}",
+                    certificate.display(),
+                    key_file.display()
+                ))
+            })?;
+        Ok(ServerTls(Arc::new(config)))
+    }
+
+    /// A connection that was accepted; the client begins.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn accept<T>(&self, socket: T) -> io::Result<Stream<T>> {
+        let session =
+            rustls::ServerConnection::new(Arc::clone(&self.0)).map_err(io::Error::other)?;
+        Ok(Stream::new(socket, session.into()))
+    }
+}
+
+impl ClientTls {
+    /// For the server of this name (or address). `ca`: the authorities that may vouch for it; the system's if none are named.
+    /// `identity`: certificate and key to show to it.
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn new(
+        name: &str,
+        ca: Option<&Path>,
+        identity: Option<(&Path, &Path)>,
+    ) -> Result<ClientTls, TlsError> {
+        let server =
+            ServerName::try_from(name.to_owned()).map_err(|_| TlsError::Name(name.to_owned()))?;
+        let system = || SYSTEM.iter().map(Path::new).find(|path| path.is_file());
+        let ca = ca.or_else(system).ok_or(TlsError::NoAuthorities)?;
+        let verifier =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(authorities(ca)?), provider())
+                .build()
+                .map_err(unusable)?;
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(unusable)?
+            .with_webpki_verifier(verifier);
+        let config = match identity {
+            Some((certificate, key_file)) => builder
+                .with_client_auth_cert(certificates(certificate)?, key(key_file)?)
+                .map_err(unusable)?,
+            None => builder.with_no_client_auth(),
+        };
+        Ok(ClientTls(Arc::new((Arc::new(config), server))))
+    }
+
+    /// The same, with what the query of a URL says: `ca=FILE`, `cert=FILE` and `key=FILE`. Other options are not looked at.
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn of_query(name: &str, query: &str) -> Result<ClientTls, TlsError> {
+        let option = |name: &str| {
+            let mut options = query.split('&').filter_map(|option| option.split_once('='));
+            let found = options.find(|(key, _)| *key == name);
+            found.map(|(_, value)| Path::new(value))
+        };
+        let identity = match (option("cert"), option("key")) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => {
+                let why = "a certificate needs its key: give both cert=FILE and key=FILE";
+                return Err(TlsError::Unusable(why.into()));
+            }
+        };
+        ClientTls::new(name, option("ca"), identity)
+    }
+
+    /// A connection to the server, which need not be made yet; the handshake begins with the first byte that is written, or flushed.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn connect<T>(&self, socket: T) -> io::Result<Stream<T>> {
+        let (config, name) = &*self.0;
+        let session = rustls::ClientConnection::new(Arc::clone(config), name.clone())
+            .map_err(io::Error::other)?;
+        Ok(Stream::new(socket, session.into()))
+    }
+}

@@ -1,0 +1,313 @@
+//! A socket with TLS, read and written like one without.
+
+use std::io::{self, ErrorKind, Read, Write};
+
+use rustls::Connection;
+
+/// Most bytes that are taken to be sent before they are sent, in bytes.
+const UNSENT_BYTES_MAX: usize = 64 * 1024;
+
+/// A socket with TLS. On a socket that does not block, nothing here blocks: what cannot be done now is `WouldBlock`, and reading
+/// or writing again goes on with it. The handshake is part of reading and writing.
+///
+/// A byte that was taken by `write` may not have been sent: as long as [`Stream::has_unsent`], `flush` again when the socket is
+/// writable.
+pub struct Stream<T> {
+    socket: T,
+    session: Connection,
+}
+
+impl<T> Stream<T> {
+    pub(crate) fn new(socket: T, mut session: Connection) -> Stream<T> {
+        session.set_buffer_limit(Some(UNSENT_BYTES_MAX));
+        Stream { socket, session }
+    }
+
+    /// What lies below.
+    pub fn socket(&self) -> &T {
+        &self.socket
+    }
+
+    /// Whether the two ends have not agreed yet.
+    #[must_use]
+    pub fn is_handshaking(&self) -> bool {
+        self.session.is_handshaking()
+    }
+
+    /// Whether something waits to be sent.
+    #[must_use]
+    pub fn has_unsent(&self) -> bool {
+        self.session.wants_write()
+    }
+
+    /// Says that nothing more will be written; to be flushed.
+    pub fn close(&mut self) {
+        self.session.send_close_notify();
+    }
+}
+
+impl<T: Read + Write> Stream<T> {
+    /// A step towards agreement, for sockets that block: until [`Stream::is_handshaking`] says no.
+    ///
+    /// # Errors
+    /// Of the socket; or the other end is not to be trusted.
+    pub fn shake_hands(&mut self) -> io::Result<()> {
+        self.push()?;
+        if self.is_handshaking() {
+            if self.session.read_tls(&mut self.socket)? == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            self.process()?;
+        }
+        self.push()
+    }
+
+    /// Takes in what was read.
+    fn process(&mut self) -> io::Result<()> {
+        if let Err(error) = self.session.process_new_packets() {
+            // The other end is told why, if it can be.
+            let _ = self.push();
+            return Err(io::Error::new(
+                ErrorKind::InvalidData,
+                format!("TLS: {error}"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Sends what waits, as far as the socket takes it.
+    fn push(&mut self) -> io::Result<()> {
+        while self.session.wants_write() {
+            if self.session.write_tls(&mut self.socket)? == 0 {
+                return Err(ErrorKind::WriteZero.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The same, if it is not the socket's fault that something remains.
+    fn try_push(&mut self) -> io::Result<()> {
+        match self.push() {
+            Err(error) if is_not_yet(error.kind()) => Ok(()),
+            result => result,
+        }
+    }
+}
+
+fn is_not_yet(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::NotConnected)
+}
+
+impl<T: Read + Write> Read for Stream<T> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.session.reader().read(buffer) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                // The end without a word: what is sent says itself where it ends.
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(0),
+                result => return result,
+            }
+            self.try_push()?;
+            // After its end this says 0 again, and so does the reader.
+            self.session.read_tls(&mut self.socket)?;
+            self.process()?;
+            self.try_push()?;
+        }
+    }
+}
+
+impl<T: Read + Write> Write for Stream<T> {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        self.try_push()?;
+        if self.session.wants_write() && !self.session.is_handshaking() {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let taken = self.session.writer().write(buffer)?;
+        self.try_push()?;
+        if taken == 0 && !buffer.is_empty() {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.push()
+    }
+}
+
+#[cfg(test)]
+#[path = "../../../tests/shared/certificates.rs"]
+mod certificates;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::path::Path;
+
+    use super::certificates::{Files, files};
+    use super::*;
+    use crate::{ClientTls, Clients, ServerTls};
+
+    fn pair(server: &ServerTls, client: &ClientTls) -> (Stream<UnixStream>, Stream<UnixStream>) {
+        let (near, far) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        far.set_nonblocking(true).unwrap();
+        (server.accept(far).unwrap(), client.connect(near).unwrap())
+    }
+
+    /// Reads and writes in turn until everything went both ways, or one end fails: its error.
+    fn exchange(
+        server: &mut Stream<UnixStream>,
+        client: &mut Stream<UnixStream>,
+        bytes: usize,
+    ) -> Result<(), String> {
+        let all: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
+        let (mut sent, mut got) = ([0, 0], [Vec::new(), Vec::new()]);
+        let mut buffer = vec![0; 5000];
+        for _ in 0..100_000 {
+            for (at, end) in [&mut *server, &mut *client].into_iter().enumerate() {
+                match end.write(&all[sent[at]..]) {
+                    Ok(count) => sent[at] += count,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error.to_string()),
+                }
+                match end.flush() {
+                    Err(error) if error.kind() != ErrorKind::WouldBlock => {
+                        return Err(error.to_string());
+                    }
+                    _ => {}
+                }
+                match end.read(&mut buffer) {
+                    Ok(0) => return Err("end".into()),
+                    Ok(count) => got[at].extend_from_slice(&buffer[..count]),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error.to_string()),
+                }
+            }
+            if got.iter().all(|got| got.len() >= bytes) && !server.is_handshaking() {
+                assert!(got.iter().all(|got| *got == all));
+                return Ok(());
+            }
+        }
+        panic!("it never ends");
+    }
+
+    fn server(files: &Files, name: &str, clients: &Clients) -> ServerTls {
+        let (cert, key) = files.pair(name);
+        ServerTls::new(&cert, &key, clients).unwrap()
+    }
+
+    fn client(files: &Files, name: &str, ca: &str, identity: Option<&str>) -> ClientTls {
+        let identity = identity.map(|name| files.pair(name));
+        let identity = identity.as_ref().map(|(cert, key)| (&**cert, &**key));
+        ClientTls::new(name, Some(&files.path(ca)), identity).unwrap()
+    }
+
+    #[test]
+    fn everything_that_is_written_arrives_in_order() {
+        let files = files();
+        let (mut server, mut client) = pair(
+            &server(&files, "server", &Clients::No),
+            &client(&files, "localhost", "ca.pem", None),
+        );
+        assert!(server.is_handshaking() && client.is_handshaking());
+        // More than sockets and buffers take at once.
+        assert_eq!(exchange(&mut server, &mut client, 3_000_000), Ok(()));
+        assert!(!server.is_handshaking() && !server.has_unsent());
+        client.close();
+        client.flush().unwrap();
+        let mut byte = [0];
+        assert_eq!(server.read(&mut byte).unwrap(), 0);
+        drop(server);
+        assert_eq!(client.read(&mut byte).unwrap(), 0);
+    }
+
+    #[test]
+    fn who_is_not_who_it_says_is_refused() {
+        let files = files();
+        let required = Clients::Required(files.path("ca.pem"));
+        let optional = Clients::Optional(files.path("ca.pem"));
+        let result =
+            |server_name: &str, clients: &Clients, name: &str, ca: &str, identity: Option<&str>| {
+                let (mut server, mut client) = pair(
+                    &server(&files, server_name, clients),
+                    &client(&files, name, ca, identity),
+                );
+                exchange(&mut server, &mut client, 100)
+            };
+        for (clients, identity) in [
+            (&Clients::No, None),
+            (&optional, None),
+            (&optional, Some("client")),
+            (&required, Some("client")),
+        ] {
+            assert_eq!(
+                result("server", clients, "localhost", "ca.pem", identity),
+                Ok(())
+            );
+        }
+        for (server, clients, name, ca, identity) in [
+            ("server", &Clients::No, "localhost", "other.pem", None),
+            ("server", &Clients::No, "elsewhere", "ca.pem", None),
+            ("server", &Clients::No, "127.0.0.1", "ca.pem", None),
+            ("old", &Clients::No, "localhost", "ca.pem", None),
+            ("server", &required, "localhost", "ca.pem", None),
+            ("server", &required, "localhost", "ca.pem", Some("stranger")),
+            ("server", &required, "localhost", "ca.pem", Some("old")),
+            ("server", &optional, "localhost", "ca.pem", Some("stranger")),
+        ] {
+            let error = result(server, clients, name, ca, identity).unwrap_err();
+            assert!(
+                error.starts_with("TLS: "),
+                "{server} {name} {ca} {identity:?}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn who_speaks_no_tls_is_refused() {
+        let files = files();
+        let (mut near, far) = UnixStream::pair().unwrap();
+        far.set_nonblocking(true).unwrap();
+        let mut server = server(&files, "server", &Clients::No).accept(far).unwrap();
+        near.write_all(b"*1\r\n$4\r\nPING\r\n").unwrap();
+        let error = server.read(&mut [0; 100]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+        // And half a handshake is none.
+        let (near, far) = UnixStream::pair().unwrap();
+        far.set_nonblocking(true).unwrap();
+        let mut server = super::tests::server(&files, "server", &Clients::No)
+            .accept(far)
+            .unwrap();
+        assert_eq!(
+            server.read(&mut [0; 100]).unwrap_err().kind(),
+            ErrorKind::WouldBlock
+        );
+        drop(near);
+        assert_eq!(server.read(&mut [0; 100]).unwrap(), 0);
+    }
+
+    #[test]
+    fn files_that_cannot_be_used_are_named() {
+        let files = files();
+        let (cert, key) = files.pair("server");
+        let none = Path::new("/none/such");
+        let (_, other_key) = files.pair("client");
+        for (cert, key, said) in [
+            (none, &*key, "/none/such"),
+            (&*cert, none, "/none/such"),
+            (&*cert, &*cert, "server.pem"),
+            (&*key, &*key, "there is no certificate in it"),
+            (&*cert, &*other_key, "client.key"),
+        ] {
+            let error = ServerTls::new(cert, key, &Clients::No)
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(said), "{error}");
+        }
+        assert!(matches!(
+            ClientTls::new("not a name", Some(&cert), None),
+            Err(crate::TlsError::Name(_))
+        ));
+    }
+}

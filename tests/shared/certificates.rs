@@ -1,0 +1,60 @@
+//! Authorities, certificates and keys in files of their own. Included by its path.
+
+use std::path::PathBuf;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+
+/// Where they are; gone with the value.
+pub struct Files {
+    folder: tempfile::TempDir,
+}
+
+impl Files {
+    /// A file of this name.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Certificate and key of this name.
+    pub fn pair(&self, name: &str) -> (PathBuf, PathBuf) {
+        (
+            self.path(&format!("{name}.pem")),
+            self.path(&format!("{name}.key")),
+        )
+    }
+}
+
+/// Two authorities, `ca` and `other`; and certificates for `localhost`: `server` and `client` of the first authority,
+/// `stranger` of the second, `old` of the first but expired.
+pub fn files() -> Files {
+    let files = Files {
+        folder: tempfile::tempdir().expect("a folder"),
+    };
+    let authority = |name: &str| {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().expect("a key");
+        let issuer = CertifiedIssuer::self_signed(params, key).expect("an authority");
+        std::fs::write(files.path(&format!("{name}.pem")), issuer.pem()).expect("written");
+        issuer
+    };
+    let (ca, other) = (authority("ca"), authority("other"));
+    for (name, issuer) in [
+        ("server", &ca),
+        ("client", &ca),
+        ("stranger", &other),
+        ("old", &ca),
+    ] {
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
+        if name == "old" {
+            params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+        }
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, issuer).expect("a certificate");
+        let (certificate_path, key_path) = files.pair(name);
+        std::fs::write(certificate_path, certificate.pem()).expect("written");
+        std::fs::write(key_path, key.serialize_pem()).expect("written");
+    }
+    files
+}
