@@ -15,12 +15,12 @@ fn cluster(name: &str) -> Option<Cluster> {
     common::start(name, Topology::new(StoreKind::Redis, 1, Medium::Dram))
 }
 
-fn repository() -> PathBuf {
+pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// Runs a program with a limit in time; its output.
-fn run(program: &Path, args: &[&str]) -> String {
+pub fn run(program: &Path, args: &[&str]) -> String {
     let output = Command::new("timeout")
         .args(["-k", "5", LIMIT])
         .arg(program)
@@ -39,7 +39,7 @@ fn run(program: &Path, args: &[&str]) -> String {
 }
 
 /// Installs a client library below `target/`, if it is not there and that is possible.
-fn set_up(what: &str) {
+pub fn set_up(what: &str) {
     let status = Command::new("sh")
         .args(["tests/setup.sh", what])
         .current_dir(repository())

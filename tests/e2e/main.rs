@@ -15,6 +15,7 @@ mod full_log;
 mod histories;
 mod kernel;
 mod kills;
+mod logins;
 mod operator;
 mod refusals;
 mod values;

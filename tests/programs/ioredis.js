@@ -1,12 +1,15 @@
-// ioredis through the front: what an application does with it.
+// ioredis through the front: what an application does with it. PORT, or PORT CA USER PASSWORD: with TLS, as this user.
 "use strict";
 const assert = require("assert");
+const fs = require("fs");
 const path = require("path");
 const Redis = require(path.join(process.cwd(), "target/node/node_modules/ioredis"));
 
 async function main() {
-  const port = Number(process.argv[2]);
-  const db = new Redis(port, "127.0.0.1", { commandTimeout: 20000 });
+  const [port, ca, username, password] = process.argv.slice(2);
+  const secure = { host: "localhost", username, password, tls: ca && { ca: fs.readFileSync(ca) } };
+  const how = { port: Number(port), host: "127.0.0.1", commandTimeout: 20000, ...(ca && secure) };
+  const db = new Redis(how);
   await db.flushdb();
   assert.strictEqual(await db.set("k", "v"), "OK");
   assert.strictEqual(await db.get("k"), "v");
@@ -21,7 +24,7 @@ async function main() {
   const buffer = Buffer.from([0, 255, 13, 10, 0]);
   await db.set("bytes", buffer);
   assert.deepStrictEqual(await db.getBuffer("bytes"), buffer);
-  const subscriber = new Redis(port, "127.0.0.1");
+  const subscriber = new Redis(how);
   await subscriber.subscribe("news");
   const message = new Promise((resolve) => subscriber.on("message", (_, text) => resolve(text)));
   await db.publish("news", "extra");

@@ -1,11 +1,18 @@
-"""redis-py through the front: what an application does with it, RESP2 and RESP3."""
+"""redis-py through the front: what an application does with it, RESP2 and RESP3.
+
+PORT, or PORT CA USER PASSWORD: with TLS, as this user.
+"""
 import sys
 
 import redis
 
 port = int(sys.argv[1])
+how = {"port": port}
+if len(sys.argv) > 2:
+    ca, user, password = sys.argv[2:]
+    how |= {"host": "localhost", "ssl": True, "ssl_ca_certs": ca, "username": user, "password": password}
 for protocol in (2, 3):
-    db = redis.Redis(port=port, protocol=protocol, decode_responses=True, socket_timeout=20)
+    db = redis.Redis(**how, protocol=protocol, decode_responses=True, socket_timeout=20)
     db.flushdb()
     assert db.set("k", "v") is True
     assert db.get("k") == "v"

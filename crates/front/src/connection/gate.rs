@@ -585,3 +585,87 @@ fn because(trouble: &str) -> String {
         format!(" ({trouble})")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pmnet_resp::{write_bulk, write_header};
+
+    fn users(access: Access, lines: &[&str]) -> Users {
+        let mut users = Users::new(access);
+        let mut list = Vec::new();
+        write_header(&mut list, lines.len());
+        for line in lines {
+            write_bulk(&mut list, line.as_bytes());
+        }
+        users.take_list(1, 0, &list.into()).unwrap();
+        users
+    }
+
+    /// What is known of a client with this address, logged in as this user if there is one.
+    fn standing(users: &mut Users, address: &str, user: Option<&str>) -> &'static str {
+        let mut gate = Gate::new(address.parse().unwrap());
+        gate.user = user.map(|user| {
+            let credentials = Credentials {
+                user: user.as_bytes().into(),
+                password: Secret::new(b""),
+            };
+            (Arc::new(credentials), 0)
+        });
+        match gate.standing(users, 1, 10) {
+            Standing::All { .. } => "all",
+            Standing::Some { .. } => "some",
+            Standing::NotLoggedIn => "not logged in",
+            Standing::Remote => "remote",
+            Standing::Gone => "gone",
+            Standing::Unknown => "unknown",
+        }
+    }
+
+    #[test]
+    fn who_needs_no_password_comes_from_this_machine() {
+        let lines = [
+            "user default on nopass ~* &* +@all",
+            "user open on nopass ~a &* +@all",
+            "user bob on #aa ~* &* +@all",
+        ];
+        let mut users = users(Access::Redis, &lines);
+        for local in ["127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1"] {
+            assert_eq!(standing(&mut users, local, None), "all", "{local}");
+            assert_eq!(standing(&mut users, local, Some("open")), "some", "{local}");
+        }
+        for remote in ["10.0.0.1", "2001:db8::1", "::ffff:10.0.0.1", "0.0.0.0"] {
+            for user in [None, Some("default"), Some("open")] {
+                assert_eq!(
+                    standing(&mut users, remote, user),
+                    "remote",
+                    "{remote} {user:?}"
+                );
+            }
+            assert_eq!(standing(&mut users, remote, Some("bob")), "all", "{remote}");
+        }
+        // A store without users is one that needs no password.
+        users.store_has_none();
+        assert_eq!(standing(&mut users, "127.0.0.1", None), "all");
+        assert_eq!(standing(&mut users, "10.0.0.1", None), "remote");
+    }
+
+    #[test]
+    fn who_has_not_logged_in_or_is_not_known_may_nothing() {
+        for default in ["on #aa ~* &* +@all", "off nopass ~* &* +@all"] {
+            let mut users = users(Access::Redis, &[&format!("user default {default}")]);
+            assert_eq!(standing(&mut users, "127.0.0.1", None), "not logged in");
+            // Of the first list; it logged in before that.
+            assert_eq!(standing(&mut users, "127.0.0.1", Some("bob")), "gone");
+            users.forget();
+            for user in [None, Some("bob")] {
+                assert_eq!(standing(&mut users, "127.0.0.1", user), "unknown");
+            }
+        }
+        let mut none = users(Access::Password(Secret::new(b"x")), &[]);
+        assert_eq!(standing(&mut none, "127.0.0.1", None), "not logged in");
+        assert_eq!(standing(&mut none, "10.0.0.1", Some("default")), "all");
+        let mut anyone = users(Access::Anyone, &[]);
+        assert_eq!(standing(&mut anyone, "10.0.0.1", None), "all");
+    }
+}

@@ -15,3 +15,4 @@ mod rights;
 mod runs;
 mod settings;
 mod support;
+mod tls;

@@ -1,12 +1,10 @@
 //! Redis over TLS.
 
-mod support;
-
-#[path = "../../../tests/shared/certificates.rs"]
+#[path = "../../../../tests/shared/certificates.rs"]
 mod certificates;
 
+use crate::support::{Redis, batch, claims::Port, read, single};
 use pmnet_server::StoreError;
-use support::{Redis, batch, claims::Port, read, single};
 
 #[test]
 fn a_store_over_tls_is_a_store() {
