@@ -1,0 +1,305 @@
+#!/usr/bin/env python3
+"""What an unmodified client expects of a Redis, asked of a Redis and of a Redis behind pmnet.
+
+Suites:
+  scenarios   several clients, long pipelines, raw bytes, settings: what both sides do must be equal
+  differ      random commands on one connection: every reply must be equal, as bytes
+  redis       Redis's own test suite
+  redis-py    redis-py's own tests, with RESP2 and RESP3
+  go-redis    go-redis' own tests
+  clients     every command, sent by ioredis, node-redis and Jedis
+
+What fails only through the front must stand in expected.toml with its reason. Anything else that fails only
+there makes the exit code 1. What stands there and passes is listed, so that the list gets shorter.
+
+  tests/compat/run.py                     all suites, then docs/guide/compatibility.md
+  tests/compat/run.py --only redis --only differ
+  tests/compat/run.py --quick             scenarios and differ, within a minute; a part of make test
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import differ
+import go_redis_suite
+import other_clients
+import redis_py_suite
+import redis_suite
+import report
+import scenarios
+from expected import Expected, Wrong
+from progress import Bar
+from stack import ROOT, Stack, Trouble, binary_path
+
+# Seconds for a whole suite; what is not done by then counts as not run.
+SUITE_SECONDS_MAX = {"scenarios": 600, "differ": 1200, "redis": 2400, "redis-py": 1500, "go-redis": 1200, "clients": 600}
+UNIT_SECONDS_MAX = 900
+DIFFER_REPLIES = 1_000_000
+QUICK_REPLIES = 20_000
+QUICK_SECONDS_MAX = 35
+QUICK_SEEDS = (1, 2, 3)
+# Units of Redis's suite that run at the same time; they wait more than they compute.
+UNITS_AT_ONCE = 2
+
+
+class Suite:
+    """What one suite found: {test: None if it passed, else what it said}, on both sides."""
+
+    def __init__(self, name, version):
+        self.name, self.version = name, version
+        self.direct, self.front, self.notes = {}, {}, []
+        self.seconds = 0
+
+    def only_front(self):
+        """{test: what it said} of the tests that pass on Redis and not through the front."""
+        return {test: self.front.get(test) or "it did not run" for test in redis_suite.only_front(self.direct, self.front)}
+
+    def confirm(self, expected, again):
+        """Tries once more what fails and is not expected; `again(test)` says what it said then, or None."""
+        for test in [test for test in self.only_front() if expected.why(self.name, test) is None]:
+            if again(test) is None:
+                self.front[test] = None
+                self.notes.append(f"not stable: {test} failed once through the front and passed when tried again")
+
+
+def run_scenarios(options, expected):
+    """The scenarios as a Suite."""
+    suite = Suite("scenarios", "")
+    names = [name for name in scenarios.EVERY if not (options.quick and name in scenarios.SLOW)]
+    bar = Bar("scenarios", len(names))
+
+    def each(name, found):
+        suite.direct[name], suite.front[name] = None, None if found is None else "\n".join(found)
+        bar.show(len(suite.direct), name)
+
+    scenarios.run_all(options.binary, names, each)
+    bar.end(len(names))
+    suite.confirm(expected, lambda test: again_as_scenario(options, test))
+    return suite
+
+
+def again_as_scenario(options, name):
+    """What a scenario finds when it is tried again."""
+    found = scenarios.run_all(options.binary, [name], lambda *_: None)[name]
+    return None if found is None else "\n".join(found)
+
+
+def run_differ(options, expected):
+    """(the differential tester as a Suite with one test for each kind of difference, its reports)."""
+    suite = Suite("differ", f"seed {options.seed}")
+    suite.reports = []
+    seeds = QUICK_SEEDS if options.quick else (options.seed,)
+    seconds = QUICK_SECONDS_MAX if options.quick else SUITE_SECONDS_MAX["differ"]
+    for seed in seeds:
+        settings = argparse.Namespace(seed=seed, episode=None, replies=options.replies // len(seeds), seconds=seconds // len(seeds))
+        with Stack() as direct, Stack(options.binary) as front:
+            grammar = differ.describe(direct.port)
+            pair = differ.Pair(direct.port, front.port)
+            found = differ.hunt(pair, grammar, settings, expected, Bar("differ", settings.replies))
+            died = direct.died() + front.died()
+        suite.reports.append((seed, found))
+        for kind in found.unexplained():
+            test = f"{kind['times']} x {differ.title(kind, seed)}"
+            suite.direct[test], suite.front[test] = None, differ.describe_kind(kind)
+        if died:
+            test = f"seed {seed}: processes live on"
+            suite.direct[test], suite.front[test] = None, f"died: {', '.join(died)}"
+    return suite
+
+
+def run_redis(options, expected):
+    """Redis's own suite."""
+    tree = redis_suite.fetch(options.cache)
+    suite = Suite("redis", redis_suite.version(tree))
+    until = time.monotonic() + SUITE_SECONDS_MAX["redis"]
+    names = redis_suite.units(tree)
+    bar = Bar("redis", len(names))
+    done = []
+
+    def one(name):
+        log = options.logs / name.replace("/", "-")
+        for old in options.logs.glob(f"{log.name}.*.log"):
+            old.unlink()
+        deadline = min(until, time.monotonic() + UNIT_SECONDS_MAX)
+        unit = redis_suite.Unit(tree, name, lambda front: Stack(options.binary if front else None), log, deadline)
+        direct, front = unit.compare()
+        suite.direct.update(direct)
+        suite.front.update(front)
+        done.append(name)
+        bar.show(len(done), f"{len(suite.direct)} tests, {len(suite.only_front())} fail only through the front")
+        return unit
+
+    with ThreadPoolExecutor(UNITS_AT_ONCE) as pool:
+        units = {unit.name: unit for unit in pool.map(one, names)}
+    bar.end(len(names), f"{len(suite.direct)} tests")
+
+    def again(test):
+        unit = units[test.split(": ", 1)[0]]
+        unit.deadline = time.monotonic() + 60
+        return unit.run(True, only=test).get(test, "it did not run")
+
+    suite.confirm(expected, again)
+    return suite
+
+
+def run_redis_py(options, expected):
+    """redis-py's tests, both protocols."""
+    place = redis_py_suite.fetch(options.cache)
+    suite = Suite("redis-py", redis_py_suite.VERSION)
+    until = time.monotonic() + SUITE_SECONDS_MAX["redis-py"]
+    turns = [(protocol, side) for protocol in (2, 3) for side in ("direct", "front")]
+    bar = Bar("redis-py", len(turns))
+    for number, (protocol, side) in enumerate(turns):
+        bar.show(number, f"RESP{protocol} {side}", last=True)
+        with Stack(options.binary if side == "front" else None) as stack:
+            log = options.logs / f"redis-py-{protocol}-{side}.log"
+            getattr(suite, side).update(redis_py_suite.run(place, stack.port, protocol, log, until))
+    bar.end(len(turns))
+
+    def again(test):
+        with Stack(options.binary) as stack:
+            log = options.logs / "redis-py-again.log"
+            return redis_py_suite.run(place, stack.port, int(test[4]), log, time.monotonic() + 90, test).get(test, "it did not run")
+
+    suite.confirm(expected, again)
+    return suite
+
+
+def run_go_redis(options, expected):
+    """go-redis' tests."""
+    folder = go_redis_suite.fetch(options.cache)
+    suite = Suite("go-redis", go_redis_suite.VERSION)
+    until = time.monotonic() + SUITE_SECONDS_MAX["go-redis"]
+    bar = Bar("go-redis", 2)
+    for number, side in enumerate(("direct", "front")):
+        bar.show(number, side, last=True)
+        with Stack(options.binary if side == "front" else None) as stack:
+            getattr(suite, side).update(go_redis_suite.run(folder, stack.port, options.logs / f"go-redis-{side}.log", until))
+    bar.end(2)
+
+    def again(test):
+        with Stack(options.binary) as stack:
+            log = options.logs / "go-redis-again.log"
+            return go_redis_suite.run(folder, stack.port, log, time.monotonic() + 90, test).get(test, "it did not run")
+
+    suite.confirm(expected, again)
+    return suite
+
+
+def run_clients(options, expected):
+    """Every command by clients that bring no tests with them."""
+    suite = Suite("clients", "")
+    with Stack() as direct, Stack(options.binary) as front:
+        commands = other_clients.commands(differ.describe(direct.port))
+        programs = other_clients.fetch(options.cache)
+        suite.notes += programs.missing
+        suite.version = ", ".join(program.version for program in programs.found)
+        bar = Bar("clients", max(1, len(programs.found)))
+        for number, program in enumerate(programs.found):
+            bar.show(number, program.version, last=True)
+            left, right = (other_clients.run(program, stack.port, commands) for stack in (direct, front))
+            other_clients.compare(program, commands, left, right, suite, expected)
+        bar.end(max(1, len(programs.found)))
+    return suite
+
+
+RUNS = {
+    "scenarios": run_scenarios,
+    "differ": run_differ,
+    "redis": run_redis,
+    "redis-py": run_redis_py,
+    "go-redis": run_go_redis,
+    "clients": run_clients,
+}
+
+
+def judge(suite, expected):
+    """Prints what the suite says about the front; the number of failures that nobody expected."""
+    passed = [sum(said is None for said in side.values()) for side in (suite.direct, suite.front)]
+    only = suite.only_front()
+    new = {test: said for test, said in only.items() if expected.why(suite.name, test) is None}
+    print(
+        f"{suite.name:<10} {suite.version}: {len(suite.direct)} tests, {passed[0]} pass on Redis, {len(only)} of them not through "
+        f"the front ({len(only) - len(new)} expected)  {suite.seconds:.0f} s"
+    )
+    for test, said in new.items():
+        print(f"  NEW {test}\n" + "\n".join(f"      {line}" for line in said.splitlines()[:40]))
+    for note in suite.notes:
+        print(f"  {note}")
+    return len(new)
+
+
+def no_longer(suites, expected, whole):
+    """Prints which rows of the list nothing needs any more; only a whole run can tell."""
+    names = {suite.name for suite in suites}
+    failing = {suite.name: suite.only_front() for suite in suites}
+    for row in expected.tests:
+        if row["suite"] in names and whole:
+            for pattern in row["tests"]:
+                if not any(expected.row_fits(pattern, test) for test in failing[row["suite"]]):
+                    print(f"  passes now, delete it from expected.toml: {row['suite']}: {pattern}")
+    for suite in suites:
+        if suite.name == "differ" and whole:
+            used = {kind["rule"]["name"] for _, found in suite.reports for kind in found.kinds.values() if kind["rule"]}
+            for rule in expected.rules:
+                if rule["name"] not in used:
+                    print(f"  nothing differs like this now, delete it from expected.toml: {rule['name']}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", default=[], choices=RUNS, help="only these suites; may be given again")
+    parser.add_argument("--quick", action="store_true", help="scenarios and differ, within a minute")
+    parser.add_argument("--check", action="store_true", help="only look whether expected.toml and the documents fit")
+    parser.add_argument("--seed", type=int, default=1, help="of the differential tester")
+    parser.add_argument("--replies", type=int, help=f"of the differential tester (default: {DIFFER_REPLIES:,})")
+    parser.add_argument("--pmnet", metavar="FILE", help="the binary (default: target/release/pmnet)")
+    parser.add_argument("--json", metavar="FILE", help="also write all results there")
+    options = parser.parse_args()
+    expected = Expected()
+    if options.check:
+        print(f"{len(expected.tests)} rows about tests, {len(expected.rules)} about differences: each has its reason")
+        return 0
+    options.replies = options.replies or (QUICK_REPLIES if options.quick else DIFFER_REPLIES)
+    options.binary = binary_path(options.pmnet)
+    options.cache = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "compat"
+    options.logs = options.cache / "logs"
+    options.logs.mkdir(parents=True, exist_ok=True)
+    chosen = options.only or (["scenarios", "differ"] if options.quick else list(RUNS))
+    suites, missing, new = [], [], 0
+    for name in [name for name in RUNS if name in chosen]:
+        begun = time.monotonic()
+        try:
+            suite = RUNS[name](options, expected)
+        except Trouble as trouble:
+            print(f"{name:<10} could not run: {trouble}", flush=True)
+            missing.append(name)
+            continue
+        suite.seconds = time.monotonic() - begun
+        suites.append(suite)
+        new += judge(suite, expected)
+    no_longer(suites, expected, whole=not options.quick)
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps([report.as_json(suite) for suite in suites], indent=1) + "\n")
+    if not missing and set(chosen) == set(RUNS):
+        report.write(ROOT / "docs/guide/compatibility.md", suites, expected, options)
+    if missing:
+        print(f"not run: {', '.join(missing)}")
+    print(f"{new} failures through the front only are not in expected.toml" if new else "every failure through the front only is expected")
+    return 1 if new or missing else 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    try:
+        sys.exit(main())
+    except (Trouble, Wrong) as trouble:
+        sys.exit(str(trouble))
+    except KeyboardInterrupt:
+        sys.exit("stopped")
