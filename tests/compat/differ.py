@@ -32,8 +32,10 @@ ANSWER_SECONDS_MAX = 20
 # Tries to leave out commands of one difference, and seconds for them.
 SHRINK_TRIES_MAX = 120
 SHRINK_SECONDS_MAX = 15
-# So many different differences are made smaller and shown; more are only counted.
-SHOWN_MAX = 200
+# So many different differences are made smaller; more are only counted.
+KINDS_MAX = 200
+# Characters of a reply that rules look at, and that --json has.
+SHOWN_MAX = 2000
 RESET = [[b"FLUSHALL"], [b"SCRIPT", b"FLUSH"], [b"FUNCTION", b"FLUSH"]]
 # Of those that could not be made fewer.
 SHOWN_COMMANDS_MAX = 25
@@ -157,46 +159,43 @@ class Comparison:
     def __init__(self):
         self.queued = None
 
-    def differs(self, command, left, right):
-        """Whether these replies to the command differ."""
+    def differing(self, command, left, right):
+        """What differs in these replies to the command: (command, reply, reply) for each; of EXEC those of what was queued."""
         name = command[0].upper()
         if self.queued is not None:
             if name == b"EXEC":
-                how, self.queued = self.queued, None
-                return not self.same_all(how, left, right)
+                queued, self.queued = self.queued, None
+                return differing_in_exec(queued, left, right)
             if name in (b"DISCARD", b"RESET"):
                 self.queued = None
             elif left == b"+QUEUED":
-                self.queued.append(mode(command))
-            return left != right
+                self.queued.append(command)
+            return [] if left == right else [(command, left, right)]
         if name == b"MULTI" and left == b"+OK":
             self.queued = []
-        return not same(mode(command), left, right)
+        return [] if same(mode(command), left, right) else [(command, left, right)]
 
-    def same_all(self, modes, left, right):
-        """Whether the replies of a transaction are the same."""
-        if not isinstance(left, list) or not isinstance(right, list):
-            return left == right
-        if len(left) != len(right) or len(left) != len(modes) + 1:
-            return left == right
-        return all(map(same, modes, left[1:], right[1:]))
+
+def differing_in_exec(queued, left, right):
+    """What differs in the replies to EXEC."""
+    if not isinstance(left, list) or not isinstance(right, list) or not len(left) == len(right) == len(queued) + 1:
+        return [] if left == right else [([b"EXEC"], left, right)]
+    found = zip(queued, left[1:], right[1:])
+    return [(command, one, other) for command, one, other in found if not same(mode(command), one, other)]
 
 
 class Difference:
     """Two replies that differ, and the commands that led to them."""
 
-    def __init__(self, commands, pipelined, protocol, left, right):
+    def __init__(self, commands, pipelined, protocol, about):
         self.commands, self.pipelined, self.protocol = commands, pipelined, protocol
-        self.left, self.right = left, right
+        # The command, which may be one that the last one, EXEC, executed, and its replies.
+        self.about, self.left, self.right = about
         self.where = None
-
-    def command(self):
-        """The command whose replies differ."""
-        return self.commands[-1]
 
     def signature(self):
         """What is equal for differences that are likely the same one."""
-        words = [word.upper() for word in self.command()[:2]]
+        words = [word.upper() for word in self.about[:2]]
         name = words[0].decode("latin-1")
         if name in WITH_SUBCOMMANDS and len(words) > 1:
             name += " " + words[1].decode("latin-1")
@@ -267,16 +266,13 @@ class Pair:
                 gone = isinstance(left, str) or isinstance(right, str)
                 if gone and left == right:
                     return count, found
-                if not gone and not comparison.differs(command, left, right):
-                    count += 1
-                    continue
-                # What was sent with it may matter: it is in the same pipeline.
-                commands = before + pipeline[: number + 1]
-                other = Difference(commands, len(pipeline) > 1, steps.protocol, left, right)
-                rule = rules.rule_for(spell(command), show(left, 2000), show(right, 2000))
-                found.append((other, rule))
-                if not rule or not rule.get("goes_on"):
-                    return count, found
+                for about in [(command, left, right)] if gone else comparison.differing(command, left, right):
+                    # What was sent with it may matter: it is in the same pipeline.
+                    commands = before + pipeline[: number + 1]
+                    rule = rules.rule_for(spell(about[0]), show(about[1], SHOWN_MAX), show(about[2], SHOWN_MAX))
+                    found.append((Difference(commands, len(pipeline) > 1, steps.protocol, about), rule))
+                    if not rule or not rule.get("goes_on"):
+                        return count, found
                 count += 1
             before += pipeline
         return count, found
@@ -393,8 +389,8 @@ def as_json(kind):
         "protocol": found.protocol,
         "pipelined": found.pipelined,
         "commands": [spell(command) for command in found.commands],
-        "direct": show(found.left, 2000),
-        "front": show(found.right, 2000),
+        "direct": show(found.left, SHOWN_MAX),
+        "front": show(found.right, SHOWN_MAX),
     }
 
 
@@ -402,7 +398,7 @@ def title(kind, seed):
     """One kind of difference, on one line."""
     found = kind["difference"]
     how = f"RESP{found.protocol}, {'in one pipeline' if found.pipelined else 'one by one'}"
-    return f"{spell(found.command())[:100]}   (seed {seed}, episode {found.where}, {how})"
+    return f"{spell(found.about)[:100]}   (seed {seed}, episode {found.where}, {how})"
 
 
 def describe_kind(kind):
@@ -423,7 +419,7 @@ def hunt(pair, grammar, options, rules, bar):
         report.episodes += 1
         for found, rule in differences:
             found.where = number
-            if report.add(found, rule) and rule is None and len(report.unexplained()) <= SHOWN_MAX:
+            if report.add(found, rule) and rule is None and len(report.unexplained()) <= KINDS_MAX:
                 smaller = shrink(pair, found, rules)
                 smaller.where = number
                 report.kinds[found.signature()]["difference"] = smaller

@@ -32,7 +32,7 @@ class Expected:
         for row in self.tests:
             check(row, TEST_FIELDS, set())
         for row in self.rules:
-            check(row, RULE_FIELDS, {"goes_on"})
+            check(row, RULE_FIELDS, {"goes_on", "same_but"})
 
     def why(self, suite, test):
         """The row for a test that fails only through the front, or None."""
@@ -49,7 +49,9 @@ class Expected:
     def rule_for(self, command, left, right):
         """The row for two replies that differ, or None. Replies are text, as resp.show has them."""
         for rule in self.rules:
-            if re.fullmatch(rule["command"], command, re.I | re.S) and fits(left, rule["direct"]) and fits(right, rule["front"]):
+            if not re.fullmatch(rule["command"], command, re.I | re.S) or not fits(left, rule["direct"]) or not fits(right, rule["front"]):
+                continue
+            if "same_but" not in rule or re.sub(rule["same_but"], "", left) == re.sub(rule["same_but"], "", right):
                 return rule
         return None
 

@@ -208,7 +208,7 @@ class Grammar:
         while True:
             inner = self.command(rng, depth=1)
             # They wait for nothing in a script, but are allowed there.
-            if inner[0].upper() not in (b"SPOP", b"FLUSHALL", b"FLUSHDB", b"SWAPDB") and mode(inner) == "exact":
+            if inner[0].upper() not in (b"SPOP", b"FLUSHALL", b"FLUSHDB") and mode(inner) == "exact":
                 return [command, rng.choice(SCRIPTS), b"0", *inner]
 
 

@@ -68,10 +68,10 @@ class Peer:
     def __init__(self, table, name):
         self.table, self.name, self.client = table, name, Client(table.port)
 
-    def ask(self, *words, shown=show, seconds=ANSWER_SECONDS_MAX):
-        """Sends a command and writes down its reply; returns the reply, or None."""
+    def ask(self, *words, shown=show, seconds=ANSWER_SECONDS_MAX, about=None):
+        """Sends a command and writes down its reply, and of the command `about` or all; returns the reply, or None."""
         self.send(*words)
-        return self.read(1, shown=shown, seconds=seconds, about=spell(list(map(encoded, words))))[0]
+        return self.read(1, shown=shown, seconds=seconds, about=about or spell(list(map(encoded, words))))[0]
 
     def send(self, *words):
         """Sends a command only."""
@@ -360,7 +360,7 @@ def client_unblock(table):
     for how in ((), ("TIMEOUT",), ("ERROR",)):
         a.send("BLPOP", "none", "10")
         time.sleep(0.05)
-        b.ask("CLIENT", "UNBLOCK", name, *how)
+        b.ask("CLIENT", "UNBLOCK", name, *how, about=f"unblock {how}")
         a.read(1, seconds=2)
     b.ask("CLIENT", "UNBLOCK", "99999999")
 
@@ -369,7 +369,7 @@ def client_unblock(table):
 def client_kill(table):
     a, b = table.peer(), table.peer()
     name = a.ask("CLIENT", "ID", shown=kind)[1:]
-    b.ask("CLIENT", "KILL", "ID", name)
+    b.ask("CLIENT", "KILL", "ID", name, about="kill A")
     a.ask("PING")
     b.ask("CLIENT", "KILL", "127.0.0.1:1")
     b.ask("CLIENT", "KILL", "TYPE", "pubsub")
@@ -482,6 +482,16 @@ def flags_of_scripts(table):
     a.ask("EVAL", "#!lua flags=nosuch\nreturn 1", "0")
     a.ask("EVAL", "#!python\nreturn 1", "0")
     a.ask("EVAL", "#!lua name=x\nreturn 1", "0")
+
+
+@scenario()
+def a_script_that_may_only_read_inside_multi(table):
+    a = table.peer()
+    a.ask("MULTI")
+    a.ask("SET", "a", "1")
+    a.ask("EVAL_RO", "redis.call('SET', 'k', 'v') return 'it wrote'", "0")
+    a.ask("EXEC")
+    a.ask("EXISTS", "k")
 
 
 @scenario()

@@ -12,6 +12,7 @@ import time
 
 # Seconds until a process must say that it serves.
 START_SECONDS_MAX = 15
+START_TRIES = 3
 # Seconds that a process has for its end before it is killed.
 END_SECONDS_MAX = 3
 PR_SET_PDEATHSIG = 1
@@ -90,12 +91,29 @@ class Stack:
         shared = pathlib.Path("/dev/shm")
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="compat-", dir=shared if shared.is_dir() else None))
         try:
-            self.redis_port = self.port = self._start_redis(redis, list(options))
-            if binary is not None:
-                self.port = self._start_pmnet(str(binary))
+            for left in reversed(range(START_TRIES)):
+                try:
+                    self._start(binary, redis, list(options))
+                    break
+                except Trouble:
+                    # A port can be taken between the search for it and its use.
+                    if left == 0:
+                        raise
+                    self._end_all()
         except BaseException:
             self.close()
             raise
+
+    def _start(self, binary, redis, options):
+        self.redis_port = self.port = self._start_redis(redis, options)
+        if binary is not None:
+            self.port = self._start_pmnet(str(binary))
+
+    def _end_all(self):
+        for _, process in reversed(self.processes):
+            end(process)
+        self.processes = []
+        (self.folder / "device.plog").unlink(missing_ok=True)
 
     def _spawn(self, name, command):
         log = self.folder / f"{name}.log"
@@ -156,8 +174,7 @@ class Stack:
 
     def close(self):
         """Ends all processes and removes the folder."""
-        for _, process in reversed(self.processes):
-            end(process)
+        self._end_all()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self):
