@@ -21,8 +21,8 @@ import sys
 import time
 
 from expected import Expected, Wrong
-from progress import Bar
 from grammar import LIBRARY, Grammar, mode, populate
+from progress import Bar
 from resp import Client, exchange, request, show, spell
 from stack import Stack, Trouble, binary_path
 
@@ -160,7 +160,7 @@ class Comparison:
         self.queued = None
 
     def differing(self, command, left, right):
-        """What differs in these replies to the command: (command, reply, reply) for each; of EXEC those of what was queued."""
+        """What differs in these replies: (command, reply, reply) for each; of EXEC those of what was queued."""
         name = command[0].upper()
         if self.queued is not None:
             if name == b"EXEC":
@@ -205,7 +205,19 @@ class Difference:
         return (name, kind_of(self.left), right)
 
 
-WITH_SUBCOMMANDS = {"CLIENT", "CONFIG", "ACL", "OBJECT", "XINFO", "XGROUP", "SCRIPT", "FUNCTION", "COMMAND", "CLUSTER", "MEMORY"}
+WITH_SUBCOMMANDS = {
+    "CLIENT",
+    "CONFIG",
+    "ACL",
+    "OBJECT",
+    "XINFO",
+    "XGROUP",
+    "SCRIPT",
+    "FUNCTION",
+    "COMMAND",
+    "CLUSTER",
+    "MEMORY",
+}
 
 
 def kind_of(reply):

@@ -41,15 +41,14 @@ class Expected:
                 return row
         return None
 
-    @staticmethod
-    def row_fits(pattern, test):
-        """Whether this pattern of a row is about the test."""
-        return fits(test, pattern)
-
     def rule_for(self, command, left, right):
         """The row for two replies that differ, or None. Replies are text, as resp.show has them."""
         for rule in self.rules:
-            if not re.fullmatch(rule["command"], command, re.I | re.S) or not fits(left, rule["direct"]) or not fits(right, rule["front"]):
+            if (
+                not re.fullmatch(rule["command"], command, re.I | re.S)
+                or not fits(left, rule["direct"])
+                or not fits(right, rule["front"])
+            ):
                 continue
             if "same_but" not in rule or re.sub(rule["same_but"], "", left) == re.sub(rule["same_but"], "", right):
                 return rule
@@ -74,9 +73,7 @@ def check(row, needed, optional):
         if document is None:
             raise Wrong(f"expected.toml, {name}: document is one of {', '.join(DOCUMENTS)}")
         if words(row["quote"]) not in words((ROOT / document).read_text()):
-            raise Wrong(
-                f"expected.toml, {name}: {document} does not say “{row['quote']}” any more: if the limit is gone, delete the row"
-            )
+            raise Wrong(f"expected.toml, {name}: {document} does not say “{row['quote']}” any more: is the limit gone?")
 
 
 def words(text):

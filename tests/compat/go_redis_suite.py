@@ -17,7 +17,9 @@ BUILD_SECONDS_MAX = 420
 RUN_SECONDS_MAX = 420
 TEST_SECONDS_MAX = 40
 # What needs a cluster, a ring, sentinels or modules.
-SKIP = "Cluster|Ring|ring|Sentinel|sentinel|Universal|JSON|Search|search|Timeseries|TimeSeries|Probabilistic|Gears|Vector|FT\\."
+SKIP = (
+    "Cluster|Ring|ring|Sentinel|sentinel|Universal|JSON|Search|search|Timeseries|TimeSeries|Probabilistic|Gears|Vector|FT\\."
+)
 
 
 def fetch(cache):
@@ -32,7 +34,11 @@ def fetch(cache):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     said = subprocess.run(
-        [go, "mod", "download", "-json", f"{MODULE}@{VERSION}"], cwd=folder, stdout=subprocess.PIPE, text=True, timeout=BUILD_SECONDS_MAX
+        [go, "mod", "download", "-json", f"{MODULE}@{VERSION}"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=BUILD_SECONDS_MAX,
     )
     if said.returncode != 0:
         raise Trouble(f"go-redis' tests need the Go module proxy: {said.stdout[-500:]}")

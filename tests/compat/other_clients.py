@@ -1,4 +1,4 @@
-"""Clients whose packages bring no tests: each sends the same commands to both sides, and what it makes of the replies must be equal."""
+"""Clients whose packages bring no tests: each sends the same commands to both sides and must make the same of them."""
 
 import dataclasses
 import json
@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 
-from grammar import mode
+from grammar import mode, tame
 from resp import spell
 from stack import Trouble
 
@@ -48,7 +48,7 @@ def commands(grammar):
             found.append(grammar.spelled(rng, name))
     while len(found) < COMMANDS:
         found.append(grammar.command(rng))
-    found = [grammar.tamed(rng, command) for command in found]
+    found = [tame(rng, command) for command in found]
     # Its clients take words; and what changes the connection is not theirs to compare.
     left_out = (b"HELLO", b"CLIENT", b"SELECT", b"SPOP", b"READONLY", b"READWRITE", b"ASKING", b"CLUSTER", b"WATCH")
     return [
@@ -81,7 +81,9 @@ def fetch(cache):
             (java / "pom.xml").write_text(POM)
             install(["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"], java)
             install(["javac", "-cp", "jars/*", "-d", ".", str(HERE / "OtherClients.java")], java)
-        found.append(Program("jedis", f"Jedis {JEDIS}", ["java", "-cp", f"{java}:{java}/jars/*", "OtherClients", "jedis"], java))
+        found.append(
+            Program("jedis", f"Jedis {JEDIS}", ["java", "-cp", f"{java}:{java}/jars/*", "OtherClients", "jedis"], java)
+        )
     except Trouble as trouble:
         missing.append(f"Jedis is not tried: {trouble}")
     if not found:
@@ -136,6 +138,9 @@ def compare(program, sent, left, right, suite, expected):
         if direct == front or suite.front[test] is not None:
             continue
         # The rules are about replies as bytes; an error is one line of them.
-        texts = ["-" + reply["error"] if isinstance(reply, dict) and "error" in reply else json.dumps(reply) for reply in (direct, front)]
+        texts = [
+            "-" + reply["error"] if isinstance(reply, dict) and "error" in reply else json.dumps(reply)
+            for reply in (direct, front)
+        ]
         if expected.rule_for(spell(command), *texts) is None:
             suite.front[test] = f"{spell(command)}\ndirect: {texts[0]}\nfront:  {texts[1]}"

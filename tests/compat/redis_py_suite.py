@@ -13,7 +13,16 @@ from stack import Trouble, end, popen
 # The same as in tests/setup.sh.
 VERSION = "6.4.0"
 # What its tests use; of the plugins the newest that this version of it knows.
-PACKAGES = [f"redis=={VERSION}", "pytest<9", "pytest-asyncio<1.1", "pytest-timeout", "coverage", "mock", "packaging", "numpy<3"]
+PACKAGES = [
+    f"redis=={VERSION}",
+    "pytest<9",
+    "pytest-asyncio<1.1",
+    "pytest-timeout",
+    "coverage",
+    "mock",
+    "packaging",
+    "numpy<3",
+]
 INSTALL_SECONDS_MAX = 240
 RUN_SECONDS_MAX = 600
 # Seconds of one test; one that hangs through the front is not waited for longer.
@@ -23,7 +32,18 @@ FILES = [
     *("commands", "pipeline", "pubsub", "lock", "scripting", "function", "hash", "encoding", "monitor", "connection_pool"),
     *("connection", "cache", "multiprocessing", "retry", "connect"),
 ]
-ASYNC_FILES = ["commands", "pipeline", "pubsub", "lock", "scripting", "hash", "encoding", "monitor", "connection_pool", "connection"]
+ASYNC_FILES = [
+    "commands",
+    "pipeline",
+    "pubsub",
+    "lock",
+    "scripting",
+    "hash",
+    "encoding",
+    "monitor",
+    "connection_pool",
+    "connection",
+]
 MARKS = "not redismod and not onlycluster and not ssl and not replica and not cp_integration and not experimental"
 
 
@@ -45,7 +65,9 @@ def fetch(cache):
         said = subprocess.run(step, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=INSTALL_SECONDS_MAX)
         if said.returncode != 0:
             shutil.rmtree(folder, ignore_errors=True)
-            raise Trouble(f"redis-py's tests need python3-venv and PyPI; `{' '.join(step[:5])} …` says:\n{said.stdout[-1500:]}")
+            raise Trouble(
+                f"redis-py's tests need python3-venv and PyPI; `{' '.join(step[:5])} …` says:\n{said.stdout[-1500:]}"
+            )
     with tarfile.open(folder / f"redis-{VERSION}.tar.gz") as archive:
         archive.extractall(folder, filter="data")
     return python, tests

@@ -10,9 +10,9 @@ import time
 
 from stack import Trouble, end, popen
 
-# Left out on both sides: they need a DEBUG command or replicas of their own, and the front refuses both (redis.md, The matrix).
+# Left out on both sides: they need DEBUG or replicas of their own, and the front refuses both (redis.md, The matrix).
 TAGS = "-needs:debug -needs:repl -large-memory"
-# Units that start servers of their own for every test, or that are about such a server's files, are skipped by the suite itself.
+# Seconds of one run of a unit.
 UNIT_SECONDS_MAX = 400
 # A test that is silent for so long hangs: it is counted as failed, and the unit runs again without it.
 SILENT_SECONDS_MAX = 120
@@ -48,7 +48,12 @@ def fetch(cache):
     package.mkdir(exist_ok=True)
     for arguments in (["update"], ["source", "--download-only", "redis"]):
         said = subprocess.run(
-            apt + arguments, cwd=package, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=FETCH_SECONDS_MAX, text=True
+            apt + arguments,
+            cwd=package,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=FETCH_SECONDS_MAX,
+            text=True,
         )
         if said.returncode != 0:
             raise Trouble(f"apt-get {' '.join(arguments)} failed; is there a Debian to reach?\n{said.stdout[-1500:]}")
@@ -94,7 +99,12 @@ def version(tree):
 def units(tree):
     """The units that can run against a server that they did not start."""
     listed = subprocess.run(
-        ["tclsh", "tests/test_helper.tcl", "--list-tests"], cwd=tree, stdout=subprocess.PIPE, text=True, timeout=30, check=True
+        ["tclsh", "tests/test_helper.tcl", "--list-tests"],
+        cwd=tree,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=30,
+        check=True,
     )
     # unit/cluster/* and what begins with integration/ start servers of their own, but for the two programs' tests.
     kept = ("integration/redis-cli", "integration/redis-benchmark")
@@ -166,7 +176,15 @@ class Unit:
     def run_program(self, port, front, only, without):
         seconds = max(5, min(UNIT_SECONDS_MAX, self.deadline - time.monotonic()))
         command = ["tclsh", "tests/test_helper.tcl", "--host", "127.0.0.1", "--port", str(port), "--tags", TAGS]
-        command += ["--ignore-digest", "--durable", "--dont-clean", "--timeout", str(SILENT_SECONDS_MAX), "--single", self.name]
+        command += [
+            "--ignore-digest",
+            "--durable",
+            "--dont-clean",
+            "--timeout",
+            str(SILENT_SECONDS_MAX),
+            "--single",
+            self.name,
+        ]
         # Where it looks for a port of its own, and 10,000 above: below those that the system gives to clients.
         command += ["--baseport", str(random.randrange(11_000, 22_000, 64))]
         command += ["--only", self.title(only)] if only else []
@@ -174,7 +192,9 @@ class Unit:
             command += ["--skiptest", self.title(test)]
         with open(f"{self.log}.{'front' if front else 'direct'}.log", "ab") as out:
             begin = out.tell()
-            process = popen(command, cwd=self.tree, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment())
+            process = popen(
+                command, cwd=self.tree, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment()
+            )
             try:
                 process.wait(seconds)
             except subprocess.TimeoutExpired:

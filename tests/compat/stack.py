@@ -1,5 +1,6 @@
 """Processes on the loopback interface: a Redis, or a Redis with pmnet in front of it."""
 
+import contextlib
 import ctypes
 import os
 import pathlib
@@ -8,6 +9,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 
 # Seconds until a process must say that it serves.
@@ -25,6 +27,9 @@ class Trouble(Exception):
     """Something that is missing, or that did not start; the text says what to do."""
 
 
+# Processes that were started and not ended yet.
+LIVE = set()
+STOPPING = threading.Event()
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
@@ -46,16 +51,26 @@ def stop_with_parent():
 
 def popen(command, **options):
     """A process in a group of its own, which `end` ends as a whole."""
-    return subprocess.Popen(command, start_new_session=True, preexec_fn=stop_with_parent, **options)
+    if STOPPING.is_set():
+        raise Trouble("stopped")
+    process = subprocess.Popen(command, start_new_session=True, preexec_fn=stop_with_parent, **options)
+    LIVE.add(process)
+    return process
+
+
+def stop_all():
+    """Ends every process that is left, also those of other threads, and lets nobody start new ones."""
+    STOPPING.set()
+    for process in list(LIVE):
+        end(process)
 
 
 def end(process):
     """Ends the process and what it started."""
+    LIVE.discard(process)
     for number, seconds in ((signal.SIGTERM, END_SECONDS_MAX), (signal.SIGKILL, END_SECONDS_MAX)):
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-        except ProcessLookupError:
-            pass
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
