@@ -1,5 +1,6 @@
 """The list of expected differences (expected.toml): what fails only through the front, and why."""
 
+import json
 import pathlib
 import re
 import tomllib
@@ -79,3 +80,21 @@ def check(row, needed, optional):
 def words(text):
     """The text as if on one line."""
     return " ".join(text.split())
+
+
+def without(text, tests, rules):
+    """The list's text without these tests, as (suite, pattern), and rules."""
+    blocks = re.split(r"^(?=\[\[)", text, flags=re.M)
+    kept = blocks[:1]
+    for block in blocks[1:]:
+        rows = tomllib.loads(block)
+        if "difference" in rows:
+            if rows["difference"][0]["name"] not in rules:
+                kept.append(block)
+            continue
+        row = rows["test"][0]
+        left = [pattern for pattern in row["tests"] if (row["suite"], pattern) not in tests]
+        gone = [json.dumps(pattern, ensure_ascii=False) for pattern in row["tests"] if pattern not in left]
+        if left:
+            kept.append("".join(line for line in block.splitlines(True) if line.strip().rstrip(",") not in gone))
+    return "".join(kept)

@@ -35,7 +35,7 @@ import redis_py_suite
 import redis_suite
 import report
 import scenarios
-from expected import Expected, Wrong, fits
+from expected import TABLE, Expected, Wrong, fits, without
 from progress import Bar
 from stack import ROOT, Stack, Trouble, binary_path, stop_all
 
@@ -259,10 +259,8 @@ def judge(suite, expected):
     passed = sum(said is None for said in suite.direct.values())
     only = suite.only_front()
     new = {test: said for test, said in only.items() if expected.why(suite.name, test) is None}
-    through = f"{len(only)} of them not through the front ({len(only) - len(new)} expected)"
-    print(
-        f"{suite.name:<10} {suite.version}: {len(suite.direct)} tests, {passed} pass on Redis, {through}  {suite.seconds:.0f} s"
-    )
+    print(f"{suite.name:<10} {suite.version}: {len(suite.direct)} tests, {passed} pass on Redis, {len(only)} of them not")
+    print(f"           through the front; {len(only) - len(new)} of these are expected  {suite.seconds:.0f} s")
     for test, said in new.items():
         print(f"  NEW {test}\n" + "\n".join(f"      {line}" for line in said.splitlines()[:40]))
     for note in suite.notes:
@@ -270,21 +268,32 @@ def judge(suite, expected):
     return len(new)
 
 
-def no_longer(suites, expected, whole):
-    """Prints which rows of the list nothing needs any more; only a whole run can tell."""
-    names = {suite.name for suite in suites}
+def no_longer(suites, expected):
+    """What the list has and nothing needs any more: {(suite, pattern)}, {name of a rule}."""
     failing = {suite.name: suite.only_front() for suite in suites}
-    for row in expected.tests:
-        if row["suite"] in names and whole:
-            for pattern in row["tests"]:
-                if not any(fits(test, pattern) for test in failing[row["suite"]]):
-                    print(f"  passes now, delete it from expected.toml: {row['suite']}: {pattern}")
-    for suite in suites:
-        if suite.name == "differ" and whole:
-            used = {kind["rule"] for kind in suite.kinds}
-            for rule in expected.rules:
-                if rule["name"] not in used:
-                    print(f"  nothing differs like this now, delete it from expected.toml: {rule['name']}")
+    tests = {
+        (row["suite"], pattern)
+        for row in expected.tests
+        for pattern in row["tests"]
+        if row["suite"] in failing and not any(fits(test, pattern) for test in failing[row["suite"]])
+    }
+    used = {kind["rule"] for suite in suites for kind in suite.kinds}
+    rules = {rule["name"] for rule in expected.rules if "differ" in failing and rule["name"] not in used}
+    return tests, rules
+
+
+def tell_what_passes(suites, expected, prune):
+    """Prints what no longer fails, and takes it out of the list if so wanted."""
+    tests, rules = no_longer(suites, expected)
+    for suite, pattern in sorted(tests):
+        print(f"  passes now: {suite}: {pattern}")
+    for rule in sorted(rules):
+        print(f"  nothing differs like this now: {rule}")
+    if prune:
+        TABLE.write_text(without(TABLE.read_text(), tests, rules))
+        print(f"took {len(tests)} tests and {len(rules)} rules out of {TABLE.name}")
+    elif tests or rules:
+        print("  take them out of expected.toml with --prune")
 
 
 def write_page(options, expected):
@@ -303,6 +312,7 @@ def main():
     parser.add_argument("--only", action="append", default=[], choices=RUNS, help="only these suites; may be given again")
     parser.add_argument("--quick", action="store_true", help="scenarios and differ, within a minute")
     parser.add_argument("--check", action="store_true", help="only look whether expected.toml and the documents fit")
+    parser.add_argument("--prune", action="store_true", help="take out of expected.toml what no longer fails")
     parser.add_argument("--seed", type=int, default=1, help="of the differential tester")
     parser.add_argument("--replies", type=int, help=f"of the differential tester (default: {DIFFER_REPLIES:,})")
     parser.add_argument("--pmnet", metavar="FILE", help="the binary (default: target/release/pmnet)")
@@ -337,9 +347,9 @@ def main():
             suite.keep(options.results / f"{name}.json", options.binary)
         suites.append(suite)
         new += judge(suite, expected)
-    no_longer(suites, expected, whole=not options.quick)
     if not options.quick:
-        write_page(options, expected)
+        tell_what_passes(suites, expected, options.prune)
+        write_page(options, Expected())
     if missing:
         print(f"not run: {', '.join(missing)}")
     print(
