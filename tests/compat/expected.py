@@ -33,7 +33,7 @@ class Expected:
         for row in self.tests:
             check(row, TEST_FIELDS, set())
         for row in self.rules:
-            check(row, RULE_FIELDS, {"goes_on", "same_but"})
+            check(row, RULE_FIELDS, {"goes_on", "same_but", "rare"})
 
     def why(self, suite, test):
         """The row for a test that fails only through the front, or None."""

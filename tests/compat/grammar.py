@@ -464,6 +464,9 @@ def tame(rng, args):
     name = args[0].upper()
     if name == b"XADD" and b"*" in args:
         args[args.index(b"*")] = b"7-*"
+    if name in (b"EXPIRE", b"PEXPIRE") and args[-1] in (b"GT", b"LT"):
+        # A millisecond would decide.
+        args.pop()
     if name == b"SORT" and b"STORE" in args and b"ALPHA" not in args:
         args.append(b"ALPHA")
     if name in (b"BLPOP", b"BRPOP", b"BZPOPMIN", b"BZPOPMAX", b"BLMOVE", b"BRPOPLPUSH"):
@@ -507,7 +510,8 @@ def mode(args):
     if name == b"CLIENT" and second in CLIENT_EXACT or name == b"ACL" and second in ACL_EXACT or second == b"HELP":
         return "exact"
     if name == b"OBJECT":
-        return "near" if second in (b"IDLETIME", b"FREQ") else "exact"
+        # How often an object is referred to is a matter of how it came to be.
+        return "near" if second in (b"IDLETIME", b"FREQ", b"REFCOUNT") else "exact"
     if name == b"FUNCTION":
         return {b"LIST": "unordered", b"STATS": "shape", b"DUMP": "shape"}.get(second, "exact")
     if name in KINDS:

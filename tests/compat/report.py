@@ -82,8 +82,8 @@ def differ_lines(suites, expected):
             text = [
                 f"**Differential tester**: {suite.replies:,} replies to random commands ({suite.version}; RESP2 and RESP3,",
                 "right and wrong arguments, pipelines, MULTI, scripts) were compared as bytes; where Redis leaves the order",
-                f"or the value open, the rest of it. Differences of {len(kinds) - new} known kinds were found, of {new} unknown",
-                "ones.",
+                f"or the value open, the rest of it. Differences of {len(kinds) - new} known kinds were found, and of {new}",
+                "unknown ones.",
             ]
             if kinds:
                 text += ["", "| difference | times | reason |", "|---|---|---|"]
