@@ -205,19 +205,7 @@ class Difference:
         return (name, kind_of(self.left), right)
 
 
-WITH_SUBCOMMANDS = {
-    "CLIENT",
-    "CONFIG",
-    "ACL",
-    "OBJECT",
-    "XINFO",
-    "XGROUP",
-    "SCRIPT",
-    "FUNCTION",
-    "COMMAND",
-    "CLUSTER",
-    "MEMORY",
-}
+WITH_SUBCOMMANDS = set("CLIENT CONFIG ACL OBJECT XINFO XGROUP SCRIPT FUNCTION COMMAND CLUSTER MEMORY".split())
 
 
 def kind_of(reply):

@@ -267,7 +267,7 @@ class Grammar:
             return [command, rng.choice(FIXED_SCRIPTS), numkeys, *keys, rng.choice(WORDS)]
         while True:
             inner = self.command(rng, depth=1)
-            # They wait for nothing in a script, but are allowed there.
+            # What is random, or what is compared in part only, cannot be looked into there.
             if inner[0].upper() not in (b"SPOP", b"FLUSHALL", b"FLUSHDB") and mode(inner) == "exact":
                 return [command, rng.choice(SCRIPTS), b"0", *inner]
 

@@ -117,11 +117,12 @@ class Unit:
     def __init__(self, tree, name, make_stack, log, deadline):
         self.tree, self.name, self.make_stack, self.log, self.deadline = tree, name, make_stack, log, deadline
 
-    def compare(self):
+    def compare(self, is_expected):
         """(results direct, results through the front).
 
         A failure can make others fail: it leaves a connection in MULTI, or a script that never ends. So what fails
-        only through the front is tried alone, and then the rest again without what failed alone.
+        only through the front is tried alone, unless it is expected to fail, and then the rest again without what
+        failed alone.
         """
         direct, front = self.run(False), self.run(True)
         culprits = {}
@@ -129,8 +130,8 @@ class Unit:
             failed = [test for test in only_front(direct, front) if test not in culprits]
             if not failed or time.monotonic() > self.deadline:
                 break
-            found = {}
-            for test in failed[:ALONE_MAX]:
+            found = {test: front.get(test) or "it did not run" for test in failed if is_expected(test)}
+            for test in [test for test in failed if test not in found][:ALONE_MAX]:
                 if time.monotonic() < self.deadline:
                     alone = self.run(True, only=test).get(test, "")
                     if alone is not None and self.run(False, only=test).get(test, "") is None:

@@ -155,7 +155,7 @@ def run_redis(options, expected):
             old.unlink()
         deadline = min(until, time.monotonic() + UNIT_SECONDS_MAX)
         unit = redis_suite.Unit(tree, name, lambda front: Stack(options.binary if front else None), log, deadline)
-        direct, front = unit.compare()
+        direct, front = unit.compare(lambda test: expected.why("redis", test) is not None)
         suite.direct.update(direct)
         suite.front.update(front)
         done.append(name)
