@@ -18,6 +18,8 @@ there makes the exit code 1. What stands there and passes is listed, so that the
 """
 
 import argparse
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -254,6 +256,17 @@ RUNS = {
 }
 
 
+@contextlib.contextmanager
+def alone(cache, name):
+    """Keeps other runs out of the files of this suite."""
+    with open(cache / f"{name}.lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Trouble("it runs already, for somebody else with this target folder: wait for that") from None
+        yield
+
+
 def judge(suite, expected):
     """Prints what the suite says about the front; the number of failures that nobody expected."""
     passed = sum(said is None for said in suite.direct.values())
@@ -339,7 +352,8 @@ def main():
     for name in [name for name in RUNS if name in chosen]:
         begun = time.monotonic()
         try:
-            suite = RUNS[name](options, expected)
+            with alone(options.cache, name):
+                suite = RUNS[name](options, expected)
         except Trouble as trouble:
             print(f"{name:<10} could not run: {trouble}", flush=True)
             missing.append(name)
