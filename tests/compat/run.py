@@ -83,9 +83,11 @@ class Suite:
     def confirm(self, expected, again):
         """Tries once more what fails and is not expected; `again(test)` says what it said then, or None."""
         for test in [test for test in self.only_front() if expected.why(self.name, test) is None]:
+            said = self.front.get(test) or "it did not run"
             if again(test) is None:
                 self.front[test] = None
-                self.notes.append(f"not stable: {test} failed once through the front and passed when tried again")
+                first = " / ".join(said.splitlines()[:3])[:400]
+                self.notes.append(f"not stable: {test} failed once through the front and passed when tried again: {first}")
 
 
 def digest(binary):

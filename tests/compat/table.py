@@ -9,7 +9,7 @@ from resp import Client, exchange, request, show, spell
 ANSWER_SECONDS_MAX = 14
 # So long nothing must come where nothing should.
 QUIET_SECONDS = 0.3
-# Seconds for all replies of a long pipeline.
+# Seconds in which a long pipeline must be sent, and then be answered.
 PIPELINE_SECONDS_MAX = 60
 
 
@@ -45,7 +45,8 @@ class Table:
     def long_pipeline(self, count, make, is_right):
         """A client that sends everything before it reads anything, as client libraries do."""
         peer = self.peer()
-        peer.raw(b"".join(request(list(map(encoded, make(number)))) for number in range(count)))
+        payload = b"".join(request(list(map(encoded, make(number)))) for number in range(count))
+        peer.raw(payload, PIPELINE_SECONDS_MAX)
         peer.wait(lambda replies: len(replies) >= count, PIPELINE_SECONDS_MAX)
         replies = peer.client.replies
         last = show(replies[-1]) if replies else None
@@ -72,10 +73,10 @@ class Peer:
         """Sends a command only: its words, or all in one string."""
         self.raw(request(list(map(encoded, shlex.split(words[0]) if len(words) == 1 else words))))
 
-    def raw(self, payload):
-        """Sends these bytes."""
+    def raw(self, payload, seconds=ANSWER_SECONDS_MAX):
+        """Sends these bytes, all of them within this time."""
         self.client.socket.setblocking(True)
-        self.client.socket.settimeout(ANSWER_SECONDS_MAX)
+        self.client.socket.settimeout(seconds)
         try:
             self.client.socket.sendall(payload)
         except OSError:
