@@ -314,13 +314,14 @@ def tell_what_passes(suites, expected, prune):
 
 
 def write_page(options, expected):
-    """Writes the page if there are results of all suites for this binary; they need not be of one run."""
+    """Writes the page if there are results of all suites for this binary, which need not be of one run, or if told to."""
     suites = [Suite.kept(options.results / f"{name}.json", options.binary) for name in RUNS]
     lacking = [name for name, suite in zip(RUNS, suites) if suite is None]
-    if lacking:
+    if lacking and not options.page:
         print(f"docs/guide/compatibility.md stays as it is: there are no results of {', '.join(lacking)} for this binary")
         return
-    report.write(ROOT / "docs/guide/compatibility.md", suites, expected, options.seed)
+    found = [suite for suite in suites if suite is not None]
+    report.write(ROOT / "docs/guide/compatibility.md", found, lacking, expected, options.seed)
     print("wrote docs/guide/compatibility.md")
 
 
@@ -329,6 +330,7 @@ def main():
     parser.add_argument("--only", action="append", default=[], choices=RUNS, help="only these suites; may be given again")
     parser.add_argument("--quick", action="store_true", help="scenarios and differ, within a minute")
     parser.add_argument("--check", action="store_true", help="only look whether expected.toml and the documents fit")
+    parser.add_argument("--page", action="store_true", help="write the page also if suites have no results yet")
     parser.add_argument("--prune", action="store_true", help="take out of expected.toml what no longer fails")
     parser.add_argument("--seed", type=int, default=1, help="of the differential tester")
     parser.add_argument("--replies", type=int, help=f"of the differential tester (default: {DIFFER_REPLIES:,})")
