@@ -269,7 +269,8 @@ class Pair:
                 for about in [(command, left, right)] if gone else comparison.differing(command, left, right):
                     # What was sent with it may matter: it is in the same pipeline.
                     commands = before + pipeline[: number + 1]
-                    rule = rules.rule_for(spell(about[0]), show(about[1], SHOWN_MAX), show(about[2], SHOWN_MAX))
+                    texts = spell(about[0]), show(about[1], SHOWN_MAX), show(about[2], SHOWN_MAX)
+                    rule = rules.rule_for(*texts, in_exec=about[0] is not command)
                     found.append((Difference(commands, len(pipeline) > 1, steps.protocol, about), rule))
                     if not rule or not rule.get("goes_on"):
                         return count, found

@@ -33,7 +33,7 @@ class Expected:
         for row in self.tests:
             check(row, TEST_FIELDS, set())
         for row in self.rules:
-            check(row, RULE_FIELDS, {"goes_on", "same_but", "rare"})
+            check(row, RULE_FIELDS, {"goes_on", "same_but", "rare", "in_exec"})
 
     def why(self, suite, test):
         """The row for a test that fails only through the front, or None."""
@@ -42,9 +42,11 @@ class Expected:
                 return row
         return None
 
-    def rule_for(self, command, left, right):
+    def rule_for(self, command, left, right, in_exec=False):
         """The row for two replies that differ, or None. Replies are text, as resp.show has them."""
         for rule in self.rules:
+            if rule.get("in_exec") and not in_exec:
+                continue
             if (
                 not re.fullmatch(rule["command"], command, re.I | re.S)
                 or not fits(left, rule["direct"])
