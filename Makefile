@@ -13,7 +13,7 @@ CARGO ?= cargo
 LAB = $(CARGO) run --quiet --release --locked -p pmnet-lab --
 SIM = $(CARGO) run --quiet --release --locked -p pmnet-sim --
 
-.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories kernel kernels fuzz soak
+.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories compat kernel kernels fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -26,6 +26,7 @@ help:
 	@echo "make mutants         each flush, fence and check deleted in turn: who notices?"
 	@echo "make cargo-mutants PACKAGE=$(PACKAGE)   every operator and value of one crate changed in turn: who notices?"
 	@echo "make histories RUNS=$(RUNS)   real processes, killed and cut off: linearizable?"
+	@echo "make compat          Redis's own suite, clients' own tests and random commands, direct and through the front (about an hour)"
 	@echo "make kernel PACKETS=$(PACKETS)   the device in the kernel: answers as the one in user space; killed for minutes: linearizable?"
 	@echo "make kernels         does the pipeline load on Debian's kernels, and do there what user space does? (in QEMU)"
 	@echo "make fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)   each fuzz target for so long"
@@ -37,7 +38,7 @@ help:
 rust:
 	@CARGO="$(CARGO)" sh tests/setup.sh rust
 
-build demo test lint sim rules crash model mutants cargo-mutants histories kernel kernels fuzz soak: rust
+build demo test lint sim rules crash model mutants cargo-mutants histories compat kernel kernels fuzz soak: rust
 
 build:
 	$(CARGO) build --release --locked -p pmnet
@@ -83,6 +84,11 @@ histories:
 	@$(CARGO) build --release --locked -p pmnet
 	@PMNET_RUNS=$(RUNS) $(CARGO) test --release --locked -p pmnet-lab --test e2e histories::many -- \
 		--ignored --nocapture --test-threads=1
+
+compat:
+	@sh tests/setup.sh packages redis
+	@$(CARGO) build --release --locked -p pmnet
+	@python3 tests/compat/run.py
 
 kernel:
 	@sh tests/setup.sh packages

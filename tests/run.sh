@@ -67,8 +67,9 @@ suite product 900 cargo clippy --locked -p pmnet -p pmnet-lab --lib --bins --tes
 # A row of the table that does not find its text tests nothing.
 if python3 -c 'import tomllib' >/dev/null 2>&1; then
     suite mutants 60 python3 tests/mutants/run.py --check
+    suite expected 60 python3 tests/compat/run.py --check
 else
-    echo "mutants    there is no python3 of version 3.11 or later: their tables are not checked"
+    echo "mutants    there is no python3 of version 3.11 or later: the tables of mutants and compat are not checked"
 fi
 if cargo deny --version >/dev/null 2>&1; then
     suite deny 180 cargo deny --all-features check
@@ -115,6 +116,12 @@ if [ "$what" = all ]; then
     done
     suite demo 150 cargo run --quiet --release --locked -p pmnet-lab -- demo \
         --quick --checked-seconds 6 --out "$logs/demo"
+    # Every reply that a Redis gives, and what clients do to each other: what make compat does for an hour, for a minute.
+    if python3 -c 'import tomllib' >/dev/null 2>&1; then
+        suite compat 180 python3 tests/compat/run.py --quick
+    else
+        echo "compat     there is no python3 of version 3.11 or later: replies are not compared with those of Redis"
+    fi
     wait "$lane"
     trap - EXIT
     cat "$logs/lane.log"

@@ -1,0 +1,473 @@
+#!/usr/bin/env python3
+"""Sends the same random commands to a Redis and to a Redis behind pmnet, and compares every reply as bytes.
+
+An episode is a few hundred commands that begin with an empty database, on a new connection, in pipelines of
+random length, some of them in MULTI. It follows from the seed and its number alone. The first reply that
+differs ends its episode; the commands that led to it are made fewer until none can be left out.
+
+  tests/compat/differ.py --replies 20000 --seed 7
+  tests/compat/differ.py --seed 7 --episode 12        one episode again
+  tests/compat/differ.py --itself                     two Redis: nothing may differ
+"""
+
+import argparse
+import itertools
+import json
+import pathlib
+import random
+import re
+import signal
+import sys
+import time
+
+from expected import Expected, Wrong
+from grammar import LIBRARY, Grammar, mode, populate
+from progress import Bar
+from resp import Client, exchange, request, show, spell
+from stack import Stack, Trouble, binary_path
+
+COMMANDS_IN_EPISODE = 250
+# Seconds for the replies of one pipeline: more than the deadline of the front, which answers an error by then.
+ANSWER_SECONDS_MAX = 20
+# Tries to leave out commands of one difference, and seconds for them.
+SHRINK_TRIES_MAX = 120
+SHRINK_SECONDS_MAX = 15
+# So many different differences are made smaller; more are only counted.
+KINDS_MAX = 200
+# Characters of a reply that rules look at, and that --json has.
+SHOWN_MAX = 2000
+RESET = [[b"FLUSHALL"], [b"SCRIPT", b"FLUSH"], [b"FUNCTION", b"FLUSH"]]
+# Of those that could not be made fewer.
+SHOWN_COMMANDS_MAX = 25
+NEAR_MAX = 6000
+
+
+class Steps:
+    """An episode: pipelines of commands, and the protocol that the connection begins with."""
+
+    def __init__(self, protocol, pipelines):
+        self.protocol, self.pipelines = protocol, pipelines
+
+    def commands(self):
+        """All commands, in order."""
+        return [command for pipeline in self.pipelines for command in pipeline]
+
+
+def episode(grammar, seed, number):
+    """The episode of this number."""
+    rng = random.Random(f"{seed}/{number}")
+    protocol = rng.choice((2, 3))
+    commands = [populate(rng) for _ in range(20)]
+    while len(commands) < COMMANDS_IN_EPISODE:
+        roll = rng.random()
+        if roll < 0.05:
+            commands += transaction(grammar, rng)
+        elif roll < 0.06:
+            commands += [[b"FUNCTION", b"LOAD", b"REPLACE", LIBRARY]]
+        else:
+            commands += with_aftermath(grammar.command(rng))
+    pipelines = []
+    while commands:
+        length = rng.choice((1, 1, 2, 5, 20, 60))
+        pipelines.append(commands[:length])
+        del commands[:length]
+    return Steps(protocol, pipelines)
+
+
+def transaction(grammar, rng):
+    """MULTI, random commands, EXEC; sometimes with WATCH before it or with DISCARD."""
+    body = []
+    for _ in range(rng.choice((0, 1, 2, 3, 6))):
+        body += with_aftermath(grammar.command(rng))
+    before = [[b"WATCH", rng.choice((b"s1", b"none", b"h1"))]] if rng.random() < 0.2 else []
+    if before and rng.random() < 0.5:
+        before += with_aftermath(grammar.command(rng))
+    return before + [[b"MULTI"], *body, [rng.choice((b"EXEC",) * 9 + (b"DISCARD",))]]
+
+
+def with_aftermath(command):
+    """What pops something random is followed by the end of its key: what is left would differ."""
+    if command[0].upper() == b"SPOP" and len(command) > 1:
+        return [command, [b"DEL", command[1]]]
+    return [command]
+
+
+def same(how, left, right):
+    """Whether two replies are the same, compared in this way."""
+    if left == right:
+        return True
+    if is_error(left) or is_error(right):
+        return False
+    if how == "exact":
+        return False
+    if how == "unordered":
+        return flat(left) == flat(right)
+    if how == "near":
+        return is_near(left, right)
+    if how == "scan":
+        return same_scan(left, right)
+    if how == "kind":
+        return sign(left) == sign(right)
+    if isinstance(left, list) and isinstance(right, list):
+        return left[0] == right[0] and len(left) == len(right) and all(map(same_shape, left[1:], right[1:]))
+    return same_shape(left, right)
+
+
+def same_shape(left, right):
+    """Whether both are the same kind of thing."""
+    if isinstance(left, list) and isinstance(right, list):
+        return left[0] == right[0] and len(left) == len(right) and all(map(same_shape, left[1:], right[1:]))
+    return sign(left) == sign(right)
+
+
+def same_scan(left, right):
+    """Whether two steps of a search may be of the same data: all of it at once is the same, a part need not be."""
+    if not same_shape(left[:2], right[:2]) or len(left) != len(right):
+        return False
+    whole = left[1] == right[1] == b"$1\r\n0"
+    return flat(left[2]) == flat(right[2]) if whole else left[2][0] == right[2][0]
+
+
+def sign(reply):
+    """The kind of a reply; null is one of its own."""
+    if isinstance(reply, list):
+        return reply[0]
+    return b"null" if reply in (b"$-1", b"*-1", b"_") else reply[:1]
+
+
+def is_error(reply):
+    """Whether the reply is an error."""
+    return not isinstance(reply, list) and reply[:1] in b"-!"
+
+
+def flat(reply):
+    """Something that is equal for replies that differ only in their order."""
+    return sorted(map(repr, map(flat, reply))) if isinstance(reply, list) else reply
+
+
+def is_near(left, right):
+    """Whether both are times to live, or points in time, that a few seconds make equal."""
+    if sign(left) != b":" or sign(right) != b":":
+        return False
+    left, right = int(left[1:]), int(right[1:])
+    return (left < 0) == (right < 0) and abs(left - right) <= NEAR_MAX
+
+
+class Comparison:
+    """Replies of one connection against those of another, with what MULTI has queued."""
+
+    def __init__(self):
+        self.queued = None
+
+    def differing(self, command, left, right):
+        """What differs in these replies: (command, reply, reply) for each; of EXEC those of what was queued."""
+        name = command[0].upper()
+        if self.queued is not None:
+            if name == b"EXEC":
+                queued, self.queued = self.queued, None
+                return differing_in_exec(queued, left, right)
+            if name in (b"DISCARD", b"RESET"):
+                self.queued = None
+            elif left == b"+QUEUED":
+                self.queued.append(command)
+            return [] if left == right else [(command, left, right)]
+        if name == b"MULTI" and left == b"+OK":
+            self.queued = []
+        return [] if same(mode(command), left, right) else [(command, left, right)]
+
+
+def differing_in_exec(queued, left, right):
+    """What differs in the replies to EXEC."""
+    if not isinstance(left, list) or not isinstance(right, list) or not len(left) == len(right) == len(queued) + 1:
+        return [] if left == right else [([b"EXEC"], left, right)]
+    found = zip(queued, left[1:], right[1:])
+    return [(command, one, other) for command, one, other in found if not same(mode(command), one, other)]
+
+
+class Difference:
+    """Two replies that differ, and the commands that led to them."""
+
+    def __init__(self, commands, pipelined, protocol, about):
+        self.commands, self.pipelined, self.protocol = commands, pipelined, protocol
+        # The command, which may be one that the last one, EXEC, executed, and its replies.
+        self.about, self.left, self.right = about
+        self.where = None
+
+    def signature(self):
+        """What is equal for differences that are likely the same one."""
+        words = [word.upper() for word in self.about[:2]]
+        name = words[0].decode("latin-1")
+        if name in WITH_SUBCOMMANDS and len(words) > 1:
+            name += " " + words[1].decode("latin-1")
+        right = kind_of(self.right)
+        if right.startswith("-ERR pmnet: "):
+            return (name, right)
+        return (name, kind_of(self.left), right)
+
+
+WITH_SUBCOMMANDS = set("CLIENT CONFIG ACL OBJECT XINFO XGROUP SCRIPT FUNCTION COMMAND CLUSTER MEMORY".split())
+
+
+def kind_of(reply):
+    """A reply without what is different in each case: the text of an error, else its kind."""
+    if isinstance(reply, str):
+        return reply
+    if is_error(reply):
+        return re.sub(rb"[0-9a-f]{40}|-?\d+|'[^']*'", b"N", reply).decode("latin-1")
+    return sign(reply).decode()
+
+
+class Pair:
+    """The two servers, and a connection to each."""
+
+    def __init__(self, left, right):
+        self.ports = (left, right)
+        self.clients = ()
+
+    def begin(self, protocol):
+        """New connections to empty databases."""
+        self.close()
+        self.clients = tuple(Client(port) for port in self.ports)
+        start = ([[b"HELLO", b"3"]] if protocol == 3 else []) + RESET
+        replies = self.send(start)
+        for client, got in zip(self.clients, replies):
+            if client.broken or any(is_error(reply) for reply in got):
+                raise Trouble(f"the database could not be emptied: {[show(reply) for reply in got]}")
+
+    def send(self, commands):
+        """The replies of both to the commands, sent at once; fewer if a connection ends."""
+        payload = b"".join(map(request, commands))
+        count = len(commands)
+        for client in self.clients:
+            client.begin(payload, lambda replies: len([1 for reply in replies if reply[0] != b">"]) >= count)
+        exchange(self.clients, ANSWER_SECONDS_MAX)
+        return [[reply for reply in client.replies if reply[0] != b">"] for client in self.clients]
+
+    def broken(self, side):
+        """Why there are no more replies of this side."""
+        failed = self.clients[side].broken
+        return None if failed is None else f"({type(failed).__name__.lower()})"
+
+    def close(self):
+        """Ends both connections."""
+        for client in self.clients:
+            client.close()
+        self.clients = ()
+
+    def run(self, steps, rules):
+        """(replies that were the same, differences with the rule of each); one that nothing lets go on is the last."""
+        self.begin(steps.protocol)
+        comparison, before, count, found = Comparison(), [], 0, []
+        for pipeline in steps.pipelines:
+            lefts, rights = self.send(pipeline)
+            for number, command in enumerate(pipeline):
+                left = lefts[number] if number < len(lefts) else self.broken(0) or "(nothing)"
+                right = rights[number] if number < len(rights) else self.broken(1) or "(nothing)"
+                gone = isinstance(left, str) or isinstance(right, str)
+                if gone and left == right:
+                    return count, found
+                for about in [(command, left, right)] if gone else comparison.differing(command, left, right):
+                    # What was sent with it may matter: it is in the same pipeline.
+                    commands = before + pipeline[: number + 1]
+                    texts = spell(about[0]), show(about[1], SHOWN_MAX), show(about[2], SHOWN_MAX)
+                    rule = rules.rule_for(*texts, in_exec=about[0] is not command)
+                    found.append((Difference(commands, len(pipeline) > 1, steps.protocol, about), rule))
+                    if not rule or not rule.get("goes_on"):
+                        return count, found
+                count += 1
+            before += pipeline
+        return count, found
+
+
+def shrink(pair, found, rules):
+    """The difference with as few commands as possible, sent one by one if that shows it too."""
+    tries, until = 0, time.monotonic() + SHRINK_SECONDS_MAX
+    wanted = found.signature()
+
+    def again(commands, pipelined):
+        nonlocal tries
+        tries += 1
+        pipelines = [commands] if pipelined else [[command] for command in commands]
+        try:
+            differences = [other for other, rule in pair.run(Steps(found.protocol, pipelines), rules)[1] if rule is None]
+        except (Trouble, OSError):
+            return None
+        if not differences or differences[0].signature() != wanted or len(differences[0].commands) != len(commands):
+            return None
+        differences[0].pipelined = pipelined
+        return differences[0]
+
+    best = again(found.commands, False) or again(found.commands, True)
+    if best is None:
+        return found
+    size = len(best.commands) // 2
+    while size >= 1 and tries < SHRINK_TRIES_MAX and time.monotonic() < until:
+        at, shorter = 0, False
+        while at < len(best.commands) - 1 and tries < SHRINK_TRIES_MAX and time.monotonic() < until:
+            fewer = best.commands[:at] + best.commands[min(at + size, len(best.commands) - 1) :]
+            other = again(fewer, best.pipelined)
+            if other is None:
+                at += size
+            else:
+                best, shorter = other, True
+        size = size if shorter and size == 1 else size // 2
+    return best
+
+
+def describe(port):
+    """What a Redis says about its commands: a Grammar."""
+    client = Client(port)
+    try:
+        client.begin(request([b"COMMAND", b"DOCS"]), lambda replies: len(replies) >= 1)
+        exchange([client], ANSWER_SECONDS_MAX)
+        if client.broken or is_error(client.replies[0]):
+            raise Trouble("Redis has no COMMAND DOCS: install Redis 7 or newer")
+        return Grammar(docs_of(client.replies[0]))
+    finally:
+        client.close()
+
+
+def docs_of(reply):
+    """{name: docs} of the commands and their subcommands."""
+    found = {}
+    for name, docs in plain(reply).items():
+        subcommands = docs.pop("subcommands", {})
+        found[name] = docs
+        found.update(subcommands)
+    return found
+
+
+def plain(reply):
+    """A reply of COMMAND DOCS as dicts, lists and strings."""
+    if not isinstance(reply, list):
+        return reply[reply.index(b"\r\n") + 2 :].decode() if reply[:1] == b"$" else reply[1:].decode()
+    items = reply[1:]
+    if items and isinstance(items[0], bytes) and len(items) % 2 == 0 and is_map(items):
+        return {plain(items[at]): plain(items[at + 1]) for at in range(0, len(items), 2)}
+    return [plain(item) for item in items]
+
+
+FIELDS = {b"summary", b"name"}
+
+
+def is_map(items):
+    """Whether these are pairs: a description, or names with descriptions."""
+    first = items[0].partition(b"\r\n")[2]
+    return first in FIELDS or isinstance(items[1], list) and items[0][:1] == b"$"
+
+
+class Report:
+    """What was found: counts, and each kind of difference once."""
+
+    def __init__(self):
+        self.replies, self.episodes, self.kinds = 0, 0, {}
+
+    def add(self, found, rule):
+        """Takes in a difference; True if it is the first of its kind."""
+        key = ("expected", rule["name"]) if rule else found.signature()
+        kind = self.kinds.setdefault(key, {"times": 0, "difference": found, "rule": rule})
+        kind["times"] += 1
+        return kind["times"] == 1
+
+    def unexplained(self):
+        """The kinds that no rule explains, most frequent first."""
+        found = [kind for kind in self.kinds.values() if kind["rule"] is None]
+        return sorted(found, key=lambda kind: -kind["times"])
+
+    def as_json(self, seed):
+        """Everything, for other programs."""
+        kinds = [as_json(kind) for kind in self.kinds.values()]
+        return {"seed": seed, "replies": self.replies, "episodes": self.episodes, "differences": kinds}
+
+
+def as_json(kind):
+    """One kind of difference."""
+    found = kind["difference"]
+    return {
+        "times": kind["times"],
+        "rule": kind["rule"]["name"] if kind["rule"] else None,
+        "episode": found.where,
+        "protocol": found.protocol,
+        "pipelined": found.pipelined,
+        "commands": [spell(command) for command in found.commands],
+        "direct": show(found.left, SHOWN_MAX),
+        "front": show(found.right, SHOWN_MAX),
+    }
+
+
+def title(kind, seed):
+    """One kind of difference, on one line."""
+    found = kind["difference"]
+    how = f"RESP{found.protocol}, {'in one pipeline' if found.pipelined else 'one by one'}"
+    return f"{spell(found.about)[:100]}   (seed {seed}, episode {found.where}, {how})"
+
+
+def describe_kind(kind):
+    """The commands that show it, and both replies."""
+    found = kind["difference"]
+    lines = [f"    {spell(command)[:300]}" for command in found.commands[-SHOWN_COMMANDS_MAX:]]
+    return "\n".join([*lines, f"  direct: {show(found.left)}", f"  front:  {show(found.right)}"])
+
+
+def hunt(pair, grammar, options, rules, bar):
+    """Runs episodes until there are enough replies, or no time is left."""
+    report, until = Report(), time.monotonic() + options.seconds
+    for number in [options.episode] if options.episode is not None else itertools.count():
+        if report.replies >= options.replies or time.monotonic() > until:
+            break
+        count, differences = pair.run(episode(grammar, options.seed, number), rules)
+        report.replies += count
+        report.episodes += 1
+        for found, rule in differences:
+            found.where = number
+            if report.add(found, rule) and rule is None and len(report.unexplained()) <= KINDS_MAX:
+                smaller = shrink(pair, found, rules)
+                smaller.where = number
+                report.kinds[found.signature()]["difference"] = smaller
+        bar.show(report.replies, f"{len(report.unexplained())} kinds of difference")
+    bar.end(report.replies, f"{len(report.unexplained())} kinds of difference, {report.episodes} episodes")
+    return report
+
+
+def arguments(parser):
+    """What the tester takes, also as a part of run.py."""
+    parser.add_argument("--seed", type=int, default=1, help="another one gives other commands (default: 1)")
+    parser.add_argument("--replies", type=int, default=1_000_000, help="stop after so many replies were compared")
+    parser.add_argument("--seconds", type=int, default=1800, help="stop after so long, whatever there is")
+    parser.add_argument("--pmnet", metavar="FILE", help="the binary (default: target/release/pmnet)")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments(parser)
+    parser.add_argument("--episode", type=int, help="only this one")
+    parser.add_argument("--itself", action="store_true", help="compare two Redis with each other")
+    parser.add_argument("--json", metavar="FILE", help="also write what was found there")
+    options = parser.parse_args()
+    rules = Expected()
+    binary = None if options.itself else binary_path(options.pmnet)
+    with Stack() as direct, Stack(binary) as front:
+        report = hunt(Pair(direct.port, front.port), describe(direct.port), options, rules, Bar("differ", options.replies))
+        died = direct.died() + front.died()
+        if died:
+            print(f"died: {', '.join(died)}\n{front.logs()}")
+    for kind in report.kinds.values():
+        if kind["rule"]:
+            print(f"expected: {kind['times']} x {kind['rule']['name']}")
+    for kind in report.unexplained():
+        print(f"\n{kind['times']} x {title(kind, options.seed)}\n{describe_kind(kind)}")
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(report.as_json(options.seed), indent=1) + "\n")
+    times = sum(kind["times"] for kind in report.unexplained())
+    print(f"{report.replies} replies compared; {times} differences of {len(report.unexplained())} kinds are not explained")
+    return 1 if report.unexplained() or died else 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    try:
+        sys.exit(main())
+    except (Trouble, Wrong) as trouble:
+        sys.exit(str(trouble))
+    except KeyboardInterrupt:
+        sys.exit("stopped")

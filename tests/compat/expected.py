@@ -1,0 +1,102 @@
+"""The list of expected differences (expected.toml): what fails only through the front, and why."""
+
+import json
+import pathlib
+import re
+import tomllib
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+TABLE = HERE / "expected.toml"
+DOCUMENTS = {"limits": "docs/guide/limits.md", "redis": "docs/guide/redis.md"}
+TEST_FIELDS = {"suite", "tests", "reason"}
+RULE_FIELDS = {"name", "command", "direct", "front", "reason"}
+# A limit that a document names, by these of its words; or an artefact: the test looks at something that is no part of the
+# promise; or a defect that is known and is to be mended.
+WHY_FIELDS = {"document", "quote", "artefact", "defect"}
+
+
+class Wrong(Exception):
+    """The list is not as it must be; the text says what to do."""
+
+
+class Expected:
+    """The rows of the list. `test` rows are about tests of suites, `difference` rows about the differential tester."""
+
+    def __init__(self, table=TABLE):
+        with open(table, "rb") as file:
+            self.rows = tomllib.load(file)
+        unknown = self.rows.keys() - {"test", "difference"}
+        if unknown:
+            raise Wrong(f"{table.name}: nobody reads [[{min(unknown)}]]: name it test or difference")
+        self.tests, self.rules = self.rows.get("test", []), self.rows.get("difference", [])
+        for row in self.tests:
+            check(row, TEST_FIELDS, set())
+        for row in self.rules:
+            check(row, RULE_FIELDS, {"goes_on", "same_but", "rare", "in_exec"})
+
+    def why(self, suite, test):
+        """The row for a test that fails only through the front, or None."""
+        for row in self.tests:
+            if row["suite"] == suite and any(fits(test, pattern) for pattern in row["tests"]):
+                return row
+        return None
+
+    def rule_for(self, command, left, right, in_exec=False):
+        """The row for two replies that differ, or None. Replies are text, as resp.show has them."""
+        for rule in self.rules:
+            if rule.get("in_exec") and not in_exec:
+                continue
+            if (
+                not re.fullmatch(rule["command"], command, re.I | re.S)
+                or not fits(left, rule["direct"])
+                or not fits(right, rule["front"])
+            ):
+                continue
+            if "same_but" not in rule or re.sub(rule["same_but"], "", left) == re.sub(rule["same_but"], "", right):
+                return rule
+        return None
+
+
+def fits(text, pattern):
+    """Whether the text is as the pattern says, in which * stands for anything (and nothing else is special)."""
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text, re.S) is not None
+
+
+def check(row, needed, optional):
+    """Raises if a row is not one, or if its quote is not in its document."""
+    name = row.get("name") or row.get("reason") or str(row)
+    missing, unknown = needed - row.keys(), row.keys() - needed - optional - WHY_FIELDS
+    if missing or unknown:
+        raise Wrong(f"expected.toml, {name}: give it {sorted(missing)}, delete {sorted(unknown)}")
+    if ("quote" in row) + ("artefact" in row) + ("defect" in row) != 1:
+        raise Wrong(f"expected.toml, {name}: give it a document and a quote, or artefact = true, or defect = true")
+    if "quote" in row:
+        document = DOCUMENTS.get(row.get("document"))
+        if document is None:
+            raise Wrong(f"expected.toml, {name}: document is one of {', '.join(DOCUMENTS)}")
+        if words(row["quote"]) not in words((ROOT / document).read_text()):
+            raise Wrong(f"expected.toml, {name}: {document} does not say “{row['quote']}” any more: is the limit gone?")
+
+
+def words(text):
+    """The text as if on one line."""
+    return " ".join(text.split())
+
+
+def without(text, tests, rules):
+    """The list's text without these tests, as (suite, pattern), and rules."""
+    blocks = re.split(r"^(?=\[\[)", text, flags=re.M)
+    kept = blocks[:1]
+    for block in blocks[1:]:
+        rows = tomllib.loads(block)
+        if "difference" in rows:
+            if rows["difference"][0]["name"] not in rules:
+                kept.append(block)
+            continue
+        row = rows["test"][0]
+        left = [pattern for pattern in row["tests"] if (row["suite"], pattern) not in tests]
+        gone = [json.dumps(pattern, ensure_ascii=False) for pattern in row["tests"] if pattern not in left]
+        if left:
+            kept.append("".join(line for line in block.splitlines(True) if line.strip().rstrip(",") not in gone))
+    return "".join(kept)

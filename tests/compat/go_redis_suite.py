@@ -1,0 +1,95 @@
+"""go-redis' own tests, from the Go module proxy. Its default is RESP3."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+import xml.etree.ElementTree as xml
+
+from stack import Trouble, end, popen
+
+# The last one whose tests know Redis 7.0.
+VERSION = "v9.8.0"
+MODULE = "github.com/redis/go-redis/v9"
+BUILD_SECONDS_MAX = 420
+RUN_SECONDS_MAX = 420
+TEST_SECONDS_MAX = 40
+# What needs a cluster, a ring, sentinels or modules.
+SKIP = (
+    "Cluster|Ring|ring|Sentinel|sentinel|Universal|JSON|Search|search|Timeseries|TimeSeries|Probabilistic|Gears|Vector|FT\\."
+)
+
+
+def fetch(cache):
+    """The test program, built once."""
+    go = shutil.which("go")
+    if go is None:
+        raise Trouble("go-redis' tests need Go 1.18 or later: apt-get install golang")
+    folder = cache / "go-redis"
+    program = folder / f"tests-{VERSION}"
+    if program.is_file():
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    said = subprocess.run(
+        [go, "mod", "download", "-json", f"{MODULE}@{VERSION}"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=BUILD_SECONDS_MAX,
+    )
+    if said.returncode != 0:
+        raise Trouble(f"go-redis' tests need the Go module proxy: {said.stdout[-500:]}")
+    # The folder of the module may only be read.
+    source = folder / "source"
+    shutil.copytree(json.loads(said.stdout)["Dir"], source, copy_function=shutil.copyfile)
+    for path in (source, *source.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    main = source / "main_test.go"
+    text = main.read_text()
+    if 'redisStackPort = "6379"' not in text:
+        raise Trouble(f"{main} is not as expected: write go_redis_suite.py anew for {VERSION}")
+    # Without a cluster of its own (RE_CLUSTER) it connects to this port only.
+    main.write_text(text.replace('redisStackPort = "6379"', 'redisStackPort = os.Getenv("COMPAT_PORT")'))
+    said = subprocess.run(
+        [go, "test", "-c", "-o", str(program), "."], cwd=source, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        timeout=BUILD_SECONDS_MAX,
+    )  # fmt: skip
+    if said.returncode != 0:
+        raise Trouble(f"go-redis' tests cannot be built:\n{said.stdout[-1500:]}")
+    return folder
+
+
+def run(folder, port, log, deadline, only=None):
+    """{test: None if it passed, else what it said}; those that are skipped are left out."""
+    report = log.with_suffix(".xml")
+    report.unlink(missing_ok=True)
+    command = [str(folder / f"tests-{VERSION}"), "-test.run", "TestGinkgoSuite", "-test.timeout", f"{RUN_SECONDS_MAX}s"]
+    command += [f"-ginkgo.junit-report={report}", f"-ginkgo.skip={SKIP}", "-ginkgo.seed=1", "-ginkgo.no-color"]
+    command += [f"-ginkgo.timeout={RUN_SECONDS_MAX - 10}s", f"-ginkgo.poll-progress-after={TEST_SECONDS_MAX}s"]
+    command += [f"-ginkgo.focus={re.escape(only)}$"] if only else []
+    seconds = max(5, min(RUN_SECONDS_MAX, deadline - time.monotonic()))
+    environment = dict(os.environ, COMPAT_PORT=str(port), RE_CLUSTER="true", REDIS_VERSION="7.0")
+    with open(log, "wb") as out:
+        process = popen(
+            command, cwd=folder / "source", stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment
+        )
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            end(process)
+    if not report.is_file():
+        raise Trouble(f"go-redis' tests did not end within {seconds:.0f} s, or could not begin: see {log}")
+    results = {}
+    for case in xml.parse(report).iter("testcase"):
+        if case.find("skipped") is not None or not case.get("name").startswith("[It]"):
+            continue
+        wrong = case.find("failure")
+        wrong = case.find("error") if wrong is None else wrong
+        said = None if wrong is None else (wrong.get("message") or wrong.text or "it failed")
+        results[case.get("name").removeprefix("[It] ")] = said
+    return results

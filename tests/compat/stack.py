@@ -1,0 +1,216 @@
+"""Processes on the loopback interface: a Redis, or a Redis with pmnet in front of it."""
+
+import contextlib
+import ctypes
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+
+# Seconds until a process must say that it serves.
+START_SECONDS_MAX = 15
+START_TRIES = 3
+# Seconds that a process has for its end before it is killed.
+END_SECONDS_MAX = 3
+PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None)
+# The same for both: persistence is not looked at here, so it costs nothing.
+REDIS_OPTIONS = ["--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--databases", "16"]
+
+
+class Trouble(Exception):
+    """Something that is missing, or that did not start; the text says what to do."""
+
+
+# Processes that were started and not ended yet.
+LIVE = set()
+STOPPING = threading.Event()
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+def binary_path(given):
+    """The product's binary: what was given, or the one that `make build` makes."""
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    path = pathlib.Path(given) if given else target / "release" / "pmnet"
+    if not os.access(path, os.X_OK):
+        raise Trouble(f"there is no {path}: run `cargo build --release --locked -p pmnet`, or give --pmnet")
+    if shutil.which("redis-server") is None:
+        raise Trouble("there is no redis-server: apt-get install redis-server")
+    return path.resolve()
+
+
+def stop_with_parent():
+    """In a new process: it ends when this program does, however that ends."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def popen(command, **options):
+    """A process in a group of its own, which `end` ends as a whole."""
+    if STOPPING.is_set():
+        raise Trouble("stopped")
+    process = subprocess.Popen(command, start_new_session=True, preexec_fn=stop_with_parent, **options)
+    LIVE.add(process)
+    return process
+
+
+def stop_all():
+    """Ends every process that is left, also those of other threads, and lets nobody start new ones."""
+    STOPPING.set()
+    for process in list(LIVE):
+        end(process)
+
+
+def end(process):
+    """Ends the process and what it started."""
+    LIVE.discard(process)
+    for number, seconds in ((signal.SIGTERM, END_SECONDS_MAX), (signal.SIGKILL, END_SECONDS_MAX)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            continue
+        if number == signal.SIGKILL or not group_lives(process.pid):
+            return
+
+
+def group_lives(group):
+    """Whether a process of the group is left."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def free_port(kind):
+    """A port of the loopback interface that nobody uses at the moment."""
+    with socket.socket(socket.AF_INET, kind) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Stack:
+    """A Redis with nothing in it and, if `binary` is given, server, device and front of pmnet.
+
+    `port` is where clients connect, `redis_port` where the Redis itself is.
+    """
+
+    def __init__(self, binary=None, redis="redis-server", options=()):
+        self.processes = []
+        shared = pathlib.Path("/dev/shm")
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="compat-", dir=shared if shared.is_dir() else None))
+        try:
+            for left in reversed(range(START_TRIES)):
+                try:
+                    self._start(binary, redis, list(options))
+                    break
+                except Trouble:
+                    # A port can be taken between the search for it and its use.
+                    if left == 0:
+                        raise
+                    self._end_all()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, binary, redis, options):
+        self.redis_port = self.port = self._start_redis(redis, options)
+        if binary is not None:
+            self.port = self._start_pmnet(str(binary))
+
+    def _end_all(self):
+        for _, process in reversed(self.processes):
+            end(process)
+        self.processes = []
+        (self.folder / "device.plog").unlink(missing_ok=True)
+
+    def _spawn(self, name, command):
+        log = self.folder / f"{name}.log"
+        with open(log, "wb") as out:
+            process = popen(command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+        self.processes.append((name, process))
+        return process, log
+
+    def _wait(self, name, process, log, ready):
+        until = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < until:
+            if ready():
+                return
+            if process.poll() is not None:
+                break
+            time.sleep(0.02)
+        said = log.read_text(errors="replace")[-2000:]
+        raise Trouble(f"{name} did not start; it says:\n{said}")
+
+    def _start_redis(self, redis, options):
+        port = free_port(socket.SOCK_STREAM)
+        command = [redis, "--port", str(port), "--dir", str(self.folder), *REDIS_OPTIONS, *options]
+        process, log = self._spawn("redis-server", command)
+        self._wait("redis-server", process, log, lambda: answers(port))
+        return port
+
+    def _start_pmnet(self, binary):
+        server, device = free_port(socket.SOCK_DGRAM), free_port(socket.SOCK_DGRAM)
+        front = free_port(socket.SOCK_STREAM)
+        roles = {
+            "server": ["--listen", f"127.0.0.1:{server}", "--store", f"redis://127.0.0.1:{self.redis_port}"],
+            "device": [
+                *("--listen", f"127.0.0.1:{device}", "--next", f"127.0.0.1:{server}"),
+                *("--log", str(self.folder / "device.plog"), "--media", "dram"),
+            ],
+            "redis": ["--listen", f"127.0.0.1:{front}", "--via", f"127.0.0.1:{device}", "--spin-us", "0"],
+        }
+        for role, arguments in roles.items():
+            name = f"pmnet-{role}"
+            process, log = self._spawn(name, [binary, role, *arguments])
+            self._wait(name, process, log, lambda log=log: b"ready " in log.read_bytes())
+        # The front is ready before its first session is open.
+        request, reply = b"SET compat:ready 1\r\nDEL compat:ready\r\n", b"+OK\r\n:1\r\n"
+        self._wait(name, process, log, lambda: answers(front, request, reply))
+        return front
+
+    def died(self):
+        """The names of the processes that are no longer there."""
+        return [name for name, process in self.processes if process.poll() is not None]
+
+    def logs(self):
+        """The end of what each of pmnet's processes said."""
+        text = []
+        for name, _ in self.processes:
+            log = (self.folder / f"{name}.log").read_text(errors="replace")
+            text.append(f"--- {name}\n{log[-1500:]}")
+        return "\n".join(text)
+
+    def close(self):
+        """Ends all processes and removes the folder."""
+        self._end_all()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def answers(port, request=b"PING\r\n", reply=b"+PONG\r\n"):
+    """Whether the server at this port answers the request with exactly this reply."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=2) as client:
+            client.settimeout(12)
+            client.sendall(request)
+            got = b""
+            while len(got) < len(reply):
+                part = client.recv(4096)
+                if not part:
+                    return False
+                got += part
+            return got == reply
+    except OSError:
+        return False
