@@ -12,7 +12,7 @@
  */
 #pragma once
 
-#include "hops.h"
+#include "reads.h"
 
 /* An update that passed ingress. A duplicate of what is committed is acknowledged again. */
 static __always_inline enum pm_verdict admit_update(struct pm_packet *pkt, const struct pm_maps *m,
@@ -46,6 +46,7 @@ static __always_inline enum pm_verdict admit_update(struct pm_packet *pkt, const
 		COUNT(m->counts, full);
 	} else {
 		COUNT(m->counts, appended);
+		note_update(pkt, shard);
 		session->last = pkt->seq;
 		session->seq_known = pkt->header->append.seq;
 		session->seq_places = pkt->seq_crc;

@@ -61,10 +61,13 @@ static __always_inline void swap_mac_addresses(struct ethhdr *eth)
 	*(__u32 *)(bytes + 8) = first >> 16;
 }
 
-/* The acknowledgement, back to where the update came from. */
-static __always_inline int reply_with_ack(struct xdp_md *ctx, struct pm_packet *pkt)
+/*
+ * Addresses the packet to where it came from, with a datagram of @datagram_len bytes; over IPv6 only
+ * one without a payload.
+ */
+static __always_inline bool turn_around(struct pm_packet *pkt, __u32 datagram_len)
 {
-	const __u32 udp_len = sizeof(*pkt->udp) + PM_HEADER_LEN;
+	const __u32 udp_len = sizeof(*pkt->udp) + datagram_len;
 	__u32 ports;
 
 	swap_mac_addresses(pkt->eth);
@@ -77,7 +80,7 @@ static __always_inline int reply_with_ack(struct xdp_md *ctx, struct pm_packet *
 		struct in6_addr address;
 
 		if ((void *)(ip + 1) > pkt->end)
-			return XDP_PASS;
+			return false;
 		address = ip->saddr;
 		ip->saddr = ip->daddr;
 		ip->daddr = address;
@@ -96,6 +99,14 @@ static __always_inline int reply_with_ack(struct xdp_md *ctx, struct pm_packet *
 		ip->ttl = 64;
 		ip->check = check;
 	}
+	return true;
+}
+
+/* The header alone, back to where the packet came from. */
+static __always_inline int reply_with_header(struct xdp_md *ctx, struct pm_packet *pkt)
+{
+	if (!turn_around(pkt, PM_HEADER_LEN))
+		return XDP_PASS;
 	if (pkt->payload_len && bpf_xdp_adjust_tail(ctx, -(int)pkt->payload_len))
 		return XDP_DROP;
 	return XDP_TX;

@@ -6,9 +6,10 @@
  * one disables interrupts, which costs as much as the append, and it waits without bound. Here a
  * CPU gives up after PM_LOCK_TRIES and hands its packet up.
  *
- * Invariants: inside the lock is at most one append, with no helper call and no loop but the copy
- * of the payload. A program runs to its end, so the owner always releases the lock. `sleeps` is set
- * and cleared under the lock only.
+ * Invariants: inside the lock is at most one append, or the decision about one READ, with no helper
+ * call but look-ups in arrays (which the kernel inlines) and no loop but the copy of the payload. A
+ * program runs to its end, so the owner always releases the lock. `sleeps` is set and cleared under
+ * the lock only.
  *
  * Spec: docs/spec/pipeline.md §3, "The lock" and "Wake-ups". May not: know what is in a packet or
  * in the log.

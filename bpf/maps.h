@@ -4,8 +4,8 @@
  * share.
  *
  * Invariants: the maps are pinned and outlive every process. The loader
- * (crates/dataplane/src/xdp/load.rs) gives pm_image, pm_sessions and pm_session_rows their sizes.
- * Every field has one writer at a time, named in crates/dataplane/src/xdp/shared.rs, and is read
+ * (crates/dataplane/src/xdp/load.rs) gives pm_image, pm_sessions, pm_session_rows, pm_buckets and
+ * pm_closed their sizes. Every field has one writer at a time, named in crates/dataplane/src/xdp/shared.rs, and is read
  * and written as a whole word.
  *
  * Spec: docs/spec/pipeline.md §3. May not: decide anything about a packet, or write to the log.
@@ -21,6 +21,7 @@ const volatile __u64 pm_address_high;	/* the shard's address: IPv6, or ::ffff:0:
 const volatile __u64 pm_address_low;	/* in two words, as in packets; the first is 0 for IPv4 */
 const volatile __u32 pm_port;		/* the shard's UDP port, in network byte order */
 const volatile __u32 pm_session_mask;	/* a session's preferred row: these bits of its id */
+const volatile __u32 pm_bucket_mask;	/* a key's bucket: these bits of its mixed hash */
 
 /* In switch mode: address of the device's own socket, which gets what the pipeline hands up. */
 const volatile __u32 pm_own_address;	/* IPv4, as in packets; 0: not in switch mode */
@@ -69,6 +70,24 @@ struct {
 	__type(key, __u64);
 	__type(value, __u32);
 } pm_session_rows SEC(".maps");
+
+/* What user space says of each bucket. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct pm_closed);
+} pm_closed SEC(".maps");
+
+/* The index of READs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct pm_bucket);
+} pm_buckets SEC(".maps");
 
 /* Counters, per CPU. */
 struct {

@@ -5,8 +5,7 @@
  *
  * Invariants: a packet is changed by nobody before all of this is answered, so that user space gets
  * it as it came. Every access is behind a check against the end of the packet. Headers of a
- * session's packets are verified from the session's part of the checksum (crc.h); headers between
- * hops, which have no session row, in full.
+ * updates are verified from the session's part of the checksum (crc.h); all others in full.
  *
  * Spec: docs/spec/pipeline.md §1, points 1 to 4. May not: take the lock, or change a packet or a
  * map.
@@ -91,6 +90,21 @@ static __always_inline bool is_current_update(struct pm_packet *pkt, const struc
 	       !h->device_incarnation && !h->update.reserved_order && !h->update.reserved_request;
 }
 
+/*
+ * Of a well-formed packet: is it a READ of this shard and epoch, and are the fields zero that a client
+ * leaves zero?
+ */
+static __always_inline bool is_current_read(const struct pm_packet *pkt,
+					    const struct pm_shard *shard)
+{
+	const struct pm_header *h = pkt->header;
+
+	return h && h->kind_word == PM_READ_WORD && h->shard_epoch == shard->shard_epoch &&
+	       !h->device_incarnation && !h->read.reserved_seq && !h->read.reserved_order &&
+	       !h->read.reserved_key_hash && !h->fragment_index &&
+	       h->fragment_count == bpf_htons(1);
+}
+
 /* Has it the session's token, and the address to which the session's acknowledgements go? */
 static __always_inline bool is_from_client(struct pm_packet *pkt, const struct pm_session *session)
 {
@@ -165,8 +179,8 @@ static __always_inline bool is_update_intact(struct xdp_md *ctx, struct pm_packe
 	return payload_crc(ctx, payload_offset(pkt), pkt->payload_len) == bpf_ntohl(h->payload_crc);
 }
 
-/* Are both checksums of this packet between hops right? */
-static __always_inline bool is_hop_packet_intact(struct xdp_md *ctx, struct pm_packet *pkt)
+/* Are both checksums of this packet right, which may be of any kind? */
+static __always_inline bool is_packet_intact(struct xdp_md *ctx, struct pm_packet *pkt)
 {
 	return bpf_htonl(header_crc(pkt->header)) == pkt->header->header_crc &&
 	       payload_crc(ctx, payload_offset(pkt), pkt->payload_len) ==

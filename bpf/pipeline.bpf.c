@@ -6,6 +6,7 @@
  *   ingress     packet.h   is this such an update, undamaged, of this shard, of a known session?
  *   log access  admit.h    under the lock: is it the session's next one? append it (log.h)
  *   egress      egress.h   the packet becomes its own acknowledgement and goes back to its sender
+ *   reads       reads.h    notes what was appended; answers READs (HIT, MISS)
  *
  * In a chain the packet goes on to the next hop as an entry (APPEND) instead. The last device turns
  * it into a DURABLE, and the head turns that into the acknowledgement (hops.h): one packet all the
@@ -13,7 +14,8 @@
  *
  * This file has the programs: `pipeline` is at the interfaces; `hold`, `release` and `wake_me` are
  * run by user space with BPF_PROG_TEST_RUN. Headers by stage: types.h, maps.h, crc.h, packet.h,
- * lock.h, log.h, session.h, hops.h, admit.h, egress.h; together they are one compilation unit.
+ * lock.h, log.h, session.h, hops.h, reads.h, admit.h, egress.h; together they are one compilation
+ * unit.
  *
  * Invariants: what the pipeline does not do itself goes up to user space unchanged. It appends only
  * while user space does not hold the shard.
@@ -26,8 +28,8 @@
 #include "packet.h"
 
 /*
- * Packets between hops, and everything else that is no update of a client. This and
- * process_update() are global functions, so that the verifier checks each by itself.
+ * Packets between hops, and everything else that a client does not send often. This, process_read()
+ * and process_update() are global functions, so that the verifier checks each by itself.
  */
 __attribute__((noinline)) int process_hop_packet(struct xdp_md *ctx)
 {
@@ -47,7 +49,7 @@ __attribute__((noinline)) int process_hop_packet(struct xdp_md *ctx)
 	zero = unknown_zero(m.shard);
 	if (hops->follows &&
 	    is_from_hop(&pkt, m.shard, PM_APPEND_WORD, hops->before_address, hops->before_port)) {
-		if (!is_hop_packet_intact(ctx, &pkt)) {
+		if (!is_packet_intact(ctx, &pkt)) {
 			COUNT(m.counts, odd);
 			goto up;
 		}
@@ -56,7 +58,7 @@ __attribute__((noinline)) int process_hop_packet(struct xdp_md *ctx)
 		   is_from_hop(&pkt, m.shard,
 			       PM_DURABLE_WORD | (__u64)hops->behind << PM_DURABLE_ROWS_SHIFT,
 			       hops->next_address, hops->next_port)) {
-		if (!is_hop_packet_intact(ctx, &pkt) || !read_rows(&pkt, hops, orders, zero)) {
+		if (!is_packet_intact(ctx, &pkt) || !read_rows(&pkt, hops, orders, zero)) {
 			COUNT(m.counts, odd);
 			goto up;
 		}
@@ -91,7 +93,64 @@ up:
 	return hand_up(&pkt);
 }
 
-/* Updates of clients. PM_NOT_AN_UPDATE: the packet is none, and nothing was changed. */
+/* READs of clients. */
+__attribute__((noinline)) int process_read(struct xdp_md *ctx)
+{
+	struct pm_session *session;
+	struct pm_packet pkt = {};
+	struct pm_read read = {};
+	struct pm_header *h;
+	struct pm_maps m;
+	__be32 crc;
+	__u64 begun;
+
+	if (!is_for_shard(ctx, &pkt) || !look_up_maps(&m) || !is_well_formed(&pkt))
+		return XDP_PASS;
+	begun = count_packet(m.counts);
+	pkt.generation = *(volatile __u32 *)&m.shard->generation;
+	session = find_session(pkt.header->session);
+	if (!session || !is_from_client(&pkt, session)) {
+		COUNT(m.counts, sessions_unknown);
+		goto up;
+	}
+	if (!find_buckets(&pkt, m.shard, &read, unknown_zero(m.shard)) ||
+	    !is_packet_intact(ctx, &pkt)) {
+		COUNT(m.counts, odd);
+		goto up;
+	}
+	switch (answer_read(&pkt, &m, &read)) {
+	case PM_MISS:
+		COUNT(m.counts, read_misses);
+		session->heard = 1;
+		make_answer(pkt.header, &read, PM_MISS_WORD, 0, 0);
+		return record_time(m.counts, begun, reply_with_header(ctx, &pkt));
+	case PM_HIT:
+		if (!put_update(ctx, &pkt, &m, &read, &crc))
+			break;
+		/* The helper has invalidated all packet pointers. */
+		if (!is_for_shard(ctx, &pkt))
+			return XDP_DROP;
+		h = (void *)(pkt.udp + 1);
+		if ((void *)(h + 1) > pkt.end)
+			return XDP_DROP;
+		COUNT(m.counts, read_hits);
+		session->heard = 1;
+		make_answer(h, &read, PM_HIT_WORD, read.frame_len - PM_HEADER_LEN, crc);
+		if (!turn_around(&pkt, read.frame_len))
+			return XDP_DROP;
+		return record_time(m.counts, begun, XDP_TX);
+	default:
+		break;
+	}
+	if (!is_for_shard(ctx, &pkt))
+		return XDP_DROP;
+	COUNT(m.counts, reads_up);
+up:
+	COUNT(m.counts, handed_up);
+	return hand_up(&pkt);
+}
+
+/* Updates of clients. PM_IS_A_READ, PM_NOT_AN_UPDATE: it is none, and nothing was changed. */
 __attribute__((noinline)) int process_update(struct xdp_md *ctx)
 {
 	struct pm_session *session;
@@ -105,13 +164,14 @@ __attribute__((noinline)) int process_update(struct xdp_md *ctx)
 		return XDP_PASS;
 	pkt.generation = *(volatile __u32 *)&m.shard->generation;
 	if (!is_current_update(&pkt, m.shard))
-		return PM_NOT_AN_UPDATE;
+		return is_current_read(&pkt, m.shard) ? PM_IS_A_READ : PM_NOT_AN_UPDATE;
 	begun = count_packet(m.counts);
 	session = find_session(pkt.header->session);
 	if (!session || !is_from_client(&pkt, session)) {
 		COUNT(m.counts, sessions_unknown);
 		goto up;
 	}
+	expect_update(&pkt, m.shard);
 	if (!is_update_intact(ctx, &pkt, session)) {
 		COUNT(m.counts, odd);
 		goto up;
@@ -121,7 +181,7 @@ __attribute__((noinline)) int process_update(struct xdp_md *ctx)
 	switch (verdict) {
 	case PM_ACK:
 		wake_user_space(pkt.wake);
-		return record_time(m.counts, begun, reply_with_ack(ctx, &pkt));
+		return record_time(m.counts, begun, reply_with_header(ctx, &pkt));
 	case PM_FORWARD:
 		wake_user_space(pkt.wake);
 		return record_time(m.counts, begun, send_append(ctx, &pkt));
@@ -142,6 +202,8 @@ int pipeline(struct xdp_md *ctx)
 {
 	int verdict = process_update(ctx);
 
+	if (verdict == PM_IS_A_READ)
+		return process_read(ctx);
 	return verdict == PM_NOT_AN_UPDATE ? process_hop_packet(ctx) : verdict;
 }
 

@@ -37,8 +37,12 @@
  */
 #define PACKET_MASK 2047
 
-/* Of process_update(): no verdict of XDP. The packet is no update, and nothing was changed. */
-#define PM_NOT_AN_UPDATE (-1)
+/*
+ * Of process_update(): no verdict of XDP. The packet is a READ, or neither that nor an update, and
+ * nothing was changed.
+ */
+#define PM_IS_A_READ (-1)
+#define PM_NOT_AN_UPDATE (-2)
 
 /*
  * The header of every packet (wire.md §1). Multi-byte fields are in network byte order. Four of
@@ -55,6 +59,8 @@ struct pm_header {
 		struct pm_append_fields append;
 		struct pm_ack_fields ack;
 		struct pm_durable_fields durable;
+		struct pm_read_keys_fields read;
+		struct pm_hit_fields hit;
 	};
 	__be16 fragment_index, fragment_count;
 	__be32 payload_len, payload_crc, header_crc;
@@ -97,6 +103,7 @@ struct pm_packet {
 	bool ipv6;
 	bool wake;		/* user space was asleep when this packet changed something */
 	__u64 seq;
+	struct pm_bucket *bucket;	/* of an update of one key */
 	/* Of a DURABLE that is to be sent. */
 	__be64 persisted_be, room_be;
 	/* Where the packet goes, if not back to its sender. */
@@ -113,4 +120,6 @@ enum pm_verdict {
 	PM_ACK_COMMITTED,	/* to the client whose update it commits, as the acknowledgement */
 	PM_NO_NEWS,		/* nowhere: it changed nothing */
 	PM_USER_ACKS,		/* nowhere: user space acknowledges what it commits */
+	PM_HIT,			/* back to its sender, as the update that it asked for */
+	PM_MISS,		/* back to its sender: what the store must have applied */
 };

@@ -7,6 +7,7 @@ mod linear;
 mod load;
 mod misuse;
 mod pinned;
+mod reads;
 mod ring;
 mod traffic;
 mod world;

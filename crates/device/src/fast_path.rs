@@ -2,7 +2,7 @@
 //! under which the machine changes what it admits.
 
 use pmnet_log::Tail;
-use pmnet_proto::device::{ChainState, HopWork, SessionState};
+use pmnet_proto::device::{Bucket, ChainState, HopWork, ReadState, SessionState};
 use pmnet_wire::packet::Stamp;
 use std::io;
 use std::os::fd::RawFd;
@@ -44,6 +44,16 @@ pub trait FastPath: Send {
     /// See above.
     fn refresh_session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()>;
 
+    /// From now on every READ is handed to the node, until the next [`FastPath::tell_reads`], or [`Hold::tell_reads`] and
+    /// a release. When this returns, what was admitted before a READ that the fast path still answered is in
+    /// [`FastPath::last`].
+    fn hand_reads_up(&mut self);
+
+    /// Sets what only the machine knows of READs, while the fast path admits: the floor, what is not shown, and what is
+    /// closed, in the state and in these buckets. What the fast path has noted of the updates that it admitted stays
+    /// unchanged, and so does the secret. Then it answers READs again.
+    fn tell_reads(&mut self, state: &ReadState, changed: &[(usize, Bucket)]);
+
     /// Whether it has answered a packet of this session since this was last asked.
     fn heard(&mut self, id: u64) -> bool;
 
@@ -79,6 +89,9 @@ pub trait Hold {
     /// # Errors
     /// See [`FastPath`].
     fn forget_sessions(&mut self) -> io::Result<()>;
+
+    /// Sets the whole state of READs, and of these buckets.
+    fn tell_reads(&mut self, state: &ReadState, changed: &[(usize, Bucket)]);
 
     /// Lets it admit after `tail`.
     ///

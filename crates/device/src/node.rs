@@ -40,6 +40,8 @@ struct Fast {
     before: Option<Peer>,
     /// It talks to the hops beside it.
     in_chain: bool,
+    /// It hands READs up until it is told that it may answer them.
+    reads_up: bool,
 }
 
 /// How long the work of the fast path may wait before the machine follows it: the server gets entries
@@ -100,6 +102,7 @@ impl<M: Media> DeviceNode<M> {
             seen: HopWork::default(),
             before: None,
             in_chain: false,
+            reads_up: false,
         });
         self
     }
@@ -164,6 +167,13 @@ impl<M: Media> DeviceNode<M> {
                 return Ok(());
             }
         };
+        if let Some(fast) = &mut self.fast
+            && self.machine.may_close(&packet.header)
+            && !std::mem::replace(&mut fast.reads_up, true)
+        {
+            // Before the machine looks what was admitted: what is behind the barrier is nobody's answer meanwhile.
+            fast.path.hand_reads_up();
+        }
         self.follow(now)?;
         if Device::may_admit(&packet.header) && self.machine.is_serving() {
             self.hold(now)?;
@@ -358,7 +368,10 @@ impl<M: Media> DeviceNode<M> {
             return Ok(());
         };
         fast.adopted = false;
+        // A mark is over when its END is applied: this first, and then that nothing is closed.
+        fast.path.applied(self.log.applied());
         let mut told = Ok(());
+        let mut changed = Vec::new();
         if fast.held {
             let chain = self.machine.chain_state();
             let mut hold = fast.path.hold()?;
@@ -369,15 +382,25 @@ impl<M: Media> DeviceNode<M> {
                     told = hold.set_session(id, state);
                 }
             });
+            let state = self
+                .machine
+                .tell_reads(|at, bucket| changed.push((at, bucket)));
+            hold.tell_reads(&state, &changed);
+            fast.reads_up = false;
         } else {
             self.machine.changed_sessions(|id, state| {
                 if told.is_ok() {
                     told = fast.path.refresh_session(id, state);
                 }
             });
+            if std::mem::take(&mut fast.reads_up) || self.machine.reads_untold() {
+                let state = self
+                    .machine
+                    .tell_reads(|at, bucket| changed.push((at, bucket)));
+                fast.path.tell_reads(&state, &changed);
+            }
         }
         told?;
-        fast.path.applied(self.log.applied());
         if fast.held {
             fast.seen = fast.path.look();
             fast.path.hold()?.release(&self.log.tail())?;

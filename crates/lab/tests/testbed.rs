@@ -375,6 +375,8 @@ fn packets_are_measured_and_all_fare_as_they_should() {
         "duplicate",
         "unknown",
         "damaged",
+        "read-hit",
+        "read-miss",
         "other-port",
         "tcp",
         "arp",

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use pmnet_device::{FastPath, Hold};
 use pmnet_log::Tail;
-use pmnet_proto::device::{ChainState, HopWork, SessionState};
+use pmnet_proto::device::{Bucket, ChainState, HopWork, ReadState, SessionState};
 use pmnet_wire::Header;
 use pmnet_wire::packet::{Ack, Append, Fragment, Stamp, Update};
 
@@ -150,6 +150,10 @@ impl Hold for Held<'_> {
         Ok(self.0.sessions.clear()?)
     }
 
+    fn tell_reads(&mut self, state: &ReadState, changed: &[(usize, Bucket)]) {
+        self.0.begin_reads(state, changed);
+    }
+
     fn release(self: Box<Self>, tail: &Tail) -> io::Result<()> {
         let shard = self.0.shard();
         let given = shard.last.load(Acquire);
@@ -215,6 +219,14 @@ impl FastPath for Kernel {
 
     fn wakeup_fd(&self) -> Option<RawFd> {
         Some(self.wakeups.as_raw_fd())
+    }
+
+    fn hand_reads_up(&mut self) {
+        self.stop_answering();
+    }
+
+    fn tell_reads(&mut self, state: &ReadState, changed: &[(usize, Bucket)]) {
+        self.tell_reads_beside(state, changed);
     }
 
     fn heard(&mut self, id: u64) -> bool {

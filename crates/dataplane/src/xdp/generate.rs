@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use pmnet_wire::packet::{Append, Field, LAYOUTS, Layout, Stamp};
+use pmnet_wire::packet::{Append, Field, LAYOUTS, Layout, READ_KEYS_MAX, Stamp};
 use pmnet_wire::{Header, Kind};
 
 #[path = "shared.rs"]
@@ -47,6 +47,7 @@ pub fn header() -> String {
     define("PLACE_FIRST", PLACE_FIRST);
     define("ROW_BYTES", pmnet_wire::record::DURABLE_ROW_BYTES);
     define("BEHIND_MAX", pmnet_wire::record::CHAIN_MAX - 1);
+    define("READ_KEYS_MAX", READ_KEYS_MAX);
     define("WAY_INTERFACE", shared::WAY_INTERFACE);
     define("TOOK_NS", shared::TOOK_NS);
     define("TOOK_SLOTS", shared::TOOK_SLOTS);
@@ -60,22 +61,28 @@ pub fn header() -> String {
         ),
         ("ACK_WORD", Header::new(Kind::Ack)),
         ("DURABLE_WORD", Header::new(Kind::Durable)),
+        ("READ_WORD", Header::new(Kind::Read)),
+        ("HIT_WORD", Header::new(Kind::Hit)),
+        ("MISS_WORD", Header::new(Kind::Miss)),
     ] {
         let bytes = header.emit();
         let word = u64::from_ne_bytes(bytes[..8].try_into().expect("8 bytes"));
         writeln!(out, "#define PM_{name} {word:#x}ull").expect("a string grows");
     }
+    writeln!(out, "#define PM_HIDDEN {:#x}ull", shared::HIDDEN).expect("a string grows");
     out.push_str("\n/* Bytes 32 to 63 of a header, and shifts for byte 5, by kind. */\n");
     for view in LAYOUTS {
         view_fields(&mut out, view);
     }
-    for (name, fields) in [
+    for (name, align, fields) in [
         shared::Shard::C,
         shared::Hops::C,
         shared::Session::C,
+        shared::Bucket::C,
+        shared::Closed::C,
         shared::Counters::C,
     ] {
-        structure(&mut out, name, fields);
+        structure(&mut out, name, align, fields);
     }
     slices(&mut out);
     places(&mut out);
@@ -125,7 +132,7 @@ fn in_snake_case(name: &str) -> String {
     out
 }
 
-fn structure(out: &mut String, name: &str, fields: &[(&str, &str, usize)]) {
+fn structure(out: &mut String, name: &str, align: usize, fields: &[(&str, &str, usize)]) {
     writeln!(out, "\nstruct {name} {{").expect("a string grows");
     for (field, kind, _) in fields {
         let c_type = if kind.contains("AtomicU64") {
@@ -138,7 +145,7 @@ fn structure(out: &mut String, name: &str, fields: &[(&str, &str, usize)]) {
         let bracket = if count.is_empty() { "" } else { "[" };
         writeln!(out, "\t{c_type} {field}{bracket}{count};").expect("a string grows");
     }
-    writeln!(out, "}} __attribute__((aligned(64)));").expect("a string grows");
+    writeln!(out, "}} __attribute__((aligned({align})));").expect("a string grows");
     for (field, _, offset) in fields {
         writeln!(
             out,

@@ -15,6 +15,7 @@ use pmnet_wire::packet::Stamp;
 use super::error::KernelError;
 use super::maps::{hops_in, shard_in};
 use super::pins::Pins;
+use super::reads::Buckets;
 use super::sessions::Sessions;
 use super::shared::{Hops, Shard};
 use super::stage::Stage;
@@ -44,6 +45,7 @@ pub struct Kernel {
     /// Mapping of `pm_chain`.
     pub(super) chain: MmapRaw,
     pub(super) sessions: Sessions,
+    pub(super) buckets: Buckets,
     pub(super) wakeups: RingBuf<MapData>,
     /// It is held, by this process or by one that died.
     pub(super) held: bool,

@@ -20,6 +20,7 @@ use super::kernel::{Kernel, program};
 use super::maps::{check_layout, map_array, map_image, take_array, take_map};
 use super::names;
 use super::pins::Pins;
+use super::reads::Buckets;
 use super::rows::preferred_mask;
 use super::sessions::Sessions;
 use super::shared::{Hops, LAYOUT, Shard};
@@ -42,6 +43,8 @@ pub struct KernelConfig {
     pub parameters: Parameters,
     /// Sessions that the pipeline serves, at most; others are served by user space.
     pub sessions_max: u32,
+    /// Buckets of the index of READs, a power of two. Unless the device has just as many, its process answers READs.
+    pub read_buckets: u32,
 }
 
 /// A device in a switch. Clients know only the server, whose packets it takes.
@@ -73,6 +76,11 @@ impl Kernel {
             take_map(&mut ebpf, names::SESSION_ROWS),
             preferred_mask(config.sessions_max),
         )?;
+        let buckets = Buckets::new(
+            &take_array(&mut ebpf, names::BUCKETS),
+            &take_array(&mut ebpf, names::CLOSED),
+            config.read_buckets,
+        )?;
         let wakeups = RingBuf::try_from(take_map(&mut ebpf, names::WAKEUPS))
             .map_err(|error| KernelError::map(names::WAKEUPS, error))?;
         let mut kernel = Kernel {
@@ -81,6 +89,7 @@ impl Kernel {
             shard,
             chain,
             sessions,
+            buckets,
             wakeups,
             held: false,
             stamp: Stamp::default(),
@@ -129,6 +138,12 @@ fn check(config: &KernelConfig) -> Result<(), KernelError> {
             "the pipeline needs powers of two: {entries} entries, {frame_bytes} bytes of frames"
         )));
     }
+    if !config.read_buckets.is_power_of_two() {
+        return Err(KernelError::Parameters(format!(
+            "the pipeline needs a power of two: {} buckets of the index",
+            config.read_buckets
+        )));
+    }
     if frame_bytes > FRAME_BYTES_MAX || entries > ENTRIES_MAX {
         return Err(KernelError::Parameters(format!(
             "a log in the kernel has at most {ENTRIES_MAX} entries and {} MiB of frames, which is what a verifier \
@@ -150,6 +165,7 @@ fn load_object(config: &KernelConfig, pins: &Pins) -> Result<Ebpf, KernelError> 
     }
     let own_mac = u64::from_ne_bytes(own_mac);
     let session_mask = preferred_mask(config.sessions_max);
+    let bucket_mask = config.read_buckets - 1;
     let mut loader = EbpfLoader::new();
     loader
         .override_global("pm_entries", &config.parameters.entries, true)
@@ -158,10 +174,13 @@ fn load_object(config: &KernelConfig, pins: &Pins) -> Result<Ebpf, KernelError> 
         .override_global("pm_address_low", &low, true)
         .override_global("pm_port", &port, true)
         .override_global("pm_session_mask", &session_mask, true)
+        .override_global("pm_bucket_mask", &bucket_mask, true)
         .override_global("pm_own_address", &own_address, true)
         .override_global("pm_own_mac", &own_mac, true)
         .map_max_entries(names::SESSIONS, config.sessions_max)
-        .map_max_entries(names::SESSION_ROWS, config.sessions_max);
+        .map_max_entries(names::SESSION_ROWS, config.sessions_max)
+        .map_max_entries(names::BUCKETS, config.read_buckets)
+        .map_max_entries(names::CLOSED, config.read_buckets);
     for name in names::ALL {
         loader.map_pin_path(name, pins.path(name));
     }

@@ -15,9 +15,9 @@ use aya::maps::{Map, MapData};
 use memmap2::{MmapOptions, MmapRaw};
 
 use super::error::KernelError;
-use super::names::{CHAIN, COUNTS, IMAGE, SESSIONS, SHARDS};
+use super::names::{BUCKETS, CHAIN, CLOSED, COUNTS, IMAGE, SESSIONS, SHARDS};
 use super::pins::Pins;
-use super::shared::{Counters, Hops, LAYOUT, Session, Shard};
+use super::shared::{Bucket, Closed, Counters, Hops, LAYOUT, Session, Shard};
 
 /// Bytes behind the image. The verifier bounds only where a frame begins; this is room for its end.
 const PAD_BYTES: usize = 8192;
@@ -105,6 +105,8 @@ pub(super) fn check_layout(pins: &Pins) -> Result<(), KernelError> {
         (SHARDS, size_of::<Shard>()),
         (CHAIN, size_of::<Hops>()),
         (SESSIONS, size_of::<Session>()),
+        (BUCKETS, size_of::<Bucket>()),
+        (CLOSED, size_of::<Closed>()),
         (COUNTS, size_of::<Counters>()),
     ] {
         let path = pins.path(name);

@@ -3,7 +3,7 @@
 //! - Life of a device: `open`, `detach`, `stage`, `spill`, `pins`.
 //! - The pipeline: `load`, `attach`, `kernel` (runs its programs), `fast_path` (what the device uses).
 //! - What it shares with user space: `shared` (the fields), `names`, `maps`, `sessions` and `rows`, `chain`,
-//!   `image` (the log).
+//!   `reads` (the index), `image` (the log).
 //! - Beside it, for other processes: `status`, `reader`.
 //!
 //! Spec: `docs/spec/pipeline.md`. May not: decide anything that the machine decides.
@@ -22,6 +22,7 @@ mod names;
 mod open;
 mod pins;
 mod reader;
+mod reads;
 mod rows;
 mod sessions;
 mod shared;

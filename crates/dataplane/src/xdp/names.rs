@@ -10,17 +10,23 @@ pub(super) const CHAIN: &str = "pm_chain";
 pub(super) const SESSIONS: &str = "pm_sessions";
 /// Session id to row.
 pub(super) const SESSION_ROWS: &str = "pm_session_rows";
+/// The index of READs.
+pub(super) const BUCKETS: &str = "pm_buckets";
+/// What user space says of each bucket.
+pub(super) const CLOSED: &str = "pm_closed";
 /// Counters, per CPU.
 pub(super) const COUNTS: &str = "pm_counts";
 /// Ring buffer that wakes user space.
 pub(super) const WAKEUPS: &str = "pm_wakeups";
 /// All of them.
-pub(super) const ALL: [&str; 7] = [
+pub(super) const ALL: [&str; 9] = [
     IMAGE,
     SHARDS,
     CHAIN,
     SESSIONS,
     SESSION_ROWS,
+    BUCKETS,
+    CLOSED,
     COUNTS,
     WAKEUPS,
 ];

@@ -17,8 +17,15 @@ pub const TOOK_SLOTS: usize = 64;
 /// Index of the interface in [`Hops::next`] and its like. 0 there: the way is not known.
 pub const WAY_INTERFACE: usize = 3;
 
-/// A name in C, and every field with its type and offset.
-type Fields = (&'static str, &'static [(&'static str, &'static str, usize)]);
+/// A bit beside an order, which is never so great.
+pub const HIDDEN: u64 = 1 << 63;
+
+/// A name in C, the alignment in bytes, and every field with its type and offset.
+type Fields = (
+    &'static str,
+    usize,
+    &'static [(&'static str, &'static str, usize)],
+);
 
 /// Bump when a field's meaning or a locking rule changes but the layout does not.
 const RULES: u64 = 2;
@@ -29,10 +36,12 @@ pub const LAYOUT: u64 = {
     hash = hash_fields(hash, Shard::C);
     hash = hash_fields(hash, Hops::C);
     hash = hash_fields(hash, Session::C);
+    hash = hash_fields(hash, Bucket::C);
+    hash = hash_fields(hash, Closed::C);
     hash_fields(hash, Counters::C)
 };
 
-const fn hash_fields(mut hash: u64, (_, fields): Fields) -> u64 {
+const fn hash_fields(mut hash: u64, (_, _, fields): Fields) -> u64 {
     let mut at = 0;
     while at < fields.len() {
         let (name, kind, offset) = fields[at];
@@ -55,15 +64,15 @@ const fn hash_bytes(mut hash: u64, bytes: &[u8]) -> u64 {
 }
 
 macro_rules! shared {
-    ($($(#[$doc:meta])* struct $name:ident as $c:literal { $($(#[$field_doc:meta])* $field:ident: $kind:ty,)* })*) => {
+    ($($(#[$doc:meta])* struct $name:ident as $c:literal aligned $align:literal { $($(#[$field_doc:meta])* $field:ident: $kind:ty,)* })*) => {
         $($(#[$doc])*
         #[derive(Debug)]
-        #[repr(C, align(64))]
+        #[repr(C, align($align))]
         pub struct $name { $($(#[$field_doc])* pub $field: $kind),* }
 
         impl $name {
-            /// Name in C, and every field with its type and offset.
-            pub const C: Fields = ($c, &[
+            /// Name in C, alignment, and every field with its type and offset.
+            pub const C: Fields = ($c, $align, &[
                 $((stringify!($field), stringify!($kind), std::mem::offset_of!($name, $field))),*
             ]);
         })*
@@ -72,7 +81,7 @@ macro_rules! shared {
 
 shared! {
     /// State of the shard: one element of the map `shards`.
-    struct Shard as "pm_shard" {
+    struct Shard as "pm_shard" aligned 64 {
         /// 1: the pipeline admits; 0: user space does. Changed by the programs `hold` and
         /// `release`, under the lock.
         admits: AtomicU32,
@@ -123,10 +132,42 @@ shared! {
         layout: AtomicU64,
         /// How far the maps are in their life (`stage.rs`). User space, under the lock of their folder.
         stage: AtomicU32,
+        /// 1: the pipeline keeps the index and answers READs. User space, held.
+        reads: AtomicU32,
+        /// Mixed into the hashes of keys. User space, held.
+        read_secret: AtomicU64,
+        /// At or below this order the buckets may not know everything: the newest update without a hash. The pipeline;
+        /// user space while it holds.
+        read_floor: AtomicU64,
+        /// The same, by what user space knows. User space.
+        told_floor: AtomicU64,
+        /// What is at or below this order is not shown. User space.
+        shown_above: AtomicU64,
+        /// Not 0: something is outstanding that may change any key. User space.
+        reads_closed: AtomicU32,
+        /// 1: user space takes in something that may close buckets, and answers READs itself. User space.
+        reads_up: AtomicU32,
+    }
+
+    /// A bucket of the index of READs: one element of `pm_buckets`.
+    struct Bucket as "pm_bucket" aligned 8 {
+        /// Order of the newest update that fell into it, whatever its key; with [`HIDDEN`] if that is not to be shown. The
+        /// pipeline; user space while it holds.
+        newest: AtomicU64,
+    }
+
+    /// What user space says of a bucket: one element of `pm_closed`.
+    struct Closed as "pm_closed" aligned 16 {
+        /// What is below this order is not shown, and readers wait for it. User space.
+        passed: AtomicU64,
+        /// Not 0: something is outstanding that may change a key of it. User space.
+        closed: AtomicU32,
+        /// Unused.
+        padding: AtomicU32,
     }
 
     /// The neighbours of this device in a chain: the one element of `pm_chain`.
-    struct Hops as "pm_hops" {
+    struct Hops as "pm_hops" aligned 64 {
         /// 1: this device is not the head, and takes entries from the previous hop. User space, held, as
         /// all fields up to `names`.
         follows: AtomicU32,
@@ -166,7 +207,7 @@ shared! {
     }
 
     /// A session that the pipeline serves: one element of `pm_sessions`.
-    struct Session as "pm_session" {
+    struct Session as "pm_session" aligned 64 {
         /// Its id; 0: the row is free. User space, held.
         id: AtomicU64,
         /// Its token, as in a header. User space, held.
@@ -210,7 +251,7 @@ shared! {
     }
 
     /// Counted events of the pipeline on one CPU: one element of `pm_counts`.
-    struct Counters as "pm_counters" {
+    struct Counters as "pm_counters" aligned 64 {
         /// Updates appended.
         appended: AtomicU64,
         /// Duplicates acknowledged again.
@@ -231,6 +272,12 @@ shared! {
         full: AtomicU64,
         /// DURABLEs from the next hop that were taken in.
         confirmed: AtomicU64,
+        /// READs answered with an update.
+        read_hits: AtomicU64,
+        /// READs answered with what the store must have applied.
+        read_misses: AtomicU64,
+        /// Among those handed up: READs that only the process could answer at that moment.
+        reads_up: AtomicU64,
         /// Packets for the shard, whatever became of them. One in 64 is timed.
         packets: AtomicU64,
         /// Times of timed packets that the pipeline handled itself: how many took less than 32 ns, 64 ns and

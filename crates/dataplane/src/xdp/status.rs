@@ -144,7 +144,7 @@ const WORDS: usize = size_of::<Counters>() / size_of::<u64>();
 const TOOK_AT: usize = std::mem::offset_of!(Counters, took) / size_of::<u64>();
 
 /// Every counter, and the index of its word.
-const COUNTED: [(&str, usize); 11] = [
+const COUNTED: [(&str, usize); 14] = [
     ("packets", std::mem::offset_of!(Counters, packets) / 8),
     ("appended", std::mem::offset_of!(Counters, appended) / 8),
     ("duplicates", std::mem::offset_of!(Counters, duplicates) / 8),
@@ -159,6 +159,12 @@ const COUNTED: [(&str, usize); 11] = [
     ("busy", std::mem::offset_of!(Counters, busy) / 8),
     ("gaps", std::mem::offset_of!(Counters, gaps) / 8),
     ("full", std::mem::offset_of!(Counters, full) / 8),
+    ("read_hits", std::mem::offset_of!(Counters, read_hits) / 8),
+    (
+        "read_misses",
+        std::mem::offset_of!(Counters, read_misses) / 8,
+    ),
+    ("reads_up", std::mem::offset_of!(Counters, reads_up) / 8),
 ];
 
 /// The counters of one CPU, as words.

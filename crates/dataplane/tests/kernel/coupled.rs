@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 
 use fastrand::Rng;
 use pmnet_dataplane::xdp::Kernel;
-use pmnet_device::{DeviceConfig, DeviceNode, FastPath};
+use pmnet_device::{DeviceNode, FastPath};
 use pmnet_proto::time::MILLISECOND;
 use pmnet_proto::{Peer, Time};
 use pmnet_wire::record::Member;
@@ -21,9 +21,9 @@ use pmnet_wire::{Flags, Header, Kind, Packet, raw};
 
 use crate::differential::number;
 use crate::net::{Net, SharedNet, Wire, arrive, device, hook, is_client};
-use crate::parties::{ServerSide, Session, payload};
+use crate::parties::{KEYS, Reads, ServerSide, Session, key, payload};
 use crate::rig::Node;
-use crate::world::{SHARD, config, server, skipped};
+use crate::world::{SHARD, config, server, settings, skipped};
 
 /// Steps of one story.
 const STEPS: u64 = 3_000;
@@ -50,6 +50,7 @@ struct Chain {
     /// The server says APPLIED in bursts of about so many turns.
     lazy: u32,
     kills: u64,
+    reads: Reads,
 }
 
 impl Chain {
@@ -71,6 +72,7 @@ impl Chain {
             kill_in: vec![None; copies],
             acks: 0,
             by_kernel: 0,
+            reads_by_kernel: 0,
         }));
         let now = Time(1);
         let mut nodes = Vec::new();
@@ -84,7 +86,7 @@ impl Chain {
             let id = u32::try_from(place + 1).unwrap();
             nodes.push(Node::new(
                 device(place),
-                DeviceConfig::new(id, SHARD, next),
+                settings(id, next),
                 hook(&net, place),
                 now,
             ));
@@ -120,6 +122,7 @@ impl Chain {
             now,
             lazy,
             kills: 0,
+            reads: Reads::default(),
         };
         for _turn in 0..200 {
             chain.everybody();
@@ -197,6 +200,11 @@ impl Chain {
             }
             Kind::Ack if session.id == Some(header.session) => {
                 assert!(header.seq <= session.sent);
+                for seq in session.acked + 1..=header.seq {
+                    if !session.ending || seq < session.sent {
+                        self.reads.acked(header.session, session.token, seq);
+                    }
+                }
                 session.acked = session.acked.max(header.seq);
                 self.known = self.known.max(header.order);
                 over = session.ending && session.acked == session.sent;
@@ -211,6 +219,7 @@ impl Chain {
                 over = true;
             }
             Kind::Nack if session.id == Some(header.session) => assert!(header.seq > 0, "{header}"),
+            Kind::Hit | Kind::Miss => self.reads.answer(header),
             _ => {}
         }
         if over {
@@ -238,7 +247,8 @@ impl Chain {
         if self.clients.len() < SESSIONS {
             let port = 40_001 + u16::try_from(self.clients.len()).unwrap();
             let address = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 100), port));
-            let token = self.rng.u64(1..);
+            // An even token: no mark.
+            let token = self.rng.u64(1..1 << 60) << 1;
             self.clients.push(Session {
                 address,
                 token,
@@ -262,12 +272,36 @@ impl Chain {
         }
         if self.rng.u8(..30) == 0 {
             self.bypass(which);
+        } else if self.rng.u8(..4) == 0 {
+            self.read(which);
         } else {
             self.say(which, again);
         }
     }
 
+    fn read(&mut self, which: usize) {
+        let session = &self.clients[which];
+        let Some(id) = session.id else {
+            return;
+        };
+        let key = self.rng.u64(1..=KEYS);
+        let header = Header {
+            shard: SHARD,
+            epoch: self.epoch,
+            session: id,
+            tag: session.token,
+            request: raw(self.reads.ask(key)),
+            ..Header::new(Kind::Read)
+        };
+        self.request(session.address, header, &key.to_be_bytes());
+    }
+
     fn bypass(&mut self, which: usize) {
+        // Few change anything: nobody answers them here, and they close a key until their session goes on.
+        let flags = match self.rng.u8(..4) {
+            0 => Flags(0),
+            _ => Flags::READ_ONLY,
+        };
         let session = &self.clients[which];
         let Some(id) = session.id else {
             return;
@@ -278,6 +312,8 @@ impl Chain {
             session: id,
             tag: session.token,
             seq: session.acked,
+            flags,
+            key_hash: raw(self.rng.u64(1..=KEYS)),
             ..Header::new(Kind::Bypass)
         };
         let (from, known) = (session.address, self.known);
@@ -327,6 +363,7 @@ impl Chain {
             session: id,
             tag: session.token,
             seq,
+            key_hash: raw(if end { 0 } else { key(session.token, seq) }),
             ..Header::new(kind)
         };
         let (from, token) = (session.address, session.token);
@@ -441,6 +478,12 @@ impl Chain {
     }
 
     fn compare(&self) {
+        let all = self.clients.iter().chain(&self.ended);
+        let tokens = all.filter_map(|session| Some((session.id?, session.token)));
+        let net = self.net();
+        self.reads
+            .check(&net.orders, &net.identities, &tokens.collect());
+        drop(net);
         let applied: HashMap<(u64, u64), &Vec<u8>> = self
             .server
             .payloads
@@ -459,8 +502,8 @@ impl Chain {
     }
 }
 
-/// One story: acknowledgements, packets that the kernel sent, processes killed.
-fn story(seed: u64) -> (u64, u64, u64) {
+/// One story: acknowledgements, packets that the kernel sent, processes killed, READs that the kernel answered.
+fn story(seed: u64) -> (u64, u64, u64, u64) {
     let mut chain = Chain::new(seed);
     chain.net().hostile = true;
     for _step in 0..STEPS {
@@ -468,7 +511,7 @@ fn story(seed: u64) -> (u64, u64, u64) {
     }
     chain.settle();
     let net = chain.net();
-    (net.acks, net.by_kernel, chain.kills)
+    (net.acks, net.by_kernel, chain.kills, net.reads_by_kernel)
 }
 
 /// 2: a superblock released space, and the pipeline did not know. 44: the process asked for room while the pipeline
@@ -490,7 +533,7 @@ fn whatever_a_chain_in_the_kernel_acknowledged_is_in_all_of_it() {
     }
     let steps = number("PMNET_PACKETS", PACKETS_ALL) / STEP_PACKETS;
     let first = number("PMNET_SEED", 1);
-    let (mut acks, mut by_kernel, mut kills) = (0, 0, 0);
+    let (mut acks, mut by_kernel, mut kills, mut reads) = (0, 0, 0, 0);
     for seed in first..first + steps.div_ceil(STEPS) {
         let outcome = std::panic::catch_unwind(|| story(seed));
         match outcome {
@@ -498,6 +541,7 @@ fn whatever_a_chain_in_the_kernel_acknowledged_is_in_all_of_it() {
                 acks += more.0;
                 by_kernel += more.1;
                 kills += more.2;
+                reads += more.3;
             }
             Err(panic) => {
                 println!("PMNET_SEED={seed} PMNET_PACKETS={STEPS} shows it again");
@@ -506,10 +550,11 @@ fn whatever_a_chain_in_the_kernel_acknowledged_is_in_all_of_it() {
         }
     }
     println!(
-        "{steps} steps: {acks} acknowledgements, {by_kernel} packets sent by the kernel, {kills} processes killed"
+        "{steps} steps: {acks} acknowledgements, {by_kernel} packets sent by the kernel, {reads} of them answers to \
+         READs, {kills} processes killed"
     );
     assert!(
-        by_kernel * 20 > steps && acks * 40 > steps,
+        by_kernel * 20 > steps && acks * 40 > steps && reads * 100 > steps,
         "little happened"
     );
 }

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use fastrand::Rng;
 use pmnet_proto::time::MILLISECOND;
 use pmnet_proto::{Peer, Time};
+use pmnet_wire::packet::READ_KEYS_MAX;
 use pmnet_wire::{Flags, Header, Kind, Packet, raw};
 
 use crate::load::addresses;
@@ -15,6 +16,8 @@ use crate::world::{SHARD, SHARD_TOKEN, World, server, skipped};
 
 /// Packets in one world.
 const PACKETS: u64 = 2_000;
+/// Keys that updates, READs and bypasses are about, by their hashes; 0: several, or unknown ones.
+const KEYS: u64 = 12;
 /// Packets if `PMNET_PACKETS` is not set.
 const PACKETS_ALL: u64 = 200_000;
 
@@ -30,6 +33,8 @@ struct Client {
     token: u64,
     session: u64,
     seq: u64,
+    /// Id of its newest bypass.
+    request: u64,
 }
 
 struct Run {
@@ -55,9 +60,10 @@ impl Run {
         let clients = (0..4)
             .map(|index| Client {
                 address: SocketAddr::new(client.ip(), client.port() + index),
-                token: 0x1000 + u64::from(index),
+                token: 0x1000 + 2 * u64::from(index),
                 session: 0,
                 seq: 0,
+                request: 0,
             })
             .collect();
         Run {
@@ -72,12 +78,13 @@ impl Run {
     fn step(&mut self) {
         let which = self.rng.usize(..self.clients.len());
         match self.rng.u8(..100) {
-            0..=54 => self.update(which),
+            0..=37 => self.update(which),
+            38..=54 => self.read(which),
             55..=64 => self.again(),
             65..=69 => self.open(which),
             70..=72 => self.end(which),
-            73..=77 => self.bypass(which),
-            78..=90 => self.server(),
+            73..=75 => self.bypass(which),
+            76..=90 => self.server(),
             91..=94 => self.damaged(which),
             95 => self.moved(which),
             _ => {
@@ -114,9 +121,7 @@ impl Run {
         let payload = self.payload();
         let mut header = self.header(which, Kind::Update);
         header.seq += 1;
-        if self.rng.bool() {
-            header.key_hash = raw(self.rng.u64(..));
-        }
+        header.key_hash = raw(self.key());
         // One field in thirty is wrong.
         match self.rng.u8(..60) {
             0 => header.seq += self.rng.u64(1..4),
@@ -144,10 +149,58 @@ impl Run {
         self.send(self.clients[which].address, header, &payload);
     }
 
+    /// One key in eight is unknown.
+    fn key(&mut self) -> u64 {
+        match self.rng.u8(..8) {
+            0 => 0,
+            _ => self.rng.u64(1..=KEYS) << 40,
+        }
+    }
+
+    fn read(&mut self, which: usize) {
+        let count = match self.rng.u8(..8) {
+            0 => self.rng.usize(..=READ_KEYS_MAX + 1),
+            1 => self.rng.usize(2..5),
+            _ => 1,
+        };
+        let mut payload = Vec::new();
+        for _key in 0..count {
+            let hash = match self.key() {
+                0 if self.rng.u8(..4) > 0 => 1,
+                hash => hash,
+            };
+            payload.extend(hash.to_be_bytes());
+        }
+        if self.rng.u8(..60) == 0 {
+            payload.pop();
+        }
+        let mut header = self.header(which, Kind::Read);
+        header.seq = 0;
+        header.request = raw(self.rng.u64(..));
+        // One field in twelve is wrong.
+        match self.rng.u8(..120) {
+            0 => header.seq = self.rng.u64(..),
+            1 => header.order = self.rng.u64(..),
+            2 => header.epoch = self.rng.u32(..3),
+            3 => header.shard ^= 1,
+            4 => header.tag ^= 1,
+            5 => header.session += self.rng.u64(1..5),
+            6 => header.flags = Flags(self.rng.u8(..)),
+            7 => header.device = 1,
+            8 => header.key_hash = raw(1),
+            9 => header.copies = raw(1),
+            10 => header.fragment_count = 2,
+            _ => {}
+        }
+        self.send(self.clients[which].address, header, &payload);
+    }
+
     fn open(&mut self, which: usize) {
+        // An odd token is a mark's.
+        let mark = u64::from(self.rng.u8(..40) == 0);
         let client = &mut self.clients[which];
         if self.rng.bool() {
-            client.token = self.rng.u64(1..);
+            client.token = self.rng.u64(1..1 << 60) << 1 | mark;
         }
         let (address, token) = (client.address, client.token);
         let header = Header {
@@ -173,9 +226,17 @@ impl Run {
         };
         let mut header = self.header(which, kind);
         header.request = raw(self.request);
-        if self.rng.u8(..3) == 0 {
-            header.flags = Flags::FALLBACK;
-            header.seq += 1;
+        header.key_hash = raw(self.key());
+        match self.rng.u8(..6) {
+            0 => {
+                header.flags = Flags::FALLBACK;
+                header.seq += 1;
+                // Its first seq.
+                header.request = raw(header.seq);
+            }
+            1 => header.flags = Flags::READ_ONLY,
+            _ if kind == Kind::Bypass => self.clients[which].request = self.request,
+            _ => {}
         }
         let payload = self.payload();
         self.send(self.clients[which].address, header, &payload);
@@ -186,9 +247,9 @@ impl Run {
         let (last, _, _, applied) = self.world.reference.machine().cursors();
         let which = self.rng.usize(..self.clients.len());
         let kind = match self.rng.u8(..8) {
-            0..=4 => Kind::Applied,
-            5 => Kind::Retrans,
-            6 => Kind::Response,
+            0..=2 => Kind::Applied,
+            3 => Kind::Retrans,
+            4..=6 => Kind::Response,
             _ => Kind::StaleEpoch,
         };
         let mut header = Header {
@@ -199,11 +260,21 @@ impl Run {
             request: raw(self.rng.u64(1..2_000)),
             ..Header::new(kind)
         };
+        if kind == Kind::Applied && self.rng.bool() {
+            // Late, so that there is something to be shown.
+            header.order = applied;
+        }
         if kind == Kind::Response {
+            header.order = self.rng.u64(applied.saturating_sub(4)..=last);
+            header.request = raw(if self.rng.u8(..6) == 0 {
+                self.rng.u64(1..self.request + 2)
+            } else {
+                self.clients[which].request
+            });
             let client = &mut self.clients[which];
             header.session = client.session;
             header.seq = client.seq;
-            if self.rng.bool() {
+            if self.rng.u8(..4) == 0 {
                 header.flags = Flags::FALLBACK;
                 client.seq += 1;
                 header.seq = client.seq;
@@ -282,16 +353,16 @@ impl Run {
 }
 
 /// Runs so many packets, in stories with a seed each; `step` sends one packet. The kernel must have done a fair share of
-/// them by itself (`did`).
+/// them by itself (`did`). Gives how many READs it answered with HIT, and with MISS.
 pub fn compared<R>(
     packets: u64,
     did: &str,
     begin: impl Fn(u64) -> R + std::panic::RefUnwindSafe,
     step: impl Fn(&mut R) + std::panic::RefUnwindSafe,
     world: impl Fn(&R) -> &World + std::panic::RefUnwindSafe,
-) {
+) -> (u64, u64) {
     let first = number("PMNET_SEED", 1);
-    let mut answered = 0;
+    let (mut answered, mut hits, mut misses) = (0, 0, 0);
     for seed in first..first + packets.div_ceil(PACKETS) {
         let outcome = std::panic::catch_unwind(|| {
             let mut run = begin(seed);
@@ -303,27 +374,40 @@ pub fn compared<R>(
                 step(&mut run);
             }
             world(&run).compare_logs();
-            world(&run).answered
+            (world(&run).answered, world(&run).reads)
         });
         match outcome {
-            Ok(more) => answered += more,
+            Ok((more, reads)) => {
+                answered += more;
+                hits += reads.0;
+                misses += reads.1;
+            }
             Err(panic) => {
                 println!("PMNET_SEED={seed} PMNET_PACKETS={PACKETS} shows it again");
                 std::panic::resume_unwind(panic);
             }
         }
     }
-    println!("{packets} packets, {answered} {did} by the kernel alone");
+    println!(
+        "{packets} packets, {answered} {did} by the kernel alone, {hits} HITs and {misses} MISSes among them"
+    );
     assert!(
         answered * 5 > packets,
         "{answered} of {packets}: the kernel hardly ever did anything, so little was compared"
     );
+    (hits, misses)
 }
 
 #[test]
 fn the_kernel_answers_as_user_space_does() {
     if !skipped() {
         let packets = number("PMNET_PACKETS", PACKETS_ALL);
-        compared(packets, "answered", Run::new, Run::step, |run| &run.world);
+        let (hits, misses) = compared(packets, "answered", Run::new, Run::step, |run| &run.world);
+        // In a few stories there may be none.
+        let few = packets < 10 * PACKETS;
+        assert!(
+            few || (hits * 1_000 > packets && misses * 100 > packets),
+            "{hits} HITs, {misses} MISSes: few READs were compared"
+        );
     }
 }

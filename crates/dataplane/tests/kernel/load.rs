@@ -7,7 +7,8 @@ use pmnet_wire::{Header, Kind, Packet, raw};
 
 use crate::world::{SHARD, World, skipped};
 
-pub const TOKEN: u64 = 0xfeed_0000_0000_0001;
+/// Even: the session is no mark.
+pub const TOKEN: u64 = 0xfeed_0000_0000_0002;
 
 pub fn addresses() -> [(SocketAddr, SocketAddr); 2] {
     [

@@ -9,6 +9,7 @@ mod load;
 mod net;
 mod parties;
 mod races;
+mod reads;
 mod rig;
 #[path = "../../src/xdp/shared.rs"]
 mod shared;

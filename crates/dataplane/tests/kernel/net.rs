@@ -51,6 +51,8 @@ pub struct Net {
     pub kill_in: Vec<Option<u32>>,
     pub acks: u64,
     pub by_kernel: u64,
+    /// Among these: HITs and MISSes.
+    pub reads_by_kernel: u64,
 }
 
 impl Net {
@@ -144,6 +146,8 @@ pub fn arrive(net: &SharedNet, kernel: &Part, place: usize, wire: &Wire) {
     match passed {
         Passed::Out(to, bytes) => {
             net.by_kernel += 1;
+            let kind = Packet::parse(&bytes).map(|packet| packet.header.kind);
+            net.reads_by_kernel += u64::from(matches!(kind, Ok(Kind::Hit | Kind::Miss)));
             net.emit(device(place), to, bytes);
         }
         Passed::Up => net.sockets[place].push((wire.from, wire.bytes.clone())),

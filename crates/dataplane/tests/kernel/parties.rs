@@ -1,11 +1,11 @@
 //! The server behind a chain, and clients with their sessions: as much of them as devices can see.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use fastrand::Rng;
 use pmnet_proto::Peer;
 use pmnet_wire::record::{Member, RecoverReply, SessionRow, read_path};
-use pmnet_wire::{Header, Kind, Packet, raw};
+use pmnet_wire::{Flags, Header, Kind, Packet, raw};
 
 use crate::world::{SHARD, SHARD_TOKEN};
 
@@ -59,6 +59,7 @@ impl ServerSide {
                     device: header.device,
                     incarnation: header.incarnation,
                     request: header.request,
+                    flags: Flags::READS,
                     ..self.header(Kind::RecoverReply)
                 };
                 Some((reply, payload.write()))
@@ -127,4 +128,89 @@ pub fn payload(token: u64, seq: u64) -> Vec<u8> {
         rng.usize(..120)
     };
     (0..len).map(|_| rng.u8(..)).collect()
+}
+
+/// Hashes that the keys of updates have.
+pub const KEYS: u64 = 5;
+
+/// The hash of an update's key; 0: unknown.
+pub fn key(token: u64, seq: u64) -> u64 {
+    let mut rng = Rng::with_seed(token.wrapping_mul(17) ^ seq);
+    match rng.u8(..16) {
+        0 => 0,
+        _ => rng.u64(1..=KEYS),
+    }
+}
+
+/// A READ, and what must be seen by it: so many updates of its key, and of unknown keys, were acknowledged before.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    pub key: u64,
+    pub known: usize,
+    pub known_unknown: usize,
+}
+
+/// What clients know of updates, and what they were told when they asked.
+#[derive(Default)]
+pub struct Reads {
+    /// Acknowledged updates by key, as session and seq.
+    acked: BTreeMap<u64, Vec<(u64, u64)>>,
+    asked: Vec<Asked>,
+    /// READ, order, and for a HIT the checksum of what was shown.
+    answers: Vec<(Asked, u64, Option<u32>)>,
+}
+
+impl Reads {
+    /// An update was acknowledged.
+    pub fn acked(&mut self, session: u64, token: u64, seq: u64) {
+        let list = self.acked.entry(key(token, seq)).or_default();
+        list.push((session, seq));
+    }
+
+    /// A READ for this key is sent; its id.
+    pub fn ask(&mut self, key: u64) -> u64 {
+        let known = |key| self.acked.get(&key).map_or(0, Vec::len);
+        self.asked.push(Asked {
+            key,
+            known: known(key),
+            known_unknown: known(0),
+        });
+        self.asked.len().try_into().unwrap()
+    }
+
+    /// A HIT or a MISS.
+    pub fn answer(&mut self, header: &Header) {
+        let at = usize::try_from(header.request.raw()).unwrap() - 1;
+        let shown = (header.kind == Kind::Hit).then_some(header.payload_crc);
+        self.answers.push((self.asked[at], header.order, shown));
+    }
+
+    /// Whoever asked saw everything that was acknowledged before, and what was shown is what has that order. Gives the
+    /// numbers of HITs and of MISSes.
+    pub fn check(
+        &self,
+        orders: &HashMap<(u64, u64), u64>,
+        identities: &HashMap<u64, (u64, u64, u32, u8)>,
+        tokens: &BTreeMap<u64, u64>,
+    ) -> (usize, usize) {
+        for &(asked, order, shown) in &self.answers {
+            let list = |key, known| self.acked.get(&key).into_iter().flatten().take(known);
+            let before = list(asked.key, asked.known).chain(list(0, asked.known_unknown));
+            for update in before {
+                let needed = orders[update];
+                assert!(
+                    needed <= order,
+                    "{asked:?}: {update:?} has order {needed}, but the answer is {order}, {shown:?}"
+                );
+            }
+            if let Some(crc) = shown {
+                let (session, seq, payload_crc, _) = identities[&order];
+                assert_eq!(payload_crc, crc, "{asked:?} at {order}");
+                assert_eq!(key(tokens[&session], seq), asked.key, "at {order}");
+            }
+        }
+        let hits = self.answers.iter().filter(|answer| answer.2.is_some());
+        let hits = hits.count();
+        (hits, self.answers.len() - hits)
+    }
 }

@@ -6,18 +6,18 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pmnet_dataplane::xdp::Kernel;
-use pmnet_device::{DeviceConfig, DeviceError, FastPath};
+use pmnet_device::{DeviceError, FastPath};
 use pmnet_log::Tail;
 use pmnet_proto::device::{ChainState, SessionState};
 use pmnet_proto::time::MILLISECOND;
 use pmnet_proto::{Peer, Time};
 use pmnet_wire::packet::Stamp;
 use pmnet_wire::record::{DurableRow, Member, RecoverReply, read_path, write_durable};
-use pmnet_wire::{Header, Kind, Packet, raw};
+use pmnet_wire::{Flags, Header, Kind, Packet, raw};
 
 use crate::load::TOKEN;
 use crate::rig::{Hook, Node, Part, Passed, kill, run};
-use crate::world::{SHARD, SHARD_TOKEN, Scratch, Words, config, frame, skipped};
+use crate::world::{SHARD, SHARD_TOKEN, Scratch, Words, config, frame, settings, skipped};
 
 fn at(last: u8, port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(10, 0, 0, last), port))
@@ -25,7 +25,7 @@ fn at(last: u8, port: u16) -> SocketAddr {
 pub fn address() -> SocketAddr {
     at(11, 51_000)
 }
-fn next() -> Peer {
+pub fn next() -> Peer {
     at(12, 51_000)
 }
 fn before() -> Peer {
@@ -35,7 +35,7 @@ pub fn client() -> Peer {
     at(100, 40_001)
 }
 
-fn written(header: Header, payload: &[u8]) -> Vec<u8> {
+pub fn written(header: Header, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     header.write(payload, &mut out);
     out
@@ -75,7 +75,7 @@ fn applied(order: u64) -> Vec<u8> {
     )
 }
 
-fn durable(incarnation: u32, order: u64) -> Vec<u8> {
+pub fn durable(incarnation: u32, order: u64) -> Vec<u8> {
     let row = DurableRow {
         device: 2,
         incarnation,
@@ -146,12 +146,7 @@ impl Bench {
     pub fn new(place: usize, copies: usize) -> Bench {
         let script = Script::default();
         let now = Time(1);
-        let node = Node::new(
-            address(),
-            DeviceConfig::new(1, SHARD, next()),
-            script.hook(),
-            now,
-        );
+        let node = Node::new(address(), settings(1, next()), script.hook(), now);
         let mut bench = Bench {
             node,
             script,
@@ -164,7 +159,7 @@ impl Bench {
     }
 
     /// Plays the server that answers RECOVER, until the device serves.
-    fn serve(&mut self) {
+    pub fn serve(&mut self) {
         for _turn in 0..8 {
             for (_, bytes) in self.turn(&[]) {
                 let packet = Packet::parse(&bytes).unwrap();
@@ -188,6 +183,7 @@ impl Bench {
                     };
                     let header = Header {
                         request: packet.header.request,
+                        flags: Flags::READS,
                         ..hop(Kind::RecoverReply, 1, packet.header.incarnation)
                     };
                     self.turn(&[(next(), written(header, &reply.write()))]);

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use pmnet_dataplane::xdp::{Kernel, MapMedia, OpenConfig, Pins, XDP_DROP, XDP_PASS, XDP_TX, open};
 use pmnet_device::{DeviceConfig, DeviceError, DeviceNode, FastPath, Hold};
 use pmnet_log::{Identity, Tail};
-use pmnet_proto::device::{ChainState, HopWork, SessionState};
+use pmnet_proto::device::{Bucket, ChainState, HopWork, ReadState, SessionState};
 use pmnet_proto::{Peer, Random, Time};
 use pmnet_wire::packet::Stamp;
 
@@ -107,6 +107,12 @@ impl FastPath for Racing {
     fn heard(&mut self, id: u64) -> bool {
         self.at("heard").heard(id)
     }
+    fn hand_reads_up(&mut self) {
+        self.at("hand_reads_up").hand_reads_up();
+    }
+    fn tell_reads(&mut self, state: &ReadState, changed: &[(usize, Bucket)]) {
+        self.at("tell_reads").tell_reads(state, changed);
+    }
 }
 
 struct RacingHold<'a>(&'a Racing);
@@ -122,6 +128,11 @@ impl Hold for RacingHold<'_> {
     }
     fn forget_sessions(&mut self) -> io::Result<()> {
         self.0.at("forget_sessions").hold()?.forget_sessions()
+    }
+    fn tell_reads(&mut self, state: &ReadState, changed: &[(usize, Bucket)]) {
+        let mut kernel = self.0.at("tell_reads_held");
+        let mut hold = kernel.hold().expect("it is held");
+        hold.tell_reads(state, changed);
     }
     fn release(self: Box<Self>, tail: &Tail) -> io::Result<()> {
         self.0.at("release").hold()?.release(tail)

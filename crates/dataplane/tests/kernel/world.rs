@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex};
 use pmnet_dataplane::xdp::{Kernel, KernelConfig, MapMedia, Pins, XDP_DROP, XDP_PASS, XDP_TX};
 use pmnet_device::{DeviceConfig, DeviceNode, FastPath, Hold};
 use pmnet_log::{Identity, Log, Media, MediaError, Parameters, Scan, Tail};
-use pmnet_proto::device::{ChainState, HopWork, SessionState};
+use pmnet_proto::device::{Bucket, ChainState, HopWork, ReadState, SessionState};
 use pmnet_proto::{Peer, Random, Time};
 use pmnet_wire::packet::Stamp;
 use pmnet_wire::record::{Member, RecoverReply, read_path};
-use pmnet_wire::{Header, Kind, Packet, raw};
+use pmnet_wire::{Flags, Header, Kind, Packet, raw};
 
 use crate::shared::Shard;
 use crate::skip::skip;
@@ -27,6 +27,8 @@ pub const PARAMETERS: Parameters = Parameters {
     frame_bytes: 16_384,
 };
 const DEVICE: u32 = 7;
+/// Few, so that keys share them.
+const BUCKETS: u32 = 8;
 const IDENTITY: Identity = Identity {
     log_uuid: 0x0123_4567_89ab_cdef_0011_2233_4455_6677,
     device: DEVICE,
@@ -122,6 +124,12 @@ impl FastPath for Shared {
     fn heard(&mut self, id: u64) -> bool {
         self.0.lock().unwrap().heard(id)
     }
+    fn hand_reads_up(&mut self) {
+        self.0.lock().unwrap().hand_reads_up();
+    }
+    fn tell_reads(&mut self, state: &ReadState, changed: &[(usize, Bucket)]) {
+        self.0.lock().unwrap().tell_reads(state, changed);
+    }
 }
 
 /// Takes the mutex for each call only, so the test may run frames in between.
@@ -138,6 +146,10 @@ impl Hold for SharedHold<'_> {
     }
     fn forget_sessions(&mut self) -> io::Result<()> {
         self.0.0.lock().unwrap().hold()?.forget_sessions()
+    }
+    fn tell_reads(&mut self, state: &ReadState, changed: &[(usize, Bucket)]) {
+        let mut kernel = self.0.0.lock().unwrap();
+        kernel.hold().unwrap().tell_reads(state, changed);
     }
     fn release(self: Box<Self>, tail: &Tail) -> io::Result<()> {
         self.0.0.lock().unwrap().hold()?.release(tail)
@@ -182,6 +194,8 @@ pub struct World {
     pub address: SocketAddr,
     /// Packets that the kernel answered by itself.
     pub answered: u64,
+    /// Among these: READs with HIT, with MISS.
+    pub reads: (u64, u64),
     /// They agree so far, but release space at different times. From here on they are not compared.
     pub diverged: bool,
     /// Devices before and behind these two in their chain.
@@ -217,6 +231,15 @@ pub fn config(address: SocketAddr) -> KernelConfig {
         own: None,
         parameters: PARAMETERS,
         sessions_max: 64,
+        read_buckets: BUCKETS,
+    }
+}
+
+/// The settings of a device whose pipeline answers READs.
+pub fn settings(id: u32, next: Peer) -> DeviceConfig {
+    DeviceConfig {
+        read_buckets: usize::try_from(BUCKETS).unwrap(),
+        ..DeviceConfig::new(id, SHARD, next)
     }
 }
 
@@ -233,7 +256,7 @@ impl World {
         device: impl Fn(&mut DeviceConfig),
     ) -> World {
         let scratch = Scratch::new();
-        let mut settings = DeviceConfig::new(DEVICE, SHARD, server(address));
+        let mut settings = settings(DEVICE, server(address));
         device(&mut settings);
         let (kernel, mut media) = Kernel::load(&config(address), scratch.0.clone()).unwrap();
         pmnet_log::format(&mut media, &IDENTITY, &PARAMETERS).unwrap();
@@ -249,6 +272,7 @@ impl World {
             kernel,
             address,
             answered: 0,
+            reads: (0, 0),
             diverged: false,
             around,
             _scratch: scratch,
@@ -294,16 +318,21 @@ impl World {
         let (verdict, after) = kernel.run(&frame, &mut out).unwrap();
         match verdict {
             XDP_TX => {
-                answer.push(answered(after, self.address));
+                let out = answered(after, self.address);
+                self.reads.0 += u64::from(kind_of(&out.bytes) == Some(Kind::Hit));
+                self.reads.1 += u64::from(kind_of(&out.bytes) == Some(Kind::Miss));
+                answer.push(out);
                 self.answered += 1;
             }
             XDP_PASS => assert_eq!(after, frame, "what passes is as it was"),
             XDP_DROP => {}
             other => panic!("verdict {other}"),
         }
-        let duplicate = verdict == XDP_TX
-            && kernel.last() == self.device.log().last()
-            && kind_of(datagram) == Some(Kind::Update);
+        let heard = verdict == XDP_TX
+            && match kind_of(datagram) {
+                Some(Kind::Update) => kernel.last() == self.device.log().last(),
+                kind => kind == Some(Kind::Read),
+            };
         let released = (verdict == XDP_TX).then(|| kernel.tail().released);
         drop(kernel);
         if verdict == XDP_PASS {
@@ -311,7 +340,7 @@ impl World {
         }
         self.reference.receive(self.now, from, datagram).unwrap();
         let answer = self.compare_answer(answer, released);
-        if duplicate {
+        if heard {
             // User space notices it only when it looks for idle sessions. A ping tells both now.
             self.ping(from, datagram);
         }
@@ -349,7 +378,7 @@ impl World {
         if let Some(released) = released {
             let gained = self.reference.log().tail().released - released;
             for sent in &mut answer {
-                if kind_of(&sent.bytes) == Some(Kind::Append) {
+                if !says_room(&sent.bytes) {
                     continue;
                 }
                 let bytes = std::mem::take(&mut sent.bytes);
@@ -441,17 +470,23 @@ fn sent<M: Media>(device: &mut DeviceNode<M>) -> Vec<Sent> {
     all
 }
 
+/// Whether it says how many entries are free.
+fn says_room(datagram: &[u8]) -> bool {
+    matches!(kind_of(datagram), Some(Kind::Ack | Kind::Durable))
+}
+
 /// Sets the free entries in an acknowledgement to 0.
 fn without_room(sent: &mut Sent) {
-    let bytes = std::mem::take(&mut sent.bytes);
-    match Packet::parse(&bytes) {
-        Ok(packet) if matches!(packet.header.kind, Kind::Ack | Kind::Durable) => Header {
-            request: raw(0),
-            ..packet.header
-        }
-        .write(packet.payload, &mut sent.bytes),
-        _ => sent.bytes = bytes,
+    if !says_room(&sent.bytes) {
+        return;
     }
+    let bytes = std::mem::take(&mut sent.bytes);
+    let packet = Packet::parse(&bytes).unwrap();
+    Header {
+        request: raw(0),
+        ..packet.header
+    }
+    .write(packet.payload, &mut sent.bytes);
 }
 
 fn kind_of(datagram: &[u8]) -> Option<Kind> {
@@ -509,6 +544,7 @@ fn recover_reply(bytes: &[u8], (before, behind): (usize, usize)) -> Option<Vec<u
             device: asked.device,
             incarnation: asked.incarnation,
             request: asked.request,
+            flags: Flags::READS,
             ..Header::new(Kind::RecoverReply)
         }
         .write(&payload, &mut out);

@@ -38,6 +38,10 @@ pub struct Counted {
     pub appended: u64,
     /// Duplicates acknowledged again.
     pub duplicates: u64,
+    /// READs answered with an update.
+    pub read_hits: u64,
+    /// READs answered with what the store must have applied.
+    pub read_misses: u64,
     /// Packets of the shard handed to user space, whatever the reason.
     pub handed_up: u64,
     /// Among these: of sessions that the pipeline does not serve.
@@ -146,6 +150,8 @@ impl Feeder {
         Ok(Counted {
             appended: of("appended")?,
             duplicates: of("duplicates")?,
+            read_hits: of("read_hits")?,
+            read_misses: of("read_misses")?,
             handed_up: of("handed_up")?,
             sessions_unknown: of("sessions_unknown")?,
             odd: of("odd")?,

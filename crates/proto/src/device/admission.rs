@@ -123,6 +123,9 @@ impl Device {
     pub(super) fn admit(&mut self, header: &Header) -> Verdict {
         let entry = Append::admitted(header, self.cursors.last + 1, &self.stamp());
         self.fold(&entry, header.tag);
+        if Append::read(&entry).entry == EntryKind::Update {
+            self.reads.admitted_here(Append::read(&entry).key_hash);
+        }
         self.counters.admitted += 1;
         Verdict::Append(entry)
     }
@@ -208,6 +211,9 @@ impl Device {
             && let Some(session) = self.table.sessions.get_mut(&header.session)
         {
             self.reads.bypass_passes(header, session);
+            if header.flags.has(Flags::FALLBACK) {
+                self.note_change(header.session);
+            }
         }
         self.counters.bypasses += 1;
         self.link.hurry();
@@ -341,12 +347,19 @@ impl Device {
             session.committed = session.committed.max(header.seq);
             self.note_change(header.session);
         }
+        if header.kind == Kind::Response
+            && !header.flags.has(Flags::PROGRESS)
+            && let Some(session) = self.table.sessions.get_mut(&header.session)
+        {
+            let fell_back = session.outstanding.falls_back();
+            self.reads.answer_passes(header, session);
+            if fell_back && !session.outstanding.falls_back() {
+                self.note_change(header.session);
+            }
+        }
         let Some(session) = self.table.sessions.get_mut(&header.session) else {
             return;
         };
-        if header.kind == Kind::Response && !header.flags.has(Flags::PROGRESS) {
-            self.reads.answer_passes(header, session);
-        }
         let Some(address) = session.address else {
             self.counters.no_route += 1;
             return;

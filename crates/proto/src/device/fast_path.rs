@@ -5,10 +5,11 @@
 //! machine never decides on an old state. Admission itself is never shared: while the machine
 //! admits, the fast path is held.
 
+use super::reads::{Bucket, ReadState};
 use super::{Device, Phase};
 use crate::Peer;
 use crate::time::Time;
-use pmnet_wire::packet::{Append, EntryKind};
+use pmnet_wire::packet::{Append, Bypass, EntryKind};
 use pmnet_wire::record::{CHAIN_MAX, DurableRow};
 use pmnet_wire::{Flags, Header, Kind, Packet};
 
@@ -133,6 +134,8 @@ impl Device {
                 let share = self.config.session_entries_max;
                 let until = match share {
                     _ if session.ended => 0,
+                    // A late copy of it is to be told apart (docs/spec/reads.md §4), and only this machine can.
+                    _ if session.outstanding.falls_back() => session.last,
                     u64::MAX => u64::MAX,
                     _ => session
                         .last
@@ -208,9 +211,29 @@ impl Device {
     pub fn may_admit(header: &Header) -> bool {
         match header.kind {
             Kind::Open | Kind::Update | Kind::End | Kind::Append | Kind::RecoverReply => true,
-            Kind::Response => header.flags.has(Flags::FALLBACK),
+            // An update that falls back is admitted by nobody but this machine from now on, or from then on.
+            Kind::Response | Kind::Bypass => header.flags.has(Flags::FALLBACK),
             _ => false,
         }
+    }
+
+    /// Whether taking in this packet may close buckets of the index of a head that answers READs: then the fast path
+    /// has to stop answering them before.
+    #[must_use]
+    pub fn may_close(&self, header: &Header) -> bool {
+        self.reads.answers() && header.kind == Kind::Bypass && !Bypass::read(header).read_only
+    }
+
+    /// Whether the fast path must be told something with [`Device::tell_reads`], though it is not held.
+    #[must_use]
+    pub fn reads_untold(&self) -> bool {
+        self.reads.is_untold()
+    }
+
+    /// What a fast path must know to answer READs: the return value, and each bucket that something other than an update
+    /// of the fast path has changed since the last call.
+    pub fn tell_reads(&mut self, mut tell: impl FnMut(usize, Bucket)) -> ReadState {
+        self.reads.tell(&mut tell)
     }
 
     /// Whether [`Device::poll_own_entry`] may have something to append.

@@ -18,6 +18,7 @@ mod session;
 
 use fast_path::Ledger;
 pub use fast_path::{ChainState, HopWork, SessionState};
+pub use reads::{Bucket, ReadState};
 pub use recover::{Recovery, Served};
 
 use crate::rules::{Rule, Rules};

@@ -29,14 +29,53 @@ pub(super) struct Reached {
     pub(super) applied: u64,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Bucket {
+/// A bucket of the index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bucket {
     /// Of the newest update that fell into it, whatever its key.
-    order: u64,
-    /// That update's hash; 0: none that could be shown.
-    hash: u64,
+    pub order: u64,
+    /// That update's mixed hash; 0: it is not to be shown.
+    pub hash: u64,
+    /// Something without an order came before this order, or never will. Entries below it are not shown.
+    pub passed: u64,
     /// How many bypasses are outstanding that may change a key of it.
-    closed: u32,
+    pub closed: u32,
+}
+
+impl Bucket {
+    /// What a reader of its keys must see.
+    const fn newest(&self) -> u64 {
+        if self.order > self.passed {
+            self.order
+        } else {
+            self.passed
+        }
+    }
+}
+
+/// What a fast path must know to answer READs as the head does, beside the buckets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadState {
+    /// Buckets of the index, a power of two; 0: this device does not answer READs.
+    pub buckets: usize,
+    /// Mixed into the hashes.
+    pub secret: u64,
+    /// At or below this order the buckets may not know everything.
+    pub floor: u64,
+    /// What is at or below this order is not shown.
+    pub shown_above: u64,
+    /// While this is not 0, nothing is shown, and every reader waits for all that is committed.
+    pub closed: u64,
+    /// All buckets are empty, but for those that are told with this.
+    pub anew: bool,
+}
+
+/// What has changed in the index since the fast path was told.
+#[derive(Debug, Default)]
+struct Untold {
+    anew: bool,
+    words: bool,
+    buckets: Vec<usize>,
 }
 
 /// The keys that a bypass may change: those with this hash; `None`: any.
@@ -66,6 +105,8 @@ pub(super) struct Reads {
     shown_above: u64,
     /// How many bypasses are outstanding that may change any key, and how many mark sessions are open.
     all_closed: u64,
+    /// What a fast path must still be told; `None`: there is none.
+    untold: Option<Untold>,
 }
 
 /// The bucket's number and the mixed hash, which is never 0.
@@ -84,7 +125,15 @@ const fn keys(hash: u64) -> Keys {
 
 impl Reads {
     /// Begins anew with so many buckets; 0: READs are not answered. The log ends at `last`; so many mark sessions are open.
-    pub(super) fn begin(&mut self, buckets: usize, last: u64, marks: u64, random: &mut Random) {
+    /// `tells`: there is a fast path.
+    pub(super) fn begin(
+        &mut self,
+        buckets: usize,
+        last: u64,
+        marks: u64,
+        random: &mut Random,
+        tells: bool,
+    ) {
         self.buckets.clear();
         if buckets == 0 {
             self.buckets.shrink_to_fit();
@@ -98,6 +147,10 @@ impl Reads {
             floor: last,
             shown_above: 0,
             all_closed: marks,
+            untold: tells.then(|| Untold {
+                anew: true,
+                ..Untold::default()
+            }),
         };
     }
 
@@ -106,10 +159,25 @@ impl Reads {
         !self.buckets.is_empty()
     }
 
-    fn bucket(&mut self, mixed: u64) -> &mut Bucket {
+    fn place(&self, mixed: u64) -> usize {
         let mask = self.buckets.len() - 1;
-        let at = usize::try_from(mixed & u64::try_from(mask).unwrap_or(0)).unwrap_or(0);
+        usize::try_from(mixed & u64::try_from(mask).unwrap_or(0)).unwrap_or(0)
+    }
+
+    fn bucket(&mut self, mixed: u64) -> &mut Bucket {
+        let at = self.place(mixed);
         &mut self.buckets[at]
+    }
+
+    /// The fast path must be told what is now known of these keys.
+    fn note(&mut self, keys: Keys) {
+        let at = keys.map(|hash| self.place(mix(hash, self.secret)));
+        if let Some(untold) = &mut self.untold {
+            match at {
+                Some(at) => untold.buckets.push(at),
+                None => untold.words = true,
+            }
+        }
     }
 
     /// What a reader of these keys must see at least; of no keys: of all.
@@ -138,8 +206,8 @@ impl Reads {
         for hash in hashes {
             let mixed = mix(hash, self.secret);
             let bucket = *self.bucket(mixed);
-            if bucket.order > floor {
-                need = need.max(bucket.order.min(committed));
+            if bucket.newest() > floor {
+                need = need.max(bucket.newest().min(committed));
             }
             let open = self.all_closed == 0 && bucket.closed == 0;
             let durable = bucket.order <= committed || !rules.hold(Rule::HitCommitted);
@@ -147,6 +215,7 @@ impl Reads {
                 && open
                 && durable
                 && bucket.hash == mixed
+                && bucket.order >= bucket.passed
                 && bucket.order > floor.max(shown_above)
                 && bucket.order > applied
             {
@@ -178,7 +247,7 @@ impl Reads {
             }
         }
         match entry.entry {
-            EntryKind::Open if is_mark(token) => self.all_closed += 1,
+            EntryKind::Open if is_mark(token) => self.close(None),
             EntryKind::Update => {
                 let showable = !late_copy && entry.fragment.count == 1;
                 self.updated(keys(entry.key_hash), entry.order, showable);
@@ -201,10 +270,25 @@ impl Reads {
 
     /// Something without an order has come before this order, or never will.
     fn passed(&mut self, keys: Keys, order: u64) {
-        self.updated(keys, order, false);
+        self.note(keys);
+        match keys {
+            None => self.floor = order,
+            Some(hash) => {
+                let mixed = mix(hash, self.secret);
+                self.bucket(mixed).passed = order;
+            }
+        }
+    }
+
+    /// This machine has admitted an update of these keys itself. What the fast path admits, it knows.
+    pub(super) fn admitted_here(&mut self, key_hash: u64) {
+        if self.answers() {
+            self.note(keys(key_hash));
+        }
     }
 
     fn close(&mut self, keys: Keys) {
+        self.note(keys);
         match keys {
             None => self.all_closed += 1,
             Some(hash) => {
@@ -215,6 +299,7 @@ impl Reads {
     }
 
     fn open(&mut self, keys: Keys) {
+        self.note(keys);
         match keys {
             None => self.all_closed = self.all_closed.saturating_sub(1),
             Some(hash) => {
@@ -264,7 +349,12 @@ impl Reads {
     /// The server's answer to a bypass passes on its way to the client.
     pub(super) fn answer_passes(&mut self, header: &Header, session: &mut Session) {
         let answer = Response::read(header);
-        self.shown_above = self.shown_above.max(answer.applied);
+        if answer.applied > self.shown_above {
+            self.shown_above = answer.applied;
+            if let Some(untold) = &mut self.untold {
+                untold.words = true;
+            }
+        }
         let outstanding = &mut session.outstanding;
         if answer.fallback {
             if let Some((_, last, keys)) = outstanding.fallback
@@ -287,8 +377,41 @@ impl Reads {
     /// A session is over: its END is applied.
     pub(super) fn session_over(&mut self, token: u64) {
         if self.answers() && is_mark(token) {
-            self.all_closed = self.all_closed.saturating_sub(1);
+            self.open(None);
         }
+    }
+
+    /// Whether the fast path must be told something.
+    pub(super) fn is_untold(&self) -> bool {
+        self.untold
+            .as_ref()
+            .is_some_and(|untold| untold.anew || untold.words || !untold.buckets.is_empty())
+    }
+
+    /// What the fast path is to be told: the words, all of them, and the buckets that changed.
+    pub(super) fn tell(&mut self, tell: &mut dyn FnMut(usize, Bucket)) -> ReadState {
+        let anew = self.untold.as_mut().is_some_and(|untold| {
+            for at in untold.buckets.drain(..) {
+                tell(at, self.buckets[at]);
+            }
+            untold.words = false;
+            std::mem::take(&mut untold.anew)
+        });
+        ReadState {
+            buckets: self.buckets.len(),
+            secret: self.secret,
+            floor: self.floor,
+            shown_above: self.shown_above,
+            closed: self.all_closed,
+            anew,
+        }
+    }
+}
+
+impl Outstanding {
+    /// Whether an update falls back.
+    pub(super) const fn falls_back(&self) -> bool {
+        self.fallback.is_some()
     }
 }
 

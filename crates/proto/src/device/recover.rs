@@ -441,9 +441,10 @@ impl Device {
         });
         let head = position == 0;
         if head && reads {
-            let marks = self.marks();
+            let (marks, tells) = (self.marks(), self.has_fast_path());
+            let buckets = self.config.read_buckets;
             self.reads
-                .begin(self.config.read_buckets, last, marks, &mut self.random);
+                .begin(buckets, last, marks, &mut self.random, tells);
         }
         self.phase = Phase::Serving(Serving {
             downstream: downstream.collect(),

@@ -21,6 +21,10 @@ pub enum Packet {
     Unknown,
     /// An update whose payload is not what its checksum says.
     Damaged,
+    /// A READ whose key has an update in the log: answered with it.
+    ReadHit,
+    /// A READ whose key has none: answered with what the store must have applied.
+    ReadMiss,
     /// UDP to another port of this machine.
     OtherPort,
     /// TCP to this machine.
@@ -39,6 +43,8 @@ impl Packet {
             Packet::Duplicate => "duplicate",
             Packet::Unknown => "unknown",
             Packet::Damaged => "damaged",
+            Packet::ReadHit => "read-hit",
+            Packet::ReadMiss => "read-miss",
             Packet::OtherPort => "other-port",
             Packet::Tcp => "tcp",
             Packet::Arp => "arp",
@@ -54,6 +60,10 @@ impl Packet {
             Packet::Duplicate => "an update that is in the log already, acknowledged again",
             Packet::Unknown => "an update of a session that the pipeline does not serve, handed up",
             Packet::Damaged => "an update whose payload does not fit its checksum, handed up",
+            Packet::ReadHit => "a READ, answered with the update that the log has of its key (HIT)",
+            Packet::ReadMiss => {
+                "a READ of a key without an update, answered with what the store must have (MISS)"
+            }
             Packet::OtherPort => "UDP to another port, passed on",
             Packet::Tcp => "TCP, passed on",
             Packet::Arp => "ARP, passed on",
@@ -69,14 +79,24 @@ impl Packet {
     /// Whether it is an update, of a session that is known or not.
     #[must_use]
     pub const fn is_update(self) -> bool {
-        !matches!(self, Packet::OtherPort | Packet::Tcp | Packet::Arp)
+        !self.is_read() && !matches!(self, Packet::OtherPort | Packet::Tcp | Packet::Arp)
+    }
+
+    /// Whether it is a READ.
+    #[must_use]
+    pub const fn is_read(self) -> bool {
+        matches!(self, Packet::ReadHit | Packet::ReadMiss)
     }
 
     /// The verdict about it.
     #[must_use]
     pub const fn verdict(self) -> u32 {
         match self {
-            Packet::Update | Packet::Update6 | Packet::Duplicate => XDP_TX,
+            Packet::Update
+            | Packet::Update6
+            | Packet::Duplicate
+            | Packet::ReadHit
+            | Packet::ReadMiss => XDP_TX,
             _ => XDP_PASS,
         }
     }
@@ -102,6 +122,14 @@ impl Packet {
             Packet::Damaged => Counted {
                 handed_up: count,
                 odd: count,
+                ..nothing
+            },
+            Packet::ReadHit => Counted {
+                read_hits: count,
+                ..nothing
+            },
+            Packet::ReadMiss => Counted {
+                read_misses: count,
                 ..nothing
             },
             Packet::OtherPort | Packet::Tcp | Packet::Arp => nothing,

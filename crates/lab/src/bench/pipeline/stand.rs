@@ -23,6 +23,8 @@ use crate::xdp::{Feeder, Target};
 pub const SESSIONS_MAX: usize = 4096;
 /// As `pmnet device` has.
 const ROWS: u32 = 65_536;
+/// The same.
+const BUCKETS: u32 = 65_536;
 const SHARD: u32 = 0;
 const DEVICE: u32 = 1;
 const EPOCH: u32 = 1;
@@ -42,6 +44,16 @@ struct Client {
     seq: u64,
 }
 
+/// Of what a client sends in its session.
+fn stamp(token: u64) -> Stamp {
+    Stamp {
+        shard: SHARD,
+        epoch: EPOCH,
+        tag: token,
+        ..Stamp::default()
+    }
+}
+
 /// See the module's text.
 pub struct Stand {
     pipeline: DeviceNode<MapMedia>,
@@ -52,6 +64,8 @@ pub struct Stand {
     now: Time,
     /// Numbers the packets that are made.
     made: usize,
+    /// Hash of the key that READs are answered with an update of.
+    shown: u64,
     _lock: File,
     // Last: what is pinned goes when nobody uses it any more.
     _pinned: Pinned,
@@ -84,6 +98,7 @@ impl Stand {
                 own: None,
                 parameters: log,
                 sessions_max: ROWS,
+                read_buckets: BUCKETS,
             },
             identity: Identity {
                 log_uuid: u128::from(fastrand::u64(..)),
@@ -112,6 +127,7 @@ impl Stand {
             server,
             now,
             made: 0,
+            shown: fastrand::u64(1..),
             _lock: lock,
             _pinned: pinned,
         };
@@ -151,7 +167,7 @@ impl Stand {
                     part: Fragment::WHOLE,
                     refused: false,
                     held: false,
-                    reads: false,
+                    reads: true,
                 };
                 let stamp = Stamp {
                     epoch: EPOCH,
@@ -182,7 +198,8 @@ impl Stand {
     }
 
     fn open(&mut self, client: SocketAddr) -> anyhow::Result<()> {
-        let token = fastrand::u64(1..);
+        // Even: no mark.
+        let token = fastrand::u64(1..1 << 60) << 1;
         let mut open = Vec::new();
         let stamp = Stamp {
             shard: SHARD,
@@ -240,6 +257,14 @@ impl Stand {
         count: u32,
     ) -> anyhow::Result<()> {
         let mut payload = vec![0; payload_bytes];
+        if packet == Packet::ReadHit {
+            // One update, which is not applied: all of them are answered with it.
+            fastrand::fill(&mut payload);
+            self.shown = fastrand::u64(1..);
+            let update = self.update(Packet::Update, self.shown, &payload)?;
+            self.feeder.prepare(0, &update)?;
+            self.feeder.run(Target::Pipeline, 1)?;
+        }
         for index in 0..count {
             fastrand::fill(&mut payload);
             let frame = self.frame(packet, &payload)?;
@@ -249,6 +274,31 @@ impl Stand {
     }
 
     fn frame(&mut self, packet: Packet, payload: &[u8]) -> anyhow::Result<Vec<u8>> {
+        let client = &self.clients[self.made % self.clients.len()];
+        let (from, to) = (client.address, self.address);
+        let key_hash = match packet {
+            Packet::ReadHit => self.shown,
+            _ => fastrand::u64(1..),
+        };
+        match packet {
+            Packet::Tcp => frame::tcp(from, to, payload.len()),
+            Packet::Arp => Ok(frame::arp(from.ip(), to.ip())),
+            _ if packet.is_read() => {
+                self.made += 1;
+                let read = packet::ReadKeys {
+                    session: client.session,
+                    request: fastrand::u64(1..),
+                };
+                let mut datagram = Vec::new();
+                read.header(&stamp(client.token))
+                    .write(&packet::write_hashes(&[key_hash]), &mut datagram);
+                frame::udp(from, to, &datagram)
+            }
+            _ => self.update(packet, key_hash, payload),
+        }
+    }
+
+    fn update(&mut self, packet: Packet, key_hash: u64, payload: &[u8]) -> anyhow::Result<Vec<u8>> {
         let number = self.made % self.clients.len();
         self.made += 1;
         let client = &mut self.clients[number];
@@ -256,23 +306,13 @@ impl Stand {
             client.seq += 1;
         }
         let (from, to) = (client.address, self.address);
-        match packet {
-            Packet::Tcp => return frame::tcp(from, to, payload.len()),
-            Packet::Arp => return Ok(frame::arp(from.ip(), to.ip())),
-            _ => {}
-        }
         let update = packet::Update {
             session: client.session,
             seq: client.seq,
-            key_hash: fastrand::u64(1..),
+            key_hash,
             fragment: Fragment::WHOLE,
         };
-        let header = update.header(&Stamp {
-            shard: SHARD,
-            epoch: EPOCH,
-            tag: client.token,
-            ..Stamp::default()
-        });
+        let header = update.header(&stamp(client.token));
         let header = match packet {
             Packet::Duplicate => Header {
                 seq: fastrand::u64(1..=client.seq),
@@ -316,6 +356,18 @@ impl Stand {
                 before.duplicates,
                 after.duplicates,
                 expected.duplicates,
+            ),
+            (
+                "answered with an update",
+                before.read_hits,
+                after.read_hits,
+                expected.read_hits,
+            ),
+            (
+                "answered without one",
+                before.read_misses,
+                after.read_misses,
+                expected.read_misses,
             ),
             (
                 "handed up",

@@ -32,6 +32,10 @@ fn kernel_config(settings: &Settings, own: Option<Own>) -> KernelConfig {
             }
         }),
         sessions_max: SESSIONS_MAX,
+        read_buckets: u32::try_from(settings.relay.device.read_buckets)
+            .ok()
+            .and_then(u32::checked_next_power_of_two)
+            .unwrap_or(1),
     }
 }
 

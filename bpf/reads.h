@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/*
+ * Reads: what the head knows of the newest update of each key. An update is noted when it is
+ * appended; a READ is answered with that update (HIT), or with the order that the store must have
+ * reached (MISS).
+ *
+ * Invariants: buckets are written and read under the lock. What is outstanding is known to user
+ * space alone, which closes buckets, or all of them, before it lets anything pass: a READ that meets
+ * something closed goes up. So user space is the only one who decides about such a READ.
+ *
+ * Spec: docs/spec/reads.md §1, §2 and §9. May not: know what is outstanding, or look into an update.
+ */
+#pragma once
+
+#include "hops.h"
+#include "packet.h"
+
+/* The hash by which a key is known here; never 0. As mix() in crates/proto. */
+static __always_inline __u64 mix_hash(const struct pm_shard *shard, __be64 hash)
+{
+	__u64 mixed = bpf_be64_to_cpu(hash) ^ shard->read_secret;
+
+	mixed = (mixed ^ mixed >> 33) * 0xff51afd7ed558ccdull;
+	mixed = (mixed ^ mixed >> 33) * 0xc4ceb9fe1a85ec53ull;
+	mixed ^= mixed >> 33;
+	return mixed ? mixed : 1;
+}
+
+/*
+ * Finds the bucket of an update that may be appended, and begins to load it: it is seldom in a cache,
+ * and there is time until note_update(). (A new secret is a new generation.)
+ */
+static __always_inline void expect_update(struct pm_packet *pkt, const struct pm_shard *shard)
+{
+	__u64 unused;
+	__u32 at;
+
+	if (!shard->reads || !pkt->header->update.key_hash)
+		return;
+	at = mix_hash(shard, pkt->header->update.key_hash) & pm_bucket_mask;
+	pkt->bucket = bpf_map_lookup_elem(&pm_buckets, &at);
+	if (pkt->bucket) {
+		unused = *(volatile __u64 *)&pkt->bucket->newest;
+		OPAQUE(unused);
+	}
+}
+
+/* Notes an update that has just been appended. */
+static __always_inline void note_update(const struct pm_packet *pkt, struct pm_shard *shard)
+{
+	if (!shard->reads)
+		return;
+	if (!pkt->bucket)
+		shard->read_floor = shard->last;
+	else if (pkt->header->fragment_count == bpf_htons(1))
+		pkt->bucket->newest = shard->last;
+	else
+		pkt->bucket->newest = shard->last | PM_HIDDEN;
+}
+
+/* A READ, and what it is answered with. */
+struct pm_read {
+	__u32 at[PM_READ_KEYS_MAX];	/* its buckets */
+	__u32 count;			/* of them */
+	__u32 frame_len;
+	__u64 frame;		/* of the update that is shown: where its frame is in the ring */
+	__be64 order;		/* of that update; of a MISS: what the store must have applied */
+	__be64 hash;		/* of the first key, as it came */
+	__u64 device_incarnation;
+};
+
+/* Finds the buckets of all keys. False if this is not how a client asks. */
+static __always_inline bool find_buckets(struct pm_packet *pkt, const struct pm_shard *shard,
+					 struct pm_read *read, __u32 zero)
+{
+	void *hashes = pkt->payload + (zero & PACKET_MASK);
+
+	read->count = pkt->payload_len / sizeof(__be64);
+	if (pkt->payload_len > PM_READ_KEYS_MAX * sizeof(__be64) ||
+	    pkt->payload_len % sizeof(__be64))
+		return false;
+#pragma clang loop unroll(full)
+	for (__u32 i = 0; i < PM_READ_KEYS_MAX; i++) {
+		__be64 *hash = hashes + i * sizeof(*hash);
+
+		if (i >= read->count)
+			continue;
+		if ((void *)(hash + 1) > pkt->end || !*hash)
+			return false;
+		read->at[i] = mix_hash(shard, *hash) & pm_bucket_mask;
+		if (!i)
+			read->hash = *hash;
+	}
+	return true;
+}
+
+static __always_inline __u64 greater(__u64 a, __u64 b)
+{
+	return a > b ? a : b;
+}
+
+/* May nobody but user space answer a READ now? */
+static __always_inline bool must_go_up(const struct pm_packet *pkt, const struct pm_shard *shard,
+				       const struct pm_hops *hops)
+{
+	return !shard->admits || shard->generation != pkt->generation || !shard->reads ||
+	       hops->follows || *(volatile __u32 *)&shard->reads_up ||
+	       *(volatile __u32 *)&shard->reads_closed || !(shard->alone || hops->next_address);
+}
+
+static __always_inline struct pm_header *frame_in(void *image, __u64 at)
+{
+	at &= (pm_frame_bytes - 1) & ~(PM_FRAME_ALIGN - 1ull);
+	return image + 2 * PM_BLOCK_BYTES + pm_entries * PM_ENTRY_BYTES + at;
+}
+
+/* Is the update with this order of the key that was asked for? Then it is what is shown. */
+static __always_inline bool show(void *image, __u64 order, struct pm_read *read)
+{
+	const struct pm_entry *entry = entry_at(image, order);
+
+	read->frame = (__u64)entry->frame_line * PM_FRAME_ALIGN;
+	read->frame_len = entry->frame_len;
+	return frame_in(image, read->frame)->append.key_hash == read->hash;
+}
+
+/*
+ * Answers a READ. It is the same decision as that of Reads::answer in crates/proto, for what is not
+ * closed.
+ */
+static __always_inline enum pm_verdict answer_read(const struct pm_packet *pkt,
+						   const struct pm_maps *m, struct pm_read *read)
+{
+	enum pm_verdict verdict = PM_HAND_UP;
+	struct pm_shard *shard = m->shard;
+	__u64 committed, floor, need, order, newest = 0;
+
+	if (!try_lock(shard)) {
+		COUNT(m->counts, busy);
+		return PM_HAND_UP;
+	}
+	if (must_go_up(pkt, shard, m->hops))
+		goto out;
+	order = 0;
+#pragma clang loop unroll(full)
+	for (__u32 i = 0; i < PM_READ_KEYS_MAX; i++) {
+		struct pm_bucket *bucket;
+		struct pm_closed *closed;
+
+		if (i >= read->count)
+			continue;
+		bucket = bpf_map_lookup_elem(&pm_buckets, &read->at[i]);
+		closed = bpf_map_lookup_elem(&pm_closed, &read->at[i]);
+		if (!bucket || !closed || *(volatile __u32 *)&closed->closed)
+			goto out;
+		/* What is not closed any more must not be shown any more: read behind that. */
+		asm volatile("" ::: "memory");
+		order = bucket->newest & ~PM_HIDDEN;
+		newest = greater(newest, greater(order, closed->passed));
+		if (bucket->newest & PM_HIDDEN)
+			order = 0;
+	}
+	asm volatile("" ::: "memory");
+	committed = shard->alone ? shard->last : m->hops->committed;
+	floor = greater(shard->read_floor, shard->told_floor);
+	need = read->count ? floor : greater(floor, committed);
+	if (newest > floor)
+		need = greater(need, newest < committed ? newest : committed);
+	verdict = PM_MISS;
+	if (read->count == 1 && order == newest && order <= committed &&
+	    order > greater(floor, shard->shown_above) && order > shard->applied &&
+	    show(m->image, order, read)) {
+		need = order;
+		verdict = PM_HIT;
+	}
+	read->order = bpf_cpu_to_be64(need);
+	read->device_incarnation = shard->device_incarnation;
+out:
+	unlock(shard);
+	return verdict;
+}
+
+/* Writes the header of the answer, of which the packet holds the payload already. */
+static __always_inline void make_answer(struct pm_header *h, const struct pm_read *read,
+					__u64 kind_word, __u32 length, __be32 crc)
+{
+	h->kind_word = kind_word;
+	h->device_incarnation = read->device_incarnation;
+	h->hit.order = read->order;
+	h->payload_len = bpf_htonl(length);
+	h->payload_crc = crc;
+	h->header_crc = bpf_htonl(header_crc(h));
+}
+
+/* Headers in front of the payload, over IPv4: all that a READ is, but for its hashes. */
+#define PM_HEADERS                                                                                 \
+	(sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct udphdr) + PM_HEADER_LEN)
+
+/* Bytes in front of a packet that every driver leaves: XDP_PACKET_HEADROOM less its own frame. */
+#define PM_HEADROOM 192
+
+/*
+ * Makes the packet @more bytes longer, or shorter. Where a driver leaves too little room behind it (a
+ * veth does), the headers move to the room in front of it: then @moved is true, and they are in
+ * @headers.
+ */
+static __always_inline bool resize(struct xdp_md *ctx, int more, __u8 *headers, bool *moved)
+{
+	if (!bpf_xdp_adjust_tail(ctx, more))
+		return true;
+	*moved = true;
+	return more > 0 && more <= PM_HEADROOM &&
+	       !bpf_xdp_load_bytes(ctx, 0, headers, PM_HEADERS) &&
+	       !bpf_xdp_adjust_head(ctx, -more) &&
+	       !bpf_xdp_store_bytes(ctx, 0, headers, PM_HEADERS);
+}
+
+/*
+ * Puts the update that is shown into the packet, in place of what was asked. False if it cannot be
+ * done: the packet is as it was. All pointers into the packet are invalid then, either way.
+ *
+ * The lock is not held. The frame cannot be overwritten as long as its order is not released; who
+ * overwrites it in user space holds the shard before, which is another generation.
+ */
+static __always_inline bool put_update(struct xdp_md *ctx, const struct pm_packet *pkt,
+				       const struct pm_maps *m, struct pm_read *read,
+				       __be32 *crc)
+{
+	const struct pm_header *frame = frame_in(m->image, read->frame);
+	__u64 length = read->frame_len - PM_HEADER_LEN, bytes = length - 1;
+	int more = (int)length - (int)sizeof(read->hash);
+	__u8 headers[PM_HEADERS] = {};
+	bool moved = false;
+
+	if (length > PM_FRAGMENT_BYTES || pkt->ipv6 || !resize(ctx, more, headers, &moved))
+		return false;
+	*crc = frame->payload_crc;
+	/* The length again, if it is not 0: older verifiers (6.1) believe that only in this way. */
+	OPAQUE(bytes);
+	bytes = (bytes & PACKET_MASK) + 1;
+	if (length && bpf_xdp_store_bytes(ctx, PM_HEADERS, (void *)(frame + 1), bytes))
+		goto undo;
+	asm volatile("" ::: "memory");
+	if (*(volatile __u32 *)&m->shard->generation == pkt->generation &&
+	    *(volatile __u64 *)&m->shard->released < bpf_be64_to_cpu(read->order))
+		return true;
+undo:
+	if (moved) {
+		bpf_xdp_adjust_head(ctx, more);
+		bpf_xdp_store_bytes(ctx, 0, headers, PM_HEADERS);
+	} else {
+		bpf_xdp_adjust_tail(ctx, -more);
+	}
+	bpf_xdp_store_bytes(ctx, PM_HEADERS, &read->hash, sizeof(read->hash));
+	return false;
+}

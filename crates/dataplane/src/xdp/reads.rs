@@ -1,0 +1,128 @@
+//! What the pipeline is told of READs: words of `pm_shards`, `pm_buckets` and `pm_closed`.
+//!
+//! Invariants: what the pipeline notes as well (the newest update of a bucket, the floor), and what the index begins with,
+//! is written only while it is held. The rest only makes it show less, in this order: first what is not shown, then what is
+//! open again, then that it may answer. So the pipeline, which reads in the opposite order, never sees something open
+//! without what must not be shown any more.
+//!
+//! Spec: `docs/spec/reads.md` §9, `docs/spec/pipeline.md` §3. May not: decide what is shown.
+
+#![allow(unsafe_code)]
+
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
+
+use aya::maps::MapData;
+use memmap2::MmapRaw;
+use pmnet_proto::device::{self, ReadState};
+
+use super::error::KernelError;
+use super::kernel::Kernel;
+use super::maps::map_array;
+use super::names::{BUCKETS, CLOSED};
+use super::shared::{Bucket, Closed, HIDDEN};
+
+/// The index, and what is said of its buckets.
+pub(super) struct Buckets {
+    buckets: MmapRaw,
+    closed: MmapRaw,
+    /// How many the pipeline uses; 0: the maps were made for another number, and READs go up.
+    count: usize,
+}
+
+impl Buckets {
+    /// `count` is the number that the pipeline was loaded with.
+    pub(super) fn new(
+        buckets: &MapData,
+        closed: &MapData,
+        count: u32,
+    ) -> Result<Buckets, KernelError> {
+        // Maps that were pinned have the size that they were made with.
+        let made = |map: &MapData, name| -> Result<usize, KernelError> {
+            let info = map.info().map_err(|error| KernelError::map(name, error))?;
+            Ok(usize::try_from(info.max_entries()).unwrap_or(0))
+        };
+        let sizes = (made(buckets, BUCKETS)?, made(closed, CLOSED)?);
+        let count = usize::try_from(count).unwrap_or(0);
+        Ok(Buckets {
+            buckets: map_array(buckets, sizes.0 * size_of::<Bucket>())?,
+            closed: map_array(closed, sizes.1 * size_of::<Closed>())?,
+            count: if sizes == (count, count) { count } else { 0 },
+        })
+    }
+
+    fn buckets(&self) -> &[Bucket] {
+        assert!(self.count * size_of::<Bucket>() <= self.buckets.len());
+        // SAFETY: inside the mapping by the assertion; a page is aligned as a bucket is, whose size is a multiple of its
+        // alignment; all fields are atomic.
+        unsafe { std::slice::from_raw_parts(self.buckets.as_ptr().cast::<Bucket>(), self.count) }
+    }
+
+    fn closed(&self) -> &[Closed] {
+        assert!(self.count * size_of::<Closed>() <= self.closed.len());
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts(self.closed.as_ptr().cast::<Closed>(), self.count) }
+    }
+
+    /// All as when they were made: only while the pipeline is held.
+    fn clear(&self) {
+        for bucket in self.buckets() {
+            bucket.newest.store(0, Relaxed);
+        }
+        for closed in self.closed() {
+            closed.passed.store(0, Relaxed);
+            closed.closed.store(0, Relaxed);
+        }
+    }
+}
+
+impl Kernel {
+    /// See [`pmnet_device::FastPath::hand_reads_up`].
+    pub(super) fn stop_answering(&self) {
+        self.shard().reads_up.store(1, Relaxed);
+        // The pipeline looks at this word under its lock. If it did not see it, this process sees what was appended before.
+        fence(SeqCst);
+    }
+
+    /// Tells the whole state, and that of these buckets; the pipeline is held.
+    pub(super) fn begin_reads(&self, state: &ReadState, changed: &[(usize, device::Bucket)]) {
+        let shard = self.shard();
+        let answers = state.buckets > 0 && state.buckets == self.buckets.count;
+        shard.reads.store(u32::from(answers), Relaxed);
+        shard.read_secret.store(state.secret, Relaxed);
+        shard.read_floor.store(state.floor, Relaxed);
+        if answers {
+            if state.anew {
+                self.buckets.clear();
+            }
+            let buckets = self.buckets.buckets();
+            for &(at, bucket) in changed {
+                let hidden = if bucket.hash == 0 { HIDDEN } else { 0 };
+                buckets[at].newest.store(bucket.order | hidden, Relaxed);
+            }
+        }
+        self.tell_reads_beside(state, changed);
+    }
+
+    /// Tells what user space alone writes: at any time.
+    pub(super) fn tell_reads_beside(&self, state: &ReadState, changed: &[(usize, device::Bucket)]) {
+        let shard = self.shard();
+        let closed = if state.buckets == self.buckets.count {
+            self.buckets.closed()
+        } else {
+            &[]
+        };
+        shard.told_floor.store(state.floor, Relaxed);
+        shard.shown_above.store(state.shown_above, Relaxed);
+        for &(at, bucket) in changed {
+            if let Some(shared) = closed.get(at) {
+                shared.passed.store(bucket.passed, Relaxed);
+                shared.closed.store(bucket.closed, Release);
+            }
+        }
+        shard
+            .reads_closed
+            .store(u32::from(state.closed > 0), Release);
+        shard.reads_up.store(0, Release);
+    }
+}
