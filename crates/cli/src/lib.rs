@@ -6,6 +6,7 @@
 
 mod end;
 mod error;
+mod files;
 mod logs;
 mod programs;
 mod secrets;
@@ -14,6 +15,7 @@ mod values;
 
 pub use end::{finish, parse};
 pub use error::ConfigError;
+pub use files::bounded_text;
 pub use programs::find_program;
 pub use secrets::{password, warn_of_password};
 pub use signals::{Shutdown, call_on_signals, on_signals, write_on_signals};

@@ -1,10 +1,10 @@
 //! Passwords, which must not be in the process list: read from files.
 
-use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::error::ConfigError;
+use crate::files::bounded_text;
 
 /// Longest file with a password, in bytes.
 const FILE_BYTES_MAX: u64 = 1024;
@@ -26,13 +26,7 @@ pub fn password(flag: &str, path: &Path) -> Result<String, ConfigError> {
             path.display()
         );
     }
-    let mut text = String::new();
-    file.take(FILE_BYTES_MAX + 1)
-        .read_to_string(&mut text)
-        .map_err(|error| bad(&error))?;
-    if u64::try_from(text.len()).is_ok_and(|length| length > FILE_BYTES_MAX) {
-        return Err(bad(&format!("more than {FILE_BYTES_MAX} bytes")));
-    }
+    let text = bounded_text(file, FILE_BYTES_MAX).map_err(|error| bad(&error))?;
     let line = text.lines().next().unwrap_or_default();
     if line.is_empty() {
         return Err(bad(&"its first line is empty; the password belongs there"));

@@ -18,10 +18,9 @@
 //!
 //! The keys are the long flags without the dashes in front; an unknown key is an error.
 
-use std::io::Read;
 use std::path::Path;
 
-use pmnet_cli::ConfigError;
+use pmnet_cli::{ConfigError, bounded_text};
 use serde::Deserialize;
 
 use super::device::DeviceArgs;
@@ -49,14 +48,7 @@ fn read_file(path: &Path) -> Result<FileConfig, ConfigError> {
     let place = path.display();
     let bad = |what: &dyn std::fmt::Display| ConfigError(format!("configuration {place}: {what}"));
     let file = std::fs::File::open(path).map_err(|error| bad(&error))?;
-    let mut text = String::new();
-    // Not what it says of its length: it may be a pipe, or a device without an end.
-    file.take(FILE_BYTES_MAX + 1)
-        .read_to_string(&mut text)
-        .map_err(|error| bad(&error))?;
-    if u64::try_from(text.len()).is_ok_and(|length| length > FILE_BYTES_MAX) {
-        return Err(bad(&format!("more than {FILE_BYTES_MAX} bytes")));
-    }
+    let text = bounded_text(file, FILE_BYTES_MAX).map_err(|error| bad(&error))?;
     parse(&text).map_err(|error| bad(&error))
 }
 
