@@ -126,8 +126,6 @@ pub enum Local {
     Discard,
     /// UNWATCH.
     Unwatch,
-    /// CLUSTER, ASKING, READONLY, READWRITE.
-    Cluster,
 }
 
 /// A command that needs the client's own connection to the store.

@@ -14,10 +14,6 @@ use crate::upstream::Upstream;
 /// Largest database number that is asked for; the store decides which it has.
 const DATABASE_MAX: i64 = 1_000_000;
 
-/// Redis's own error where it is not in cluster mode, which the pmnet server sees to.
-pub(super) const NO_CLUSTER: Bytes =
-    Bytes::from_static(b"-ERR This instance has cluster support disabled\r\n");
-
 const HELLO_NOAUTH: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> \
                             option can be used to authenticate the client and select the RESP protocol version at the same time";
 
@@ -54,7 +50,6 @@ impl Connection {
                 _ => reply::error("ERR wrong number of arguments for 'ping' command"),
             },
             Local::Echo => reply::bulk(arguments.get(1)),
-            Local::Cluster => NO_CLUSTER,
             Local::Hello => return self.hello(arguments, up, shared),
             Local::Auth => return self.auth(arguments, up, shared),
             Local::Select => return self.select(arguments, up, shared),

@@ -14,7 +14,7 @@ use pmnet_wire::command::Protocol;
 
 use super::direct::Direct;
 use super::guard::{names_record, objection};
-use super::local::{NO_CLUSTER, parse_database};
+use super::local::parse_database;
 use super::mode::Mode;
 use super::passage::{Passage, Stage};
 use super::replies::Slot;
@@ -162,7 +162,6 @@ impl Connection {
                 return self.refuse_passed(arguments, "after MONITOR only QUIT and RESET are");
             }
             Action::Refuse(why) => return self.refuse_passed(arguments, why),
-            Action::Local(Local::Cluster) => return self.fail_passed(NO_CLUSTER),
             _ if let Some(error) = objection(arguments) => return self.fail_passed(error),
             // Redis itself runs nothing then but what has to do with subscriptions.
             _ if !self.mode.watches() => Effect::Subscribe,

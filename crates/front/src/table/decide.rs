@@ -270,10 +270,9 @@ pub(super) fn decide(facts: &Facts) -> Decision {
             "may be repeated after a loss, which does no harm",
         ),
         "PFSELFTEST" | "LOLWUT" => (Rule::Read, ""),
-        "CLUSTER" | "ASKING" | "READONLY" | "READWRITE" => (
-            Rule::Local(Local::Cluster),
-            "the store is not a cluster: the error that Redis gives then",
-        ),
+        "CLUSTER" | "ASKING" | "READONLY" | "READWRITE" => {
+            (Rule::Read, "the store is not a cluster, and says so")
+        }
 
         "SHUTDOWN" => (
             Rule::Refuse(

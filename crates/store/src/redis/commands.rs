@@ -33,14 +33,15 @@ pub fn denied(name: &[u8]) -> Option<&'static str> {
         b"MULTI" | b"EXEC" | b"DISCARD" | b"WATCH" | b"UNWATCH" => {
             Some("transactions are made by the front, this one would break the server's own")
         }
-        b"RESET" | b"QUIT" | b"CLIENT" | b"HELLO" | b"AUTH" | b"SELECT" | b"ASKING"
-        | b"READONLY" | b"READWRITE" => Some("it changes the connection, which is shared"),
+        b"RESET" | b"QUIT" | b"CLIENT" | b"HELLO" | b"AUTH" | b"SELECT" => {
+            Some("it changes the connection, which is shared")
+        }
         b"SUBSCRIBE" | b"UNSUBSCRIBE" | b"PSUBSCRIBE" | b"PUNSUBSCRIBE" | b"SSUBSCRIBE"
         | b"SUNSUBSCRIBE" | b"MONITOR" | b"WAIT" | b"WAITAOF" => {
             Some("it needs a connection of its own")
         }
         b"SYNC" | b"PSYNC" | b"REPLCONF" | b"REPLICAOF" | b"SLAVEOF" | b"FAILOVER"
-        | b"SHUTDOWN" | b"DEBUG" | b"RESTORE-ASKING" | b"PFDEBUG" | b"CLUSTER" => {
+        | b"SHUTDOWN" | b"DEBUG" | b"RESTORE-ASKING" | b"PFDEBUG" => {
             Some("it is an operator's command: send it to Redis directly")
         }
         b"SWAPDB" => Some("it could swap away the records that make writes exactly once"),
@@ -54,6 +55,7 @@ pub fn denied_as_effect(name: &[u8]) -> Option<&'static str> {
     denied(name).or(match name {
         b"CONFIG" | b"BGREWRITEAOF" | b"BGSAVE" | b"SAVE" | b"ACL" | b"LATENCY" | b"MODULE"
         | b"SLOWLOG" | b"MIGRATE" => Some("it administrates the server"),
+        b"CLUSTER" | b"ASKING" | b"READONLY" | b"READWRITE" => Some("the store is not a cluster"),
         b"EVAL" | b"EVALSHA" | b"EVAL_RO" | b"EVALSHA_RO" | b"SCRIPT" | b"FUNCTION" | b"FCALL"
         | b"FCALL_RO" => Some("a script's reply cannot be known beforehand"),
         _ => None,

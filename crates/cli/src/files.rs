@@ -1,0 +1,19 @@
+//! Files that an operator names.
+
+use std::fs::File;
+use std::io::{Error, Read};
+
+/// The text of a file of at most so many bytes. What the file says of its length does not count: it may be a pipe, or a
+/// device without an end.
+///
+/// # Errors
+/// It cannot be read, is no UTF-8, or is longer.
+pub fn bounded_text(file: File, bytes_max: u64) -> Result<String, Error> {
+    let mut text = String::new();
+    file.take(bytes_max.saturating_add(1))
+        .read_to_string(&mut text)?;
+    if u64::try_from(text.len()).is_ok_and(|length| length > bytes_max) {
+        return Err(Error::other(format!("more than {bytes_max} bytes")));
+    }
+    Ok(text)
+}
