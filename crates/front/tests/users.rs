@@ -321,6 +321,28 @@ fn rights_that_are_taken_away_count_within_a_second() {
     assert_eq!(bob.ask("PING"), "+PONG\r\n");
 }
 
+/// Given and taken away again between two lists of users, which are equal then.
+#[test]
+fn rights_that_were_given_for_a_moment_are_gone_too() {
+    let eve = "eve reset on >pw ~* &* -@all +get";
+    let Some(redis) = redis_with(&[eve]) else {
+        return;
+    };
+    let front = front(&redis);
+    let mut client = login(&front, "eve pw");
+    for name in ["append", "lpush", "sadd"] {
+        set_users(&redis, &[&format!("eve +{name}")]);
+        client.ask(&format!("{name} {name} 1"));
+        set_users(&redis, &[eve]);
+        eventually("the right is gone", || {
+            client.ask(&format!("{name} {name} 1")) == no_command(name)
+        });
+    }
+    // Nobody waits for the next list only because everybody was away.
+    drop(client);
+    assert_eq!(login(&front, "eve pw").ask("GET k"), "$-1\r\n");
+}
+
 #[test]
 fn who_needs_no_login_has_the_rights_of_the_default_user() {
     let Some(redis) = Redis::start() else { return };

@@ -296,6 +296,8 @@ impl<U: Upstream> Front<U> {
             if self.shared.users.is_known() {
                 // What is known gets old while nobody asks.
                 self.shared.users.forget();
+                // The next client shall not wait for the time of the next poll.
+                self.users.next_poll = now;
             }
         } else if now >= self.users.next_poll || self.shared.users.wanted {
             self.poll_users();
