@@ -232,8 +232,12 @@ fn real_time(history: &History, positions: &Positions, violations: &mut Vec<Stri
             },
             _ => continue,
         };
-        // An update that a declared loss may have taken can still arrive, much later.
-        let excused = observed.id.is_some_and(|id| history.excused.contains(&id));
+        // An update that a declared loss may have taken can still arrive, much later, and its log may have shown it before.
+        let about = match observed.result {
+            Result::Newest(id) => Some(id),
+            _ => observed.id,
+        };
+        let excused = about.is_some_and(|id| history.excused.contains(&id));
         let returned = observed.returned.filter(|_| !excused);
         let ranked = (rank, observed.invoked, returned, words);
         by_key.entry(observed.key).or_default().push(ranked);
