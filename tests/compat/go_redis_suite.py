@@ -1,14 +1,13 @@
 """go-redis' own tests, from the Go module proxy. Its default is RESP3."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
 import time
 import xml.etree.ElementTree as xml
 
-from stack import Trouble, end, popen
+from stack import Trouble, run_for
 
 # The last one whose tests know Redis 7.0.
 VERSION = "v9.8.0"
@@ -71,17 +70,7 @@ def run(folder, port, log, deadline, only=None):
     command += [f"-ginkgo.timeout={RUN_SECONDS_MAX - 10}s", f"-ginkgo.poll-progress-after={TEST_SECONDS_MAX}s"]
     command += [f"-ginkgo.focus={re.escape(only)}$"] if only else []
     seconds = max(5, min(RUN_SECONDS_MAX, deadline - time.monotonic()))
-    environment = dict(os.environ, COMPAT_PORT=str(port), RE_CLUSTER="true", REDIS_VERSION="7.0")
-    with open(log, "wb") as out:
-        process = popen(
-            command, cwd=folder / "source", stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment
-        )
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            end(process)
+    run_for(seconds, command, folder / "source", log, COMPAT_PORT=str(port), RE_CLUSTER="true", REDIS_VERSION="7.0")
     if not report.is_file():
         raise Trouble(f"go-redis' tests did not end within {seconds:.0f} s, or could not begin: see {log}")
     results = {}

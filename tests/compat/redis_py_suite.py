@@ -1,6 +1,5 @@
 """redis-py's own tests, from its source distribution, with RESP2 and RESP3."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -8,7 +7,7 @@ import tarfile
 import time
 import xml.etree.ElementTree as xml
 
-from stack import Trouble, end, popen
+from stack import Trouble, run_for
 
 # The same as in tests/setup.sh.
 VERSION = "6.4.0"
@@ -83,15 +82,7 @@ def run(place, port, protocol, log, deadline, only=None):
     command += ["--redis-url", f"redis://127.0.0.1:{port}/0", "--timeout", str(TEST_SECONDS_MAX), f"--junitxml={report}"]
     command += [node(only)] if only else [name for name in files if (tests / name).is_file()]
     seconds = max(5, min(RUN_SECONDS_MAX, deadline - time.monotonic()))
-    with open(log, "wb") as out:
-        environment = dict(os.environ, PYTHONDONTWRITEBYTECODE="1")
-        process = popen(command, cwd=tests, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment)
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            end(process)
+    run_for(seconds, command, tests, log, PYTHONDONTWRITEBYTECODE="1")
     if not report.is_file():
         raise Trouble(f"redis-py's tests did not end within {seconds:.0f} s, or could not begin: see {log}")
     return read_report(report, protocol)

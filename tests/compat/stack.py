@@ -79,6 +79,25 @@ def end(process):
             return
 
 
+def run_for(seconds, command, folder, log, **environment):
+    """Runs a program in `folder` for at most so long; what it says goes into `log`. `environment`: beside this process's own."""
+    with open(log, "wb") as out:
+        process = popen(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=dict(os.environ, **environment),
+        )
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            end(process)
+
+
 def group_lives(group):
     """Whether a process of the group is left."""
     try:
