@@ -466,10 +466,10 @@ impl Server {
             return;
         };
         let parts = snapshot.rows.len().div_ceil(SESSION_ROWS_PER_PART).max(1);
-        let index = usize::from(part.index);
-        if index >= parts {
-            return;
-        }
+        // A part that this snapshot has not was asked for by a device that knows a longer one, of this server's earlier
+        // life. The first part tells it the present count; silence would let it ask for ever.
+        let asked_index = usize::from(part.index);
+        let index = if asked_index < parts { asked_index } else { 0 };
         let start = index * SESSION_ROWS_PER_PART;
         let end = (start + SESSION_ROWS_PER_PART).min(snapshot.rows.len());
         let reply = RecoverReply {
@@ -481,7 +481,7 @@ impl Server {
             applied: snapshot.applied,
             nonce,
             part: Fragment {
-                index: part.index,
+                index: u16::try_from(index).unwrap_or(u16::MAX),
                 count: u16::try_from(parts).unwrap_or(u16::MAX),
             },
             refused: false,

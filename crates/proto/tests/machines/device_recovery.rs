@@ -289,6 +289,36 @@ fn parts_of_two_states_are_not_mixed() {
     );
 }
 
+/// The server was restarted, and its table is shorter than the one of which a part is missing (simulator, seed 99218).
+#[test]
+fn a_table_that_became_shorter_is_asked_for_anew() {
+    let (mut bench, recover) = restarted();
+    let first = Header {
+        fragment_count: 2,
+        ..reply(&recover)
+    };
+    only(bench.answer(server(), &first, &table(1, &[])));
+    assert_eq!(
+        only(bench.tick_after(300 * MILLISECOND))
+            .header
+            .fragment_index,
+        1
+    );
+    let shorter = Header {
+        epoch: EPOCH + 1,
+        ..reply(&recover)
+    };
+    assert_eq!(bench.answer(server(), &shorter, &table(1, &[])), []);
+    let anew = only(bench.tick());
+    assert_eq!(
+        (anew.header.kind, anew.header.fragment_count),
+        (Kind::Recover, 1)
+    );
+    let verdict = bench.give(server(), &reply(&anew), &table(1, &[]));
+    bench.resume(&verdict);
+    assert!(bench.device.is_serving());
+}
+
 #[test]
 fn it_takes_others_to_the_server_and_their_replies_back() {
     let mut bench = Bench::serving(1, 1);
