@@ -136,7 +136,7 @@ impl<M: Media> DeviceNode<M> {
         let room = self.log.room();
         Room {
             entries: room.entries,
-            entries_max: self.log.parameters().entries,
+            entries_max: self.log.entries_max(),
             frame_bytes: room.frame_bytes,
         }
     }

@@ -7,14 +7,16 @@
 //! +-------+---------+-----+-------------+-------------+------------+-----------+
 //! 40            44      48            52         54         56           58     59     60     64
 //! +-------------+-------+-------------+----------+----------+------------+------+------+------+
-//! | payload crc | epoch | incarnation | fragment | of count | header len | kind | zero | crc  |
+//! | payload crc | epoch | incarnation | fragment | of count | header len | kind | skew | crc  |
 //! +-------------+-------+-------------+----------+----------+------------+------+------+------+
 //! ```
 //! Lags are counted down from `order`. `crc` is CRC32C over the log's uuid and era, bytes 0..60,
 //! slot, generation and the frame's header; the payload has its own checksum, computed once by the
 //! client. This module turns entries into bytes and back; it does not decide what they mean.
 
-use crate::layout::{ENTRY_BYTES, FRAME_ALIGN, Identity, Parameters, take, to_u64, to_usize};
+use std::ops::Range;
+
+use crate::layout::{ENTRY_BYTES, FRAME_ALIGN, FrameSpace, Identity, Parameters, take, to_u64};
 
 /// Longest frame, in bytes: header and payload of one datagram.
 pub const FRAME_LEN_MAX: usize = 65_535;
@@ -89,19 +91,35 @@ pub struct Entry {
     pub header_len: u16,
     /// CRC32C of the payload.
     pub payload_crc: u32,
-    /// Where the frame begins, in 64-byte lines from the start of the frame ring.
+    /// Where the frame begins, in 64-byte lines from the start of the frame space.
     pub(crate) frame_line: u32,
+    /// Bytes from the start of that line; 0 in a ring.
+    pub(crate) skew: u8,
 }
 
 impl Entry {
-    /// Byte offset of the frame in the frame ring.
+    /// Byte offset of the frame in the frame space.
     pub(crate) fn frame_offset(&self) -> usize {
         usize::try_from(self.frame_line).expect("u32 fits usize") * FRAME_ALIGN
+            + usize::from(self.skew)
     }
 
     /// Bytes of the frame.
     pub(crate) fn frame_bytes(&self) -> usize {
         usize::try_from(self.frame_len).expect("u32 fits usize")
+    }
+
+    /// Whether a frame of this kind of frame space may lie there: in a ring it begins at a line, and a packet buffer holds
+    /// all of it.
+    fn fits(&self, parameters: &Parameters) -> bool {
+        match parameters.space {
+            FrameSpace::Ring => self.skew == 0,
+            FrameSpace::Buffers(bytes) => {
+                let bytes = usize::try_from(bytes).expect("u32 fits usize");
+                usize::from(self.skew) < FRAME_ALIGN
+                    && self.frame_offset() % bytes + self.frame_bytes() <= bytes
+            }
+        }
     }
 
     /// Bytes of the entry, checksum included, for the frame header `header`.
@@ -124,6 +142,7 @@ impl Entry {
         out[54..56].copy_from_slice(&self.fragment_count.to_le_bytes());
         out[56..58].copy_from_slice(&self.header_len.to_le_bytes());
         out[58] = self.kind;
+        out[59] = self.skew;
         let crc = key.checksum(&out[..CRC_AT], self.order, header);
         out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
         out
@@ -160,6 +179,7 @@ impl Entry {
             fragment_count: u16::from_le_bytes(take(raw, 54)),
             header_len: u16::from_le_bytes(take(raw, 56)),
             kind: raw[58],
+            skew: raw[59],
         }
     }
 
@@ -185,7 +205,6 @@ impl Entry {
             || durable_lag == 0
             || durable_lag > applied_lag
             || applied_lag > parameters.entries.min(entry.order)
-            || raw[59] != 0
         {
             return Err(InvalidSlot::Fields);
         }
@@ -200,6 +219,7 @@ impl Entry {
         if header_len == 0
             || header_len > frame.len().min(HEADER_LEN_MAX)
             || frame.len() > FRAME_LEN_MAX
+            || !entry.fits(parameters)
         {
             return Err(InvalidSlot::Fields);
         }
@@ -251,21 +271,30 @@ impl ChecksumKey {
 #[must_use]
 pub fn frame_at<'a>(image: &'a [u8], parameters: &Parameters, order: u64) -> Option<&'a [u8]> {
     let entry = Entry::decode(&raw_slot(image, parameters, parameters.slot(order)));
-    let frames = frame_ring(image, parameters);
+    let frames = frame_space(image, parameters);
     let frame = frames
         .get(entry.frame_offset()..)?
         .get(..entry.frame_bytes())?;
     (entry.order == order).then_some(frame)
 }
 
-/// Bytes that a frame of `len` bytes takes in the frame ring.
+/// Bytes that a frame of `len` bytes takes in a ring.
 pub(crate) fn aligned(len: usize) -> usize {
     len.next_multiple_of(FRAME_ALIGN)
 }
 
-/// A byte offset in the frame ring as a count of lines.
-pub(crate) fn line_of(offset: usize) -> u32 {
-    u32::try_from(to_u64(offset / FRAME_ALIGN)).expect("the frame ring has at most 2^32 lines")
+/// The whole lines around a frame: a medium flushes lines.
+pub(crate) fn lines(frame: &Range<usize>) -> Range<usize> {
+    frame.start - frame.start % FRAME_ALIGN..aligned(frame.end)
+}
+
+/// A byte offset in the frame space as a count of lines, and the bytes that are left.
+pub(crate) fn line_of(offset: usize) -> (u32, u8) {
+    (
+        u32::try_from(to_u64(offset / FRAME_ALIGN))
+            .expect("the frame space has at most 2^32 lines"),
+        u8::try_from(offset % FRAME_ALIGN).expect("less than a line"),
+    )
 }
 
 /// The raw slot of `order` in `image`.
@@ -273,8 +302,7 @@ pub(crate) fn raw_slot(image: &[u8], parameters: &Parameters, slot: u64) -> [u8;
     take(image, parameters.slot_offset(slot))
 }
 
-/// The frame ring inside `image`.
-pub(crate) fn frame_ring<'a>(image: &'a [u8], parameters: &Parameters) -> &'a [u8] {
-    &image
-        [parameters.frames_offset()..parameters.frames_offset() + to_usize(parameters.frame_bytes)]
+/// The frame space inside `image`.
+pub(crate) fn frame_space<'a>(image: &'a [u8], parameters: &Parameters) -> &'a [u8] {
+    &image[parameters.frame_space()]
 }

@@ -6,6 +6,17 @@
 
 use std::ops::Range;
 
+use crate::buffers::Buffers;
+
+/// The frame space, as its kind has it.
+#[derive(Debug)]
+pub(crate) enum Frames {
+    /// Frames follow each other.
+    Ring(FrameRing),
+    /// Frames lie where the network put them.
+    Buffers(Buffers),
+}
+
 /// Where the next frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameRing {

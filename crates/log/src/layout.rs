@@ -3,7 +3,7 @@
 //! ```text
 //! 0          4096       8192                    8192 + entries·64        + frame_bytes
 //! +----------+----------+-----------------------+------------------------+
-//! | super 0  | super 1  | metadata ring         | frame ring             |
+//! | super 0  | super 1  | metadata ring         | frame space            |
 //! +----------+----------+-----------------------+------------------------+
 //! ```
 //! All numbers on the medium are little-endian. This module computes offsets and nothing else.
@@ -25,6 +25,11 @@ pub const FRAME_RING_BYTES_MIN: u64 = 4096;
 /// Largest frame ring, in bytes: what a 32-bit count of 64-byte lines can address.
 pub const FRAME_RING_BYTES_MAX: u64 = 1 << 38;
 
+/// Sizes that a packet buffer may have, in bytes: those that AF_XDP takes.
+pub const BUFFER_BYTES: [u32; 2] = [2048, 4096];
+/// Fewest packet buffers of a log.
+pub const BUFFERS_MIN: u64 = 16;
+
 const BLOCK_BYTES_U64: u64 = 4096;
 const METADATA_OFFSET: usize = 2 * BLOCK_BYTES;
 
@@ -39,14 +44,26 @@ pub struct Identity {
     pub shard: u32,
 }
 
+/// How the frame space is divided; fixed when a log is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameSpace {
+    /// A ring: frames follow each other in order (`docs/spec/ordered-log.md` §4).
+    Ring,
+    /// Packet buffers of so many bytes, 2048 or 4096. A frame lies where the network put it, in any of them
+    /// (`docs/spec/ordered-log.md` §11).
+    Buffers(u32),
+}
+
 /// Size of a log, fixed when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameters {
     /// Slots of the metadata ring: a power of two from [`ENTRIES_MIN`] to [`ENTRIES_MAX`].
     pub entries: u64,
-    /// Bytes of the frame ring: a multiple of 4096 from [`FRAME_RING_BYTES_MIN`] to
-    /// [`FRAME_RING_BYTES_MAX`].
+    /// Bytes of the frame space: a multiple of 4096 from [`FRAME_RING_BYTES_MIN`] (packet buffers: [`BUFFERS_MIN`] of
+    /// them) to [`FRAME_RING_BYTES_MAX`].
     pub frame_bytes: u64,
+    /// What the frame space is.
+    pub space: FrameSpace,
 }
 
 /// The parameters break a bound of `docs/spec/ordered-log.md` §3; the text says which.
@@ -55,6 +72,26 @@ pub struct Parameters {
 pub struct BadParameters(String);
 
 impl Parameters {
+    /// A log whose frame space is a ring.
+    #[must_use]
+    pub const fn ring(entries: u64, frame_bytes: u64) -> Parameters {
+        Parameters {
+            entries,
+            frame_bytes,
+            space: FrameSpace::Ring,
+        }
+    }
+
+    /// A log whose frame space is packet buffers of `buffer_bytes` bytes.
+    #[must_use]
+    pub const fn buffers(entries: u64, frame_bytes: u64, buffer_bytes: u32) -> Parameters {
+        Parameters {
+            entries,
+            frame_bytes,
+            space: FrameSpace::Buffers(buffer_bytes),
+        }
+    }
+
     /// Checks the bounds.
     ///
     /// # Errors
@@ -75,10 +112,30 @@ impl Parameters {
                 self.frame_bytes
             ));
         }
+        let FrameSpace::Buffers(bytes) = self.space else {
+            return Ok(());
+        };
+        if !BUFFER_BYTES.contains(&bytes) {
+            return bad(format!("buffers of {bytes} bytes: must be 2048 or 4096"));
+        }
+        let buffers = self.frame_bytes / u64::from(bytes);
+        if !(BUFFERS_MIN..=u64::from(u32::MAX)).contains(&buffers) {
+            return bad(format!(
+                "{} frame bytes are {buffers} buffers of {bytes} bytes: at least {BUFFERS_MIN} are needed",
+                self.frame_bytes
+            ));
+        }
         Ok(())
     }
 
-    /// Bytes of the whole image: superblocks, metadata ring, frame ring. A multiple of 4096 for
+    /// Offset of the frame space in the image, in bytes: a multiple of 4096.
+    #[must_use]
+    pub fn frame_space(&self) -> Range<usize> {
+        let start = self.frames_offset();
+        start..start + to_usize(self.frame_bytes)
+    }
+
+    /// Bytes of the whole image: superblocks, metadata ring, frame space. A multiple of 4096 for
     /// parameters that [`Parameters::validate`] accepts.
     #[must_use]
     pub fn image_bytes(&self) -> usize {
@@ -91,7 +148,7 @@ impl Parameters {
         METADATA_OFFSET
     }
 
-    /// Byte offset of the frame ring, which is the end of the metadata ring.
+    /// Byte offset of the frame space, which is the end of the metadata ring.
     pub(crate) fn frames_offset(&self) -> usize {
         METADATA_OFFSET.saturating_add(to_usize(self.entries).saturating_mul(ENTRY_BYTES))
     }

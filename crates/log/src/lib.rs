@@ -1,5 +1,5 @@
-//! The ordered log: a ring of 64-byte entries indexed by order, and a ring of the frames they
-//! point to, on a replaceable medium (`docs/spec/ordered-log.md`, `docs/spec/recovery.md`).
+//! The ordered log: a ring of 64-byte entries indexed by order, and the frames they point to, in a ring or in
+//! packet buffers, on a replaceable medium (`docs/spec/ordered-log.md`, `docs/spec/recovery.md`).
 //!
 //! Purpose: keep admitted packets in order, make them durable one burst at a time, give them back
 //! after a crash exactly as they were, or say that they are damaged.
@@ -11,6 +11,7 @@
 //! This crate does no IO, reads no clock, draws no random numbers, knows nothing of packets or
 //! networks. Everything that reaches the medium goes through [`Media`].
 
+mod buffers;
 mod decide;
 mod entry;
 mod error;
@@ -26,8 +27,8 @@ pub use decide::{DAMAGED_ORDERS_LISTED_MAX, Decision, Slot, Summary, decide};
 pub use entry::{Entry, FRAME_LEN_MAX, HEADER_LEN_MAX, InvalidSlot, NewEntry, Payloads, frame_at};
 pub use error::{Full, LogError};
 pub use layout::{
-    BLOCK_BYTES, BadParameters, ENTRIES_MAX, ENTRIES_MIN, ENTRY_BYTES, FRAME_ALIGN,
-    FRAME_RING_BYTES_MAX, FRAME_RING_BYTES_MIN, Identity, Parameters,
+    BLOCK_BYTES, BUFFER_BYTES, BUFFERS_MIN, BadParameters, ENTRIES_MAX, ENTRIES_MIN, ENTRY_BYTES,
+    FRAME_ALIGN, FRAME_RING_BYTES_MAX, FRAME_RING_BYTES_MIN, FrameSpace, Identity, Parameters,
 };
 pub use log::{Log, Room, Tail};
 pub use media::{Media, MediaError};

@@ -8,12 +8,13 @@
 use std::ops::Range;
 use std::os::fd::RawFd;
 
+use crate::buffers::Buffers;
 use crate::entry::{
-    ChecksumKey, Entry, FRAME_LEN_MAX, HEADER_LEN_MAX, NewEntry, aligned, line_of, raw_slot,
+    ChecksumKey, Entry, FRAME_LEN_MAX, HEADER_LEN_MAX, NewEntry, aligned, line_of, lines,
 };
 use crate::error::{Full, LogError};
-use crate::frames::FrameRing;
-use crate::layout::{Identity, Parameters, to_u64, to_usize};
+use crate::frames::{FrameRing, Frames};
+use crate::layout::{ENTRY_BYTES, FrameSpace, Identity, Parameters, take, to_u64, to_usize};
 use crate::media::{Media, MediaError};
 use crate::scan::{self, Expected};
 use crate::superblock::{self, Superblock};
@@ -29,6 +30,16 @@ pub struct Room {
     pub entries: u64,
     /// Longest frame that is guaranteed to fit, in bytes.
     pub frame_bytes: u64,
+}
+
+impl Room {
+    /// Without an entry there is no frame either.
+    fn of(entries: u64, frame_bytes: usize) -> Room {
+        Room {
+            entries,
+            frame_bytes: if entries == 0 { 0 } else { to_u64(frame_bytes) },
+        }
+    }
 }
 
 /// The end of a log, for the fast path that appends to the same image beside the owner: the pipeline
@@ -62,7 +73,7 @@ pub struct Log<M> {
     media: M,
     superblock: Superblock,
     key: ChecksumKey,
-    frames: FrameRing,
+    frames: Frames,
     last: u64,
     durable: u64,
     applied: u64,
@@ -79,7 +90,7 @@ pub struct Log<M> {
 
 impl<M: Media> Log<M> {
     /// A log whose superblock and entries were just made durable by repair.
-    pub(crate) fn recovered(media: M, superblock: Superblock, frames: FrameRing) -> Log<M> {
+    pub(crate) fn recovered(media: M, superblock: Superblock, frames: Frames) -> Log<M> {
         let Superblock {
             applied, durable, ..
         } = superblock;
@@ -152,13 +163,38 @@ impl<M: Media> Log<M> {
     /// What can be appended now. Reclaimed space counts from the next completed persist on.
     #[must_use]
     pub fn room(&self) -> Room {
-        Room {
-            entries: self.parameters().entries - (self.last - self.released),
-            frame_bytes: to_u64(
-                self.frames
-                    .largest(self.oldest_frame_seen(self.released))
-                    .min(FRAME_LEN_MAX),
+        let entries = self.parameters().entries - (self.last - self.released);
+        match &self.frames {
+            Frames::Ring(ring) => Room {
+                entries,
+                frame_bytes: to_u64(
+                    ring.largest(self.oldest_frame_seen(self.released))
+                        .min(FRAME_LEN_MAX),
+                ),
+            },
+            Frames::Buffers(buffers) => Room::of(
+                entries.min(buffers.room_for_copies()),
+                buffers.copy_bytes_max(),
             ),
+        }
+    }
+
+    /// What can be appended now with [`Log::append_in_place`]; nothing in a ring.
+    #[must_use]
+    pub fn room_in_place(&self) -> Room {
+        let entries = self.parameters().entries - (self.last - self.released);
+        match &self.frames {
+            Frames::Ring(_) => Room::of(0, 0),
+            Frames::Buffers(buffers) => Room::of(entries.min(buffers.room()), FRAME_LEN_MAX),
+        }
+    }
+
+    /// Entries of the log if nothing is in it.
+    #[must_use]
+    pub fn entries_max(&self) -> u64 {
+        match &self.frames {
+            Frames::Ring(_) => self.parameters().entries,
+            Frames::Buffers(buffers) => buffers.live_max(),
         }
     }
 
@@ -166,11 +202,14 @@ impl<M: Media> Log<M> {
     #[must_use]
     pub fn occupancy(&self) -> u8 {
         let parameters = self.parameters();
-        let entries = (self.last - self.applied) * 100 / parameters.entries;
-        let bytes = self.oldest_frame_seen(self.applied).map_or(0, |oldest| {
-            // Bounded by the ring of 2^38 bytes, so the product fits.
-            to_u64(self.frames.distance(oldest, self.frames.head())) * 100 / parameters.frame_bytes
-        });
+        let entries = (self.last - self.applied) * 100 / self.entries_max();
+        let bytes = match &self.frames {
+            Frames::Ring(ring) => self.oldest_frame_seen(self.applied).map_or(0, |oldest| {
+                // Bounded by the ring of 2^38 bytes, so the product fits.
+                to_u64(ring.distance(oldest, ring.head())) * 100 / parameters.frame_bytes
+            }),
+            Frames::Buffers(_) => 0,
+        };
         u8::try_from(entries.max(bytes)).unwrap_or(100)
     }
 
@@ -189,23 +228,81 @@ impl<M: Media> Log<M> {
     ) -> Result<u64, Full> {
         let len = header.len().saturating_add(payload.len());
         let taken = aligned(len.min(FRAME_LEN_MAX));
-        let ring = to_usize(self.parameters().frame_bytes);
-        if header.is_empty() || header.len() > HEADER_LEN_MAX || len > FRAME_LEN_MAX || taken > ring
+        let longest = match &self.frames {
+            Frames::Ring(_) => to_usize(self.parameters().frame_bytes),
+            Frames::Buffers(buffers) => buffers.copy_bytes_max(),
+        };
+        if header.is_empty()
+            || header.len() > HEADER_LEN_MAX
+            || len > FRAME_LEN_MAX
+            || taken > longest
         {
             return Err(Full::TooLarge);
         }
-        if self.last - self.released >= self.parameters().entries {
-            self.release_wanted |= self.applied > self.released;
-            return Err(Full::Entries);
-        }
-        let Some(offset) = self
-            .frames
-            .allocate(self.oldest_frame(self.released), taken)
-        else {
-            self.release_wanted |= self.applied > self.released;
-            return Err(Full::Frames);
+        self.entry_is_free()?;
+        let oldest = self.oldest_frame(self.released);
+        let offset = match &mut self.frames {
+            Frames::Ring(ring) => ring.allocate(oldest, taken),
+            Frames::Buffers(buffers) => buffers.copy(len),
         };
+        let Some(offset) = offset else {
+            return Err(self.full(Full::Frames));
+        };
+        let at = self.parameters().frames_offset() + offset;
+        self.media.store(at + header.len(), payload);
+        Ok(self.add(new, header, offset, len, payload_crc))
+    }
+
+    /// Appends the packet that lies in a lent buffer ([`Log::lend_buffer`]): `frame` is where, in the frame space. Its
+    /// header is overwritten with `header`, which is as long as the one that came; its payload stays where it is.
+    /// `payload_crc` as for [`Log::append`]. The buffer is the log's from then on.
+    ///
+    /// # Errors
+    /// [`Full`]: the log is unchanged, and the buffer is still lent.
+    ///
+    /// # Panics
+    /// The frame is not in one lent buffer, or the log is a ring.
+    pub fn append_in_place(
+        &mut self,
+        new: &NewEntry,
+        header: &[u8],
+        frame: &Range<usize>,
+        payload_crc: u32,
+    ) -> Result<u64, Full> {
+        if header.is_empty() || header.len() > HEADER_LEN_MAX.min(frame.len()) {
+            return Err(Full::TooLarge);
+        }
+        self.entry_is_free()?;
+        if !self.buffers_mut().keep_lent(frame) {
+            return Err(self.full(Full::Frames));
+        }
+        Ok(self.add(new, header, frame.start, frame.len(), payload_crc))
+    }
+
+    fn entry_is_free(&mut self) -> Result<(), Full> {
+        if self.last - self.released >= self.parameters().entries {
+            return Err(self.full(Full::Entries));
+        }
+        Ok(())
+    }
+
+    /// What was reclaimed is wanted back.
+    fn full(&mut self, full: Full) -> Full {
+        self.release_wanted |= self.applied > self.released;
+        full
+    }
+
+    /// The entry of a frame whose payload is at its place.
+    fn add(
+        &mut self,
+        new: &NewEntry,
+        header: &[u8],
+        offset: usize,
+        len: usize,
+        payload_crc: u32,
+    ) -> u64 {
         let order = self.last + 1;
+        let (frame_line, skew) = line_of(offset);
         let entry = Entry {
             order,
             session: new.session,
@@ -220,15 +317,59 @@ impl<M: Media> Log<M> {
             frame_len: u32::try_from(len).expect("at most FRAME_LEN_MAX"),
             header_len: u16::try_from(header.len()).expect("at most HEADER_LEN_MAX"),
             payload_crc,
-            frame_line: line_of(offset),
+            frame_line,
+            skew,
         };
         let at = self.parameters().frames_offset() + offset;
         self.media.store(at, header);
-        self.media.store(at + header.len(), payload);
         let slot = self.parameters().slot_offset(self.parameters().slot(order));
         self.media.store(slot, &entry.encode(&self.key, header));
         self.last = order;
-        Ok(order)
+        order
+    }
+
+    /// Lends a packet buffer: its number, counted from the start of the frame space. From the first one on,
+    /// [`Log::poll_released`] has to be called. `None`: the log keeps what is left.
+    ///
+    /// # Panics
+    /// The log is a ring.
+    pub fn lend_buffer(&mut self) -> Option<u32> {
+        self.buffers_mut().lend()
+    }
+
+    /// Stores a packet into a lent buffer, as a network interface does: for networks in user space.
+    ///
+    /// # Panics
+    /// `at .. at + packet.len()` of the frame space is not inside one lent buffer, or the log is a ring.
+    pub fn deposit(&mut self, at: usize, packet: &[u8]) {
+        let lent = self.buffers_mut().is_lent(&(at..at + packet.len()));
+        assert!(lent, "a packet is stored into a lent buffer");
+        let start = self.parameters().frames_offset() + at;
+        self.media.store(start, packet);
+    }
+
+    /// Takes back a buffer that was lent or released.
+    ///
+    /// # Panics
+    /// It is not lent, or the log is a ring.
+    pub fn give_back_buffer(&mut self, number: u32) {
+        self.buffers_mut().give_back(number);
+    }
+
+    /// The next buffer of which the log no longer needs the frame. It counts as lent: who is done sending from it gives it
+    /// back, or receives into it.
+    pub fn poll_released(&mut self) -> Option<u32> {
+        match &mut self.frames {
+            Frames::Ring(_) => None,
+            Frames::Buffers(buffers) => buffers.poll_released(),
+        }
+    }
+
+    fn buffers_mut(&mut self) -> &mut Buffers {
+        match &mut self.frames {
+            Frames::Buffers(buffers) => buffers,
+            Frames::Ring(_) => panic!("the frame space of this log is packet buffers"),
+        }
     }
 
     /// The entry of an order in `applied() < order ≤ last()`.
@@ -240,9 +381,18 @@ impl<M: Media> Log<M> {
     /// The frame of an order in `applied() < order ≤ last()`: the bytes given to `append`.
     #[must_use]
     pub fn frame(&self, order: u64) -> Option<&[u8]> {
-        let entry = self.entry(order)?;
+        Some(self.media.part(self.frame_range(order)?))
+    }
+
+    /// Where that frame is in the image.
+    #[must_use]
+    pub fn frame_range(&self, order: u64) -> Option<Range<usize>> {
+        Some(self.range_of(&self.entry(order)?))
+    }
+
+    fn range_of(&self, entry: &Entry) -> Range<usize> {
         let start = self.parameters().frames_offset() + entry.frame_offset();
-        self.media.bytes().get(start..start + entry.frame_bytes())
+        start..start + entry.frame_bytes()
     }
 
     /// Takes over the entries up to `upto`, which the fast path appended to the image by the rules of
@@ -256,13 +406,18 @@ impl<M: Media> Log<M> {
         self.complete(true)?;
         while self.last < upto {
             let order = self.last + 1;
-            let parameters = *self.parameters();
+            let Frames::Ring(frames) = &mut self.frames else {
+                self.failed = true;
+                return Err(LogError::Followed { order });
+            };
+            let parameters = self.superblock.parameters;
             let slot = parameters.slot(order);
-            let raw = raw_slot(self.media.bytes(), &parameters, slot);
+            let raw = raw_slot(&self.media, &parameters, slot);
             let entry = Entry::decode(&raw);
             let frame = entry.frame_offset()..entry.frame_offset() + entry.frame_bytes();
             let header_len = usize::from(entry.header_len);
             let possible = entry.order == order
+                && entry.skew == 0
                 && frame.end <= to_usize(parameters.frame_bytes)
                 && header_len <= frame.len().min(HEADER_LEN_MAX)
                 && entry.applied >= self.stated
@@ -273,9 +428,9 @@ impl<M: Media> Log<M> {
                 return Err(LogError::Followed { order });
             }
             let at = parameters.frames_offset() + frame.start;
-            let sealed = Entry::seal(&raw, &self.key, &self.media.bytes()[at..at + header_len]);
+            let sealed = Entry::seal(&raw, &self.key, self.media.part(at..at + header_len));
             self.media.store(parameters.slot_offset(slot), &sealed);
-            self.frames.follow(frame.start, aligned(frame.len()));
+            frames.follow(frame.start, aligned(frame.len()));
             self.last = order;
             self.durable = order;
             self.reported = order;
@@ -289,7 +444,10 @@ impl<M: Media> Log<M> {
     pub fn tail(&self) -> Tail {
         Tail {
             last: self.last,
-            head: to_u64(self.frames.head()),
+            head: match &self.frames {
+                Frames::Ring(ring) => to_u64(ring.head()),
+                Frames::Buffers(_) => 0,
+            },
             applied: self.applied,
             stated: self.stated,
             released: self.released,
@@ -314,11 +472,13 @@ impl<M: Media> Log<M> {
             && tail.applied <= tail.last
             && tail.last - tail.released <= superblock.parameters.entries
             && superblock.applied <= tail.last
-            && head <= ring;
+            && head <= ring
+            && superblock.parameters.space == FrameSpace::Ring;
         if !ordered {
             return Err(LogError::Followed { order: tail.last });
         }
-        let mut log = Log::recovered(media, superblock, FrameRing::new(ring, head));
+        let frames = Frames::Ring(FrameRing::new(ring, head));
+        let mut log = Log::recovered(media, superblock, frames);
         let given_back = log.superblock.applied;
         log.applied = tail.applied.max(given_back);
         let (stated, released) = (tail.stated.max(given_back), tail.released.max(given_back));
@@ -339,13 +499,14 @@ impl<M: Media> Log<M> {
             return;
         }
         let parameters = *self.parameters();
-        let bytes = self.oldest_frame_seen(self.released).map_or(0, |oldest| {
-            let end = self
-                .oldest_frame_seen(self.applied)
-                .unwrap_or(self.frames.head());
-            to_u64(self.frames.distance(oldest, end))
-        });
-        self.release_wanted = self.applied - self.released >= parameters.entries / RELEASE_FRACTION
+        let bytes = match &self.frames {
+            Frames::Ring(ring) => self.oldest_frame_seen(self.released).map_or(0, |oldest| {
+                let end = self.oldest_frame_seen(self.applied).unwrap_or(ring.head());
+                to_u64(ring.distance(oldest, end))
+            }),
+            Frames::Buffers(_) => 0,
+        };
+        self.release_wanted = self.applied - self.released >= self.entries_max() / RELEASE_FRACTION
             || bytes >= parameters.frame_bytes / RELEASE_FRACTION;
     }
 
@@ -380,9 +541,16 @@ impl<M: Media> Log<M> {
         };
         if self.last > self.durable {
             let parameters = self.parameters();
-            let first = self.entry_at(self.durable + 1).frame_offset();
-            ranges.extend(parameters.metadata_ranges(self.durable + 1, self.last));
-            ranges.extend(self.frames.image_ranges(parameters.frames_offset(), first));
+            let unpersisted = self.durable + 1..=self.last;
+            ranges.extend(parameters.metadata_ranges(*unpersisted.start(), self.last));
+            match &self.frames {
+                Frames::Ring(ring) => {
+                    let first = self.entry_at(*unpersisted.start()).frame_offset();
+                    ranges.extend(ring.image_ranges(parameters.frames_offset(), first));
+                }
+                Frames::Buffers(_) => ranges
+                    .extend(unpersisted.map(|order| lines(&self.range_of(&self.entry_at(order))))),
+            }
             let before = self.last - 1;
             flight.witnesses[0] = (before > self.durable).then(|| self.entry_at(before).applied);
             flight.witnesses[1] = Some(self.entry_at(self.last).applied);
@@ -465,7 +633,9 @@ impl<M: Media> Log<M> {
             return Err(LogError::Exhausted { what: "order" });
         }
         self.complete(true)?;
+        self.release(self.last);
         (self.last, self.durable, self.applied, self.reported) = (order, order, order, order);
+        self.released = order;
         self.commit_superblock(|superblock| superblock.era = era)?;
         self.key = ChecksumKey::new(&self.superblock.identity, era, &self.superblock.parameters);
         Ok(())
@@ -517,11 +687,8 @@ impl<M: Media> Log<M> {
 
     fn entry_at(&self, order: u64) -> Entry {
         let parameters = self.parameters();
-        let entry = Entry::decode(&raw_slot(
-            self.media.bytes(),
-            parameters,
-            parameters.slot(order),
-        ));
+        let slot = parameters.slot(order);
+        let entry = Entry::decode(&raw_slot(&self.media, parameters, slot));
         assert_eq!(entry.order, order, "the slot of a live order holds it");
         entry
     }
@@ -536,7 +703,7 @@ impl<M: Media> Log<M> {
     fn oldest_frame_seen(&self, floor: u64) -> Option<usize> {
         let parameters = self.parameters();
         let slot = parameters.slot(floor + 1);
-        let entry = Entry::decode(&raw_slot(self.media.bytes(), parameters, slot));
+        let entry = Entry::decode(&raw_slot(&self.media, parameters, slot));
         (floor < self.last && entry.order == floor + 1).then(|| entry.frame_offset())
     }
 
@@ -549,7 +716,8 @@ impl<M: Media> Log<M> {
         let done = self.superblock.commit(&mut self.media);
         self.failed |= done.is_err();
         done?;
-        (self.stated, self.released) = (self.applied, self.applied);
+        self.stated = self.applied;
+        self.release(self.applied);
         self.release_wanted = false;
         Ok(())
     }
@@ -582,8 +750,26 @@ impl<M: Media> Log<M> {
     /// Space is released that two of them state (`docs/spec/ordered-log.md` §8).
     fn witnessed(&mut self, applied: u64) {
         let second = applied.min(self.stated);
-        self.released = self.released.max(second);
+        self.release(second);
         self.stated = self.stated.max(applied);
+    }
+
+    /// The space of the orders up to `upto` may be used again.
+    fn release(&mut self, upto: u64) {
+        let first = self.released + 1;
+        if upto < first {
+            return;
+        }
+        if let Frames::Buffers(buffers) = &mut self.frames {
+            for order in first..=upto {
+                let parameters = &self.superblock.parameters;
+                let slot = parameters.slot(order);
+                // The slot is not used again before its order is released.
+                let entry = Entry::decode(&raw_slot(&self.media, parameters, slot));
+                buffers.release(entry.frame_offset());
+            }
+        }
+        self.released = upto;
     }
 
     fn checked<T>(&mut self, result: Result<T, MediaError>) -> Result<T, LogError> {
@@ -598,4 +784,10 @@ impl<M: Media> Log<M> {
             Ok(())
         }
     }
+}
+
+/// The raw slot of a log that runs.
+fn raw_slot<M: Media>(media: &M, parameters: &Parameters, slot: u64) -> [u8; ENTRY_BYTES] {
+    let start = parameters.slot_offset(slot);
+    take(media.part(start..start + ENTRY_BYTES), 0)
 }

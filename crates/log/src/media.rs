@@ -15,6 +15,15 @@ pub trait Media: Send {
     /// The image as the CPU sees it: every store so far, durable or not.
     fn bytes(&self) -> &[u8];
 
+    /// A part of the image. A log that runs reads through this alone: beside it, somebody else may be storing into other
+    /// parts of the same memory (a NIC into packet buffers).
+    ///
+    /// # Panics
+    /// If the range is not inside the image.
+    fn part(&self, range: Range<usize>) -> &[u8] {
+        &self.bytes()[range]
+    }
+
     /// Stores `bytes` at `offset` of the image; not durable yet.
     ///
     /// # Panics
@@ -82,6 +91,9 @@ macro_rules! delegate {
     () => {
         fn bytes(&self) -> &[u8] {
             (**self).bytes()
+        }
+        fn part(&self, range: Range<usize>) -> &[u8] {
+            (**self).part(range)
         }
         fn store(&mut self, offset: usize, bytes: &[u8]) {
             (**self).store(offset, bytes);

@@ -12,10 +12,11 @@
 
 use std::ops::Range;
 
+use crate::buffers::Buffers;
 use crate::decide::{DAMAGED_ORDERS_LISTED_MAX, Decision};
-use crate::entry::{Entry, aligned, raw_slot};
+use crate::entry::{Entry, aligned, lines, raw_slot};
 use crate::error::LogError;
-use crate::frames::FrameRing;
+use crate::frames::{FrameRing, Frames};
 use crate::layout::{BLOCK_BYTES, ENTRY_BYTES, Parameters, to_usize};
 use crate::log::Log;
 use crate::media::{Media, persist_now};
@@ -78,9 +79,23 @@ impl<M: Media> Scan<M> {
         Ok(Log::recovered(media, superblock, frames))
     }
 
-    /// Checks that the kept frames follow each other as the allocator places them, and returns the
-    /// allocator in that state. A breach means that entries claim each other's bytes: damage.
-    fn placement(&self, applied: u64, tail: u64) -> Result<FrameRing, LogError> {
+    /// Checks that the kept frames lie as the allocator places them, and returns the allocator in that state. A breach
+    /// means that entries claim each other's bytes: damage.
+    fn placement(&self, applied: u64, tail: u64) -> Result<Frames, LogError> {
+        match Buffers::new(&self.superblock.parameters) {
+            None => self.ring(applied, tail).map(Frames::Ring),
+            Some(mut buffers) => {
+                for order in applied + 1..=tail {
+                    if !buffers.keep(self.kept(order).frame_offset()) {
+                        return Err(damaged(order, tail));
+                    }
+                }
+                Ok(Frames::Buffers(buffers.kept()))
+            }
+        }
+    }
+
+    fn ring(&self, applied: u64, tail: u64) -> Result<FrameRing, LogError> {
         let size = to_usize(self.superblock.parameters.frame_bytes);
         let mut ring = FrameRing::new(size, 0);
         let mut oldest = None;
@@ -96,24 +111,30 @@ impl<M: Media> Scan<M> {
                 oldest => ring.allocate(oldest, aligned(entry.frame_bytes())),
             };
             if expected != Some(entry.frame_offset()) {
-                let orders: Vec<u64> = (order..=tail).take(DAMAGED_ORDERS_LISTED_MAX).collect();
-                return Err(LogError::Damaged {
-                    orders,
-                    total: tail - order + 1,
-                });
+                return Err(damaged(order, tail));
             }
         }
         Ok(ring)
     }
 
-    fn unproven_ranges(&self, proven: u64, tail: u64, frames: &FrameRing) -> Vec<Range<usize>> {
+    fn unproven_ranges(&self, proven: u64, tail: u64, frames: &Frames) -> Vec<Range<usize>> {
         let parameters = &self.superblock.parameters;
         let mut ranges = Vec::with_capacity(5);
         ranges.push(0..2 * BLOCK_BYTES);
         if tail > proven {
-            let first = self.kept(proven + 1).frame_offset();
             ranges.extend(parameters.metadata_ranges(proven + 1, tail));
-            ranges.extend(frames.image_ranges(parameters.frames_offset(), first));
+            let base = parameters.frames_offset();
+            match frames {
+                Frames::Ring(ring) => {
+                    let first = self.kept(proven + 1).frame_offset();
+                    ranges.extend(ring.image_ranges(base, first));
+                }
+                Frames::Buffers(_) => ranges.extend((proven + 1..=tail).map(|order| {
+                    let entry = self.kept(order);
+                    let start = base + entry.frame_offset();
+                    lines(&(start..start + entry.frame_bytes()))
+                })),
+            }
         }
         ranges
     }
@@ -121,6 +142,14 @@ impl<M: Media> Scan<M> {
     fn kept(&self, order: u64) -> Entry {
         self.entry(order)
             .expect("the decision keeps whole entries only")
+    }
+}
+
+/// The order whose frame is where it cannot be, and all behind it.
+fn damaged(order: u64, tail: u64) -> LogError {
+    LogError::Damaged {
+        orders: (order..=tail).take(DAMAGED_ORDERS_LISTED_MAX).collect(),
+        total: tail - order + 1,
     }
 }
 

@@ -4,7 +4,7 @@
 //! [`Log`](crate::Log) is [`Scan::repair`].
 
 use crate::decide::{Decision, Slot, Summary, decide};
-use crate::entry::{ChecksumKey, Entry, InvalidSlot, Payloads, frame_ring, raw_slot};
+use crate::entry::{ChecksumKey, Entry, InvalidSlot, Payloads, frame_space, raw_slot};
 use crate::error::LogError;
 use crate::layout::{Identity, Parameters, to_u64};
 use crate::media::Media;
@@ -207,7 +207,7 @@ impl<M: Media> Scan<M> {
     #[must_use]
     pub fn frame(&self, order: u64) -> Option<&[u8]> {
         let entry = self.entry(order)?;
-        frame_ring(self.media.bytes(), &self.report.parameters)
+        frame_space(self.media.bytes(), &self.report.parameters)
             .get(entry.frame_offset()..)?
             .get(..entry.frame_bytes())
     }
@@ -233,7 +233,7 @@ fn read_slots(
 ) -> Vec<Slot> {
     let parameters = &superblock.parameters;
     let key = ChecksumKey::new(&superblock.identity, superblock.era, parameters);
-    let frames = frame_ring(image, parameters);
+    let frames = frame_space(image, parameters);
     let mut slots = Vec::new();
     for slot in 0..parameters.entries {
         let found = match Entry::check(

@@ -5,10 +5,10 @@
 //! +-------+---------+-----+---------+----------+--------+-------+---------+-------------+
 //! | magic | version | crc | counter | log uuid | device | shard | entries | frame bytes |
 //! +-------+---------+-----+---------+----------+--------+-------+---------+-------------+
-//! 64      68            72    76     80        88        96                             4096
-//! +-------+-------------+-----+------+---------+---------+------------------------------+
-//! | epoch | incarnation | era |served| applied | durable | zero                         |
-//! +-------+-------------+-----+------+---------+---------+------------------------------+
+//! 64      68            72    76     80        88        96                               4096
+//! +-------+-------------+-----+------+---------+---------+--------------------------------+
+//! | epoch | incarnation | era |served| applied | durable | buffer bytes (version 2), zero |
+//! +-------+-------------+-----+------+---------+---------+--------------------------------+
 //! ```
 //! Counter `n` is written to copy `n mod 2`, so one write never touches the newest copy. `crc` is
 //! CRC32C over the block with `crc` as zero; its place and the place of `version` hold for every
@@ -18,15 +18,18 @@
 use std::ops::Range;
 
 use crate::error::LogError;
-use crate::layout::{BLOCK_BYTES, Identity, Parameters, take};
+use crate::layout::{BLOCK_BYTES, FrameSpace, Identity, Parameters, take};
 use crate::media::{Media, persist_now};
 
-/// Version of the format of the whole log that this crate reads and writes.
-pub const FORMAT_VERSION: u32 = 1;
+/// Newest version of the format of the whole log that this crate reads and writes. Version 1: the frame space is a ring.
+/// Version 2: it is packet buffers.
+pub const FORMAT_VERSION: u32 = 2;
+const VERSION_RING: u32 = 1;
+const VERSION_BUFFERS: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"PMNETLOG";
 const CRC_AT: usize = 12;
-const USED_BYTES: usize = 96;
+const USED_BYTES: usize = 100;
 /// No log is written so often. A higher counter is not ours, and could not be increased further.
 const COUNTER_MAX: u64 = u64::MAX / 2;
 
@@ -67,7 +70,11 @@ impl Superblock {
     fn encode(&self) -> [u8; BLOCK_BYTES] {
         let mut out = [0; BLOCK_BYTES];
         out[0..8].copy_from_slice(&MAGIC);
-        out[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        let (version, buffer_bytes) = match self.parameters.space {
+            FrameSpace::Ring => (VERSION_RING, 0),
+            FrameSpace::Buffers(bytes) => (VERSION_BUFFERS, bytes),
+        };
+        out[8..12].copy_from_slice(&version.to_le_bytes());
         out[16..24].copy_from_slice(&self.counter.to_le_bytes());
         out[24..40].copy_from_slice(&self.identity.log_uuid.to_le_bytes());
         out[40..44].copy_from_slice(&self.identity.device.to_le_bytes());
@@ -80,6 +87,7 @@ impl Superblock {
         out[76..80].copy_from_slice(&self.served.to_le_bytes());
         out[80..88].copy_from_slice(&self.applied.to_le_bytes());
         out[88..96].copy_from_slice(&self.durable.to_le_bytes());
+        out[96..100].copy_from_slice(&buffer_bytes.to_le_bytes());
         let crc = crc32c::crc32c(&out);
         out[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
         out
@@ -98,9 +106,13 @@ impl Superblock {
             return (CopyState::Broken, None);
         }
         let version = u32::from_le_bytes(take(block, 8));
-        if version != FORMAT_VERSION {
-            return (CopyState::OtherVersion(version), None);
-        }
+        let buffer_bytes = u32::from_le_bytes(take(block, 96));
+        let space = match (version, buffer_bytes) {
+            (VERSION_RING, 0) => FrameSpace::Ring,
+            (VERSION_BUFFERS, bytes) => FrameSpace::Buffers(bytes),
+            (VERSION_RING, _) => return (CopyState::Broken, None),
+            _ => return (CopyState::OtherVersion(version), None),
+        };
         let found = Superblock {
             counter: u64::from_le_bytes(take(block, 16)),
             identity: Identity {
@@ -111,6 +123,7 @@ impl Superblock {
             parameters: Parameters {
                 entries: u64::from_le_bytes(take(block, 48)),
                 frame_bytes: u64::from_le_bytes(take(block, 56)),
+                space,
             },
             epoch: u32::from_le_bytes(take(block, 64)),
             incarnation: u32::from_le_bytes(take(block, 68)),
@@ -327,10 +340,7 @@ mod tests {
                 device: 3,
                 shard: 9,
             },
-            parameters: Parameters {
-                entries: 64,
-                frame_bytes: 8192,
-            },
+            parameters: Parameters::ring(64, 8192),
             epoch: 2,
             incarnation: 4,
             era: 1,
@@ -432,13 +442,13 @@ mod tests {
             ));
         }
         let mut future = image(Some(old), Some(Superblock { counter: 8, ..old }));
-        future[8] = 2;
+        future[8] = 3;
         future[CRC_AT..CRC_AT + 4].fill(0);
         let crc = crc32c::crc32c(&future[..BLOCK_BYTES]);
         future[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
         assert!(matches!(
             read(&future),
-            Err(LogError::Version { found: 2, known: 1 })
+            Err(LogError::Version { found: 3, known: 2 })
         ));
     }
 

@@ -106,12 +106,17 @@ proptest! {
 
     #[test]
     fn any_history_survives_in_a_ring_that_laps_its_entries(seed: u64, lives in lives()) {
-        run(seed, &Parameters { entries: 128, frame_bytes: 4096 }, &lives);
+        run(seed, &Parameters::ring(128, 4096), &lives);
     }
 
     #[test]
     fn any_history_survives_in_a_ring_whose_entries_run_out_first(seed: u64, lives in lives()) {
-        run(seed, &Parameters { entries: 64, frame_bytes: 256 * 1024 }, &lives);
+        run(seed, &Parameters::ring(64, 256 * 1024), &lives);
+    }
+
+    #[test]
+    fn any_history_survives_in_packet_buffers(seed: u64, lives in lives()) {
+        run(seed, &Parameters::buffers(64, 32 * 2048, 2048), &lives);
     }
 }
 

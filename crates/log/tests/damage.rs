@@ -241,7 +241,7 @@ fn only_an_empty_image_counts_as_an_interrupted_making() {
             Err(LogError::InterruptedFormat)
         ));
         for at in [
-            BLOCK_BYTES + 96,
+            BLOCK_BYTES + 100,
             METADATA - 1,
             METADATA,
             SMALL.image_bytes() - 1,

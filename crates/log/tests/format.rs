@@ -9,10 +9,7 @@ use pmnet_log::{
 use support::{EXPECTED, Forgetful, IDENTITY, recover};
 
 /// Long frames fit.
-const WIDE: Parameters = Parameters {
-    entries: 64,
-    frame_bytes: 128 * 1024,
-};
+const WIDE: Parameters = Parameters::ring(64, 128 * 1024);
 const METADATA: usize = 2 * BLOCK_BYTES;
 const FRAMES: usize = METADATA + 64 * 64;
 const NEW: NewEntry = NewEntry {

@@ -57,15 +57,7 @@ fn a_burst_is_one_persist_of_its_entries_and_frames_alone() {
 
 #[test]
 fn full_of_entries_and_free_again_without_an_append() {
-    let (mut log, _) = filled(
-        &Parameters {
-            entries: 64,
-            frame_bytes: 1 << 20,
-        },
-        64,
-        16,
-        0,
-    );
+    let (mut log, _) = filled(&Parameters::ring(64, 1 << 20), 64, 16, 0);
     assert_eq!(log.append(&NEW, &[1], &[], 0), Err(Full::Entries));
     assert_eq!((log.room().entries, log.occupancy()), (0, 100));
     log.reclaim(64);
@@ -87,15 +79,7 @@ fn full_of_entries_and_free_again_without_an_append() {
 
 #[test]
 fn one_reclaimed_order_in_a_full_log_is_enough_to_go_on() {
-    let (mut log, _) = filled(
-        &Parameters {
-            entries: 64,
-            frame_bytes: 1 << 20,
-        },
-        64,
-        16,
-        0,
-    );
+    let (mut log, _) = filled(&Parameters::ring(64, 1 << 20), 64, 16, 0);
     log.reclaim(1);
     assert!(
         !log.persist_start().unwrap(),
@@ -116,15 +100,7 @@ fn one_reclaimed_order_in_a_full_log_is_enough_to_go_on() {
 /// the reclaim say nothing.
 #[test]
 fn a_persist_releases_only_what_it_wrote_down() {
-    let (mut log, _) = filled(
-        &Parameters {
-            entries: 64,
-            frame_bytes: 1 << 20,
-        },
-        32,
-        16,
-        0,
-    );
+    let (mut log, _) = filled(&Parameters::ring(64, 1 << 20), 32, 16, 0);
     let append = |log: &mut pmnet_log::Log<Forgetful>| log.append(&NEW, &[1], &[], 0).unwrap();
     append(&mut log);
     log.reclaim(15);
@@ -158,15 +134,7 @@ fn a_persist_releases_only_what_it_wrote_down() {
 /// durable orders that nobody has applied are all there.
 #[test]
 fn a_lost_superblock_and_a_torn_entry_cost_no_durable_order() {
-    let (mut log, _) = filled(
-        &Parameters {
-            entries: 64,
-            frame_bytes: 1 << 20,
-        },
-        64,
-        64,
-        0,
-    );
+    let (mut log, _) = filled(&Parameters::ring(64, 1 << 20), 64, 64, 0);
     log.reclaim(62);
     let mut persists = 0;
     while log.append(&NEW, &[1], &[], 0).is_err() {
@@ -187,13 +155,7 @@ fn a_lost_superblock_and_a_torn_entry_cost_no_durable_order() {
 
 #[test]
 fn full_of_frames_and_frames_that_never_fit() {
-    let mut log = recover(Forgetful::formatted(
-        &Parameters {
-            entries: 64,
-            frame_bytes: 4096,
-        },
-        0,
-    ));
+    let mut log = recover(Forgetful::formatted(&Parameters::ring(64, 4096), 0));
     assert_eq!(
         log.append(&NEW, &[1; 88], &[0; 4096], 0),
         Err(Full::TooLarge)
@@ -215,13 +177,7 @@ fn full_of_frames_and_frames_that_never_fit() {
         }
     );
     assert_eq!(log.append(&NEW, &[1; 1], &[], 0), Err(Full::Frames));
-    let mut large = recover(Forgetful::formatted(
-        &Parameters {
-            entries: 64,
-            frame_bytes: 1 << 20,
-        },
-        0,
-    ));
+    let mut large = recover(Forgetful::formatted(&Parameters::ring(64, 1 << 20), 0));
     assert_eq!(
         large.append(&NEW, &[1; 36], &[0; 65_500], 0),
         Err(Full::TooLarge)

@@ -13,10 +13,7 @@ const EXPECTED: Expected = Expected {
     shard: 0,
     parameters: None,
 };
-const PARAMETERS: Parameters = Parameters {
-    entries: 256,
-    frame_bytes: 128 * 1024,
-};
+const PARAMETERS: Parameters = Parameters::ring(256, 128 * 1024);
 const CHILD: &str = "PMNET_TEST_CHILD";
 
 fn recover(path: &Path, kind: Kind) -> Log<AnyMedia> {

@@ -128,10 +128,7 @@ impl DeviceHost {
 }
 
 fn parameters(config: &WorldConfig) -> Parameters {
-    Parameters {
-        entries: config.log_entries,
-        frame_bytes: config.log_frame_bytes,
-    }
+    Parameters::ring(config.log_entries, config.log_frame_bytes)
 }
 
 fn formatted(node: usize, config: &WorldConfig, log_uuid: u128) -> Handle {

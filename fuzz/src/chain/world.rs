@@ -47,10 +47,7 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(input: &mut Input<'_>) -> World {
         let chain = 1 + input.byte() % 3;
-        let parameters = Parameters {
-            entries: 64,
-            frame_bytes: input.pick(&[4096, 16_384]),
-        };
+        let parameters = Parameters::ring(64, input.pick(&[4096, 16_384]));
         let now = Time(MILLISECOND);
         let config = |number: u8| {
             let next = if number == chain {

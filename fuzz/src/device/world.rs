@@ -72,10 +72,7 @@ impl World {
             flags: input.pick(&[0, 0, 0, Member::SHRINK, Member::DECLARE_LOSS]),
             ..DeviceConfig::new(u32::from(position) + 1, SHARD, next)
         };
-        let parameters = pmnet_log::Parameters {
-            entries: 64,
-            frame_bytes: input.pick(&[8192, 65_536]),
-        };
+        let parameters = pmnet_log::Parameters::ring(64, input.pick(&[8192, 65_536]));
         let log = recover(formatted(&parameters));
         let now = Time(MILLISECOND);
         let mut world = World {

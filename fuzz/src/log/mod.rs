@@ -24,11 +24,12 @@ pub const EXPECTED: Expected = Expected {
     parameters: None,
 };
 
-/// Small rings, so that both of them lap.
+/// Small ones, so that entries and frames lap soon; some of packet buffers.
 fn parameters(input: &mut Input<'_>) -> Parameters {
-    Parameters {
-        entries: input.pick(&[64, 64, 128]),
-        frame_bytes: input.pick(&[4096, 8192, 32_768]),
+    let (entries, buffers) = input.pick(&[(64, false), (64, true), (128, false)]);
+    match input.pick(&[4096, 8192, 32_768]) {
+        bytes @ 32_768 if buffers => Parameters::buffers(entries, bytes, 2048),
+        bytes => Parameters::ring(entries, bytes),
     }
 }
 

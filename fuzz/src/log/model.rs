@@ -1,8 +1,9 @@
 //! What the outside world knows of a log: what was appended, what was promised, what was given up.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use pmnet_log::{Full, HEADER_LEN_MAX, Log, Media, NewEntry};
+use pmnet_log::{FrameSpace, Full, HEADER_LEN_MAX, Log, Media, NewEntry};
 
 use crate::input::Input;
 use crate::medium::Forgetful;
@@ -53,10 +54,27 @@ impl Model {
             .take(header_len + payload_len)
             .collect();
         let (header, payload) = frame.split_at(header_len);
-        let (room, last) = (log.room(), log.last());
+        let last = log.last();
+        let crc = crc32c::crc32c(payload);
+        let lent = self.lent(log, frame.len());
+        let (room, appended) = match lent {
+            None => (log.room(), log.append(&new, header, payload, crc)),
+            Some((number, place)) => {
+                log.deposit(place.start, &frame);
+                let room = log.room_in_place();
+                let appended = log.append_in_place(&new, header, &place, crc);
+                if appended.is_err() {
+                    log.give_back_buffer(number);
+                }
+                (room, appended)
+            }
+        };
+        while let Some(number) = log.poll_released() {
+            log.give_back_buffer(number);
+        }
         let length = u64::try_from(frame.len()).expect("short");
         let possible = (1..=HEADER_LEN_MAX).contains(&header_len);
-        match log.append(&new, header, payload, crc32c::crc32c(payload)) {
+        match appended {
             Ok(order) => {
                 assert!(possible && order == last + 1);
                 self.contents.insert(order, (new, frame, header_len));
@@ -73,6 +91,22 @@ impl Model {
                 false
             }
         }
+    }
+
+    /// A packet buffer, and the place in it where the network puts the next frame; two of three come that way, if they are
+    /// short enough.
+    fn lent<M: Media>(&self, log: &mut Log<M>, len: usize) -> Option<(u32, Range<usize>)> {
+        let FrameSpace::Buffers(bytes) = log.parameters().space else {
+            return None;
+        };
+        let bytes = usize::try_from(bytes).expect("small");
+        let spare = bytes
+            .checked_sub(len)
+            .filter(|_| !self.frames.is_multiple_of(3))?;
+        let number = log.lend_buffer()?;
+        let skew = usize::try_from(self.frames).expect("small") * 37 % (spare + 1);
+        let start = usize::try_from(number).expect("small") * bytes + skew;
+        Some((number, start..start + len))
     }
 
     /// `durable()` has moved, perhaps.

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use aya::maps::RingBuf;
 use aya::{Ebpf, EbpfLoader};
 use pmnet_device::FastPath;
-use pmnet_log::{Media, Parameters};
+use pmnet_log::{FrameSpace, Media, Parameters};
 use pmnet_wire::packet::Stamp;
 
 use super::error::KernelError;
@@ -132,7 +132,14 @@ fn check(config: &KernelConfig) -> Result<(), KernelError> {
     let Parameters {
         entries,
         frame_bytes,
+        space,
     } = config.parameters;
+    if space != FrameSpace::Ring {
+        return Err(KernelError::Parameters(
+            "the pipeline appends to a ring, not to packet buffers (those are --mode af-xdp)"
+                .into(),
+        ));
+    }
     if !entries.is_power_of_two() || !frame_bytes.is_power_of_two() {
         return Err(KernelError::Parameters(format!(
             "the pipeline needs powers of two: {entries} entries, {frame_bytes} bytes of frames"

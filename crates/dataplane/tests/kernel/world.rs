@@ -22,10 +22,7 @@ use crate::skip::skip;
 
 pub const SHARD: u32 = 3;
 pub const SHARD_TOKEN: u64 = 0x1122_3344_5566_7788;
-pub const PARAMETERS: Parameters = Parameters {
-    entries: 64,
-    frame_bytes: 16_384,
-};
+pub const PARAMETERS: Parameters = Parameters::ring(64, 16_384);
 const DEVICE: u32 = 7;
 /// Few, so that keys share them.
 const BUCKETS: u32 = 8;

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
+use pmnet_log::Parameters;
+
 use crate::drive::{Driver, Op, Recording};
 use crate::faults;
 use crate::images::{Effort, Kind, Lines, images};
@@ -89,15 +91,16 @@ impl Hasher for AsIs {
 /// One script's exploration.
 pub struct Explorer {
     effort: Effort,
+    parameters: Parameters,
     pub counts: Counts,
     /// Image and promise → whether the recovery from it was crashed again too.
     seen: HashMap<u64, bool, BuildHasherDefault<AsIs>>,
 }
 
 /// Runs a script and visits everything.
-pub fn explore(name: &str, ops: &[Op], effort: &Effort) -> Counts {
-    let blank = State::clean(vec![0; crate::drive::PARAMETERS.image_bytes()]);
-    let mut driver = Driver::new(blank, Promise::none());
+pub fn explore(name: &str, ops: &[Op], parameters: Parameters, effort: &Effort) -> Counts {
+    let blank = State::clean(vec![0; parameters.image_bytes()]);
+    let mut driver = Driver::new(blank, parameters, Promise::none());
     for (at, op) in ops.iter().enumerate() {
         if let Err(why) = driver.step(*op) {
             panic!("script {name}, operation {at} {op:?}, no crash yet: {why}");
@@ -106,6 +109,7 @@ pub fn explore(name: &str, ops: &[Op], effort: &Effort) -> Counts {
     let recording = driver.finish();
     let mut explorer = Explorer {
         effort: *effort,
+        parameters,
         counts: Counts {
             scripts: 1,
             operations: u64::try_from(ops.len()).unwrap(),
@@ -225,7 +229,7 @@ impl Explorer {
         if !again && left.dirty_lines().is_empty() {
             return recover_plainly(left.visible(), promise);
         }
-        let mut driver = Driver::new(left, promise.clone());
+        let mut driver = Driver::new(left, self.parameters, promise.clone());
         if !driver.recover()? {
             return Ok(());
         }

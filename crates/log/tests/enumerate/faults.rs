@@ -110,7 +110,7 @@ fn poison(
 /// Up to where entries that do not need `line`, or both superblocks, state that all was durable.
 fn witnessed(image: &[u8], line: usize, promise: &Promise) -> u64 {
     let facts = &promise.facts;
-    let entries = crate::drive::PARAMETERS.entries;
+    let entries = crate::drive::ENTRIES;
     promise
         .contents
         .range(facts.applied + 1..facts.promised.saturating_add(1).max(facts.applied + 1))

@@ -18,9 +18,10 @@ mod support;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use drive::Op;
+use drive::{LOGS, Op};
 use explore::{Counts, explore};
 use images::Effort;
+use pmnet_log::Parameters;
 
 const QUICK: Effort = Effort {
     combinations: 40,
@@ -45,7 +46,7 @@ const FULL: Effort = Effort {
 };
 
 /// Runs all scripts on all cores; the sum of what was visited.
-fn run(effort: &Effort, random_scripts: u64, report: bool) -> Counts {
+fn run(parameters: Parameters, effort: &Effort, random_scripts: u64, report: bool) -> Counts {
     let mut scripts: Vec<(String, Vec<Op>)> = script::SCRIPTS
         .iter()
         .map(|(name, ops)| ((*name).to_string(), ops.to_vec()))
@@ -59,7 +60,7 @@ fn run(effort: &Effort, random_scripts: u64, report: bool) -> Counts {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some((name, ops)) = scripts.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let counts = explore(name, ops, effort);
+                    let counts = explore(name, ops, parameters, effort);
                     if report {
                         println!("{}", line(name, &counts));
                     }
@@ -106,15 +107,19 @@ fn line(name: &str, counts: &Counts) -> String {
 
 #[test]
 fn crash_at_every_moment_of_every_script() {
-    let sum = run(&QUICK, 12, false);
-    assert!(sum.images[0] > 10_000 && sum.images[1] > 10_000 && sum.crashed_again > 100);
-    assert!(sum.poisoned > 1000 && sum.poisoned_refused > 100 && sum.set_back_refused > 10);
+    for parameters in LOGS {
+        let sum = run(parameters, &QUICK, 12, false);
+        assert!(sum.images[0] > 10_000 && sum.images[1] > 10_000 && sum.crashed_again > 100);
+        assert!(sum.poisoned > 1000 && sum.poisoned_refused > 50 && sum.set_back_refused > 10);
+    }
 }
 
 #[test]
 #[ignore = "minutes; see the head of this file"]
 fn full_crash_enumeration() {
-    let sum = run(&FULL, 40, true);
-    assert!(sum.images[0] > 100_000 && sum.images[1] > 1_000_000 && sum.images[2] > 100_000);
-    assert!(sum.poisoned_refused > 10_000 && sum.set_back_refused > 1000);
+    for parameters in LOGS {
+        let sum = run(parameters, &FULL, 40, true);
+        assert!(sum.images[0] > 100_000 && sum.images[1] > 1_000_000 && sum.images[2] > 100_000);
+        assert!(sum.poisoned_refused > 10_000 && sum.set_back_refused > 1000);
+    }
 }

@@ -244,8 +244,9 @@ pub fn frame_lines(image: &[u8], entries: u64, order: u64) -> std::ops::Range<us
         let bytes = image[slot + at..slot + at + 4].try_into().unwrap();
         usize::try_from(u32::from_le_bytes(bytes)).unwrap()
     };
+    let skew = usize::from(image[slot + 59]);
     let first = METADATA_LINE + usize::try_from(entries).unwrap() + field(32);
-    first..first + field(36).div_ceil(LINE)
+    first..first + (skew + field(36)).div_ceil(LINE)
 }
 
 /// Line of the slot of `order`.

@@ -14,8 +14,8 @@ use std::ops::Range;
 use std::os::fd::RawFd;
 
 use pmnet_log::{
-    Decision, Expected, Identity, Log, LogError, Media, MediaError, NewEntry, Parameters, Scan,
-    format,
+    Decision, Expected, FrameSpace, Identity, Log, LogError, Media, MediaError, NewEntry,
+    Parameters, Scan, format,
 };
 
 pub const IDENTITY: Identity = Identity {
@@ -23,10 +23,7 @@ pub const IDENTITY: Identity = Identity {
     device: 7,
     shard: 3,
 };
-pub const SMALL: Parameters = Parameters {
-    entries: 64,
-    frame_bytes: 16 * 1024,
-};
+pub const SMALL: Parameters = Parameters::ring(64, 16 * 1024);
 pub const EXPECTED: Expected = Expected {
     device: 7,
     shard: 3,
@@ -323,9 +320,26 @@ impl Model {
         let header_len = 1 + random.index(100);
         let frame = random.bytes(header_len + payload_len);
         let (header, payload) = frame.split_at(header_len);
-        let room = log.room();
         let last = log.last();
-        match log.append(&new, header, payload, crc32c::crc32c(payload)) {
+        let crc = crc32c::crc32c(payload);
+        let (room, appended) = match lent(log, random) {
+            None => (log.room(), log.append(&new, header, payload, crc)),
+            Some(number) => {
+                let start = usize::try_from(number).unwrap() * 2048 + random.index(500);
+                let place = start..start + frame.len();
+                log.deposit(start, &[&vec![0xaa; header_len][..], payload].concat());
+                let room = log.room_in_place();
+                let appended = log.append_in_place(&new, header, &place, crc);
+                if appended.is_err() {
+                    log.give_back_buffer(number);
+                }
+                (room, appended)
+            }
+        };
+        while let Some(number) = log.poll_released() {
+            log.give_back_buffer(number);
+        }
+        match appended {
             Ok(order) => {
                 assert_eq!(order, last + 1);
                 self.contents.insert(order, (new, frame, header_len));
@@ -417,6 +431,14 @@ impl Model {
             );
         }
     }
+}
+
+/// A packet buffer into which the network puts the next packet; one in three packets comes another way.
+fn lent(log: &mut Log<Forgetful>, random: &mut Random) -> Option<u32> {
+    let buffers = log.parameters().space != FrameSpace::Ring;
+    (buffers && random.below(3) > 0)
+        .then(|| log.lend_buffer())
+        .flatten()
 }
 
 /// Opens and repairs; panics when the image is not taken for a whole log.

@@ -79,9 +79,6 @@ fn plan(args: &PipelineArgs) -> Result<Plan, ConfigError> {
         sessions: between("--sessions", &args.sessions, 1, SESSIONS_MAX)?,
         batch: args.batch,
         rounds: usize::from(args.rounds),
-        log: Parameters {
-            entries,
-            frame_bytes,
-        },
+        log: Parameters::ring(entries, frame_bytes),
     })
 }

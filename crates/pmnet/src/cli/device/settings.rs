@@ -85,10 +85,7 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
     let entries = flags.entries.or(file.entries);
     let frame_bytes = flags.frame_bytes.or(file.frame_bytes);
     let wanted = match (entries, frame_bytes) {
-        (Some(entries), Some(frame_bytes)) => Some(Parameters {
-            entries,
-            frame_bytes,
-        }),
+        (Some(entries), Some(frame_bytes)) => Some(Parameters::ring(entries, frame_bytes)),
         (None, None) => size,
         _ => {
             return Err(ConfigError(
@@ -152,10 +149,7 @@ pub fn from_size(size: u64) -> Parameters {
     let entries = (frame_bytes / FRAME_BYTES_PER_ENTRY)
         .next_power_of_two()
         .clamp(pmnet_log::ENTRIES_MIN, pmnet_log::ENTRIES_MAX);
-    Parameters {
-        entries,
-        frame_bytes,
-    }
+    Parameters::ring(entries, frame_bytes)
 }
 
 /// The settings of shard `index` of several.

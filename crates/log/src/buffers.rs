@@ -1,0 +1,244 @@
+//! Packet buffers as frame space: who has each of them (`docs/spec/ordered-log.md` §11).
+//!
+//! A buffer is free, lent to whoever moves packets, or live: the log has an entry that points into it. It never sees the
+//! bytes. Bound: at most [`Buffers::live_max`] buffers are live, so that reception never starves.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::layout::{FrameSpace, Parameters, to_u64, to_usize};
+
+/// One in so many buffers, and at least [`RESERVE_MIN`], is never live.
+const RESERVE_FRACTION: u64 = 16;
+/// Half of them are lent, to receive into. The other half are for entries that are copied (END, and what came another way).
+const RESERVE_MIN: u64 = 8;
+/// Where a copied frame begins in its buffer: behind room for the headers of Ethernet, IPv6 and UDP, so that it can be sent
+/// from there, and at a line.
+const COPY_OFFSET: usize = 128;
+
+/// Who has a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holder {
+    Free,
+    /// Whoever moves packets.
+    Lent,
+    /// The log.
+    Live,
+}
+
+/// The packet buffers of a log.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    bytes: usize,
+    holders: Vec<Holder>,
+    /// The last used first: it is in the cache.
+    free: Vec<u32>,
+    /// No longer live, and lent: to be taken back by whoever may be sending from them.
+    released: VecDeque<u32>,
+    live: u64,
+    live_max: u64,
+    /// Free buffers that are not lent.
+    kept_for_copies: usize,
+    lends: bool,
+}
+
+impl Buffers {
+    /// All buffers of a log, free; `None` if its frame space is a ring.
+    pub(crate) fn new(parameters: &Parameters) -> Option<Buffers> {
+        let FrameSpace::Buffers(bytes) = parameters.space else {
+            return None;
+        };
+        let count = parameters.frame_bytes / u64::from(bytes);
+        let number = u32::try_from(count).expect("bounded by the parameters");
+        let reserve = (count / RESERVE_FRACTION).max(RESERVE_MIN);
+        Some(Buffers {
+            bytes: usize::try_from(bytes).expect("u32 fits usize"),
+            holders: vec![Holder::Free; to_usize(count)],
+            free: (0..number).rev().collect(),
+            released: VecDeque::new(),
+            live: 0,
+            live_max: (count - reserve).min(parameters.entries),
+            kept_for_copies: to_usize(reserve / 2),
+            lends: false,
+        })
+    }
+
+    /// Marks the buffer of a frame that recovery keeps; false if another kept frame is in it.
+    pub(crate) fn keep(&mut self, offset: usize) -> bool {
+        let at = offset / self.bytes;
+        if self.holders[at] != Holder::Free {
+            return false;
+        }
+        self.holders[at] = Holder::Live;
+        self.live += 1;
+        true
+    }
+
+    /// The free list, once everything that is kept is marked.
+    pub(crate) fn kept(mut self) -> Buffers {
+        let holders = &self.holders;
+        self.free
+            .retain(|&number| holders[index(number)] == Holder::Free);
+        self
+    }
+
+    /// Buffers that may be live at the same time.
+    pub(crate) const fn live_max(&self) -> u64 {
+        self.live_max
+    }
+
+    /// How many more may become live.
+    pub(crate) const fn room(&self) -> u64 {
+        self.live_max.saturating_sub(self.live)
+    }
+
+    /// How many more frames can be copied in.
+    pub(crate) fn room_for_copies(&self) -> u64 {
+        self.room().min(to_u64(self.free.len()))
+    }
+
+    /// Longest frame that a buffer takes, copied.
+    pub(crate) const fn copy_bytes_max(&self) -> usize {
+        self.bytes - COPY_OFFSET
+    }
+
+    /// A buffer for a frame that is copied in becomes live; gives the frame's offset.
+    pub(crate) fn copy(&mut self, len: usize) -> Option<usize> {
+        if self.room() == 0 || len > self.copy_bytes_max() {
+            return None;
+        }
+        let number = self.free.pop()?;
+        self.holders[index(number)] = Holder::Live;
+        self.live += 1;
+        Some(index(number) * self.bytes + COPY_OFFSET)
+    }
+
+    /// Whether `frame` is inside one lent buffer.
+    pub(crate) fn is_lent(&self, frame: &Range<usize>) -> bool {
+        let at = frame.start / self.bytes;
+        self.holders.get(at) == Some(&Holder::Lent) && frame.end <= (at + 1) * self.bytes
+    }
+
+    /// The lent buffer around `frame` becomes live; false if there is no room for it.
+    ///
+    /// # Panics
+    /// The frame is not inside one lent buffer.
+    pub(crate) fn keep_lent(&mut self, frame: &Range<usize>) -> bool {
+        assert!(self.is_lent(frame), "the frame is in a lent buffer");
+        let at = frame.start / self.bytes;
+        if self.room() == 0 {
+            return false;
+        }
+        self.holders[at] = Holder::Live;
+        self.live += 1;
+        true
+    }
+
+    /// The frame at `offset` is needed no longer.
+    pub(crate) fn release(&mut self, offset: usize) {
+        let at = offset / self.bytes;
+        debug_assert_eq!(
+            self.holders[at],
+            Holder::Live,
+            "only what is live is released"
+        );
+        self.live -= 1;
+        let number = u32::try_from(at).expect("counted in 32 bits");
+        if self.lends {
+            self.holders[at] = Holder::Lent;
+            self.released.push_back(number);
+        } else {
+            self.holders[at] = Holder::Free;
+            self.free.push(number);
+        }
+    }
+
+    /// The next buffer that was released; it counts as lent until it is given back.
+    pub(crate) fn poll_released(&mut self) -> Option<u32> {
+        self.released.pop_front()
+    }
+
+    /// Lends a buffer. From the first one on, what is released has to be polled.
+    pub(crate) fn lend(&mut self) -> Option<u32> {
+        self.lends = true;
+        if self.free.len() <= self.kept_for_copies {
+            return None;
+        }
+        let number = self.free.pop()?;
+        self.holders[index(number)] = Holder::Lent;
+        Some(number)
+    }
+
+    /// Takes back a lent buffer.
+    ///
+    /// # Panics
+    /// It is not lent.
+    pub(crate) fn give_back(&mut self, number: u32) {
+        let holder = &mut self.holders[index(number)];
+        assert_eq!(*holder, Holder::Lent, "only what is lent is given back");
+        *holder = Holder::Free;
+        self.free.push(number);
+    }
+}
+
+fn index(number: u32) -> usize {
+    usize::try_from(number).expect("u32 fits usize")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buffers() -> Buffers {
+        Buffers::new(&Parameters::buffers(1024, 256 * 2048, 2048)).unwrap()
+    }
+
+    #[test]
+    fn a_buffer_has_one_holder_and_comes_back() {
+        let mut all = buffers();
+        let number = all.lend().unwrap();
+        let start = index(number) * 2048;
+        assert!(all.keep_lent(&(start + 300..start + 2048)));
+        assert_eq!(all.room(), 239);
+        all.release(start + 300);
+        assert_eq!(all.poll_released(), Some(number));
+        assert_eq!(all.poll_released(), None);
+        all.give_back(number);
+        assert_eq!((all.room(), all.free.len()), (240, 256));
+    }
+
+    #[test]
+    fn reception_and_copies_keep_their_reserve() {
+        let mut all = buffers();
+        let mut lent = Vec::new();
+        while let Some(number) = all.lend() {
+            lent.push(number);
+        }
+        assert_eq!(lent.len(), 256 - 8);
+        for (live, number) in lent.iter().enumerate() {
+            let start = index(*number) * 2048;
+            assert_eq!(all.keep_lent(&(start..start + 100)), live < 240, "{live}");
+        }
+        assert_eq!((all.room(), all.copy(10)), (0, None));
+        all.release(index(lent[0]) * 2048);
+        assert!(all.copy(1920).is_some());
+        assert_eq!(all.copy(1), None);
+    }
+
+    #[test]
+    fn without_a_borrower_what_is_released_is_free() {
+        let mut all = buffers();
+        let offset = all.copy(1).unwrap();
+        assert_eq!(all.copy(1921), None);
+        all.release(offset);
+        assert_eq!((all.free.len(), all.poll_released()), (256, None));
+    }
+
+    #[test]
+    fn two_kept_frames_in_one_buffer_are_seen() {
+        let mut all = buffers();
+        assert!(all.keep(4096 + 300));
+        assert!(!all.keep(4096));
+        assert_eq!(all.kept().free.len(), 255);
+    }
+}
