@@ -114,11 +114,11 @@ if [ "$what" = all ]; then
         *) e2e "$theme" 240 ;;
         esac
     done
-    suite demo 150 cargo run --quiet --release --locked -p pmnet-lab -- demo \
+    suite demo 400 cargo run --quiet --release --locked -p pmnet-lab -- demo \
         --quick --checked-seconds 6 --out "$logs/demo"
     # Every reply that a Redis gives, and what clients do to each other: what make compat does for an hour, for a minute.
     if python3 -c 'import tomllib' >/dev/null 2>&1; then
-        suite compat 180 python3 tests/compat/run.py --quick
+        suite compat 400 python3 tests/compat/run.py --quick
     else
         echo "compat     there is no python3 of version 3.11 or later: replies are not compared with those of Redis"
     fi
