@@ -3,24 +3,23 @@
 //! The mapping *is* the file, so what was stored survives the death of the process without any flush, but
 //! not a loss of power. A private mapping is never used: its stores would stay in the process.
 
-#![allow(unsafe_code)]
-
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
 use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
 
-use memmap2::MmapMut;
+use memmap2::MmapOptions;
 use pmnet_log::{Media, MediaError};
 
 use crate::error::OpenError;
+use crate::memory::Memory;
 use crate::{image, lock, sys};
 
 /// A log in shared memory.
 #[derive(Debug)]
 pub struct DramMedia {
-    map: MmapMut,
+    memory: Memory,
     warnings: Vec<String>,
     /// Holds the lock.
     _file: File,
@@ -46,13 +45,12 @@ impl DramMedia {
         ))?;
         // A hole would be filled when it is first stored into; without space that kills the process.
         sys::reserve(&file, bytes).map_err(OpenError::io(path, "reserve the memory", bytes))?;
-        // SAFETY: the file is ours alone among all that take the lock, and has `bytes` bytes of
-        // reserved space. Somebody who ignores the lock and truncates it ends this process (SIGBUS).
-        let map = unsafe { MmapMut::map_mut(&file) }.map_err(OpenError::io(
-            path,
-            "map the file",
-            bytes,
-        ))?;
+        // The file is ours alone among all that take the lock, and has `bytes` bytes of reserved space. Somebody who
+        // ignores the lock and truncates it ends this process (SIGBUS).
+        let map = MmapOptions::new()
+            .len(bytes)
+            .map_raw(&file)
+            .map_err(OpenError::io(path, "map the file", bytes))?;
         let mut warnings = Vec::new();
         if !system.memory {
             warnings.push(format!(
@@ -63,7 +61,7 @@ impl DramMedia {
             ));
         }
         Ok(DramMedia {
-            map,
+            memory: Memory::new(map),
             warnings,
             _file: file,
         })
@@ -74,15 +72,25 @@ impl DramMedia {
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
+
+    /// The memory of the image.
+    #[must_use]
+    pub fn memory(&self) -> Memory {
+        self.memory.clone()
+    }
 }
 
 impl Media for DramMedia {
     fn bytes(&self) -> &[u8] {
-        &self.map
+        self.memory.whole()
+    }
+
+    fn part(&self, range: Range<usize>) -> &[u8] {
+        self.memory.part(range)
     }
 
     fn store(&mut self, offset: usize, bytes: &[u8]) {
-        self.map[offset..offset + bytes.len()].copy_from_slice(bytes);
+        self.memory.store(offset, bytes);
     }
 
     fn persist_start(&mut self, _ranges: &[Range<usize>]) -> Result<(), MediaError> {

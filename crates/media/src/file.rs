@@ -17,6 +17,7 @@ use pmnet_log::{Media, MediaError};
 use crate::error::OpenError;
 use crate::image::{self, BLOCK, offset};
 use crate::lock;
+use crate::memory::Memory;
 use crate::sys;
 use crate::uring::RingWriter;
 
@@ -24,7 +25,7 @@ use crate::uring::RingWriter;
 #[derive(Debug)]
 pub struct FileMedia {
     /// Page-aligned, as `O_DIRECT` wants it.
-    image: MmapMut,
+    image: Memory,
     writer: Writer,
     in_flight: bool,
     failed: bool,
@@ -113,7 +114,7 @@ impl FileMedia {
             (false, _) => Writer::Blocking { sync: true },
         };
         Ok(FileMedia {
-            image,
+            image: Memory::new(image),
             writer,
             in_flight: false,
             failed: false,
@@ -131,6 +132,12 @@ impl FileMedia {
         &self.warnings
     }
 
+    /// The memory of the image.
+    #[must_use]
+    pub fn memory(&self) -> Memory {
+        self.image.clone()
+    }
+
     fn noted<T>(&mut self, result: Result<T, MediaError>) -> Result<T, MediaError> {
         self.failed |= result.is_err();
         result
@@ -141,7 +148,7 @@ impl FileMedia {
         for block in &self.blocks {
             result = result.and_then(|()| {
                 self.file
-                    .write_all_at(&self.image[block.clone()], offset(block.start))
+                    .write_all_at(self.image.part(block.clone()), offset(block.start))
             });
         }
         if sync {
@@ -190,11 +197,15 @@ fn cover(ranges: &[Range<usize>], blocks: &mut Vec<Range<usize>>) {
 
 impl Media for FileMedia {
     fn bytes(&self) -> &[u8] {
-        &self.image
+        self.image.whole()
+    }
+
+    fn part(&self, range: Range<usize>) -> &[u8] {
+        self.image.part(range)
     }
 
     fn store(&mut self, offset: usize, bytes: &[u8]) {
-        self.image[offset..offset + bytes.len()].copy_from_slice(bytes);
+        self.image.store(offset, bytes);
     }
 
     fn persist_start(&mut self, ranges: &[Range<usize>]) -> Result<(), MediaError> {

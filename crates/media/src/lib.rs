@@ -5,13 +5,14 @@
 //! reached the disk); a file appears under its name only when it is whole; what a medium cannot
 //! promise is said in a warning and in `survives()`, never silently weakened.
 //!
-//! This crate knows nothing of what is in an image; `unsafe` stays in `uring`, `dram` and `sys`.
+//! This crate knows nothing of what is in an image; `unsafe` stays in `uring`, `memory` and `sys`.
 
 mod dram;
 mod error;
 mod file;
 mod image;
 mod lock;
+mod memory;
 mod readonly;
 #[allow(unsafe_code)]
 mod sys;
@@ -26,6 +27,7 @@ use pmnet_log::{Media, MediaError};
 pub use dram::DramMedia;
 pub use error::OpenError;
 pub use file::FileMedia;
+pub use memory::Memory;
 pub use readonly::{ReadOnlyImage, open_image_read_only};
 
 /// Longest time that one persist may take before the medium is given up, in seconds.
@@ -86,6 +88,16 @@ impl AnyMedia {
             AnyMedia::Dram(dram) => dram.warnings(),
         }
     }
+
+    /// The memory of the image, for packet buffers that a network interface stores into. From then on the image is read part
+    /// by part ([`Media::part`]).
+    #[must_use]
+    pub fn memory(&self) -> Memory {
+        match self {
+            AnyMedia::File(file) => file.memory(),
+            AnyMedia::Dram(dram) => dram.memory(),
+        }
+    }
 }
 
 impl Media for AnyMedia {
@@ -93,6 +105,13 @@ impl Media for AnyMedia {
         match self {
             AnyMedia::File(file) => file.bytes(),
             AnyMedia::Dram(dram) => dram.bytes(),
+        }
+    }
+
+    fn part(&self, range: Range<usize>) -> &[u8] {
+        match self {
+            AnyMedia::File(file) => file.part(range),
+            AnyMedia::Dram(dram) => dram.part(range),
         }
     }
 

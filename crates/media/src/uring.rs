@@ -19,6 +19,7 @@ use memmap2::MmapMut;
 
 use crate::PERSIST_SECONDS_MAX;
 use crate::image::{BLOCK, offset};
+use crate::memory::Memory;
 use crate::sys;
 
 /// Writes in flight at most.
@@ -70,7 +71,7 @@ impl RingWriter {
     }
 
     /// Begins to write the 4 KiB-aligned `blocks` of `image`; the batch before must be complete.
-    pub(crate) fn start(&mut self, blocks: &[Range<usize>], image: &[u8]) -> io::Result<()> {
+    pub(crate) fn start(&mut self, blocks: &[Range<usize>], image: &Memory) -> io::Result<()> {
         debug_assert!(
             self.in_flight == 0 && self.queue.is_empty(),
             "one batch at a time"
@@ -89,7 +90,7 @@ impl RingWriter {
 
     /// Takes completions in and sends what still waits. True when the batch is complete; with
     /// `wait` blocks until then or until its deadline ([`io::ErrorKind::TimedOut`]).
-    pub(crate) fn poll(&mut self, image: &[u8], wait: bool) -> io::Result<bool> {
+    pub(crate) fn poll(&mut self, image: &Memory, wait: bool) -> io::Result<bool> {
         let deadline = self.started + Duration::from_secs(PERSIST_SECONDS_MAX);
         loop {
             if self.reap()? && !self.queue.is_empty() {
@@ -142,7 +143,7 @@ impl RingWriter {
     }
 
     /// Hands as many queued pieces to the kernel as there are free slots.
-    fn submit(&mut self, image: &[u8]) -> io::Result<()> {
+    fn submit(&mut self, image: &Memory) -> io::Result<()> {
         for slot in 0..SLOTS {
             if !self.slots[slot].is_empty() {
                 continue;
@@ -151,7 +152,7 @@ impl RingWriter {
                 break;
             };
             let staged = &mut self.staging[slot * SLOT_BYTES..slot * SLOT_BYTES + piece.len()];
-            staged.copy_from_slice(&image[piece.clone()]);
+            staged.copy_from_slice(image.part(piece.clone()));
             let len = u32::try_from(piece.len()).expect("at most SLOT_BYTES");
             let entry = opcode::Write::new(types::Fd(self.fd), staged.as_ptr(), len)
                 .offset(offset(piece.start))

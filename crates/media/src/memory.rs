@@ -1,0 +1,118 @@
+//! The memory of an image, which a network interface may share: its packet buffers are the log's frames
+//! (`docs/spec/ordered-log.md` §11).
+//!
+//! Invariants: as soon as somebody else has it, nobody makes references to the whole of it any more, but only to parts that
+//! have one holder: entries, frames of the log, and what was received and not given back yet. May not: know which parts
+//! these are; the log does.
+
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use memmap2::MmapRaw;
+
+/// The memory of an image; unmapped when its last holder drops it.
+#[derive(Clone, Debug)]
+pub struct Memory(Arc<MmapRaw>);
+
+impl Memory {
+    /// Takes over a mapping that may be read and written.
+    pub(crate) fn new(map: impl Into<MmapRaw>) -> Memory {
+        Memory(Arc::new(map.into()))
+    }
+
+    /// First byte, at the beginning of a page.
+    #[must_use]
+    pub fn start(&self) -> *mut u8 {
+        self.0.as_mut_ptr()
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All of it.
+    ///
+    /// # Panics
+    /// Somebody else has it too.
+    pub(crate) fn whole(&self) -> &[u8] {
+        assert_eq!(
+            Arc::strong_count(&self.0),
+            1,
+            "memory that is shared is read part by part"
+        );
+        self.part(0..self.len())
+    }
+
+    /// A part.
+    ///
+    /// # Panics
+    /// It is not inside.
+    pub(crate) fn part(&self, range: Range<usize>) -> &[u8] {
+        self.check(&range);
+        // SAFETY: the range is inside the mapping, which may be read and lives as long as `self`. Whoever shares the memory
+        // stores only into packet buffers that the log has lent out, and the log reads those only after they were received
+        // and before they are given back. Our own stores borrow the medium mutably.
+        unsafe { std::slice::from_raw_parts(self.start().add(range.start), range.len()) }
+    }
+
+    /// Stores bytes.
+    ///
+    /// # Panics
+    /// They are not inside.
+    pub(crate) fn store(&mut self, offset: usize, bytes: &[u8]) {
+        self.check(&(offset..offset.saturating_add(bytes.len())));
+        // SAFETY: the range is inside the mapping, which may be written. `bytes` is not in it: references into it borrow the
+        // medium. Whoever shares the memory uses other parts of it (see `part`).
+        unsafe {
+            let to = self.start().add(offset);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        }
+    }
+
+    fn check(&self, range: &Range<usize>) {
+        assert!(
+            range.start <= range.end && range.end <= self.len(),
+            "{range:?} is inside the {} bytes of the image",
+            self.len()
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memmap2::MmapMut;
+
+    #[test]
+    fn it_is_read_part_by_part_when_shared() {
+        let mut memory = Memory::new(MmapMut::map_anon(8192).unwrap());
+        memory.store(100, b"abc");
+        assert_eq!(&memory.whole()[100..103], b"abc");
+        let other = memory.clone();
+        assert_eq!(other.part(100..103), b"abc");
+        assert!(std::panic::catch_unwind(|| memory.whole().len()).is_err());
+        drop(other);
+        assert_eq!(memory.whole().len(), 8192);
+    }
+
+    #[test]
+    fn nothing_outside_is_touched() {
+        let mut memory = Memory::new(MmapMut::map_anon(4096).unwrap());
+        let tried = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            memory.store(4095, b"ab");
+        }));
+        assert!(tried.is_err());
+        assert!(std::panic::catch_unwind(|| memory.part(4096..4097).len()).is_err());
+        assert_eq!(memory.part(4096..4096), b"");
+    }
+}
