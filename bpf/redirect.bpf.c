@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
 /*
- * Redirects UDP datagrams to a range of ports to the AF_XDP socket of their receive queue.
+ * Redirects UDP datagrams to a range of ports to the AF_XDP socket of their receive queue. On request, only packets of
+ * pmnet to one address.
  *
  * Invariants: everything else passes, and so does every packet of a queue that has no socket.
  * Loader: crates/dataplane/src/af_xdp/redirect.rs. May not: change a packet, or look behind the UDP
- * header.
+ * header, except for the magic number.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -27,6 +28,13 @@ struct {
 const volatile __u16 pm_port_first;
 const volatile __u16 pm_port_last;
 
+/* 1: only datagrams to pm_address that begin with pm_magic. Set by the loader. */
+const volatile __u32 pm_filter;
+/* Network byte order; of an IPv4 address the first four bytes. */
+const volatile __be32 pm_address[4];
+/* Host byte order. */
+const volatile __u16 pm_magic;
+
 /* Flag MF and the fragment offset: a fragment may have no UDP header. */
 #define FRAGMENT_MASK 0x3fff
 
@@ -38,6 +46,7 @@ int redirect(struct xdp_md *ctx)
 	struct iphdr *ip = (void *)(eth + 1);
 	struct ipv6hdr *ip6 = (void *)(eth + 1);
 	struct udphdr *udp;
+	__be16 *magic;
 	__u16 port;
 
 	if ((void *)(ip + 1) > end)
@@ -46,9 +55,16 @@ int redirect(struct xdp_md *ctx)
 		if (ip->ihl != 5 || ip->protocol != IPPROTO_UDP ||
 		    (ip->frag_off & bpf_htons(FRAGMENT_MASK)))
 			return XDP_PASS;
+		if (pm_filter && ip->daddr != pm_address[0])
+			return XDP_PASS;
 		udp = (void *)(ip + 1);
 	} else if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
 		if ((void *)(ip6 + 1) > end || ip6->nexthdr != IPPROTO_UDP)
+			return XDP_PASS;
+		if (pm_filter && (ip6->daddr.s6_addr32[0] != pm_address[0] ||
+				  ip6->daddr.s6_addr32[1] != pm_address[1] ||
+				  ip6->daddr.s6_addr32[2] != pm_address[2] ||
+				  ip6->daddr.s6_addr32[3] != pm_address[3]))
 			return XDP_PASS;
 		udp = (void *)(ip6 + 1);
 	} else {
@@ -58,6 +74,9 @@ int redirect(struct xdp_md *ctx)
 		return XDP_PASS;
 	port = bpf_ntohs(udp->dest);
 	if (port < pm_port_first || port > pm_port_last)
+		return XDP_PASS;
+	magic = (void *)(udp + 1);
+	if (pm_filter && ((void *)(magic + 1) > end || *magic != bpf_htons(pm_magic)))
 		return XDP_PASS;
 	return bpf_redirect_map(&pm_sockets, ctx->rx_queue_index, XDP_PASS);
 }

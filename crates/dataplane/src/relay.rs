@@ -12,7 +12,7 @@ use pmnet_proto::{Outbox, Peer, Random, Time};
 use pmnet_udp::{Clock, STOP_TOKEN, Socket, Spin, Stop};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 /// Settings of a relay.
@@ -36,13 +36,70 @@ const FAST_PATH_TOKEN: mio::Token = mio::Token(2);
 /// About how many bytes of the receive buffer a small datagram takes.
 const DATAGRAM_COST_BYTES: usize = 1280;
 
-struct Relay {
+/// A device's side of the kernel's network stack.
+pub(crate) struct Relay {
     socket: Socket,
     bursts: Bursts,
     clock: Clock,
     spin: Spin,
     poll: mio::Poll,
     events: mio::Events,
+}
+
+impl Relay {
+    /// Listens.
+    pub(crate) fn open(config: &RelayConfig, stop: &Stop) -> io::Result<Relay> {
+        let mut socket = Socket::bind(config.listen, false)?;
+        if let Some(address) = config.known_as {
+            socket.speak_for(address, config.device.next)?;
+        }
+        let bursts = Bursts::new(socket.io())?;
+        let relay = Relay {
+            socket,
+            bursts,
+            clock: Clock::start(),
+            spin: Spin::new(config.spin_micros),
+            poll: mio::Poll::new()?,
+            events: mio::Events::with_capacity(16),
+        };
+        relay.wake_by(relay.socket.io().as_raw_fd(), SOCKET_TOKEN)?;
+        stop.register(relay.poll.registry())?;
+        Ok(relay)
+    }
+
+    /// A wait ends when this can be read, too.
+    pub(crate) fn wake_by(&self, fd: RawFd, token: mio::Token) -> io::Result<()> {
+        let interest = mio::Interest::READABLE;
+        self.poll
+            .registry()
+            .register(&mut SourceFd(&fd), token, interest)
+    }
+
+    /// The clock of this port.
+    pub(crate) const fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// The address that is listened on.
+    pub(crate) fn address(&self) -> io::Result<Peer> {
+        self.socket.local_address()
+    }
+
+    /// The device's machine and log, with a window that the receive buffer holds.
+    pub(crate) fn node<M: Media>(
+        &self,
+        mut device: DeviceConfig,
+        log: Log<M>,
+    ) -> io::Result<DeviceNode<M>> {
+        if let Some(fd) = log.wakeup_fd() {
+            self.wake_by(fd, MEDIA_TOKEN)?;
+        }
+        let bytes = self.socket.receive_buffer_bytes();
+        let holds = u64::try_from(bytes / DATAGRAM_COST_BYTES).unwrap_or(64);
+        device.receive_window = device.receive_window.min(holds.max(64));
+        let random = Random::new(pmnet_udp::os_random()?);
+        Ok(DeviceNode::new(device, log, random, self.clock.now()))
+    }
 }
 
 impl Port for Relay {
@@ -102,57 +159,38 @@ pub fn can_listen(listen: Peer) -> io::Result<()> {
 /// # Errors
 /// [`DeviceError`].
 pub fn run<M: Media>(
-    mut config: RelayConfig,
+    config: RelayConfig,
     log: Log<M>,
     fast_path: Option<Box<dyn FastPath>>,
     stop: &Stop,
     ready: impl FnOnce(Peer, &DeviceNode<M>),
 ) -> Result<(), DeviceError> {
-    let mut socket = Socket::bind(config.listen, false)?;
-    if let Some(address) = config.known_as {
-        socket.speak_for(address, config.device.next)?;
-    }
-    let poll = mio::Poll::new()?;
-    poll.registry().register(
-        &mut SourceFd(&socket.io().as_raw_fd()),
-        SOCKET_TOKEN,
-        mio::Interest::READABLE,
-    )?;
-    if let Some(fd) = log.wakeup_fd() {
-        poll.registry()
-            .register(&mut SourceFd(&fd), MEDIA_TOKEN, mio::Interest::READABLE)?;
-    }
-    stop.register(poll.registry())?;
-    let clock = Clock::start();
-    let holds = u64::try_from(socket.receive_buffer_bytes() / DATAGRAM_COST_BYTES).unwrap_or(64);
-    config.device.receive_window = config.device.receive_window.min(holds.max(64));
+    let mut relay = Relay::open(&config, stop)?;
     let next = config.device.next;
-    let random = Random::new(pmnet_udp::os_random()?);
-    let mut pipeline = DeviceNode::new(config.device, log, random, clock.now());
+    let mut node = relay.node(config.device, log)?;
     if let Some(path) = fast_path {
         if let Some(fd) = path.wakeup_fd() {
-            let interest = mio::Interest::READABLE;
-            poll.registry()
-                .register(&mut SourceFd(&fd), FAST_PATH_TOKEN, interest)?;
+            relay.wake_by(fd, FAST_PATH_TOKEN)?;
         }
-        pipeline = pipeline.with_fast_path(path);
+        node = node.with_fast_path(path);
     }
-    let address = socket.local_address()?;
-    let bursts = Bursts::new(socket.io())?;
-    let mut relay = Relay {
-        socket,
-        bursts,
-        clock,
-        spin: Spin::new(config.spin_micros),
-        poll,
-        events: mio::Events::with_capacity(16),
-    };
+    let watch = watch(relay.clock(), next, relay.address()?, ready);
+    serve(node, &mut relay, watch)
+}
+
+/// Says what becomes of a device: when it serves, and when it does not for long.
+pub(crate) fn watch<M: Media>(
+    clock: Clock,
+    next: Peer,
+    address: Peer,
+    ready: impl FnOnce(Peer, &DeviceNode<M>),
+) -> impl FnMut(&DeviceNode<M>) {
     let mut ready = Some(ready);
     let mut epoch = 0;
     let mut waits = false;
     let mut out_of_service = Some(clock.now());
-    serve(pipeline, &mut relay, |pipeline| {
-        let machine = pipeline.machine();
+    move |node| {
+        let machine = node.machine();
         if machine.is_serving() {
             out_of_service = None;
         } else if clock
@@ -181,8 +219,8 @@ pub fn run<M: Media>(
                 "serving"
             );
             if let Some(ready) = ready.take() {
-                ready(address, pipeline);
+                ready(address, node);
             }
         }
-    })
+    }
 }

@@ -1,12 +1,14 @@
 //! One device: machine + log.
 
 use crate::fast_path::FastPath;
-use pmnet_log::{Log, LogError, Media, NewEntry};
+use crate::port::Buffers;
+use pmnet_log::{FrameSpace, Full, Log, LogError, Media, NewEntry};
 use pmnet_proto::device::{Device, DeviceConfig, HopWork, LogState, Recovery, Room, Verdict};
 use pmnet_proto::time::{MILLISECOND, Nanos, earliest};
 use pmnet_proto::{Outbox, Peer, Random, Time};
 use pmnet_wire::packet::Append;
-use pmnet_wire::{Header, Packet, Reject};
+use pmnet_wire::{HEADER_LEN, Header, Packet, Reject};
+use std::ops::Range;
 
 /// Why a device ended.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +64,8 @@ pub struct DeviceNode<M> {
     /// Where the last datagram came from that is not ours: answers to it go back there.
     foreign: Option<Peer>,
     stopped: Option<String>,
+    /// Whoever sends takes frames out of the log by itself.
+    sends_logged: bool,
 }
 
 impl<M: Media> DeviceNode<M> {
@@ -85,6 +89,7 @@ impl<M: Media> DeviceNode<M> {
             rejects: [0; Reject::ALL.len()],
             foreign: None,
             stopped: None,
+            sends_logged: false,
         }
     }
 
@@ -105,6 +110,18 @@ impl<M: Media> DeviceNode<M> {
             reads_up: false,
         });
         self
+    }
+
+    /// The same for a port that moves packets in the log's own buffers: they come by [`DeviceNode::receive_in_place`], and are
+    /// sent from where they lie ([`pmnet_proto::Place::logged`]).
+    pub fn with_packet_buffers(mut self) -> DeviceNode<M> {
+        self.sends_logged = true;
+        self
+    }
+
+    /// Whether packets can come by [`DeviceNode::receive_in_place`].
+    pub fn has_packet_buffers(&self) -> bool {
+        self.log.parameters().space != FrameSpace::Ring
     }
 
     /// The protocol machine, for its state and counters.
@@ -133,7 +150,10 @@ impl<M: Media> DeviceNode<M> {
     }
 
     fn room(&self) -> Room {
-        let room = self.log.room();
+        self.room_of(self.log.room())
+    }
+
+    fn room_of(&self, room: pmnet_log::Room) -> Room {
         Room {
             entries: room.entries,
             entries_max: self.log.entries_max(),
@@ -196,6 +216,53 @@ impl<M: Media> DeviceNode<M> {
         }
     }
 
+    /// Takes in one packet of a burst that lies in a lent buffer of the log, at `frame` of its frame space. True: the buffer
+    /// is the log's now.
+    ///
+    /// # Errors
+    /// [`DeviceError`]: the device ends.
+    pub fn receive_in_place(
+        &mut self,
+        now: Time,
+        from: Peer,
+        hops: u8,
+        frame: &Range<usize>,
+    ) -> Result<bool, DeviceError> {
+        let room = self.room_of(self.log.room_in_place());
+        let packet = match Packet::parse(self.log.lent(frame)) {
+            Ok(packet) => packet,
+            Err(reason) => {
+                let datagram = self.log.lent(frame).to_vec();
+                self.reject(from, hops, &datagram, reason);
+                return Ok(false);
+            }
+        };
+        let bytes = HEADER_LEN + packet.payload.len();
+        match self
+            .machine
+            .receive(now, from, &packet, room, &mut self.out)
+        {
+            Verdict::Done => Ok(false),
+            Verdict::Append(header) => {
+                let frame = frame.start..frame.start + bytes;
+                let order = self.log.append_in_place(
+                    &new_entry(&header),
+                    &header.emit(),
+                    &frame,
+                    header.payload_crc,
+                );
+                appended(order, &header);
+                Ok(true)
+            }
+            Verdict::Hit(to, header) => {
+                self.show(to, &header);
+                Ok(false)
+            }
+            Verdict::Resume(recovery) => self.resume(now, recovery).map(|()| false),
+            Verdict::Stop(text) => Err(self.stop(text)),
+        }
+    }
+
     fn reject(&mut self, from: Peer, hops: u8, datagram: &[u8], reason: Reject) {
         if let Some(at) = Reject::ALL.iter().position(|&known| known == reason) {
             self.rejects[at] += 1;
@@ -218,19 +285,11 @@ impl<M: Media> DeviceNode<M> {
     }
 
     fn append(&mut self, header: &Header, payload: &[u8]) {
-        let entry = Append::read(header);
-        let new = NewEntry {
-            session: entry.session,
-            seq: entry.seq,
-            kind: entry.entry.number(),
-            fragment_index: entry.fragment.index,
-            fragment_count: entry.fragment.count,
-        };
+        let new = new_entry(header);
         let order = self
             .log
-            .append(&new, &header.emit(), payload, header.payload_crc)
-            .expect("the machine was told how much room there is");
-        assert_eq!(order, header.order, "machine and log count the same orders");
+            .append(&new, &header.emit(), payload, header.payload_crc);
+        appended(order, header);
     }
 
     /// Answers a READ with the update at the order that `header` names, as its client sent it: length and checksum are
@@ -292,6 +351,12 @@ impl<M: Media> DeviceNode<M> {
                 .log
                 .entry(order)
                 .expect("forwarded orders are in the log");
+            if self.sends_logged && entry.epoch == self.machine.epoch() {
+                let frame = self.log.frame_place(&entry);
+                self.machine
+                    .forward_logged(frame, entry.epoch, &mut self.out);
+                continue;
+            }
             let frame = self
                 .log
                 .frame(order)
@@ -498,5 +563,39 @@ impl<M: Media> DeviceNode<M> {
     /// [`DeviceError::Log`].
     pub fn close(self) -> Result<(), DeviceError> {
         Ok(self.log.close()?)
+    }
+}
+
+fn new_entry(header: &Header) -> NewEntry {
+    let entry = Append::read(header);
+    NewEntry {
+        session: entry.session,
+        seq: entry.seq,
+        kind: entry.entry.number(),
+        fragment_index: entry.fragment.index,
+        fragment_count: entry.fragment.count,
+    }
+}
+
+fn appended(order: Result<u64, Full>, header: &Header) {
+    let order = order.expect("the machine was told how much room there is");
+    assert_eq!(order, header.order, "machine and log count the same orders");
+}
+
+impl<M: Media> Buffers for DeviceNode<M> {
+    fn lend(&mut self) -> Option<u32> {
+        self.log.lend_buffer()
+    }
+    fn deposit(&mut self, at: usize, packet: &[u8]) {
+        self.log.deposit(at, packet);
+    }
+    fn give_back(&mut self, number: u32) {
+        self.log.give_back_buffer(number);
+    }
+    fn poll_released(&mut self) -> Option<u32> {
+        self.log.poll_released()
+    }
+    fn wants(&self) -> bool {
+        self.log.wants_buffers()
     }
 }

@@ -4,6 +4,7 @@ use crate::node::{DeviceError, DeviceNode};
 use pmnet_log::Media;
 use pmnet_proto::{Outbox, Peer, Time};
 use std::io;
+use std::ops::Range;
 
 /// Why [`Port::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +13,20 @@ pub enum Wake {
     Work,
     /// The device is asked to stop.
     Stop,
+}
+
+/// The packet buffers of a device's log (`docs/spec/ordered-log.md` §11), for the port that moves packets in them.
+pub trait Buffers {
+    /// A buffer to receive into or to send from. `None`: the log needs the rest.
+    fn lend(&mut self) -> Option<u32>;
+    /// A packet is stored into a lent buffer, at this place of the frame space: for networks in user space.
+    fn deposit(&mut self, at: usize, packet: &[u8]);
+    /// A buffer that was lent or released goes back.
+    fn give_back(&mut self, number: u32);
+    /// The next buffer that the log no longer needs; it counts as lent.
+    fn poll_released(&mut self) -> Option<u32>;
+    /// The log has fewer buffers for what it copies than it should.
+    fn wants(&self) -> bool;
 }
 
 /// A device's side of the network: UDP relay, AF_XDP, a simulated link.
@@ -23,6 +38,28 @@ pub trait Port {
     /// # Errors
     /// Errors that make the port unusable.
     fn receive(&mut self, deliver: &mut dyn FnMut(Peer, u8, &[u8])) -> io::Result<usize>;
+
+    /// Receives one burst of packets that lie in lent buffers of the log: sender, hops as above, and place in the frame space. `deliver` says
+    /// whether the log keeps the buffer. Without packet buffers there are none.
+    ///
+    /// # Errors
+    /// Errors that make the port unusable.
+    fn receive_in_place(
+        &mut self,
+        deliver: &mut dyn FnMut(Peer, u8, &Range<usize>) -> bool,
+    ) -> io::Result<usize> {
+        let _none = deliver;
+        Ok(0)
+    }
+
+    /// Takes over what the log has released, and gives it what it wants: once a turn, after everything else.
+    ///
+    /// # Errors
+    /// Errors that make the port unusable.
+    fn exchange(&mut self, log: &mut dyn Buffers) -> io::Result<()> {
+        let _nothing = log;
+        Ok(())
+    }
 
     /// Sends a burst, and foreign datagrams with the number of hops given with them. What cannot be sent is dropped and
     /// counted: the protocol sends it again.
@@ -59,15 +96,26 @@ pub fn serve<M: Media>(
                 failed = node.receive_with_hops(now, from, hops, datagram);
             }
         })?;
+        let in_place = port.receive_in_place(&mut |from, hops, frame| {
+            if failed.is_err() {
+                return false;
+            }
+            let taken = node.receive_in_place(now, from, hops, frame);
+            taken.unwrap_or_else(|error| {
+                failed = Err(error);
+                false
+            })
+        })?;
         failed?;
         let worked = node.finish(now)?;
         if !node.out().is_empty() {
             port.send(node.out())?;
             node.sent();
         }
+        port.exchange(&mut node)?;
         observe(&node);
         let until = node.rest(now)?;
-        match port.wait(received > 0 || worked, until)? {
+        match port.wait(received + in_place > 0 || worked, until)? {
             Wake::Work => {}
             Wake::Stop => return node.close(),
         }

@@ -301,14 +301,16 @@ fn every_system_is_measured_and_nothing_is_left() {
         .args(["--clients", "1,3", "--seconds", "0.2", "--json"])
         .args(["--client-io", "socket,af-xdp"])
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let prefix = format!("pmnet-{}-", child.id());
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
     let outcome: Value = serde_json::from_slice(&output.stdout).unwrap();
     let cells = outcome["cells"].as_array().unwrap();
-    let logging = ["nic", "nic-mapped", "switch", "router", "relay"];
+    let logging = ["nic", "nic-mapped", "switch", "router", "relay", "af-xdp"];
     let others = ["limit", "client-server-nic", "client-server"];
     assert_eq!(cells.len(), (others.len() + logging.len()) * 8);
     for system in others.into_iter().chain(logging) {

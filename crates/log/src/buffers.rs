@@ -169,6 +169,11 @@ impl Buffers {
         Some(number)
     }
 
+    /// Whether there are fewer for copies than should be.
+    pub(crate) const fn wants(&self) -> bool {
+        self.free.len() < self.kept_for_copies
+    }
+
     /// Takes back a lent buffer.
     ///
     /// # Panics

@@ -337,6 +337,32 @@ impl<M: Media> Log<M> {
         self.buffers_mut().lend()
     }
 
+    /// What is in a lent buffer, at `frame` of the frame space.
+    ///
+    /// # Panics
+    /// It is not inside the frame space.
+    #[must_use]
+    pub fn lent(&self, frame: &Range<usize>) -> &[u8] {
+        let base = self.parameters().frames_offset();
+        self.media.part(base + frame.start..base + frame.end)
+    }
+
+    /// Where the frame of a live entry is in the frame space.
+    #[must_use]
+    pub fn frame_place(&self, entry: &Entry) -> Range<usize> {
+        let start = entry.frame_offset();
+        start..start + entry.frame_bytes()
+    }
+
+    /// Whether fewer buffers are there for copies than should be. Who has lent ones to spare gives some back.
+    #[must_use]
+    pub fn wants_buffers(&self) -> bool {
+        match &self.frames {
+            Frames::Ring(_) => false,
+            Frames::Buffers(buffers) => buffers.wants(),
+        }
+    }
+
     /// Stores a packet into a lent buffer, as a network interface does: for networks in user space.
     ///
     /// # Panics

@@ -16,7 +16,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("proto", &["wire"]),
     ("udp", &["proto"]),
     ("device", &["wire", "proto", "log"]),
-    ("dataplane", &["wire", "device", "log", "proto", "udp"]),
+    (
+        "dataplane",
+        &["wire", "device", "log", "media", "proto", "udp"],
+    ),
     ("client", &["proto", "udp"]),
     ("server", &["wire", "proto", "udp"]),
     ("store", &["resp", "wire", "server", "tls"]),

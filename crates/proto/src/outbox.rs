@@ -20,6 +20,8 @@ pub struct Place {
     pub range: Range<usize>,
     /// How many hops it may still make, if it is foreign ([`Outbox::pass`]).
     pub hops: Option<u8>,
+    /// Where it lies in the log's frame space, if it is to be sent from there ([`Outbox::send_logged`]).
+    pub logged: Option<Range<usize>>,
 }
 
 impl Outbox {
@@ -57,9 +59,23 @@ impl Outbox {
         self.add(to, start, Some(hops));
     }
 
+    /// Adds a packet that lies in a packet buffer of the log, to be sent from there. Only for who can: such a packet has no
+    /// bytes here.
+    pub fn send_logged(&mut self, to: Peer, frame: Range<usize>) {
+        let start = self.bytes.len();
+        self.add(to, start, None);
+        if let Some(place) = self.packets.last_mut() {
+            place.logged = Some(frame);
+        }
+    }
+
     fn add(&mut self, to: Peer, start: usize, hops: Option<u8>) {
-        let range = start..self.bytes.len();
-        self.packets.push(Place { to, range, hops });
+        self.packets.push(Place {
+            to,
+            range: start..self.bytes.len(),
+            hops,
+            logged: None,
+        });
     }
 
     /// The packets, in the order in which they were added.

@@ -28,6 +28,8 @@ pub struct WorldConfig {
     pub log_entries: u64,
     /// Frame bytes of each log.
     pub log_frame_bytes: u64,
+    /// The frame space of each log is packet buffers, and packets come in them.
+    pub packet_buffers: bool,
     /// Entries of one session that may be in the log unapplied.
     pub session_entries_max: u64,
     /// A session that says nothing for this long is ended.
@@ -149,6 +151,7 @@ impl WorldConfig {
             },
             log_entries: one_of(&[64, 64, 256, 4096]),
             log_frame_bytes: one_of(&[16 << 10, 64 << 10, 256 << 10]),
+            packet_buffers: false,
             session_entries_max: one_of(&[u64::MAX, u64::MAX, u64::MAX, 3]),
             session_idle: one_of(&[15, 100, 5000, 5000]) * MILLISECOND,
             ping_every: one_of(&[5, 30, 1000]) * MILLISECOND,
@@ -247,6 +250,7 @@ impl WorldConfig {
             hangs: one_of(&[0, 0, 0, 0, 0, 0, 0, 1]) == 1,
             directs: one_of(&[0, 0, 1]) == 1,
             reads: one_of(&[0, 1]) == 1,
+            packet_buffers: one_of(&[0, 0, 1]) == 1,
             ..wide
         };
         let wide = if aimed { wide.aimed(aim) } else { wide };

@@ -9,11 +9,41 @@ use crate::config::WorldConfig;
 use crate::media::{Handle, SimMedia};
 use crate::store::SimStore;
 use crate::without::{Place, Without};
-use pmnet_device::{DeviceConfig, DeviceNode};
+use pmnet_device::{Buffers, DeviceConfig, DeviceError, DeviceNode};
 use pmnet_log::{Expected, Identity, Parameters, Payloads, Scan, format};
 use pmnet_proto::server::{Server, ServerConfig};
 use pmnet_proto::{Outbox, Peer, Random, Time};
 use pmnet_server::ServerNode;
+
+/// Bytes of a packet buffer.
+const BUFFER_BYTES: u32 = 2048;
+/// The smallest log of packet buffers.
+const BUFFERS_BYTES_MIN: u64 = 16 * 2048;
+/// Where a network interface puts a packet in its buffer.
+const PACKET_OFFSET: usize = 320;
+
+/// A packet arrives at a device: in a packet buffer of its log, if it has these.
+pub(crate) fn arrive(
+    running: &mut DeviceNode<SimMedia>,
+    now: Time,
+    from: Peer,
+    packet: &[u8],
+) -> Result<(), DeviceError> {
+    const HOPS: u8 = 64;
+    let bytes = usize::try_from(BUFFER_BYTES).expect("small");
+    let fits = running.has_packet_buffers() && packet.len() <= bytes - PACKET_OFFSET;
+    let Some(number) = fits.then(|| running.lend()).flatten() else {
+        return running.receive(now, from, packet);
+    };
+    let start = usize::try_from(number).expect("small") * bytes + PACKET_OFFSET;
+    running.deposit(start, packet);
+    let place = start..start + packet.len();
+    let kept = running.receive_in_place(now, from, HOPS, &place)?;
+    if !kept {
+        running.give_back(number);
+    }
+    Ok(())
+}
 
 /// What is on a device's medium.
 #[derive(Debug)]
@@ -128,7 +158,11 @@ impl DeviceHost {
 }
 
 fn parameters(config: &WorldConfig) -> Parameters {
-    Parameters::ring(config.log_entries, config.log_frame_bytes)
+    let (entries, bytes) = (config.log_entries, config.log_frame_bytes);
+    match config.packet_buffers {
+        true => Parameters::buffers(entries, bytes.max(BUFFERS_BYTES_MIN), BUFFER_BYTES),
+        false => Parameters::ring(entries, bytes),
+    }
 }
 
 fn formatted(node: usize, config: &WorldConfig, log_uuid: u128) -> Handle {

@@ -12,11 +12,12 @@ use crate::check::History;
 use crate::client::ClientHost;
 use crate::clock::Clock;
 use crate::config::WorldConfig;
-use crate::hosts::{DeviceHost, Image, ServerHost};
+use crate::hosts::{DeviceHost, Image, ServerHost, arrive};
 use crate::network::Seen;
 use crate::report::Report;
 use crate::store::{Operation, SimStore, StoreConfig};
 use crate::stores::Asking;
+use pmnet_device::Buffers;
 use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos, SECOND};
 use pmnet_proto::{Outbox, Peer, Random, Time};
 use std::collections::{BTreeMap, BTreeSet};
@@ -458,7 +459,7 @@ impl World {
         let now = self.clocks[node].local(self.now);
         if node < server {
             if let Some(running) = &mut self.devices[node].running
-                && let Err(error) = running.receive(now, from, bytes)
+                && let Err(error) = arrive(running, now, from, bytes)
             {
                 self.device_stopped(node, &error.to_string());
                 return;
@@ -521,6 +522,9 @@ impl World {
             out.send_raw(to, bytes);
         }
         running.sent();
+        while let Some(number) = running.poll_released() {
+            running.give_back(number);
+        }
         let next = running.next_timeout();
         let (persisting, life) = (device.media.is_persisting(), device.life);
         if persisting && !was_persisting {

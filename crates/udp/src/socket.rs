@@ -213,8 +213,10 @@ impl Socket {
             to,
             range: first,
             hops,
+            logged,
         }) = packets.next()
         {
+            debug_assert_eq!(logged, None, "who sends from the log has no use for this");
             let size = first.len();
             let (start, mut end) = (first.start, first.end);
             let mut segments = 1;

@@ -14,7 +14,7 @@ pub mod record;
 pub mod store_name;
 
 pub use escape::percent_decode;
-pub use header::{Flags, HEADER_LEN, Header, Kind, Packet, Place, Reject, raw};
+pub use header::{Flags, HEADER_LEN, Header, Kind, MAGIC, Packet, Place, Reject, raw};
 pub use store_name::{StoreName, StoreNameError};
 
 /// First UDP port reserved for pmnet (PMNet paper §IV-A, see protocol.md §8; wire.md).

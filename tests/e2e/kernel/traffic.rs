@@ -32,7 +32,7 @@ fn bare() -> Option<(World, super::load::Writer)> {
     Some((world, writer))
 }
 
-fn socket(world: &World, node: &str, address: SocketAddr) -> UdpSocket {
+pub(super) fn socket(world: &World, node: &str, address: SocketAddr) -> UdpSocket {
     world.inside(node, || {
         let socket = UdpSocket::bind(address).unwrap();
         socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
@@ -40,13 +40,13 @@ fn socket(world: &World, node: &str, address: SocketAddr) -> UdpSocket {
     })
 }
 
-fn bytes(len: usize) -> Vec<u8> {
+pub(super) fn bytes(len: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(u64::try_from(len).unwrap());
     (0..len).map(|_| random.u8(..)).collect()
 }
 
 /// Sends a datagram and sees it arrive as it was, from where it was sent.
-fn arrives(from: &UdpSocket, to: &UdpSocket, datagram: &[u8]) {
+pub(super) fn arrives(from: &UdpSocket, to: &UdpSocket, datagram: &[u8]) {
     from.send_to(datagram, to.local_addr().unwrap()).unwrap();
     comes(to, from.local_addr().unwrap(), datagram);
 }
@@ -63,7 +63,7 @@ fn comes(to: &UdpSocket, from: SocketAddr, datagram: &[u8]) {
 }
 
 /// Sends bytes both ways over TCP.
-fn bulk(world: &World, address: SocketAddr) {
+pub(super) fn bulk(world: &World, address: SocketAddr) {
     let sent = bytes(BULK_BYTES);
     let listener = world.inside("server", || TcpListener::bind(address).unwrap());
     let echo = std::thread::spawn(move || {

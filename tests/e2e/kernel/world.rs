@@ -68,6 +68,8 @@ pub struct Plan {
     pub reads_log: bool,
     /// Save the log in [`World::spill`] at the end.
     pub spill: bool,
+    /// Not in the kernel, but past its stack: on this kind of medium.
+    pub direct: Option<&'static str>,
 }
 
 impl Plan {
@@ -80,6 +82,7 @@ impl Plan {
             args: Vec::new(),
             reads_log: false,
             spill: false,
+            direct: None,
         }
     }
 }
@@ -268,9 +271,17 @@ impl World {
             Place::Router => ("router", "client1"),
             Place::Switch => ("switch", "client1,server"),
         };
+        let head = self.head();
+        if let Some(media) = self.plan.direct {
+            let mut args = words(&format!(
+                "device --mode af-xdp --dev {interface} --listen {head} --next {next} --id 1 --media {media} --log {}",
+                self.log().display()
+            ));
+            args.extend(self.plan.args.iter().map(OsString::from));
+            return args;
+        }
         let mut args = words(&format!(
-            "device --mode {mode} --dev {interface} --listen {} --next {next} --id 1 --name {}",
-            self.head(),
+            "device --mode {mode} --dev {interface} --listen {head} --next {next} --id 1 --name {}",
             self.pinned.name()
         ));
         if self.plan.place == Place::Switch {
@@ -317,6 +328,14 @@ impl World {
 
     fn server(&self) -> SocketAddr {
         self.address("server", SERVER_PORT)
+    }
+
+    /// The log of a device that is not in the kernel.
+    pub fn log(&self) -> PathBuf {
+        match self.plan.direct {
+            Some("dram") => self.scratch.memory().join("device.log"),
+            _ => self.scratch.disk().join("device.log"),
+        }
     }
 
     /// File of a saved log.
@@ -387,10 +406,17 @@ impl World {
         all[0].clone()
     }
 
-    /// The device's command line with something added, to its end: whether it succeeded, and what it said.
+    /// The device's command line with something added, to its end: whether it succeeded, and what it said. An option that it
+    /// has gets the new value.
     pub fn device_with(&self, more: &[&str]) -> (bool, String) {
         let mut args = self.device_args();
-        args.extend(more.iter().map(OsString::from));
+        let mut more = more.iter().map(OsString::from).peekable();
+        while let Some(option) = more.next() {
+            match args.iter().position(|known| *known == option) {
+                Some(at) => args[at + 1] = more.next().expect("a value"),
+                None => args.push(option),
+            }
+        }
         let output = self.run(common::pmnet(), args);
         let text = String::from_utf8_lossy(&output.stdout).into_owned()
             + &String::from_utf8_lossy(&output.stderr);

@@ -9,6 +9,7 @@
 
 mod config;
 mod error;
+mod queue;
 mod redirect;
 mod region;
 mod ring;
@@ -17,10 +18,11 @@ mod umem;
 
 pub use config::{Config, Mode};
 pub use error::AfXdpError;
+pub use queue::{Queue, Wake};
 pub use redirect::{Redirect, is_built};
 pub use region::{Anonymous, Region};
-pub use socket::{Socket, Wake};
-pub use umem::{Frame, Received};
+pub use socket::Socket;
+pub use umem::{Frame, Received, Umem};
 
 /// Bytes that the kernel leaves free in front of each received packet (XDP_PACKET_HEADROOM).
 pub const RECEIVE_HEADROOM: usize = 256;

@@ -2,6 +2,7 @@
 //!
 //! Source: `bpf/redirect.bpf.c`. May not: attach in another mode than the driver's own.
 
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -11,6 +12,7 @@ use aya::programs::{Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader};
 
 use crate::xdp::KernelError;
+use pmnet_wire::MAGIC;
 
 /// The compiled program; empty if there was no compiler.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/redirect.o"));
@@ -37,12 +39,37 @@ impl Redirect {
     /// # Errors
     /// [`KernelError`]: not built, not allowed, no such interface, another program on it, or a driver that has no XDP.
     pub fn attach(interface: &str, ports: RangeInclusive<u16>) -> Result<Redirect, KernelError> {
+        Redirect::attach_filtered(interface, ports, None)
+    }
+
+    /// The same for packets of pmnet to one address only.
+    ///
+    /// # Errors
+    /// As [`Redirect::attach`].
+    pub fn attach_for(interface: &str, to: SocketAddr) -> Result<Redirect, KernelError> {
+        Redirect::attach_filtered(interface, to.port()..=to.port(), Some(to.ip()))
+    }
+
+    fn attach_filtered(
+        interface: &str,
+        ports: RangeInclusive<u16>,
+        only: Option<IpAddr>,
+    ) -> Result<Redirect, KernelError> {
         if !is_built() {
             return Err(KernelError::NotBuilt);
+        }
+        let mut address = [0; 16];
+        match only {
+            Some(IpAddr::V4(ip)) => address[..4].copy_from_slice(&ip.octets()),
+            Some(IpAddr::V6(ip)) => address = ip.octets(),
+            None => {}
         }
         let mut ebpf: Ebpf = EbpfLoader::new()
             .override_global("pm_port_first", ports.start(), true)
             .override_global("pm_port_last", ports.end(), true)
+            .override_global("pm_filter", &u32::from(only.is_some()), true)
+            .override_global("pm_address", &address, true)
+            .override_global("pm_magic", &MAGIC, true)
             .load(OBJECT)?;
         let failed = |source| KernelError::Program { name: NAME, source };
         let program: &mut Xdp = ebpf

@@ -20,6 +20,14 @@ const PAGE_BYTES: usize = 4096;
 #[must_use = "a frame that is not given back is never used again"]
 pub struct Frame(u32);
 
+impl Frame {
+    /// Its number, counted from the start of the region.
+    #[must_use]
+    pub const fn number(&self) -> u32 {
+        self.0
+    }
+}
+
 /// A received packet.
 #[derive(Debug)]
 pub struct Received {
@@ -32,6 +40,12 @@ pub struct Received {
 /// Who has a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
+    /// Somebody else keeps what is in it ([`Umem::keep`]).
+    Kept,
+    /// The same, and the kernel sends from it.
+    KeptSending,
+    /// The kernel still sends from it, and nobody keeps it any more.
+    LeftSending,
     /// In the list of free frames.
     Free,
     /// With a holder.
@@ -53,7 +67,15 @@ pub struct Umem<R> {
 }
 
 impl<R: Region> Umem<R> {
-    /// Divides the region into frames.
+    /// Divides the region into frames, all of which somebody else keeps.
+    pub fn kept(region: R, frame_bytes: u32) -> Result<Umem<R>, AfXdpError> {
+        let mut umem = Umem::new(region, frame_bytes)?;
+        umem.places.fill(Place::Kept);
+        umem.free.clear();
+        Ok(umem)
+    }
+
+    /// Divides the region into free frames.
     pub fn new(region: R, frame_bytes: u32) -> Result<Umem<R>, AfXdpError> {
         let bytes = usize::try_from(frame_bytes).unwrap_or(usize::MAX);
         if !bytes.is_power_of_two() || !(2048..=PAGE_BYTES).contains(&bytes) {
@@ -87,14 +109,20 @@ impl<R: Region> Umem<R> {
         (self.region.start(), self.places.len() * self.frame_bytes)
     }
 
+    /// Bytes of a frame.
+    #[must_use]
     pub const fn frame_bytes(&self) -> usize {
         self.frame_bytes
     }
 
+    /// Frames of the region.
+    #[must_use]
     pub const fn frames(&self) -> usize {
         self.places.len()
     }
 
+    /// Free frames.
+    #[must_use]
     pub const fn free(&self) -> usize {
         self.free.len()
     }
@@ -112,18 +140,105 @@ impl<R: Region> Umem<R> {
         at
     }
 
+    /// A free frame, to be written.
     pub fn take(&mut self) -> Option<Frame> {
         let number = self.free.pop()?;
         self.places[Umem::<R>::at(number)] = Place::Held;
         Some(Frame(number))
     }
 
+    /// A held frame is free again.
+    ///
+    /// # Panics
+    /// It is of another region.
     pub fn give_back(&mut self, frame: Frame) {
         let at = self.held(&frame);
         self.places[at] = Place::Free;
         self.free.push(frame.0);
     }
 
+    /// Leaves a held frame to somebody else, who keeps what is in it.
+    pub fn keep(&mut self, frame: Frame) {
+        let at = self.held(&frame);
+        self.places[at] = Place::Kept;
+    }
+
+    /// A kept frame is needed no longer. False: the kernel still sends from it, and it comes back by itself.
+    ///
+    /// # Panics
+    /// It was not kept.
+    pub fn leave(&mut self, number: u32) -> bool {
+        let place = &mut self.places[Umem::<R>::at(number)];
+        match place {
+            Place::Kept => {
+                *place = Place::Free;
+                self.free.push(number);
+                true
+            }
+            Place::KeptSending => {
+                *place = Place::LeftSending;
+                false
+            }
+            other => panic!("frame {number} is not kept: {other:?}"),
+        }
+    }
+
+    /// Gives a free frame to somebody else to keep.
+    pub fn surrender(&mut self) -> Option<u32> {
+        let number = self.free.pop()?;
+        self.places[Umem::<R>::at(number)] = Place::Kept;
+        Some(number)
+    }
+
+    /// A part of a kept frame, to be read.
+    ///
+    /// # Panics
+    /// Nobody keeps it, or the part is not inside.
+    pub fn kept_bytes(&self, number: u32, part: &Range<usize>) -> &[u8] {
+        let at = Umem::<R>::at(number);
+        let kept = matches!(self.places.get(at), Some(Place::Kept | Place::KeptSending));
+        assert!(
+            kept && part.start <= part.end && part.end <= self.frame_bytes,
+            "inside a kept frame"
+        );
+        // SAFETY: whole frames are inside the region, whose memory is valid as long as `self`. The kernel at most reads this
+        // frame, and who keeps it only reads what it keeps.
+        unsafe {
+            let start = self.region.start().add(at * self.frame_bytes + part.start);
+            std::slice::from_raw_parts(start, part.len())
+        }
+    }
+
+    /// Hands `part` of a kept frame to the kernel to be sent, with the headers that `head` writes to the end of the bytes in
+    /// front of it; gives the address, and how many bytes the headers have. `None`: the kernel still sends from this frame, or
+    /// `head` has no room.
+    pub fn for_sending_kept(
+        &mut self,
+        number: u32,
+        part: &Range<usize>,
+        head: impl FnOnce(&mut [u8], &[u8]) -> Option<usize>,
+    ) -> Option<(u64, usize)> {
+        let at = Umem::<R>::at(number);
+        if self.places.get(at) != Some(&Place::Kept) {
+            return None;
+        }
+        let kept = self.kept_bytes(number, part);
+        // SAFETY: as for `kept_bytes`; and who keeps the frame has nothing in front of `part`, which is all that is written.
+        let front = unsafe {
+            let frame = self.region.start().add(at * self.frame_bytes);
+            std::slice::from_raw_parts_mut(frame, part.start)
+        };
+        let used = head(front, kept)?;
+        let start = part.start.checked_sub(used)?;
+        self.places[at] = Place::KeptSending;
+        Some((
+            self.address(at) + u64::try_from(start).expect("short"),
+            used,
+        ))
+    }
+
+    /// The whole of a held frame.
+    #[must_use]
     pub fn bytes(&self, frame: &Frame) -> &[u8] {
         let at = self.held(frame);
         // SAFETY: whole frames are inside the region, whose memory is valid as long as `self`. This frame is held, so the
@@ -134,6 +249,7 @@ impl<R: Region> Umem<R> {
         }
     }
 
+    /// The whole of a held frame, to be written.
     pub fn bytes_mut(&mut self, frame: &Frame) -> &mut [u8] {
         let at = self.held(frame);
         // SAFETY: as in `bytes`, and `self` is mutably borrowed as long as this reference lives.
@@ -151,11 +267,12 @@ impl<R: Region> Umem<R> {
         Some(self.address(at))
     }
 
-    /// Hands a held frame to the kernel to be sent from its start; gives its address.
-    pub fn for_sending(&mut self, frame: Frame) -> u64 {
+    /// Hands a held frame to the kernel to be sent from byte `start` of it; gives the address.
+    pub fn for_sending(&mut self, frame: Frame, start: usize) -> u64 {
         let at = self.held(&frame);
+        assert!(start < self.frame_bytes, "inside the frame");
         self.places[at] = Place::Sending;
-        self.address(at)
+        self.address(at) + u64::try_from(start).expect("short")
     }
 
     /// Takes back a frame into which the kernel has received.
@@ -177,24 +294,36 @@ impl<R: Region> Umem<R> {
         })
     }
 
-    /// Takes back a frame that the kernel has sent, and frees it.
+    /// Takes back a frame that the kernel has sent. It is free then, unless it is kept.
     pub fn sent(&mut self, address: u64) -> Result<(), AfXdpError> {
-        match self.find(address, Place::Sending) {
-            Some((at, 0)) => {
-                self.places[at] = Place::Free;
-                self.free
-                    .push(u32::try_from(at).expect("frames are counted in 32 bits"));
-                Ok(())
+        let wrong = AfXdpError::Descriptor { address, bytes: 0 };
+        let Some((at, _)) = self.split(address) else {
+            return Err(wrong);
+        };
+        match self.places.get(at) {
+            Some(Place::KeptSending) => {
+                self.places[at] = Place::Kept;
+                return Ok(());
             }
-            _ => Err(AfXdpError::Descriptor { address, bytes: 0 }),
+            Some(Place::LeftSending | Place::Sending) => {}
+            _ => return Err(wrong),
         }
+        self.places[at] = Place::Free;
+        self.free
+            .push(u32::try_from(at).expect("frames are counted in 32 bits"));
+        Ok(())
     }
 
     /// Frame and offset of an address, if `place` has the frame.
     fn find(&self, address: u64, place: Place) -> Option<(usize, usize)> {
+        self.split(address)
+            .filter(|(at, _)| self.places.get(*at) == Some(&place))
+    }
+
+    /// Number of a frame and offset in it.
+    fn split(&self, address: u64) -> Option<(usize, usize)> {
         let address = usize::try_from(address).ok()?;
-        let at = address / self.frame_bytes;
-        (self.places.get(at) == Some(&place)).then_some((at, address % self.frame_bytes))
+        Some((address / self.frame_bytes, address % self.frame_bytes))
     }
 
     fn address(&self, at: usize) -> u64 {
@@ -223,7 +352,7 @@ mod tests {
         let mut umem = umem(2);
         let frame = umem.take().unwrap();
         umem.bytes_mut(&frame)[..3].copy_from_slice(b"abc");
-        let address = umem.for_sending(frame);
+        let address = umem.for_sending(frame, 0);
         assert_eq!(umem.free(), 1);
         umem.sent(address).unwrap();
         let address = umem.for_reception().unwrap();
@@ -243,7 +372,7 @@ mod tests {
         let mut umem = umem(4);
         let receiving = umem.for_reception().unwrap();
         let frame = umem.take().unwrap();
-        let sending = umem.for_sending(frame);
+        let sending = umem.for_sending(frame, 0);
         let held = umem.take().unwrap();
         for address in [sending, 2048 * 2, 2048 * 3, 2048 * 4, u64::MAX] {
             assert!(umem.received(address, 1).is_err(), "{address}");
@@ -251,7 +380,7 @@ mod tests {
         for bytes in [1793, 2048, u32::MAX] {
             assert!(umem.received(receiving + 256, bytes).is_err(), "{bytes}");
         }
-        for address in [receiving, sending + 1, 2048 * 3, u64::MAX] {
+        for address in [receiving, 2048 * 3, u64::MAX] {
             assert!(umem.sent(address).is_err(), "{address}");
         }
         // A second time.
@@ -273,6 +402,33 @@ mod tests {
         }));
         assert!(tried.is_err());
         assert_eq!(other.free(), 1);
+    }
+
+    #[test]
+    fn a_kept_frame_is_free_when_it_is_left_and_sent() {
+        let mut umem = Umem::kept(Anonymous::new(2 * 2048).unwrap(), 2048).unwrap();
+        assert_eq!((umem.free(), umem.surrender()), (0, None));
+        assert!(umem.leave(1));
+        let address = umem.for_reception().unwrap();
+        let received = umem.received(address + 256, 10).unwrap();
+        assert_eq!(received.frame.number(), 1);
+        umem.keep(received.frame);
+        let put = |front: &mut [u8], datagram: &[u8]| {
+            assert_eq!((front.len(), datagram.len()), (300, 10));
+            Some(42)
+        };
+        let (sending, used) = umem.for_sending_kept(1, &(300..310), put).unwrap();
+        assert_eq!((sending, used), (2048 + 258, 42));
+        let again = umem.for_sending_kept(1, &(300..310), put);
+        assert_eq!(again, None, "once at a time");
+        assert_eq!(umem.for_sending_kept(0, &(300..310), |_, _| None), None);
+        umem.sent(sending).unwrap();
+        assert!(umem.sent(sending).is_err(), "a second time");
+        let (sending, _) = umem.for_sending_kept(1, &(300..310), put).unwrap();
+        assert!(!umem.leave(1), "the kernel has it");
+        assert_eq!(umem.free(), 0);
+        umem.sent(sending).unwrap();
+        assert_eq!((umem.free(), umem.surrender()), (1, Some(1)));
     }
 
     #[test]

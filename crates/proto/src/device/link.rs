@@ -8,6 +8,7 @@ use crate::time::Nanos;
 use crate::{Outbox, Time};
 use pmnet_wire::packet::{Append, Ping, Retrans};
 use pmnet_wire::{Header, Packet};
+use std::ops::Range;
 
 /// Window after a timeout, in entries.
 const WINDOW_MIN: u64 = 16;
@@ -198,6 +199,16 @@ impl Device {
             .expect("the log verified this frame when it was appended or scanned");
         let header = Append::in_epoch(&packet.header, self.epoch, self.chain.shard_token);
         out.send_checked(self.config.next, &header, packet.payload);
+    }
+
+    /// The same for an entry of this epoch that whoever sends takes out of the log: `frame` is its place there.
+    ///
+    /// # Panics
+    /// It is of another epoch, so its header has to change.
+    pub fn forward_logged(&mut self, frame: Range<usize>, frame_epoch: u32, out: &mut Outbox) {
+        assert_eq!(frame_epoch, self.epoch, "the header stays as it is");
+        self.counters.forwarded += 1;
+        out.send_logged(self.config.next, frame);
     }
 
     pub(super) fn on_retrans(&mut self, now: Time, header: &Header, out: &mut Outbox) {

@@ -58,6 +58,8 @@ pub enum System {
     Router,
     /// `pmnet device`, a process on a machine in between.
     Relay,
+    /// `pmnet device --mode af-xdp`, the same past the kernel's stack: received into the log itself.
+    AfXdp,
     /// Two devices in the kernel, of machines in a row in between.
     #[value(skip)]
     Router2,
@@ -131,6 +133,7 @@ impl System {
             System::Switch => "switch",
             System::Router => "router",
             System::Relay => "relay",
+            System::AfXdp => "af-xdp",
             System::Router2 => "router-2",
             System::Router3 => "router-3",
         }
@@ -177,6 +180,9 @@ impl System {
                 "the pipeline in the kernel on a machine in between, to which clients send"
             }
             System::Relay => "pmnet device, a process, on that machine",
+            System::AfXdp => {
+                "the same process with AF_XDP sockets: it receives into the log, past the kernel's network stack"
+            }
             System::Router2 => {
                 "a chain of two devices in the kernel, of machines in a row in between; clients send to the first"
             }
@@ -283,6 +289,30 @@ impl System {
                 device: Some(Device {
                     node: "device1",
                     flags: &[
+                        "--listen",
+                        "10.51.0.101:51000",
+                        "--next",
+                        "10.51.0.200:51500",
+                    ],
+                    in_kernel: false,
+                    server_reads_log: false,
+                }),
+                behind: &[],
+                target: HOP,
+                answers: Answers::Device,
+                baseline: Some(System::ClientServer),
+            },
+            System::AfXdp => Recipe {
+                devices: 1,
+                programs: &[],
+                client_takes_xdp: false,
+                device: Some(Device {
+                    node: "device1",
+                    flags: &[
+                        "--mode",
+                        "af-xdp",
+                        "--dev",
+                        "client1,server",
                         "--listen",
                         "10.51.0.101:51000",
                         "--next",

@@ -7,16 +7,30 @@ use serde::Deserialize;
 
 /// Where updates are logged and acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// By this process, on its UDP socket: no privilege, any medium.
     Relay,
+    /// By this process, past the kernel's network stack: packets are received into the buffers that are the log.
+    AfXdp,
     /// By the kernel, on the server's own network interface.
     Nic,
     /// By the kernel, in a switch (a Linux bridge) between clients and server: clients send to the server.
     Switch,
     /// By the kernel, on a machine of its own between clients and server, to which clients send.
     Router,
+}
+
+/// How a driver moves packets into the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ZeroCopy {
+    /// Without a copy if the driver can, else with one; which of them is said at the start.
+    Auto,
+    /// Without a copy, or not at all.
+    Always,
+    /// The kernel copies: works with every driver that has XDP.
+    Never,
 }
 
 /// Where a log lives.
@@ -68,7 +82,7 @@ pub struct DeviceArgs {
     /// Where updates are logged and acknowledged: by this process, or by the kernel in front of it.
     #[arg(long, value_enum)]
     pub mode: Option<Mode>,
-    /// Network interfaces by which clients come, in a kernel mode.
+    /// Network interfaces by which packets come, in a kernel mode and with --mode af-xdp.
     #[arg(long, value_name = "IF", value_delimiter = ',', alias = "ports")]
     pub dev: Option<Vec<String>>,
     /// With --mode switch: this machine's own address in the bridge; its UDP port is that of --listen.
@@ -84,6 +98,9 @@ pub struct DeviceArgs {
     /// The server reads the log by itself (its --device-log): it is sent no updates.
     #[arg(long)]
     pub server_reads_log: bool,
+    /// With --mode af-xdp: how the driver moves packets [default: auto].
+    #[arg(long, value_enum)]
+    pub zero_copy: Option<ZeroCopy>,
     /// Attach in the generic mode of the kernel: slow, for interfaces whose driver has no native one.
     #[arg(long)]
     pub xdp_generic: bool,

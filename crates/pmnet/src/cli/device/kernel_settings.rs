@@ -36,11 +36,12 @@ impl KernelSettings {
         let interfaces = flags.dev.clone().or_else(|| file.dev.clone());
         let spill = flags.spill.clone().or_else(|| file.spill.clone());
         let generic = flags.xdp_generic || file.xdp_generic;
-        if mode == Mode::Relay {
+        if matches!(mode, Mode::Relay | Mode::AfXdp) {
             let reads = flags.server_reads_log || file.server_reads_log;
-            return if interfaces.is_some() || spill.is_some() || generic || flags.detach || reads {
+            let dev = interfaces.is_some() && mode == Mode::Relay;
+            return if dev || spill.is_some() || generic || flags.detach || reads {
                 Err(ConfigError(
-                    "--dev, --spill, --xdp-generic, --server-reads-log and --detach need a kernel mode: give --mode nic, router or switch"
+                    "--dev (also with af-xdp), --spill, --xdp-generic, --server-reads-log and --detach need a kernel mode: give --mode nic, router or switch"
                         .into(),
                 ))
             } else {

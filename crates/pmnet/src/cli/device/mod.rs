@@ -1,6 +1,7 @@
 //! `pmnet device`.
 
 mod args;
+mod direct;
 mod kernel;
 mod kernel_settings;
 mod relay;
@@ -47,6 +48,14 @@ it survives the death of this process, and the kernel goes on logging and acknow
 (start the process again, and it takes over). A loss of power takes it, unless the machine has a
 battery and --spill. --detach takes everything out of the kernel again.
 
+  past the kernel's network stack (needs root; the log is where packets are received):
+    pmnet device --mode af-xdp --dev eth0 --listen 10.0.0.2:51000 --next 10.0.0.3:51500 \\
+      --log /dev/shm/d.log --media dram
+
+--mode af-xdp: AF_XDP sockets receive packets into the log itself; an update is durable and sent on
+without being copied. Everything else on --dev goes to the system as before. A log made for another
+mode cannot be used.
+
 A log is made if the file is not there; its size is fixed then. A file that is not a log, is of
 another device, version or size, or is damaged, is refused and not touched.";
 
@@ -72,8 +81,9 @@ pub fn main(command: &DeviceCommand, file: DeviceArgs) -> anyhow::Result<bool> {
     }
     let stop = stop_on_signals()?;
     let json = command.common.json;
-    if shards > 1 && first.kernel.is_some() {
-        let text = "--shards does not go with a kernel mode yet: an interface has one pipeline";
+    if shards > 1 && (first.kernel.is_some() || first.direct.is_some()) {
+        let text =
+            "--shards does not go with a kernel mode or af-xdp yet: an interface has one program";
         return Err(ConfigError(text.into()).into());
     }
     match shards {
@@ -118,6 +128,9 @@ fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
     if !settings.path.exists() {
         // No log is made for a device that could not serve.
         can_listen(settings.relay.listen)?;
+    }
+    if settings.direct.is_some() {
+        return direct::serve(settings, stop, json);
     }
     let log = relay::open_log(&settings)
         .with_context(|| format!("cannot use the log {}", settings.path.display()))?;

@@ -3,12 +3,13 @@
 use anyhow::Context;
 use pmnet_client::Stop;
 use pmnet_dataplane::relay::{RelayConfig, run};
-use pmnet_device::FastPath;
+use pmnet_device::{DeviceNode, FastPath};
 use pmnet_log::{Expected, Identity, Log, Media, Scan};
 use pmnet_media::AnyMedia;
-use serde_json::json;
+use serde_json::{Value, json};
+use std::net::SocketAddr;
 
-use super::settings::{FRAME_BYTES, Settings, from_size};
+use super::settings::Settings;
 use crate::cli::ready;
 
 /// Serves until asked to end; `serving` is called once it does.
@@ -25,21 +26,32 @@ pub fn run_relay<M: Media>(
     let (media, survives) = (log.media_name(), log.survives());
     run(relay, log, fast_path, stop, |address, node| {
         serving();
-        ready::announce(
-            json,
-            "device",
-            &[
-                ("listen", json!(address.to_string())),
-                ("id", json!(device)),
-                ("shard", json!(shard)),
-                ("epoch", json!(node.machine().epoch())),
-                ("copies", json!(node.machine().copies())),
-                ("media", json!(media)),
-                ("survives", json!(survives)),
-            ],
-        );
+        announce(json, address, node, (device, shard), (media, survives), &[]);
     })?;
     Ok(())
+}
+
+/// Says that a device serves: where, which one, on which medium.
+pub fn announce<M: Media>(
+    json: bool,
+    address: SocketAddr,
+    node: &DeviceNode<M>,
+    (device, shard): (u32, u32),
+    (media, survives): (&str, &str),
+    more: &[(&str, Value)],
+) {
+    let machine = node.machine();
+    let mut fields = vec![
+        ("listen", json!(address.to_string())),
+        ("id", json!(device)),
+        ("shard", json!(shard)),
+        ("epoch", json!(machine.epoch())),
+        ("copies", json!(machine.copies())),
+        ("media", json!(media)),
+        ("survives", json!(survives)),
+    ];
+    fields.extend_from_slice(more);
+    ready::announce(json, "device", &fields);
 }
 
 /// Opens the log, or makes it where there is none.
@@ -48,7 +60,7 @@ pub fn open_log(settings: &Settings) -> anyhow::Result<Log<AnyMedia>> {
     let shard = settings.relay.device.shard;
     let new = !settings.path.exists();
     let media = if new {
-        let parameters = settings.wanted.unwrap_or_else(|| from_size(FRAME_BYTES));
+        let parameters = settings.wanted.unwrap_or_else(|| settings.usual());
         let identity = new_identity(device, shard)?;
         let mut media =
             pmnet_media::create(&settings.path, settings.kind, parameters.image_bytes())?;

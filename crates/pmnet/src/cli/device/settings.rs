@@ -10,6 +10,7 @@ use pmnet_media::Kind;
 use pmnet_wire::record::Member;
 
 use super::args::{DeviceArgs, MediaArg};
+use super::direct::{DirectSettings, buffers};
 use super::kernel_settings::KernelSettings;
 use crate::cli::common::{hop_address, required, udp_address};
 
@@ -30,8 +31,21 @@ pub struct Settings {
     pub kind: Kind,
     /// The kernel's part, in a kernel mode.
     pub kernel: Option<KernelSettings>,
+    /// Past the kernel's network stack, with --mode af-xdp.
+    pub direct: Option<DirectSettings>,
     /// Given explicitly: an existing log must have exactly these.
     pub wanted: Option<Parameters>,
+}
+
+impl Settings {
+    /// The size of a new log if none is asked for.
+    pub fn usual(&self) -> Parameters {
+        let ring = from_size(FRAME_BYTES);
+        match self.direct {
+            Some(_) => buffers(&ring, self.kind),
+            None => ring,
+        }
+    }
 }
 
 /// Flags before file, defaults last.
@@ -39,6 +53,12 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
     let listen = flags.listen.clone().or_else(|| file.listen.clone());
     let listen = udp_address("--listen", &required("--listen", "device", listen)?)?;
     let kernel = KernelSettings::new(&flags, &file, listen)?;
+    let direct = DirectSettings::new(&flags, &file)?;
+    if direct.is_some() && (listen.ip().is_unspecified() || listen.port() == 0) {
+        return Err(ConfigError(format!(
+            "--listen {listen}: with --mode af-xdp it must be the address and port to which clients send"
+        )));
+    }
     let next = required("--next", "device", flags.next.or(file.next))?;
     let next = hop_address("--next", &next)?;
     if next.is_ipv4() != listen.is_ipv4() {
@@ -93,6 +113,14 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
             ));
         }
     };
+    let kind = match media {
+        MediaArg::File => Kind::File,
+        MediaArg::Dram => Kind::Dram,
+    };
+    let wanted = match &direct {
+        Some(_) => wanted.map(|ring| buffers(&ring, kind)),
+        None => wanted,
+    };
     if let Some(parameters) = &wanted {
         parameters
             .validate()
@@ -123,11 +151,9 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
             spin_micros: flags.spin_us.or(file.spin_us).unwrap_or(SPIN_US),
         },
         path,
-        kind: match media {
-            MediaArg::File => Kind::File,
-            MediaArg::Dram => Kind::Dram,
-        },
+        kind,
         kernel,
+        direct,
         wanted,
     })
 }

@@ -1,0 +1,235 @@
+//! The headers in front of a packet: Ethernet, IPv4 or IPv6, UDP.
+//!
+//! May not: look at what is behind them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+
+use etherparse::{
+    EtherType, Ethernet2Header, IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, LinkSlice,
+    NetSlice, SlicedPacket, TransportSlice, UdpHeader,
+};
+
+/// An Ethernet address.
+pub(super) type Mac = [u8; 6];
+
+/// Ethernet, IPv6 and UDP: the longest headers.
+pub(super) const HEAD_BYTES_MAX: usize = 14 + 40 + 8;
+/// Hops of what this device sends, as the kernel does.
+const HOPS: u8 = 64;
+
+/// What the headers of a received packet say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Came {
+    pub from: SocketAddr,
+    pub to: IpAddr,
+    pub mac_from: Mac,
+    pub mac_to: Mac,
+    /// Remaining hops.
+    pub hops: u8,
+    /// Where the datagram is in the packet.
+    pub datagram: Range<usize>,
+}
+
+/// Reads the headers of a packet; `None` if they are not those of a whole UDP datagram.
+pub(super) fn read(packet: &[u8]) -> Option<Came> {
+    let sliced = SlicedPacket::from_ethernet(packet).ok()?;
+    let Some(LinkSlice::Ethernet2(link)) = sliced.link else {
+        return None;
+    };
+    let (from, to, hops, network_bytes) = match sliced.net? {
+        NetSlice::Ipv4(ip) if !ip.is_payload_fragmented() => {
+            let ip = ip.header();
+            let (from, to) = (ip.source_addr().into(), ip.destination_addr().into());
+            (from, to, ip.ttl(), ip.slice().len())
+        }
+        NetSlice::Ipv6(ip) if ip.extensions().slice().is_empty() => {
+            let ip = ip.header();
+            let (from, to) = (ip.source_addr().into(), ip.destination_addr().into());
+            (from, to, ip.hop_limit(), ip.slice().len())
+        }
+        _ => return None,
+    };
+    let Some(TransportSlice::Udp(udp)) = sliced.transport else {
+        return None;
+    };
+    if !sliced.link_exts.is_empty() {
+        return None;
+    }
+    let start = link.slice().len().min(14) + network_bytes + udp.header_slice().len();
+    let datagram = start..start + udp.payload().len();
+    Some(Came {
+        from: SocketAddr::new(from, udp.source_port()),
+        to,
+        mac_from: link.source(),
+        mac_to: link.destination(),
+        hops,
+        datagram,
+    })
+}
+
+/// From where to where a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    pub from: SocketAddr,
+    pub to: SocketAddr,
+    pub mac_from: Mac,
+    pub mac_to: Mac,
+}
+
+/// Writes the headers for a datagram to the end of `front`, the bytes in front of it; gives their length. Over IPv4 without
+/// the UDP checksum: pmnet's packets have their own. `None`: the addresses are of two families, there is no room, or the
+/// datagram is too long.
+pub(super) fn write(front: &mut [u8], way: &Way, datagram: &[u8]) -> Option<usize> {
+    let mut head = [0; HEAD_BYTES_MAX];
+    let mut rest = &mut head[..];
+    let udp_bytes = u16::try_from(UdpHeader::LEN + datagram.len()).ok()?;
+    let (ports, own) = ((way.from.port(), way.to.port()), datagram.len());
+    let udp;
+    match (way.from.ip(), way.to.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            rest = ethernet(rest, way, EtherType::IPV4)?;
+            let mut ip =
+                Ipv4Header::new(udp_bytes, HOPS, IpNumber::UDP, from.octets(), to.octets()).ok()?;
+            ip.dont_fragment = true;
+            ip.header_checksum = ip.calc_header_checksum();
+            let bytes = ip.to_bytes();
+            rest = put(rest, &bytes)?;
+            udp = UdpHeader::without_ipv4_checksum(ports.0, ports.1, own).ok()?;
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            rest = ethernet(rest, way, EtherType::IPV6)?;
+            let ip = Ipv6Header {
+                traffic_class: 0,
+                flow_label: Ipv6FlowLabel::ZERO,
+                payload_length: udp_bytes,
+                next_header: IpNumber::UDP,
+                hop_limit: HOPS,
+                source: from.octets(),
+                destination: to.octets(),
+            };
+            rest = put(rest, &ip.to_bytes())?;
+            udp = UdpHeader::with_ipv6_checksum(ports.0, ports.1, &ip, datagram).ok()?;
+        }
+        _ => return None,
+    }
+    rest = put(rest, &udp.to_bytes())?;
+    let used = HEAD_BYTES_MAX - rest.len();
+    let at = front.len().checked_sub(used)?;
+    front[at..].copy_from_slice(&head[..used]);
+    Some(used)
+}
+
+fn ethernet<'a>(rest: &'a mut [u8], way: &Way, kind: EtherType) -> Option<&'a mut [u8]> {
+    let header = Ethernet2Header {
+        source: way.mac_from,
+        destination: way.mac_to,
+        ether_type: kind,
+    };
+    put(rest, &header.to_bytes())
+}
+
+fn put<'a>(rest: &'a mut [u8], bytes: &[u8]) -> Option<&'a mut [u8]> {
+    let (place, rest) = rest.split_at_mut_checked(bytes.len())?;
+    place.copy_from_slice(bytes);
+    Some(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn way(v6: bool) -> Way {
+        let (from, to) = if v6 {
+            ("[fd00::1]:51000", "[fd00::2]:40000")
+        } else {
+            ("10.0.0.1:51000", "10.0.0.2:40000")
+        };
+        Way {
+            from: from.parse().unwrap(),
+            to: to.parse().unwrap(),
+            mac_from: [2, 0, 0, 0, 0, 1],
+            mac_to: [2, 0, 0, 0, 0, 2],
+        }
+    }
+
+    #[test]
+    fn what_is_written_can_be_read() {
+        for (v6, bytes) in [(false, 42), (true, 62)] {
+            let way = way(v6);
+            let mut packet = vec![0xee; 300];
+            packet.extend_from_slice(b"the datagram");
+            let (front, datagram) = packet.split_at_mut(300);
+            assert_eq!(write(front, &way, datagram), Some(bytes));
+            assert_eq!(packet[300 - bytes - 1], 0xee);
+            let came = read(&packet[300 - bytes..]).unwrap();
+            assert_eq!(
+                (came.from, came.to, came.hops),
+                (way.from, way.to.ip(), HOPS)
+            );
+            assert_eq!((came.mac_from, came.mac_to), (way.mac_from, way.mac_to));
+            assert_eq!(came.datagram, bytes..bytes + 12);
+        }
+    }
+
+    #[test]
+    fn checksums_are_the_internets() {
+        let sum = |bytes: &[u8]| {
+            let words = bytes
+                .chunks(2)
+                .map(|two| u32::from(two[0]) << 8 | u32::from(two.get(1).copied().unwrap_or(0)));
+            let mut sum: u32 = words.sum();
+            while sum > 0xffff {
+                sum = (sum & 0xffff) + (sum >> 16);
+            }
+            sum
+        };
+        let mut front = [0; 42];
+        write(&mut front, &way(false), b"odd").unwrap();
+        assert_eq!(sum(&front[14..34]), 0xffff, "of IPv4's header");
+        assert_eq!(front[40..], [0, 0], "none over IPv4");
+        let mut packet = [&[0; 62][..], b"odd"].concat();
+        let (front, datagram) = packet.split_at_mut(62);
+        write(front, &way(true), datagram).unwrap();
+        let pseudo = [&packet[22..54], &[0, 0, 0, 11, 0, 0, 0, 17], &packet[54..]].concat();
+        assert_eq!(sum(&pseudo), 0xffff, "of UDP over IPv6");
+    }
+
+    #[test]
+    fn what_is_no_whole_datagram_is_not_read() {
+        let mut packet = vec![0; 42];
+        packet.extend_from_slice(b"12345678");
+        let (front, datagram) = packet.split_at_mut(42);
+        write(front, &way(false), datagram).unwrap();
+        assert!(read(&packet).is_some());
+        for end in 0..packet.len() {
+            assert_eq!(read(&packet[..end]), None, "{end} bytes");
+        }
+        // Padding behind a short datagram is not part of it.
+        packet.extend_from_slice(&[0; 20]);
+        assert_eq!(read(&packet).unwrap().datagram, 42..50);
+        for (at, byte) in [
+            (12, 0x86),
+            (14, 0x65),
+            (20, 0x20),
+            (21, 1),
+            (23, 6),
+            (38, 0xff),
+        ] {
+            let mut other = packet.clone();
+            other[at] = byte;
+            assert_eq!(read(&other), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn two_families_and_too_little_room_are_refused() {
+        let mixed = Way {
+            to: way(true).to,
+            ..way(false)
+        };
+        assert_eq!(write(&mut [0; 100], &mixed, b"x"), None);
+        assert_eq!(write(&mut [0; 41], &way(false), b"x"), None);
+        assert_eq!(write(&mut [0; 100], &way(false), &[0; 65_536]), None);
+    }
+}

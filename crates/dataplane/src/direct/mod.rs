@@ -1,0 +1,138 @@
+//! A device whose packets never pass the kernel's network stack: AF_XDP sockets that receive into the packet buffers of the
+//! log (`docs/spec/ordered-log.md` §11), as PASTE proposes.
+//!
+//! An update is appended where the network put it, and is sent on from there. What does not come by such a socket (from
+//! another interface, a fragment, something foreign) comes by the UDP socket of the [relay](crate::relay), and so goes what
+//! nobody knows the way to. Spec: `docs/spec/packet-buffers.md`. May not: decide anything about a packet.
+
+mod frame;
+mod interface;
+mod neighbours;
+mod port;
+mod queues;
+
+use std::io;
+
+use pmnet_device::{DeviceError, DeviceNode, serve};
+use pmnet_log::{FrameSpace, Log, Media};
+use pmnet_media::Memory;
+use pmnet_proto::Peer;
+use pmnet_udp::Stop;
+
+use crate::af_xdp::AfXdpError;
+use crate::relay::{RelayConfig, watch};
+use crate::xdp::KernelError;
+use port::Direct;
+
+pub use crate::af_xdp::Mode;
+
+/// Settings of such a device.
+#[derive(Clone, Debug)]
+pub struct DirectConfig {
+    /// The same as of a relay: `listen` is the address to which clients send.
+    pub relay: RelayConfig,
+    /// Network interfaces by which packets come.
+    pub interfaces: Vec<String>,
+    /// Whether the driver moves packets without a copy.
+    pub mode: Mode,
+}
+
+/// Why a device cannot receive into the buffers of its log.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectError {
+    /// A socket.
+    #[error(transparent)]
+    Socket(#[from] AfXdpError),
+    /// The program in front of it.
+    #[error(transparent)]
+    Program(#[from] KernelError),
+    /// An interface, a log or an address that does not fit.
+    #[error("{0}")]
+    Unfit(String),
+    /// The device ended.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+impl From<io::Error> for DirectError {
+    fn from(error: io::Error) -> DirectError {
+        DirectError::Device(error.into())
+    }
+}
+
+/// What a socket got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// Interface.
+    pub interface: String,
+    /// Its queue.
+    pub queue: u32,
+    /// The driver stores packets into the buffers by itself.
+    pub zero_copy: bool,
+}
+
+/// Serves one shard until stopped. The frame space of `log` is packet buffers, and `memory` is that of its image. `ready` is
+/// called once, when the device first serves, with the bound address, the node, and what each socket got.
+///
+/// # Errors
+/// [`DirectError`].
+pub fn run<M: Media>(
+    config: DirectConfig,
+    log: Log<M>,
+    memory: Memory,
+    stop: &Stop,
+    ready: impl FnOnce(Peer, &DeviceNode<M>, &[Bound]),
+) -> Result<(), DirectError> {
+    let parameters = *log.parameters();
+    let FrameSpace::Buffers(buffer_bytes) = parameters.space else {
+        return Err(DirectError::Unfit(
+            "the frame space of this log is a ring, and this mode needs packet buffers: make a new log, or use --mode relay"
+                .into(),
+        ));
+    };
+    let listen = config.relay.listen;
+    if listen.ip().is_unspecified() || listen.port() == 0 {
+        return Err(DirectError::Unfit(format!(
+            "{listen}: this mode needs the address and port to which clients send"
+        )));
+    }
+    for interface in &config.interfaces {
+        fits(interface, buffer_bytes)?;
+    }
+    let space = queues::FrameMemory::new(memory, parameters.frame_space());
+    let mut direct = Direct::open(&config, space, buffer_bytes, stop)?;
+    let next = config.relay.device.next;
+    let node = direct
+        .stack()
+        .node(config.relay.device, log)?
+        .with_packet_buffers();
+    let bound = direct.bound().to_vec();
+    let address = direct.stack().address()?;
+    let ready = |address, node: &DeviceNode<M>| ready(address, node, &bound);
+    let watch = watch(direct.stack().clock(), next, address, ready);
+    let served = serve(node, &mut direct, watch);
+    let send_dropped = direct.send_dropped();
+    if send_dropped > 0 {
+        tracing::info!(send_dropped, "packets that found no room were sent again");
+    }
+    Ok(served?)
+}
+
+/// Refuses an interface whose packets may be longer than a buffer takes.
+fn fits(name: &str, buffer_bytes: u32) -> Result<(), DirectError> {
+    let mtu = interface::mtu(name)
+        .map_err(|error| DirectError::Unfit(format!("interface {name}: {error}")))?;
+    let most = u64::from(buffer_bytes).saturating_sub(queues::ROOM_IN_FRONT + 14);
+    if mtu > most {
+        return Err(DirectError::Unfit(format!(
+            "packets of {name} may have {mtu} bytes, and a buffer of {buffer_bytes} bytes takes {most}: set a smaller one \
+             (ip link set {name} mtu 1500){}",
+            if buffer_bytes < 4096 {
+                ", or make the log with buffers of 4096 bytes"
+            } else {
+                ""
+            }
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,283 @@
+//! The AF_XDP sockets of a device, one for each queue of its interfaces, and the memory that they share with the log.
+//!
+//! Invariants: every buffer is the kernel's, ours, or the log's; what the log has is only sent from. May not: look into a
+//! datagram.
+
+#![allow(unsafe_code)]
+
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use pmnet_device::Buffers;
+use pmnet_media::Memory;
+
+use super::{Bound, DirectError, Mode, interface};
+use crate::af_xdp::{
+    AfXdpError, Config, Frame, Queue, RECEIVE_HEADROOM, Received, Redirect, Region, Umem, Wake,
+};
+
+/// Entries of the fill and RX rings of a queue.
+const RECEIVE_RING: u32 = 1024;
+/// Entries of the TX and completion rings of a queue.
+const SEND_RING: u32 = 1024;
+/// Free buffers that are left to send from.
+const SEND_RESERVE: usize = 32;
+/// More than this many sockets are not made for one interface: its program knows no more. What comes by another queue goes to
+/// the kernel's stack, and from there to the device's UDP socket.
+const QUEUES_MAX: u32 = 64;
+/// In front of a packet: what the kernel wants, and as much as brings the datagram behind Ethernet, IPv4 and UDP to the
+/// start of a line. So the header of an entry takes two lines and not three.
+const HEADROOM: u32 = 22;
+/// Both together, in bytes.
+pub(super) const ROOM_IN_FRONT: u64 = 256 + 22;
+const _: () = assert!((RECEIVE_HEADROOM + 22 + 14 + 20 + 8).is_multiple_of(64));
+
+/// The frame space of a log as memory that sockets receive into.
+#[derive(Debug)]
+pub(super) struct FrameMemory {
+    memory: Memory,
+    space: Range<usize>,
+}
+
+impl FrameMemory {
+    /// # Panics
+    /// The frame space is not inside the image.
+    pub fn new(memory: Memory, space: Range<usize>) -> FrameMemory {
+        assert!(
+            space.start <= space.end && space.end <= memory.len(),
+            "the frame space is inside the image"
+        );
+        FrameMemory { memory, space }
+    }
+}
+
+// SAFETY: the frame space is inside the memory of the image, which may be read and written, stays where it is, and lives as
+// long as this value. The log, which has the same memory, stores into the buffers that it has and reads these, and reads a
+// lent buffer only while a packet in it is delivered: then the kernel does not have it, and nobody here has a reference
+// into it.
+unsafe impl Region for FrameMemory {
+    fn start(&self) -> *mut u8 {
+        // SAFETY: checked to be inside when this was made.
+        unsafe { self.memory.start().add(self.space.start) }
+    }
+    fn bytes(&self) -> usize {
+        self.space.len()
+    }
+}
+
+/// All sockets.
+pub(super) struct Queues {
+    // Dropped first: detached, and then closed, before the memory goes.
+    _redirects: Vec<Redirect>,
+    queues: Vec<Queue>,
+    /// What was submitted to a queue waits for its kernel to be woken.
+    asleep: Vec<bool>,
+    umem: Umem<FrameMemory>,
+    buffer_bytes: usize,
+    bound: Vec<Bound>,
+    /// Packets for which no buffer or no entry of a ring was free; the protocol sends them again.
+    send_dropped: u64,
+}
+
+impl Queues {
+    /// Binds to every queue of every interface.
+    pub fn open(
+        interfaces: &[String],
+        listen: SocketAddr,
+        mode: Mode,
+        memory: FrameMemory,
+        buffer_bytes: u32,
+    ) -> Result<Queues, DirectError> {
+        let umem = Umem::kept(memory, buffer_bytes)?;
+        let mut all = Queues {
+            _redirects: Vec::new(),
+            queues: Vec::new(),
+            asleep: Vec::new(),
+            umem,
+            buffer_bytes: usize::try_from(buffer_bytes).expect("u32 fits usize"),
+            bound: Vec::new(),
+            send_dropped: 0,
+        };
+        for interface in interfaces {
+            let mut redirect = Redirect::attach_for(interface, listen)?;
+            for queue in 0..interface::receive_queues(interface).min(QUEUES_MAX) {
+                let config = Config {
+                    mode,
+                    frame_bytes: buffer_bytes,
+                    headroom: HEADROOM,
+                    receive_ring: RECEIVE_RING,
+                    send_ring: SEND_RING,
+                    ..Config::new(interface, queue)
+                };
+                let socket = Queue::bind(&all.umem, &config, all.queues.first())?;
+                redirect.serve(queue, &socket)?;
+                all.bound.push(Bound {
+                    interface: interface.clone(),
+                    queue,
+                    zero_copy: socket.is_zero_copy(),
+                });
+                all.queues.push(socket);
+                all.asleep.push(false);
+            }
+            all._redirects.push(redirect);
+        }
+        Ok(all)
+    }
+
+    pub fn bound(&self) -> &[Bound] {
+        &self.bound
+    }
+
+    pub const fn send_dropped(&self) -> u64 {
+        self.send_dropped
+    }
+
+    pub fn sockets(&self) -> &[Queue] {
+        &self.queues
+    }
+
+    /// Takes what a queue has received, up to the capacity of `burst`.
+    pub fn receive(&mut self, queue: usize, burst: &mut Vec<Received>) -> Result<(), AfXdpError> {
+        self.queues[queue].receive(&mut self.umem, burst).map(drop)
+    }
+
+    /// A received packet.
+    pub fn packet(&self, received: &Received) -> &[u8] {
+        &self.umem.bytes(&received.frame)[received.bytes.clone()]
+    }
+
+    /// Where a received packet begins in the frame space.
+    pub fn place(&self, received: &Received) -> usize {
+        self.start(received.frame.number()) + received.bytes.start
+    }
+
+    /// A datagram in a buffer of the log.
+    pub fn logged(&self, place: &Range<usize>) -> &[u8] {
+        let (number, inside) = self.split(place);
+        self.umem.kept_bytes(number, &inside)
+    }
+
+    /// Number of a buffer, and place in it.
+    fn split(&self, place: &Range<usize>) -> (u32, Range<usize>) {
+        let at = place.start / self.buffer_bytes;
+        let start = at * self.buffer_bytes;
+        let number = u32::try_from(at).expect("counted in 32 bits");
+        (number, place.start - start..place.end - start)
+    }
+
+    /// Whether the kernel has to be woken once more.
+    pub fn pending(&self) -> bool {
+        self.asleep.iter().any(|asleep| *asleep)
+    }
+
+    fn start(&self, number: u32) -> usize {
+        usize::try_from(number).expect("u32 fits usize") * self.buffer_bytes
+    }
+
+    /// A received packet is done with: the log has it, or nobody needs it.
+    pub fn done(&mut self, frame: Frame, kept: bool) {
+        if kept {
+            self.umem.keep(frame);
+        } else {
+            self.umem.give_back(frame);
+        }
+    }
+
+    /// Copies a datagram into a free buffer and queues it, with the headers that `head` writes in front of it.
+    pub fn send(
+        &mut self,
+        queue: usize,
+        datagram: &[u8],
+        head: impl FnOnce(&mut [u8], &[u8]) -> Option<usize>,
+    ) -> Result<(), AfXdpError> {
+        const FRONT: usize = 64;
+        if FRONT + datagram.len() > self.buffer_bytes || !self.reserve(queue)? {
+            self.send_dropped += 1;
+            return Ok(());
+        }
+        let Some(frame) = self.umem.take() else {
+            self.send_dropped += 1;
+            return Ok(());
+        };
+        let bytes = self.umem.bytes_mut(&frame);
+        let (front, rest) = bytes.split_at_mut(FRONT);
+        rest[..datagram.len()].copy_from_slice(datagram);
+        let Some(used) = head(front, datagram) else {
+            self.umem.give_back(frame);
+            self.send_dropped += 1;
+            return Ok(());
+        };
+        let address = self.umem.for_sending(frame, FRONT - used);
+        self.queues[queue].queue(address, used + datagram.len());
+        self.asleep[queue] = true;
+        Ok(())
+    }
+
+    /// Queues a datagram that lies at `place` of the frame space, in a buffer of the log. False: that buffer is being sent
+    /// from already, or there is no room for the headers.
+    pub fn send_logged(
+        &mut self,
+        queue: usize,
+        place: &Range<usize>,
+        head: impl FnOnce(&mut [u8], &[u8]) -> Option<usize>,
+    ) -> Result<bool, AfXdpError> {
+        if !self.reserve(queue)? {
+            self.send_dropped += 1;
+            return Ok(true);
+        }
+        let (number, inside) = self.split(place);
+        let Some((address, used)) = self.umem.for_sending_kept(number, &inside, head) else {
+            return Ok(false);
+        };
+        self.queues[queue].queue(address, used + place.len());
+        self.asleep[queue] = true;
+        Ok(true)
+    }
+
+    /// An entry of the TX ring; false: none is free.
+    fn reserve(&mut self, queue: usize) -> Result<bool, AfXdpError> {
+        if self.queues[queue].reserve(1)? == 1 {
+            return Ok(true);
+        }
+        self.flush(queue)?;
+        Ok(self.queues[queue].reserve(1)? == 1)
+    }
+
+    /// Hands over what was queued, wakes the kernel and takes back what was sent.
+    pub fn flush_all(&mut self) -> Result<(), AfXdpError> {
+        (0..self.queues.len()).try_for_each(|queue| self.flush(queue))
+    }
+
+    fn flush(&mut self, queue: usize) -> Result<(), AfXdpError> {
+        let socket = &mut self.queues[queue];
+        if self.asleep[queue] {
+            socket.submit();
+            self.asleep[queue] = socket.wake()? == Wake::Again;
+        }
+        socket.complete(&mut self.umem).map(drop)
+    }
+
+    /// Takes over what the log has released, gives it what it wants, and lets the kernel receive into the rest.
+    pub fn exchange(&mut self, log: &mut dyn Buffers) -> Result<(), AfXdpError> {
+        while let Some(number) = log.poll_released() {
+            self.umem.leave(number);
+        }
+        while log.wants() {
+            let Some(number) = self.umem.surrender() else {
+                break;
+            };
+            log.give_back(number);
+        }
+        if self.umem.free() <= SEND_RESERVE {
+            while let Some(number) = log.lend() {
+                self.umem.leave(number);
+            }
+        }
+        for socket in &mut self.queues {
+            if socket.refill(&mut self.umem, RECEIVE_RING, SEND_RESERVE)? > 0 {
+                socket.wake_receive()?;
+            }
+        }
+        Ok(())
+    }
+}

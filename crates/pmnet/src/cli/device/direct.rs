@@ -1,0 +1,98 @@
+//! `pmnet device --mode af-xdp`: packets are received into the buffers that are the log.
+
+use anyhow::Context;
+use pmnet_cli::ConfigError;
+use pmnet_client::Stop;
+use pmnet_dataplane::direct::{DirectConfig, Mode as Copying, run};
+use pmnet_log::Parameters;
+use pmnet_media::Kind;
+use serde_json::json;
+
+use super::args::{DeviceArgs, Mode, ZeroCopy};
+use super::relay::{announce, open_log};
+use super::settings::Settings;
+
+/// Most interfaces of one device.
+const INTERFACES_MAX: usize = 16;
+
+/// Settings of this mode.
+#[derive(Clone, Debug)]
+pub struct DirectSettings {
+    interfaces: Vec<String>,
+    copying: Copying,
+}
+
+impl DirectSettings {
+    /// The settings of this mode; `None` in the others.
+    pub fn new(
+        flags: &DeviceArgs,
+        file: &DeviceArgs,
+    ) -> Result<Option<DirectSettings>, ConfigError> {
+        let zero_copy = flags.zero_copy.or(file.zero_copy);
+        if flags.mode.or(file.mode) != Some(Mode::AfXdp) {
+            return match zero_copy {
+                Some(_) => Err(ConfigError("--zero-copy belongs to --mode af-xdp".into())),
+                None => Ok(None),
+            };
+        }
+        let interfaces = flags.dev.clone().or_else(|| file.dev.clone());
+        let Some(interfaces) = interfaces.filter(|names| !names.is_empty()) else {
+            return Err(ConfigError(
+                "--mode af-xdp needs --dev: the network interface by which packets come".into(),
+            ));
+        };
+        if interfaces.len() > INTERFACES_MAX {
+            return Err(ConfigError(format!(
+                "--dev: at most {INTERFACES_MAX} interfaces"
+            )));
+        }
+        let copying = match zero_copy.unwrap_or(ZeroCopy::Auto) {
+            ZeroCopy::Auto => Copying::PreferZeroCopy,
+            ZeroCopy::Always => Copying::ZeroCopy,
+            ZeroCopy::Never => Copying::Copy,
+        };
+        Ok(Some(DirectSettings {
+            interfaces,
+            copying,
+        }))
+    }
+}
+
+/// The same size as packet buffers. On a file one buffer is one block, because blocks are what is written.
+pub fn buffers(ring: &Parameters, kind: Kind) -> Parameters {
+    let bytes = match kind {
+        Kind::File => 4096,
+        Kind::Dram => 2048,
+    };
+    let entries = (ring.frame_bytes / u64::from(bytes))
+        .next_power_of_two()
+        .clamp(pmnet_log::ENTRIES_MIN, pmnet_log::ENTRIES_MAX);
+    Parameters::buffers(entries, ring.frame_bytes, bytes)
+}
+
+/// Serves until asked to end.
+pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
+    let direct = settings.direct.clone().context("--mode af-xdp")?;
+    let log = open_log(&settings)
+        .with_context(|| format!("cannot use the log {}", settings.path.display()))?;
+    let memory = log.medium().memory();
+    let about = (settings.relay.device.id, settings.relay.device.shard);
+    let (media, survives) = (log.media_name(), log.survives());
+    let config = DirectConfig {
+        relay: settings.relay,
+        interfaces: direct.interfaces,
+        mode: direct.copying,
+    };
+    run(config, log, memory, stop, |address, node, bound| {
+        let sockets: Vec<String> = bound
+            .iter()
+            .map(|one| {
+                let copies = if one.zero_copy { "zero-copy" } else { "copy" };
+                format!("{}/{}:{copies}", one.interface, one.queue)
+            })
+            .collect();
+        let more = [("sockets", json!(sockets.join(",")))];
+        announce(json, address, node, about, (media, survives), &more);
+    })?;
+    Ok(())
+}

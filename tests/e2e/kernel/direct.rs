@@ -1,0 +1,175 @@
+//! A device past the kernel's stack: AF_XDP sockets receive into the log itself (`docs/spec/packet-buffers.md`).
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use pmnet_lab::harness::find_program;
+
+use super::traffic::{arrives, bulk, bytes, socket};
+use super::world::{Place, Plan, READY_MAX, World};
+use super::{CALL_MAX, load};
+use crate::support::eventually;
+
+fn plan(place: Place, media: &'static str) -> Plan {
+    Plan {
+        direct: Some(media),
+        ..Plan::new(place)
+    }
+}
+
+/// Processes die in every order; nothing acknowledged is missing.
+fn survives(plan: Plan) {
+    let copies = u8::try_from(1 + plan.followers).unwrap();
+    let Some(mut world) = World::start(plan) else {
+        return;
+    };
+    let mut writer = world.session(CALL_MAX);
+    writer.sets(200, copies);
+    world.kill("server");
+    writer.sets(200, copies);
+    world.kill("device");
+    world.process("server").relaunch().unwrap();
+    world.restart("device");
+    writer.sets(200, copies);
+    world.check(&writer);
+}
+
+#[test]
+fn whoever_is_killed_nothing_is_lost() {
+    for media in ["dram", "file"] {
+        survives(plan(Place::Nic, media));
+        survives(plan(Place::Router, media));
+    }
+}
+
+#[test]
+fn over_ipv6_and_as_the_head_of_a_chain() {
+    survives(Plan {
+        ipv6: true,
+        ..plan(Place::Router, "dram")
+    });
+    survives(Plan {
+        followers: 1,
+        ..plan(Place::Router, "dram")
+    });
+}
+
+#[test]
+fn killed_every_second() {
+    for media in ["dram", "file"] {
+        let Some(mut world) = World::start(plan(Place::Nic, media)) else {
+            return;
+        };
+        let mut kills = 0;
+        world.checked(load(5, 0), |world, _| {
+            world.kill("device");
+            std::thread::sleep(Duration::from_millis(100));
+            world.restart("device");
+            kills += 1;
+        });
+        assert!(kills >= 2, "{kills} kills");
+    }
+}
+
+/// The log is full of what nobody applies. It goes on receiving, and afterwards every buffer is used again.
+#[test]
+fn a_full_log_goes_on_receiving() {
+    let mut plan = plan(Place::Nic, "dram");
+    // 256 buffers, of which 240 can be live.
+    plan.args = ["--log-size", "512K"].map(String::from).to_vec();
+    let Some(mut world) = World::start(plan) else {
+        return;
+    };
+    let mut writer = world.session(CALL_MAX);
+    writer.sets(10, 1);
+    let mut short = world.session(Duration::from_secs(1));
+    world.kill("server");
+    let mut logged = 0;
+    while short.set().is_ok() {
+        logged += 1;
+        assert!(logged < 400, "more than the log holds");
+    }
+    assert!(logged > 200, "{logged} before the log was full");
+    // It still hears everybody: an answer, though not an acknowledgement.
+    for _ in 0..3 {
+        short.set().unwrap_err();
+    }
+    world.restart("server");
+    // Ten times as many as there are buffers.
+    writer.sets(2_500, 1);
+    world.check(&writer);
+    for (key, value) in &short.acknowledged {
+        let found = world.redis().call(&["GET", key]).unwrap();
+        let value = value.clone().into_bytes();
+        assert_eq!(found, pmnet_lab::resp::Reply::Bulk(value), "{key}");
+    }
+}
+
+#[test]
+fn everything_else_goes_to_the_stack() {
+    let Some(mut world) = World::start(plan(Place::Nic, "dram")) else {
+        return;
+    };
+    assert!(world.has_program());
+    let mut writer = world.session(CALL_MAX);
+    let server = Ipv4Addr::new(10, 51, 0, 200);
+    bulk(&world, SocketAddr::from((server, 7_000)));
+    bulk(&world, SocketAddr::new(server.into(), world.head().port()));
+    let from = socket(&world, "client1", SocketAddr::from(([10, 51, 0, 1], 0)));
+    for port in [53, 50_999, 51_001] {
+        let to = SocketAddr::new(IpAddr::from(server), port);
+        let to = socket(&world, "server", to);
+        for len in [0, 1, 88, 1_432, 1_473, 9_000] {
+            arrives(&from, &to, &bytes(len));
+        }
+    }
+    writer.sets(50, 1);
+    // The interface is as it was before when the device ends.
+    world.stop("device");
+    assert!(!world.has_program());
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_a_sentence() {
+    let Some(mut world) = World::without_device(plan(Place::Nic, "dram")) else {
+        return;
+    };
+    let refused = |world: &World, more: &[&str], sentence: &str| {
+        let (good, said) = world.device_with(more);
+        assert!(!good && said.contains(sentence), "{more:?}: {said}");
+    };
+    refused(&world, &["--dev", "nothing0"], "nothing0");
+    refused(&world, &["--zero-copy", "always"], "has no such mode");
+    assert!(!world.has_program(), "what was begun is taken back");
+    // A log that another mode made.
+    let here = SocketAddr::from(([10, 51, 0, 200], 51_009));
+    world.start_relay(0, here, SocketAddr::from(([10, 51, 0, 200], 51_010)));
+    let ring = world.scratch().memory().join("relay1.log");
+    eventually("a relay has made its log", READY_MAX, || ring.exists());
+    world.kill("relay1");
+    refused(
+        &world,
+        &["--log", ring.to_str().unwrap()],
+        "needs packet buffers",
+    );
+    let mtu = |bytes: &str| {
+        let args = ["link", "set", "eth0", "mtu", bytes].map(Into::into);
+        let ip = find_program("ip").unwrap();
+        assert!(world.run(&ip, args.to_vec()).status.success());
+    };
+    mtu("3000");
+    refused(&world, &[], "mtu 1500");
+    mtu("1500");
+    world.start_device();
+    world.wait_ready("device");
+    let log = world.scratch().memory().join("other.log");
+    let other = [
+        "--log",
+        log.to_str().unwrap(),
+        "--listen",
+        "10.51.0.200:51007",
+    ];
+    refused(&world, &other, "eth0");
+    let mut writer = world.session(CALL_MAX);
+    writer.sets(10, 1);
+}
