@@ -44,6 +44,8 @@ pub(crate) struct Relay {
     spin: Spin,
     poll: mio::Poll,
     events: mio::Events,
+    /// The last wait asked the system, and did not only spin.
+    asked: bool,
 }
 
 impl Relay {
@@ -61,6 +63,7 @@ impl Relay {
             spin: Spin::new(config.spin_micros),
             poll: mio::Poll::new()?,
             events: mio::Events::with_capacity(16),
+            asked: true,
         };
         relay.wake_by(relay.socket.io().as_raw_fd(), SOCKET_TOKEN)?;
         stop.register(relay.poll.registry())?;
@@ -78,6 +81,11 @@ impl Relay {
     /// The clock of this port.
     pub(crate) const fn clock(&self) -> Clock {
         self.clock
+    }
+
+    /// Whether the last wait asked the system: then something may be in the socket. A turn of spinning tells nothing.
+    pub(crate) const fn asked(&self) -> bool {
+        self.asked
     }
 
     /// The address that is listened on.
@@ -128,7 +136,8 @@ impl Port for Relay {
             self.spin.active(now);
         }
         let polling = busy || self.spin.again(now);
-        if polling && !self.spin.look_around(now) {
+        self.asked = !polling || self.spin.look_around(now);
+        if !self.asked {
             return Ok(Wake::Work);
         }
         let timeout = if polling {

@@ -19,7 +19,7 @@ use crate::relay::Relay;
 
 /// Packets taken from a queue at once.
 const BURST: usize = 64;
-/// While packets come past the stack, the socket in it is looked at once in so many turns: that is a system call.
+/// While the device spins, the socket in the kernel's stack is looked at once in so many turns: that is a system call.
 const STACK_EVERY: u32 = 16;
 /// Token of the first queue.
 const QUEUES_TOKEN: usize = 16;
@@ -36,8 +36,6 @@ pub(super) struct Direct {
     /// Time of this turn.
     now: Cell<Time>,
     turn: u32,
-    /// The last turn found packets in the sockets past the stack.
-    crowded: bool,
 }
 
 impl Direct {
@@ -64,7 +62,6 @@ impl Direct {
             burst: Vec::with_capacity(BURST),
             rest: Outbox::new(),
             turn: 0,
-            crowded: false,
         })
     }
 
@@ -123,7 +120,7 @@ impl Direct {
 impl Port for Direct {
     fn receive(&mut self, deliver: &mut dyn FnMut(Peer, u8, &[u8])) -> io::Result<usize> {
         self.turn = self.turn.wrapping_add(1);
-        if self.crowded && !self.turn.is_multiple_of(STACK_EVERY) {
+        if !self.stack.asked() && !self.turn.is_multiple_of(STACK_EVERY) {
             return Ok(0);
         }
         self.stack.receive(deliver)
@@ -151,7 +148,6 @@ impl Port for Direct {
             }
             received.map_err(io::Error::other)?;
         }
-        self.crowded = packets > 0;
         Ok(packets)
     }
 
