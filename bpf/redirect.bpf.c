@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
 /*
- * Redirects UDP datagrams to a range of ports to the AF_XDP socket of their receive queue. On request, only packets of
- * pmnet to one address.
+ * Redirects UDP datagrams to a range of ports to the AF_XDP socket of their receive queue. On request, only those
+ * to one address, and only those that begin with a magic number.
  *
  * Invariants: everything else passes, and so does every packet of a queue that has no socket.
  * Loader: crates/dataplane/src/af_xdp/redirect.rs. May not: change a packet, or look behind the UDP
@@ -28,10 +28,12 @@ struct {
 const volatile __u16 pm_port_first;
 const volatile __u16 pm_port_last;
 
-/* 1: only datagrams to pm_address that begin with pm_magic. Set by the loader. */
+/* 1: only datagrams to pm_address. Set by the loader, as all of these. */
 const volatile __u32 pm_filter;
 /* Network byte order; of an IPv4 address the first four bytes. */
 const volatile __be32 pm_address[4];
+/* 1: only datagrams that begin with pm_magic. */
+const volatile __u32 pm_magic_needed;
 /* Host byte order. */
 const volatile __u16 pm_magic;
 
@@ -76,7 +78,7 @@ int redirect(struct xdp_md *ctx)
 	if (port < pm_port_first || port > pm_port_last)
 		return XDP_PASS;
 	magic = (void *)(udp + 1);
-	if (pm_filter && ((void *)(magic + 1) > end || *magic != bpf_htons(pm_magic)))
+	if (pm_magic_needed && ((void *)(magic + 1) > end || *magic != bpf_htons(pm_magic)))
 		return XDP_PASS;
 	return bpf_redirect_map(&pm_sockets, ctx->rx_queue_index, XDP_PASS);
 }

@@ -50,7 +50,7 @@ impl Buffers {
         };
         let count = parameters.frame_bytes / u64::from(bytes);
         let number = u32::try_from(count).expect("bounded by the parameters");
-        let reserve = (count / RESERVE_FRACTION).max(RESERVE_MIN);
+        let reserve = reserve(count);
         Some(Buffers {
             bytes: usize::try_from(bytes).expect("u32 fits usize"),
             holders: vec![Holder::Free; to_usize(count)],
@@ -183,6 +183,25 @@ impl Buffers {
         assert_eq!(*holder, Holder::Lent, "only what is lent is given back");
         *holder = Holder::Free;
         self.free.push(number);
+    }
+}
+
+/// Buffers that are never live, of so many.
+fn reserve(count: u64) -> u64 {
+    (count / RESERVE_FRACTION).max(RESERVE_MIN)
+}
+
+impl Parameters {
+    /// Packet buffers that are there to receive into and to send from even if the log is full; none in a ring.
+    #[must_use]
+    pub fn never_live(&self) -> usize {
+        match self.space {
+            FrameSpace::Ring => 0,
+            FrameSpace::Buffers(bytes) => {
+                let reserve = reserve(self.frame_bytes / u64::from(bytes));
+                to_usize(reserve - reserve / 2)
+            }
+        }
     }
 }
 

@@ -20,6 +20,11 @@ const EDGES: &[(&str, &[&str])] = &[
         "dataplane",
         &["wire", "device", "log", "media", "proto", "udp"],
     ),
+    // For programs of others; the product does not use it.
+    (
+        "packets",
+        &["dataplane", "device", "log", "media", "proto", "udp"],
+    ),
     ("client", &["proto", "udp"]),
     ("server", &["wire", "proto", "udp"]),
     ("store", &["resp", "wire", "server", "tls"]),

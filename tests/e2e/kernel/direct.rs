@@ -74,7 +74,12 @@ fn killed_every_second() {
 /// The log is full of what nobody applies. It goes on receiving, and afterwards every buffer is used again.
 #[test]
 fn a_full_log_goes_on_receiving() {
-    let mut plan = plan(Place::Nic, "dram");
+    for place in [Place::Nic, Place::Router] {
+        full(plan(place, "dram"));
+    }
+}
+
+fn full(mut plan: Plan) {
     // 256 buffers, of which 240 can be live.
     plan.args = ["--log-size", "512K"].map(String::from).to_vec();
     let Some(mut world) = World::start(plan) else {

@@ -12,7 +12,6 @@ use aya::programs::{Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader};
 
 use crate::xdp::KernelError;
-use pmnet_wire::MAGIC;
 
 /// The compiled program; empty if there was no compiler.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/redirect.o"));
@@ -42,24 +41,29 @@ impl Redirect {
         Redirect::attach_filtered(interface, ports, None)
     }
 
-    /// The same for packets of pmnet to one address only.
+    /// The same for datagrams to one address, and of these only for those that begin with `magic`, if it is given.
     ///
     /// # Errors
     /// As [`Redirect::attach`].
-    pub fn attach_for(interface: &str, to: SocketAddr) -> Result<Redirect, KernelError> {
-        Redirect::attach_filtered(interface, to.port()..=to.port(), Some(to.ip()))
+    pub fn attach_for(
+        interface: &str,
+        to: SocketAddr,
+        magic: Option<u16>,
+    ) -> Result<Redirect, KernelError> {
+        Redirect::attach_filtered(interface, to.port()..=to.port(), Some((to.ip(), magic)))
     }
 
     fn attach_filtered(
         interface: &str,
         ports: RangeInclusive<u16>,
-        only: Option<IpAddr>,
+        only: Option<(IpAddr, Option<u16>)>,
     ) -> Result<Redirect, KernelError> {
         if !is_built() {
             return Err(KernelError::NotBuilt);
         }
+        let magic = only.and_then(|(_, magic)| magic);
         let mut address = [0; 16];
-        match only {
+        match only.map(|(ip, _)| ip) {
             Some(IpAddr::V4(ip)) => address[..4].copy_from_slice(&ip.octets()),
             Some(IpAddr::V6(ip)) => address = ip.octets(),
             None => {}
@@ -69,7 +73,8 @@ impl Redirect {
             .override_global("pm_port_last", ports.end(), true)
             .override_global("pm_filter", &u32::from(only.is_some()), true)
             .override_global("pm_address", &address, true)
-            .override_global("pm_magic", &MAGIC, true)
+            .override_global("pm_magic_needed", &u32::from(magic.is_some()), true)
+            .override_global("pm_magic", &magic.unwrap_or(0), true)
             .load(OBJECT)?;
         let failed = |source| KernelError::Program { name: NAME, source };
         let program: &mut Xdp = ebpf

@@ -10,21 +10,22 @@ mod interface;
 mod neighbours;
 mod port;
 mod queues;
+mod sockets;
 
 use std::io;
 
 use pmnet_device::{DeviceError, DeviceNode, serve};
-use pmnet_log::{FrameSpace, Log, Media};
+use pmnet_log::{Log, Media};
 use pmnet_media::Memory;
 use pmnet_proto::Peer;
 use pmnet_udp::Stop;
 
-use crate::af_xdp::AfXdpError;
 use crate::relay::{RelayConfig, watch};
 use crate::xdp::KernelError;
 use port::Direct;
 
-pub use crate::af_xdp::Mode;
+pub use crate::af_xdp::{AfXdpError, Frame, Mode};
+pub use sockets::{Arrived, Sockets, SocketsConfig};
 
 /// Settings of such a device.
 #[derive(Clone, Debug)]
@@ -84,23 +85,7 @@ pub fn run<M: Media>(
     ready: impl FnOnce(Peer, &DeviceNode<M>, &[Bound]),
 ) -> Result<(), DirectError> {
     let parameters = *log.parameters();
-    let FrameSpace::Buffers(buffer_bytes) = parameters.space else {
-        return Err(DirectError::Unfit(
-            "the frame space of this log is a ring, and this mode needs packet buffers: make a new log, or use --mode relay"
-                .into(),
-        ));
-    };
-    let listen = config.relay.listen;
-    if listen.ip().is_unspecified() || listen.port() == 0 {
-        return Err(DirectError::Unfit(format!(
-            "{listen}: this mode needs the address and port to which clients send"
-        )));
-    }
-    for interface in &config.interfaces {
-        fits(interface, buffer_bytes)?;
-    }
-    let space = queues::FrameMemory::new(memory, parameters.frame_space());
-    let mut direct = Direct::open(&config, space, buffer_bytes, stop)?;
+    let mut direct = Direct::open(&config, memory, &parameters, stop)?;
     let next = config.relay.device.next;
     let node = direct
         .stack()

@@ -2,23 +2,21 @@
 
 use std::cell::Cell;
 use std::io;
-use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 use pmnet_device::{Buffers, Port, Wake};
+use pmnet_log::Parameters;
+use pmnet_media::Memory;
 use pmnet_proto::{Outbox, Peer, Place, Time};
 use pmnet_udp::Stop;
+use pmnet_wire::MAGIC;
 
-use super::frame::{self, Way};
-use super::neighbours::{Neighbour, Neighbours};
-use super::queues::{FrameMemory, Queues};
+use super::sockets::{Arrived, Sockets, SocketsConfig};
 use super::{Bound, DirectConfig, DirectError};
-use crate::af_xdp::{AfXdpError, Received};
+use crate::af_xdp::AfXdpError;
 use crate::relay::Relay;
 
-/// Packets taken from a queue at once.
-const BURST: usize = 64;
 /// While the device spins, the socket in the kernel's stack is looked at once in so many turns: that is a system call.
 const STACK_EVERY: u32 = 16;
 /// Token of the first queue.
@@ -27,10 +25,8 @@ const QUEUES_TOKEN: usize = 16;
 /// Sockets past the kernel's stack, and one in it.
 pub(super) struct Direct {
     stack: Relay,
-    queues: Queues,
-    neighbours: Neighbours,
-    listen: SocketAddr,
-    burst: Vec<Received>,
+    sockets: Sockets,
+    arrived: Vec<Arrived>,
     /// What goes by the kernel's stack.
     rest: Outbox,
     /// Time of this turn.
@@ -42,24 +38,26 @@ impl Direct {
     /// Binds to all that `config` names.
     pub fn open(
         config: &DirectConfig,
-        memory: FrameMemory,
-        buffer_bytes: u32,
+        memory: Memory,
+        parameters: &Parameters,
         stop: &Stop,
     ) -> Result<Direct, DirectError> {
         let stack = Relay::open(&config.relay, stop)?;
-        let listen = config.relay.listen;
-        let interfaces = &config.interfaces;
-        let queues = Queues::open(interfaces, listen, config.mode, memory, buffer_bytes)?;
-        for (at, socket) in queues.sockets().iter().enumerate() {
-            stack.wake_by(socket.as_raw_fd(), mio::Token(QUEUES_TOKEN + at))?;
+        let packets = SocketsConfig {
+            interfaces: config.interfaces.clone(),
+            listen: config.relay.listen,
+            mode: config.mode,
+            magic: Some(MAGIC),
+        };
+        let sockets = Sockets::open(&packets, memory, parameters)?;
+        for (at, fd) in sockets.descriptors().enumerate() {
+            stack.wake_by(fd.as_raw_fd(), mio::Token(QUEUES_TOKEN + at))?;
         }
         Ok(Direct {
             now: Cell::new(stack.clock().now()),
             stack,
-            queues,
-            neighbours: Neighbours::default(),
-            listen,
-            burst: Vec::with_capacity(BURST),
+            sockets,
+            arrived: Vec::new(),
             rest: Outbox::new(),
             turn: 0,
         })
@@ -70,48 +68,29 @@ impl Direct {
     }
 
     pub fn bound(&self) -> &[Bound] {
-        self.queues.bound()
+        self.sockets.bound()
     }
 
     pub const fn send_dropped(&self) -> u64 {
-        self.queues.send_dropped()
-    }
-
-    fn way(&self, to: Peer, neighbour: &Neighbour) -> Way {
-        Way {
-            from: SocketAddr::new(neighbour.own, self.listen.port()),
-            to,
-            mac_from: neighbour.own_mac,
-            mac_to: neighbour.mac,
-        }
+        self.sockets.send_dropped()
     }
 
     fn send_one(&mut self, out: &Outbox, place: Place) -> Result<(), AfXdpError> {
-        let to = place.to;
-        let neighbour = match place.hops {
+        let (now, to) = (self.now.get(), place.to);
+        match (place.hops, place.logged) {
             // Foreign datagrams go on as they came: with their hops, by whatever way the system knows.
-            Some(hops) => {
-                self.rest.pass(to, out.bytes(place.range), hops);
-                return Ok(());
+            (Some(hops), _) => self.rest.pass(to, out.bytes(place.range), hops),
+            (None, Some(frame)) => {
+                if !self.sockets.send_logged(now, to, &frame)? {
+                    self.rest.send_raw(to, self.sockets.logged(&frame));
+                }
             }
-            None => self.neighbours.find(self.now.get(), to.ip()),
-        };
-        let Some(neighbour) = neighbour else {
-            match place.logged {
-                Some(frame) => self.rest.send_raw(to, self.queues.logged(&frame)),
-                None => self.rest.send_raw(to, out.bytes(place.range)),
+            (None, None) => {
+                let bytes = out.bytes(place.range);
+                if !self.sockets.send(now, to, bytes)? {
+                    self.rest.send_raw(to, bytes);
+                }
             }
-            return Ok(());
-        };
-        let (queue, way) = (neighbour.queue, self.way(to, &neighbour));
-        let head = |front: &mut [u8], datagram: &[u8]| frame::write(front, &way, datagram);
-        let Some(frame) = place.logged else {
-            return self.queues.send(queue, out.bytes(place.range), head);
-        };
-        if !self.queues.send_logged(queue, &frame, head)? {
-            // It is being sent already: this is a repetition.
-            let copy = self.queues.logged(&frame).to_vec();
-            self.queues.send(queue, &copy, head)?;
         }
         Ok(())
     }
@@ -130,29 +109,18 @@ impl Port for Direct {
         &mut self,
         deliver: &mut dyn FnMut(Peer, u8, &Range<usize>) -> bool,
     ) -> io::Result<usize> {
-        let mut packets = 0;
-        for queue in 0..self.queues.sockets().len() {
-            let received = self.queues.receive(queue, &mut self.burst);
-            packets += self.burst.len();
-            for one in self.burst.drain(..) {
-                let came = frame::read(self.queues.packet(&one));
-                // Port 0 cannot be answered. Only a forger writes it.
-                let came = came.filter(|came| came.from.port() != 0);
-                let kept = came.is_some_and(|came| {
-                    self.neighbours.learn(self.now.get(), queue, &came);
-                    let start = self.queues.place(&one);
-                    let place = start + came.datagram.start..start + came.datagram.end;
-                    deliver(came.from, came.hops, &place)
-                });
-                self.queues.done(one.frame, kept);
-            }
-            received.map_err(io::Error::other)?;
+        let received = self.sockets.receive(self.now.get(), &mut self.arrived);
+        let packets = self.arrived.len();
+        for one in self.arrived.drain(..) {
+            let kept = deliver(one.from, one.hops, &one.place);
+            self.sockets.done(one.frame, kept);
         }
+        received.map_err(io::Error::other)?;
         Ok(packets)
     }
 
     fn exchange(&mut self, log: &mut dyn Buffers) -> io::Result<()> {
-        self.queues.exchange(log).map_err(io::Error::other)
+        self.sockets.exchange(log).map_err(io::Error::other)
     }
 
     fn send(&mut self, out: &Outbox) -> io::Result<()> {
@@ -163,7 +131,7 @@ impl Port for Direct {
             self.stack.send(&self.rest)?;
             self.rest.clear();
         }
-        self.queues.flush_all().map_err(io::Error::other)
+        self.sockets.flush().map_err(io::Error::other)
     }
 
     fn now(&self) -> Time {
@@ -173,9 +141,9 @@ impl Port for Direct {
     }
 
     fn wait(&mut self, busy: bool, until: Option<Time>) -> io::Result<Wake> {
-        let pending = self.queues.pending();
+        let pending = self.sockets.pending();
         if pending {
-            self.queues.flush_all().map_err(io::Error::other)?;
+            self.sockets.flush().map_err(io::Error::other)?;
         }
         self.stack.wait(busy || pending, until)
     }

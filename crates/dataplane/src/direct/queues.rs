@@ -5,13 +5,13 @@
 
 #![allow(unsafe_code)]
 
-use std::net::SocketAddr;
 use std::ops::Range;
 
 use pmnet_device::Buffers;
 use pmnet_media::Memory;
 
-use super::{Bound, DirectError, Mode, interface};
+use super::sockets::SocketsConfig;
+use super::{Bound, DirectError, interface};
 use crate::af_xdp::{
     AfXdpError, Config, Frame, Queue, RECEIVE_HEADROOM, Received, Redirect, Region, Umem, Wake,
 };
@@ -20,8 +20,8 @@ use crate::af_xdp::{
 const RECEIVE_RING: u32 = 1024;
 /// Entries of the TX and completion rings of a queue.
 const SEND_RING: u32 = 1024;
-/// Free buffers that are left to send from.
-const SEND_RESERVE: usize = 32;
+/// Free buffers that are left to send from, at most.
+const SEND_RESERVE_MAX: usize = 32;
 /// More than this many sockets are not made for one interface: its program knows no more. What comes by another queue goes to
 /// the kernel's stack, and from there to the device's UDP socket.
 const QUEUES_MAX: u32 = 64;
@@ -65,6 +65,29 @@ unsafe impl Region for FrameMemory {
     }
 }
 
+/// How buffers are divided, so that a full log stops nobody from receiving: the buffers that are never live are enough for
+/// all queues, whatever the traffic was before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Share {
+    /// Free buffers that are left to send from.
+    send: usize,
+    /// Buffers that the kernel may have for one queue.
+    receive: usize,
+}
+
+impl Share {
+    /// `None`: too few for so many queues.
+    fn of(never_live: usize, queues: usize) -> Option<Share> {
+        let send = (never_live / 2).min(SEND_RESERVE_MAX);
+        let receive = (never_live - send) / queues.max(1);
+        (send > 0 && receive > 0).then_some(Share {
+            send,
+            // One queue takes what there is: nobody else could be left without.
+            receive: if queues == 1 { usize::MAX } else { receive },
+        })
+    }
+}
+
 /// All sockets.
 pub(super) struct Queues {
     // Dropped first: detached, and then closed, before the memory goes.
@@ -72,6 +95,9 @@ pub(super) struct Queues {
     queues: Vec<Queue>,
     /// What was submitted to a queue waits for its kernel to be woken.
     asleep: Vec<bool>,
+    /// Buffers that the kernel has to receive into, for each queue.
+    filled: Vec<usize>,
+    share: Share,
     umem: Umem<FrameMemory>,
     buffer_bytes: usize,
     bound: Vec<Bound>,
@@ -82,34 +108,35 @@ pub(super) struct Queues {
 impl Queues {
     /// Binds to every queue of every interface.
     pub fn open(
-        interfaces: &[String],
-        listen: SocketAddr,
-        mode: Mode,
+        config: &SocketsConfig,
         memory: FrameMemory,
         buffer_bytes: u32,
+        never_live: usize,
     ) -> Result<Queues, DirectError> {
         let umem = Umem::kept(memory, buffer_bytes)?;
         let mut all = Queues {
             _redirects: Vec::new(),
             queues: Vec::new(),
             asleep: Vec::new(),
+            filled: Vec::new(),
+            share: Share::default(),
             umem,
             buffer_bytes: usize::try_from(buffer_bytes).expect("u32 fits usize"),
             bound: Vec::new(),
             send_dropped: 0,
         };
-        for interface in interfaces {
-            let mut redirect = Redirect::attach_for(interface, listen)?;
+        for interface in &config.interfaces {
+            let mut redirect = Redirect::attach_for(interface, config.listen, config.magic)?;
             for queue in 0..interface::receive_queues(interface).min(QUEUES_MAX) {
-                let config = Config {
-                    mode,
+                let own = Config {
+                    mode: config.mode,
                     frame_bytes: buffer_bytes,
                     headroom: HEADROOM,
                     receive_ring: RECEIVE_RING,
                     send_ring: SEND_RING,
                     ..Config::new(interface, queue)
                 };
-                let socket = Queue::bind(&all.umem, &config, all.queues.first())?;
+                let socket = Queue::bind(&all.umem, &own, all.queues.first())?;
                 redirect.serve(queue, &socket)?;
                 all.bound.push(Bound {
                     interface: interface.clone(),
@@ -118,9 +145,17 @@ impl Queues {
                 });
                 all.queues.push(socket);
                 all.asleep.push(false);
+                all.filled.push(0);
             }
             all._redirects.push(redirect);
         }
+        all.share = Share::of(never_live, all.queues.len()).ok_or_else(|| {
+            DirectError::Unfit(format!(
+                "{never_live} buffers of this log are left to receive into when it is full: too few for {} queues; make a \
+                 larger log",
+                all.queues.len()
+            ))
+        })?;
         Ok(all)
     }
 
@@ -138,7 +173,10 @@ impl Queues {
 
     /// Takes what a queue has received, up to the capacity of `burst`.
     pub fn receive(&mut self, queue: usize, burst: &mut Vec<Received>) -> Result<(), AfXdpError> {
-        self.queues[queue].receive(&mut self.umem, burst).map(drop)
+        let before = burst.len();
+        let received = self.queues[queue].receive(&mut self.umem, burst);
+        self.filled[queue] -= burst.len() - before;
+        received.map(drop)
     }
 
     /// A received packet.
@@ -268,16 +306,36 @@ impl Queues {
             };
             log.give_back(number);
         }
-        if self.umem.free() <= SEND_RESERVE {
+        if self.umem.free() <= SEND_RESERVE_MAX {
             while let Some(number) = log.lend() {
                 self.umem.leave(number);
             }
         }
-        for socket in &mut self.queues {
-            if socket.refill(&mut self.umem, RECEIVE_RING, SEND_RESERVE)? > 0 {
+        for (socket, filled) in self.queues.iter_mut().zip(&mut self.filled) {
+            let wanted = self.share.receive.saturating_sub(*filled);
+            let wanted = u32::try_from(wanted).unwrap_or(RECEIVE_RING);
+            let more = socket.refill(&mut self.umem, wanted, self.share.send)?;
+            *filled += usize::try_from(more).expect("bounded by the ring");
+            if more > 0 {
                 socket.wake_receive()?;
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_log_leaves_every_queue_something() {
+        assert_eq!(Share::of(0, 1), None);
+        assert_eq!(Share::of(1, 1), None);
+        let share = |send, receive| Some(Share { send, receive });
+        assert_eq!(Share::of(2, 1), share(1, usize::MAX));
+        assert_eq!(Share::of(8, 4), share(4, 1));
+        assert_eq!(Share::of(8, 5), None);
+        assert_eq!(Share::of(1024, 8), share(32, 124));
     }
 }

@@ -1,0 +1,215 @@
+//! Datagrams that are received into packet buffers of a log and sent from there: sockets, and the way to each peer.
+//!
+//! May not: know what a datagram means.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use pmnet_device::Buffers;
+use pmnet_log::{FrameSpace, Parameters};
+use pmnet_media::Memory;
+use pmnet_proto::{Peer, Time};
+
+use super::frame::{self, Way};
+use super::neighbours::{Neighbour, Neighbours};
+use super::queues::{FrameMemory, Queues};
+use super::{Bound, DirectError, Mode, fits};
+use crate::af_xdp::{AfXdpError, Frame, Received};
+
+/// Packets taken from a queue at once.
+const BURST: usize = 64;
+
+/// Which datagrams.
+#[derive(Clone, Debug)]
+pub struct SocketsConfig {
+    /// Network interfaces by which they come.
+    pub interfaces: Vec<String>,
+    /// To which address and port.
+    pub listen: SocketAddr,
+    /// Whether the driver moves packets without a copy.
+    pub mode: Mode,
+    /// The first two bytes that they must have.
+    pub magic: Option<u16>,
+}
+
+/// A datagram that has arrived. It must be given to [`Sockets::done`].
+#[derive(Debug)]
+pub struct Arrived {
+    /// Sender.
+    pub from: Peer,
+    /// How many more hops it may make.
+    pub hops: u8,
+    /// Where it is in the frame space.
+    pub place: Range<usize>,
+    /// Its buffer.
+    pub frame: Frame,
+}
+
+/// The sockets of all queues of some interfaces.
+pub struct Sockets {
+    queues: Queues,
+    neighbours: Neighbours,
+    port: u16,
+    burst: Vec<Received>,
+}
+
+impl Sockets {
+    /// Binds to every queue of every interface. `memory` is that of the log's image.
+    ///
+    /// # Errors
+    /// [`DirectError`].
+    pub fn open(
+        config: &SocketsConfig,
+        memory: Memory,
+        parameters: &Parameters,
+    ) -> Result<Sockets, DirectError> {
+        let FrameSpace::Buffers(buffer_bytes) = parameters.space else {
+            return Err(DirectError::Unfit(
+                "the frame space of this log is a ring, and this mode needs packet buffers: make a new log, or use --mode relay"
+                    .into(),
+            ));
+        };
+        let listen = config.listen;
+        if listen.ip().is_unspecified() || listen.port() == 0 {
+            return Err(DirectError::Unfit(format!(
+                "{listen}: the address and port to which clients send are needed"
+            )));
+        }
+        for interface in &config.interfaces {
+            fits(interface, buffer_bytes)?;
+        }
+        let memory = FrameMemory::new(memory, parameters.frame_space());
+        Ok(Sockets {
+            queues: Queues::open(config, memory, buffer_bytes, parameters.never_live())?,
+            neighbours: Neighbours::default(),
+            port: listen.port(),
+            burst: Vec::with_capacity(BURST),
+        })
+    }
+
+    /// What each socket got.
+    #[must_use]
+    pub fn bound(&self) -> &[Bound] {
+        self.queues.bound()
+    }
+
+    /// Packets that found no room; whoever waits for them asks again.
+    #[must_use]
+    pub const fn send_dropped(&self) -> u64 {
+        self.queues.send_dropped()
+    }
+
+    /// What becomes readable when something arrives.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.queues.sockets().iter().map(AsFd::as_fd)
+    }
+
+    /// Takes what has arrived, at most a burst of each queue.
+    ///
+    /// # Errors
+    /// [`AfXdpError`]: the sockets must not be used any more.
+    pub fn receive(&mut self, now: Time, into: &mut Vec<Arrived>) -> Result<(), AfXdpError> {
+        for queue in 0..self.queues.sockets().len() {
+            let received = self.queues.receive(queue, &mut self.burst);
+            for one in self.burst.drain(..) {
+                let came = frame::read(self.queues.packet(&one));
+                // Port 0 cannot be answered. Only a forger writes it.
+                let Some(came) = came.filter(|came| came.from.port() != 0) else {
+                    self.queues.done(one.frame, false);
+                    continue;
+                };
+                self.neighbours.learn(now, queue, &came);
+                let start = self.queues.place(&one);
+                into.push(Arrived {
+                    from: came.from,
+                    hops: came.hops,
+                    place: start + came.datagram.start..start + came.datagram.end,
+                    frame: one.frame,
+                });
+            }
+            received?;
+        }
+        Ok(())
+    }
+
+    /// What arrived is done with: the log keeps it, or nobody does.
+    pub fn done(&mut self, frame: Frame, kept: bool) {
+        self.queues.done(frame, kept);
+    }
+
+    fn way(&self, to: Peer, neighbour: &Neighbour) -> Way {
+        Way {
+            from: SocketAddr::new(neighbour.own, self.port),
+            to,
+            mac_from: neighbour.own_mac,
+            mac_to: neighbour.mac,
+        }
+    }
+
+    /// Queues a datagram, copied into a free buffer; it leaves with [`Sockets::flush`]. False: nobody knows the way there,
+    /// because nothing came from there lately.
+    ///
+    /// # Errors
+    /// [`AfXdpError`].
+    pub fn send(&mut self, now: Time, to: Peer, datagram: &[u8]) -> Result<bool, AfXdpError> {
+        let Some(neighbour) = self.neighbours.find(now, to.ip()) else {
+            return Ok(false);
+        };
+        let way = self.way(to, &neighbour);
+        let head = |front: &mut [u8], datagram: &[u8]| frame::write(front, &way, datagram);
+        self.queues.send(neighbour.queue, datagram, head)?;
+        Ok(true)
+    }
+
+    /// The same for a datagram at `place` of the frame space, in a buffer of the log: it is sent from there.
+    ///
+    /// # Errors
+    /// [`AfXdpError`].
+    pub fn send_logged(
+        &mut self,
+        now: Time,
+        to: Peer,
+        place: &Range<usize>,
+    ) -> Result<bool, AfXdpError> {
+        let Some(neighbour) = self.neighbours.find(now, to.ip()) else {
+            return Ok(false);
+        };
+        let way = self.way(to, &neighbour);
+        let head = |front: &mut [u8], datagram: &[u8]| frame::write(front, &way, datagram);
+        if !self.queues.send_logged(neighbour.queue, place, head)? {
+            // It is being sent already: this is a repetition.
+            let copy = self.queues.logged(place).to_vec();
+            self.queues.send(neighbour.queue, &copy, head)?;
+        }
+        Ok(true)
+    }
+
+    /// A datagram in a buffer of the log.
+    #[must_use]
+    pub fn logged(&self, place: &Range<usize>) -> &[u8] {
+        self.queues.logged(place)
+    }
+
+    /// Hands over what was queued, and takes back what was sent.
+    ///
+    /// # Errors
+    /// [`AfXdpError`].
+    pub fn flush(&mut self) -> Result<(), AfXdpError> {
+        self.queues.flush_all()
+    }
+
+    /// Whether [`Sockets::flush`] could not hand over everything.
+    #[must_use]
+    pub fn pending(&self) -> bool {
+        self.queues.pending()
+    }
+
+    /// Takes over what the log has released, gives it what it wants, and receives into the rest: once a turn.
+    ///
+    /// # Errors
+    /// [`AfXdpError`].
+    pub fn exchange(&mut self, log: &mut dyn Buffers) -> Result<(), AfXdpError> {
+        self.queues.exchange(log)
+    }
+}

@@ -1,0 +1,373 @@
+//! Packet buffers in a named persistent region, for programs of your own: PASTE's interface (M. Honda et al., HotNets
+//! 2016) in today's words.
+//!
+//! A [`Region`] is a file: memory that survives the death of the process (tmpfs, hugetlbfs), or that survives a power cut
+//! (an ordinary file). [`Region::receive`] gives datagrams as handles; the network interface has put them into the region.
+//! [`Region::keep`] keeps one *where it lies*; [`Region::persist`] makes durable what was kept, with one fence for a burst;
+//! [`Region::kept`] finds it again after a restart, by the region's name. Nothing is copied.
+//!
+//! | PASTE says | here |
+//! |---|---|
+//! | packet buffers on a named NVMM region | [`Region::open`] with a path |
+//! | DMA to the region | AF_XDP; the driver stores by itself, or the kernel copies once ([`Region::is_zero_copy`]) |
+//! | zero-copy API: swap a buffer out of the ring | [`Region::keep`] takes the buffer; the ring gets another one |
+//! | flush only what must persist | [`Region::persist`] flushes the lines of the kept datagrams and their entries |
+//! | find the data again after a crash | [`Region::kept`] |
+//! | reply from the same buffers | [`Region::send`] |
+//!
+//! It is the ordered log of pmnet with packet buffers as its frame space (`docs/spec/ordered-log.md` §11,
+//! `docs/spec/packet-buffers.md`): what is kept has an order, a crash at any moment leaves a prefix that includes everything
+//! that was persisted, and space is given back from the oldest on ([`Region::forget`]).
+//!
+//! Needs root (or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF) and a driver with native XDP. UDP only. `examples/udp_log.rs` is a
+//! whole server.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pmnet_dataplane::direct::{
+    AfXdpError, Arrived, DirectError, Frame, Mode, Sockets, SocketsConfig,
+};
+use pmnet_device::Buffers;
+use pmnet_log::{Expected, Full, Identity, Log, LogError, NewEntry, Parameters, Scan};
+use pmnet_media::{AnyMedia, Kind, OpenError};
+use pmnet_udp::Clock;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// What survives what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// A file on tmpfs or hugetlbfs: what is persisted survives the death of the process.
+    Memory,
+    /// An ordinary file: it survives a power cut.
+    File,
+}
+
+/// Where a region is, and whose packets come into it.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Its name: a path. It is made if it is not there.
+    pub path: PathBuf,
+    /// What it is on.
+    pub medium: Medium,
+    /// Bytes for packets, if it is made: a buffer has 2048, on a file 4096.
+    pub bytes: u64,
+    /// Network interfaces.
+    pub interfaces: Vec<String>,
+    /// The address and port of which the datagrams are received. Everything else goes to the system.
+    pub listen: SocketAddr,
+}
+
+/// Why a region cannot be had or used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// What is in it, or making it durable.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The sockets.
+    #[error(transparent)]
+    Sockets(#[from] DirectError),
+    /// A socket failed: nothing more is received or sent.
+    #[error(transparent)]
+    Socket(#[from] AfXdpError),
+    /// The system.
+    #[error("{0}")]
+    System(#[from] std::io::Error),
+}
+
+/// A datagram in the region. [`Region::keep`] or [`Region::release`] takes it; what is dropped instead stays in its buffer,
+/// which is then never received into again.
+#[derive(Debug)]
+#[must_use = "a packet is kept or released"]
+pub struct Packet {
+    from: SocketAddr,
+    place: Range<usize>,
+    frame: Frame,
+}
+
+impl Packet {
+    /// Who sent it.
+    #[must_use]
+    pub const fn from(&self) -> SocketAddr {
+        self.from
+    }
+}
+
+/// What was kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept<'a> {
+    /// Its place among all that was kept, from 1.
+    pub order: u64,
+    /// What [`Region::keep`] was given with it.
+    pub tag: u64,
+    /// The datagram, where it lies.
+    pub bytes: &'a [u8],
+}
+
+/// A region, with its sockets.
+pub struct Region {
+    // Dropped first: then the kernel stores nothing into the memory any more.
+    sockets: Sockets,
+    log: Log<AnyMedia>,
+    clock: Clock,
+    arrived: Vec<Arrived>,
+}
+
+/// No device of pmnet has this number, so none takes a region for its log.
+const DEVICE: u32 = 0;
+
+struct Lender<'a>(&'a mut Log<AnyMedia>);
+
+impl Buffers for Lender<'_> {
+    fn lend(&mut self) -> Option<u32> {
+        self.0.lend_buffer()
+    }
+    fn deposit(&mut self, at: usize, packet: &[u8]) {
+        self.0.deposit(at, packet);
+    }
+    fn give_back(&mut self, number: u32) {
+        self.0.give_back_buffer(number);
+    }
+    fn poll_released(&mut self) -> Option<u32> {
+        self.0.poll_released()
+    }
+    fn wants(&self) -> bool {
+        self.0.wants_buffers()
+    }
+}
+
+impl Region {
+    /// Opens a region by its name, or makes it, and binds to every queue of the interfaces. What a crash left half is gone;
+    /// what was persisted is there.
+    ///
+    /// # Errors
+    /// [`Error`]: the region is in use, damaged, or something else; the interface cannot do it. A region that exists is not
+    /// changed then.
+    pub fn open(options: &Options) -> Result<Region, Error> {
+        let log = log(options)?;
+        let config = SocketsConfig {
+            interfaces: options.interfaces.clone(),
+            listen: options.listen,
+            mode: Mode::PreferZeroCopy,
+            magic: None,
+        };
+        let memory = log.medium().memory();
+        let mut region = Region {
+            sockets: Sockets::open(&config, memory, log.parameters())?,
+            log,
+            clock: Clock::start(),
+            arrived: Vec::new(),
+        };
+        region.turn()?;
+        Ok(region)
+    }
+
+    /// Whether every driver stores packets into the region by itself. Otherwise the kernel copies each of them once.
+    #[must_use]
+    pub fn is_zero_copy(&self) -> bool {
+        self.sockets.bound().iter().all(|socket| socket.zero_copy)
+    }
+
+    /// What [`Region::persist`] protects from, in words.
+    #[must_use]
+    pub fn survives(&self) -> &'static str {
+        self.log.survives()
+    }
+
+    /// Everything that is kept, the oldest first.
+    pub fn kept(&self) -> impl Iterator<Item = Kept<'_>> {
+        (self.log.applied() + 1..=self.log.last()).filter_map(|order| {
+            Some(Kept {
+                order,
+                tag: self.log.entry(order)?.session,
+                bytes: self.log.frame(order)?,
+            })
+        })
+    }
+
+    /// Waits for datagrams, at most for `wait`, and adds those that are there to `burst`, at most 64 of each queue.
+    ///
+    /// # Errors
+    /// [`Error::Socket`], [`Error::System`].
+    pub fn receive(&mut self, wait: Duration, burst: &mut Vec<Packet>) -> Result<usize, Error> {
+        self.turn()?;
+        if self.take(burst)? > 0 || wait.is_zero() {
+            return Ok(burst.len());
+        }
+        {
+            let descriptors: Vec<BorrowedFd<'_>> = self.sockets.descriptors().collect();
+            let mut polled: Vec<PollFd<'_>> = descriptors
+                .iter()
+                .map(|fd| PollFd::new(fd, PollFlags::IN))
+                .collect();
+            let until = Timespec::try_from(wait).unwrap_or(Timespec {
+                tv_sec: i64::MAX,
+                tv_nsec: 0,
+            });
+            match poll(&mut polled, Some(&until)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(Error::System(error.into())),
+            }
+        }
+        self.take(burst)
+    }
+
+    fn take(&mut self, burst: &mut Vec<Packet>) -> Result<usize, Error> {
+        let received = self.sockets.receive(self.clock.now(), &mut self.arrived);
+        let before = burst.len();
+        burst.extend(self.arrived.drain(..).map(|one| Packet {
+            from: one.from,
+            place: one.place,
+            frame: one.frame,
+        }));
+        received?;
+        Ok(burst.len() - before)
+    }
+
+    /// The datagram.
+    #[must_use]
+    pub fn bytes(&self, packet: &Packet) -> &[u8] {
+        self.log.lent(&packet.place)
+    }
+
+    /// Keeps a datagram where it lies, with a number of your own; gives its order. It is durable after the next
+    /// [`Region::persist`].
+    ///
+    /// # Errors
+    /// The packet comes back: the region is full (then [`forget`](Region::forget) something and persist), or the datagram
+    /// is empty.
+    pub fn keep(&mut self, packet: Packet, tag: u64) -> Result<u64, (Full, Packet)> {
+        let bytes = self.log.lent(&packet.place);
+        let Some((first, rest)) = bytes.split_first() else {
+            return Err((Full::TooLarge, packet));
+        };
+        // The first byte stands for the header, which the entry's own checksum covers.
+        let (header, payload_crc) = ([*first], crc32c::crc32c(rest));
+        let new = NewEntry {
+            session: tag,
+            seq: 0,
+            kind: 0,
+            fragment_index: 0,
+            fragment_count: 1,
+        };
+        let kept = self
+            .log
+            .append_in_place(&new, &header, &packet.place, payload_crc);
+        match kept {
+            Ok(order) => {
+                self.sockets.done(packet.frame, true);
+                Ok(order)
+            }
+            Err(full) => Err((full, packet)),
+        }
+    }
+
+    /// Gives a packet back: its buffer is received into again.
+    pub fn release(&mut self, packet: Packet) {
+        self.sockets.done(packet.frame, false);
+    }
+
+    /// Makes everything kept so far durable, and waits for that; gives the highest order.
+    ///
+    /// # Errors
+    /// [`Error::Log`]: the medium failed. Open the region again.
+    pub fn persist(&mut self) -> Result<u64, Error> {
+        self.log.persist_poll(true)?;
+        self.log.persist_start()?;
+        self.log.persist_poll(true)?;
+        Ok(self.log.durable())
+    }
+
+    /// What is kept and durable up to this order is needed no longer. Its buffers are received into again after one or two more calls of
+    /// [`Region::persist`].
+    pub fn forget(&mut self, upto: u64) {
+        self.log.reclaim(upto);
+    }
+
+    /// Sends a datagram to somebody who has sent one within the last ten seconds. It leaves with the next
+    /// [`Region::flush`]. False: the way there is not known.
+    ///
+    /// # Errors
+    /// [`Error::Socket`].
+    pub fn send(&mut self, to: SocketAddr, datagram: &[u8]) -> Result<bool, Error> {
+        Ok(self.sockets.send(self.clock.now(), to, datagram)?)
+    }
+
+    /// The same for what is kept, from where it lies.
+    ///
+    /// # Errors
+    /// [`Error::Socket`].
+    pub fn send_kept(&mut self, to: SocketAddr, order: u64) -> Result<bool, Error> {
+        let Some(entry) = self.log.entry(order) else {
+            return Ok(false);
+        };
+        let place = self.log.frame_place(&entry);
+        Ok(self.sockets.send_logged(self.clock.now(), to, &place)?)
+    }
+
+    /// Lets what was sent leave.
+    ///
+    /// # Errors
+    /// [`Error::Socket`].
+    pub fn flush(&mut self) -> Result<(), Error> {
+        Ok(self.sockets.flush()?)
+    }
+
+    /// Buffers change hands: what was released can be received into.
+    fn turn(&mut self) -> Result<(), Error> {
+        self.sockets.flush()?;
+        Ok(self.sockets.exchange(&mut Lender(&mut self.log))?)
+    }
+
+    /// Ends in good order: everything kept is durable.
+    ///
+    /// # Errors
+    /// [`Error::Log`].
+    pub fn close(self) -> Result<(), Error> {
+        drop(self.sockets);
+        Ok(self.log.close()?)
+    }
+}
+
+fn log(options: &Options) -> Result<Log<AnyMedia>, Error> {
+    let (kind, buffer_bytes) = match options.medium {
+        Medium::Memory => (Kind::Dram, 2048),
+        Medium::File => (Kind::File, 4096),
+    };
+    let path: &Path = &options.path;
+    let media = if path.exists() {
+        pmnet_media::open(path, kind)?
+    } else {
+        let buffers = options.bytes.div_ceil(u64::from(buffer_bytes));
+        let entries = buffers
+            .next_power_of_two()
+            .clamp(pmnet_log::ENTRIES_MIN, pmnet_log::ENTRIES_MAX);
+        let bytes = (buffers * u64::from(buffer_bytes)).next_multiple_of(4096);
+        let parameters = Parameters::buffers(entries, bytes, buffer_bytes);
+        parameters.validate().map_err(LogError::from)?;
+        let mut log_uuid = [0; 16];
+        getrandom::fill(&mut log_uuid).map_err(|error| std::io::Error::other(error.to_string()))?;
+        let identity = Identity {
+            log_uuid: u128::from_be_bytes(log_uuid),
+            device: DEVICE,
+            shard: 0,
+        };
+        let mut media = pmnet_media::create(path, kind, parameters.image_bytes())?;
+        pmnet_log::format(&mut media, &identity, &parameters)?;
+        media
+    };
+    let expected = Expected {
+        device: DEVICE,
+        shard: 0,
+        parameters: None,
+    };
+    let scan = Scan::open(media, Some(expected))?;
+    let decision = scan.decide();
+    Ok(scan.repair(decision)?)
+}

@@ -1,0 +1,192 @@
+//! A region over a veth pair: what is kept lies where the network put it, and is found again. Needs root and iproute2;
+//! otherwise the tests are skipped, with a message; in CI that is a failure.
+
+#[path = "../../dataplane/tests/af_xdp/link.rs"]
+mod link;
+#[path = "../../../tests/shared/skip.rs"]
+mod skip;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use link::{FAR, Link, NEAR, skipped};
+use pmnet_packets::{Medium, Options, Packet, Region};
+
+const PORT: u16 = 7_000;
+/// Far longer than anything here takes.
+const WAIT_MAX: Duration = Duration::from_secs(20);
+/// Buffers of the region; it keeps at most 240 datagrams.
+const BUFFERS: u64 = 256;
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = PathBuf::from(format!("/dev/shm/pmnet-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn open(link: &Link, scratch: &Scratch) -> Region {
+    let options = Options {
+        path: scratch.0.clone(),
+        medium: Medium::Memory,
+        bytes: BUFFERS * 2048,
+        interfaces: vec!["veth0".into()],
+        listen: SocketAddr::from((NEAR, PORT)),
+    };
+    link.near(|| Region::open(&options).unwrap())
+}
+
+fn client(link: &Link) -> UdpSocket {
+    link.far(|| {
+        let socket = UdpSocket::bind((FAR, 0)).unwrap();
+        socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        socket.connect((NEAR, PORT)).unwrap();
+        socket
+    })
+}
+
+/// The next packet.
+fn next(region: &mut Region) -> Packet {
+    let begun = Instant::now();
+    let mut burst = Vec::new();
+    while burst.is_empty() {
+        assert!(begun.elapsed() < WAIT_MAX, "nothing comes");
+        region.receive(Duration::from_secs(1), &mut burst).unwrap();
+    }
+    assert_eq!(burst.len(), 1, "one at a time");
+    burst.pop().unwrap()
+}
+
+fn kept(region: &Region) -> Vec<(u64, u64, Vec<u8>)> {
+    region
+        .kept()
+        .map(|one| (one.order, one.tag, one.bytes.to_vec()))
+        .collect()
+}
+
+#[test]
+fn what_is_kept_is_found_again_by_name() {
+    if skipped() {
+        return;
+    }
+    let (link, scratch) = (Link::new(), Scratch::new("kept"));
+    let mut region = open(&link, &scratch);
+    assert!(!region.is_zero_copy(), "a veth has no such mode");
+    let client = client(&link);
+    for (tag, word) in [(7, "first"), (0, "released"), (9, "third")] {
+        client.send(word.as_bytes()).unwrap();
+        let packet = next(&mut region);
+        assert_eq!(packet.from(), client.local_addr().unwrap());
+        assert_eq!(region.bytes(&packet), word.as_bytes());
+        if tag == 0 {
+            region.release(packet);
+        } else {
+            let place = region.bytes(&packet).as_ptr().addr();
+            let order = region.keep(packet, tag).unwrap();
+            let found = region.kept().find(|one| one.order == order).unwrap();
+            assert_eq!(found.bytes.as_ptr().addr(), place, "where it was");
+        }
+    }
+    assert_eq!(region.persist().unwrap(), 2);
+    // It leaves from where it lies, with headers in front of it that are not part of it.
+    assert!(region.send_kept(client.local_addr().unwrap(), 1).unwrap());
+    region.flush().unwrap();
+    let mut buffer = [0; 64];
+    let bytes = client.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..bytes], b"first");
+    let before = kept(&region);
+    assert_eq!(
+        before,
+        [(1, 7, b"first".to_vec()), (2, 9, b"third".to_vec())]
+    );
+    // The process is gone without a word.
+    drop(region);
+    let mut region = open(&link, &scratch);
+    assert_eq!(kept(&region), before);
+    region.forget(1);
+    region.close().unwrap();
+    assert_eq!(kept(&open(&link, &scratch)), before[1..]);
+}
+
+#[test]
+fn a_full_region_goes_on_when_something_is_forgotten() {
+    if skipped() {
+        return;
+    }
+    let (link, scratch) = (Link::new(), Scratch::new("full"));
+    let mut region = open(&link, &scratch);
+    let client = client(&link);
+    let mut refused = 0;
+    for number in 0..2_000_u64 {
+        client.send(&number.to_be_bytes()).unwrap();
+        let packet = next(&mut region);
+        let order = match region.keep(packet, number) {
+            Ok(order) => order,
+            Err((_full, packet)) => {
+                refused += 1;
+                let oldest = region.kept().next().unwrap().order;
+                region.persist().unwrap();
+                region.forget(oldest + 99);
+                region.persist().unwrap();
+                region.persist().unwrap();
+                region.keep(packet, number).unwrap()
+            }
+        };
+        assert_eq!(order, number + 1);
+        assert!(region.kept().count() <= 240);
+    }
+    assert!(refused > 10, "{refused}");
+    for one in region.kept() {
+        assert_eq!(
+            (one.order, one.bytes),
+            (one.tag + 1, &one.tag.to_be_bytes()[..])
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    if skipped() {
+        return;
+    }
+    let (link, scratch) = (Link::new(), Scratch::new("refused"));
+    let region = open(&link, &scratch);
+    let with = |change: &dyn Fn(&mut Options)| {
+        let mut options = Options {
+            path: scratch.0.clone(),
+            medium: Medium::Memory,
+            bytes: 1 << 20,
+            interfaces: vec!["veth0".into()],
+            listen: SocketAddr::from((NEAR, PORT)),
+        };
+        change(&mut options);
+        link.near(|| Region::open(&options).err().expect("an error").to_string())
+    };
+    let other = Scratch::new("refused-other");
+    let elsewhere = |options: &mut Options| options.path = other.0.clone();
+    let in_use = with(&|_| {});
+    assert!(in_use.contains("another process"), "{in_use}");
+    let taken = with(&elsewhere);
+    assert!(taken.contains("veth0"), "{taken}");
+    let nowhere = with(&|options| {
+        elsewhere(options);
+        options.interfaces = vec!["veth9".into()];
+    });
+    assert!(nowhere.contains("veth9"), "{nowhere}");
+    let small = with(&|options| {
+        options.path = other.0.with_extension("small");
+        options.bytes = 100;
+    });
+    assert!(small.contains("at least 16"), "{small}");
+    drop(region);
+}
