@@ -282,6 +282,36 @@ fn what_passes_through_runs_as_its_user() {
 }
 
 #[test]
+fn a_subscriber_needs_no_other_right() {
+    let users =
+        ["some on >pw ~* resetchannels &a -@all +subscribe +unsubscribe +publish +psubscribe"];
+    let Some(redis) = redis_with(&users) else {
+        return;
+    };
+    let front = front(&redis);
+    for protocol in [2, 3] {
+        let mut lines = vec!["SUBSCRIBE a", "PSUBSCRIBE b", "SSUBSCRIBE a"];
+        if protocol == 2 {
+            lines.extend(["PING", "PING x", "pmnet-end"]);
+        } else {
+            lines.extend(["PUBLISH a x", "PUBLISH b x", "PING"]);
+        }
+        lines.extend(["UNSUBSCRIBE a", "SUBSCRIBE a", "UNSUBSCRIBE"]);
+        let said = [redis.address, front.address].map(|address| {
+            let mut client = Client::connect(address);
+            client.ask(&format!("HELLO {protocol} AUTH some pw"));
+            for line in &lines {
+                client.send(&command(line));
+            }
+            // A message more in RESP3.
+            let count = lines.len() + usize::from(protocol == 3);
+            (0..count).map(|_| client.text()).collect::<Vec<_>>()
+        });
+        assert_eq!(said[0], said[1], "RESP{protocol}");
+    }
+}
+
+#[test]
 fn rights_that_are_taken_away_count_within_a_second() {
     let Some(redis) = redis_with(&["bob on >pw ~* &* +@all", "eve on >pw ~* &* +@all"]) else {
         return;

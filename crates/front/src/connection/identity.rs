@@ -20,7 +20,7 @@ pub(crate) enum Own {
     Info,
     /// HGET of the owner.
     Owner,
-    /// PING: what comes before its answer was there before.
+    /// A command that Redis does not know: what comes before its answer was there before.
     Fence,
 }
 

@@ -316,7 +316,7 @@ impl Connection {
             direct.outbox.append(&mut passage.frame);
         }
         if !passage.sentinel.is_empty() {
-            write_command(&mut direct.outbox, &[b"PING", &passage.sentinel[..]]);
+            write_command(&mut direct.outbox, &[&passage.sentinel]);
         }
         direct.used = false;
         // From now on it has time to answer.

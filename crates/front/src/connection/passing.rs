@@ -7,7 +7,8 @@ use crate::upstream::Time;
 use crate::users::Credentials;
 use std::sync::Arc;
 
-/// Prefix of the PING argument that marks the end of the replies to a subscription command.
+/// Prefix of the command that marks the end of the replies to a subscription command. Redis does not know it, and says so to
+/// everybody: any command that it knows needs a right, or is refused to a subscriber.
 const SENTINEL: &str = "pmnet-end";
 
 #[derive(Default)]
