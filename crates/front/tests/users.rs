@@ -351,6 +351,32 @@ fn rights_that_are_taken_away_count_within_a_second() {
     assert_eq!(bob.ask("PING"), "+PONG\r\n");
 }
 
+/// The front tries passwords on a connection that was logged in as the user before, and that Redis closes with that user.
+#[test]
+fn a_login_does_not_fail_because_another_user_is_deleted() {
+    let Some(redis) = redis_with(&["bob on >pw ~* &* +@all", "eve on >pw ~* &* +@all"]) else {
+        return;
+    };
+    let front = front(&redis);
+    let mut direct = redis.client();
+    direct.ask("AUTH front front");
+    for _ in 0..5 {
+        let mut bob = front.client();
+        drop(login(&front, "eve pw"));
+        // Redis stands still, so that it takes in both at once, the deletion first: the front's new login is behind it.
+        redis.signal("-STOP");
+        direct.send(&command("ACL DELUSER eve"));
+        std::thread::sleep(Duration::from_millis(20));
+        bob.send(&command("AUTH bob pw"));
+        std::thread::sleep(Duration::from_millis(50));
+        redis.signal("-CONT");
+        assert_eq!(bob.text(), "+OK\r\n");
+        assert_eq!(direct.text(), ":1\r\n");
+        assert_eq!(bob.ask("ACL WHOAMI"), "$3\r\nbob\r\n");
+        set_users(&redis, &["eve on >pw ~* &* +@all"]);
+    }
+}
+
 /// Given and taken away again between two lists of users, which are equal then.
 #[test]
 fn rights_that_were_given_for_a_moment_are_gone_too() {

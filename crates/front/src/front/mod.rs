@@ -10,6 +10,7 @@
 mod accept;
 mod config;
 mod direct;
+mod lane;
 mod marks;
 mod reads;
 mod silence;

@@ -64,6 +64,8 @@ pub(crate) enum Answer {
 pub(crate) struct Ticket {
     pub(crate) client: usize,
     pub(crate) question: Question,
+    /// It is asked for the second time.
+    pub(crate) again: bool,
 }
 
 /// What is asked.
