@@ -351,6 +351,64 @@ fn rights_that_are_taken_away_count_within_a_second() {
     assert_eq!(bob.ask("PING"), "+PONG\r\n");
 }
 
+/// The list of users is the same before and after.
+#[test]
+fn who_is_deleted_and_made_again_at_once_loses_its_connections() {
+    let eve = "eve on >pw ~* &* +@all";
+    let Some(redis) = redis_with(&["bob on >pw ~* &* +@all", eve]) else {
+        return;
+    };
+    let front = front(&redis);
+    let mut direct = redis.client();
+    direct.ask("AUTH front front");
+    let mut bob = login(&front, "bob pw");
+    let seen = |direct: &mut Client, user: &str| {
+        let clients = direct.ask("CLIENT LIST");
+        clients.matches(&format!(" user={user} ")).count()
+    };
+    for _ in 0..3 {
+        let mut first = login(&front, "eve pw");
+        let mut second = login(&front, "eve pw");
+        // Beside the connection on which it tries passwords.
+        eventually("the front is logged in as eve", || {
+            seen(&mut direct, "eve") == 2
+        });
+        let again = [
+            command("ACL DELUSER eve"),
+            command(&format!("ACL SETUSER {eve}")),
+        ];
+        direct.send(&again.concat());
+        assert_eq!(
+            (direct.text(), direct.text()),
+            (":1\r\n".into(), "+OK\r\n".into())
+        );
+        assert_eq!((first.next(), second.next()), (None, None));
+        let mut new = login(&front, "eve pw");
+        assert_eq!(new.ask("SET k v"), "+OK\r\n");
+        assert_eq!(bob.ask("SET k v"), "+OK\r\n");
+    }
+    // Nobody is logged in as eve any more.
+    eventually("the front is not either", || seen(&mut direct, "eve") == 1);
+    assert_eq!(seen(&mut direct, "bob"), 1);
+}
+
+#[test]
+fn a_redis_that_closes_idle_connections_closes_none_of_clients() {
+    let Some(redis) = redis_with(&["bob on >pw ~* &* +@all"]) else {
+        return;
+    };
+    let mut direct = redis.client();
+    direct.ask("AUTH front front");
+    assert_eq!(direct.ask("CONFIG SET timeout 1"), "+OK\r\n");
+    let front = front(&redis);
+    let mut bob = login(&front, "bob pw");
+    let until = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < until {
+        assert_eq!(bob.ask("SET k v"), "+OK\r\n");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
 /// The front tries passwords on a connection that was logged in as the user before, and that Redis closes with that user.
 #[test]
 fn a_login_does_not_fail_because_another_user_is_deleted() {

@@ -38,14 +38,22 @@ const CODE: [&str; 6] = [
 /// Who the client is, and what it has asked.
 pub(super) struct Gate {
     address: IpAddr,
-    /// Who it is, if it has logged in; and how many lists of users had been asked for by then.
-    user: Option<(Arc<Credentials>, u64)>,
+    /// Who it is, if it has logged in.
+    user: Option<Login>,
     /// Where that user is in the list of this generation.
     place: Option<(u64, usize)>,
     questions: u64,
     stage: Stage,
     /// When the rights had changed last at the beginning of the present transaction.
     multi: u64,
+}
+
+struct Login {
+    credentials: Arc<Credentials>,
+    /// How many lists of users had been asked for by then.
+    asked: u64,
+    /// Which of all logins it is.
+    number: u64,
 }
 
 #[derive(Debug)]
@@ -95,7 +103,9 @@ impl Gate {
 
     /// Name of its user.
     pub(super) fn name(&self) -> &[u8] {
-        self.user.as_ref().map_or(DEFAULT, |(user, _)| &user.user)
+        self.user
+            .as_ref()
+            .map_or(DEFAULT, |login| &login.credentials.user)
     }
 
     /// Whether somebody has to answer before it goes on.
@@ -111,7 +121,7 @@ impl Gate {
             return Some(at);
         }
         let at = match &self.user {
-            Some((user, _)) => users.find(&user.user),
+            Some(login) => users.find(&login.credentials.user),
             None => users.default_user(),
         }?;
         self.place = Some((users.generation, at));
@@ -136,7 +146,7 @@ impl Gate {
         }
         let Some((at, user)) = self.find(users).and_then(|at| Some((at, users.user(at)?))) else {
             return match &self.user {
-                Some((_, asked)) if users.answered <= *asked => {
+                Some(login) if users.answered <= login.asked => {
                     // It logged in after the list was made.
                     (users.wanted, users.awaited) = (true, true);
                     Standing::Unknown
@@ -179,7 +189,7 @@ impl Gate {
             password: Secret::new(b"none"),
         };
         Some(match &self.user {
-            Some((user, _)) => Arc::clone(user),
+            Some(login) => Arc::clone(&login.credentials),
             None => Arc::new(default()),
         })
     }
@@ -468,11 +478,16 @@ impl Connection {
         shared: &mut Shared,
     ) -> Bytes {
         if answer == reply::OK {
-            let credentials = Credentials {
+            let credentials = Arc::new(Credentials {
                 user: name.into(),
                 password: Secret::new(password),
-            };
-            self.gate.user = Some((Arc::new(credentials), shared.users.asked));
+            });
+            let number = shared.users.note_login(&credentials);
+            self.gate.user = Some(Login {
+                credentials,
+                asked: shared.users.asked,
+                number,
+            });
             self.gate.place = None;
             // It was made for another user.
             self.passing.direct = None;
@@ -507,6 +522,12 @@ impl Connection {
             // What comes next finds out.
             _ => Ok(true),
         }
+    }
+
+    /// As whom it has logged in, if it has; and which of all logins that was.
+    pub(crate) fn login(&self) -> Option<(&Credentials, u64)> {
+        let login = self.gate.user.as_ref()?;
+        Some((&login.credentials, login.number))
     }
 
     /// Its next question to Redis about itself, once.
@@ -610,7 +631,11 @@ mod tests {
                 user: user.as_bytes().into(),
                 password: Secret::new(b""),
             };
-            (Arc::new(credentials), 0)
+            Login {
+                credentials: Arc::new(credentials),
+                asked: 0,
+                number: 1,
+            }
         });
         match gate.standing(users, 1, 10) {
             Standing::All { .. } => "all",

@@ -21,6 +21,7 @@ mod unread;
 mod users;
 mod vigil;
 mod wire;
+mod witness;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::ErrorKind;
@@ -47,6 +48,7 @@ pub use stopper::Stopper;
 use unread::UnreadOfAll;
 use users::UserLinks;
 use vigil::Vigil;
+use witness::{WITNESSES_MAX, Witnesses};
 
 const LISTENER: Token = Token(0);
 const ENDPOINT: Token = Token(1);
@@ -56,8 +58,10 @@ const READS_RESP2: Token = Token(4);
 const READS_RESP3: Token = Token(5);
 const RIGHTS: Token = Token(6);
 const LOGINS: Token = Token(7);
+/// Tokens of connections that are logged in as a user.
+const FIRST_WITNESS: usize = 16;
 /// Tokens of client `i`: this plus 2 i for its own socket, and one more for that to the store.
-const FIRST_CLIENT: usize = 16;
+const FIRST_CLIENT: usize = FIRST_WITNESS + WITNESSES_MAX;
 /// Events taken from the operating system at once.
 const EVENTS_MAX: usize = 1024;
 /// Bytes of the buffer that all sockets are read into.
@@ -89,6 +93,7 @@ pub struct Front<U> {
     marks: Marks,
     reads: StoreReads,
     users: UserLinks,
+    witnesses: Witnesses,
     /// Who has asked the head.
     asked: FxHashMap<CallId, usize>,
     clients_ever: u64,
@@ -160,6 +165,7 @@ impl<U: Upstream> Front<U> {
             marks: Marks::default(),
             reads: StoreReads::new([READS_RESP2, READS_RESP3], nanos(config.call_timeout)),
             users: UserLinks::new([RIGHTS, LOGINS], nanos(config.call_timeout)),
+            witnesses: Witnesses::new(FIRST_WITNESS, nanos(config.call_timeout)),
             asked: FxHashMap::default(),
             clients_ever: 0,
             behind_subscriptions: BTreeSet::new(),
@@ -231,6 +237,9 @@ impl<U: Upstream> Front<U> {
                     RIGHTS | LOGINS => {
                         self.users.note(event, &mut self.scratch, &self.shared);
                     }
+                    token if self.witnesses.own(token) => {
+                        self.witnesses.note(event, &mut self.scratch, &self.shared);
+                    }
                     _ => self.note(event),
                 }
             }
@@ -248,6 +257,7 @@ impl<U: Upstream> Front<U> {
                 }
             }
             self.keep_users();
+            self.keep_witnesses();
             self.refresh_store_name();
             self.keep_marks();
             self.up.flush(self.shared.now);
@@ -276,6 +286,7 @@ impl<U: Upstream> Front<U> {
             self.reads.next_timeout(),
             self.marks.next_look,
             self.next_question(),
+            self.witnesses.next_timeout(),
         ]
         .into_iter()
         .flatten()

@@ -1,6 +1,7 @@
 //! The users of Redis as the front knows them, and what each of them may do.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, read, reply, write_bulk, write_header};
@@ -8,7 +9,7 @@ use rustc_hash::FxHashMap;
 
 use super::failures::Failures;
 use super::list::{Rules, parse};
-use super::{Access, DEFAULT};
+use super::{Access, Credentials, DEFAULT};
 use crate::table::{Facts, MOVABLEKEYS};
 use crate::upstream::Time;
 
@@ -66,6 +67,9 @@ pub(crate) struct Users {
     /// The store has no users.
     without: bool,
     version: (u32, u32),
+    /// How many clients have logged in as a user of Redis, and who did since this was last looked at.
+    pub(crate) logins: u64,
+    pub(crate) logged_in: Vec<Arc<Credentials>>,
     failures: Failures,
     /// Somebody needs a newer list at once.
     pub(crate) wanted: bool,
@@ -335,6 +339,15 @@ impl Users {
             user.remember(place, ruling.clone());
         }
         ruling
+    }
+
+    /// A client has logged in as this user; the number of the login.
+    pub(crate) fn note_login(&mut self, user: &Arc<Credentials>) -> u64 {
+        if self.are_asked_for() && !self.has_none() {
+            self.logins += 1;
+            self.logged_in.push(Arc::clone(user));
+        }
+        self.logins
     }
 
     pub(crate) fn login_failed(&mut self, address: IpAddr, now: Time) {
