@@ -123,6 +123,85 @@ fn nobody_is_let_in_without_his_password() {
 }
 
 #[test]
+fn who_has_still_to_log_in_can_send_little() {
+    let Some(redis) = redis_with(&["bob on >pw ~* &* +@all"]) else {
+        return;
+    };
+    let front = front(&redis);
+    let large = "x".repeat(16 * 1024 + 1);
+    for (input, ends) in [
+        ("*11\r\n".to_owned(), true),
+        ("*2147483647\r\n".to_owned(), true),
+        ("*2147483648\r\n".to_owned(), true),
+        ("*2\r\n$4\r\nECHO\r\n$16385\r\n".to_owned(), true),
+        ("*1\r\n$536870912\r\n".to_owned(), true),
+        ("*1\r\n$536870913\r\n".to_owned(), true),
+        (format!("ECHO {large}\r\n"), false),
+        (
+            format!("*2\r\n$4\r\nECHO\r\n$16384\r\n{}\r\n", &large[1..]),
+            false,
+        ),
+        (
+            format!("AUTH bob pw\r\n*2\r\n$4\r\nECHO\r\n$16385\r\n{large}\r\n"),
+            false,
+        ),
+        (
+            format!("AUTH bob no\r\n*2\r\n$4\r\nECHO\r\n$16385\r\n{large}\r\n"),
+            true,
+        ),
+    ] {
+        let said = [redis.address, front.address].map(|address| {
+            let mut client = Client::connect(address);
+            client.send(input.as_bytes());
+            let mut said = vec![client.text()];
+            if input.starts_with("AUTH") {
+                said.push(client.text());
+            }
+            if ends {
+                assert_eq!(client.next(), None, "{address}: {input:.60}");
+            }
+            said
+        });
+        assert_eq!(said[0], said[1], "{input:.60}");
+    }
+    // Whoever needs no login may send more.
+    let mut direct = redis.client();
+    direct.ask("AUTH front front");
+    assert_eq!(direct.ask("ACL SETUSER default nopass"), "+OK\r\n");
+    eventually("the front knows", || {
+        let mut client = front.client();
+        client.send(format!("*2\r\n$4\r\nECHO\r\n$16385\r\n{large}\r\n").as_bytes());
+        client.text() == format!("$16385\r\n{large}\r\n")
+    });
+}
+
+/// Redis stands still, so that nobody can log in, and everybody may send on.
+#[test]
+fn all_who_have_still_to_log_in_can_send_little_together() {
+    let Some(redis) = redis_with(&["bob on >pw ~* &* +@all"]) else {
+        return;
+    };
+    let front = front(&redis);
+    drop(login(&front, "bob pw"));
+    let mut first = front.client();
+    assert_eq!(first.ask("PING"), NOAUTH);
+    redis.signal("-STOP");
+    let mut input = command("AUTH bob pw");
+    input.extend(vec![b' '; 200 * 1024]);
+    let mut clients: Vec<Client> = (0..200).map(|_| front.client()).collect();
+    for client in &mut clients {
+        // Some are closed while they send.
+        let _ = std::io::Write::write_all(&mut client.stream, &input);
+    }
+    let said = clients[199].text();
+    redis.signal("-CONT");
+    let error = "-ERR pmnet: closing: clients that have not logged in have sent too much";
+    assert!(said.starts_with(error), "{said}");
+    assert_eq!(clients[0].text(), "+OK\r\n");
+    assert_eq!(first.ask("AUTH bob pw"), "+OK\r\n");
+}
+
+#[test]
 fn what_redis_would_refuse_reaches_neither_log_nor_store() {
     let users = [
         "reader on >pw ~* &* +@all -set -@dangerous",

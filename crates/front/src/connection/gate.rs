@@ -46,6 +46,8 @@ pub(super) struct Gate {
     stage: Stage,
     /// When the rights had changed last at the beginning of the present transaction.
     multi: u64,
+    /// It has not logged in, and need not, as far as was last known.
+    admitted: bool,
 }
 
 struct Login {
@@ -92,6 +94,7 @@ impl Gate {
             questions: 0,
             stage: Stage::Nothing,
             multi: 0,
+            admitted: false,
         }
     }
 
@@ -99,6 +102,17 @@ impl Gate {
     pub(super) fn reset(&mut self) {
         self.user = None;
         self.place = None;
+        self.admitted = false;
+    }
+
+    /// Whether it may be that it has still to log in.
+    pub(super) fn may_be_stranger(&self, users: &Users) -> bool {
+        self.user.is_none() && !matches!(users.access, Access::Anyone)
+    }
+
+    /// Whether it needs no login, as far as was last known.
+    pub(super) fn is_admitted(&self) -> bool {
+        self.admitted
     }
 
     /// Name of its user.
@@ -129,6 +143,12 @@ impl Gate {
     }
 
     fn standing(&mut self, users: &mut Users, now: Time, timeout: Time) -> Standing {
+        let standing = self.look_up(users, now, timeout);
+        self.admitted = matches!(standing, Standing::All { .. } | Standing::Some { .. });
+        standing
+    }
+
+    fn look_up(&mut self, users: &mut Users, now: Time, timeout: Time) -> Standing {
         let all = Standing::All { changed: 0 };
         match users.access {
             Access::Anyone => return all,
@@ -522,6 +542,22 @@ impl Connection {
             // What comes next finds out.
             _ => Ok(true),
         }
+    }
+
+    /// Whether it has still to log in, and to show who it is before it sends much.
+    ///
+    /// # Errors
+    /// [`Later`]: it is not known yet.
+    pub(super) fn is_stranger<U: Upstream>(
+        &mut self,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<bool, Later> {
+        let logged_in = self.is_logged_in(up, shared)?;
+        let standing = self
+            .gate
+            .standing(&mut shared.users, shared.now, shared.call_timeout);
+        Ok(!logged_in || matches!(standing, Standing::Remote))
     }
 
     /// As whom it has logged in, if it has; and which of all logins that was.

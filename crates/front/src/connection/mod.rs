@@ -37,11 +37,12 @@ mod transaction;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use pmnet_resp::{Arguments, Status, reply};
+use pmnet_resp::{Arguments, ProtocolError, Status, reply};
 use pmnet_wire::command::Protocol;
 
 use crate::table::{Action, Facts, Verdict};
 use crate::upstream::{SessionHandle, Upstream};
+use crate::users::Users;
 use calls::Pack;
 pub use deadline::HALF_CLOSED_TIMEOUT;
 use end::End;
@@ -253,6 +254,17 @@ impl Connection {
         self.end.cut_off();
     }
 
+    /// All clients together that have still to log in have sent too much: throws away what this one has sent, and ends the connection
+    /// behind an error that says so.
+    pub(crate) fn end_stranger(&mut self) {
+        self.drop_outstanding();
+        self.input.clear();
+        self.replies.cut(&reply::error(
+            "ERR pmnet: closing: clients that have not logged in have sent too much; log in before sending more",
+        ));
+        self.end.cut_off();
+    }
+
     /// Takes commands from the input and submits them, a bounded number.
     pub fn advance<U: Upstream>(&mut self, up: &mut U, shared: &mut Shared) -> Turn {
         self.replies.unread_max = shared.unread_max();
@@ -305,7 +317,7 @@ impl Connection {
             {
                 break;
             }
-            match input.poll() {
+            match self.poll_input(input, up, shared)? {
                 Ok(Status::Incomplete) => break,
                 Ok(Status::Complete) => {
                     if budget == 0 {
@@ -334,6 +346,34 @@ impl Connection {
         }
         self.flush_pack(up, shared)?;
         Ok(Turn::Idle)
+    }
+
+    /// Whether there is a whole command. What only a client may send that needs no login, or has logged in, is looked at as that
+    /// of a stranger until it is known who it is.
+    fn poll_input<U: Upstream>(
+        &mut self,
+        input: &mut Input,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<Result<Status, ProtocolError>, Later> {
+        let unknown = self.gate.may_be_stranger(&shared.users);
+        let polled = input.poll(unknown);
+        if let Err(ProtocolError::StrangerMultibulk | ProtocolError::StrangerBulk) = polled {
+            self.times.begin(input.arrived().unwrap_or(shared.now));
+            if !self.is_stranger(up, shared)? {
+                return Ok(input.poll(false));
+            }
+        }
+        Ok(polled)
+    }
+
+    /// Bytes that it has sent and that nobody has looked at, if it has still to log in.
+    pub(crate) fn stranger_bytes(&self, users: &Users) -> usize {
+        if self.gate.may_be_stranger(users) && !self.gate.is_admitted() {
+            self.input.len()
+        } else {
+            0
+        }
     }
 
     fn command<U: Upstream>(

@@ -16,6 +16,7 @@ mod reads;
 mod silence;
 mod socket;
 mod stopper;
+mod strangers;
 mod subscribing;
 mod unread;
 mod users;
@@ -100,6 +101,8 @@ pub struct Front<U> {
     /// Clients whose next command comes behind changes of subscriptions; perhaps some that are gone.
     behind_subscriptions: BTreeSet<usize>,
     unread: UnreadOfAll,
+    /// What clients have sent that have still to log in, above what each may.
+    strangers_bytes: usize,
     /// With what clients agree on TLS, if they have to.
     tls: Option<ServerTls>,
     /// How many have not yet.
@@ -170,6 +173,7 @@ impl<U: Upstream> Front<U> {
             clients_ever: 0,
             behind_subscriptions: BTreeSet::new(),
             unread: UnreadOfAll::new(config.unread_total_max),
+            strangers_bytes: 0,
             tls: config.tls.clone(),
             handshakes: 0,
             scratch: vec![0; SCRATCH_BYTES],
@@ -390,6 +394,7 @@ impl<U: Upstream> Front<U> {
             // It may not have needed the room that it was woken for.
             self.wake_waiting();
         }
+        self.note_stranger(index);
         self.note_subscribing(index);
         self.match_direct(index);
         self.collect_store_read(index);
