@@ -390,6 +390,50 @@ fn a_subscriber_needs_no_other_right() {
     }
 }
 
+/// Redis lets a client go on whose password was changed or whose user was switched off.
+#[test]
+fn what_passes_through_after_a_new_password_never_runs_as_somebody_else() {
+    let Some(redis) = redis_with(&["some on >pw ~a:* &* +@all"]) else {
+        return;
+    };
+    let front = front(&redis);
+    let mut direct = redis.client();
+    direct.ask("AUTH front front");
+    for line in ["RPUSH b 1", "RPUSH a:1 1 2 3"] {
+        direct.ask(line);
+    }
+    let mut some = login(&front, "some pw");
+    let mut connected = login(&front, "some pw");
+    assert_eq!(connected.ask("WATCH a:1"), "+OK\r\n");
+    assert_eq!(connected.ask("UNWATCH"), "+OK\r\n");
+    set_users(&redis, &["some resetpass >new"]);
+    assert_eq!(some.ask("SET a:2 v"), "+OK\r\n");
+    let refused = |reply: &str, name: &str| {
+        let begin =
+            format!("-ERR pmnet: {name} runs in Redis itself, which does not take the password");
+        let end = "log in again (AUTH), or switch the user on; the command was not executed\r\n";
+        assert!(reply.starts_with(&begin) && reply.ends_with(end), "{reply}");
+    };
+    for line in ["BLPOP b 1", "BLPOP a:1 1", "WATCH a:1", "SUBSCRIBE c"] {
+        let name = line.split(' ').next().expect("a name");
+        refused(&some.ask(line), name);
+    }
+    assert_eq!(direct.ask("LLEN b"), ":1\r\n");
+    let popped = |element: u8| format!("*2\r\n$3\r\na:1\r\n$1\r\n{element}\r\n");
+    // It is still logged in there.
+    assert_eq!(connected.ask("BLPOP a:1 1"), popped(1));
+    // Another client has shown the new password.
+    let mut new = login(&front, "some new");
+    assert_eq!(some.ask("BLPOP a:1 1"), popped(2));
+    assert_eq!(some.ask("BLPOP b 1"), NO_KEY);
+    assert_eq!(connected.ask("WAIT 0 1"), ":0\r\n");
+    set_users(&redis, &["some off"]);
+    assert_eq!(some.ask("BLPOP a:1 1"), popped(3));
+    refused(&some.ask("WAIT 0 1"), "WAIT");
+    refused(&new.ask("WATCH a:1"), "WATCH");
+    assert_eq!(new.ask("SET a:2 v"), "+OK\r\n");
+}
+
 #[test]
 fn rights_that_are_taken_away_count_within_a_second() {
     let Some(redis) = redis_with(&["bob on >pw ~* &* +@all", "eve on >pw ~* &* +@all"]) else {

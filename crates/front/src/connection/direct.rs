@@ -57,10 +57,25 @@ pub(super) struct Direct {
     passed_fence: bool,
     /// How it logs in for the front's own questions.
     own_auth: Vec<String>,
-    /// As whom it logs in for the client's commands; `None`: as the front.
-    client: Option<Arc<Credentials>>,
-    /// It has logged in as that.
+    /// As whom it logs in for the client's commands, tried in this order; none: as the front.
+    client: Vec<Arc<Credentials>>,
+    /// The first so many of them have been tried since it was the front's.
+    tried: usize,
+    /// It has logged in as the client.
     is_client: bool,
+}
+
+/// Why a connection to the store is given up.
+enum Failure {
+    Lost(String),
+    /// The store does not let its client log in.
+    Refused(String),
+}
+
+impl From<String> for Failure {
+    fn from(why: String) -> Failure {
+        Failure::Lost(why)
+    }
 }
 
 impl Direct {
@@ -68,7 +83,7 @@ impl Direct {
         store: &StoreAddress,
         serial: u64,
         now: Time,
-        client: Option<Arc<Credentials>>,
+        client: Vec<Arc<Credentials>>,
     ) -> Direct {
         let own_auth = store.auth().unwrap_or_default();
         let mut direct = Direct {
@@ -91,6 +106,7 @@ impl Direct {
             passed_fence: false,
             own_auth: own_auth.iter().map(|&word| word.to_owned()).collect(),
             client,
+            tried: 0,
             is_client: false,
         };
         if !own_auth.is_empty() {
@@ -107,6 +123,7 @@ impl Direct {
 
     /// What is added next is a command of the front's own, for which the client may have no right.
     pub(super) fn act_as_front(&mut self) {
+        self.tried = 0;
         if !std::mem::take(&mut self.is_client) {
             return;
         }
@@ -120,12 +137,41 @@ impl Direct {
         }
     }
 
-    /// What is added next is a command of the client.
-    pub(super) fn act_as_client(&mut self) {
-        if let Some(client) = self.client.clone().filter(|_| !self.is_client) {
-            self.set(&[&b"AUTH"[..], &client.user, client.password.bytes()]);
-            self.is_client = true;
+    /// There may be another password of the same user by now.
+    pub(super) fn set_client(&mut self, client: &[Arc<Credentials>]) {
+        // Those under way are tried to their end.
+        if self.tried == 0 || self.is_client {
+            self.client = client.to_vec();
         }
+    }
+
+    /// Whether what is added next runs as the client. If not, it logs in, and the answer has to be awaited: what is sent behind a login
+    /// that fails would run as the front.
+    pub(super) fn acts_as_client(&mut self) -> bool {
+        if self.client.is_empty() || self.is_client {
+            return true;
+        }
+        if self.tried == 0 {
+            self.log_in();
+        }
+        false
+    }
+
+    /// Whether it has logged in as the client, if it had to.
+    pub(super) fn is_clients(&self) -> bool {
+        self.client.is_empty() || self.is_client
+    }
+
+    /// Tries the next of the client's passwords; false if there is none.
+    fn log_in(&mut self) -> bool {
+        let Some(client) = self.client.get(self.tried) else {
+            return false;
+        };
+        self.tried += 1;
+        let auth = [&b"AUTH"[..], &client.user, client.password.bytes()];
+        write_command(&mut self.outbox, &auth);
+        self.own.push_back(Own::Login);
+        true
     }
 
     /// Adds the question who is at the other end, and who owns `records` there.
@@ -164,7 +210,16 @@ impl Direct {
     }
 
     /// Whether `value` answers a command of the front's own; if so, takes it in.
+    ///
+    /// # Errors
+    /// Why it is of no use.
     pub(super) fn take_own(&mut self, value: &[u8]) -> Result<bool, String> {
+        self.take_answer(value).map_err(|failure| match failure {
+            Failure::Lost(why) | Failure::Refused(why) => why,
+        })
+    }
+
+    fn take_answer(&mut self, value: &[u8]) -> Result<bool, Failure> {
         if value.starts_with(b">") {
             return Ok(false);
         }
@@ -173,14 +228,20 @@ impl Direct {
         };
         if value.starts_with(b"-") && own != Own::Fence {
             let text = String::from_utf8_lossy(value.trim_ascii());
-            return Err(format!("it said {text}"));
+            return match own {
+                Own::Login if self.log_in() => Ok(true),
+                Own::Login => Err(Failure::Refused(text.into_owned())),
+                _ => Err(format!("it said {text}").into()),
+            };
         }
         match own {
             Own::Setting => {}
+            Own::Login => self.is_client = true,
             Own::Fence => self.passed_fence = true,
             Own::Info => {
-                self.asked.run_id =
-                    run_id_of(value).ok_or("its INFO has no run_id, so it cannot be recognised")?;
+                self.asked.run_id = run_id_of(value).ok_or_else(|| {
+                    "its INFO has no run_id, so it cannot be recognised".to_owned()
+                })?;
             }
             Own::Owner => self.asked.owner = owner_of(value),
         }
@@ -269,18 +330,20 @@ impl Connection {
                     let value = direct.inbox.split_to(len).freeze();
                     result = self.direct_value(&mut direct, &value);
                 }
-                Err(_) => result = Err(NOT_RESP.to_owned()),
+                Err(_) => result = Err(NOT_RESP.to_owned().into()),
             }
         }
         self.passing.direct = Some(direct);
-        if let Err(why) = result {
-            self.direct_lost(&why);
+        match result {
+            Ok(()) => {}
+            Err(Failure::Lost(why)) => self.direct_lost(&why),
+            Err(Failure::Refused(why)) => self.login_refused(&why),
         }
     }
 
     /// One reply, or one message.
-    fn direct_value(&mut self, direct: &mut Direct, value: &Bytes) -> Result<(), String> {
-        if direct.take_own(value)? {
+    fn direct_value(&mut self, direct: &mut Direct, value: &Bytes) -> Result<(), Failure> {
+        if direct.take_answer(value)? {
             if std::mem::take(&mut direct.passed_fence) {
                 self.pass_fence();
             }
@@ -310,7 +373,7 @@ impl Connection {
         let Some(passage) = self.passing.passage.as_mut().filter(|_| sent) else {
             if !(subscribes || self.mode.monitors() || value.starts_with(b">")) {
                 // Given to the client, it would be taken for the reply to something.
-                return Err("it sent what nobody asked for".into());
+                return Err("it sent what nobody asked for".to_owned().into());
             }
             // It comes from before the command that waits to be sent, if one does.
             self.hand_on(value);

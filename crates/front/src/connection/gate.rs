@@ -194,24 +194,28 @@ impl Gate {
         Standing::Some { at }
     }
 
-    /// As whom a connection to the store has to log in for this client; `None`: as the front.
-    fn acts_as(&self, users: &Users, store: Option<&StoreAddress>) -> Option<Arc<Credentials>> {
+    /// As whom a connection to the store has to log in for this client, tried in this order; none: as the front. Another client of
+    /// its user may have shown a newer password.
+    fn acts_as(&self, users: &Users, store: Option<&StoreAddress>) -> Vec<Arc<Credentials>> {
         if !users.are_asked_for() || users.has_none() {
-            return None;
+            return Vec::new();
         }
         let own = store.map_or(DEFAULT, StoreAddress::user);
         if self.name() == own {
-            return None;
+            return Vec::new();
         }
         let default = || Credentials {
             user: DEFAULT.into(),
             // It needs none, so any will do.
             password: Secret::new(b"none"),
         };
-        Some(match &self.user {
-            Some(login) => Arc::clone(&login.credentials),
-            None => Arc::new(default()),
-        })
+        let Some(login) = &self.user else {
+            return vec![Arc::new(default())];
+        };
+        let newest = users.newest_login(self.name());
+        let newer = newest.filter(|newest| !Arc::ptr_eq(newest, &login.credentials));
+        let all = [Some(&login.credentials), newer];
+        all.into_iter().flatten().map(Arc::clone).collect()
     }
 }
 
@@ -234,7 +238,8 @@ impl Connection {
             return Ok(true);
         }
         if let Action::Pass(_) = verdict.action {
-            self.passing.acts_as = self.gate.acts_as(&shared.users, shared.store.as_ref());
+            let acts_as = self.gate.acts_as(&shared.users, shared.store.as_ref());
+            self.passing.set_acts_as(acts_as);
         }
         let standing = self
             .gate

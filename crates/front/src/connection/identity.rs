@@ -14,8 +14,10 @@ const INFO_BYTES_MAX: usize = 64 * 1024;
 /// A command of the front's own on a connection to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Own {
-    /// AUTH, HELLO, SELECT: an error ends the connection.
+    /// AUTH of the front, HELLO, SELECT: an error ends the connection.
     Setting,
+    /// AUTH of the client.
+    Login,
     /// INFO server.
     Info,
     /// HGET of the owner.

@@ -15,8 +15,8 @@ const SENTINEL: &str = "pmnet-end";
 pub(super) struct Passing {
     pub(super) passage: Option<Passage>,
     pub(super) direct: Option<Direct>,
-    /// As whom the next connection to the store logs in for its client's commands; `None`: as the front.
-    pub(super) acts_as: Option<Arc<Credentials>>,
+    /// As whom the next connection to the store logs in for its client's commands.
+    acts_as: Vec<Arc<Credentials>>,
     /// How many connections to the store there were.
     directs: u64,
     /// Number of the next sentinel.
@@ -31,6 +31,14 @@ impl Passing {
         self.directs += 1;
         let direct = Direct::new(store, self.directs, now, self.acts_as.clone());
         self.direct.insert(direct)
+    }
+
+    /// As whom connections to the store log in for its client's commands, tried in this order; none: as the front.
+    pub(super) fn set_acts_as(&mut self, acts_as: Vec<Arc<Credentials>>) {
+        if let Some(direct) = &mut self.direct {
+            direct.set_client(&acts_as);
+        }
+        self.acts_as = acts_as;
     }
 
     /// Subscriptions that this client has.

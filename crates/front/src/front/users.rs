@@ -175,7 +175,7 @@ impl<U: Upstream> Front<U> {
                 if let Some((_, version)) = link.and_then(|link| link.found.as_ref()) {
                     self.shared.users.found_version(*version);
                 }
-                self.drop_idle_witnesses();
+                self.forget_idle_users();
                 if let Err(why) = self.shared.users.take_list(number, asked, answer) {
                     self.shared.users.forget();
                     self.shared.users.cannot_be_asked(&why);

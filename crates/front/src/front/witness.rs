@@ -152,11 +152,6 @@ impl Witness {
         }
     }
 
-    fn run_id(&self) -> Option<String> {
-        let found = self.lane.open.as_ref()?.link.found.as_ref()?;
-        Some(found.0.clone())
-    }
-
     /// Its connection has ended.
     fn lost(&mut self, how: How, logins: u64, now: Time) {
         match &self.stage {
@@ -170,18 +165,24 @@ impl Witness {
         }
     }
 
-    /// Redis has answered. The number of logins whose clients are to be closed, if its user was deleted.
+    /// The Redis process with this run id has answered. The number of logins whose clients are to be closed, if its user was deleted.
     ///
     /// # Errors
     /// It can no longer log in.
-    fn answered(&mut self, ask: &Ask, answer: &Bytes, now: Time) -> Result<Option<u64>, ()> {
-        let run_id = self.run_id();
+    fn answered(
+        &mut self,
+        ask: &Ask,
+        answer: &Bytes,
+        run_id: Option<&String>,
+        now: Time,
+    ) -> Result<Option<u64>, ()> {
         match (ask, &self.stage) {
             (Ask::Witness(_), Stage::Begins) => {
                 if *answer != reply::OK {
                     return Err(());
                 }
                 if let Some(run_id) = run_id {
+                    let run_id = run_id.clone();
                     self.stage = Stage::Stands { run_id };
                 }
             }
@@ -192,7 +193,7 @@ impl Witness {
                     logins,
                 },
             ) => {
-                let closed = (run_id.as_ref() == Some(before)).then_some(*logins);
+                let closed = (run_id == Some(before)).then_some(*logins);
                 self.begin(now);
                 return Ok(closed);
             }
@@ -232,7 +233,9 @@ impl<U: Upstream> Front<U> {
     fn keep_witness(&mut self, witness: &mut Witness) -> bool {
         let now = self.shared.now;
         for (ask, answer) in std::mem::take(&mut witness.answers) {
-            match witness.answered(&ask, &answer, now) {
+            // It asks no other process.
+            let run_id = self.shared.name.as_ref().map(|name| &name.run_id);
+            match witness.answered(&ask, &answer, run_id, now) {
                 Ok(None) => {}
                 Ok(Some(logins)) => self.close_logged_in(&witness.credentials.user, logins),
                 Err(()) => return false,
@@ -272,13 +275,14 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// The list of users was fetched: those that nobody is logged in as need no connection.
-    pub(super) fn drop_idle_witnesses(&mut self) {
+    /// The list of users was fetched: nothing is kept for those that nobody is logged in as.
+    pub(super) fn forget_idle_users(&mut self) {
         let logins = self.clients.iter().flatten();
         let users = logins
             .filter_map(|client| client.connection.login())
             .map(|(credentials, _)| &*credentials.user)
             .collect();
         self.witnesses.keep_only(&users);
+        self.shared.users.keep_logins(&users);
     }
 }

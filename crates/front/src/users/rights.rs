@@ -1,5 +1,6 @@
 //! The users of Redis as the front knows them, and what each of them may do.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -70,6 +71,8 @@ pub(crate) struct Users {
     /// How many clients have logged in as a user of Redis, and who did since this was last looked at.
     pub(crate) logins: u64,
     pub(crate) logged_in: Vec<Arc<Credentials>>,
+    /// The newest login of each user that has clients, and perhaps of some that had.
+    newest: FxHashMap<Box<[u8]>, Arc<Credentials>>,
     failures: Failures,
     /// Somebody needs a newer list at once.
     pub(crate) wanted: bool,
@@ -346,8 +349,19 @@ impl Users {
         if self.are_asked_for() && !self.has_none() {
             self.logins += 1;
             self.logged_in.push(Arc::clone(user));
+            self.newest.insert(user.user.clone(), Arc::clone(user));
         }
         self.logins
+    }
+
+    /// The newest login as the user of this name.
+    pub(crate) fn newest_login(&self, name: &[u8]) -> Option<&Arc<Credentials>> {
+        self.newest.get(name)
+    }
+
+    /// Only these users have clients that are logged in.
+    pub(crate) fn keep_logins(&mut self, names: &BTreeSet<&[u8]>) {
+        self.newest.retain(|name, _| names.contains(&**name));
     }
 
     pub(crate) fn login_failed(&mut self, address: IpAddr, now: Time) {
