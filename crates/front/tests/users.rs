@@ -435,6 +435,40 @@ fn what_passes_through_after_a_new_password_never_runs_as_somebody_else() {
 }
 
 #[test]
+fn what_is_answered_here_is_checked_while_keys_are_watched_too() {
+    let few =
+        "few on >pw ~* &* -@all +get +set +watch +unwatch +multi +exec +client|getname +config|get";
+    let Some(redis) = redis_with(&[few]) else {
+        return;
+    };
+    let front = front(&redis);
+    let watched = ["CLIENT ID", "CLIENT GETNAME", "CLIENT SETNAME x", "CLIENT"];
+    let lines = ["WATCH k"].into_iter().chain(watched).chain(["UNWATCH"]);
+    let in_multi = [
+        "CLIENT ID",
+        "CONFIG SET hz 10",
+        "CONFIG NOSUCH",
+        "CONFIG SET",
+        "XGROUP CREATE k g 0",
+        "ACL WHOAMI",
+    ];
+    let in_multi = in_multi.into_iter().flat_map(|line| {
+        let plain = ["MULTI", line, "SET k v", "EXEC"];
+        [&plain[..], &["WATCH k"], &plain].concat()
+    });
+    let lines: Vec<&str> = lines.chain(in_multi).collect();
+    let said = [redis.address, front.address].map(|address| {
+        let mut client = Client::connect(address);
+        client.ask("AUTH few pw");
+        lines
+            .iter()
+            .map(|line| client.ask(line))
+            .collect::<Vec<_>>()
+    });
+    assert_eq!(said[0], said[1], "{lines:#?}");
+}
+
+#[test]
 fn rights_that_are_taken_away_count_within_a_second() {
     let Some(redis) = redis_with(&["bob on >pw ~* &* +@all", "eve on >pw ~* &* +@all"]) else {
         return;

@@ -16,7 +16,6 @@ use super::identity::{Found, Own, ask_owner, ask_run_id, owner_of, run_id_of};
 use super::pass::Effect;
 use super::passage::{Passage, Stage};
 use super::subscription::subscription;
-use super::transaction::EXECABORT;
 use super::{Connection, StoreAddress};
 use crate::limits::REPLIES;
 use crate::upstream::Time;
@@ -398,7 +397,6 @@ impl Connection {
         let reply = match passage.effect {
             Effect::Subscribe => Bytes::new(),
             Effect::Protocol if !value.starts_with(b"-") => self.hello_reply(),
-            _ if passage.aborted => EXECABORT,
             _ => value.clone(),
         };
         self.settle(reply);

@@ -13,9 +13,9 @@ use pmnet_resp::{Arguments, reply};
 use pmnet_wire::command::Protocol;
 
 use super::mode::Mode;
-use super::transaction::unknown_command;
+use super::transaction::{unknown_command, unknown_subcommand};
 use super::{Connection, Later, Shared, StoreAddress, refusal, shown};
-use crate::table::{Action, Facts, Verdict};
+use crate::table::{Action, Facts, Local, Sub, Verdict};
 use crate::upstream::{Time, Upstream};
 use crate::users::{About, Access, Answer, Credentials, DEFAULT, Question, Ruling, Secret, Users};
 
@@ -234,7 +234,9 @@ impl Connection {
         if matches!(shared.users.access, Access::Anyone) {
             return Ok(true);
         }
-        if self.is_passed_on() && !self.may_flush_watching(verdict) {
+        // CLIENT is answered here, even while keys are watched.
+        let own = self.mode.watches() && matches!(verdict.action, Action::Local(Local::Client));
+        if self.is_passed_on() && !own && !self.may_flush_watching(verdict) {
             return Ok(true);
         }
         if let Action::Pass(_) = verdict.action {
@@ -247,7 +249,7 @@ impl Connection {
         let facts = verdict.facts;
         match standing {
             Standing::All { changed } => self.admit_in_time(changed, facts, arguments, up, shared),
-            _ if is_free(facts, arguments) => Ok(true),
+            _ if is_free(verdict, arguments) => Ok(true),
             Standing::Some { at } => self.rule(at, verdict, arguments, up, shared),
             Standing::NotLoggedIn => self.deny(reply::error(NOAUTH), facts, up, shared),
             Standing::Remote => {
@@ -351,6 +353,11 @@ impl Connection {
         match ruling {
             Ruling::Denied(error) if facts.is_none() && error.starts_with(b"-ERR Command ") => {
                 self.deny(unknown_command(arguments), facts, up, shared)
+            }
+            Ruling::Denied(error)
+                if matches!(verdict.sub, Sub::Unknown) && error.starts_with(b"-ERR Command ") =>
+            {
+                self.deny(unknown_subcommand(arguments), facts, up, shared)
             }
             Ruling::Denied(error) => self.deny(error, facts, up, shared),
             Ruling::Allowed => {
@@ -612,8 +619,9 @@ impl Connection {
 }
 
 /// What Redis runs without looking at rights, or refuses whoever sends it.
-fn is_free(facts: Option<&Facts>, arguments: &Arguments<'_>) -> bool {
-    facts.is_some_and(|facts| FREE.contains(&facts.name) || !facts.arity_fits(arguments.len()))
+fn is_free(verdict: &Verdict, arguments: &Arguments<'_>) -> bool {
+    let free = |facts: &Facts| FREE.contains(&facts.name);
+    verdict.facts.is_some_and(free) || !verdict.arity_fits(arguments)
 }
 
 /// The error for a command that does more than its arguments say, which the pmnet server would do with its own rights.

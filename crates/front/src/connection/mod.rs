@@ -409,8 +409,8 @@ impl Connection {
         if self.mode.transaction().is_some() {
             return self.queue_command(arguments, frame, &verdict, up, shared);
         }
-        let Verdict { action, facts } = verdict;
-        if let Some(error) = arity_error(facts, arguments)
+        let Verdict { action, facts, .. } = verdict;
+        if let Some(error) = arity_error(&verdict, arguments)
             && !matches!(action, Action::Refuse(_))
         {
             self.flush_pack(up, shared)?;
@@ -499,9 +499,8 @@ fn is_about_subscriptions(facts: Option<&Facts>) -> bool {
 }
 
 /// Redis' own error if the number of arguments does not fit.
-fn arity_error(facts: Option<&Facts>, arguments: &Arguments<'_>) -> Option<Bytes> {
-    let facts = facts.filter(|facts| !facts.arity_fits(arguments.len()))?;
-    let name = facts.name.to_ascii_lowercase();
+fn arity_error(verdict: &Verdict, arguments: &Arguments<'_>) -> Option<Bytes> {
+    let name = verdict.misfit(arguments)?.name.to_ascii_lowercase();
     Some(reply::error(&format!(
         "ERR wrong number of arguments for '{name}' command"
     )))

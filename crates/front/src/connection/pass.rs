@@ -18,7 +18,7 @@ use super::local::parse_database;
 use super::mode::Mode;
 use super::passage::{Passage, Stage};
 use super::replies::Slot;
-use super::{Connection, Later, refusal, shown};
+use super::{Connection, Later, arity_error, refusal, shown};
 use crate::table::{Action, Facts, Local, Pass, READONLY, Verdict};
 use pmnet_resp::{Arguments, write_command};
 
@@ -162,6 +162,14 @@ impl Connection {
                 return self.refuse_passed(arguments, "after MONITOR only QUIT and RESET are");
             }
             Action::Refuse(why) => return self.refuse_passed(arguments, why),
+            // EXEC ends the transaction, however many arguments it has.
+            action
+                if self.mode.watches()
+                    && action != Action::Local(Local::Exec)
+                    && let Some(error) = arity_error(verdict, arguments) =>
+            {
+                return self.fail_passed(error);
+            }
             _ if let Some(error) = objection(arguments) => return self.fail_passed(error),
             // Redis itself runs nothing then but what has to do with subscriptions.
             _ if !self.mode.watches() => Effect::Subscribe,
@@ -207,9 +215,7 @@ impl Connection {
 
     /// Answers a command that is not passed with an error, which also fails a passed MULTI.
     fn fail_passed(&mut self, error: Bytes) -> Result<(), Later> {
-        if let Mode::WatchingMulti { failed } = &mut self.mode {
-            *failed = true;
-        }
+        self.fail_transaction();
         self.reply(error);
         Ok(())
     }

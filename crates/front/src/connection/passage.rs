@@ -54,7 +54,7 @@ pub(super) struct Passage {
     /// Send SELECT first even if the database is right: WAIT counts what precedes the connection's
     /// last command.
     pub(super) fresh: bool,
-    /// An EXEC that must abort: DISCARD is sent in its place.
+    /// An EXEC that must abort.
     pub(super) aborted: bool,
     pub(super) sentinel: Vec<u8>,
     /// A part of its replies has been handed on, so nothing else can be its reply.
@@ -327,10 +327,10 @@ impl Connection {
             return;
         }
         if passage.aborted {
-            write_command(&mut direct.outbox, &["DISCARD"]);
-        } else {
-            direct.outbox.append(&mut passage.frame);
+            // A command that Redis does not know makes it abort the transaction; DISCARD would need a right.
+            direct.fence();
         }
+        direct.outbox.append(&mut passage.frame);
         if !passage.sentinel.is_empty() {
             write_command(&mut direct.outbox, &[&passage.sentinel]);
         }

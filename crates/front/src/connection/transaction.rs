@@ -8,7 +8,7 @@ use super::calls::{Purpose, Submit};
 use super::mode::Mode;
 use super::{Connection, Later, Shared, arity_error, refusal, shown};
 use crate::limits::COMMAND_BYTES_MAX;
-use crate::table::{Action, Local, NO_MULTI, Pass, Verdict};
+use crate::table::{Action, Local, NO_MULTI, Pass, Sub, Verdict};
 use crate::upstream::Upstream;
 
 /// Commands queued since MULTI.
@@ -40,6 +40,9 @@ impl Connection {
     }
 
     pub(super) fn fail_transaction(&mut self) {
+        if let Mode::WatchingMulti { failed } = &mut self.mode {
+            *failed = true;
+        }
         if let Some(transaction) = self.mode.transaction() {
             transaction.failed = true;
             // It will never be sent.
@@ -57,7 +60,8 @@ impl Connection {
         shared: &mut Shared,
     ) -> Result<(), Later> {
         let Some(facts) = verdict.facts else {
-            return self.queue_unknown(arguments, frame, up, shared);
+            let unknown = unknown_command(arguments);
+            return self.queue_unknown(arguments.get(0), unknown, frame, up, shared);
         };
         let unsupported = "it is not supported inside MULTI";
         if facts.name == "EXEC" && arguments.len() != 1 {
@@ -66,8 +70,17 @@ impl Connection {
             self.reply(EXEC_ARITY);
             return Ok(());
         }
-        let error = if let Some(error) = arity_error(verdict.facts, arguments) {
+        let error = if let Some(error) = arity_error(verdict, arguments) {
             error
+        } else if matches!(verdict.sub, Sub::Unknown) {
+            let unknown = unknown_subcommand(arguments);
+            if !matches!(verdict.action, Action::Bypass { .. }) {
+                self.fail_transaction();
+                self.reply(unknown);
+                return Ok(());
+            }
+            let name = [arguments.get(0), b"|", arguments.get(1)].concat();
+            return self.queue_unknown(&name, unknown, frame, up, shared);
         } else if facts.has(NO_MULTI) {
             reply::error("ERR Command not allowed inside a transaction")
         } else {
@@ -109,17 +122,16 @@ impl Connection {
         Ok(())
     }
 
-    /// A command that is not in the table may be a module's or a newer one: the store is asked, as
-    /// an unknown command must abort the transaction before any of it runs.
+    /// A command of this name, with a subcommand behind `|`, that is not in the table may be a module's or a newer one: the
+    /// store is asked, as an unknown command must abort the transaction before any of it runs. `unknown`: the error if it is one.
     fn queue_unknown<U: Upstream>(
         &mut self,
-        arguments: &Arguments<'_>,
+        name: &[u8],
+        unknown: Bytes,
         frame: &[u8],
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<(), Later> {
-        let unknown = unknown_command(arguments);
-        let name = arguments.get(0);
         if name.len() > 64 || shared.probed.get(name) == Some(&false) {
             self.fail_transaction();
             self.reply(unknown);
@@ -211,6 +223,16 @@ impl Connection {
             }
         }
     }
+}
+
+/// Redis' own error for a subcommand that it does not know.
+pub(super) fn unknown_subcommand(arguments: &Arguments<'_>) -> Bytes {
+    let sub = arguments.get(1);
+    let sub = String::from_utf8_lossy(&sub[..sub.len().min(128)]);
+    reply::error(&format!(
+        "ERR unknown subcommand '{sub}'. Try {} HELP.",
+        shown(arguments)
+    ))
 }
 
 /// Redis' own error for a command that it does not know.
