@@ -420,11 +420,6 @@ fn local_commands_and_refusals() {
             .ask("HELLO 3 AUTH u p")
             .starts_with("-WRONGPASS invalid username-password pair")
     );
-    assert!(
-        client
-            .ask("CLIENT REPLY OFF")
-            .starts_with("-ERR pmnet: CLIENT REPLY is not supported")
-    );
     assert!(client.ask("CLIENT TRACKING ON").starts_with("-ERR pmnet"));
     assert_eq!(client.ask("CLIENT SETINFO LIB-NAME x"), "+OK\r\n");
     assert!(client.ask("CLIENT ID").starts_with(':'));

@@ -38,6 +38,7 @@ fn subcommands_are_looked_at_when_they_are_queued() {
         "COMMAND NOSUCH",
         "COMMAND COUNT x",
         "FUNCTION NOSUCH",
+        "CLIENT NOSUCH",
         "CLIENT SETNAME",
         "CONFIG",
     ] {

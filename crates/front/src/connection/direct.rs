@@ -8,11 +8,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use pmnet_resp::{Scanner, reply, write_command};
+use pmnet_resp::{Scanner, read, reply, write_command};
 use pmnet_tls::ClientTls;
 use pmnet_wire::command::Protocol;
 
-use super::identity::{Found, Own, ask_owner, ask_run_id, owner_of, run_id_of};
+use super::identity::{Found, Own, ask_client, ask_owner, ask_run_id, owner_of, run_id_of};
 use super::pass::Effect;
 use super::passage::{Passage, Stage};
 use super::subscription::subscription;
@@ -50,7 +50,10 @@ pub(super) struct Direct {
     pub(super) heard: bool,
     /// When the store was last known to answer.
     pub(super) proof: Time,
+    /// Channels and patterns.
     pub(super) subscribed: u64,
+    /// The patterns of these.
+    pub(super) patterns: u64,
     pub(super) subscribed_sharded: u64,
     /// The answer to a fence has just come.
     passed_fence: bool,
@@ -101,6 +104,7 @@ impl Direct {
             heard: false,
             proof: now,
             subscribed: 0,
+            patterns: 0,
             subscribed_sharded: 0,
             passed_fence: false,
             own_auth: own_auth.iter().map(|&word| word.to_owned()).collect(),
@@ -181,6 +185,9 @@ impl Direct {
             self.set(&["SELECT", "0"]);
         }
         self.found = None;
+        // A user who may not ask cannot be unblocked, that is all.
+        ask_client(&mut self.outbox);
+        self.own.push_back(Own::Client);
         self.ask_run_id();
         ask_owner(records, &mut self.outbox);
         self.own.push_back(Own::Owner);
@@ -225,7 +232,7 @@ impl Direct {
         let Some(own) = self.own.pop_front() else {
             return Ok(false);
         };
-        if value.starts_with(b"-") && own != Own::Fence {
+        if value.starts_with(b"-") && !matches!(own, Own::Fence | Own::Client) {
             let text = String::from_utf8_lossy(value.trim_ascii());
             return match own {
                 Own::Login if self.log_in() => Ok(true),
@@ -243,6 +250,7 @@ impl Direct {
                 })?;
             }
             Own::Owner => self.asked.owner = owner_of(value),
+            Own::Client => self.asked.client = read::integer(value),
         }
         if matches!(own, Own::Info | Own::Owner) && !self.identifies() {
             self.found = Some(self.asked.clone());
@@ -366,7 +374,14 @@ impl Connection {
             if subscription.sharded {
                 direct.subscribed_sharded = subscription.remaining;
             } else {
+                let before = direct.subscribed;
                 direct.subscribed = subscription.remaining;
+                if subscription.pattern {
+                    let patterns = direct.patterns + subscription.remaining;
+                    direct.patterns = patterns.saturating_sub(before);
+                }
+                // At the end there is none, whatever was missed.
+                direct.patterns = direct.patterns.min(subscription.remaining);
             }
         }
         let Some(passage) = self.passing.passage.as_mut().filter(|_| sent) else {
@@ -406,10 +421,9 @@ impl Connection {
     /// Forwards what came from the store, in the same order: after all replies that are due before it,
     /// but before the reply to the command that is being passed, or that may have caused it.
     fn hand_on(&mut self, value: &Bytes) {
-        match self.message_place() {
-            Some(index) => self.replies.insert(index, value),
-            None => self.reply(value.clone()),
-        }
+        let behind_all = self.replies.slots.len();
+        let place = self.message_place().unwrap_or(behind_all);
+        self.replies.insert(place, value);
     }
 }
 

@@ -9,6 +9,7 @@
 mod again;
 mod arrivals;
 mod calls;
+mod client;
 mod deadline;
 mod direct;
 mod end;
@@ -26,6 +27,7 @@ mod own_write;
 mod pass;
 mod passage;
 mod passing;
+mod pause;
 mod reads;
 mod replies;
 mod shared;
@@ -40,10 +42,12 @@ use bytes::Bytes;
 use pmnet_resp::{Arguments, ProtocolError, Status, reply};
 use pmnet_wire::command::Protocol;
 
-use crate::table::{Action, Facts, Verdict};
+use crate::table::{Action, Facts, Local, Sub, Verdict};
 use crate::upstream::{SessionHandle, Upstream};
 use crate::users::Users;
 use calls::Pack;
+pub(crate) use client::{ClientSocket, ClientsAsk, ClientsTold};
+use client::{Life, Skip};
 pub use deadline::HALF_CLOSED_TIMEOUT;
 use end::End;
 use gate::Gate;
@@ -54,6 +58,7 @@ use local::Settings;
 pub use mark::Mark;
 use mode::Mode;
 use passing::Passing;
+pub use pause::Pause;
 use reads::Reads;
 pub use reads::{BATCH_REPLY_BYTES_MAX, StoreRead, Unread};
 use replies::Replies;
@@ -102,6 +107,8 @@ enum Later {
     Subscriptions,
     /// The same, and some may be there that nobody has looked at yet.
     OthersFirst,
+    /// There is a pause (CLIENT PAUSE).
+    Paused,
 }
 
 /// What a command waits for whose result depends on who is subscribed. Clients with something to do have their turns in no
@@ -149,6 +156,12 @@ pub struct Connection {
     mode: Mode,
     passing: Passing,
     end: End,
+    life: Life,
+    skip: Skip,
+    /// What the front has to ask its other clients for.
+    clients_ask: Option<ClientsAsk>,
+    /// Its next command waits for the end of a pause.
+    paused: bool,
 }
 
 impl Connection {
@@ -171,6 +184,10 @@ impl Connection {
             mode: Mode::Ordinary,
             passing: Passing::default(),
             end: End::default(),
+            life: Life::default(),
+            skip: Skip::default(),
+            clients_ask: None,
+            paused: false,
         }
     }
 
@@ -274,7 +291,7 @@ impl Connection {
             .take_commands(&mut input, up, shared)
             .unwrap_or_else(|later| match later {
                 Later::Busy => Turn::Busy,
-                Later::Reads | Later::Rights | Later::Subscriptions => Turn::Idle,
+                Later::Reads | Later::Rights | Later::Subscriptions | Later::Paused => Turn::Idle,
                 Later::OthersFirst => Turn::More,
             });
         if self.behind == Behind::Nothing {
@@ -300,11 +317,13 @@ impl Connection {
         input.note_arrivals(shared.now, shared.call_timeout);
         self.times.resume(self.congested(), shared.now);
         self.drop_stale_fence();
+        self.life.note(input.len(), shared.now);
         if self.wait == Wait::Repeats {
             self.repeat_reads(up, shared)?;
         }
         self.flush_pack(up, shared)?;
         loop {
+            self.go_on_skipping(up, shared)?;
             if self.end.closed() && self.endless() {
                 self.abandon();
                 break;
@@ -335,6 +354,7 @@ impl Connection {
                         self.command(&arguments, input.frame(), up, shared)?;
                     }
                     input.consume();
+                    self.skip.command_over();
                 }
                 Err(error) => {
                     self.flush_pack(up, shared)?;
@@ -384,6 +404,10 @@ impl Connection {
         shared: &mut Shared,
     ) -> Result<(), Later> {
         let verdict = shared.table.verdict(arguments);
+        self.life.command = match verdict.sub {
+            Sub::Known(sub) => Some(sub),
+            Sub::No | Sub::Unknown => verdict.facts,
+        };
         if verdict.facts.is_none() && (arguments.is(0, "POST") || arguments.is(0, "HOST:")) {
             // A web page that makes a browser talk to us; Redis, too, closes without an answer.
             tracing::warn!(
@@ -396,11 +420,26 @@ impl Connection {
         if !self.admit(&verdict, arguments, up, shared)? {
             return Ok(());
         }
+        if verdict.arity_fits(arguments) {
+            let pause = shared.pause;
+            self.wait_for_pause(&verdict, &pause, shared.now)
+                .or_else(|later| self.flush_pack(up, shared).and(Err(later)))?;
+        }
         if self.mode.watches()
             || self.mode.monitors()
             || (self.passing.subscriptions() > 0 && self.settings.protocol == Protocol::Resp2)
         {
             self.flush_pack(up, shared)?;
+            if self.mode.watches()
+                && !self.mode.passed_multi()
+                && matches!(verdict.action, Action::Local(Local::Client))
+            {
+                if let Some(error) = arity_error(&verdict, arguments) {
+                    self.reply(error);
+                    return Ok(());
+                }
+                return self.client(verdict.sub, arguments, up, shared);
+            }
             if self.may_flush_watching(&verdict) {
                 return self.pack_bypass(frame, verdict.facts, arguments, false, true, up, shared);
             }
@@ -443,7 +482,7 @@ impl Connection {
             }
             Action::Local(local) => {
                 self.flush_pack(up, shared)?;
-                self.local(local, arguments, up, shared)
+                self.local(local, verdict.sub, arguments, up, shared)
             }
             Action::Pass(kind) => {
                 self.flush_pack(up, shared)?;

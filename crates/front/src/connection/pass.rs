@@ -18,8 +18,9 @@ use super::local::parse_database;
 use super::mode::Mode;
 use super::passage::{Passage, Stage};
 use super::replies::Slot;
+use super::transaction::unknown_subcommand;
 use super::{Connection, Later, arity_error, refusal, shown};
-use crate::table::{Action, Facts, Local, Pass, READONLY, Verdict};
+use crate::table::{Action, Facts, Local, Pass, READONLY, Sub, Verdict};
 use pmnet_resp::{Arguments, write_command};
 
 /// What a passed command does to the state of the connection when it succeeds.
@@ -180,13 +181,11 @@ impl Connection {
                     "finish WATCH with EXEC, DISCARD or UNWATCH first",
                 );
             }
-            Action::Local(Local::Client) if self.mode.passed_multi() => {
-                return self.refuse_passed(arguments, "it is not supported inside MULTI");
+            Action::Local(Local::Client) if matches!(verdict.sub, Sub::Unknown) => {
+                return self.fail_passed(unknown_subcommand(arguments));
             }
             Action::Local(Local::Client) => {
-                let answer = self.client(arguments);
-                self.reply(answer);
-                return Ok(());
+                return self.refuse_passed(arguments, "it is not supported inside MULTI");
             }
             Action::Local(Local::Select) if self.mode.passed_multi() => {
                 return self.refuse_passed(arguments, "it is not supported inside MULTI");

@@ -21,6 +21,18 @@ pub(super) struct Transaction {
     failed: bool,
 }
 
+impl Transaction {
+    /// How many commands are queued.
+    pub(super) fn count(&self) -> usize {
+        self.commands
+    }
+
+    /// Whether all of them only read.
+    pub(super) fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+}
+
 const QUEUED: Bytes = Bytes::from_static(b"+QUEUED\r\n");
 const EXEC_ARITY: Bytes = Bytes::from_static(
     b"-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command\r\n",
@@ -107,7 +119,7 @@ impl Connection {
                     | Local::Multi
                     | Local::Quit
                     | Local::Reset),
-                ) => return self.local(local, arguments, up, shared),
+                ) => return self.local(local, verdict.sub, arguments, up, shared),
                 Action::Pass(Pass::Watch) => {
                     // Not an error of the transaction: Redis goes on with it.
                     self.reply(reply::error("ERR WATCH inside MULTI is not allowed"));

@@ -8,6 +8,7 @@
 //! Invariants: bounded work for each client in a turn; at most `connections_max` clients.
 
 mod accept;
+mod clients;
 mod config;
 mod direct;
 mod lane;
@@ -255,6 +256,7 @@ impl<U: Upstream> Front<U> {
             more_from_endpoint = endpoint_ready && self.up.receive(self.shared.now);
             self.take_events();
             self.take_store_reads();
+            self.end_pause();
             for _ in 0..self.run_queue.len() {
                 if let Some(index) = self.run_queue.pop_front() {
                     self.serve(index);
@@ -291,6 +293,7 @@ impl<U: Upstream> Front<U> {
             self.marks.next_look,
             self.next_question(),
             self.witnesses.next_timeout(),
+            self.shared.pause.until(),
         ]
         .into_iter()
         .flatten()
@@ -379,22 +382,14 @@ impl<U: Upstream> Front<U> {
         if let Some(call) = client.connection.asked_head() {
             self.asked.insert(call, index);
         }
-        let session = client.connection.session();
-        if session != client.session {
-            if let Some(old) = client.session {
-                self.sessions.remove(&old);
-            }
-            if let Some(new) = session {
-                self.sessions.insert(new, index);
-            }
-            client.session = session;
-        }
         let mut again = turn == Turn::More;
         if woken && turn != Turn::Busy {
             // It may not have needed the room that it was woken for.
             self.wake_waiting();
         }
         self.note_stranger(index);
+        self.tell_of_clients(index);
+        self.note_session(index);
         self.note_subscribing(index);
         self.match_direct(index);
         self.collect_store_read(index);
@@ -414,6 +409,23 @@ impl<U: Upstream> Front<U> {
             self.enqueue(index);
         }
         self.mark_dirty(index);
+    }
+
+    /// Remembers whose session it is that a client uses now.
+    fn note_session(&mut self, index: usize) {
+        let Some(Some(client)) = self.clients.get_mut(index) else {
+            return;
+        };
+        let session = client.connection.session();
+        if session != client.session {
+            if let Some(old) = client.session {
+                self.sessions.remove(&old);
+            }
+            if let Some(new) = session {
+                self.sessions.insert(new, index);
+            }
+            client.session = session;
+        }
     }
 
     /// Gives the first client that waits for the endpoint another turn.

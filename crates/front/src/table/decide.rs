@@ -122,7 +122,7 @@ pub(super) fn decide(facts: &Facts) -> Decision {
         "RESET" => (Rule::Local(Local::Reset), ""),
         "CLIENT" => (
             Rule::Local(Local::Client),
-            "SETNAME, GETNAME, SETINFO, ID, INFO, LIST (this connection only), GETREDIR, NO-EVICT; others are refused",
+            "about the clients of this front: see *Clients*; TRACKING ON is refused",
         ),
         "MULTI" => (
             Rule::Local(Local::Multi),

@@ -252,6 +252,16 @@ impl Users {
         self.by_name.get(name).copied()
     }
 
+    /// Whether there is a user of this name, as far as is known.
+    pub(crate) fn has(&self, name: &[u8]) -> bool {
+        let asked = self.are_asked_for() && !self.without;
+        if asked {
+            self.find(name).is_some()
+        } else {
+            name == DEFAULT
+        }
+    }
+
     pub(crate) fn default_user(&self) -> Option<usize> {
         self.find(DEFAULT)
     }

@@ -4,7 +4,8 @@ use pmnet_resp::reply;
 use pmnet_wire::command::{Commands, Form, Protocol};
 
 use super::commands::{
-    CommandTable, SCRIPT_ARGUMENTS_MAX, denied, denied_as_effect, is_flush, sets_guarded, upper,
+    CommandTable, SCRIPT_ARGUMENTS_MAX, denied, denied_as_effect, is_flush, is_harmless,
+    sets_guarded, upper,
 };
 use super::promise;
 
@@ -89,7 +90,7 @@ fn objection(
     unlimited: bool,
 ) -> Option<Vec<u8>> {
     let shown = String::from_utf8_lossy(name).escape_debug().to_string();
-    if let Some(why) = denied(name) {
+    if let Some(why) = denied(name).filter(|_| !is_harmless(name, arguments)) {
         let text = format!("ERR pmnet: {shown} is not available here: {why}");
         return Some(reply::error(&text).into());
     }
