@@ -4,6 +4,8 @@
 //! of the request script. A request that needs MULTI is a group by itself. The replies of a group are
 //! returned once the whole group is durable.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use bytes::Bytes;
 use pmnet_resp::read::{elements, text};
 use pmnet_resp::{reply, write_bulk, write_header};
@@ -28,6 +30,12 @@ use super::{LOST_REPLY, Link, RedisStore};
 const GROUP_BYTES_MAX: usize = 1 << 20;
 /// Requests after which a group is sent.
 const GROUP_REQUESTS_MAX: usize = 1024;
+/// Scripts of `EVAL_RO` that are known to be kept; when there are more, all are looked at again.
+const READ_SCRIPTS_MAX: usize = 10_000;
+/// Scripts that are kept at most, as in `request.lua`.
+const SCRIPTS_MAX: usize = 10_000;
+/// Keeps one.
+const KEEP_LUA: &str = include_str!("keep.lua");
 /// Reply to a transaction of which Redis refused a command.
 const EXECABORT: &[u8] = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
 /// How often a transaction is sent again without commands that Redis refused while queueing.
@@ -60,6 +68,11 @@ impl RedisStore {
                     {
                         self.finish_group(link, &mut group, replies)?;
                         self.know_scripts(link, &plan)?;
+                    }
+                    let bodies = self.new_read_scripts(&plan);
+                    if !bodies.is_empty() {
+                        self.finish_group(link, &mut group, replies)?;
+                        self.keep_scripts(link, &bodies)?;
                     }
                     group.push(add_read(link, &plan, self.own_keys()));
                 }
@@ -160,6 +173,46 @@ impl RedisStore {
             };
             for sha in named {
                 self.know_script(link, &sha.to_ascii_lowercase())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The texts that `EVAL_RO` runs here for the first time.
+    fn new_read_scripts<'a>(&mut self, plan: &Plan<'a>) -> Vec<&'a [u8]> {
+        let mut bodies = Vec::new();
+        for (name, arguments) in plan.runs() {
+            if name != b"EVAL_RO" || arguments.len() < 3 {
+                continue;
+            }
+            if self.read_scripts.len() >= READ_SCRIPTS_MAX {
+                self.read_scripts.clear();
+            }
+            let mut hasher = DefaultHasher::new();
+            arguments[1].hash(&mut hasher);
+            if self.read_scripts.insert(hasher.finish()) {
+                bodies.push(arguments[1]);
+            }
+        }
+        bodies
+    }
+
+    /// Keeps these scripts, if Redis lets us: `EVALSHA` finds them then.
+    fn keep_scripts(&self, link: &mut Link, bodies: &[&[u8]]) -> Result<(), StoreError> {
+        let most = SCRIPTS_MAX.to_string();
+        for body in bodies {
+            let reply = link.connection.call(&[
+                b"EVAL",
+                KEEP_LUA.as_bytes(),
+                b"2",
+                &self.hash,
+                &self.scripts,
+                &link.owner,
+                body,
+                most.as_bytes(),
+            ])?;
+            if let Some(why) = pmnet_resp::read::error(&reply) {
+                tracing::debug!(why, "the text of a script that reads was not kept");
             }
         }
         Ok(())
@@ -329,6 +382,7 @@ impl RedisStore {
                     }
                     Item::Run(name, arguments) => {
                         if is_script_flush(name, arguments) {
+                            self.read_scripts.clear();
                             transaction.forget_scripts(&self.scripts, arguments);
                         }
                         let hidden = self.own_keys().hidden(plan.database, name, arguments);
