@@ -443,8 +443,8 @@ fn local_commands_and_refusals() {
     assert_eq!(client.ask("MULTI"), "+OK\r\n");
     assert!(
         client
-            .ask("SELECT 1")
-            .starts_with("-ERR pmnet: SELECT is not possible")
+            .ask("HELLO 3")
+            .starts_with("-ERR pmnet: HELLO is not possible")
     );
     assert!(client.ask("EXEC").starts_with("-EXECABORT"));
     assert_eq!(client.ask("QUIT"), "+OK\r\n");

@@ -7,6 +7,7 @@ use pmnet_wire::command::{Form, PREAMBLE_LEN, Protocol, preamble};
 
 use super::client::ClientsAsk;
 use super::replies::Slot;
+use super::transaction::Rest;
 use super::{Connection, Later, Shared, Wait};
 use crate::table::{self, Facts, early_ack};
 use crate::upstream::{CallId, Closed, Outcome, Refused, Time, Upstream};
@@ -32,6 +33,10 @@ pub(super) enum Purpose {
     Publish,
     /// Whether the store has this database.
     Select { database: u32 },
+    /// The same, for a SELECT that is to be queued in MULTI.
+    SelectQueued { database: u32, frame: Vec<u8> },
+    /// EXEC of a transaction of which the front answers a part.
+    Exec(Rest),
     /// What the store says of its client, to know what to say of ours.
     ClientFields(ClientsAsk),
     /// Whether the store knows a command that is to be queued in MULTI.
@@ -382,6 +387,8 @@ impl Connection {
     fn release(&mut self, purpose: &Purpose) {
         let held = match purpose {
             Purpose::Select { .. }
+            | Purpose::SelectQueued { .. }
+            | Purpose::Exec(_)
             | Purpose::Probe { .. }
             | Purpose::ClientFields(_)
             | Purpose::Publish => true,
@@ -413,6 +420,10 @@ impl Connection {
                 Ok(reply) => reply,
                 Err(error) => repeated(&error, replies),
             },
+            Purpose::SelectQueued { database, frame } => {
+                self.select_checked(database, &frame, outcome, shared)
+            }
+            Purpose::Exec(rest) => self.executed(rest, outcome, shared),
             Purpose::Select { database } => match outcome {
                 Ok(reply) if !reply.starts_with(b"-") => {
                     shared.databases.insert(database);

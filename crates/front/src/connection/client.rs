@@ -202,7 +202,7 @@ impl Connection {
     }
 
     /// What concerns only this connection; empty if there is no answer.
-    fn client_alone(
+    pub(super) fn client_alone(
         &mut self,
         name: &str,
         arguments: &Arguments<'_>,

@@ -116,7 +116,7 @@ pub(super) fn decide(facts: &Facts) -> Decision {
         ),
         "SELECT" => (
             Rule::Local(Local::Select),
-            "a database is checked with the store once; not inside MULTI",
+            "a database is checked with the store once",
         ),
         "QUIT" => (Rule::Local(Local::Quit), ""),
         "RESET" => (Rule::Local(Local::Reset), ""),
