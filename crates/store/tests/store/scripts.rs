@@ -1,7 +1,7 @@
 //! What scripts say that go wrong, or that say what they do: as Redis's own, byte for byte.
 
 use crate::support::{Redis, bare, bulk, change, read, script};
-use pmnet_wire::command::Protocol;
+use pmnet_wire::command::{Form, Protocol, preamble};
 
 /// Texts of errors are compared with those of this Redis; others have others.
 const VERSION: &str = "redis_version:7.0";
@@ -97,6 +97,32 @@ fn a_script_that_says_it_writes_nothing_is_kept_to_it() {
         let commands: Vec<&[&str]> = commands.iter().map(|command| &command[..]).collect();
         same(&redis, &commands);
     }
+}
+
+#[test]
+fn scripts_are_forgotten_from_every_database() {
+    let Some(redis) = Redis::start(&["--appendfsync", "no"]) else {
+        return;
+    };
+    let mut store = redis.store();
+    let store = &mut *store;
+    store.load().unwrap();
+    let body = "return 5";
+    let sha = bulk(&redis.call(&["SCRIPT", "LOAD", body])).expect("a digest");
+    let in_nine = |words: &[&str]| {
+        let arguments: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        let mut payload = preamble(Form::Single, Protocol::Resp2, 9).to_vec();
+        pmnet_resp::write_command(&mut payload, &arguments);
+        bytes::Bytes::from(payload)
+    };
+    assert_eq!(change(store, in_nine(&["EVAL", body, "0"])), ":5\r\n");
+    assert_eq!(change(store, in_nine(&["EVALSHA", &sha, "0"])), ":5\r\n");
+    assert_eq!(change(store, in_nine(&["SCRIPT", "FLUSH"])), "+OK\r\n");
+    store.load().unwrap();
+    let none = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
+    assert_eq!(change(store, in_nine(&["EVALSHA", &sha, "0"])), none);
+    assert_eq!(change(store, in_nine(&["SET", "k", "v"])), "+OK\r\n");
+    assert_eq!(redis.call(&["EXISTS", "k"]).trim(), ":0");
 }
 
 #[test]
