@@ -12,6 +12,7 @@ mod decide;
 mod early;
 mod facts;
 mod matrix;
+mod subcommands;
 
 use rustc_hash::FxHashMap;
 
@@ -19,6 +20,7 @@ pub use assume::{ASSUMABLE, AssumeError};
 pub use early::{early_ack, touches_reserved};
 pub use facts::{FACTS, SERVER_VERSION};
 pub use matrix::guide_markdown;
+pub use subcommands::SUBCOMMANDS;
 
 use decide::Decision;
 use pmnet_resp::Arguments;
@@ -170,10 +172,25 @@ pub struct Verdict {
     pub action: Action,
     /// Facts; `None` for a command that Redis 7.0 does not have (a module's, or a newer one).
     pub facts: Option<&'static Facts>,
+    /// What its first argument is, if it has one.
+    pub sub: Sub,
+}
+
+/// What the first argument of a command is.
+#[derive(Clone, Copy, Debug)]
+pub enum Sub {
+    /// No subcommand, or there is none.
+    No,
+    /// This subcommand.
+    Known(&'static Facts),
+    /// A subcommand that Redis 7.0 does not have.
+    Unknown,
 }
 
 struct Entry {
     facts: &'static Facts,
+    /// Its subcommands.
+    subcommands: &'static [Facts],
     decision: Decision,
     assume_ok: bool,
 }
@@ -199,6 +216,7 @@ impl Table {
                     facts.name.as_bytes(),
                     Entry {
                         facts,
+                        subcommands: subcommands_of(facts.name),
                         decision: decide::decide(facts),
                         assume_ok,
                     },
@@ -225,9 +243,20 @@ impl Table {
                     alone: true,
                 },
                 facts: None,
+                sub: Sub::No,
             };
         };
         let facts = entry.facts;
+        let sub = if entry.subcommands.is_empty() || arguments.len() < 2 {
+            Sub::No
+        } else {
+            let name = |sub: &&Facts| {
+                let own = sub.name.get(facts.name.len() + 1..);
+                own.is_some_and(|own| arguments.is(1, own))
+            };
+            let found = entry.subcommands.iter().find(name);
+            found.map_or(Sub::Unknown, Sub::Known)
+        };
         let action = if entry.assume_ok
             && facts.arity_fits(arguments.len())
             && assume::usual(facts.name, arguments)
@@ -239,7 +268,42 @@ impl Table {
         Verdict {
             action,
             facts: Some(facts),
+            sub,
         }
+    }
+}
+
+/// The subcommands of this command.
+fn subcommands_of(name: &str) -> &'static [Facts] {
+    let own = |sub: &Facts| {
+        sub.name
+            .strip_prefix(name)
+            .is_some_and(|rest| rest.starts_with('|'))
+    };
+    let begin = SUBCOMMANDS.iter().position(own).unwrap_or(0);
+    let count = SUBCOMMANDS[begin..]
+        .iter()
+        .take_while(|sub| own(sub))
+        .count();
+    &SUBCOMMANDS[begin..begin + count]
+}
+
+impl Verdict {
+    /// Whether the number of arguments is one that Redis takes.
+    #[must_use]
+    pub fn arity_fits(&self, arguments: &Arguments<'_>) -> bool {
+        self.misfit(arguments).is_none()
+    }
+
+    /// The command, or the subcommand, that does not take so many arguments.
+    #[must_use]
+    pub fn misfit(&self, arguments: &Arguments<'_>) -> Option<&'static Facts> {
+        let sub = match self.sub {
+            Sub::Known(sub) => Some(sub),
+            Sub::No | Sub::Unknown => None,
+        };
+        sub.or(self.facts)
+            .filter(|facts| !facts.arity_fits(arguments.len()))
     }
 }
 

@@ -121,40 +121,44 @@ fn facts_match_the_server() {
     client.send(&common::command("COMMAND"));
     let reply = client.next().expect("reply");
     let (commands, _) = Value::read(&reply);
-    let mut rows: Vec<String> = commands
-        .list()
-        .iter()
-        .map(|command| {
-            let command = command.list();
-            let set: Vec<&str> = command[2].list().iter().map(Value::text).collect();
-            let flags: Vec<&str> = FLAGS
-                .iter()
-                .filter(|(word, ..)| set.contains(word))
-                .map(|(_, name, _)| *name)
-                .collect();
-            let flags = if flags.is_empty() {
-                "0".to_owned()
-            } else {
-                flags.join(" | ")
-            };
-            format!(
-                "    fact(\"{}\", {}, {flags}, {}, {}, {}),\n",
-                command[0].text().to_ascii_uppercase(),
-                command[1].text(),
-                command[3].text(),
-                command[4].text(),
-                command[5].text(),
-            )
-        })
-        .collect();
-    rows.sort();
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/table/facts.rs");
-    let there = std::fs::read_to_string(path).expect("facts.rs");
-    let head = &there[..there.find("= &[\n").expect("table") + 5];
-    generated(
-        "src/table/facts.rs",
-        &format!("{head}{}];\n", rows.concat()),
-    );
+    let row = |command: &Value| {
+        let command = command.list();
+        let set: Vec<&str> = command[2].list().iter().map(Value::text).collect();
+        let flags: Vec<&str> = FLAGS
+            .iter()
+            .filter(|(word, ..)| set.contains(word))
+            .map(|(_, name, _)| *name)
+            .collect();
+        let flags = if flags.is_empty() {
+            "0".to_owned()
+        } else {
+            flags.join(" | ")
+        };
+        format!(
+            "    fact(\"{}\", {}, {flags}, {}, {}, {}),\n",
+            command[0].text().to_ascii_uppercase(),
+            command[1].text(),
+            command[3].text(),
+            command[4].text(),
+            command[5].text(),
+        )
+    };
+    let commands = commands.list();
+    let subcommands = commands.iter().flat_map(|command| command.list()[9].list());
+    for (file, rows) in [
+        (
+            "src/table/facts.rs",
+            commands.iter().map(row).collect::<Vec<_>>(),
+        ),
+        ("src/table/subcommands.rs", subcommands.map(row).collect()),
+    ] {
+        let mut rows = rows;
+        rows.sort();
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(file);
+        let there = std::fs::read_to_string(path).expect("a file of facts");
+        let head = &there[..there.find("= &[\n").expect("table") + 5];
+        generated(file, &format!("{head}{}];\n", rows.concat()));
+    }
 }
 
 #[test]

@@ -123,6 +123,83 @@ fn nobody_is_let_in_without_his_password() {
 }
 
 #[test]
+fn who_has_still_to_log_in_can_send_little() {
+    let Some(redis) = redis_with(&["bob on >pw ~* &* +@all"]) else {
+        return;
+    };
+    let front = front(&redis);
+    let large = "x".repeat(16 * 1024 + 1);
+    for (input, ends) in [
+        ("*11\r\n".to_owned(), true),
+        ("*2147483647\r\n".to_owned(), true),
+        ("*2147483648\r\n".to_owned(), true),
+        ("*2\r\n$4\r\nECHO\r\n$16385\r\n".to_owned(), true),
+        ("*1\r\n$536870912\r\n".to_owned(), true),
+        ("*1\r\n$536870913\r\n".to_owned(), true),
+        (format!("ECHO {large}\r\n"), false),
+        (
+            format!("*2\r\n$4\r\nECHO\r\n$16384\r\n{}\r\n", &large[1..]),
+            false,
+        ),
+        (
+            format!("AUTH bob pw\r\n*2\r\n$4\r\nECHO\r\n$16385\r\n{large}\r\n"),
+            false,
+        ),
+        (
+            format!("AUTH bob no\r\n*2\r\n$4\r\nECHO\r\n$16385\r\n{large}\r\n"),
+            true,
+        ),
+    ] {
+        let said = [redis.address, front.address].map(|address| {
+            let mut client = Client::connect(address);
+            client.send(input.as_bytes());
+            let mut said = vec![client.text()];
+            if input.starts_with("AUTH") {
+                said.push(client.text());
+            }
+            if ends {
+                assert_eq!(client.next(), None, "{address}: {input:.60}");
+            }
+            said
+        });
+        assert_eq!(said[0], said[1], "{input:.60}");
+    }
+    // Whoever needs no login may send more.
+    let mut direct = redis.client();
+    direct.ask("AUTH front front");
+    assert_eq!(direct.ask("ACL SETUSER default nopass"), "+OK\r\n");
+    eventually("the front knows", || {
+        let mut client = front.client();
+        client.send(format!("*2\r\n$4\r\nECHO\r\n$16385\r\n{large}\r\n").as_bytes());
+        client.text() == format!("$16385\r\n{large}\r\n")
+    });
+}
+
+#[test]
+fn all_who_have_still_to_log_in_can_send_little_together() {
+    let Some(redis) = redis_with(&["bob on >pw ~* &* +@all"]) else {
+        return;
+    };
+    let front = front(&redis);
+    let mut first = front.client();
+    assert_eq!(first.ask("PING"), NOAUTH);
+    // Nine of ten arguments.
+    let argument = format!("$16384\r\n{}\r\n", "x".repeat(16 * 1024));
+    let input = format!("*10\r\n{}", argument.repeat(9));
+    let mut clients: Vec<Client> = (0..300).map(|_| front.client()).collect();
+    for client in &mut clients {
+        // Some are closed while they send.
+        let _ = std::io::Write::write_all(&mut client.stream, input.as_bytes());
+    }
+    let error = "-ERR pmnet: closing: clients that have not logged in have sent too much";
+    assert!(clients[299].text().starts_with(error));
+    assert_eq!(first.ask("AUTH bob pw"), "+OK\r\n");
+    // Whoever was there before goes on, and others have room when that is done.
+    clients[0].send(b"$1\r\nx\r\n");
+    assert_eq!(clients[0].text(), NOAUTH);
+}
+
+#[test]
 fn what_redis_would_refuse_reaches_neither_log_nor_store() {
     let users = [
         "reader on >pw ~* &* +@all -set -@dangerous",
@@ -282,6 +359,114 @@ fn what_passes_through_runs_as_its_user() {
 }
 
 #[test]
+fn a_subscriber_needs_no_other_right() {
+    let users =
+        ["some on >pw ~* resetchannels &a -@all +subscribe +unsubscribe +publish +psubscribe"];
+    let Some(redis) = redis_with(&users) else {
+        return;
+    };
+    let front = front(&redis);
+    for protocol in [2, 3] {
+        let mut lines = vec!["SUBSCRIBE a", "PSUBSCRIBE b", "SSUBSCRIBE a"];
+        if protocol == 2 {
+            lines.extend(["PING", "PING x", "pmnet-end"]);
+        } else {
+            lines.extend(["PUBLISH a x", "PUBLISH b x", "PING"]);
+        }
+        lines.extend(["UNSUBSCRIBE a", "SUBSCRIBE a", "UNSUBSCRIBE"]);
+        let said = [redis.address, front.address].map(|address| {
+            let mut client = Client::connect(address);
+            client.ask(&format!("HELLO {protocol} AUTH some pw"));
+            for line in &lines {
+                client.send(&command(line));
+            }
+            // A message more in RESP3.
+            let count = lines.len() + usize::from(protocol == 3);
+            (0..count).map(|_| client.text()).collect::<Vec<_>>()
+        });
+        assert_eq!(said[0], said[1], "RESP{protocol}");
+    }
+}
+
+/// Redis lets a client go on whose password was changed or whose user was switched off.
+#[test]
+fn what_passes_through_after_a_new_password_never_runs_as_somebody_else() {
+    let Some(redis) = redis_with(&["some on >pw ~a:* &* +@all"]) else {
+        return;
+    };
+    let front = front(&redis);
+    let mut direct = redis.client();
+    direct.ask("AUTH front front");
+    for line in ["RPUSH b 1", "RPUSH a:1 1 2 3"] {
+        direct.ask(line);
+    }
+    let mut some = login(&front, "some pw");
+    let mut connected = login(&front, "some pw");
+    assert_eq!(connected.ask("WATCH a:1"), "+OK\r\n");
+    assert_eq!(connected.ask("UNWATCH"), "+OK\r\n");
+    set_users(&redis, &["some resetpass >new"]);
+    assert_eq!(some.ask("SET a:2 v"), "+OK\r\n");
+    let refused = |reply: &str, name: &str| {
+        let begin =
+            format!("-ERR pmnet: {name} runs in Redis itself, which does not take the password");
+        let end = "log in again (AUTH), or switch the user on; the command was not executed\r\n";
+        assert!(reply.starts_with(&begin) && reply.ends_with(end), "{reply}");
+    };
+    for line in ["BLPOP b 1", "BLPOP a:1 1", "WATCH a:1", "SUBSCRIBE c"] {
+        let name = line.split(' ').next().expect("a name");
+        refused(&some.ask(line), name);
+    }
+    assert_eq!(direct.ask("LLEN b"), ":1\r\n");
+    let popped = |element: u8| format!("*2\r\n$3\r\na:1\r\n$1\r\n{element}\r\n");
+    // It is still logged in there.
+    assert_eq!(connected.ask("BLPOP a:1 1"), popped(1));
+    // Another client has shown the new password.
+    let mut new = login(&front, "some new");
+    assert_eq!(some.ask("BLPOP a:1 1"), popped(2));
+    assert_eq!(some.ask("BLPOP b 1"), NO_KEY);
+    assert_eq!(connected.ask("WAIT 0 1"), ":0\r\n");
+    set_users(&redis, &["some off"]);
+    assert_eq!(some.ask("BLPOP a:1 1"), popped(3));
+    refused(&some.ask("WAIT 0 1"), "WAIT");
+    refused(&new.ask("WATCH a:1"), "WATCH");
+    assert_eq!(new.ask("SET a:2 v"), "+OK\r\n");
+}
+
+#[test]
+fn what_is_answered_here_is_checked_while_keys_are_watched_too() {
+    let few =
+        "few on >pw ~* &* -@all +get +set +watch +unwatch +multi +exec +client|getname +config|get";
+    let Some(redis) = redis_with(&[few]) else {
+        return;
+    };
+    let front = front(&redis);
+    let watched = ["CLIENT ID", "CLIENT GETNAME", "CLIENT SETNAME x", "CLIENT"];
+    let lines = ["WATCH k"].into_iter().chain(watched).chain(["UNWATCH"]);
+    let in_multi = [
+        "CLIENT ID",
+        "CONFIG SET hz 10",
+        "CONFIG NOSUCH",
+        "CONFIG SET",
+        "XGROUP CREATE k g 0",
+        "ACL WHOAMI",
+    ];
+    let in_multi = in_multi.into_iter().flat_map(|line| {
+        let plain = ["MULTI", line, "SET k v", "EXEC"];
+        [&plain[..], &["WATCH k"], &plain].concat()
+    });
+    let lines: Vec<&str> = lines.chain(in_multi).collect();
+    let said = [redis.address, front.address].map(|address| {
+        let mut client = Client::connect(address);
+        client.ask("AUTH few pw");
+        lines
+            .iter()
+            .map(|line| client.ask(line))
+            .collect::<Vec<_>>()
+    });
+    assert_eq!(said[0], said[1], "{lines:#?}");
+}
+
+#[test]
 fn rights_that_are_taken_away_count_within_a_second() {
     let Some(redis) = redis_with(&["bob on >pw ~* &* +@all", "eve on >pw ~* &* +@all"]) else {
         return;
@@ -319,6 +504,90 @@ fn rights_that_are_taken_away_count_within_a_second() {
     assert_eq!(direct.ask("ACL DELUSER eve"), ":1\r\n");
     assert_eq!(eve.next(), None);
     assert_eq!(bob.ask("PING"), "+PONG\r\n");
+}
+
+/// The list of users is the same before and after.
+#[test]
+fn who_is_deleted_and_made_again_at_once_loses_its_connections() {
+    let eve = "eve on >pw ~* &* +@all";
+    let Some(redis) = redis_with(&["bob on >pw ~* &* +@all", eve]) else {
+        return;
+    };
+    let front = front(&redis);
+    let mut direct = redis.client();
+    direct.ask("AUTH front front");
+    let mut bob = login(&front, "bob pw");
+    let seen = |direct: &mut Client, user: &str| {
+        let clients = direct.ask("CLIENT LIST");
+        clients.matches(&format!(" user={user} ")).count()
+    };
+    for _ in 0..3 {
+        let mut first = login(&front, "eve pw");
+        let mut second = login(&front, "eve pw");
+        // Beside the connection on which it tries passwords.
+        eventually("the front is logged in as eve", || {
+            seen(&mut direct, "eve") == 2
+        });
+        let again = [
+            command("ACL DELUSER eve"),
+            command(&format!("ACL SETUSER {eve}")),
+        ];
+        direct.send(&again.concat());
+        assert_eq!(
+            (direct.text(), direct.text()),
+            (":1\r\n".into(), "+OK\r\n".into())
+        );
+        assert_eq!((first.next(), second.next()), (None, None));
+        let mut new = login(&front, "eve pw");
+        assert_eq!(new.ask("SET k v"), "+OK\r\n");
+        assert_eq!(bob.ask("SET k v"), "+OK\r\n");
+    }
+    // Nobody is logged in as eve any more.
+    eventually("the front is not either", || seen(&mut direct, "eve") == 1);
+    assert_eq!(seen(&mut direct, "bob"), 1);
+}
+
+#[test]
+fn a_redis_that_closes_idle_connections_closes_none_of_clients() {
+    let Some(redis) = redis_with(&["bob on >pw ~* &* +@all"]) else {
+        return;
+    };
+    let mut direct = redis.client();
+    direct.ask("AUTH front front");
+    assert_eq!(direct.ask("CONFIG SET timeout 1"), "+OK\r\n");
+    let front = front(&redis);
+    let mut bob = login(&front, "bob pw");
+    let until = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < until {
+        assert_eq!(bob.ask("SET k v"), "+OK\r\n");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// The front tries passwords on a connection that was logged in as the user before, and that Redis closes with that user.
+#[test]
+fn a_login_does_not_fail_because_another_user_is_deleted() {
+    let Some(redis) = redis_with(&["bob on >pw ~* &* +@all", "eve on >pw ~* &* +@all"]) else {
+        return;
+    };
+    let front = front(&redis);
+    let mut direct = redis.client();
+    direct.ask("AUTH front front");
+    for _ in 0..5 {
+        let mut bob = front.client();
+        drop(login(&front, "eve pw"));
+        // Redis stands still, so that it takes in both at once, the deletion first: the front's new login is behind it.
+        redis.signal("-STOP");
+        direct.send(&command("ACL DELUSER eve"));
+        std::thread::sleep(Duration::from_millis(20));
+        bob.send(&command("AUTH bob pw"));
+        std::thread::sleep(Duration::from_millis(50));
+        redis.signal("-CONT");
+        assert_eq!(bob.text(), "+OK\r\n");
+        assert_eq!(direct.text(), ":1\r\n");
+        assert_eq!(bob.ask("ACL WHOAMI"), "$3\r\nbob\r\n");
+        set_users(&redis, &["eve on >pw ~* &* +@all"]);
+    }
 }
 
 /// Given and taken away again between two lists of users, which are equal then.

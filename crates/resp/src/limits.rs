@@ -6,6 +6,12 @@ pub const ARGUMENTS_MAX: usize = 1024 * 1024;
 pub const INLINE_BYTES_MAX: usize = 64 * 1024;
 /// Longest `*…` or `$…` line of a request behind its marker, in bytes. No number that is acceptable needs more.
 pub const LENGTH_BYTES_MAX: usize = 32;
+/// Most arguments of one command of a client that has still to log in, as in Redis.
+pub const STRANGER_ARGUMENTS_MAX: usize = 10;
+/// Largest argument of such a client, in bytes, as in Redis.
+pub const STRANGER_BULK_BYTES_MAX: usize = 16 * 1024;
+/// Largest argument that Redis takes of anybody, in bytes.
+pub(crate) const REDIS_BULK_BYTES_MAX: usize = 512 * 1024 * 1024;
 /// Shortest element of a reply (`_` and the end of its line), in bytes.
 pub const ELEMENT_BYTES_MIN: usize = 3;
 

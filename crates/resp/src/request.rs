@@ -7,7 +7,10 @@ use std::ops::Range;
 
 pub use crate::arguments::Arguments;
 use crate::inline;
-use crate::limits::{ARGUMENTS_MAX, INLINE_BYTES_MAX, LENGTH_BYTES_MAX, RequestLimits};
+use crate::limits::{
+    ARGUMENTS_MAX, INLINE_BYTES_MAX, LENGTH_BYTES_MAX, REDIS_BULK_BYTES_MAX, RequestLimits,
+    STRANGER_ARGUMENTS_MAX, STRANGER_BULK_BYTES_MAX,
+};
 use crate::number::parse_integer;
 use crate::write::{write_bulk, write_header};
 
@@ -24,6 +27,12 @@ pub enum ProtocolError {
     /// `*…` is not a number, or more than [`ARGUMENTS_MAX`].
     #[error("Protocol error: invalid multibulk length")]
     MultibulkLength,
+    /// More than [`STRANGER_ARGUMENTS_MAX`], of a client that has still to log in.
+    #[error("Protocol error: unauthenticated multibulk length")]
+    StrangerMultibulk,
+    /// An argument of more than [`STRANGER_BULK_BYTES_MAX`], of a client that has still to log in.
+    #[error("Protocol error: unauthenticated bulk length")]
+    StrangerBulk,
     /// Something else than `$` where an argument begins.
     #[error("Protocol error: expected '$', got '{}'", char::from(*.0).escape_default())]
     ExpectedBulk(u8),
@@ -112,6 +121,15 @@ impl Parser {
     /// # Errors
     /// [`ProtocolError`]: answer it and close, the parser cannot be used any more.
     pub fn poll(&mut self, buffer: &[u8]) -> Result<Status, ProtocolError> {
+        self.poll_of(buffer, false)
+    }
+
+    /// The same for what a `stranger` has sent, a client that has still to log in.
+    ///
+    /// # Errors
+    /// As [`Parser::poll`]. After [`ProtocolError::StrangerMultibulk`] and [`ProtocolError::StrangerBulk`] the parser can be used: whoever
+    /// turns out to be no stranger may have sent that.
+    pub fn poll_of(&mut self, buffer: &[u8], stranger: bool) -> Result<Status, ProtocolError> {
         self.seen = buffer.len();
         loop {
             match self.stage {
@@ -122,7 +140,13 @@ impl Parser {
                         match header(buffer, 0).map_err(|()| ProtocolError::MultibulkLength)? {
                             None => return Ok(Status::Incomplete),
                             Some((count, end)) => {
+                                if count > i64::from(i32::MAX) {
+                                    return Err(ProtocolError::MultibulkLength);
+                                }
                                 let count = usize::try_from(count).unwrap_or(0);
+                                if stranger && count > STRANGER_ARGUMENTS_MAX {
+                                    return Err(ProtocolError::StrangerMultibulk);
+                                }
                                 if count > ARGUMENTS_MAX {
                                     return Err(ProtocolError::MultibulkLength);
                                 }
@@ -151,6 +175,13 @@ impl Parser {
                         return Ok(Status::Incomplete);
                     };
                     let len = usize::try_from(len).map_err(|_| ProtocolError::BulkLength)?;
+                    if stranger && len > STRANGER_BULK_BYTES_MAX {
+                        return Err(if len > REDIS_BULK_BYTES_MAX {
+                            ProtocolError::BulkLength
+                        } else {
+                            ProtocolError::StrangerBulk
+                        });
+                    }
                     let whole = end.saturating_add(len).saturating_add(2);
                     let RequestLimits {
                         bulk_bytes,

@@ -208,6 +208,42 @@ fn lengths_are_checked_before_anything_is_kept() {
 }
 
 #[test]
+fn a_stranger_may_send_little_and_whoever_turns_out_to_be_none_goes_on() {
+    let of_stranger = |input: &str| {
+        let mut parser = Parser::new(LIMITS);
+        let strange = parser.poll_of(input.as_bytes(), true);
+        (strange, parser.poll(input.as_bytes()))
+    };
+    let more = Ok(Status::Incomplete);
+    for (input, strange, known) in [
+        ("*10\r\n", more, more),
+        ("*11\r\n", Err(ProtocolError::StrangerMultibulk), more),
+        (
+            "*2147483647\r\n",
+            Err(ProtocolError::StrangerMultibulk),
+            Err(ProtocolError::MultibulkLength),
+        ),
+        (
+            "*2147483648\r\n",
+            Err(ProtocolError::MultibulkLength),
+            Err(ProtocolError::MultibulkLength),
+        ),
+        ("*1\r\n$16384\r\n", more, more),
+        ("*1\r\n$16385\r\n", Err(ProtocolError::StrangerBulk), more),
+        (
+            "*1\r\n$536870913\r\n",
+            Err(ProtocolError::BulkLength),
+            Err(ProtocolError::TooLarge {
+                bytes: 536_870_931,
+                limit: LIMITS.bulk_bytes,
+            }),
+        ),
+    ] {
+        assert_eq!(of_stranger(input), (strange, known), "{input:?}");
+    }
+}
+
+#[test]
 fn a_command_of_the_largest_size_is_taken_and_one_byte_more_is_not() {
     let input = b"*2\r\n$4\r\nECHO\r\n$5\r\n01234\r\n";
     let poll = |bulk_bytes, command_bytes| {

@@ -5,7 +5,9 @@ use pmnet_resp::{Arguments, reply, scan::count, write_command};
 use pmnet_wire::FRAGMENT_BYTES;
 use pmnet_wire::command::{Form, PREAMBLE_LEN, Protocol, preamble};
 
+use super::client::ClientsAsk;
 use super::replies::Slot;
+use super::transaction::Rest;
 use super::{Connection, Later, Shared, Wait};
 use crate::table::{self, Facts, early_ack};
 use crate::upstream::{CallId, Closed, Outcome, Refused, Time, Upstream};
@@ -31,6 +33,12 @@ pub(super) enum Purpose {
     Publish,
     /// Whether the store has this database.
     Select { database: u32 },
+    /// The same, for a SELECT that is to be queued in MULTI.
+    SelectQueued { database: u32, frame: Vec<u8> },
+    /// EXEC of a transaction of which the front answers a part.
+    Exec(Rest),
+    /// What the store says of its client, to know what to say of ours.
+    ClientFields(ClientsAsk),
     /// Whether the store knows a command that is to be queued in MULTI.
     Probe {
         name: Vec<u8>,
@@ -361,7 +369,11 @@ impl Connection {
             // It came behind everything before it.
             self.reads.uncertain = false;
         }
-        if let Purpose::Publish = purpose {
+        if let Purpose::ClientFields(ask) = purpose {
+            shared.learn_client_fields(&outcome);
+            self.replies.slots[index] = Slot::Clients;
+            self.wait_for_clients(ask);
+        } else if let Purpose::Publish = purpose {
             let reply = self.answer(purpose, outcome, shared);
             self.fence(index, reply);
         } else if !self.unpack(index, &purpose, &outcome) {
@@ -374,7 +386,12 @@ impl Connection {
     /// The call for this purpose has its outcome.
     fn release(&mut self, purpose: &Purpose) {
         let held = match purpose {
-            Purpose::Select { .. } | Purpose::Probe { .. } | Purpose::Publish => true,
+            Purpose::Select { .. }
+            | Purpose::SelectQueued { .. }
+            | Purpose::Exec(_)
+            | Purpose::Probe { .. }
+            | Purpose::ClientFields(_)
+            | Purpose::Publish => true,
             Purpose::Bypass { again, .. } => again.is_some(),
             Purpose::Update { .. } => false,
         };
@@ -387,7 +404,10 @@ impl Connection {
         let replies = purpose.bypassed().unwrap_or(1);
         let outcome = outcome_reply(outcome);
         match purpose {
-            Purpose::Update { .. } | Purpose::Bypass { .. } | Purpose::Publish => match outcome {
+            Purpose::Update { .. }
+            | Purpose::Bypass { .. }
+            | Purpose::Publish
+            | Purpose::ClientFields(_) => match outcome {
                 Ok(reply) if replies > 1 && count(&reply) != Some(replies) => {
                     // One error is the answer to all packed commands; otherwise the client would get out
                     // of step.
@@ -400,6 +420,10 @@ impl Connection {
                 Ok(reply) => reply,
                 Err(error) => repeated(&error, replies),
             },
+            Purpose::SelectQueued { database, frame } => {
+                self.select_checked(database, &frame, outcome, shared)
+            }
+            Purpose::Exec(rest) => self.executed(rest, outcome, shared),
             Purpose::Select { database } => match outcome {
                 Ok(reply) if !reply.starts_with(b"-") => {
                     shared.databases.insert(database);

@@ -12,11 +12,10 @@ use pmnet_resp::{Scanner, read, reply, write_command};
 use pmnet_tls::ClientTls;
 use pmnet_wire::command::Protocol;
 
-use super::identity::{Found, Own, ask_owner, ask_run_id, owner_of, run_id_of};
+use super::identity::{Found, Own, ask_client, ask_owner, ask_run_id, owner_of, run_id_of};
 use super::pass::Effect;
 use super::passage::{Passage, Stage};
 use super::subscription::subscription;
-use super::transaction::EXECABORT;
 use super::{Connection, StoreAddress};
 use crate::limits::REPLIES;
 use crate::upstream::Time;
@@ -24,6 +23,9 @@ use crate::users::Credentials;
 
 /// Why a connection without valid replies is given up.
 const NOT_RESP: &str = "the store sent something that is not an acceptable RESP reply";
+
+/// Command of a fence. Redis does not know it, so its answer needs no right.
+const FENCE: &str = "pmnet-fence";
 
 /// The client's own connection to the store, without its socket.
 pub(super) struct Direct {
@@ -48,16 +50,34 @@ pub(super) struct Direct {
     pub(super) heard: bool,
     /// When the store was last known to answer.
     pub(super) proof: Time,
+    /// Channels and patterns.
     pub(super) subscribed: u64,
+    /// The patterns of these.
+    pub(super) patterns: u64,
     pub(super) subscribed_sharded: u64,
     /// The answer to a fence has just come.
     passed_fence: bool,
     /// How it logs in for the front's own questions.
     own_auth: Vec<String>,
-    /// As whom it logs in for the client's commands; `None`: as the front.
-    client: Option<Arc<Credentials>>,
-    /// It has logged in as that.
+    /// As whom it logs in for the client's commands, tried in this order; none: as the front.
+    client: Vec<Arc<Credentials>>,
+    /// The first so many of them have been tried since it was the front's.
+    tried: usize,
+    /// It has logged in as the client.
     is_client: bool,
+}
+
+/// Why a connection to the store is given up.
+enum Failure {
+    Lost(String),
+    /// The store does not let its client log in.
+    Refused(String),
+}
+
+impl From<String> for Failure {
+    fn from(why: String) -> Failure {
+        Failure::Lost(why)
+    }
 }
 
 impl Direct {
@@ -65,7 +85,7 @@ impl Direct {
         store: &StoreAddress,
         serial: u64,
         now: Time,
-        client: Option<Arc<Credentials>>,
+        client: Vec<Arc<Credentials>>,
     ) -> Direct {
         let own_auth = store.auth().unwrap_or_default();
         let mut direct = Direct {
@@ -84,10 +104,12 @@ impl Direct {
             heard: false,
             proof: now,
             subscribed: 0,
+            patterns: 0,
             subscribed_sharded: 0,
             passed_fence: false,
             own_auth: own_auth.iter().map(|&word| word.to_owned()).collect(),
             client,
+            tried: 0,
             is_client: false,
         };
         if !own_auth.is_empty() {
@@ -104,6 +126,7 @@ impl Direct {
 
     /// What is added next is a command of the front's own, for which the client may have no right.
     pub(super) fn act_as_front(&mut self) {
+        self.tried = 0;
         if !std::mem::take(&mut self.is_client) {
             return;
         }
@@ -117,12 +140,41 @@ impl Direct {
         }
     }
 
-    /// What is added next is a command of the client.
-    pub(super) fn act_as_client(&mut self) {
-        if let Some(client) = self.client.clone().filter(|_| !self.is_client) {
-            self.set(&[&b"AUTH"[..], &client.user, client.password.bytes()]);
-            self.is_client = true;
+    /// There may be another password of the same user by now.
+    pub(super) fn set_client(&mut self, client: &[Arc<Credentials>]) {
+        // Those under way are tried to their end.
+        if self.tried == 0 || self.is_client {
+            self.client = client.to_vec();
         }
+    }
+
+    /// Whether what is added next runs as the client. If not, it logs in, and the answer has to be awaited: what is sent behind a login
+    /// that fails would run as the front.
+    pub(super) fn acts_as_client(&mut self) -> bool {
+        if self.client.is_empty() || self.is_client {
+            return true;
+        }
+        if self.tried == 0 {
+            self.log_in();
+        }
+        false
+    }
+
+    /// Whether it has logged in as the client, if it had to.
+    pub(super) fn is_clients(&self) -> bool {
+        self.client.is_empty() || self.is_client
+    }
+
+    /// Tries the next of the client's passwords; false if there is none.
+    fn log_in(&mut self) -> bool {
+        let Some(client) = self.client.get(self.tried) else {
+            return false;
+        };
+        self.tried += 1;
+        let auth = [&b"AUTH"[..], &client.user, client.password.bytes()];
+        write_command(&mut self.outbox, &auth);
+        self.own.push_back(Own::Login);
+        true
     }
 
     /// Adds the question who is at the other end, and who owns `records` there.
@@ -133,6 +185,9 @@ impl Direct {
             self.set(&["SELECT", "0"]);
         }
         self.found = None;
+        // A user who may not ask cannot be unblocked, that is all.
+        ask_client(&mut self.outbox);
+        self.own.push_back(Own::Client);
         self.ask_run_id();
         ask_owner(records, &mut self.outbox);
         self.own.push_back(Own::Owner);
@@ -146,7 +201,7 @@ impl Direct {
 
     /// Adds a question whose answer comes behind the messages that are there by now ([`super::fence`]).
     pub(super) fn fence(&mut self) {
-        write_command(&mut self.outbox, &["PING"]);
+        write_command(&mut self.outbox, &[FENCE]);
         self.own.push_back(Own::Fence);
     }
 
@@ -161,25 +216,41 @@ impl Direct {
     }
 
     /// Whether `value` answers a command of the front's own; if so, takes it in.
+    ///
+    /// # Errors
+    /// Why it is of no use.
     pub(super) fn take_own(&mut self, value: &[u8]) -> Result<bool, String> {
+        self.take_answer(value).map_err(|failure| match failure {
+            Failure::Lost(why) | Failure::Refused(why) => why,
+        })
+    }
+
+    fn take_answer(&mut self, value: &[u8]) -> Result<bool, Failure> {
         if value.starts_with(b">") {
             return Ok(false);
         }
         let Some(own) = self.own.pop_front() else {
             return Ok(false);
         };
-        if value.starts_with(b"-") {
+        if value.starts_with(b"-") && !matches!(own, Own::Fence | Own::Client) {
             let text = String::from_utf8_lossy(value.trim_ascii());
-            return Err(format!("it said {text}"));
+            return match own {
+                Own::Login if self.log_in() => Ok(true),
+                Own::Login => Err(Failure::Refused(text.into_owned())),
+                _ => Err(format!("it said {text}").into()),
+            };
         }
         match own {
             Own::Setting => {}
+            Own::Login => self.is_client = true,
             Own::Fence => self.passed_fence = true,
             Own::Info => {
-                self.asked.run_id =
-                    run_id_of(value).ok_or("its INFO has no run_id, so it cannot be recognised")?;
+                self.asked.run_id = run_id_of(value).ok_or_else(|| {
+                    "its INFO has no run_id, so it cannot be recognised".to_owned()
+                })?;
             }
             Own::Owner => self.asked.owner = owner_of(value),
+            Own::Client => self.asked.client = read::integer(value),
         }
         if matches!(own, Own::Info | Own::Owner) && !self.identifies() {
             self.found = Some(self.asked.clone());
@@ -266,18 +337,20 @@ impl Connection {
                     let value = direct.inbox.split_to(len).freeze();
                     result = self.direct_value(&mut direct, &value);
                 }
-                Err(_) => result = Err(NOT_RESP.to_owned()),
+                Err(_) => result = Err(NOT_RESP.to_owned().into()),
             }
         }
         self.passing.direct = Some(direct);
-        if let Err(why) = result {
-            self.direct_lost(&why);
+        match result {
+            Ok(()) => {}
+            Err(Failure::Lost(why)) => self.direct_lost(&why),
+            Err(Failure::Refused(why)) => self.login_refused(&why),
         }
     }
 
     /// One reply, or one message.
-    fn direct_value(&mut self, direct: &mut Direct, value: &Bytes) -> Result<(), String> {
-        if direct.take_own(value)? {
+    fn direct_value(&mut self, direct: &mut Direct, value: &Bytes) -> Result<(), Failure> {
+        if direct.take_answer(value)? {
             if std::mem::take(&mut direct.passed_fence) {
                 self.pass_fence();
             }
@@ -301,13 +374,20 @@ impl Connection {
             if subscription.sharded {
                 direct.subscribed_sharded = subscription.remaining;
             } else {
+                let before = direct.subscribed;
                 direct.subscribed = subscription.remaining;
+                if subscription.pattern {
+                    let patterns = direct.patterns + subscription.remaining;
+                    direct.patterns = patterns.saturating_sub(before);
+                }
+                // At the end there is none, whatever was missed.
+                direct.patterns = direct.patterns.min(subscription.remaining);
             }
         }
         let Some(passage) = self.passing.passage.as_mut().filter(|_| sent) else {
             if !(subscribes || self.mode.monitors() || value.starts_with(b">")) {
                 // Given to the client, it would be taken for the reply to something.
-                return Err("it sent what nobody asked for".into());
+                return Err("it sent what nobody asked for".to_owned().into());
             }
             // It comes from before the command that waits to be sent, if one does.
             self.hand_on(value);
@@ -332,7 +412,6 @@ impl Connection {
         let reply = match passage.effect {
             Effect::Subscribe => Bytes::new(),
             Effect::Protocol if !value.starts_with(b"-") => self.hello_reply(),
-            _ if passage.aborted => EXECABORT,
             _ => value.clone(),
         };
         self.settle(reply);
@@ -342,15 +421,17 @@ impl Connection {
     /// Forwards what came from the store, in the same order: after all replies that are due before it,
     /// but before the reply to the command that is being passed, or that may have caused it.
     fn hand_on(&mut self, value: &Bytes) {
-        match self.message_place() {
-            Some(index) => self.replies.insert(index, value),
-            None => self.reply(value.clone()),
-        }
+        let behind_all = self.replies.slots.len();
+        let place = self.message_place().unwrap_or(behind_all);
+        self.replies.insert(place, value);
     }
 }
 
 fn is_sentinel(value: &[u8], sentinel: &[u8]) -> bool {
-    // Subscribed in RESP2: an array of "pong" and the argument; else the argument.
-    let value = value.strip_prefix(b"*2\r\n$4\r\npong\r\n").unwrap_or(value);
-    read::bulk(value) == Some(sentinel)
+    // "ERR unknown command 'NAME', with args …", before Redis 7 with other quotes.
+    let name = value
+        .strip_prefix(b"-ERR unknown command ")
+        .and_then(|rest| rest.get(1..))
+        .and_then(|rest| rest.strip_prefix(sentinel));
+    matches!(name, Some([b'\'' | b'`', ..]))
 }

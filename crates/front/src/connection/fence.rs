@@ -1,7 +1,7 @@
 //! A subscriber that publishes, in RESP3: the message to itself comes before the reply, as from Redis.
 //!
 //! The message comes on the connection to the store, the reply from the server. So the reply is held back
-//! until the store has answered a PING that is sent on that connection when the reply is here (a *fence*): the store had put
+//! until the store has answered something that is sent on that connection when the reply is here (a *fence*): the store had put
 //! the message there before. Nothing that follows is taken from the client meanwhile.
 
 use bytes::Bytes;

@@ -13,9 +13,9 @@ use pmnet_resp::{Arguments, reply};
 use pmnet_wire::command::Protocol;
 
 use super::mode::Mode;
-use super::transaction::unknown_command;
+use super::transaction::{unknown_command, unknown_subcommand};
 use super::{Connection, Later, Shared, StoreAddress, refusal, shown};
-use crate::table::{Action, Facts, Verdict};
+use crate::table::{Action, Facts, Local, Sub, Verdict};
 use crate::upstream::{Time, Upstream};
 use crate::users::{About, Access, Answer, Credentials, DEFAULT, Question, Ruling, Secret, Users};
 
@@ -38,14 +38,24 @@ const CODE: [&str; 6] = [
 /// Who the client is, and what it has asked.
 pub(super) struct Gate {
     address: IpAddr,
-    /// Who it is, if it has logged in; and how many lists of users had been asked for by then.
-    user: Option<(Arc<Credentials>, u64)>,
+    /// Who it is, if it has logged in.
+    user: Option<Login>,
     /// Where that user is in the list of this generation.
     place: Option<(u64, usize)>,
     questions: u64,
     stage: Stage,
     /// When the rights had changed last at the beginning of the present transaction.
     multi: u64,
+    /// It has not logged in, and need not, as far as was last known.
+    admitted: bool,
+}
+
+struct Login {
+    credentials: Arc<Credentials>,
+    /// How many lists of users had been asked for by then.
+    asked: u64,
+    /// Which of all logins it is.
+    number: u64,
 }
 
 #[derive(Debug)]
@@ -84,6 +94,7 @@ impl Gate {
             questions: 0,
             stage: Stage::Nothing,
             multi: 0,
+            admitted: false,
         }
     }
 
@@ -91,11 +102,24 @@ impl Gate {
     pub(super) fn reset(&mut self) {
         self.user = None;
         self.place = None;
+        self.admitted = false;
+    }
+
+    /// Whether it may be that it has still to log in.
+    pub(super) fn may_be_stranger(&self, users: &Users) -> bool {
+        self.user.is_none() && !matches!(users.access, Access::Anyone)
+    }
+
+    /// Whether it needs no login, as far as was last known.
+    pub(super) fn is_admitted(&self) -> bool {
+        self.admitted
     }
 
     /// Name of its user.
     pub(super) fn name(&self) -> &[u8] {
-        self.user.as_ref().map_or(DEFAULT, |(user, _)| &user.user)
+        self.user
+            .as_ref()
+            .map_or(DEFAULT, |login| &login.credentials.user)
     }
 
     /// Whether somebody has to answer before it goes on.
@@ -111,7 +135,7 @@ impl Gate {
             return Some(at);
         }
         let at = match &self.user {
-            Some((user, _)) => users.find(&user.user),
+            Some(login) => users.find(&login.credentials.user),
             None => users.default_user(),
         }?;
         self.place = Some((users.generation, at));
@@ -119,6 +143,12 @@ impl Gate {
     }
 
     fn standing(&mut self, users: &mut Users, now: Time, timeout: Time) -> Standing {
+        let standing = self.look_up(users, now, timeout);
+        self.admitted = matches!(standing, Standing::All { .. } | Standing::Some { .. });
+        standing
+    }
+
+    fn look_up(&mut self, users: &mut Users, now: Time, timeout: Time) -> Standing {
         let all = Standing::All { changed: 0 };
         match users.access {
             Access::Anyone => return all,
@@ -136,7 +166,7 @@ impl Gate {
         }
         let Some((at, user)) = self.find(users).and_then(|at| Some((at, users.user(at)?))) else {
             return match &self.user {
-                Some((_, asked)) if users.answered <= *asked => {
+                Some(login) if users.answered <= login.asked => {
                     // It logged in after the list was made.
                     (users.wanted, users.awaited) = (true, true);
                     Standing::Unknown
@@ -164,24 +194,28 @@ impl Gate {
         Standing::Some { at }
     }
 
-    /// As whom a connection to the store has to log in for this client; `None`: as the front.
-    fn acts_as(&self, users: &Users, store: Option<&StoreAddress>) -> Option<Arc<Credentials>> {
+    /// As whom a connection to the store has to log in for this client, tried in this order; none: as the front. Another client of
+    /// its user may have shown a newer password.
+    fn acts_as(&self, users: &Users, store: Option<&StoreAddress>) -> Vec<Arc<Credentials>> {
         if !users.are_asked_for() || users.has_none() {
-            return None;
+            return Vec::new();
         }
         let own = store.map_or(DEFAULT, StoreAddress::user);
         if self.name() == own {
-            return None;
+            return Vec::new();
         }
         let default = || Credentials {
             user: DEFAULT.into(),
             // It needs none, so any will do.
             password: Secret::new(b"none"),
         };
-        Some(match &self.user {
-            Some((user, _)) => Arc::clone(user),
-            None => Arc::new(default()),
-        })
+        let Some(login) = &self.user else {
+            return vec![Arc::new(default())];
+        };
+        let newest = users.newest_login(self.name());
+        let newer = newest.filter(|newest| !Arc::ptr_eq(newest, &login.credentials));
+        let all = [Some(&login.credentials), newer];
+        all.into_iter().flatten().map(Arc::clone).collect()
     }
 }
 
@@ -200,11 +234,14 @@ impl Connection {
         if matches!(shared.users.access, Access::Anyone) {
             return Ok(true);
         }
-        if self.is_passed_on() && !self.may_flush_watching(verdict) {
+        // CLIENT is answered here, even while keys are watched.
+        let own = self.mode.watches() && matches!(verdict.action, Action::Local(Local::Client));
+        if self.is_passed_on() && !own && !self.may_flush_watching(verdict) {
             return Ok(true);
         }
         if let Action::Pass(_) = verdict.action {
-            self.passing.acts_as = self.gate.acts_as(&shared.users, shared.store.as_ref());
+            let acts_as = self.gate.acts_as(&shared.users, shared.store.as_ref());
+            self.passing.set_acts_as(acts_as);
         }
         let standing = self
             .gate
@@ -212,7 +249,7 @@ impl Connection {
         let facts = verdict.facts;
         match standing {
             Standing::All { changed } => self.admit_in_time(changed, facts, arguments, up, shared),
-            _ if is_free(facts, arguments) => Ok(true),
+            _ if is_free(verdict, arguments) => Ok(true),
             Standing::Some { at } => self.rule(at, verdict, arguments, up, shared),
             Standing::NotLoggedIn => self.deny(reply::error(NOAUTH), facts, up, shared),
             Standing::Remote => {
@@ -316,6 +353,11 @@ impl Connection {
         match ruling {
             Ruling::Denied(error) if facts.is_none() && error.starts_with(b"-ERR Command ") => {
                 self.deny(unknown_command(arguments), facts, up, shared)
+            }
+            Ruling::Denied(error)
+                if matches!(verdict.sub, Sub::Unknown) && error.starts_with(b"-ERR Command ") =>
+            {
+                self.deny(unknown_subcommand(arguments), facts, up, shared)
             }
             Ruling::Denied(error) => self.deny(error, facts, up, shared),
             Ruling::Allowed => {
@@ -468,11 +510,16 @@ impl Connection {
         shared: &mut Shared,
     ) -> Bytes {
         if answer == reply::OK {
-            let credentials = Credentials {
+            let credentials = Arc::new(Credentials {
                 user: name.into(),
                 password: Secret::new(password),
-            };
-            self.gate.user = Some((Arc::new(credentials), shared.users.asked));
+            });
+            let number = shared.users.note_login(&credentials);
+            self.gate.user = Some(Login {
+                credentials,
+                asked: shared.users.asked,
+                number,
+            });
             self.gate.place = None;
             // It was made for another user.
             self.passing.direct = None;
@@ -507,6 +554,28 @@ impl Connection {
             // What comes next finds out.
             _ => Ok(true),
         }
+    }
+
+    /// Whether it has still to log in, and to show who it is before it sends much.
+    ///
+    /// # Errors
+    /// [`Later`]: it is not known yet.
+    pub(super) fn is_stranger<U: Upstream>(
+        &mut self,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<bool, Later> {
+        let logged_in = self.is_logged_in(up, shared)?;
+        let standing = self
+            .gate
+            .standing(&mut shared.users, shared.now, shared.call_timeout);
+        Ok(!logged_in || matches!(standing, Standing::Remote))
+    }
+
+    /// As whom it has logged in, if it has; and which of all logins that was.
+    pub(crate) fn login(&self) -> Option<(&Credentials, u64)> {
+        let login = self.gate.user.as_ref()?;
+        Some((&login.credentials, login.number))
     }
 
     /// Its next question to Redis about itself, once.
@@ -550,8 +619,9 @@ impl Connection {
 }
 
 /// What Redis runs without looking at rights, or refuses whoever sends it.
-fn is_free(facts: Option<&Facts>, arguments: &Arguments<'_>) -> bool {
-    facts.is_some_and(|facts| FREE.contains(&facts.name) || !facts.arity_fits(arguments.len()))
+fn is_free(verdict: &Verdict, arguments: &Arguments<'_>) -> bool {
+    let free = |facts: &Facts| FREE.contains(&facts.name);
+    verdict.facts.is_some_and(free) || !verdict.arity_fits(arguments)
 }
 
 /// The error for a command that does more than its arguments say, which the pmnet server would do with its own rights.
@@ -610,7 +680,11 @@ mod tests {
                 user: user.as_bytes().into(),
                 password: Secret::new(b""),
             };
-            (Arc::new(credentials), 0)
+            Login {
+                credentials: Arc::new(credentials),
+                asked: 0,
+                number: 1,
+            }
         });
         match gate.standing(users, 1, 10) {
             Standing::All { .. } => "all",

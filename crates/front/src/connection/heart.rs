@@ -22,7 +22,7 @@ impl Heart {
     /// A connection that is to be made.
     #[must_use]
     pub fn new(store: &StoreAddress, now: Time) -> Heart {
-        Heart(Direct::new(store, 0, now, None))
+        Heart(Direct::new(store, 0, now, Vec::new()))
     }
 
     /// Where it leads.

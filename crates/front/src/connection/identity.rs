@@ -14,13 +14,17 @@ const INFO_BYTES_MAX: usize = 64 * 1024;
 /// A command of the front's own on a connection to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Own {
-    /// AUTH, HELLO, SELECT: an error ends the connection.
+    /// AUTH of the front, HELLO, SELECT: an error ends the connection.
     Setting,
+    /// AUTH of the client.
+    Login,
     /// INFO server.
     Info,
     /// HGET of the owner.
     Owner,
-    /// PING: what comes before its answer was there before.
+    /// CLIENT ID.
+    Client,
+    /// A command that Redis does not know: what comes before its answer was there before.
     Fence,
 }
 
@@ -30,6 +34,8 @@ pub(crate) struct Found {
     pub(crate) run_id: String,
     /// `None`: not asked for, or there are no records.
     pub(crate) owner: Option<String>,
+    /// Which client of it the connection is, if it says so.
+    pub(crate) client: Option<i64>,
 }
 
 /// What a comparison of a connection with a name says.
@@ -62,6 +68,11 @@ pub(crate) fn ask_run_id(out: &mut Vec<u8>) {
 /// Writes the question who owns `records` there; the answer is an [`Own::Owner`].
 pub(crate) fn ask_owner(records: &str, out: &mut Vec<u8>) {
     write_command(out, &["HGET", records, "owner"]);
+}
+
+/// Writes the question which client the connection is; the answer is an [`Own::Client`].
+pub(crate) fn ask_client(out: &mut Vec<u8>) {
+    write_command(out, &["CLIENT", "ID"]);
 }
 
 /// The run id in an answer to [`ask_run_id`].
@@ -118,6 +129,7 @@ mod tests {
         let found = |owner: Option<&str>| Found {
             run_id: "a".into(),
             owner: owner.map(str::to_owned),
+            client: None,
         };
         for (owner, other, expected) in [
             (Some("o"), name("a", "o"), Match::Same),

@@ -14,6 +14,8 @@ pub(super) struct Input {
     arrivals: Arrivals,
     /// All whole commands are taken.
     starved: bool,
+    /// It is not known yet whether the command at its head may be so large.
+    held: bool,
 }
 
 impl Default for Input {
@@ -23,6 +25,7 @@ impl Default for Input {
             parser: Parser::new(REQUESTS),
             arrivals: Arrivals::default(),
             starved: true,
+            held: false,
         }
     }
 }
@@ -35,7 +38,13 @@ impl Input {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.bytes.len() < INPUT_BYTES_SOFT_MAX.max(self.parser.wanted())
+        let needed = if self.held { 0 } else { self.parser.wanted() };
+        self.bytes.len() < INPUT_BYTES_SOFT_MAX.max(needed)
+    }
+
+    /// Bytes that are here.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
     }
 
     pub(super) fn starved(&self) -> bool {
@@ -47,9 +56,11 @@ impl Input {
         self.arrivals.note(self.bytes.len(), now, timeout);
     }
 
-    /// Whether there is a whole command.
-    pub(super) fn poll(&mut self) -> Result<Status, ProtocolError> {
-        let status = self.parser.poll(&self.bytes)?;
+    /// Whether there is a whole command. Of a `stranger`, who has still to log in, only small ones are taken.
+    pub(super) fn poll(&mut self, stranger: bool) -> Result<Status, ProtocolError> {
+        let polled = self.parser.poll_of(&self.bytes, stranger);
+        self.held = polled.is_err();
+        let status = polled?;
         if status == Status::Incomplete {
             self.starved = true;
             self.arrivals.await_rest();

@@ -8,7 +8,7 @@ use pmnet_wire::command::Protocol;
 use super::calls::Purpose;
 use super::mode::Mode;
 use super::{Connection, Later, Shared};
-use crate::table::{Local, SERVER_VERSION};
+use crate::table::{Local, SERVER_VERSION, Sub};
 use crate::upstream::Upstream;
 
 /// Largest database number that is asked for; the store decides which it has.
@@ -21,7 +21,11 @@ const HELLO_NOAUTH: &str = "NOAUTH HELLO must be called with the client already 
 pub(super) struct Settings {
     pub(super) protocol: Protocol,
     pub(super) database: u32,
-    name: Bytes,
+    pub(super) name: Bytes,
+    /// CLIENT NO-EVICT; the front evicts nobody.
+    pub(super) no_evict: bool,
+    /// CLIENT REPLY OFF.
+    pub(super) silent: bool,
 }
 
 impl Default for Settings {
@@ -30,6 +34,8 @@ impl Default for Settings {
             protocol: Protocol::Resp2,
             database: 0,
             name: Bytes::new(),
+            no_evict: false,
+            silent: false,
         }
     }
 }
@@ -39,6 +45,7 @@ impl Connection {
     pub(super) fn local<U: Upstream>(
         &mut self,
         local: Local,
+        sub: Sub,
         arguments: &Arguments<'_>,
         up: &mut U,
         shared: &mut Shared,
@@ -55,7 +62,7 @@ impl Connection {
             Local::Select => return self.select(arguments, up, shared),
             Local::Quit => self.quit(),
             Local::Reset => self.reset(),
-            Local::Client => self.client(arguments),
+            Local::Client => return self.client(sub, arguments, up, shared),
             Local::Multi if self.mode.transaction().is_some() => {
                 reply::error("ERR MULTI calls can not be nested")
             }
@@ -84,6 +91,7 @@ impl Connection {
     pub(super) fn reset(&mut self) -> Bytes {
         self.mode = Mode::Ordinary;
         self.passing.direct = None;
+        self.replies.mute(false);
         self.settings = Settings::default();
         self.gate.reset();
         Bytes::from_static(b"+RESET\r\n")
@@ -171,7 +179,7 @@ impl Connection {
     }
 
     /// The number of this connection as clients see it.
-    fn shown_id(&self) -> i64 {
+    pub(super) fn shown_id(&self) -> i64 {
         i64::try_from(self.id).unwrap_or(i64::MAX)
     }
 
@@ -206,62 +214,6 @@ impl Connection {
             self.end.cut_off();
         }
         Ok(())
-    }
-
-    /// CLIENT: what concerns only this connection.
-    pub(super) fn client(&mut self, arguments: &Arguments<'_>) -> Bytes {
-        let is = |word: &str, count: usize| arguments.is(1, word) && arguments.len() == count;
-        if is("ID", 2) {
-            reply::integer(self.shown_id())
-        } else if is("GETNAME", 2) {
-            if self.settings.name.is_empty() {
-                reply::null(self.settings.protocol == Protocol::Resp3)
-            } else {
-                reply::bulk(&self.settings.name)
-            }
-        } else if is("SETNAME", 3) {
-            if !valid_name(arguments.get(2)) {
-                return reply::error(BAD_NAME);
-            }
-            self.settings.name = Bytes::copy_from_slice(arguments.get(2));
-            OK
-        } else if is("SETINFO", 4)
-            || (is("NO-EVICT", 3) && (arguments.is(2, "ON") || arguments.is(2, "OFF")))
-        {
-            // The front has no use for it, and never evicts a client.
-            OK
-        } else if is("GETREDIR", 2) {
-            Bytes::from_static(b":-1\r\n")
-        } else if is("INFO", 2) || arguments.is(1, "LIST") {
-            let line = format!(
-                "id={} addr={} name={} db={} sub={} multi={} watch={} resp={} user={}\n",
-                self.id,
-                self.peer,
-                String::from_utf8_lossy(&self.settings.name),
-                self.settings.database,
-                self.passing.subscriptions(),
-                if self.mode.transaction().is_some() || self.mode.passed_multi() {
-                    0
-                } else {
-                    -1
-                },
-                u8::from(self.mode.watches()),
-                if self.settings.protocol == Protocol::Resp3 {
-                    3
-                } else {
-                    2
-                },
-                String::from_utf8_lossy(self.gate.name()),
-            );
-            reply::bulk(line.as_bytes())
-        } else {
-            let sub = arguments.get(1);
-            let sub = String::from_utf8_lossy(&sub[..sub.len().min(64)]).to_ascii_uppercase();
-            reply::error(&format!(
-                "ERR pmnet: CLIENT {sub} is not supported, or has wrong arguments; possible are SETNAME, GETNAME, \
-                 SETINFO, ID, INFO, LIST, GETREDIR, NO-EVICT"
-            ))
-        }
     }
 }
 
@@ -313,11 +265,12 @@ impl<'a> Hello<'a> {
     }
 }
 
-const BAD_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
+pub(super) const BAD_NAME: &str =
+    "ERR Client names cannot contain spaces, newlines or special characters.";
 /// Longest client name, in bytes.
 const NAME_BYTES_MAX: usize = 1024;
 
-fn valid_name(name: &[u8]) -> bool {
+pub(super) fn valid_name(name: &[u8]) -> bool {
     name.len() <= NAME_BYTES_MAX && name.iter().all(|byte| (b'!'..=b'~').contains(byte))
 }
 

@@ -9,6 +9,7 @@
 mod again;
 mod arrivals;
 mod calls;
+mod client;
 mod deadline;
 mod direct;
 mod end;
@@ -26,6 +27,7 @@ mod own_write;
 mod pass;
 mod passage;
 mod passing;
+mod pause;
 mod reads;
 mod replies;
 mod shared;
@@ -37,12 +39,15 @@ mod transaction;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use pmnet_resp::{Arguments, Status, reply};
+use pmnet_resp::{Arguments, ProtocolError, Status, reply};
 use pmnet_wire::command::Protocol;
 
-use crate::table::{Action, Facts, Verdict};
+use crate::table::{Action, Facts, Local, Sub, Verdict};
 use crate::upstream::{SessionHandle, Upstream};
+use crate::users::Users;
 use calls::Pack;
+pub(crate) use client::{ClientSocket, ClientsAsk, ClientsTold};
+use client::{Life, Skip};
 pub use deadline::HALF_CLOSED_TIMEOUT;
 use end::End;
 use gate::Gate;
@@ -53,6 +58,7 @@ use local::Settings;
 pub use mark::Mark;
 use mode::Mode;
 use passing::Passing;
+pub use pause::Pause;
 use reads::Reads;
 pub use reads::{BATCH_REPLY_BYTES_MAX, StoreRead, Unread};
 use replies::Replies;
@@ -101,6 +107,8 @@ enum Later {
     Subscriptions,
     /// The same, and some may be there that nobody has looked at yet.
     OthersFirst,
+    /// There is a pause (CLIENT PAUSE).
+    Paused,
 }
 
 /// What a command waits for whose result depends on who is subscribed. Clients with something to do have their turns in no
@@ -148,6 +156,12 @@ pub struct Connection {
     mode: Mode,
     passing: Passing,
     end: End,
+    life: Life,
+    skip: Skip,
+    /// What the front has to ask its other clients for.
+    clients_ask: Option<ClientsAsk>,
+    /// Its next command waits for the end of a pause.
+    paused: bool,
 }
 
 impl Connection {
@@ -170,6 +184,10 @@ impl Connection {
             mode: Mode::Ordinary,
             passing: Passing::default(),
             end: End::default(),
+            life: Life::default(),
+            skip: Skip::default(),
+            clients_ask: None,
+            paused: false,
         }
     }
 
@@ -253,6 +271,17 @@ impl Connection {
         self.end.cut_off();
     }
 
+    /// All clients together that have still to log in have sent too much: throws away what this one has sent, and ends the connection
+    /// behind an error that says so.
+    pub(crate) fn end_stranger(&mut self) {
+        self.drop_outstanding();
+        self.input.clear();
+        self.replies.cut(&reply::error(
+            "ERR pmnet: closing: clients that have not logged in have sent too much; log in before sending more",
+        ));
+        self.end.cut_off();
+    }
+
     /// Takes commands from the input and submits them, a bounded number.
     pub fn advance<U: Upstream>(&mut self, up: &mut U, shared: &mut Shared) -> Turn {
         self.replies.unread_max = shared.unread_max();
@@ -262,7 +291,7 @@ impl Connection {
             .take_commands(&mut input, up, shared)
             .unwrap_or_else(|later| match later {
                 Later::Busy => Turn::Busy,
-                Later::Reads | Later::Rights | Later::Subscriptions => Turn::Idle,
+                Later::Reads | Later::Rights | Later::Subscriptions | Later::Paused => Turn::Idle,
                 Later::OthersFirst => Turn::More,
             });
         if self.behind == Behind::Nothing {
@@ -288,11 +317,13 @@ impl Connection {
         input.note_arrivals(shared.now, shared.call_timeout);
         self.times.resume(self.congested(), shared.now);
         self.drop_stale_fence();
+        self.life.note(input.len(), shared.now);
         if self.wait == Wait::Repeats {
             self.repeat_reads(up, shared)?;
         }
         self.flush_pack(up, shared)?;
         loop {
+            self.go_on_skipping(up, shared)?;
             if self.end.closed() && self.endless() {
                 self.abandon();
                 break;
@@ -305,7 +336,7 @@ impl Connection {
             {
                 break;
             }
-            match input.poll() {
+            match self.poll_input(input, up, shared)? {
                 Ok(Status::Incomplete) => break,
                 Ok(Status::Complete) => {
                     if budget == 0 {
@@ -323,6 +354,7 @@ impl Connection {
                         self.command(&arguments, input.frame(), up, shared)?;
                     }
                     input.consume();
+                    self.skip.command_over();
                 }
                 Err(error) => {
                     self.flush_pack(up, shared)?;
@@ -336,6 +368,34 @@ impl Connection {
         Ok(Turn::Idle)
     }
 
+    /// Whether there is a whole command. What only a client may send that needs no login, or has logged in, is looked at as that
+    /// of a stranger until it is known who it is.
+    fn poll_input<U: Upstream>(
+        &mut self,
+        input: &mut Input,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<Result<Status, ProtocolError>, Later> {
+        let unknown = self.gate.may_be_stranger(&shared.users);
+        let polled = input.poll(unknown);
+        if let Err(ProtocolError::StrangerMultibulk | ProtocolError::StrangerBulk) = polled {
+            self.times.begin(input.arrived().unwrap_or(shared.now));
+            if !self.is_stranger(up, shared)? {
+                return Ok(input.poll(false));
+            }
+        }
+        Ok(polled)
+    }
+
+    /// Bytes that it has sent and that nobody has looked at, if it has still to log in.
+    pub(crate) fn stranger_bytes(&self, users: &Users) -> usize {
+        if self.gate.may_be_stranger(users) && !self.gate.is_admitted() {
+            self.input.len()
+        } else {
+            0
+        }
+    }
+
     fn command<U: Upstream>(
         &mut self,
         arguments: &Arguments<'_>,
@@ -344,6 +404,10 @@ impl Connection {
         shared: &mut Shared,
     ) -> Result<(), Later> {
         let verdict = shared.table.verdict(arguments);
+        self.life.command = match verdict.sub {
+            Sub::Known(sub) => Some(sub),
+            Sub::No | Sub::Unknown => verdict.facts,
+        };
         if verdict.facts.is_none() && (arguments.is(0, "POST") || arguments.is(0, "HOST:")) {
             // A web page that makes a browser talk to us; Redis, too, closes without an answer.
             tracing::warn!(
@@ -356,11 +420,26 @@ impl Connection {
         if !self.admit(&verdict, arguments, up, shared)? {
             return Ok(());
         }
+        if verdict.arity_fits(arguments) {
+            let pause = shared.pause;
+            self.wait_for_pause(&verdict, &pause, shared.now)
+                .or_else(|later| self.flush_pack(up, shared).and(Err(later)))?;
+        }
         if self.mode.watches()
             || self.mode.monitors()
             || (self.passing.subscriptions() > 0 && self.settings.protocol == Protocol::Resp2)
         {
             self.flush_pack(up, shared)?;
+            if self.mode.watches()
+                && !self.mode.passed_multi()
+                && matches!(verdict.action, Action::Local(Local::Client))
+            {
+                if let Some(error) = arity_error(&verdict, arguments) {
+                    self.reply(error);
+                    return Ok(());
+                }
+                return self.client(verdict.sub, arguments, up, shared);
+            }
             if self.may_flush_watching(&verdict) {
                 return self.pack_bypass(frame, verdict.facts, arguments, false, true, up, shared);
             }
@@ -369,8 +448,8 @@ impl Connection {
         if self.mode.transaction().is_some() {
             return self.queue_command(arguments, frame, &verdict, up, shared);
         }
-        let Verdict { action, facts } = verdict;
-        if let Some(error) = arity_error(facts, arguments)
+        let Verdict { action, facts, .. } = verdict;
+        if let Some(error) = arity_error(&verdict, arguments)
             && !matches!(action, Action::Refuse(_))
         {
             self.flush_pack(up, shared)?;
@@ -403,7 +482,7 @@ impl Connection {
             }
             Action::Local(local) => {
                 self.flush_pack(up, shared)?;
-                self.local(local, arguments, up, shared)
+                self.local(local, verdict.sub, arguments, up, shared)
             }
             Action::Pass(kind) => {
                 self.flush_pack(up, shared)?;
@@ -459,9 +538,8 @@ fn is_about_subscriptions(facts: Option<&Facts>) -> bool {
 }
 
 /// Redis' own error if the number of arguments does not fit.
-fn arity_error(facts: Option<&Facts>, arguments: &Arguments<'_>) -> Option<Bytes> {
-    let facts = facts.filter(|facts| !facts.arity_fits(arguments.len()))?;
-    let name = facts.name.to_ascii_lowercase();
+fn arity_error(verdict: &Verdict, arguments: &Arguments<'_>) -> Option<Bytes> {
+    let name = verdict.misfit(arguments)?.name.to_ascii_lowercase();
     Some(reply::error(&format!(
         "ERR wrong number of arguments for '{name}' command"
     )))

@@ -18,8 +18,9 @@ use super::local::parse_database;
 use super::mode::Mode;
 use super::passage::{Passage, Stage};
 use super::replies::Slot;
-use super::{Connection, Later, refusal, shown};
-use crate::table::{Action, Facts, Local, Pass, READONLY, Verdict};
+use super::transaction::unknown_subcommand;
+use super::{Connection, Later, arity_error, refusal, shown};
+use crate::table::{Action, Facts, Local, Pass, READONLY, Sub, Verdict};
 use pmnet_resp::{Arguments, write_command};
 
 /// What a passed command does to the state of the connection when it succeeds.
@@ -162,6 +163,14 @@ impl Connection {
                 return self.refuse_passed(arguments, "after MONITOR only QUIT and RESET are");
             }
             Action::Refuse(why) => return self.refuse_passed(arguments, why),
+            // EXEC ends the transaction, however many arguments it has.
+            action
+                if self.mode.watches()
+                    && action != Action::Local(Local::Exec)
+                    && let Some(error) = arity_error(verdict, arguments) =>
+            {
+                return self.fail_passed(error);
+            }
             _ if let Some(error) = objection(arguments) => return self.fail_passed(error),
             // Redis itself runs nothing then but what has to do with subscriptions.
             _ if !self.mode.watches() => Effect::Subscribe,
@@ -172,13 +181,11 @@ impl Connection {
                     "finish WATCH with EXEC, DISCARD or UNWATCH first",
                 );
             }
-            Action::Local(Local::Client) if self.mode.passed_multi() => {
-                return self.refuse_passed(arguments, "it is not supported inside MULTI");
+            Action::Local(Local::Client) if matches!(verdict.sub, Sub::Unknown) => {
+                return self.fail_passed(unknown_subcommand(arguments));
             }
             Action::Local(Local::Client) => {
-                let answer = self.client(arguments);
-                self.reply(answer);
-                return Ok(());
+                return self.refuse_passed(arguments, "it is not supported inside MULTI");
             }
             Action::Local(Local::Select) if self.mode.passed_multi() => {
                 return self.refuse_passed(arguments, "it is not supported inside MULTI");
@@ -207,9 +214,7 @@ impl Connection {
 
     /// Answers a command that is not passed with an error, which also fails a passed MULTI.
     fn fail_passed(&mut self, error: Bytes) -> Result<(), Later> {
-        if let Mode::WatchingMulti { failed } = &mut self.mode {
-            *failed = true;
-        }
+        self.fail_transaction();
         self.reply(error);
         Ok(())
     }

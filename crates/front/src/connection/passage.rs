@@ -11,6 +11,7 @@ use pmnet_wire::StoreName;
 use pmnet_wire::command::{Form, Protocol, preamble};
 
 use super::calls::{Submit, outcome_reply};
+use super::direct::Direct;
 use super::identity::Match;
 use super::mode::Mode;
 use super::pass::Effect;
@@ -29,6 +30,8 @@ pub(super) enum Stage {
     Barrier(Option<CallId>),
     /// Needs a connection that leads to the store with this name.
     Connection(StoreName),
+    /// Needs the connection to have logged in as the client.
+    Login,
     /// Sent to the store.
     Sent,
 }
@@ -51,7 +54,7 @@ pub(super) struct Passage {
     /// Send SELECT first even if the database is right: WAIT counts what precedes the connection's
     /// last command.
     pub(super) fresh: bool,
-    /// An EXEC that must abort: DISCARD is sent in its place.
+    /// An EXEC that must abort.
     pub(super) aborted: bool,
     pub(super) sentinel: Vec<u8>,
     /// A part of its replies has been handed on, so nothing else can be its reply.
@@ -109,6 +112,15 @@ impl Connection {
         {
             let name = name.clone();
             self.check_store(&name, shared);
+        }
+        let logged_in = self.passing.direct.as_ref().is_some_and(Direct::is_clients);
+        if let Some(Passage {
+            stage: Stage::Login,
+            ..
+        }) = &self.passing.passage
+            && logged_in
+        {
+            self.send_passed();
         }
         Ok(())
     }
@@ -308,20 +320,39 @@ impl Connection {
             direct.act_as_front();
             direct.set(&["SELECT", &self.settings.database.to_string()]);
             direct.database = self.settings.database;
+            passage.fresh = false;
         }
-        direct.act_as_client();
+        if !direct.acts_as_client() {
+            passage.stage = Stage::Login;
+            return;
+        }
         if passage.aborted {
-            write_command(&mut direct.outbox, &["DISCARD"]);
-        } else {
-            direct.outbox.append(&mut passage.frame);
+            // A command that Redis does not know makes it abort the transaction; DISCARD would need a right.
+            direct.fence();
         }
+        direct.outbox.append(&mut passage.frame);
         if !passage.sentinel.is_empty() {
-            write_command(&mut direct.outbox, &[b"PING", &passage.sentinel[..]]);
+            write_command(&mut direct.outbox, &[&passage.sentinel]);
         }
         direct.used = false;
         // From now on it has time to answer.
         direct.heard = true;
         passage.stage = Stage::Sent;
+    }
+
+    /// The store does not let the client log in on its connection.
+    pub(super) fn login_refused(&mut self, why: &str) {
+        let name = self
+            .passing
+            .passage
+            .as_ref()
+            .map_or("", |passage| &passage.name);
+        let why = why.trim_start_matches('-');
+        let error = reply::error(&format!(
+            "ERR pmnet: {name} runs in Redis itself, which does not take the password any more that this client logged in with ({why}): \
+             log in again (AUTH), or switch the user on; the command was not executed"
+        ));
+        self.refuse_passage(error);
     }
 
     /// Ends the passage with an error before anything of it was sent. The store's connection has not

@@ -7,15 +7,16 @@ use crate::upstream::Time;
 use crate::users::Credentials;
 use std::sync::Arc;
 
-/// Prefix of the PING argument that marks the end of the replies to a subscription command.
+/// Prefix of the command that marks the end of the replies to a subscription command. Redis does not know it, and says so to
+/// everybody: any command that it knows needs a right, or is refused to a subscriber.
 const SENTINEL: &str = "pmnet-end";
 
 #[derive(Default)]
 pub(super) struct Passing {
     pub(super) passage: Option<Passage>,
     pub(super) direct: Option<Direct>,
-    /// As whom the next connection to the store logs in for its client's commands; `None`: as the front.
-    pub(super) acts_as: Option<Arc<Credentials>>,
+    /// As whom the next connection to the store logs in for its client's commands.
+    acts_as: Vec<Arc<Credentials>>,
     /// How many connections to the store there were.
     directs: u64,
     /// Number of the next sentinel.
@@ -30,6 +31,14 @@ impl Passing {
         self.directs += 1;
         let direct = Direct::new(store, self.directs, now, self.acts_as.clone());
         self.direct.insert(direct)
+    }
+
+    /// As whom connections to the store log in for its client's commands, tried in this order; none: as the front.
+    pub(super) fn set_acts_as(&mut self, acts_as: Vec<Arc<Credentials>>) {
+        if let Some(direct) = &mut self.direct {
+            direct.set_client(&acts_as);
+        }
+        self.acts_as = acts_as;
     }
 
     /// Subscriptions that this client has.

@@ -30,6 +30,12 @@ pub(super) enum Slot {
     Fenced(Bytes),
     /// A read, as a payload of its own, that is to be submitted again.
     Again(Bytes),
+    /// A message that is no reply, waiting for the replies before it.
+    Message(Bytes),
+    /// What the front has to ask its other clients for.
+    Clients,
+    /// From here on replies are thrown away, or are not (CLIENT REPLY).
+    Mute(bool),
 }
 
 #[derive(Default)]
@@ -42,26 +48,37 @@ pub(super) struct Replies {
     output: Output,
     /// Bytes of `output` above which no further command is taken.
     pub(super) unread_max: usize,
+    /// Replies that are next in order are thrown away.
+    muted: bool,
 }
 
 impl Replies {
     /// Puts a reply behind all that are outstanding.
     pub(super) fn push(&mut self, reply: Bytes) {
-        if self.slots.is_empty() {
-            self.output.push(&reply);
-        } else {
+        if !self.slots.is_empty() {
             self.ready_bytes += reply.len();
             self.slots.push_back(Slot::Ready(reply));
+        } else if !self.muted {
+            self.output.push(&reply);
         }
     }
 
-    /// Puts a message before the reply at `index`.
+    /// Puts a message before the reply at `index`; behind all if there is none.
     pub(super) fn insert(&mut self, index: usize, message: &Bytes) {
         if index == 0 {
             self.output.push(message);
         } else {
-            self.slots.insert(index, Slot::Ready(Bytes::new()));
-            self.fill(index, message.clone());
+            self.ready_bytes += message.len();
+            self.slots.insert(index, Slot::Message(message.clone()));
+        }
+    }
+
+    /// From here on replies are thrown away, or are not. Messages are kept, as by Redis.
+    pub(super) fn mute(&mut self, muted: bool) {
+        if self.slots.is_empty() {
+            self.muted = muted;
+        } else {
+            self.slots.push_back(Slot::Mute(muted));
         }
     }
 
@@ -89,9 +106,20 @@ impl Replies {
 
     /// Moves the replies that are next in order to the output.
     pub(super) fn drain(&mut self) {
-        while let Some(Slot::Ready(_)) = self.slots.front() {
-            if let Some(Slot::Ready(bytes)) = self.slots.pop_front() {
-                self.ready_bytes = self.ready_bytes.saturating_sub(bytes.len());
+        let next =
+            |slot: &mut Slot| matches!(slot, Slot::Ready(_) | Slot::Message(_) | Slot::Mute(_));
+        while let Some(slot) = self.slots.pop_front_if(next) {
+            let (bytes, dropped) = match slot {
+                Slot::Ready(bytes) => (bytes, self.muted),
+                Slot::Message(bytes) => (bytes, false),
+                Slot::Mute(muted) => {
+                    self.muted = muted;
+                    continue;
+                }
+                _ => continue,
+            };
+            self.ready_bytes = self.ready_bytes.saturating_sub(bytes.len());
+            if !dropped {
                 self.output.push(&bytes);
             }
         }

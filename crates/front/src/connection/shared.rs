@@ -6,9 +6,9 @@ use pmnet_wire::StoreName;
 use pmnet_wire::command::Protocol;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::StoreAddress;
 use super::mark::Mark;
 use super::own_write::OwnWrites;
+use super::{Pause, StoreAddress};
 use crate::front::Cache;
 use crate::table::Table;
 use crate::upstream::Time;
@@ -99,6 +99,8 @@ pub struct Shared {
     pub alive: Option<(String, Time)>,
     /// What was done how often.
     pub counters: Counters,
+    /// Whether clients wait.
+    pub pause: Pause,
     /// The front's mark.
     pub mark: Mark,
     /// Changes of subscriptions that are under way.
@@ -119,6 +121,8 @@ pub struct Shared {
     pub(super) own_writes: OwnWrites,
     /// Databases that the store has confirmed.
     pub(super) databases: FxHashSet<u32>,
+    /// What the store says of its clients, in this order; `None`: not asked yet.
+    pub(super) client_fields: Option<Vec<String>>,
     /// Commands that are not in the table, and whether the store knows them.
     pub(super) probed: FxHashMap<Vec<u8>, bool>,
 }
@@ -148,6 +152,7 @@ impl Shared {
             name: None,
             alive: None,
             counters: Counters::default(),
+            pause: Pause::default(),
             mark: Mark::default(),
             subscribing: Subscribing::default(),
             unread_client_max,
@@ -158,6 +163,7 @@ impl Shared {
             wants_store_name: false,
             own_writes: OwnWrites::default(),
             databases,
+            client_fields: None,
             probed: FxHashMap::default(),
         }
     }
@@ -174,6 +180,7 @@ impl Shared {
             // Known of that one, not of this.
             self.databases = FxHashSet::from_iter([0]);
             self.probed.clear();
+            self.client_fields = None;
             self.users.forget();
         }
         if self.users.has_none() {

@@ -7,6 +7,8 @@ use pmnet_resp::read;
 pub(super) struct Subscription {
     /// About shard channels, which are counted apart.
     pub(super) sharded: bool,
+    /// About patterns.
+    pub(super) pattern: bool,
     /// Subscriptions that remain after it.
     pub(super) remaining: u64,
 }
@@ -20,13 +22,15 @@ pub(super) fn subscription(value: &[u8]) -> Option<Subscription> {
     let [kind, _channel, remaining] = read::elements(value)?[..] else {
         return None;
     };
-    let sharded = match read::bulk(kind)? {
-        b"subscribe" | b"unsubscribe" | b"psubscribe" | b"punsubscribe" => false,
-        b"ssubscribe" | b"sunsubscribe" => true,
+    let (sharded, pattern) = match read::bulk(kind)? {
+        b"subscribe" | b"unsubscribe" => (false, false),
+        b"psubscribe" | b"punsubscribe" => (false, true),
+        b"ssubscribe" | b"sunsubscribe" => (true, false),
         _ => return None,
     };
     Some(Subscription {
         sharded,
+        pattern,
         remaining: u64::try_from(read::integer(remaining)?).ok()?,
     })
 }
@@ -38,22 +42,28 @@ mod tests {
     #[test]
     fn confirmations_are_told_from_messages() {
         let found = |value: &str| subscription(value.as_bytes());
-        let says = |sharded, remaining| Some(Subscription { sharded, remaining });
+        let says = |sharded, pattern, remaining| {
+            Some(Subscription {
+                sharded,
+                pattern,
+                remaining,
+            })
+        };
         assert_eq!(
             found("*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:2\r\n"),
-            says(false, 2)
+            says(false, false, 2)
         );
         assert_eq!(
             found(">3\r\n$12\r\nsunsubscribe\r\n$1\r\nc\r\n:0\r\n"),
-            says(true, 0)
+            says(true, false, 0)
         );
         assert_eq!(
             found("*3\r\n$11\r\nunsubscribe\r\n$-1\r\n:0\r\n"),
-            says(false, 0)
+            says(false, false, 0)
         );
         assert_eq!(
             found(">3\r\n$12\r\npunsubscribe\r\n_\r\n:0\r\n"),
-            says(false, 0)
+            says(false, true, 0)
         );
         for other in [
             "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n:2\r\n",

@@ -1,14 +1,15 @@
 //! MULTI … EXEC: queued here, sent to the store as one atomic call.
 
 use bytes::Bytes;
-use pmnet_resp::{Arguments, reply};
+use pmnet_resp::{Arguments, Parser, Status, read, reply, write_header};
 use pmnet_wire::command::{COMMANDS_MAX, Form, PREAMBLE_LEN};
 
 use super::calls::{Purpose, Submit};
+use super::local::parse_database;
 use super::mode::Mode;
-use super::{Connection, Later, Shared, arity_error, refusal, shown};
-use crate::limits::COMMAND_BYTES_MAX;
-use crate::table::{Action, Local, NO_MULTI, Pass, Verdict};
+use super::{Connection, Later, Shared, Wait, arity_error, refusal, shown};
+use crate::limits::{COMMAND_BYTES_MAX, REQUESTS};
+use crate::table::{Action, Local, NO_MULTI, Pass, Sub, Verdict};
 use crate::upstream::Upstream;
 
 /// Commands queued since MULTI.
@@ -19,6 +20,58 @@ pub(super) struct Transaction {
     read_only: bool,
     /// A command could not be queued: EXEC will abort.
     failed: bool,
+    /// What the front answers, and where among the replies.
+    own: Vec<(usize, Own)>,
+    /// The database that it ends in, if it selects one.
+    database: Option<u32>,
+}
+
+/// A command of a transaction that the front answers when the others have run.
+#[derive(Debug)]
+pub(super) enum Own {
+    /// Its frame.
+    Command(Vec<u8>),
+    /// Its reply, known before.
+    Reply(Bytes),
+}
+
+/// What is left to do when a transaction has run.
+#[derive(Debug)]
+pub(super) struct Rest {
+    own: Vec<(usize, Own)>,
+    database: Option<u32>,
+}
+
+impl Transaction {
+    /// How many commands are queued.
+    pub(super) fn count(&self) -> usize {
+        self.commands + self.own.len()
+    }
+
+    /// Whether all of them only read.
+    pub(super) fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+}
+
+/// Largest CLIENT that is queued, in bytes.
+const OWN_BYTES_MAX: usize = 16 * 1024;
+/// Subcommands of CLIENT that are answered without the front's other clients, and that change nothing about replies.
+const QUEUED_CLIENT: [&str; 10] = [
+    "CLIENT|CACHING",
+    "CLIENT|GETNAME",
+    "CLIENT|GETREDIR",
+    "CLIENT|ID",
+    "CLIENT|NO-EVICT",
+    "CLIENT|PAUSE",
+    "CLIENT|SETNAME",
+    "CLIENT|TRACKING",
+    "CLIENT|TRACKINGINFO",
+    "CLIENT|UNPAUSE",
+];
+
+fn may_queue_client(sub: Sub) -> bool {
+    matches!(sub, Sub::Known(sub) if QUEUED_CLIENT.contains(&sub.name))
 }
 
 const QUEUED: Bytes = Bytes::from_static(b"+QUEUED\r\n");
@@ -36,10 +89,15 @@ impl Connection {
             commands: 0,
             read_only: true,
             failed: false,
+            own: Vec::new(),
+            database: None,
         });
     }
 
     pub(super) fn fail_transaction(&mut self) {
+        if let Mode::WatchingMulti { failed } = &mut self.mode {
+            *failed = true;
+        }
         if let Some(transaction) = self.mode.transaction() {
             transaction.failed = true;
             // It will never be sent.
@@ -57,7 +115,8 @@ impl Connection {
         shared: &mut Shared,
     ) -> Result<(), Later> {
         let Some(facts) = verdict.facts else {
-            return self.queue_unknown(arguments, frame, up, shared);
+            let unknown = unknown_command(arguments);
+            return self.queue_unknown(arguments.get(0), unknown, frame, up, shared);
         };
         let unsupported = "it is not supported inside MULTI";
         if facts.name == "EXEC" && arguments.len() != 1 {
@@ -66,8 +125,17 @@ impl Connection {
             self.reply(EXEC_ARITY);
             return Ok(());
         }
-        let error = if let Some(error) = arity_error(verdict.facts, arguments) {
+        let error = if let Some(error) = arity_error(verdict, arguments) {
             error
+        } else if matches!(verdict.sub, Sub::Unknown) {
+            let unknown = unknown_subcommand(arguments);
+            if !matches!(verdict.action, Action::Bypass { .. }) {
+                self.fail_transaction();
+                self.reply(unknown);
+                return Ok(());
+            }
+            let name = [arguments.get(0), b"|", arguments.get(1)].concat();
+            return self.queue_unknown(&name, unknown, frame, up, shared);
         } else if facts.has(NO_MULTI) {
             reply::error("ERR Command not allowed inside a transaction")
         } else {
@@ -94,10 +162,25 @@ impl Connection {
                     | Local::Multi
                     | Local::Quit
                     | Local::Reset),
-                ) => return self.local(local, arguments, up, shared),
+                ) => return self.local(local, verdict.sub, arguments, up, shared),
                 Action::Pass(Pass::Watch) => {
                     // Not an error of the transaction: Redis goes on with it.
                     self.reply(reply::error("ERR WATCH inside MULTI is not allowed"));
+                    return Ok(());
+                }
+                Action::Local(Local::Unwatch) => {
+                    return self.queue_own(Own::Command(frame.to_vec()));
+                }
+                Action::Local(Local::Client) if may_queue_client(verdict.sub) => {
+                    return self.queue_own(Own::Command(frame.to_vec()));
+                }
+                Action::Local(Local::Select) => {
+                    return self.queue_select(arguments, frame, up, shared);
+                }
+                // Between MULTI and EXEC it does not wait; Redis sees to it.
+                Action::Pass(Pass::Wait) => {
+                    let queued = self.queue_frame(frame, false);
+                    self.reply(queued);
                     return Ok(());
                 }
                 Action::Local(_) | Action::Pass(_) => refusal(arguments, unsupported),
@@ -109,17 +192,16 @@ impl Connection {
         Ok(())
     }
 
-    /// A command that is not in the table may be a module's or a newer one: the store is asked, as
-    /// an unknown command must abort the transaction before any of it runs.
+    /// A command of this name, with a subcommand behind `|`, that is not in the table may be a module's or a newer one: the
+    /// store is asked, as an unknown command must abort the transaction before any of it runs. `unknown`: the error if it is one.
     fn queue_unknown<U: Upstream>(
         &mut self,
-        arguments: &Arguments<'_>,
+        name: &[u8],
+        unknown: Bytes,
         frame: &[u8],
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<(), Later> {
-        let unknown = unknown_command(arguments);
-        let name = arguments.get(0);
         if name.len() > 64 || shared.probed.get(name) == Some(&false) {
             self.fail_transaction();
             self.reply(unknown);
@@ -145,6 +227,150 @@ impl Connection {
         Ok(())
     }
 
+    /// Queues a command that the front answers.
+    fn queue_own(&mut self, own: Own) -> Result<(), Later> {
+        let bytes = match &own {
+            Own::Command(bytes) => bytes.len(),
+            Own::Reply(bytes) => bytes.len(),
+        };
+        let error = match self.mode.transaction() {
+            None => Some(reply::error("ERR pmnet: the transaction is gone")),
+            Some(transaction) if transaction.failed => None,
+            Some(transaction) if transaction.count() >= COMMANDS_MAX || bytes > OWN_BYTES_MAX => {
+                Some(reply::error(&format!(
+                    "ERR pmnet: a transaction can have {COMMANDS_MAX} commands, and {OWN_BYTES_MAX} bytes in one of CLIENT"
+                )))
+            }
+            Some(transaction) => {
+                transaction.own.push((transaction.count(), own));
+                None
+            }
+        };
+        if error.is_some() {
+            self.fail_transaction();
+        }
+        self.reply(error.unwrap_or(QUEUED));
+        Ok(())
+    }
+
+    /// SELECT. The store runs it with the others; a database that nobody has used yet is first checked with it.
+    fn queue_select<U: Upstream>(
+        &mut self,
+        arguments: &Arguments<'_>,
+        frame: &[u8],
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<(), Later> {
+        let database = match parse_database(arguments.get(1)) {
+            Ok(database) => database,
+            // It is queued all the same, and the others run.
+            Err(error) => return self.queue_own(Own::Reply(error)),
+        };
+        if shared.databases.contains(&database) {
+            let queued = self.queue_known_select(database, frame);
+            self.reply(queued);
+            return Ok(());
+        }
+        let purpose = Purpose::SelectQueued {
+            database,
+            frame: frame.to_vec(),
+        };
+        self.ask_store(database, &[b"DBSIZE"], purpose, up, shared)?;
+        Ok(())
+    }
+
+    fn queue_known_select(&mut self, database: u32, frame: &[u8]) -> Bytes {
+        let queued = self.queue_frame(frame, false);
+        if let Some(transaction) = self.mode.transaction() {
+            transaction.database = Some(database);
+        }
+        queued
+    }
+
+    /// The store has said whether it has the database of a SELECT that is to be queued; the reply to that.
+    pub(super) fn select_checked(
+        &mut self,
+        database: u32,
+        frame: &[u8],
+        outcome: Result<Bytes, Bytes>,
+        shared: &mut Shared,
+    ) -> Bytes {
+        match outcome {
+            Ok(reply) if !reply.starts_with(b"-") => {
+                shared.databases.insert(database);
+                self.queue_known_select(database, frame)
+            }
+            Ok(error) if error.starts_with(b"-ERR DB index") => {
+                if let Some(transaction) = self.mode.transaction() {
+                    let at = transaction.count();
+                    transaction.own.push((at, Own::Reply(error)));
+                }
+                QUEUED
+            }
+            Ok(error) | Err(error) => {
+                self.fail_transaction();
+                error
+            }
+        }
+    }
+
+    /// The reply to EXEC, with what the front answers in its place.
+    pub(super) fn executed(
+        &mut self,
+        rest: Rest,
+        outcome: Result<Bytes, Bytes>,
+        shared: &mut Shared,
+    ) -> Bytes {
+        let reply = match outcome {
+            Ok(reply) => reply,
+            Err(error) => {
+                if rest.database.is_some() {
+                    // What follows may be for another database.
+                    self.end.cut_off();
+                }
+                return error;
+            }
+        };
+        let Some(theirs) = read::elements(&reply) else {
+            // An error: nothing has run.
+            return reply;
+        };
+        if let Some(database) = rest.database {
+            self.settings.database = database;
+        }
+        let mut theirs = theirs.into_iter();
+        let mut out = Vec::with_capacity(reply.len());
+        write_header(&mut out, theirs.len() + rest.own.len());
+        let mut count = 0;
+        for (at, own) in rest.own {
+            while count < at {
+                out.extend_from_slice(theirs.next().unwrap_or_default());
+                count += 1;
+            }
+            let answer = match own {
+                Own::Reply(answer) => answer,
+                Own::Command(frame) => self.answer_own(&frame, shared),
+            };
+            out.extend_from_slice(&answer);
+            count += 1;
+        }
+        theirs.for_each(|reply| out.extend_from_slice(reply));
+        Bytes::from(out)
+    }
+
+    fn answer_own(&mut self, frame: &[u8], shared: &mut Shared) -> Bytes {
+        let mut parser = Parser::new(REQUESTS);
+        let Ok(Status::Complete) = parser.poll(frame) else {
+            return reply::error("ERR pmnet: a queued command cannot be read");
+        };
+        let arguments = parser.arguments(frame);
+        match shared.table.verdict(&arguments).sub {
+            Sub::Known(sub) => self.client_alone(sub.name, &arguments, shared),
+            // UNWATCH, or SETINFO.
+            Sub::No | Sub::Unknown => reply::OK,
+        }
+    }
+
     /// Queues one command; returns the reply to it.
     pub(super) fn queue_frame(&mut self, frame: &[u8], read_only: bool) -> Bytes {
         let Some(transaction) = self.mode.transaction() else {
@@ -155,7 +381,7 @@ impl Connection {
             return QUEUED;
         }
         let whole = transaction.payload.len() - PREAMBLE_LEN + frame.len();
-        if whole > COMMAND_BYTES_MAX || transaction.commands >= COMMANDS_MAX {
+        if whole > COMMAND_BYTES_MAX || transaction.count() >= COMMANDS_MAX {
             self.fail_transaction();
             return reply::error(&format!(
                 "ERR pmnet: a transaction can have {COMMANDS_MAX} commands and {COMMAND_BYTES_MAX} bytes"
@@ -171,9 +397,9 @@ impl Connection {
     pub(super) fn execute<U: Upstream>(
         &mut self,
         up: &mut U,
-        shared: &Shared,
+        shared: &mut Shared,
     ) -> Result<(), Later> {
-        let Some(transaction) = self.mode.take_transaction() else {
+        let Some(mut transaction) = self.mode.take_transaction() else {
             self.reply(reply::error("ERR EXEC without MULTI"));
             return Ok(());
         };
@@ -181,8 +407,13 @@ impl Connection {
             self.reply(EXECABORT);
             return Ok(());
         }
+        let rest = Rest {
+            own: std::mem::take(&mut transaction.own),
+            database: transaction.database,
+        };
         if transaction.commands == 0 {
-            self.reply(Bytes::from_static(b"*0\r\n"));
+            let answer = self.executed(rest, Ok(Bytes::from_static(b"*0\r\n")), shared);
+            self.reply(answer);
             return Ok(());
         }
         let bytes = transaction.payload.len();
@@ -192,25 +423,41 @@ impl Connection {
         };
         match self.submit(&payload, 0, how, self.times.begun, up, shared) {
             Ok(submitted) => {
-                self.expect(
-                    submitted,
+                let purpose = if rest.own.is_empty() && rest.database.is_none() {
                     Purpose::Bypass {
                         replies: 1,
                         again: None,
-                    },
-                    bytes,
-                );
+                    }
+                } else {
+                    if submitted.is_ok() {
+                        // It changes what the next command means.
+                        self.wait = Wait::Outcome;
+                    }
+                    Purpose::Exec(rest)
+                };
+                self.expect(submitted, purpose, bytes);
                 Ok(())
             }
             Err(later) => {
                 self.mode = Mode::Queueing(Transaction {
                     payload: payload.into(),
+                    own: rest.own,
                     ..transaction
                 });
                 Err(later)
             }
         }
     }
+}
+
+/// Redis' own error for a subcommand that it does not know.
+pub(super) fn unknown_subcommand(arguments: &Arguments<'_>) -> Bytes {
+    let sub = arguments.get(1);
+    let sub = String::from_utf8_lossy(&sub[..sub.len().min(128)]);
+    reply::error(&format!(
+        "ERR unknown subcommand '{sub}'. Try {} HELP.",
+        shown(arguments)
+    ))
 }
 
 /// Redis' own error for a command that it does not know.

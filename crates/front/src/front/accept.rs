@@ -107,6 +107,7 @@ impl<U: Upstream> Front<U> {
             waiting: false,
             woken: false,
             subscribing: None,
+            stranger_bytes: 0,
             queued: false,
             dirty: false,
         }));
@@ -133,6 +134,7 @@ impl<U: Upstream> Front<U> {
         };
         tracing::debug!(why, "client closed");
         self.forget_unread(&client.unread);
+        self.strangers_bytes -= client.stranger_bytes;
         if let Some(change) = client.subscribing {
             self.subscription_over(change.number);
         }

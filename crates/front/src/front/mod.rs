@@ -8,18 +8,22 @@
 //! Invariants: bounded work for each client in a turn; at most `connections_max` clients.
 
 mod accept;
+mod clients;
 mod config;
 mod direct;
+mod lane;
 mod marks;
 mod reads;
 mod silence;
 mod socket;
 mod stopper;
+mod strangers;
 mod subscribing;
 mod unread;
 mod users;
 mod vigil;
 mod wire;
+mod witness;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::ErrorKind;
@@ -46,6 +50,7 @@ pub use stopper::Stopper;
 use unread::UnreadOfAll;
 use users::UserLinks;
 use vigil::Vigil;
+use witness::{WITNESSES_MAX, Witnesses};
 
 const LISTENER: Token = Token(0);
 const ENDPOINT: Token = Token(1);
@@ -55,8 +60,10 @@ const READS_RESP2: Token = Token(4);
 const READS_RESP3: Token = Token(5);
 const RIGHTS: Token = Token(6);
 const LOGINS: Token = Token(7);
+/// Tokens of connections that are logged in as a user.
+const FIRST_WITNESS: usize = 16;
 /// Tokens of client `i`: this plus 2 i for its own socket, and one more for that to the store.
-const FIRST_CLIENT: usize = 16;
+const FIRST_CLIENT: usize = FIRST_WITNESS + WITNESSES_MAX;
 /// Events taken from the operating system at once.
 const EVENTS_MAX: usize = 1024;
 /// Bytes of the buffer that all sockets are read into.
@@ -88,12 +95,15 @@ pub struct Front<U> {
     marks: Marks,
     reads: StoreReads,
     users: UserLinks,
+    witnesses: Witnesses,
     /// Who has asked the head.
     asked: FxHashMap<CallId, usize>,
     clients_ever: u64,
     /// Clients whose next command comes behind changes of subscriptions; perhaps some that are gone.
     behind_subscriptions: BTreeSet<usize>,
     unread: UnreadOfAll,
+    /// What clients have sent that have still to log in, above what each may.
+    strangers_bytes: usize,
     /// With what clients agree on TLS, if they have to.
     tls: Option<ServerTls>,
     /// How many have not yet.
@@ -159,10 +169,12 @@ impl<U: Upstream> Front<U> {
             marks: Marks::default(),
             reads: StoreReads::new([READS_RESP2, READS_RESP3], nanos(config.call_timeout)),
             users: UserLinks::new([RIGHTS, LOGINS], nanos(config.call_timeout)),
+            witnesses: Witnesses::new(FIRST_WITNESS, nanos(config.call_timeout)),
             asked: FxHashMap::default(),
             clients_ever: 0,
             behind_subscriptions: BTreeSet::new(),
             unread: UnreadOfAll::new(config.unread_total_max),
+            strangers_bytes: 0,
             tls: config.tls.clone(),
             handshakes: 0,
             scratch: vec![0; SCRATCH_BYTES],
@@ -230,6 +242,9 @@ impl<U: Upstream> Front<U> {
                     RIGHTS | LOGINS => {
                         self.users.note(event, &mut self.scratch, &self.shared);
                     }
+                    token if self.witnesses.own(token) => {
+                        self.witnesses.note(event, &mut self.scratch, &self.shared);
+                    }
                     _ => self.note(event),
                 }
             }
@@ -241,12 +256,14 @@ impl<U: Upstream> Front<U> {
             more_from_endpoint = endpoint_ready && self.up.receive(self.shared.now);
             self.take_events();
             self.take_store_reads();
+            self.end_pause();
             for _ in 0..self.run_queue.len() {
                 if let Some(index) = self.run_queue.pop_front() {
                     self.serve(index);
                 }
             }
             self.keep_users();
+            self.keep_witnesses();
             self.refresh_store_name();
             self.keep_marks();
             self.up.flush(self.shared.now);
@@ -275,6 +292,8 @@ impl<U: Upstream> Front<U> {
             self.reads.next_timeout(),
             self.marks.next_look,
             self.next_question(),
+            self.witnesses.next_timeout(),
+            self.shared.pause.until(),
         ]
         .into_iter()
         .flatten()
@@ -363,21 +382,14 @@ impl<U: Upstream> Front<U> {
         if let Some(call) = client.connection.asked_head() {
             self.asked.insert(call, index);
         }
-        let session = client.connection.session();
-        if session != client.session {
-            if let Some(old) = client.session {
-                self.sessions.remove(&old);
-            }
-            if let Some(new) = session {
-                self.sessions.insert(new, index);
-            }
-            client.session = session;
-        }
         let mut again = turn == Turn::More;
         if woken && turn != Turn::Busy {
             // It may not have needed the room that it was woken for.
             self.wake_waiting();
         }
+        self.note_stranger(index);
+        self.tell_of_clients(index);
+        self.note_session(index);
         self.note_subscribing(index);
         self.match_direct(index);
         self.collect_store_read(index);
@@ -397,6 +409,23 @@ impl<U: Upstream> Front<U> {
             self.enqueue(index);
         }
         self.mark_dirty(index);
+    }
+
+    /// Remembers whose session it is that a client uses now.
+    fn note_session(&mut self, index: usize) {
+        let Some(Some(client)) = self.clients.get_mut(index) else {
+            return;
+        };
+        let session = client.connection.session();
+        if session != client.session {
+            if let Some(old) = client.session {
+                self.sessions.remove(&old);
+            }
+            if let Some(new) = session {
+                self.sessions.insert(new, index);
+            }
+            client.session = session;
+        }
     }
 
     /// Gives the first client that waits for the endpoint another turn.

@@ -48,6 +48,8 @@ pub(super) struct Client {
     pub(super) woken: bool,
     /// The change of its subscriptions that is under way.
     pub(super) subscribing: Option<Change>,
+    /// What counts of it among what clients have sent that have still to log in, in bytes.
+    pub(super) stranger_bytes: usize,
     /// In the run queue.
     pub(super) queued: bool,
     /// In the list of those to be written to.

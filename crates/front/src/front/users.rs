@@ -7,28 +7,19 @@
 //! answer for a command's time, what was known of rights does not count any more. If no process listens there, nobody
 //! can change rights, and it goes on counting.
 
-use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
-
 use bytes::Bytes;
+use mio::Token;
 use mio::event::Event;
-use mio::{Registry, Token};
 use pmnet_resp::reply;
 
 use super::Front;
-use super::wire::Wire;
+use super::lane::{How, Lane};
 use crate::connection::Shared;
 use crate::upstream::{Time, Upstream};
-use crate::users::{About, Answer, Ask, Link, Ticket};
+use crate::users::{About, Answer, Ask, Ticket};
 
 /// Between two questions for the list of users, in nanoseconds: half of the second in which a change must count.
 const POLL_EVERY: Time = 500_000_000;
-/// Part of a command's time for which Redis may say nothing while it is asked.
-const SILENCES_PER_TIMEOUT: Time = 8;
-/// Longest such time, in nanoseconds.
-const SILENCE_MAX: Time = 1_000_000_000;
-/// Until a connection that was lost is made again, in nanoseconds.
-const PAUSE: Time = 100_000_000;
 /// Passwords that wait to be tried, at most.
 const LOGINS_MAX: usize = 1024;
 
@@ -40,60 +31,9 @@ pub(super) struct UserLinks {
     answers: Vec<(Ask, Bytes)>,
 }
 
-struct Lane {
-    token: Token,
-    open: Option<Open>,
-    /// What is to be asked, oldest first.
-    queue: VecDeque<Ask>,
-    silence: Time,
-    /// When Redis last said something, or was first asked after it had answered everything.
-    heard: Time,
-    connect_after: Time,
-    /// Why the last connection ended, until that is taken note of.
-    broken: Option<Broken>,
-}
-
-struct Open {
-    link: Link,
-    stream: Wire,
-}
-
-/// Why a connection is of no use.
-struct Broken {
-    why: String,
-    /// Nobody listens there.
-    refused: bool,
-}
-
-impl From<String> for Broken {
-    fn from(why: String) -> Broken {
-        Broken {
-            why,
-            refused: false,
-        }
-    }
-}
-
-impl From<std::io::Error> for Broken {
-    fn from(error: std::io::Error) -> Broken {
-        Broken {
-            why: error.to_string(),
-            refused: error.kind() == ErrorKind::ConnectionRefused,
-        }
-    }
-}
-
 impl UserLinks {
     pub(super) fn new(tokens: [Token; 2], call_timeout: Time) -> UserLinks {
-        let lane = |token| Lane {
-            token,
-            open: None,
-            queue: VecDeque::new(),
-            silence: (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, SILENCE_MAX),
-            heard: 0,
-            connect_after: 0,
-            broken: None,
-        };
+        let lane = |token| Lane::new(token, call_timeout);
         UserLinks {
             rights: lane(tokens[0]),
             logins: lane(tokens[1]),
@@ -134,125 +74,6 @@ impl UserLinks {
     }
 }
 
-impl Lane {
-    fn waits(&self) -> bool {
-        !self.queue.is_empty() || self.open.as_ref().is_some_and(|open| open.link.waits())
-    }
-
-    /// By when Redis must have said something.
-    fn due(&self) -> Option<Time> {
-        let due = self.heard.saturating_add(self.silence);
-        self.waits().then_some(due)
-    }
-
-    fn push(&mut self, ask: Ask, now: Time) {
-        if !self.waits() {
-            self.heard = now;
-        }
-        self.queue.push_back(ask);
-    }
-
-    fn receive(&mut self, scratch: &mut [u8], shared: &Shared, answers: &mut Vec<(Ask, Bytes)>) {
-        let mut failed = None;
-        if let Some(Open { link, stream }) = &mut self.open {
-            loop {
-                match stream.read(scratch) {
-                    Ok(0) => failed = Some("closed by Redis".to_owned().into()),
-                    Ok(count) => {
-                        self.heard = shared.now;
-                        let name = shared.name.as_ref();
-                        match link.receive(&scratch[..count], name, answers) {
-                            Ok(()) => continue,
-                            Err(why) => failed = Some(why.into()),
-                        }
-                    }
-                    Err(error) if is_not_yet(error.kind()) => {}
-                    Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                    Err(error) => failed = Some(error.into()),
-                }
-                break;
-            }
-        }
-        if let Some(broken) = failed {
-            self.give_up(broken, shared.now, answers);
-        }
-    }
-
-    fn send(&mut self, registry: &Registry, shared: &Shared) -> Result<(), Broken> {
-        if !self.waits() {
-            return Ok(());
-        }
-        if self.open.is_none() {
-            let (Some(store), Some(_)) = (&shared.store, &shared.name) else {
-                // The server has not said yet where Redis is.
-                return Ok(());
-            };
-            let stream = Wire::connect(store.address, store.tls.as_ref(), registry, self.token)?;
-            self.heard = shared.now;
-            self.open = Some(Open {
-                link: Link::new(store),
-                stream,
-            });
-        }
-        let Some(Open { link, stream }) = &mut self.open else {
-            return Ok(());
-        };
-        while link.has_room()
-            && let Some(ask) = self.queue.pop_front()
-        {
-            link.ask(ask);
-        }
-        while !link.unwritten().is_empty() {
-            match stream.write(link.unwritten()) {
-                Ok(0) => return Err("nothing written".to_owned().into()),
-                Ok(count) => link.wrote(count),
-                Err(error) if is_not_yet(error.kind()) => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        match stream.flush() {
-            Err(error) if !is_not_yet(error.kind()) => Err(error.into()),
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether the connection leads elsewhere than to the store that the server uses now.
-    fn leads_astray(&self, shared: &Shared) -> bool {
-        let (Some(open), Some(name), Some(store)) = (&self.open, &shared.name, &shared.store)
-        else {
-            return self.open.is_some();
-        };
-        let found = open.link.found.as_ref();
-        open.link.address != store.address
-            || found.is_some_and(|(run_id, _)| *run_id != name.run_id)
-    }
-
-    /// Ends the connection; whoever has asked is told.
-    fn give_up(&mut self, broken: Broken, now: Time, answers: &mut Vec<(Ask, Bytes)>) {
-        let asked = self
-            .open
-            .take()
-            .map(|open| open.link.end())
-            .unwrap_or_default();
-        self.connect_after = now.saturating_add(PAUSE);
-        let error = reply::error(&format!(
-            "ERR pmnet: the front cannot ask Redis who may do what ({}); the command was not executed",
-            broken.why
-        ));
-        for ask in asked.into_iter().chain(self.queue.drain(..)) {
-            if let Ask::Client(_) = ask {
-                answers.push((ask, error.clone()));
-            }
-        }
-        self.broken = Some(broken);
-    }
-}
-
-fn is_not_yet(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::WouldBlock | ErrorKind::NotConnected)
-}
-
 impl<U: Upstream> Front<U> {
     /// When the list of users is to be fetched again.
     pub(super) fn next_question(&self) -> Option<Time> {
@@ -279,6 +100,7 @@ impl<U: Upstream> Front<U> {
         let ticket = Ticket {
             client: index,
             question,
+            again: false,
         };
         if let Some(refused) = self.users.submit(ticket, self.shared.now) {
             let error = reply::error("ERR pmnet: too many logins at a time; try again");
@@ -317,7 +139,7 @@ impl<U: Upstream> Front<U> {
                 lane.give_up(broken, now, &mut answers);
             }
             if let Some(broken) = lane.broken.take() {
-                if broken.refused {
+                if broken.how == How::Refused {
                     self.shared.users.confirm(now);
                 }
                 self.shared.users.cannot_be_asked(&broken.why);
@@ -345,12 +167,15 @@ impl<U: Upstream> Front<U> {
     }
 
     fn take_answer(&mut self, ask: Ask, answer: &Bytes) {
-        let Ticket { client, question } = match ask {
+        let Ticket {
+            client, question, ..
+        } = match ask {
             Ask::List(number, asked) => {
                 let link = self.users.rights.open.as_ref().map(|open| &open.link);
                 if let Some((_, version)) = link.and_then(|link| link.found.as_ref()) {
                     self.shared.users.found_version(*version);
                 }
+                self.forget_idle_users();
                 if let Err(why) = self.shared.users.take_list(number, asked, answer) {
                     self.shared.users.forget();
                     self.shared.users.cannot_be_asked(&why);
@@ -358,6 +183,7 @@ impl<U: Upstream> Front<U> {
                 return;
             }
             Ask::Client(ticket) => ticket,
+            Ask::Witness(_) | Ask::Poke => return,
         };
         let answer = match question.about {
             About::Login { .. } => Answer::Login(answer.clone()),

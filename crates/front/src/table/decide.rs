@@ -116,13 +116,13 @@ pub(super) fn decide(facts: &Facts) -> Decision {
         ),
         "SELECT" => (
             Rule::Local(Local::Select),
-            "a database is checked with the store once; not inside MULTI",
+            "a database is checked with the store once",
         ),
         "QUIT" => (Rule::Local(Local::Quit), ""),
         "RESET" => (Rule::Local(Local::Reset), ""),
         "CLIENT" => (
             Rule::Local(Local::Client),
-            "SETNAME, GETNAME, SETINFO, ID, INFO, LIST (this connection only), GETREDIR, NO-EVICT; others are refused",
+            "about the clients of this front: see *Clients*; TRACKING ON is refused",
         ),
         "MULTI" => (
             Rule::Local(Local::Multi),

@@ -6,13 +6,14 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use pmnet_resp::{ReplyLimits, Scanner, read, write_command};
 use pmnet_wire::StoreName;
 
 use super::rights::Place;
-use super::{Ruling, Secret};
+use super::{Credentials, Ruling, Secret};
 use crate::connection::{StoreAddress, ask_run_id, run_id_of};
 use crate::upstream::Time;
 
@@ -64,6 +65,8 @@ pub(crate) enum Answer {
 pub(crate) struct Ticket {
     pub(crate) client: usize,
     pub(crate) question: Question,
+    /// It is asked for the second time.
+    pub(crate) again: bool,
 }
 
 /// What is asked.
@@ -72,6 +75,10 @@ pub(crate) enum Ask {
     /// For the list of users: which of these questions this is, and when it was asked.
     List(u64, Time),
     Client(Ticket),
+    /// To be logged in as this user from now on.
+    Witness(Arc<Credentials>),
+    /// For a sign of life, without any right.
+    Poke,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +144,10 @@ impl Link {
                 } => write_command(out, &[&b"AUTH"[..], password.bytes()]),
                 About::May { question, .. } => out.extend_from_slice(question),
             },
+            Ask::Witness(user) => {
+                write_command(out, &[&b"AUTH"[..], &user.user, user.password.bytes()]);
+            }
+            Ask::Poke => write_command(out, &["HELLO"]),
         }
         self.asked.push_back(ask);
     }

@@ -1,6 +1,8 @@
 //! The users of Redis as the front knows them, and what each of them may do.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, read, reply, write_bulk, write_header};
@@ -8,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::failures::Failures;
 use super::list::{Rules, parse};
-use super::{Access, DEFAULT};
+use super::{Access, Credentials, DEFAULT};
 use crate::table::{Facts, MOVABLEKEYS};
 use crate::upstream::Time;
 
@@ -66,6 +68,11 @@ pub(crate) struct Users {
     /// The store has no users.
     without: bool,
     version: (u32, u32),
+    /// How many clients have logged in as a user of Redis, and who did since this was last looked at.
+    pub(crate) logins: u64,
+    pub(crate) logged_in: Vec<Arc<Credentials>>,
+    /// The newest login of each user that has clients, and perhaps of some that had.
+    newest: FxHashMap<Box<[u8]>, Arc<Credentials>>,
     failures: Failures,
     /// Somebody needs a newer list at once.
     pub(crate) wanted: bool,
@@ -245,6 +252,16 @@ impl Users {
         self.by_name.get(name).copied()
     }
 
+    /// Whether there is a user of this name, as far as is known.
+    pub(crate) fn has(&self, name: &[u8]) -> bool {
+        let asked = self.are_asked_for() && !self.without;
+        if asked {
+            self.find(name).is_some()
+        } else {
+            name == DEFAULT
+        }
+    }
+
     pub(crate) fn default_user(&self) -> Option<usize> {
         self.find(DEFAULT)
     }
@@ -335,6 +352,26 @@ impl Users {
             user.remember(place, ruling.clone());
         }
         ruling
+    }
+
+    /// A client has logged in as this user; the number of the login.
+    pub(crate) fn note_login(&mut self, user: &Arc<Credentials>) -> u64 {
+        if self.are_asked_for() && !self.has_none() {
+            self.logins += 1;
+            self.logged_in.push(Arc::clone(user));
+            self.newest.insert(user.user.clone(), Arc::clone(user));
+        }
+        self.logins
+    }
+
+    /// The newest login as the user of this name.
+    pub(crate) fn newest_login(&self, name: &[u8]) -> Option<&Arc<Credentials>> {
+        self.newest.get(name)
+    }
+
+    /// Only these users have clients that are logged in.
+    pub(crate) fn keep_logins(&mut self, names: &BTreeSet<&[u8]>) {
+        self.newest.retain(|name, _| names.contains(&**name));
     }
 
     pub(crate) fn login_failed(&mut self, address: IpAddr, now: Time) {

@@ -26,6 +26,19 @@ pub fn upper(name: &[u8]) -> Vec<u8> {
     }
 }
 
+/// Subcommands of CLIENT that leave the connection as it is: fronts need them to answer for their own clients.
+const HARMLESS_CLIENT: [&[u8]; 3] = [b"INFO", b"HELP", b"UNBLOCK"];
+
+/// Whether a request may be this command although an update may not.
+#[must_use]
+pub fn is_harmless(name: &[u8], arguments: &[&[u8]]) -> bool {
+    let sub = arguments.get(1).copied().unwrap_or_default();
+    name == b"CLIENT"
+        && HARMLESS_CLIENT
+            .iter()
+            .any(|own| sub.eq_ignore_ascii_case(own))
+}
+
 /// Why a command may never be sent over the adaptor's connection, if that is so.
 #[must_use]
 pub fn denied(name: &[u8]) -> Option<&'static str> {

@@ -4,6 +4,8 @@
 //! of the request script. A request that needs MULTI is a group by itself. The replies of a group are
 //! returned once the whole group is durable.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use bytes::Bytes;
 use pmnet_resp::read::{elements, text};
 use pmnet_resp::{reply, write_bulk, write_header};
@@ -14,12 +16,13 @@ use pmnet_wire::guard::sets_eviction;
 
 use crate::{REPLY_BYTES_MAX, REPLY_TOO_LONG, bounded_reply};
 
+use super::commands::upper;
 use super::commands::{is_flush, runs_code};
 use super::config::{Persistence, setting};
 use super::exact::{is_script_flush, survives_script};
 use super::own_keys::OwnKeys;
 use super::pending::{Pending, add_read, expect_ok, read_pending};
-use super::plan::{Item, Plan};
+use super::plan::{Item, Plan, selected};
 use super::record::unrecorded;
 use super::transaction::{Items, Outcome, Torn, Transaction};
 use super::{LOST_REPLY, Link, RedisStore};
@@ -28,6 +31,12 @@ use super::{LOST_REPLY, Link, RedisStore};
 const GROUP_BYTES_MAX: usize = 1 << 20;
 /// Requests after which a group is sent.
 const GROUP_REQUESTS_MAX: usize = 1024;
+/// Scripts of `EVAL_RO` that are known to be kept; when there are more, all are looked at again.
+const READ_SCRIPTS_MAX: usize = 10_000;
+/// Scripts that are kept at most, as in `request.lua`.
+const SCRIPTS_MAX: usize = 10_000;
+/// Keeps one.
+const KEEP_LUA: &str = include_str!("keep.lua");
 /// Reply to a transaction of which Redis refused a command.
 const EXECABORT: &[u8] = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
 /// How often a transaction is sent again without commands that Redis refused while queueing.
@@ -50,7 +59,8 @@ impl RedisStore {
             if full {
                 self.finish_group(link, &mut group, replies)?;
             }
-            let plan = self.plan(link, &request.payload, &mut group, replies)?;
+            let recorded = request.record.is_some();
+            let plan = self.plan(link, &request.payload, recorded, &mut group, replies)?;
             match (&request.record, plan.finished()) {
                 (None, Some(reply)) => group.push(Pending::Done(reply.into())),
                 (None, None) => {
@@ -61,13 +71,19 @@ impl RedisStore {
                         self.finish_group(link, &mut group, replies)?;
                         self.know_scripts(link, &plan)?;
                     }
+                    let bodies = self.new_read_scripts(&plan);
+                    if !bodies.is_empty() {
+                        self.finish_group(link, &mut group, replies)?;
+                        self.keep_scripts(link, &bodies)?;
+                    }
                     group.push(add_read(link, &plan, self.own_keys()));
                 }
                 (Some((field, prefix)), _) => {
-                    if plan.runs().all(|(name, arguments)| {
+                    let runs_in_script = plan.runs().all(|(name, arguments)| {
                         link.commands.scriptable(name, arguments)
                             && survives_script(name, arguments, plan.resp3)
-                    }) {
+                    });
+                    if runs_in_script && !plan.selects() {
                         group.push(self.add_script(link, &plan, field, prefix));
                     } else {
                         self.finish_group(link, &mut group, replies)?;
@@ -86,6 +102,7 @@ impl RedisStore {
         &mut self,
         link: &mut Link,
         payload: &'a [u8],
+        recorded: bool,
         group: &mut Vec<Pending>,
         replies: &mut Vec<Bytes>,
     ) -> Result<Plan<'a>, StoreError> {
@@ -114,6 +131,11 @@ impl RedisStore {
                 ));
             }
         }
+        let databases = if recorded && commands.form == Form::Transaction {
+            self.finish_group_for_selects(link, &commands, group, replies)?
+        } else {
+            Vec::new()
+        };
         let asks = commands.iter().any(|arguments| {
             let mut name = arguments.clone();
             let is_config = |name: &[u8]| name.eq_ignore_ascii_case(b"CONFIG");
@@ -126,7 +148,32 @@ impl RedisStore {
             self.finish_group(link, group, replies)?;
             setting(&mut link.connection, "maxmemory")?.as_deref() == Some("0")
         };
-        Ok(Plan::new(&commands, &link.commands, unlimited))
+        Ok(Plan::new(&commands, &link.commands, unlimited, &databases))
+    }
+
+    /// The databases that the transaction selects and that Redis has. Finishes the group if Redis has to be asked.
+    fn finish_group_for_selects(
+        &mut self,
+        link: &mut Link,
+        commands: &Commands<'_>,
+        group: &mut Vec<Pending>,
+        replies: &mut Vec<Bytes>,
+    ) -> Result<Vec<u32>, StoreError> {
+        let mut databases = Vec::new();
+        for arguments in commands.iter() {
+            let arguments: Vec<&[u8]> = arguments.collect();
+            let Some(database) = selected(&upper(arguments[0]), &arguments) else {
+                continue;
+            };
+            if !link.knows_database(database) {
+                self.finish_group(link, group, replies)?;
+                if link.try_database(database)?.is_err() {
+                    continue;
+                }
+            }
+            databases.push(database);
+        }
+        Ok(databases)
     }
 
     /// What fronts need to reach the store directly and to recognise it. It has no password, since it travels
@@ -160,6 +207,46 @@ impl RedisStore {
             };
             for sha in named {
                 self.know_script(link, &sha.to_ascii_lowercase())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The texts that `EVAL_RO` runs here for the first time.
+    fn new_read_scripts<'a>(&mut self, plan: &Plan<'a>) -> Vec<&'a [u8]> {
+        let mut bodies = Vec::new();
+        for (name, arguments) in plan.runs() {
+            if name != b"EVAL_RO" || arguments.len() < 3 {
+                continue;
+            }
+            if self.read_scripts.len() >= READ_SCRIPTS_MAX {
+                self.read_scripts.clear();
+            }
+            let mut hasher = DefaultHasher::new();
+            arguments[1].hash(&mut hasher);
+            if self.read_scripts.insert(hasher.finish()) {
+                bodies.push(arguments[1]);
+            }
+        }
+        bodies
+    }
+
+    /// Keeps these scripts, if Redis lets us: `EVALSHA` finds them then.
+    fn keep_scripts(&self, link: &mut Link, bodies: &[&[u8]]) -> Result<(), StoreError> {
+        let most = SCRIPTS_MAX.to_string();
+        for body in bodies {
+            let reply = link.connection.call(&[
+                b"EVAL",
+                KEEP_LUA.as_bytes(),
+                b"2",
+                &self.hash,
+                &self.scripts,
+                &link.owner,
+                body,
+                most.as_bytes(),
+            ])?;
+            if let Some(why) = pmnet_resp::read::error(&reply) {
+                tracing::debug!(why, "the text of a script that reads was not kept");
             }
         }
         Ok(())
@@ -215,7 +302,7 @@ impl RedisStore {
             .iter()
             .map(|item| match item {
                 Item::Run(_, arguments) => 1 + arguments.len(),
-                Item::Done(_) => 2,
+                Item::Done(_) | Item::Select(_) => 2,
             })
             .sum();
         let out = link.connection.out();
@@ -234,6 +321,11 @@ impl RedisStore {
                 Item::Done(reply) => {
                     write_bulk(out, b"0");
                     write_bulk(out, reply);
+                }
+                // Not in a script.
+                Item::Select(_) => {
+                    write_bulk(out, b"0");
+                    write_bulk(out, &reply::OK);
                 }
             }
         }
@@ -318,6 +410,7 @@ impl RedisStore {
             let begun = record(field, prefix, LOST_REPLY);
             let mut transaction = Transaction::begin(link, &self.hash, plan.database)?;
             transaction.records(std::slice::from_ref(&begun));
+            let mut database = plan.database;
             let unguarded = plan.runs().any(|(name, _)| runs_code(name));
             if unguarded {
                 transaction.seal();
@@ -329,10 +422,15 @@ impl RedisStore {
                     }
                     Item::Run(name, arguments) => {
                         if is_script_flush(name, arguments) {
+                            self.read_scripts.clear();
                             transaction.forget_scripts(&self.scripts, arguments);
                         }
-                        let hidden = self.own_keys().hidden(plan.database, name, arguments);
+                        let hidden = self.own_keys().hidden(database, name, arguments);
                         transaction.command(index, hidden.as_ref().unwrap_or(arguments));
+                    }
+                    Item::Select(other) => {
+                        database = *other;
+                        transaction.select(database);
                     }
                     Item::Done(_) => {}
                 }
@@ -429,6 +527,7 @@ fn reply_of(plan: &Plan<'_>, results: Vec<(usize, Bytes)>) -> Bytes {
     for item in &plan.items {
         match item {
             Item::Done(bytes) => reply.extend_from_slice(bytes),
+            Item::Select(_) => reply.extend_from_slice(&reply::OK),
             Item::Run(..) => {
                 reply.extend_from_slice(&results.next().map_or(Bytes::new(), |(_, r)| r));
             }

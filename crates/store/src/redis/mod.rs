@@ -111,6 +111,8 @@ pub struct RedisStore {
     url: RedisUrl,
     hash: Vec<u8>,
     scripts: Vec<u8>,
+    /// Hashes of the texts that `EVAL_RO` has run here.
+    read_scripts: std::collections::HashSet<u64>,
     link: Option<Link>,
     /// Commands of the server with this run id: they cannot change while it runs.
     known_commands: Option<(String, CommandTable)>,
@@ -164,6 +166,7 @@ impl RedisStore {
             url,
             hash: format!("pmnet:{{{shard}}}").into_bytes(),
             scripts: format!("pmnet:{{{shard}}}:scripts").into_bytes(),
+            read_scripts: std::collections::HashSet::new(),
             link: None,
             known_commands: None,
             whole_aof_of: None,

@@ -93,6 +93,7 @@ pub fn add_read(link: &mut Link, plan: &Plan<'_>, own: OwnKeys<'_>) -> Pending {
         .iter()
         .map(|item| match item {
             Item::Done(reply) => Answer::Here(Bytes::copy_from_slice(reply)),
+            Item::Select(_) => Answer::Here(Bytes::from_static(NO_READ)),
             Item::Run(name, arguments) if no_read(name, arguments) => {
                 Answer::Here(Bytes::from_static(NO_READ))
             }

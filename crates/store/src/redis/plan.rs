@@ -4,7 +4,8 @@ use pmnet_resp::reply;
 use pmnet_wire::command::{Commands, Form, Protocol};
 
 use super::commands::{
-    CommandTable, SCRIPT_ARGUMENTS_MAX, denied, denied_as_effect, is_flush, sets_guarded, upper,
+    CommandTable, SCRIPT_ARGUMENTS_MAX, denied, denied_as_effect, is_flush, is_harmless,
+    sets_guarded, upper,
 };
 use super::promise;
 
@@ -15,6 +16,8 @@ pub enum Item<'a> {
     Run(Vec<u8>, Vec<&'a [u8]>),
     /// Not to be run: this is its reply.
     Done(Vec<u8>),
+    /// What follows runs in this database, which exists. Only in a transaction that has a record.
+    Select(u32),
 }
 
 /// A request that has been checked.
@@ -41,15 +44,28 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Checks the commands of a request that has commands. `unlimited`: there is no limit for Redis's memory.
-    pub fn new(commands: &Commands<'a>, table: &CommandTable, unlimited: bool) -> Plan<'a> {
+    /// Checks the commands of a request that has commands. `unlimited`: there is no limit for Redis's memory. `databases`: those that
+    /// its SELECTs may name; none if it may have no SELECT, or has no record.
+    pub fn new(
+        commands: &Commands<'a>,
+        table: &CommandTable,
+        unlimited: bool,
+        databases: &[u32],
+    ) -> Plan<'a> {
         let mut items = Vec::with_capacity(commands.count);
         for arguments in commands.iter() {
             let arguments: Vec<&[u8]> = arguments.collect();
             let name = upper(arguments[0]);
-            match objection(&name, &arguments, table, unlimited) {
+            if let Some(database) = selected(&name, &arguments)
+                && databases.contains(&database)
+            {
+                items.push(Item::Select(database));
+                continue;
+            }
+            let in_transaction = commands.form == Form::Transaction;
+            match objection(&name, &arguments, table, unlimited, in_transaction) {
                 None => items.push(Item::Run(name, arguments)),
-                Some(error) if commands.form == Form::Transaction => return Plan::done(error),
+                Some(error) if in_transaction => return Plan::done(error),
                 Some(error) => items.push(Item::Done(error)),
             }
         }
@@ -67,19 +83,35 @@ impl<'a> Plan<'a> {
         for item in &self.items {
             match item {
                 Item::Done(bytes) => reply.extend_from_slice(bytes),
-                Item::Run(..) => return None,
+                Item::Run(..) | Item::Select(_) => return None,
             }
         }
         Some(reply)
+    }
+
+    /// Whether a script cannot run it, since it changes the database.
+    pub fn selects(&self) -> bool {
+        self.items
+            .iter()
+            .any(|item| matches!(item, Item::Select(_)))
     }
 
     /// Commands to be run.
     pub fn runs(&self) -> impl Iterator<Item = (&Vec<u8>, &Vec<&'a [u8]>)> {
         self.items.iter().filter_map(|item| match item {
             Item::Run(name, arguments) => Some((name, arguments)),
-            Item::Done(_) => None,
+            Item::Done(_) | Item::Select(_) => None,
         })
     }
+}
+
+/// The database that this command selects, if it is a SELECT of one.
+pub fn selected(name: &[u8], arguments: &[&[u8]]) -> Option<u32> {
+    let [_, number] = arguments else {
+        return None;
+    };
+    let number = pmnet_resp::parse_integer(number).filter(|_| name == b"SELECT")?;
+    u32::try_from(number).ok()
 }
 
 fn objection(
@@ -87,9 +119,13 @@ fn objection(
     arguments: &[&[u8]],
     table: &CommandTable,
     unlimited: bool,
+    in_transaction: bool,
 ) -> Option<Vec<u8>> {
     let shown = String::from_utf8_lossy(name).escape_debug().to_string();
-    if let Some(why) = denied(name) {
+    // Between MULTI and EXEC it does not wait.
+    let waits_not = name == b"WAIT" && in_transaction;
+    let fits = waits_not || is_harmless(name, arguments);
+    if let Some(why) = denied(name).filter(|_| !fits) {
         let text = format!("ERR pmnet: {shown} is not available here: {why}");
         return Some(reply::error(&text).into());
     }

@@ -192,9 +192,17 @@ end
 
 -- What a client's script sees as `redis`: watched for errors that must stop everything, and kept
 -- away from the records. `user_wrote`: from then on Redis asks no more whether there is memory.
-local user_resp, user_wrote
+-- `user_reads`: it has said that it writes nothing (no-writes). `raised_by`, `raised_at`: the last error that was raised for a
+-- command, and where, if that can be seen.
+local user_resp, user_wrote, user_reads, raised_by, raised_at
+-- These count as writes there, which COMMAND does not say.
+local TELLS = set('PFCOUNT PUBLISH SPUBLISH')
+local READ_ONLY = 'ERR Write commands are not allowed from read-only scripts.'
 local function call_guarded(name, arguments)
   if not READS[name] then
+    if user_reads and (TELLS[name] or has_flag('write', name, arguments[2])) then
+      return {err = READ_ONLY}
+    end
     if not begin() then error('stopped', 0) end
     if short_of_memory and not user_wrote then
       if has_flag('denyoom', name, arguments[2]) then return {err = OOM} end
@@ -209,6 +217,13 @@ local function call_guarded(name, arguments)
     error('stopped', 0)
   end
   return reply
+end
+-- Raises an error for the client's function that has called the one that calls this.
+local function raise_at_caller(err)
+  -- Empty if that function ended with its call.
+  local _, at = pcall(error, '', 4)
+  raised_by, raised_at = err, at
+  error(err, 0)
 end
 local function guarded(raise)
   return function(...)
@@ -225,7 +240,9 @@ local function guarded(raise)
       end
     end
     reply = reply or call_guarded(name, arguments)
-    if raise and type(reply) == 'table' and reply.err then error(reply, 0) end
+    if raise and type(reply) == 'table' and reply.err then
+      raise_at_caller(reply)
+    end
     return reply
   end
 end
@@ -246,12 +263,14 @@ local function proxy()
     t[name] = redis[name]
   end
   function t.setresp(version)
-    redis.setresp(version)
+    local ok, why = pcall(redis.setresp, version)
+    -- Redis's pcall makes a text of it.
+    if not ok then raise_at_caller(type(why) == 'string' and {err = why} or why) end
     user_resp = version
   end
   function t.replicate_commands() return true end
   function t.set_repl()
-    error({err = 'ERR pmnet: redis.set_repl is not available: all effects go to the AOF and to replicas'}, 0)
+    raise_at_caller({err = 'ERR pmnet: redis.set_repl is not available: all effects go to the AOF and to replicas'})
   end
   return t
 end
@@ -302,9 +321,51 @@ local function keep_script(sha, body)
 end
 -- Scripts that EVAL made known: kept when all has run, for a script that has changed nothing may be killed.
 local seen_scripts = {}
+local SCRIPT_FLAGS = set('no-writes allow-oom allow-stale no-cluster allow-cross-slot-keys')
+-- What a first line `#!lua …` says: whether the script only reads. Or nil, and Redis's error.
+local function shebang(body)
+  if string.sub(body, 1, 2) ~= '#!' then return false end
+  local line = string.match(body, '^([^\n]*)\n')
+  if not line then return nil, 'ERR Invalid script shebang' end
+  local reads, engine = false, nil
+  for word in string.gmatch(line, '%S+') do
+    local flags = engine and string.match(word, '^flags=(.*)$')
+    if not engine then
+      engine = word
+      if word ~= '#!lua' then return nil, 'ERR Unexpected engine in script shebang: ' .. word end
+    elseif not flags then
+      return nil, 'ERR Unknown lua shebang option: ' .. word
+    elseif flags ~= '' then
+      for flag in string.gmatch(flags .. ',', '([^,]*),') do
+        if not SCRIPT_FLAGS[flag] then return nil, 'ERR Unexpected flag in script shebang: ' .. flag end
+        reads = reads or flag == 'no-writes'
+      end
+    end
+  end
+  return reads
+end
+-- The function, and whether it only reads; or nil, and Redis's error.
 local function compile(body)
+  local reads, wrong = shebang(body)
+  if wrong then return nil, wrong end
   body = string.gsub(body, '^#![^\n]*', '')
-  return load_hidden(body, '@user_script')
+  local f, message = load_hidden(body, '@user_script')
+  if f then return f, reads end
+  -- What is wrong, and where, without what was added.
+  local alone, why = loadstring(body, '@user_script')
+  return nil, 'ERR Error compiling script (new function): ' .. (alone and message or why)
+end
+-- The line of a tail call, which leaves no trace, if only one can be meant.
+local function line_of_return(body)
+  local line, found = 0, nil
+  for text in string.gmatch(body .. '\n', '([^\n]*)\n') do
+    line = line + 1
+    if string.match(text, 'return%s+[%w_.]+%s*%(') then
+      if found then return end
+      found = line
+    end
+  end
+  return found
 end
 
 local function user_script(name, first, last)
@@ -322,39 +383,50 @@ local function user_script(name, first, last)
   else
     sha = redis.sha1hex(body)
   end
-  local f, message = compile(body)
-  if not f then return add_error('ERR Error compiling script (new function): ' .. message) end
+  local f, reads = compile(body)
+  if not f then return add_error(reads) end
   if name == 'EVAL' then seen_scripts[sha] = body end
   local keys, args = {}, {}
   for i = first + 3, last do
     if i < first + 3 + count then keys[#keys + 1] = ARGV[i] else args[#args + 1] = ARGV[i] end
   end
-  user_resp, user_wrote = 2, false
-  local raised
+  user_resp, user_wrote, user_reads, raised_by = 2, false, reads, nil
+  local raised, at
   local ok, result = xpcall(function() return f(shadows(keys, args))() end, function(e)
     raised = e
+    if raised_by ~= nil and rawequal(e, raised_by) then
+      at = raised_at
+    else
+      -- Of what has called this function; if that is a function of Redis or of Lua itself, of what has called that.
+      local _, first = pcall(error, '', 3)
+      local _, second = pcall(error, '', 4)
+      at = first ~= '' and first or second
+    end
     return e
   end)
+  user_reads = false
   if aborted then return end
   redis.setresp(2)
   redis.call('SELECT', DB)
   current = DB
   if ok then return add_value(result, user_resp, {user = true}, 0) end
+  local text
   if type(raised) == 'table' then
-    local err = field(raised, 'err', 'string') or 'ERR the script raised what is no error'
-    return add_error(err .. ' script: ' .. sha)
+    text = field(raised, 'err', 'string') or 'ERR the script raised what is no error'
+  else
+    text = 'ERR ' .. tostring(raised)
   end
-  local text = tostring(raised)
-  local line = string.match(text, '^user_script:(%d+):')
-  add_error('ERR ' .. text .. ' script: ' .. sha .. (line and ', on @user_script:' .. line .. '.' or ''))
+  local line = string.match(text, '^ERR user_script:(%d+):') or string.match(at or '', '^user_script:(%d+):')
+  line = line or line_of_return(body)
+  add_error(text .. ' script: ' .. sha .. (line and ', on @user_script:' .. line .. '.' or ''))
 end
 
 local function script_command(first, last)
   local sub = string.upper(ARGV[first + 1])
   if sub == 'LOAD' and last == first + 2 then
     local body = ARGV[first + 2]
-    local f, message = compile(body)
-    if not f then return add_error('ERR Error compiling script (new function): ' .. message) end
+    local f, wrong = compile(body)
+    if not f then return add_error(wrong) end
     local sha = redis.sha1hex(body)
     if not begin() then return end
     if not in_records(keep_script, sha, body) then return add_error('ERR pmnet: too many scripts are kept, SCRIPT FLUSH first') end

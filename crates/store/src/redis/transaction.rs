@@ -187,7 +187,9 @@ impl<'a> Transaction<'a> {
             |mode: &[u8]| mode.eq_ignore_ascii_case(b"ASYNC") || mode.eq_ignore_ascii_case(b"SYNC");
         if arguments.len() == 2 || (arguments.len() == 3 && is_mode(arguments[2])) {
             self.slots.push(Slot::Write);
-            self.link.connection.add(&[b"DEL", scripts]);
+            // The transaction may run in another database, and this changes none for what follows.
+            let forget = b"redis.call('SELECT', 0) return redis.call('DEL', KEYS[1])";
+            self.link.connection.add(&[b"EVAL", forget, b"1", scripts]);
         }
     }
 

@@ -589,3 +589,58 @@ fn a_reply_that_is_too_long_to_be_handed_on_is_not_kept() {
     assert_eq!(redis.get("n").as_deref(), Some("5"), "each has run");
     assert_eq!(change(store, single("INCR n")), ":6\r\n");
 }
+
+#[test]
+fn a_transaction_may_select_and_ask_for_replicas() {
+    let Some((redis, mut store)) = ready(&[]) else {
+        return;
+    };
+    let store = &mut *store;
+    let in_multi = |protocol, database, commands: &[&str]| {
+        payload(Form::Transaction, protocol, database, commands)
+    };
+    for protocol in [Protocol::Resp2, Protocol::Resp3] {
+        redis.call(&["DEL", "k"]);
+        let commands = [
+            "SET k zero",
+            "SELECT 1",
+            "SET k one",
+            "DBSIZE",
+            "WAIT 0 100",
+            "SELECT 2",
+            "FLUSHDB",
+            "SET k two",
+            "SELECT 0",
+            "GET k",
+            "DBSIZE",
+        ];
+        let wanted = "*11\r\n+OK\r\n+OK\r\n+OK\r\n:1\r\n:0\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n$4\r\nzero\r\n:1\r\n";
+        assert_eq!(change(store, in_multi(protocol, 0, &commands)), wanted);
+        // What comes next is where it says that it is, and so are the records.
+        assert_eq!(change(store, single("GET k")), "$4\r\nzero\r\n");
+        assert_eq!(
+            change(store, in_multi(protocol, 2, &["GET k", "SELECT 1"])),
+            "*2\r\n$3\r\ntwo\r\n+OK\r\n"
+        );
+        assert_eq!(change(store, single("GET k")), "$4\r\nzero\r\n");
+        assert_eq!(read(store, single("GET k")), "$4\r\nzero\r\n");
+    }
+    // Of a database that is not there, outside a transaction, and without a record.
+    for payload in [
+        in_multi(Protocol::Resp2, 0, &["SET k x", "SELECT 99"]),
+        in_multi(Protocol::Resp2, 0, &["SET k x", "SELECT x"]),
+        single("SELECT 1"),
+        single("WAIT 0 1"),
+    ] {
+        let error = change(store, payload);
+        assert!(error.starts_with("-ERR pmnet: "), "{error}");
+    }
+    let error = read(store, in_multi(Protocol::Resp2, 0, &["SELECT 1", "GET k"]));
+    assert!(
+        error.starts_with("-ERR pmnet: SELECT is not available"),
+        "{error}"
+    );
+    assert_eq!(redis.get("k").as_deref(), Some("zero"));
+    let records = redis.call(&["EXISTS", "pmnet:{0}"]);
+    assert!(records.contains('1'), "{records}");
+}

@@ -13,6 +13,7 @@ mod name;
 mod promises;
 mod rights;
 mod runs;
+mod scripts;
 mod settings;
 mod support;
 mod tls;

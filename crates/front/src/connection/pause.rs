@@ -1,0 +1,89 @@
+//! CLIENT PAUSE: for a while the front's clients wait with their commands.
+
+use super::mode::Mode;
+use super::{Connection, Later};
+use crate::table::{Facts, Local, Verdict, WRITE};
+use crate::upstream::Time;
+
+/// Nanoseconds of a millisecond.
+const MILLI: Time = 1_000_000;
+/// Commands beside those with the flag `write` that change something or tell somebody.
+const REPLICATED: [&str; 6] = ["EVAL", "EVALSHA", "FCALL", "PFCOUNT", "PUBLISH", "SPUBLISH"];
+
+/// Whether the front's clients wait.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pause {
+    until: Option<Time>,
+    all: bool,
+    /// It has ended, and clients may still wait.
+    over: bool,
+}
+
+impl Pause {
+    /// It lasts at least for so long, and holds at least these commands, as in Redis.
+    pub(super) fn begin(&mut self, millis: u64, all: bool, now: Time) {
+        let until = now.saturating_add(millis.saturating_mul(MILLI));
+        self.all |= all;
+        self.until = Some(self.until.map_or(until, |before| before.max(until)));
+    }
+
+    pub(super) fn end(&mut self) {
+        self.over |= self.until.is_some();
+        self.until = None;
+        self.all = false;
+    }
+
+    /// When it ends.
+    pub(crate) fn until(&self) -> Option<Time> {
+        self.until
+    }
+
+    /// Whether it has ended since this was last asked.
+    pub(crate) fn take_over(&mut self, now: Time) -> bool {
+        if self.until.is_some_and(|until| now >= until) {
+            self.end();
+        }
+        std::mem::take(&mut self.over)
+    }
+}
+
+impl Connection {
+    /// Holds the command back if there is a pause for it.
+    ///
+    /// # Errors
+    /// [`Later`]: there is.
+    pub(super) fn wait_for_pause(
+        &mut self,
+        verdict: &Verdict,
+        pause: &Pause,
+        now: Time,
+    ) -> Result<(), Later> {
+        self.paused =
+            pause.until.is_some_and(|until| now < until) && (pause.all || self.may_change(verdict));
+        if self.paused {
+            // The time of the commands behind it begins when it goes on.
+            self.times.made_way = true;
+            return Err(Later::Paused);
+        }
+        Ok(())
+    }
+
+    /// Whether it waits for the end of a pause.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    fn may_change(&self, verdict: &Verdict) -> bool {
+        let Some(facts) = verdict.facts else {
+            return true;
+        };
+        let replicated = |facts: &Facts| REPLICATED.contains(&facts.name);
+        let ends = verdict.action == crate::table::Action::Local(Local::Exec);
+        let writes = match &self.mode {
+            Mode::Queueing(transaction) => !transaction.is_read_only(),
+            Mode::WatchingMulti { .. } => true,
+            _ => false,
+        };
+        facts.has(WRITE) || replicated(facts) || (ends && writes)
+    }
+}

@@ -1,0 +1,133 @@
+//! What CLIENT says and does of the front's clients, and the end of a pause.
+
+use std::os::fd::AsRawFd;
+
+use pmnet_resp::reply;
+
+use super::Front;
+use super::socket::Client;
+use crate::connection::{ClientSocket, ClientsAsk, ClientsTold};
+use crate::upstream::Upstream;
+
+impl<U: Upstream> Front<U> {
+    /// A client had its turn: answers what it wants to know of the others.
+    pub(super) fn tell_of_clients(&mut self, index: usize) {
+        let asks = |client: &mut Box<Client>| client.connection.take_clients_ask();
+        let Some(ask) = self.clients[index].as_mut().and_then(asks) else {
+            return;
+        };
+        let error = matches!(ask, ClientsAsk::Unblock { error: true, .. });
+        let told = match ask {
+            ClientsAsk::Info => ClientsTold::Lines(self.lines(|at, _| at == index)),
+            ClientsAsk::List { ids, kind } => ClientsTold::Lines(self.lines(|_, client| {
+                let id = i64::try_from(client.connection.id()).unwrap_or(i64::MAX);
+                (ids.is_empty() || ids.contains(&id))
+                    && kind.is_none_or(|kind| kind == client.connection.kind())
+            })),
+            ClientsAsk::KillAddress(address) => {
+                let killed = self.kill(index, |client| {
+                    client.connection.peer().as_bytes() == address
+                });
+                ClientsTold::Reply(if killed == 0 {
+                    reply::error("ERR No such client")
+                } else {
+                    reply::OK
+                })
+            }
+            ClientsAsk::Kill(filter) => {
+                let own = self.clients[index].as_ref().map(|own| own.connection.id());
+                let killed = self.kill(index, |client| {
+                    let connection = &client.connection;
+                    let id = i64::try_from(connection.id()).unwrap_or(i64::MAX);
+                    let local = client.socket().local.map(|local| local.to_string());
+                    let is = |wanted: &Option<Vec<u8>>, found: &[u8]| {
+                        wanted.as_ref().is_none_or(|wanted| wanted == found)
+                    };
+                    filter.id.is_none_or(|wanted| wanted == id)
+                        && filter.kind.is_none_or(|kind| kind == connection.kind())
+                        && is(&filter.address, connection.peer().as_bytes())
+                        && is(&filter.local_address, local.unwrap_or_default().as_bytes())
+                        && is(&filter.user, connection.user())
+                        && (filter.with_me || own != Some(connection.id()))
+                });
+                ClientsTold::Reply(reply::integer(i64::try_from(killed).unwrap_or(i64::MAX)))
+            }
+            ClientsAsk::Unblock { id, .. } => {
+                let mut clients = self.clients.iter().flatten();
+                let found = clients
+                    .find(|client| i64::try_from(client.connection.id()).is_ok_and(|own| own == id))
+                    .and_then(|client| client.connection.blocked_as());
+                match found {
+                    Some(blocked) => ClientsTold::Unblock(blocked),
+                    None => ClientsTold::Reply(reply::integer(0)),
+                }
+            }
+        };
+        if let Some(Some(client)) = self.clients.get_mut(index) {
+            let connection = &mut client.connection;
+            connection.clients_told(told, error, &mut self.up, &mut self.shared);
+            self.enqueue(index);
+        }
+    }
+
+    /// Lines about these clients, in the order in which they came.
+    fn lines(&self, wanted: impl Fn(usize, &Client) -> bool) -> String {
+        let fields = self.shared.client_fields();
+        let mut clients: Vec<&Client> = self
+            .clients
+            .iter()
+            .enumerate()
+            .filter_map(|(at, client)| client.as_deref().filter(|client| wanted(at, client)))
+            .collect();
+        clients.sort_by_key(|client| client.connection.id());
+        let now = self.shared.now;
+        clients
+            .into_iter()
+            .map(|client| client.connection.describe(&fields, client.socket(), now))
+            .collect()
+    }
+
+    /// Closes these clients; the one at `own` when it has its reply.
+    fn kill(&mut self, own: usize, wanted: impl Fn(&Client) -> bool) -> usize {
+        let mut count = 0;
+        for index in 0..self.clients.len() {
+            let Some(Some(client)) = self.clients.get_mut(index) else {
+                continue;
+            };
+            if !wanted(client) {
+                continue;
+            }
+            count += 1;
+            if index == own {
+                client.connection.end_after_reply();
+            } else {
+                self.close(index, "CLIENT KILL");
+            }
+        }
+        count
+    }
+
+    /// The end of a turn: whoever waited for the end of a pause goes on.
+    pub(super) fn end_pause(&mut self) {
+        if !self.shared.pause.take_over(self.shared.now) {
+            return;
+        }
+        for index in 0..self.clients.len() {
+            let paused = |client: &Client| client.connection.is_paused();
+            if self.clients[index].as_deref().is_some_and(paused) {
+                self.enqueue(index);
+            }
+        }
+    }
+}
+
+impl Client {
+    fn socket(&self) -> ClientSocket {
+        let socket = self.stream.socket();
+        ClientSocket {
+            local: socket.local_addr().ok(),
+            fd: socket.as_raw_fd(),
+            writes: !self.connection.unwritten().is_empty(),
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! CLIENT: what it says and does, compared with Redis where clients are the same.
+
+mod common;
+
+use common::{Client, Redis, Running, command, eventually};
+
+fn id(client: &mut Client) -> String {
+    let id = client.ask("CLIENT ID");
+    id.trim_matches(|letter: char| !letter.is_ascii_digit())
+        .to_owned()
+}
+
+/// A line of CLIENT INFO or LIST: names and values.
+fn fields(line: &str) -> Vec<(String, String)> {
+    let pair = |word: &str| {
+        let (name, value) = word.split_once('=').expect("a field");
+        (name.to_owned(), value.to_owned())
+    };
+    line.trim().split(' ').map(pair).collect()
+}
+
+/// The text of a bulk or verbatim reply.
+fn text(reply: &str) -> &str {
+    let (_, text) = reply.split_once("\r\n").expect("a bulk string");
+    text.strip_prefix("txt:").unwrap_or(text)
+}
+
+#[test]
+fn errors_are_those_of_redis() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let (mut direct, mut through) = (redis.client(), front.client());
+    for protocol in ["HELLO 2", "HELLO 3"] {
+        direct.ask(protocol);
+        through.ask(protocol);
+        for line in [
+            "CLIENT",
+            "CLIENT NOSUCH",
+            "CLIENT KILL",
+            "CLIENT KILL x",
+            "CLIENT KILL 1.1.1.1:1",
+            "CLIENT KILL ID",
+            "CLIENT KILL ID x",
+            "CLIENT KILL ID 0",
+            "CLIENT KILL ID -1",
+            "CLIENT KILL ID 999",
+            "CLIENT KILL TYPE x",
+            "CLIENT KILL TYPE replica",
+            "CLIENT KILL TYPE master",
+            "CLIENT KILL USER nope",
+            "CLIENT KILL USER default SKIPME x",
+            "CLIENT KILL ADDR 1.1.1.1:1",
+            "CLIENT KILL LADDR 1.1.1.1:1",
+            "CLIENT KILL FOO x",
+            "CLIENT KILL ID 999 ID",
+            "CLIENT KILL ID 999 ID 998",
+            "CLIENT LIST TYPE",
+            "CLIENT LIST TYPE x",
+            "CLIENT LIST TYPE master",
+            "CLIENT LIST TYPE slave",
+            "CLIENT LIST TYPE pubsub",
+            "CLIENT LIST ID",
+            "CLIENT LIST ID x",
+            "CLIENT LIST ID 999",
+            "CLIENT LIST ID 999 x",
+            "CLIENT LIST FOO",
+            "CLIENT LIST FOO x",
+            "CLIENT LIST TYPE normal x",
+            "CLIENT PAUSE x",
+            "CLIENT PAUSE -1",
+            "CLIENT PAUSE 0",
+            "CLIENT PAUSE 1 FOO",
+            "CLIENT PAUSE 1 WRITE x",
+            "CLIENT PAUSE 99999999999999999999",
+            "CLIENT UNPAUSE",
+            "CLIENT UNBLOCK x",
+            "CLIENT UNBLOCK 999",
+            "CLIENT UNBLOCK 999 FOO",
+            "CLIENT UNBLOCK 999 TIMEOUT x",
+            "CLIENT UNBLOCK -5",
+            "CLIENT REPLY FOO",
+            "CLIENT REPLY on",
+            "CLIENT NO-EVICT x",
+            "CLIENT NO-EVICT on",
+            "CLIENT NO-TOUCH on",
+            "CLIENT GETREDIR",
+            "CLIENT TRACKINGINFO",
+            "CLIENT CACHING yes",
+            "CLIENT TRACKING off",
+            "CLIENT TRACKING x",
+            "CLIENT SETNAME",
+            "CLIENT HELP",
+            "CLIENT INFO x",
+            "CLIENT GETNAME",
+        ] {
+            assert_eq!(through.ask(line), direct.ask(line), "{protocol}: {line}");
+        }
+    }
+}
+
+#[test]
+fn what_is_said_of_clients_has_the_fields_of_redis() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    for protocol in ["HELLO 2", "HELLO 3"] {
+        let [direct, through] = [redis.client(), front.client()].map(|mut client| {
+            for line in [
+                protocol,
+                "CLIENT NO-EVICT ON",
+                "CLIENT SETNAME me",
+                "SELECT 3",
+            ] {
+                client.ask(line);
+            }
+            let info = client.ask("CLIENT INFO");
+            assert_eq!(info.starts_with("="), protocol == "HELLO 3", "{info}");
+            fields(text(&info))
+        });
+        let names =
+            |all: &[(String, String)]| all.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+        assert_eq!(names(&through), names(&direct));
+        for ((name, value), (_, expected)) in through.iter().zip(&direct) {
+            let same = [
+                "name", "age", "idle", "flags", "db", "sub", "psub", "ssub", "multi", "cmd",
+                "user", "redir", "resp",
+            ];
+            if same.contains(&name.as_str()) {
+                assert_eq!(value, expected, "{name}");
+            }
+        }
+        assert!(through[1].1.starts_with("127.0.0.1:"), "{through:?}");
+        assert_eq!(through[2].1, front.address.to_string());
+    }
+    let mut one = front.client();
+    let mut two = front.client();
+    let [first, second] = [&mut one, &mut two].map(id);
+    two.ask("PSUBSCRIBE p*");
+    two.ask("SUBSCRIBE a");
+    let list = one.ask("CLIENT LIST TYPE pubsub");
+    let found = fields(text(&list));
+    assert_eq!(found[0], ("id".to_owned(), second.clone()));
+    for (name, value) in [
+        ("flags", "P"),
+        ("sub", "1"),
+        ("psub", "1"),
+        ("cmd", "subscribe"),
+    ] {
+        assert!(
+            found.contains(&(name.to_owned(), value.to_owned())),
+            "{name}: {list}"
+        );
+    }
+    let both = one.ask(&format!("CLIENT LIST ID {second} {first} 77"));
+    let lines: Vec<&str> = text(&both).trim().lines().collect();
+    assert!(
+        lines[0].starts_with(&format!("id={first} "))
+            && lines[1].starts_with(&format!("id={second} "))
+    );
+    assert_eq!(lines.len(), 2, "{both}");
+}
+
+#[test]
+fn clients_are_killed_by_what_they_are() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let mut own = front.client();
+    own.ask("PING");
+    let fresh = || {
+        let mut client = front.client();
+        client.ask("PING");
+        client
+    };
+    let mut victim = fresh();
+    let address = victim.stream.local_addr().expect("an address");
+    assert_eq!(own.ask(&format!("CLIENT KILL {address}")), "+OK\r\n");
+    assert_eq!(victim.next(), None);
+    let mut victim = fresh();
+    let number = id(&mut victim);
+    assert_eq!(
+        own.ask(&format!("CLIENT KILL ID {number} TYPE pubsub")),
+        ":0\r\n"
+    );
+    assert_eq!(own.ask(&format!("CLIENT KILL ID {number}")), ":1\r\n");
+    assert_eq!(victim.next(), None);
+    let (mut subscriber, mut other) = (fresh(), fresh());
+    subscriber.ask("SUBSCRIBE c");
+    assert_eq!(own.ask("CLIENT KILL TYPE pubsub"), ":1\r\n");
+    assert_eq!(subscriber.next(), None);
+    assert_eq!(other.ask("PING"), "+PONG\r\n");
+    let local = front.address;
+    assert_eq!(
+        own.ask(&format!("CLIENT KILL LADDR {local} USER default")),
+        ":1\r\n"
+    );
+    assert_eq!(other.next(), None);
+    // Itself, behind the reply; what follows in its pipeline is not executed.
+    own.send(
+        &[
+            command("CLIENT KILL SKIPME no TYPE normal"),
+            command("SET k v"),
+        ]
+        .concat(),
+    );
+    assert_eq!(own.text(), ":1\r\n");
+    assert_eq!(own.next(), None);
+    assert_eq!(fresh().ask("GET k"), "$-1\r\n");
+}
+
+#[test]
+fn a_client_can_do_without_replies() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let script = [
+        "CLIENT REPLY SKIP",
+        "SET a 1",
+        "GET a",
+        "CLIENT REPLY OFF",
+        "SET a 2",
+        "INCR n",
+        "GET a",
+        "PING",
+        "NOSUCH",
+        "CLIENT REPLY SKIP",
+        "ECHO no",
+        "CLIENT REPLY ON",
+        "GET a",
+        "CLIENT REPLY SKIP",
+        "CLIENT REPLY SKIP",
+        "GET a",
+        "GET n",
+        "CLIENT REPLY SKIP",
+        "MULTI",
+        "INCR n",
+        "EXEC",
+        "CLIENT REPLY SKIP",
+        "CLIENT REPLY ON",
+        "INCR n",
+        "CLIENT REPLY SKIP",
+        "INCR n",
+        "INCR n",
+        "BLPOP none 0.01",
+        "CLIENT REPLY SKIP",
+        "BLPOP none 0.01",
+        "GET n",
+        "CLIENT REPLY OFF",
+        "SUBSCRIBE a",
+        "UNSUBSCRIBE a",
+        "CLIENT REPLY ON",
+        "ECHO the-end",
+    ];
+    for protocol in [2, 3] {
+        let [direct, through] = [redis.client(), front.client()].map(|mut client| {
+            client.ask("FLUSHALL");
+            client.ask(&format!("HELLO {protocol}"));
+            let mut said = Vec::new();
+            let all: Vec<u8> = script.iter().flat_map(|line| command(line)).collect();
+            client.send(&all);
+            while said
+                .last()
+                .is_none_or(|last: &String| !last.ends_with("the-end\r\n"))
+            {
+                said.push(client.text());
+            }
+            said
+        });
+        assert_eq!(through, direct, "RESP{protocol}");
+    }
+}
+
+#[test]
+fn who_waits_for_others_can_be_unblocked() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let mut own = front.client();
+    let mut waits = front.client();
+    let number = id(&mut waits);
+    for (how, answer) in [
+        ("", "*-1\r\n"),
+        (" TIMEOUT", "*-1\r\n"),
+        (
+            " ERROR",
+            "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n",
+        ),
+    ] {
+        waits.send(&command("BLPOP none 0"));
+        eventually("it waits", || {
+            own.ask(&format!("CLIENT UNBLOCK {number}{how}")) == ":1\r\n"
+        });
+        assert_eq!(waits.text(), answer);
+        assert_eq!(own.ask(&format!("CLIENT UNBLOCK {number}{how}")), ":0\r\n");
+    }
+    assert_eq!(waits.ask("PING"), "+PONG\r\n");
+}
+
+#[test]
+fn a_pause_holds_back_what_it_is_for_and_ends() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let (mut own, mut other) = (front.client(), front.client());
+    assert_eq!(own.ask("CLIENT PAUSE 100000 WRITE"), "+OK\r\n");
+    assert_eq!(other.ask("GET k"), "$-1\r\n");
+    assert!(other.ask("SET").starts_with("-ERR wrong number"));
+    other.send(&[command("SET k 1"), command("GET k")].concat());
+    let mut third = front.client();
+    assert_eq!(third.ask("MULTI"), "+OK\r\n");
+    assert_eq!(third.ask("GET k"), "+QUEUED\r\n");
+    assert_eq!(third.ask("EXEC"), "*1\r\n$-1\r\n");
+    assert_eq!(own.ask("CLIENT UNPAUSE"), "+OK\r\n");
+    assert_eq!(other.text(), "+OK\r\n");
+    assert_eq!(other.text(), "$1\r\n1\r\n");
+    // All commands, of all clients; it ends by itself.
+    assert_eq!(own.ask("CLIENT PAUSE 300"), "+OK\r\n");
+    assert_eq!(redis.client().ask("SET k 2"), "+OK\r\n");
+    assert_eq!(other.ask("GET k"), "$1\r\n2\r\n");
+    assert_eq!(own.ask("PING"), "+PONG\r\n");
+}

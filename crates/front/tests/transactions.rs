@@ -1,0 +1,138 @@
+//! What is queued in MULTI, and what is refused then, as from Redis.
+
+mod common;
+
+use common::{Client, Redis, Running};
+
+/// What a client is told for these lines, one after the other.
+fn told(mut client: Client, lines: &[&str]) -> Vec<String> {
+    lines.iter().map(|line| client.ask(line)).collect()
+}
+
+/// The same lines on Redis itself and through the front.
+fn same(redis: &Redis, front: &Running, lines: &[&str]) {
+    let expected = told(redis.client(), lines);
+    assert_eq!(told(front.client(), lines), expected, "{lines:#?}");
+}
+
+#[test]
+fn subcommands_are_looked_at_when_they_are_queued() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    for line in [
+        "CONFIG NOSUCH",
+        "CONFIG nosuch x y",
+        "CONFIG SET",
+        "CONFIG SET hz",
+        "CONFIG GET",
+        "CONFIG RESETSTAT x",
+        "OBJECT ENCODING",
+        "OBJECT FOO k",
+        "XGROUP CREATE k",
+        "XINFO NOSUCH k",
+        "SCRIPT LOAD",
+        "SCRIPT NOSUCH",
+        "ACL NOSUCH",
+        "ACL SETUSER",
+        "MEMORY USAGE",
+        "COMMAND NOSUCH",
+        "COMMAND COUNT x",
+        "FUNCTION NOSUCH",
+        "CLIENT NOSUCH",
+        "CLIENT SETNAME",
+        "CONFIG",
+    ] {
+        same(&redis, &front, &["MULTI", line, "SET k v", "EXEC", "GET k"]);
+        same(&redis, &front, &[line, "GET k"]);
+        let watching = ["WATCH a", "MULTI", line, "SET k v", "EXEC", "GET k"];
+        same(&redis, &front, &watching);
+    }
+    same(&redis, &front, &["MULTI", "OBJECT ENCODING k", "EXEC"]);
+}
+
+#[test]
+fn what_is_about_the_connection_is_queued_too() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    for protocol in ["HELLO 2", "HELLO 3"] {
+        for lines in [
+            &["UNWATCH"][..],
+            &["CLIENT SETNAME me", "CLIENT GETNAME", "CLIENT NOSUCH"],
+            &[
+                "CLIENT GETNAME",
+                "SET k v",
+                "CLIENT SETNAME me",
+                "GET k",
+                "CLIENT GETNAME",
+                "UNWATCH",
+            ],
+            &[
+                "CLIENT GETREDIR",
+                "CLIENT TRACKINGINFO",
+                "CLIENT NO-EVICT x",
+                "CLIENT CACHING yes",
+            ],
+            &["SELECT 1"],
+            &["SELECT 1", "SET k one", "SELECT 2", "SET k two", "DBSIZE"],
+            &[
+                "SET k zero",
+                "SELECT 3",
+                "GET k",
+                "SELECT 0",
+                "GET k",
+                "CLIENT GETNAME",
+            ],
+            &[
+                "SELECT x",
+                "SET k v",
+                "SELECT 99",
+                "SELECT -1",
+                "GET k",
+                "SELECT",
+            ],
+            &["SELECT 99", "SET k v", "GET k"],
+            &["SELECT 4", "INCR n", "LPUSH n x", "HGETALL h"],
+            &["WAIT 0 10", "SET k v", "WAIT 1 1"],
+            &["SET k v", "SELECT 5", "NOSUCH"],
+        ] {
+            let script = [protocol, "MULTI"].into_iter().chain(lines.iter().copied());
+            let script = script.chain([
+                "EXEC",
+                "SET after 1",
+                "CLIENT GETNAME",
+                "SELECT 0",
+                "EXISTS after",
+                "GET k",
+            ]);
+            let script: Vec<&str> = script.collect();
+            let said = [redis.client(), front.client()].map(|mut client| {
+                client.ask("FLUSHALL");
+                // Greetings differ.
+                client.ask(script[0]);
+                script[1..]
+                    .iter()
+                    .map(|line| client.ask(line))
+                    .collect::<Vec<_>>()
+            });
+            assert_eq!(said[1], said[0], "{script:#?}");
+        }
+    }
+}
+
+/// Nobody knows in which database it is then.
+#[test]
+fn a_transaction_that_selects_and_whose_outcome_is_unknown_ends_the_connection() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let mut client = front.client();
+    for line in ["MULTI", "SELECT 1", "SET k v"] {
+        client.ask(line);
+    }
+    front.knobs().outcome = Some(pmnet_front::upstream::Outcome::Unknown);
+    assert!(
+        client
+            .ask("EXEC")
+            .starts_with("-ERR pmnet: outcome unknown")
+    );
+    assert_eq!(client.next(), None);
+}
