@@ -21,10 +21,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &["wire", "device", "log", "media", "proto", "udp"],
     ),
     // For programs of others; the product does not use it.
-    (
-        "packets",
-        &["dataplane", "device", "log", "media", "proto", "udp"],
-    ),
+    ("packets", &["dataplane", "device", "log", "media", "udp"]),
     ("client", &["proto", "udp"]),
     ("server", &["wire", "proto", "udp"]),
     ("store", &["resp", "wire", "server", "tls"]),
