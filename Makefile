@@ -13,7 +13,7 @@ CARGO ?= cargo
 LAB = $(CARGO) run --quiet --release --locked -p pmnet-lab --
 SIM = $(CARGO) run --quiet --release --locked -p pmnet-sim --
 
-.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories compat kernel kernels fuzz soak
+.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories compat kernel kernels nvdimm powercut fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -29,6 +29,8 @@ help:
 	@echo "make compat          Redis's own suite, clients' own tests and random commands, direct and through the front (about an hour)"
 	@echo "make kernel PACKETS=$(PACKETS)   the device in the kernel: answers as the one in user space; killed for minutes: linearizable?"
 	@echo "make kernels         does the pipeline load on Debian's kernels, and do there what user space does? (in QEMU)"
+	@echo "make nvdimm RUNS=$(RUNS)     the power of a machine with persistent memory is cut under load: is everything there? (in QEMU)"
+	@echo "make powercut RUNS=$(RUNS)   a log on ext4 and xfs, as every flush leaves it, and parts of writes: is it whole? (in QEMU)"
 	@echo "make fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)   each fuzz target for so long"
 	@echo "make soak            SOAK_SEEDS=$(SOAK_SEEDS) of the simulator, then SOAK_SECONDS=$(SOAK_SECONDS) of checked load with kills"
 	@echo "make setup           install what tests and demo use, where that is possible"
@@ -38,7 +40,7 @@ help:
 rust:
 	@CARGO="$(CARGO)" sh tests/setup.sh rust
 
-build demo test lint sim rules crash model mutants cargo-mutants histories compat kernel kernels fuzz soak: rust
+build demo test lint sim rules crash model mutants cargo-mutants histories compat kernel kernels nvdimm powercut fuzz soak: rust
 
 build:
 	$(CARGO) build --release --locked -p pmnet
@@ -100,6 +102,14 @@ kernel:
 
 kernels:
 	@python3 tests/kernels/run.py $(KERNELS)
+
+nvdimm:
+	@sh tests/setup.sh packages
+	@$(CARGO) build --release --locked -p pmnet
+	@python3 tests/nvdimm/run.py --runs $(RUNS)
+
+powercut:
+	@python3 tests/powercut/run.py --runs $(RUNS)
 
 fuzz:
 	@bash fuzz/run.sh --seconds $(FUZZ_SECONDS)

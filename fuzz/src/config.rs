@@ -32,6 +32,7 @@ const WORDS: &[&str] = &[
     "--media",
     "file",
     "dram",
+    "pmem",
     "--shards",
     "--log-size",
     "64M",

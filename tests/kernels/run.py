@@ -28,17 +28,16 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
-import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-CACHE = ROOT / "target" / "kernels"
-QEMU = "qemu-system-x86_64"
+sys.path.insert(0, str(HERE.parent))
+sys.dont_write_bytecode = True
+from guest import CACHE, QEMU, ROOT, Trouble, archive, call, download, install_qemu, is_known, libraries, unpack  # noqa: E402
+
 # Tried without arguments; the second only where apt knows it.
 USUAL, OTHER = "linux-image-amd64", "linux-image-6.12-amd64"
 # Seconds. Emulated on a busy machine, a kernel needs up to a minute to begin.
-APT_LIMIT, BUILD_LIMIT, BOOT_LIMIT = 240, 1200, 120
+BUILD_LIMIT, BOOT_LIMIT = 1200, 120
 # Without these a good exit code means nothing.
 NEEDED = (
     "load::an_update_is_acknowledged_by_the_kernel_alone",
@@ -47,87 +46,7 @@ NEEDED = (
 )
 
 
-class Trouble(Exception):
-    """What could not be done, and what to do about it."""
-
-
-def call(command, limit, **more):
-    """Runs a command that must succeed; its standard output."""
-    try:
-        done = subprocess.run(command, timeout=limit, capture_output=True, text=True, check=False, **more)
-    except FileNotFoundError as error:
-        raise Trouble(f"{command[0]} is not installed") from error
-    except subprocess.TimeoutExpired as error:
-        raise Trouble(f"{' '.join(command)}: not done within {limit} s") from error
-    if done.returncode != 0:
-        raise Trouble(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()[-2000:]}")
-    return done.stdout
-
-
 # ---- packages -------------------------------------------------------------------------------------
-
-
-def install_qemu():
-    """Makes sure that there is a QEMU."""
-    if shutil.which(QEMU):
-        return
-    if os.geteuid() != 0 or not shutil.which("apt-get"):
-        raise Trouble(f"{QEMU} is not installed: apt-get install qemu-system-x86")
-    print("installing qemu-system-x86", flush=True)
-    apt = ["apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=60"]
-    install = [*apt, "install", "--no-install-recommends", "qemu-system-x86"]
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    try:
-        call(install, APT_LIMIT, env=environment)
-    except Trouble:
-        call([*apt, "update"], APT_LIMIT)
-        call(install, APT_LIMIT, env=environment)
-
-
-def is_known(package):
-    """Whether apt can download it."""
-    return package in call(["apt-cache", "pkgnames", package], 60).split()
-
-
-def download(package):
-    """A package's file, from the cache or from the archive."""
-    if not is_known(package) and os.geteuid() == 0:
-        call(["apt-get", "-q", "update"], APT_LIMIT)
-    if not is_known(package):
-        raise Trouble("apt does not know this package: apt-get update; apt-cache search linux-image")
-    # A meta-package depends on the package that has the kernel.
-    depends = call(["apt-cache", "depends", package], 60)
-    real = re.search(r"^\s*Depends: (linux-image-\d\S*)$", depends, re.MULTILINE)
-    package = real[1] if real else package
-    named = call(["apt-get", "download", "--print-uris", package], 60)
-    name = re.search(r"^'[^']+' (\S+\.deb) ", named, re.MULTILINE)
-    if not name:
-        raise Trouble(f"apt-get names no file for {package}: {named.strip()}")
-    path = CACHE / name[1]
-    if not path.exists():
-        print(f"downloading {package}", flush=True)
-        # Elsewhere first, so that what was interrupted is not taken for a package.
-        with tempfile.TemporaryDirectory(dir=CACHE) as part:
-            call(["apt-get", "-q", "download", package], APT_LIMIT, cwd=part)
-            (got,) = pathlib.Path(part).glob("*.deb")
-            got.replace(path)
-    return path
-
-
-def unpack(package, wanted):
-    """The first file of a package whose path matches: its name and its content."""
-    command = ["dpkg-deb", "--fsys-tarfile", str(package)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        try:
-            with tarfile.open(fileobj=process.stdout, mode="r|") as tar:
-                for member in tar:
-                    if member.isfile() and re.fullmatch(wanted, member.name):
-                        return pathlib.PurePath(member.name).name, tar.extractfile(member).read()
-        except tarfile.TarError as error:
-            raise Trouble(f"{package}: {error}: delete it, it is downloaded again") from error
-        finally:
-            process.kill()
-    raise Trouble(f"{package} has no file {wanted}")
 
 
 def kernel_image(what):
@@ -158,26 +77,6 @@ def build_tests():
         if message.get("executable") and message["target"]["name"] == "kernel":
             return pathlib.Path(message["executable"])
     raise Trouble("cargo names no program for --test kernel")
-
-
-def libraries(program):
-    """Paths of the shared libraries that a program needs, its loader among them."""
-    said = call(["ldd", str(program)], 60)
-    if "not found" in said:
-        raise Trouble(f"{program}: a library is missing:\n{said}")
-    return re.findall(r"(/\S+) \(0x", said)
-
-
-def archive(files):
-    """A cpio archive ("newc") of (path, mode, content, device number)."""
-    out = bytearray()
-    for number, (path, mode, content, device) in enumerate([*files, ("TRAILER!!!", 0, b"", (0, 0))], 1):
-        name = path.encode() + b"\0"
-        fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, *device, len(name), 0)
-        out += b"070701" + b"".join(b"%08X" % field for field in fields) + name
-        out += bytes(-len(out) % 4) + content
-        out += bytes(-len(out) % 4)
-    return bytes(out)
 
 
 def make_guest(tests):

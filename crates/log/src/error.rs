@@ -30,12 +30,14 @@ pub enum LogError {
     Foreign,
     /// `format` was asked to write over something.
     #[error(
-        "the image is not blank, so no log was made in it: delete the file if it may go; nothing was changed"
+        "the image is not blank, so no log was made in it: delete the file (zero the devdax device) if it may go; \
+         nothing was changed"
     )]
     NotBlank,
     /// Making the log was interrupted; there is nothing in it.
     #[error(
-        "the making of this log was interrupted before it held anything: delete the file and start again"
+        "the making of this log was interrupted before it held anything: delete the file (zero the devdax device) \
+         and start again"
     )]
     InterruptedFormat,
     /// Another format version.

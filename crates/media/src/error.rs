@@ -45,8 +45,42 @@ pub enum OpenError {
         bytes: u64,
     },
     /// Not an ordinary file.
-    #[error("{}: not an ordinary file: give the path of a file", path.display())]
+    #[error(
+        "{}: not an ordinary file: give the path of a file (--media pmem: or of a devdax device)", path.display()
+    )]
     NotAFile {
+        /// The path asked for.
+        path: PathBuf,
+    },
+    /// What is stored there goes through the page cache, so no flush of the processor makes it durable.
+    #[error(
+        "{}: not persistent memory that can be mapped directly ({source}): --media pmem takes a devdax device \
+         (/dev/daxX.Y), or a file of ext4 or xfs mounted with -o dax on /dev/pmemX; for this path use --media file",
+        path.display()
+    )]
+    NotDirect {
+        /// The path asked for.
+        path: PathBuf,
+        /// The kernel's answer to a mapping with `MAP_SYNC`.
+        source: io::Error,
+    },
+    /// Reading there would kill the process.
+    #[error(
+        "{}: {bytes} bytes of this persistent memory are known to be bad (badblocks in /sys), and reading them \
+         kills a process: treat the device as lost; then `ndctl clear-errors`, and make a new log; nothing was \
+         changed", path.display()
+    )]
+    BadBlocks {
+        /// The path asked for.
+        path: PathBuf,
+        /// Bytes in bad blocks.
+        bytes: u64,
+    },
+    /// This processor has no flush instruction that pmnet knows.
+    #[error(
+        "{}: pmnet flushes persistent memory on x86-64 only: on this processor use --media file", path.display()
+    )]
+    NoFlush {
         /// The path asked for.
         path: PathBuf,
     },

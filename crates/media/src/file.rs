@@ -166,6 +166,11 @@ fn open_direct(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
+/// Whether the file at `path` can be opened so.
+pub(crate) fn takes_direct(path: &Path) -> bool {
+    open_direct(path).is_ok()
+}
+
 fn write_error(path: &Path, source: io::Error) -> MediaError {
     MediaError::Io {
         what: format!(

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::OpenError;
-use crate::{Kind, lock, sys};
+use crate::{Kind, lock, pmem, sys};
 
 /// Unit of every image, in bytes.
 pub(crate) const BLOCK: usize = 4096;
@@ -49,31 +49,37 @@ pub(crate) fn create(path: &Path, kind: Kind, bytes: usize) -> Result<(), OpenEr
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(OpenError::io(path, "look at the path", bytes)(error)),
     }
-    let made = fill(&file, kind, bytes)
-        .and_then(|()| fs::rename(&temporary, path))
-        .and_then(|()| sync_directory(path));
-    made.map_err(|error| {
+    let suits = match kind {
+        Kind::Pmem => pmem::check_direct(&file, path),
+        Kind::File | Kind::Dram => Ok(()),
+    };
+    let made = suits.and_then(|()| {
+        fill(&file, kind, bytes)
+            .and_then(|()| fs::rename(&temporary, path))
+            .and_then(|()| sync_directory(path))
+            .map_err(OpenError::io(path, "make the file", bytes))
+    });
+    made.inspect_err(|_| {
         let _gone_anyway = fs::remove_file(&temporary);
-        OpenError::io(path, "make the file", bytes)(error)
     })
 }
 
 fn fill(file: &File, kind: Kind, bytes: usize) -> io::Result<()> {
     file.set_len(0)?;
     let bytes = match kind {
-        Kind::File => bytes,
+        Kind::File | Kind::Pmem => bytes,
         Kind::Dram => bytes.next_multiple_of(sys::file_system(file)?.unit),
     };
     match (sys::reserve(file, bytes), kind) {
         (Ok(()), Kind::Dram) => return Ok(()),
-        (Ok(()), Kind::File) => {}
+        (Ok(()), Kind::File | Kind::Pmem) => {}
         // Not offered by this file system: writing the zeros reserves the space too.
-        (Err(error), Kind::File) if error.kind() == io::ErrorKind::Unsupported => {}
+        (Err(error), Kind::File | Kind::Pmem) if error.kind() == io::ErrorKind::Unsupported => {}
         // A store into a page without space behind it would kill the process later.
         (Err(error), _) => return Err(error),
     }
     // The zeros are written, not only reserved: overwriting written blocks changes no metadata of
-    // the file system, so a later O_DSYNC write is a single write.
+    // the file system, so a later O_DSYNC write is a single write, and a later store to persistent memory none.
     let zeros = vec![0; PIECE];
     let mut at = 0;
     while at < bytes {
@@ -118,7 +124,7 @@ pub(crate) fn size(file: &File, path: &Path) -> Result<usize, OpenError> {
     Ok(bytes)
 }
 
-fn check_size(path: &Path, bytes: usize) -> Result<(), OpenError> {
+pub(crate) fn check_size(path: &Path, bytes: usize) -> Result<(), OpenError> {
     if bytes >= IMAGE_BYTES_MIN && bytes.is_multiple_of(BLOCK) {
         return Ok(());
     }

@@ -1,21 +1,28 @@
-//! Media for the ordered log: ordinary files and shared memory (`docs/spec/ordered-log.md` §2).
+//! Media for the ordered log: ordinary files, shared memory, persistent memory (`docs/spec/ordered-log.md` §2).
 //!
 //! Purpose: the only place of pmnet that maps, writes, flushes and fences what a log keeps.
 //! Invariants: one process at a time owns a log (exclusive lock, held until its last write has
 //! reached the disk); a file appears under its name only when it is whole; what a medium cannot
 //! promise is said in a warning and in `survives()`, never silently weakened.
 //!
-//! This crate knows nothing of what is in an image; `unsafe` stays in `uring`, `memory` and `sys`.
+//! This crate knows nothing of what is in an image; `unsafe` stays in `uring`, `memory`, `mapping`, `cpu`, `pmem`
+//! and `sys`.
 
+mod cpu;
 mod dram;
 mod error;
 mod file;
+pub mod flush;
 mod image;
 mod lock;
+mod mapping;
 mod memory;
+mod place;
+mod pmem;
 mod readonly;
 #[allow(unsafe_code)]
 mod sys;
+mod sysfs;
 mod uring;
 
 use std::ops::Range;
@@ -24,11 +31,15 @@ use std::path::Path;
 
 use pmnet_log::{Media, MediaError};
 
+pub use cpu::Instruction;
 pub use dram::DramMedia;
 pub use error::OpenError;
 pub use file::FileMedia;
 pub use memory::Memory;
+pub use place::{Class, Place, look};
+pub use pmem::{Method, PmemMedia, is_unused_device};
 pub use readonly::{ReadOnlyImage, open_image_read_only};
+pub use sysfs::Domain;
 
 /// Longest time that one persist may take before the medium is given up, in seconds.
 pub const PERSIST_SECONDS_MAX: u64 = 30;
@@ -40,25 +51,34 @@ pub enum Kind {
     File,
     /// Memory shared through a file on tmpfs or hugetlbfs; they survive the death of the process.
     Dram,
+    /// Persistent memory, flushed by the processor; they survive loss of power.
+    Pmem,
 }
 
-/// An opened medium of either kind.
+/// An opened medium of any kind.
 #[derive(Debug)]
 pub enum AnyMedia {
     /// See [`FileMedia`].
     File(FileMedia),
     /// See [`DramMedia`].
     Dram(DramMedia),
+    /// See [`PmemMedia`].
+    Pmem(PmemMedia),
 }
 
 /// Makes a new file of `image_bytes` zero bytes (space reserved, and for [`Kind::File`] written),
 /// locks it and opens it. It appears under `path` only once it is whole; until then it is called
-/// `path` plus `.new`.
+/// `path` plus `.new`. A devdax device ([`Kind::Pmem`]) is there already: it is opened, and nothing of it is changed.
 ///
 /// # Errors
 /// [`OpenError::Exists`], [`OpenError::NoSpace`], [`OpenError::Size`] (not a multiple of 4096),
-/// [`OpenError::Locked`] (another process is making it), [`OpenError::Io`].
+/// [`OpenError::Locked`] (another process is making it), [`OpenError::NotDirect`], [`OpenError::Io`].
 pub fn create(path: &Path, kind: Kind, image_bytes: usize) -> Result<AnyMedia, OpenError> {
+    if kind == Kind::Pmem {
+        let media = AnyMedia::Pmem(pmem::create(path, image_bytes)?);
+        media.announce(path);
+        return Ok(media);
+    }
     image::create(path, kind, image_bytes)?;
     open(path, kind)
 }
@@ -67,15 +87,15 @@ pub fn create(path: &Path, kind: Kind, image_bytes: usize) -> Result<AnyMedia, O
 ///
 /// # Errors
 /// [`OpenError::NotFound`], [`OpenError::Locked`] (another process has it), [`OpenError::Size`]
-/// (truncated, or not a log), [`OpenError::Io`].
+/// (truncated, or not a log), [`OpenError::NotDirect`] and [`OpenError::BadBlocks`] (persistent memory),
+/// [`OpenError::Io`].
 pub fn open(path: &Path, kind: Kind) -> Result<AnyMedia, OpenError> {
     let media = match kind {
         Kind::File => AnyMedia::File(FileMedia::open(path)?),
         Kind::Dram => AnyMedia::Dram(DramMedia::open(path)?),
+        Kind::Pmem => AnyMedia::Pmem(PmemMedia::open(path)?),
     };
-    for warning in media.warnings() {
-        tracing::warn!(path = %path.display(), "{warning}");
-    }
+    media.announce(path);
     Ok(media)
 }
 
@@ -86,6 +106,22 @@ impl AnyMedia {
         match self {
             AnyMedia::File(file) => file.warnings(),
             AnyMedia::Dram(dram) => dram.warnings(),
+            AnyMedia::Pmem(pmem) => pmem.warnings(),
+        }
+    }
+
+    fn announce(&self, path: &Path) {
+        if let AnyMedia::Pmem(pmem) = self {
+            tracing::info!(
+                path = %path.display(),
+                flush = pmem.method().name(),
+                domain = ?pmem.domain(),
+                survives = pmem.survives(),
+                "persistent memory"
+            );
+        }
+        for warning in self.warnings() {
+            tracing::warn!(path = %path.display(), "{warning}");
         }
     }
 
@@ -96,6 +132,7 @@ impl AnyMedia {
         match self {
             AnyMedia::File(file) => file.memory(),
             AnyMedia::Dram(dram) => dram.memory(),
+            AnyMedia::Pmem(pmem) => pmem.memory(),
         }
     }
 }
@@ -105,6 +142,7 @@ impl Media for AnyMedia {
         match self {
             AnyMedia::File(file) => file.bytes(),
             AnyMedia::Dram(dram) => dram.bytes(),
+            AnyMedia::Pmem(pmem) => pmem.bytes(),
         }
     }
 
@@ -112,6 +150,7 @@ impl Media for AnyMedia {
         match self {
             AnyMedia::File(file) => file.part(range),
             AnyMedia::Dram(dram) => dram.part(range),
+            AnyMedia::Pmem(pmem) => pmem.part(range),
         }
     }
 
@@ -119,6 +158,7 @@ impl Media for AnyMedia {
         match self {
             AnyMedia::File(file) => file.store(offset, bytes),
             AnyMedia::Dram(dram) => dram.store(offset, bytes),
+            AnyMedia::Pmem(pmem) => pmem.store(offset, bytes),
         }
     }
 
@@ -126,6 +166,7 @@ impl Media for AnyMedia {
         match self {
             AnyMedia::File(file) => file.persist_start(ranges),
             AnyMedia::Dram(dram) => dram.persist_start(ranges),
+            AnyMedia::Pmem(pmem) => pmem.persist_start(ranges),
         }
     }
 
@@ -133,6 +174,7 @@ impl Media for AnyMedia {
         match self {
             AnyMedia::File(file) => file.persist_poll(wait),
             AnyMedia::Dram(dram) => dram.persist_poll(wait),
+            AnyMedia::Pmem(pmem) => pmem.persist_poll(wait),
         }
     }
 
@@ -140,6 +182,7 @@ impl Media for AnyMedia {
         match self {
             AnyMedia::File(file) => file.wakeup_fd(),
             AnyMedia::Dram(dram) => dram.wakeup_fd(),
+            AnyMedia::Pmem(pmem) => pmem.wakeup_fd(),
         }
     }
 
@@ -147,6 +190,7 @@ impl Media for AnyMedia {
         match self {
             AnyMedia::File(file) => file.survives(),
             AnyMedia::Dram(dram) => dram.survives(),
+            AnyMedia::Pmem(pmem) => pmem.survives(),
         }
     }
 
@@ -154,6 +198,7 @@ impl Media for AnyMedia {
         match self {
             AnyMedia::File(file) => file.name(),
             AnyMedia::Dram(dram) => dram.name(),
+            AnyMedia::Pmem(pmem) => pmem.name(),
         }
     }
 }

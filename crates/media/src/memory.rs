@@ -10,28 +10,63 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use memmap2::MmapRaw;
+use memmap2::{MmapMut, MmapRaw};
+
+use crate::mapping::Mapping;
 
 /// The memory of an image; unmapped when its last holder drops it.
 #[derive(Clone, Debug)]
-pub struct Memory(Arc<MmapRaw>);
+pub struct Memory(Arc<Mapped>);
+
+/// Who unmaps it.
+#[derive(Debug)]
+pub(crate) enum Mapped {
+    /// Memory of a process, or of a file.
+    Ordinary(MmapRaw),
+    /// Persistent memory.
+    Direct(Mapping),
+}
+
+impl From<MmapRaw> for Mapped {
+    fn from(map: MmapRaw) -> Mapped {
+        Mapped::Ordinary(map)
+    }
+}
+
+impl From<MmapMut> for Mapped {
+    fn from(map: MmapMut) -> Mapped {
+        Mapped::Ordinary(map.into())
+    }
+}
+
+impl From<Mapping> for Mapped {
+    fn from(map: Mapping) -> Mapped {
+        Mapped::Direct(map)
+    }
+}
 
 impl Memory {
     /// Takes over a mapping that may be read and written.
-    pub(crate) fn new(map: impl Into<MmapRaw>) -> Memory {
+    pub(crate) fn new(map: impl Into<Mapped>) -> Memory {
         Memory(Arc::new(map.into()))
     }
 
     /// First byte, at the beginning of a page.
     #[must_use]
     pub fn start(&self) -> *mut u8 {
-        self.0.as_mut_ptr()
+        match &*self.0 {
+            Mapped::Ordinary(map) => map.as_mut_ptr(),
+            Mapped::Direct(map) => map.start(),
+        }
     }
 
     /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.len()
+        match &*self.0 {
+            Mapped::Ordinary(map) => map.len(),
+            Mapped::Direct(map) => map.len(),
+        }
     }
 
     /// Whether there is none.
@@ -91,7 +126,6 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memmap2::MmapMut;
 
     #[test]
     fn it_is_read_part_by_part_when_shared() {

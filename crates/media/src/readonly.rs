@@ -8,7 +8,7 @@ use std::path::Path;
 use pmnet_log::{Media, MediaError};
 
 use crate::error::OpenError;
-use crate::image;
+use crate::{image, pmem};
 
 /// A private copy of a log's image. Stores change the copy; every persist is refused.
 #[derive(Debug)]
@@ -26,11 +26,14 @@ pub fn open_image_read_only(path: &Path) -> Result<ReadOnlyImage, OpenError> {
         .read(true)
         .open(path)
         .map_err(OpenError::io(path, "open the file", 0))?;
-    let bytes = image::size(&file, path)?;
     let in_use = file.try_lock_shared().is_err();
     if in_use {
         tracing::warn!(path = %path.display(), "the log is in use: what is read may be in the middle of a change");
     }
+    if let Some(image) = pmem::read_device(&file, path)? {
+        return Ok(ReadOnlyImage { image, in_use });
+    }
+    let bytes = image::size(&file, path)?;
     let mut image = Vec::new();
     image.try_reserve_exact(bytes).map_err(|error| {
         OpenError::io(path, "hold the image in memory", bytes)(std::io::Error::other(error))

@@ -22,6 +22,8 @@ pub(crate) fn reserve(file: &File, bytes: usize) -> io::Result<()> {
 pub(crate) struct FileSystem {
     /// Kept in memory, never on a disk: tmpfs, hugetlbfs, ramfs.
     pub memory: bool,
+    /// hugetlbfs.
+    pub huge: bool,
     /// Unit in which a file can be mapped, in bytes (the huge page on hugetlbfs).
     pub unit: usize,
 }
@@ -44,6 +46,7 @@ pub(crate) fn file_system(file: &File) -> io::Result<FileSystem> {
     };
     Ok(FileSystem {
         memory: [tmpfs, huge, ramfs].contains(&found.f_type),
+        huge: found.f_type == huge,
         unit,
     })
 }

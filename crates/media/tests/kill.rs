@@ -1,49 +1,18 @@
 //! A log on real media whose process is killed, again and again: nothing reported durable is lost,
 //! nothing is invented, no second process gets in while the first lives.
 
+#[path = "numbered/mod.rs"]
+mod numbered;
+
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use pmnet_log::{Expected, Identity, Log, Media, NewEntry, Parameters, Scan, format};
-use pmnet_media::{AnyMedia, Kind, OpenError, create, open};
+use numbered::{EXPECTED, PARAMETERS, append, frame, make, recover};
+use pmnet_log::{Media, Scan};
+use pmnet_media::{Kind, OpenError, open};
 
-const EXPECTED: Expected = Expected {
-    device: 1,
-    shard: 0,
-    parameters: None,
-};
-const PARAMETERS: Parameters = Parameters::ring(256, 128 * 1024);
 const CHILD: &str = "PMNET_TEST_CHILD";
-
-fn recover(path: &Path, kind: Kind) -> Log<AnyMedia> {
-    let scan = Scan::open(open(path, kind).unwrap(), Some(EXPECTED)).unwrap();
-    let decision = scan.decide();
-    scan.repair(decision).unwrap()
-}
-
-/// What order `order` holds, whoever asks. Lengths vary so that the frame ring skips and wraps.
-fn frame(order: u64) -> (Vec<u8>, Vec<u8>) {
-    let header = [order.to_le_bytes(); 11].concat();
-    let len = usize::try_from(order * 131 % 1300).unwrap();
-    (header, vec![order.to_le_bytes()[0]; len])
-}
-
-fn append(log: &mut Log<AnyMedia>) -> bool {
-    let order = log.last() + 1;
-    let (header, payload) = frame(order);
-    let new = NewEntry {
-        session: 1,
-        seq: order,
-        kind: 3,
-        fragment_index: 0,
-        fragment_count: 1,
-    };
-    match log.append(&new, &header, &payload, crc32c::crc32c(&payload)) {
-        Ok(appended) => appended == order,
-        Err(_) => false,
-    }
-}
 
 /// Not a test: the process that is killed. It reports every durable order and reclaims behind it.
 #[test]
@@ -82,14 +51,7 @@ fn spawn(path: &Path, kind: Kind) -> Child {
 }
 
 fn killed_again_and_again(kind: Kind, path: &Path) {
-    let identity = Identity {
-        log_uuid: 77,
-        device: 1,
-        shard: 0,
-    };
-    let mut media = create(path, kind, PARAMETERS.image_bytes()).unwrap();
-    format(&mut media, &identity, &PARAMETERS).unwrap();
-    drop(media);
+    make(path, kind);
     let mut incarnation = 0;
     for round in 0..12 {
         let mut child = spawn(path, kind);
@@ -171,17 +133,7 @@ fn killed_in_shared_memory() {
 fn a_log_cut_short_is_refused_and_not_changed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
-    let identity = Identity {
-        log_uuid: 77,
-        device: 1,
-        shard: 0,
-    };
-    format(
-        create(&path, Kind::File, PARAMETERS.image_bytes()).unwrap(),
-        &identity,
-        &PARAMETERS,
-    )
-    .unwrap();
+    make(&path, Kind::File);
     let shorter = u64::try_from(PARAMETERS.image_bytes()).unwrap() - 4096;
     std::fs::OpenOptions::new()
         .write(true)

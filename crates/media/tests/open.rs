@@ -17,7 +17,7 @@ const KINDS: [Kind; 2] = [Kind::File, Kind::Dram];
 fn directory(kind: Kind) -> tempfile::TempDir {
     match kind {
         Kind::File => tempfile::tempdir().unwrap(),
-        Kind::Dram => tempfile::tempdir_in("/dev/shm").unwrap(),
+        Kind::Dram | Kind::Pmem => tempfile::tempdir_in("/dev/shm").unwrap(),
     }
 }
 
@@ -185,6 +185,18 @@ fn memory_on_a_disk_says_what_it_is() {
     assert_eq!(media.survives(), "death of the process, not power loss");
 }
 
+/// Kernels since 6.6 take `O_DIRECT` on tmpfs: that it worked does not mean that there is a disk.
+#[test]
+fn a_file_in_memory_says_what_it_is() {
+    let directory = directory(Kind::Dram);
+    let path = directory.path().join("log");
+    let media = create(&path, Kind::File, BYTES).unwrap();
+    let warnings = media.warnings();
+    let said = |what: &str| warnings.iter().any(|warning| warning.contains(what));
+    assert!(said("on a file system in memory"), "{warnings:?}");
+    assert!(media.survives().contains("not power loss"));
+}
+
 #[test]
 fn a_copy_for_reading_never_reaches_the_file() {
     let directory = directory(Kind::File);
@@ -199,14 +211,14 @@ fn a_copy_for_reading_never_reaches_the_file() {
     assert!(fs::read(&path).unwrap().iter().all(|byte| *byte == 0));
 }
 
-/// A file system of one MiB, as long as it lives.
+/// A file system, as long as it lives.
 struct TinyDisk(tempfile::TempDir);
 
 impl TinyDisk {
-    fn mount() -> Option<TinyDisk> {
+    fn mount(arguments: &[&str]) -> Option<TinyDisk> {
         let directory = tempfile::tempdir().unwrap();
         let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"])
+            .args(arguments)
             .arg(directory.path())
             .output()
             .is_ok_and(|output| output.status.success());
@@ -222,7 +234,7 @@ impl Drop for TinyDisk {
 
 #[test]
 fn a_full_disk_is_said_when_the_log_is_made() {
-    let Some(disk) = TinyDisk::mount() else {
+    let Some(disk) = TinyDisk::mount(&["-t", "tmpfs", "-o", "size=1m", "tmpfs"]) else {
         skip("mounting a tiny file system needs root");
         return;
     };
@@ -237,4 +249,22 @@ fn a_full_disk_is_said_when_the_log_is_made() {
         drop(create(&path, kind, BYTES / 2).unwrap());
         fs::remove_file(&path).unwrap();
     }
+}
+
+/// A page that is not there kills the process when it is stored into, so all of them are taken first.
+#[test]
+fn huge_pages_that_are_not_there_are_said_when_the_log_is_made_or_opened() {
+    let Some(disk) = TinyDisk::mount(&["-t", "hugetlbfs", "-o", "size=2M,pagesize=2M", "none"])
+    else {
+        skip("mounting huge pages needs root, and a kernel that has them");
+        return;
+    };
+    let path = disk.0.path().join("log");
+    let error = create(&path, Kind::Dram, 4 << 20).unwrap_err();
+    assert!(matches!(error, OpenError::NoSpace { .. }), "{error}");
+    assert!(names(disk.0.path()).is_empty(), "nothing is left behind");
+    let holes = fs::File::create(&path).unwrap();
+    holes.set_len(4 << 20).unwrap();
+    let error = open(&path, Kind::Dram).unwrap_err();
+    assert!(matches!(error, OpenError::NoSpace { .. }), "{error}");
 }

@@ -4,6 +4,10 @@
 //! changes nothing, needs no privilege, ends within seconds. May not: fail silently; what cannot be
 //! found out is a `warn` that says so.
 
+mod interface;
+mod log_place;
+mod netlink;
+
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -34,6 +38,7 @@ const EXAMPLES: &str = "\
 Examples:
   pmnet doctor
   pmnet doctor --log-folder /var/lib/pmnet --port 51000 --port 51500 --json
+  pmnet doctor --log /var/lib/pmnet/d.log --dev eth0
 
 Exit code 1 if anything is `fail`.";
 
@@ -44,6 +49,13 @@ pub struct DoctorArgs {
     /// Folder in which a log on an ordinary file would live.
     #[arg(long, default_value = ".", value_name = "PATH")]
     log_folder: PathBuf,
+    /// A log, there or not, or a devdax device: which medium suits the path, how a write becomes durable there, what an
+    /// acknowledgement survives.
+    #[arg(long, value_name = "PATH")]
+    log: Vec<PathBuf>,
+    /// A network interface for a device in the kernel: driver, queues, what it can do with XDP.
+    #[arg(long, value_name = "IF", value_delimiter = ',')]
+    dev: Vec<String>,
     /// UDP ports that are to be used.
     #[arg(long, value_name = "PORT", default_values_t = [51_000, 51_500])]
     port: Vec<u16>,
@@ -106,6 +118,8 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<bool> {
     findings.push(io_uring());
     findings.push(direct_io(&args.log_folder));
     findings.push(tmpfs());
+    findings.extend(args.log.iter().flat_map(|path| log_place::findings(path)));
+    findings.extend(args.dev.iter().flat_map(|name| interface::findings(name)));
     findings.push(redis_server());
     findings.extend(args.port.iter().map(|port| udp_port(*port)));
     findings.push(tcp_port(args.front_port));

@@ -4,6 +4,9 @@
 //! Every 64-byte line that was stored to and is not covered by a completed persist may hold the
 //! state after any prefix of its stores; any of its 8-byte words may be ahead of the others. A
 //! completed persist settles the lines it covered at what they held when it began, or newer.
+//!
+//! What a persist covers is not what the log asks for, but the lines that the flush loop of persistent memory
+//! (`pmnet_media::flush`) names for it before its fence.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,11 +14,12 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pmnet_log::{Media, MediaError};
+use pmnet_media::flush::{self, Flush};
 
 use crate::promise::Promise;
 
 /// Bytes of a line: what a crash keeps or loses on its own.
-pub const LINE: usize = 64;
+pub const LINE: usize = flush::LINE;
 pub type Line = [u8; LINE];
 
 /// One thing that happened to a medium, or to what the world knows.
@@ -56,6 +60,31 @@ impl Tape {
     /// Persists that were begun so far.
     pub fn persists(&self) -> u64 {
         self.recorded().persists
+    }
+}
+
+/// The lines that were flushed, neighbours together, until the fence.
+#[derive(Debug, Default)]
+struct Flushed {
+    lines: Vec<Range<usize>>,
+    fenced: bool,
+}
+
+impl Flush for Flushed {
+    fn line(&mut self, offset: usize) {
+        assert!(
+            !self.fenced,
+            "the fence waits for what was flushed before it"
+        );
+        match self.lines.last_mut().filter(|last| last.end == offset) {
+            Some(last) => last.end += LINE,
+            None => self.lines.push(offset..offset + LINE),
+        }
+    }
+
+    fn fence(&mut self) {
+        assert!(!self.fenced, "one fence a persist");
+        self.fenced = true;
     }
 }
 
@@ -110,9 +139,15 @@ impl Media for Recorder {
             );
         }
         self.in_flight = true;
+        let mut flushed = Flushed::default();
+        flush::persist(ranges, &mut flushed);
+        assert!(
+            flushed.fenced,
+            "without a fence nothing is known to be durable"
+        );
         if let Some(tape) = &self.tape {
             tape.recorded().persists += 1;
-            tape.push(Event::PersistStart(ranges.to_vec()));
+            tape.push(Event::PersistStart(flushed.lines));
         }
         Ok(())
     }

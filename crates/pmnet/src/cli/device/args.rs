@@ -41,6 +41,8 @@ pub enum MediaArg {
     File,
     /// A mapped file on tmpfs or hugetlbfs: it survives the death of the process only.
     Dram,
+    /// Persistent memory, a devdax device or a file on fsdax, flushed by the processor: it survives a power cut.
+    Pmem,
 }
 
 /// Settings of `pmnet device`; section `[device]` of the configuration file.
@@ -53,7 +55,7 @@ pub struct DeviceArgs {
     /// UDP address of the next device, or of the server.
     #[arg(long, value_name = "HOST:PORT")]
     pub next: Option<String>,
-    /// File of the log.
+    /// File of the log, or a devdax device (/dev/daxX.Y).
     #[arg(long, value_name = "PATH")]
     pub log: Option<PathBuf>,
     /// Kind of medium that the log is on.

@@ -1,5 +1,7 @@
 //! `pmnet device --mode af-xdp`: packets are received into the buffers that are the log.
 
+use std::os::unix::fs::FileTypeExt;
+
 use anyhow::Context;
 use pmnet_cli::ConfigError;
 use pmnet_client::Stop;
@@ -62,7 +64,7 @@ impl DirectSettings {
 pub fn buffers(ring: &Parameters, kind: Kind) -> Parameters {
     let bytes = match kind {
         Kind::File => 4096,
-        Kind::Dram => 2048,
+        Kind::Dram | Kind::Pmem => 2048,
     };
     let entries = (ring.frame_bytes / u64::from(bytes))
         .next_power_of_two()
@@ -73,6 +75,15 @@ pub fn buffers(ring: &Parameters, kind: Kind) -> Parameters {
 /// Serves until asked to end.
 pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
     let direct = settings.direct.clone().context("--mode af-xdp")?;
+    let device = std::fs::metadata(&settings.path).is_ok_and(|it| it.file_type().is_char_device());
+    if settings.kind == Kind::Pmem && !device {
+        return Err(ConfigError(format!(
+            "--log {}: the kernel takes no packet buffers in a file of persistent memory (fsdax): use a devdax device \
+             there, --media file or dram, or another --mode",
+            settings.path.display()
+        ))
+        .into());
+    }
     let log = open_log(&settings)
         .with_context(|| format!("cannot use the log {}", settings.path.display()))?;
     let memory = log.medium().memory();

@@ -22,6 +22,8 @@ const EXAMPLES: &str = "\
 Examples
   one device, log on an ordinary file (survives a power cut):
     pmnet device --listen 127.0.0.1:51000 --next 127.0.0.1:51500 --log /var/lib/pmnet/d.log --media file
+  one device, log in persistent memory (survives a power cut):
+    pmnet device --listen 127.0.0.1:51000 --next 127.0.0.1:51500 --log /dev/dax0.0 --media pmem
   a chain of three in memory (survives the death of processes; two of three machines):
     pmnet device --listen 127.0.0.1:51003 --next 127.0.0.1:51500 --log /dev/shm/d3.log --media dram
     pmnet device --listen 127.0.0.1:51002 --next 127.0.0.1:51003 --log /dev/shm/d2.log --media dram
@@ -56,7 +58,7 @@ battery and --spill. --detach takes everything out of the kernel again.
 without being copied. Everything else on --dev goes to the system as before. A log made for another
 mode cannot be used.
 
-A log is made if the file is not there; its size is fixed then. A file that is not a log, is of
+A log is made if the file is not there, or the devdax device is zero; its size is fixed then. A file that is not a log, is of
 another device, version or size, or is damaged, is refused and not touched.";
 
 /// The command line of `pmnet device`.

@@ -58,7 +58,8 @@ pub fn announce<M: Media>(
 pub fn open_log(settings: &Settings) -> anyhow::Result<Log<AnyMedia>> {
     let device = settings.relay.device.id;
     let shard = settings.relay.device.shard;
-    let new = !settings.path.exists();
+    let new =
+        !settings.path.exists() || pmnet_media::is_unused_device(&settings.path, settings.kind)?;
     let media = if new {
         let parameters = settings.wanted.unwrap_or_else(|| settings.usual());
         let identity = new_identity(device, shard)?;

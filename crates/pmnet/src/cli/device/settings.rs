@@ -116,6 +116,7 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
     let kind = match media {
         MediaArg::File => Kind::File,
         MediaArg::Dram => Kind::Dram,
+        MediaArg::Pmem => Kind::Pmem,
     };
     let wanted = match &direct {
         Some(_) => wanted.map(|ring| buffers(&ring, kind)),

@@ -1,0 +1,325 @@
+//! Persistent memory: a devdax device, or a file of a file system with direct access (fsdax).
+//!
+//! The mapping is the memory itself. A persist flushes the lines of its ranges and fences once
+//! ([`crate::flush`]); where the machine saves its caches in a power cut (eADR), the fence is enough. A mapping
+//! through the page cache is refused: a flush there would reach DRAM and nothing else.
+//!
+//! A line that has gone bad kills the process that reads it (SIGBUS). The kernel then knows the block, and the
+//! next open refuses the log.
+
+#![allow(unsafe_code)]
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use pmnet_log::{Media, MediaError};
+
+use crate::cpu::{self, Instruction};
+use crate::error::OpenError;
+use crate::flush::{self, Flush};
+use crate::image::{self, BLOCK};
+use crate::mapping::Mapping;
+use crate::memory::Memory;
+use crate::sysfs::{Backing, Domain, SYSFS, Sysfs};
+use crate::{Kind, lock, sys};
+
+/// A log in persistent memory.
+#[derive(Debug)]
+pub struct PmemMedia {
+    memory: Memory,
+    method: Method,
+    domain: Domain,
+    warnings: Vec<String>,
+    /// Holds the lock.
+    _file: File,
+}
+
+/// How stores are made durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Every line by this instruction, then a fence.
+    Flush(Instruction),
+    /// The fence alone: the machine saves its caches.
+    Fence,
+}
+
+impl Method {
+    /// In words, for logs and `pmnet doctor`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Method::Flush(instruction) => instruction.name(),
+            Method::Fence => "none (the machine saves its caches)",
+        }
+    }
+
+    /// What this processor needs for memory of that domain; `None` where it has no flush that pmnet knows.
+    #[must_use]
+    pub fn for_domain(domain: Domain) -> Option<Method> {
+        let instruction = Instruction::of_this_processor()?;
+        Some(match domain {
+            Domain::CpuCache => Method::Fence,
+            Domain::Memory | Domain::Unsaid | Domain::NotPersistent => Method::Flush(instruction),
+        })
+    }
+}
+
+/// Makes a log's place: in a new file of `bytes` zero bytes, or in a devdax device that is large enough, of which
+/// nothing is changed.
+pub(crate) fn create(path: &Path, bytes: usize) -> Result<PmemMedia, OpenError> {
+    if !is_character_device(path) {
+        image::create(path, Kind::Pmem, bytes)?;
+        return PmemMedia::open(path);
+    }
+    let media = PmemMedia::open(path)?;
+    if media.bytes().len() < bytes {
+        return Err(OpenError::NoSpace {
+            path: path.to_path_buf(),
+            bytes,
+        });
+    }
+    Ok(media)
+}
+
+/// Whether `path` is a devdax device whose first 8 KiB are zero: where a log would begin, there is none. A file is
+/// made with its log, so this is only about devices.
+///
+/// # Errors
+/// As [`open`](crate::open).
+pub fn is_unused_device(path: &Path, kind: Kind) -> Result<bool, OpenError> {
+    if kind != Kind::Pmem || !is_character_device(path) {
+        return Ok(false);
+    }
+    let media = PmemMedia::open(path)?;
+    Ok(media.bytes()[..2 * BLOCK].iter().all(|byte| *byte == 0))
+}
+
+fn is_character_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_char_device())
+}
+
+/// Refuses a file that cannot be mapped directly.
+pub(crate) fn check_direct(file: &File, path: &Path) -> Result<(), OpenError> {
+    map(file, path, BLOCK).map(drop)
+}
+
+fn map(file: &File, path: &Path, bytes: usize) -> Result<Mapping, OpenError> {
+    Mapping::new(file, bytes, true).map_err(|source| match source.kind() {
+        // EOPNOTSUPP: through the page cache. EINVAL: a kernel or file system without MAP_SYNC.
+        io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput => OpenError::NotDirect {
+            path: path.to_path_buf(),
+            source,
+        },
+        _ => OpenError::io(path, "map the memory", bytes)(source),
+    })
+}
+
+/// Size of what is opened: of a devdax device by sysfs, else of the file.
+fn size(file: &File, metadata: &Metadata, path: &Path) -> Result<usize, OpenError> {
+    if !metadata.file_type().is_char_device() {
+        return image::size(file, path);
+    }
+    let sysfs = Sysfs(Path::new(SYSFS));
+    if !sysfs.is_dax(metadata.rdev()) {
+        return Err(OpenError::NotAFile {
+            path: path.to_path_buf(),
+        });
+    }
+    let bytes = sysfs.dax_bytes(metadata.rdev());
+    let bytes = bytes.map_err(OpenError::io(path, "find out the size of the device", 0))?;
+    image::check_size(path, bytes)?;
+    Ok(bytes)
+}
+
+/// The memory under what is opened.
+pub(crate) fn backing(metadata: &Metadata) -> Backing {
+    let sysfs = Sysfs(Path::new(SYSFS));
+    if metadata.file_type().is_char_device() {
+        return sysfs.dax_memory(metadata.rdev());
+    }
+    let mut memory = sysfs.block_memory(metadata.dev());
+    // The kernel grants MAP_SYNC only on memory that a CPU's flush reaches, so this is persistent all the same.
+    memory.domain = memory.domain.max(Domain::Unsaid);
+    memory
+}
+
+/// Copies a devdax device, which cannot be read but by a mapping; `None` for anything else.
+pub(crate) fn read_device(file: &File, path: &Path) -> Result<Option<Vec<u8>>, OpenError> {
+    let metadata = file
+        .metadata()
+        .map_err(OpenError::io(path, "look at the file", 0))?;
+    if !metadata.file_type().is_char_device() {
+        return Ok(None);
+    }
+    let bytes = size(file, &metadata, path)?;
+    refuse_bad(&backing(&metadata), path)?;
+    let map = Mapping::new(file, bytes, false);
+    let map = map.map_err(OpenError::io(path, "map the memory", bytes))?;
+    let mut image = Vec::new();
+    image.try_reserve_exact(bytes).map_err(|error| {
+        OpenError::io(path, "hold the image in memory", bytes)(io::Error::other(error))
+    })?;
+    image.extend_from_slice(Memory::new(map).whole());
+    Ok(Some(image))
+}
+
+fn refuse_bad(memory: &Backing, path: &Path) -> Result<(), OpenError> {
+    match memory.bad_bytes {
+        0 => Ok(()),
+        bytes => Err(OpenError::BadBlocks {
+            path: path.to_path_buf(),
+            bytes,
+        }),
+    }
+}
+
+/// What is worse than it could be, a sentence each.
+fn warnings(memory: &Backing, path: &Path) -> Vec<String> {
+    let path = path.display();
+    let mut found: Vec<String> = memory
+        .unknown
+        .iter()
+        .map(|what| format!("{path}: cannot find out {what}"))
+        .collect();
+    match memory.domain {
+        Domain::NotPersistent => found.push(format!(
+            "{path}: nothing says that this memory is persistent, so the log counts as lost in a power cut; use \
+             an NVDIMM, or media file"
+        )),
+        Domain::Unsaid => found.push(format!(
+            "{path}: the machine does not say what its memory keeps in a power cut (no persistence_domain); every \
+             persist flushes, which is all that can be done: ask the machine's manual"
+        )),
+        Domain::Memory | Domain::CpuCache => {}
+    }
+    found
+}
+
+impl PmemMedia {
+    /// Locks and maps a devdax device, or a file on fsdax.
+    ///
+    /// # Errors
+    /// As [`open`](crate::open).
+    pub fn open(path: &Path) -> Result<PmemMedia, OpenError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .map_err(OpenError::io(path, "open it", 0))?;
+        lock::exclusive(&file, path)?;
+        let metadata = file
+            .metadata()
+            .map_err(OpenError::io(path, "look at the file", 0))?;
+        let bytes = size(&file, &metadata, path)?;
+        let backing = backing(&metadata);
+        refuse_bad(&backing, path)?;
+        let map = map(&file, path, bytes)?;
+        if metadata.is_file() {
+            // A hole would be filled when it is first stored into; without space that kills the process.
+            sys::reserve(&file, bytes).map_err(OpenError::io(path, "reserve the space", bytes))?;
+        }
+        let Some(method) = Method::for_domain(backing.domain) else {
+            return Err(OpenError::NoFlush {
+                path: path.to_path_buf(),
+            });
+        };
+        Ok(PmemMedia {
+            memory: Memory::new(map),
+            method,
+            domain: backing.domain,
+            warnings: warnings(&backing, path),
+            _file: file,
+        })
+    }
+
+    /// How stores are made durable here.
+    #[must_use]
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    /// What a power cut leaves of this memory.
+    #[must_use]
+    pub fn domain(&self) -> Domain {
+        self.domain
+    }
+
+    /// The memory of the image.
+    #[must_use]
+    pub fn memory(&self) -> Memory {
+        self.memory.clone()
+    }
+
+    /// Warnings about what is worse here than it could be.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}
+
+/// The instructions of this processor, on the memory of an image.
+struct Processor<'a> {
+    memory: &'a Memory,
+    method: Method,
+}
+
+impl Flush for Processor<'_> {
+    fn line(&mut self, offset: usize) {
+        if let Method::Flush(instruction) = self.method {
+            let line = self.memory.part(offset..offset + 1).as_ptr();
+            // SAFETY: the address is of a byte inside the mapping, and the instruction is one that CPUID names.
+            unsafe { cpu::flush_line(instruction, line) }
+        }
+    }
+
+    fn fence(&mut self) {
+        cpu::store_fence();
+    }
+}
+
+impl Media for PmemMedia {
+    fn bytes(&self) -> &[u8] {
+        self.memory.whole()
+    }
+
+    fn part(&self, range: Range<usize>) -> &[u8] {
+        self.memory.part(range)
+    }
+
+    fn store(&mut self, offset: usize, bytes: &[u8]) {
+        self.memory.store(offset, bytes);
+    }
+
+    fn persist_start(&mut self, ranges: &[Range<usize>]) -> Result<(), MediaError> {
+        let mut processor = Processor {
+            memory: &self.memory,
+            method: self.method,
+        };
+        flush::persist(ranges, &mut processor);
+        Ok(())
+    }
+
+    fn persist_poll(&mut self, _wait: bool) -> Result<bool, MediaError> {
+        Ok(true)
+    }
+
+    fn wakeup_fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    fn survives(&self) -> &'static str {
+        self.domain.survives()
+    }
+
+    fn name(&self) -> &'static str {
+        "pmem"
+    }
+}
+
+#[cfg(test)]
+#[path = "pmem_tests.rs"]
+mod tests;

@@ -1,0 +1,212 @@
+//! What a network interface is for a device in the kernel: driver, queues, XDP.
+
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use super::netlink::{self, Attached, Features, Link};
+use super::{Finding, Level, read};
+
+/// Above this MTU some drivers refuse native XDP (a veth does).
+const NATIVE_MTU_MAX: u32 = 3506;
+
+/// What was found out about an interface.
+struct Interface {
+    name: String,
+    driver: Option<String>,
+    mtu: Option<u32>,
+    receive_queues: usize,
+    transmit_queues: usize,
+    link: Result<Link, Errno>,
+    features: Result<Features, Errno>,
+}
+
+/// The lines about an interface.
+pub(super) fn findings(name: &str) -> Vec<Finding> {
+    match look(name) {
+        Some(interface) => vec![basics(&interface), xdp(&interface), zero_copy(&interface)],
+        None => vec![Finding::bad(
+            Level::Fail,
+            "interface",
+            format!("there is no interface {name}"),
+            "ip link shows those that are there, in this network namespace",
+        )],
+    }
+}
+
+fn look(name: &str) -> Option<Interface> {
+    // A name that would lead elsewhere is none.
+    if name.is_empty() || name.contains('/') || name.starts_with('.') {
+        return None;
+    }
+    let folder = Path::new("/sys/class/net").join(name);
+    let attribute = |what: &str| read(&folder.join(what).display().to_string());
+    let index: u32 = attribute("ifindex")?.parse().ok()?;
+    let link = netlink::link(index);
+    let driver = std::fs::read_link(folder.join("device/driver"))
+        .ok()
+        .and_then(|driver| Some(driver.file_name()?.to_str()?.to_owned()))
+        .or_else(|| link.as_ref().ok()?.kind.clone());
+    let queues = |kind: &str| {
+        let entries = std::fs::read_dir(folder.join("queues"))
+            .into_iter()
+            .flatten();
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        names.filter(|name| name.starts_with(kind)).count()
+    };
+    Some(Interface {
+        name: name.to_owned(),
+        driver,
+        mtu: attribute("mtu").and_then(|text| text.parse().ok()),
+        receive_queues: queues("rx-"),
+        transmit_queues: queues("tx-"),
+        link,
+        features: netlink::features(index),
+    })
+}
+
+fn basics(interface: &Interface) -> Finding {
+    let mtu = interface
+        .mtu
+        .map_or("unknown".into(), |mtu| mtu.to_string());
+    let found = format!(
+        "{}: driver {}, MTU {mtu}, {} receive and {} transmit queues",
+        interface.name,
+        interface.driver.as_deref().unwrap_or("unknown"),
+        interface.receive_queues,
+        interface.transmit_queues
+    );
+    if interface.mtu.is_some_and(|mtu| mtu > NATIVE_MTU_MAX) {
+        return Finding::bad(
+            Level::Warn,
+            "interface",
+            found,
+            format!(
+                "many drivers refuse native XDP above {NATIVE_MTU_MAX} bytes: set a smaller MTU for --mode nic, router or switch"
+            ),
+        );
+    }
+    Finding::ok("interface", found)
+}
+
+fn xdp(interface: &Interface) -> Finding {
+    let attached = match &interface.link {
+        Ok(link) => match link.attached {
+            Attached::Nothing => "no program attached".into(),
+            Attached::Native => "a program attached in the driver".into(),
+            Attached::Generic => "a program attached in the generic mode".into(),
+            Attached::Otherwise => "programs attached in the hardware, or in several ways".into(),
+        },
+        Err(error) => format!("cannot find out whether a program is attached: {error}"),
+    };
+    let name = &interface.name;
+    match interface.features {
+        Ok(features) if features.native() => Finding::ok(
+            "XDP",
+            format!("{name}: native ({}); {attached}", features.names()),
+        ),
+        Ok(_) => Finding::bad(
+            Level::Warn,
+            "XDP",
+            format!("{name}: the driver has no native XDP; {attached}"),
+            "--mode nic, router and switch would need --xdp-generic, which is slow: use another interface, or the relay \
+             (the default mode)",
+        ),
+        Err(error) => Finding::bad(
+            Level::Warn,
+            "XDP",
+            format!("{name}: {attached}; {}", unknown(error)),
+            "start the device: it says so if the driver has no native XDP",
+        ),
+    }
+}
+
+fn zero_copy(interface: &Interface) -> Finding {
+    let name = &interface.name;
+    match interface.features {
+        Ok(features) if features.zero_copy() => Finding::ok(
+            "zero-copy",
+            format!("{name}: AF_XDP sockets without a copy"),
+        ),
+        Ok(_) => Finding::bad(
+            Level::Warn,
+            "zero-copy",
+            format!("{name}: the driver offers none"),
+            "AF_XDP sockets there copy each packet; nothing else of pmnet needs it",
+        ),
+        Err(error) => Finding::bad(
+            Level::Warn,
+            "zero-copy",
+            format!("{name}: {}", unknown(error)),
+            "see the driver's documentation",
+        ),
+    }
+}
+
+fn unknown(error: Errno) -> String {
+    if error == Errno::NOENT {
+        "what the driver can do is not told by kernels before 6.3".into()
+    } else {
+        format!("what the driver can do cannot be found out: {error}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(features: Result<Features, Errno>, attached: Attached, mtu: u32) -> Interface {
+        Interface {
+            name: "eth0".into(),
+            driver: Some("igb".into()),
+            mtu: Some(mtu),
+            receive_queues: 4,
+            transmit_queues: 2,
+            link: Ok(Link {
+                attached,
+                kind: None,
+            }),
+            features,
+        }
+    }
+
+    #[test]
+    fn a_good_driver_an_old_one_and_one_that_is_not_known() {
+        let good = interface(Ok(Features(0b1111)), Attached::Native, 1500);
+        assert_eq!(
+            basics(&good).found,
+            "eth0: driver igb, MTU 1500, 4 receive and 2 transmit queues"
+        );
+        assert!(
+            [basics(&good), xdp(&good), zero_copy(&good)]
+                .iter()
+                .all(|one| one.level == Level::Ok)
+        );
+        assert!(
+            xdp(&good)
+                .found
+                .ends_with("; a program attached in the driver")
+        );
+        let old = interface(Ok(Features(0)), Attached::Nothing, 9000);
+        for one in [basics(&old), xdp(&old), zero_copy(&old)] {
+            assert_eq!(one.level, Level::Warn);
+            assert!(one.advice.is_some());
+        }
+        let unknown = interface(Err(Errno::NOENT), Attached::Generic, 1500);
+        assert!(xdp(&unknown).found.contains("before 6.3"));
+        assert!(zero_copy(&unknown).found.contains("before 6.3"));
+        let refused = interface(Err(Errno::PERM), Attached::Otherwise, 1500);
+        assert!(xdp(&refused).found.contains("cannot be found out"));
+    }
+
+    #[test]
+    fn interfaces_that_are_not_there() {
+        for name in ["", "absent0", "../lo", ".", "a/b"] {
+            let found = findings(name);
+            assert_eq!((found.len(), found[0].level), (1, Level::Fail), "{name:?}");
+        }
+        let loopback = findings("lo");
+        assert_eq!(loopback.len(), 3);
+        assert!(loopback.iter().all(|one| one.level != Level::Fail));
+    }
+}

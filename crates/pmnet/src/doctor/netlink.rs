@@ -1,0 +1,297 @@
+//! Two questions to the kernel about a network interface that sysfs has no answer to: which XDP program is attached
+//! and what kind of interface it is (rtnetlink), and what the driver can do with XDP (generic netlink, family
+//! `netdev`, Linux 6.3 and later). Neither needs privilege.
+//!
+//! Invariant: a message is read within its own lengths; what does not fit is no answer.
+
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send,
+    socket_with,
+};
+
+/// The kernel answers at once, or not at all.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// Room for one answer, in bytes.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+
+const HEADER_BYTES: usize = 16;
+const GENERIC_HEADER_BYTES: usize = 4;
+const LINK_HEADER_BYTES: usize = 16;
+
+const NLMSG_ERROR: u16 = 2;
+const NLM_F_REQUEST: u16 = 1;
+/// Flags in an attribute's type.
+const NLA_TYPE_MASK: u16 = 0x3fff;
+
+const RTM_GETLINK: u16 = 18;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_XDP: u16 = 43;
+const IFLA_XDP_ATTACHED: u16 = 2;
+
+const GENL_ID_CTRL: u16 = 0x10;
+const CTRL_CMD_GETFAMILY: u8 = 3;
+const CTRL_ATTR_FAMILY_ID: u16 = 1;
+const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+const NETDEV_CMD_DEV_GET: u8 = 1;
+const NETDEV_A_DEV_IFINDEX: u16 = 1;
+const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
+
+/// How an XDP program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attached {
+    /// There is none.
+    Nothing,
+    /// In the driver.
+    Native,
+    /// In the network stack.
+    Generic,
+    /// In the hardware, or in several ways.
+    Otherwise,
+}
+
+/// What rtnetlink says about an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Link {
+    /// How an XDP program is attached.
+    pub attached: Attached,
+    /// Kind of a virtual interface: `veth`, `bridge`, …
+    pub kind: Option<String>,
+}
+
+/// What a driver can do with XDP: bits of the kernel's `netdev` family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Features(pub u64);
+
+impl Features {
+    const BASIC: u64 = 1;
+    const NAMES: [(u64, &'static str); 7] = [
+        (Features::BASIC, "basic"),
+        (1 << 1, "redirect"),
+        (1 << 2, "transmit"),
+        (Features::ZERO_COPY, "zero-copy"),
+        (1 << 4, "hardware"),
+        (1 << 5, "receive in parts"),
+        (1 << 6, "transmit in parts"),
+    ];
+    const ZERO_COPY: u64 = 1 << 3;
+
+    /// A program can run in the driver.
+    pub(super) fn native(self) -> bool {
+        self.0 & Features::BASIC != 0
+    }
+
+    /// AF_XDP sockets without a copy.
+    pub(super) fn zero_copy(self) -> bool {
+        self.0 & Features::ZERO_COPY != 0
+    }
+
+    /// In words.
+    pub(super) fn names(self) -> String {
+        let names: Vec<&str> = Features::NAMES
+            .iter()
+            .filter(|(bit, _)| self.0 & bit != 0)
+            .map(|(_, name)| *name)
+            .collect();
+        names.join(", ")
+    }
+}
+
+/// Asks rtnetlink.
+pub(super) fn link(index: u32) -> Result<Link, Errno> {
+    let mut body = [0; LINK_HEADER_BYTES];
+    body[4..8].copy_from_slice(&index.to_ne_bytes());
+    let answer = ask(None, RTM_GETLINK, &body)?;
+    parse_link(&answer).ok_or(Errno::BADMSG)
+}
+
+/// Asks the family `netdev`; `NOENT` where the kernel has none.
+pub(super) fn features(index: u32) -> Result<Features, Errno> {
+    let mut body = generic(CTRL_CMD_GETFAMILY);
+    push(&mut body, CTRL_ATTR_FAMILY_NAME, b"netdev\0");
+    let answer = ask(Some(netlink::GENERIC), GENL_ID_CTRL, &body)?;
+    let family = attribute(&answer, GENERIC_HEADER_BYTES, CTRL_ATTR_FAMILY_ID);
+    let family = family.and_then(|value| value.try_into().ok());
+    let family = u16::from_ne_bytes(family.ok_or(Errno::BADMSG)?);
+    let mut body = generic(NETDEV_CMD_DEV_GET);
+    push(&mut body, NETDEV_A_DEV_IFINDEX, &index.to_ne_bytes());
+    let answer = ask(Some(netlink::GENERIC), family, &body)?;
+    let bits = attribute(&answer, GENERIC_HEADER_BYTES, NETDEV_A_DEV_XDP_FEATURES);
+    let bits = bits.and_then(|value| value.try_into().ok());
+    Ok(Features(u64::from_ne_bytes(bits.ok_or(Errno::BADMSG)?)))
+}
+
+/// Sends one message; the body of the answer.
+fn ask(protocol: Option<Protocol>, kind: u16, body: &[u8]) -> Result<Vec<u8>, Errno> {
+    let socket = socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        protocol,
+    )?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_MAX))?;
+    send(&socket, &message(kind, body), SendFlags::empty())?;
+    let mut answer = vec![0; ANSWER_BYTES_MAX];
+    let (bytes, _) = recv(&socket, answer.as_mut_slice(), RecvFlags::empty())?;
+    body_of(&answer[..bytes]).map(<[u8]>::to_vec)
+}
+
+fn message(kind: u16, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(HEADER_BYTES + body.len()).expect("a short message");
+    let mut message = length.to_ne_bytes().to_vec();
+    message.extend(kind.to_ne_bytes());
+    message.extend(NLM_F_REQUEST.to_ne_bytes());
+    // Sequence number and port: one question for each socket.
+    message.extend([0; 8]);
+    message.extend(body);
+    message
+}
+
+fn generic(command: u8) -> Vec<u8> {
+    vec![command, 1, 0, 0]
+}
+
+fn push(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    let length = u16::try_from(4 + value.len()).expect("a short attribute");
+    body.extend(length.to_ne_bytes());
+    body.extend(kind.to_ne_bytes());
+    body.extend(value);
+    body.resize(body.len().next_multiple_of(4), 0);
+}
+
+/// The first message of an answer, without its header.
+fn body_of(answer: &[u8]) -> Result<&[u8], Errno> {
+    let header = answer.get(..HEADER_BYTES).ok_or(Errno::BADMSG)?;
+    let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
+    let length = usize::try_from(length).map_err(|_| Errno::BADMSG)?;
+    let body = answer.get(HEADER_BYTES..length).ok_or(Errno::BADMSG)?;
+    if u16::from_ne_bytes([header[4], header[5]]) == NLMSG_ERROR {
+        let code: [u8; 4] = body
+            .get(..4)
+            .and_then(|code| code.try_into().ok())
+            .ok_or(Errno::BADMSG)?;
+        return Err(Errno::from_raw_os_error(
+            i32::from_ne_bytes(code).saturating_neg(),
+        ));
+    }
+    Ok(body)
+}
+
+fn parse_link(body: &[u8]) -> Option<Link> {
+    body.get(..LINK_HEADER_BYTES)?;
+    let attached = attribute(body, LINK_HEADER_BYTES, IFLA_XDP)
+        .and_then(|xdp| attribute(xdp, 0, IFLA_XDP_ATTACHED))
+        .and_then(|value| value.first());
+    let kind = attribute(body, LINK_HEADER_BYTES, IFLA_LINKINFO)
+        .and_then(|info| attribute(info, 0, IFLA_INFO_KIND))
+        .map(|name| {
+            String::from_utf8_lossy(name)
+                .trim_end_matches('\0')
+                .to_owned()
+        });
+    Some(Link {
+        attached: match attached {
+            None | Some(0) => Attached::Nothing,
+            Some(1) => Attached::Native,
+            Some(2) => Attached::Generic,
+            Some(_) => Attached::Otherwise,
+        },
+        kind,
+    })
+}
+
+/// The value of the first attribute of that kind, behind `skip` bytes.
+fn attribute(body: &[u8], skip: usize, kind: u16) -> Option<&[u8]> {
+    let mut rest = body.get(skip..)?;
+    while let [a, b, c, d, ..] = *rest {
+        let length = usize::from(u16::from_ne_bytes([a, b]));
+        let value = rest.get(4..length)?;
+        if u16::from_ne_bytes([c, d]) & NLA_TYPE_MASK == kind {
+            return Some(value);
+        }
+        rest = rest.get(length.next_multiple_of(4)..)?;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nested(parts: &[(u16, &[u8])]) -> Vec<u8> {
+        let mut body = Vec::new();
+        for (kind, value) in parts {
+            push(&mut body, *kind, value);
+        }
+        body
+    }
+
+    #[test]
+    fn what_a_link_message_says() {
+        let xdp = |mode: u8| nested(&[(IFLA_XDP_ATTACHED, &[mode])]);
+        let info = nested(&[(IFLA_INFO_KIND, b"veth\0")]);
+        for (mode, attached) in [
+            (0, Attached::Nothing),
+            (1, Attached::Native),
+            (2, Attached::Generic),
+            (3, Attached::Otherwise),
+        ] {
+            let mut body = vec![0; LINK_HEADER_BYTES];
+            body.extend(nested(&[
+                (3, b"eth0\0"),
+                // As the kernel marks a nested attribute.
+                (IFLA_LINKINFO | 0x8000, &info),
+                (IFLA_XDP, &xdp(mode)),
+            ]));
+            let kind = Some("veth".to_owned());
+            assert_eq!(parse_link(&body), Some(Link { attached, kind }));
+        }
+        let bare = Link {
+            attached: Attached::Nothing,
+            kind: None,
+        };
+        assert_eq!(parse_link(&[0; LINK_HEADER_BYTES]), Some(bare));
+        assert_eq!(parse_link(&[0; 3]), None);
+    }
+
+    #[test]
+    fn broken_messages_are_no_answer() {
+        let error = message(NLMSG_ERROR, &(-2_i32).to_ne_bytes());
+        assert_eq!(body_of(&error), Err(Errno::NOENT));
+        assert_eq!(body_of(&message(7, b"body")), Ok(&b"body"[..]));
+        let whole = message(7, b"body");
+        for cut in 0..whole.len() {
+            assert_eq!(body_of(&whole[..cut]), Err(Errno::BADMSG), "{cut}");
+        }
+        // Lengths that lead nowhere, or out of the message.
+        for length in [0_u16, 3, 200, u16::MAX] {
+            let body = [&length.to_ne_bytes()[..], &5_u16.to_ne_bytes(), b"abcd"].concat();
+            assert_eq!(attribute(&body, 0, 5), None, "{length}");
+        }
+        assert_eq!(attribute(b"ab", 4, 1), None);
+    }
+
+    #[test]
+    fn features_in_words() {
+        let some = Features(0b1011);
+        assert!(some.native() && some.zero_copy());
+        assert_eq!(some.names(), "basic, redirect, zero-copy");
+        assert!(!Features(0).native() && !Features(1).zero_copy());
+    }
+
+    /// Every machine has a loopback interface, whose driver runs no programs.
+    #[test]
+    fn the_loopback_interface() {
+        let link = link(1).unwrap();
+        assert_eq!(link.attached, Attached::Nothing);
+        match features(1) {
+            Ok(features) => assert!(!features.zero_copy()),
+            // A kernel before 6.3.
+            Err(error) => assert_eq!(error, Errno::NOENT),
+        }
+    }
+}

@@ -1,0 +1,197 @@
+"""What the lanes with an emulated guest share: Debian's packages, QEMU, the guest's file system.
+
+tests/kernels, tests/nvdimm and tests/powercut use it. Packages are kept in target/kernels; nothing but QEMU is ever installed.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CACHE = ROOT / "target" / "kernels"
+QEMU = "qemu-system-x86_64"
+# Seconds.
+APT_LIMIT = 240
+
+
+class Trouble(Exception):
+    """What could not be done, and what to do about it."""
+
+
+def call(command, limit, **more):
+    """Runs a command that must succeed; its standard output."""
+    try:
+        done = subprocess.run(command, timeout=limit, capture_output=True, text=True, check=False, **more)
+    except FileNotFoundError as error:
+        raise Trouble(f"{command[0]} is not installed") from error
+    except subprocess.TimeoutExpired as error:
+        raise Trouble(f"{' '.join(command)}: not done within {limit} s") from error
+    if done.returncode != 0:
+        raise Trouble(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()[-2000:]}")
+    return done.stdout
+
+
+def install_qemu():
+    """Makes sure that there is a QEMU."""
+    if shutil.which(QEMU):
+        return
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise Trouble(f"{QEMU} is not installed: apt-get install qemu-system-x86")
+    print("installing qemu-system-x86", flush=True)
+    apt = ["apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=60"]
+    install = [*apt, "install", "--no-install-recommends", "qemu-system-x86"]
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        call(install, APT_LIMIT, env=environment)
+    except Trouble:
+        call([*apt, "update"], APT_LIMIT)
+        call(install, APT_LIMIT, env=environment)
+
+
+def is_known(package):
+    """Whether apt can download it."""
+    return package in call(["apt-cache", "pkgnames", package], 60).split()
+
+
+def download(package):
+    """A package's file, from the cache or from the archive."""
+    if not is_known(package) and os.geteuid() == 0:
+        call(["apt-get", "-q", "update"], APT_LIMIT)
+    if not is_known(package):
+        raise Trouble("apt does not know this package: apt-get update; apt-cache search linux-image")
+    # A meta-package depends on the package that has the kernel.
+    depends = call(["apt-cache", "depends", package], 60)
+    real = re.search(r"^\s*Depends: (linux-image-\d\S*)$", depends, re.MULTILINE)
+    package = real[1] if real else package
+    named = call(["apt-get", "download", "--print-uris", package], 60)
+    name = re.search(r"^'[^']+' (\S+\.deb) ", named, re.MULTILINE)
+    if not name:
+        raise Trouble(f"apt-get names no file for {package}: {named.strip()}")
+    path = CACHE / name[1]
+    if not path.exists():
+        print(f"downloading {package}", flush=True)
+        # Elsewhere first, so that what was interrupted is not taken for a package.
+        with tempfile.TemporaryDirectory(dir=CACHE) as part:
+            call(["apt-get", "-q", "download", package], APT_LIMIT, cwd=part)
+            (got,) = pathlib.Path(part).glob("*.deb")
+            got.replace(path)
+    return path
+
+
+def unpack(package, wanted):
+    """The first file of a package whose path matches: its name and its content."""
+    command = ["dpkg-deb", "--fsys-tarfile", str(package)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            with tarfile.open(fileobj=process.stdout, mode="r|") as tar:
+                for member in tar:
+                    if member.isfile() and re.fullmatch(wanted, member.name):
+                        return pathlib.PurePath(member.name).name, tar.extractfile(member).read()
+        except tarfile.TarError as error:
+            raise Trouble(f"{package}: {error}: delete it, it is downloaded again") from error
+        finally:
+            process.kill()
+    raise Trouble(f"{package} has no file {wanted}")
+
+
+def unpacked(packages):
+    """A folder with the files of packages and of the libraries that they depend on; nothing is installed."""
+    folder = CACHE / ("-".join(packages) + ".files")
+    if folder.exists():
+        return folder
+    only = [f"--no-{kind}" for kind in ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")]
+    depends = call(["apt-cache", "depends", "--recurse", *only, *packages], 60)
+    names = {name for name in re.findall(r"^[a-z]\S*", depends, re.MULTILINE) if is_known(name)}
+    # The C library is that of the programs that were built here.
+    wanted = [name for name in names if name in packages or (name.startswith("lib") and name != "libc6" and not re.search("perl|python", name))]
+    with tempfile.TemporaryDirectory(dir=CACHE) as part:
+        for name in sorted(wanted):
+            call(["dpkg-deb", "-x", str(download(name)), part], 60)
+        pathlib.Path(part).rename(folder)
+        pathlib.Path(part).mkdir()
+    return folder
+
+
+def libraries(program, folder=None):
+    """Paths of the shared libraries that a program needs, its loader among them; those in the folder first."""
+    places = [folder / "lib" / "x86_64-linux-gnu", folder / "usr" / "lib" / "x86_64-linux-gnu"] if folder else []
+    path = ":".join(str(place) for place in places)
+    said = call(["ldd", str(program)], 60, env={**os.environ, "LD_LIBRARY_PATH": path})
+    if "not found" in said:
+        raise Trouble(f"{program}: a library is missing:\n{said}")
+    return re.findall(r"(/\S+) \(0x", said)
+
+
+def archive(files):
+    """A cpio archive ("newc") of (path, mode, content, device number)."""
+    out = bytearray()
+    for number, (path, mode, content, device) in enumerate([*files, ("TRAILER!!!", 0, b"", (0, 0))], 1):
+        name = path.encode() + b"\0"
+        fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, *device, len(name), 0)
+        out += b"070701" + b"".join(b"%08X" % field for field in fields) + name
+        out += bytes(-len(out) % 4) + content
+        out += bytes(-len(out) % 4)
+    return bytes(out)
+
+
+def modules(package, wanted):
+    """Modules of a kernel's package, with what they depend on, in the order in which they are loaded."""
+    folder = CACHE / (package.stem + ".modules")
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=CACHE) as part:
+            call(["dpkg-deb", "-x", str(package), part], 120)
+            (pathlib.Path(part) / "lib" / "modules").rename(folder)
+    files = {path.stem.replace("-", "_"): path for path in folder.rglob("*.ko")}
+    order = []
+
+    def add(name):
+        # What is no module is built into the kernel.
+        if name in order or name not in files:
+            return
+        depends = re.search(rb"\0depends=([^\0]*)\0", files[name].read_bytes())
+        for other in depends[1].decode().split(",") if depends else []:
+            add(other.replace("-", "_"))
+        order.append(name)
+
+    for name in wanted:
+        add(name.replace("-", "_"))
+    return [(name, files[name].read_bytes()) for name in order]
+
+
+def make_guest(out, init, programs, tools, package, wanted):
+    """A guest's file system, as a file in the folder `out`: busybox, `init`, programs that were built here (name: path),
+    tools from Debian's packages (name: package), their libraries, and modules of the kernel's package."""
+    _, busybox = unpack(download("busybox-static"), r"\./(usr/)?bin/busybox")
+    folder = unpacked(sorted(set(tools.values())))
+    files = {"bin/busybox": busybox, "init": init}
+    needed = set()
+    for name, path in programs.items():
+        slim = out / name
+        call(["strip", "--strip-debug", "-o", str(slim), str(path)], 60)
+        files[f"usr/bin/{name}"] = slim.read_bytes()
+        needed.update(libraries(path))
+    for name in tools:
+        found = [path for path in folder.rglob(name) if path.parent.name in ("bin", "sbin")]
+        files[f"usr/bin/{name}"] = found[0].read_bytes()
+        needed.update(libraries(found[0], folder))
+    for library in needed:
+        path = pathlib.Path(library)
+        # The loader has its place in the programs; the others are found by name.
+        place = library.lstrip("/") if path.name.startswith("ld-linux") else f"lib/x86_64-linux-gnu/{path.name}"
+        files[place] = path.read_bytes()
+    for number, (name, content) in enumerate(modules(package, wanted)):
+        files[f"modules/{number:02}-{name}.ko"] = content
+    folders = {"dev", "proc", "sys", "tmp", "etc"}
+    for path in files:
+        folders.update(str(folder) for folder in pathlib.PurePath(path).parents if str(folder) != ".")
+    entries = [(folder, 0o040755, b"", (0, 0)) for folder in sorted(folders)]
+    entries += [(path, 0o100755, content, (0, 0)) for path, content in files.items()]
+    # Where `init` writes to, and what tools of e2fsprogs look for.
+    entries += [("dev/console", 0o020600, b"", (5, 1)), ("etc/mtab", 0o100644, b"", (0, 0))]
+    guest = out / "guest.cpio"
+    guest.write_bytes(archive(entries))
+    return guest

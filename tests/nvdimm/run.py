@@ -1,0 +1,503 @@
+#!/usr/bin/env python3
+"""Are acknowledged writes there after a power cut of a machine with persistent memory?
+
+Boots Debian's kernel in QEMU (emulated: needs no virtualization) with two virtual NVDIMMs. Two devices of pmnet run
+in the guest, one with its log on fsdax (ext4), one on devdax. Everything else runs outside: Redis, the servers, the
+fronts, and the clients, which know what was acknowledged. At a random moment under load QEMU is killed. For most cuts
+the servers are stopped a while before, so that what is acknowledged then is nowhere but in the NVDIMM. Then the guest
+is booted again with the same memory, and Redis is compared with what was acknowledged.
+
+  tests/nvdimm/run.py              10 power cuts
+  tests/nvdimm/run.py --runs 200
+
+  --seed N        of moments, persistence domains and processors (1)
+  --pmnet BINARY  (target/release/pmnet)
+  --unsafe        keep the first log in the page cache: the run must then find a loss
+
+Each client writes increasing numbers to a key (SET), and takes one element off a list (LTRIM, acknowledged early by
+--assume-ok) after each. So a lost write shows in the key, and a write that is lost or applied twice in the list's
+length. Persistence domain (caches saved or not) and the processor's flush instructions change from boot to boot.
+
+Killing QEMU loses no store, so this tests boot, recovery and the media as they are, and never a missing flush: that
+is what the crash enumeration of the log does (make crash), which runs over the same flush loop.
+
+QEMU is installed if need be (root, apt-get); packages are kept in target/kernels, what the guest said in
+target/nvdimm. The last line sums up; the exit code is 1 if anything is lost, applied twice, or could not be tried.
+"""
+
+import argparse
+import fcntl
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+sys.dont_write_bytecode = True
+from guest import CACHE, QEMU, ROOT, Trouble, download, install_qemu, make_guest, unpack  # noqa: E402
+
+OUT = ROOT / "target" / "nvdimm"
+KERNEL = "linux-image-amd64"
+MODULES = ("crc32c_generic", "nfit", "nd_pmem", "dax_pmem", "device_dax", "ext4", "virtio_pci", "virtio_net")
+# Of each NVDIMM; without its labels it is a multiple of 16 MiB, and so is the address of the second one.
+NVDIMM_MIB, LABELS_MIB = 258, 2
+# Seconds. Emulated on a busy machine, a kernel needs up to a minute to begin.
+BOOT_LIMIT, CHECKS_LIMIT, SETTLE_LIMIT, START_LIMIT = 180, 400, 120, 30
+# Of each front. A command without an outcome after so many milliseconds is unknown.
+CLIENTS, DEADLINE_MS = 8, 60_000
+# Elements that a client's list is filled up to before each cut; more than it can take off meanwhile.
+ELEMENTS = 200_000
+DOMAINS = {"mem-ctrl": "memory_controller", "cpu": "cpu_cache"}
+PROCESSORS = {"max": "clwb", "max,-clwb": "clflushopt", "max,-clwb,-clflushopt": "clflush"}
+
+
+# ---- the guest ------------------------------------------------------------------------------------
+
+
+class Machine:
+    """The guest's machine: its memory stays while it is off."""
+
+    def __init__(self, kernel, guest, folder, ports):
+        self.kernel, self.guest, self.ports = kernel, guest, ports
+        self.memories = [folder / "nvdimm0", folder / "nvdimm1"]
+        for memory in self.memories:
+            with memory.open("wb") as file:
+                file.truncate(NVDIMM_MIB << 20)
+        self.process = None
+        self.log = None
+
+    def boot(self, name, what, domain, processor, **parameters):
+        """Turns the machine on; `what` it is to do, and parameters for that."""
+        self.log = OUT / f"{name}.log"
+        forward = ",".join(f"hostfwd=udp:127.0.0.1:{port}-10.0.2.15:{51001 + n}" for n, port in enumerate(self.ports))
+        more = "".join(f" pmnet_{key}={value}" for key, value in parameters.items())
+        command = [
+            QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+            "-M", f"q35,nvdimm=on,nvdimm-persistence={domain}", "-m", "512,slots=4,maxmem=4G",
+            # Never KVM: what is tried here must not depend on the host's kernel.
+            "-accel", "tcg", "-cpu", processor, "-smp", "1",
+            "-netdev", f"user,id=net0,{forward}", "-device", "virtio-net-pci,netdev=net0,romfile=",
+            "-serial", f"file:{self.log}", "-kernel", str(self.kernel), "-initrd", str(self.guest),
+            # The kernel's test of its timer fails where others keep the processor busy.
+            "-append", f"console=ttyS0 no_timer_check panic=-1 oops=panic loglevel=4 pmnet_do={what}{more}",
+        ]  # fmt: skip
+        for number, memory in enumerate(self.memories):
+            backend = f"memory-backend-file,id=m{number},share=on,mem-path={memory},size={NVDIMM_MIB}M"
+            command += ["-object", backend, "-device", f"nvdimm,id=n{number},memdev=m{number},label-size={LABELS_MIB}M"]
+        self.log.write_bytes(b"")
+        with (OUT / "qemu.log").open("wb") as errors:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
+
+    def said(self):
+        """What the guest said since it was turned on."""
+        return self.log.read_text(errors="replace").replace("\r", "")
+
+    def wait(self, texts, limit):
+        """Waits until the guest has said all of these patterns."""
+        end = time.monotonic() + limit
+        while True:
+            said = self.said()
+            trouble = re.search(r"^guest: trouble: (.*)|^.*(?:Kernel panic|Oops|BUG:).*", said, re.MULTILINE)
+            if trouble:
+                raise Trouble(f"the guest says: {trouble[0]}")
+            if all(re.search(text, said) for text in texts):
+                return said
+            if self.process.poll() is not None:
+                raise Trouble(f"QEMU ended: {(OUT / 'qemu.log').read_text(errors='replace').strip()[-500:]}")
+            if time.monotonic() > end:
+                missing = [text for text in texts if not re.search(text, said)]
+                raise Trouble(f"the guest did not say {missing} within {limit} s")
+            time.sleep(0.05)
+
+    def cut(self):
+        """Cuts the power."""
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def finish(self, limit):
+        """Lets the guest turn its machine off; what it said."""
+        said = self.wait(["guest: done\n"], limit)
+        try:
+            self.process.wait(limit)
+        except subprocess.TimeoutExpired:
+            pass
+        self.cut()
+        return said
+
+
+# ---- outside ---------------------------------------------------------------------------------------
+
+
+class Redis:
+    """A connection that speaks enough RESP."""
+
+    def __init__(self, address):
+        self.socket = socket.create_connection(address, timeout=60)
+        self.reader = self.socket.makefile("rb")
+
+    def ask(self, *words):
+        """One command and its reply; an error is a string that begins with `-`."""
+        parts = [str(word).encode() for word in words]
+        message = b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
+        self.socket.sendall(message)
+        return self.reply()
+
+    def reply(self):
+        """The next reply."""
+        line = self.reader.readline()
+        if not line.endswith(b"\r\n"):
+            raise ConnectionError("the connection was closed")
+        kind, rest = line[:1], line[1:-2]
+        if kind == b"$":
+            return None if rest == b"-1" else self.reader.read(int(rest) + 2)[:-2].decode()
+        if kind == b":":
+            return int(rest)
+        return (line if kind == b"-" else rest).decode().strip()
+
+
+class Client(threading.Thread):
+    """Writes, one command after the other, and knows what was acknowledged."""
+
+    def __init__(self, world, front, name):
+        super().__init__(daemon=True)
+        self.world, self.front, self.name = world, front, name
+        self.key, self.list = f"key:{name}", f"list:{name}"
+        self.number = 0
+        # The numbers that the key may hold: the last one acknowledged, and later ones of unknown outcome.
+        self.possible = {None}
+        # Elements put on the list, those taken off for certain, and perhaps.
+        self.filled = self.taken = self.perhaps = 0
+        # A command of unknown outcome may still take effect, until a later one is acknowledged: a client's order holds.
+        self.open = False
+        self.acknowledged = self.unknown = 0
+        self.trouble = None
+
+    def run(self):
+        try:
+            redis = Redis(self.front)
+            while not self.world.over.is_set():
+                if self.world.pause.is_set():
+                    self.world.idle(self)
+                    continue
+                self.step(redis)
+        except Exception as error:  # pylint: disable=broad-except
+            self.trouble = f"{self.name}: {error!r}"
+
+    def step(self, redis):
+        """One SET and one LTRIM."""
+        self.number += 1
+        number = str(self.number)
+        verdict = self.judge(redis.ask("SET", self.key, number))
+        if verdict == "ok":
+            self.possible = {number}
+        elif verdict == "unknown":
+            self.possible.add(number)
+        verdict = self.judge(redis.ask("LTRIM", self.list, 1, -1))
+        self.taken += verdict == "ok"
+        self.perhaps += verdict == "unknown"
+
+    def judge(self, reply):
+        """Whether a command has taken effect."""
+        if reply == "OK":
+            self.acknowledged += 1
+            self.open = False
+            return "ok"
+        if reply.startswith("-ERR pmnet: outcome unknown"):
+            self.unknown += 1
+            self.open = True
+            return "unknown"
+        if reply.startswith("-ERR pmnet: deadline passed before the call could be sent"):
+            return "none"
+        raise Trouble(f"the front answered {reply!r}")
+
+
+class World:
+    """Redis, servers and fronts, and the clients."""
+
+    def __init__(self, pmnet, folder):
+        self.pmnet, self.folder = pmnet, folder
+        self.processes, self.servers, self.fronts, self.clients = [], [], [], []
+        self.over, self.pause = threading.Event(), threading.Event()
+        self.waiting, self.condition = set(), threading.Condition()
+        self.redis_port = free_port(socket.SOCK_STREAM)
+
+    def idle(self, client):
+        """Where a client waits while nobody is to write."""
+        with self.condition:
+            self.waiting.add(client)
+            self.condition.notify_all()
+            self.condition.wait_for(lambda: not self.pause.is_set() or self.over.is_set())
+            self.waiting.discard(client)
+
+    def spawn(self, name, *command):
+        """Starts a process; what it says is in a file."""
+        log = (OUT / f"{name}.log").open("wb")
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
+        self.processes.append(process)
+        return process
+
+    def ready(self, name, *command):
+        """Starts a role of pmnet; the process, and the address that it listens on."""
+        process = self.spawn(name, str(self.pmnet), *command, "--json")
+        line = process.stdout.readline()
+        if not line:
+            raise Trouble(f"{name} ended: see {(OUT / name).relative_to(ROOT)}.log")
+        host, port = json.loads(line)["listen"].rsplit(":", 1)
+        return process, (host, int(port))
+
+    def start_servers(self):
+        """Redis, and a server for each device; their ports."""
+        store = ["redis-server", "--bind", "127.0.0.1", "--port", str(self.redis_port), "--save", "", "--appendonly", "no"]
+        self.spawn("redis", *store, "--dir", str(self.folder), "--daemonize", "no")
+        end = time.monotonic() + START_LIMIT
+        while True:
+            try:
+                self.redis = Redis(("127.0.0.1", self.redis_port))
+                break
+            except OSError as error:
+                if time.monotonic() > end:
+                    raise Trouble(f"redis-server does not answer: {error}") from error
+                time.sleep(0.05)
+        ports = []
+        for shard in range(2):
+            store = f"redis://127.0.0.1:{self.redis_port}"
+            server, address = self.ready(
+                f"server{shard}", "server", "--listen", "127.0.0.1:0", "--store", store, "--shard", str(shard)
+            )
+            self.servers.append(server)
+            ports.append(address[1])
+        return ports
+
+    def start_fronts(self, ports):
+        """A front and its clients for each device."""
+        for shard, port in enumerate(ports):
+            options = ["--listen", "127.0.0.1:0", "--via", f"127.0.0.1:{port}", "--shard", str(shard)]
+            options += ["--assume-ok", "LTRIM", "--deadline-ms", str(DEADLINE_MS)]
+            _, address = self.ready(f"front{shard}", "redis", *options)
+            self.fronts.append(address)
+            self.clients += [Client(self, address, f"{shard}:{number}") for number in range(CLIENTS)]
+
+    def fill(self):
+        """Fills the lists, while nobody writes."""
+        for client in self.clients:
+            missing = ELEMENTS - self.redis.ask("LLEN", client.list)
+            for at in range(0, missing, 10_000):
+                self.redis.ask("RPUSH", client.list, *["x"] * min(10_000, missing - at))
+            client.filled += missing
+
+    def settle(self):
+        """Lets the clients pause, and waits until everything acknowledged is applied."""
+        self.pause.set()
+        with self.condition:
+            everybody = self.condition.wait_for(
+                lambda: len(self.waiting) + sum(not client.is_alive() for client in self.clients) >= len(self.clients),
+                SETTLE_LIMIT,
+            )
+        for client in self.clients:
+            if client.trouble:
+                raise Trouble(client.trouble)
+        if not everybody:
+            raise Trouble("a client's command did not end")
+        for front in self.fronts:
+            # Behind everything that was acknowledged before.
+            end = time.monotonic() + SETTLE_LIMIT
+            while not isinstance(reply := Redis(front).ask("INCR", "probe"), int):
+                if time.monotonic() > end:
+                    raise Trouble(f"the server does not apply: {reply}")
+
+    def compare(self):
+        """What Redis does not show as it was acknowledged, a sentence each."""
+        wrong = []
+        for client in self.clients:
+            value = self.redis.ask("GET", client.key)
+            if value not in client.possible:
+                wrong.append(f"{client.key} is {value}, acknowledged was one of {sorted(map(str, client.possible))}")
+            taken = client.filled - self.redis.ask("LLEN", client.list)
+            if not client.taken <= taken <= client.taken + client.perhaps:
+                wrong.append(f"{client.list}: {taken} taken off, {client.taken} acknowledged, {client.perhaps} unknown")
+            if not client.open:
+                client.possible, client.taken, client.perhaps = {value}, taken, 0
+        return wrong
+
+    def resume(self):
+        """Lets the clients go on."""
+        with self.condition:
+            self.pause.clear()
+            self.condition.notify_all()
+
+    def hold_servers(self, stopped):
+        """Stops the servers, or lets them go on."""
+        for server in self.servers:
+            server.send_signal(signal.SIGSTOP if stopped else signal.SIGCONT)
+
+    def acknowledged(self):
+        """Commands acknowledged so far, of all clients."""
+        return sum(client.acknowledged for client in self.clients)
+
+    def stop(self):
+        """Ends everything that was started."""
+        self.over.set()
+        with self.condition:
+            self.condition.notify_all()
+        for process in reversed(self.processes):
+            process.kill()
+            process.wait()
+
+
+def free_port(kind):
+    """A port of 127.0.0.1 that nobody has at the moment."""
+    with socket.socket(socket.AF_INET, kind) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+# ---- the runs --------------------------------------------------------------------------------------
+
+
+def ready_lines():
+    """What the guest says when both devices serve, each to the end of the line."""
+    return ["guest: fsdax: ready device.*\n", "guest: devdax: ready device.*\n"]
+
+
+def cuts(machine, world, arguments, nexts):
+    """The power cuts; how many were made, and what was wrong."""
+    dice = random.Random(arguments.seed)
+    only_in_log = 0
+    for run in range(arguments.runs + 1):
+        domain, processor = dice.choice(sorted(DOMAINS)), dice.choice(sorted(PROCESSORS))
+        started = time.monotonic()
+        machine.boot("serve", "serve", domain, processor, next0=nexts[0], next1=nexts[1], unsafe=arguments.unsafe)
+        said = machine.wait(ready_lines(), BOOT_LIMIT)
+        booted = time.monotonic() - started
+        if not arguments.unsafe:
+            check_words(said, domain, processor)
+        if run == 0:
+            world.start_fronts(machine.ports)
+        else:
+            world.settle()
+            wrong = world.compare()
+            if wrong:
+                return run, only_in_log, wrong
+        if run == arguments.runs:
+            break
+        world.pause.set()
+        world.fill()
+        if run == 0:
+            for client in world.clients:
+                client.start()
+        world.resume()
+        before = world.acknowledged()
+        time.sleep(dice.uniform(0.2, 2.0))
+        held = dice.random() < 0.75
+        at_stop = world.acknowledged()
+        if held:
+            world.hold_servers(True)
+            time.sleep(dice.uniform(0.1, 1.5))
+        machine.cut()
+        after = world.acknowledged()
+        world.hold_servers(False)
+        only_in_log += (after - at_stop) * held
+        words = f"{after - at_stop} of them while the servers were stopped" if held else "the servers ran"
+        print(
+            f"cut {run + 1}: {domain}, {PROCESSORS[processor]}, up after {booted:.0f} s, {after - before} acknowledged, {words}",
+            flush=True,
+        )
+        shutil.copy(machine.log, OUT / "serve.before.log")
+    machine.cut()
+    return arguments.runs, only_in_log, []
+
+
+def check_words(said, domain, processor):
+    """Whether the devices flush as they must on this machine."""
+    flush = "none" if domain == "cpu" else PROCESSORS[processor]
+    found = re.findall(r'flush="?(\w+)', said)
+    if len(found) < 2 or set(found) != {flush}:
+        raise Trouble(f"{domain}, {processor}: the devices say flush={found}, not {flush}")
+    if f"domains {DOMAINS[domain]} {DOMAINS[domain]}" not in said:
+        raise Trouble(f"the guest's kernel does not say {DOMAINS[domain]}")
+    if said.count("survives=power loss") < 2:
+        raise Trouble("a device does not say that its log survives a power cut")
+
+
+def run(arguments, folder):
+    """Everything; a line about it."""
+    install_qemu()
+    if not shutil.which("redis-server"):
+        raise Trouble("redis-server is not installed: apt-get install redis-server")
+    package = download(KERNEL)
+    name, content = unpack(package, r"\./boot/vmlinuz-[^/]+")
+    kernel = OUT / "kernel"
+    kernel.write_bytes(content)
+    init = (HERE / "init").read_bytes()
+    programs = {"pmnet": arguments.pmnet}
+    guest = make_guest(OUT, init, programs, {"ndctl": "ndctl", "mkfs.ext4": "e2fsprogs"}, package, MODULES)
+    world = World(arguments.pmnet, folder)
+    machine = Machine(kernel, guest, folder, [free_port(socket.SOCK_DGRAM) for _ in range(2)])
+    try:
+        print(f"making namespaces on {name.removeprefix('vmlinuz-')}", flush=True)
+        machine.boot("prepare", "prepare", "mem-ctrl", "max")
+        machine.finish(BOOT_LIMIT)
+        nexts = world.start_servers()
+        done, only_in_log, wrong = cuts(machine, world, arguments, nexts)
+        acknowledged, unknown = world.acknowledged(), sum(client.unknown for client in world.clients)
+        facts = f"{done} power cuts of two logs (fsdax, devdax), {acknowledged} writes acknowledged, {unknown} unknown; "
+        facts += f"{only_in_log} acknowledged while the servers were stopped"
+        if wrong:
+            return False, f"{facts}: {'; '.join(wrong[:5])}"
+        world.stop()
+        machine.boot("checks", "checks", "mem-ctrl", "max", method="clwb")
+        checks = re.findall(r"^guest: check (.*): (ok|FAILED.*)$", machine.finish(CHECKS_LIMIT), re.MULTILINE)
+        failed = [f"{check}: {verdict}" for check, verdict in checks if verdict != "ok"]
+        if failed or not checks:
+            return False, f"{facts}: all there; of {len(checks)} checks in the guest failed: {'; '.join(failed) or 'all'}"
+        return True, f"{facts}: all there, once; {len(checks)} checks in the guest passed"
+    finally:
+        machine.cut()
+        world.stop()
+
+
+def main():
+    """See the head of this file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--unsafe", action="store_true")
+    parser.add_argument("--pmnet", type=pathlib.Path, default=ROOT / "target" / "release" / "pmnet")
+    arguments = parser.parse_args()
+    CACHE.mkdir(parents=True, exist_ok=True)
+    OUT.mkdir(parents=True, exist_ok=True)
+    # Two at once would boot each other's files.
+    lock = (OUT / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print("nothing was tried: this is running already; wait for it")
+        return 1
+    try:
+        if os.uname().machine != "x86_64":
+            raise Trouble("only x86-64 machines are tried: run this on such a machine")
+        with tempfile.TemporaryDirectory(dir=OUT) as folder:
+            good, line = run(arguments, pathlib.Path(folder))
+    except Trouble as trouble:
+        good, line = False, f"ended early: {trouble} (what was said is in {OUT.relative_to(ROOT)})"
+    if arguments.unsafe:
+        # A device that finds its log older than what the server has applied says so and ends: a loss as well.
+        good = "acknowledged was one of" in line or "taken off" in line or "the device on fsdax ended" in line
+    print(f"{'ok    ' if good else 'FAILED'} {line}")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,343 @@
+#!/usr/bin/env python3
+"""Is a log on a disk whole after a power cut at any moment?
+
+A guest (Debian's kernel, emulated) makes a file system on a disk that dm-log-writes records: every write, flush and
+FUA write, in the order in which they are durable. A process writes a log there, through the medium `file`, and says
+after each persist what is durable; that becomes a mark in the record. Afterwards the record is replayed outside of the
+guest: the disk as it was at *every* flush, FUA write and mark, and, between two marks, with a part of the writes of the
+one persist that was under way, down to single sectors. The log of each state is read by pmnet's own recovery, repaired, and compared
+with the last mark. Some states are booted as well: the file system itself must recover, and then the log in it.
+
+  tests/powercut/run.py              2 recordings: ext4 and xfs
+  tests/powercut/run.py --runs 20    10 of each
+
+  --seed N        of what is sampled (1)
+  --rounds N      bursts of a recording (200)
+  --samples N     states between two marks (4)
+  --booted N      states of each recording that are booted (1)
+
+Where the log's blocks lie is asked of the file system (FIEMAP). They never move: the file is written once when it is
+made, and only overwritten from then on. QEMU is installed if need be (root, apt-get); packages are kept in
+target/kernels, records in target/powercut. The last line sums up; the exit code is 1 if a state is wrong.
+"""
+
+import argparse
+import collections
+import fcntl
+import json
+import os
+import pathlib
+import random
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+sys.dont_write_bytecode = True
+from guest import CACHE, QEMU, ROOT, Trouble, call, download, install_qemu, make_guest, unpack  # noqa: E402
+
+OUT = ROOT / "target" / "powercut"
+KERNEL = "linux-image-amd64"
+MODULES = ("crc32c_generic", "libcrc32c", "virtio_pci", "virtio_blk", "nvme", "dm_log_writes", "ext4", "xfs")
+TOOLS = {
+    "dmsetup": "dmsetup",
+    "filefrag": "e2fsprogs",
+    "mkfs.ext4": "e2fsprogs",
+    "mkfs.xfs": "xfsprogs",
+}
+# Above either, device-mapper takes FUA writes: O_DSYNC becomes one FUA write for each block range.
+DISKS = {
+    "virtio": ("virtio-blk-pci,romfile=,drive=d{0}", "/dev/vda", "/dev/vdb"),
+    "nvme": ("nvme,serial=d{0},drive=d{0}", "/dev/nvme0n1", "/dev/nvme1n1"),
+}
+# xfs wants 300 MiB. Both are files with holes.
+DISK_MIB, RECORD_MIB = 320, 2048
+# Seconds.
+BUILD_LIMIT, BOOT_LIMIT = 1200, 400
+SECTOR, BLOCK = 512, 4096
+
+# ---- the record of dm-log-writes (Documentation/admin-guide/device-mapper/log-writes.rst) -----------
+
+MAGIC, VERSION = 0x6A736677736872, 1
+FLUSH, FUA, DISCARD, MARK = 1, 2, 4, 8
+
+Entry = collections.namedtuple("Entry", "sector sectors flags data")
+
+
+def entries(path):
+    """The entries of a record, in order; `data` is what was written, or the text of a mark."""
+    with path.open("rb") as file:
+        magic, version, count, size = struct.unpack("<QQQI", file.read(28))
+        if (magic, version) != (MAGIC, VERSION):
+            raise Trouble(f"{path} is no record of dm-log-writes: {magic:#x}, version {version}")
+        at = size
+        for _ in range(count):
+            file.seek(at)
+            sector, sectors, flags, length = struct.unpack("<QQQQ", file.read(32))
+            at += size
+            data = b""
+            if flags & MARK:
+                data = file.read(length)
+                if b":" not in data:
+                    # The target's own, when it is removed.
+                    continue
+            elif not flags & DISCARD and sectors:
+                file.seek(at)
+                data = file.read(sectors * size)
+                if len(data) < sectors * size:
+                    raise Trouble(f"{path} ends in the middle of a write")
+                at += sectors * size
+            # Sectors of the record's size, which is that of the disk.
+            yield Entry(sector * size // SECTOR, sectors * size // SECTOR, flags, data)
+
+
+class Disk:
+    """A disk's content; blocks that were never written are zero."""
+
+    def __init__(self, blocks=None):
+        self.blocks = blocks if blocks is not None else {}
+
+    def copy(self):
+        """Another one; blocks are never changed in place."""
+        return Disk(dict(self.blocks))
+
+    def write(self, sector, data):
+        """Stores whole sectors."""
+        at, done = sector * SECTOR, 0
+        while done < len(data):
+            number, within = divmod(at + done, BLOCK)
+            part = data[done : done + BLOCK - within]
+            old = self.blocks.get(number, bytes(BLOCK))
+            self.blocks[number] = old[:within] + part + old[within + len(part) :]
+            done += len(part)
+
+    def apply(self, entry):
+        """Replays one entry."""
+        if entry.flags & DISCARD:
+            self.write(entry.sector, bytes(entry.sectors * SECTOR))
+        elif not entry.flags & MARK:
+            self.write(entry.sector, entry.data)
+
+    def read(self, extents):
+        """A file, by the blocks that it has."""
+        return b"".join(self.blocks.get(block, bytes(BLOCK)) for first, count in extents for block in range(first, first + count))
+
+    def save(self, path):
+        """As a file with holes."""
+        with path.open("wb") as file:
+            file.truncate(DISK_MIB << 20)
+            for number, block in self.blocks.items():
+                file.seek(number * BLOCK)
+                file.write(block)
+
+
+# ---- the guest ------------------------------------------------------------------------------------
+
+
+def boot(name, kernel, guest, disk, files, **parameters):
+    """Runs the guest to its end; what it said."""
+    log = OUT / f"{name}.log"
+    device, *paths = DISKS[disk]
+    more = "".join(f" pmnet_{key}={value}" for key, value in parameters.items())
+    command = [
+        QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+        # Never KVM: what is tried here must not depend on the host's kernel.
+        "-M", "q35", "-m", "512", "-accel", "tcg", "-cpu", "max", "-smp", "1",
+        "-serial", f"file:{log}", "-kernel", str(kernel), "-initrd", str(guest),
+        # The kernel's test of its timer fails where others keep the processor busy.
+        "-append", f"console=ttyS0 no_timer_check panic=-1 oops=panic loglevel=4{more} pmnet_disk={paths[0]} pmnet_record={paths[1]}",
+    ]  # fmt: skip
+    for number, file in enumerate(files):
+        command += ["-drive", f"if=none,id=d{number},format=raw,cache=unsafe,file={file}", "-device", device.format(number)]
+    log.write_bytes(b"")
+    try:
+        call(command, BOOT_LIMIT, stdin=subprocess.DEVNULL)
+    except Trouble as trouble:
+        raise Trouble(f"{name}: {str(trouble)[-300:]}") from trouble
+    said = log.read_text(errors="replace").replace("\r", "")
+    trouble = re.search(r"^guest: trouble: (.*)|^.*(?:Kernel panic|Oops|BUG:).*", said, re.MULTILINE)
+    if trouble or "guest: done" not in said:
+        raise Trouble(f"{name}: the guest says: {trouble[0] if trouble else 'nothing at its end'}")
+    return said
+
+
+def build_tests():
+    """The program that writes and checks logs."""
+    command = ["cargo", "test", "--release", "--locked", "-p", "pmnet-media", "--test", "powercut", "--no-run"]
+    said = call([*command, "--message-format=json"], BUILD_LIMIT, cwd=ROOT)
+    for line in said.splitlines():
+        message = json.loads(line) if line.startswith("{") else {}
+        if message.get("executable") and message["target"]["name"] == "powercut":
+            return pathlib.Path(message["executable"])
+    raise Trouble("cargo names no program for --test powercut")
+
+
+def extents(said):
+    """Where the log's blocks are on the disk, of what filefrag said."""
+    found = re.findall(r"^ *\d+: +(\d+)\.\. +(\d+): +(\d+)\.\. +(\d+):", said, re.MULTILINE)
+    rows = [tuple(map(int, row)) for row in found]
+    if not rows or rows[0][0] != 0 or any(row[0] != before[1] + 1 for before, row in zip(rows, rows[1:])):
+        raise Trouble("filefrag does not say where the log is")
+    return [(first, last - first + 1) for _, _, first, last in rows]
+
+
+# ---- the states -----------------------------------------------------------------------------------
+
+
+class States:
+    """Logs of the states of a recording, each with what was promised then."""
+
+    def __init__(self, folder, places, marks):
+        self.folder, self.places, self.marks = folder, places, marks
+        self.seen, self.lines, self.counts = set(), [], collections.Counter()
+
+    def add(self, kind, disk, mark):
+        """One state. `mark` is the number of the last mark, of which everything was promised."""
+        self.counts[kind] += 1
+        image = disk.read(self.places)
+        durable = self.marks[mark][0]
+        # Reclaimed up to where the process was when it made the next mark.
+        applied = self.marks[min(mark + 1, len(self.marks) - 1)][1]
+        if mark + 1 >= len(self.marks):
+            applied = durable
+        key = hash((image, durable, applied))
+        if key in self.seen:
+            return
+        self.seen.add(key)
+        path = self.folder / f"state{len(self.lines)}"
+        path.write_bytes(image)
+        self.lines.append((kind, f"{durable} {applied} {path}"))
+
+    def check(self, tests):
+        """Sentences about what is wrong."""
+        whole, wrong = 0, []
+        for at in range(0, len(self.lines), 1000):
+            part = [line for _, line in self.lines[at : at + 1000]]
+            listed = self.folder / "list"
+            listed.write_text("\n".join(part))
+            command = [str(tests), "--exact", "child", "--nocapture"]
+            done = subprocess.run(
+                command, env={**os.environ, "PMNET_POWERCUT": f"check:{listed}"}, capture_output=True, text=True, timeout=600
+            )
+            whole += len(re.findall(r"(?:^|\W)whole /", done.stdout))
+            wrong += re.findall(r"WRONG .*", done.stdout)
+            if done.returncode != 0:
+                wrong.append(f"the check ended: {done.stderr.strip()[-500:]}")
+        if not wrong and whole != len(self.lines):
+            wrong.append(f"only {whole} of {len(self.lines)} states were checked")
+        return wrong
+
+
+def replay(record, places, folder, dice, samples):
+    """All states of a record, and some whole disks with what was promised then."""
+    recorded = list(entries(record))
+    marks = [tuple(map(int, entry.data.decode().split(":"))) for entry in recorded if entry.flags & MARK]
+    if len(marks) < 10:
+        raise Trouble(f"the record has {len(marks)} marks only")
+    states = States(folder, places, marks)
+    disk, mark, before, since, disks = Disk(), -1, None, [], []
+    for entry in recorded:
+        if entry.flags & MARK:
+            if mark >= 0:
+                between(states, before, since, mark, dice, samples)
+            mark += 1
+            states.add("mark", disk, mark)
+            before, since = disk.copy(), []
+            if dice.random() < 0.2:
+                disks.append((before, mark))
+            continue
+        disk.apply(entry)
+        since.append(entry)
+        if mark >= 0 and entry.flags & (FLUSH | FUA):
+            states.add("fua" if entry.flags & FUA else "flush", disk, mark)
+    return states, disks
+
+
+def between(states, before, since, mark, dice, samples):
+    """States between two marks: the writes of one persist, of which a part has reached the disk, one up to a sector."""
+    writes = [entry for entry in since if entry.data]
+    for _ in range(samples if writes else 0):
+        disk = before.copy()
+        torn = dice.randrange(len(writes))
+        for number, entry in enumerate(writes):
+            if number == torn:
+                for at in range(entry.sectors):
+                    if dice.random() < 0.5:
+                        disk.write(entry.sector + at, entry.data[at * SECTOR : (at + 1) * SECTOR])
+            elif dice.random() < 0.5:
+                disk.apply(entry)
+        states.add("between", disk, mark)
+
+
+def run(arguments):
+    """Everything; whether all is well, and a line about it."""
+    install_qemu()
+    package = download(KERNEL)
+    _, content = unpack(package, r"\./boot/vmlinuz-[^/]+")
+    kernel = OUT / "kernel"
+    kernel.write_bytes(content)
+    tests = arguments.tests or build_tests()
+    guest = make_guest(OUT, (HERE / "init").read_bytes(), {"powercut": tests}, TOOLS, package, MODULES)
+    dice, counts, booted, wrong = random.Random(arguments.seed), collections.Counter(), 0, []
+    for number in range(arguments.runs):
+        system, disk_kind = ("ext4", "xfs")[number % 2], ("virtio", "nvme")[number // 2 % 2]
+        with tempfile.TemporaryDirectory(dir=OUT) as name:
+            folder = pathlib.Path(name)
+            files = [folder / "disk", folder / "record"]
+            for file, size in zip(files, (DISK_MIB, RECORD_MIB)):
+                with file.open("wb") as made:
+                    made.truncate(size << 20)
+            said = boot("record", kernel, guest, disk_kind, files, do="record", fs=system, rounds=arguments.rounds)
+            states, disks = replay(files[1], extents(said), folder, dice, arguments.samples)
+            found = states.check(tests)
+            for disk, mark in dice.sample(disks, min(arguments.booted, len(disks))):
+                disk.save(files[0])
+                durable = states.marks[mark][0]
+                applied = states.marks[mark + 1][1] if mark + 1 < len(states.marks) else durable
+                said = boot("look", kernel, guest, disk_kind, files[:1], do="look", fs=system, durable=durable, applied=applied)
+                booted += 1
+                if "whole /mnt/log" not in said:
+                    found += re.findall(r"WRONG .*", said) or ["the guest did not check its log"]
+            counts.update(states.counts)
+            wrong += [f"run {number + 1}, {system} on {disk_kind}: {one}" for one in found]
+            kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(states.counts.items()))
+            print(f"run {number + 1}: {system} on {disk_kind}: {kinds}, {len(states.lines)} different; {len(found)} wrong", flush=True)
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    line = f"{arguments.runs} recordings, states: {kinds}; {booted} booted; {len(wrong)} wrong"
+    return not wrong, line + "".join(f"\n  {one}" for one in wrong[:10])
+
+
+def main():
+    """See the head of this file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--samples", type=int, default=4)
+    parser.add_argument("--booted", type=int, default=1)
+    parser.add_argument("--tests", type=pathlib.Path, help="this program, built before, instead of building it")
+    arguments = parser.parse_args()
+    CACHE.mkdir(parents=True, exist_ok=True)
+    OUT.mkdir(parents=True, exist_ok=True)
+    # Two at once would boot each other's files.
+    lock = (OUT / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print("nothing was tried: this is running already; wait for it")
+        return 1
+    try:
+        if os.uname().machine != "x86_64":
+            raise Trouble("only x86-64 machines are tried: run this on such a machine")
+        good, line = run(arguments)
+    except Trouble as trouble:
+        good, line = False, f"ended early: {trouble} (what was said is in {OUT.relative_to(ROOT)})"
+    print(f"{'ok    ' if good else 'FAILED'} {line}")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
