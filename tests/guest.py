@@ -3,6 +3,7 @@
 tests/kernels, tests/nvdimm and tests/powercut use it. Packages are kept in target/kernels; nothing but QEMU is ever installed.
 """
 
+import fcntl
 import os
 import pathlib
 import re
@@ -20,6 +21,24 @@ APT_LIMIT = 240
 
 class Trouble(Exception):
     """What could not be done, and what to do about it."""
+
+
+def alone(out, work):
+    """What work() gives, (good, line), if this machine can do it and does not do it already: else why not."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
+    # Two at once would boot each other's files.
+    with (out / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False, "nothing was tried: this is running already; wait for it"
+        try:
+            if os.uname().machine != "x86_64":
+                raise Trouble("only x86-64 machines are tried: run this on such a machine")
+            return work()
+        except Trouble as trouble:
+            return False, f"ended early: {trouble} (what was said is in {out.relative_to(ROOT)})"
 
 
 def call(command, limit, **more):

@@ -26,9 +26,7 @@ target/nvdimm. The last line sums up; the exit code is 1 if anything is lost, ap
 """
 
 import argparse
-import fcntl
 import json
-import os
 import pathlib
 import random
 import re
@@ -44,7 +42,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 sys.dont_write_bytecode = True
-from guest import CACHE, QEMU, ROOT, Trouble, download, install_qemu, make_guest, unpack  # noqa: E402
+from guest import QEMU, ROOT, Trouble, alone, download, install_qemu, make_guest, unpack  # noqa: E402
 
 OUT = ROOT / "target" / "nvdimm"
 KERNEL = "linux-image-amd64"
@@ -476,22 +474,12 @@ def main():
     parser.add_argument("--unsafe", action="store_true")
     parser.add_argument("--pmnet", type=pathlib.Path, default=ROOT / "target" / "release" / "pmnet")
     arguments = parser.parse_args()
-    CACHE.mkdir(parents=True, exist_ok=True)
-    OUT.mkdir(parents=True, exist_ok=True)
-    # Two at once would boot each other's files.
-    lock = (OUT / "lock").open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        print("nothing was tried: this is running already; wait for it")
-        return 1
-    try:
-        if os.uname().machine != "x86_64":
-            raise Trouble("only x86-64 machines are tried: run this on such a machine")
+
+    def work():
         with tempfile.TemporaryDirectory(dir=OUT) as folder:
-            good, line = run(arguments, pathlib.Path(folder))
-    except Trouble as trouble:
-        good, line = False, f"ended early: {trouble} (what was said is in {OUT.relative_to(ROOT)})"
+            return run(arguments, pathlib.Path(folder))
+
+    good, line = alone(OUT, work)
     if arguments.unsafe:
         # A device that finds its log older than what the server has applied says so and ends: a loss as well.
         good = "acknowledged was one of" in line or "taken off" in line or "the device on fsdax ended" in line

@@ -23,7 +23,6 @@ target/kernels, records in target/powercut. The last line sums up; the exit code
 
 import argparse
 import collections
-import fcntl
 import json
 import os
 import pathlib
@@ -37,7 +36,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 sys.dont_write_bytecode = True
-from guest import CACHE, QEMU, ROOT, Trouble, call, download, install_qemu, make_guest, unpack  # noqa: E402
+from guest import QEMU, ROOT, Trouble, alone, call, download, install_qemu, make_guest, unpack  # noqa: E402
 
 OUT = ROOT / "target" / "powercut"
 KERNEL = "linux-image-amd64"
@@ -320,21 +319,7 @@ def main():
     parser.add_argument("--booted", type=int, default=1)
     parser.add_argument("--tests", type=pathlib.Path, help="this program, built before, instead of building it")
     arguments = parser.parse_args()
-    CACHE.mkdir(parents=True, exist_ok=True)
-    OUT.mkdir(parents=True, exist_ok=True)
-    # Two at once would boot each other's files.
-    lock = (OUT / "lock").open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        print("nothing was tried: this is running already; wait for it")
-        return 1
-    try:
-        if os.uname().machine != "x86_64":
-            raise Trouble("only x86-64 machines are tried: run this on such a machine")
-        good, line = run(arguments)
-    except Trouble as trouble:
-        good, line = False, f"ended early: {trouble} (what was said is in {OUT.relative_to(ROOT)})"
+    good, line = alone(OUT, lambda: run(arguments))
     print(f"{'ok    ' if good else 'FAILED'} {line}")
     return 0 if good else 1
 

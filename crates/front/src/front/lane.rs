@@ -184,6 +184,28 @@ impl Lane {
         }
     }
 
+    /// One turn: sends what waits, or ends a connection that leads elsewhere or is silent; what was asked on it is answered.
+    pub(super) fn turn(
+        &mut self,
+        now: Time,
+        registry: &Registry,
+        shared: &Shared,
+        answers: &mut Vec<(Ask, Bytes)>,
+    ) {
+        let broken = if self.leads_astray(shared) {
+            Some("the pmnet server uses another Redis now".to_owned().into())
+        } else if self.open.is_some() && self.due().is_some_and(|due| now >= due) {
+            Some("it does not answer in time".to_owned().into())
+        } else if self.open.is_none() && now < self.connect_after {
+            None
+        } else {
+            self.send(registry, shared).err()
+        };
+        if let Some(broken) = broken {
+            self.give_up(broken, now, answers);
+        }
+    }
+
     /// Whether the connection leads elsewhere than to the store that the server uses now.
     pub(super) fn leads_astray(&self, shared: &Shared) -> bool {
         let (Some(open), Some(name), Some(store)) = (&self.open, &shared.name, &shared.store)

@@ -126,18 +126,7 @@ impl<U: Upstream> Front<U> {
         }
         let mut answers = std::mem::take(&mut self.users.answers);
         for lane in [&mut self.users.rights, &mut self.users.logins] {
-            let broken = if lane.leads_astray(&self.shared) {
-                Some("the pmnet server uses another Redis now".to_owned().into())
-            } else if lane.open.is_some() && lane.due().is_some_and(|due| now >= due) {
-                Some("it does not answer in time".to_owned().into())
-            } else if lane.open.is_none() && now < lane.connect_after {
-                None
-            } else {
-                lane.send(self.poll.registry(), &self.shared).err()
-            };
-            if let Some(broken) = broken {
-                lane.give_up(broken, now, &mut answers);
-            }
+            lane.turn(now, self.poll.registry(), &self.shared, &mut answers);
             if let Some(broken) = lane.broken.take() {
                 if broken.how == How::Refused {
                     self.shared.users.confirm(now);

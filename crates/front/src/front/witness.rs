@@ -246,18 +246,12 @@ impl<U: Upstream> Front<U> {
             lane.push(Ask::Poke, now);
             witness.next_poke = now.saturating_add(POKE_EVERY);
         }
-        let broken = if lane.leads_astray(&self.shared) {
-            Some("the pmnet server uses another Redis now".to_owned().into())
-        } else if lane.open.is_some() && lane.due().is_some_and(|due| now >= due) {
-            Some("it does not answer in time".to_owned().into())
-        } else if lane.open.is_none() && now < lane.connect_after {
-            None
-        } else {
-            lane.send(self.poll.registry(), &self.shared).err()
-        };
-        if let Some(broken) = broken {
-            lane.give_up(broken, now, &mut witness.answers);
-        }
+        lane.turn(
+            now,
+            self.poll.registry(),
+            &self.shared,
+            &mut witness.answers,
+        );
         if let Some(broken) = witness.lane.broken.take() {
             witness.lost(broken.how, self.shared.users.logins, now);
         }
