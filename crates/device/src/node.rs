@@ -1,7 +1,7 @@
 //! One device: machine + log.
 
 use crate::fast_path::FastPath;
-use crate::port::Buffers;
+use crate::port::{Buffers, Taken};
 use pmnet_log::{FrameSpace, Full, Log, LogError, Media, NewEntry};
 use pmnet_proto::device::{Device, DeviceConfig, HopWork, LogState, Recovery, Room, Verdict};
 use pmnet_proto::time::{MILLISECOND, Nanos, earliest};
@@ -216,8 +216,7 @@ impl<M: Media> DeviceNode<M> {
         }
     }
 
-    /// Takes in one packet of a burst that lies in a lent buffer of the log, at `frame` of its frame space. True: the buffer
-    /// is the log's now.
+    /// Takes in one packet of a burst that lies in a lent buffer of the log, at `frame` of its frame space.
     ///
     /// # Errors
     /// [`DeviceError`]: the device ends.
@@ -227,22 +226,24 @@ impl<M: Media> DeviceNode<M> {
         from: Peer,
         hops: u8,
         frame: &Range<usize>,
-    ) -> Result<bool, DeviceError> {
+    ) -> Result<Taken, DeviceError> {
         let room = self.room_of(self.log.room_in_place());
         let packet = match Packet::parse(self.log.lent(frame)) {
             Ok(packet) => packet,
             Err(reason) => {
                 let datagram = self.log.lent(frame).to_vec();
                 self.reject(from, hops, &datagram, reason);
-                return Ok(false);
+                return Ok(Taken::Refused);
             }
         };
         let bytes = HEADER_LEN + packet.payload.len();
+        let refused = self.machine.counters().refused();
         match self
             .machine
             .receive(now, from, &packet, room, &mut self.out)
         {
-            Verdict::Done => Ok(false),
+            Verdict::Done if self.machine.counters().refused() != refused => Ok(Taken::Refused),
+            Verdict::Done => Ok(Taken::Heard),
             Verdict::Append(header) => {
                 let frame = frame.start..frame.start + bytes;
                 let order = self.log.append_in_place(
@@ -252,13 +253,13 @@ impl<M: Media> DeviceNode<M> {
                     header.payload_crc,
                 );
                 appended(order, &header);
-                Ok(true)
+                Ok(Taken::Kept)
             }
             Verdict::Hit(to, header) => {
                 self.show(to, &header);
-                Ok(false)
+                Ok(Taken::Heard)
             }
-            Verdict::Resume(recovery) => self.resume(now, recovery).map(|()| false),
+            Verdict::Resume(recovery) => self.resume(now, recovery).map(|()| Taken::Heard),
             Verdict::Stop(text) => Err(self.stop(text)),
         }
     }

@@ -15,6 +15,17 @@ pub enum Wake {
     Stop,
 }
 
+/// What became of a packet in a lent buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It was dropped: whoever sent it need not be who it says it is.
+    Refused,
+    /// It was heard, and is needed no longer.
+    Heard,
+    /// It was heard, and its buffer is the log's now.
+    Kept,
+}
+
 /// The packet buffers of a device's log (`docs/spec/ordered-log.md` §11), for the port that moves packets in them.
 pub trait Buffers {
     /// A buffer to receive into or to send from. `None`: the log needs the rest.
@@ -40,13 +51,13 @@ pub trait Port {
     fn receive(&mut self, deliver: &mut dyn FnMut(Peer, u8, &[u8])) -> io::Result<usize>;
 
     /// Receives one burst of packets that lie in lent buffers of the log: sender, hops as above, and place in the frame space. `deliver` says
-    /// whether the log keeps the buffer. Without packet buffers there are none.
+    /// what became of each. Without packet buffers there are none.
     ///
     /// # Errors
     /// Errors that make the port unusable.
     fn receive_in_place(
         &mut self,
-        deliver: &mut dyn FnMut(Peer, u8, &Range<usize>) -> bool,
+        deliver: &mut dyn FnMut(Peer, u8, &Range<usize>) -> Taken,
     ) -> io::Result<usize> {
         let _none = deliver;
         Ok(0)
@@ -98,12 +109,12 @@ pub fn serve<M: Media>(
         })?;
         let in_place = port.receive_in_place(&mut |from, hops, frame| {
             if failed.is_err() {
-                return false;
+                return Taken::Refused;
             }
             let taken = node.receive_in_place(now, from, hops, frame);
             taken.unwrap_or_else(|error| {
                 failed = Err(error);
-                false
+                Taken::Refused
             })
         })?;
         failed?;

@@ -50,7 +50,7 @@ impl Buffers {
         };
         let count = parameters.frame_bytes / u64::from(bytes);
         let number = u32::try_from(count).expect("bounded by the parameters");
-        let reserve = reserve(count);
+        let reserve = (count / RESERVE_FRACTION).max(RESERVE_MIN);
         Some(Buffers {
             bytes: usize::try_from(bytes).expect("u32 fits usize"),
             holders: vec![Holder::Free; to_usize(count)],
@@ -158,6 +158,14 @@ impl Buffers {
         self.released.pop_front()
     }
 
+    /// So many buffers, besides those for copies, are never live from now on. Those that are live stay so until they are
+    /// released.
+    pub(crate) fn leave_to_port(&mut self, wanted: u64) {
+        let count = to_u64(self.holders.len());
+        let left = count.saturating_sub(to_u64(self.kept_for_copies) + wanted);
+        self.live_max = self.live_max.min(left);
+    }
+
     /// Lends a buffer. From the first one on, what is released has to be polled.
     pub(crate) fn lend(&mut self) -> Option<u32> {
         self.lends = true;
@@ -186,21 +194,13 @@ impl Buffers {
     }
 }
 
-/// Buffers that are never live, of so many.
-fn reserve(count: u64) -> u64 {
-    (count / RESERVE_FRACTION).max(RESERVE_MIN)
-}
-
 impl Parameters {
-    /// Packet buffers that are there to receive into and to send from even if the log is full; none in a ring.
+    /// Packet buffers; none in a ring.
     #[must_use]
-    pub fn never_live(&self) -> usize {
+    pub fn buffer_count(&self) -> u64 {
         match self.space {
             FrameSpace::Ring => 0,
-            FrameSpace::Buffers(bytes) => {
-                let reserve = reserve(self.frame_bytes / u64::from(bytes));
-                to_usize(reserve - reserve / 2)
-            }
+            FrameSpace::Buffers(bytes) => self.frame_bytes / u64::from(bytes),
         }
     }
 }
@@ -247,6 +247,18 @@ mod tests {
         all.release(index(lent[0]) * 2048);
         assert!(all.copy(1920).is_some());
         assert_eq!(all.copy(1), None);
+    }
+
+    #[test]
+    fn a_port_may_need_more() {
+        let mut all = buffers();
+        all.leave_to_port(64);
+        assert_eq!((all.live_max(), all.room()), (256 - 8 - 64, 184));
+        all.leave_to_port(1);
+        assert_eq!(all.live_max(), 184, "never less than was left to it before");
+        all.copy(1).unwrap();
+        all.leave_to_port(1_000);
+        assert_eq!((all.room(), all.copy(1)), (0, None));
     }
 
     #[test]

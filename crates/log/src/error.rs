@@ -66,9 +66,8 @@ pub enum LogError {
     },
     /// The log was made with other parameters.
     #[error(
-        "the log was made with {} entries and {} frame bytes, but {} and {} were asked for: drain and \
-         delete it, or ask for what it has; nothing was changed",
-        found.entries, found.frame_bytes, expected.entries, expected.frame_bytes
+        "the log was made with {found}, but {expected} were asked for: drain and delete it, or ask for nothing and get \
+         what it has; nothing was changed"
     )]
     OtherParameters {
         /// Parameters in the image.

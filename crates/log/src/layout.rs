@@ -71,6 +71,20 @@ pub struct Parameters {
 #[error("bad log parameters: {0}")]
 pub struct BadParameters(String);
 
+impl std::fmt::Display for Parameters {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} entries and {} frame bytes",
+            self.entries, self.frame_bytes
+        )?;
+        match self.space {
+            FrameSpace::Ring => Ok(()),
+            FrameSpace::Buffers(bytes) => write!(f, " in packet buffers of {bytes}"),
+        }
+    }
+}
+
 impl Parameters {
     /// A log whose frame space is a ring.
     #[must_use]

@@ -202,7 +202,7 @@ impl<M: Media> Log<M> {
     #[must_use]
     pub fn occupancy(&self) -> u8 {
         let parameters = self.parameters();
-        let entries = (self.last - self.applied) * 100 / self.entries_max();
+        let entries = (self.last - self.applied) * 100 / self.entries_max().max(1);
         let bytes = match &self.frames {
             Frames::Ring(ring) => self.oldest_frame_seen(self.applied).map_or(0, |oldest| {
                 // Bounded by the ring of 2^38 bytes, so the product fits.
@@ -326,6 +326,14 @@ impl<M: Media> Log<M> {
         self.media.store(slot, &entry.encode(&self.key, header));
         self.last = order;
         order
+    }
+
+    /// So many packet buffers are never live from now on: whoever moves packets needs them to receive into and to send from.
+    ///
+    /// # Panics
+    /// The log is a ring.
+    pub fn leave_buffers(&mut self, count: u64) {
+        self.buffers_mut().leave_to_port(count);
     }
 
     /// Lends a packet buffer: its number, counted from the start of the frame space. From the first one on,

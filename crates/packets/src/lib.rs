@@ -23,15 +23,14 @@
 //! whole server.
 
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pmnet_dataplane::direct::{
-    AfXdpError, Arrived, DirectError, Frame, Mode, Sockets, SocketsConfig,
+    AfXdpError, Arrived, DirectError, Mode, Sockets, SocketsConfig, buffers_needed,
 };
-use pmnet_device::Buffers;
+use pmnet_device::{Buffers, Taken};
 use pmnet_log::{Expected, Full, Identity, Log, LogError, NewEntry, Parameters, Scan};
 use pmnet_media::{AnyMedia, Kind, OpenError};
 use pmnet_udp::Clock;
@@ -76,6 +75,16 @@ pub enum Error {
     /// A socket failed: nothing more is received or sent.
     #[error(transparent)]
     Socket(#[from] AfXdpError),
+    /// There are not enough buffers for all queues of the interfaces.
+    #[error(
+        "{buffers} packet buffers are too few, the queues of the interfaces need {needed}: more bytes"
+    )]
+    Small {
+        /// What was asked for.
+        buffers: u64,
+        /// What is needed.
+        needed: u64,
+    },
     /// The system.
     #[error("{0}")]
     System(#[from] std::io::Error),
@@ -85,17 +94,13 @@ pub enum Error {
 /// which is then never received into again.
 #[derive(Debug)]
 #[must_use = "a packet is kept or released"]
-pub struct Packet {
-    from: SocketAddr,
-    place: Range<usize>,
-    frame: Frame,
-}
+pub struct Packet(Arrived);
 
 impl Packet {
     /// Who sent it.
     #[must_use]
     pub const fn from(&self) -> SocketAddr {
-        self.from
+        self.0.from()
     }
 }
 
@@ -164,6 +169,7 @@ impl Region {
             clock: Clock::start(),
             arrived: Vec::new(),
         };
+        region.log.leave_buffers(region.sockets.never_live());
         region.turn()?;
         Ok(region)
     }
@@ -219,13 +225,9 @@ impl Region {
     }
 
     fn take(&mut self, burst: &mut Vec<Packet>) -> Result<usize, Error> {
-        let received = self.sockets.receive(self.clock.now(), &mut self.arrived);
+        let received = self.sockets.receive(&mut self.arrived);
         let before = burst.len();
-        burst.extend(self.arrived.drain(..).map(|one| Packet {
-            from: one.from,
-            place: one.place,
-            frame: one.frame,
-        }));
+        burst.extend(self.arrived.drain(..).map(Packet));
         received?;
         Ok(burst.len() - before)
     }
@@ -233,7 +235,7 @@ impl Region {
     /// The datagram.
     #[must_use]
     pub fn bytes(&self, packet: &Packet) -> &[u8] {
-        self.log.lent(&packet.place)
+        self.log.lent(&packet.0.place)
     }
 
     /// Keeps a datagram where it lies, with a number of your own; gives its order. It is durable after the next
@@ -243,7 +245,7 @@ impl Region {
     /// The packet comes back: the region is full (then [`forget`](Region::forget) something and persist), or the datagram
     /// is empty.
     pub fn keep(&mut self, packet: Packet, tag: u64) -> Result<u64, (Full, Packet)> {
-        let bytes = self.log.lent(&packet.place);
+        let bytes = self.log.lent(&packet.0.place);
         let Some((first, rest)) = bytes.split_first() else {
             return Err((Full::TooLarge, packet));
         };
@@ -258,10 +260,10 @@ impl Region {
         };
         let kept = self
             .log
-            .append_in_place(&new, &header, &packet.place, payload_crc);
+            .append_in_place(&new, &header, &packet.0.place, payload_crc);
         match kept {
             Ok(order) => {
-                self.sockets.done(packet.frame, true);
+                self.sockets.done(self.clock.now(), packet.0, Taken::Kept);
                 Ok(order)
             }
             Err(full) => Err((full, packet)),
@@ -270,7 +272,7 @@ impl Region {
 
     /// Gives a packet back: its buffer is received into again.
     pub fn release(&mut self, packet: Packet) {
-        self.sockets.done(packet.frame, false);
+        self.sockets.done(self.clock.now(), packet.0, Taken::Heard);
     }
 
     /// Makes everything kept so far durable, and waits for that; gives the highest order.
@@ -290,7 +292,7 @@ impl Region {
         self.log.reclaim(upto);
     }
 
-    /// Sends a datagram to somebody who has sent one within the last ten seconds. It leaves with the next
+    /// Sends a datagram to somebody who has sent one (and whose datagram was kept or released) within the last second. It leaves with the next
     /// [`Region::flush`]. False: the way there is not known.
     ///
     /// # Errors
@@ -351,6 +353,10 @@ fn log(options: &Options) -> Result<Log<AnyMedia>, Error> {
         let bytes = (buffers * u64::from(buffer_bytes)).next_multiple_of(4096);
         let parameters = Parameters::buffers(entries, bytes, buffer_bytes);
         parameters.validate().map_err(LogError::from)?;
+        let needed = buffers_needed(&options.interfaces);
+        if buffers < needed {
+            return Err(Error::Small { buffers, needed });
+        }
         let mut log_uuid = [0; 16];
         getrandom::fill(&mut log_uuid).map_err(|error| std::io::Error::other(error.to_string()))?;
         let identity = Identity {

@@ -9,7 +9,7 @@ use crate::config::WorldConfig;
 use crate::media::{Handle, SimMedia};
 use crate::store::SimStore;
 use crate::without::{Place, Without};
-use pmnet_device::{Buffers, DeviceConfig, DeviceError, DeviceNode};
+use pmnet_device::{Buffers, DeviceConfig, DeviceError, DeviceNode, Taken};
 use pmnet_log::{Expected, Identity, Parameters, Payloads, Scan, format};
 use pmnet_proto::server::{Server, ServerConfig};
 use pmnet_proto::{Outbox, Peer, Random, Time};
@@ -38,8 +38,7 @@ pub(crate) fn arrive(
     let start = usize::try_from(number).expect("small") * bytes + PACKET_OFFSET;
     running.deposit(start, packet);
     let place = start..start + packet.len();
-    let kept = running.receive_in_place(now, from, HOPS, &place)?;
-    if !kept {
+    if running.receive_in_place(now, from, HOPS, &place)? != Taken::Kept {
         running.give_back(number);
     }
     Ok(())

@@ -20,7 +20,7 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 const BULK_BYTES: usize = 8 << 20;
 /// Number of UDP, and of raw sockets that write their own IP headers.
 const UDP: u8 = 17;
-const RAW: i32 = 255;
+pub(super) const RAW: i32 = 255;
 
 /// The device is in the kernel, its process is dead, and a socket of ours is in its place: it gets
 /// everything that the pipeline leaves to the stack.
@@ -169,7 +169,7 @@ fn update(session: u64) -> Vec<u8> {
 }
 
 /// A UDP datagram as IP packets of our own making, each with so many bytes of it at most.
-fn packets(
+pub(super) fn packets(
     from: SocketAddrV4,
     to: SocketAddrV4,
     payload: &[u8],

@@ -223,7 +223,7 @@ impl Queue {
         }
         let mut nothing = [0; 0];
         match recv(&self.socket, &mut nothing, RecvFlags::DONTWAIT) {
-            Ok(_) => Ok(Wake::Done),
+            Ok(_) | Err(Errno::NETDOWN) => Ok(Wake::Done),
             Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR) => Ok(Wake::Again),
             Err(error) => Err(AfXdpError::Wake(error.into())),
         }
@@ -235,7 +235,8 @@ impl Queue {
     }
 
     /// Wakes the kernel to send what was submitted, if it needs that: in copy mode it always does. On a veth, what the
-    /// other end does in the kernel is done before this returns.
+    /// other end does in the kernel is done before this returns. What is sent while the interface is down is lost, or leaves when
+    /// it is up again.
     ///
     /// # Errors
     /// [`AfXdpError::Wake`].
@@ -244,7 +245,7 @@ impl Queue {
             return Ok(Wake::Done);
         }
         match send(&self.socket, &[], SendFlags::DONTWAIT) {
-            Ok(_) => Ok(Wake::Done),
+            Ok(_) | Err(Errno::NETDOWN) => Ok(Wake::Done),
             Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR) => Ok(Wake::Again),
             Err(error) => Err(AfXdpError::Wake(error.into())),
         }

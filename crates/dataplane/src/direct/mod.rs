@@ -24,8 +24,8 @@ use crate::relay::{RelayConfig, watch};
 use crate::xdp::KernelError;
 use port::Direct;
 
-pub use crate::af_xdp::{AfXdpError, Frame, Mode};
-pub use sockets::{Arrived, Sockets, SocketsConfig};
+pub use crate::af_xdp::{AfXdpError, Mode};
+pub use sockets::{Arrived, Sockets, SocketsConfig, buffers_needed};
 
 /// Settings of such a device.
 #[derive(Clone, Debug)]
@@ -79,13 +79,14 @@ pub struct Bound {
 /// [`DirectError`].
 pub fn run<M: Media>(
     config: DirectConfig,
-    log: Log<M>,
+    mut log: Log<M>,
     memory: Memory,
     stop: &Stop,
     ready: impl FnOnce(Peer, &DeviceNode<M>, &[Bound]),
 ) -> Result<(), DirectError> {
     let parameters = *log.parameters();
     let mut direct = Direct::open(&config, memory, &parameters, stop)?;
+    log.leave_buffers(direct.never_live());
     let next = config.relay.device.next;
     let node = direct
         .stack()

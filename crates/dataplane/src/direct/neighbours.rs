@@ -1,20 +1,20 @@
 //! By which queue, and under which Ethernet addresses, a peer is reached: as its own packets came.
 //!
-//! Invariants: bounded; what was not heard of for a while is forgotten, and goes by the kernel's stack, which finds out
-//! where it is. May not: ask anybody.
+//! Invariants: bounded; learned only from packets that were accepted; what was not heard of for a while goes by the kernel's
+//! stack, which finds out where it is. May not: ask anybody.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use pmnet_proto::Time;
 use pmnet_proto::time::{Nanos, SECOND};
+use pmnet_proto::{Peer, Time};
 use rustc_hash::FxHashMap;
 
 use super::frame::{Came, Mac};
 
 /// Peers that are known at the same time. Others go by the kernel's stack.
 const NEIGHBOURS_MAX: usize = 4096;
-/// After so long without a packet from it, a peer may be elsewhere.
-const HEARD_MAX: Nanos = 10 * SECOND;
+/// After so long without a packet from it, a peer may be elsewhere. The system knows where; asking it costs a copy.
+const HEARD_MAX: Nanos = SECOND;
 
 /// How a peer is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,30 +32,37 @@ pub(super) struct Neighbour {
 /// All peers that are known.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
-    known: FxHashMap<IpAddr, (Neighbour, Time)>,
+    known: FxHashMap<SocketAddr, (Neighbour, Time)>,
 }
 
 impl Neighbours {
-    /// A packet came by this queue.
+    /// A packet that was accepted came by this queue. Addresses that no peer can have are not believed.
     pub fn learn(&mut self, now: Time, queue: usize, came: &Came) {
+        let (from, to) = (came.from.ip(), came.to);
+        let nobody =
+            from.is_loopback() || from.is_unspecified() || from.is_multicast() || from == to;
+        let group = |mac: &Mac| mac[0] & 1 != 0;
+        if nobody || group(&came.mac_from) || group(&came.mac_to) {
+            return;
+        }
         let neighbour = Neighbour {
             queue,
             mac: came.mac_from,
             own_mac: came.mac_to,
             own: came.to,
         };
-        if !self.known.contains_key(&came.from.ip()) && self.known.len() >= NEIGHBOURS_MAX {
+        if !self.known.contains_key(&came.from) && self.known.len() >= NEIGHBOURS_MAX {
             self.known
                 .retain(|_, (_, heard)| now.since(*heard) < HEARD_MAX);
             if self.known.len() >= NEIGHBOURS_MAX {
                 return;
             }
         }
-        self.known.insert(came.from.ip(), (neighbour, now));
+        self.known.insert(came.from, (neighbour, now));
     }
 
     /// How to reach a peer; `None`: by the kernel's stack.
-    pub fn find(&self, now: Time, peer: IpAddr) -> Option<Neighbour> {
+    pub fn find(&self, now: Time, peer: Peer) -> Option<Neighbour> {
         self.known
             .get(&peer)
             .filter(|(_, heard)| now.since(*heard) < HEARD_MAX)
@@ -78,8 +85,8 @@ mod tests {
             .parse()
             .unwrap(),
             to: "10.255.0.1".parse().unwrap(),
-            mac_from: [mac; 6],
-            mac_to: [9; 6],
+            mac_from: [mac * 2; 6],
+            mac_to: [8; 6],
             hops: 64,
             datagram: 0..0,
         }
@@ -88,17 +95,48 @@ mod tests {
     #[test]
     fn a_peer_is_where_it_was_heard_last() {
         let mut all = Neighbours::default();
-        let peer = came(5, 0).from.ip();
+        let peer = came(5, 0).from;
         assert_eq!(all.find(Time(0), peer), None);
         all.learn(Time(0), 0, &came(5, 1));
         all.learn(Time(10), 1, &came(5, 2));
         let found = all.find(Time(20), peer).unwrap();
-        assert_eq!((found.queue, found.mac, found.own_mac), (1, [2; 6], [9; 6]));
+        assert_eq!((found.queue, found.mac, found.own_mac), (1, [4; 6], [8; 6]));
         assert_eq!(
             all.find(Time(10 + HEARD_MAX), peer),
             None,
             "silent too long"
         );
+    }
+
+    #[test]
+    fn addresses_that_nobody_has_are_not_believed() {
+        let mut all = Neighbours::default();
+        for from in [
+            "127.0.0.1:7",
+            "0.0.0.0:7",
+            "224.0.0.1:7",
+            "10.255.0.1:7",
+            "[::1]:7",
+        ] {
+            let from = from.parse().unwrap();
+            all.learn(Time(0), 0, &Came { from, ..came(1, 1) });
+            assert_eq!(all.find(Time(0), from), None, "{from}");
+        }
+        let group = [255; 6];
+        for (mac_from, mac_to) in [(group, [8; 6]), ([2; 6], group)] {
+            let forged = Came {
+                mac_from,
+                mac_to,
+                ..came(1, 1)
+            };
+            all.learn(Time(0), 0, &forged);
+        }
+        assert_eq!(all.known.len(), 0);
+        // Another port of the same machine tells nothing about this one.
+        all.learn(Time(0), 0, &came(1, 1));
+        let mut other = came(1, 1).from;
+        other.set_port(8);
+        assert_eq!(all.find(Time(0), other), None);
     }
 
     #[test]
@@ -109,7 +147,7 @@ mod tests {
             all.learn(Time(0), 0, &came(last, 1));
         }
         assert_eq!(all.known.len(), NEIGHBOURS_MAX);
-        assert_eq!(all.find(Time(0), came(most, 1).from.ip()), None);
+        assert_eq!(all.find(Time(0), came(most, 1).from), None);
         all.learn(Time(HEARD_MAX), 0, &came(most, 1));
         assert_eq!(all.known.len(), 1);
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 
-use pmnet_device::{Buffers, Port, Wake};
+use pmnet_device::{Buffers, Port, Taken, Wake};
 use pmnet_log::Parameters;
 use pmnet_media::Memory;
 use pmnet_proto::{Outbox, Peer, Place, Time};
@@ -71,6 +71,10 @@ impl Direct {
         self.sockets.bound()
     }
 
+    pub const fn never_live(&self) -> u64 {
+        self.sockets.never_live()
+    }
+
     pub const fn send_dropped(&self) -> u64 {
         self.sockets.send_dropped()
     }
@@ -107,13 +111,13 @@ impl Port for Direct {
 
     fn receive_in_place(
         &mut self,
-        deliver: &mut dyn FnMut(Peer, u8, &Range<usize>) -> bool,
+        deliver: &mut dyn FnMut(Peer, u8, &Range<usize>) -> Taken,
     ) -> io::Result<usize> {
-        let received = self.sockets.receive(self.now.get(), &mut self.arrived);
+        let received = self.sockets.receive(&mut self.arrived);
         let packets = self.arrived.len();
         for one in self.arrived.drain(..) {
-            let kept = deliver(one.from, one.hops, &one.place);
-            self.sockets.done(one.frame, kept);
+            let taken = deliver(one.from(), one.hops(), &one.place);
+            self.sockets.done(self.now.get(), one, taken);
         }
         received.map_err(io::Error::other)?;
         Ok(packets)

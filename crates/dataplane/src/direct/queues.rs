@@ -20,11 +20,17 @@ use crate::af_xdp::{
 const RECEIVE_RING: u32 = 1024;
 /// Entries of the TX and completion rings of a queue.
 const SEND_RING: u32 = 1024;
-/// Free buffers that are left to send from, at most.
-const SEND_RESERVE_MAX: usize = 32;
+/// Buffers that a log must have for each queue.
+pub(super) const BUFFERS_PER_QUEUE: u64 = 256;
+/// Buffers that are left to each queue when the log is full, at least.
+const RECEIVE_MIN: u64 = 64;
+/// The same as a fraction of all buffers, if there are several queues. One queue can use whatever is not live.
+const RECEIVE_FRACTION: u64 = 4;
+/// Free buffers that are left to send from.
+const SEND_RESERVE: usize = 32;
 /// More than this many sockets are not made for one interface: its program knows no more. What comes by another queue goes to
 /// the kernel's stack, and from there to the device's UDP socket.
-const QUEUES_MAX: u32 = 64;
+pub(super) const QUEUES_MAX: u32 = 64;
 /// In front of a packet: what the kernel wants, and as much as brings the datagram behind Ethernet, IPv4 and UDP to the
 /// start of a line. So the header of an entry takes two lines and not three.
 const HEADROOM: u32 = 22;
@@ -69,22 +75,29 @@ unsafe impl Region for FrameMemory {
 /// all queues, whatever the traffic was before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Share {
-    /// Free buffers that are left to send from.
-    send: usize,
     /// Buffers that the kernel may have for one queue.
     receive: usize,
+    /// Buffers that are never live, for all of them and to send from.
+    never_live: u64,
 }
 
 impl Share {
-    /// `None`: too few for so many queues.
-    fn of(never_live: usize, queues: usize) -> Option<Share> {
-        let send = (never_live / 2).min(SEND_RESERVE_MAX);
-        let receive = (never_live - send) / queues.max(1);
-        (send > 0 && receive > 0).then_some(Share {
-            send,
-            // One queue takes what there is: nobody else could be left without.
-            receive: if queues == 1 { usize::MAX } else { receive },
-        })
+    /// Of so many buffers, at least [`BUFFERS_PER_QUEUE`] a queue.
+    fn of(buffers: u64, queues: usize) -> Share {
+        let count = u64::try_from(queues.max(1)).expect("few");
+        let send = u64::try_from(SEND_RESERVE).expect("few");
+        if count == 1 {
+            // It takes what there is: nobody else could be left without.
+            return Share {
+                receive: usize::MAX,
+                never_live: RECEIVE_MIN + send,
+            };
+        }
+        let each = (buffers / RECEIVE_FRACTION / count).clamp(RECEIVE_MIN, u64::from(RECEIVE_RING));
+        Share {
+            receive: usize::try_from(each).expect("bounded by a ring"),
+            never_live: each * count + send,
+        }
     }
 }
 
@@ -111,7 +124,7 @@ impl Queues {
         config: &SocketsConfig,
         memory: FrameMemory,
         buffer_bytes: u32,
-        never_live: usize,
+        buffers: u64,
     ) -> Result<Queues, DirectError> {
         let umem = Umem::kept(memory, buffer_bytes)?;
         let mut all = Queues {
@@ -149,18 +162,17 @@ impl Queues {
             }
             all._redirects.push(redirect);
         }
-        all.share = Share::of(never_live, all.queues.len()).ok_or_else(|| {
-            DirectError::Unfit(format!(
-                "{never_live} buffers of this log are left to receive into when it is full: too few for {} queues; make a \
-                 larger log",
-                all.queues.len()
-            ))
-        })?;
+        all.share = Share::of(buffers, all.queues.len());
         Ok(all)
     }
 
     pub fn bound(&self) -> &[Bound] {
         &self.bound
+    }
+
+    /// Buffers that the log must leave.
+    pub const fn never_live(&self) -> u64 {
+        self.share.never_live
     }
 
     pub const fn send_dropped(&self) -> u64 {
@@ -306,7 +318,7 @@ impl Queues {
             };
             log.give_back(number);
         }
-        if self.umem.free() <= SEND_RESERVE_MAX {
+        if self.umem.free() <= SEND_RESERVE {
             while let Some(number) = log.lend() {
                 self.umem.leave(number);
             }
@@ -314,7 +326,7 @@ impl Queues {
         for (socket, filled) in self.queues.iter_mut().zip(&mut self.filled) {
             let wanted = self.share.receive.saturating_sub(*filled);
             let wanted = u32::try_from(wanted).unwrap_or(RECEIVE_RING);
-            let more = socket.refill(&mut self.umem, wanted, self.share.send)?;
+            let more = socket.refill(&mut self.umem, wanted, SEND_RESERVE)?;
             *filled += usize::try_from(more).expect("bounded by the ring");
             if more > 0 {
                 socket.wake_receive()?;
@@ -330,12 +342,18 @@ mod tests {
 
     #[test]
     fn a_full_log_leaves_every_queue_something() {
-        assert_eq!(Share::of(0, 1), None);
-        assert_eq!(Share::of(1, 1), None);
-        let share = |send, receive| Some(Share { send, receive });
-        assert_eq!(Share::of(2, 1), share(1, usize::MAX));
-        assert_eq!(Share::of(8, 4), share(4, 1));
-        assert_eq!(Share::of(8, 5), None);
-        assert_eq!(Share::of(1024, 8), share(32, 124));
+        let share = |buffers, queues| {
+            let share = Share::of(buffers, queues);
+            assert!(
+                share.never_live < buffers / 2,
+                "{buffers} for {queues}: {share:?}"
+            );
+            (share.receive, share.never_live)
+        };
+        assert_eq!(share(256, 1), (usize::MAX, 96));
+        assert_eq!(share(512, 2), (64, 160));
+        assert_eq!(share(16_384, 64), (64, 4128));
+        assert_eq!(share(32_768, 8), (1024, 8224));
+        assert_eq!(share(1 << 20, 2), (1024, 2080));
     }
 }

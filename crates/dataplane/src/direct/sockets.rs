@@ -6,15 +6,15 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use pmnet_device::Buffers;
+use pmnet_device::{Buffers, Taken};
 use pmnet_log::{FrameSpace, Parameters};
 use pmnet_media::Memory;
 use pmnet_proto::{Peer, Time};
 
-use super::frame::{self, Way};
+use super::frame::{self, Came, Way};
 use super::neighbours::{Neighbour, Neighbours};
-use super::queues::{FrameMemory, Queues};
-use super::{Bound, DirectError, Mode, fits};
+use super::queues::{BUFFERS_PER_QUEUE, FrameMemory, QUEUES_MAX, Queues};
+use super::{Bound, DirectError, Mode, fits, interface};
 use crate::af_xdp::{AfXdpError, Frame, Received};
 
 /// Packets taken from a queue at once.
@@ -36,14 +36,34 @@ pub struct SocketsConfig {
 /// A datagram that has arrived. It must be given to [`Sockets::done`].
 #[derive(Debug)]
 pub struct Arrived {
-    /// Sender.
-    pub from: Peer,
-    /// How many more hops it may make.
-    pub hops: u8,
     /// Where it is in the frame space.
     pub place: Range<usize>,
     /// Its buffer.
-    pub frame: Frame,
+    frame: Frame,
+    came: Came,
+    queue: usize,
+}
+
+impl Arrived {
+    /// Sender.
+    #[must_use]
+    pub const fn from(&self) -> Peer {
+        self.came.from
+    }
+    /// How many more hops it may make.
+    #[must_use]
+    pub const fn hops(&self) -> u8 {
+        self.came.hops
+    }
+}
+
+/// Packet buffers that a log must have to receive from all queues of these interfaces.
+#[must_use]
+pub fn buffers_needed(interfaces: &[String]) -> u64 {
+    let queues = interfaces
+        .iter()
+        .map(|name| u64::from(interface::receive_queues(name).min(QUEUES_MAX)));
+    queues.sum::<u64>() * BUFFERS_PER_QUEUE
 }
 
 /// The sockets of all queues of some interfaces.
@@ -79,13 +99,28 @@ impl Sockets {
         for interface in &config.interfaces {
             fits(interface, buffer_bytes)?;
         }
+        let buffers = parameters.buffer_count();
+        let needed = buffers_needed(&config.interfaces);
+        if buffers < needed {
+            return Err(DirectError::Unfit(format!(
+                "this log has {buffers} packet buffers of {buffer_bytes} bytes, and the queues of {} need {needed}: make a larger \
+                 one",
+                config.interfaces.join(", ")
+            )));
+        }
         let memory = FrameMemory::new(memory, parameters.frame_space());
         Ok(Sockets {
-            queues: Queues::open(config, memory, buffer_bytes, parameters.never_live())?,
+            queues: Queues::open(config, memory, buffer_bytes, buffers)?,
             neighbours: Neighbours::default(),
             port: listen.port(),
             burst: Vec::with_capacity(BURST),
         })
+    }
+
+    /// Buffers that the log must never have itself ([`pmnet_log::Log::leave_buffers`]).
+    #[must_use]
+    pub const fn never_live(&self) -> u64 {
+        self.queues.never_live()
     }
 
     /// What each socket got.
@@ -109,7 +144,7 @@ impl Sockets {
     ///
     /// # Errors
     /// [`AfXdpError`]: the sockets must not be used any more.
-    pub fn receive(&mut self, now: Time, into: &mut Vec<Arrived>) -> Result<(), AfXdpError> {
+    pub fn receive(&mut self, into: &mut Vec<Arrived>) -> Result<(), AfXdpError> {
         for queue in 0..self.queues.sockets().len() {
             let received = self.queues.receive(queue, &mut self.burst);
             for one in self.burst.drain(..) {
@@ -119,13 +154,12 @@ impl Sockets {
                     self.queues.done(one.frame, false);
                     continue;
                 };
-                self.neighbours.learn(now, queue, &came);
                 let start = self.queues.place(&one);
                 into.push(Arrived {
-                    from: came.from,
-                    hops: came.hops,
                     place: start + came.datagram.start..start + came.datagram.end,
                     frame: one.frame,
+                    came,
+                    queue,
                 });
             }
             received?;
@@ -133,9 +167,12 @@ impl Sockets {
         Ok(())
     }
 
-    /// What arrived is done with: the log keeps it, or nobody does.
-    pub fn done(&mut self, frame: Frame, kept: bool) {
-        self.queues.done(frame, kept);
+    /// What arrived is done with. Unless it was refused, its sender can be reached the way it came.
+    pub fn done(&mut self, now: Time, arrived: Arrived, taken: Taken) {
+        if taken != Taken::Refused {
+            self.neighbours.learn(now, arrived.queue, &arrived.came);
+        }
+        self.queues.done(arrived.frame, taken == Taken::Kept);
     }
 
     fn way(&self, to: Peer, neighbour: &Neighbour) -> Way {
@@ -153,7 +190,7 @@ impl Sockets {
     /// # Errors
     /// [`AfXdpError`].
     pub fn send(&mut self, now: Time, to: Peer, datagram: &[u8]) -> Result<bool, AfXdpError> {
-        let Some(neighbour) = self.neighbours.find(now, to.ip()) else {
+        let Some(neighbour) = self.neighbours.find(now, to) else {
             return Ok(false);
         };
         let way = self.way(to, &neighbour);
@@ -172,7 +209,7 @@ impl Sockets {
         to: Peer,
         place: &Range<usize>,
     ) -> Result<bool, AfXdpError> {
-        let Some(neighbour) = self.neighbours.find(now, to.ip()) else {
+        let Some(neighbour) = self.neighbours.find(now, to) else {
             return Ok(false);
         };
         let way = self.way(to, &neighbour);

@@ -203,6 +203,19 @@ counters! {
     expired_sessions,
 }
 
+impl Counters {
+    /// Packets that were dropped because of what they said or who sent them. If it moved, the last one was.
+    #[must_use]
+    pub const fn refused(&self) -> u64 {
+        self.not_ready
+            + self.wrong_shard
+            + self.wrong_token
+            + self.unexpected
+            + self.stale_epoch
+            + self.no_route
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct IndexRow {
     session: u64,

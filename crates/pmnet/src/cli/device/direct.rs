@@ -5,7 +5,7 @@ use std::os::unix::fs::FileTypeExt;
 use anyhow::Context;
 use pmnet_cli::ConfigError;
 use pmnet_client::Stop;
-use pmnet_dataplane::direct::{DirectConfig, Mode as Copying, run};
+use pmnet_dataplane::direct::{DirectConfig, Mode as Copying, buffers_needed, run};
 use pmnet_log::Parameters;
 use pmnet_media::Kind;
 use serde_json::json;
@@ -83,6 +83,21 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
             settings.path.display()
         ))
         .into());
+    }
+    if !settings.path.exists() {
+        // No log is made that could not be used.
+        let parameters = settings.wanted.unwrap_or_else(|| settings.usual());
+        let (buffers, needed) = (
+            parameters.buffer_count(),
+            buffers_needed(&direct.interfaces),
+        );
+        if buffers < needed {
+            let text = format!(
+                "--log-size: a log of {parameters} has {buffers} of them, and the queues of {} need {needed}",
+                direct.interfaces.join(", ")
+            );
+            return Err(ConfigError(text).into());
+        }
     }
     let log = open_log(&settings)
         .with_context(|| format!("cannot use the log {}", settings.path.display()))?;
