@@ -558,6 +558,11 @@ impl<M: Media> DeviceNode<M> {
         DeviceError::Stopped(text)
     }
 
+    /// The packet buffers of the log, for the port that moves packets in them.
+    pub fn buffers(&mut self) -> &mut impl Buffers {
+        &mut self.log
+    }
+
     /// Clean shutdown: everything appended becomes durable.
     ///
     /// # Errors
@@ -581,22 +586,4 @@ fn new_entry(header: &Header) -> NewEntry {
 fn appended(order: Result<u64, Full>, header: &Header) {
     let order = order.expect("the machine was told how much room there is");
     assert_eq!(order, header.order, "machine and log count the same orders");
-}
-
-impl<M: Media> Buffers for DeviceNode<M> {
-    fn lend(&mut self) -> Option<u32> {
-        self.log.lend_buffer()
-    }
-    fn deposit(&mut self, at: usize, packet: &[u8]) {
-        self.log.deposit(at, packet);
-    }
-    fn give_back(&mut self, number: u32) {
-        self.log.give_back_buffer(number);
-    }
-    fn poll_released(&mut self) -> Option<u32> {
-        self.log.poll_released()
-    }
-    fn wants(&self) -> bool {
-        self.log.wants_buffers()
-    }
 }

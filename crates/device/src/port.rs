@@ -1,7 +1,7 @@
 //! `trait Port`: where a device's bursts come from and go to, and the loop that serves one.
 
 use crate::node::{DeviceError, DeviceNode};
-use pmnet_log::Media;
+use pmnet_log::{Log, Media};
 use pmnet_proto::{Outbox, Peer, Time};
 use std::io;
 use std::ops::Range;
@@ -38,6 +38,24 @@ pub trait Buffers {
     fn poll_released(&mut self) -> Option<u32>;
     /// The log has fewer buffers for what it copies than it should.
     fn wants(&self) -> bool;
+}
+
+impl<M: Media> Buffers for Log<M> {
+    fn lend(&mut self) -> Option<u32> {
+        self.lend_buffer()
+    }
+    fn deposit(&mut self, at: usize, packet: &[u8]) {
+        Log::deposit(self, at, packet);
+    }
+    fn give_back(&mut self, number: u32) {
+        self.give_back_buffer(number);
+    }
+    fn poll_released(&mut self) -> Option<u32> {
+        Log::poll_released(self)
+    }
+    fn wants(&self) -> bool {
+        self.wants_buffers()
+    }
 }
 
 /// A device's side of the network: UDP relay, AF_XDP, a simulated link.
@@ -123,7 +141,7 @@ pub fn serve<M: Media>(
             port.send(node.out())?;
             node.sent();
         }
-        port.exchange(&mut node)?;
+        port.exchange(node.buffers())?;
         observe(&node);
         let until = node.rest(now)?;
         match port.wait(received + in_place > 0 || worked, until)? {

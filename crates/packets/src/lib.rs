@@ -30,7 +30,7 @@ use std::time::Duration;
 use pmnet_dataplane::direct::{
     AfXdpError, Arrived, DirectError, Mode, Sockets, SocketsConfig, buffers_needed,
 };
-use pmnet_device::{Buffers, Taken};
+use pmnet_device::Taken;
 use pmnet_log::{Expected, Full, Identity, Log, LogError, NewEntry, Parameters, Scan};
 use pmnet_media::{AnyMedia, Kind, OpenError};
 use pmnet_udp::Clock;
@@ -126,26 +126,6 @@ pub struct Region {
 
 /// No device of pmnet has this number, so none takes a region for its log.
 const DEVICE: u32 = 0;
-
-struct Lender<'a>(&'a mut Log<AnyMedia>);
-
-impl Buffers for Lender<'_> {
-    fn lend(&mut self) -> Option<u32> {
-        self.0.lend_buffer()
-    }
-    fn deposit(&mut self, at: usize, packet: &[u8]) {
-        self.0.deposit(at, packet);
-    }
-    fn give_back(&mut self, number: u32) {
-        self.0.give_back_buffer(number);
-    }
-    fn poll_released(&mut self) -> Option<u32> {
-        self.0.poll_released()
-    }
-    fn wants(&self) -> bool {
-        self.0.wants_buffers()
-    }
-}
 
 impl Region {
     /// Opens a region by its name, or makes it, and binds to every queue of the interfaces. What a crash left half is gone;
@@ -324,7 +304,7 @@ impl Region {
     /// Buffers change hands: what was released can be received into.
     fn turn(&mut self) -> Result<(), Error> {
         self.sockets.flush()?;
-        Ok(self.sockets.exchange(&mut Lender(&mut self.log))?)
+        Ok(self.sockets.exchange(&mut self.log)?)
     }
 
     /// Ends in good order: everything kept is durable.

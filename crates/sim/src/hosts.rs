@@ -32,14 +32,14 @@ pub(crate) fn arrive(
     const HOPS: u8 = 64;
     let bytes = usize::try_from(BUFFER_BYTES).expect("small");
     let fits = running.has_packet_buffers() && packet.len() <= bytes - PACKET_OFFSET;
-    let Some(number) = fits.then(|| running.lend()).flatten() else {
+    let Some(number) = fits.then(|| running.buffers().lend()).flatten() else {
         return running.receive(now, from, packet);
     };
     let start = usize::try_from(number).expect("small") * bytes + PACKET_OFFSET;
-    running.deposit(start, packet);
+    running.buffers().deposit(start, packet);
     let place = start..start + packet.len();
     if running.receive_in_place(now, from, HOPS, &place)? != Taken::Kept {
-        running.give_back(number);
+        running.buffers().give_back(number);
     }
     Ok(())
 }

@@ -522,8 +522,8 @@ impl World {
             out.send_raw(to, bytes);
         }
         running.sent();
-        while let Some(number) = running.poll_released() {
-            running.give_back(number);
+        while let Some(number) = running.buffers().poll_released() {
+            running.buffers().give_back(number);
         }
         let next = running.next_timeout();
         let (persisting, life) = (device.media.is_persisting(), device.life);
