@@ -50,10 +50,25 @@ static __always_inline __s64 find_frame_room(void *image, const struct pm_shard 
 }
 
 /*
+ * Are the frame and the entry of this order whole? What is not released is; what is, until something
+ * is written over it.
+ */
+static __always_inline bool is_whole(const struct pm_shard *shard, const struct pm_entry *entry,
+				     __u64 order)
+{
+	__u64 frame = (__u64)entry->frame_line * PM_FRAME_ALIGN;
+
+	if (order > shard->released)
+		return true;
+	return entry->order == order &&
+	       (order >= shard->lap || (order >= shard->lap_before && frame >= shard->head));
+}
+
+/*
  * Lets user space see the entry that was just written, and counts it as a witness for `applied`
  * (ordered-log.md §8): what two witnesses state is released.
  */
-static __always_inline void publish_entry(struct pm_shard *shard, __u64 head, __u64 applied)
+static __always_inline void publish_entry(struct pm_shard *shard, __u64 at, __u64 head, __u64 applied)
 {
 	__u64 second = applied < shard->stated ? applied : shard->stated;
 
@@ -61,6 +76,10 @@ static __always_inline void publish_entry(struct pm_shard *shard, __u64 head, __
 		shard->released = second;
 	if (applied > shard->stated)
 		shard->stated = applied;
+	if (at < shard->head) {
+		shard->lap_before = shard->lap;
+		shard->lap = shard->last + 1;
+	}
 	shard->head = head;
 	asm volatile("" ::: "memory");
 	*(volatile __u64 *)&shard->last = shard->last + 1;
@@ -161,7 +180,7 @@ static __always_inline bool append(struct pm_packet *pkt, void *image, struct pm
 	entry->kind = PM_KIND_UPDATE;
 	entry->zero = 0;
 	entry->checksum = 0;
-	publish_entry(shard, at + taken, applied);
+	publish_entry(shard, at, at + taken, applied);
 	pkt->wake = take_wakeup_request(shard);
 	return true;
 }

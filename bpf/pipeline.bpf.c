@@ -113,6 +113,7 @@ __attribute__((noinline)) int process_read(struct xdp_md *ctx)
 		COUNT(m.counts, sessions_unknown);
 		goto up;
 	}
+	read.kept = pkt.header->kind_word == PM_KEPT_READ_WORD;
 	if (!find_buckets(&pkt, m.shard, &read, unknown_zero(m.shard)) ||
 	    !is_packet_intact(ctx, &pkt)) {
 		COUNT(m.counts, odd);

@@ -67,6 +67,7 @@ struct pm_read {
 	__be64 order;		/* of that update; of a MISS: what the store must have applied */
 	__be64 hash;		/* of the first key, as it came */
 	__u64 device_incarnation;
+	bool kept;		/* what is applied may be shown, too */
 };
 
 /* Finds the buckets of all keys. False if this is not how a client asks. */
@@ -114,11 +115,14 @@ static __always_inline struct pm_header *frame_in(void *image, __u64 at)
 	return image + 2 * PM_BLOCK_BYTES + pm_entries * PM_ENTRY_BYTES + at;
 }
 
-/* Is the update with this order of the key that was asked for? Then it is what is shown. */
-static __always_inline bool show(void *image, __u64 order, struct pm_read *read)
+/* Is the update with this order there, and of the key that was asked for? Then it is what is shown. */
+static __always_inline bool show(void *image, const struct pm_shard *shard, __u64 order,
+				 struct pm_read *read)
 {
 	const struct pm_entry *entry = entry_at(image, order);
 
+	if (!is_whole(shard, entry, order))
+		return false;
 	read->frame = (__u64)entry->frame_line * PM_FRAME_ALIGN;
 	read->frame_len = entry->frame_len;
 	return frame_in(image, read->frame)->append.key_hash == read->hash;
@@ -133,7 +137,7 @@ static __always_inline enum pm_verdict answer_read(const struct pm_packet *pkt,
 {
 	enum pm_verdict verdict = PM_HAND_UP;
 	struct pm_shard *shard = m->shard;
-	__u64 committed, floor, need, order, newest = 0;
+	__u64 committed, floor, need, order, above, newest = 0;
 
 	if (!try_lock(shard)) {
 		COUNT(m->counts, busy);
@@ -142,6 +146,7 @@ static __always_inline enum pm_verdict answer_read(const struct pm_packet *pkt,
 	if (must_go_up(pkt, shard, m->hops))
 		goto out;
 	order = 0;
+	above = shard->shown_above;
 #pragma clang loop unroll(full)
 	for (__u32 i = 0; i < PM_READ_KEYS_MAX; i++) {
 		struct pm_bucket *bucket;
@@ -155,6 +160,7 @@ static __always_inline enum pm_verdict answer_read(const struct pm_packet *pkt,
 			goto out;
 		/* What is not closed any more must not be shown any more: read behind that. */
 		asm volatile("" ::: "memory");
+		above = greater(above, closed->shown_above);
 		order = bucket->newest & ~PM_HIDDEN;
 		newest = greater(newest, greater(order, closed->passed));
 		if (bucket->newest & PM_HIDDEN)
@@ -167,9 +173,10 @@ static __always_inline enum pm_verdict answer_read(const struct pm_packet *pkt,
 	if (newest > floor)
 		need = greater(need, newest < committed ? newest : committed);
 	verdict = PM_MISS;
+	if (!read->kept)
+		above = greater(above, shard->applied);
 	if (read->count == 1 && order == newest && order <= committed &&
-	    order > greater(floor, shard->shown_above) && order > shard->applied &&
-	    show(m->image, order, read)) {
+	    order > greater(floor, above) && show(m->image, shard, order, read)) {
 		need = order;
 		verdict = PM_HIT;
 	}
@@ -216,11 +223,35 @@ static __always_inline bool resize(struct xdp_md *ctx, int more, __u8 *headers, 
 }
 
 /*
+ * Is the update that was copied without the lock whole? What is not released yet is. Anything else
+ * may have been written over meanwhile, which is done under the lock.
+ */
+static __always_inline bool is_still_whole(const struct pm_packet *pkt, const struct pm_maps *m,
+					   const struct pm_read *read)
+{
+	__u64 order = bpf_be64_to_cpu(read->order);
+	struct pm_shard *shard = m->shard;
+	bool whole;
+
+	asm volatile("" ::: "memory");
+	if (*(volatile __u32 *)&shard->generation != pkt->generation)
+		return false;
+	if (*(volatile __u64 *)&shard->released < order)
+		return true;
+	if (!read->kept || !try_lock(shard))
+		return false;
+	whole = shard->generation == pkt->generation &&
+		is_whole(shard, entry_at(m->image, order), order);
+	unlock(shard);
+	return whole;
+}
+
+/*
  * Puts the update that is shown into the packet, in place of what was asked. False if it cannot be
  * done: the packet is as it was. All pointers into the packet are invalid then, either way.
  *
- * The lock is not held. The frame cannot be overwritten as long as its order is not released; who
- * overwrites it in user space holds the shard before, which is another generation.
+ * The lock is not held. Who writes over the frame in user space holds the shard before, which is
+ * another generation.
  */
 static __always_inline bool put_update(struct xdp_md *ctx, const struct pm_packet *pkt,
 				       const struct pm_maps *m, struct pm_read *read,
@@ -240,9 +271,7 @@ static __always_inline bool put_update(struct xdp_md *ctx, const struct pm_packe
 	bytes = (bytes & PACKET_MASK) + 1;
 	if (length && bpf_xdp_store_bytes(ctx, PM_HEADERS, (void *)(frame + 1), bytes))
 		goto undo;
-	asm volatile("" ::: "memory");
-	if (*(volatile __u32 *)&m->shard->generation == pkt->generation &&
-	    *(volatile __u64 *)&m->shard->released < bpf_be64_to_cpu(read->order))
+	if (is_still_whole(pkt, m, read))
 		return true;
 undo:
 	if (moved) {

@@ -90,9 +90,9 @@ if [ "$what" = all ]; then
     lane() {
         passed=0 failed=0 skipped=0
         suite tests 1800 cargo test --workspace --locked --no-run
-        suite unit 900 cargo test --workspace --locked --no-fail-fast -- --show-output
-        suite sim 300 cargo run --quiet --release --locked -p pmnet-sim -- --seeds 2000
-        suite rules 600 cargo run --quiet --release --locked -p pmnet-sim -- --without all
+        suite unit 1800 cargo test --workspace --locked --no-fail-fast -- --show-output
+        suite sim 900 cargo run --quiet --release --locked -p pmnet-sim -- --seeds 2000
+        suite rules 1200 cargo run --quiet --release --locked -p pmnet-sim -- --without all
         echo "$passed $failed $skipped" >"$logs/lane.totals"
     }
     rm -f "$logs/lane.totals"
@@ -114,11 +114,11 @@ if [ "$what" = all ]; then
         *) e2e "$theme" 240 ;;
         esac
     done
-    suite demo 400 cargo run --quiet --release --locked -p pmnet-lab -- demo \
+    suite demo 900 cargo run --quiet --release --locked -p pmnet-lab -- demo \
         --quick --checked-seconds 6 --out "$logs/demo"
     # Every reply that a Redis gives, and what clients do to each other: what make compat does for an hour, for a minute.
     if python3 -c 'import tomllib' >/dev/null 2>&1; then
-        suite compat 400 python3 tests/compat/run.py --quick
+        suite compat 900 python3 tests/compat/run.py --quick
     else
         echo "compat     there is no python3 of version 3.11 or later: replies are not compared with those of Redis"
     fi

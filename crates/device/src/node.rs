@@ -296,10 +296,15 @@ impl<M: Media> DeviceNode<M> {
     /// Answers a READ with the update at the order that `header` names, as its client sent it: length and checksum are
     /// the client's, and checked once more.
     fn show(&mut self, to: Peer, header: &Header) {
-        let frame = self
-            .log
-            .frame(header.order)
-            .expect("only what is in the log is shown");
+        let kept = || {
+            let alone = self.fast.is_none();
+            self.log.kept_frame(header.order).filter(|_| alone)
+        };
+        let Some(frame) = self.log.frame(header.order).or_else(kept) else {
+            let miss = self.machine.miss_instead(header);
+            self.out.send(to, &miss, &[]);
+            return;
+        };
         // What is damaged is not shown; the reader asks another way when its time is up.
         if let Ok(entry) = Packet::parse(frame) {
             let shown = Header {

@@ -94,7 +94,7 @@ impl FrameRing {
     }
 
     /// Offset after the newest frame.
-    pub(crate) fn head(&self) -> usize {
+    pub(crate) const fn head(&self) -> usize {
         self.head
     }
 

@@ -56,6 +56,8 @@ pub struct Tail {
     pub stated: u64,
     /// Highest `applied` that two witnesses state: space up to there is free.
     pub released: u64,
+    /// First order of this lap of the frame ring, and of the one before ([`Log::kept_frame`]).
+    pub laps: [u64; 2],
 }
 
 /// The persist in flight.
@@ -82,6 +84,8 @@ pub struct Log<M> {
     released: u64,
     /// The durable order that `persist_poll` last told its caller.
     reported: u64,
+    /// First order of this lap of the frame ring, and of the one before.
+    laps: [u64; 2],
     flight: Option<Flight>,
     release_wanted: bool,
     failed: bool,
@@ -105,6 +109,7 @@ impl<M: Media> Log<M> {
             stated: applied,
             released: applied,
             reported: durable,
+            laps: [durable + 1; 2],
             flight: None,
             release_wanted: false,
             failed: false,
@@ -241,6 +246,7 @@ impl<M: Media> Log<M> {
         }
         self.entry_is_free()?;
         let oldest = self.oldest_frame(self.released);
+        let before = self.head();
         let offset = match &mut self.frames {
             Frames::Ring(ring) => ring.allocate(oldest, taken),
             Frames::Buffers(buffers) => buffers.copy(len),
@@ -248,6 +254,7 @@ impl<M: Media> Log<M> {
         let Some(offset) = offset else {
             return Err(self.full(Full::Frames));
         };
+        self.note_lap(before, offset);
         let at = self.parameters().frames_offset() + offset;
         self.media.store(at + header.len(), payload);
         Ok(self.add(new, header, offset, len, payload_crc))
@@ -284,6 +291,21 @@ impl<M: Media> Log<M> {
             return Err(self.full(Full::Entries));
         }
         Ok(())
+    }
+
+    /// Offset behind the newest frame of a ring.
+    const fn head(&self) -> usize {
+        match &self.frames {
+            Frames::Ring(ring) => ring.head(),
+            Frames::Buffers(_) => 0,
+        }
+    }
+
+    /// The next order's frame goes to `offset`; the newest one ended at `before`.
+    fn note_lap(&mut self, before: usize, offset: usize) {
+        if offset < before {
+            self.laps = [self.last + 1, self.laps[0]];
+        }
     }
 
     /// What was reclaimed is wanted back.
@@ -424,6 +446,23 @@ impl<M: Media> Log<M> {
         Some(self.range_of(&self.entry(order)?))
     }
 
+    /// The same of an order at or below `applied()`, as long as nothing was written over it: only in a ring, only what was
+    /// appended since this log was opened, and not while a fast path appends, which this log sees later.
+    #[must_use]
+    pub fn kept_frame(&self, order: u64) -> Option<&[u8]> {
+        let Frames::Ring(ring) = &self.frames else {
+            return None;
+        };
+        let parameters = self.parameters();
+        let slot = parameters.slot(order);
+        let entry = Entry::decode(&raw_slot(&self.media, parameters, slot));
+        let [this, previous] = self.laps;
+        let is_whole = entry.order == order
+            && order <= self.last
+            && (order >= this || order >= previous && entry.frame_offset() >= ring.head());
+        is_whole.then(|| self.media.part(self.range_of(&entry)))
+    }
+
     fn range_of(&self, entry: &Entry) -> Range<usize> {
         let start = self.parameters().frames_offset() + entry.frame_offset();
         start..start + entry.frame_bytes()
@@ -464,7 +503,9 @@ impl<M: Media> Log<M> {
             let at = parameters.frames_offset() + frame.start;
             let sealed = Entry::seal(&raw, &self.key, self.media.part(at..at + header_len));
             self.media.store(parameters.slot_offset(slot), &sealed);
+            let before = frames.head();
             frames.follow(frame.start, aligned(frame.len()));
+            self.note_lap(before, frame.start);
             self.last = order;
             self.durable = order;
             self.reported = order;
@@ -478,13 +519,11 @@ impl<M: Media> Log<M> {
     pub fn tail(&self) -> Tail {
         Tail {
             last: self.last,
-            head: match &self.frames {
-                Frames::Ring(ring) => to_u64(ring.head()),
-                Frames::Buffers(_) => 0,
-            },
+            head: to_u64(self.head()),
             applied: self.applied,
             stated: self.stated,
             released: self.released,
+            laps: self.laps,
         }
     }
 
@@ -522,6 +561,7 @@ impl<M: Media> Log<M> {
         log.stated = 0;
         log.follow(tail.last)?;
         (log.stated, log.released) = (stated, released);
+        log.laps = tail.laps;
         Ok(log)
     }
 
@@ -670,6 +710,7 @@ impl<M: Media> Log<M> {
         self.release(self.last);
         (self.last, self.durable, self.applied, self.reported) = (order, order, order, order);
         self.released = order;
+        self.laps = [order + 1; 2];
         self.commit_superblock(|superblock| superblock.era = era)?;
         self.key = ChecksumKey::new(&self.superblock.identity, era, &self.superblock.parameters);
         Ok(())

@@ -198,3 +198,53 @@ fn a_frame_is_read_from_beside_only_where_its_order_is() {
         "another lap"
     );
 }
+
+/// What is applied is kept until something is written over it: nothing else is ever taken for it.
+#[test]
+fn what_is_applied_is_kept_until_it_is_overwritten() {
+    for seed in 0..200 {
+        let mut random = Random(seed);
+        let mut log = recover(Forgetful::formatted(&SMALL, seed));
+        let mut follower = Log::adopt(log.medium().clone(), None, &log.tail()).unwrap();
+        let mut frames = vec![Vec::new()];
+        let mut kept = 0;
+        for order in 1..=400 {
+            append(&mut log, &mut random);
+            frames.push(log.frame(order).unwrap().to_vec());
+            if order % 3 == 0 {
+                log.reclaim(order - random.below(order.min(5)));
+            }
+            if random.below(40) == 0 {
+                // The owner that reads is another one from here on.
+                follower = Log::adopt(log.medium().clone(), None, &log.tail()).unwrap();
+            }
+            for (reader, name) in [(&log, "owner"), (&follower, "follower")] {
+                let last = usize::try_from(reader.last()).unwrap();
+                for (at, frame) in frames.iter().enumerate().take(last + 1) {
+                    let seen = reader.kept_frame(u64::try_from(at).unwrap());
+                    assert!(
+                        seen.is_none_or(|seen| seen == frame),
+                        "seed {seed}, {name}: order {at} of {last}"
+                    );
+                    kept += usize::from(seen.is_some() && at + 20 < last);
+                }
+            }
+            // The ring has at least so much.
+            let bytes = frames[frames.len().saturating_sub(9)..]
+                .iter()
+                .map(Vec::len);
+            if frames.len() > 9 && bytes.map(|len| len + 64).sum::<usize>() < 8 * 1024 {
+                assert!(
+                    log.kept_frame(order - 7).is_some(),
+                    "seed {seed}: order {order}"
+                );
+            }
+        }
+        assert!(
+            kept > 0,
+            "seed {seed}: the ring has more than what is not applied"
+        );
+        assert_eq!(log.kept_frame(0), None);
+        assert_eq!(log.kept_frame(401), None);
+    }
+}

@@ -187,8 +187,9 @@ impl Protocol {
         // Those ≤ A are committed: the tail had them.
         device.committed = device.committed.max(order);
         self.answer_up_to(device, order);
+        self.marks_end(device, order);
         device.free(order);
-        self.know(device);
+        Self::know(device);
         true
     }
 
@@ -251,7 +252,7 @@ impl Protocol {
             if held > device.committed {
                 self.answer_up_to(device, held);
                 device.committed = held;
-                self.know(device);
+                Self::know(device);
             }
             let copies = u8::try_from(chain.members().len()).unwrap_or(u8::MAX);
             for (row, seq) in device.answered.into_iter().enumerate() {

@@ -170,14 +170,17 @@ impl Protocol {
         let open = (0u8..)
             .take(CLIENTS)
             .any(|client| device.table[mark(client)] == 1);
-        let ends = |op: Op| {
-            let (client, index) = step_of(op);
-            let call = self.step(client, index).call;
-            matches!(call, Call::EndMark | Call::ExpireMark)
-        };
         let mut rest = device.applied + 1..=device.last;
-        let ending = rest.any(|order| device.entry(order) != 0 && ends(device.entry(order)));
+        let ending =
+            rest.any(|order| device.entry(order) != 0 && self.ends_mark(device.entry(order)));
         open || ending && self.on(Rule::MarkUntilApplied)
+    }
+
+    /// Whether this entry is the END of a mark.
+    pub(crate) fn ends_mark(&self, op: Op) -> bool {
+        let (client, index) = step_of(op);
+        let call = self.step(client, index).call;
+        matches!(call, Call::EndMark | Call::ExpireMark)
     }
 }
 

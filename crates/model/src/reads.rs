@@ -118,14 +118,20 @@ impl Protocol {
         beside
     }
 
-    /// C or A has moved: what they cover need not be remembered.
-    pub(crate) fn know(&self, device: &mut Device) {
-        let index = &mut device.index;
-        if index.began <= device.committed {
-            index.began = 0;
+    /// C has moved: what it covers need not be remembered.
+    pub(crate) fn know(device: &mut Device) {
+        if device.index.began <= device.committed {
+            device.index.began = 0;
         }
-        if index.shown <= device.applied && self.on(Rule::HitPending) {
-            index.shown = 0;
+    }
+
+    /// A is about to move up to this order: what was passed through under a mark that ends there came before that END.
+    pub(crate) fn marks_end(&self, device: &mut Device, order: u8) {
+        let ends = |at: &u8| device.entry(*at) != 0 && self.ends_mark(device.entry(*at));
+        let last = (device.applied + 1..=order).rev().find(ends);
+        if let Some(end) = last.filter(|_| self.reads() && self.on(Rule::MarkEndFloor)) {
+            device.index.floor = device.index.floor.max(end);
+            device.index.forget();
         }
     }
 
@@ -177,14 +183,16 @@ impl Protocol {
     }
 
     /// The answer to this bypass or fallback passes: nothing of its session up to it is outstanding any more, and what
-    /// the log has up to this watermark may be older than what it did.
+    /// the log has of those keys up to this watermark may be older than what it did.
     pub(crate) fn settles(&self, device: &mut Device, op: Op, watermark: u8) {
         if !self.reads() {
             return;
         }
         let (client, at) = step_of(op);
         let step = self.step(client, at);
-        let row = &mut device.index.outstanding[usize::from(client)];
+        let index = &mut device.index;
+        let row = &mut index.outstanding[usize::from(client)];
+        let keys = row.keys;
         let newest = if step.logged {
             &mut row.fallback
         } else {
@@ -196,9 +204,12 @@ impl Protocol {
         if row.is_none() {
             row.keys = 0;
         }
-        if !step.call.is_read() && self.on(Rule::Shown) {
-            device.index.shown = device.index.shown.max(watermark);
-            self.know(device);
+        if self.on(Rule::Shown) {
+            for bucket in self.buckets(keys) {
+                if index.buckets[bucket].order <= watermark {
+                    index.buckets[bucket].op = 0;
+                }
+            }
         }
     }
 
@@ -238,13 +249,11 @@ impl Protocol {
         let at = self.buckets(keys).next()?;
         let Bucket { order, op } = device.index.buckets[at];
         let committed = order <= device.committed || !self.on(Rule::HitCommitted);
-        let pending = order > device.applied || !self.on(Rule::HitPending);
-        let newest = pending && order > device.index.shown;
         let closes = |row: &Outstanding| self.buckets(row.keys).any(|bucket| bucket == at);
         let rows = &device.index.outstanding;
         let closed = rows.iter().any(closes) && self.on(Rule::Closed)
             || self.has_mark(device) && self.on(Rule::MarkCloses);
-        (op != 0 && self.keys_of(op) == keys && committed && newest && !closed).then_some(op)
+        (op != 0 && self.keys_of(op) == keys && committed && !closed).then_some(op)
     }
 
     /// What A must have reached for a read of these keys.

@@ -95,8 +95,6 @@ pub enum Rule {
     NeedOnCollision,
     /// The same: a head that restarted takes all that it has for committed, in `need`. Without: it has forgotten C.
     RecoveredLast,
-    /// The same: a HIT shows what is not applied yet, as far as the head knows. Without: also what is.
-    HitPending,
     /// The same: while something is outstanding that may change several keys, `need` is C at least.
     SeveralKeys,
     /// The same: a read goes to the head when all updates of its session are acknowledged. Without: at any time.
@@ -117,8 +115,8 @@ pub enum Rule {
     OutstandingById,
     /// The same: they close the buckets of all of them. Without: of the newest.
     OutstandingMerged,
-    /// The same: a HIT shows only what is above the watermark of every answer to something that changed state that has
-    /// passed.
+    /// The same: when the answer to something that may have changed state passes, what the log has of those keys up to its
+    /// watermark is not shown any more.
     Shown,
     /// The same: an update takes the place of what its session had sent to the server before. Without: that is not
     /// outstanding any more, and leaves no trace.
@@ -142,6 +140,8 @@ pub enum Rule {
     MarkNeed,
     /// The same: a mark is open until APPLIED covers its END. Without: until that is admitted.
     MarkUntilApplied,
+    /// The same: when APPLIED covers the END of a mark, the index knows nothing up to that END any more.
+    MarkEndFloor,
     /// The same: a head that recovers has the marks of the recover-reply and of its log.
     MarksRecovered,
     /// The same: the client ends a mark when nothing of it can be executed any more. Without: at any time.

@@ -218,7 +218,6 @@ pub(crate) const TABLE: &[About] = &[
         "reads.md §2",
         "reads-restart-two",
     ),
-    about(Rule::HitPending, "hit-pending", "reads.md §2", "marks"),
     about(
         Rule::SeveralKeys,
         "several-keys",
@@ -310,6 +309,7 @@ pub(crate) const TABLE: &[About] = &[
         "reads.md §5",
         "marks",
     ),
+    about(Rule::MarkEndFloor, "mark-end-floor", "reads.md §5", "marks"),
     about(
         Rule::MarksRecovered,
         "marks-recovered",

@@ -95,8 +95,6 @@ pub struct Index {
     pub floor: u8,
     /// Last order at the recover-reply, while it is above what is committed; otherwise 0.
     pub began: u8,
-    /// The greatest watermark of an answer that passed the head, while it is above what the head knows to be applied.
-    pub shown: u8,
     /// What each client's own session has outstanding.
     pub outstanding: [Outstanding; CLIENTS],
 }
@@ -270,7 +268,6 @@ impl Device {
             buckets: [first, second],
             floor,
             began,
-            shown,
             outstanding: [one, two],
         } = index;
         let phase = match phase {
@@ -298,7 +295,7 @@ impl Device {
             second.op,
             floor,
             began,
-            shown,
+            0,
             one.bypass,
             one.fallback,
             one.keys,

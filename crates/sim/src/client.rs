@@ -472,6 +472,7 @@ impl ClientHost {
 fn client_config(head: Peer, config: &WorldConfig) -> ClientConfig {
     ClientConfig {
         ping_every: config.ping_every,
+        kept: config.kept_reads,
         rules: Without::rules(config.without),
         ..ClientConfig::new(head)
     }

@@ -110,6 +110,8 @@ pub struct WorldConfig {
     pub directs: bool,
     /// Whether clients read past the server.
     pub reads: bool,
+    /// Clients ask for HITs of what is applied, too.
+    pub kept_reads: bool,
     /// A fault that happens again and again at one moment of an update's life.
     pub aim: Option<Cell>,
     /// The rule that is switched off.
@@ -192,6 +194,7 @@ impl WorldConfig {
             hangs: false,
             directs: false,
             reads: false,
+            kept_reads: false,
             aim: None,
             without: None,
         }
@@ -251,6 +254,7 @@ impl WorldConfig {
             directs: one_of(&[0, 0, 1]) == 1,
             reads: one_of(&[0, 1]) == 1,
             packet_buffers: one_of(&[0, 0, 1]) == 1,
+            kept_reads: one_of(&[0, 1]) == 1,
             ..wide
         };
         let wide = if aimed { wide.aimed(aim) } else { wide };

@@ -102,6 +102,8 @@ pub struct Flags(pub u8);
 impl Flags {
     /// Bypass: changes no state, may be executed again.
     pub const READ_ONLY: Flags = Flags(1);
+    /// Read: a HIT may show an update that the store has applied already, as long as the log has it (reads.md §2).
+    pub const KEPT: Flags = Flags(1);
     /// Bypass: an update falling back, carrying its own (session, seq) (protocol.md §4).
     pub const FALLBACK: Flags = Flags(1 << 1);
     /// Bypass: ask for more of a long response from `fragment_index` on.

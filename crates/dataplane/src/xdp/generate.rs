@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use pmnet_wire::packet::{Append, Field, LAYOUTS, Layout, READ_KEYS_MAX, Stamp};
-use pmnet_wire::{Header, Kind};
+use pmnet_wire::{Flags, Header, Kind};
 
 #[path = "shared.rs"]
 mod shared;
@@ -62,6 +62,13 @@ pub fn header() -> String {
         ("ACK_WORD", Header::new(Kind::Ack)),
         ("DURABLE_WORD", Header::new(Kind::Durable)),
         ("READ_WORD", Header::new(Kind::Read)),
+        (
+            "KEPT_READ_WORD",
+            Header {
+                flags: Flags::KEPT,
+                ..Header::new(Kind::Read)
+            },
+        ),
         ("HIT_WORD", Header::new(Kind::Hit)),
         ("MISS_WORD", Header::new(Kind::Miss)),
     ] {

@@ -71,6 +71,7 @@ impl Buckets {
         }
         for closed in self.closed() {
             closed.passed.store(0, Relaxed);
+            closed.shown_above.store(0, Relaxed);
             closed.closed.store(0, Relaxed);
         }
     }
@@ -117,6 +118,7 @@ impl Kernel {
         for &(at, bucket) in changed {
             if let Some(shared) = closed.get(at) {
                 shared.passed.store(bucket.passed, Relaxed);
+                shared.shown_above.store(bucket.shown_above, Relaxed);
                 shared.closed.store(bucket.closed, Release);
             }
         }

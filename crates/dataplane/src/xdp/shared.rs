@@ -147,6 +147,10 @@ shared! {
         reads_closed: AtomicU32,
         /// 1: user space takes in something that may close buckets, and answers READs itself. User space.
         reads_up: AtomicU32,
+        /// First order of this lap of the frame ring. Writers as for `last`.
+        lap: AtomicU64,
+        /// First order of the lap before. Writers as for `last`.
+        lap_before: AtomicU64,
     }
 
     /// A bucket of the index of READs: one element of `pm_buckets`.
@@ -157,9 +161,11 @@ shared! {
     }
 
     /// What user space says of a bucket: one element of `pm_closed`.
-    struct Closed as "pm_closed" aligned 16 {
+    struct Closed as "pm_closed" aligned 8 {
         /// What is below this order is not shown, and readers wait for it. User space.
         passed: AtomicU64,
+        /// What is at or below this order is not shown. User space.
+        shown_above: AtomicU64,
         /// Not 0: something is outstanding that may change a key of it. User space.
         closed: AtomicU32,
         /// Unused.

@@ -177,6 +177,9 @@ impl Run {
         let mut header = self.header(which, Kind::Read);
         header.seq = 0;
         header.request = raw(self.rng.u64(..));
+        if self.rng.bool() {
+            header.flags = Flags::KEPT;
+        }
         // One field in twelve is wrong.
         match self.rng.u8(..120) {
             0 => header.seq = self.rng.u64(..),

@@ -34,7 +34,12 @@ fn of_client(kind: Kind, session: u64) -> Header {
 }
 
 fn asked(session: u64, keys: &[u64]) -> Vec<u8> {
+    asked_with(Flags::default(), session, keys)
+}
+
+fn asked_with(flags: Flags, session: u64, keys: &[u64]) -> Vec<u8> {
     let header = Header {
+        flags,
         request: raw(77),
         ..of_client(Kind::Read, session)
     };
@@ -88,7 +93,16 @@ impl Head {
     }
 
     fn read(&self, keys: &[u64]) -> Said {
-        match self.give(client(), &asked(self.session, keys)) {
+        self.said(&asked(self.session, keys))
+    }
+
+    /// What is applied may be shown, too.
+    fn read_kept(&self, key: u64) -> Said {
+        self.said(&asked_with(Flags::KEPT, self.session, &[key]))
+    }
+
+    fn said(&self, asked: &[u8]) -> Said {
+        match self.give(client(), asked) {
             Passed::Out(to, bytes) => {
                 let packet = Packet::parse(&bytes).expect("an answer is whole");
                 let header = packet.header;
@@ -164,6 +178,53 @@ fn what_was_acknowledged_is_shown_by_the_kernel_until_it_is_applied() {
     };
     head.give(client(), &written(fragment, b"half of it"));
     assert_eq!(head.read(&[KEY]), Miss(unknown + 1), "not a whole update");
+}
+
+#[test]
+fn what_is_applied_is_shown_until_it_is_overwritten() {
+    if skipped() {
+        return;
+    }
+    let mut head = Head::new(1);
+    let payload = [7; 1000];
+    let order = head.update(1, KEY, &payload);
+    let other = head.other();
+    let apply = |head: &mut Head| {
+        let applied = Header {
+            order: head.bench.last(),
+            ..hop(Kind::Applied, 0, 0)
+        };
+        head.bench.turn(&[(next(), written(applied, b""))]);
+    };
+    apply(&mut head);
+    assert_eq!(head.read(&[KEY]), Miss(order));
+    let mut shown = 0;
+    // The ring has 16 KiB.
+    for seq in 2..40 {
+        match head.read_kept(KEY) {
+            Hit(at, bytes) => {
+                assert_eq!((at, &bytes[..]), (order, &payload[..]), "at {seq}");
+                assert_eq!(shown, seq - 2, "once overwritten, never again");
+                shown += 1;
+            }
+            said => assert_eq!(said, Miss(order), "at {seq}"),
+        }
+        let newest = head.update(seq, other, &[8; 1000]);
+        apply(&mut head);
+        assert_eq!(head.read_kept(other), Hit(newest, vec![8; 1000]));
+    }
+    assert!(
+        (12..20).contains(&shown),
+        "{shown} frames fit into the ring"
+    );
+    // What has no order hides what is older.
+    let newest = head.bench.last();
+    let deeds = [(client(), bypass(head.session, 39, 1, other))];
+    head.bench.turn(&deeds);
+    assert_eq!(head.read_kept(other), Up);
+    head.bench
+        .turn(&[(next(), answered(head.session, 1, newest))]);
+    assert_eq!(head.read_kept(other), Miss(newest));
 }
 
 #[test]
@@ -350,7 +411,7 @@ fn while_a_mark_is_open_every_read_goes_up() {
     head.bench.turn(&[(next(), written(applied, b""))]);
     assert_eq!(
         head.read(&[KEY]),
-        Miss(2),
-        "applied, like all before the END"
+        Miss(last),
+        "the index knows nothing from before the END"
     );
 }

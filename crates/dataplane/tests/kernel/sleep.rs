@@ -134,6 +134,7 @@ fn nobody_sleeps_over_what_was_appended() {
             applied: base,
             stated: base,
             released: base,
+            laps: [base + 1; 2],
         };
         kernel.hold().unwrap().release(&drained).unwrap();
         let mut out = [0; 4096];

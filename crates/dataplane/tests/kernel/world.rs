@@ -394,6 +394,13 @@ impl World {
             answer.iter_mut().for_each(without_room);
             expected.iter_mut().for_each(without_room);
         }
+        if released.is_none() {
+            // The process does not show what the pipeline may be writing over.
+            let (_, _, _, applied) = self.reference.machine().cursors();
+            for sent in &mut expected {
+                without_kept(sent, applied);
+            }
+        }
         answer.sort();
         expected.sort();
         assert_eq!(
@@ -415,10 +422,13 @@ impl World {
             ..ours
         };
         assert_eq!(ours, theirs, "the ends of the logs");
-        assert_eq!(
-            self.kernel.0.lock().unwrap().tail(),
-            self.device.log().tail()
-        );
+        let kernel = self.kernel.0.lock().unwrap().tail();
+        let kernel = Tail {
+            // Maps begin with zeros.
+            laps: kernel.laps.map(|lap| lap.max(1)),
+            ..kernel
+        };
+        assert_eq!(kernel, self.device.log().tail());
         expected
     }
 
@@ -470,6 +480,22 @@ fn sent<M: Media>(device: &mut DeviceNode<M>) -> Vec<Sent> {
 /// Whether it says how many entries are free.
 fn says_room(datagram: &[u8]) -> bool {
     matches!(kind_of(datagram), Some(Kind::Ack | Kind::Durable))
+}
+
+/// A HIT of what is applied becomes a MISS.
+fn without_kept(sent: &mut Sent, applied: u64) {
+    let bytes = std::mem::take(&mut sent.bytes);
+    let header = Packet::parse(&bytes).map(|packet| packet.header);
+    match header {
+        Ok(header) if header.kind == Kind::Hit && header.order <= applied => Header {
+            kind: Kind::Miss,
+            payload_len: 0,
+            payload_crc: 0,
+            ..header
+        }
+        .write(b"", &mut sent.bytes),
+        _ => sent.bytes = bytes,
+    }
 }
 
 /// Sets the free entries in an acknowledgement to 0.

@@ -204,7 +204,7 @@ impl Shared {
 
     /// Whether the head is asked how fresh the store must be.
     pub(super) fn asks_head(&self) -> bool {
-        self.cache == Cache::Pending && self.now >= self.ask_head_after
+        self.cache != Cache::Off && self.now >= self.ask_head_after
     }
 
     /// A READ was not answered, or not taken.

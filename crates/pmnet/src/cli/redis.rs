@@ -128,6 +128,9 @@ enum CacheArg {
     /// The head device, with a write that the database may not have yet; else the database, read directly where it is
     /// as fresh as the head says that it must be.
     Pending,
+    /// The same, and the head device also shows writes that the database has, as long as its log keeps them. Only where every
+    /// program that writes to the database does so through pmnet: what others write is not seen.
+    Log,
     /// The database, behind everything acknowledged before. Only a GET right behind a SET of its key, in the same pipeline,
     /// is answered with that.
     Off,
@@ -183,6 +186,7 @@ fn settings(flags: RedisArgs, file: RedisArgs) -> Result<(FrontConfig, ClientCon
     if let Some(cache) = flags.cache.or(file.cache) {
         front.cache = match cache {
             CacheArg::Pending => Cache::Pending,
+            CacheArg::Log => Cache::Log,
             CacheArg::Off => Cache::Off,
         };
     }
@@ -201,6 +205,7 @@ fn settings(flags: RedisArgs, file: RedisArgs) -> Result<(FrontConfig, ClientCon
     let mut client = ClientConfig::new(hop_address("--via", &via)?);
     client.shard = flags.shard.or(file.shard).unwrap_or(0);
     client.copies_min = copies;
+    client.kept = front.cache == Cache::Log;
     Ok((front, client))
 }
 

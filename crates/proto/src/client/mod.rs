@@ -46,6 +46,9 @@ pub struct ClientConfig {
     pub copies_min: u8,
     /// An idle session sends a ping this often, so that it does not expire.
     pub ping_every: Nanos,
+    /// A HIT may show what the store has applied already, as long as the log has it: right only if nobody else writes to
+    /// the store (reads.md §2).
+    pub kept: bool,
     /// The rules that hold: all of them, outside of the simulator.
     pub rules: Rules,
 }
@@ -65,6 +68,7 @@ impl ClientConfig {
             timeout_ceiling: SECOND / 2,
             copies_min: 1,
             ping_every: 60 * SECOND,
+            kept: false,
             rules: Rules::ALL,
         }
     }
@@ -283,7 +287,8 @@ impl Client {
         }
         let call = CallId(self.next_call);
         self.next_call += 1;
-        self.reads.ask(now, call, hashes, deadline);
+        self.reads
+            .ask(now, call, hashes, self.config.kept, deadline);
         Ok(call)
     }
 

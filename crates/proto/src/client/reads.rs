@@ -50,6 +50,7 @@ struct Asked {
     request: u64,
     call: CallId,
     payload: Vec<u8>,
+    kept: bool,
     deadline: Time,
     last_sent: Option<Time>,
 }
@@ -73,7 +74,15 @@ impl Reads {
         now >= self.paused_until && self.asked.len() < READS_MAX
     }
 
-    pub(super) fn ask(&mut self, now: Time, call: CallId, hashes: &[u64], deadline: Time) {
+    /// Asks about these keys. `kept`: a HIT may show what is applied.
+    pub(super) fn ask(
+        &mut self,
+        now: Time,
+        call: CallId,
+        hashes: &[u64],
+        kept: bool,
+        deadline: Time,
+    ) {
         let hashes = if hashes.len() > READ_KEYS_MAX {
             &[]
         } else {
@@ -84,6 +93,7 @@ impl Reads {
             request: self.last_request,
             call,
             payload: write_hashes(hashes),
+            kept,
             deadline: deadline.min(now + READ_TIMEOUT),
             last_sent: None,
         });
@@ -161,6 +171,7 @@ impl Reads {
                 let read = ReadKeys {
                     session: *session,
                     request: asked.request,
+                    kept: asked.kept,
                 };
                 out.send(head, &read.header(stamp), &asked.payload);
                 asked.last_sent = Some(now);

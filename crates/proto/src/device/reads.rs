@@ -22,11 +22,13 @@ pub(super) enum Answer {
     Miss(u64),
 }
 
-/// How far the head is.
+/// Which updates may be shown.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reached {
+pub(super) struct Showable {
+    /// Up to here they are committed.
     pub(super) committed: u64,
-    pub(super) applied: u64,
+    /// Only what is above this order.
+    pub(super) above: u64,
 }
 
 /// A bucket of the index.
@@ -38,6 +40,8 @@ pub struct Bucket {
     pub hash: u64,
     /// Something without an order came before this order, or never will. Entries below it are not shown.
     pub passed: u64,
+    /// What is at or below this order is not shown: something without an order may have come behind it.
+    pub shown_above: u64,
     /// How many bypasses are outstanding that may change a key of it.
     pub closed: u32,
 }
@@ -62,7 +66,7 @@ pub struct ReadState {
     pub secret: u64,
     /// At or below this order the buckets may not know everything.
     pub floor: u64,
-    /// What is at or below this order is not shown.
+    /// What is at or below this order is not shown, in no bucket.
     pub shown_above: u64,
     /// While this is not 0, nothing is shown, and every reader waits for all that is committed.
     pub closed: u64,
@@ -101,7 +105,8 @@ pub(super) struct Reads {
     secret: u64,
     /// At or below this order the buckets may not know everything.
     floor: u64,
-    /// What is at or below this order is not shown: something without an order may have come behind it.
+    /// What is at or below this order is not shown, in no bucket: something without an order, that may change any key, may
+    /// have come behind it.
     shown_above: u64,
     /// How many bypasses are outstanding that may change any key, and how many mark sessions are open.
     all_closed: u64,
@@ -184,10 +189,10 @@ impl Reads {
     pub(super) fn answer(
         &mut self,
         hashes: impl ExactSizeIterator<Item = u64>,
-        reached: Reached,
+        showable: Showable,
         rules: Rules,
     ) -> Answer {
-        let Reached { committed, applied } = reached;
+        let Showable { committed, above } = showable;
         let single = hashes.len() == 1;
         let floor = if rules.hold(Rule::Floor) {
             self.floor
@@ -198,11 +203,6 @@ impl Reads {
         if hashes.len() == 0 || self.all_closed > 0 {
             need = need.max(committed);
         }
-        let shown_above = if rules.hold(Rule::ShownAbove) {
-            self.shown_above
-        } else {
-            0
-        };
         for hash in hashes {
             let mixed = mix(hash, self.secret);
             let bucket = *self.bucket(mixed);
@@ -211,13 +211,17 @@ impl Reads {
             }
             let open = self.all_closed == 0 && bucket.closed == 0;
             let durable = bucket.order <= committed || !rules.hold(Rule::HitCommitted);
+            let shown_above = if rules.hold(Rule::ShownAbove) {
+                self.shown_above.max(bucket.shown_above)
+            } else {
+                0
+            };
             if single
                 && open
                 && durable
                 && bucket.hash == mixed
                 && bucket.order >= bucket.passed
-                && bucket.order > floor.max(shown_above)
-                && bucket.order > applied
+                && bucket.order > floor.max(shown_above).max(above)
             {
                 return Answer::Hit(bucket.order);
             }
@@ -349,13 +353,10 @@ impl Reads {
     /// The server's answer to a bypass passes on its way to the client.
     pub(super) fn answer_passes(&mut self, header: &Header, session: &mut Session) {
         let answer = Response::read(header);
-        if answer.applied > self.shown_above {
-            self.shown_above = answer.applied;
-            if let Some(untold) = &mut self.untold {
-                untold.words = true;
-            }
-        }
         let outstanding = &mut session.outstanding;
+        for keys in outstanding.keys() {
+            self.show_above(keys, answer.applied);
+        }
         if answer.fallback {
             if let Some((_, last, keys)) = outstanding.fallback
                 && answer.seq >= last
@@ -374,9 +375,24 @@ impl Reads {
         }
     }
 
-    /// A session is over: its END is applied.
-    pub(super) fn session_over(&mut self, token: u64) {
+    /// What the log has of these keys up to this order may be older than what was just answered.
+    fn show_above(&mut self, keys: Keys, order: u64) {
+        self.note(keys);
+        let shown_above = match keys {
+            None => &mut self.shown_above,
+            Some(hash) => {
+                let mixed = mix(hash, self.secret);
+                &mut self.bucket(mixed).shown_above
+            }
+        };
+        *shown_above = (*shown_above).max(order);
+    }
+
+    /// A session is over: its END, which has this order, is applied.
+    pub(super) fn session_over(&mut self, token: u64, order: u64) {
         if self.answers() && is_mark(token) {
+            // What was passed through came before the END, and behind whatever the log has from before it.
+            self.floor = self.floor.max(order);
             self.open(None);
         }
     }
@@ -409,6 +425,13 @@ impl Reads {
 }
 
 impl Outstanding {
+    /// What is outstanding may change these.
+    fn keys(&self) -> impl Iterator<Item = Keys> + use<> {
+        let bypass = self.bypass.map(|(_, keys)| keys);
+        let fallback = self.fallback.map(|(_, _, keys)| keys);
+        bypass.into_iter().chain(fallback)
+    }
+
     /// Whether an update falls back.
     pub(super) const fn falls_back(&self) -> bool {
         self.fallback.is_some()
@@ -436,13 +459,17 @@ impl Device {
         if self.known_session(now, from, header, out).is_none() {
             return Verdict::Done;
         }
-        let reached = Reached {
+        let ReadKeys {
+            session,
+            request,
+            kept,
+        } = ReadKeys::read(header);
+        let showable = Showable {
             committed: self.cursors.committed,
-            applied: self.cursors.applied,
+            above: if kept { 0 } else { self.cursors.applied },
         };
-        let ReadKeys { session, request } = ReadKeys::read(header);
         let stamp = self.stamp().tagged(header.tag);
-        match self.reads.answer(hashes, reached, self.config.rules) {
+        match self.reads.answer(hashes, showable, self.config.rules) {
             Answer::Hit(order) => {
                 self.counters.read_hits += 1;
                 let hit = Hit {
@@ -463,6 +490,24 @@ impl Device {
                 Verdict::Done
             }
         }
+    }
+
+    /// The answer in place of a HIT, whose update the log has no more: the store must have applied it.
+    #[must_use]
+    pub fn miss_instead(&mut self, hit: &Header) -> Header {
+        self.counters.read_hits -= 1;
+        self.counters.read_misses += 1;
+        let Hit {
+            session,
+            order,
+            request,
+        } = Hit::read(hit);
+        let miss = Miss {
+            session,
+            need: order,
+            request,
+        };
+        miss.header(&self.stamp().tagged(hit.tag))
     }
 
     /// How many mark sessions are open.

@@ -176,7 +176,7 @@ impl Device {
                 session.unapplied = session.unapplied.saturating_sub(1);
                 if row.entry == EntryKind::End {
                     let token = session.token;
-                    self.reads.session_over(token);
+                    self.reads.session_over(token, self.cursors.applied);
                     self.table.sessions.remove(&row.session);
                     self.table.opening.remove(&token);
                 }

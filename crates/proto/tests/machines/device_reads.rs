@@ -28,13 +28,29 @@ fn ask() -> Header {
     let read = ReadKeys {
         session: SESSION,
         request: 5,
+        kept: false,
     };
     read.header(&stamp)
 }
 
 #[track_caller]
 fn read(bench: &mut Bench, hashes: &[u64]) -> Answer {
-    match bench.give(client(), &ask(), &write_hashes(hashes)) {
+    asked(bench, hashes, &ask())
+}
+
+/// What is applied may be shown, too.
+#[track_caller]
+fn read_kept(bench: &mut Bench, hash: u64) -> Answer {
+    let ask = Header {
+        flags: Flags::KEPT,
+        ..ask()
+    };
+    asked(bench, &[hash], &ask)
+}
+
+#[track_caller]
+fn asked(bench: &mut Bench, hashes: &[u64], ask: &Header) -> Answer {
+    match bench.give(client(), ask, &write_hashes(hashes)) {
         Verdict::Hit(to, header) => {
             assert_eq!((to, header.kind, header.tag), (client(), Kind::Hit, TOKEN));
             assert_eq!((header.session, header.request.raw()), (SESSION, 5));
@@ -117,6 +133,53 @@ fn an_update_is_shown_from_its_commit_until_it_is_applied() {
     assert_eq!(read(&mut bench, &[]), Miss(order), "all keys");
     apply(&mut bench, order);
     assert_eq!(read(&mut bench, &[KEY]), Miss(order));
+}
+
+#[test]
+fn what_is_applied_is_shown_to_whoever_asks_for_it() {
+    let mut bench = Bench::head(1);
+    let order = commit(&mut bench, 1, KEY);
+    let other = commit(&mut bench, 2, OTHER);
+    apply(&mut bench, other);
+    assert_eq!(read(&mut bench, &[KEY]), Miss(order));
+    assert_eq!(read_kept(&mut bench, KEY), Hit(order));
+    // What has no order hides what is older, of its keys only.
+    bench.answer(client(), &bypass(2, 1, KEY), b"INCR");
+    assert_eq!(read_kept(&mut bench, KEY), Miss(order));
+    bench.answer(server(), &answered(1, other), b":1");
+    assert_eq!(read_kept(&mut bench, KEY), Miss(order));
+    assert_eq!(read_kept(&mut bench, OTHER), Hit(other));
+    // A read says as well by when it was executed. It hides nothing.
+    let reading = Header {
+        flags: Flags::READ_ONLY,
+        ..bypass(2, 2, OTHER)
+    };
+    bench.answer(client(), &reading, b"GET");
+    bench.answer(server(), &answered(2, other), b"$1");
+    assert_eq!(read_kept(&mut bench, OTHER), Hit(other));
+    // Of unknown keys: of all.
+    bench.answer(client(), &bypass(2, 3, 0), b"EVAL");
+    bench.answer(server(), &answered(3, other), b":1");
+    assert_eq!(read_kept(&mut bench, OTHER), Miss(other));
+    let newer = commit(&mut bench, 3, OTHER);
+    assert_eq!(read_kept(&mut bench, OTHER), Hit(newer));
+}
+
+#[test]
+fn what_the_log_has_no_more_must_be_applied() {
+    let mut bench = Bench::head(1);
+    let order = commit(&mut bench, 1, KEY);
+    let Verdict::Hit(_, hit) = bench.give(client(), &ask(), &write_hashes(&[KEY])) else {
+        panic!("it is shown");
+    };
+    let miss = bench.device.miss_instead(&hit);
+    assert_eq!((miss.kind, miss.order), (Kind::Miss, order));
+    assert_eq!(
+        (miss.session, miss.request, miss.tag),
+        (SESSION, raw(5), TOKEN)
+    );
+    let counters = bench.device.counters();
+    assert_eq!((counters.read_hits, counters.read_misses), (0, 1));
 }
 
 #[test]
@@ -295,7 +358,34 @@ fn a_mark_closes_all_until_its_end_is_applied() {
     );
     apply(&mut bench, end);
     assert_eq!(read(&mut bench, &[KEY]), Hit(newer));
-    assert_eq!(read(&mut bench, &[OTHER]), Miss(0));
+    assert_eq!(read(&mut bench, &[OTHER]), Miss(end));
+    // What was passed through came behind what the log has from before the END.
+    apply(&mut bench, newer);
+    assert_eq!(read_kept(&mut bench, KEY), Hit(newer));
+}
+
+#[test]
+fn what_is_older_than_a_marks_end_is_not_shown_any_more() {
+    let mut bench = Bench::head(1);
+    let old = commit(&mut bench, 1, KEY);
+    let token = TOKEN | 1;
+    let open = Header {
+        session: 0,
+        tag: token,
+        ..from_client(Kind::Open, 0)
+    };
+    let mark = bench.admit(&open, &token.to_be_bytes()).order;
+    let end = Header {
+        session: mark,
+        tag: token,
+        ..from_client(Kind::End, 1)
+    };
+    let end = bench.admit(&end, b"").order;
+    bench.device.persisted(end);
+    apply(&mut bench, old);
+    assert_eq!(read_kept(&mut bench, KEY), Miss(end), "it is open");
+    apply(&mut bench, end);
+    assert_eq!(read_kept(&mut bench, KEY), Miss(end));
 }
 
 #[test]

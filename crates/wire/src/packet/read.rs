@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!           24        32    40      48        56   64
-//! ReadKeys  | session |     |       | request |    |    |   payload: the hashes of the keys
+//! ReadKeys  | session |     |       | request |    |    |   payload: the hashes of the keys; flag: KEPT
 //! Hit       | session |     | order | request |    |    |   payload: that of the update
 //! Miss      | session |     | need  | request |    |    |
 //! ```
@@ -22,6 +22,10 @@ view! {
         session: session,
         /// Its id, rising within the session; the answer repeats it.
         request: request,
+    }
+    flags {
+        /// A HIT may show what the store has applied already, as long as the log has it.
+        kept: KEPT,
     }
 }
 

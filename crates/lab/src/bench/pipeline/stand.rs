@@ -288,6 +288,7 @@ impl Stand {
                 let read = packet::ReadKeys {
                     session: client.session,
                     request: fastrand::u64(1..),
+                    kept: false,
                 };
                 let mut datagram = Vec::new();
                 read.header(&stamp(client.token))
