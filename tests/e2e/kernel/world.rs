@@ -217,7 +217,7 @@ impl World {
         let listen = self.redis_address();
         let via = self.head();
         let args = format!(
-            "redis --anyone-may-connect --listen {listen} --via {via} --deadline-ms {FRONT_MS}"
+            "redis --anyone-may-connect --listen {listen} --via {via} --deadline-ms {FRONT_MS} --cache log"
         );
         self.own("front", "client1", words(&args));
         self.wait_ready("front");

@@ -110,12 +110,16 @@ impl Plan {
             }
         }
         steps.sort_by_key(|(at, _)| *at);
+        // All writers go through the front.
+        let cache = if random.bool() { "log" } else { "pending" };
         Plan {
             fleet: FleetPlan {
                 devices,
                 medium,
                 trouble,
-                front_args: vec!["--deadline-ms".into(), "1200".into()],
+                front_args: ["--deadline-ms", "1200", "--cache", cache]
+                    .map(String::from)
+                    .to_vec(),
             },
             steps,
         }
