@@ -9,6 +9,7 @@
 mod kv;
 mod null;
 mod redis;
+pub mod rows;
 
 pub use kv::KvStore;
 pub use null::NullStore;

@@ -1,0 +1,87 @@
+//! `trait Rows`: what the data types of Redis need from a store of their own: ordered rows, and nothing else.
+//!
+//! A row is a key, a kind, an expiry and a value. The store gives no meaning to any of them: `types` does (how,
+//! is in `docs/spec/embedded-store.md`). All calls on one [`Rows`] are one transaction: they see what it has written before,
+//! and take effect together, durably, or not at all.
+
+use std::ops::{Bound, ControlFlow};
+
+/// Longest string in Redis (`proto-max-bulk-len`), in bytes.
+pub const VALUE_BYTES_MAX: usize = 512 * 1024 * 1024;
+
+/// A row's content, lent by the store while somebody looks at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row<'a> {
+    /// What the value is; the store only keeps it.
+    pub kind: u8,
+    /// When it ends, in milliseconds since 1970; 0: never. Only kept, as the kind: a store neither hides nor
+    /// removes a row whose time is over.
+    pub expires_at_ms: u64,
+    /// The value, of at most [`Rows::value_bytes_max`] bytes.
+    pub value: &'a [u8],
+}
+
+/// Direction of a scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Smallest key first.
+    Ascending,
+    /// Largest key first.
+    Descending,
+}
+
+/// Keys of a scan: from one bound to the other.
+pub type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
+/// Why the rows could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// Input or output failed; nothing of the transaction happened.
+    #[error("{0}")]
+    Storage(String),
+    /// The content is not what was written.
+    #[error("the file is damaged: {0}")]
+    Corrupted(String),
+}
+
+/// One transaction over ordered rows.
+///
+/// Keys are bytes, ordered as `memcmp` does, and a shorter key before a longer one that begins with it. A key is at
+/// most as long as the largest message (`pmnet_wire::MESSAGE_BYTES_MAX`) and 64 bytes more, because an
+/// acknowledged `SET` with such a key must not fail.
+pub trait Rows {
+    /// Longest value that a row can have, in bytes. At least the largest message (`pmnet_wire::MESSAGE_BYTES_MAX`): an
+    /// acknowledged `SET` must not fail. More lets `APPEND` and its relatives grow a value as far as Redis does.
+    fn value_bytes_max(&self) -> usize {
+        VALUE_BYTES_MAX
+    }
+
+    /// Hands the row of `key` to `look`, if there is one; returns whether there is.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    fn get(&self, key: &[u8], look: &mut dyn FnMut(Row<'_>)) -> Result<bool, Fault>;
+
+    /// Writes the row of `key`, in place of one that is there.
+    ///
+    /// # Errors
+    /// [`Fault`]; always in a transaction that only reads.
+    fn put(&mut self, key: &[u8], kind: u8, expires_at_ms: u64, value: &[u8]) -> Result<(), Fault>;
+
+    /// Removes the row of `key`, if there is one.
+    ///
+    /// # Errors
+    /// [`Fault`]; always in a transaction that only reads.
+    fn remove(&mut self, key: &[u8]) -> Result<(), Fault>;
+
+    /// Hands the rows of a range to `visit`, in this order, until it breaks. An empty or reversed range has none.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    fn scan(
+        &self,
+        range: Range<'_>,
+        order: Order,
+        visit: &mut dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()>,
+    ) -> Result<(), Fault>;
+}
