@@ -9,8 +9,8 @@ pub const OK: Bytes = Bytes::from_static(b"+OK\r\n");
 
 /// An error reply. Ends of lines in the text become spaces, as an error is one line.
 #[must_use]
-pub fn error(text: &str) -> Bytes {
-    let mut out = Vec::with_capacity(text.len() + 3);
+pub fn error(text: impl AsRef<[u8]>) -> Bytes {
+    let mut out = Vec::with_capacity(text.as_ref().len() + 3);
     write_error(&mut out, text);
     out.into()
 }

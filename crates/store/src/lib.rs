@@ -6,10 +6,12 @@
 //! effect without its record; a malformed payload is rejected and counted, never a panic. This crate
 //! knows nothing of packets, sessions or orders.
 
+mod embedded;
 mod kv;
 mod null;
 mod redis;
 pub mod rows;
+mod types;
 
 pub use kv::KvStore;
 pub use null::NullStore;

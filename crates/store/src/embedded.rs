@@ -1,0 +1,77 @@
+//! Payloads of updates and requests, executed over rows: what all embedded stores have in common.
+
+use bytes::Bytes;
+use pmnet_resp::{reply, write_header};
+use pmnet_server::Request;
+use pmnet_wire::command::{Commands, Form, Protocol};
+
+use crate::rows::Fault;
+use crate::types::{Context, Keyspace, execaborted, refuse_as_read, run};
+
+/// Applies updates in order; returns why each rejected one was rejected. A rejected update has no effect where
+/// its commands had none; the commands of a transaction that Redis would execute take effect one by one, as there.
+///
+/// # Errors
+/// A [`Fault`] of the rows; the transaction must be given up.
+pub fn apply(keys: &mut Keyspace<'_>, effects: &[Bytes]) -> Result<Vec<String>, Fault> {
+    let mut rejected = Vec::new();
+    for payload in effects {
+        match Commands::parse(payload) {
+            Ok(commands) if commands.count > 0 => {
+                let replies = run_all(keys, &commands)?;
+                let error = replies.iter().find(|reply| reply.starts_with(b"-"));
+                rejected.extend(error.map(|e| String::from_utf8_lossy(e).trim_end().to_owned()));
+            }
+            Ok(_) => rejected.push("an update without a command".into()),
+            Err(error) => rejected.push(error.to_string()),
+        }
+    }
+    Ok(rejected)
+}
+
+/// Executes a request; its errors are replies.
+///
+/// # Errors
+/// A [`Fault`] of the rows; the transaction must be given up.
+pub fn answer(keys: &mut Keyspace<'_>, request: &Request) -> Result<Bytes, Fault> {
+    let commands = match Commands::parse(&request.payload) {
+        Ok(commands) => commands,
+        Err(error) => return Ok(crate::malformed_reply(error)),
+    };
+    match commands.form {
+        Form::Barrier => return Ok(reply::OK),
+        Form::StoreAddress => return Ok(Bytes::from_static(crate::NO_ADDRESS)),
+        Form::Single | Form::Pipeline | Form::Transaction => {}
+    }
+    if request.record.is_none()
+        && let Some(error) = commands.iter().find_map(|mut a| refuse_as_read(a.next()?))
+    {
+        return Ok(error);
+    }
+    let replies = run_all(keys, &commands)?;
+    let mut whole = Vec::new();
+    if commands.form == Form::Transaction && replies.len() == commands.count {
+        write_header(&mut whole, commands.count);
+    }
+    for reply in replies {
+        whole.extend_from_slice(&reply);
+    }
+    Ok(whole.into())
+}
+
+/// The reply of each command; of a transaction that Redis would not have queued, one error.
+fn run_all(keys: &mut Keyspace<'_>, commands: &Commands<'_>) -> Result<Vec<Bytes>, Fault> {
+    let context = Context {
+        database: commands.database,
+        resp3: commands.protocol == Protocol::Resp3,
+    };
+    if commands.form == Form::Transaction
+        && let Some(error) = execaborted(commands)
+    {
+        return Ok(vec![error]);
+    }
+    commands
+        .iter()
+        .map(|arguments| run(keys, &context, &arguments.collect::<Vec<_>>()))
+        .collect()
+}

@@ -1,0 +1,408 @@
+//! Keys and collections over rows: what all types share.
+//!
+//! A key that is removed, overwritten or over takes its members along at once, because their number is not used
+//! again. Their rows are removed later, a bounded number in each transaction that writes ([`Keyspace::sweep`]).
+
+use std::cell::Cell;
+use std::ops::{Bound, ControlFlow};
+
+use super::layout::{
+    self, DATABASES, FIRST_ID, HEAD_PREFIX, Head, Kind, MEMBER_PREFIX, PLAIN, Part,
+};
+use super::scan::Cursors;
+use crate::rows::{Fault, Order, Row, Rows};
+
+/// Members that are removed at once with their collection; more are left to [`Keyspace::sweep`].
+const REMOVED_AT_ONCE: u64 = 64;
+/// Rows that one transaction removes of what is garbage.
+pub const SWEPT_ROWS: usize = 512;
+
+/// Visitor of keys with their heads.
+pub type VisitHead<'v> = dyn FnMut(&[u8], Head) -> ControlFlow<()> + 'v;
+/// Visitor of the members of a collection: name and row.
+pub type VisitMember<'v> = dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()> + 'v;
+
+/// The keys of all databases in one transaction.
+pub struct Keyspace<'r> {
+    rows: &'r mut dyn Rows,
+    /// Milliseconds since 1970.
+    now: u64,
+    /// Where iterations are.
+    pub cursors: &'r mut Cursors,
+    /// Key spaces of databases, as far as they are known.
+    spaces: [Cell<Option<u64>>; DATABASES as usize],
+    random: Cell<u64>,
+}
+
+impl<'r> Keyspace<'r> {
+    /// The keys in `rows` at the time `now`, in ms since 1970. Whatever is chosen at random follows from `seed`.
+    pub fn new(
+        rows: &'r mut dyn Rows,
+        now: u64,
+        cursors: &'r mut Cursors,
+        seed: u64,
+    ) -> Keyspace<'r> {
+        Keyspace {
+            rows,
+            now,
+            cursors,
+            spaces: Default::default(),
+            random: Cell::new(seed),
+        }
+    }
+
+    /// The time, in ms since 1970.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// A random number below `limit`, which is not 0.
+    pub fn random_below(&self, limit: u64) -> u64 {
+        // SplitMix64; its remainder is even enough for limits far below 2^64.
+        let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.random.set(state);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % limit
+    }
+
+    fn number(&self, key: &[u8]) -> Result<Option<u64>, Fault> {
+        let found = self.get(key, |row| row.value.try_into().map(u64::from_be_bytes))?;
+        found
+            .transpose()
+            .map_err(|_| Fault::Corrupted("a number of another length".into()))
+    }
+
+    fn get<T>(&self, key: &[u8], look: impl FnOnce(Row<'_>) -> T) -> Result<Option<T>, Fault> {
+        let (mut look, mut found) = (Some(look), None);
+        self.rows
+            .get(key, &mut |row| found = look.take().map(|look| look(row)))?;
+        Ok(found)
+    }
+
+    fn space(&self, database: u32) -> Result<u64, Fault> {
+        let known = usize::try_from(database)
+            .ok()
+            .and_then(|at| self.spaces.get(at));
+        if let Some(space) = known.and_then(Cell::get) {
+            return Ok(space);
+        }
+        let stored = self.number(&layout::database(database))?;
+        let space = stored.unwrap_or(u64::from(database));
+        if let Some(known) = known {
+            known.set(Some(space));
+        }
+        Ok(space)
+    }
+
+    fn fresh_id(&mut self) -> Result<u64, Fault> {
+        let key = layout::next_id();
+        let id = self.number(&key)?.unwrap_or(FIRST_ID);
+        self.rows.put(&key, PLAIN, 0, &(id + 1).to_be_bytes())?;
+        Ok(id)
+    }
+
+    fn head_key(&self, database: u32, key: &[u8]) -> Result<Vec<u8>, Fault> {
+        Ok(layout::head(self.space(database)?, key))
+    }
+
+    fn live(&self, head: Head) -> bool {
+        head.expires == 0 || head.expires > self.now
+    }
+
+    /// The head of a key, if the key is there.
+    pub fn head(&self, database: u32, key: &[u8]) -> Result<Option<Head>, Fault> {
+        let head = self
+            .get(&self.head_key(database, key)?, Head::read)?
+            .transpose()?;
+        Ok(head.filter(|head| self.live(*head)))
+    }
+
+    /// Shows the string of a key that is there and has one.
+    pub fn string<T>(
+        &self,
+        database: u32,
+        key: &[u8],
+        look: impl FnOnce(Head, &[u8]) -> T,
+    ) -> Result<Option<T>, Fault> {
+        let found = self.get(&self.head_key(database, key)?, |row| {
+            let head = Head::read(row)?;
+            let shown = self.live(head) && head.kind == Kind::String;
+            Ok::<_, Fault>(shown.then(|| look(head, row.value)))
+        })?;
+        Ok(found.transpose()?.flatten())
+    }
+
+    /// Removes what is at a key, even if its time is over.
+    pub fn remove(&mut self, database: u32, key: &[u8]) -> Result<(), Fault> {
+        let row = self.head_key(database, key)?;
+        if let Some(head) = self.get(&row, Head::read)?.transpose()? {
+            self.discard(head)?;
+            self.rows.remove(&row)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the members of a collection whose head is removed or overwritten.
+    fn discard(&mut self, head: Head) -> Result<(), Fault> {
+        if head.kind == Kind::String {
+            return Ok(());
+        }
+        if head.count > REMOVED_AT_ONCE {
+            return self
+                .rows
+                .put(&layout::garbage(head.id), head.kind.byte(), 0, b"");
+        }
+        for key in self.keys_in(&layout::members_of(head.id), usize::MAX)? {
+            self.rows.remove(&key)?;
+        }
+        Ok(())
+    }
+
+    fn keys_in(&self, bounds: &(Vec<u8>, Vec<u8>), limit: usize) -> Result<Vec<Vec<u8>>, Fault> {
+        let mut keys = Vec::new();
+        if limit > 0 {
+            self.rows
+                .scan(layout::range(bounds), Order::Ascending, &mut |key, _| {
+                    keys.push(key.to_vec());
+                    if keys.len() < limit {
+                        ControlFlow::Continue(())
+                    } else {
+                        ControlFlow::Break(())
+                    }
+                })?;
+        }
+        Ok(keys)
+    }
+
+    /// Writes a string in place of whatever is at the key.
+    pub fn put_string(
+        &mut self,
+        database: u32,
+        key: &[u8],
+        expires: u64,
+        value: &[u8],
+    ) -> Result<(), Fault> {
+        let row = self.head_key(database, key)?;
+        if let Some(old) = self.get(&row, Head::read)?.transpose()? {
+            self.discard(old)?;
+        }
+        self.rows.put(&row, Kind::String.byte(), expires, value)
+    }
+
+    /// Longest string that can be stored, in bytes.
+    pub fn string_bytes_max(&self) -> usize {
+        self.rows
+            .value_bytes_max()
+            .min(crate::rows::VALUE_BYTES_MAX)
+    }
+
+    /// Gives a key that is there another end.
+    pub fn put_expiry(&mut self, database: u32, key: &[u8], expires: u64) -> Result<(), Fault> {
+        let row = self.head_key(database, key)?;
+        let found = self.get(&row, |row| (row.kind, row.value.to_vec()))?;
+        match found {
+            Some((kind, value)) => self.rows.put(&row, kind, expires, &value),
+            None => Ok(()),
+        }
+    }
+
+    /// A new collection without members for this key; what was there is removed. It is there once it is
+    /// [kept](Keyspace::keep).
+    pub fn create(&mut self, database: u32, key: &[u8], kind: Kind) -> Result<Head, Fault> {
+        self.remove(database, key)?;
+        Ok(Head::empty(kind, self.fresh_id()?))
+    }
+
+    /// Writes a collection's head; removes the key if the collection has no members (any more).
+    pub fn keep(&mut self, database: u32, key: &[u8], head: &Head) -> Result<(), Fault> {
+        let row = self.head_key(database, key)?;
+        if head.count == 0 {
+            return self.rows.remove(&row);
+        }
+        self.rows
+            .put(&row, head.kind.byte(), head.expires, &head.value())
+    }
+
+    /// Moves what is at one key to another one, and removes what was there.
+    pub fn rename(&mut self, from: (u32, &[u8]), to: (u32, &[u8])) -> Result<(), Fault> {
+        self.remove(to.0, to.1)?;
+        let old = self.head_key(from.0, from.1)?;
+        let content = |row: Row<'_>| (row.kind, row.expires_at_ms, row.value.to_vec());
+        if let Some((kind, expires, value)) = self.get(&old, content)? {
+            self.rows.remove(&old)?;
+            let new = self.head_key(to.0, to.1)?;
+            self.rows.put(&new, kind, expires, &value)?;
+        }
+        Ok(())
+    }
+
+    /// Copies what is at one key to another one, in place of what was there.
+    pub fn copy(&mut self, from: (u32, &[u8]), to: (u32, &[u8])) -> Result<(), Fault> {
+        let Some(head) = self.head(from.0, from.1)? else {
+            return Ok(());
+        };
+        if head.kind == Kind::String {
+            let value = self.string(from.0, from.1, |_, value| value.to_vec())?;
+            return self.put_string(to.0, to.1, head.expires, &value.unwrap_or_default());
+        }
+        let id = self.create(to.0, to.1, head.kind)?.id;
+        for key in self.keys_in(&layout::members_of(head.id), usize::MAX)? {
+            let content = |row: Row<'_>| (row.kind, row.value.to_vec());
+            let Some((kind, value)) = self.get(&key, content)? else {
+                continue;
+            };
+            let mut copied = layout::members_of(id).0;
+            copied.extend_from_slice(&key[copied.len()..]);
+            self.rows.put(&copied, kind, 0, &value)?;
+        }
+        self.keep(to.0, to.1, &Head { id, ..head })
+    }
+
+    /// Visits the keys of a database in their order, from one on, without those whose time is over.
+    pub fn heads(
+        &self,
+        database: u32,
+        from: &[u8],
+        visit: &mut VisitHead<'_>,
+    ) -> Result<(), Fault> {
+        let space = self.space(database)?;
+        let (_, end) = layout::heads_of(space);
+        let bounds = (layout::head(space, from), end);
+        let mut damage = None;
+        self.rows.scan(
+            layout::range(&bounds),
+            Order::Ascending,
+            &mut |key, row| match Head::read(row) {
+                Ok(head) if !self.live(head) => ControlFlow::Continue(()),
+                Ok(head) => visit(&key[HEAD_PREFIX..], head),
+                Err(fault) => {
+                    damage = Some(fault);
+                    ControlFlow::Break(())
+                }
+            },
+        )?;
+        damage.map_or(Ok(()), Err)
+    }
+
+    /// Empties a database: its keys are gone at once, their rows later.
+    pub fn flush(&mut self, database: u32) -> Result<(), Fault> {
+        let space = self.space(database)?;
+        if self.keys_in(&layout::heads_of(space), 1)?.is_empty() {
+            return Ok(());
+        }
+        let fresh = self.fresh_id()?;
+        self.rows
+            .put(&layout::database(database), PLAIN, 0, &fresh.to_be_bytes())?;
+        self.rows.put(&layout::garbage(space), PLAIN, 0, b"")?;
+        if let Some(known) = usize::try_from(database)
+            .ok()
+            .and_then(|at| self.spaces.get(at))
+        {
+            known.set(Some(fresh));
+        }
+        Ok(())
+    }
+
+    /// Removes at most `limit` rows of what is not reachable any more.
+    pub fn sweep(&mut self, limit: usize) -> Result<(), Fault> {
+        let mut left = limit;
+        while left > 0 {
+            let mut next = None;
+            self.rows.scan(
+                layout::range(&layout::all_garbage()),
+                Order::Ascending,
+                &mut |key, row| {
+                    next = layout::garbage_id(key).map(|id| (id, row.kind == PLAIN));
+                    ControlFlow::Break(())
+                },
+            )?;
+            let Some((id, is_space)) = next else {
+                return Ok(());
+            };
+            let bounds = if is_space {
+                layout::heads_of(id)
+            } else {
+                layout::members_of(id)
+            };
+            let keys = self.keys_in(&bounds, left)?;
+            let mut whole = keys.len() < left;
+            for key in &keys {
+                if left == 0 {
+                    whole = false;
+                    break;
+                }
+                let mut removed = 1;
+                if is_space && let Some(head) = self.get(key, Head::read)?.transpose()? {
+                    self.discard(head)?;
+                    removed += usize::try_from(head.count.min(REMOVED_AT_ONCE)).unwrap_or(0);
+                }
+                self.rows.remove(key)?;
+                left = left.saturating_sub(removed);
+            }
+            if whole {
+                self.rows.remove(&layout::garbage(id))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows the row of a member, if there is one.
+    pub fn member<T>(
+        &self,
+        id: u64,
+        part: Part,
+        name: &[u8],
+        look: impl FnOnce(Row<'_>) -> T,
+    ) -> Result<Option<T>, Fault> {
+        self.get(&layout::member(id, part, name), look)
+    }
+
+    /// Whether there is such a member.
+    pub fn has(&self, id: u64, part: Part, name: &[u8]) -> Result<bool, Fault> {
+        Ok(self.member(id, part, name, |_| ())?.is_some())
+    }
+
+    /// Writes the row of a member.
+    pub fn put_member(
+        &mut self,
+        id: u64,
+        part: Part,
+        name: &[u8],
+        value: &[u8],
+    ) -> Result<(), Fault> {
+        self.rows
+            .put(&layout::member(id, part, name), PLAIN, 0, value)
+    }
+
+    /// Removes the row of a member.
+    pub fn remove_member(&mut self, id: u64, part: Part, name: &[u8]) -> Result<(), Fault> {
+        self.rows.remove(&layout::member(id, part, name))
+    }
+
+    /// Visits the members of a part between two names, in their order.
+    pub fn members(
+        &self,
+        id: u64,
+        part: Part,
+        (from, to): (Bound<&[u8]>, Bound<&[u8]>),
+        order: Order,
+        visit: &mut VisitMember<'_>,
+    ) -> Result<(), Fault> {
+        let whole = |bound: Bound<&[u8]>| bound.map(|name| layout::member(id, part, name));
+        let (mut from, mut to) = (whole(from), whole(to));
+        if from == Bound::Unbounded {
+            from = Bound::Included(layout::member(id, part, b""));
+        }
+        if to == Bound::Unbounded {
+            to = Bound::Excluded(layout::end_of(id, part));
+        }
+        let range = (
+            from.as_ref().map(Vec::as_slice),
+            to.as_ref().map(Vec::as_slice),
+        );
+        self.rows.scan(range, order, &mut |key, row| {
+            visit(&key[MEMBER_PREFIX..], row)
+        })
+    }
+}

@@ -1,0 +1,288 @@
+//! Keys and values of rows: `docs/spec/embedded-store.md`, "Rows".
+
+use std::ops::Bound;
+
+use crate::rows::{Fault, Row};
+
+/// Databases, as in a default Redis.
+pub const DATABASES: u32 = 16;
+/// First number that is given to a key space or a collection; the ones before are the first key spaces.
+pub const FIRST_ID: u64 = 1024;
+
+/// First byte of a row's key: which table it belongs to.
+const META: u8 = 0;
+const HEADS: u8 = 1;
+const MEMBERS: u8 = 2;
+const GARBAGE: u8 = 3;
+
+/// Kind of a row that is not the head of a key.
+pub const PLAIN: u8 = 0;
+
+/// The types, as kinds of head rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The value is the string itself.
+    String,
+    /// Fields and their values.
+    Hash,
+    /// Elements by position.
+    List,
+    /// Members.
+    Set,
+    /// Members with scores.
+    SortedSet,
+}
+
+impl Kind {
+    fn of(byte: u8) -> Result<Kind, Fault> {
+        [
+            Kind::String,
+            Kind::Hash,
+            Kind::List,
+            Kind::Set,
+            Kind::SortedSet,
+        ]
+        .into_iter()
+        .find(|kind| kind.byte() == byte)
+        .ok_or_else(|| Fault::Corrupted(format!("a key of the unknown type {byte}")))
+    }
+
+    /// As in a row.
+    pub fn byte(self) -> u8 {
+        match self {
+            Kind::String => 1,
+            Kind::Hash => 2,
+            Kind::List => 3,
+            Kind::Set => 4,
+            Kind::SortedSet => 5,
+        }
+    }
+
+    /// What `TYPE` says.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::String => "string",
+            Kind::Hash => "hash",
+            Kind::List => "list",
+            Kind::Set => "set",
+            Kind::SortedSet => "zset",
+        }
+    }
+}
+
+/// The rows of one collection, by what they are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Members of a set, fields of a hash, members of a sorted set with their scores.
+    Members,
+    /// The order of a sorted set.
+    Scores,
+    /// Elements of a list.
+    Elements,
+}
+
+impl Part {
+    fn byte(self) -> u8 {
+        match self {
+            Part::Members => 0,
+            Part::Scores => 1,
+            Part::Elements => 2,
+        }
+    }
+}
+
+/// What is known of a key without its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Its type.
+    pub kind: Kind,
+    /// When it ends, in ms since 1970; 0: never.
+    pub expires: u64,
+    /// Number of the collection; 0 for a string.
+    pub id: u64,
+    /// Members of the collection, bytes of the string.
+    pub count: u64,
+    /// Position of a list's first element.
+    pub first: i64,
+}
+
+impl Head {
+    /// A collection without members.
+    pub fn empty(kind: Kind, id: u64) -> Head {
+        Head {
+            kind,
+            expires: 0,
+            id,
+            count: 0,
+            first: 0,
+        }
+    }
+
+    /// Reads a head row.
+    pub fn read(row: Row<'_>) -> Result<Head, Fault> {
+        let kind = Kind::of(row.kind)?;
+        let mut head = Head::empty(kind, 0);
+        head.expires = row.expires_at_ms;
+        let short = || Fault::Corrupted("a head is too short".into());
+        let number = |at: usize| {
+            let bytes = row.value.get(at..at + 8).ok_or_else(short)?;
+            Ok::<_, Fault>(u64::from_be_bytes(bytes.try_into().map_err(|_| short())?))
+        };
+        if kind == Kind::String {
+            head.count = u64::try_from(row.value.len()).unwrap_or(u64::MAX);
+        } else {
+            head.id = number(0)?;
+            head.count = number(8)?;
+        }
+        if kind == Kind::List {
+            head.first = number(16)?.cast_signed();
+        }
+        Ok(head)
+    }
+
+    /// The value of a collection's head row.
+    pub fn value(&self) -> Vec<u8> {
+        let mut value = [self.id.to_be_bytes(), self.count.to_be_bytes()].concat();
+        if self.kind == Kind::List {
+            value.extend(self.first.to_be_bytes());
+        }
+        value
+    }
+}
+
+/// Row key of the next free number.
+pub fn next_id() -> Vec<u8> {
+    vec![META, b'n']
+}
+
+/// Row key of the number of a database's key space.
+pub fn database(database: u32) -> Vec<u8> {
+    [&[META, b'd'][..], &database.to_be_bytes()].concat()
+}
+
+fn numbered(table: u8, id: u64, rest: &[u8]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(9 + rest.len());
+    key.push(table);
+    key.extend(id.to_be_bytes());
+    key.extend(rest);
+    key
+}
+
+/// Row key of a key's head.
+pub fn head(space: u64, key: &[u8]) -> Vec<u8> {
+    numbered(HEADS, space, key)
+}
+
+/// Row key of a member; `name` says which.
+pub fn member(id: u64, part: Part, name: &[u8]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(10 + name.len());
+    key.push(MEMBERS);
+    key.extend(id.to_be_bytes());
+    key.push(part.byte());
+    key.extend(name);
+    key
+}
+
+/// Key and kind of the row of a string in a database that was never emptied.
+pub fn string_row(database: u32, key: &[u8]) -> (Vec<u8>, u8) {
+    (head(u64::from(database), key), Kind::String.byte())
+}
+
+/// Bytes in front of a user's key in [`head`].
+pub const HEAD_PREFIX: usize = 9;
+/// Bytes in front of a name in [`member`].
+pub const MEMBER_PREFIX: usize = 10;
+
+/// All heads of a key space.
+pub fn heads_of(space: u64) -> (Vec<u8>, Vec<u8>) {
+    (head(space, b""), head(space + 1, b""))
+}
+
+/// All rows of a collection.
+pub fn members_of(id: u64) -> (Vec<u8>, Vec<u8>) {
+    (numbered(MEMBERS, id, b""), numbered(MEMBERS, id + 1, b""))
+}
+
+/// What is behind the names of a part.
+pub fn end_of(id: u64, part: Part) -> Vec<u8> {
+    numbered(MEMBERS, id, &[part.byte() + 1])
+}
+
+/// Row key that says that the rows of a collection, or of a key space, are to be removed.
+pub fn garbage(id: u64) -> Vec<u8> {
+    numbered(GARBAGE, id, b"")
+}
+
+/// The number in a [`garbage`] key.
+pub fn garbage_id(key: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(key.get(1..9)?.try_into().ok()?))
+}
+
+/// All that is to be removed.
+pub fn all_garbage() -> (Vec<u8>, Vec<u8>) {
+    (vec![GARBAGE], vec![GARBAGE + 1])
+}
+
+/// Position of a list's element as a name: bytes in the order of the numbers.
+pub fn position(index: i64) -> [u8; 8] {
+    (index.cast_unsigned() ^ (1 << 63)).to_be_bytes()
+}
+
+/// A score as bytes in the order of the numbers; both zeros are one.
+pub fn score(score: f64) -> [u8; 8] {
+    let bits = (score + 0.0).to_bits();
+    let sign = 1 << 63;
+    let ordered = if bits & sign == 0 { bits | sign } else { !bits };
+    ordered.to_be_bytes()
+}
+
+/// The score that these bytes stand for.
+pub fn score_of(bytes: [u8; 8]) -> f64 {
+    let ordered = u64::from_be_bytes(bytes);
+    let sign = 1 << 63;
+    f64::from_bits(if ordered & sign == 0 {
+        !ordered
+    } else {
+        ordered ^ sign
+    })
+}
+
+/// Borrows a range of whole keys, first included, last not.
+pub fn range(bounds: &(Vec<u8>, Vec<u8>)) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    (Bound::Included(&bounds.0), Bound::Excluded(&bounds.1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_in_the_order_of_numbers() {
+        let scores = [
+            f64::NEG_INFINITY,
+            -1e300,
+            -1.5,
+            -f64::MIN_POSITIVE,
+            0.0,
+            4.9e-324,
+            1.0,
+            1e300,
+            f64::INFINITY,
+        ];
+        assert!(
+            scores
+                .windows(2)
+                .all(|pair| score(pair[0]) < score(pair[1]))
+        );
+        for value in scores {
+            assert_eq!(score_of(score(value)).to_bits(), value.to_bits());
+        }
+        assert_eq!(score(-0.0), score(0.0));
+        let positions = [i64::MIN, -1, 0, 1, i64::MAX];
+        assert!(
+            positions
+                .windows(2)
+                .all(|pair| position(pair[0]) < position(pair[1]))
+        );
+    }
+}

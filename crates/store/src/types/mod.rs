@@ -1,0 +1,100 @@
+//! The data types of Redis over [`Rows`](crate::rows::Rows): the commands of the embedded stores.
+//!
+//! Purpose: strings, hashes, lists, sets, sorted sets and expiry with the replies and errors of Redis 7.0, for every
+//! store that has ordered rows. Invariants: a command that answers an error has changed nothing; all that a command
+//! changes is in the transaction of its rows; no input causes a panic. Replies are those of a real Redis, which is
+//! checked with random commands (`tests/store/types.rs`). How keys and members become rows is in
+//! `docs/spec/embedded-store.md`.
+//! It may not know where rows are kept, or what a session, an order or a record is.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `table` | all commands by name; which arguments are refused at once |
+//! | `arguments`, `float`, `big` | numbers and options as Redis reads and writes them |
+//! | `reply` | replies in RESP2 and RESP3 |
+//! | `layout` | rows: how keys, members and scores are encoded |
+//! | `keyspace` | keys and collections in one transaction |
+//! | `strings`, `bits`, `hashes`, `lists`, `sets`, `sorted_sets` | the commands of each type |
+//! | `members` | what hashes, sets and sorted sets have in common |
+//! | `score_ranges`, `score_sets` | ranges of sorted sets; their unions, intersections and differences |
+//! | `keys`, `expiry`, `scan`, `glob` | commands for keys of any type; iteration |
+
+mod arguments;
+mod big;
+mod bits;
+mod expiry;
+mod float;
+mod glob;
+mod hashes;
+mod keys;
+mod keyspace;
+mod layout;
+mod lists;
+mod members;
+mod reply;
+mod scan;
+mod score_ranges;
+mod score_sets;
+mod sets;
+mod sorted_sets;
+mod strings;
+mod table;
+
+pub use keyspace::{Keyspace, SWEPT_ROWS};
+pub use layout::string_row;
+pub use scan::Cursors;
+pub use table::{Context, execaborted, refuse_as_read, run};
+
+use arguments::{Outcome, WRONG_TYPE};
+use layout::{Head, Kind};
+
+use reply::Reply;
+
+/// One command on its way.
+struct Call<'c, 'r> {
+    keys: &'c mut Keyspace<'r>,
+    database: u32,
+    /// Its name in small letters.
+    name: &'static str,
+    /// Its arguments behind the name.
+    arguments: &'c [&'c [u8]],
+    reply: Reply,
+}
+
+impl Call<'_, '_> {
+    /// The head of a key, if it is there.
+    fn head(&self, key: &[u8]) -> Outcome<Option<Head>> {
+        Ok(self.keys.head(self.database, key)?)
+    }
+
+    /// The head of a key of this type, if it is there; an error if it has another type.
+    fn find(&self, key: &[u8], kind: Kind) -> Outcome<Option<Head>> {
+        match self.head(key)? {
+            Some(head) if head.kind != kind => Err(WRONG_TYPE),
+            found => Ok(found),
+        }
+    }
+
+    /// The same, with a new and empty one if there is none.
+    fn find_or_create(&mut self, key: &[u8], kind: Kind) -> Outcome<Head> {
+        match self.find(key, kind)? {
+            Some(head) => Ok(head),
+            None => Ok(self.keys.create(self.database, key, kind)?),
+        }
+    }
+
+    /// Writes a collection's head.
+    fn keep(&mut self, key: &[u8], head: &Head) -> Outcome {
+        Ok(self.keys.keep(self.database, key, head)?)
+    }
+
+    /// Removes what is at a key.
+    fn remove(&mut self, key: &[u8]) -> Outcome {
+        Ok(self.keys.remove(self.database, key)?)
+    }
+}
+
+/// A count as an index; what is counted here is in memory.
+fn size(count: u64) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}

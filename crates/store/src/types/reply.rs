@@ -1,0 +1,152 @@
+//! The reply of a command, in RESP2 or RESP3.
+
+use pmnet_resp::{write_bulk, write_error, write_header, write_integer, write_map, write_null};
+
+use super::float;
+
+/// A reply that is being written.
+pub struct Reply {
+    out: Vec<u8>,
+    resp3: bool,
+}
+
+/// Where an array begins whose length is not known yet.
+#[must_use]
+pub struct Deferred(usize);
+
+impl Reply {
+    /// Nothing yet.
+    pub fn new(resp3: bool) -> Reply {
+        Reply {
+            out: Vec::new(),
+            resp3,
+        }
+    }
+
+    /// Bytes so far.
+    pub fn len(&self) -> usize {
+        self.out.len()
+    }
+
+    /// An error in place of everything that was written.
+    pub fn fail(&mut self, text: &[u8]) {
+        self.out.clear();
+        write_error(&mut self.out, text);
+    }
+
+    /// The whole.
+    pub fn finish(self) -> Vec<u8> {
+        self.out
+    }
+
+    /// A status, such as OK.
+    pub fn status(&mut self, text: &str) {
+        self.out.push(b'+');
+        self.out.extend_from_slice(text.as_bytes());
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// OK.
+    pub fn ok(&mut self) {
+        self.status("OK");
+    }
+
+    /// An integer.
+    pub fn integer(&mut self, number: i64) {
+        write_integer(&mut self.out, number);
+    }
+
+    /// A number of things.
+    pub fn count(&mut self, count: u64) {
+        self.integer(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// 1 or 0.
+    pub fn flag(&mut self, is: bool) {
+        self.integer(i64::from(is));
+    }
+
+    /// A bulk string.
+    pub fn bulk(&mut self, text: &[u8]) {
+        write_bulk(&mut self.out, text);
+    }
+
+    /// A bulk string, or nothing there.
+    pub fn bulk_or_null(&mut self, text: Option<&[u8]>) {
+        match text {
+            Some(text) => self.bulk(text),
+            None => self.null(),
+        }
+    }
+
+    /// Nothing there.
+    pub fn null(&mut self) {
+        write_null(&mut self.out, self.resp3);
+    }
+
+    /// No array there.
+    pub fn null_array(&mut self) {
+        if self.resp3 {
+            self.null();
+        } else {
+            self.out.extend_from_slice(b"*-1\r\n");
+        }
+    }
+
+    /// A floating-point number: a bulk string in RESP2.
+    pub fn double(&mut self, value: f64) {
+        let text = float::double_text(value);
+        if self.resp3 {
+            self.out.push(b',');
+            self.out.extend_from_slice(text.as_bytes());
+            self.out.extend_from_slice(b"\r\n");
+        } else {
+            self.bulk(text.as_bytes());
+        }
+    }
+
+    /// Head of an array.
+    pub fn array(&mut self, count: usize) {
+        write_header(&mut self.out, count);
+    }
+
+    /// Head of a set: an array in RESP2.
+    pub fn set(&mut self, count: usize) {
+        let at = self.out.len();
+        self.array(count);
+        if self.resp3 {
+            self.out[at] = b'~';
+        }
+    }
+
+    /// Head of a map of so many pairs: an array in RESP2.
+    pub fn map(&mut self, pairs: usize) {
+        write_map(&mut self.out, pairs, self.resp3);
+    }
+
+    /// Head of an array of pairs: arrays of two in RESP3, one flat array in RESP2. Each pair begins with
+    /// [`Reply::pair`].
+    pub fn pairs(&mut self, count: usize) {
+        self.array(if self.resp3 { count } else { 2 * count });
+    }
+
+    /// Begins a pair in an array of [`Reply::pairs`].
+    pub fn pair(&mut self) {
+        if self.resp3 {
+            self.array(2);
+        }
+    }
+
+    /// Begins an array whose length is said at its end.
+    pub fn deferred(&self) -> Deferred {
+        Deferred(self.out.len())
+    }
+
+    /// Writes the head of an array in front of what was written since it began.
+    pub fn begin(&mut self, begun: Deferred, head: impl FnOnce(&mut Reply)) {
+        let Deferred(at) = begun;
+        let mut front = Reply::new(self.resp3);
+        head(&mut front);
+        self.out.splice(at..at, front.out);
+    }
+}

@@ -1,0 +1,425 @@
+//! Ranges of sorted sets: by rank, by score, by member.
+
+use std::ops::{Bound, ControlFlow};
+
+use super::Call;
+use super::arguments::{Options, Outcome, SYNTAX, error, integer, is, slice};
+use super::float;
+use super::layout::{Head, score};
+use super::members::ALL;
+use super::sorted_sets::{Scored, VisitScored, ranked};
+use crate::rows::Order;
+
+/// What the ends of a range are about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    Rank,
+    Score,
+    Member,
+}
+
+/// One end of a range of scores.
+#[derive(Clone, Copy)]
+struct ScoreEnd {
+    score: f64,
+    open: bool,
+}
+
+impl ScoreEnd {
+    fn parse(text: &[u8]) -> Option<ScoreEnd> {
+        let (text, open) = match text.strip_prefix(b"(") {
+            Some(rest) => (rest, true),
+            None => (text, false),
+        };
+        let score = float::limit(text)?;
+        Some(ScoreEnd { score, open })
+    }
+}
+
+/// One end of a range of members.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MemberEnd<'a> {
+    Least,
+    Greatest,
+    Closed(&'a [u8]),
+    Open(&'a [u8]),
+}
+
+impl<'a> MemberEnd<'a> {
+    fn parse(text: &'a [u8]) -> Option<MemberEnd<'a>> {
+        match float::c_string(text) {
+            b"-" => return Some(MemberEnd::Least),
+            b"+" => return Some(MemberEnd::Greatest),
+            _ => {}
+        }
+        match text.split_first()? {
+            (b'[', member) => Some(MemberEnd::Closed(member)),
+            (b'(', member) => Some(MemberEnd::Open(member)),
+            _ => None,
+        }
+    }
+
+    /// Whether a member is not before this end, as the lower one.
+    fn is_below(self, member: &[u8]) -> bool {
+        match self {
+            MemberEnd::Least => true,
+            MemberEnd::Greatest => false,
+            MemberEnd::Closed(end) => member >= end,
+            MemberEnd::Open(end) => member > end,
+        }
+    }
+
+    /// Whether a member is not behind this end, as the upper one.
+    fn is_above(self, member: &[u8]) -> bool {
+        match self {
+            MemberEnd::Least => false,
+            MemberEnd::Greatest => true,
+            MemberEnd::Closed(end) => member <= end,
+            MemberEnd::Open(end) => member < end,
+        }
+    }
+}
+
+/// A range as it was asked for.
+#[derive(Clone, Copy)]
+enum Range<'a> {
+    Ranks(i64, i64),
+    Scores(ScoreEnd, ScoreEnd),
+    Members(MemberEnd<'a>, MemberEnd<'a>),
+}
+
+impl<'a> Range<'a> {
+    fn parse(by: By, min: &'a [u8], max: &'a [u8]) -> Outcome<Range<'a>> {
+        match by {
+            By::Rank => Ok(Range::Ranks(integer(min)?, integer(max)?)),
+            By::Score => match (ScoreEnd::parse(min), ScoreEnd::parse(max)) {
+                (Some(min), Some(max)) => Ok(Range::Scores(min, max)),
+                _ => Err(error("ERR min or max is not a float")),
+            },
+            By::Member => match (MemberEnd::parse(min), MemberEnd::parse(max)) {
+                (Some(min), Some(max)) => Ok(Range::Members(min, max)),
+                _ => Err(error("ERR min or max not valid string range item")),
+            },
+        }
+    }
+
+    /// Visits the members of a range of scores or members in this order; none of a range of ranks.
+    fn visit(
+        &self,
+        call: &Call<'_, '_>,
+        set: &Head,
+        order: Order,
+        visit: &mut VisitScored<'_>,
+    ) -> Outcome {
+        match self {
+            Range::Ranks(..) => Ok(()),
+            Range::Scores(min, max) => {
+                let after = |end: &ScoreEnd| next_score(score(end.score));
+                let low = if min.open {
+                    after(min)
+                } else {
+                    Some(score(min.score))
+                };
+                let high = if max.open {
+                    Some(score(max.score))
+                } else {
+                    after(max)
+                };
+                let Some(low) = low else {
+                    return Ok(());
+                };
+                let high = high
+                    .as_ref()
+                    .map_or(Bound::Unbounded, |high| Bound::Excluded(&high[..]));
+                call.in_order(set, (Bound::Included(&low[..]), high), order, visit)
+            }
+            Range::Members(min, max) => visit_members(call, set, (*min, *max), order, visit),
+        }
+    }
+}
+
+/// The bytes behind all that begin with these.
+fn next_score(bytes: [u8; 8]) -> Option<[u8; 8]> {
+    u64::from_be_bytes(bytes)
+        .checked_add(1)
+        .map(u64::to_be_bytes)
+}
+
+/// Visits members between two. If all scores are the same, as they should be for such a range, it begins at the first of
+/// them. Otherwise it begins, as Redis does in a small set, at the first member that is not before the range, and
+/// ends at the first that is behind it.
+fn visit_members(
+    call: &Call<'_, '_>,
+    set: &Head,
+    (min, max): (MemberEnd<'_>, MemberEnd<'_>),
+    order: Order,
+    visit: &mut VisitScored<'_>,
+) -> Outcome {
+    let (Some(first), Some(last)) = (
+        end_of(call, set, Order::Ascending)?,
+        end_of(call, set, Order::Descending)?,
+    ) else {
+        return Ok(());
+    };
+    let reversed = match (min, max) {
+        (MemberEnd::Greatest, _) | (_, MemberEnd::Least) => true,
+        (
+            MemberEnd::Closed(low) | MemberEnd::Open(low),
+            MemberEnd::Closed(high) | MemberEnd::Open(high),
+        ) => {
+            low > high
+                || (low == high && (min, max) != (MemberEnd::Closed(low), MemberEnd::Closed(low)))
+        }
+        _ => false,
+    };
+    if reversed || !min.is_below(&last.0) || !max.is_above(&first.0) {
+        return Ok(());
+    }
+    let bound = |end: MemberEnd<'_>| match end {
+        MemberEnd::Least | MemberEnd::Greatest => Bound::Unbounded,
+        MemberEnd::Closed(member) => Bound::Included(ranked(first.1, member)),
+        MemberEnd::Open(member) => Bound::Excluded(ranked(first.1, member)),
+    };
+    if first.1 == last.1 {
+        let (low, high) = (bound(min), bound(max));
+        let range = (
+            low.as_ref().map(Vec::as_slice),
+            high.as_ref().map(Vec::as_slice),
+        );
+        return call.in_order(set, range, order, visit);
+    }
+    let mut begun = false;
+    call.in_order(set, ALL, order, &mut |member, score| {
+        let (entered, left) = match order {
+            Order::Ascending => (min.is_below(member), !max.is_above(member)),
+            Order::Descending => (max.is_above(member), !min.is_below(member)),
+        };
+        begun |= entered;
+        match (begun, left) {
+            (false, _) => ControlFlow::Continue(()),
+            (true, true) => ControlFlow::Break(()),
+            (true, false) => visit(member, score),
+        }
+    })
+}
+
+/// The first member in this order.
+fn end_of(call: &Call<'_, '_>, set: &Head, order: Order) -> Outcome<Option<Scored>> {
+    Ok(call.by_rank(set, (0, 0), order)?.pop())
+}
+
+/// Members to pass over, and to take then; negative: none are left, all.
+#[derive(Clone, Copy)]
+struct Limit {
+    offset: i64,
+    count: i64,
+}
+
+/// The members of a range.
+fn select(
+    call: &Call<'_, '_>,
+    set: &Head,
+    range: &Range<'_>,
+    order: Order,
+    limit: Limit,
+) -> Outcome<Vec<Scored>> {
+    if let Range::Ranks(start, end) = range {
+        return match slice(*start, *end, set.count) {
+            Some(ranks) => call.by_rank(set, ranks, order),
+            None => Ok(Vec::new()),
+        };
+    }
+    let mut found = Vec::new();
+    let (mut skip, mut left) = match (u64::try_from(limit.offset), u64::try_from(limit.count)) {
+        (Err(_), _) | (_, Ok(0)) => return Ok(found),
+        (Ok(skip), count) => (skip, count.unwrap_or(u64::MAX)),
+    };
+    range.visit(call, set, order, &mut |member, score| {
+        if skip > 0 {
+            skip -= 1;
+            return ControlFlow::Continue(());
+        }
+        found.push((member.to_vec(), score));
+        left -= 1;
+        if left == 0 {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    })?;
+    Ok(found)
+}
+
+/// What `ZRANGE` and its relatives were asked.
+struct Question<'a> {
+    range: Range<'a>,
+    order: Order,
+    limit: Limit,
+    with_scores: bool,
+}
+
+impl<'a> Question<'a> {
+    /// Reads the ends of a range and its options. `by`, `order`: what the command's name says already.
+    fn parse(
+        arguments: &'a [&'a [u8]],
+        by: Option<By>,
+        order: Option<Order>,
+        stores: bool,
+    ) -> Outcome<Question<'a>> {
+        let [min, max, rest @ ..] = arguments else {
+            return Err(SYNTAX);
+        };
+        let (mut chosen, mut reverse, mut with_scores) = (by, order, false);
+        let mut limit = Limit {
+            offset: 0,
+            count: -1,
+        };
+        let mut options = Options::new(rest);
+        while let Some(option) = options.next() {
+            if !stores && is(option, "WITHSCORES") {
+                with_scores = true;
+            } else if is(option, "LIMIT") && options.left().len() >= 2 {
+                limit.offset = integer(options.value()?)?;
+                limit.count = integer(options.value()?)?;
+            } else if reverse.is_none() && is(option, "REV") {
+                reverse = Some(Order::Descending);
+            } else if chosen.is_none() && is(option, "BYLEX") {
+                chosen = Some(By::Member);
+            } else if chosen.is_none() && is(option, "BYSCORE") {
+                chosen = Some(By::Score);
+            } else {
+                return Err(SYNTAX);
+            }
+        }
+        let (by, order) = (
+            chosen.unwrap_or(By::Rank),
+            reverse.unwrap_or(Order::Ascending),
+        );
+        if limit.count != -1 && by == By::Rank {
+            return Err(error(
+                "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX",
+            ));
+        }
+        if with_scores && by == By::Member {
+            return Err(error(
+                "ERR syntax error, WITHSCORES not supported in combination with BYLEX",
+            ));
+        }
+        let swapped = by != By::Rank && order == Order::Descending;
+        let (min, max) = if swapped { (max, min) } else { (min, max) };
+        Ok(Question {
+            range: Range::parse(by, min, max)?,
+            order,
+            limit,
+            with_scores,
+        })
+    }
+
+    fn answer(&self, call: &Call<'_, '_>, key: &[u8]) -> Outcome<Vec<Scored>> {
+        match call.sorted_set(key)? {
+            Some(set) => select(call, &set, &self.range, self.order, self.limit),
+            None => Ok(Vec::new()),
+        }
+    }
+}
+
+fn show(call: &mut Call<'_, '_>, by: Option<By>, order: Option<Order>) -> Outcome {
+    let [key, rest @ ..] = call.arguments else {
+        return Err(SYNTAX);
+    };
+    let question = Question::parse(rest, by, order, false)?;
+    let found = question.answer(call, key)?;
+    call.reply_scored(&found, question.with_scores);
+    Ok(())
+}
+
+pub fn zrange(call: &mut Call<'_, '_>) -> Outcome {
+    show(call, None, None)
+}
+
+pub fn zrevrange(call: &mut Call<'_, '_>) -> Outcome {
+    show(call, Some(By::Rank), Some(Order::Descending))
+}
+
+pub fn zrangebyscore(call: &mut Call<'_, '_>) -> Outcome {
+    show(call, Some(By::Score), Some(Order::Ascending))
+}
+
+pub fn zrevrangebyscore(call: &mut Call<'_, '_>) -> Outcome {
+    show(call, Some(By::Score), Some(Order::Descending))
+}
+
+pub fn zrangebylex(call: &mut Call<'_, '_>) -> Outcome {
+    show(call, Some(By::Member), Some(Order::Ascending))
+}
+
+pub fn zrevrangebylex(call: &mut Call<'_, '_>) -> Outcome {
+    show(call, Some(By::Member), Some(Order::Descending))
+}
+
+pub fn zrangestore(call: &mut Call<'_, '_>) -> Outcome {
+    let [target, key, rest @ ..] = call.arguments else {
+        return Err(SYNTAX);
+    };
+    let found = Question::parse(rest, None, None, true)?.answer(call, key)?;
+    call.store_scored(target, &found)
+}
+
+fn count(call: &mut Call<'_, '_>, by: By) -> Outcome {
+    let [key, min, max] = call.arguments else {
+        return Err(SYNTAX);
+    };
+    let range = Range::parse(by, min, max)?;
+    let mut count = 0;
+    if let Some(set) = call.sorted_set(key)? {
+        range.visit(call, &set, Order::Ascending, &mut |_, _| {
+            count += 1;
+            ControlFlow::Continue(())
+        })?;
+    }
+    call.reply.integer(count);
+    Ok(())
+}
+
+pub fn zcount(call: &mut Call<'_, '_>) -> Outcome {
+    count(call, By::Score)
+}
+
+pub fn zlexcount(call: &mut Call<'_, '_>) -> Outcome {
+    count(call, By::Member)
+}
+
+fn remove(call: &mut Call<'_, '_>, by: By) -> Outcome {
+    let [key, min, max] = call.arguments else {
+        return Err(SYNTAX);
+    };
+    let range = Range::parse(by, min, max)?;
+    let Some(mut set) = call.sorted_set(key)? else {
+        call.reply.integer(0);
+        return Ok(());
+    };
+    let all = Limit {
+        offset: 0,
+        count: -1,
+    };
+    let found = select(call, &set, &range, Order::Ascending, all)?;
+    if !found.is_empty() {
+        call.drop_scored(&mut set, &found)?;
+        call.keep(key, &set)?;
+    }
+    call.reply
+        .integer(i64::try_from(found.len()).unwrap_or(i64::MAX));
+    Ok(())
+}
+
+pub fn zremrangebyrank(call: &mut Call<'_, '_>) -> Outcome {
+    remove(call, By::Rank)
+}
+
+pub fn zremrangebyscore(call: &mut Call<'_, '_>) -> Outcome {
+    remove(call, By::Score)
+}
+
+pub fn zremrangebylex(call: &mut Call<'_, '_>) -> Outcome {
+    remove(call, By::Member)
+}

@@ -1,0 +1,432 @@
+//! Sorted sets: members with scores, kept by member and in their order.
+
+use std::ops::{Bound, ControlFlow};
+
+use super::Call;
+use super::arguments::{Options, Outcome, SYNTAX, double, error, is, many, positive};
+use super::layout::{Head, Kind, Part, score, score_of};
+use super::members::ALL;
+use crate::rows::{Fault, Order};
+
+/// A member with its score.
+pub type Scored = (Vec<u8>, f64);
+/// Visitor of members in their order.
+pub type VisitScored<'v> = dyn FnMut(&[u8], f64) -> ControlFlow<()> + 'v;
+
+const SCORE_BYTES: usize = 8;
+
+/// Name of a member in the order of its set.
+pub fn ranked(value: f64, member: &[u8]) -> Vec<u8> {
+    [&score(value)[..], member].concat()
+}
+
+impl Call<'_, '_> {
+    pub(super) fn sorted_set(&self, key: &[u8]) -> Outcome<Option<Head>> {
+        self.find(key, Kind::SortedSet)
+    }
+
+    /// The score of a member, if it is there.
+    pub(super) fn score(&self, set: &Head, member: &[u8]) -> Outcome<Option<f64>> {
+        let found = self.keys.member(set.id, Part::Members, member, |row| {
+            row.value.try_into().map(score_of)
+        })?;
+        let damaged = |_| Fault::Corrupted("a score of another length".into());
+        Ok(found.transpose().map_err(damaged)?)
+    }
+
+    /// Writes a member of a set that is not kept yet; `old` is its score before.
+    pub(super) fn put_score(
+        &mut self,
+        set: &mut Head,
+        member: &[u8],
+        old: Option<f64>,
+        new: f64,
+    ) -> Outcome {
+        match old {
+            Some(old) => {
+                self.keys
+                    .remove_member(set.id, Part::Scores, &ranked(old, member))?;
+            }
+            None => set.count += 1,
+        }
+        self.keys
+            .put_member(set.id, Part::Members, member, &score(new))?;
+        let name = ranked(new, member);
+        Ok(self.keys.put_member(set.id, Part::Scores, &name, b"")?)
+    }
+
+    /// Removes members of a set that is not kept yet.
+    pub(super) fn drop_scored(&mut self, set: &mut Head, members: &[Scored]) -> Outcome {
+        for (member, score) in members {
+            self.keys.remove_member(set.id, Part::Members, member)?;
+            self.keys
+                .remove_member(set.id, Part::Scores, &ranked(*score, member))?;
+            set.count -= 1;
+        }
+        Ok(())
+    }
+
+    /// Visits members in the order of scores between two names as [`ranked`] makes them.
+    pub(super) fn in_order(
+        &self,
+        set: &Head,
+        range: (Bound<&[u8]>, Bound<&[u8]>),
+        order: Order,
+        visit: &mut VisitScored<'_>,
+    ) -> Outcome {
+        let mut damaged = false;
+        self.keys.members(
+            set.id,
+            Part::Scores,
+            range,
+            order,
+            &mut |name, _| match name.split_first_chunk::<SCORE_BYTES>() {
+                Some((score, member)) => visit(member, score_of(*score)),
+                None => {
+                    damaged = true;
+                    ControlFlow::Break(())
+                }
+            },
+        )?;
+        if damaged {
+            return Err(Fault::Corrupted("a ranked member without a score".into()).into());
+        }
+        Ok(())
+    }
+
+    /// Members by rank, both included, counted in this order. Reads all members before them.
+    pub(super) fn by_rank(
+        &self,
+        set: &Head,
+        (start, end): (u64, u64),
+        order: Order,
+    ) -> Outcome<Vec<Scored>> {
+        let (mut rank, mut found) = (0, Vec::new());
+        self.in_order(set, ALL, order, &mut |member, score| {
+            if rank >= start {
+                found.push((member.to_vec(), score));
+            }
+            rank += 1;
+            if rank > end {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// Replies with members, with their scores if those are wanted.
+    pub(super) fn reply_scored(&mut self, members: &[Scored], with_scores: bool) {
+        if with_scores {
+            self.reply.pairs(members.len());
+        } else {
+            self.reply.array(members.len());
+        }
+        for (member, score) in members {
+            if with_scores {
+                self.reply.pair();
+            }
+            self.reply.bulk(member);
+            if with_scores {
+                self.reply.double(*score);
+            }
+        }
+    }
+
+    /// Puts a sorted set of these members in place of what is at a key, and replies how many they are.
+    pub(super) fn store_scored(&mut self, key: &[u8], members: &[Scored]) -> Outcome {
+        let mut set = self.keys.create(self.database, key, Kind::SortedSet)?;
+        for (member, score) in members {
+            self.put_score(&mut set, member, None, *score)?;
+        }
+        self.keep(key, &set)?;
+        self.reply.count(set.count);
+        Ok(())
+    }
+}
+
+/// Options of `ZADD`.
+#[derive(Default)]
+struct Add {
+    nx: bool,
+    xx: bool,
+    gt: bool,
+    lt: bool,
+    changed: bool,
+    increment: bool,
+}
+
+impl Add {
+    fn parse(options: &mut Options<'_>) -> Add {
+        let mut found = Add::default();
+        while let Some(option) = options.left().first() {
+            match () {
+                () if is(option, "NX") => found.nx = true,
+                () if is(option, "XX") => found.xx = true,
+                () if is(option, "CH") => found.changed = true,
+                () if is(option, "INCR") => found.increment = true,
+                () if is(option, "GT") => found.gt = true,
+                () if is(option, "LT") => found.lt = true,
+                () => break,
+            }
+            options.next();
+        }
+        found
+    }
+
+    fn check(&self, pairs: usize) -> Outcome {
+        if self.nx && self.xx {
+            return Err(error(
+                "ERR XX and NX options at the same time are not compatible",
+            ));
+        }
+        if (self.gt && self.nx) || (self.lt && self.nx) || (self.gt && self.lt) {
+            return Err(error(
+                "ERR GT, LT, and/or NX options at the same time are not compatible",
+            ));
+        }
+        if self.increment && pairs > 1 {
+            return Err(error(
+                "ERR INCR option supports a single increment-element pair",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The score that a member gets; `None`: it stays as it is.
+    fn target(&self, old: Option<f64>, given: f64) -> Outcome<Option<f64>> {
+        let Some(old) = old else {
+            return Ok((!self.xx).then_some(given));
+        };
+        if self.nx {
+            return Ok(None);
+        }
+        let new = if self.increment { old + given } else { given };
+        if new.is_nan() {
+            return Err(error("ERR resulting score is not a number (NaN)"));
+        }
+        let refused = (self.lt && new >= old) || (self.gt && new <= old);
+        Ok((!refused).then_some(new))
+    }
+}
+
+pub fn zadd(call: &mut Call<'_, '_>) -> Outcome {
+    let mut options = Options::new(&call.arguments[1..]);
+    let add = Add::parse(&mut options);
+    add_scored(call, &add, options.left())
+}
+
+pub fn zincrby(call: &mut Call<'_, '_>) -> Outcome {
+    // The options of ZADD are options here, too: Redis runs both by the same code.
+    let mut options = Options::new(&call.arguments[1..]);
+    let mut add = Add::parse(&mut options);
+    add.increment = true;
+    add_scored(call, &add, options.left())
+}
+
+fn add_scored(call: &mut Call<'_, '_>, add: &Add, pairs: &[&[u8]]) -> Outcome {
+    if pairs.is_empty() || !pairs.len().is_multiple_of(2) {
+        return Err(SYNTAX);
+    }
+    add.check(pairs.len() / 2)?;
+    let scores: Vec<f64> = pairs
+        .chunks_exact(2)
+        .map(|pair| double(pair[0]))
+        .collect::<Outcome<_>>()?;
+    let key = call.arguments[0];
+    let found = call.sorted_set(key)?;
+    let mut set = match found {
+        Some(set) => Some(set),
+        None if add.xx => None,
+        None => Some(call.find_or_create(key, Kind::SortedSet)?),
+    };
+    let (mut added, mut updated, mut last) = (0, 0, None);
+    if let Some(set) = &mut set {
+        for (pair, given) in pairs.chunks_exact(2).zip(scores) {
+            let old = call.score(set, pair[1])?;
+            last = add.target(old, given)?;
+            if let Some(new) = last
+                && old != last
+            {
+                call.put_score(set, pair[1], old, new)?;
+                added += i64::from(old.is_none());
+                updated += i64::from(old.is_some());
+            }
+        }
+        call.keep(key, set)?;
+    }
+    match (add.increment, last) {
+        (true, Some(score)) => call.reply.double(score),
+        (true, None) => call.reply.null(),
+        (false, _) if add.changed => call.reply.integer(added + updated),
+        (false, _) => call.reply.integer(added),
+    }
+    Ok(())
+}
+
+pub fn zrem(call: &mut Call<'_, '_>) -> Outcome {
+    let [key, members @ ..] = call.arguments else {
+        return Err(SYNTAX);
+    };
+    let Some(mut set) = call.sorted_set(key)? else {
+        call.reply.integer(0);
+        return Ok(());
+    };
+    let before = set.count;
+    for member in members {
+        if let Some(score) = call.score(&set, member)? {
+            call.drop_scored(&mut set, &[(member.to_vec(), score)])?;
+        }
+    }
+    if set.count != before {
+        call.keep(key, &set)?;
+    }
+    call.reply.count(before - set.count);
+    Ok(())
+}
+
+pub fn zcard(call: &mut Call<'_, '_>) -> Outcome {
+    call.reply_length(Kind::SortedSet)
+}
+
+pub fn zscore(call: &mut Call<'_, '_>) -> Outcome {
+    let set = call.sorted_set(call.arguments[0])?;
+    reply_score(call, set.as_ref(), call.arguments[1])
+}
+
+pub fn zmscore(call: &mut Call<'_, '_>) -> Outcome {
+    let [key, members @ ..] = call.arguments else {
+        return Err(SYNTAX);
+    };
+    let set = call.sorted_set(key)?;
+    call.reply.array(members.len());
+    for member in members {
+        reply_score(call, set.as_ref(), member)?;
+    }
+    Ok(())
+}
+
+fn reply_score(call: &mut Call<'_, '_>, set: Option<&Head>, member: &[u8]) -> Outcome {
+    let score = match set {
+        Some(set) => call.score(set, member)?,
+        None => None,
+    };
+    match score {
+        Some(score) => call.reply.double(score),
+        None => call.reply.null(),
+    }
+    Ok(())
+}
+
+pub fn zrank(call: &mut Call<'_, '_>) -> Outcome {
+    rank(call, Order::Ascending)
+}
+
+pub fn zrevrank(call: &mut Call<'_, '_>) -> Outcome {
+    rank(call, Order::Descending)
+}
+
+fn rank(call: &mut Call<'_, '_>, order: Order) -> Outcome {
+    let set = call.sorted_set(call.arguments[0])?;
+    let member = call.arguments[1];
+    let found = match &set {
+        Some(set) => call.score(set, member)?.map(|score| (*set, score)),
+        None => None,
+    };
+    let Some((set, score)) = found else {
+        call.reply.null();
+        return Ok(());
+    };
+    let name = ranked(score, member);
+    let before = match order {
+        Order::Ascending => (Bound::Unbounded, Bound::Excluded(&name[..])),
+        Order::Descending => (Bound::Excluded(&name[..]), Bound::Unbounded),
+    };
+    let mut rank = 0;
+    call.in_order(&set, before, order, &mut |_, _| {
+        rank += 1;
+        ControlFlow::Continue(())
+    })?;
+    call.reply.integer(rank);
+    Ok(())
+}
+
+/// Takes `count` members from one end of a set, and writes what is left of it.
+fn pop(
+    call: &mut Call<'_, '_>,
+    key: &[u8],
+    mut set: Head,
+    order: Order,
+    count: u64,
+) -> Outcome<Vec<Scored>> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    let popped = call.by_rank(&set, (0, count - 1), order)?;
+    call.drop_scored(&mut set, &popped)?;
+    call.keep(key, &set)?;
+    Ok(popped)
+}
+
+pub fn zpopmin(call: &mut Call<'_, '_>) -> Outcome {
+    pop_one_key(call, Order::Ascending)
+}
+
+pub fn zpopmax(call: &mut Call<'_, '_>) -> Outcome {
+    pop_one_key(call, Order::Descending)
+}
+
+fn pop_one_key(call: &mut Call<'_, '_>, order: Order) -> Outcome {
+    let [key, rest @ ..] = call.arguments else {
+        return Err(SYNTAX);
+    };
+    let count = match rest {
+        [] => None,
+        [count] => Some(positive(count)?),
+        _ => return Err(SYNTAX),
+    };
+    let popped = match call.sorted_set(key)? {
+        Some(set) => pop(call, key, set, order, count.unwrap_or(1))?,
+        None => Vec::new(),
+    };
+    if count.is_some() {
+        call.reply_scored(&popped, true);
+    } else {
+        // One flat array, in RESP3 too.
+        call.reply.array(2 * popped.len());
+        for (member, score) in &popped {
+            call.reply.bulk(member);
+            call.reply.double(*score);
+        }
+    }
+    Ok(())
+}
+
+pub fn zmpop(call: &mut Call<'_, '_>) -> Outcome {
+    let (keys, order, count) = many(call.arguments, |text| match () {
+        () if is(text, "MIN") => Ok(Order::Ascending),
+        () if is(text, "MAX") => Ok(Order::Descending),
+        () => Err(SYNTAX),
+    })?;
+    for key in keys {
+        if let Some(set) = call.sorted_set(key)? {
+            let popped = pop(call, key, set, order, count)?;
+            call.reply.array(2);
+            call.reply.bulk(key);
+            call.reply.array(popped.len());
+            for (member, score) in &popped {
+                call.reply.array(2);
+                call.reply.bulk(member);
+                call.reply.double(*score);
+            }
+            return Ok(());
+        }
+    }
+    call.reply.null_array();
+    Ok(())
+}
+
+pub fn zrandmember(call: &mut Call<'_, '_>) -> Outcome {
+    call.reply_random(Kind::SortedSet, Some("WITHSCORES"))
+}

@@ -1,0 +1,311 @@
+//! All commands by name, and what is refused before a command runs.
+
+use bytes::Bytes;
+use pmnet_resp::reply::error as error_reply;
+use pmnet_wire::command::Commands;
+
+use super::arguments::{NO_SUCH_DATABASE, Outcome, Stop};
+use super::float::c_string;
+use super::layout::DATABASES;
+use super::reply::Reply;
+use super::{
+    Call, Keyspace, bits, expiry, hashes, keys, lists, scan, score_ranges, score_sets, sets,
+    sorted_sets, strings,
+};
+use crate::rows::Fault;
+
+/// Longest arguments text that an error repeats, in bytes, as in Redis.
+const SHOWN_BYTES_MAX: usize = 128;
+
+/// For whom a command runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Context {
+    /// Database.
+    pub database: u32,
+    /// Replies are in RESP3.
+    pub resp3: bool,
+}
+
+/// A command as the table has it.
+struct Command {
+    name: &'static str,
+    /// Arguments with the name, as in Redis; negative: at least.
+    arity: i32,
+    /// It may change data.
+    writes: bool,
+    run: fn(&mut Call<'_, '_>) -> Outcome,
+}
+
+const fn read(name: &'static str, arity: i32, run: fn(&mut Call<'_, '_>) -> Outcome) -> Command {
+    Command {
+        name,
+        arity,
+        writes: false,
+        run,
+    }
+}
+
+const fn write(name: &'static str, arity: i32, run: fn(&mut Call<'_, '_>) -> Outcome) -> Command {
+    Command {
+        name,
+        arity,
+        writes: true,
+        run,
+    }
+}
+
+/// In the order of their names.
+#[rustfmt::skip]
+static COMMANDS: &[Command] = &[
+    write("append", 3, strings::append),
+    read("bitcount", -2, bits::bitcount),
+    write("bitop", -4, bits::bitop),
+    read("bitpos", -3, bits::bitpos),
+    write("copy", -3, keys::copy),
+    read("dbsize", 1, keys::dbsize),
+    write("decr", 2, strings::decr),
+    write("decrby", 3, strings::decrby),
+    write("del", -2, keys::del),
+    read("echo", 2, keys::echo),
+    read("exists", -2, keys::exists),
+    write("expire", -3, expiry::expire),
+    write("expireat", -3, expiry::expireat),
+    read("expiretime", 2, expiry::expiretime),
+    write("flushall", -1, keys::flushall),
+    write("flushdb", -1, keys::flushdb),
+    read("get", 2, strings::get),
+    read("getbit", 3, bits::getbit),
+    write("getdel", 2, strings::getdel),
+    write("getex", -2, strings::getex),
+    read("getrange", 4, strings::getrange),
+    write("getset", 3, strings::getset),
+    write("hdel", -3, hashes::hdel),
+    read("hexists", 3, hashes::hexists),
+    read("hget", 3, hashes::hget),
+    read("hgetall", 2, hashes::hgetall),
+    write("hincrby", 4, hashes::hincrby),
+    write("hincrbyfloat", 4, hashes::hincrbyfloat),
+    read("hkeys", 2, hashes::hkeys),
+    read("hlen", 2, hashes::hlen),
+    read("hmget", -3, hashes::hmget),
+    write("hmset", -4, hashes::hmset),
+    read("hrandfield", -2, hashes::hrandfield),
+    read("hscan", -3, scan::hscan),
+    write("hset", -4, hashes::hset),
+    write("hsetnx", 4, hashes::hsetnx),
+    read("hstrlen", 3, hashes::hstrlen),
+    read("hvals", 2, hashes::hvals),
+    write("incr", 2, strings::incr),
+    write("incrby", 3, strings::incrby),
+    write("incrbyfloat", 3, strings::incrbyfloat),
+    read("keys", 2, keys::keys),
+    read("lindex", 3, lists::lindex),
+    write("linsert", 5, lists::linsert),
+    read("llen", 2, lists::llen),
+    write("lmove", 5, lists::lmove),
+    write("lmpop", -4, lists::lmpop),
+    write("lpop", -2, lists::lpop),
+    read("lpos", -3, lists::lpos),
+    write("lpush", -3, lists::lpush),
+    write("lpushx", -3, lists::lpushx),
+    read("lrange", 4, lists::lrange),
+    write("lrem", 4, lists::lrem),
+    write("lset", 4, lists::lset),
+    write("ltrim", 4, lists::ltrim),
+    read("mget", -2, strings::mget),
+    write("move", 3, keys::move_key),
+    write("mset", -3, strings::mset),
+    write("msetnx", -3, strings::msetnx),
+    write("persist", 2, expiry::persist),
+    write("pexpire", -3, expiry::pexpire),
+    write("pexpireat", -3, expiry::pexpireat),
+    read("pexpiretime", 2, expiry::pexpiretime),
+    read("ping", -1, keys::ping),
+    write("psetex", 4, strings::psetex),
+    read("pttl", 2, expiry::pttl),
+    read("randomkey", 1, keys::randomkey),
+    write("rename", 3, keys::rename),
+    write("renamenx", 3, keys::renamenx),
+    write("rpop", -2, lists::rpop),
+    write("rpoplpush", 3, lists::rpoplpush),
+    write("rpush", -3, lists::rpush),
+    write("rpushx", -3, lists::rpushx),
+    write("sadd", -3, sets::sadd),
+    read("scan", -2, scan::scan),
+    read("scard", 2, sets::scard),
+    read("sdiff", -2, sets::sdiff),
+    write("sdiffstore", -3, sets::sdiffstore),
+    write("set", -3, strings::set),
+    write("setbit", 4, bits::setbit),
+    write("setex", 4, strings::setex),
+    write("setnx", 3, strings::setnx),
+    write("setrange", 4, strings::setrange),
+    read("sinter", -2, sets::sinter),
+    read("sintercard", -3, sets::sintercard),
+    write("sinterstore", -3, sets::sinterstore),
+    read("sismember", 3, sets::sismember),
+    read("smembers", 2, sets::smembers),
+    read("smismember", -3, sets::smismember),
+    write("smove", 4, sets::smove),
+    write("spop", -2, sets::spop),
+    read("srandmember", -2, sets::srandmember),
+    write("srem", -3, sets::srem),
+    read("sscan", -3, scan::sscan),
+    read("strlen", 2, strings::strlen),
+    read("substr", 4, strings::getrange),
+    read("sunion", -2, sets::sunion),
+    write("sunionstore", -3, sets::sunionstore),
+    read("touch", -2, keys::exists),
+    read("ttl", 2, expiry::ttl),
+    read("type", 2, keys::kind),
+    write("unlink", -2, keys::del),
+    write("zadd", -4, sorted_sets::zadd),
+    read("zcard", 2, sorted_sets::zcard),
+    read("zcount", 4, score_ranges::zcount),
+    read("zdiff", -3, score_sets::zdiff),
+    write("zdiffstore", -4, score_sets::zdiffstore),
+    write("zincrby", 4, sorted_sets::zincrby),
+    read("zinter", -3, score_sets::zinter),
+    read("zintercard", -3, score_sets::zintercard),
+    write("zinterstore", -4, score_sets::zinterstore),
+    read("zlexcount", 4, score_ranges::zlexcount),
+    write("zmpop", -4, sorted_sets::zmpop),
+    read("zmscore", -3, sorted_sets::zmscore),
+    write("zpopmax", -2, sorted_sets::zpopmax),
+    write("zpopmin", -2, sorted_sets::zpopmin),
+    read("zrandmember", -2, sorted_sets::zrandmember),
+    read("zrange", -4, score_ranges::zrange),
+    read("zrangebylex", -4, score_ranges::zrangebylex),
+    read("zrangebyscore", -4, score_ranges::zrangebyscore),
+    write("zrangestore", -5, score_ranges::zrangestore),
+    read("zrank", 3, sorted_sets::zrank),
+    write("zrem", -3, sorted_sets::zrem),
+    write("zremrangebylex", 4, score_ranges::zremrangebylex),
+    write("zremrangebyrank", 4, score_ranges::zremrangebyrank),
+    write("zremrangebyscore", 4, score_ranges::zremrangebyscore),
+    read("zrevrange", -4, score_ranges::zrevrange),
+    read("zrevrangebylex", -4, score_ranges::zrevrangebylex),
+    read("zrevrangebyscore", -4, score_ranges::zrevrangebyscore),
+    read("zrevrank", 3, sorted_sets::zrevrank),
+    read("zscan", -3, scan::zscan),
+    read("zscore", 3, sorted_sets::zscore),
+    read("zunion", -3, score_sets::zunion),
+    write("zunionstore", -4, score_sets::zunionstore),
+];
+
+fn find(name: &[u8]) -> Option<&'static Command> {
+    let name = name.to_ascii_lowercase();
+    let at = COMMANDS.binary_search_by(|command| command.name.as_bytes().cmp(&name));
+    at.ok().map(|at| &COMMANDS[at])
+}
+
+/// Error for a command that changes data but was sent as a read.
+pub fn refuse_as_read(name: &[u8]) -> Option<Bytes> {
+    let command = find(name)?;
+    command.writes.then(|| {
+        error_reply(&format!(
+            "ERR pmnet: {} changes data, but came as a read",
+            command.name
+        ))
+    })
+}
+
+/// The command, or why Redis would not even queue it.
+fn look_up(arguments: &[&[u8]]) -> Result<&'static Command, Bytes> {
+    let Some(command) = find(arguments[0]) else {
+        return Err(error_reply(unknown(arguments)));
+    };
+    let count = i32::try_from(arguments.len()).unwrap_or(i32::MAX);
+    let fits = if command.arity >= 0 {
+        count == command.arity
+    } else {
+        count >= -command.arity
+    };
+    if fits {
+        return Ok(command);
+    }
+    let Stop::Error(text) = super::arguments::wrong_number(command.name) else {
+        return Ok(command);
+    };
+    Err(error_reply(text))
+}
+
+/// The text for a command that is not in the table.
+fn unknown(arguments: &[&[u8]]) -> Vec<u8> {
+    let cut = |text: &[u8], room: usize| {
+        let text = c_string(text);
+        text[..text.len().min(room)].to_vec()
+    };
+    let mut shown = Vec::new();
+    for argument in &arguments[1..] {
+        if shown.len() >= SHOWN_BYTES_MAX {
+            break;
+        }
+        let text = cut(argument, SHOWN_BYTES_MAX - shown.len());
+        shown.extend([b"'", &text[..], b"' "].concat());
+    }
+    let name = cut(arguments[0], SHOWN_BYTES_MAX);
+    [
+        b"ERR unknown command '",
+        &name[..],
+        b"', with args beginning with: ",
+        &shown,
+    ]
+    .concat()
+}
+
+/// The reply of a transaction if Redis would not have queued one of its commands.
+pub fn execaborted(commands: &Commands<'_>) -> Option<Bytes> {
+    commands
+        .iter()
+        .any(|arguments| look_up(&arguments.collect::<Vec<_>>()).is_err())
+        .then(|| error_reply("EXECABORT Transaction discarded because of previous errors."))
+}
+
+/// Runs one command, which has at least a name. Errors of the command are replies.
+///
+/// # Errors
+/// A [`Fault`] of the rows; the transaction must be given up.
+pub fn run(
+    keys: &mut Keyspace<'_>,
+    context: &Context,
+    arguments: &[&[u8]],
+) -> Result<Bytes, Fault> {
+    let command = match look_up(arguments) {
+        Ok(command) => command,
+        Err(error) => return Ok(error),
+    };
+    let mut call = Call {
+        keys,
+        database: context.database,
+        name: command.name,
+        arguments: &arguments[1..],
+        reply: Reply::new(context.resp3),
+    };
+    let done = if context.database < DATABASES {
+        (command.run)(&mut call)
+    } else {
+        Err(NO_SUCH_DATABASE)
+    };
+    match done {
+        Ok(()) => {}
+        Err(Stop::Error(text)) => call.reply.fail(&text),
+        Err(Stop::Fault(fault)) => return Err(fault),
+    }
+    Ok(call.reply.finish().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_order() {
+        assert!(COMMANDS.windows(2).all(|pair| pair[0].name < pair[1].name));
+        assert!(
+            COMMANDS
+                .iter()
+                .all(|command| find(command.name.as_bytes()).is_some())
+        );
+    }
+}
