@@ -93,6 +93,13 @@ impl<'a> End<'a> {
     }
 }
 
+fn without_line_ends(mut text: &[u8]) -> &[u8] {
+    while let [rest @ .., b'\r' | b'\n'] = text {
+        text = rest;
+    }
+    text
+}
+
 fn now(call: &Call<'_, '_>) -> i64 {
     i64::try_from(call.keys.now()).unwrap_or(i64::MAX)
 }
@@ -143,7 +150,9 @@ impl Conditions {
                 () if is(option, "GT") => found.gt = true,
                 () if is(option, "LT") => found.lt = true,
                 () => {
-                    let text = [b"ERR Unsupported option ", c_string(option)].concat();
+                    // Redis cuts ends of lines off at the end of such a text.
+                    let shown = without_line_ends(c_string(option));
+                    let text = [b"ERR Unsupported option ", shown].concat();
                     return Err(Stop::Error(text.into()));
                 }
             }

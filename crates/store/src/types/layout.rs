@@ -9,6 +9,11 @@ pub const DATABASES: u32 = 16;
 /// First number that is given to a key space or a collection; the ones before are the first key spaces.
 pub const FIRST_ID: u64 = 1024;
 
+/// Most members of a sorted set that Redis keeps as a list (`zset-max-listpack-entries`).
+pub const SMALL_COUNT_MAX: u64 = 128;
+/// Longest member of such a set, in bytes (`zset-max-listpack-value`).
+pub const SMALL_MEMBER_BYTES_MAX: usize = 64;
+
 /// First byte of a row's key: which table it belongs to.
 const META: u8 = 0;
 const HEADS: u8 = 1;
@@ -104,6 +109,8 @@ pub struct Head {
     pub count: u64,
     /// Position of a list's first element.
     pub first: i64,
+    /// A sorted set that Redis keeps as a skip list, which shows in how it writes some scores ([`Head::added`]).
+    pub large: bool,
 }
 
 impl Head {
@@ -115,6 +122,7 @@ impl Head {
             id,
             count: 0,
             first: 0,
+            large: false,
         }
     }
 
@@ -137,6 +145,9 @@ impl Head {
         if kind == Kind::List {
             head.first = number(16)?.cast_signed();
         }
+        if kind == Kind::SortedSet {
+            head.large = *row.value.get(16).ok_or_else(short)? != 0;
+        }
         Ok(head)
     }
 
@@ -146,7 +157,16 @@ impl Head {
         if self.kind == Kind::List {
             value.extend(self.first.to_be_bytes());
         }
+        if self.kind == Kind::SortedSet {
+            value.push(u8::from(self.large));
+        }
         value
+    }
+
+    /// Counts a new member of a sorted set, by whose number and length it may become large.
+    pub fn added(&mut self, member: &[u8]) {
+        self.count += 1;
+        self.large |= self.count > SMALL_COUNT_MAX || member.len() > SMALL_MEMBER_BYTES_MAX;
     }
 }
 
@@ -230,7 +250,12 @@ pub fn position(index: i64) -> [u8; 8] {
 
 /// A score as bytes in the order of the numbers; both zeros are one.
 pub fn score(score: f64) -> [u8; 8] {
-    let bits = (score + 0.0).to_bits();
+    exact_score(score + 0.0)
+}
+
+/// A score as such bytes, with the sign of zero.
+pub fn exact_score(score: f64) -> [u8; 8] {
+    let bits = score.to_bits();
     let sign = 1 << 63;
     let ordered = if bits & sign == 0 { bits | sign } else { !bits };
     ordered.to_be_bytes()
@@ -278,6 +303,7 @@ mod tests {
             assert_eq!(score_of(score(value)).to_bits(), value.to_bits());
         }
         assert_eq!(score(-0.0), score(0.0));
+        assert_eq!(score_of(exact_score(-0.0)).to_bits(), (-0.0f64).to_bits());
         let positions = [i64::MIN, -1, 0, 1, i64::MAX];
         assert!(
             positions

@@ -177,7 +177,12 @@ pub fn stored_score(value: &[u8]) -> f64 {
     value.try_into().map_or(f64::NAN, layout::score_of)
 }
 
-/// The score in the row of a member, as iterations show it.
-pub fn shown_score(value: &[u8]) -> Vec<u8> {
-    float::score_text(stored_score(value)).into_bytes()
+/// The score in the row of a member, as iterations of its set show it.
+pub fn shown_score(set: &Head, value: &[u8]) -> Vec<u8> {
+    let score = stored_score(value);
+    if set.large {
+        float::double_text(score).into_bytes()
+    } else {
+        float::score_text(score).into_bytes()
+    }
 }

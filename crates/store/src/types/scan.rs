@@ -253,7 +253,7 @@ fn scan_members(call: &mut Call<'_, '_>, kind: Kind) -> Outcome {
                 page.found.push(name.to_vec());
                 match kind {
                     Kind::Hash => page.found.push(row.value.to_vec()),
-                    Kind::SortedSet => page.found.push(shown_score(row.value)),
+                    Kind::SortedSet => page.found.push(shown_score(&head, row.value)),
                     Kind::String | Kind::List | Kind::Set => {}
                 }
             }

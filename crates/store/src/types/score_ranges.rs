@@ -7,7 +7,7 @@ use super::arguments::{Options, Outcome, SYNTAX, error, integer, is, slice};
 use super::float;
 use super::layout::{Head, score};
 use super::members::ALL;
-use super::sorted_sets::{Scored, VisitScored, ranked};
+use super::sorted_sets::{Scored, VisitScored, is_large, ranked};
 use crate::rows::Order;
 
 /// What the ends of a range are about.
@@ -361,8 +361,11 @@ pub fn zrangestore(call: &mut Call<'_, '_>) -> Outcome {
     let [target, key, rest @ ..] = call.arguments else {
         return Err(SYNTAX);
     };
-    let found = Question::parse(rest, None, None, true)?.answer(call, key)?;
-    call.store_scored(target, &found)
+    let question = Question::parse(rest, None, None, true)?;
+    let found = question.answer(call, key)?;
+    // Of ranks Redis knows beforehand how many they are.
+    let large = matches!(question.range, Range::Ranks(..)) && is_large(found.len(), 0);
+    call.store_scored(target, &found, large)
 }
 
 fn count(call: &mut Call<'_, '_>, by: By) -> Outcome {

@@ -7,7 +7,7 @@ use super::arguments::{Options, Outcome, SYNTAX, Stop, WRONG_TYPE, at_least, err
 use super::float;
 use super::layout::{Head, Kind, Part};
 use super::members::stored_score;
-use super::sorted_sets::{Scored, ranked};
+use super::sorted_sets::{Scored, is_large, ranked};
 
 /// How sets are put together.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -257,7 +257,9 @@ fn store(call: &mut Call<'_, '_>, operation: Operation) -> Outcome {
         return Err(SYNTAX);
     };
     let found = Question::parse(call, rest, operation, Form::Store)?.answer(call, operation)?;
-    call.store_scored(target, &found)
+    let longest = found.iter().map(|(member, _)| member.len()).max();
+    let large = is_large(found.len(), longest.unwrap_or(0));
+    call.store_scored(target, &found, large)
 }
 
 pub fn zunion(call: &mut Call<'_, '_>) -> Outcome {

@@ -4,7 +4,9 @@ use std::ops::{Bound, ControlFlow};
 
 use super::Call;
 use super::arguments::{Options, Outcome, SYNTAX, double, error, is, many, positive};
-use super::layout::{Head, Kind, Part, score, score_of};
+use super::layout::{
+    Head, Kind, Part, SMALL_COUNT_MAX, SMALL_MEMBER_BYTES_MAX, exact_score, score, score_of,
+};
 use super::members::ALL;
 use crate::rows::{Fault, Order};
 
@@ -13,6 +15,7 @@ pub type Scored = (Vec<u8>, f64);
 /// Visitor of members in their order.
 pub type VisitScored<'v> = dyn FnMut(&[u8], f64) -> ControlFlow<()> + 'v;
 
+/// Bytes of a score in front of a ranked member.
 const SCORE_BYTES: usize = 8;
 
 /// Name of a member in the order of its set.
@@ -47,12 +50,15 @@ impl Call<'_, '_> {
                 self.keys
                     .remove_member(set.id, Part::Scores, &ranked(old, member))?;
             }
-            None => set.count += 1,
+            None => set.added(member),
         }
+        // A small set of Redis keeps whole numbers as such, and so no sign of zero.
+        let new = if set.large { new } else { new + 0.0 };
+        let stored = exact_score(new);
         self.keys
-            .put_member(set.id, Part::Members, member, &score(new))?;
+            .put_member(set.id, Part::Members, member, &stored)?;
         let name = ranked(new, member);
-        Ok(self.keys.put_member(set.id, Part::Scores, &name, b"")?)
+        Ok(self.keys.put_member(set.id, Part::Scores, &name, &stored)?)
     }
 
     /// Removes members of a set that is not kept yet.
@@ -75,19 +81,17 @@ impl Call<'_, '_> {
         visit: &mut VisitScored<'_>,
     ) -> Outcome {
         let mut damaged = false;
-        self.keys.members(
-            set.id,
-            Part::Scores,
-            range,
-            order,
-            &mut |name, _| match name.split_first_chunk::<SCORE_BYTES>() {
-                Some((score, member)) => visit(member, score_of(*score)),
-                None => {
+        self.keys
+            .members(set.id, Part::Scores, range, order, &mut |name, row| match (
+                name.get(SCORE_BYTES..),
+                row.value.try_into(),
+            ) {
+                (Some(member), Ok(score)) => visit(member, score_of(score)),
+                _ => {
                     damaged = true;
                     ControlFlow::Break(())
                 }
-            },
-        )?;
+            })?;
         if damaged {
             return Err(Fault::Corrupted("a ranked member without a score".into()).into());
         }
@@ -134,9 +138,11 @@ impl Call<'_, '_> {
         }
     }
 
-    /// Puts a sorted set of these members in place of what is at a key, and replies how many they are.
-    pub(super) fn store_scored(&mut self, key: &[u8], members: &[Scored]) -> Outcome {
+    /// Puts a sorted set of these members in place of what is at a key, and replies how many they are. `large`: Redis
+    /// makes a skip list of it at once.
+    pub(super) fn store_scored(&mut self, key: &[u8], members: &[Scored], large: bool) -> Outcome {
         let mut set = self.keys.create(self.database, key, Kind::SortedSet)?;
+        set.large = large;
         for (member, score) in members {
             self.put_score(&mut set, member, None, *score)?;
         }
@@ -144,6 +150,12 @@ impl Call<'_, '_> {
         self.reply.count(set.count);
         Ok(())
     }
+}
+
+/// Whether Redis keeps so many members, of which the longest has so many bytes, as a skip list.
+pub fn is_large(count: usize, longest: usize) -> bool {
+    u64::try_from(count).is_ok_and(|count| count > SMALL_COUNT_MAX)
+        || longest > SMALL_MEMBER_BYTES_MAX
 }
 
 /// Options of `ZADD`.

@@ -17,3 +17,4 @@ mod scripts;
 mod settings;
 mod support;
 mod tls;
+mod types;

@@ -1,0 +1,1 @@
+//! Single commands and their edge cases.
