@@ -1,7 +1,7 @@
 //! Random commands, wrong ones included.
 //!
 //! A template is words with blanks between them. `<name>` is drawn from a pool, `[ a | b ]` is an option that may
-//! be left out, `{ a | b }` a choice, and `*` behind either repeats it up to four times.
+//! be left out, `{ a | b }` a choice, and `*` behind either repeats it.
 
 use super::random::Random;
 
@@ -384,31 +384,125 @@ const SECOND: &[&str] = &[
     "x",
 ];
 
-/// Draws commands.
-pub struct Grammar;
+/// How commands are drawn.
+#[derive(Clone, Copy)]
+pub struct Grammar {
+    /// Many members, and many of them at once, so that collections become large.
+    pub wide: bool,
+}
 
 impl Grammar {
     /// One command; sometimes a damaged one.
-    pub fn command(random: &mut Random, templates: &[&str]) -> Command {
+    pub fn command(self, random: &mut Random, templates: &[&str]) -> Command {
         let template = random.pick(templates);
         let words: Vec<&str> = template.split(' ').collect();
         let mut command = Vec::new();
-        expand(random, &words, &mut command);
+        self.expand(random, &words, &mut command);
         if random.below(25) == 0 {
-            damage(random, &mut command);
+            self.damage(random, &mut command);
         }
         tame(&mut command);
         command
     }
-}
 
-fn damage(random: &mut Random, command: &mut Command) {
-    let at = 1 + random.below(command.len());
-    match random.below(4) {
-        0 if at < command.len() => drop(command.remove(at)),
-        1 => command.insert(at, pool(random, "value")),
-        2 if at < command.len() => command[at] = pool(random, "number"),
-        _ => command[0].make_ascii_lowercase(),
+    fn damage(self, random: &mut Random, command: &mut Command) {
+        let at = 1 + random.below(command.len());
+        match random.below(4) {
+            0 if at < command.len() => drop(command.remove(at)),
+            1 => command.insert(at, self.pool(random, "value")),
+            2 if at < command.len() => command[at] = self.pool(random, "number"),
+            _ => command[0].make_ascii_lowercase(),
+        }
+    }
+
+    fn expand(self, random: &mut Random, words: &[&str], out: &mut Command) {
+        let mut at = 0;
+        while at < words.len() {
+            let word = words[at];
+            if word == "[" || word == "{" {
+                let close = closing(words, at);
+                let repeated = words[close].ends_with('*');
+                let parts = alternatives(&words[at + 1..close]);
+                let least = u64::from(word == "{");
+                let times = if repeated {
+                    least + random.below_u64(if self.wide { 30 } else { 4 })
+                } else {
+                    least + random.below_u64(2 - least)
+                };
+                for _ in 0..times {
+                    let part = random.pick(&parts);
+                    self.expand(random, part, out);
+                }
+                at = close;
+            } else if let Some(name) = word.strip_prefix('<') {
+                out.push(self.pool(random, name.trim_end_matches('>')));
+            } else {
+                out.push(word.as_bytes().to_vec());
+            }
+            at += 1;
+        }
+    }
+
+    fn pool(self, random: &mut Random, name: &str) -> Vec<u8> {
+        let words = |words: &[&str], random: &mut Random| random.pick(words).as_bytes().to_vec();
+        match name {
+            // Mostly keys of the right type.
+            "s" | "h" | "l" | "t" | "z" | "x" => {
+                let name = if random.below(25) == 0 {
+                    random.pick(&["s", "h", "l", "t", "z", "x"])
+                } else {
+                    name
+                };
+                match random.below(12) {
+                    0 => format!("{name}none").into_bytes(),
+                    1 => [name.as_bytes(), b"\0\xff\r\n"].concat(),
+                    n => format!("{name}{}", n % 3).into_bytes(),
+                }
+            }
+            "any" => {
+                let kind = random.pick(&["s", "h", "l", "t", "z", "x", "s"]);
+                if random.below(30) == 0 {
+                    Vec::new()
+                } else {
+                    self.pool(random, kind)
+                }
+            }
+            "value" if random.below(60) == 0 => vec![b'v'; 200 + random.below(5000)],
+            "value" => random.pick(VALUES).to_vec(),
+            "member" if self.wide || random.below(8) == 0 => {
+                random.below(300).to_string().into_bytes()
+            }
+            "member" => random.pick(MEMBERS).to_vec(),
+            "number" => words(NUMBERS, random),
+            "score" if random.below(4) == 0 => {
+                let scale = random.pick(&[1.0, 10.0, 1000.0, 1e9]);
+                let number = f64::from(u32::try_from(random.below(20_000)).unwrap()) - 10_000.0;
+                format!("{}", number / scale).into_bytes()
+            }
+            "score" => words(SCORES, random),
+            "bound" => words(BOUNDS, random),
+            "lex" => random.pick(LEX).to_vec(),
+            "pattern" => words(PATTERNS, random),
+            "index" => words(INDICES, random),
+            "count" => words(COUNTS, random),
+            "draw" => words(DRAWS, random),
+            "rank" => words(RANKS, random),
+            "offset" => words(OFFSETS, random),
+            "seconds" => words(SECONDS, random),
+            "milliseconds" => match words(SECONDS, random) {
+                text if text == b"1000" || text == b"2000" || text == b"1" => {
+                    [&text[..], b"00000"].concat()
+                }
+                text => text,
+            },
+            "second" => words(SECOND, random),
+            "millisecond" => match words(SECOND, random) {
+                text if text.starts_with(b"325") => [&text[..], b"000"].concat(),
+                text => text,
+            },
+            "cursor" => words(CURSORS, random),
+            other => panic!("no pool {other}"),
+        }
     }
 }
 
@@ -456,34 +550,6 @@ fn tame(command: &mut Command) {
     }
 }
 
-fn expand(random: &mut Random, words: &[&str], out: &mut Command) {
-    let mut at = 0;
-    while at < words.len() {
-        let word = words[at];
-        if word == "[" || word == "{" {
-            let close = closing(words, at);
-            let repeated = words[close].ends_with('*');
-            let parts = alternatives(&words[at + 1..close]);
-            let least = u64::from(word == "{");
-            let times = if repeated {
-                least + random.below_u64(4)
-            } else {
-                least + random.below_u64(2 - least)
-            };
-            for _ in 0..times {
-                let part = random.pick(&parts);
-                expand(random, part, out);
-            }
-            at = close;
-        } else if let Some(name) = word.strip_prefix('<') {
-            out.push(pool(random, name.trim_end_matches('>')));
-        } else {
-            out.push(word.as_bytes().to_vec());
-        }
-        at += 1;
-    }
-}
-
 fn closing(words: &[&str], open: usize) -> usize {
     let mut depth = 0;
     for (at, word) in words.iter().enumerate().skip(open) {
@@ -514,64 +580,4 @@ fn alternatives<'a, 't>(words: &'a [&'t str]) -> Vec<&'a [&'t str]> {
     }
     parts.push(&words[from..]);
     parts
-}
-
-fn pool(random: &mut Random, name: &str) -> Vec<u8> {
-    let words = |words: &[&str], random: &mut Random| random.pick(words).as_bytes().to_vec();
-    match name {
-        // Mostly keys of the right type.
-        "s" | "h" | "l" | "t" | "z" | "x" => {
-            let name = if random.below(25) == 0 {
-                random.pick(&["s", "h", "l", "t", "z", "x"])
-            } else {
-                name
-            };
-            match random.below(12) {
-                0 => format!("{name}none").into_bytes(),
-                1 => [name.as_bytes(), b"\0\xff\r\n"].concat(),
-                n => format!("{name}{}", n % 3).into_bytes(),
-            }
-        }
-        "any" => {
-            let kind = random.pick(&["s", "h", "l", "t", "z", "x", "s"]);
-            if random.below(30) == 0 {
-                Vec::new()
-            } else {
-                pool(random, kind)
-            }
-        }
-        "value" if random.below(60) == 0 => vec![b'v'; 200 + random.below(5000)],
-        "value" => random.pick(VALUES).to_vec(),
-        "member" if random.below(8) == 0 => random.below(300).to_string().into_bytes(),
-        "member" => random.pick(MEMBERS).to_vec(),
-        "number" => words(NUMBERS, random),
-        "score" if random.below(4) == 0 => {
-            let scale = random.pick(&[1.0, 10.0, 1000.0, 1e9]);
-            let number = f64::from(u32::try_from(random.below(20_000)).unwrap()) - 10_000.0;
-            format!("{}", number / scale).into_bytes()
-        }
-        "score" => words(SCORES, random),
-        "bound" => words(BOUNDS, random),
-        "lex" => random.pick(LEX).to_vec(),
-        "pattern" => words(PATTERNS, random),
-        "index" => words(INDICES, random),
-        "count" => words(COUNTS, random),
-        "draw" => words(DRAWS, random),
-        "rank" => words(RANKS, random),
-        "offset" => words(OFFSETS, random),
-        "seconds" => words(SECONDS, random),
-        "milliseconds" => match words(SECONDS, random) {
-            text if text == b"1000" || text == b"2000" || text == b"1" => {
-                [&text[..], b"00000"].concat()
-            }
-            text => text,
-        },
-        "second" => words(SECOND, random),
-        "millisecond" => match words(SECOND, random) {
-            text if text.starts_with(b"325") => [&text[..], b"000"].concat(),
-            text => text,
-        },
-        "cursor" => words(CURSORS, random),
-        other => panic!("no pool {other}"),
-    }
 }

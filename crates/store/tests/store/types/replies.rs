@@ -45,6 +45,13 @@ pub fn parse(bytes: &[u8]) -> (Node, usize) {
     }
 }
 
+/// The elements of an array; `None` if it is none.
+pub fn parts(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let (head, start) = line(bytes);
+    let is_array = head[0] == b'*' && head[1] != b'-';
+    is_array.then(|| split(&bytes[start..]))
+}
+
 /// Splits a row of replies.
 pub fn split(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut found = Vec::new();

@@ -18,6 +18,9 @@ use crate::support::Redis;
 pub trait Side {
     /// Runs commands in one database; their replies.
     fn run(&mut self, protocol: Protocol, database: u32, commands: &[Command]) -> Vec<Vec<u8>>;
+
+    /// Runs commands as one transaction; its reply.
+    fn transact(&mut self, protocol: Protocol, database: u32, commands: &[Command]) -> Vec<u8>;
 }
 
 /// The embedded store in a file.
@@ -86,6 +89,11 @@ impl Side for Ours {
         let payload = payload(Form::Pipeline, protocol, database, commands);
         replies::split(&self.execute(payload, false))
     }
+
+    fn transact(&mut self, protocol: Protocol, database: u32, commands: &[Command]) -> Vec<u8> {
+        let payload = payload(Form::Transaction, protocol, database, commands);
+        self.execute(payload, false)
+    }
 }
 
 /// Redis, on a connection for each protocol.
@@ -143,5 +151,11 @@ impl Side for Theirs {
         let mut replies = replies::split(&self.exchange(connection, &all));
         replies.remove(0);
         replies
+    }
+
+    fn transact(&mut self, protocol: Protocol, database: u32, commands: &[Command]) -> Vec<u8> {
+        let one = |word: &str| vec![vec![word.as_bytes().to_vec()]];
+        let all = [&one("MULTI")[..], commands, &one("EXEC")].concat();
+        self.run(protocol, database, &all).pop().unwrap()
     }
 }

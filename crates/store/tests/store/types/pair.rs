@@ -1,0 +1,315 @@
+//! Both sides, and what differs between them.
+
+use std::collections::BTreeSet;
+
+use pmnet_wire::command::Protocol;
+
+use super::grammar::Command;
+use super::random::Random;
+use super::replies;
+use super::sides::{Ours, Side, Theirs};
+
+/// Databases that are used.
+pub const DATABASES: u64 = 3;
+/// Commands that are shown with a difference.
+const SHOWN_BEFORE: usize = 15;
+
+pub fn shown(command: &[Vec<u8>]) -> String {
+    let words: Vec<String> = command
+        .iter()
+        .map(|word| format!("\"{}\"", word.escape_ascii()))
+        .collect();
+    words.join(" ")
+}
+
+/// The embedded store and a real Redis, which get the same commands.
+pub struct Pair {
+    pub ours: Ours,
+    theirs: Theirs,
+    /// Commands that were run.
+    pub run: usize,
+    /// Names of commands that were answered with something else than an error.
+    pub answered: BTreeSet<Vec<u8>>,
+    /// What changed something since both were empty, with its database.
+    history: Vec<(u32, Command)>,
+    /// What was not the same.
+    pub differences: Vec<String>,
+}
+
+impl Pair {
+    pub fn new() -> Option<Pair> {
+        Some(Pair {
+            theirs: Theirs::new()?,
+            ours: Ours::new(),
+            run: 0,
+            answered: BTreeSet::new(),
+            history: Vec::new(),
+            differences: Vec::new(),
+        })
+    }
+
+    /// Whether this asks for a range of members of a set whose scores differ: what Redis answers then is not specified, and
+    /// depends on chance.
+    fn is_unspecified(&mut self, database: u32, command: &[Vec<u8>]) -> bool {
+        if !asks_for_members(command) {
+            return false;
+        }
+        command.iter().skip(1).take(2).any(|key| {
+            let words = [&b"ZRANGE"[..], key, b"0", b"-1", b"WITHSCORES"];
+            let look = vec![words.map(<[u8]>::to_vec).to_vec()];
+            let reply = self.theirs.run(Protocol::Resp2, database, &look).remove(0);
+            let scores: BTreeSet<_> = match replies::parse(&reply).0 {
+                replies::Node::Branch(_, parts) => parts.into_iter().skip(1).step_by(2).collect(),
+                replies::Node::Leaf(_) => return false,
+            };
+            scores.len() > 1
+        })
+    }
+
+    /// Runs commands on both sides and compares their replies; a range of members can only be the last.
+    pub fn compare(
+        &mut self,
+        protocol: Protocol,
+        database: u32,
+        commands: &[Command],
+        reads: bool,
+    ) {
+        if let Some((last, before)) = commands.split_last()
+            && asks_for_members(last)
+        {
+            if !before.is_empty() {
+                self.compare(protocol, database, before, reads);
+            }
+            if self.is_unspecified(database, last) {
+                return;
+            }
+            return self.compare_specified(protocol, database, std::slice::from_ref(last), reads);
+        }
+        self.compare_specified(protocol, database, commands, reads);
+    }
+
+    fn compare_specified(
+        &mut self,
+        protocol: Protocol,
+        database: u32,
+        commands: &[Command],
+        reads: bool,
+    ) {
+        let theirs = self.theirs.run(protocol, database, commands);
+        let ours = if reads {
+            self.ours.read(protocol, database, commands)
+        } else {
+            self.ours.run(protocol, database, commands)
+        };
+        self.run += commands.len();
+        assert_eq!(theirs.len(), commands.len());
+        if ours.len() != commands.len() {
+            self.differences.push(format!(
+                "{} replies to {} commands: {}",
+                ours.len(),
+                commands.len(),
+                ours[0].escape_ascii()
+            ));
+            return self.start_over();
+        }
+        for (command, (ours, theirs)) in commands.iter().zip(ours.iter().zip(&theirs)) {
+            if !replies::same(&command[0], ours, theirs) {
+                let before = self.before(command, database);
+                self.differences.push(format!(
+                    "{before}    {}\n  ours:   {}\n  theirs: {}\n  in {protocol:?}, database {database}",
+                    shown(command),
+                    ours.escape_ascii(),
+                    theirs.escape_ascii(),
+                ));
+                return self.start_over();
+            }
+            if !ours.starts_with(b"-") {
+                self.answered.insert(command[0].to_ascii_uppercase());
+            }
+            if !reads {
+                self.history.push((database, command.clone()));
+            }
+        }
+    }
+
+    /// Runs commands as one transaction on both sides.
+    pub fn transact(&mut self, protocol: Protocol, database: u32, commands: &[Command]) {
+        if commands.iter().any(|command| asks_for_members(command)) {
+            return;
+        }
+        let theirs = self.theirs.transact(protocol, database, commands);
+        let ours = self.ours.transact(protocol, database, commands);
+        self.run += commands.len();
+        let same = match (replies::parts(&ours), replies::parts(&theirs)) {
+            (Some(ours), Some(theirs)) => {
+                ours.len() == theirs.len()
+                    && commands
+                        .iter()
+                        .zip(ours.iter().zip(&theirs))
+                        .all(|(command, (ours, theirs))| replies::same(&command[0], ours, theirs))
+            }
+            _ => ours == theirs,
+        };
+        if same {
+            self.history
+                .extend(commands.iter().map(|command| (database, command.clone())));
+            return;
+        }
+        let lines: Vec<String> = commands.iter().map(|command| shown(command)).collect();
+        self.differences.push(format!(
+            "MULTI\n    {}\n  ours:   {}\n  theirs: {}\n  in {protocol:?}, database {database}",
+            lines.join("\n    "),
+            ours.escape_ascii(),
+            theirs.escape_ascii(),
+        ));
+        self.start_over();
+    }
+
+    /// The last commands with the same key.
+    fn before(&self, command: &[Vec<u8>], database: u32) -> String {
+        let Some(key) = command.get(1) else {
+            return String::new();
+        };
+        let with_key = |(place, command): &&(u32, Command)| {
+            (*place == database && command[1..].contains(key))
+                || command[0] == b"COPY"
+                || command[0] == b"MOVE"
+        };
+        let found = self
+            .history
+            .iter()
+            .rev()
+            .filter(with_key)
+            .take(SHOWN_BEFORE);
+        let lines: Vec<String> = found
+            .map(|(_, command)| format!("    {}\n", shown(command)))
+            .collect();
+        lines.into_iter().rev().collect()
+    }
+
+    /// Empties both, so that one difference does not make others.
+    fn start_over(&mut self) {
+        self.history.clear();
+        let flush = [vec![b"FLUSHALL".to_vec()]];
+        self.theirs.run(Protocol::Resp2, 0, &flush);
+        self.ours.run(Protocol::Resp2, 0, &flush);
+    }
+
+    /// Compares the content of all keys.
+    pub fn look(&mut self) {
+        for database in 0..u32::try_from(DATABASES).unwrap() {
+            let found = self.theirs.run(
+                Protocol::Resp2,
+                database,
+                &[vec![b"KEYS".to_vec(), b"*".to_vec()]],
+            );
+            let replies::Node::Branch(_, keys) = replies::parse(&found[0]).0 else {
+                panic!("KEYS answers no array");
+            };
+            let mut commands = vec![
+                vec![b"KEYS".to_vec(), b"*".to_vec()],
+                vec![b"DBSIZE".to_vec()],
+            ];
+            for key in keys {
+                let replies::Node::Leaf(key) = key else {
+                    continue;
+                };
+                let start = key.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+                let key = key[start..key.len() - 2].to_vec();
+                for words in [
+                    "TYPE",
+                    "PTTL",
+                    "GET",
+                    "HGETALL",
+                    "SMEMBERS",
+                    "LRANGE 0 -1",
+                    "ZRANGE 0 -1 WITHSCORES",
+                    "ZRANGEBYLEX - +",
+                    "HLEN",
+                    "LLEN",
+                    "SCARD",
+                    "ZCARD",
+                ] {
+                    let mut words = words.split(' ').map(|word| word.as_bytes().to_vec());
+                    let name = words.next().unwrap();
+                    commands.push([name, key.clone()].into_iter().chain(words).collect());
+                }
+            }
+            for protocol in [Protocol::Resp2, Protocol::Resp3] {
+                self.compare(protocol, database, &commands, true);
+            }
+        }
+    }
+
+    /// Compares whole iterations.
+    pub fn iterate(&mut self, random: &mut Random, database: u32) {
+        let name = random.pick(&["SCAN", "HSCAN", "SSCAN", "ZSCAN"]);
+        let key = match name {
+            "SCAN" => vec![],
+            "HSCAN" => vec![format!("h{}", random.below(3)).into_bytes()],
+            "SSCAN" => vec![format!("t{}", random.below(3)).into_bytes()],
+            _ => vec![format!("z{}", random.below(3)).into_bytes()],
+        };
+        let options = random.pick(&[
+            "",
+            "MATCH *",
+            "MATCH *1*",
+            "COUNT 1",
+            "COUNT 3",
+            "MATCH [a-z]* COUNT 2",
+        ]);
+        let options: Vec<Vec<u8>> = options
+            .split_whitespace()
+            .map(|word| word.as_bytes().to_vec())
+            .collect();
+        let run = |side: &mut dyn Side| {
+            let (mut cursor, mut found) = (b"0".to_vec(), BTreeSet::new());
+            loop {
+                let command = [
+                    &[name.as_bytes().to_vec()],
+                    &key[..],
+                    &[cursor],
+                    &options[..],
+                ]
+                .concat();
+                let reply = side.run(Protocol::Resp2, database, &[command]).remove(0);
+                let replies::Node::Branch(_, parts) = replies::parse(&reply).0 else {
+                    return Err(reply);
+                };
+                let (replies::Node::Leaf(next), replies::Node::Branch(_, page)) =
+                    (&parts[0], &parts[1])
+                else {
+                    return Err(reply);
+                };
+                let pairs = if name == "HSCAN" || name == "ZSCAN" {
+                    2
+                } else {
+                    1
+                };
+                found.extend(page.chunks(pairs).map(<[replies::Node]>::to_vec));
+                let digits = next.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+                cursor = next[digits..next.len() - 2].to_vec();
+                if cursor == b"0" {
+                    return Ok(found);
+                }
+            }
+        };
+        let (ours, theirs) = (run(&mut self.ours), run(&mut self.theirs));
+        if ours != theirs {
+            self.differences.push(format!(
+                "{name} {:?} {:?}: {ours:?} instead of {theirs:?}",
+                key, options
+            ));
+            self.start_over();
+        }
+    }
+}
+
+/// Whether it is about a range of members.
+pub fn asks_for_members(command: &[Vec<u8>]) -> bool {
+    let name = command[0].to_ascii_uppercase();
+    name.windows(3).any(|part| part == b"LEX")
+        || command
+            .iter()
+            .any(|word| word.eq_ignore_ascii_case(b"BYLEX"))
+}
