@@ -3,7 +3,7 @@
 //! Purpose: strings, hashes, lists, sets, sorted sets and expiry with the replies and errors of Redis 7.0, for every
 //! store that has ordered rows. Invariants: a command that answers an error has changed nothing; all that a command
 //! changes is in the transaction of its rows; no input causes a panic. Replies are those of a real Redis, which is
-//! checked with random commands (`tests/store/types.rs`). How keys and members become rows is in
+//! checked with random commands (`tests/store/types/`). How keys and members become rows is in
 //! `docs/spec/embedded-store.md`.
 //! It may not know where rows are kept, or what a session, an order or a record is.
 //!
@@ -39,6 +39,8 @@ mod sets;
 mod sorted_sets;
 mod strings;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use keyspace::{Keyspace, SWEPT_ROWS};
 pub use layout::string_row;

@@ -244,6 +244,66 @@ fn what_cannot_be_opened_says_why_and_is_left_alone() {
     assert!(wrong("null:x").contains("null:x"));
 }
 
+/// A file of the format before has strings only.
+#[test]
+fn a_file_of_the_format_before_is_converted() {
+    const META: redb::TableDefinition<'_, &str, &str> = redb::TableDefinition::new("meta");
+    const DATA: redb::TableDefinition<'_, &[u8], &[u8]> = redb::TableDefinition::new("data");
+    const RECORDS: redb::TableDefinition<'_, &[u8], &[u8]> = redb::TableDefinition::new("records");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let write = |format: &str, entry: &[u8]| {
+        let file = redb::Database::create(&path).unwrap();
+        let transaction = file.begin_write().unwrap();
+        {
+            let mut meta = transaction.open_table(META).unwrap();
+            meta.insert("format", format).unwrap();
+            meta.insert("shard", "3").unwrap();
+            let mut data = transaction.open_table(DATA).unwrap();
+            data.insert(&b"\0\0\0\0key"[..], entry).unwrap();
+            data.insert(&b"\0\0\0\x02"[..], &b"\0\0\x7f\0\0\0\0\0in two"[..])
+                .unwrap();
+            let mut records = transaction.open_table(RECORDS).unwrap();
+            let watermark = 9u64.to_be_bytes();
+            records.insert(&b"watermark"[..], &watermark[..]).unwrap();
+        }
+        transaction.commit().unwrap();
+    };
+    let open = |shard| pmnet_store::open(&format!("kv:{}", path.display()), shard);
+    let refused = |shard| open(shard).map(|_| ()).unwrap_err().to_string();
+    write("pmnet-kv 9", b"");
+    assert!(refused(3).contains("another version"), "{}", refused(3));
+    write("pmnet-kv 1", b"short");
+    assert!(refused(3).contains("too short"), "{}", refused(3));
+    write("pmnet-kv 1", b"\0\0\0\0\0\0\0\0value");
+    assert!(refused(4).contains("shard 3"), "{}", refused(4));
+    for _ in 0..2 {
+        let mut store = open(3).unwrap();
+        assert_eq!(watermark(&store.load().unwrap()), 9);
+        assert_eq!(read(&mut *store, single("GET key")), "$5\r\nvalue\r\n");
+        assert_eq!(read(&mut *store, single("TTL key")), ":-1\r\n");
+        let two = |command: &str| payload(Form::Pipeline, Protocol::Resp2, 2, &[command, "DBSIZE"]);
+        assert_eq!(read(&mut *store, two("GET ")), "$6\r\nin two\r\n:1\r\n");
+        assert_eq!(
+            read(&mut *store, two("PEXPIRETIME ")),
+            ":139637976727552\r\n:1\r\n"
+        );
+    }
+}
+
+/// The longest key that a message can hold: `SET` of it is acknowledged early.
+#[test]
+fn the_longest_key_can_be_set() {
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("kv:{}", directory.path().join("s").display());
+    let mut store = pmnet_store::open(&url, 0).unwrap();
+    let key = vec![b'k'; (16 << 20) - 64];
+    let set = crate::support::arguments(&[b"SET", &key, b"v"]);
+    assert_eq!(store.apply(&batch(&[set], 1)), Ok(0));
+    let get = crate::support::arguments(&[b"GET", &key]);
+    assert_eq!(read(&mut *store, get), "$1\r\nv\r\n");
+}
+
 #[test]
 fn the_null_store_keeps_records_only() {
     let mut store = pmnet_store::open("null:", 0).unwrap();

@@ -22,7 +22,7 @@ pub fn shown(command: &[Vec<u8>]) -> String {
     words.join(" ")
 }
 
-/// The embedded store and a real Redis, which get the same commands.
+/// An embedded store and a real Redis, which get the same commands.
 pub struct Pair {
     pub ours: Ours,
     theirs: Theirs,
@@ -37,10 +37,10 @@ pub struct Pair {
 }
 
 impl Pair {
-    pub fn new() -> Option<Pair> {
+    pub fn new(scheme: &str) -> Option<Pair> {
         Some(Pair {
             theirs: Theirs::new()?,
-            ours: Ours::new(),
+            ours: Ours::new(scheme),
             run: 0,
             answered: BTreeSet::new(),
             history: Vec::new(),

@@ -1,8 +1,7 @@
-//! The two that are compared: the embedded store, and a real Redis.
+//! The two that are compared: an embedded store, and a real Redis.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,22 +22,23 @@ pub trait Side {
     fn transact(&mut self, protocol: Protocol, database: u32, commands: &[Command]) -> Vec<u8>;
 }
 
-/// The embedded store in a file.
+/// An embedded store in a file.
 pub struct Ours {
     store: Option<Box<dyn Store>>,
-    path: PathBuf,
+    url: String,
     _directory: tempfile::TempDir,
 }
 
 impl Ours {
-    pub fn new() -> Ours {
+    /// One with this scheme, in a new file.
+    pub fn new(scheme: &str) -> Ours {
         // In memory where that is possible: this is not about disks.
         let directory = tempfile::tempdir_in("/dev/shm")
             .or_else(|_| tempfile::tempdir())
             .unwrap();
         let mut ours = Ours {
             store: None,
-            path: directory.path().join("store"),
+            url: format!("{scheme}:{}", directory.path().join("store").display()),
             _directory: directory,
         };
         ours.reopen();
@@ -48,8 +48,7 @@ impl Ours {
     /// Closes the file and opens it again.
     pub fn reopen(&mut self) {
         self.store = None;
-        let url = format!("kv:{}", self.path.display());
-        self.store = Some(pmnet_store::open(&url, 0).unwrap());
+        self.store = Some(pmnet_store::open(&self.url, 0).unwrap());
     }
 
     /// Runs one payload; as a read if it changes nothing.

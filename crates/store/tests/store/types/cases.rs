@@ -1,1 +1,0 @@
-//! Single commands and their edge cases.
