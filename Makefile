@@ -9,11 +9,13 @@ PACKETS ?= 10000000
 FUZZ_SECONDS ?= 60
 KERNELS ?=
 PACKAGE ?= pmnet-resp
+COMMANDS ?= 1000000
+SEED ?= 1
 CARGO ?= cargo
 LAB = $(CARGO) run --quiet --release --locked -p pmnet-lab --
 SIM = $(CARGO) run --quiet --release --locked -p pmnet-sim --
 
-.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories compat kernel kernels nvdimm powercut fuzz soak
+.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories compat types-diff kernel kernels nvdimm powercut fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -27,6 +29,7 @@ help:
 	@echo "make cargo-mutants PACKAGE=$(PACKAGE)   every operator and value of one crate changed in turn: who notices?"
 	@echo "make histories RUNS=$(RUNS)   real processes, killed and cut off: linearizable?"
 	@echo "make compat          Redis's own suite, clients' own tests and random commands, direct and through the front (about an hour)"
+	@echo "make types-diff COMMANDS=$(COMMANDS) SEED=$(SEED)   random commands: does the embedded store answer as Redis does?"
 	@echo "make kernel PACKETS=$(PACKETS)   the device in the kernel: answers as the one in user space; killed for minutes: linearizable?"
 	@echo "make kernels         does the pipeline load on Debian's kernels, and do there what user space does? (in QEMU)"
 	@echo "make nvdimm RUNS=$(RUNS)     the power of a machine with persistent memory is cut under load: is everything there? (in QEMU)"
@@ -40,7 +43,7 @@ help:
 rust:
 	@CARGO="$(CARGO)" sh tests/setup.sh rust
 
-build demo test lint sim rules crash model mutants cargo-mutants histories compat kernel kernels nvdimm powercut fuzz soak: rust
+build demo test lint sim rules crash model mutants cargo-mutants histories compat types-diff kernel kernels nvdimm powercut fuzz soak: rust
 
 build:
 	$(CARGO) build --release --locked -p pmnet
@@ -91,6 +94,11 @@ compat:
 	@sh tests/setup.sh packages redis
 	@$(CARGO) build --release --locked -p pmnet
 	@python3 tests/compat/run.py
+
+types-diff:
+	@sh tests/setup.sh packages redis
+	@PMNET_TYPES_COMMANDS=$(COMMANDS) PMNET_TYPES_SEED=$(SEED) $(CARGO) test --release --locked -p pmnet-store \
+		--test store -- types:: --nocapture
 
 kernel:
 	@sh tests/setup.sh packages

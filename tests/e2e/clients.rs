@@ -105,6 +105,53 @@ fn redis_benchmark() {
     }
 }
 
+/// Everything that redis-benchmark does by itself, without a Redis behind.
+#[test]
+fn redis_benchmark_with_the_embedded_store() {
+    let topology = Topology::new(StoreKind::Kv, 1, Medium::Dram);
+    let Some(cluster) = common::start("bench-kv", topology) else {
+        return;
+    };
+    let Some(program) = find_program("redis-benchmark") else {
+        return common::skip("redis-benchmark is not installed");
+    };
+    let args = [
+        "-p",
+        &port(&cluster),
+        "-P",
+        "16",
+        "-n",
+        "2000",
+        "-r",
+        "1000",
+        "--csv",
+    ];
+    let text = run(&program, &args);
+    for test in [
+        "PING_INLINE",
+        "PING_MBULK",
+        "SET",
+        "GET",
+        "INCR",
+        "LPUSH",
+        "RPUSH",
+        "LPOP",
+        "RPOP",
+        "SADD",
+        "HSET",
+        "SPOP",
+        "ZADD",
+        "ZPOPMIN",
+        "LPUSH (needed to benchmark LRANGE)",
+        "LRANGE_100 (first 100 elements)",
+        "LRANGE_600 (first 600 elements)",
+        "MSET (10 keys)",
+    ] {
+        assert!(text.contains(&format!("\"{test}\"")), "{test} in {text}");
+    }
+    assert!(!text.contains("Error"), "{text}");
+}
+
 #[test]
 fn redis_py() {
     let Some(cluster) = cluster("py") else {

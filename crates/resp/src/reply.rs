@@ -9,7 +9,7 @@ pub const OK: Bytes = Bytes::from_static(b"+OK\r\n");
 
 /// An error reply. Ends of lines in the text become spaces, as an error is one line.
 #[must_use]
-pub fn error(text: impl AsRef<[u8]>) -> Bytes {
+pub fn error(text: &(impl AsRef<[u8]> + ?Sized)) -> Bytes {
     let mut out = Vec::with_capacity(text.as_ref().len() + 3);
     write_error(&mut out, text);
     out.into()

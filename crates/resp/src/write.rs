@@ -48,7 +48,7 @@ pub fn write_integer(out: &mut Vec<u8>, number: i64) {
 }
 
 /// Appends an error reply. Ends of lines in the text become spaces, as an error is one line.
-pub fn write_error(out: &mut Vec<u8>, text: impl AsRef<[u8]>) {
+pub fn write_error(out: &mut Vec<u8>, text: &(impl AsRef<[u8]> + ?Sized)) {
     out.push(b'-');
     out.extend(text.as_ref().iter().map(|&byte| match byte {
         b'\r' | b'\n' => b' ',

@@ -82,7 +82,7 @@ pub struct LoadArgs {
     /// The checked workload: SET, RPUSH, INCR and SET NX whose effects `pmnet-lab check` can judge.
     #[arg(long)]
     checked: bool,
-    /// With --checked: leave out lists (the embedded store has none).
+    /// With --checked: leave out lists (histories of them cannot be checked).
     #[arg(long, requires = "checked")]
     no_lists: bool,
     /// With --checked: keys of one client before the first is overwritten.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use super::cluster::{Cluster, Role, StoreKind};
+use super::cluster::{Cluster, Role};
 use crate::check::{Ledger, Verdict, verify};
 use crate::load::{CheckedOptions, Hooks, Options, Progress, Summary, Workload, run};
 use crate::resp::{Client, Reply};
@@ -89,8 +89,7 @@ pub fn chaos(
     options.workload = Workload::Checked(CheckedOptions {
         prefix: format!("chk{}:", plan.seed),
         ring: 100_000,
-        // The embedded store has no lists.
-        lists: cluster.topology().store == StoreKind::Redis,
+        lists: true,
         value_bytes: plan.value_bytes,
     });
     let ended = AtomicBool::new(false);

@@ -1,27 +1,23 @@
-//! Floating-point numbers as C reads, adds and writes them: `strtod`, `strtold`, `%.17g` and `%.17Lf`.
+//! Floating-point numbers as C reads and writes them: `strtod` and `%.17g`.
 //!
-//! Redis hands the text of its clients to the C library, so these rules are part of its replies. Scores are doubles.
-//! `INCRBYFLOAT` and `HINCRBYFLOAT` calculate in the 80-bit format of x86 ([`Long`]), and round to 17 places
-//! behind the point.
+//! Redis hands the text of its clients to the C library, so these rules are part of its replies.
 
 use std::cmp::Ordering;
 
 use super::big::Big;
 
-/// Longest text that Redis reads as a long double, in bytes.
-const LONG_TEXT_BYTES_MAX: usize = 5 * 1024 - 1;
-/// Places behind the point that Redis writes.
-const PLACES: usize = 17;
 /// Significant digits of `%.17g`.
 const SIGNIFICANT: i32 = 17;
+/// Places behind the point where one digit is in front of it.
+const PLACES_BEHIND_ONE: usize = 16;
 /// Exponents beyond this are infinity or zero in every format.
 const EXPONENT_MAX: i64 = 100_000;
 
 /// A binary format: bits of the mantissa, exponents of its lowest bit.
-struct Format {
-    bits: usize,
-    low_min: i64,
-    low_max: i64,
+pub struct Format {
+    pub bits: usize,
+    pub low_min: i64,
+    pub low_max: i64,
 }
 
 const DOUBLE: Format = Format {
@@ -29,15 +25,10 @@ const DOUBLE: Format = Format {
     low_min: -1074,
     low_max: 971,
 };
-const LONG_DOUBLE: Format = Format {
-    bits: 64,
-    low_min: -16445,
-    low_max: 16320,
-};
 
 /// What a text says before it is rounded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Text {
+pub enum Text {
     Infinite,
     NotANumber,
     /// The number `digits * base^exponent`; hexadecimal digits have a binary exponent.
@@ -50,7 +41,7 @@ enum Text {
 
 /// A rounded number without its sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rounded {
+pub enum Rounded {
     /// Too large for the format.
     Over,
     /// `mantissa * 2^low`; a mantissa of 0 may stand for a number too small for the format.
@@ -59,7 +50,7 @@ enum Rounded {
 
 /// Reads a number at the start of a text, as `strtod` does, but without white space in front. Returns sign, number and
 /// how many bytes belong to it; `None` if there is no number.
-fn scan(text: &[u8]) -> Option<(bool, Text, usize)> {
+pub fn scan(text: &[u8]) -> Option<(bool, Text, usize)> {
     let negative = text.first() == Some(&b'-');
     let start = usize::from(matches!(text.first(), Some(b'-' | b'+')));
     let rest = &text[start..];
@@ -148,7 +139,7 @@ fn exponent_part(text: &[u8], hexadecimal: bool) -> Option<(i64, usize)> {
 }
 
 /// Rounds `numerator / denominator * 2^exponent` to the nearest number of the format, ties to even.
-fn round(numerator: &Big, denominator: &Big, exponent: i64, format: &Format) -> Rounded {
+pub fn round(numerator: &Big, denominator: &Big, exponent: i64, format: &Format) -> Rounded {
     if numerator.is_zero() {
         return Rounded::Finite {
             mantissa: 0,
@@ -205,7 +196,7 @@ fn divide(mut top: Big, under: &Big) -> (u128, Big) {
 }
 
 /// Rounds what a text says.
-fn round_text(digits: &[u8], hexadecimal: bool, exponent: i64, format: &Format) -> Rounded {
+pub fn round_text(digits: &[u8], hexadecimal: bool, exponent: i64, format: &Format) -> Rounded {
     let significant = digits
         .iter()
         .position(|digit| *digit != 0)
@@ -303,117 +294,13 @@ pub fn limit(text: &[u8]) -> Option<f64> {
     (length == text.len() && !value.is_nan()).then_some(value)
 }
 
-/// A finite number of the 80-bit format, or an infinity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Long {
-    negative: bool,
-    /// `None`: infinity.
-    value: Option<(u64, i64)>,
-}
-
-impl Long {
-    /// Zero.
-    pub const ZERO: Long = Long {
-        negative: false,
-        value: Some((0, 0)),
-    };
-
-    /// Reads a whole text without white space in front; not "nan", not beyond the format.
-    pub fn parse(text: &[u8]) -> Option<Long> {
-        if text.len() > LONG_TEXT_BYTES_MAX {
-            return None;
-        }
-        let (negative, number, length) = scan(text)?;
-        if length != text.len() {
-            return None;
-        }
-        let value = match number {
-            Text::NotANumber => return None,
-            Text::Infinite => None,
-            Text::Finite {
-                digits,
-                hexadecimal,
-                exponent,
-            } => match round_text(&digits, hexadecimal, exponent, &LONG_DOUBLE) {
-                Rounded::Over => return None,
-                Rounded::Finite { mantissa: 0, .. } if digits.iter().any(|d| *d != 0) => {
-                    return None;
-                }
-                Rounded::Finite { mantissa, low } => Some((mantissa, low)),
-            },
-        };
-        Some(Long { negative, value })
-    }
-
-    /// Whether it is not infinity.
-    pub fn is_finite(self) -> bool {
-        self.value.is_some()
-    }
-
-    /// The sum, rounded; `None` if it is infinity or not a number.
-    pub fn plus(self, other: Long) -> Option<Long> {
-        let ((a, a_low), (b, b_low)) = (self.value?, other.value?);
-        let low = a_low.min(b_low);
-        let shift = |from: i64| usize::try_from(from - low).unwrap_or(0);
-        let mut first = Big::new(a).shifted_left(shift(a_low));
-        let mut second = Big::new(b).shifted_left(shift(b_low));
-        let mut negative = self.negative;
-        if self.negative == other.negative {
-            first.add(&second);
-        } else {
-            if first.compare(&second) == Ordering::Less {
-                std::mem::swap(&mut first, &mut second);
-                negative = other.negative;
-            }
-            first.subtract(&second);
-            negative &= !first.is_zero();
-        }
-        match round(&first, &Big::new(1), low, &LONG_DOUBLE) {
-            Rounded::Over => None,
-            Rounded::Finite { mantissa, low } => Some(Long {
-                negative,
-                value: Some((mantissa, low)),
-            }),
-        }
-    }
-
-    /// `%.17Lf` without zeros at the end, as Redis shows the result.
-    pub fn text(self) -> String {
-        let sign = if self.negative { "-" } else { "" };
-        let Some((mantissa, low)) = self.value else {
-            return format!("{sign}inf");
-        };
-        let mut scaled = Big::new(mantissa);
-        scaled.scale(PLACES);
-        let amount = usize::try_from(low.unsigned_abs()).unwrap_or(0);
-        let scaled = if low >= 0 {
-            scaled.shifted_left(amount)
-        } else {
-            let (mut down, lost) = scaled.shifted_right(amount);
-            let odd = down.shifted_right(1).1 == Ordering::Equal;
-            if lost == Ordering::Greater || (lost == Ordering::Equal && odd) {
-                down.add(&Big::new(1));
-            }
-            down
-        };
-        let digits = format!("{:0>width$}", scaled.decimal(), width = PLACES + 1);
-        let (whole, fraction) = digits.split_at(digits.len() - PLACES);
-        let fraction = fraction.trim_end_matches('0');
-        match (whole, fraction) {
-            ("0", "") => "0".into(),
-            (_, "") => format!("{sign}{whole}"),
-            _ => format!("{sign}{whole}.{fraction}"),
-        }
-    }
-}
-
 /// A double as `%.17g`; "inf" and "-inf".
 pub fn double_text(value: f64) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "inf" } else { "-inf" }.into();
     }
     // One digit, a point, and all other significant digits.
-    let scientific = format!("{value:.*e}", PLACES - 1);
+    let scientific = format!("{value:.*e}", PLACES_BEHIND_ONE);
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     let trim = |text: &str| -> String {
@@ -538,7 +425,7 @@ mod tests {
             (-0.0, "-0"),
             (1.0, "1"),
             (0.1, "0.10000000000000001"),
-            (3.14, "3.1400000000000001"),
+            (3.3, "3.2999999999999998"),
             (1e16, "10000000000000000"),
             (1e17, "1e+17"),
             (1.5e300, "1.5000000000000001e+300"),
@@ -555,37 +442,5 @@ mod tests {
         assert_eq!(score_text(-3.0), "-3");
         assert_eq!(score_text(1e20), "1e+20");
         assert_eq!(score_text(0.5), "0.5");
-    }
-
-    #[test]
-    fn long_doubles_are_added_as_on_x86() {
-        let sum = |a: &str, b: &str| {
-            let (a, b) = (Long::parse(a.as_bytes()), Long::parse(b.as_bytes()));
-            a.unwrap().plus(b.unwrap()).map(Long::text)
-        };
-        for (a, b, wanted) in [
-            ("0.1", "0.2", "0.3"),
-            ("10.50", "0.1", "10.6"),
-            ("5.0e3", "200", "5200"),
-            ("3", "-3", "0"),
-            ("-1", "0.5", "-0.5"),
-            ("1e-30", "0", "0"),
-            ("-1e-30", "0", "0"),
-            ("17179869184", "1.5", "17179869185.5"),
-            ("18446744073709551616", "1", "18446744073709551616"),
-            ("18446744073709551615", "0", "18446744073709551615"),
-            ("1.23456789012345678", "0", "1.23456789012345678"),
-            ("0.99999999999999999999", "0", "1"),
-        ] {
-            assert_eq!(sum(a, b).as_deref(), Some(wanted), "{a} + {b}");
-        }
-        assert_eq!(sum("1e4932", "1e4932"), None);
-        assert_eq!(sum("inf", "1"), None);
-        assert_eq!(Long::parse(b"1e5000"), None);
-        assert_eq!(Long::parse(b"1e-5000"), None);
-        assert_eq!(Long::parse(b"nan"), None);
-        assert_eq!(Long::parse(b" 1"), None);
-        assert!(Long::parse(b"1e-4940").is_some());
-        assert_eq!(Long::ZERO.text(), "0");
     }
 }

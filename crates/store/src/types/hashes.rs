@@ -8,8 +8,8 @@ use super::Call;
 use super::arguments::{
     NOT_A_FLOAT, NOT_FINITE, OVERFLOW, Outcome, SYNTAX, error, integer, wrong_number,
 };
-use super::float::Long;
 use super::layout::{Head, Kind, Part};
+use super::long_double::Long;
 use super::members::ALL;
 use crate::rows::Order;
 

@@ -10,7 +10,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | `table` | all commands by name; which arguments are refused at once |
-//! | `arguments`, `float`, `big` | numbers and options as Redis reads and writes them |
+//! | `arguments`, `float`, `long_double`, `big` | numbers and options as Redis reads and writes them |
 //! | `reply` | replies in RESP2 and RESP3 |
 //! | `layout` | rows: how keys, members and scores are encoded |
 //! | `keyspace` | keys and collections in one transaction |
@@ -30,6 +30,7 @@ mod keys;
 mod keyspace;
 mod layout;
 mod lists;
+mod long_double;
 mod members;
 mod reply;
 mod scan;

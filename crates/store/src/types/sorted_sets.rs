@@ -193,7 +193,7 @@ impl Add {
                 "ERR XX and NX options at the same time are not compatible",
             ));
         }
-        if (self.gt && self.nx) || (self.lt && self.nx) || (self.gt && self.lt) {
+        if self.nx && (self.gt || self.lt) || self.gt && self.lt {
             return Err(error(
                 "ERR GT, LT, and/or NX options at the same time are not compatible",
             ));

@@ -7,8 +7,8 @@ use super::arguments::{
     integer, is, wrong_number,
 };
 use super::expiry::{self, End};
-use super::float::Long;
 use super::layout::{Head, Kind};
+use super::long_double::Long;
 use super::{Call, size};
 
 impl Call<'_, '_> {

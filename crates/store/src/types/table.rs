@@ -213,7 +213,7 @@ pub fn refuse_as_read(name: &[u8]) -> Option<Bytes> {
 /// The command, or why Redis would not even queue it.
 fn look_up(arguments: &[&[u8]]) -> Result<&'static Command, Bytes> {
     let Some(command) = find(arguments[0]) else {
-        return Err(error_reply(unknown(arguments)));
+        return Err(error_reply(&unknown(arguments)));
     };
     let count = i32::try_from(arguments.len()).unwrap_or(i32::MAX);
     let fits = if command.arity >= 0 {
@@ -227,7 +227,7 @@ fn look_up(arguments: &[&[u8]]) -> Result<&'static Command, Bytes> {
     let Stop::Error(text) = super::arguments::wrong_number(command.name) else {
         return Ok(command);
     };
-    Err(error_reply(text))
+    Err(error_reply(&text))
 }
 
 /// The text for a command that is not in the table.
@@ -298,6 +298,22 @@ pub fn run(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_guide_names_all_commands_and_no_others() {
+        let guide = include_str!("../../../../docs/guide/embedded-store.md");
+        let (_, from) = guide.split_once("## Commands").unwrap();
+        let (list, _) = from.split_once("; the front").unwrap();
+        let mut named: Vec<String> = list
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .map(str::to_ascii_lowercase)
+            .collect();
+        named.sort();
+        let known: Vec<&str> = COMMANDS.iter().map(|command| command.name).collect();
+        assert_eq!(named, known);
+    }
 
     #[test]
     fn the_table_is_in_order() {

@@ -526,10 +526,8 @@ fn tame(command: &mut Command) {
         }
     }
     match name.as_slice() {
-        b"SETRANGE" | b"SETBIT" => {
-            if command.get(2).is_some_and(|text| large(text, 4000)) {
-                command[2] = b"100".to_vec();
-            }
+        b"SETRANGE" | b"SETBIT" if command.get(2).is_some_and(|text| large(text, 4000)) => {
+            command[2] = b"100".to_vec();
         }
         b"SRANDMEMBER" | b"HRANDFIELD" | b"ZRANDMEMBER" => {
             let draws = command
