@@ -3,7 +3,7 @@
 //! For running pmnet without Redis. Each `apply`, and each `execute` with a state-changing request,
 //! is one write transaction over rows and records; redb syncs it before `commit` returns, and a
 //! crash leaves either all of it or nothing. Commands and replies are those of `crate::types`.
-//! Not here: scripts, streams, pass-through connections, reclaiming of expired keys that nobody touches again.
+//! Not here: scripts, streams, pass-through connections.
 
 mod file;
 mod rows;

@@ -14,6 +14,8 @@ use crate::rows::{Fault, Order, Row, Rows};
 
 /// Members that are removed at once with their collection; more are left to [`Keyspace::sweep`].
 const REMOVED_AT_ONCE: u64 = 64;
+/// Keys that one transaction looks at for those whose time is over.
+const LOOKED_AT: usize = 16;
 /// Rows that one transaction removes of what is garbage.
 pub const SWEPT_ROWS: usize = 512;
 
@@ -304,8 +306,43 @@ impl<'r> Keyspace<'r> {
         Ok(())
     }
 
-    /// Removes at most `limit` rows of what is not reachable any more.
+    /// Removes some keys whose time is over, as far as it sees any among the next few. Each call goes on where the one
+    /// before ended, and begins again at the end.
+    fn reclaim(&mut self) -> Result<(), Fault> {
+        let (mut from, end) = layout::all_heads();
+        if !self.cursors.reclaimed.is_empty() {
+            from = std::mem::take(&mut self.cursors.reclaimed);
+        }
+        let (mut seen, mut found, mut next) = (0, Vec::new(), Vec::new());
+        self.rows.scan(
+            layout::range(&(from, end)),
+            Order::Ascending,
+            &mut |key, row| {
+                if seen == LOOKED_AT {
+                    next = key.to_vec();
+                    return ControlFlow::Break(());
+                }
+                seen += 1;
+                if row.expires_at_ms != 0 && row.expires_at_ms <= self.now {
+                    found.push((key.to_vec(), Head::read(row)));
+                }
+                ControlFlow::Continue(())
+            },
+        )?;
+        for (key, head) in found {
+            self.discard(head?)?;
+            self.rows.remove(&key)?;
+        }
+        self.cursors.reclaimed = next;
+        Ok(())
+    }
+
+    /// Removes some keys whose time is over, and at most about `limit` rows of what is not reachable any more.
+    ///
+    /// # Errors
+    /// [`Fault`].
     pub fn sweep(&mut self, limit: usize) -> Result<(), Fault> {
+        self.reclaim()?;
         let mut left = limit;
         while left > 0 {
             let mut next = None;

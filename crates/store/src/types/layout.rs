@@ -218,6 +218,11 @@ pub fn heads_of(space: u64) -> (Vec<u8>, Vec<u8>) {
     (head(space, b""), head(space + 1, b""))
 }
 
+/// The heads of all key spaces.
+pub fn all_heads() -> (Vec<u8>, Vec<u8>) {
+    (vec![HEADS], vec![HEADS + 1])
+}
+
 /// All rows of a collection.
 pub fn members_of(id: u64) -> (Vec<u8>, Vec<u8>) {
     (numbered(MEMBERS, id, b""), numbered(MEMBERS, id + 1, b""))

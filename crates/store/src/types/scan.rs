@@ -35,9 +35,11 @@ enum Place {
     Collection(u64),
 }
 
-/// Iterations that are not at their end.
+/// Iterations that are not at their end: those of clients, and the store's own.
 #[derive(Debug, Default)]
 pub struct Cursors {
+    /// Row key at which the search for keys whose time is over goes on; empty: at the first.
+    pub(super) reclaimed: Vec<u8>,
     positions: VecDeque<Position>,
     bytes: usize,
     last: u64,

@@ -194,6 +194,26 @@ fn what_is_over_is_gone_with_its_members() {
     assert_eq!(server.rows.0.len(), 1, "the next number");
 }
 
+#[test]
+fn what_is_over_is_removed_although_nobody_touches_it() {
+    let mut server = Server {
+        now: 1_000_000,
+        ..Server::default()
+    };
+    for key in 0..200 {
+        server.line(&format!("SET stays{key} v"));
+        server.line(&format!("SET goes{key} v PX 10"));
+        server.line(&format!("RPUSH list{key} a b"));
+        server.line(&format!("PEXPIRE list{key} 10"));
+    }
+    server.now += 10;
+    for _ in 0..100 {
+        server.with_keys(|keys| keys.sweep(SWEPT_ROWS)).unwrap();
+    }
+    assert_eq!(server.line("DBSIZE"), ":200\r\n");
+    assert_eq!(server.rows.0.len(), 200 + 1, "keys and the next number");
+}
+
 /// An acknowledged update must not fail, whatever is there.
 #[test]
 fn what_is_promised_is_done_over_every_type() {
