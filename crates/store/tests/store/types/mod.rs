@@ -4,6 +4,7 @@
 //! seed; `PMNET_TYPES_SEED` runs it again, `PMNET_TYPES_COMMANDS` says how many commands
 //! (`make types-diff`).
 
+mod cases;
 mod grammar;
 mod pair;
 mod random;
