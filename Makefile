@@ -97,7 +97,7 @@ compat:
 
 types-diff:
 	@sh tests/setup.sh packages redis
-	@PMNET_TYPES_COMMANDS=$(COMMANDS) PMNET_TYPES_SEED=$(SEED) $(CARGO) test --release --locked -p pmnet-store \
+	@PMNET_TYPES_COMMANDS=$(COMMANDS) PMNET_TYPES_SEED=$(SEED) $(CARGO) test --locked -p pmnet-store \
 		--test store -- types:: --nocapture
 
 kernel:
