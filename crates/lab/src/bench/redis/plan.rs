@@ -33,6 +33,10 @@ pub enum Row {
     #[value(name = "relay-1")]
     #[serde(rename = "relay-1")]
     Relay1,
+    /// The same, and the device shows what Redis has, too (`--cache log`).
+    #[value(name = "relay-1-log")]
+    #[serde(rename = "relay-1-log")]
+    Relay1Log,
     /// pmnet with two devices, processes.
     #[value(name = "relay-2")]
     #[serde(rename = "relay-2")]
@@ -59,10 +63,11 @@ pub enum Row {
 
 impl Row {
     /// Every row that has no replicas.
-    pub const DEFAULT: [Row; 10] = [
+    pub const DEFAULT: [Row; 11] = [
         Row::RespLimit,
         Row::Direct,
         Row::Relay1,
+        Row::Relay1Log,
         Row::Relay2,
         Row::Relay3,
         Row::LinkRespLimit,
@@ -81,6 +86,7 @@ impl Row {
             Row::Wait => "wait",
             Row::AlwaysWait => "always-wait",
             Row::Relay1 => "relay-1",
+            Row::Relay1Log => "relay-1-log",
             Row::Relay2 => "relay-2",
             Row::Relay3 => "relay-3",
             Row::LinkRespLimit => "link-resp-limit",
@@ -104,6 +110,7 @@ impl Row {
             Row::Wait => format!("Redis, no disk, WAIT {REPLICAS}"),
             Row::AlwaysWait => format!("Redis, always, WAIT {REPLICAS}"),
             Row::Relay1 => format!("pmnet, R = 1, relay, {medium}"),
+            Row::Relay1Log => format!("pmnet, R = 1, relay, {medium}, --cache log"),
             Row::Relay2 => format!("pmnet, R = 2, relay, {medium}"),
             Row::Relay3 => format!("pmnet, R = 3, relay, {medium}"),
             Row::LinkRespLimit => "link: resp-limit (no data)".to_owned(),
@@ -131,6 +138,9 @@ impl Row {
                 "clients connect to Redis with appendfsync always, and send a WAIT for two replicas behind each SET; the replicas \
                  write no disk"
             }
+            Row::Relay1Log => {
+                "the same with one device, and the front asks it for what Redis has, too, as long as its log keeps that"
+            }
             Row::Relay1 | Row::Relay2 | Row::Relay3 => {
                 "clients connect to a front; R devices in a chain, each a process of this machine, on the loopback; behind \
                  them a server, and Redis with appendfsync always"
@@ -155,9 +165,12 @@ impl Row {
     pub const fn base(self) -> Option<Row> {
         match self {
             Row::RespLimit | Row::Direct | Row::LinkRespLimit | Row::LinkDirect => None,
-            Row::Wait | Row::AlwaysWait | Row::Relay1 | Row::Relay2 | Row::Relay3 => {
-                Some(Row::Direct)
-            }
+            Row::Wait
+            | Row::AlwaysWait
+            | Row::Relay1
+            | Row::Relay1Log
+            | Row::Relay2
+            | Row::Relay3 => Some(Row::Direct),
             Row::Nic | Row::Router2 | Row::Router3 => Some(Row::LinkDirect),
         }
     }
@@ -200,6 +213,11 @@ impl Row {
         let chain = |devices| {
             let mut topology = Topology::new(StoreKind::Redis, devices, medium);
             topology.front_args.push("--log-json".to_owned());
+            if self == Row::Relay1Log {
+                topology
+                    .front_args
+                    .extend(["--cache", "log"].map(String::from));
+            }
             Place::Loopback(topology)
         };
         match self {
@@ -209,7 +227,7 @@ impl Row {
                 replicas: REPLICAS,
                 synced: self == Row::AlwaysWait,
             },
-            Row::Relay1 => chain(1),
+            Row::Relay1 | Row::Relay1Log => chain(1),
             Row::Relay2 => chain(2),
             Row::Relay3 => chain(3),
             Row::LinkRespLimit => Place::LinkedLimit(value),
