@@ -41,6 +41,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub enum Medium {
     /// A file on tmpfs or hugetlbfs: what is persisted survives the death of the process.
     Memory,
+    /// The same, but [`Region::persist`] flushes the lines as persistent memory needs it. It survives no more: this is to
+    /// measure what the flushes cost, without persistent memory.
+    MemoryFlushed,
     /// An ordinary file: it survives a power cut.
     File,
 }
@@ -319,11 +322,11 @@ impl Region {
 
 fn log(options: &Options) -> Result<Log<AnyMedia>, Error> {
     let (kind, buffer_bytes) = match options.medium {
-        Medium::Memory => (Kind::Dram, 2048),
+        Medium::Memory | Medium::MemoryFlushed => (Kind::Dram, 2048),
         Medium::File => (Kind::File, 4096),
     };
     let path: &Path = &options.path;
-    let media = if path.exists() {
+    let mut media = if path.exists() {
         pmnet_media::open(path, kind)?
     } else {
         let buffers = options.bytes.div_ceil(u64::from(buffer_bytes));
@@ -348,6 +351,9 @@ fn log(options: &Options) -> Result<Log<AnyMedia>, Error> {
         pmnet_log::format(&mut media, &identity, &parameters)?;
         media
     };
+    if let (Medium::MemoryFlushed, AnyMedia::Dram(memory)) = (options.medium, &mut media) {
+        memory.rehearse_flushes(path)?;
+    }
     let expected = Expected {
         device: DEVICE,
         shard: 0,
