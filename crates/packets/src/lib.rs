@@ -11,18 +11,20 @@
 //! | packet buffers on a named NVMM region | [`Region::open`] with a path |
 //! | DMA to the region | AF_XDP; the driver stores by itself, or the kernel copies once ([`Region::is_zero_copy`]) |
 //! | zero-copy API: swap a buffer out of the ring | [`Region::keep`] takes the buffer; the ring gets another one |
-//! | flush only what must persist | [`Region::persist`] flushes the lines of the kept datagrams and their entries |
+//! | flush only what must persist | [`Region::persist`] flushes the lines of the kept datagrams and their entries; [`Region::keep_part`] keeps a part only |
 //! | find the data again after a crash | [`Region::kept`] |
-//! | reply from the same buffers | [`Region::send`] |
+//! | reply from the same buffers | [`Region::send`], [`Region::send_kept`] |
+//! | TCP beside the packet interface | a TCP of your own over [`Transport::Tcp`]: segments come as whole IP packets |
 //!
 //! It is the ordered log of pmnet with packet buffers as its frame space (`docs/spec/ordered-log.md` §11,
 //! `docs/spec/packet-buffers.md`): what is kept has an order, a crash at any moment leaves a prefix that includes everything
 //! that was persisted, and space is given back from the oldest on ([`Region::forget`]).
 //!
-//! Needs root (or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF) and a driver with native XDP. UDP only. `examples/udp_log.rs` is a
-//! whole server.
+//! Needs root (or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF) and a driver with native XDP. Two whole servers are in `examples/`:
+//! `udp_log.rs`, a log of datagrams, and `http_put`, which keeps the bodies of HTTP PUTs in the buffers in which they came.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -34,6 +36,8 @@ use pmnet_device::Taken;
 use pmnet_log::{Expected, Full, Identity, Log, LogError, NewEntry, Parameters, Scan};
 use pmnet_media::{AnyMedia, Kind, OpenError};
 use pmnet_udp::Clock;
+
+pub use pmnet_dataplane::direct::Transport;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// What survives what.
@@ -61,6 +65,9 @@ pub struct Options {
     pub interfaces: Vec<String>,
     /// The address and port of which the datagrams are received. Everything else goes to the system.
     pub listen: SocketAddr,
+    /// Datagrams of UDP, or segments of TCP. With TCP, "datagram" below means the whole IP packet of a segment, received and
+    /// sent, and the other end of the connection is up to you: the system sees nothing of it.
+    pub transport: Transport,
 }
 
 /// Why a region cannot be had or used.
@@ -142,6 +149,7 @@ impl Region {
         let config = SocketsConfig {
             interfaces: options.interfaces.clone(),
             listen: options.listen,
+            transport: options.transport,
             mode: Mode::PreferZeroCopy,
             magic: None,
         };
@@ -171,12 +179,16 @@ impl Region {
 
     /// Everything that is kept, the oldest first.
     pub fn kept(&self) -> impl Iterator<Item = Kept<'_>> {
-        (self.log.applied() + 1..=self.log.last()).filter_map(|order| {
-            Some(Kept {
-                order,
-                tag: self.log.entry(order)?.session,
-                bytes: self.log.frame(order)?,
-            })
+        (self.log.applied() + 1..=self.log.last()).filter_map(|order| self.find(order))
+    }
+
+    /// What was kept under this order; `None`: nothing, or it is forgotten.
+    #[must_use]
+    pub fn find(&self, order: u64) -> Option<Kept<'_>> {
+        Some(Kept {
+            order,
+            tag: self.log.entry(order)?.session,
+            bytes: self.log.frame(order)?,
         })
     }
 
@@ -228,7 +240,31 @@ impl Region {
     /// The packet comes back: the region is full (then [`forget`](Region::forget) something and persist), or the datagram
     /// is empty.
     pub fn keep(&mut self, packet: Packet, tag: u64) -> Result<u64, (Full, Packet)> {
-        let bytes = self.log.lent(&packet.0.place);
+        let all = 0..packet.0.place.len();
+        self.keep_part(packet, all, tag)
+    }
+
+    /// The same for a part of a datagram. Only the lines of that part are flushed.
+    ///
+    /// # Errors
+    /// As [`Region::keep`], with an empty part.
+    ///
+    /// # Panics
+    /// The part is not inside the datagram.
+    pub fn keep_part(
+        &mut self,
+        packet: Packet,
+        part: Range<usize>,
+        tag: u64,
+    ) -> Result<u64, (Full, Packet)> {
+        let whole = &packet.0.place;
+        assert!(
+            part.start <= part.end && part.end <= whole.len(),
+            "{part:?} is inside a datagram of {} bytes",
+            whole.len()
+        );
+        let place = whole.start + part.start..whole.start + part.end;
+        let bytes = self.log.lent(&place);
         let Some((first, rest)) = bytes.split_first() else {
             return Err((Full::TooLarge, packet));
         };
@@ -241,9 +277,7 @@ impl Region {
             fragment_index: 0,
             fragment_count: 1,
         };
-        let kept = self
-            .log
-            .append_in_place(&new, &header, &packet.0.place, payload_crc);
+        let kept = self.log.append_in_place(&new, &header, &place, payload_crc);
         match kept {
             Ok(order) => {
                 self.sockets.done(self.clock.now(), packet.0, Taken::Kept);
@@ -251,6 +285,11 @@ impl Region {
             }
             Err(full) => Err((full, packet)),
         }
+    }
+
+    /// The sender of a packet can be answered by [`Region::send`] at once, and not only when the packet is kept or released.
+    pub fn heard(&mut self, packet: &Packet) {
+        self.sockets.heard(self.clock.now(), &packet.0);
     }
 
     /// Gives a packet back: its buffer is received into again.
@@ -275,7 +314,8 @@ impl Region {
         self.log.reclaim(upto);
     }
 
-    /// Sends a datagram to somebody who has sent one (and whose datagram was kept or released) within the last second. It leaves with the next
+    /// Sends a datagram to somebody who has sent one (and whose datagram was kept, released or [heard](Region::heard)) within
+    /// the last second. It leaves with the next
     /// [`Region::flush`]. False: the way there is not known.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use link::{FAR, Link, NEAR, skipped};
-use pmnet_packets::{Medium, Options, Packet, Region};
+use pmnet_packets::{Medium, Options, Packet, Region, Transport};
 
 const PORT: u16 = 7_000;
 /// Far longer than anything here takes.
@@ -42,6 +42,7 @@ fn open(link: &Link, scratch: &Scratch) -> Region {
         bytes: BUFFERS * 2048,
         interfaces: vec!["veth0".into()],
         listen: SocketAddr::from((NEAR, PORT)),
+        transport: Transport::Udp,
     };
     link.near(|| Region::open(&options).unwrap())
 }
@@ -155,6 +156,38 @@ fn a_full_region_goes_on_when_something_is_forgotten() {
 }
 
 #[test]
+fn a_part_is_kept_where_it_lies_and_whoever_was_heard_is_answered() {
+    if skipped() {
+        return;
+    }
+    let (link, scratch) = (Link::new(), Scratch::new("part"));
+    let mut region = open(&link, &scratch);
+    let client = client(&link);
+    client.send(b"head: body").unwrap();
+    let packet = next(&mut region);
+    let from = packet.from();
+    assert!(!region.send(from, b"too early").unwrap());
+    region.heard(&packet);
+    assert!(region.send(from, b"an answer").unwrap());
+    region.flush().unwrap();
+    let mut buffer = [0; 64];
+    let bytes = client.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..bytes], b"an answer");
+    let (_, packet) = region.keep_part(packet, 3..3, 1).unwrap_err();
+    let place = region.bytes(&packet)[6..].as_ptr().addr();
+    let order = region.keep_part(packet, 6..10, 5).unwrap();
+    let found = region.find(order).unwrap();
+    assert_eq!(
+        (found.tag, found.bytes, found.bytes.as_ptr().addr()),
+        (5, &b"body"[..], place)
+    );
+    assert_eq!(region.find(order + 1), None);
+    region.persist().unwrap();
+    drop(region);
+    assert_eq!(kept(&open(&link, &scratch)), [(order, 5, b"body".to_vec())]);
+}
+
+#[test]
 fn what_cannot_be_is_refused() {
     if skipped() {
         return;
@@ -168,6 +201,7 @@ fn what_cannot_be_is_refused() {
             bytes: 1 << 20,
             interfaces: vec!["veth0".into()],
             listen: SocketAddr::from((NEAR, PORT)),
+            transport: Transport::Udp,
         };
         change(&mut options);
         link.near(|| Region::open(&options).err().expect("an error").to_string())

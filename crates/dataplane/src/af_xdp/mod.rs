@@ -19,7 +19,7 @@ mod umem;
 pub use config::{Config, Mode};
 pub use error::AfXdpError;
 pub use queue::{Queue, Wake};
-pub use redirect::{Redirect, is_built};
+pub use redirect::{Redirect, Transport, is_built};
 pub use region::{Anonymous, Region};
 pub use socket::Socket;
 pub use umem::{Frame, Received, Umem};

@@ -24,7 +24,7 @@ use crate::relay::{RelayConfig, watch};
 use crate::xdp::KernelError;
 use port::Direct;
 
-pub use crate::af_xdp::{AfXdpError, Mode};
+pub use crate::af_xdp::{AfXdpError, Mode, Transport};
 pub use sockets::{Arrived, Sockets, SocketsConfig, buffers_needed};
 
 /// Settings of such a device.

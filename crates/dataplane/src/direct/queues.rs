@@ -139,7 +139,8 @@ impl Queues {
             send_dropped: 0,
         };
         for interface in &config.interfaces {
-            let mut redirect = Redirect::attach_for(interface, config.listen, config.magic)?;
+            let mut redirect =
+                Redirect::attach_for(interface, config.listen, config.transport, config.magic)?;
             for queue in 0..interface::receive_queues(interface).min(QUEUES_MAX) {
                 let own = Config {
                     mode: config.mode,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
-use pmnet_packets::Options;
+use pmnet_packets::{Options, Transport};
 use serde::Serialize;
 
 use super::generate::{self, Run};
@@ -242,6 +242,7 @@ impl Stand {
             bytes: plan.log_bytes,
             interfaces: vec![END_INTERFACE.into()],
             listen: TARGET.into(),
+            transport: Transport::Udp,
         };
         let server = network.inside(SERVER, || {
             Server::open(store, place, folder, options, plan.kept)
