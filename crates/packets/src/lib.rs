@@ -143,9 +143,9 @@ impl Region {
     ///
     /// # Errors
     /// [`Error`]: the region is in use, damaged, or something else; the interface cannot do it. A region that exists is not
-    /// changed then.
+    /// changed then, and none is made.
     pub fn open(options: &Options) -> Result<Region, Error> {
-        let log = log(options)?;
+        let (log, made) = log(options)?;
         let config = SocketsConfig {
             interfaces: options.interfaces.clone(),
             listen: options.listen,
@@ -154,8 +154,14 @@ impl Region {
             magic: None,
         };
         let memory = log.medium().memory();
+        let sockets = Sockets::open(&config, memory, log.parameters()).inspect_err(|_| {
+            // What was only just made is of no use to anybody. If it cannot be removed, it is opened the next time.
+            if made {
+                let _ = std::fs::remove_file(&options.path);
+            }
+        })?;
         let mut region = Region {
-            sockets: Sockets::open(&config, memory, log.parameters())?,
+            sockets,
             log,
             clock: Clock::start(),
             arrived: Vec::new(),
@@ -360,15 +366,15 @@ impl Region {
     }
 }
 
-fn log(options: &Options) -> Result<Log<AnyMedia>, Error> {
+/// The region's log, and whether it was made.
+fn log(options: &Options) -> Result<(Log<AnyMedia>, bool), Error> {
     let (kind, buffer_bytes) = match options.medium {
         Medium::Memory | Medium::MemoryFlushed => (Kind::Dram, 2048),
         Medium::File => (Kind::File, 4096),
     };
     let path: &Path = &options.path;
-    let mut media = if path.exists() {
-        pmnet_media::open(path, kind)?
-    } else {
+    let made = !path.exists();
+    let mut media = if made {
         let buffers = options.bytes.div_ceil(u64::from(buffer_bytes));
         let entries = buffers
             .next_power_of_two()
@@ -390,6 +396,8 @@ fn log(options: &Options) -> Result<Log<AnyMedia>, Error> {
         let mut media = pmnet_media::create(path, kind, parameters.image_bytes())?;
         pmnet_log::format(&mut media, &identity, &parameters)?;
         media
+    } else {
+        pmnet_media::open(path, kind)?
     };
     if let (Medium::MemoryFlushed, AnyMedia::Dram(memory)) = (options.medium, &mut media) {
         memory.rehearse_flushes(path)?;
@@ -401,5 +409,5 @@ fn log(options: &Options) -> Result<Log<AnyMedia>, Error> {
     };
     let scan = Scan::open(media, Some(expected))?;
     let decision = scan.decide();
-    Ok(scan.repair(decision)?)
+    Ok((scan.repair(decision)?, made))
 }

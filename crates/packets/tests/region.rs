@@ -217,6 +217,7 @@ fn what_cannot_be_is_refused() {
         options.interfaces = vec!["veth9".into()];
     });
     assert!(nowhere.contains("veth9"), "{nowhere}");
+    assert!(!other.0.exists(), "nothing is left of a refused start");
     let small = with(&|options| {
         options.path = other.0.with_extension("small");
         options.bytes = 100;

@@ -196,6 +196,7 @@ fn what_cannot_be_is_refused_with_a_sentence() {
     );
     refused(&world, &["--dev", "nothing0"], "nothing0");
     refused(&world, &["--zero-copy", "always"], "has no such mode");
+    assert!(!world.log().exists(), "what was made is taken back");
     assert!(!world.has_program(), "what was begun is taken back");
     // A log that another mode made.
     let here = SocketAddr::from(([10, 51, 0, 200], 51_009));
