@@ -37,7 +37,7 @@ use pmnet_log::{Expected, Full, Identity, Log, LogError, NewEntry, Parameters, S
 use pmnet_media::{AnyMedia, Kind, OpenError};
 use pmnet_udp::Clock;
 
-pub use pmnet_dataplane::direct::Transport;
+pub use pmnet_dataplane::direct::{Places, Transport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// What survives what.
@@ -181,6 +181,12 @@ impl Region {
     #[must_use]
     pub fn survives(&self) -> &'static str {
         self.log.survives()
+    }
+
+    /// Who has how many buffers: `kept` are those with kept datagrams and a few more, `held` those of [`Packet`]s.
+    #[must_use]
+    pub fn buffers(&self) -> Places {
+        self.sockets.places()
     }
 
     /// Everything that is kept, the oldest first.

@@ -25,7 +25,7 @@ use crate::relay::{RelayConfig, watch};
 use crate::xdp::KernelError;
 use port::Direct;
 
-pub use crate::af_xdp::{AfXdpError, Mode, Transport};
+pub use crate::af_xdp::{AfXdpError, Mode, Places, Transport};
 pub use sockets::{Arrived, Sockets, SocketsConfig, buffers_needed};
 
 /// Settings of such a device.

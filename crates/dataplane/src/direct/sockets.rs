@@ -15,7 +15,7 @@ use super::frame::{self, Came, Way};
 use super::neighbours::{Neighbour, Neighbours};
 use super::queues::{BUFFERS_PER_QUEUE, FrameMemory, QUEUES_MAX, Queues};
 use super::{Bound, DirectError, Mode, fits, interface};
-use crate::af_xdp::{AfXdpError, Frame, Received, Transport};
+use crate::af_xdp::{AfXdpError, Frame, Places, Received, Transport};
 
 /// Packets taken from a queue at once.
 const BURST: usize = 64;
@@ -131,6 +131,12 @@ impl Sockets {
     #[must_use]
     pub fn bound(&self) -> &[Bound] {
         self.queues.bound()
+    }
+
+    /// Who has how many buffers. Those that the log has, live or not, are kept.
+    #[must_use]
+    pub fn places(&self) -> Places {
+        self.queues.places()
     }
 
     /// Packets that found no room; whoever waits for them asks again.
