@@ -164,9 +164,16 @@ fn a_body_is_there_again_after_the_process_was_killed() {
         broken.read(&mut [0; 10]).map_or(0, |bytes| bytes) == 0,
         "no answer"
     );
-    let mut bad = connect(&link);
-    bad.write_all(b"DELETE /small HTTP/1.1\r\n\r\n").unwrap();
-    assert_eq!(answer(bad).0, "HTTP/1.1 400 Bad Request");
+    let endless = format!("PUT /x HTTP/1.1\r\nContent-Length: {}\r\n\r\n", u64::MAX);
+    for request in [
+        "DELETE /small HTTP/1.1\r\n\r\n",
+        "PUT /x HTTP/1.1\r\n\r\n",
+        &endless,
+    ] {
+        let mut bad = connect(&link);
+        bad.write_all(request.as_bytes()).unwrap();
+        assert_eq!(answer(bad).0, "HTTP/1.1 400 Bad Request", "{request}");
+    }
     let check = |link: &Link| {
         let found = |body: &[u8]| (OK.to_owned(), body.to_vec());
         assert_eq!(get(link, "/small"), found(b"other bytes"));

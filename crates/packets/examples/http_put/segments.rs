@@ -14,6 +14,9 @@ use smoltcp::wire::{Ipv4Packet, TcpPacket};
 /// Bytes of an IP packet.
 const MTU: usize = 1500;
 
+/// Streams at the same time. Above that, those that no connection came of are forgotten.
+const STREAMS_MAX: usize = 256;
+
 /// What of a connection's stream has come.
 #[derive(Default)]
 struct Stream {
@@ -86,6 +89,16 @@ impl Segments {
     pub fn end(&mut self, from: SocketAddr) {
         for (packet, _) in self.streams.remove(&from).unwrap_or_default().held {
             self.region.release(packet);
+        }
+    }
+
+    /// Whoever begins connections and has none does not fill the memory.
+    pub fn end_others(&mut self, is_known: impl Fn(&SocketAddr) -> bool) {
+        if self.streams.len() > STREAMS_MAX {
+            let all: Vec<SocketAddr> = self.streams.keys().copied().collect();
+            for from in all.into_iter().filter(|from| !is_known(from)) {
+                self.end(from);
+            }
         }
     }
 

@@ -20,6 +20,8 @@ const CONNECTIONS: usize = 16;
 const WINDOW: usize = 64 << 10;
 /// Longest head of a request, in bytes.
 const HEAD_MAX: usize = 8 << 10;
+/// Longest body, in bytes.
+const BODY_MAX: usize = 1 << 30;
 /// A connection on which nothing comes for so long is closed.
 const SILENCE_MAX: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(30);
 
@@ -56,11 +58,13 @@ fn head(bytes: &[u8]) -> anyhow::Result<Option<Head>> {
             body = Some(value.trim().parse()?);
         }
     }
+    let body = body.context("a PUT needs a Content-Length")?;
+    ensure!(body <= BODY_MAX, "the body is too long");
     Ok(Some(Head {
         put,
         name,
         bytes: end + 4,
-        body: body.context("a PUT needs a Content-Length")?,
+        body,
     }))
 }
 
@@ -293,6 +297,7 @@ pub fn serve(options: &Options) -> anyhow::Result<()> {
                 socket.abort();
             }
         }
+        segments.end_others(|from| connections.iter().any(|one| one.from == Some(*from)));
         // One fence for all of them, and only then the answers.
         if connections.iter().any(|one| one.stored) {
             segments.region.persist()?;
