@@ -104,6 +104,7 @@ kernel:
 	@sh tests/setup.sh packages
 	@PMNET_PACKETS=$(PACKETS) $(CARGO) test --release --locked -p pmnet-dataplane --test kernel -- \
 		--nocapture --test-threads=1
+	@PMNET_SECONDS=60 $(CARGO) test --release --locked -p pmnet-packets --test region reception -- --nocapture
 	@$(CARGO) build --release --locked -p pmnet
 	@$(CARGO) test --release --locked -p pmnet-lab --test e2e kernel:: -- \
 		--ignored --nocapture --test-threads=1

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
 /*
- * Redirects UDP datagrams to a range of ports to the AF_XDP socket of their receive queue. On request, only those
- * to one address, and only those that begin with a magic number.
+ * Redirects UDP datagrams (or TCP segments) to a range of ports to the AF_XDP socket of their receive queue. On request,
+ * only those to one address, and only datagrams that begin with a magic number.
  *
  * Invariants: everything else passes, and so does every packet of a queue that has no socket.
- * Loader: crates/dataplane/src/af_xdp/redirect.rs. May not: change a packet, or look behind the UDP
- * header, except for the magic number.
+ * Loader: crates/dataplane/src/af_xdp/redirect.rs. May not: change a packet, or look behind the ports,
+ * except for the magic number.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -28,6 +28,8 @@ struct {
 const volatile __u16 pm_port_first;
 const volatile __u16 pm_port_last;
 
+/* IPPROTO_UDP or IPPROTO_TCP; both have their ports at the same place. */
+const volatile __u32 pm_protocol;
 /* 1: only datagrams to pm_address. Set by the loader, as all of these. */
 const volatile __u32 pm_filter;
 /* Network byte order; of an IPv4 address the first four bytes. */
@@ -37,7 +39,7 @@ const volatile __u32 pm_magic_needed;
 /* Host byte order. */
 const volatile __u16 pm_magic;
 
-/* Flag MF and the fragment offset: a fragment may have no UDP header. */
+/* Flag MF and the fragment offset: a fragment may have no ports. */
 #define FRAGMENT_MASK 0x3fff
 
 SEC("xdp")
@@ -54,14 +56,14 @@ int redirect(struct xdp_md *ctx)
 	if ((void *)(ip + 1) > end)
 		return XDP_PASS;
 	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
-		if (ip->ihl != 5 || ip->protocol != IPPROTO_UDP ||
+		if (ip->ihl != 5 || ip->protocol != pm_protocol ||
 		    (ip->frag_off & bpf_htons(FRAGMENT_MASK)))
 			return XDP_PASS;
 		if (pm_filter && ip->daddr != pm_address[0])
 			return XDP_PASS;
 		udp = (void *)(ip + 1);
 	} else if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
-		if ((void *)(ip6 + 1) > end || ip6->nexthdr != IPPROTO_UDP)
+		if ((void *)(ip6 + 1) > end || ip6->nexthdr != pm_protocol)
 			return XDP_PASS;
 		if (pm_filter && (ip6->daddr.s6_addr32[0] != pm_address[0] ||
 				  ip6->daddr.s6_addr32[1] != pm_address[1] ||

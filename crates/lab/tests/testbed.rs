@@ -348,6 +348,68 @@ fn every_system_is_measured_and_nothing_is_left() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+/// `pmnet-lab bench packets` with little to measure, on memory and on a file.
+#[test]
+fn three_ways_to_store_are_measured_and_nothing_is_left() {
+    let Some(_one) = possible() else { return };
+    let folder = scratch("testbed-packets");
+    let child = lab(&["bench", "packets", "--media", "tmpfs-flushed,file"])
+        .args([
+            "--payloads",
+            "16,1472",
+            "--queues",
+            "1",
+            "--in-flight",
+            "1,8",
+        ])
+        .args(["--log-size", "4M", "--kept", "500", "--seconds", "0.1"])
+        .args(["--rounds", "2", "--json", "--out"])
+        .arg(&folder)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let prefix = format!("pmnet-{}-", child.id());
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let outcome: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let cells = outcome["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 2 * 2 * 2 * 3, "media, sizes, numbers, servers");
+    for store in ["nothing", "copied", "buffers"] {
+        let own = cells.iter().filter(|cell| cell["store"] == store);
+        // One run of a busy machine may end before anything was answered in its time.
+        let requests: u64 = own.map(|cell| cell["requests"].as_u64().unwrap()).sum();
+        assert!(requests > 0, "{store}");
+    }
+    for cell in cells {
+        let copied = cell["store"] == "copied";
+        assert!(!copied || cell["more_throughput"].is_null(), "{cell}");
+        assert_eq!(
+            cell["storing_ns"].is_null(),
+            cell["store"] == "nothing",
+            "{cell}"
+        );
+    }
+    let page = std::fs::read_to_string(folder.join("packets.html")).unwrap();
+    assert_eq!(page.matches("<svg").count(), 2 * 2 * 2, "two charts each");
+    let json = std::fs::read(folder.join("packets.json")).unwrap();
+    let file: Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!(file, outcome);
+    assert!(namespaces(&prefix).is_empty());
+    let left = std::fs::read_dir(&folder).unwrap().count();
+    assert_eq!(left, 2, "the report, and no log");
+    for (flags, sentence) in [
+        (["--log-size", "1M"], "--log-size"),
+        (["--queues", "9"], "--queues"),
+        (["--payloads", "15"], "--payloads"),
+    ] {
+        let output = lab(&["bench", "packets"]).args(flags).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&output.stderr).contains(sentence));
+    }
+}
+
 /// `pmnet-lab bench pipeline` with little to measure; needs no namespaces, and leaves none alone.
 #[test]
 fn packets_are_measured_and_all_fare_as_they_should() {

@@ -14,12 +14,16 @@ use pmnet_log::{Media, MediaError};
 
 use crate::error::OpenError;
 use crate::memory::Memory;
+use crate::pmem::{self, Method};
+use crate::sysfs::Domain;
 use crate::{image, lock, sys};
 
 /// A log in shared memory.
 #[derive(Debug)]
 pub struct DramMedia {
     memory: Memory,
+    /// How each persist flushes, though nothing is durable by it.
+    rehearsed: Option<Method>,
     warnings: Vec<String>,
     /// Holds the lock.
     _file: File,
@@ -62,6 +66,7 @@ impl DramMedia {
         }
         Ok(DramMedia {
             memory: Memory::new(map),
+            rehearsed: None,
             warnings,
             _file: file,
         })
@@ -71,6 +76,21 @@ impl DramMedia {
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
+    }
+
+    /// From now on each persist flushes its lines as it would have to on persistent memory: to measure what that costs.
+    /// This memory does not become persistent by it, and [`Media::survives`] says what it said before.
+    ///
+    /// # Errors
+    /// [`OpenError::NoFlush`].
+    pub fn rehearse_flushes(&mut self, path: &Path) -> Result<(), OpenError> {
+        let Some(method) = Method::for_domain(Domain::Memory) else {
+            return Err(OpenError::NoFlush {
+                path: path.to_path_buf(),
+            });
+        };
+        self.rehearsed = Some(method);
+        Ok(())
     }
 
     /// The memory of the image.
@@ -93,7 +113,10 @@ impl Media for DramMedia {
         self.memory.store(offset, bytes);
     }
 
-    fn persist_start(&mut self, _ranges: &[Range<usize>]) -> Result<(), MediaError> {
+    fn persist_start(&mut self, ranges: &[Range<usize>]) -> Result<(), MediaError> {
+        if let Some(method) = self.rehearsed {
+            pmem::persist(&self.memory, method, ranges);
+        }
         // The stores are in the shared pages already. The fence keeps the compiler and the CPU from
         // moving a later acknowledgement before them.
         fence(Ordering::SeqCst);

@@ -261,6 +261,11 @@ impl PmemMedia {
     }
 }
 
+/// Flushes the lines of `ranges` of this memory, then fences once.
+pub(crate) fn persist(memory: &Memory, method: Method, ranges: &[Range<usize>]) {
+    flush::persist(ranges, &mut Processor { memory, method });
+}
+
 /// The instructions of this processor, on the memory of an image.
 struct Processor<'a> {
     memory: &'a Memory,
@@ -295,11 +300,7 @@ impl Media for PmemMedia {
     }
 
     fn persist_start(&mut self, ranges: &[Range<usize>]) -> Result<(), MediaError> {
-        let mut processor = Processor {
-            memory: &self.memory,
-            method: self.method,
-        };
-        flush::persist(ranges, &mut processor);
+        persist(&self.memory, self.method, ranges);
         Ok(())
     }
 

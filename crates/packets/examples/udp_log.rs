@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use pmnet_packets::{Medium, Options, Region};
+use pmnet_packets::{Medium, Options, Region, Transport};
 
 fn main() -> anyhow::Result<()> {
     let mut words = std::env::args().skip(1);
@@ -24,6 +24,7 @@ fn main() -> anyhow::Result<()> {
         bytes: 64 << 20,
         interfaces: vec![word()?],
         listen: word()?.parse().context("ADDRESS:PORT")?,
+        transport: Transport::Udp,
     };
     let mut region = Region::open(&options)?;
     println!("{} datagrams from before", region.kept().count());

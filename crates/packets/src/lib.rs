@@ -11,18 +11,20 @@
 //! | packet buffers on a named NVMM region | [`Region::open`] with a path |
 //! | DMA to the region | AF_XDP; the driver stores by itself, or the kernel copies once ([`Region::is_zero_copy`]) |
 //! | zero-copy API: swap a buffer out of the ring | [`Region::keep`] takes the buffer; the ring gets another one |
-//! | flush only what must persist | [`Region::persist`] flushes the lines of the kept datagrams and their entries |
+//! | flush only what must persist | [`Region::persist`] flushes the lines of the kept datagrams and their entries; [`Region::keep_part`] keeps a part only |
 //! | find the data again after a crash | [`Region::kept`] |
-//! | reply from the same buffers | [`Region::send`] |
+//! | reply from the same buffers | [`Region::send`], [`Region::send_kept`] |
+//! | TCP beside the packet interface | a TCP of your own over [`Transport::Tcp`]: segments come as whole IP packets |
 //!
 //! It is the ordered log of pmnet with packet buffers as its frame space (`docs/spec/ordered-log.md` §11,
 //! `docs/spec/packet-buffers.md`): what is kept has an order, a crash at any moment leaves a prefix that includes everything
 //! that was persisted, and space is given back from the oldest on ([`Region::forget`]).
 //!
-//! Needs root (or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF) and a driver with native XDP. UDP only. `examples/udp_log.rs` is a
-//! whole server.
+//! Needs root (or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF) and a driver with native XDP. Two whole servers are in `examples/`:
+//! `udp_log.rs`, a log of datagrams, and `http_put`, which keeps the bodies of HTTP PUTs in the buffers in which they came.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -34,6 +36,8 @@ use pmnet_device::Taken;
 use pmnet_log::{Expected, Full, Identity, Log, LogError, NewEntry, Parameters, Scan};
 use pmnet_media::{AnyMedia, Kind, OpenError};
 use pmnet_udp::Clock;
+
+pub use pmnet_dataplane::direct::{Places, Transport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// What survives what.
@@ -41,6 +45,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub enum Medium {
     /// A file on tmpfs or hugetlbfs: what is persisted survives the death of the process.
     Memory,
+    /// The same, but [`Region::persist`] flushes the lines as persistent memory needs it. It survives no more: this is to
+    /// measure what the flushes cost, without persistent memory.
+    MemoryFlushed,
     /// An ordinary file: it survives a power cut.
     File,
 }
@@ -58,6 +65,9 @@ pub struct Options {
     pub interfaces: Vec<String>,
     /// The address and port of which the datagrams are received. Everything else goes to the system.
     pub listen: SocketAddr,
+    /// Datagrams of UDP, or segments of TCP. With TCP, "datagram" below means the whole IP packet of a segment, received and
+    /// sent, and the other end of the connection is up to you: the system sees nothing of it.
+    pub transport: Transport,
 }
 
 /// Why a region cannot be had or used.
@@ -133,18 +143,25 @@ impl Region {
     ///
     /// # Errors
     /// [`Error`]: the region is in use, damaged, or something else; the interface cannot do it. A region that exists is not
-    /// changed then.
+    /// changed then, and none is made.
     pub fn open(options: &Options) -> Result<Region, Error> {
-        let log = log(options)?;
+        let (log, made) = log(options)?;
         let config = SocketsConfig {
             interfaces: options.interfaces.clone(),
             listen: options.listen,
+            transport: options.transport,
             mode: Mode::PreferZeroCopy,
             magic: None,
         };
         let memory = log.medium().memory();
+        let sockets = Sockets::open(&config, memory, log.parameters()).inspect_err(|_| {
+            // What was only just made is of no use to anybody. If it cannot be removed, it is opened the next time.
+            if made {
+                let _ = std::fs::remove_file(&options.path);
+            }
+        })?;
         let mut region = Region {
-            sockets: Sockets::open(&config, memory, log.parameters())?,
+            sockets,
             log,
             clock: Clock::start(),
             arrived: Vec::new(),
@@ -166,14 +183,24 @@ impl Region {
         self.log.survives()
     }
 
+    /// Who has how many buffers: `kept` are those with kept datagrams and a few more, `held` those of [`Packet`]s.
+    #[must_use]
+    pub fn buffers(&self) -> Places {
+        self.sockets.places()
+    }
+
     /// Everything that is kept, the oldest first.
     pub fn kept(&self) -> impl Iterator<Item = Kept<'_>> {
-        (self.log.applied() + 1..=self.log.last()).filter_map(|order| {
-            Some(Kept {
-                order,
-                tag: self.log.entry(order)?.session,
-                bytes: self.log.frame(order)?,
-            })
+        (self.log.applied() + 1..=self.log.last()).filter_map(|order| self.find(order))
+    }
+
+    /// What was kept under this order; `None`: nothing, or it is forgotten.
+    #[must_use]
+    pub fn find(&self, order: u64) -> Option<Kept<'_>> {
+        Some(Kept {
+            order,
+            tag: self.log.entry(order)?.session,
+            bytes: self.log.frame(order)?,
         })
     }
 
@@ -225,7 +252,31 @@ impl Region {
     /// The packet comes back: the region is full (then [`forget`](Region::forget) something and persist), or the datagram
     /// is empty.
     pub fn keep(&mut self, packet: Packet, tag: u64) -> Result<u64, (Full, Packet)> {
-        let bytes = self.log.lent(&packet.0.place);
+        let all = 0..packet.0.place.len();
+        self.keep_part(packet, all, tag)
+    }
+
+    /// The same for a part of a datagram. Only the lines of that part are flushed.
+    ///
+    /// # Errors
+    /// As [`Region::keep`], with an empty part.
+    ///
+    /// # Panics
+    /// The part is not inside the datagram.
+    pub fn keep_part(
+        &mut self,
+        packet: Packet,
+        part: Range<usize>,
+        tag: u64,
+    ) -> Result<u64, (Full, Packet)> {
+        let whole = &packet.0.place;
+        assert!(
+            part.start <= part.end && part.end <= whole.len(),
+            "{part:?} is inside a datagram of {} bytes",
+            whole.len()
+        );
+        let place = whole.start + part.start..whole.start + part.end;
+        let bytes = self.log.lent(&place);
         let Some((first, rest)) = bytes.split_first() else {
             return Err((Full::TooLarge, packet));
         };
@@ -238,9 +289,7 @@ impl Region {
             fragment_index: 0,
             fragment_count: 1,
         };
-        let kept = self
-            .log
-            .append_in_place(&new, &header, &packet.0.place, payload_crc);
+        let kept = self.log.append_in_place(&new, &header, &place, payload_crc);
         match kept {
             Ok(order) => {
                 self.sockets.done(self.clock.now(), packet.0, Taken::Kept);
@@ -248,6 +297,11 @@ impl Region {
             }
             Err(full) => Err((full, packet)),
         }
+    }
+
+    /// The sender of a packet can be answered by [`Region::send`] at once, and not only when the packet is kept or released.
+    pub fn heard(&mut self, packet: &Packet) {
+        self.sockets.heard(self.clock.now(), &packet.0);
     }
 
     /// Gives a packet back: its buffer is received into again.
@@ -272,7 +326,8 @@ impl Region {
         self.log.reclaim(upto);
     }
 
-    /// Sends a datagram to somebody who has sent one (and whose datagram was kept or released) within the last second. It leaves with the next
+    /// Sends a datagram to somebody who has sent one (and whose datagram was kept, released or [heard](Region::heard)) within
+    /// the last second. It leaves with the next
     /// [`Region::flush`]. False: the way there is not known.
     ///
     /// # Errors
@@ -317,15 +372,15 @@ impl Region {
     }
 }
 
-fn log(options: &Options) -> Result<Log<AnyMedia>, Error> {
+/// The region's log, and whether it was made.
+fn log(options: &Options) -> Result<(Log<AnyMedia>, bool), Error> {
     let (kind, buffer_bytes) = match options.medium {
-        Medium::Memory => (Kind::Dram, 2048),
+        Medium::Memory | Medium::MemoryFlushed => (Kind::Dram, 2048),
         Medium::File => (Kind::File, 4096),
     };
     let path: &Path = &options.path;
-    let media = if path.exists() {
-        pmnet_media::open(path, kind)?
-    } else {
+    let made = !path.exists();
+    let mut media = if made {
         let buffers = options.bytes.div_ceil(u64::from(buffer_bytes));
         let entries = buffers
             .next_power_of_two()
@@ -347,7 +402,12 @@ fn log(options: &Options) -> Result<Log<AnyMedia>, Error> {
         let mut media = pmnet_media::create(path, kind, parameters.image_bytes())?;
         pmnet_log::format(&mut media, &identity, &parameters)?;
         media
+    } else {
+        pmnet_media::open(path, kind)?
     };
+    if let (Medium::MemoryFlushed, AnyMedia::Dram(memory)) = (options.medium, &mut media) {
+        memory.rehearse_flushes(path)?;
+    }
     let expected = Expected {
         device: DEVICE,
         shard: 0,
@@ -355,5 +415,5 @@ fn log(options: &Options) -> Result<Log<AnyMedia>, Error> {
     };
     let scan = Scan::open(media, Some(expected))?;
     let decision = scan.decide();
-    Ok(scan.repair(decision)?)
+    Ok((scan.repair(decision)?, made))
 }

@@ -8,10 +8,11 @@ mod skip;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use link::{FAR, Link, NEAR, skipped};
-use pmnet_packets::{Medium, Options, Packet, Region};
+use pmnet_packets::{Medium, Options, Packet, Places, Region, Transport};
 
 const PORT: u16 = 7_000;
 /// Far longer than anything here takes.
@@ -42,6 +43,7 @@ fn open(link: &Link, scratch: &Scratch) -> Region {
         bytes: BUFFERS * 2048,
         interfaces: vec!["veth0".into()],
         listen: SocketAddr::from((NEAR, PORT)),
+        transport: Transport::Udp,
     };
     link.near(|| Region::open(&options).unwrap())
 }
@@ -155,6 +157,119 @@ fn a_full_region_goes_on_when_something_is_forgotten() {
 }
 
 #[test]
+fn a_part_is_kept_where_it_lies_and_whoever_was_heard_is_answered() {
+    if skipped() {
+        return;
+    }
+    let (link, scratch) = (Link::new(), Scratch::new("part"));
+    let mut region = open(&link, &scratch);
+    let client = client(&link);
+    client.send(b"head: body").unwrap();
+    let packet = next(&mut region);
+    let from = packet.from();
+    assert!(!region.send(from, b"too early").unwrap());
+    region.heard(&packet);
+    assert!(region.send(from, b"an answer").unwrap());
+    region.flush().unwrap();
+    let mut buffer = [0; 64];
+    let bytes = client.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..bytes], b"an answer");
+    let (_, packet) = region.keep_part(packet, 3..3, 1).unwrap_err();
+    let place = region.bytes(&packet)[6..].as_ptr().addr();
+    let order = region.keep_part(packet, 6..10, 5).unwrap();
+    let found = region.find(order).unwrap();
+    assert_eq!(
+        (found.tag, found.bytes, found.bytes.as_ptr().addr()),
+        (5, &b"body"[..], place)
+    );
+    assert_eq!(region.find(order + 1), None);
+    region.persist().unwrap();
+    drop(region);
+    assert_eq!(kept(&open(&link, &scratch)), [(order, 5, b"body".to_vec())]);
+}
+
+/// Datagrams come as fast as the kernel sends them, and nothing is forgotten: whoever applies what is kept is away. Every
+/// datagram is heard and answered all the same, and afterwards no buffer is missing. `PMNET_SECONDS` says for how long (3).
+#[test]
+fn reception_goes_on_while_nobody_forgets_and_every_buffer_comes_back() {
+    if skipped() {
+        return;
+    }
+    let seconds = std::env::var("PMNET_SECONDS").map_or(3, |text| text.parse().unwrap());
+    let (link, scratch) = (Link::new(), Scratch::new("away"));
+    let mut region = open(&link, &scratch);
+    let client = client(&link);
+    let (mut heard, mut refused, mut burst) = (0_u64, 0_u64, Vec::new());
+    let ended = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let end = Instant::now() + Duration::from_secs(seconds);
+            while Instant::now() < end {
+                client.send(&[1; 1_000]).unwrap();
+            }
+            // The last one counts, and may be lost like every other.
+            while !ended.load(Ordering::Relaxed) && end.elapsed() < WAIT_MAX {
+                client.send(b"the last").unwrap();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let begun = Instant::now();
+        let mut last = false;
+        while !last {
+            assert!(begun.elapsed() < WAIT_MAX + Duration::from_secs(seconds));
+            region.receive(Duration::from_secs(1), &mut burst).unwrap();
+            for packet in burst.drain(..) {
+                heard += 1;
+                last |= region.bytes(&packet) == b"the last";
+                let from = packet.from();
+                if let Err((_full, packet)) = region.keep(packet, heard) {
+                    refused += 1;
+                    region.release(packet);
+                }
+                assert!(region.send(from, b"heard").unwrap());
+            }
+            region.persist().unwrap();
+            region.flush().unwrap();
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    println!("{heard} heard, {refused} of them when the region was full");
+    assert_eq!(heard - refused, 152);
+    assert!(refused > 1_000, "{refused}: not much of a load");
+    // What is still on its way is released, until nothing comes, and what is being sent has left.
+    let settled = |region: &mut Region| {
+        let begun = Instant::now();
+        let mut burst = Vec::new();
+        loop {
+            assert!(begun.elapsed() < WAIT_MAX, "{:?}", region.buffers());
+            region.receive(Duration::ZERO, &mut burst).unwrap();
+            let nothing = burst.is_empty();
+            burst.drain(..).for_each(|packet| region.release(packet));
+            if nothing && region.buffers().sending == 0 {
+                return region.buffers();
+            }
+        }
+    };
+    let full = Places {
+        kept: 152 + 8,
+        receiving: 64,
+        sending: 0,
+        held: 0,
+        free: 32,
+    };
+    assert_eq!(settled(&mut region), full);
+    region.forget(u64::MAX);
+    region.persist().unwrap();
+    region.persist().unwrap();
+    let empty = Places {
+        kept: 8,
+        receiving: 64 + 152,
+        ..full
+    };
+    assert_eq!(settled(&mut region), empty);
+}
+
+#[test]
 fn what_cannot_be_is_refused() {
     if skipped() {
         return;
@@ -168,6 +283,7 @@ fn what_cannot_be_is_refused() {
             bytes: 1 << 20,
             interfaces: vec!["veth0".into()],
             listen: SocketAddr::from((NEAR, PORT)),
+            transport: Transport::Udp,
         };
         change(&mut options);
         link.near(|| Region::open(&options).err().expect("an error").to_string())
@@ -183,6 +299,7 @@ fn what_cannot_be_is_refused() {
         options.interfaces = vec!["veth9".into()];
     });
     assert!(nowhere.contains("veth9"), "{nowhere}");
+    assert!(!other.0.exists(), "nothing is left of a refused start");
     let small = with(&|options| {
         options.path = other.0.with_extension("small");
         options.bytes = 100;

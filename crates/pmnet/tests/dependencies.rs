@@ -8,6 +8,7 @@ use serde_json::Value;
 
 /// Permissive licences; an addition is a decision, not a formality.
 const ALLOWED: &[&str] = &[
+    "0BSD",
     "Apache-2.0",
     "BSD-3-Clause",
     "ISC",

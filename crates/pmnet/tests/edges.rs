@@ -58,6 +58,8 @@ const EDGES: &[(&str, &[&str])] = &[
             "device",
             "history",
             "log",
+            "media",
+            "packets",
             "proto",
             "resp",
             "wire",

@@ -1,15 +1,20 @@
 //! A device past the kernel's stack: AF_XDP sockets receive into the log itself (`docs/spec/packet-buffers.md`).
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::time::Duration;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use pmnet_lab::harness::find_program;
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::load::Writer;
 use super::traffic::{RAW, arrives, bulk, bytes, packets, socket};
 use super::world::{Place, Plan, READY_MAX, World};
 use super::{CALL_MAX, load};
 use crate::support::eventually;
+
+/// Huge pages of 2 MiB that a log of the usual size needs, and some more.
+const HUGE_PAGES: u64 = 48;
 
 fn plan(place: Place, media: &'static str) -> Plan {
     Plan {
@@ -118,6 +123,112 @@ fn full(mut plan: Plan) {
     }
 }
 
+/// The server is away for so long while clients go on, each with one call after the other. The device acknowledges what the
+/// log holds and hears all the others, and afterwards it holds as much again: no buffer is lost.
+fn away(seconds: u64) {
+    const CLIENTS: usize = 16;
+    let mut plan = plan(Place::Router, "dram");
+    plan.args = ["--log-size", "512K"].map(String::from).to_vec();
+    let Some(mut world) = World::start(plan) else {
+        return;
+    };
+    let mut writer = world.session(CALL_MAX);
+    writer.sets(10, 1);
+    // A session that opens while nobody can answer for the server would wait.
+    let short = |world: &World| world.session(Duration::from_millis(300));
+    let writers: Vec<Writer> = (0..CLIENTS).map(|_| short(&world)).collect();
+    world.kill("server");
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let (mut writers, calls) = std::thread::scope(|scope| {
+        let threads: Vec<_> = writers
+            .into_iter()
+            .map(|mut writer| {
+                scope.spawn(move || {
+                    let mut calls = 0_u64;
+                    while Instant::now() < end {
+                        // Acknowledged, or unknown: either is an answer in time.
+                        let _ = writer.set();
+                        calls += 1;
+                    }
+                    (writer, calls)
+                })
+            })
+            .collect();
+        let ended = threads.into_iter().map(|thread| thread.join().unwrap());
+        let (writers, calls): (Vec<_>, Vec<_>) = ended.unzip();
+        (writers, calls.iter().sum::<u64>())
+    });
+    let logged: usize = writers.iter().map(|one| one.acknowledged.len()).sum();
+    println!("{calls} calls in {seconds} s without a server, {logged} acknowledged");
+    assert!((100..=152).contains(&logged), "{logged} were acknowledged");
+    world.restart("server");
+    world.settle();
+    // Some of them find the log full again, and go to the server.
+    for _ in 0..2_000 {
+        writer.set().unwrap();
+    }
+    for writer in &mut writers {
+        world.check(writer);
+    }
+    let mut again = world.session(Duration::from_secs(1));
+    world.settle();
+    world.kill("server");
+    let mut logged = 0;
+    while again.set().is_ok() {
+        logged += 1;
+        assert!(logged < 400, "more than the log holds");
+    }
+    assert!(
+        (120..=152).contains(&logged),
+        "only {logged} the second time"
+    );
+    world.restart("server");
+    world.check(&again);
+    world.check(&writer);
+}
+
+#[test]
+fn the_server_is_away_under_load() {
+    away(4);
+}
+
+#[test]
+#[ignore = "a minute: make kernel"]
+fn the_server_is_away_for_a_minute_under_load() {
+    away(60);
+}
+
+/// The same on memory of hugetlbfs, where the machine has some.
+#[test]
+fn on_huge_pages() {
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    let mut mounts = mounts.lines().map(|line| line.split_whitespace());
+    let mount = mounts.find_map(|mut words| {
+        let (path, kind) = (words.nth(1)?, words.next()?);
+        (kind == "hugetlbfs").then(|| path.to_owned())
+    });
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let free = info
+        .lines()
+        .find_map(|line| line.strip_prefix("HugePages_Free:"));
+    let free: u64 = free.map_or(0, |number| number.trim().parse().unwrap());
+    let Some(mount) = mount.filter(|_| free >= HUGE_PAGES) else {
+        println!(
+            "{free} huge pages are free and {HUGE_PAGES} needed, or hugetlbfs is not mounted: not tried"
+        );
+        return;
+    };
+    let folder = PathBuf::from(mount).join(format!("pmnet-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let on = |media| Plan {
+        folder: Some(folder.clone()),
+        ..plan(Place::Router, media)
+    };
+    let tried = std::panic::catch_unwind(|| survives(on("dram")));
+    std::fs::remove_dir_all(&folder).unwrap();
+    tried.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
 /// A packet that says it is from the next hop, with no right token, sent by a client's machine; and the link to the next hop
 /// goes down for a moment. Neither leads packets astray for long, and the device goes on.
 #[test]
@@ -196,6 +307,7 @@ fn what_cannot_be_is_refused_with_a_sentence() {
     );
     refused(&world, &["--dev", "nothing0"], "nothing0");
     refused(&world, &["--zero-copy", "always"], "has no such mode");
+    assert!(!world.log().exists(), "what was made is taken back");
     assert!(!world.has_program(), "what was begun is taken back");
     // A log that another mode made.
     let here = SocketAddr::from(([10, 51, 0, 200], 51_009));

@@ -1,5 +1,5 @@
 //! Somebody is killed every second while 64 clients get into each other's way: the history of all of
-//! them, through a front and a device in the kernel, must be linearizable (`docs/guide/histories.md`).
+//! them, through a front and a device in the kernel or past its stack, must be linearizable (`docs/guide/histories.md`).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -108,7 +108,9 @@ impl Kills {
             world.restart(other);
         }
         world.wait_ready("device");
-        took_over(world);
+        if world.is_in_kernel() {
+            took_over(world);
+        }
         let (ready, before) = (Instant::now(), executed(groups));
         eventually("the device is back in service", READY_MAX, || {
             executed(groups) >= before + BACK
@@ -220,7 +222,7 @@ fn refusals(records: &[Record]) -> BTreeMap<&str, u32> {
 
 /// Runs it and judges it.
 fn linearizable(plan: Plan, seconds: u64, every: Duration) -> Option<(Vec<Record>, Kills)> {
-    let place = plan.place;
+    let (place, direct) = (plan.place, plan.direct.unwrap_or("in the kernel"));
     let mut world = World::start(plan)?;
     let (records, kills) = history(&mut world, seconds, every);
     let begun = Instant::now();
@@ -230,7 +232,7 @@ fn linearizable(plan: Plan, seconds: u64, every: Duration) -> Option<(Vec<Record
         those.count()
     };
     println!(
-        "{place:?}, {} clients, {seconds} s: {report}; {} acknowledged, {} refused, {} unknown; kills {:?}; \
+        "{place:?}, {direct}, {} clients, {seconds} s: {report}; {} acknowledged, {} refused, {} unknown; kills {:?}; \
          {} SETs acknowledged while no process of the device lived (in {} of {} times); back in service \
          after {:?} at most; decided in {:?}",
         u64::from(GROUPS) * GROUP_CLIENTS,
@@ -256,7 +258,10 @@ fn linearizable(plan: Plan, seconds: u64, every: Duration) -> Option<(Vec<Record
     );
     assert!(report.keys.len() >= 64, "{} keys", report.keys.len());
     // While it holds the pipeline, nothing is acknowledged: on a slow machine it may often be killed then.
-    assert!(kills.deaths_served > 0, "{kills:?}");
+    assert!(
+        kills.deaths_served > 0 || !world.is_in_kernel(),
+        "{kills:?}"
+    );
     Some((records, kills))
 }
 
@@ -318,6 +323,26 @@ fn a_few_seconds_of_kills_are_linearizable() {
     }
 }
 
+/// Past the kernel's stack nobody acknowledges while the process is dead.
+fn past_the_stack(media: &'static str) -> Plan {
+    Plan {
+        direct: Some(media),
+        ..Plan::new(Place::Nic)
+    }
+}
+
+#[test]
+fn a_few_seconds_of_kills_past_the_stack_are_linearizable() {
+    for media in ["dram", "file"] {
+        let every = Duration::from_millis(700);
+        let Some((records, kills)) = linearizable(past_the_stack(media), 4, every) else {
+            return;
+        };
+        assert!(kills.count["device"] >= 2, "{kills:?}");
+        assert!(every_wrong_reply_is_noticed(&records) >= 5);
+    }
+}
+
 /// The long ones: `make kernel`.
 fn a_minute(plan: Plan) {
     let Some((records, kills)) = linearizable(plan, 60, Duration::from_secs(1)) else {
@@ -348,4 +373,16 @@ fn a_minute_of_kills_with_a_server_that_reads_the_log_is_linearizable() {
     let mut plan = Plan::new(Place::Nic);
     plan.reads_log = true;
     a_minute(plan);
+}
+
+#[test]
+#[ignore = "a minute: make kernel"]
+fn a_minute_of_kills_past_the_stack_is_linearizable() {
+    a_minute(past_the_stack("dram"));
+}
+
+#[test]
+#[ignore = "a minute: make kernel"]
+fn a_minute_of_kills_past_the_stack_on_a_file_is_linearizable() {
+    a_minute(past_the_stack("file"));
 }

@@ -70,6 +70,8 @@ pub struct Plan {
     pub spill: bool,
     /// Not in the kernel, but past its stack: on this kind of medium.
     pub direct: Option<&'static str>,
+    /// Folder of its log, in place of the usual one.
+    pub folder: Option<PathBuf>,
 }
 
 impl Plan {
@@ -83,6 +85,7 @@ impl Plan {
             reads_log: false,
             spill: false,
             direct: None,
+            folder: None,
         }
     }
 }
@@ -257,6 +260,11 @@ impl World {
         }
     }
 
+    /// Whether the device goes on in the kernel while its process is dead.
+    pub fn is_in_kernel(&self) -> bool {
+        self.plan.direct.is_none()
+    }
+
     /// The device's command line.
     pub fn device_args(&self) -> Vec<OsString> {
         let next = if self.plan.followers > 0 {
@@ -332,6 +340,9 @@ impl World {
 
     /// The log of a device that is not in the kernel.
     pub fn log(&self) -> PathBuf {
+        if let Some(folder) = &self.plan.folder {
+            return folder.join("device.log");
+        }
         match self.plan.direct {
             Some("dram") => self.scratch.memory().join("device.log"),
             _ => self.scratch.disk().join("device.log"),

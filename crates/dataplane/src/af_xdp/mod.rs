@@ -19,10 +19,10 @@ mod umem;
 pub use config::{Config, Mode};
 pub use error::AfXdpError;
 pub use queue::{Queue, Wake};
-pub use redirect::{Redirect, is_built};
+pub use redirect::{Redirect, Transport, is_built};
 pub use region::{Anonymous, Region};
 pub use socket::Socket;
-pub use umem::{Frame, Received, Umem};
+pub use umem::{Frame, Places, Received, Umem};
 
 /// Bytes that the kernel leaves free in front of each received packet (XDP_PACKET_HEADROOM).
 pub const RECEIVE_HEADROOM: usize = 256;

@@ -1,4 +1,5 @@
-//! The XDP program that redirects UDP datagrams to a range of ports to AF_XDP sockets; everything else passes.
+//! The XDP program that redirects UDP datagrams, or TCP segments, to a range of ports to AF_XDP sockets; everything else
+//! passes.
 //!
 //! Source: `bpf/redirect.bpf.c`. May not: attach in another mode than the driver's own.
 
@@ -25,6 +26,25 @@ pub struct Redirect {
     _link: FdLink,
 }
 
+/// What is redirected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// UDP datagrams.
+    Udp,
+    /// TCP segments: whoever gets them is the other end of the connection, not the kernel.
+    Tcp,
+}
+
+impl Transport {
+    /// Its number in an IP header.
+    const fn number(self) -> u32 {
+        match self {
+            Transport::Udp => 17,
+            Transport::Tcp => 6,
+        }
+    }
+}
+
 /// Whether this binary contains the program.
 #[must_use]
 pub fn is_built() -> bool {
@@ -38,24 +58,28 @@ impl Redirect {
     /// # Errors
     /// [`KernelError`]: not built, not allowed, no such interface, another program on it, or a driver that has no XDP.
     pub fn attach(interface: &str, ports: RangeInclusive<u16>) -> Result<Redirect, KernelError> {
-        Redirect::attach_filtered(interface, ports, None)
+        Redirect::attach_filtered(interface, ports, Transport::Udp, None)
     }
 
-    /// The same for datagrams to one address, and of these only for those that begin with `magic`, if it is given.
+    /// The same for datagrams or segments to one address, and of datagrams only for those that begin with `magic`, if it
+    /// is given.
     ///
     /// # Errors
     /// As [`Redirect::attach`].
     pub fn attach_for(
         interface: &str,
         to: SocketAddr,
+        transport: Transport,
         magic: Option<u16>,
     ) -> Result<Redirect, KernelError> {
-        Redirect::attach_filtered(interface, to.port()..=to.port(), Some((to.ip(), magic)))
+        let ports = to.port()..=to.port();
+        Redirect::attach_filtered(interface, ports, transport, Some((to.ip(), magic)))
     }
 
     fn attach_filtered(
         interface: &str,
         ports: RangeInclusive<u16>,
+        transport: Transport,
         only: Option<(IpAddr, Option<u16>)>,
     ) -> Result<Redirect, KernelError> {
         if !is_built() {
@@ -71,6 +95,7 @@ impl Redirect {
         let mut ebpf: Ebpf = EbpfLoader::new()
             .override_global("pm_port_first", ports.start(), true)
             .override_global("pm_port_last", ports.end(), true)
+            .override_global("pm_protocol", &transport.number(), true)
             .override_global("pm_filter", &u32::from(only.is_some()), true)
             .override_global("pm_address", &address, true)
             .override_global("pm_magic_needed", &u32::from(magic.is_some()), true)

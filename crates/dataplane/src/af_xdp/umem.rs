@@ -56,6 +56,21 @@ enum Place {
     Sending,
 }
 
+/// How many frames are where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    /// Somebody else keeps what is in them.
+    pub kept: usize,
+    /// With the kernel, to receive into.
+    pub receiving: usize,
+    /// With the kernel, to be sent.
+    pub sending: usize,
+    /// With holders.
+    pub held: usize,
+    /// In the list of free frames.
+    pub free: usize,
+}
+
 /// Frames of one size, numbered from the start of the region.
 #[derive(Debug)]
 pub struct Umem<R> {
@@ -125,6 +140,22 @@ impl<R: Region> Umem<R> {
     #[must_use]
     pub const fn free(&self) -> usize {
         self.free.len()
+    }
+
+    /// Counts all frames. That takes a moment.
+    #[must_use]
+    pub fn places(&self) -> Places {
+        let mut all = Places::default();
+        for place in &self.places {
+            *match place {
+                Place::Kept => &mut all.kept,
+                Place::Receiving => &mut all.receiving,
+                Place::KeptSending | Place::LeftSending | Place::Sending => &mut all.sending,
+                Place::Held => &mut all.held,
+                Place::Free => &mut all.free,
+            } += 1;
+        }
+        all
     }
 
     fn at(number: u32) -> usize {

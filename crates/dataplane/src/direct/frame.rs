@@ -1,4 +1,4 @@
-//! The headers in front of a packet: Ethernet, IPv4 or IPv6, UDP.
+//! The headers in front of a packet: Ethernet, IPv4 or IPv6, UDP or TCP.
 //!
 //! May not: look at what is behind them.
 
@@ -9,6 +9,8 @@ use etherparse::{
     EtherType, Ethernet2Header, IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, LinkSlice,
     NetSlice, SlicedPacket, TransportSlice, UdpHeader,
 };
+
+use crate::af_xdp::Transport;
 
 /// An Ethernet address.
 pub(super) type Mac = [u8; 6];
@@ -27,12 +29,12 @@ pub(super) struct Came {
     pub mac_to: Mac,
     /// Remaining hops.
     pub hops: u8,
-    /// Where the datagram is in the packet.
+    /// Where the datagram is in the packet; of TCP the whole IP packet.
     pub datagram: Range<usize>,
 }
 
-/// Reads the headers of a packet; `None` if they are not those of a whole UDP datagram.
-pub(super) fn read(packet: &[u8]) -> Option<Came> {
+/// Reads the headers of a packet; `None` if they are not those of a whole UDP datagram, or of a TCP segment.
+pub(super) fn read(transport: Transport, packet: &[u8]) -> Option<Came> {
     let sliced = SlicedPacket::from_ethernet(packet).ok()?;
     let Some(LinkSlice::Ethernet2(link)) = sliced.link else {
         return None;
@@ -50,16 +52,24 @@ pub(super) fn read(packet: &[u8]) -> Option<Came> {
         }
         _ => return None,
     };
-    let Some(TransportSlice::Udp(udp)) = sliced.transport else {
-        return None;
-    };
     if !sliced.link_exts.is_empty() {
         return None;
     }
-    let start = link.slice().len().min(14) + network_bytes + udp.header_slice().len();
-    let datagram = start..start + udp.payload().len();
+    let network = link.slice().len().min(14);
+    let start = network + network_bytes;
+    let (port, datagram) = match (transport, sliced.transport?) {
+        (Transport::Udp, TransportSlice::Udp(udp)) => {
+            let start = start + udp.header_slice().len();
+            (udp.source_port(), start..start + udp.payload().len())
+        }
+        (Transport::Tcp, TransportSlice::Tcp(tcp)) => {
+            let end = start + tcp.slice().len();
+            (tcp.source_port(), network..end)
+        }
+        _ => return None,
+    };
     Some(Came {
-        from: SocketAddr::new(from, udp.source_port()),
+        from: SocketAddr::new(from, port),
         to,
         mac_from: link.source(),
         mac_to: link.destination(),
@@ -120,6 +130,18 @@ pub(super) fn write(front: &mut [u8], way: &Way, datagram: &[u8]) -> Option<usiz
     Some(used)
 }
 
+/// The same for an IP packet, which only needs the Ethernet header. `None`: there is no room.
+pub(super) fn write_link(front: &mut [u8], way: &Way) -> Option<usize> {
+    let kind = if way.to.is_ipv4() {
+        EtherType::IPV4
+    } else {
+        EtherType::IPV6
+    };
+    let at = front.len().checked_sub(Ethernet2Header::LEN)?;
+    ethernet(&mut front[at..], way, kind)?;
+    Some(Ethernet2Header::LEN)
+}
+
 fn ethernet<'a>(rest: &'a mut [u8], way: &Way, kind: EtherType) -> Option<&'a mut [u8]> {
     let header = Ethernet2Header {
         source: way.mac_from,
@@ -162,7 +184,7 @@ mod tests {
             let (front, datagram) = packet.split_at_mut(300);
             assert_eq!(write(front, &way, datagram), Some(bytes));
             assert_eq!(packet[300 - bytes - 1], 0xee);
-            let came = read(&packet[300 - bytes..]).unwrap();
+            let came = read(Transport::Udp, &packet[300 - bytes..]).unwrap();
             assert_eq!(
                 (came.from, came.to, came.hops),
                 (way.from, way.to.ip(), HOPS)
@@ -201,13 +223,13 @@ mod tests {
         packet.extend_from_slice(b"12345678");
         let (front, datagram) = packet.split_at_mut(42);
         write(front, &way(false), datagram).unwrap();
-        assert!(read(&packet).is_some());
+        assert!(read(Transport::Udp, &packet).is_some());
         for end in 0..packet.len() {
-            assert_eq!(read(&packet[..end]), None, "{end} bytes");
+            assert_eq!(read(Transport::Udp, &packet[..end]), None, "{end} bytes");
         }
         // Padding behind a short datagram is not part of it.
         packet.extend_from_slice(&[0; 20]);
-        assert_eq!(read(&packet).unwrap().datagram, 42..50);
+        assert_eq!(read(Transport::Udp, &packet).unwrap().datagram, 42..50);
         for (at, byte) in [
             (12, 0x86),
             (14, 0x65),
@@ -218,8 +240,40 @@ mod tests {
         ] {
             let mut other = packet.clone();
             other[at] = byte;
-            assert_eq!(read(&other), None, "byte {at}");
+            assert_eq!(read(Transport::Udp, &other), None, "byte {at}");
         }
+    }
+
+    #[test]
+    fn a_segment_is_read_with_its_ip_header() {
+        let own = b"GET /";
+        let mut tcp = etherparse::TcpHeader::new(40_000, 80, 1, 1_000);
+        tcp.syn = true;
+        let bytes = u16::try_from(tcp.header_len() + own.len()).unwrap();
+        let ip = Ipv4Header::new(bytes, 64, IpNumber::TCP, [10, 0, 0, 1], [10, 0, 0, 2]).unwrap();
+        let link = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+        let mut segment = [&link[..], &ip.to_bytes(), &tcp.to_bytes(), own].concat();
+        let end = segment.len();
+        segment.extend_from_slice(&[0; 9]);
+        let came = read(Transport::Tcp, &segment).unwrap();
+        assert_eq!(came.datagram, 14..end);
+        assert_eq!(came.from, "10.0.0.1:40000".parse().unwrap());
+        assert_eq!(read(Transport::Udp, &segment), None);
+        for end in 0..end {
+            assert_eq!(read(Transport::Tcp, &segment[..end]), None, "{end} bytes");
+        }
+        // Written back, it goes the other way.
+        let way = Way {
+            from: "10.0.0.2:80".parse().unwrap(),
+            to: came.from,
+            mac_from: came.mac_to,
+            mac_to: came.mac_from,
+        };
+        let mut front = [0; 20];
+        assert_eq!(write_link(&mut front, &way), Some(14));
+        assert_eq!(front[6..12], [2, 0, 0, 0, 0, 1]);
+        assert_eq!(front[12..], [2, 0, 0, 0, 0, 2, 8, 0]);
+        assert_eq!(write_link(&mut [0; 13], &way), None);
     }
 
     #[test]

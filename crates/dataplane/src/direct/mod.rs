@@ -18,13 +18,14 @@ use pmnet_device::{DeviceError, DeviceNode, serve};
 use pmnet_log::{Log, Media};
 use pmnet_media::Memory;
 use pmnet_proto::Peer;
+use pmnet_proto::device::DeviceConfig;
 use pmnet_udp::Stop;
 
 use crate::relay::{RelayConfig, watch};
 use crate::xdp::KernelError;
 use port::Direct;
 
-pub use crate::af_xdp::{AfXdpError, Mode};
+pub use crate::af_xdp::{AfXdpError, Mode, Places, Transport};
 pub use sockets::{Arrived, Sockets, SocketsConfig, buffers_needed};
 
 /// Settings of such a device.
@@ -72,36 +73,54 @@ pub struct Bound {
     pub zero_copy: bool,
 }
 
-/// Serves one shard until stopped. The frame space of `log` is packet buffers, and `memory` is that of its image. `ready` is
-/// called once, when the device first serves, with the bound address, the node, and what each socket got.
-///
-/// # Errors
-/// [`DirectError`].
-pub fn run<M: Media>(
-    config: DirectConfig,
-    mut log: Log<M>,
-    memory: Memory,
-    stop: &Stop,
-    ready: impl FnOnce(Peer, &DeviceNode<M>, &[Bound]),
-) -> Result<(), DirectError> {
-    let parameters = *log.parameters();
-    let mut direct = Direct::open(&config, memory, &parameters, stop)?;
-    log.leave_buffers(direct.never_live());
-    let next = config.relay.device.next;
-    let node = direct
-        .stack()
-        .node(config.relay.device, log)?
-        .with_packet_buffers();
-    let bound = direct.bound().to_vec();
-    let address = direct.stack().address()?;
-    let ready = |address, node: &DeviceNode<M>| ready(address, node, &bound);
-    let watch = watch(direct.stack().clock(), next, address, ready);
-    let served = serve(node, &mut direct, watch);
-    let send_dropped = direct.send_dropped();
-    if send_dropped > 0 {
-        tracing::info!(send_dropped, "packets that found no room were sent again");
+/// A device that is bound to its interfaces and serves nobody yet: all that can be refused at the start has been tried.
+pub struct DirectDevice {
+    port: Direct,
+    device: DeviceConfig,
+}
+
+impl DirectDevice {
+    /// Binds. The frame space of `log` is packet buffers, and `memory` is that of its image. Nothing of the log is changed.
+    ///
+    /// # Errors
+    /// [`DirectError`].
+    pub fn open<M: Media>(
+        config: DirectConfig,
+        log: &Log<M>,
+        memory: Memory,
+        stop: &Stop,
+    ) -> Result<DirectDevice, DirectError> {
+        let port = Direct::open(&config, memory, log.parameters(), stop)?;
+        Ok(DirectDevice {
+            port,
+            device: config.relay.device,
+        })
     }
-    Ok(served?)
+
+    /// Serves one shard until stopped, with the log of [`DirectDevice::open`]. `ready` is called once, when the device first
+    /// serves, with the bound address, the node, and what each socket got.
+    ///
+    /// # Errors
+    /// [`DirectError`].
+    pub fn serve<M: Media>(
+        self,
+        mut log: Log<M>,
+        ready: impl FnOnce(Peer, &DeviceNode<M>, &[Bound]),
+    ) -> Result<(), DirectError> {
+        let (mut port, next) = (self.port, self.device.next);
+        log.leave_buffers(port.never_live());
+        let node = port.stack().node(self.device, log)?.with_packet_buffers();
+        let bound = port.bound().to_vec();
+        let address = port.stack().address()?;
+        let ready = |address, node: &DeviceNode<M>| ready(address, node, &bound);
+        let watch = watch(port.stack().clock(), next, address, ready);
+        let served = serve(node, &mut port, watch);
+        let send_dropped = port.send_dropped();
+        if send_dropped > 0 {
+            tracing::info!(send_dropped, "packets that found no room were sent again");
+        }
+        Ok(served?)
+    }
 }
 
 /// Refuses an interface whose packets may be longer than a buffer takes.

@@ -14,7 +14,7 @@ use pmnet_wire::MAGIC;
 
 use super::sockets::{Arrived, Sockets, SocketsConfig};
 use super::{Bound, DirectConfig, DirectError};
-use crate::af_xdp::AfXdpError;
+use crate::af_xdp::{AfXdpError, Transport};
 use crate::relay::Relay;
 
 /// While the device spins, the socket in the kernel's stack is looked at once in so many turns: that is a system call.
@@ -46,6 +46,7 @@ impl Direct {
         let packets = SocketsConfig {
             interfaces: config.interfaces.clone(),
             listen: config.relay.listen,
+            transport: Transport::Udp,
             mode: config.mode,
             magic: Some(MAGIC),
         };

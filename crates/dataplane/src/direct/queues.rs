@@ -13,7 +13,8 @@ use pmnet_media::Memory;
 use super::sockets::SocketsConfig;
 use super::{Bound, DirectError, interface};
 use crate::af_xdp::{
-    AfXdpError, Config, Frame, Queue, RECEIVE_HEADROOM, Received, Redirect, Region, Umem, Wake,
+    AfXdpError, Config, Frame, Places, Queue, RECEIVE_HEADROOM, Received, Redirect, Region, Umem,
+    Wake,
 };
 
 /// Entries of the fill and RX rings of a queue.
@@ -139,7 +140,8 @@ impl Queues {
             send_dropped: 0,
         };
         for interface in &config.interfaces {
-            let mut redirect = Redirect::attach_for(interface, config.listen, config.magic)?;
+            let mut redirect =
+                Redirect::attach_for(interface, config.listen, config.transport, config.magic)?;
             for queue in 0..interface::receive_queues(interface).min(QUEUES_MAX) {
                 let own = Config {
                     mode: config.mode,
@@ -173,6 +175,10 @@ impl Queues {
     /// Buffers that the log must leave.
     pub const fn never_live(&self) -> u64 {
         self.share.never_live
+    }
+
+    pub fn places(&self) -> Places {
+        self.umem.places()
     }
 
     pub const fn send_dropped(&self) -> u64 {

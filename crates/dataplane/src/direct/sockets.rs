@@ -15,7 +15,7 @@ use super::frame::{self, Came, Way};
 use super::neighbours::{Neighbour, Neighbours};
 use super::queues::{BUFFERS_PER_QUEUE, FrameMemory, QUEUES_MAX, Queues};
 use super::{Bound, DirectError, Mode, fits, interface};
-use crate::af_xdp::{AfXdpError, Frame, Received};
+use crate::af_xdp::{AfXdpError, Frame, Places, Received, Transport};
 
 /// Packets taken from a queue at once.
 const BURST: usize = 64;
@@ -27,6 +27,8 @@ pub struct SocketsConfig {
     pub interfaces: Vec<String>,
     /// To which address and port.
     pub listen: SocketAddr,
+    /// Datagrams of UDP, or segments of TCP. In place of a datagram there is the IP packet of a segment then, everywhere.
+    pub transport: Transport,
     /// Whether the driver moves packets without a copy.
     pub mode: Mode,
     /// The first two bytes that they must have.
@@ -71,6 +73,7 @@ pub struct Sockets {
     queues: Queues,
     neighbours: Neighbours,
     port: u16,
+    transport: Transport,
     burst: Vec<Received>,
 }
 
@@ -113,6 +116,7 @@ impl Sockets {
             queues: Queues::open(config, memory, buffer_bytes, buffers)?,
             neighbours: Neighbours::default(),
             port: listen.port(),
+            transport: config.transport,
             burst: Vec::with_capacity(BURST),
         })
     }
@@ -127,6 +131,12 @@ impl Sockets {
     #[must_use]
     pub fn bound(&self) -> &[Bound] {
         self.queues.bound()
+    }
+
+    /// Who has how many buffers. Those that the log has, live or not, are kept.
+    #[must_use]
+    pub fn places(&self) -> Places {
+        self.queues.places()
     }
 
     /// Packets that found no room; whoever waits for them asks again.
@@ -148,7 +158,7 @@ impl Sockets {
         for queue in 0..self.queues.sockets().len() {
             let received = self.queues.receive(queue, &mut self.burst);
             for one in self.burst.drain(..) {
-                let came = frame::read(self.queues.packet(&one));
+                let came = frame::read(self.transport, self.queues.packet(&one));
                 // Port 0 cannot be answered. Only a forger writes it.
                 let Some(came) = came.filter(|came| came.from.port() != 0) else {
                     self.queues.done(one.frame, false);
@@ -175,12 +185,26 @@ impl Sockets {
         self.queues.done(arrived.frame, taken == Taken::Kept);
     }
 
+    /// The sender of what arrived can be reached the way it came, already before it is [done](Sockets::done) with.
+    pub fn heard(&mut self, now: Time, arrived: &Arrived) {
+        self.neighbours.learn(now, arrived.queue, &arrived.came);
+    }
+
     fn way(&self, to: Peer, neighbour: &Neighbour) -> Way {
         Way {
             from: SocketAddr::new(neighbour.own, self.port),
             to,
             mac_from: neighbour.own_mac,
             mac_to: neighbour.mac,
+        }
+    }
+
+    /// What writes the headers of a datagram in front of it.
+    fn head(&self, way: Way) -> impl Fn(&mut [u8], &[u8]) -> Option<usize> + use<> {
+        let transport = self.transport;
+        move |front, datagram| match transport {
+            Transport::Udp => frame::write(front, &way, datagram),
+            Transport::Tcp => frame::write_link(front, &way),
         }
     }
 
@@ -193,8 +217,7 @@ impl Sockets {
         let Some(neighbour) = self.neighbours.find(now, to) else {
             return Ok(false);
         };
-        let way = self.way(to, &neighbour);
-        let head = |front: &mut [u8], datagram: &[u8]| frame::write(front, &way, datagram);
+        let head = self.head(self.way(to, &neighbour));
         self.queues.send(neighbour.queue, datagram, head)?;
         Ok(true)
     }
@@ -212,12 +235,11 @@ impl Sockets {
         let Some(neighbour) = self.neighbours.find(now, to) else {
             return Ok(false);
         };
-        let way = self.way(to, &neighbour);
-        let head = |front: &mut [u8], datagram: &[u8]| frame::write(front, &way, datagram);
-        if !self.queues.send_logged(neighbour.queue, place, head)? {
+        let head = self.head(self.way(to, &neighbour));
+        if !self.queues.send_logged(neighbour.queue, place, &head)? {
             // It is being sent already: this is a repetition.
             let copy = self.queues.logged(place).to_vec();
-            self.queues.send(neighbour.queue, &copy, head)?;
+            self.queues.send(neighbour.queue, &copy, &head)?;
         }
         Ok(true)
     }

@@ -6,20 +6,21 @@
 use std::net::SocketAddr;
 
 use fastrand::Rng;
+use pmnet_device::DeviceConfig;
 use pmnet_proto::time::MILLISECOND;
 use pmnet_proto::{Peer, Time};
 use pmnet_wire::packet::READ_KEYS_MAX;
 use pmnet_wire::{Flags, Header, Kind, Packet, raw};
 
 use crate::load::addresses;
-use crate::world::{SHARD, SHARD_TOKEN, World, server, skipped};
+use crate::world::{SHARD, SHARD_TOKEN, Sent, World, server, skipped};
 
 /// Packets in one world.
-const PACKETS: u64 = 2_000;
+pub const PACKETS: u64 = 2_000;
 /// Keys that updates, READs and bypasses are about, by their hashes; 0: several, or unknown ones.
 const KEYS: u64 = 12;
 /// Packets if `PMNET_PACKETS` is not set.
-const PACKETS_ALL: u64 = 200_000;
+pub const PACKETS_ALL: u64 = 200_000;
 
 pub fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| {
@@ -37,21 +38,50 @@ struct Client {
     request: u64,
 }
 
-struct Run {
+/// Two devices that get the same packets, and are compared.
+pub trait Pair {
+    /// Both get a datagram. What they send must be the same; gives it.
+    fn receive(&mut self, from: Peer, datagram: &[u8]) -> Vec<Sent>;
+    /// So much time passes, in nanoseconds.
+    fn later(&mut self, nanos: u64) -> Vec<Sent>;
+    /// Where they listen.
+    fn address(&self) -> SocketAddr;
+    /// Of both ([`pmnet_proto::device::Device::cursors`]).
+    fn cursors(&self) -> (u64, u64, u64, u64);
+}
+
+impl Pair for World {
+    fn receive(&mut self, from: Peer, datagram: &[u8]) -> Vec<Sent> {
+        World::receive(self, from, datagram)
+    }
+    fn later(&mut self, nanos: u64) -> Vec<Sent> {
+        self.now = Time(self.now.0 + nanos);
+        self.finish()
+    }
+    fn address(&self) -> SocketAddr {
+        self.address
+    }
+    fn cursors(&self) -> (u64, u64, u64, u64) {
+        self.reference.machine().cursors()
+    }
+}
+
+pub struct Run<W> {
     rng: Rng,
-    world: World,
+    pub world: W,
     clients: Vec<Client>,
     /// Earlier datagrams, which may come again.
     old: Vec<(Peer, Vec<u8>)>,
     request: u64,
 }
 
-impl Run {
-    fn new(seed: u64) -> Run {
+impl<W: Pair> Run<W> {
+    /// `world` makes the two devices, at this address and with these settings.
+    pub fn new(seed: u64, world: impl Fn(SocketAddr, &dyn Fn(&mut DeviceConfig)) -> W) -> Run<W> {
         let mut rng = Rng::with_seed(seed);
         let (device, client) = addresses()[rng.usize(..2)];
         let quota = rng.u8(..4) == 0;
-        let world = World::new(device, |settings| {
+        let world = world(device, &|settings| {
             if quota {
                 settings.session_entries_max = 5;
             }
@@ -75,7 +105,8 @@ impl Run {
         }
     }
 
-    fn step(&mut self) {
+    /// Sends one packet, or lets time pass.
+    pub fn step(&mut self) {
         let which = self.rng.usize(..self.clients.len());
         match self.rng.u8(..100) {
             0..=37 => self.update(which),
@@ -88,8 +119,7 @@ impl Run {
             91..=94 => self.damaged(which),
             95 => self.moved(which),
             _ => {
-                self.world.now = Time(self.world.now.0 + self.rng.u64(..3 * MILLISECOND));
-                let sent = self.world.finish();
+                let sent = self.world.later(self.rng.u64(..3 * MILLISECOND));
                 self.learn(&sent);
             }
         }
@@ -247,7 +277,7 @@ impl Run {
 
     /// Something that the server may send.
     fn server(&mut self) {
-        let (last, _, _, applied) = self.world.reference.machine().cursors();
+        let (last, _, _, applied) = self.world.cursors();
         let which = self.rng.usize(..self.clients.len());
         let kind = match self.rng.u8(..8) {
             0..=2 => Kind::Applied,
@@ -283,7 +313,7 @@ impl Run {
                 header.seq = client.seq;
             }
         }
-        let server = server(self.world.address);
+        let server = server(self.world.address());
         self.send(server, header, b"");
     }
 
@@ -332,7 +362,7 @@ impl Run {
     }
 
     /// Clients learn their session ids, and the seqs at which they should go on.
-    fn learn(&mut self, sent: &[crate::world::Sent]) {
+    fn learn(&mut self, sent: &[Sent]) {
         for packet in sent {
             let Ok(parsed) = Packet::parse(&packet.bytes) else {
                 continue;
@@ -405,7 +435,8 @@ pub fn compared<R>(
 fn the_kernel_answers_as_user_space_does() {
     if !skipped() {
         let packets = number("PMNET_PACKETS", PACKETS_ALL);
-        let (hits, misses) = compared(packets, "answered", Run::new, Run::step, |run| &run.world);
+        let begin = |seed| Run::new(seed, |address, settings| World::new(address, settings));
+        let (hits, misses) = compared(packets, "answered", begin, Run::step, |run| &run.world);
         // In a few stories there may be none.
         let few = packets < 10 * PACKETS;
         assert!(

@@ -23,10 +23,10 @@ use crate::skip::skip;
 pub const SHARD: u32 = 3;
 pub const SHARD_TOKEN: u64 = 0x1122_3344_5566_7788;
 pub const PARAMETERS: Parameters = Parameters::ring(64, 16_384);
-const DEVICE: u32 = 7;
+pub const DEVICE: u32 = 7;
 /// Few, so that keys share them.
 const BUCKETS: u32 = 8;
-const IDENTITY: Identity = Identity {
+pub const IDENTITY: Identity = Identity {
     log_uuid: 0x0123_4567_89ab_cdef_0011_2233_4455_6677,
     device: DEVICE,
     shard: SHARD,
@@ -59,7 +59,7 @@ impl Words {
 }
 
 /// A medium in private memory, durable at once.
-pub struct Memory(Vec<u8>);
+pub struct Memory(pub Vec<u8>);
 
 impl Media for Memory {
     fn bytes(&self) -> &[u8] {
@@ -458,7 +458,7 @@ impl World {
     }
 }
 
-fn repaired<M: Media>(media: M) -> Log<M> {
+pub fn repaired<M: Media>(media: M) -> Log<M> {
     let scan = Scan::open(media, None).unwrap();
     let decision = scan.decide();
     scan.repair(decision).unwrap()
@@ -518,7 +518,7 @@ fn kind_of(datagram: &[u8]) -> Option<Kind> {
         .map(|packet| packet.header.kind)
 }
 
-fn describe(sent: &[Sent]) -> Vec<String> {
+pub fn describe(sent: &[Sent]) -> Vec<String> {
     sent.iter()
         .map(|packet| match Packet::parse(&packet.bytes) {
             Ok(parsed) if parsed.header.kind == Kind::Durable => {
@@ -545,7 +545,7 @@ fn other(device: u32) -> Member {
     }
 }
 
-fn recover_reply(bytes: &[u8], (before, behind): (usize, usize)) -> Option<Vec<u8>> {
+pub fn recover_reply(bytes: &[u8], (before, behind): (usize, usize)) -> Option<Vec<u8>> {
     let packet = Packet::parse(bytes).ok()?;
     let asked = packet.header;
     (asked.kind == Kind::Recover).then(|| {

@@ -5,6 +5,7 @@
 //! not: contain protocol, or hide the limits of the machine.
 
 pub mod micro;
+pub mod packets;
 mod page;
 pub mod pipeline;
 pub mod redis;

@@ -168,7 +168,7 @@ impl Carrier for Bypass {
 }
 
 /// Own address on the way to a neighbour, and the hardware addresses of both.
-fn resolve(target: SocketAddrV4) -> anyhow::Result<(Ipv4Addr, [u8; 6], [u8; 6])> {
+pub(crate) fn resolve(target: SocketAddrV4) -> anyhow::Result<(Ipv4Addr, [u8; 6], [u8; 6])> {
     let socket = UdpSocket::bind("0.0.0.0:0").context("no socket")?;
     let discard = SocketAddrV4::new(*target.ip(), DISCARD);
     socket.connect(discard).context("no way to the system")?;

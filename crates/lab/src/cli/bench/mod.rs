@@ -1,6 +1,7 @@
 //! `pmnet-lab bench`.
 
 mod micro;
+mod packets;
 mod pipeline;
 mod redis;
 mod traffic;
@@ -19,6 +20,8 @@ pub struct BenchCommand {
 enum What {
     /// Round trip of an update, with an ideal handler: how far from the least possible?
     Micro(micro::MicroArgs),
+    /// Packet buffers that are the log, against copying into one, and against storing nothing (PASTE).
+    Packets(packets::PacketsArgs),
     /// What one packet costs the pipeline in the kernel: its program alone, on one core.
     Pipeline(pipeline::PipelineArgs),
     /// Redis behind pmnet, Redis alone, and the most that any server of its protocol can do here.
@@ -31,6 +34,7 @@ enum What {
 pub fn main(command: &BenchCommand) -> anyhow::Result<bool> {
     match &command.what {
         What::Micro(args) => micro::main(args),
+        What::Packets(args) => packets::main(args),
         What::Redis(args) => redis::main(args),
         What::Traffic(args) => traffic::main(args),
         What::Pipeline(args) => pipeline::main(args),

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileTypeExt;
 use anyhow::Context;
 use pmnet_cli::ConfigError;
 use pmnet_client::Stop;
-use pmnet_dataplane::direct::{DirectConfig, Mode as Copying, buffers_needed, run};
+use pmnet_dataplane::direct::{DirectConfig, DirectDevice, Mode as Copying, buffers_needed};
 use pmnet_log::Parameters;
 use pmnet_media::Kind;
 use serde_json::json;
@@ -99,7 +99,7 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
             return Err(ConfigError(text).into());
         }
     }
-    let log = open_log(&settings)
+    let (log, made) = open_log(&settings)
         .with_context(|| format!("cannot use the log {}", settings.path.display()))?;
     let memory = log.medium().memory();
     let about = (settings.relay.device.id, settings.relay.device.shard);
@@ -109,7 +109,13 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
         interfaces: direct.interfaces,
         mode: direct.copying,
     };
-    run(config, log, memory, stop, |address, node, bound| {
+    let opened = DirectDevice::open(config, &log, memory, stop).inspect_err(|_| {
+        // Whether sockets can be had is known only with their memory. Nobody has heard of this log yet, and it is ours alone.
+        if made && let Err(error) = std::fs::remove_file(&settings.path) {
+            tracing::warn!(path = %settings.path.display(), %error, "cannot remove the new log");
+        }
+    })?;
+    opened.serve(log, |address, node, bound| {
         let sockets: Vec<String> = bound
             .iter()
             .map(|one| {

@@ -134,7 +134,7 @@ fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
     if settings.direct.is_some() {
         return direct::serve(settings, stop, json);
     }
-    let log = relay::open_log(&settings)
+    let (log, _) = relay::open_log(&settings)
         .with_context(|| format!("cannot use the log {}", settings.path.display()))?;
     relay::run_relay(settings.relay, log, None, stop, json, || ())
 }

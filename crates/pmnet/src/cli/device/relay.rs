@@ -54,12 +54,12 @@ pub fn announce<M: Media>(
     ready::announce(json, "device", &fields);
 }
 
-/// Opens the log, or makes it where there is none.
-pub fn open_log(settings: &Settings) -> anyhow::Result<Log<AnyMedia>> {
+/// Opens the log, or makes it where there is none; whether its file was made.
+pub fn open_log(settings: &Settings) -> anyhow::Result<(Log<AnyMedia>, bool)> {
     let device = settings.relay.device.id;
     let shard = settings.relay.device.shard;
-    let new =
-        !settings.path.exists() || pmnet_media::is_unused_device(&settings.path, settings.kind)?;
+    let made = !settings.path.exists();
+    let new = made || pmnet_media::is_unused_device(&settings.path, settings.kind)?;
     let media = if new {
         let parameters = settings.wanted.unwrap_or_else(|| settings.usual());
         let identity = new_identity(device, shard)?;
@@ -89,7 +89,7 @@ pub fn open_log(settings: &Settings) -> anyhow::Result<Log<AnyMedia>> {
             "read the log"
         );
     }
-    Ok(scan.repair(decision)?)
+    Ok((scan.repair(decision)?, made))
 }
 
 /// A new log's identity: no two logs may ever have the same, so the operating system draws it.

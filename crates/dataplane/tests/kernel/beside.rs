@@ -1,0 +1,210 @@
+//! Two devices in user space that get the same packets: one copies them into its log, as the relay does, and one is given
+//! them in packet buffers of its log, as with `--mode af-xdp`. Answers and logs must be equal. Needs no root.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use pmnet_device::{Buffers, DeviceConfig, DeviceNode, Taken};
+use pmnet_log::Parameters;
+use pmnet_proto::{Peer, Random, Time};
+
+use crate::differential::{PACKETS, PACKETS_ALL, Pair, Run, number};
+use crate::world::{
+    DEVICE, IDENTITY, Memory, Sent, describe, recover_reply, repaired, server, settings,
+};
+
+/// As many entries in both logs, and room for as many of the longest frames.
+const ENTRIES: u64 = 64;
+const RING: Parameters = Parameters::ring(ENTRIES, 131_072);
+const BUFFERS: Parameters = Parameters::buffers(ENTRIES, 256 * BUFFER, 2_048);
+const BUFFER: u64 = 2_048;
+/// Hops of what clients send.
+const HOPS: u8 = 64;
+/// Where a datagram may begin in its buffer: behind IPv4 or IPv6, at a line or not.
+const OFFSETS: [usize; 4] = [320, 340, 321, 500];
+
+struct Beside {
+    now: Time,
+    address: SocketAddr,
+    copies: DeviceNode<Memory>,
+    keeps: DeviceNode<Memory>,
+    /// Buffers that are lent and empty.
+    lent: Vec<u32>,
+    packets: usize,
+    kept: usize,
+}
+
+fn device(settings: DeviceConfig, parameters: &Parameters) -> DeviceNode<Memory> {
+    let mut memory = Memory(vec![0; parameters.image_bytes()]);
+    pmnet_log::format(&mut memory, &IDENTITY, parameters).unwrap();
+    DeviceNode::new(settings, repaired(memory), Random::new(9), Time(1))
+}
+
+/// What a device sends, from wherever it lies, with the hops that it may still make.
+fn sent(device: &mut DeviceNode<Memory>) -> Vec<(Sent, Option<u8>)> {
+    let out = device.out();
+    let all = out.places().map(|place| {
+        let bytes = match &place.logged {
+            Some(frame) => device.log().lent(frame),
+            None => out.bytes(place.range.clone()),
+        };
+        let sent = Sent {
+            to: place.to,
+            bytes: bytes.to_vec(),
+        };
+        (sent, place.hops)
+    });
+    let all = all.collect();
+    device.sent();
+    all
+}
+
+impl Beside {
+    fn new(address: SocketAddr, change: &dyn Fn(&mut DeviceConfig)) -> Beside {
+        let mut settings = settings(DEVICE, server(address));
+        change(&mut settings);
+        let mut pair = Beside {
+            now: Time(1),
+            address,
+            copies: device(settings.clone(), &RING),
+            keeps: device(settings, &BUFFERS).with_packet_buffers(),
+            lent: Vec::new(),
+            packets: 0,
+            kept: 0,
+        };
+        for _turn in 0..64 {
+            for packet in pair.compare() {
+                if let Some(reply) = recover_reply(&packet.bytes, (0, 0)) {
+                    pair.receive(server(address), &reply);
+                }
+            }
+            pair.now = Time(pair.now.0 + 300_000_000);
+        }
+        assert!(pair.keeps.machine().is_serving());
+        pair
+    }
+
+    /// A lent buffer with this datagram: its number, and where in the frame space.
+    fn put(&mut self, datagram: &[u8]) -> (u32, Range<usize>) {
+        let number = self.lent.pop().or_else(|| self.keeps.buffers().lend());
+        let number = number.expect("a full log leaves buffers to receive into");
+        let offset = OFFSETS[self.packets % OFFSETS.len()];
+        let at = usize::try_from(u64::from(number) * BUFFER).unwrap() + offset;
+        self.keeps.buffers().deposit(at, datagram);
+        (number, at..at + datagram.len())
+    }
+
+    /// As a port does after every turn.
+    fn exchange(&mut self) {
+        let buffers = self.keeps.buffers();
+        while let Some(number) = buffers.poll_released() {
+            self.lent.push(number);
+        }
+        while buffers.wants() {
+            buffers.give_back(self.lent.pop().expect("one was released"));
+        }
+    }
+
+    /// A burst ends: both say the same.
+    fn compare(&mut self) -> Vec<Sent> {
+        self.copies.finish(self.now).unwrap();
+        self.keeps.finish(self.now).unwrap();
+        let (one, other) = (sent(&mut self.copies), sent(&mut self.keeps));
+        self.exchange();
+        let only = |all: &[(Sent, Option<u8>)]| -> Vec<Sent> {
+            all.iter().map(|(sent, _)| sent.clone()).collect()
+        };
+        assert_eq!(
+            describe(&only(&one)),
+            describe(&only(&other)),
+            "copied beside kept"
+        );
+        assert_eq!(one, other);
+        assert_eq!(
+            self.copies.machine().cursors(),
+            self.keeps.machine().cursors()
+        );
+        only(&one)
+    }
+
+    /// What is in both logs: entries but for where their frames are, and the frames.
+    fn compare_logs(&self) {
+        let log = |device: &DeviceNode<Memory>| -> Vec<(String, Vec<u8>)> {
+            let log = device.log();
+            let orders = log.applied() + 1..=log.last();
+            let all = orders.map(|order| {
+                let e = log.entry(order).unwrap();
+                let said = (e.order, e.session, e.seq, e.durable, e.applied, e.epoch);
+                let more = (e.incarnation, e.kind, e.fragment_index, e.fragment_count);
+                let text = format!("{said:?} {more:?} {} {:#x}", e.frame_len, e.payload_crc);
+                (text, log.frame(order).unwrap().to_vec())
+            });
+            all.collect()
+        };
+        assert_eq!(log(&self.copies), log(&self.keeps));
+    }
+}
+
+impl Pair for Beside {
+    fn receive(&mut self, from: Peer, datagram: &[u8]) -> Vec<Sent> {
+        self.packets += 1;
+        self.copies
+            .receive_with_hops(self.now, from, HOPS, datagram)
+            .unwrap();
+        let (number, frame) = self.put(datagram);
+        let taken = self.keeps.receive_in_place(self.now, from, HOPS, &frame);
+        match taken.unwrap() {
+            Taken::Kept => self.kept += 1,
+            Taken::Heard | Taken::Refused => self.lent.push(number),
+        }
+        // Bursts of one to three.
+        if self.packets.is_multiple_of(3) || self.packets.is_multiple_of(7) {
+            self.compare()
+        } else {
+            Vec::new()
+        }
+    }
+
+    fn later(&mut self, nanos: u64) -> Vec<Sent> {
+        self.now = Time(self.now.0 + nanos);
+        self.compare()
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn cursors(&self) -> (u64, u64, u64, u64) {
+        self.copies.machine().cursors()
+    }
+}
+
+#[test]
+fn kept_where_it_came_is_as_if_it_were_copied() {
+    let packets = number("PMNET_PACKETS", PACKETS_ALL);
+    let first = number("PMNET_SEED", 1);
+    let mut kept = 0;
+    for seed in first..first + packets.div_ceil(PACKETS) {
+        let outcome = std::panic::catch_unwind(|| {
+            let mut run = Run::new(seed, Beside::new);
+            for packet in 0..PACKETS {
+                run.step();
+                if packet % 50 == 0 {
+                    run.world.compare();
+                    run.world.compare_logs();
+                }
+            }
+            run.world.kept
+        });
+        kept += outcome.unwrap_or_else(|panic| {
+            println!("PMNET_SEED={seed} PMNET_PACKETS={PACKETS} shows it again");
+            std::panic::resume_unwind(panic);
+        });
+    }
+    println!("{packets} packets, {kept} of them kept");
+    let kept = u64::try_from(kept).unwrap();
+    assert!(
+        kept * 10 > packets,
+        "{kept} of {packets}: hardly any was kept, so little was compared"
+    );
+}

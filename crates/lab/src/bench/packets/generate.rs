@@ -1,0 +1,322 @@
+//! The client: one thread, an AF_XDP socket for each queue, a closed loop with so many requests on their way by each.
+
+use std::net::SocketAddrV4;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use hdrhistogram::Histogram;
+use pmnet_dataplane::af_xdp::{Anonymous, Config, Received, Redirect, Socket, Wake};
+
+use super::plan::Store;
+use super::request;
+use crate::bench::micro::bypass::resolve;
+use crate::bench::micro::frame::{self, HEADERS, Path};
+use crate::testbed::END_INTERFACE;
+
+/// Ports of the client: different each time, so that late answers find nobody.
+const PORTS: std::ops::Range<u16> = 20_000..40_000;
+const FRAME_BYTES: u32 = 2048;
+/// A few requests use few frames, so that these stay in the caches.
+const RING_MIN: usize = 16;
+/// Where the UDP checksum is in a frame. It is left out (0): computing it would be most of this thread's work.
+const CHECKSUM: std::ops::Range<usize> = HEADERS - 2..HEADERS;
+/// Time after which a request without an answer is sent again.
+const RESEND: Duration = Duration::from_millis(50);
+/// Time without any answer after which the measurement ends.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often resends, and the end of the run, are checked.
+const LOOK: Duration = Duration::from_millis(1);
+/// How often a wake-up that finds no room is tried.
+const WAKES_MAX: usize = 100;
+/// Longest round trip that the histogram distinguishes, in nanoseconds.
+const NANOS_MAX: u64 = 60_000_000_000;
+
+/// What to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// The server's address.
+    pub target: SocketAddrV4,
+    /// What it does.
+    pub store: Store,
+    /// Queues.
+    pub queues: usize,
+    /// Requests on their way by each.
+    pub in_flight: usize,
+    /// Bytes of a request.
+    pub payload_bytes: usize,
+    /// Time before the measurement.
+    pub warmup: Duration,
+    /// Measured time.
+    pub duration: Duration,
+    /// There is only one core: who has nothing to do lets the other one go on.
+    pub yields: bool,
+}
+
+/// The result.
+pub struct Sample {
+    /// Round trips in nanoseconds, of requests that began and were answered in the measured time.
+    pub histogram: Histogram<u64>,
+    /// Requests that were sent again.
+    pub resends: u64,
+    /// The highest order of an answer.
+    pub last: u64,
+}
+
+/// A request on its way.
+#[derive(Clone, Copy)]
+struct Slot {
+    number: u64,
+    begun: Instant,
+    sent: Instant,
+    busy: bool,
+}
+
+/// One queue.
+struct Lane {
+    socket: Socket<Anonymous>,
+    path: Path,
+    /// Headers of a frame, with no checksum of UDP.
+    headers: [u8; HEADERS],
+    /// Frames that are kept for sending.
+    kept: usize,
+    slots: Vec<Slot>,
+    burst: Vec<Received>,
+    unsent: bool,
+}
+
+impl Lane {
+    fn open(run: &Run, queue: usize, path: Path, redirect: &mut Redirect) -> anyhow::Result<Lane> {
+        let kept = (2 * run.in_flight).max(RING_MIN).next_power_of_two();
+        let ring = u32::try_from(kept)?;
+        let number = u32::try_from(queue)?;
+        let memory = Anonymous::new(usize::try_from(FRAME_BYTES)? * kept * 2)?;
+        let mut socket = Socket::bind(
+            memory,
+            &Config {
+                frame_bytes: FRAME_BYTES,
+                receive_ring: ring,
+                send_ring: ring,
+                ..Config::new(END_INTERFACE, number)
+            },
+        )?;
+        socket.refill(ring, kept)?;
+        redirect.serve(number, &socket)?;
+        let mut example = vec![0; HEADERS + run.payload_bytes];
+        let datagram = vec![0; run.payload_bytes];
+        path.write(&datagram, &mut example)?;
+        example[CHECKSUM].fill(0);
+        let now = Instant::now();
+        let slot = Slot {
+            number: 0,
+            begun: now,
+            sent: now,
+            busy: false,
+        };
+        Ok(Lane {
+            socket,
+            path,
+            headers: *example.first_chunk().context("a frame has headers")?,
+            kept,
+            slots: vec![slot; run.in_flight],
+            burst: Vec::with_capacity(RING_MIN),
+            unsent: false,
+        })
+    }
+
+    /// Queues the request of a slot.
+    fn send(&mut self, slot: usize, payload_bytes: usize, now: Instant) -> anyhow::Result<()> {
+        if self.socket.reserve(1)? == 0 {
+            // Too many were sent again. It will be once more.
+            return Ok(());
+        }
+        let Some(frame) = self.socket.take() else {
+            return Ok(());
+        };
+        let bytes = self.socket.bytes_mut(&frame);
+        bytes[..HEADERS].copy_from_slice(&self.headers);
+        let end = HEADERS + payload_bytes;
+        let one = &mut self.slots[slot];
+        request::write(&mut bytes[HEADERS..end], one.number);
+        one.sent = now;
+        self.socket.queue(frame, end);
+        self.unsent = true;
+        Ok(())
+    }
+
+    fn begin(&mut self, slot: usize, number: u64, run: &Run, now: Instant) -> anyhow::Result<()> {
+        self.slots[slot] = Slot {
+            number,
+            begun: now,
+            sent: now,
+            busy: true,
+        };
+        self.send(slot, run.payload_bytes, now)
+    }
+
+    /// What is queued leaves.
+    fn flush(&mut self) -> anyhow::Result<()> {
+        if self.unsent {
+            self.unsent = false;
+            self.socket.submit();
+            let mut wakes = 0;
+            while self.socket.wake()? == Wake::Again && wakes < WAKES_MAX {
+                wakes += 1;
+            }
+        }
+        self.socket.complete()?;
+        Ok(())
+    }
+}
+
+struct Client<'a> {
+    run: &'a Run,
+    sample: Sample,
+    measure: Instant,
+    until: Instant,
+    /// Number of the next request.
+    next: u64,
+    busy: usize,
+}
+
+/// Runs it in the calling thread's network namespace.
+pub fn run(run: &Run, stop: &AtomicBool) -> anyhow::Result<Sample> {
+    let (own, own_mac, far_mac) = resolve(run.target)?;
+    let first = fastrand::u16(PORTS);
+    let last = first + u16::try_from(run.queues - 1)?;
+    let mut redirect = Redirect::attach(END_INTERFACE, first..=last)?;
+    let mut lanes = (first..=last)
+        .enumerate()
+        .map(|(queue, port)| {
+            let path = Path {
+                own_mac,
+                far_mac,
+                own: SocketAddrV4::new(own, port),
+                far: run.target,
+            };
+            Lane::open(run, queue, path, &mut redirect)
+        })
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let now = Instant::now();
+    let mut client = Client {
+        run,
+        sample: Sample {
+            histogram: Histogram::new_with_bounds(1, NANOS_MAX, 3).context("no histogram")?,
+            resends: 0,
+            last: 0,
+        },
+        measure: now + run.warmup,
+        until: now + run.warmup + run.duration,
+        // Numbers of another run are not taken for ours.
+        next: fastrand::u64(..1 << 48) << 8,
+        busy: 0,
+    };
+    client.go(&mut lanes, stop)?;
+    Ok(client.sample)
+}
+
+impl Client<'_> {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn go(&mut self, lanes: &mut [Lane], stop: &AtomicBool) -> anyhow::Result<()> {
+        for lane in &mut *lanes {
+            for slot in 0..lane.slots.len() {
+                let number = self.number();
+                lane.begin(slot, number, self.run, Instant::now())?;
+                self.busy += 1;
+            }
+            lane.flush()?;
+        }
+        let mut heard = Instant::now();
+        let mut look = heard;
+        while self.busy > 0 {
+            let now = Instant::now();
+            let mut any = false;
+            for lane in &mut *lanes {
+                any |= self.take(lane)?;
+                lane.flush()?;
+            }
+            if any {
+                heard = now;
+            } else if self.run.yields {
+                std::thread::yield_now();
+            }
+            if now >= look {
+                ensure!(!stop.load(Ordering::Relaxed), "interrupted");
+                ensure!(
+                    now.duration_since(heard) < PATIENCE,
+                    "no answer within {} s",
+                    PATIENCE.as_secs()
+                );
+                look = now + LOOK;
+                for lane in &mut *lanes {
+                    self.look(lane, now)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in what one queue has, and sends the next requests.
+    fn take(&mut self, lane: &mut Lane) -> anyhow::Result<bool> {
+        let mut burst = std::mem::take(&mut lane.burst);
+        lane.socket.receive(&mut burst)?;
+        let (any, now) = (!burst.is_empty(), Instant::now());
+        for received in burst.drain(..) {
+            let bytes = &lane.socket.bytes(&received.frame)[received.bytes.clone()];
+            let parsed = frame::parse(bytes).context("an answer is damaged")?;
+            ensure!(
+                parsed.from == lane.path.far && parsed.to == lane.path.own,
+                "an answer from {} to {}",
+                parsed.from,
+                parsed.to
+            );
+            let answer = request::read_answer(parsed.datagram);
+            let (number, order) = answer.context("an answer that is none")?;
+            lane.socket.give_back(received.frame);
+            // Of a request that was sent twice, the second answer finds nobody.
+            let mut slots = lane.slots.iter();
+            let slot = slots.position(|slot| slot.busy && slot.number == number);
+            self.sample.last = self.sample.last.max(order);
+            ensure!(
+                (order == 0) == (self.run.store == Store::Nothing),
+                "order {order} from a server that stores {}",
+                self.run.store.name()
+            );
+            let Some(slot) = slot else {
+                continue;
+            };
+            let begun = lane.slots[slot].begun;
+            if begun >= self.measure && now < self.until {
+                let nanos = u64::try_from(now.saturating_duration_since(begun).as_nanos());
+                let nanos = nanos.unwrap_or(u64::MAX);
+                self.sample.histogram.saturating_record(nanos);
+            }
+            if now < self.until {
+                let number = self.number();
+                // The time of its own start: a burst is not one moment.
+                lane.begin(slot, number, self.run, Instant::now())?;
+            } else {
+                lane.slots[slot].busy = false;
+                self.busy -= 1;
+            }
+        }
+        lane.burst = burst;
+        lane.socket.refill(u32::MAX, lane.kept)?;
+        Ok(any)
+    }
+
+    fn look(&mut self, lane: &mut Lane, now: Instant) -> anyhow::Result<()> {
+        for slot in 0..lane.slots.len() {
+            let one = lane.slots[slot];
+            if one.busy && now.saturating_duration_since(one.sent) >= RESEND {
+                self.sample.resends += 1;
+                lane.send(slot, self.run.payload_bytes, now)?;
+            }
+        }
+        Ok(())
+    }
+}

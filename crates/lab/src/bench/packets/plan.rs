@@ -1,0 +1,228 @@
+//! What is measured, and for how long.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use pmnet_media::Kind;
+use serde::Serialize;
+
+/// Smallest request: its number and a few bytes.
+pub const PAYLOAD_BYTES_MIN: usize = 16;
+/// Largest one: a packet on Ethernet.
+pub const PAYLOAD_BYTES_MAX: usize = 1_472;
+/// Most queues: a veth pair has no more than the machine has cores.
+pub const QUEUES_MAX: usize = 8;
+/// Most requests on their way by one queue; a veth drops what goes beyond 256.
+pub const IN_FLIGHT_MAX: usize = 64;
+
+/// What the server does with a request before it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Store {
+    /// Nothing is stored.
+    Nothing,
+    /// It is copied into a log, which is persisted.
+    Copied,
+    /// The packet buffer becomes the log's and is persisted.
+    Buffers,
+}
+
+impl Store {
+    /// As on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Store::Nothing => "nothing",
+            Store::Copied => "copied",
+            Store::Buffers => "buffers",
+        }
+    }
+
+    /// A sentence about it.
+    #[must_use]
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Store::Nothing => "nothing is stored: the network alone",
+            Store::Copied => {
+                "the request is copied into a log in other memory, the log is persisted, then it is answered"
+            }
+            Store::Buffers => {
+                "the packet buffer becomes the log's, its lines are persisted, then it is answered (PASTE)"
+            }
+        }
+    }
+}
+
+/// Where the log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// A file on tmpfs. A persist flushes nothing.
+    Tmpfs,
+    /// The same, but every persist flushes lines as persistent memory needs it.
+    TmpfsFlushed,
+    /// A file on hugetlbfs. A persist flushes nothing.
+    Hugetlbfs,
+    /// The same with flushes.
+    HugetlbfsFlushed,
+    /// A file on disk, written with `O_DSYNC`.
+    File,
+}
+
+impl Place {
+    /// As on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Place::Tmpfs => "tmpfs",
+            Place::TmpfsFlushed => "tmpfs-flushed",
+            Place::Hugetlbfs => "hugetlbfs",
+            Place::HugetlbfsFlushed => "hugetlbfs-flushed",
+            Place::File => "file",
+        }
+    }
+
+    /// What a persist does there, for titles.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Place::Tmpfs => "DRAM on tmpfs, no flush",
+            Place::TmpfsFlushed => "DRAM on tmpfs, lines flushed as on persistent memory",
+            Place::Hugetlbfs => "DRAM on hugetlbfs, no flush",
+            Place::HugetlbfsFlushed => "DRAM on hugetlbfs, lines flushed as on persistent memory",
+            Place::File => "file on disk, O_DSYNC",
+        }
+    }
+
+    /// Whether persists flush without need.
+    #[must_use]
+    pub const fn flushes(self) -> bool {
+        matches!(self, Place::TmpfsFlushed | Place::HugetlbfsFlushed)
+    }
+
+    /// Which medium.
+    #[must_use]
+    pub const fn kind(self) -> Kind {
+        match self {
+            Place::File => Kind::File,
+            _ => Kind::Dram,
+        }
+    }
+
+    /// The same in the words of the crate `packets`.
+    #[must_use]
+    pub const fn medium(self) -> pmnet_packets::Medium {
+        match self {
+            Place::File => pmnet_packets::Medium::File,
+            Place::Tmpfs | Place::Hugetlbfs => pmnet_packets::Medium::Memory,
+            Place::TmpfsFlushed | Place::HugetlbfsFlushed => pmnet_packets::Medium::MemoryFlushed,
+        }
+    }
+
+    /// Whether it needs huge pages.
+    #[must_use]
+    pub const fn is_huge(self) -> bool {
+        matches!(self, Place::Hugetlbfs | Place::HugetlbfsFlushed)
+    }
+}
+
+/// Where hugetlbfs is mounted; else why it cannot be used for so many bytes.
+///
+/// # Errors
+/// A sentence that says what to do.
+pub fn hugetlbfs(bytes: u64) -> Result<PathBuf, String> {
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let free = free_huge_bytes(&info);
+    if free < bytes {
+        return Err(format!(
+            "hugetlbfs is left out: {} MiB of huge pages are free, {} MiB are needed (sysctl vm.nr_hugepages=N)",
+            free >> 20,
+            bytes >> 20
+        ));
+    }
+    mount_of(&mounts, "hugetlbfs").map_or_else(
+        || {
+            Err(
+                "hugetlbfs is left out: it is not mounted (mount -t hugetlbfs none /mnt/huge)"
+                    .into(),
+            )
+        },
+        |path| Ok(path.to_path_buf()),
+    )
+}
+
+fn mount_of<'a>(mounts: &'a str, kind: &str) -> Option<&'a Path> {
+    mounts.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let path = words.next()?;
+        (words.next()? == kind).then(|| Path::new(path))
+    })
+}
+
+/// Bytes of huge pages that nobody uses or has reserved, by /proc/meminfo.
+fn free_huge_bytes(info: &str) -> u64 {
+    let number = |name: &str| -> u64 {
+        let line = info.lines().find_map(|line| line.strip_prefix(name));
+        let word = line.and_then(|rest| rest.split_whitespace().next());
+        word.and_then(|word| word.parse().ok()).unwrap_or(0)
+    };
+    let pages = number("HugePages_Free:").saturating_sub(number("HugePages_Rsvd:"));
+    pages.saturating_mul(number("Hugepagesize:")) << 10
+}
+
+/// The whole plan.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where logs are, each once.
+    pub places: Vec<Place>,
+    /// Bytes of a request.
+    pub payloads: Vec<usize>,
+    /// Numbers of queues.
+    pub queues: Vec<usize>,
+    /// Numbers of requests on their way by each queue.
+    pub in_flight: Vec<usize>,
+    /// Bytes of packet buffers, and of the frames of the log that is copied into.
+    pub log_bytes: u64,
+    /// Requests that are kept before the oldest is forgotten; `None`: three quarters of the buffers.
+    pub kept: Option<u64>,
+    /// Measured time of one run.
+    pub duration: Duration,
+    /// Time before it.
+    pub warmup: Duration,
+    /// Runs of each combination.
+    pub rounds: usize,
+}
+
+impl Plan {
+    /// Bytes of files that are there at the same time: three regions and a log, with their entries.
+    #[must_use]
+    pub const fn bytes_together(&self) -> u64 {
+        5 * self.log_bytes
+    }
+
+    /// Runs that will be made.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        let groups =
+            self.places.len() * self.queues.len() * self.payloads.len() * self.in_flight.len();
+        let runs = groups * Store::value_variants().len() * self.rounds;
+        u64::try_from(runs).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn huge_pages_are_counted_as_the_kernel_says() {
+        let info = "MemFree: 5 kB\nHugePages_Free:       7\nHugePages_Rsvd:       2\nHugepagesize:    2048 kB\n";
+        assert_eq!(free_huge_bytes(info), 5 * 2048 * 1024);
+        assert_eq!(free_huge_bytes("MemFree: 5 kB\n"), 0);
+        let mounts = "proc /proc proc rw 0 0\nnone /mnt/huge hugetlbfs rw 0 0\n";
+        assert_eq!(mount_of(mounts, "hugetlbfs"), Some(Path::new("/mnt/huge")));
+        assert_eq!(mount_of(mounts, "ext4"), None);
+    }
+}

@@ -1,0 +1,67 @@
+//! Requests and answers: a number, and bytes that follow from it, so that both ends can check them.
+
+/// Bytes of a request's number.
+const NUMBER: usize = 8;
+/// Bytes of an answer: the request's number and the order under which it was stored.
+pub const ANSWER_BYTES: usize = 16;
+
+/// Fills a request with this number.
+///
+/// # Panics
+/// It is shorter than a number.
+pub fn write(request: &mut [u8], number: u64) {
+    let (head, rest) = request.split_at_mut(NUMBER);
+    head.copy_from_slice(&number.to_be_bytes());
+    rest.fill(filling(number));
+}
+
+/// The number of a request of this length; `None` if it is not as it was sent.
+pub fn read(request: &[u8], bytes: usize) -> Option<u64> {
+    let number = number(request)?;
+    let whole = request.len() == bytes
+        && request[NUMBER..]
+            .iter()
+            .all(|byte| *byte == filling(number));
+    whole.then_some(number)
+}
+
+/// The number alone.
+pub fn number(request: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(*request.first_chunk()?))
+}
+
+/// One byte for all of a request: writing it costs the client little.
+fn filling(number: u64) -> u8 {
+    number.to_be_bytes()[NUMBER - 1] | 1
+}
+
+/// The answer to a request; order 0 says that nothing was stored.
+pub fn answer(number: u64, order: u64) -> [u8; ANSWER_BYTES] {
+    let mut answer = [0; ANSWER_BYTES];
+    answer[..NUMBER].copy_from_slice(&number.to_be_bytes());
+    answer[NUMBER..].copy_from_slice(&order.to_be_bytes());
+    answer
+}
+
+/// Number and order.
+pub fn read_answer(answer: &[u8]) -> Option<(u64, u64)> {
+    let answer: &[u8; ANSWER_BYTES] = answer.try_into().ok()?;
+    Some((number(answer)?, number(&answer[NUMBER..])?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_changed_is_seen() {
+        let mut request = [0; 64];
+        write(&mut request, 77);
+        assert_eq!(read(&request, 64), Some(77));
+        assert_eq!(read(&request, 65), None);
+        request[63] ^= 1;
+        assert_eq!(read(&request, 64), None);
+        assert_eq!(read_answer(&answer(5, 9)), Some((5, 9)));
+        assert_eq!(read_answer(&[0; 15]), None);
+    }
+}

@@ -1,0 +1,103 @@
+//! `pmnet-lab bench packets`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use pmnet_cli::{ConfigError, bytes, on_signals};
+
+use super::values::{ROUNDS_MAX, between, each_once, times};
+use crate::bench::micro::Output;
+use crate::bench::packets::{
+    self, IN_FLIGHT_MAX, PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN, Place, Plan, QUEUES_MAX,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  pmnet-lab bench packets
+  pmnet-lab bench packets --media tmpfs,tmpfs-flushed --payloads 64,256,512,1024,1400 --rounds 7
+  pmnet-lab bench packets --media file --seconds 1 --in-flight 1,64 --json
+
+Needs root, iproute2, util-linux and ethtool, and a pmnet that was built with clang; for hugetlbfs free pages and a mount.
+Table on stdout, bars in OUT/packets.html, numbers in OUT/packets.json.";
+
+/// Seconds of one run, at most.
+const SECONDS_MAX: f64 = 600.0;
+/// Bytes of packet buffers: enough for every queue, and not more than three such files fit easily.
+const LOG_BYTES: std::ops::RangeInclusive<u64> = (4 << 20)..=(4 << 30);
+
+/// Options of `pmnet-lab bench packets`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct PacketsArgs {
+    /// Where the log is.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Place::value_variants().to_vec(), value_name = "MEDIA")]
+    media: Vec<Place>,
+    /// Bytes of a request.
+    #[arg(long, value_delimiter = ',', default_values_t = [64, 512, 1400], value_name = "BYTES")]
+    payloads: Vec<usize>,
+    /// Numbers of queues of the interface; one thread serves all of them.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2], value_name = "N")]
+    queues: Vec<usize>,
+    /// Numbers of requests on their way by each queue.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 32], value_name = "N")]
+    in_flight: Vec<usize>,
+    /// Packet buffers, and frames of the log that is copied into; the larger, the less of it is in the caches.
+    #[arg(long, default_value = "64M", value_name = "SIZE")]
+    log_size: String,
+    /// Requests that are kept before the oldest is forgotten [default: three quarters of the buffers]. A log of pmnet keeps
+    /// few while its server follows.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(64..))]
+    kept: Option<u64>,
+    /// Measured seconds of one run.
+    #[arg(long, default_value_t = 0.3)]
+    seconds: f64,
+    /// Runs of each combination; figures are medians over them.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=i64::from(ROUNDS_MAX)))]
+    rounds: u16,
+    /// Where the report goes; with --media file the logs are there too, while it lasts.
+    #[arg(long, default_value = "target/bench", value_name = "FOLDER")]
+    out: PathBuf,
+    /// The result as one JSON object on stdout.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measures.
+pub fn main(args: &PacketsArgs) -> anyhow::Result<bool> {
+    let plan = plan(args)?;
+    let output = Output {
+        folder: args.out.clone(),
+        json: args.json,
+    };
+    packets::main(&plan, &output, &*on_signals()?)?;
+    Ok(true)
+}
+
+fn plan(args: &PacketsArgs) -> Result<Plan, ConfigError> {
+    let (duration, warmup) = times(args.seconds, SECONDS_MAX)?;
+    let log_bytes = bytes("--log-size", &args.log_size)?;
+    if !LOG_BYTES.contains(&log_bytes) {
+        return Err(ConfigError(format!(
+            "--log-size {}: from {} MiB to {} MiB",
+            args.log_size,
+            LOG_BYTES.start() >> 20,
+            LOG_BYTES.end() >> 20
+        )));
+    }
+    Ok(Plan {
+        places: each_once(&args.media),
+        payloads: between(
+            "--payloads",
+            &args.payloads,
+            PAYLOAD_BYTES_MIN,
+            PAYLOAD_BYTES_MAX,
+        )?,
+        queues: between("--queues", &args.queues, 1, QUEUES_MAX)?,
+        in_flight: between("--in-flight", &args.in_flight, 1, IN_FLIGHT_MAX)?,
+        log_bytes,
+        kept: args.kept,
+        duration,
+        warmup,
+        rounds: usize::from(args.rounds),
+    })
+}
