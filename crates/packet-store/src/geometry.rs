@@ -69,6 +69,22 @@ impl Geometry {
         Ok(geometry)
     }
 
+    /// The largest store with so many lines that fits into `bytes`.
+    ///
+    /// # Errors
+    /// [`OpenError::Geometry`] if that is no possible store.
+    pub fn with_lines(bytes: u64, frame_bytes: u32, lines: u32) -> Result<Geometry, OpenError> {
+        let before = to_u64(TABLE) + u64::from(lines) * to_u64(LINE_BYTES);
+        let frames = bytes.saturating_sub(before) / u64::from(frame_bytes.max(1));
+        let geometry = Geometry {
+            lines,
+            frames: u32::try_from(frames / 2 * 2).unwrap_or(u32::MAX),
+            frame_bytes,
+        };
+        geometry.validate()?;
+        Ok(geometry)
+    }
+
     /// Whether a store can have this size.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use pmnet_log::Media;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::commit::Commit;
 use crate::error::{DAMAGES_LISTED_MAX, Damage, Error, Loss, OpenError};
@@ -12,7 +12,7 @@ use crate::keys::{self, Digest, Keys};
 use crate::line::{self, Form, Line};
 use crate::medium::persist_now;
 use crate::reader::{Pieces, Reader};
-use crate::store::{PacketStore, born, hash_seed};
+use crate::store::{PacketStore, Stat, born, hash_seed};
 use crate::superblock::{self, Identity};
 
 /// An image that was read, and not changed.
@@ -320,6 +320,54 @@ impl<M: Media> Scan<M> {
             }
         }
         found
+    }
+
+    /// The whole keys of the records whose values are not what was written. Of what [`Scan::loss`] misses, no key is known.
+    #[must_use]
+    pub fn damaged_keys(&self) -> Vec<Vec<u8>> {
+        let reader = self.reader();
+        let mut scratch = Vec::new();
+        self.live
+            .iter()
+            .filter(|slot| reader.check(**slot).is_err())
+            .map(|slot| key_of(&reader, *slot, &mut scratch).to_vec())
+            .collect()
+    }
+
+    /// What takes how much room.
+    #[must_use]
+    pub fn stat(&self) -> Stat {
+        let reader = self.reader();
+        let mut used = FxHashSet::default();
+        let mut stat = Stat {
+            records: self.commit.records,
+            commit: self.commit.commit,
+            order: self.commit.order,
+            lines: self.geometry.lines,
+            lines_used: 0,
+            frames: self.geometry.frames,
+            frame_bytes: self.geometry.frame_bytes,
+            frames_free: 0,
+            frames_lent: 0,
+            frames_used: 0,
+            bytes_live: 0,
+            bytes_dead: 0,
+        };
+        for &slot in &self.live {
+            for &part in [slot].iter().chain(reader.pieces_of(slot)) {
+                let Some(line) = reader.line(part) else {
+                    continue;
+                };
+                stat.lines_used += 1;
+                stat.bytes_live += to_u64(line.weight());
+                used.insert(line.frame);
+            }
+        }
+        stat.frames_used = u32::try_from(used.len()).expect("frames are counted in 32 bits");
+        stat.frames_free = stat.frames - stat.frames_used;
+        let bytes = u64::from(stat.frames_used) * u64::from(stat.frame_bytes);
+        stat.bytes_dead = bytes.saturating_sub(stat.bytes_live);
+        stat
     }
 
     /// Makes a store of the image. Every step is durable before the next begins; a crash at any point leaves an image from

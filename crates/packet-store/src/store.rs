@@ -340,23 +340,22 @@ impl<M: Media> PacketStore<M> {
     }
 
     /// Lets go of the versions of a key that nobody needs. A deleted newest version goes last, by a commit of its own: as
-    /// long as an older one may be on the medium, it says that the key is deleted.
+    /// long as an older one may be on the medium, it says that the key is deleted. So it goes only at the end of a commit,
+    /// which has erased what was let go before.
     fn settle(&mut self, key: u32, committed: bool) {
         let head = self.keys.head(key);
         if head == NONE {
             return;
         }
-        let mut released = false;
         if self.snapshots.is_empty() {
             let mut slot = std::mem::replace(&mut self.older[index(head)], NONE);
             while slot != NONE {
-                released = true;
                 let next = self.older[index(slot)];
                 self.free_line(slot);
                 slot = next;
             }
         } else {
-            released = self.settle_chain(key, head);
+            self.settle_chain(key, head);
         }
         let Some(&dead) = self.gone.get(&key) else {
             return;
@@ -365,17 +364,16 @@ impl<M: Media> PacketStore<M> {
             self.older[index(head)] != NONE || self.is_seen(born(&self.reader().raw(head)), dead);
         if needed {
             self.chained.insert(key);
-        } else if released || !committed {
-            self.later.push(key);
-        } else {
+        } else if committed {
             self.remove_key(key);
             self.free_line(head);
+        } else {
+            self.later.push(key);
         }
     }
 
-    /// The same for the older versions of a key while there are snapshots; whether one was let go.
-    fn settle_chain(&mut self, key: u32, head: u32) -> bool {
-        let mut released = false;
+    /// The same for the older versions of a key while there are snapshots.
+    fn settle_chain(&mut self, key: u32, head: u32) {
         let mut newer = head;
         let mut until = born(&self.reader().raw(head));
         loop {
@@ -397,11 +395,9 @@ impl<M: Media> PacketStore<M> {
             } else {
                 self.older[index(newer)] = self.older[index(slot)];
                 self.free_line(slot);
-                released = true;
             }
             until = from;
         }
-        released
     }
 
     /// Whether a snapshot sees what was born and ended by these commits.

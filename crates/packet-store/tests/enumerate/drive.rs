@@ -42,6 +42,7 @@ pub enum Op {
     /// Moves up to so many bytes.
     Pack(usize),
     Snapshot,
+    /// The oldest one.
     Release,
     /// The process dies; all that it stored can be seen. Then the store is opened again.
     Kill,
@@ -74,6 +75,9 @@ fn name(key: u8) -> Vec<u8> {
         0 => Vec::new(),
         1 | 2 => format!("the same beginning {key}").into_bytes(),
         3 => vec![b'l'; 5000],
+        // What is in the first frame of the long one.
+        30 => vec![b'l'; 2048],
+        31 => vec![b'l'; 4096],
         _ => format!("k{key}").into_bytes(),
     }
 }
@@ -186,8 +190,10 @@ impl Driver {
                 Ok(())
             }
             Op::Release => {
-                let snapshot = self.snapshots.pop().ok_or("no snapshot")?;
-                store.release(snapshot);
+                if self.snapshots.is_empty() {
+                    return Err("no snapshot".into());
+                }
+                store.release(self.snapshots.remove(0));
                 Ok(())
             }
             Op::Kill | Op::Power(_) => {

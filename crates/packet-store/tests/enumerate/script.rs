@@ -79,6 +79,18 @@ pub fn scripts() -> Vec<(&'static str, Vec<Op>)> {
             vec![put(3, 10), put(3, 3000), remove(3), put(4, 9000), put(3, 1)],
         ),
         (
+            "long key that begins as another",
+            vec![
+                put(30, 5),
+                put(31, 5),
+                put(3, 10),
+                put(3, 20),
+                put(6, 1),
+                remove(3),
+                put(6, 2),
+            ],
+        ),
+        (
             "in place",
             vec![
                 Commit(vec![InPlace(4, 1)]),
@@ -114,6 +126,20 @@ pub fn scripts() -> Vec<(&'static str, Vec<Op>)> {
                 put(5, 2),
                 put(6, 2),
                 put(6, 3),
+            ],
+        ),
+        (
+            "two snapshots",
+            vec![
+                put(4, 30),
+                Snapshot,
+                put(4, 31),
+                Snapshot,
+                remove(4),
+                Release,
+                Release,
+                put(5, 1),
+                put(5, 2),
             ],
         ),
         (

@@ -104,7 +104,7 @@ impl KvStore {
             let text = format!("kv:{shown}: {fault}");
             match fault {
                 Fault::Corrupted(_) => StoreError::Fatal(text),
-                Fault::Storage(_) => StoreError::Retry(text),
+                Fault::Storage(_) | Fault::Full => StoreError::Retry(text),
             }
         })
     }
