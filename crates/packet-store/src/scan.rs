@@ -515,3 +515,7 @@ fn key_of<'s, 'a: 's, M: Media>(
     let all = reader.whole(slot, &line, scratch);
     &all[..index(line.key_len).min(all.len())]
 }
+
+#[cfg(test)]
+#[path = "scan_tests.rs"]
+mod tests;

@@ -116,7 +116,8 @@ impl<M: Media> Transaction<'_, M> {
     /// Makes everything durable, in one atomic step.
     ///
     /// # Errors
-    /// [`Error::Media`]. Whether the transaction is durable is unknown then; opening the store again tells.
+    /// [`Error::Media`]. Whether the transaction is durable is unknown then: what the store shows from now on is not to be relied
+    /// on, and opening it again tells.
     pub fn commit(self) -> Result<(), Error> {
         self.store.commit_now()
     }
@@ -426,6 +427,10 @@ impl<M: Media> PacketStore<M> {
 
     /// Undoes what was not committed. Its lines are erased with the next persist, before the number of this commit counts.
     fn abort(&mut self) {
+        if self.usable().is_err() {
+            // The commit record may be durable. Whatever is stored now could become so too.
+            return;
+        }
         let mut removed = FxHashSet::default();
         while let Some(undo) = self.undo.pop() {
             match undo {
