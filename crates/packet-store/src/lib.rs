@@ -46,7 +46,7 @@ pub use frames::Room;
 pub use geometry::{
     BLOCK_BYTES, FRAME_BYTES, FRAMES_MAX, FRAMES_MIN, Geometry, LINE_BYTES, LINES_MAX, LINES_MIN,
 };
-pub use line::{EXPIRES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+pub use line::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use range::Range;
 pub use record::{Meta, Record};
 pub use scan::Scan;

@@ -1,14 +1,15 @@
 //! A line: 64 bytes for each version of a record (`docs/spec/packet-store.md` §3).
 //!
 //! ```text
-//! 0      8      16      24          31     32        38        51   52      56            60     64
-//! +------+------+-------+-----------+------+---------+---------+----+-------+-------------+------+
-//! | born | dead | order | received  | kind | expires | place   | 0  | frame | payload crc | crc  |
-//! +------+------+-------+-----------+------+---------+---------+----+-------+-------------+------+
+//! 0      8      16      24        32         39     40      52      56            60     64
+//! +------+------+-------+---------+----------+------+-------+-------+-------------+------+
+//! | born | dead | order | expires | received | kind | place | frame | payload crc | crc  |
+//! +------+------+-------+---------+----------+------+-------+-------+-------------+------+
 //! ```
-//! dead: the commit that deleted the record, or the bits of `born` inverted. place, from its lowest bit: key length 25, value length 25, form 2, start in the frame 12, bytes in the frame 13, key at
-//! 12, gap between key and value 12. `crc` is CRC32C over the store's uuid, the slot, all bytes but `dead`, and the part of the
-//! key that lies in the frame. So a line counts in one slot of one store, and a wrong key makes it wrong.
+//! dead: the commit that deleted the record, or the bits of `born` inverted. place, from its lowest bit: lengths 50, form 2, start
+//! in the frame 12, bytes in the frame 13, zeros. lengths: of key and value 25 each; of a record in a packet 13 each, then the
+//! key's place 12, and the gap between key and value 12. `crc` is CRC32C over the store's uuid, the slot, all bytes but `dead`, and
+//! the part of the key that lies in the frame. So a line counts in one slot of one store, and a wrong key makes it wrong.
 
 use std::ops::Range;
 
@@ -20,12 +21,14 @@ pub const KEY_BYTES_MAX: usize = (16 << 20) + 256;
 pub const VALUE_BYTES_MAX: usize = (1 << 25) - 1;
 /// Latest time of receipt that fits, in microseconds since 1970.
 const RECEIVED_MAX: u64 = (1 << 56) - 1;
-/// Latest expiry that fits, in milliseconds since 1970: in the year 10889. A later one is stored as this.
-pub const EXPIRES_MAX: u64 = (1 << 48) - 1;
 
 const DEAD_AT: usize = 8;
-const PLACE_AT: usize = 38;
-const PLACE_BYTES: usize = 13;
+const RECEIVED_AT: usize = 32;
+const KIND_AT: usize = 39;
+const PLACE_AT: usize = 40;
+const PLACE_BYTES: usize = 12;
+/// Bits of it that are used.
+const PLACE_BITS: u32 = 77;
 const FRAME_AT: usize = 52;
 const PAYLOAD_CRC_AT: usize = 56;
 const CRC_AT: usize = 60;
@@ -79,22 +82,21 @@ impl Line {
         out[0..8].copy_from_slice(&self.born.to_le_bytes());
         out[DEAD_AT..16].copy_from_slice(&alive(self.born).to_le_bytes());
         out[16..24].copy_from_slice(&self.order.to_le_bytes());
-        out[24..31].copy_from_slice(&self.received_us.min(RECEIVED_MAX).to_le_bytes()[..7]);
-        out[31] = self.kind;
-        out[32..38].copy_from_slice(&self.expires_at_ms.min(EXPIRES_MAX).to_le_bytes()[..6]);
-        let form: u128 = match self.form {
-            Form::Plain => 0,
-            Form::Packet => 1,
-            Form::Shared => 2,
-            Form::Piece => 3,
+        out[24..32].copy_from_slice(&self.expires_at_ms.to_le_bytes());
+        let received = self.received_us.min(RECEIVED_MAX).to_le_bytes();
+        out[RECEIVED_AT..KIND_AT].copy_from_slice(&received[..KIND_AT - RECEIVED_AT]);
+        out[KIND_AT] = self.kind;
+        let (key_len, value_len) = (u128::from(self.key_len), u128::from(self.value_len));
+        let in_packet =
+            key_len | value_len << 13 | u128::from(self.key_at) << 26 | u128::from(self.gap) << 38;
+        let (form, lengths) = match self.form {
+            Form::Plain => (0, key_len | value_len << 25),
+            Form::Packet => (1, in_packet),
+            Form::Shared => (2, in_packet),
+            Form::Piece => (3, 0),
         };
-        let place = u128::from(self.key_len)
-            | u128::from(self.value_len) << 25
-            | form << 50
-            | u128::from(self.start) << 52
-            | u128::from(self.len) << 64
-            | u128::from(self.key_at) << 77
-            | u128::from(self.gap) << 89;
+        let place =
+            lengths | form << 50 | u128::from(self.start) << 52 | u128::from(self.len) << 64;
         out[PLACE_AT..PLACE_AT + PLACE_BYTES].copy_from_slice(&place.to_le_bytes()[..PLACE_BYTES]);
         out[FRAME_AT..FRAME_AT + 4].copy_from_slice(&self.frame.to_le_bytes());
         out[PAYLOAD_CRC_AT..CRC_AT].copy_from_slice(&self.payload_crc.to_le_bytes());
@@ -105,32 +107,37 @@ impl Line {
 
     /// Reads a line without checking anything.
     pub fn decode(raw: &[u8; LINE_BYTES]) -> Line {
-        let mut place = [0; 16];
-        place[..PLACE_BYTES].copy_from_slice(&raw[PLACE_AT..PLACE_AT + PLACE_BYTES]);
-        let place = u128::from_le_bytes(place);
+        let place = place(raw);
         let wide = |at: u32, bits: u32| -> u32 {
             u32::try_from(place >> at & ((1 << bits) - 1)).expect("at most 25 bits")
         };
         let narrow =
             |at: u32, bits: u32| -> u16 { u16::try_from(wide(at, bits)).expect("at most 13 bits") };
+        let form = match wide(50, 2) {
+            0 => Form::Plain,
+            1 => Form::Packet,
+            2 => Form::Shared,
+            _ => Form::Piece,
+        };
+        let (key_len, value_len, key_at, gap) = match form {
+            Form::Plain | Form::Piece => (wide(0, 25), wide(25, 25), 0, 0),
+            Form::Packet | Form::Shared => {
+                (wide(0, 13), wide(13, 13), narrow(26, 12), narrow(38, 12))
+            }
+        };
         Line {
             born: u64::from_le_bytes(take(raw, 0)),
             order: u64::from_le_bytes(take(raw, 16)),
-            received_us: u64::from_le_bytes(take(raw, 24)) & RECEIVED_MAX,
-            kind: raw[31],
-            expires_at_ms: u64::from_le_bytes(take(raw, 32)) & EXPIRES_MAX,
-            key_len: wide(0, 25),
-            value_len: wide(25, 25),
-            form: match wide(50, 2) {
-                0 => Form::Plain,
-                1 => Form::Packet,
-                2 => Form::Shared,
-                _ => Form::Piece,
-            },
+            received_us: u64::from_le_bytes(take(raw, RECEIVED_AT)) & RECEIVED_MAX,
+            kind: raw[KIND_AT],
+            expires_at_ms: u64::from_le_bytes(take(raw, 24)),
+            key_len,
+            value_len,
+            form,
             start: narrow(52, 12),
             len: narrow(64, 13),
-            key_at: narrow(77, 12),
-            gap: narrow(89, 12),
+            key_at,
+            gap,
             frame: u32::from_le_bytes(take(raw, FRAME_AT)),
             payload_crc: u32::from_le_bytes(take(raw, PAYLOAD_CRC_AT)),
         }
@@ -144,9 +151,7 @@ impl Line {
         let inside = match line.form {
             Form::Plain => {
                 let key_is_here = index(line.key_len) <= usize::from(line.len);
-                line.key_at == 0
-                    && line.gap == 0
-                    && usize::from(line.len) <= lengths
+                usize::from(line.len) <= lengths
                     && (key_is_here || usize::from(line.len) == geometry.frame_len())
             }
             Form::Packet | Form::Shared => line.value().end <= usize::from(line.len),
@@ -155,7 +160,7 @@ impl Line {
         let possible = line.born != 0
             && line.frame < geometry.frames
             && end <= geometry.frame_len()
-            && raw[PLACE_AT + PLACE_BYTES] == 0
+            && place(raw) >> PLACE_BITS == 0
             && index(line.key_len) <= KEY_BYTES_MAX
             && inside;
         possible.then_some(line)
@@ -202,6 +207,13 @@ impl Line {
     pub fn piece_of(head: u32, piece: u32) -> u64 {
         u64::from(piece) << 32 | u64::from(head)
     }
+}
+
+/// The bits of the field `place`.
+fn place(raw: &[u8; LINE_BYTES]) -> u128 {
+    let mut place = [0; 16];
+    place[..PLACE_BYTES].copy_from_slice(&raw[PLACE_AT..PLACE_AT + PLACE_BYTES]);
+    u128::from_le_bytes(place)
 }
 
 /// Whether the checksum of a line is right; `key` is the part of the key in its frame.
@@ -258,7 +270,7 @@ mod tests {
             order: u64::MAX - 3,
             received_us: RECEIVED_MAX,
             kind: 0xfe,
-            expires_at_ms: EXPIRES_MAX,
+            expires_at_ms: u64::MAX,
             key_len: 16,
             value_len: 2000,
             form: Form::Packet,
@@ -279,18 +291,26 @@ mod tests {
 
     #[test]
     fn round_trip_at_the_limits_of_every_field() {
-        let largest = Line {
+        let long = Line {
             key_len: (1 << 25) - 1,
             value_len: (1 << 25) - 1,
-            form: Form::Piece,
+            form: Form::Plain,
             start: 4095,
             len: 4096,
-            key_at: 4095,
-            gap: 4095,
+            key_at: 0,
+            gap: 0,
             frame: u32::MAX,
             ..sample()
         };
-        for line in [sample(), largest] {
+        let packet = Line {
+            key_len: (1 << 13) - 1,
+            value_len: (1 << 13) - 1,
+            form: Form::Shared,
+            key_at: 4095,
+            gap: 4095,
+            ..long
+        };
+        for line in [sample(), long, packet] {
             assert_eq!(Line::decode(&line.encode(5, 9, b"k")), line);
         }
     }

@@ -136,7 +136,7 @@ fn damage_is_named_and_nothing_is_changed_unless_it_is_given_up() {
         .step_by(LINE_BYTES)
         .find(|at| image[at + 16] == 77)
         .unwrap();
-    image[start + 25] ^= 1;
+    image[start + 33] ^= 1;
     let scan = Scan::open(Plain::new(image.clone()), Some(IDENTITY.shard)).unwrap();
     let loss = scan.loss().unwrap();
     assert_eq!((loss.counted, loss.whole), (6, 5));

@@ -45,7 +45,7 @@ fn value(random: &mut Random) -> Vec<u8> {
 fn meta(random: &mut Random) -> Meta {
     Meta {
         kind: random.next().to_le_bytes()[0],
-        expires_at_ms: random.next() >> 20,
+        expires_at_ms: random.next(),
         order: random.next(),
         received_us: random.next() >> 9,
     }

@@ -9,15 +9,14 @@
 mod place;
 mod rows;
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use bytes::Bytes;
 use pmnet_log::Media;
 use pmnet_media::AnyMedia;
 use pmnet_packet_store::{Error, Meta, PacketStore as Map, Room};
 use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
 
-use crate::rows::{Fault, Rows};
+use crate::embedded::{Rejections, cursors, keyspace};
+use crate::rows::Fault;
 use crate::types::{Cursors, Keyspace, SWEPT_ROWS};
 use crate::{OpenError, embedded};
 use place::Place;
@@ -38,7 +37,7 @@ pub struct PacketStore {
     /// `None` after a failure of the medium: it is opened again by `load`.
     map: Option<Map<AnyMedia>>,
     place: Place,
-    rejected: u64,
+    rejected: Rejections,
     cursors: Cursors,
 }
 
@@ -53,21 +52,9 @@ impl PacketStore {
         Ok(PacketStore {
             map: Some(place.open()?),
             place,
-            rejected: 0,
-            cursors: Cursors::new(random()?),
+            rejected: Rejections::default(),
+            cursors: cursors()?,
         })
-    }
-
-    fn reject(&mut self, why: &str) {
-        self.rejected += 1;
-        // Logged less and less often, so that a flood of them does not flood the log.
-        if self.rejected.is_power_of_two() {
-            tracing::warn!(
-                total = self.rejected,
-                why,
-                "an update was rejected and has no effect"
-            );
-        }
     }
 
     fn map(&mut self) -> Result<&mut Map<AnyMedia>, StoreError> {
@@ -91,7 +78,11 @@ impl PacketStore {
         let mut rows = WriteRows::new(&mut transaction);
         let mut keys = keyspace(&mut rows, &mut self.cursors)?;
         let done = work(&mut keys)?;
-        keys.sweep(SWEPT_ROWS)?;
+        match keys.sweep(SWEPT_ROWS) {
+            // Whoever asks for it is told. What has nothing to do with it goes on.
+            Err(Fault::Corrupted(what)) => tracing::warn!(store = %self.place, "not swept: {what}"),
+            swept => swept?,
+        }
         records(&done, &mut rows)?;
         let packed = transaction
             .commit()
@@ -210,21 +201,6 @@ fn keep_replies(
     Ok(())
 }
 
-fn keyspace<'r>(rows: &'r mut dyn Rows, cursors: &'r mut Cursors) -> Result<Keyspace<'r>, Fault> {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    let now = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-    let seed = getrandom::u64().map_err(|error| Fault::Storage(error.to_string()))?;
-    Ok(Keyspace::new(rows, now, cursors, seed))
-}
-
-fn random() -> Result<u64, OpenError> {
-    getrandom::u64().map_err(|error| OpenError::Random {
-        why: error.to_string(),
-    })
-}
-
 impl Store for PacketStore {
     fn load(&mut self) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
         if self.map.is_none() {
@@ -253,9 +229,7 @@ impl Store for PacketStore {
             applied = self.apply_once(batch);
         }
         let rejected = applied.map_err(|fault| self.failed(fault))?;
-        for why in &rejected {
-            self.reject(why);
-        }
+        self.rejected.note(&rejected);
         Ok(u64::try_from(rejected.len()).unwrap_or(u64::MAX))
     }
 

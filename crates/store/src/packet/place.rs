@@ -105,9 +105,9 @@ impl Place {
             Ok(media) => media,
             Err(pmnet_media::OpenError::NotFound { .. }) => {
                 let bytes = self.geometry()?.image_bytes();
-                pmnet_media::create(path, kind, bytes).map_err(|error| told(&error))?
+                pmnet_media::create(path, kind, bytes).map_err(|error| media_error(&error))?
             }
-            Err(error) => return Err(told(&error)),
+            Err(error) => return Err(media_error(&error)),
         };
         match Scan::open(media, Some(self.shard)) {
             Ok(scan) => scan.repair().map_err(|error| told(&error)),
@@ -119,7 +119,7 @@ impl Place {
     /// Makes a store in a file or device that holds none yet.
     fn make(&self, kind: Kind) -> Result<PacketStore<AnyMedia>, String> {
         let told = |error: &dyn fmt::Display| error.to_string();
-        let mut media = pmnet_media::open(&self.path, kind).map_err(|error| told(&error))?;
+        let mut media = pmnet_media::open(&self.path, kind).map_err(|error| media_error(&error))?;
         let geometry = self.geometry()?;
         let mut uuid = [0; 16];
         getrandom::fill(&mut uuid).map_err(|error| told(&error))?;
@@ -140,6 +140,22 @@ impl Place {
                 .map_err(|error| error.to_string())?;
         }
         Ok(geometry)
+    }
+}
+
+/// What a medium says, in the words of a store where its own are those of a device.
+fn media_error(error: &pmnet_media::OpenError) -> String {
+    match error {
+        pmnet_media::OpenError::Locked { .. } => {
+            "in use by another process (a second pmnet server?): stop that one first".into()
+        }
+        pmnet_media::OpenError::NotFound { .. } => {
+            "its folder does not exist: create it first".into()
+        }
+        pmnet_media::OpenError::NoSpace { bytes, .. } => {
+            format!("no room for {bytes} bytes: free space there, or give a smaller size=")
+        }
+        other => other.to_string(),
     }
 }
 

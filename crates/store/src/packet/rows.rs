@@ -4,9 +4,7 @@ use std::cell::RefCell;
 use std::ops::ControlFlow;
 
 use pmnet_media::AnyMedia;
-use pmnet_packet_store::{
-    EXPIRES_MAX, Error, Meta, PacketStore, Record, Room, Transaction, VALUE_BYTES_MAX,
-};
+use pmnet_packet_store::{Error, Meta, PacketStore, Record, Room, Transaction, VALUE_BYTES_MAX};
 
 use crate::rows::{Fault, Order, Range, Row, Rows};
 
@@ -121,7 +119,7 @@ impl Rows for WriteRows<'_, '_> {
     fn put(&mut self, key: &[u8], kind: u8, expires_at_ms: u64, value: &[u8]) -> Result<(), Fault> {
         let meta = Meta {
             kind,
-            expires_at_ms: expires_at_ms.min(EXPIRES_MAX),
+            expires_at_ms,
             ..Meta::default()
         };
         match self.transaction.put(key, value, meta, Room::Ordinary) {

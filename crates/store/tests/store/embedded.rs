@@ -88,7 +88,7 @@ const COMPARED: &[&str] = &[
 /// The embedded stores, in a directory.
 fn urls(directory: &tempfile::TempDir) -> [String; 2] {
     let path = directory.path().display();
-    [format!("kv:{path}/s"), format!("packet:{path}/p?size=64M")]
+    [format!("kv:{path}/s"), format!("packet:{path}/p?size=16M")]
 }
 
 #[test]
@@ -228,9 +228,10 @@ fn leaves_whole_batches(variable: &str, url: &str) {
             read(&mut *store, single("GET n")),
             format!("${}\r\n{text}\r\n", text.len())
         );
-        assert!(applied > last, "{applied} after {last}");
+        assert!(applied >= last, "{applied} after {last}");
         last = applied;
     }
+    assert!(last > 0, "nothing was written in any round");
 }
 
 #[test]
