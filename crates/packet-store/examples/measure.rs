@@ -5,13 +5,15 @@
 use std::hint::black_box;
 use std::ops::Bound;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pmnet_log::Media;
 use pmnet_media::{AnyMedia, Kind};
 use pmnet_packet_store::{
     Error, Geometry, Identity, InPlace, Meta, Packet, PacketStore, Room, Scan, format,
 };
+
+use rustix::time::{ClockId, clock_gettime};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -63,28 +65,35 @@ fn key(number: u64) -> [u8; 16] {
 /// A moment, on the wall and by the processor time of this thread: on a busy machine only the second says something.
 #[derive(Clone, Copy)]
 struct Started {
-    wall: Instant,
+    wall: Duration,
     processor: Duration,
 }
 
 impl Started {
     fn now() -> Started {
         Started {
-            wall: Instant::now(),
+            wall: wall_time(),
             processor: processor_time(),
         }
     }
 }
 
 fn processor_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::try_from(time).unwrap_or_default()
+    time(ClockId::ThreadCPUTime)
+}
+
+fn wall_time() -> Duration {
+    time(ClockId::Monotonic)
+}
+
+fn time(clock: ClockId) -> Duration {
+    Duration::try_from(clock_gettime(clock)).unwrap_or_default()
 }
 
 fn report(what: &str, started: Started, operations: u64) {
     let operations = u128::from(operations.max(1));
     let processor = (processor_time() - started.processor).as_nanos() / operations;
-    let wall = started.wall.elapsed().as_nanos() / operations;
+    let wall = (wall_time() - started.wall).as_nanos() / operations;
     println!("{what}: {processor} ns of a processor each ({wall} ns on the wall)");
 }
 

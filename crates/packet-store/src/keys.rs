@@ -432,7 +432,7 @@ mod tests {
                         let key = named.with_hash(&name, hash);
                         model.insert(name, key);
                     }
-                    Some(key) if random % 2 == 0 => {
+                    Some(key) if random.is_multiple_of(2) => {
                         let names = &named.names;
                         named
                             .keys

@@ -153,7 +153,8 @@ pub fn format<M: Media>(
     // Copy 0 last: as long as it is zero, the store may be unfinished, and was never used.
     for start in [BLOCK_BYTES, 0] {
         media.store(start, &superblock);
-        persist_now(&mut media, &[start..start + LINE_BYTES])?;
+        let place = start..start + LINE_BYTES;
+        persist_now(&mut media, std::slice::from_ref(&place))?;
     }
     Ok(())
 }

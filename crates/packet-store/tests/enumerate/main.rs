@@ -17,7 +17,7 @@ mod script;
 #[path = "../support/mod.rs"]
 mod support;
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 use drive::{Driver, Op, Recording, STORES};
@@ -64,7 +64,7 @@ struct Explorer {
     effort: Effort,
     counts: Counts,
     /// Image and promise → whether the recovery from it was crashed again too.
-    seen: HashMap<u64, bool>,
+    seen: FxHashMap<u64, bool>,
 }
 
 fn explore(name: &str, ops: &[Op], geometry: Geometry, effort: &Effort, counts: Counts) -> Counts {
@@ -79,7 +79,7 @@ fn explore(name: &str, ops: &[Op], geometry: Geometry, effort: &Effort, counts: 
     let mut explorer = Explorer {
         effort: *effort,
         counts,
-        seen: HashMap::new(),
+        seen: FxHashMap::default(),
     };
     let empty = Promise {
         allowed: vec![Content::new()],
