@@ -55,13 +55,16 @@ impl Commit {
         })
     }
 
+    /// Record 0 or 1 of an image, if it is whole.
+    pub(crate) fn at(image: &[u8], seed: u32, number: u64) -> Option<Commit> {
+        let place = commit_record(number);
+        Commit::decode(&take(image, place.start), seed)
+            .filter(|found| found.commit % 2 == number && found.commit < u64::MAX - 1)
+    }
+
     /// The last commit of an image.
     pub(crate) fn read(image: &[u8], seed: u32) -> Result<Commit, OpenError> {
-        let at = |number: u64| {
-            let place = commit_record(number);
-            Commit::decode(&take(image, place.start), seed)
-                .filter(|found| found.commit % 2 == number && found.commit < u64::MAX - 1)
-        };
+        let at = |number| Commit::at(image, seed, number);
         let newest = match (at(0), at(1)) {
             (Some(even), Some(odd)) if even.commit.abs_diff(odd.commit) != 1 => {
                 return Err(OpenError::Unreadable {

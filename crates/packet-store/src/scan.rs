@@ -392,7 +392,14 @@ impl<M: Media> Scan<M> {
     }
 
     fn repair_from(mut self, lost: bool) -> Result<PacketStore<M>, OpenError> {
-        // After the death of a process the commit record may be visible without being durable. What follows rests on it.
+        // A torn record goes. The next attempt at the same commit, torn as well, could complete it.
+        for number in [0, 1] {
+            if Commit::at(self.media.bytes(), self.identity.seed(), number).is_none() {
+                let start = commit_record(number).start;
+                self.media.store(start, &[0; LINE_BYTES]);
+            }
+        }
+        // After the death of a process the other may be visible without being durable. What follows rests on it.
         let both = [0, 1].map(|number| {
             let start = commit_record(number).start;
             start..start + BLOCK_BYTES

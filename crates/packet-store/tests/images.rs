@@ -129,6 +129,23 @@ fn a_flipped_bit_is_never_served() {
     );
 }
 
+/// What is left of an attempt at a commit could be completed by the next attempt, if that is torn too.
+#[test]
+fn a_torn_commit_record_is_erased() {
+    let (mut image, [before, _]) = sample();
+    let record = 8192..8192 + LINE_BYTES;
+    image[record.start..record.start + 8].fill(0);
+    let scan = Scan::open(Plain::new(image), Some(IDENTITY.shard)).unwrap();
+    assert_eq!(scan.last_commit().commit, 1);
+    let store = scan.repair().unwrap();
+    assert_eq!(content(&store), before);
+    assert!(
+        store.into_media().image[record]
+            .iter()
+            .all(|byte| *byte == 0)
+    );
+}
+
 #[test]
 fn damage_is_named_and_nothing_is_changed_unless_it_is_given_up() {
     let (mut image, [_, after]) = sample();
