@@ -6,6 +6,7 @@ SOAK_SECONDS ?= 3600
 SOAK_SEEDS ?= 1000000
 RUNS ?= 200
 PACKETS ?= 10000000
+OPERATIONS ?= 10000000
 FUZZ_SECONDS ?= 60
 KERNELS ?=
 PACKAGE ?= pmnet-resp
@@ -15,7 +16,7 @@ CARGO ?= cargo
 LAB = $(CARGO) run --quiet --release --locked -p pmnet-lab --
 SIM = $(CARGO) run --quiet --release --locked -p pmnet-sim --
 
-.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories compat types-diff kernel kernels nvdimm powercut fuzz soak
+.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories compat types-diff churn kernel kernels nvdimm powercut fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -23,13 +24,14 @@ help:
 	@echo "make lint            format, clippy, dependencies, tables of mutants only"
 	@echo "make sim SEEDS=$(SEEDS) FROM=$(FROM)   the simulator, from seed FROM on"
 	@echo "make rules           the simulator with each rule of the protocol switched off: all must be missed"
-	@echo "make crash           the log: every persist point, every image, crashes in recovery too"
+	@echo "make crash           log and packet store: every persist point, every image, crashes in recovery too"
 	@echo "make model           the protocol in a model checker, searched to its end"
 	@echo "make mutants         each flush, fence and check deleted in turn: who notices?"
 	@echo "make cargo-mutants PACKAGE=$(PACKAGE)   every operator and value of one crate changed in turn: who notices?"
 	@echo "make histories RUNS=$(RUNS)   real processes, killed and cut off: linearizable?"
 	@echo "make compat          Redis's own suite, clients' own tests and random commands, direct and through the front (about an hour)"
 	@echo "make types-diff COMMANDS=$(COMMANDS) SEED=$(SEED)   random commands: does the embedded store answer as Redis does?"
+	@echo "make churn OPERATIONS=$(OPERATIONS)   the packet store, written over and over: how much room does it take?"
 	@echo "make kernel PACKETS=$(PACKETS)   the device in the kernel: answers as the one in user space; killed for minutes: linearizable?"
 	@echo "make kernels         does the pipeline load on Debian's kernels, and do there what user space does? (in QEMU)"
 	@echo "make nvdimm RUNS=$(RUNS)     the power of a machine with persistent memory is cut under load: is everything there? (in QEMU)"
@@ -72,6 +74,7 @@ rules:
 
 crash:
 	@$(CARGO) test --release --locked -p pmnet-log --test enumerate -- --ignored --nocapture
+	@$(CARGO) test --release --locked -p pmnet-packet-store --test enumerate -- --ignored --nocapture
 
 model:
 	@$(CARGO) run --quiet --release --locked -p pmnet-model
@@ -99,6 +102,10 @@ types-diff:
 	@sh tests/setup.sh packages redis
 	@PMNET_TYPES_COMMANDS=$(COMMANDS) PMNET_TYPES_SEED=$(SEED) $(CARGO) test --locked -p pmnet-store \
 		--test store -- types:: --nocapture
+
+churn:
+	@$(CARGO) run --quiet --release --locked -p pmnet-packet-store --example measure -- churn /dev/shm/pmnet-churn-$$$$ \
+		$(OPERATIONS)
 
 kernel:
 	@sh tests/setup.sh packages

@@ -54,6 +54,11 @@ COMMANDS = {
     ),
     "log": ("cargo test --offline -p pmnet-log --no-run", "cargo test --offline -p pmnet-log", 240),
     "media": ("cargo test --offline -p pmnet-media --no-run", "cargo test --offline -p pmnet-media", 240),
+    "packet-store": (
+        "cargo test --offline -p pmnet-packet-store --no-run",
+        "cargo test --offline -p pmnet-packet-store",
+        240,
+    ),
     "proto": ("cargo test --offline -p pmnet-proto --no-run", "cargo test --offline -p pmnet-proto", 240),
     "sim": (
         "cargo build --offline --release -p pmnet-sim",

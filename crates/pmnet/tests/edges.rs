@@ -24,7 +24,19 @@ const EDGES: &[(&str, &[&str])] = &[
     ("packets", &["dataplane", "device", "log", "media", "udp"]),
     ("client", &["proto", "udp"]),
     ("server", &["wire", "proto", "udp"]),
-    ("store", &["resp", "wire", "server", "tls"]),
+    ("packet-store", &["log"]),
+    (
+        "store",
+        &[
+            "resp",
+            "wire",
+            "log",
+            "media",
+            "packet-store",
+            "server",
+            "tls",
+        ],
+    ),
     ("front", &["resp", "wire", "client", "tls"]),
     // The product.
     (
@@ -37,6 +49,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "front",
             "log",
             "media",
+            "packet-store",
             "proto",
             "server",
             "store",
@@ -143,7 +156,7 @@ fn every_edge_is_used() {
         for other in *used {
             let path = match *other {
                 "pmnet" => "pmnet::".to_owned(),
-                other => format!("pmnet_{other}::"),
+                other => format!("pmnet_{}::", other.replace('-', "_")),
             };
             assert!(
                 text.contains(&path),

@@ -1,12 +1,62 @@
 //! Payloads of updates and requests, executed over rows: what all embedded stores have in common.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use bytes::Bytes;
 use pmnet_resp::{reply, write_header};
 use pmnet_server::Request;
 use pmnet_wire::command::{Commands, Form, Protocol};
 
-use crate::rows::Fault;
-use crate::types::{Context, Keyspace, execaborted, refuse_as_read, run};
+use crate::OpenError;
+use crate::rows::{Fault, Rows};
+use crate::types::{Context, Cursors, Keyspace, execaborted, refuse_as_read, run};
+
+/// The keys in one transaction of rows, now.
+///
+/// # Errors
+/// [`Fault::Storage`]: the system gives no random numbers.
+pub fn keyspace<'r>(
+    rows: &'r mut dyn Rows,
+    cursors: &'r mut Cursors,
+) -> Result<Keyspace<'r>, Fault> {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let now = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+    let seed = getrandom::u64().map_err(|error| Fault::Storage(error.to_string()))?;
+    Ok(Keyspace::new(rows, now, cursors, seed))
+}
+
+/// Where iterations of clients begin.
+///
+/// # Errors
+/// [`OpenError::Random`].
+pub fn cursors() -> Result<Cursors, OpenError> {
+    let seed = getrandom::u64().map_err(|error| OpenError::Random {
+        why: error.to_string(),
+    })?;
+    Ok(Cursors::new(seed))
+}
+
+/// Updates that were rejected.
+#[derive(Debug, Default)]
+pub struct Rejections(u64);
+
+impl Rejections {
+    /// Counts these, and logs them: less and less often, so that a flood of them does not flood the log.
+    pub fn note(&mut self, reasons: &[String]) {
+        for why in reasons {
+            self.0 += 1;
+            if self.0.is_power_of_two() {
+                tracing::warn!(
+                    total = self.0,
+                    why,
+                    "an update was rejected and has no effect"
+                );
+            }
+        }
+    }
+}
 
 /// Applies updates in order; returns why each rejected one was rejected. A rejected update has no effect where
 /// its commands had none; the commands of a transaction that Redis would execute take effect one by one, as there.

@@ -1,4 +1,4 @@
-//! Stores behind a pmnet server: Redis/Valkey, an embedded durable key-value store, and none.
+//! Stores behind a pmnet server: Redis/Valkey, the packet store, an embedded durable key-value store, and none.
 //!
 //! Purpose: implementations of [`pmnet_server::Store`]. Each applies update payloads
 //! (`docs/spec/wire.md` §6) in order and writes the protocol's records in the same atomic durable
@@ -9,12 +9,14 @@
 mod embedded;
 mod kv;
 mod null;
+mod packet;
 mod redis;
 pub mod rows;
 mod types;
 
 pub use kv::KvStore;
 pub use null::NullStore;
+pub use packet::PacketStore;
 pub use redis::RedisStore;
 
 use bytes::Bytes;
@@ -25,7 +27,9 @@ use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX};
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The scheme is not one of ours.
-    #[error("unknown store {url:?}: use redis://HOST:PORT, rediss://HOST:PORT, kv:PATH or null:")]
+    #[error(
+        "unknown store {url:?}: use redis://HOST:PORT, rediss://HOST:PORT, packet:PATH, kv:PATH or null:"
+    )]
     Scheme {
         /// What was given, without credentials.
         url: String,
@@ -44,6 +48,14 @@ pub enum OpenError {
         /// What the system says.
         why: String,
     },
+    /// The packet store cannot use this path.
+    #[error("store packet:{path}: {why}")]
+    Packet {
+        /// Path as given.
+        path: String,
+        /// What is wrong and what to do.
+        why: String,
+    },
     /// The embedded store cannot use this path.
     #[error("store kv:{path}: {why}")]
     Kv {
@@ -57,7 +69,8 @@ pub enum OpenError {
 /// Opens the store that `url` names, for one shard.
 ///
 /// `redis://[[user]:password@]host[:port][?wait_replicas=N]` connects later, in [`Store::load`] (a server
-/// that is not up yet is no error here), `rediss://…` with TLS; `kv:PATH` opens or creates the file; `null:` keeps the
+/// that is not up yet is no error here), `rediss://…` with TLS; `packet:PATH[?size=BYTES]` and `kv:PATH` open or
+/// create the file; `null:` keeps the
 /// records in memory and forgets the effects.
 ///
 /// # Errors
@@ -87,6 +100,9 @@ pub fn open_with(
     }
     if let Some(path) = url.strip_prefix("kv:") {
         return Ok(Box::new(KvStore::open(path.as_ref(), shard)?));
+    }
+    if let Some(address) = url.strip_prefix("packet:") {
+        return Ok(Box::new(PacketStore::open(address, shard)?));
     }
     if url == "null:" {
         return Ok(Box::new(NullStore::new()));

@@ -39,6 +39,9 @@ pub enum Fault {
     /// Input or output failed; nothing of the transaction happened.
     #[error("{0}")]
     Storage(String),
+    /// There is no room for what was to be written; nothing of the transaction happened.
+    #[error("full: delete keys, or move to a larger store")]
+    Full,
     /// The content is not what was written.
     #[error("the file is damaged: {0}")]
     Corrupted(String),

@@ -30,6 +30,8 @@ pub enum StoreKind {
     Redis,
     /// The embedded key-value store in a file.
     Kv,
+    /// The packet store in a file.
+    Packet,
     /// Nothing: updates are accepted and forgotten.
     Null,
 }
@@ -186,6 +188,7 @@ impl Cluster {
                 format!("redis://{address}")
             }
             StoreKind::Kv => format!("kv:{}", disk.join("store.kv").display()),
+            StoreKind::Packet => format!("packet:{}?size=64M", disk.join("store").display()),
             StoreKind::Null => "null:".to_owned(),
         };
         if self.topology.devices == 0 {

@@ -93,6 +93,12 @@ impl Linked {
             Far::Store(StoreKind::Kv) => {
                 format!("kv:{}", linked.scratch.disk().join("store.kv").display())
             }
+            Far::Store(StoreKind::Packet) => {
+                format!(
+                    "packet:{}?size=64M",
+                    linked.scratch.disk().join("store").display()
+                )
+            }
             Far::Store(StoreKind::Null) => "null:".to_owned(),
         };
         linked.stand.serve(Medium::Dram, &url, &linked.scratch)?;

@@ -11,6 +11,7 @@ mod redis;
 mod server;
 mod status;
 mod stop;
+mod store;
 mod tls;
 
 use std::process::ExitCode;
@@ -66,6 +67,8 @@ enum Command {
     Redis(redis::RedisCommand),
     /// Look at the log of a device that is not running.
     Log(log::LogCommand),
+    /// Look at a packet store that is not running, or repair a damaged one.
+    Store(store::StoreCommand),
     /// Look at the devices in this machine's kernel: logs, counters, times.
     Status(status::StatusArgs),
     /// Say whether pmnet will work well on this machine, and what to do if not.
@@ -91,6 +94,7 @@ pub fn main() -> ExitCode {
         Command::Device(command) => device::main(command, file(&command.common)?.device),
         Command::Redis(command) => redis::main(command, file(&command.common)?.redis),
         Command::Log(command) => log::main(command),
+        Command::Store(command) => store::main(command),
         Command::Status(args) => status::main(args),
         Command::Doctor(args) => crate::doctor::main(args),
     })

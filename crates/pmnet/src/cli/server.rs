@@ -24,10 +24,12 @@ Examples:
       --store-password-file /etc/pmnet/redis.password
   pmnet server --listen 127.0.0.1:51500 --store 'rediss://pmnet:@redis.example:6379?ca=/etc/pmnet/ca.pem' \\
       --store-password-file /etc/pmnet/redis.password
+  pmnet server --listen 127.0.0.1:51500 --store 'packet:/var/lib/pmnet/store?size=4G'
   pmnet server --listen 127.0.0.1:51500 --store kv:/var/lib/pmnet/store.kv
 
 Stores: redis://HOST:PORT (Redis or Valkey; appendfsync always for durability), rediss://HOST:PORT (with
-TLS; ca=FILE names the authorities, otherwise the system's; cert=FILE&key=FILE to show one), kv:PATH (embedded),
+TLS; ca=FILE names the authorities, otherwise the system's; cert=FILE&key=FILE to show one), packet:PATH (pmnet's own:
+?size=BYTES for a new one, media=file, dram or pmem, otherwise what suits the path), kv:PATH (embedded database),
 null: (forgets everything; for measurements). One server serves one shard; its position in the log
 is kept in the store, in the same transaction as the data.";
 
@@ -38,7 +40,7 @@ pub struct ServerArgs {
     /// UDP address to listen on.
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
-    /// Where the data goes: redis://HOST:PORT, rediss://HOST:PORT, kv:PATH or null:
+    /// Where the data goes: redis://HOST:PORT, rediss://HOST:PORT, packet:PATH, kv:PATH or null:
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// The password for --store is the first line of this file.

@@ -9,13 +9,13 @@ mod file;
 mod rows;
 
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
 use redb::{Database, Durability, ReadableTable, TableDefinition};
 
-use crate::rows::{Fault, Rows};
+use crate::embedded::{Rejections, cursors, keyspace};
+use crate::rows::Fault;
 use crate::types::{Cursors, Keyspace, SWEPT_ROWS};
 use crate::{OpenError, embedded};
 use rows::{ReadRows, WriteRows};
@@ -32,7 +32,7 @@ pub struct KvStore {
     database: Option<Database>,
     path: PathBuf,
     shard: u32,
-    rejected: u64,
+    rejected: Rejections,
     /// Iterations of clients.
     cursors: Cursors,
 }
@@ -48,21 +48,9 @@ impl KvStore {
             database: Some(database),
             path: path.to_owned(),
             shard,
-            rejected: 0,
-            cursors: Cursors::new(random()?),
+            rejected: Rejections::default(),
+            cursors: cursors()?,
         })
-    }
-
-    fn reject(&mut self, why: &str) {
-        self.rejected += 1;
-        // Logged less and less often, so that a flood of them does not flood the log.
-        if self.rejected.is_power_of_two() {
-            tracing::warn!(
-                total = self.rejected,
-                why,
-                "an update was rejected and has no effect"
-            );
-        }
     }
 
     /// Runs `work` over both tables in one durable transaction; an error leaves no trace.
@@ -104,25 +92,10 @@ impl KvStore {
             let text = format!("kv:{shown}: {fault}");
             match fault {
                 Fault::Corrupted(_) => StoreError::Fatal(text),
-                Fault::Storage(_) => StoreError::Retry(text),
+                Fault::Storage(_) | Fault::Full => StoreError::Retry(text),
             }
         })
     }
-}
-
-fn keyspace<'r>(rows: &'r mut dyn Rows, cursors: &'r mut Cursors) -> Result<Keyspace<'r>, Fault> {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    let now = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-    let seed = getrandom::u64().map_err(|error| Fault::Storage(error.to_string()))?;
-    Ok(Keyspace::new(rows, now, cursors, seed))
-}
-
-fn random() -> Result<u64, OpenError> {
-    getrandom::u64().map_err(|error| OpenError::Random {
-        why: error.to_string(),
-    })
 }
 
 impl Store for KvStore {
@@ -154,9 +127,7 @@ impl Store for KvStore {
             }
             Ok(rejected)
         })?;
-        for why in &rejected {
-            self.reject(why);
-        }
+        self.rejected.note(&rejected);
         Ok(u64::try_from(rejected.len()).unwrap_or(u64::MAX))
     }
 

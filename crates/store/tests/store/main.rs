@@ -1,4 +1,4 @@
-//! The stores as the server uses them: the embedded one, and a real Redis in every module that is not about it.
+//! The stores as the server uses them: the embedded ones, and a real Redis in every module that is not about it.
 
 mod apply;
 mod begun;
@@ -10,6 +10,7 @@ mod faults;
 mod fence;
 mod infrastructure;
 mod name;
+mod packet;
 mod promises;
 mod rights;
 mod runs;

@@ -18,7 +18,7 @@ use pair::{DATABASES, Pair, asks_for_members};
 use random::Random;
 
 /// The embedded stores.
-const SCHEMES: [&str; 1] = ["kv"];
+const SCHEMES: [&str; 2] = ["kv", "packet"];
 /// Commands of the short form.
 const COMMANDS: usize = 20_000;
 /// Commands that are sent together.

@@ -36,9 +36,14 @@ impl Ours {
         let directory = tempfile::tempdir_in("/dev/shm")
             .or_else(|_| tempfile::tempdir())
             .unwrap();
+        // Enough for what the commands write; the whole of it is held in memory.
+        let size = if scheme == "packet" { "?size=256M" } else { "" };
         let mut ours = Ours {
             store: None,
-            url: format!("{scheme}:{}", directory.path().join("store").display()),
+            url: format!(
+                "{scheme}:{}{size}",
+                directory.path().join("store").display()
+            ),
             _directory: directory,
         };
         ours.reopen();

@@ -1,0 +1,510 @@
+//! Who has each frame, and what lies in it (`docs/spec/packet-store.md` §6). All of it is derived: recovery counts it anew.
+//!
+//! Invariants: a frame with a record in it is never free; a frame that is lent belongs to whoever moves packets; ordinary
+//! puts never take the last [`Frames::reserve`] free frames. May not: see a byte of a frame.
+
+use crate::geometry::{Geometry, index, to_u64};
+
+/// No frame, no slot.
+pub(crate) const NONE: u32 = u32::MAX;
+/// One in so many frames, and at least [`RESERVE_MIN`], is for records of the protocol and for packing.
+const RESERVE_FRACTION: u32 = 16;
+const RESERVE_MIN: u32 = 8;
+/// Frames that can be packed are sorted by their live bytes into so many classes.
+const CLASSES: usize = 16;
+/// Frames of these classes are sparse: less than three quarters of them are live.
+const CLASSES_SPARSE: usize = 12;
+/// Records that are copied in begin at a multiple of this, in bytes: words of two records are never torn together.
+const ALIGN: usize = 8;
+/// A record goes on in a second frame if more than this would stay unused in the first, in bytes.
+const UNUSED_MAX: usize = 256;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    /// Whoever moves packets has it.
+    Lent,
+    /// Records are copied into it.
+    Open,
+    /// Full, or a packet: what is live in it can be packed.
+    Closed,
+    /// Holds a part of one large record, or something damaged: it is never packed.
+    Apart,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    state: State,
+    /// Bytes of records in it. Records in the same packet share its payload, which is counted for each, up to the frame.
+    live: u32,
+    /// First of its lines.
+    first: u32,
+    /// Neighbours in its class.
+    before: u32,
+    after: u32,
+}
+
+/// Where the record of a line lies.
+#[derive(Clone, Copy, Debug)]
+struct Lying {
+    /// [`NONE`]: nowhere, the slot is free.
+    frame: u32,
+    len: u32,
+    /// Neighbours in the frame.
+    before: u32,
+    after: u32,
+}
+
+/// A place for some bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub frame: u32,
+    pub start: usize,
+    pub len: usize,
+}
+
+/// Who asks for room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// Data of a client: leaves the reserve alone.
+    Ordinary,
+    /// A record of the protocol, or packing: may take the reserve.
+    Reserved,
+}
+
+/// All frames of a store.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    bytes: usize,
+    frames: Vec<Frame>,
+    lying: Vec<Lying>,
+    /// The last used first: it is in the cache.
+    free: Vec<u32>,
+    lent: u32,
+    /// Into which records are copied, and the bytes of it that are taken.
+    open: u32,
+    fill: usize,
+    /// First frame of each class.
+    classes: [u32; CLASSES],
+    live: u64,
+    reserve: usize,
+}
+
+impl Frames {
+    /// All frames free.
+    pub fn new(geometry: &Geometry) -> Frames {
+        let frame = Frame {
+            state: State::Free,
+            live: 0,
+            first: NONE,
+            before: NONE,
+            after: NONE,
+        };
+        Frames {
+            bytes: geometry.frame_len(),
+            frames: vec![frame; index(geometry.frames)],
+            lying: vec![
+                Lying {
+                    frame: NONE,
+                    len: 0,
+                    before: NONE,
+                    after: NONE,
+                };
+                index(geometry.lines)
+            ],
+            free: (0..geometry.frames).rev().collect(),
+            lent: 0,
+            open: NONE,
+            fill: 0,
+            classes: [NONE; CLASSES],
+            live: 0,
+            reserve: index((geometry.frames / RESERVE_FRACTION).max(RESERVE_MIN)),
+        }
+    }
+
+    /// Marks a part that recovery keeps; the frame is not free any more.
+    pub fn keep(&mut self, frame: u32, slot: u32, len: usize, apart: bool) {
+        let state = &mut self.frames[index(frame)].state;
+        match *state {
+            State::Free if apart => *state = State::Apart,
+            State::Free => {
+                *state = State::Closed;
+                self.enter_class(frame);
+            }
+            _ => {}
+        }
+        self.attach(frame, slot, len);
+    }
+
+    /// The free list, once everything that is kept is marked.
+    pub fn kept(&mut self) {
+        let frames = &self.frames;
+        self.free
+            .retain(|&frame| frames[index(frame)].state == State::Free);
+    }
+
+    /// Free frames that this room may take.
+    pub fn room(&self, room: Room) -> usize {
+        match room {
+            Room::Ordinary => self.free.len().saturating_sub(self.reserve),
+            Room::Reserved => self.free.len(),
+        }
+    }
+
+    /// Frames that `total` bytes need at most, besides the open one.
+    pub fn needed(&self, total: usize) -> usize {
+        total.div_ceil(self.bytes).max(1)
+    }
+
+    /// A place for the first part of `total` bytes, of which `whole` must be in one frame.
+    /// There must be [`Frames::needed`] frames.
+    pub fn place_first(&mut self, total: usize, whole: usize) -> Place {
+        let rest = if self.open == NONE {
+            0
+        } else {
+            self.bytes - self.fill
+        };
+        let len = if total <= rest {
+            total
+        } else if rest > UNUSED_MAX && whole <= rest {
+            rest
+        } else {
+            self.open_next();
+            total.min(self.bytes)
+        };
+        self.take_open(len)
+    }
+
+    /// A place for a further part of a record that is not large.
+    pub fn place_piece(&mut self, len: usize) -> Place {
+        if self.open == NONE || self.bytes - self.fill < len {
+            self.open_next();
+        }
+        self.take_open(len)
+    }
+
+    /// A place for a part of a large record, in a frame of its own.
+    pub fn place_apart(&mut self, len: usize) -> Place {
+        let frame = self.take_free();
+        self.frames[index(frame)].state = State::Apart;
+        Place {
+            frame,
+            start: 0,
+            len,
+        }
+    }
+
+    fn take_open(&mut self, len: usize) -> Place {
+        let start = self.fill;
+        self.fill = (start + len).next_multiple_of(ALIGN);
+        Place {
+            frame: self.open,
+            start,
+            len,
+        }
+    }
+
+    fn take_free(&mut self) -> u32 {
+        self.free.pop().expect("the room was looked at before")
+    }
+
+    fn open_next(&mut self) {
+        let closed = std::mem::replace(&mut self.open, NONE);
+        if closed != NONE {
+            self.frames[index(closed)].state = State::Closed;
+            self.enter_class(closed);
+            self.free_if_empty(closed);
+        }
+        self.open = self.take_free();
+        self.fill = 0;
+        self.frames[index(self.open)].state = State::Open;
+    }
+
+    /// Lends a free frame; none if only the reserve is left.
+    pub fn lend(&mut self) -> Option<u32> {
+        if self.room(Room::Ordinary) == 0 {
+            return None;
+        }
+        let frame = self.take_free();
+        self.frames[index(frame)].state = State::Lent;
+        self.lent += 1;
+        Some(frame)
+    }
+
+    /// Whether a frame is lent.
+    pub fn is_lent(&self, frame: u32) -> bool {
+        self.frames
+            .get(index(frame))
+            .is_some_and(|found| found.state == State::Lent)
+    }
+
+    /// Takes back a lent frame: free, or with a packet whose records follow.
+    ///
+    /// # Panics
+    /// It is not lent.
+    pub fn take_back(&mut self, frame: u32, keeps: bool) {
+        assert!(self.is_lent(frame), "only what is lent is given back");
+        self.lent -= 1;
+        if keeps {
+            self.frames[index(frame)].state = State::Closed;
+            self.enter_class(frame);
+        } else {
+            self.frames[index(frame)].state = State::Free;
+            self.free.push(frame);
+        }
+    }
+
+    /// A line is in this frame from now on.
+    pub fn attach(&mut self, frame: u32, slot: u32, len: usize) {
+        self.leave_class(frame);
+        let found = &mut self.frames[index(frame)];
+        let after = std::mem::replace(&mut found.first, slot);
+        found.live += u32::try_from(len).expect("at most a frame");
+        self.live += to_u64(len);
+        self.lying[index(slot)] = Lying {
+            frame,
+            len: u32::try_from(len).expect("at most a frame"),
+            before: NONE,
+            after,
+        };
+        if after != NONE {
+            self.lying[index(after)].before = slot;
+        }
+        self.enter_class(frame);
+    }
+
+    /// A line is in its frame no longer.
+    pub fn detach(&mut self, slot: u32) {
+        let Lying {
+            frame,
+            len,
+            before,
+            after,
+        } = self.lying[index(slot)];
+        self.lying[index(slot)].frame = NONE;
+        self.leave_class(frame);
+        match before {
+            NONE => self.frames[index(frame)].first = after,
+            _ => self.lying[index(before)].after = after,
+        }
+        if after != NONE {
+            self.lying[index(after)].before = before;
+        }
+        self.frames[index(frame)].live -= len;
+        self.live -= u64::from(len);
+        self.enter_class(frame);
+        self.free_if_empty(frame);
+    }
+
+    fn free_if_empty(&mut self, frame: u32) {
+        if self.frames[index(frame)].first != NONE {
+            return;
+        }
+        match self.frames[index(frame)].state {
+            State::Closed | State::Apart => {
+                self.leave_class(frame);
+                self.frames[index(frame)].state = State::Free;
+                self.free.push(frame);
+            }
+            State::Open => self.fill = 0,
+            State::Free | State::Lent => {}
+        }
+    }
+
+    /// What was taken out of packing can be packed again; nothing if the frame is free meanwhile.
+    pub fn set_closed(&mut self, frame: u32) {
+        if self.frames[index(frame)].state == State::Apart {
+            self.frames[index(frame)].state = State::Closed;
+            self.enter_class(frame);
+        }
+    }
+
+    /// What is in it is not packed, until [`Frames::set_closed`].
+    pub fn set_apart(&mut self, frame: u32) {
+        if self.frames[index(frame)].state == State::Closed {
+            self.leave_class(frame);
+            self.frames[index(frame)].state = State::Apart;
+        }
+    }
+
+    fn class(&self, frame: u32) -> usize {
+        (index(self.frames[index(frame)].live) * CLASSES / self.bytes).min(CLASSES - 1)
+    }
+
+    /// Only closed frames are in a class.
+    fn enter_class(&mut self, frame: u32) {
+        if self.frames[index(frame)].state != State::Closed {
+            return;
+        }
+        let class = self.class(frame);
+        let after = std::mem::replace(&mut self.classes[class], frame);
+        let found = &mut self.frames[index(frame)];
+        (found.before, found.after) = (NONE, after);
+        if after != NONE {
+            self.frames[index(after)].before = frame;
+        }
+    }
+
+    fn leave_class(&mut self, frame: u32) {
+        let Frame {
+            state,
+            before,
+            after,
+            ..
+        } = self.frames[index(frame)];
+        if state != State::Closed {
+            return;
+        }
+        match before {
+            NONE => {
+                let class = self.class(frame);
+                self.classes[class] = after;
+            }
+            _ => self.frames[index(before)].after = after,
+        }
+        if after != NONE {
+            self.frames[index(after)].before = before;
+        }
+    }
+
+    /// The sparsest frame that can be packed, if one is sparse.
+    pub fn sparsest(&self) -> Option<u32> {
+        self.classes[..CLASSES_SPARSE]
+            .iter()
+            .copied()
+            .find(|&frame| frame != NONE)
+    }
+
+    /// Whether packing is worth it: more than a third of the bytes that are taken are dead, or frames get scarce.
+    pub fn wants_packing(&self) -> bool {
+        let taken = to_u64((self.frames.len() - self.free.len() - index(self.lent)) * self.bytes);
+        let dead = taken.saturating_sub(self.live);
+        let scarce = self.free.len() < self.reserve * 2;
+        dead > to_u64(8 * self.bytes) && dead * 3 > taken || scarce && dead * 8 > taken
+    }
+
+    /// First line in a frame.
+    pub fn first_line(&self, frame: u32) -> u32 {
+        self.frames[index(frame)].first
+    }
+
+    /// The line after this one in its frame.
+    pub fn next_line(&self, slot: u32) -> u32 {
+        self.lying[index(slot)].after
+    }
+
+    /// Bytes of records in a frame.
+    pub fn live_in(&self, frame: u32) -> usize {
+        index(self.frames[index(frame)].live)
+    }
+
+    /// Frames: free, lent, with records in them.
+    pub fn counts(&self) -> [u32; 3] {
+        let number = |count: usize| u32::try_from(count).expect("frames are counted in 32 bits");
+        let (all, free) = (number(self.frames.len()), number(self.free.len()));
+        [free, self.lent, all - free - self.lent]
+    }
+
+    /// Bytes of records.
+    pub fn live_bytes(&self) -> u64 {
+        self.live
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frames() -> Frames {
+        Frames::new(&Geometry {
+            lines: 256,
+            frames: 64,
+            frame_bytes: 2048,
+        })
+    }
+
+    #[test]
+    fn records_fill_a_frame_and_an_empty_one_comes_back() {
+        let mut all = frames();
+        for slot in 0..25 {
+            let place = all.place_first(70, 20);
+            assert_eq!(
+                (place.frame, place.start, place.len),
+                (0, index(slot) * 72, 70)
+            );
+            all.attach(0, slot, 70);
+        }
+        // 248 bytes are left: too little for half a record, so this one begins a frame.
+        let place = all.place_first(300, 20);
+        assert_eq!((place.frame, place.start, place.len), (1, 0, 300));
+        all.attach(1, 25, 300);
+        assert_eq!(all.room(Room::Reserved), 62);
+        for slot in (0..25).rev() {
+            all.detach(slot);
+        }
+        assert_eq!((all.room(Room::Reserved), all.live_bytes()), (63, 300));
+    }
+
+    #[test]
+    fn a_record_goes_on_in_the_next_frame_if_much_would_be_unused() {
+        let mut all = frames();
+        all.place_first(1024, 10);
+        all.attach(0, 0, 1024);
+        assert_eq!(all.place_first(1100, 10).len, 1024);
+        assert_eq!(
+            all.place_piece(76),
+            Place {
+                frame: 1,
+                start: 0,
+                len: 76
+            }
+        );
+        all.attach(1, 1, 76);
+        // The key must be in one frame if it can.
+        assert_eq!(
+            all.place_first(2048, 2000),
+            Place {
+                frame: 2,
+                start: 0,
+                len: 2048
+            }
+        );
+    }
+
+    #[test]
+    fn the_reserve_is_kept_and_lent_frames_are_nobody_elses() {
+        let mut all = frames();
+        let mut lent = Vec::new();
+        while let Some(frame) = all.lend() {
+            lent.push(frame);
+        }
+        assert_eq!(
+            (lent.len(), all.room(Room::Reserved), all.counts()),
+            (56, 8, [8, 56, 0])
+        );
+        all.take_back(lent[0], false);
+        all.take_back(lent[1], true);
+        all.attach(lent[1], 7, 2000);
+        assert_eq!(all.counts(), [9, 54, 1]);
+        assert!(!all.is_lent(lent[1]) && all.is_lent(lent[2]));
+    }
+
+    #[test]
+    fn the_sparsest_frame_is_packed_first_and_large_parts_never() {
+        let mut all = frames();
+        for (slot, len) in [(0, 1500), (1, 100), (2, 900)] {
+            let frame = all.lend().unwrap();
+            all.take_back(frame, true);
+            all.attach(frame, slot, len);
+        }
+        let apart = all.place_apart(10);
+        all.attach(apart.frame, 3, 10);
+        assert_eq!(all.sparsest(), Some(1));
+        all.set_apart(1);
+        assert_eq!((all.sparsest(), all.live_in(2)), (Some(2), 900));
+        all.detach(2);
+        assert_eq!(all.sparsest(), Some(0));
+        all.attach(0, 5, 500);
+        assert_eq!(all.sparsest(), None);
+    }
+}

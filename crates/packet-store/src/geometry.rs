@@ -1,0 +1,216 @@
+//! Where things are in the image (`docs/spec/packet-store.md` §2).
+//!
+//! ```text
+//! 0         4096      8192       12288      16384              16384 + lines·64
+//! +---------+---------+----------+----------+------------------+-----------------------+
+//! | super 0 | super 1 | commit 0 | commit 1 | table of lines   | frames                |
+//! +---------+---------+----------+----------+------------------+-----------------------+
+//! ```
+//! All numbers on the medium are little-endian. This module computes offsets and nothing else.
+
+use std::ops::Range;
+
+use crate::error::OpenError;
+
+/// Block of superblocks and commit records, and the unit in which file media write, in bytes.
+pub const BLOCK_BYTES: usize = 4096;
+/// Bytes of a line: one cache line.
+pub const LINE_BYTES: usize = 64;
+/// Sizes that a frame may have, in bytes: those of packet buffers.
+pub const FRAME_BYTES: [u32; 2] = [2048, 4096];
+/// Lines come in whole blocks.
+const LINES_UNIT: u32 = 64;
+/// Fewest lines of a store.
+pub const LINES_MIN: u32 = 128;
+/// Most lines of a store (64 GiB of them).
+pub const LINES_MAX: u32 = 1 << 30;
+/// Fewest frames of a store.
+pub const FRAMES_MIN: u32 = 32;
+/// Most frames of a store.
+pub const FRAMES_MAX: u32 = 1 << 30;
+/// In a store whose size alone is given, there is one line for so many bytes of frames.
+const FRAME_BYTES_PER_LINE: u64 = 256;
+
+const COMMITS: usize = 2 * BLOCK_BYTES;
+const TABLE: usize = 4 * BLOCK_BYTES;
+
+/// Size of a store, fixed when it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Lines: a multiple of 64 from [`LINES_MIN`] to [`LINES_MAX`]. Each record takes one, and one more for each further
+    /// frame that it lies in.
+    pub lines: u32,
+    /// Frames, from [`FRAMES_MIN`] to [`FRAMES_MAX`]; if they are of 2048 bytes, an even number.
+    pub frames: u32,
+    /// Bytes of a frame, one of [`FRAME_BYTES`].
+    pub frame_bytes: u32,
+}
+
+impl Geometry {
+    /// The largest store that fits into `bytes`, with one line for every 256 bytes of frames.
+    ///
+    /// # Errors
+    /// [`OpenError::Geometry`] if that is too small or too large.
+    pub fn for_size(bytes: u64, frame_bytes: u32) -> Result<Geometry, OpenError> {
+        let wrong = || OpenError::Geometry {
+            why: format!("{bytes} bytes are too few or too many"),
+        };
+        let room = bytes.checked_sub(to_u64(TABLE)).ok_or_else(wrong)?;
+        let pairs = room / (FRAME_BYTES_PER_LINE + to_u64(LINE_BYTES));
+        let unit = u64::from(LINES_UNIT);
+        let lines = pairs / unit * unit;
+        let frames = (room - lines * to_u64(LINE_BYTES)) / u64::from(frame_bytes.max(1));
+        let geometry = Geometry {
+            lines: u32::try_from(lines).map_err(|_| wrong())?,
+            frames: u32::try_from(frames / 2 * 2).map_err(|_| wrong())?,
+            frame_bytes,
+        };
+        geometry.validate()?;
+        Ok(geometry)
+    }
+
+    /// The largest store with so many lines that fits into `bytes`.
+    ///
+    /// # Errors
+    /// [`OpenError::Geometry`] if that is no possible store.
+    pub fn with_lines(bytes: u64, frame_bytes: u32, lines: u32) -> Result<Geometry, OpenError> {
+        let before = to_u64(TABLE) + u64::from(lines) * to_u64(LINE_BYTES);
+        let frames = bytes.saturating_sub(before) / u64::from(frame_bytes.max(1));
+        let geometry = Geometry {
+            lines,
+            frames: u32::try_from(frames / 2 * 2).unwrap_or(u32::MAX),
+            frame_bytes,
+        };
+        geometry.validate()?;
+        Ok(geometry)
+    }
+
+    /// Whether a store can have this size.
+    ///
+    /// # Errors
+    /// [`OpenError::Geometry`] says why not.
+    pub fn validate(&self) -> Result<(), OpenError> {
+        let wrong = |why: String| Err(OpenError::Geometry { why });
+        if !(LINES_MIN..=LINES_MAX).contains(&self.lines) || !self.lines.is_multiple_of(LINES_UNIT)
+        {
+            return wrong(format!(
+                "{} lines: a multiple of {LINES_UNIT} from {LINES_MIN} to {LINES_MAX} is possible",
+                self.lines
+            ));
+        }
+        if !FRAME_BYTES.contains(&self.frame_bytes) {
+            return wrong(format!(
+                "frames of {} bytes: 2048 and 4096 are possible",
+                self.frame_bytes
+            ));
+        }
+        let blocks = (u64::from(self.frames) * u64::from(self.frame_bytes))
+            .is_multiple_of(to_u64(BLOCK_BYTES));
+        if !(FRAMES_MIN..=FRAMES_MAX).contains(&self.frames) || !blocks {
+            return wrong(format!(
+                "{} frames: whole blocks of {BLOCK_BYTES} bytes, from {FRAMES_MIN} to {FRAMES_MAX} frames, are possible",
+                self.frames
+            ));
+        }
+        Ok(())
+    }
+
+    /// Bytes of the whole image.
+    #[must_use]
+    pub fn image_bytes(&self) -> usize {
+        self.frame_offset(self.frames)
+    }
+
+    /// Where a line is.
+    pub(crate) fn line(&self, slot: u32) -> Range<usize> {
+        debug_assert!(slot < self.lines, "slots are checked when they come in");
+        let start = TABLE + index(slot) * LINE_BYTES;
+        start..start + LINE_BYTES
+    }
+
+    /// Where all lines are.
+    pub(crate) fn table(&self) -> Range<usize> {
+        TABLE..TABLE + index(self.lines) * LINE_BYTES
+    }
+
+    /// Where a frame begins.
+    pub(crate) fn frame_offset(&self, frame: u32) -> usize {
+        self.table().end + index(frame) * self.frame_len()
+    }
+
+    /// Bytes of a frame.
+    pub(crate) fn frame_len(&self) -> usize {
+        index(self.frame_bytes)
+    }
+}
+
+/// Where the commit record of this number is.
+pub(crate) fn commit_record(commit: u64) -> Range<usize> {
+    let start = if commit.is_multiple_of(2) {
+        COMMITS
+    } else {
+        COMMITS + BLOCK_BYTES
+    };
+    start..start + LINE_BYTES
+}
+
+/// A number of 32 bits as an index.
+pub(crate) fn index(number: u32) -> usize {
+    usize::try_from(number).expect("u32 fits usize")
+}
+
+/// A length as a number of 64 bits.
+pub(crate) fn to_u64(number: usize) -> u64 {
+    u64::try_from(number).expect("usize is at most 64 bits")
+}
+
+/// Bytes at a fixed place.
+pub(crate) fn take<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    *bytes[at..].first_chunk().expect("a fixed place inside")
+}
+
+/// The cache lines around a range: a medium flushes lines.
+pub(crate) fn whole_lines(range: Range<usize>) -> Range<usize> {
+    range.start / LINE_BYTES * LINE_BYTES..range.end.next_multiple_of(LINE_BYTES)
+}
+
+/// True when every byte is zero; 64 at a time, for images of gigabytes.
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+    let (words, rest) = bytes.as_chunks::<64>();
+    words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|byte| *byte == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_gives_a_store_that_fits_into_it() {
+        for (bytes, frame_bytes) in [
+            (1 << 20, 2048),
+            (1 << 20, 4096),
+            (1 << 30, 4096),
+            (5_000_000, 2048),
+        ] {
+            let geometry = Geometry::for_size(bytes, frame_bytes).unwrap();
+            let taken = to_u64(geometry.image_bytes());
+            assert!(
+                taken <= bytes && taken > bytes * 9 / 10,
+                "{bytes}: {geometry:?}"
+            );
+            assert!(taken.is_multiple_of(4096));
+        }
+        for (bytes, frame_bytes) in [
+            (0, 4096),
+            (100_000, 4096),
+            (u64::MAX, 4096),
+            (1 << 30, 1000),
+            (1 << 30, 0),
+        ] {
+            assert!(
+                Geometry::for_size(bytes, frame_bytes).is_err(),
+                "{bytes} {frame_bytes}"
+            );
+        }
+    }
+}

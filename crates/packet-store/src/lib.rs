@@ -1,0 +1,55 @@
+//! The packet store: a durable ordered map whose records are packets (`docs/spec/packet-store.md`).
+//!
+//! Purpose: the buffer into which the network put a packet becomes the stored record; what came another way is copied in.
+//! A record is described by a line of 64 bytes, all of a transaction becomes durable by one commit record, and everything else is
+//! derived. Invariants: what a commit counts is never stored over; a value whose checksum is wrong is never handed out.
+//!
+//! This crate knows nothing of networks, protocols, files or clocks; trait [`Media`](pmnet_log::Media) is all it sees of a
+//! medium.
+//!
+//! ```
+//! # use pmnet_packet_store::{Geometry, Identity, Meta, Room, Scan, format};
+//! # let directory = tempfile::tempdir()?;
+//! # let path = directory.path().join("store");
+//! let geometry = Geometry::for_size(1 << 20, 4096)?;
+//! let identity = Identity { uuid: 0x5eed, shard: 0 };
+//! let mut medium = pmnet_media::create(&path, pmnet_media::Kind::Dram, geometry.image_bytes())?;
+//! format(&mut medium, &identity, &geometry)?;
+//! let mut store = Scan::open(medium, Some(0))?.repair()?;
+//! let mut transaction = store.transaction();
+//! transaction.put(b"greeting", b"hello", Meta::default(), Room::Ordinary)?;
+//! transaction.commit()?;
+//! let record = store.get(b"greeting")?.ok_or("no record")?;
+//! assert_eq!(record.value(&mut Vec::new()), b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod commit;
+mod error;
+mod frames;
+mod geometry;
+mod keys;
+mod line;
+mod medium;
+mod pack;
+mod range;
+mod reader;
+mod record;
+mod scan;
+mod store;
+mod superblock;
+mod transaction;
+
+pub use commit::Commit;
+pub use error::{DAMAGES_LISTED_MAX, Damage, Error, Loss, OpenError};
+pub use frames::Room;
+pub use geometry::{
+    BLOCK_BYTES, FRAME_BYTES, FRAMES_MAX, FRAMES_MIN, Geometry, LINE_BYTES, LINES_MAX, LINES_MIN,
+};
+pub use line::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+pub use range::Range;
+pub use record::{Meta, Record};
+pub use scan::Scan;
+pub use store::{PacketStore, Snapshot, Stat};
+pub use superblock::{FORMAT_VERSION, Identity, format};
+pub use transaction::{InPlace, Packet, Transaction};

@@ -1,0 +1,378 @@
+//! A line: 64 bytes for each version of a record (`docs/spec/packet-store.md` §3).
+//!
+//! ```text
+//! 0      8      16      24        32         39     40      52      56            60     64
+//! +------+------+-------+---------+----------+------+-------+-------+-------------+------+
+//! | born | dead | order | expires | received | kind | place | frame | payload crc | crc  |
+//! +------+------+-------+---------+----------+------+-------+-------+-------------+------+
+//! ```
+//! dead: the commit that deleted the record, or the bits of `born` inverted. place, from its lowest bit: lengths 50, form 2, start
+//! in the frame 12, bytes in the frame 13, zeros. lengths: of key and value 25 each; of a record in a packet 13 each, then the
+//! key's place 12, and the gap between key and value 12. `crc` is CRC32C over the store's uuid, the slot, all bytes but `dead`, and
+//! the part of the key that lies in the frame. So a line counts in one slot of one store, and a wrong key makes it wrong.
+
+use std::ops::Range;
+
+use crate::geometry::{Geometry, LINE_BYTES, index, take};
+
+/// Longest key, in bytes: the largest message, and room for a prefix.
+pub const KEY_BYTES_MAX: usize = (16 << 20) + 256;
+/// Longest value, in bytes.
+pub const VALUE_BYTES_MAX: usize = (1 << 25) - 1;
+/// Latest time of receipt that fits, in microseconds since 1970.
+const RECEIVED_MAX: u64 = (1 << 56) - 1;
+
+const DEAD_AT: usize = 8;
+const RECEIVED_AT: usize = 32;
+const KIND_AT: usize = 39;
+const PLACE_AT: usize = 40;
+const PLACE_BYTES: usize = 12;
+/// Bits of it that are used.
+const PLACE_BITS: u32 = 77;
+const FRAME_AT: usize = 52;
+const PAYLOAD_CRC_AT: usize = 56;
+const CRC_AT: usize = 60;
+
+/// What the bytes in the frame are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Key, then value. If they are longer than the part in this frame, they go on in pieces.
+    Plain,
+    /// A packet's payload with key and value somewhere in it.
+    Packet,
+    /// The same; other records lie in the same payload.
+    Shared,
+    /// What a record of the form [`Form::Plain`] goes on with.
+    Piece,
+}
+
+/// One line, decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    /// Commit that wrote it.
+    pub born: u64,
+    /// Order in the log; of a piece: its index (from 0) in the upper half, the slot of its record in the lower.
+    pub order: u64,
+    /// When the packet was received, in microseconds since 1970; 0: not known.
+    pub received_us: u64,
+    /// What the value is.
+    pub kind: u8,
+    /// When it ends, in milliseconds since 1970; 0: never.
+    pub expires_at_ms: u64,
+    pub key_len: u32,
+    pub value_len: u32,
+    pub form: Form,
+    pub frame: u32,
+    /// Where the payload begins in the frame.
+    pub start: u16,
+    /// Bytes of the payload in this frame.
+    pub len: u16,
+    /// Where the key begins in the payload.
+    pub key_at: u16,
+    /// Bytes between key and value.
+    pub gap: u16,
+    /// CRC32C of the payload in this frame.
+    pub payload_crc: u32,
+}
+
+impl Line {
+    /// The line in its 64 bytes, alive. `key` is the part of the key in the frame.
+    pub fn encode(&self, seed: u32, slot: u32, key: &[u8]) -> [u8; LINE_BYTES] {
+        let mut out = [0; LINE_BYTES];
+        out[0..8].copy_from_slice(&self.born.to_le_bytes());
+        out[DEAD_AT..16].copy_from_slice(&alive(self.born).to_le_bytes());
+        out[16..24].copy_from_slice(&self.order.to_le_bytes());
+        out[24..32].copy_from_slice(&self.expires_at_ms.to_le_bytes());
+        let received = self.received_us.min(RECEIVED_MAX).to_le_bytes();
+        out[RECEIVED_AT..KIND_AT].copy_from_slice(&received[..KIND_AT - RECEIVED_AT]);
+        out[KIND_AT] = self.kind;
+        let (key_len, value_len) = (u128::from(self.key_len), u128::from(self.value_len));
+        let in_packet =
+            key_len | value_len << 13 | u128::from(self.key_at) << 26 | u128::from(self.gap) << 38;
+        let (form, lengths) = match self.form {
+            Form::Plain => (0, key_len | value_len << 25),
+            Form::Packet => (1, in_packet),
+            Form::Shared => (2, in_packet),
+            Form::Piece => (3, 0),
+        };
+        let place =
+            lengths | form << 50 | u128::from(self.start) << 52 | u128::from(self.len) << 64;
+        out[PLACE_AT..PLACE_AT + PLACE_BYTES].copy_from_slice(&place.to_le_bytes()[..PLACE_BYTES]);
+        out[FRAME_AT..FRAME_AT + 4].copy_from_slice(&self.frame.to_le_bytes());
+        out[PAYLOAD_CRC_AT..CRC_AT].copy_from_slice(&self.payload_crc.to_le_bytes());
+        let crc = checksum(&out, seed, slot, key);
+        out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Reads a line without checking anything.
+    pub fn decode(raw: &[u8; LINE_BYTES]) -> Line {
+        let place = place(raw);
+        let wide = |at: u32, bits: u32| -> u32 {
+            u32::try_from(place >> at & ((1 << bits) - 1)).expect("at most 25 bits")
+        };
+        let narrow =
+            |at: u32, bits: u32| -> u16 { u16::try_from(wide(at, bits)).expect("at most 13 bits") };
+        let form = match wide(50, 2) {
+            0 => Form::Plain,
+            1 => Form::Packet,
+            2 => Form::Shared,
+            _ => Form::Piece,
+        };
+        let (key_len, value_len, key_at, gap) = match form {
+            Form::Plain | Form::Piece => (wide(0, 25), wide(25, 25), 0, 0),
+            Form::Packet | Form::Shared => {
+                (wide(0, 13), wide(13, 13), narrow(26, 12), narrow(38, 12))
+            }
+        };
+        Line {
+            born: u64::from_le_bytes(take(raw, 0)),
+            order: u64::from_le_bytes(take(raw, 16)),
+            received_us: u64::from_le_bytes(take(raw, RECEIVED_AT)) & RECEIVED_MAX,
+            kind: raw[KIND_AT],
+            expires_at_ms: u64::from_le_bytes(take(raw, 24)),
+            key_len,
+            value_len,
+            form,
+            start: narrow(52, 12),
+            len: narrow(64, 13),
+            key_at,
+            gap,
+            frame: u32::from_le_bytes(take(raw, FRAME_AT)),
+            payload_crc: u32::from_le_bytes(take(raw, PAYLOAD_CRC_AT)),
+        }
+    }
+
+    /// Reads the line of an untrusted image, without its checksum; `None` if it points outside, or contradicts itself.
+    pub fn plausible(raw: &[u8; LINE_BYTES], geometry: &Geometry) -> Option<Line> {
+        let line = Line::decode(raw);
+        let end = usize::from(line.start) + usize::from(line.len);
+        let lengths = index(line.key_len) + index(line.value_len);
+        let inside = match line.form {
+            Form::Plain => {
+                let key_is_here = index(line.key_len) <= usize::from(line.len);
+                usize::from(line.len) <= lengths
+                    && (key_is_here || usize::from(line.len) == geometry.frame_len())
+            }
+            Form::Packet | Form::Shared => line.value().end <= usize::from(line.len),
+            Form::Piece => lengths == 0 && line.len > 0 && line.head() < geometry.lines,
+        };
+        let possible = line.born != 0
+            && line.frame < geometry.frames
+            && end <= geometry.frame_len()
+            && place(raw) >> PLACE_BITS == 0
+            && index(line.key_len) <= KEY_BYTES_MAX
+            && inside;
+        possible.then_some(line)
+    }
+
+    /// Where its payload lies in the image.
+    pub fn payload(&self, geometry: &Geometry) -> Range<usize> {
+        let start = geometry.frame_offset(self.frame) + usize::from(self.start);
+        start..start + usize::from(self.len)
+    }
+
+    /// Where the part of the key in this frame lies in the payload.
+    pub fn key_part(&self) -> Range<usize> {
+        let start = usize::from(self.key_at);
+        let end = (start + index(self.key_len)).min(usize::from(self.len));
+        start.min(end)..end
+    }
+
+    /// Where the value lies in the payload, if that is all in one frame.
+    pub fn value(&self) -> Range<usize> {
+        let start = usize::from(self.key_at) + index(self.key_len) + usize::from(self.gap);
+        start..start + index(self.value_len)
+    }
+
+    /// Bytes of all parts together.
+    pub fn total(&self) -> usize {
+        match self.form {
+            Form::Plain => index(self.key_len) + index(self.value_len),
+            Form::Packet | Form::Shared | Form::Piece => usize::from(self.len),
+        }
+    }
+
+    /// How many pieces follow.
+    pub fn pieces(&self, geometry: &Geometry) -> usize {
+        (self.total() - usize::from(self.len)).div_ceil(geometry.frame_len())
+    }
+
+    /// Of a piece: the slot of its record.
+    pub fn head(&self) -> u32 {
+        u32::try_from(self.order & u64::from(u32::MAX)).expect("32 bits")
+    }
+
+    /// The `order` of a piece.
+    pub fn piece_of(head: u32, piece: u32) -> u64 {
+        u64::from(piece) << 32 | u64::from(head)
+    }
+}
+
+/// The bits of the field `place`.
+fn place(raw: &[u8; LINE_BYTES]) -> u128 {
+    let mut place = [0; 16];
+    place[..PLACE_BYTES].copy_from_slice(&raw[PLACE_AT..PLACE_AT + PLACE_BYTES]);
+    u128::from_le_bytes(place)
+}
+
+/// Whether the checksum of a line is right; `key` is the part of the key in its frame.
+pub(crate) fn is_whole(raw: &[u8; LINE_BYTES], seed: u32, slot: u32, key: &[u8]) -> bool {
+    checksum(raw, seed, slot, key) == stored_crc(raw)
+}
+
+fn stored_crc(raw: &[u8; LINE_BYTES]) -> u32 {
+    u32::from_le_bytes(take(raw, CRC_AT))
+}
+
+fn checksum(raw: &[u8; LINE_BYTES], seed: u32, slot: u32, key: &[u8]) -> u32 {
+    let crc = crc32c::crc32c_append(seed ^ slot.rotate_left(7), &raw[..DEAD_AT]);
+    let crc = crc32c::crc32c_append(crc, &raw[16..CRC_AT]);
+    crc32c::crc32c_append(crc, key)
+}
+
+/// The commit that deleted the record; `None`: none did.
+pub(crate) fn dead(raw: &[u8; LINE_BYTES]) -> Option<u64> {
+    let born = u64::from_le_bytes(take(raw, 0));
+    let dead = u64::from_le_bytes(take(raw, DEAD_AT));
+    (dead != alive(born)).then_some(dead)
+}
+
+/// The word `dead` of a line that is not. It belongs to this line alone: if the line is stored over and torn, no other word of
+/// the old or the new one brings it back to life.
+pub(crate) fn alive(born: u64) -> u64 {
+    !born
+}
+
+/// Where the word `dead` of a slot is in the image.
+pub(crate) fn dead_word(geometry: &Geometry, slot: u32) -> usize {
+    geometry.line(slot).start + DEAD_AT
+}
+
+/// What this line adds to the sum of a commit record. Wrapping sums of these are equal only for the same lines in the same
+/// slots, but for one chance in 2^64.
+pub(crate) fn share(raw: &[u8; LINE_BYTES], slot: u32) -> u64 {
+    let born = u64::from_le_bytes(take(raw, 0));
+    let mut mixed = born
+        ^ (u64::from(slot) << 32 | u64::from(stored_crc(raw))).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    mixed ^ (mixed >> 32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Line {
+        Line {
+            born: 0x0102_0304_0506_0708,
+            order: u64::MAX - 3,
+            received_us: RECEIVED_MAX,
+            kind: 0xfe,
+            expires_at_ms: u64::MAX,
+            key_len: 16,
+            value_len: 2000,
+            form: Form::Packet,
+            frame: 77,
+            start: 22,
+            len: 2026,
+            key_at: 3,
+            gap: 7,
+            payload_crc: 0xdead_beef,
+        }
+    }
+
+    const GEOMETRY: Geometry = Geometry {
+        lines: 128,
+        frames: 128,
+        frame_bytes: 2048,
+    };
+
+    #[test]
+    fn round_trip_at_the_limits_of_every_field() {
+        let long = Line {
+            key_len: (1 << 25) - 1,
+            value_len: (1 << 25) - 1,
+            form: Form::Plain,
+            start: 4095,
+            len: 4096,
+            key_at: 0,
+            gap: 0,
+            frame: u32::MAX,
+            ..sample()
+        };
+        let packet = Line {
+            key_len: (1 << 13) - 1,
+            value_len: (1 << 13) - 1,
+            form: Form::Shared,
+            key_at: 4095,
+            gap: 4095,
+            ..long
+        };
+        for line in [sample(), long, packet] {
+            assert_eq!(Line::decode(&line.encode(5, 9, b"k")), line);
+        }
+    }
+
+    #[test]
+    fn every_flipped_byte_but_those_of_dead_is_seen() {
+        let raw = sample().encode(5, 9, b"key");
+        assert!(is_whole(&raw, 5, 9, b"key"));
+        assert!(
+            !is_whole(&raw, 6, 9, b"key")
+                && !is_whole(&raw, 5, 10, b"key")
+                && !is_whole(&raw, 5, 9, b"kez")
+        );
+        for at in 0..LINE_BYTES {
+            let mut bad = raw;
+            bad[at] ^= 0x10;
+            assert_eq!(
+                is_whole(&bad, 5, 9, b"key"),
+                (8..16).contains(&at),
+                "byte {at}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_points_outside_is_not_plausible() {
+        let good = sample();
+        assert_eq!(
+            Line::plausible(&good.encode(0, 0, b""), &GEOMETRY),
+            Some(good)
+        );
+        for bad in [
+            Line { born: 0, ..good },
+            Line { frame: 128, ..good },
+            Line { start: 23, ..good },
+            Line { len: 2025, ..good },
+            Line { gap: 8, ..good },
+            Line {
+                key_len: 17,
+                ..good
+            },
+            Line {
+                form: Form::Plain,
+                ..good
+            },
+            Line {
+                form: Form::Piece,
+                ..good
+            },
+            Line {
+                form: Form::Piece,
+                key_len: 0,
+                value_len: 0,
+                order: 128,
+                ..good
+            },
+        ] {
+            assert_eq!(
+                Line::plausible(&bad.encode(0, 0, b""), &GEOMETRY),
+                None,
+                "{bad:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Packing: records of sparse frames move together, a bounded piece of work at a time (`docs/spec/packet-store.md` §6).
+//!
+//! A move is a put of the same record, and its commit is as every other. So nothing is to be proved about it.
+
+use pmnet_log::Media;
+
+use crate::error::Error;
+use crate::frames::{NONE, Room};
+use crate::line::Form;
+use crate::store::PacketStore;
+use crate::transaction::Transaction;
+
+/// Most frames that one step empties.
+const VICTIMS_MAX: usize = 64;
+
+impl<M: Media> PacketStore<M> {
+    /// Whether more than a third of the bytes of frames in use are dead, or free frames are scarce and some are dead.
+    #[must_use]
+    pub fn wants_packing(&self) -> bool {
+        !self.has_snapshots() && self.frames.wants_packing() && self.frames.sparsest().is_some()
+    }
+
+    /// Moves the records of the sparsest frames to where they lie close together, if that is worth it, and commits. Gives the
+    /// bytes that were moved: about `budget` of them; 0 if there was nothing to do, or no room to do it. A record that is not
+    /// what was written stays where it is.
+    ///
+    /// # Errors
+    /// [`Error::Media`].
+    pub fn pack_step(&mut self, budget: usize) -> Result<usize, Error> {
+        self.usable()?;
+        let mut victims = Vec::new();
+        let mut live = 0;
+        while live < budget && victims.len() < VICTIMS_MAX && self.wants_packing() {
+            let Some(frame) = self.frames.sparsest() else {
+                break;
+            };
+            live += self.frames.live_in(frame);
+            self.frames.set_apart(frame);
+            victims.push(frame);
+        }
+        if victims.is_empty() {
+            return Ok(0);
+        }
+        let mut damaged = Vec::new();
+        let moved = self.transaction().empty(&victims, budget, &mut damaged);
+        for frame in victims {
+            if !damaged.contains(&frame) {
+                self.frames.set_closed(frame);
+            }
+        }
+        match moved {
+            Err(Error::Full { .. }) => Ok(0),
+            other => other,
+        }
+    }
+}
+
+impl<M: Media> Transaction<'_, M> {
+    fn empty(self, frames: &[u32], budget: usize, damaged: &mut Vec<u32>) -> Result<usize, Error> {
+        let mut moved = 0;
+        let mut bytes = Vec::new();
+        for &frame in frames {
+            let mut next = self.store.frames.first_line(frame);
+            while next != NONE && moved < budget.saturating_mul(2) {
+                let slot = next;
+                next = self.store.frames.next_line(slot);
+                match self.store.move_record(slot, &mut bytes) {
+                    Ok(len) => moved += len,
+                    Err(Error::Damaged(_)) => {
+                        damaged.push(frame);
+                        break;
+                    }
+                    Err(other) => return Err(other),
+                }
+            }
+        }
+        self.commit()?;
+        Ok(moved)
+    }
+}
+
+impl<M: Media> PacketStore<M> {
+    /// Moves the record of a line, or of whose piece it is; gives its bytes, 0 if it was moved or deleted already.
+    fn move_record(&mut self, slot: u32, bytes: &mut Vec<u8>) -> Result<usize, Error> {
+        let reader = self.reader();
+        let found = reader
+            .line(slot)
+            .ok_or_else(|| reader.damage(slot, "its line is not what was written"))?;
+        let slot = match found.form {
+            Form::Piece => found.head(),
+            _ => slot,
+        };
+        let record = self.record(slot)?;
+        let line = record.line;
+        let mut scratch = Vec::new();
+        let (key, value) = record.key_and_value(&mut scratch);
+        let key_len = key.len();
+        bytes.clear();
+        bytes.extend_from_slice(key);
+        let newest = self.find(&self.digest(key), key);
+        if newest.is_none_or(|key| self.is_gone(key) || self.keys.head(key) != slot) {
+            return Ok(0);
+        }
+        if line.form == Form::Packet {
+            bytes.clear();
+            bytes.extend_from_slice(reader.payload(&line));
+            self.put_payload(&line, bytes)?;
+        } else {
+            bytes.extend_from_slice(value);
+            let (key, value) = bytes.split_at(key_len);
+            self.put(key, value, line.meta(), Room::Reserved)?;
+        }
+        Ok(bytes.len())
+    }
+}

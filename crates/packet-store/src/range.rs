@@ -1,0 +1,126 @@
+//! Records in order, in both directions, now or as of a snapshot.
+
+use std::cmp::Ordering;
+use std::ops::Bound;
+
+use pmnet_log::Media;
+
+use crate::error::Error;
+use crate::keys;
+use crate::record::Record;
+use crate::store::{PacketStore, Snapshot};
+
+/// Records of a range of keys. Each is checked when it is handed out; one that is not what was written is an error in its
+/// place, and those after it follow.
+pub struct Range<'a, M> {
+    store: &'a PacketStore<M>,
+    /// First and last key that are left.
+    ends: Option<(u32, u32)>,
+    at: Option<u64>,
+}
+
+impl<M: Media> PacketStore<M> {
+    /// The records from one bound to the other, in the order of their keys' bytes; none if the range is empty or reversed.
+    /// Within a transaction: with what it has done so far.
+    #[must_use]
+    pub fn range(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Range<'_, M> {
+        self.range_at(lower, upper, None)
+    }
+
+    /// The same, as of a snapshot.
+    #[must_use]
+    pub fn range_of(
+        &self,
+        snapshot: &Snapshot,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Range<'_, M> {
+        self.range_at(lower, upper, Some(snapshot.commit()))
+    }
+
+    /// The record of a key as of a snapshot.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`].
+    pub fn get_at(&self, snapshot: &Snapshot, key: &[u8]) -> Result<Option<Record<'_, M>>, Error> {
+        let found = self.find(&self.digest(key), key);
+        let slot = found.and_then(|key| self.version_at(key, Some(snapshot.commit())));
+        slot.map(|slot| self.record(slot)).transpose()
+    }
+
+    fn range_at(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>, at: Option<u64>) -> Range<'_, M> {
+        Range {
+            store: self,
+            ends: self.ends(lower, upper),
+            at,
+        }
+    }
+
+    fn ends(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Option<(u32, u32)> {
+        let reversed = match (lower, upper) {
+            (Bound::Included(low), Bound::Included(high)) => low > high,
+            (Bound::Included(low) | Bound::Excluded(low), Bound::Excluded(high))
+            | (Bound::Excluded(low), Bound::Included(high)) => low >= high,
+            (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+        };
+        if reversed {
+            return None;
+        }
+        let reader = self.reader();
+        let seek = |key: &[u8], above| {
+            let compare = |slot| reader.compare(slot, key);
+            self.keys.seek(keys::prefix(key), compare, above)
+        };
+        let seek_back = |key: &[u8], equal| {
+            let compare = |slot| -> Ordering { reader.compare(slot, key) };
+            self.keys.seek_back(keys::prefix(key), compare, equal)
+        };
+        let first = match lower {
+            Bound::Unbounded => self.keys.first(),
+            Bound::Included(key) => seek(key, false),
+            Bound::Excluded(key) => seek(key, true),
+        }?;
+        let last = match upper {
+            Bound::Unbounded => self.keys.last(),
+            Bound::Included(key) => seek_back(key, true),
+            Bound::Excluded(key) => seek_back(key, false),
+        }?;
+        // Where nothing is between the bounds, the last key is the one before the first.
+        (self.keys.next(last) != Some(first)).then_some((first, last))
+    }
+}
+
+impl<'a, M: Media> Range<'a, M> {
+    fn seen(&self, key: u32) -> Option<Result<Record<'a, M>, Error>> {
+        let slot = self.store.version_at(key, self.at)?;
+        Some(self.store.record(slot))
+    }
+}
+
+impl<'a, M: Media> Iterator for Range<'a, M> {
+    type Item = Result<Record<'a, M>, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while let Some((first, last)) = self.ends {
+            let next = self.store.keys.next(first).filter(|_| first != last);
+            self.ends = next.map(|next| (next, last));
+            if let Some(found) = self.seen(first) {
+                return Some(found);
+            }
+        }
+        None
+    }
+}
+
+impl<M: Media> DoubleEndedIterator for Range<'_, M> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        while let Some((first, last)) = self.ends {
+            let before = self.store.keys.previous(last).filter(|_| first != last);
+            self.ends = before.map(|before| (first, before));
+            if let Some(found) = self.seen(last) {
+                return Some(found);
+            }
+        }
+        None
+    }
+}

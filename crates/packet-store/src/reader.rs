@@ -1,0 +1,169 @@
+//! Looks at records where they lie, and trusts nothing there.
+
+use std::cmp::Ordering;
+
+use pmnet_log::Media;
+use rustc_hash::FxHashMap;
+
+use crate::error::{Damage, Error};
+use crate::geometry::{Geometry, LINE_BYTES, index, take};
+use crate::line::{self, Form, Line};
+
+/// The pieces of each record that has any: their slots, in order.
+pub(crate) type Pieces = FxHashMap<u32, Box<[u32]>>;
+
+/// Everything that is needed for looking at a record.
+pub(crate) struct Reader<'a, M> {
+    pub media: &'a M,
+    pub geometry: &'a Geometry,
+    pub pieces: &'a Pieces,
+    pub seed: u32,
+}
+
+impl<M> Clone for Reader<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for Reader<'_, M> {}
+
+impl<'a, M: Media> Reader<'a, M> {
+    /// The bytes of a line.
+    pub fn raw(&self, slot: u32) -> [u8; LINE_BYTES] {
+        take(self.media.part(self.geometry.line(slot)), 0)
+    }
+
+    /// A line that points at something in the image.
+    pub fn line(&self, slot: u32) -> Option<Line> {
+        Line::plausible(&self.raw(slot), self.geometry)
+    }
+
+    /// The part of the record in the line's frame.
+    pub fn payload(&self, line: &Line) -> &'a [u8] {
+        self.media.part(line.payload(self.geometry))
+    }
+
+    /// Slots of the pieces of a record.
+    pub fn pieces_of(&self, slot: u32) -> &'a [u32] {
+        self.pieces.get(&slot).map_or(&[], |slots| slots)
+    }
+
+    /// The key of a line, compared with `key`; a line that is not whole counts as below all keys.
+    pub fn compare(&self, slot: u32, key: &[u8]) -> Ordering {
+        let Some(line) = self.line(slot) else {
+            return Ordering::Less;
+        };
+        let first = &self.payload(&line)[line.key_part()];
+        if first.len() == index(line.key_len) {
+            return first.cmp(key);
+        }
+        let mut rest = key;
+        let mut left = index(line.key_len);
+        let parts = std::iter::once(first).chain(self.piece_payloads(slot));
+        for part in parts {
+            let part = &part[..part.len().min(left)];
+            let common = part.len().min(rest.len());
+            match part[..common].cmp(&rest[..common]) {
+                Ordering::Equal if common == part.len() => {}
+                Ordering::Equal => return Ordering::Greater,
+                other => return other,
+            }
+            rest = &rest[common..];
+            left -= part.len();
+            if left == 0 {
+                break;
+            }
+        }
+        match rest.is_empty() {
+            true => Ordering::Equal,
+            false => Ordering::Less,
+        }
+    }
+
+    /// The payloads of the pieces of a record, as far as their lines point at something.
+    fn piece_payloads(self, slot: u32) -> impl Iterator<Item = &'a [u8]> {
+        let lines = self.pieces_of(slot).iter();
+        lines.filter_map(move |piece| self.line(*piece).map(|line| self.payload(&line)))
+    }
+
+    /// Whether line and key are whole; the value is not looked at.
+    pub fn is_whole(&self, slot: u32) -> bool {
+        let raw = self.raw(slot);
+        Line::plausible(&raw, self.geometry).is_some_and(|line| {
+            let key = match line.form {
+                Form::Piece => &[],
+                _ => &self.payload(&line)[line.key_part()],
+            };
+            line::is_whole(&raw, self.seed, slot, key)
+        })
+    }
+
+    /// A record, if line, key and value are what was written.
+    pub fn check(&self, slot: u32) -> Result<Line, Error> {
+        let whole = self.line(slot).filter(|_| self.is_whole(slot));
+        let Some(line) = whole else {
+            return Err(self.damage(slot, "its line or key is not what was written"));
+        };
+        let fits = |line: &Line| crc32c::crc32c(self.payload(line)) == line.payload_crc;
+        if !fits(&line) {
+            return Err(self.damage(slot, "its value is not what was written"));
+        }
+        let pieces = self.pieces_of(slot);
+        let mut left = line.total() - usize::from(line.len);
+        for (number, &piece) in (0..).zip(pieces) {
+            let whole = self.line(piece).filter(|found| {
+                self.is_whole(piece)
+                    && found.form == Form::Piece
+                    && found.born == line.born
+                    && found.order == Line::piece_of(slot, number)
+                    && usize::from(found.len) == left.min(self.geometry.frame_len())
+                    && fits(found)
+            });
+            let Some(found) = whole else {
+                return Err(self.damage(slot, "a piece of it is not what was written"));
+            };
+            left -= usize::from(found.len);
+        }
+        match left {
+            0 => Ok(line),
+            _ => Err(self.damage(slot, "a piece of it is missing")),
+        }
+    }
+
+    /// What can be said of a line that is not whole, or whose record is not.
+    pub fn damage(&self, slot: u32, why: &'static str) -> Error {
+        Error::Damaged(Box::new(self.damage_of(slot, why)))
+    }
+
+    /// The same, not as an error.
+    pub fn damage_of(&self, slot: u32, why: &'static str) -> Damage {
+        let raw = self.raw(slot);
+        let key = Line::plausible(&raw, self.geometry)
+            .filter(|line| line.form != Form::Piece)
+            .map_or(&[][..], |line| &self.payload(&line)[line.key_part()]);
+        Damage {
+            key: key[..key.len().min(Damage::KEY_BYTES_SHOWN)].to_vec(),
+            order: Line::decode(&raw).order,
+            line: slot,
+            why,
+        }
+    }
+
+    /// All bytes of a record in a row: where they lie, or put together in `scratch`.
+    pub fn whole<'s>(&self, slot: u32, line: &Line, scratch: &'s mut Vec<u8>) -> &'s [u8]
+    where
+        'a: 's,
+    {
+        let first = self.payload(line);
+        if line.total() == first.len() {
+            return first;
+        }
+        scratch.clear();
+        scratch.extend_from_slice(first);
+        for part in self.piece_payloads(slot) {
+            scratch.extend_from_slice(part);
+        }
+        scratch
+    }
+}

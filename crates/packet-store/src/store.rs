@@ -1,0 +1,534 @@
+//! The store: an ordered map whose records lie where they were received or copied to (`docs/spec/packet-store.md`).
+//!
+//! Purpose: what is shared by reading, transactions, packing and recovery. Invariants: only one transaction at a time; what
+//! the last commit counts is never stored over; a line that died is used again only after the commit by which it died.
+//! May not: read a clock, give a meaning to kinds, orders or expiries.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use pmnet_log::{Media, MediaError};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::commit::Commit;
+use crate::error::Error;
+use crate::frames::{Frames, NONE, Room};
+use crate::geometry::{Geometry, LINE_BYTES, index, take, to_u64};
+use crate::keys::{Digest, Keys};
+use crate::line;
+use crate::medium::persist_now;
+use crate::reader::{Pieces, Reader};
+use crate::record::Record;
+use crate::superblock::Identity;
+
+/// One in so many lines, and at least [`LINES_RESERVE_MIN`], is for records of the protocol and for packing.
+const LINES_RESERVE_FRACTION: u32 = 16;
+const LINES_RESERVE_MIN: u32 = 32;
+
+/// What a transaction did to a key; undone from the last to the first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Undo {
+    /// The key is new.
+    Created(u32),
+    /// A key that was new is gone again.
+    Removed(u32),
+    /// The key had this newest version, which was deleted by this commit, if it was.
+    Replaced {
+        key: u32,
+        head: u32,
+        gone: Option<u64>,
+    },
+}
+
+/// An open store. See the module's text.
+pub struct PacketStore<M> {
+    pub(crate) media: M,
+    pub(crate) identity: Identity,
+    pub(crate) geometry: Geometry,
+    pub(crate) seed: u32,
+    /// The last commit, which is durable.
+    pub(crate) done: Commit,
+    /// The next one, with what its transaction did so far.
+    pub(crate) next: Commit,
+    pub(crate) frames: Frames,
+    pub(crate) keys: Keys,
+    pub(crate) pieces: Pieces,
+    /// The version before this one, while a snapshot needs it or the transaction is not committed.
+    pub(crate) older: Vec<u32>,
+    pub(crate) free_lines: Vec<u32>,
+    /// Lines that died by the last commit or before it, and are on the medium still.
+    pub(crate) pending: Vec<u32>,
+    pub(crate) lines_reserve: usize,
+    /// What the next persist must cover.
+    pub(crate) dirty: Vec<Range<usize>>,
+    pub(crate) undo: Vec<Undo>,
+    /// Keys whose newest version is deleted, and by which commit.
+    pub(crate) gone: FxHashMap<u32, u64>,
+    /// Deleted keys whose older versions go first.
+    later: Vec<u32>,
+    /// Commits that somebody reads at, and how many do.
+    snapshots: BTreeMap<u64, u32>,
+    /// Keys with versions that only snapshots need.
+    chained: FxHashSet<u32>,
+    /// A line that died was not whole, so its share in the sum is unknown.
+    pub(crate) recount: bool,
+    /// A copy of the key at hand, so that none is allocated for each.
+    pub(crate) key: Vec<u8>,
+    failed: bool,
+}
+
+/// A commit to read at. Give it back with [`PacketStore::release`]; as long as it is held, the versions that it sees stay, and
+/// nothing is packed.
+#[derive(Debug)]
+pub struct Snapshot {
+    at: u64,
+}
+
+impl<M: Media> PacketStore<M> {
+    /// A store without records over a clean table; recovery adds them.
+    pub(crate) fn empty(media: M, identity: Identity, geometry: Geometry, done: Commit) -> Self {
+        let reserve = (geometry.lines / LINES_RESERVE_FRACTION).max(LINES_RESERVE_MIN);
+        PacketStore {
+            media,
+            identity,
+            geometry,
+            seed: identity.seed(),
+            done,
+            next: Commit {
+                commit: done.commit + 1,
+                ..done
+            },
+            frames: Frames::new(&geometry),
+            keys: Keys::new(geometry.lines, hash_seed(&identity)),
+            pieces: Pieces::default(),
+            older: vec![NONE; index(geometry.lines)],
+            free_lines: Vec::new(),
+            pending: Vec::new(),
+            lines_reserve: index(reserve),
+            dirty: Vec::new(),
+            undo: Vec::new(),
+            gone: FxHashMap::default(),
+            later: Vec::new(),
+            snapshots: BTreeMap::new(),
+            chained: FxHashSet::default(),
+            recount: false,
+            key: Vec::new(),
+            failed: false,
+        }
+    }
+
+    /// Which store this is.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Its size.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// What the last commit says.
+    #[must_use]
+    pub fn last_commit(&self) -> &Commit {
+        &self.done
+    }
+
+    /// The medium.
+    #[must_use]
+    pub fn media(&self) -> &M {
+        &self.media
+    }
+
+    /// Gives the medium back.
+    #[must_use]
+    pub fn into_media(self) -> M {
+        self.media
+    }
+
+    pub(crate) fn reader(&self) -> Reader<'_, M> {
+        Reader {
+            media: &self.media,
+            geometry: &self.geometry,
+            pieces: &self.pieces,
+            seed: self.seed,
+        }
+    }
+
+    pub(crate) fn digest(&self, key: &[u8]) -> Digest {
+        Digest::new(key, hash_seed(&self.identity))
+    }
+
+    /// The number of a key, deleted or not.
+    pub(crate) fn find(&self, digest: &Digest, key: &[u8]) -> Option<u32> {
+        let reader = self.reader();
+        self.keys.find(digest, |slot| reader.compare(slot, key))
+    }
+
+    pub(crate) fn record(&self, slot: u32) -> Result<Record<'_, M>, Error> {
+        let reader = self.reader();
+        let line = reader.check(slot)?;
+        Ok(Record { reader, slot, line })
+    }
+
+    /// The record of a key. Within a transaction: with what it has done so far.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`]: what lies there is not what was written.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Record<'_, M>>, Error> {
+        let digest = self.digest(key);
+        match self.find(&digest, key) {
+            Some(found) if self.is_gone(found) => Ok(None),
+            Some(found) => self.record(self.keys.head(found)).map(Some),
+            None => {
+                // A key that is not whole does not compare equal; but it has the same hash.
+                let reader = self.reader();
+                let mut same = self.keys.same_tag(&digest);
+                match same.find(|slot| !reader.is_whole(*slot)) {
+                    Some(slot) => {
+                        Err(reader.damage(slot, "its line or key is not what was written"))
+                    }
+                    None => Ok(None),
+                }
+            }
+        }
+    }
+
+    /// Whether a key has a record; its value is not looked at.
+    #[must_use]
+    pub fn contains(&self, key: &[u8]) -> bool {
+        let found = self.find(&self.digest(key), key);
+        found.is_some_and(|key| !self.is_gone(key))
+    }
+
+    pub(crate) fn is_gone(&self, key: u32) -> bool {
+        !self.gone.is_empty() && self.gone.contains_key(&key)
+    }
+
+    /// Records, as of the last commit.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.done.records
+    }
+
+    /// Whether there is no record, as of the last commit.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.done.records == 0
+    }
+
+    /// The version of a key that a reader at this commit sees.
+    pub(crate) fn version_at(&self, key: u32, at: Option<u64>) -> Option<u32> {
+        let Some(at) = at else {
+            return (!self.is_gone(key)).then(|| self.keys.head(key));
+        };
+        let mut slot = self.keys.head(key);
+        while slot != NONE {
+            let raw = self.reader().raw(slot);
+            if born(&raw) <= at {
+                return line::dead(&raw)
+                    .is_none_or(|dead| dead > at)
+                    .then_some(slot);
+            }
+            slot = self.older[index(slot)];
+        }
+        None
+    }
+
+    /// From now on the state of the last commit can be read until it is released.
+    pub fn snapshot(&mut self) -> Snapshot {
+        let at = self.done.commit;
+        *self.snapshots.entry(at).or_default() += 1;
+        Snapshot { at }
+    }
+
+    /// Nobody reads at this commit any more.
+    pub fn release(&mut self, snapshot: Snapshot) {
+        if let Some(count) = self.snapshots.get_mut(&snapshot.at) {
+            *count -= 1;
+            if *count == 0 {
+                self.snapshots.remove(&snapshot.at);
+            }
+        }
+        for key in std::mem::take(&mut self.chained) {
+            self.settle(key, false);
+        }
+    }
+
+    /// Commits that somebody reads at.
+    pub(crate) fn has_snapshots(&self) -> bool {
+        !self.snapshots.is_empty()
+    }
+
+    /// Lines that this room may take.
+    pub(crate) fn line_room(&self, room: Room) -> usize {
+        let all = self.free_lines.len() + self.pending.len();
+        match room {
+            Room::Ordinary => all.saturating_sub(self.lines_reserve),
+            Room::Reserved => all,
+        }
+    }
+
+    /// A line to store into: one that died first, because storing over it erases it.
+    pub(crate) fn take_line(&mut self) -> u32 {
+        let slot = self.pending.pop().or_else(|| self.free_lines.pop());
+        slot.expect("the room was looked at before")
+    }
+
+    /// The next persist covers this; neighbours become one range.
+    pub(crate) fn mark(&mut self, range: Range<usize>) {
+        match self.dirty.last_mut() {
+            Some(last) if last.start <= range.start && range.start <= last.end => {
+                last.end = last.end.max(range.end);
+            }
+            _ => self.dirty.push(range),
+        }
+    }
+
+    /// Nothing more is done after a failed persist.
+    pub(crate) fn usable(&self) -> Result<(), Error> {
+        match self.failed {
+            true => Err(MediaError::Failed.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// The commit begins to count: `docs/spec/packet-store.md` §4.
+    pub(crate) fn commit_now(&mut self) -> Result<(), Error> {
+        self.usable()?;
+        if self.undo.is_empty() {
+            return Ok(());
+        }
+        if std::mem::take(&mut self.recount) {
+            self.count_again();
+        }
+        let persisted = self.persist_both();
+        if persisted.is_err() {
+            self.failed = true;
+        }
+        persisted?;
+        self.done = self.next;
+        self.next.commit += 1;
+        for key in std::mem::take(&mut self.later) {
+            self.settle(key, true);
+        }
+        let mut undo = std::mem::take(&mut self.undo);
+        for entry in undo.drain(..) {
+            if let Undo::Replaced { key, .. } = entry {
+                self.settle(key, true);
+            }
+        }
+        self.undo = undo;
+        Ok(())
+    }
+
+    fn persist_both(&mut self) -> Result<(), MediaError> {
+        // First everything that the commit record will count on: new records, and that older ones cannot come back.
+        let mut pending = std::mem::take(&mut self.pending);
+        for &slot in &pending {
+            let place = self.geometry.line(slot);
+            self.media.store(place.start, &[0; LINE_BYTES]);
+            self.mark(place);
+        }
+        persist_now(&mut self.media, &self.dirty)?;
+        self.dirty.clear();
+        self.free_lines.append(&mut pending);
+        // Then the record.
+        let range = self.next.store(&mut self.media, self.seed);
+        persist_now(&mut self.media, &[range])
+    }
+
+    /// Lets go of the versions of a key that nobody needs. A deleted newest version goes last, by a commit of its own: as
+    /// long as an older one may be on the medium, it says that the key is deleted. So it goes only at the end of a commit,
+    /// which has erased what was let go before.
+    fn settle(&mut self, key: u32, committed: bool) {
+        let head = self.keys.head(key);
+        if head == NONE {
+            return;
+        }
+        if self.snapshots.is_empty() {
+            let mut slot = std::mem::replace(&mut self.older[index(head)], NONE);
+            while slot != NONE {
+                let next = self.older[index(slot)];
+                self.free_line(slot);
+                slot = next;
+            }
+        } else {
+            self.settle_chain(key, head);
+        }
+        let Some(&dead) = self.gone.get(&key) else {
+            return;
+        };
+        let needed =
+            self.older[index(head)] != NONE || self.is_seen(born(&self.reader().raw(head)), dead);
+        if needed {
+            self.chained.insert(key);
+        } else if committed {
+            self.remove_key(key);
+            self.free_line(head);
+        } else {
+            self.later.push(key);
+        }
+    }
+
+    /// The same for the older versions of a key while there are snapshots.
+    fn settle_chain(&mut self, key: u32, head: u32) {
+        let mut newer = head;
+        let mut until = born(&self.reader().raw(head));
+        loop {
+            let slot = self.older[index(newer)];
+            if slot == NONE {
+                break;
+            }
+            let raw = self.reader().raw(slot);
+            let from = born(&raw);
+            let end = match line::dead(&raw) {
+                None => until,
+                Some(dead) => until.min(dead),
+            };
+            // A deleted version hides the older ones from whoever reads between its end and the next version.
+            let hides = line::dead(&raw).is_some() && self.older[index(slot)] != NONE;
+            if hides || self.is_seen(from, end) {
+                self.chained.insert(key);
+                newer = slot;
+            } else {
+                self.older[index(newer)] = self.older[index(slot)];
+                self.free_line(slot);
+            }
+            until = from;
+        }
+    }
+
+    /// Whether a snapshot sees what was born and ended by these commits.
+    fn is_seen(&self, born: u64, end: u64) -> bool {
+        born < end && self.snapshots.range(born..end).next().is_some()
+    }
+
+    /// Takes a key out of the list.
+    pub(crate) fn remove_key(&mut self, key: u32) {
+        let head = self.keys.head(key);
+        let reader = Reader {
+            media: &self.media,
+            geometry: &self.geometry,
+            pieces: &self.pieces,
+            seed: self.seed,
+        };
+        let mut scratch = Vec::new();
+        let name = reader.line(head).map_or(&[][..], |line| {
+            let all = reader.whole(head, &line, &mut scratch);
+            let end = (usize::from(line.key_at) + index(line.key_len)).min(all.len());
+            &all[usize::from(line.key_at).min(end)..end]
+        });
+        self.keys.remove(key, |slot| reader.compare(slot, name));
+        self.gone.remove(&key);
+        self.chained.remove(&key);
+    }
+
+    /// A version is needed no longer; its space can be used by the next transaction.
+    pub(crate) fn free_line(&mut self, slot: u32) {
+        for piece in self.pieces.remove(&slot).into_iter().flatten() {
+            self.frames.detach(piece);
+            self.pending.push(piece);
+        }
+        self.frames.detach(slot);
+        self.older[index(slot)] = NONE;
+        self.pending.push(slot);
+    }
+
+    /// Counts a new version.
+    pub(crate) fn count(&mut self, slot: u32) {
+        let raw = self.reader().raw(slot);
+        self.next.records += 1;
+        self.next.sum = self.next.sum.wrapping_add(line::share(&raw, slot));
+    }
+
+    /// Counts a version no more.
+    pub(crate) fn discount(&mut self, slot: u32) {
+        let raw = self.reader().raw(slot);
+        self.recount |= !self.reader().is_whole(slot);
+        self.next.records -= 1;
+        self.next.sum = self.next.sum.wrapping_sub(line::share(&raw, slot));
+    }
+
+    fn count_again(&mut self) {
+        (self.next.records, self.next.sum) = (0, 0);
+        let mut key = self.keys.first();
+        while let Some(found) = key {
+            if !self.is_gone(found) {
+                self.count(self.keys.head(found));
+            }
+            key = self.keys.next(found);
+        }
+    }
+
+    /// What takes how much room.
+    #[must_use]
+    pub fn stat(&self) -> Stat {
+        let [frames_free, frames_lent, frames_used] = self.frames.counts();
+        let used = u64::from(frames_used) * u64::from(self.geometry.frame_bytes);
+        Stat {
+            records: self.done.records,
+            commit: self.done.commit,
+            order: self.done.order,
+            lines: self.geometry.lines,
+            lines_used: to_u64(
+                index(self.geometry.lines) - self.free_lines.len() - self.pending.len(),
+            ),
+            frames: self.geometry.frames,
+            frame_bytes: self.geometry.frame_bytes,
+            frames_free,
+            frames_lent,
+            frames_used,
+            bytes_live: self.frames.live_bytes(),
+            bytes_dead: used.saturating_sub(self.frames.live_bytes()),
+        }
+    }
+}
+
+/// What takes how much room in a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Records.
+    pub records: u64,
+    /// Number of the last commit.
+    pub commit: u64,
+    /// Order of the log that it states; 0: none.
+    pub order: u64,
+    /// Lines of the table.
+    pub lines: u32,
+    /// Lines of records, their pieces, and versions that a snapshot needs.
+    pub lines_used: u64,
+    /// Frames.
+    pub frames: u32,
+    /// Bytes of a frame.
+    pub frame_bytes: u32,
+    /// Frames without a record.
+    pub frames_free: u32,
+    /// Frames that whoever moves packets has.
+    pub frames_lent: u32,
+    /// Frames with records.
+    pub frames_used: u32,
+    /// Bytes of records.
+    pub bytes_live: u64,
+    /// Bytes of frames with records that belong to none.
+    pub bytes_dead: u64,
+}
+
+/// Commit that wrote a line.
+pub(crate) fn born(raw: &[u8; LINE_BYTES]) -> u64 {
+    u64::from_le_bytes(take(raw, 0))
+}
+
+pub(crate) fn hash_seed(identity: &Identity) -> u64 {
+    let [low, high] = [0, 8].map(|at| u64::from_le_bytes(take(&identity.uuid.to_le_bytes(), at)));
+    low ^ high.rotate_left(32)
+}
+
+impl Snapshot {
+    /// Number of the commit.
+    #[must_use]
+    pub fn commit(&self) -> u64 {
+        self.at
+    }
+}

@@ -1,0 +1,226 @@
+//! What never changes in a store, in two copies (`docs/spec/packet-store.md` §2).
+//!
+//! ```text
+//! 0       8         12      16     32      36       40            44   60    64
+//! +-------+---------+-------+------+-------+--------+-------------+----+-----+---
+//! | magic | version | shard | uuid | lines | frames | frame bytes | 0  | crc | 0 …
+//! +-------+---------+-------+------+-------+--------+-------------+----+-----+---
+//! ```
+
+use pmnet_log::Media;
+
+use crate::commit::Commit;
+use crate::error::OpenError;
+use crate::geometry::{BLOCK_BYTES, Geometry, LINE_BYTES, commit_record, is_zero, take};
+use crate::medium::persist_now;
+
+const MAGIC: [u8; 8] = *b"pmnetPKT";
+/// Number of the format. Another number is another layout.
+pub const FORMAT_VERSION: u32 = 1;
+const CRC_AT: usize = 60;
+
+/// Which store this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Drawn at random when the store is made; part of every checksum.
+    pub uuid: u128,
+    /// Shard whose data it holds (protocol.md §1).
+    pub shard: u32,
+}
+
+impl Identity {
+    /// What the checksums of this store begin with.
+    pub(crate) fn seed(&self) -> u32 {
+        crc32c::crc32c(&self.uuid.to_le_bytes())
+    }
+}
+
+/// Reads whichever copy is whole.
+pub(crate) fn read(image: &[u8]) -> Result<(Identity, Geometry), OpenError> {
+    let Some((first, second)) = image
+        .split_at_checked(BLOCK_BYTES)
+        .filter(|(_, rest)| rest.len() >= BLOCK_BYTES)
+    else {
+        return Err(OpenError::Truncated {
+            image: image.len(),
+            needed: 2 * BLOCK_BYTES,
+        });
+    };
+    let copies = [first, &second[..BLOCK_BYTES]];
+    let mut refused = None;
+    for copy in copies {
+        match decode(&take(copy, 0)) {
+            Ok((identity, geometry)) => {
+                let needed = geometry.image_bytes();
+                if image.len() < needed {
+                    return Err(OpenError::Truncated {
+                        image: image.len(),
+                        needed,
+                    });
+                }
+                return Ok((identity, geometry));
+            }
+            Err(error) => refused = refused.or(error),
+        }
+    }
+    Err(match refused {
+        Some(error) => error,
+        None if is_unfinished(image) => match is_zero(image) {
+            true => OpenError::Blank,
+            false => OpenError::Interrupted,
+        },
+        None if copies.iter().all(|copy| copy[..MAGIC.len()] != MAGIC) => OpenError::Foreign,
+        None => OpenError::Unreadable {
+            what: "no superblock has a right checksum".into(),
+        },
+    })
+}
+
+fn encode(identity: &Identity, geometry: &Geometry) -> [u8; LINE_BYTES] {
+    let mut out = [0; LINE_BYTES];
+    out[0..8].copy_from_slice(&MAGIC);
+    out[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+    out[12..16].copy_from_slice(&identity.shard.to_le_bytes());
+    out[16..32].copy_from_slice(&identity.uuid.to_le_bytes());
+    out[32..36].copy_from_slice(&geometry.lines.to_le_bytes());
+    out[36..40].copy_from_slice(&geometry.frames.to_le_bytes());
+    out[40..44].copy_from_slice(&geometry.frame_bytes.to_le_bytes());
+    let crc = crc32c::crc32c(&out[..CRC_AT]);
+    out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+    out
+}
+
+/// `Err(None)`: not a superblock, or not whole.
+fn decode(raw: &[u8; LINE_BYTES]) -> Result<(Identity, Geometry), Option<OpenError>> {
+    let crc = u32::from_le_bytes(take(raw, CRC_AT));
+    if raw[..8] != MAGIC || crc32c::crc32c(&raw[..CRC_AT]) != crc {
+        return Err(None);
+    }
+    let found = u32::from_le_bytes(take(raw, 8));
+    if found != FORMAT_VERSION {
+        return Err(Some(OpenError::Version {
+            found,
+            known: FORMAT_VERSION,
+        }));
+    }
+    let geometry = Geometry {
+        lines: u32::from_le_bytes(take(raw, 32)),
+        frames: u32::from_le_bytes(take(raw, 36)),
+        frame_bytes: u32::from_le_bytes(take(raw, 40)),
+    };
+    geometry.validate().map_err(Some)?;
+    let identity = Identity {
+        shard: u32::from_le_bytes(take(raw, 12)),
+        uuid: u128::from_le_bytes(take(raw, 16)),
+    };
+    Ok((identity, geometry))
+}
+
+/// Whether there is nothing but what `format` stores before copy 0, torn or not.
+fn is_unfinished(image: &[u8]) -> bool {
+    let record = commit_record(0);
+    is_zero(&image[..BLOCK_BYTES])
+        && is_zero(&image[BLOCK_BYTES + LINE_BYTES..record.start.min(image.len())])
+        && image.get(record.end..).is_none_or(is_zero)
+}
+
+/// Makes an empty store in a blank image, or in one where a crash interrupted this; durable when it returns. The next step
+/// is [`Scan::open`](crate::Scan::open).
+///
+/// # Errors
+/// [`OpenError::Geometry`], [`OpenError::Truncated`] (image too small), [`OpenError::NotBlank`] when any byte of the place
+/// that the store would take is not zero, [`OpenError::Media`].
+pub fn format<M: Media>(
+    mut media: M,
+    identity: &Identity,
+    geometry: &Geometry,
+) -> Result<(), OpenError> {
+    geometry.validate()?;
+    let needed = geometry.image_bytes();
+    let Some(place) = media.bytes().get(..needed) else {
+        return Err(OpenError::Truncated {
+            image: media.bytes().len(),
+            needed,
+        });
+    };
+    if !is_unfinished(place) {
+        return Err(OpenError::NotBlank);
+    }
+    // The first commit record is there before anything says that this is a store.
+    let range = Commit::default().store(&mut media, identity.seed());
+    persist_now(&mut media, &[range])?;
+    let superblock = encode(identity, geometry);
+    // Copy 0 last: as long as it is zero, the store may be unfinished, and was never used.
+    for start in [BLOCK_BYTES, 0] {
+        media.store(start, &superblock);
+        let place = start..start + LINE_BYTES;
+        persist_now(&mut media, std::slice::from_ref(&place))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDENTITY: Identity = Identity {
+        uuid: 1 << 100 | 7,
+        shard: 3,
+    };
+    const GEOMETRY: Geometry = Geometry {
+        lines: 128,
+        frames: 32,
+        frame_bytes: 4096,
+    };
+
+    fn image() -> Vec<u8> {
+        let mut image = vec![0; GEOMETRY.image_bytes()];
+        let block = encode(&IDENTITY, &GEOMETRY);
+        image[..LINE_BYTES].copy_from_slice(&block);
+        image[BLOCK_BYTES..][..LINE_BYTES].copy_from_slice(&block);
+        image
+    }
+
+    #[test]
+    fn either_copy_is_enough_and_none_is_damage() {
+        assert_eq!(read(&image()).unwrap(), (IDENTITY, GEOMETRY));
+        for at in 0..LINE_BYTES {
+            let mut bad = image();
+            bad[at] ^= 4;
+            assert_eq!(read(&bad).unwrap(), (IDENTITY, GEOMETRY), "byte {at}");
+            bad[BLOCK_BYTES + at] ^= 4;
+            let error = read(&bad).unwrap_err();
+            match at < 8 {
+                true => assert!(matches!(error, OpenError::Foreign), "{at}: {error}"),
+                false => assert!(
+                    matches!(error, OpenError::Unreadable { .. }),
+                    "{at}: {error}"
+                ),
+            }
+        }
+    }
+
+    #[test]
+    fn blank_truncated_and_other_versions_are_told_apart() {
+        let whole = image();
+        assert!(matches!(read(&vec![0; 20_000]), Err(OpenError::Blank)));
+        assert!(matches!(
+            read(&whole[..whole.len() - 1]),
+            Err(OpenError::Truncated { .. })
+        ));
+        assert!(matches!(
+            read(&whole[..100]),
+            Err(OpenError::Truncated { .. })
+        ));
+        let mut future = whole;
+        for start in [0, BLOCK_BYTES] {
+            future[start + 8] = 2;
+            let crc = crc32c::crc32c(&future[start..start + CRC_AT]);
+            future[start + CRC_AT..start + LINE_BYTES].copy_from_slice(&crc.to_le_bytes());
+        }
+        assert!(matches!(
+            read(&future),
+            Err(OpenError::Version { found: 2, known: 1 })
+        ));
+    }
+}

@@ -1,0 +1,503 @@
+//! Transactions: many changes, one durable step (`docs/spec/packet-store.md` §4, §5).
+//!
+//! Changes are stored where nothing is that counts, and can be seen at once by whoever has the transaction. Until the commit
+//! they count for nothing on the medium, so a transaction that is dropped needs no store to be undone.
+
+use std::ops::Range;
+
+use pmnet_log::Media;
+use rustc_hash::FxHashSet;
+
+use crate::error::Error;
+use crate::frames::{NONE, Place, Room};
+use crate::geometry::{index, to_u64, whole_lines};
+use crate::line::{Form, KEY_BYTES_MAX, Line, VALUE_BYTES_MAX, alive, dead, dead_word};
+use crate::record::{Meta, Record};
+use crate::store::{PacketStore, Undo, born};
+
+/// A record with more bytes has frames of its own. They are never packed, and waste at most half a frame in 16.
+const LARGE_BYTES: usize = 64 << 10;
+
+impl Line {
+    /// Whether its record has frames of its own.
+    pub(crate) fn is_large(&self) -> bool {
+        self.total() > LARGE_BYTES
+    }
+}
+
+/// Changes that become durable together, or not at all: dropping it undoes them.
+pub struct Transaction<'s, M: Media> {
+    pub(crate) store: &'s mut PacketStore<M>,
+}
+
+impl<M: Media> Drop for Transaction<'_, M> {
+    fn drop(&mut self) {
+        self.store.abort();
+    }
+}
+
+/// A record that lies in a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InPlace {
+    /// Its key, as a range of the payload.
+    pub key: Range<usize>,
+    /// Its value, as a range of the payload, behind the key.
+    pub value: Range<usize>,
+    /// What is kept with it.
+    pub meta: Meta,
+}
+
+/// A packet in a lent frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// Number of the frame.
+    pub frame: u32,
+    /// The payload, as a range of the frame.
+    pub payload: Range<usize>,
+    /// CRC32C of the payload, as its sender computed it and the receiver checked it.
+    pub crc: u32,
+}
+
+impl<M: Media> Transaction<'_, M> {
+    /// As [`PacketStore::get`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Record<'_, M>>, Error> {
+        self.store.get(key)
+    }
+
+    /// The store as this transaction sees it.
+    #[must_use]
+    pub fn store(&self) -> &PacketStore<M> {
+        self.store
+    }
+
+    /// Writes a record by copying key and value, in place of one that is there.
+    ///
+    /// # Errors
+    /// [`Error::Full`], [`Error::TooLong`]: nothing happened. [`Error::Media`]: a persist failed before.
+    pub fn put(&mut self, key: &[u8], value: &[u8], meta: Meta, room: Room) -> Result<(), Error> {
+        self.store.put(key, value, meta, room)
+    }
+
+    /// Keeps a packet where it lies, and writes the records in it. The frame changes owner: it was lent, and is the store's
+    /// from now on; if the transaction is undone, it is free.
+    ///
+    /// # Errors
+    /// [`Error::Full`]: too few lines, and [`Error::TooLong`]: a range that is not inside, a value before its key, or no
+    /// record at all. Nothing happened, and the frame is still lent.
+    ///
+    /// # Panics
+    /// The frame is not lent.
+    pub fn put_in_place(
+        &mut self,
+        packet: &Packet,
+        records: &[InPlace],
+        room: Room,
+    ) -> Result<(), Error> {
+        self.store.put_in_place(packet, records, room)
+    }
+
+    /// Removes a record; whether there was one.
+    ///
+    /// # Errors
+    /// [`Error::Media`]: a persist failed before. There is always room for this.
+    pub fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
+        self.store.remove(key)
+    }
+
+    /// States up to which order of the log the store is, from this commit on. A transaction without any other change does not
+    /// commit.
+    pub fn set_order(&mut self, order: u64) {
+        self.store.next.order = order;
+    }
+
+    /// Makes everything durable, in one atomic step.
+    ///
+    /// # Errors
+    /// [`Error::Media`]. Whether the transaction is durable is unknown then: what the store shows from now on is not to be relied
+    /// on, and opening it again tells.
+    pub fn commit(self) -> Result<(), Error> {
+        self.store.commit_now()
+    }
+}
+
+impl<M: Media> PacketStore<M> {
+    /// Begins a transaction.
+    pub fn transaction(&mut self) -> Transaction<'_, M> {
+        Transaction { store: self }
+    }
+
+    pub(crate) fn put(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        meta: Meta,
+        room: Room,
+    ) -> Result<(), Error> {
+        self.usable()?;
+        if key.len() > KEY_BYTES_MAX || value.len() > VALUE_BYTES_MAX {
+            return Err(Error::TooLong);
+        }
+        let total = key.len() + value.len();
+        let frames = self.frames.needed(total);
+        self.look_for_room(frames + 1, frames, room)?;
+        let large = total > LARGE_BYTES;
+        let frame_len = self.geometry.frame_len();
+        let slot = self.take_line();
+        let place = match large {
+            true => self.frames.place_apart(frame_len),
+            false => self.frames.place_first(total, key.len().min(frame_len)),
+        };
+        let mut line = self.new_line(&meta, key.len(), value.len());
+        self.store_part(&mut line, slot, place, key, value, 0);
+        let mut at = place.len;
+        let mut pieces = Vec::new();
+        while at < total {
+            let len = frame_len.min(total - at);
+            let place = match large {
+                true => self.frames.place_apart(len),
+                false => self.frames.place_piece(len),
+            };
+            let piece = self.take_line();
+            let number = u32::try_from(pieces.len()).expect("few enough for 2^26 bytes");
+            let mut line = Line {
+                form: Form::Piece,
+                order: Line::piece_of(slot, number),
+                ..self.new_line(&Meta::default(), 0, 0)
+            };
+            self.store_part(&mut line, piece, place, key, value, at);
+            pieces.push(piece);
+            at += len;
+        }
+        if !pieces.is_empty() {
+            self.pieces.insert(slot, pieces.into());
+        }
+        self.link(key, slot);
+        Ok(())
+    }
+
+    fn put_in_place(
+        &mut self,
+        packet: &Packet,
+        records: &[InPlace],
+        room: Room,
+    ) -> Result<(), Error> {
+        self.usable()?;
+        assert!(
+            self.frames.is_lent(packet.frame),
+            "only what is lent is kept"
+        );
+        let inside = packet.payload.start <= packet.payload.end
+            && packet.payload.end <= self.geometry.frame_len();
+        let fits = |record: &InPlace| {
+            record.key.start <= record.key.end
+                && record.key.end <= record.value.start
+                && record.value.start <= record.value.end
+                && record.value.end <= packet.payload.len()
+        };
+        if !inside || records.is_empty() || !records.iter().all(fits) {
+            return Err(Error::TooLong);
+        }
+        self.look_for_room(records.len(), 0, room)?;
+        self.frames.take_back(packet.frame, true);
+        let narrow = |at: usize| u16::try_from(at).expect("at most a frame");
+        let offset = self.geometry.frame_offset(packet.frame) + packet.payload.start;
+        self.mark(whole_lines(offset..offset + packet.payload.len()));
+        let form = match records {
+            [_] => Form::Packet,
+            _ => Form::Shared,
+        };
+        for record in records {
+            let slot = self.take_line();
+            let line = Line {
+                form,
+                frame: packet.frame,
+                start: narrow(packet.payload.start),
+                len: narrow(packet.payload.len()),
+                key_at: narrow(record.key.start),
+                gap: narrow(record.value.start - record.key.end),
+                payload_crc: packet.crc,
+                ..self.new_line(&record.meta, record.key.len(), record.value.len())
+            };
+            let start = offset + record.key.start;
+            let mut key = std::mem::take(&mut self.key);
+            key.clear();
+            key.extend_from_slice(self.media.part(start..start + record.key.len()));
+            self.store_line(&line, slot, &key);
+            self.link(&key, slot);
+            self.key = key;
+        }
+        Ok(())
+    }
+
+    /// Copies a packet's payload as it is, into another frame.
+    pub(crate) fn put_payload(&mut self, line: &Line, payload: &[u8]) -> Result<(), Error> {
+        self.look_for_room(1, 1, Room::Reserved)?;
+        let slot = self.take_line();
+        let place = self.frames.place_first(payload.len(), payload.len());
+        let narrow = |at: usize| u16::try_from(at).expect("at most a frame");
+        let moved = Line {
+            born: self.next.commit,
+            frame: place.frame,
+            start: narrow(place.start),
+            ..*line
+        };
+        let offset = self.geometry.frame_offset(place.frame) + place.start;
+        self.media.store(offset, payload);
+        self.mark(whole_lines(offset..offset + payload.len()));
+        let key = &payload[line.key_part()];
+        self.store_line(&moved, slot, key);
+        self.link(key, slot);
+        Ok(())
+    }
+
+    fn look_for_room(&self, lines: usize, frames: usize, room: Room) -> Result<(), Error> {
+        let what = if self.line_room(room) < lines {
+            "no line of the table is free"
+        } else if self.frames.room(room) < frames {
+            "too few frames are free"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Full { what })
+    }
+
+    /// A line of the next commit that lies nowhere yet.
+    fn new_line(&self, meta: &Meta, key_len: usize, value_len: usize) -> Line {
+        let narrow = |len: usize| u32::try_from(len).expect("both have a bound below 2^25");
+        Line {
+            born: self.next.commit,
+            order: meta.order,
+            received_us: meta.received_us,
+            kind: meta.kind,
+            expires_at_ms: meta.expires_at_ms,
+            key_len: narrow(key_len),
+            value_len: narrow(value_len),
+            form: Form::Plain,
+            frame: 0,
+            start: 0,
+            len: 0,
+            key_at: 0,
+            gap: 0,
+            payload_crc: 0,
+        }
+    }
+
+    /// Stores the bytes from `at` on of key and value into a place, and the line of it.
+    fn store_part(
+        &mut self,
+        line: &mut Line,
+        slot: u32,
+        place: Place,
+        key: &[u8],
+        value: &[u8],
+        at: usize,
+    ) {
+        let end = at + place.len;
+        let of_key = &key[at.min(key.len())..end.min(key.len())];
+        let of_value = &value[at.saturating_sub(key.len())..end.saturating_sub(key.len())];
+        let offset = self.geometry.frame_offset(place.frame) + place.start;
+        self.media.store(offset, of_key);
+        self.media.store(offset + of_key.len(), of_value);
+        self.mark(whole_lines(offset..offset + place.len));
+        let narrow = |at: usize| u16::try_from(at).expect("at most a frame");
+        line.frame = place.frame;
+        line.start = narrow(place.start);
+        line.len = narrow(place.len);
+        line.payload_crc = crc32c::crc32c_append(crc32c::crc32c(of_key), of_value);
+        let covered = match line.form {
+            Form::Piece => &[],
+            _ => of_key,
+        };
+        self.store_line(line, slot, covered);
+    }
+
+    fn store_line(&mut self, line: &Line, slot: u32, key: &[u8]) {
+        let place = self.geometry.line(slot);
+        self.media
+            .store(place.start, &line.encode(self.seed, slot, key));
+        self.mark(place);
+        self.frames.attach(line.frame, slot, line.weight());
+    }
+
+    /// Makes a new version the newest of its key.
+    fn link(&mut self, key: &[u8], slot: u32) {
+        let digest = self.digest(key);
+        self.count(slot);
+        let Some(found) = self.find(&digest, key) else {
+            let reader = crate::reader::Reader {
+                media: &self.media,
+                geometry: &self.geometry,
+                pieces: &self.pieces,
+                seed: self.seed,
+            };
+            let new = self
+                .keys
+                .insert(digest, slot, |other| reader.compare(other, key));
+            self.undo.push(Undo::Created(new));
+            return;
+        };
+        let head = self.keys.head(found);
+        if self.is_new(head) {
+            self.older[index(slot)] = self.older[index(head)];
+            self.keys.set_head(found, slot);
+            self.discount(head);
+            self.free_line(head);
+            return;
+        }
+        match self.gone.remove(&found) {
+            Some(commit) if commit == self.next.commit => self.revive(head),
+            gone => {
+                self.undo.push(Undo::Replaced {
+                    key: found,
+                    head,
+                    gone,
+                });
+                if gone.is_none() {
+                    self.discount(head);
+                }
+            }
+        }
+        self.older[index(slot)] = head;
+        self.keys.set_head(found, slot);
+    }
+
+    fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
+        self.usable()?;
+        let Some(found) = self.find(&self.digest(key), key) else {
+            return Ok(false);
+        };
+        if self.is_gone(found) {
+            return Ok(false);
+        }
+        let head = self.keys.head(found);
+        self.discount(head);
+        if !self.is_new(head) {
+            self.undo.push(Undo::Replaced {
+                key: found,
+                head,
+                gone: None,
+            });
+            self.bury(found, head);
+            return Ok(true);
+        }
+        match self.older[index(head)] {
+            NONE => {
+                self.undo.push(Undo::Removed(found));
+                self.remove_key(found);
+            }
+            before => {
+                self.keys.set_head(found, before);
+                match dead(&self.reader().raw(before)) {
+                    None => self.bury(found, before),
+                    Some(earlier) => {
+                        self.gone.insert(found, earlier);
+                    }
+                }
+            }
+        }
+        self.free_line(head);
+        Ok(true)
+    }
+
+    /// Whether the transaction under way wrote this version.
+    fn is_new(&self, slot: u32) -> bool {
+        born(&self.reader().raw(slot)) == self.next.commit
+    }
+
+    /// The next commit deletes this version.
+    fn bury(&mut self, key: u32, slot: u32) {
+        self.store_dead_word(slot, self.next.commit);
+        self.gone.insert(key, self.next.commit);
+    }
+
+    /// It does not, after all.
+    fn revive(&mut self, slot: u32) {
+        let born = born(&self.reader().raw(slot));
+        self.store_dead_word(slot, alive(born));
+    }
+
+    fn store_dead_word(&mut self, slot: u32, word: u64) {
+        let at = dead_word(&self.geometry, slot);
+        self.media.store(at, &word.to_le_bytes());
+        self.mark(self.geometry.line(slot));
+    }
+
+    /// Undoes what was not committed. Its lines are erased with the next persist, before the number of this commit counts.
+    fn abort(&mut self) {
+        if self.usable().is_err() {
+            // The commit record may be durable. Whatever is stored now could become so too.
+            return;
+        }
+        let mut removed = FxHashSet::default();
+        while let Some(undo) = self.undo.pop() {
+            match undo {
+                Undo::Removed(key) => {
+                    removed.insert(key);
+                }
+                Undo::Created(key) if removed.remove(&key) => {}
+                Undo::Created(key) => {
+                    let head = self.keys.head(key);
+                    self.remove_key(key);
+                    self.free_line(head);
+                }
+                Undo::Replaced { key, head, gone } => {
+                    let now = self.keys.head(key);
+                    self.keys.set_head(key, head);
+                    if now != head {
+                        self.free_line(now);
+                    }
+                    match gone {
+                        Some(commit) => {
+                            self.gone.insert(key, commit);
+                        }
+                        None => {
+                            self.gone.remove(&key);
+                            if dead(&self.reader().raw(head)).is_some() {
+                                self.revive(head);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        self.next = crate::commit::Commit {
+            commit: self.done.commit + 1,
+            ..self.done
+        };
+        self.recount = false;
+    }
+
+    /// Lends a free frame to whoever moves packets; none if only the reserve is left. A packet in it can be kept by
+    /// [`Transaction::put_in_place`].
+    pub fn lend_frame(&mut self) -> Option<u32> {
+        self.frames.lend()
+    }
+
+    /// Takes a lent frame back.
+    ///
+    /// # Panics
+    /// It is not lent.
+    pub fn give_back_frame(&mut self, frame: u32) {
+        self.frames.take_back(frame, false);
+    }
+
+    /// Where a frame begins in the image.
+    #[must_use]
+    pub fn frame_offset(&self, frame: u32) -> usize {
+        self.geometry.frame_offset(frame)
+    }
+
+    /// Stores bytes into a lent frame, as a network interface does.
+    ///
+    /// # Panics
+    /// The frame is not lent, or the bytes do not fit.
+    pub fn deposit(&mut self, frame: u32, start: usize, bytes: &[u8]) {
+        assert!(self.frames.is_lent(frame), "only what is lent is stored to");
+        assert!(to_u64(start) + to_u64(bytes.len()) <= u64::from(self.geometry.frame_bytes));
+        let offset = self.geometry.frame_offset(frame) + start;
+        self.media.store(offset, bytes);
+    }
+}

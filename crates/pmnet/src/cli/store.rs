@@ -1,0 +1,211 @@
+//! `pmnet store stat`, `verify` and `repair`: a packet store that no server has open.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use pmnet_media::ReadOnlyImage;
+use pmnet_packet_store::{Damage, Scan, Stat};
+use serde_json::json;
+
+const EXAMPLES: &str = "\
+Examples:
+  pmnet store stat   /var/lib/pmnet/store
+  pmnet store verify /var/lib/pmnet/store --json
+  pmnet store repair /var/lib/pmnet/store --without-damaged
+
+stat and verify change nothing. verify reads every byte of every record, and ends with exit code 0 if
+all of it is what was written, 1 if not. repair goes on without what is damaged, for good: make a copy
+of the file first.";
+
+/// The command line of `pmnet store`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct StoreCommand {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Say what is in a packet store, and how much room it takes.
+    Stat {
+        /// File of the store.
+        path: PathBuf,
+        /// One JSON object on stdout.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Check every record.
+    Verify {
+        /// File of the store.
+        path: PathBuf,
+        /// One JSON object on stdout.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make a damaged store usable again, without the records that are damaged.
+    Repair {
+        /// File of the store.
+        path: PathBuf,
+        /// Yes, the damaged records are given up.
+        #[arg(long, required = true)]
+        without_damaged: bool,
+    },
+}
+
+/// Looks, or repairs; false if something is damaged.
+pub fn main(command: &StoreCommand) -> anyhow::Result<bool> {
+    match &command.what {
+        What::Stat { path, json } => stat(path, *json),
+        What::Verify { path, json } => verify(path, *json),
+        What::Repair { path, .. } => repair(path),
+    }
+    .with_context(|| match &command.what {
+        What::Stat { path, .. } | What::Verify { path, .. } | What::Repair { path, .. } => {
+            format!("{}", path.display())
+        }
+    })
+}
+
+fn open(path: &Path) -> anyhow::Result<Scan<ReadOnlyImage>> {
+    let image = pmnet_media::open_image_read_only(path)?;
+    if image.in_use() {
+        tracing::warn!(
+            path = %path.display(),
+            "a server is using this store: what is shown may be half of a change"
+        );
+    }
+    Ok(Scan::open(image, None)?)
+}
+
+fn stat(path: &Path, json: bool) -> anyhow::Result<bool> {
+    let scan = open(path)?;
+    let loss = scan.loss();
+    let shard = scan.identity().shard;
+    let stat = scan.stat();
+    if json {
+        let mut shown = as_json(&stat);
+        shown["shard"] = json!(shard);
+        shown["whole"] = json!(loss.is_none());
+        println!("{shown}");
+    } else {
+        print!("shard        {shard}\n{}", as_text(&stat));
+        if let Some(loss) = &loss {
+            println!("DAMAGED      {loss}");
+        }
+    }
+    Ok(loss.is_none())
+}
+
+/// Share of a whole, in percent.
+fn percent(part: u64, whole: u64) -> u64 {
+    part.saturating_mul(100) / whole.max(1)
+}
+
+/// Bytes of frames with records, and how many of them belong to no record.
+fn used(stat: &Stat) -> (u64, u64) {
+    let used = u64::from(stat.frames_used) * u64::from(stat.frame_bytes);
+    (used, percent(stat.bytes_dead, used))
+}
+
+fn as_text(stat: &Stat) -> String {
+    let (used, fragmentation) = used(stat);
+    format!(
+        "records      {}\ncommit       {}\nlines        {} of {} in use ({} %)\nframes       {} of {} in use ({} %), of {} bytes\n\
+         bytes        {} of records in {used} of frames: {fragmentation} % belong to no record\n",
+        stat.records,
+        stat.commit,
+        stat.lines_used,
+        stat.lines,
+        percent(stat.lines_used, u64::from(stat.lines)),
+        stat.frames_used,
+        stat.frames,
+        percent(u64::from(stat.frames_used), u64::from(stat.frames)),
+        stat.frame_bytes,
+        stat.bytes_live,
+    )
+}
+
+fn as_json(stat: &Stat) -> serde_json::Value {
+    let (used, fragmentation) = used(stat);
+    json!({
+        "records": stat.records,
+        "commit": stat.commit,
+        "lines": stat.lines,
+        "lines_used": stat.lines_used,
+        "frames": stat.frames,
+        "frames_used": stat.frames_used,
+        "frame_bytes": stat.frame_bytes,
+        "bytes_used": used,
+        "bytes_live": stat.bytes_live,
+        "occupancy_percent": percent(u64::from(stat.frames_used), u64::from(stat.frames)),
+        "fragmentation_percent": fragmentation,
+    })
+}
+
+fn verify(path: &Path, json: bool) -> anyhow::Result<bool> {
+    let scan = open(path)?;
+    let loss = scan.loss();
+    let mut damages: Vec<Damage> = scan.verify();
+    let missing = loss
+        .as_ref()
+        .map_or(0, |loss| loss.counted.saturating_sub(loss.whole));
+    damages.extend(loss.iter().flat_map(|loss| loss.damages.iter().cloned()));
+    let whole = loss.is_none() && damages.is_empty();
+    if json {
+        let listed: Vec<_> = damages
+            .iter()
+            .map(|damage| {
+                json!({
+                    "key": damage.key.escape_ascii().to_string(), "order": damage.order,
+                    "line": damage.line, "why": damage.why,
+                })
+            })
+            .collect();
+        println!(
+            "{}",
+            json!({
+                "whole": whole, "records": scan.last_commit().records, "missing": missing, "damaged": listed,
+            })
+        );
+        return Ok(whole);
+    }
+    for damage in &damages {
+        println!("damaged      {damage}");
+    }
+    if let Some(loss) = &loss {
+        println!(
+            "missing      {missing} of {} records cannot be found; what is listed above may be what they were",
+            loss.counted
+        );
+    }
+    println!(
+        "verdict      {}",
+        match whole {
+            true => format!("whole: {} records are what was written", scan.last_commit().records),
+            false => "DAMAGED: take a copy of a backup, or go on without what is damaged (pmnet store repair)".into(),
+        }
+    );
+    Ok(whole)
+}
+
+fn repair(path: &Path) -> anyhow::Result<bool> {
+    let kind = pmnet_media::look(path)?.kind;
+    let scan = Scan::open(pmnet_media::open(path, kind)?, None)?;
+    let loss = scan.loss();
+    let bad = scan.damaged_keys();
+    let mut store = scan.repair_without_lost()?;
+    let mut transaction = store.transaction();
+    for key in &bad {
+        transaction.remove(key)?;
+    }
+    transaction.commit()?;
+    let missing = loss.map_or(0, |loss| loss.counted.saturating_sub(loss.whole));
+    println!(
+        "repaired     {} records are left; {missing} could not be found, {} were removed because their values are damaged",
+        store.len(),
+        bad.len()
+    );
+    Ok(true)
+}

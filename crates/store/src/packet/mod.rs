@@ -1,0 +1,292 @@
+//! The packet store behind a server: the data types of Redis over records that lie in packet buffers
+//! (`docs/spec/packet-store.md` §8).
+//!
+//! Each `apply`, and each request that changes something, is one transaction over rows and records. The protocol's records are
+//! records of the same map, under a prefix that no row has. A store that is full refuses: an update is tried again later, a
+//! request gets an error. A record that is not what was written is never handed out.
+//! Not here: what the store does (`pmnet-packet-store`), what commands do (`crate::types`).
+
+mod place;
+mod rows;
+
+use bytes::Bytes;
+use pmnet_log::Media;
+use pmnet_media::AnyMedia;
+use pmnet_packet_store::{Error, Meta, PacketStore as Map, Room};
+use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
+
+use crate::embedded::{Rejections, cursors, keyspace};
+use crate::rows::Fault;
+use crate::types::{Cursors, Keyspace, SWEPT_ROWS};
+use crate::{OpenError, embedded};
+use place::Place;
+use rows::{ReadRows, WriteRows};
+
+/// First byte of the keys of the protocol's records. The rows of the data types begin with others.
+const RECORDS: u8 = 0xff;
+/// Bytes that are packed after each call.
+const PACKED_BYTES: usize = 256 << 10;
+/// Bytes that are packed, piece by piece, before a full store refuses something: the call stays below a second.
+const PACKED_BYTES_MAX: usize = 256 << 20;
+/// What Redis says, and what to do here.
+const OUT_OF_MEMORY: &str =
+    "OOM command not allowed: the packet store is full; delete keys, or move to a larger one";
+
+/// See the module's text.
+pub struct PacketStore {
+    /// `None` after a failure of the medium: it is opened again by `load`.
+    map: Option<Map<AnyMedia>>,
+    place: Place,
+    rejected: Rejections,
+    cursors: Cursors,
+}
+
+impl PacketStore {
+    /// Opens the store that `address` names, or makes it: `PATH[?size=BYTES][&media=file|dram|pmem][&lines=N]`.
+    ///
+    /// # Errors
+    /// [`OpenError::Packet`] when it is in use, is something else, belongs to another shard, is damaged, or cannot be read or
+    /// made; [`OpenError::Random`].
+    pub fn open(address: &str, shard: u32) -> Result<PacketStore, OpenError> {
+        let place = Place::parse(address, shard)?;
+        Ok(PacketStore {
+            map: Some(place.open()?),
+            place,
+            rejected: Rejections::default(),
+            cursors: cursors()?,
+        })
+    }
+
+    fn map(&mut self) -> Result<&mut Map<AnyMedia>, StoreError> {
+        let closed = || format!("{}: closed after an error: load first", self.place);
+        match &mut self.map {
+            Some(map) => Ok(map),
+            None => Err(StoreError::Retry(closed())),
+        }
+    }
+
+    /// Runs `work` in one durable transaction; an error leaves no trace.
+    fn write<T>(
+        &mut self,
+        work: impl FnOnce(&mut Keyspace<'_>) -> Result<T, Fault>,
+        records: impl FnOnce(&T, &mut WriteRows<'_, '_>) -> Result<(), Fault>,
+    ) -> Result<T, Fault> {
+        let Some(map) = &mut self.map else {
+            return Err(Fault::Storage("closed after an error: load first".into()));
+        };
+        let mut transaction = map.transaction();
+        let mut rows = WriteRows::new(&mut transaction);
+        let mut keys = keyspace(&mut rows, &mut self.cursors)?;
+        let done = work(&mut keys)?;
+        match keys.sweep(SWEPT_ROWS) {
+            // Whoever asks for it is told. What has nothing to do with it goes on.
+            Err(Fault::Corrupted(what)) => tracing::warn!(store = %self.place, "not swept: {what}"),
+            swept => swept?,
+        }
+        records(&done, &mut rows)?;
+        let packed = transaction
+            .commit()
+            .and_then(|()| map.pack_step(PACKED_BYTES));
+        packed.map_err(rows::fault)?;
+        Ok(done)
+    }
+
+    /// Packs as long as that gives something; whether it did.
+    fn make_room(&mut self) -> Result<bool, StoreError> {
+        let map = self.map()?;
+        let mut all = 0;
+        while all < PACKED_BYTES_MAX {
+            match map.pack_step(PACKED_BYTES) {
+                Ok(0) => break,
+                Ok(moved) => all += moved,
+                Err(error) => {
+                    let fault = rows::fault(error);
+                    return Err(self.failed(fault));
+                }
+            }
+        }
+        Ok(all > 0)
+    }
+
+    /// What the server is told; after a failure of the medium the store is opened again.
+    fn failed(&mut self, fault: Fault) -> StoreError {
+        let text = format!("{}: {fault}", self.place);
+        match fault {
+            Fault::Corrupted(_) => StoreError::Fatal(text),
+            Fault::Full => StoreError::Retry(text),
+            Fault::Storage(_) => {
+                self.map = None;
+                StoreError::Retry(text)
+            }
+        }
+    }
+
+    fn apply_once(&mut self, batch: &Batch) -> Result<Vec<String>, Fault> {
+        self.write(
+            |keys| embedded::apply(keys, &batch.effects),
+            |_, rows| {
+                let mut changes = batch.records.iter();
+                changes.try_for_each(|(key, value)| rows.put_record(key, value.as_deref()))
+            },
+        )
+    }
+
+    fn execute_once(&mut self, requests: &[Request]) -> Result<Vec<Bytes>, Fault> {
+        self.write(
+            |keys| {
+                let answers = requests.iter().map(|request| {
+                    let reply = embedded::answer(keys, request)?;
+                    Ok(match &request.record {
+                        Some((key, _)) => crate::bounded_reply(reply, key),
+                        None => reply,
+                    })
+                });
+                answers.collect()
+            },
+            |replies: &Vec<Bytes>, rows| keep_replies(requests, replies, rows),
+        )
+    }
+
+    /// One request in a transaction of its own. If there is no room for it, or what it needs is damaged, its reply says so,
+    /// and it has no effect.
+    fn execute_alone(&mut self, request: &Request) -> Result<Bytes, StoreError> {
+        let one = std::slice::from_ref(request);
+        let refusal = match self.execute_once(one) {
+            Ok(mut replies) => return Ok(replies.remove(0)),
+            Err(Fault::Full) => OUT_OF_MEMORY.to_owned(),
+            Err(Fault::Corrupted(what)) => format!("ERR pmnet: {what}"),
+            Err(fault) => return Err(self.failed(fault)),
+        };
+        let reply = pmnet_resp::reply::error(&refusal);
+        tracing::warn!(store = %self.place, "a request was refused: {refusal}");
+        let kept = self.write(
+            |_| Ok(vec![reply.clone()]),
+            |replies, rows| keep_replies(one, replies, rows),
+        );
+        kept.map_err(|fault| self.failed(fault))?;
+        Ok(reply)
+    }
+
+    fn read(&mut self, request: &Request) -> Result<Bytes, StoreError> {
+        let Some(map) = &self.map else {
+            return Err(StoreError::Retry(format!(
+                "{}: closed after an error: load first",
+                self.place
+            )));
+        };
+        let mut rows = ReadRows { map };
+        let answered = keyspace(&mut rows, &mut self.cursors)
+            .and_then(|mut keys| embedded::answer(&mut keys, request));
+        match answered {
+            Ok(reply) => Ok(reply),
+            Err(Fault::Corrupted(what)) => {
+                tracing::error!(store = %self.place, "{what}");
+                Ok(pmnet_resp::reply::error(&format!("ERR pmnet: {what}")))
+            }
+            Err(fault) => Err(self.failed(fault)),
+        }
+    }
+}
+
+fn keep_replies(
+    requests: &[Request],
+    replies: &[Bytes],
+    rows: &mut WriteRows<'_, '_>,
+) -> Result<(), Fault> {
+    for (request, reply) in requests.iter().zip(replies) {
+        if let Some((key, prefix)) = &request.record {
+            rows.put_record(key, Some(&[&prefix[..], reply].concat()))?;
+        }
+    }
+    Ok(())
+}
+
+impl Store for PacketStore {
+    fn load(&mut self) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
+        if self.map.is_none() {
+            let opened = self.place.open();
+            self.map = Some(opened.map_err(|error| StoreError::Retry(error.to_string()))?);
+        }
+        let map = self.map()?;
+        let first = [RECORDS];
+        let all = map.range(
+            std::ops::Bound::Included(&first),
+            std::ops::Bound::Unbounded,
+        );
+        let mut found = Vec::new();
+        let mut scratch = Vec::new();
+        for record in all {
+            let record = record.map_err(|error| StoreError::Fatal(format!("records: {error}")))?;
+            let (key, value) = record.key_and_value(&mut scratch);
+            found.push((key[1..].to_vec(), Bytes::copy_from_slice(value)));
+        }
+        Ok(found)
+    }
+
+    fn apply(&mut self, batch: &Batch) -> Result<u64, StoreError> {
+        let mut applied = self.apply_once(batch);
+        if matches!(applied, Err(Fault::Full)) && self.make_room()? {
+            applied = self.apply_once(batch);
+        }
+        let rejected = applied.map_err(|fault| self.failed(fault))?;
+        self.rejected.note(&rejected);
+        Ok(u64::try_from(rejected.len()).unwrap_or(u64::MAX))
+    }
+
+    fn execute(
+        &mut self,
+        requests: &[Request],
+        replies: &mut Vec<Bytes>,
+    ) -> Result<(), StoreError> {
+        if requests.iter().all(|request| request.record.is_none()) {
+            for request in requests {
+                let reply = self.read(request)?;
+                replies.push(reply);
+            }
+            return Ok(());
+        }
+        match self.execute_once(requests) {
+            Ok(done) => {
+                replies.extend(done);
+                return Ok(());
+            }
+            Err(Fault::Full) => {
+                self.make_room()?;
+            }
+            Err(Fault::Corrupted(_)) => {}
+            Err(fault) => return Err(self.failed(fault)),
+        }
+        for request in requests {
+            let reply = match &request.record {
+                Some(_) => self.execute_alone(request)?,
+                None => self.read(request)?,
+            };
+            replies.push(reply);
+        }
+        Ok(())
+    }
+
+    fn durability(&self) -> String {
+        let survives = self
+            .map
+            .as_ref()
+            .map_or("nothing: it is closed", |map| map.media().survives());
+        format!(
+            "{}: durable before every reply: survives {survives}",
+            self.place
+        )
+    }
+}
+
+/// Writes one of the protocol's records, which may take the reserve.
+fn put_record(
+    transaction: &mut pmnet_packet_store::Transaction<'_, AnyMedia>,
+    key: &[u8],
+    value: Option<&[u8]>,
+) -> Result<(), Error> {
+    let key = [&[RECORDS], key].concat();
+    match value {
+        Some(value) => transaction.put(&key, value, Meta::default(), Room::Reserved),
+        None => transaction.remove(&key).map(drop),
+    }
+}

@@ -1,0 +1,171 @@
+//! Where a packet store is, and how it is made there.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use pmnet_media::{AnyMedia, Kind};
+use pmnet_packet_store::{Geometry, Identity, OpenError as ImageError, PacketStore, Scan, format};
+
+use crate::OpenError;
+
+/// Size of a new store, if none is given, in bytes.
+const SIZE_DEFAULT: u64 = 1 << 30;
+/// Bytes of a frame: what a block device writes at once, and a packet buffer can have.
+const FRAME_BYTES: u32 = 4096;
+
+/// Path and settings of a store.
+#[derive(Clone, Debug)]
+pub struct Place {
+    path: PathBuf,
+    shard: u32,
+    /// `None`: whatever suits the path.
+    kind: Option<Kind>,
+    size: u64,
+    lines: Option<u32>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "packet:{}", self.path.display())
+    }
+}
+
+impl Place {
+    /// Reads what stands behind `packet:`.
+    ///
+    /// # Errors
+    /// [`OpenError::Packet`].
+    pub fn parse(address: &str, shard: u32) -> Result<Place, OpenError> {
+        let (path, settings) = address.split_once('?').unwrap_or((address, ""));
+        let wrong = |why: String| OpenError::Packet {
+            path: path.to_owned(),
+            why,
+        };
+        if path.is_empty() {
+            return Err(wrong("the path is missing: packet:PATH".into()));
+        }
+        let mut place = Place {
+            path: path.into(),
+            shard,
+            kind: None,
+            size: SIZE_DEFAULT,
+            lines: None,
+        };
+        for setting in settings.split('&').filter(|setting| !setting.is_empty()) {
+            let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
+            match (name, value) {
+                ("size", size) => {
+                    place.size = bytes(size).ok_or_else(|| {
+                        wrong(format!(
+                            "size={size}: a number of bytes, with K, M or G, is wanted"
+                        ))
+                    })?;
+                }
+                ("lines", lines) => {
+                    let lines = lines.parse().map_err(|_| {
+                        wrong(format!("lines={lines}: a number of lines is wanted"))
+                    })?;
+                    place.lines = Some(lines);
+                }
+                ("media", "file") => place.kind = Some(Kind::File),
+                ("media", "dram") => place.kind = Some(Kind::Dram),
+                ("media", "pmem") => place.kind = Some(Kind::Pmem),
+                _ => {
+                    return Err(wrong(format!(
+                        "{setting}: an unknown setting; there are size=BYTES, lines=N and media=file, dram or pmem"
+                    )));
+                }
+            }
+        }
+        Ok(place)
+    }
+
+    /// Opens the store, or makes it.
+    ///
+    /// # Errors
+    /// [`OpenError::Packet`].
+    pub fn open(&self) -> Result<PacketStore<AnyMedia>, OpenError> {
+        self.try_open().map_err(|why| OpenError::Packet {
+            path: self.path.display().to_string(),
+            why,
+        })
+    }
+
+    fn try_open(&self) -> Result<PacketStore<AnyMedia>, String> {
+        let told = |error: &dyn fmt::Display| error.to_string();
+        let path: &Path = &self.path;
+        if path.is_dir() {
+            return Err("this is a directory: name a file in it".into());
+        }
+        let kind = match self.kind {
+            Some(kind) => kind,
+            None => pmnet_media::look(path).map_err(|error| told(&error))?.kind,
+        };
+        let media = match pmnet_media::open(path, kind) {
+            Ok(media) => media,
+            Err(pmnet_media::OpenError::NotFound { .. }) => {
+                let bytes = self.geometry()?.image_bytes();
+                pmnet_media::create(path, kind, bytes).map_err(|error| media_error(&error))?
+            }
+            Err(error) => return Err(media_error(&error)),
+        };
+        match Scan::open(media, Some(self.shard)) {
+            Ok(scan) => scan.repair().map_err(|error| told(&error)),
+            Err(ImageError::Blank | ImageError::Interrupted) => self.make(kind),
+            Err(error) => Err(told(&error)),
+        }
+    }
+
+    /// Makes a store in a file or device that holds none yet.
+    fn make(&self, kind: Kind) -> Result<PacketStore<AnyMedia>, String> {
+        let told = |error: &dyn fmt::Display| error.to_string();
+        let mut media = pmnet_media::open(&self.path, kind).map_err(|error| media_error(&error))?;
+        let geometry = self.geometry()?;
+        let mut uuid = [0; 16];
+        getrandom::fill(&mut uuid).map_err(|error| told(&error))?;
+        let identity = Identity {
+            uuid: u128::from_le_bytes(uuid),
+            shard: self.shard,
+        };
+        format(&mut media, &identity, &geometry).map_err(|error| told(&error))?;
+        let scan = Scan::open(media, Some(self.shard)).map_err(|error| told(&error))?;
+        scan.repair().map_err(|error| told(&error))
+    }
+
+    fn geometry(&self) -> Result<Geometry, String> {
+        let mut geometry =
+            Geometry::for_size(self.size, FRAME_BYTES).map_err(|error| error.to_string())?;
+        if let Some(lines) = self.lines {
+            geometry = Geometry::with_lines(self.size, FRAME_BYTES, lines)
+                .map_err(|error| error.to_string())?;
+        }
+        Ok(geometry)
+    }
+}
+
+/// What a medium says, in the words of a store where its own are those of a device.
+fn media_error(error: &pmnet_media::OpenError) -> String {
+    match error {
+        pmnet_media::OpenError::Locked { .. } => {
+            "in use by another process (a second pmnet server?): stop that one first".into()
+        }
+        pmnet_media::OpenError::NotFound { .. } => {
+            "its folder does not exist: create it first".into()
+        }
+        pmnet_media::OpenError::NoSpace { bytes, .. } => {
+            format!("no room for {bytes} bytes: free space there, or give a smaller size=")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// A number of bytes: digits, and K, M or G for powers of 1024.
+fn bytes(text: &str) -> Option<u64> {
+    let (digits, unit) = match text.as_bytes().last()? {
+        b'k' | b'K' => (&text[..text.len() - 1], 1 << 10),
+        b'm' | b'M' => (&text[..text.len() - 1], 1 << 20),
+        b'g' | b'G' => (&text[..text.len() - 1], 1 << 30),
+        _ => (text, 1),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}

@@ -1,0 +1,216 @@
+//! The packet store as a server uses it: full, damaged, somebody else's.
+
+use crate::support::{arguments, batch, change, read, single, watermark};
+use bytes::Bytes;
+use pmnet_server::{Request, Store, StoreError};
+use pmnet_wire::command::{Form, Protocol};
+
+struct Made {
+    _directory: tempfile::TempDir,
+    path: std::path::PathBuf,
+    url: String,
+}
+
+fn made(settings: &str) -> Made {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let url = format!("packet:{}{settings}", path.display());
+    Made {
+        _directory: directory,
+        path,
+        url,
+    }
+}
+
+fn open(url: &str) -> Box<dyn Store> {
+    pmnet_store::open(url, 0).unwrap()
+}
+
+fn refused(url: &str) -> String {
+    match pmnet_store::open(url, 0) {
+        Ok(_) => panic!("{url} was opened"),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn set(key: &str, value: &[u8]) -> Bytes {
+    arguments(&[b"SET", key.as_bytes(), value])
+}
+
+#[test]
+fn a_full_store_loses_nothing_and_has_room_again_after_deletes() {
+    let made = made("?size=1M&media=file");
+    let mut store = open(&made.url);
+    let value = vec![b'v'; 5000];
+    let mut kept = 0;
+    let refusal = loop {
+        let reply = change(&mut *store, set(&format!("k{kept}"), &value));
+        if reply != "+OK\r\n" {
+            break reply;
+        }
+        kept += 1;
+    };
+    assert!(refusal.starts_with("-OOM command not allowed"), "{refusal}");
+    assert!(kept > 100, "{kept}");
+    // The reply of what was refused is kept as any other, and a request beside it is executed.
+    let requests: Vec<Request> = [set("new", &value), set("k0", b"short"), single("GET k0")]
+        .into_iter()
+        .enumerate()
+        .map(|(at, payload)| Request {
+            payload,
+            record: (at < 2).then(|| (vec![b'r', u8::try_from(at).unwrap()], Bytes::new())),
+        })
+        .collect();
+    let mut replies = Vec::new();
+    store.execute(&requests, &mut replies).unwrap();
+    assert!(replies[0].starts_with(b"-OOM"));
+    assert_eq!(
+        replies[1..],
+        [Bytes::from("+OK\r\n"), Bytes::from("$5\r\nshort\r\n")]
+    );
+    let records = store.load().unwrap();
+    assert!(records.contains(&(vec![b'r', 0], replies[0].clone())));
+    // An update that has no room is tried again: it is neither applied nor given up.
+    let effects: Vec<Bytes> = (0..20).map(|n| set(&format!("n{n}"), &value)).collect();
+    let update = batch(&effects, 9);
+    assert!(matches!(store.apply(&update), Err(StoreError::Retry(text)) if text.contains("full")));
+    assert_eq!(read(&mut *store, single("EXISTS n0")), ":0\r\n");
+    assert_eq!(watermark_or_none(&mut *store), None);
+    for key in 0..40 {
+        assert_eq!(
+            change(&mut *store, single(&format!("DEL k{key}"))),
+            ":1\r\n"
+        );
+    }
+    assert_eq!(store.apply(&update), Ok(0));
+    assert_eq!(watermark_or_none(&mut *store), Some(9));
+    drop(store);
+    let mut store = open(&made.url);
+    assert_eq!(
+        read(&mut *store, single("DBSIZE")),
+        format!(":{}\r\n", kept - 40 + 20)
+    );
+}
+
+fn watermark_or_none(store: &mut dyn Store) -> Option<u64> {
+    let records = store.load().unwrap();
+    let known = records.iter().any(|(key, _)| !key.starts_with(b"r"));
+    known.then(|| {
+        let rest: Vec<_> = records
+            .into_iter()
+            .filter(|(key, _)| !key.starts_with(b"r"))
+            .collect();
+        watermark(&rest)
+    })
+}
+
+#[test]
+fn a_value_that_is_not_what_was_written_is_named_and_not_shown() {
+    let made = made("?size=1M");
+    let mut store = open(&made.url);
+    assert_eq!(
+        store.apply(&batch(
+            &[set("good", b"1"), set("bad", b"once upon a time")],
+            5
+        )),
+        Ok(0)
+    );
+    drop(store);
+    let mut image = std::fs::read(&made.path).unwrap();
+    let at = image
+        .windows(16)
+        .position(|bytes| bytes == b"once upon a time")
+        .unwrap();
+    image[at + 3] ^= 1;
+    std::fs::write(&made.path, image).unwrap();
+    let mut store = open(&made.url);
+    let reply = read(&mut *store, single("GET bad"));
+    assert!(
+        reply.starts_with("-ERR")
+            && reply.contains("bad")
+            && reply.contains("not what was written"),
+        "{reply}"
+    );
+    assert_eq!(read(&mut *store, single("GET good")), "$1\r\n1\r\n");
+    let reply = change(&mut *store, single("APPEND bad x"));
+    assert!(reply.starts_with("-ERR"), "{reply}");
+    assert_eq!(change(&mut *store, single("INCR good")), ":2\r\n");
+    assert!(matches!(
+        store.apply(&batch(&[single("APPEND bad y")], 6)),
+        Err(StoreError::Fatal(text)) if text.contains("bad")
+    ));
+}
+
+#[test]
+fn what_cannot_be_opened_says_why_and_is_left_alone() {
+    let made = made("?size=1M");
+    assert!(refused("packet:").contains("the path is missing"));
+    assert!(refused("packet:/tmp").contains("directory"));
+    assert!(refused("packet:/none/such/file").contains("/none/such/file"));
+    for settings in [
+        "?size=x",
+        "?size=1",
+        "?size=20000000T",
+        "?lines=1",
+        "?media=paper",
+        "?colour=red",
+    ] {
+        let url = format!("packet:{}{settings}", made.path.display());
+        let why = refused(&url);
+        assert!(why.contains("packet:"), "{why}");
+        assert!(!made.path.exists(), "{settings}");
+    }
+    std::fs::write(&made.path, vec![7; 1 << 20]).unwrap();
+    assert!(refused(&made.url).contains("not a packet store"));
+    assert_eq!(std::fs::read(&made.path).unwrap(), vec![7; 1 << 20]);
+    std::fs::remove_file(&made.path).unwrap();
+    let store = open(&made.url);
+    assert!(refused(&made.url).contains("in use by another process"));
+    drop(store);
+    let other = pmnet_store::open(&made.url, 4)
+        .map(drop)
+        .unwrap_err()
+        .to_string();
+    assert!(other.contains("shard 0, not 4"), "{other}");
+    let image = std::fs::read(&made.path).unwrap();
+    std::fs::write(&made.path, &image[..image.len() - 8192]).unwrap();
+    assert!(refused(&made.url).contains("truncated"));
+}
+
+#[test]
+fn every_type_is_there_again_after_a_restart() {
+    let made = made("?size=8M&media=dram");
+    let mut store = open(&made.url);
+    assert!(store.durability().contains("survives death of the process"));
+    for command in [
+        "RPUSH list a b c",
+        "HSET hash f 1 g 2",
+        "SADD set x y",
+        "ZADD zset 2 b 1 a",
+        "SET ends v PX 1",
+        "SET text hello",
+    ] {
+        assert!(
+            !change(&mut *store, single(command)).starts_with('-'),
+            "{command}"
+        );
+    }
+    drop(store);
+    let mut store = open(&made.url);
+    let asked = crate::support::payload(
+        Form::Pipeline,
+        Protocol::Resp2,
+        0,
+        &[
+            "LRANGE list 0 -1",
+            "HGET hash g",
+            "SCARD set",
+            "ZRANGE zset 0 0",
+            "GET text",
+        ],
+    );
+    assert_eq!(
+        read(&mut *store, asked),
+        "*3\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n$1\r\n2\r\n:2\r\n*1\r\n$1\r\na\r\n$5\r\nhello\r\n"
+    );
+}
