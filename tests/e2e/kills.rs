@@ -23,6 +23,7 @@ fn plan(seconds: u64, victims: Vec<Role>) -> ChaosPlan {
         interval: Duration::from_millis(200),
         down: Duration::from_millis(20),
         lose_at_half: Vec::new(),
+        replacements: Vec::new(),
         value_bytes: 0,
         seed: seed(),
     }

@@ -13,6 +13,7 @@ mod exactly_once;
 mod failover;
 mod full_log;
 mod histories;
+mod joining;
 mod kernel;
 mod kills;
 mod logins;

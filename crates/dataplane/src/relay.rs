@@ -196,7 +196,7 @@ pub(crate) fn watch<M: Media>(
 ) -> impl FnMut(&DeviceNode<M>) {
     let mut ready = Some(ready);
     let mut epoch = 0;
-    let mut waits = false;
+    let mut waits: Option<String> = None;
     let mut out_of_service = Some(clock.now());
     move |node| {
         let machine = node.machine();
@@ -215,10 +215,12 @@ pub(crate) fn watch<M: Media>(
                 PATIENCE / SECOND
             );
         }
-        if let Some(text) = machine.waits_for().filter(|_| !waits) {
-            tracing::warn!("waiting: {text}");
+        if machine.waits_for() != waits.as_deref() {
+            waits = machine.waits_for().map(str::to_owned);
+            if let Some(text) = &waits {
+                tracing::warn!("waiting: {text}");
+            }
         }
-        waits = machine.waits_for().is_some();
         if machine.is_serving() && machine.epoch() != epoch {
             epoch = machine.epoch();
             tracing::info!(

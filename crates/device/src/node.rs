@@ -99,6 +99,10 @@ impl<M: Media> DeviceNode<M> {
     pub fn with_fast_path(mut self, path: Box<dyn FastPath>) -> DeviceNode<M> {
         self.machine.note_changes();
         let adopted = path.admits();
+        if self.log.served() == self.log.incarnation() {
+            // Taken over in the incarnation in which it served: a question of the process before may still be on its way.
+            self.machine.log_goes_on();
+        }
         self.fast = Some(Fast {
             path,
             held: !adopted,
@@ -212,6 +216,7 @@ impl<M: Media> DeviceNode<M> {
                 Ok(())
             }
             Verdict::Resume(recovery) => self.resume(now, recovery),
+            Verdict::Erase => self.erase(now),
             Verdict::Stop(text) => Err(self.stop(text)),
         }
     }
@@ -260,6 +265,7 @@ impl<M: Media> DeviceNode<M> {
                 Ok(Taken::Heard)
             }
             Verdict::Resume(recovery) => self.resume(now, recovery).map(|()| Taken::Heard),
+            Verdict::Erase => self.erase(now).map(|()| Taken::Heard),
             Verdict::Stop(text) => Err(self.stop(text)),
         }
     }
@@ -551,6 +557,25 @@ impl<M: Media> DeviceNode<M> {
         if let Err(text) = self.machine.serve(now, recovery, log.last(), frames) {
             return Err(self.stop(text));
         }
+        Ok(())
+    }
+
+    /// Discards the whole log, durably: what it holds is of a chain that goes on without this device
+    /// (`docs/spec/protocol.md` §5, "Joining").
+    fn erase(&mut self, now: Time) -> Result<(), DeviceError> {
+        if self.fast.is_some() && self.log.last() > 0 {
+            return Err(self.stop(
+                "the log in the kernel is one that was used, and it cannot be erased there. Take it out with --detach \
+                 --discard, then start this device with --join again."
+                    .to_owned(),
+            ));
+        }
+        // The mark first: a copy of what is erased has a lower one, for ever.
+        self.log.mark_served()?;
+        if self.log.last() > 0 {
+            self.log.reset_to(0)?;
+        }
+        self.machine.erased(now);
         Ok(())
     }
 

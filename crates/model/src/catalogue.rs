@@ -106,6 +106,15 @@ fn quick() -> Vec<Configuration> {
             ..BASE
         },
         Configuration {
+            name: "join-given-up",
+            about: "a device joins at the tail, is removed at any moment, and lives on",
+            programs: [&[Write], &[Write, Read]],
+            chains: &[First, FirstSecond, First],
+            changes: &[Change::Plain, Change::Plain],
+            goals: &[Goal::AllDone, Goal::CaughtUp, Goal::Zombie],
+            ..BASE
+        },
+        Configuration {
             name: "return",
             about: "the head is removed, lives on, and comes back at the tail",
             programs: [&[Write], &[Write]],

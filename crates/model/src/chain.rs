@@ -15,9 +15,58 @@ impl Protocol {
     pub(crate) fn may_change(&self, state: &State) -> bool {
         match self.next_change(state) {
             None => false,
-            Some(Change::PromoteJoined) => state.record.synced || !self.on(Rule::Synced),
+            Some(Change::PromoteJoined) => self.synced(state) || !self.on(Rule::Synced),
             Some(_) => true,
         }
+    }
+
+    /// Who joins in this epoch, and the device before it; `None`: nobody.
+    fn joins(&self, epoch: u8) -> Option<(u8, u8)> {
+        let (old, new) = (self.chain(epoch - 1), self.chain(epoch));
+        let pairs = new.members().windows(2);
+        let mut joins = pairs.filter(|pair| old.has(pair[0]) && !old.has(pair[1]));
+        joins.next().map(|pair| (pair[0], pair[1]))
+    }
+
+    /// How often devices were started again so that one could join, up to this epoch.
+    pub(crate) fn started_to_join(&self, epoch: u8) -> u8 {
+        let each = if self.on(Rule::StandsStill) { 2 } else { 1 };
+        (2..=epoch)
+            .filter(|epoch| self.joins(*epoch).is_some())
+            .map(|_| each)
+            .sum()
+    }
+
+    /// Whether the device that joined has everything that it must hold, or the store has it: `decide`.
+    pub(crate) fn synced(&self, state: &State) -> bool {
+        let epoch = state.record.epoch;
+        let Some((_, joiner)) = (epoch > 1).then(|| self.joins(epoch)).flatten() else {
+            return false;
+        };
+        let applied = state.servers[usize::from(self.primary(epoch))]
+            .store
+            .applied;
+        let has = state.devices[usize::from(joiner)].durable.max(applied);
+        state.record.needs > 0 && has + 1 >= state.record.needs
+    }
+
+    /// The operator starts the device that joins, which erases its log, and then the one before it, with the joiner as
+    /// its next hop: from now on that one serves nobody until the server has answered in the new epoch. What was
+    /// acknowledged until now is in its log, or applied.
+    fn join(&self, state: &mut State, before: u8, joiner: u8, applied: u8) {
+        self.crash(state, joiner);
+        if self.on(Rule::EraseOnJoin) {
+            let device = &mut state.devices[usize::from(joiner)];
+            *device = Device {
+                phase: Phase::Asking,
+                incarnation: device.incarnation,
+                ..Device::default()
+            };
+        }
+        if self.on(Rule::StandsStill) {
+            self.crash(state, before);
+        }
+        state.record.needs = 1 + state.devices[usize::from(before)].durable.max(applied);
     }
 
     /// The next change is decided, durably, at the server first.
@@ -54,8 +103,11 @@ impl Protocol {
             state.servers[1].store = state.servers[0].store.clone();
         }
         state.record.epoch += 1;
-        state.record.synced = false;
+        state.record.needs = 0;
         let epoch = state.record.epoch;
+        if let Some((before, joiner)) = self.joins(epoch) {
+            self.join(state, before, joiner, applied);
+        }
         state.servers[usize::from(self.primary(epoch))].store.heard = 0;
         if self.on(Rule::ServerFirst) {
             state.servers[usize::from(self.primary(epoch))].epoch = epoch;
@@ -117,14 +169,6 @@ impl Protocol {
         let mine = device.incarnation == incarnation || !self.on(Rule::OwnReply);
         if device.phase != Phase::Asking || !mine || epoch < device.epoch {
             return false;
-        }
-        let incarnation = device.incarnation;
-        let joins = device.epoch < epoch && epoch > 1 && !self.chain(epoch - 1).has(id);
-        if joins && self.on(Rule::EraseOnJoin) {
-            *device = Device {
-                incarnation,
-                ..Device::default()
-            };
         }
         device.epoch = epoch;
         device.phase = Phase::Serving;

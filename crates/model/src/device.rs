@@ -155,10 +155,6 @@ impl Protocol {
             return false;
         }
         device.below = order;
-        // Caught up with everything that the head has: from now on it may be promoted.
-        if order >= device.last {
-            state.record.synced |= epoch == state.record.epoch;
-        }
         true
     }
 

@@ -170,7 +170,7 @@ impl Protocol {
                 let store = &state.servers[usize::from(self.primary(state.record.epoch))].store;
                 store.table[CLIENTS..].contains(&2)
             }
-            Goal::CaughtUp => state.record.synced,
+            Goal::CaughtUp => self.synced(state),
             Goal::ReplicaServes => state.servers[1].epoch > 1 && state.servers[1].store.applied > 0,
             Goal::Declared => state.record.declared,
             Goal::Begun => state.clients.iter().any(|client| client.unknown != 0),

@@ -179,7 +179,8 @@ impl Protocol {
         }
         let started: u8 = state.devices.iter().map(|device| device.incarnation).sum();
         let done = &self.configuration.changes[..usize::from(state.record.epoch) - 1];
-        let crashed = started - u8::from(done.contains(&Change::Replaced));
+        let replaced = u8::from(done.contains(&Change::Replaced));
+        let crashed = started - replaced - self.started_to_join(state.record.epoch);
         for (id, device) in (0u8..).zip(&state.devices) {
             if device.phase == Phase::Serving && device.durable < device.last {
                 actions.push(Action::Persist(id));

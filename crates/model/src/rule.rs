@@ -54,6 +54,9 @@ pub enum Rule {
     EraseOnJoin,
     /// Line 14: a device that joined is promoted only when it has caught up. Without: at any time.
     Synced,
+    /// §5, more on joining: the log before it stands still when it is taken down how much it must hold. Without: that one
+    /// goes on serving the epoch before.
+    StandsStill,
     /// Line 15: no answer before the state that it shows is in all replicas of the server.
     RepliesReplicated,
     /// Line 16: only what cannot fail is acknowledged early. Without: everything is.

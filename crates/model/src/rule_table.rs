@@ -120,6 +120,7 @@ pub(crate) const TABLE: &[About] = &[
     ),
     about(Rule::EraseOnJoin, "erase-on-join", "line 14", "return"),
     about(Rule::Synced, "synced", "line 14", "join"),
+    about(Rule::StandsStill, "stands-still", "§5, joining", "join"),
     about(
         Rule::RepliesReplicated,
         "replies-replicated",

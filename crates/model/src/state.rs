@@ -163,8 +163,8 @@ pub struct Server {
 pub struct Record {
     /// The epoch.
     pub epoch: u8,
-    /// The device that joined has caught up.
-    pub synced: bool,
+    /// One more than the order up to which the device that joined must hold everything; 0: none has.
+    pub needs: u8,
     /// A loss has been declared.
     pub declared: bool,
     /// The old head's lease is over.
@@ -349,15 +349,10 @@ impl Record {
     fn bytes(&self) -> [u8; 4] {
         let Self {
             epoch,
-            synced,
+            needs,
             declared,
             lease_over,
         } = *self;
-        [
-            epoch,
-            u8::from(synced),
-            u8::from(declared),
-            u8::from(lease_over),
-        ]
+        [epoch, needs, u8::from(declared), u8::from(lease_over)]
     }
 }

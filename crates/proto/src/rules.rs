@@ -45,6 +45,10 @@ pub enum Rule {
     LogIdentity,
     /// §5: a device comes with the newest copy of its log, or not at all.
     Incarnation,
+    /// §5: a device joins with an empty log. Without: it keeps what it has, and is believed.
+    EraseOnJoin,
+    /// §5: a device that joined is the head of a chain only when it holds what was acknowledged before.
+    Synced,
     /// §5: what the store has confirmed of a session is still there when its records are loaded again.
     Confirmed,
     /// §4: a fallback carries the update's own (session, seq), and counts as that update.

@@ -5,7 +5,7 @@
 //! again and again while it starts. A device may be lost for good with its medium; then the operator
 //! starts the new head with `--shrink-chain`, and the hop before a gap with another next hop. A lost
 //! device may only have been cut off: it goes on running, its clients may still reach it, and later it
-//! is back on the network, where it must be fenced. Clocks stand still and jump.
+//! is back on the network, where it must be fenced. Clocks stand still and jump. What joins: `joins`.
 
 use crate::cells::Fault;
 use crate::hosts::StartError;
@@ -22,6 +22,8 @@ const SPELL_MAX: Nanos = 50 * MILLISECOND;
 const RUMOUR_MAX: Nanos = 60 * MILLISECOND;
 /// The refusal of a device that tries to join a chain in use.
 const LATECOMER: &str = "a device joins a chain only before its first session";
+/// The refusal of a device whose log is not the one that the server knows.
+const OTHER_LOG: &str = "comes with another log than the one it registered";
 /// Persists of a start, roughly: a fuse blows in one of them.
 const START_PERSISTS: u64 = 9;
 
@@ -51,15 +53,21 @@ impl World {
             let fate = pmnet_proto::Random::new(seed.rotate_left(17));
             device.media.set_fuse(dies.then_some((fuse, fate)));
             match device.start(next, flags, &self.config, seed, local) {
-                Ok(()) => self.tell(|| format!("device {} starts", node + 1)),
+                Ok(()) => {
+                    device.unproven = false;
+                    self.tell(|| format!("device {} starts", node + 1));
+                }
                 Err(StartError::Died) => {
                     self.happened("devices died while starting");
                     self.start_later(node, MILLISECOND);
                 }
                 Err(StartError::Refused(text)) if self.image_refused(node, &text) => {}
+                Err(StartError::Refused(_)) if self.devices[node].unproven => {
+                    self.give_new_medium(node);
+                }
                 Err(StartError::Refused(text)) => {
                     self.violation(format!("device {} cannot start: {text}", node + 1));
-                    self.devices[node].lost = true;
+                    self.leave_out(node);
                 }
             }
         }
@@ -72,30 +80,35 @@ impl World {
         self.schedule(after, Event::Restart { node });
     }
 
-    /// The next hop of a device, leaving out the lost ones, and whether its operator must state that
-    /// the chain shrinks.
+    /// The next hop of a device, leaving out the lost ones, and what its operator must state.
     fn next_hop(&self, node: usize) -> (Peer, u32) {
-        let devices = self.config.devices;
-        let next = (node + 1..devices)
-            .find(|&n| !self.devices[n].lost)
-            .unwrap_or(devices);
-        let shrinks = self.head() == node && self.devices.iter().any(|device| device.lost);
-        let flags = if self.devices[node].declares {
-            Member::DECLARE_LOSS
-        } else if shrinks {
-            Member::SHRINK
-        } else {
-            0
-        };
-        (address(next), flags)
+        let at = self.order.iter().position(|&n| n == node);
+        let next = at.and_then(|at| self.order.get(at + 1).copied());
+        let next = next.unwrap_or(self.config.devices);
+        let shrinks = self.head() == node && self.lost > 0;
+        if self.devices[node].declares {
+            return (address(next), Member::DECLARE_LOSS);
+        }
+        let says = |said: bool, flag: u32| if said { flag } else { 0 };
+        // Who once joined is started with `--join` ever after.
+        let joins = says(self.devices[node].joins, Member::JOIN);
+        (address(next), says(shrinks, Member::SHRINK) | joins)
     }
 
     /// The first device that is left.
     pub(crate) fn head(&self) -> usize {
-        self.devices
-            .iter()
-            .position(|device| !device.lost)
-            .unwrap_or(0)
+        self.order.first().copied().unwrap_or(0)
+    }
+
+    /// The operator gives a device up.
+    pub(crate) fn leave_out(&mut self, node: usize) {
+        self.devices[node].lost = true;
+        self.devices[node].joins = false;
+        self.devices[node].unproven = false;
+        self.order.retain(|&n| n != node);
+        if self.joiner == Some(node) {
+            self.joiner = None;
+        }
     }
 
     /// A process dies.
@@ -146,20 +159,26 @@ impl World {
         if !self.devices[node].media.is_blown() && self.image_refused(node, text) {
             return;
         }
-        if self.devices[node].lost {
+        if self.devices[node].joins && !self.devices[node].served && text.contains(OTHER_LOG) {
+            // Its first attempt was decided after its operator had given it up, and had given it a new medium.
+            self.happened("devices that joined with an earlier medium");
+            self.leave_out(node);
+            self.lost += 1;
+            self.reconfigure();
+        } else if self.devices[node].lost {
             self.happened("zombies fenced");
         } else if (self.config.lost_clients || self.config.detours) && text.contains(LATECOMER) {
             // A client that talked to the wrong device was its first: the rest of the chain came
             // too late. The operator goes on with what there is.
             self.happened("latecomers refused");
-            self.devices[node].lost = true;
+            self.leave_out(node);
             self.lost += 1;
             self.reconfigure();
         } else if self.devices[node].media.is_blown() {
             self.happened("devices died while recovering");
             self.start_later(node, MILLISECOND);
         } else {
-            self.devices[node].lost = true;
+            self.leave_out(node);
             self.violation(format!("device {} stopped: {text}", node + 1));
         }
     }
@@ -237,58 +256,65 @@ impl World {
     }
 
     /// One or two devices are lost for good. Only a chain in service has something to lose: the
-    /// operator changes one thing at a time.
+    /// operator changes one thing at a time. But a device that is about to join may be lost at any time.
     pub(crate) fn lose_devices(&mut self, first: Option<usize>) {
-        let left: Vec<usize> = (0..self.config.devices)
-            .filter(|&n| !self.devices[n].lost)
-            .collect();
-        let chain = self
-            .server
-            .running
-            .as_ref()
-            .and_then(|running| running.machine().chain());
-        let formed = chain.is_some_and(|chain| chain.members.len() == left.len());
+        let mut left = self.order.clone();
         // Before the first session, the survivor may wait for the lost one to join, until someone
         // starts it again.
-        if left.len() < 2
-            || !formed
-            || self.server.store.is_fresh()
-            || self.lost >= self.config.lose_devices
-        {
+        if left.len() < 2 || self.server.store.is_fresh() || self.lost >= self.config.lose_devices {
+            return;
+        }
+        if !self.is_formed() {
+            self.lose_joiner();
             return;
         }
         let both =
             left.len() > 2 && self.lost + 2 <= self.config.lose_devices && self.below(3) == 0;
-        let mut left = left;
         for _ in 0..if both { 2 } else { 1 } {
             let pick = self.below(u64::try_from(left.len()).expect("few devices"));
             let aimed = first.and_then(|first| left.iter().position(|&node| node == first));
             let pick = aimed.unwrap_or(usize::try_from(pick).expect("few devices"));
             let victim = left.remove(pick);
-            let moments = self.moments_at(victim);
-            self.hit(Fault::DeviceLost, moments);
-            self.devices[victim].lost = true;
-            self.lost += 1;
-            self.happened("devices lost for good");
-            self.tell(|| format!("device {} is lost", victim + 1));
-            if self.config.zombies && self.below(2) == 0 {
-                self.happened("zombies");
-                self.isolated.insert(victim);
-                let after = self.below(RUMOUR_MAX);
-                self.schedule(after, Event::Reconnect { node: victim });
-            } else {
-                self.kill(victim);
+            if !self.has_everything(&left) {
+                // That would be the loss of all copies: one that has joined is not one yet.
+                left.insert(pick, victim);
+                continue;
             }
+            self.lose(victim);
         }
-        self.reconfigure();
+        if self.order.len() == left.len() {
+            if self.joiner.is_some() && self.below(2) == 0 {
+                self.happened("devices replaced in one step");
+                self.admit_joiner();
+            }
+            self.reconfigure();
+        }
+    }
+
+    /// This device is lost for good: with its medium, or it is cut off and goes on.
+    fn lose(&mut self, victim: usize) {
+        let moments = self.moments_at(victim);
+        self.hit(Fault::DeviceLost, moments);
+        self.leave_out(victim);
+        self.lost += 1;
+        self.happened("devices lost for good");
+        self.tell(|| format!("device {} is lost", victim + 1));
+        if self.config.zombies && self.below(2) == 0 {
+            self.happened("zombies");
+            self.isolated.insert(victim);
+            let after = self.below(RUMOUR_MAX);
+            self.schedule(after, Event::Reconnect { node: victim });
+        } else {
+            self.kill(victim);
+        }
     }
 
     /// The operator starts the devices that are left as the chain is now, and tells the clients.
     pub(crate) fn reconfigure(&mut self) {
         let head = self.head();
-        for node in (0..self.config.devices).filter(|&n| n >= head) {
+        for node in self.order.clone() {
             let must = node == head || self.devices[node].next != Some(self.next_hop(node).0);
-            if !self.devices[node].lost && (must || !self.config.gentle_operator) {
+            if must || !self.config.gentle_operator {
                 self.kill(node);
                 self.start_later(node, 20 * MILLISECOND);
             }
@@ -320,6 +346,7 @@ impl World {
         self.detour = None;
         self.struck = None;
         self.isolated.clear();
+        self.wire_joiner();
         self.server.store.calm();
         self.server.down_until = self.now;
         for node in 0..self.clocks.len() {

@@ -55,6 +55,8 @@ impl World {
                 self.kill(client);
             }
             Fault::Failover => self.fail_store_over(),
+            Fault::Join if self.joiner.is_some() => self.wire_joiner(),
+            Fault::Join => self.begin_join(),
             Fault::Loss | Fault::Disorder | Fault::Corruption => self.struck = Some(fault),
         }
     }

@@ -80,6 +80,8 @@ names! {
     Corruption = "corruption",
     /// The store's replica takes its place.
     Failover = "failover",
+    /// A device joins behind the last one.
+    Join = "join",
 }
 
 /// One cell of the matrix.
@@ -129,7 +131,7 @@ impl FromStr for Cell {
 }
 
 /// How often each cell was hit: a row for each moment, a column for each fault.
-pub type Hits = [[u64; 9]; 8];
+pub type Hits = [[u64; 10]; 8];
 
 /// A set of moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -167,7 +169,7 @@ impl World {
             running.map(|p| p.machine()).filter(|m| m.is_serving())
         };
         let acked = serving(self.head()).map_or(committed, |head| head.cursors().2);
-        let tail = (0..self.config.devices).rfind(|&at| !self.devices[at].lost);
+        let tail = self.order.last().copied();
         let sent = tail
             .and_then(serving)
             .map_or(acked, |tail| tail.forwarded());

@@ -112,6 +112,10 @@ pub struct WorldConfig {
     pub reads: bool,
     /// Clients ask for HITs of what is applied, too.
     pub kept_reads: bool,
+    /// Devices that begin as spares, the last ones of all.
+    pub spares: usize,
+    /// Whether operators let spares and repaired devices join.
+    pub joins: bool,
     /// A fault that happens again and again at one moment of an update's life.
     pub aim: Option<Cell>,
     /// The rule that is switched off.
@@ -195,6 +199,8 @@ impl WorldConfig {
             directs: false,
             reads: false,
             kept_reads: false,
+            spares: 0,
+            joins: false,
             aim: None,
             without: None,
         }
@@ -238,7 +244,9 @@ impl WorldConfig {
         };
         // Half of the worlds have an aim. Faults that a world survives only once or twice are the
         // aim more often.
-        let fault = one_of(&[0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 3, 4, 5, 6, 7, 8]);
+        let fault = one_of(&[
+            0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 3, 4, 5, 6, 7, 8, 9, 9,
+        ]);
         let moment = one_of(&[0, 1, 2, 3, 4, 5, 6, 7]);
         let aim = Cell {
             moment: Moment::ALL[small(moment)],
@@ -257,8 +265,36 @@ impl WorldConfig {
             kept_reads: one_of(&[0, 1]) == 1,
             ..wide
         };
+        let joins = one_of(&[0, 1]) == 1;
+        let (spares, losses) = (small(one_of(&[0, 1, 1])), small(one_of(&[0, 2, 4])));
+        let wide = if joins {
+            wide.joining(spares, losses)
+        } else {
+            wide
+        };
         let wide = if aimed { wide.aimed(aim) } else { wide };
         wide.reading()
+    }
+
+    /// The same world, with so many spares, and operators that lose so many devices and let others join. Not where a
+    /// chain may have to be made of devices that were not meant, or lost with all that it holds.
+    #[must_use]
+    fn joining(mut self, spares: usize, losses: usize) -> WorldConfig {
+        if self.lost_clients || self.declared_losses {
+            return self;
+        }
+        self.joins = true;
+        self.spares = spares;
+        self.devices += spares;
+        self.lose_devices = self.lose_devices.max(losses);
+        self
+    }
+
+    /// The same world, with at least so many devices in its first chain.
+    #[must_use]
+    fn of_devices(mut self, chain: usize) -> WorldConfig {
+        self.devices = self.devices.max(chain + self.spares);
+        self
     }
 
     /// The same world, such that what its clients read past the server can be right: a store that waits for its replica is
@@ -288,7 +324,7 @@ impl WorldConfig {
         });
         match cell.moment {
             Moment::BeforePersist => self.media = Kind::Forgetful,
-            Moment::DurableNotAcked => self.devices = self.devices.max(2),
+            Moment::DurableNotAcked => self = self.of_devices(2),
             Moment::ReclaimLost => self.loss = self.loss.max(100),
             Moment::Recovering if self.accident_every == 0 => {
                 self.accident_every = 10 * MILLISECOND;
@@ -308,23 +344,37 @@ impl WorldConfig {
                 // Even without the device that was given up, the moment must be able to occur again.
                 let waits = cell.moment == Moment::DurableNotAcked;
                 let others = if waits { 3 } else { 2 };
-                self.devices = self.devices.max(others);
+                self = self.of_devices(others);
                 self.lose_devices = self.lose_devices.max(self.devices - 1);
                 self.returns = true;
+            }
+            Fault::Join => {
+                self.lost_clients = false;
+                self.declared_losses = false;
+                if self.spares == 0 {
+                    self.devices += 1;
+                    self.spares = 1;
+                }
+                self.joins = true;
+                // Who is wired again and again must be lost in between.
+                self.lose_devices = self.lose_devices.max(20);
+                if self.accident_every == 0 {
+                    self.accident_every = 10 * MILLISECOND;
+                }
             }
             Fault::ClientDies => self.rebirths = true,
             Fault::Failover => self.failovers = true,
             _ => {}
         }
         // A declared loss of a chain of several devices is not simulated.
-        self.declared_losses &= self.devices == 1;
+        self.declared_losses &= self.devices == 1 && !self.joins;
         self
     }
 
     /// Whether anything of [`WorldConfig::wide`] can happen by accident.
     #[must_use]
     pub const fn is_wide(&self) -> bool {
-        self.returns || self.detours || self.declared_losses || self.failovers
+        self.returns || self.detours || self.declared_losses || self.failovers || self.joins
     }
 
     /// The same world, changed so that the missing rule matters.
@@ -336,6 +386,8 @@ impl WorldConfig {
         match without.place {
             Place::Machine(Rule::AllCopies | Rule::WhoseCopy) => {
                 self.declared_losses = false;
+                self.joins = false;
+                self.spares = 0;
                 self.devices = 3;
                 self.lose_devices = 2;
                 self.zombies = false;
@@ -367,6 +419,15 @@ impl WorldConfig {
                 self.down_max = MILLISECOND;
                 self.outage_max = 0;
             }
+            Place::Machine(Rule::EraseOnJoin | Rule::Synced) => {
+                let cell = Cell {
+                    moment: Moment::AckedNotForwarded,
+                    fault: Fault::Join,
+                };
+                self = self.of_devices(1).aimed(cell);
+                self.zombies = true;
+                self.accident_every = self.accident_every.clamp(1, 10 * MILLISECOND);
+            }
             Place::Replicas | Place::StoreNamed => {
                 self.failovers = true;
                 self.directs = without.place == Place::StoreNamed;
@@ -392,6 +453,7 @@ impl WorldConfig {
             aim: None,
             declared_losses: false,
             lose_devices: 0,
+            joins: false,
             clients: self.clients.max(3),
             calls: 150,
             keys: 1,

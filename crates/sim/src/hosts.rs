@@ -22,6 +22,11 @@ const BUFFERS_BYTES_MIN: u64 = 16 * 2048;
 /// Where a network interface puts a packet in its buffer.
 const PACKET_OFFSET: usize = 320;
 
+/// The id of the device on this node.
+pub(crate) fn device_id(node: usize) -> u32 {
+    u32::try_from(node + 1).expect("few nodes")
+}
+
 /// A packet arrives at a device: in a packet buffer of its log, if it has these.
 pub(crate) fn arrive(
     running: &mut DeviceNode<SimMedia>,
@@ -61,8 +66,14 @@ pub(crate) struct DeviceHost {
     pub(crate) media: Handle,
     pub(crate) running: Option<DeviceNode<SimMedia>>,
     pub(crate) life: u32,
-    /// Its operator has given it up; it may still be running, as a zombie.
+    /// It is no part of the chain: its operator has given it up, or it is a spare. It may still be running, as a zombie.
     pub(crate) lost: bool,
+    /// Its operator starts it with `--join`.
+    pub(crate) joins: bool,
+    /// The same, and it has not started yet: what it has may have been damaged when it was lost.
+    pub(crate) unproven: bool,
+    /// It has served since it was started to join.
+    pub(crate) served: bool,
     /// The next hop that it was started with.
     pub(crate) next: Option<Peer>,
     /// What is on its medium.
@@ -83,14 +94,17 @@ pub(crate) enum StartError {
 }
 
 impl DeviceHost {
-    pub(crate) fn new(node: usize, config: &WorldConfig) -> DeviceHost {
+    pub(crate) fn new(node: usize, config: &WorldConfig, spare: bool) -> DeviceHost {
         let device = u128::try_from(node + 1).expect("few nodes");
         DeviceHost {
             node,
             media: formatted(node, config, device << 64 | 7),
             running: None,
             life: 0,
-            lost: false,
+            lost: spare,
+            joins: false,
+            unproven: false,
+            served: false,
             next: None,
             image: Image::Own,
             earlier: None,
@@ -124,7 +138,7 @@ impl DeviceHost {
             true => StartError::Died,
             false => StartError::Refused(text),
         };
-        let id = u32::try_from(self.node + 1).expect("few nodes");
+        let id = device_id(self.node);
         let expected = Expected {
             device: id,
             shard: 0,
@@ -170,7 +184,7 @@ fn formatted(node: usize, config: &WorldConfig, log_uuid: u128) -> Handle {
     media.set_lying(Without::breaks(config.without, Place::Persist));
     let identity = Identity {
         log_uuid,
-        device: u32::try_from(node + 1).expect("few nodes"),
+        device: device_id(node),
         shard: 0,
     };
     format(media.open(), &identity, &parameters).expect("a blank medium can be formatted");

@@ -15,6 +15,7 @@ mod clock;
 pub mod config;
 mod direct;
 mod hosts;
+mod joins;
 pub mod media;
 mod network;
 mod reads;

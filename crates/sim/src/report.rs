@@ -138,6 +138,11 @@ impl World {
             return false;
         };
         let watermark = running.machine().watermark();
+        let copies = u8::try_from(self.order.len()).expect("few devices");
+        let head = self.devices[self.head()].running.as_ref();
+        if head.is_none_or(|head| head.machine().copies() != copies) || self.joiner.is_some() {
+            return false;
+        }
         self.devices
             .iter()
             .filter(|device| !device.lost)

@@ -10,7 +10,7 @@
 //! device, or the server, instead of the head.
 
 use crate::cells::Fault;
-use crate::hosts::Image;
+use crate::hosts::{Image, device_id};
 use crate::media::Handle;
 use crate::world::{Event, World, address};
 use pmnet_proto::Peer;
@@ -24,6 +24,10 @@ const SECOND_LOOK: Nanos = 3 * MILLISECOND;
 impl World {
     /// One of the accidents that only wide worlds have.
     pub(crate) fn wide_accident(&mut self) {
+        if self.config.joins && self.below(3) == 0 {
+            self.begin_join();
+            return;
+        }
         match self.below(if self.config.failovers { 5 } else { 3 }) {
             0 if self.config.returns => self.old_medium_returns(),
             1 if self.config.detours => self.detour(),
@@ -37,7 +41,11 @@ impl World {
     /// A device that was given up is started again, on what is left of it.
     pub(crate) fn old_medium_returns(&mut self) {
         let lost: Vec<usize> = (0..self.config.devices)
-            .filter(|&n| self.devices[n].lost && self.devices[n].running.is_none())
+            .filter(|&n| {
+                // A spare that was never started has no old medium.
+                let device = &self.devices[n];
+                device.lost && device.running.is_none() && device.life > 0
+            })
             .collect();
         if lost.is_empty() {
             if self.lost < self.config.lose_devices {
@@ -100,10 +108,7 @@ impl World {
             let updates = client.updates().filter(|id| !applied.contains_key(id));
             self.excused.extend(updates);
         }
-        let left: Vec<usize> = (0..self.config.devices)
-            .filter(|&node| !self.devices[node].lost)
-            .collect();
-        for node in left {
+        for node in self.order.clone() {
             let moments = self.moments_at(node);
             self.hit(Fault::DeviceLost, moments);
             self.kill(node);
@@ -138,7 +143,10 @@ impl World {
                 let bytes = self.devices[other].media.durable();
                 ("the medium of another device", own.copy_of(bytes))
             }
-            3 if self.lost < self.config.lose_devices && self.is_formed() => {
+            3 if self.lost < self.config.lose_devices
+                && self.is_formed()
+                && self.may_be_damaged(node) =>
+            {
                 self.damage(node, &own);
                 return;
             }
@@ -154,16 +162,24 @@ impl World {
         self.devices[node].media = image;
     }
 
-    /// Whether the server knows every device that is left.
-    fn is_formed(&self) -> bool {
-        let left = self.devices.iter().filter(|device| !device.lost).count();
+    /// Whether the server's chain is the one that the operator wants.
+    pub(crate) fn is_formed(&self) -> bool {
         !self.server.store.is_fresh()
             && self
                 .server
                 .running
                 .as_ref()
                 .and_then(|running| running.machine().chain())
-                .is_some_and(|chain| chain.members.len() == left)
+                .is_some_and(|chain| {
+                    let members = chain.members.iter().map(|member| member.device);
+                    members.eq(self.order.iter().map(|&node| device_id(node)))
+                })
+    }
+
+    /// Whether the chain would lose nothing without this device.
+    fn may_be_damaged(&self, node: usize) -> bool {
+        let others: Vec<usize> = self.order.iter().copied().filter(|&n| n != node).collect();
+        self.order.contains(&node) && self.has_everything(&others)
     }
 
     /// Some of the log of a machine that is off is damaged. From now on it counts as lost: what it
@@ -221,7 +237,7 @@ impl World {
 
     /// The operator gives a device up and goes on with the rest.
     fn give_up(&mut self, node: usize) {
-        self.devices[node].lost = true;
+        self.leave_out(node);
         self.reconfigure();
     }
 }

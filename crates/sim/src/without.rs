@@ -222,6 +222,18 @@ impl Without {
             "§5: an old copy of a log is a lost log",
         ),
         machine(
+            "erase-on-join",
+            Rule::EraseOnJoin,
+            2000,
+            "§5: who joins a chain has erased its log",
+        ),
+        machine(
+            "synced",
+            Rule::Synced,
+            2000,
+            "§5: who joined is left alone only with everything that was acknowledged before",
+        ),
+        machine(
             "confirmed",
             Rule::Confirmed,
             4000,

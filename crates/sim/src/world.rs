@@ -69,6 +69,8 @@ pub(crate) enum Event {
     },
     StormEnds,
     DetourEnds,
+    /// The operator wires the device that is to join behind the last one.
+    Wire,
     Accident,
     IdleBegins,
     IdleEnds,
@@ -113,6 +115,10 @@ pub struct World {
     /// What clients have asked the server to execute.
     pub(crate) asked: BTreeMap<u64, Asking>,
     pub(crate) lost: usize,
+    /// The devices that the operator wants in the chain, head first.
+    pub(crate) order: Vec<usize>,
+    /// A device that was started to join, and is not wired into the chain yet.
+    pub(crate) joiner: Option<usize>,
     /// The highest A that the server has said to have.
     pub(crate) watermark: u64,
     /// For each device, the highest A in a packet to it that was lost.
@@ -190,6 +196,7 @@ impl World {
         }
         let devices = config.devices;
         let first = config.devices + 1;
+        let first_spare = config.devices - config.spares;
         let mut clients = Vec::new();
         for at in 0..config.clients {
             let any = random.next_u64() % u64::try_from(config.devices).expect("few devices");
@@ -213,7 +220,7 @@ impl World {
         ));
         World {
             devices: (0..config.devices)
-                .map(|n| DeviceHost::new(n, &config))
+                .map(|n| DeviceHost::new(n, &config, n >= first_spare))
                 .collect(),
             server: ServerHost::new(store),
             clients,
@@ -230,6 +237,8 @@ impl World {
             sent_in: BTreeMap::new(),
             asked: BTreeMap::new(),
             lost: 0,
+            order: (0..first_spare).collect(),
+            joiner: None,
             watermark: 0,
             reclaim_lost: vec![0; devices],
             detour: None,
@@ -406,6 +415,7 @@ impl World {
             }
             Event::StormEnds => self.server.store.set_storm(false),
             Event::DetourEnds => self.detour = None,
+            Event::Wire => self.wire_joiner(),
             Event::Accident => self.accident(),
             Event::IdleBegins => self.idle_begins(1),
             Event::IdleEnds => self.idle_ends(),
@@ -507,6 +517,7 @@ impl World {
         let running = device.running.as_mut()?;
         if running.machine().is_serving() {
             device.declares = false;
+            device.served = true;
             if matches!(device.image, Image::Wrong { .. }) {
                 // What it was given was not older than what the server knows: it is its own now.
                 device.image = Image::Own;

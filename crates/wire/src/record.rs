@@ -55,6 +55,11 @@ impl Member {
     pub const DECLARE_LOSS: u32 = 1 << 1;
     /// The device serves while it asks: its log goes on, and `tail` is already old.
     pub const SERVING: u32 = 1 << 2;
+    /// The operator states that this device is to join the chain; its log is erased if `tail` is 0.
+    pub const JOIN: u32 = 1 << 3;
+    /// In the chain record only: it joined a chain that held data. It holds what was acknowledged before once it has
+    /// everything up to `tail`, which is then that order, not the end of its log.
+    pub const JOINED: u32 = 1 << 4;
 }
 
 /// One row of the session table.

@@ -20,6 +20,26 @@ const SETTLE_TRY: Duration = Duration::from_secs(10);
 /// How often it is asked.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
+/// Who joins the chain for a device that was lost for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joiner {
+    /// A device that was never there.
+    Spare,
+    /// The lost one, with a new log.
+    Repaired,
+    /// The lost one, with the log that it had.
+    Returned,
+}
+
+/// A device is lost for good, and another one joins.
+#[derive(Clone, Copy, Debug)]
+pub struct Replacement {
+    /// Place in the chain of the one that is lost, from 0.
+    pub place: usize,
+    /// Who joins at the end.
+    pub joiner: Joiner,
+}
+
 /// What to do.
 #[derive(Clone, Debug)]
 pub struct ChaosPlan {
@@ -39,6 +59,8 @@ pub struct ChaosPlan {
     pub down: Duration,
     /// When half of the time has passed, these devices are lost for good ([`Cluster::lose`]).
     pub lose_at_half: Vec<usize>,
+    /// Done one after the other while the load runs, which must be long enough.
+    pub replacements: Vec<Replacement>,
     /// Bytes of a SET value (more than a packet: fragments).
     pub value_bytes: usize,
     /// Seed and key prefix.
@@ -166,8 +188,15 @@ fn kill_in_turn(
     // The last one must be back while the load still runs.
     let last_kill = start + plan.duration.saturating_sub(plan.down + plan.interval / 2);
     let mut to_lose = Some(plan.lose_at_half.as_slice()).filter(|lost| !lost.is_empty());
+    let mut replacements = plan.replacements.iter();
     while !ended.load(Ordering::Acquire) {
         look(&event, total);
+        if let Some(replacement) = replacements.next() {
+            std::thread::sleep(plan.interval);
+            replace(cluster, *replacement)?;
+            event = format!("{replacement:?}");
+            continue;
+        }
         let now = Instant::now();
         if now >= start + plan.duration / 2
             && let Some(lost) = to_lose.take()
@@ -195,7 +224,29 @@ fn kill_in_turn(
         event = format!("{role} is back");
         next_kill = (next_kill + plan.interval).max(Instant::now());
     }
+    anyhow::ensure!(
+        replacements.next().is_none(),
+        "the load ended before every device was replaced"
+    );
     Ok(kills)
+}
+
+/// Loses a device for good, goes on without it for a moment, and lets another one join.
+fn replace(cluster: &mut Cluster, replacement: Replacement) -> anyhow::Result<()> {
+    let chain = cluster.chain();
+    let lost = *chain
+        .get(replacement.place)
+        .context("no device at this place of the chain")?;
+    cluster.lose(&[lost])?;
+    std::thread::sleep(LOOK);
+    match replacement.joiner {
+        Joiner::Spare => {
+            let spare = cluster.spare();
+            cluster.join(spare, false)
+        }
+        Joiner::Repaired => cluster.join(lost, false),
+        Joiner::Returned => cluster.join(lost, true),
+    }
 }
 
 /// Waits until everything acknowledged has reached the database.

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::ValueEnum;
@@ -20,6 +20,8 @@ use crate::resp::Client;
 pub const READY_MAX: Duration = Duration::from_secs(15);
 /// Longest chain (`docs/spec/protocol.md`).
 pub const DEVICES_MAX: usize = 3;
+/// What a device says when it has erased its log and may be wired into the chain.
+const READY_TO_JOIN: &str = "is ready to join";
 /// Each call of the reader.
 const READER_MAX: Duration = Duration::from_secs(20);
 
@@ -133,11 +135,15 @@ pub struct Cluster {
     front: Option<SocketAddr>,
     /// Devices of the chain, head first: number in the role, and address.
     chain: Vec<(usize, SocketAddr)>,
+    /// The ids of all devices that ever were: the ports that they listened on first.
+    ids: Vec<(usize, u16)>,
     server: Option<SocketAddr>,
     proxies: Vec<LossyProxy>,
     /// Claimed until all processes are gone.
     ports: Vec<Port>,
     topology: Topology,
+    /// What spares are started from.
+    binaries: Binaries,
     scratch: Scratch,
 }
 
@@ -162,10 +168,12 @@ impl Cluster {
             redis: None,
             front: None,
             chain: Vec::new(),
+            ids: Vec::new(),
             server: None,
             proxies: Vec::new(),
             ports: Vec::new(),
             topology,
+            binaries: binaries.clone(),
             scratch: Scratch::new(folder, name)?,
         };
         let started = cluster.start_all(binaries);
@@ -202,26 +210,10 @@ impl Cluster {
         let mut next = self.through(server)?;
         for index in (0..self.topology.devices).rev() {
             let listen = self.port()?;
-            let folder = match self.topology.medium {
-                Medium::Dram => self.scratch.memory(),
-                Medium::File => self.scratch.disk(),
-            };
-            let log = folder.join(format!("device{}.log", index + 1));
-            let mut args = words(&[
-                "device",
-                "--listen",
-                &listen.to_string(),
-                "--next",
-                &next.to_string(),
-                "--media",
-                self.topology.medium.name(),
-                "--log",
-            ]);
-            args.push(log.into());
-            args.extend(words(&self.topology.device_args));
-            let role = Role::Device(index);
-            self.add(role, own_spec(binaries, &role.to_string(), args))?;
+            let spec = self.device_spec(binaries, index, listen, next, &[]);
+            self.add(Role::Device(index), spec)?;
             self.chain.insert(0, (index, listen));
+            self.ids.push((index, listen.port()));
             next = self.through(listen)?;
         }
         let front = self.port()?;
@@ -236,6 +228,38 @@ impl Cluster {
         args.extend(words(who_may_connect(&self.topology.front_args)));
         args.extend(words(&self.topology.front_args));
         self.add(Role::Front, own_spec(binaries, "front", args))
+    }
+
+    fn device_log(&self, index: usize) -> PathBuf {
+        let folder = match self.topology.medium {
+            Medium::Dram => self.scratch.memory(),
+            Medium::File => self.scratch.disk(),
+        };
+        folder.join(format!("device{}.log", index + 1))
+    }
+
+    fn device_spec(
+        &self,
+        binaries: &Binaries,
+        index: usize,
+        listen: SocketAddr,
+        next: SocketAddr,
+        more: &[&str],
+    ) -> Spec {
+        let mut args = words(&[
+            "device",
+            "--listen",
+            &listen.to_string(),
+            "--next",
+            &next.to_string(),
+            "--media",
+            self.topology.medium.name(),
+            "--log",
+        ]);
+        args.push(self.device_log(index).into());
+        args.extend(words(&self.topology.device_args));
+        args.extend(words(more));
+        own_spec(binaries, &Role::Device(index).to_string(), args)
     }
 
     /// An address for one of the processes.
@@ -277,6 +301,12 @@ impl Cluster {
     #[must_use]
     pub fn head(&self) -> Option<SocketAddr> {
         self.chain.first().map(|(_, address)| *address)
+    }
+
+    /// Address of the server, for devices that are not of this cluster.
+    #[must_use]
+    pub fn server(&self) -> Option<SocketAddr> {
+        self.server
     }
 
     /// Where to send what is for `address`: there, or to a new proxy that loses some of it.
@@ -334,6 +364,69 @@ impl Cluster {
         front.set_flag("--via", Some(&next.to_string()));
         self.restart(Role::Front)
             .with_context(|| format!("with the new head {head}"))
+    }
+
+    /// Lets a device join at the end of the chain, as an operator does: starts it with `--join`, waits until it is ready,
+    /// starts the chain's last device again with this one as its next hop. A device that was lost before has the id that it
+    /// had; `keeps_log`: and the log that it had, otherwise a new one.
+    ///
+    /// # Errors
+    /// It does not join in time.
+    pub fn join(&mut self, index: usize, keeps_log: bool) -> anyhow::Result<()> {
+        let server = self.server.context("this cluster has no server")?;
+        let (tail, _) = *self.chain.last().context("no device is left")?;
+        let listen = self.port()?;
+        let next = self.through(server)?;
+        if !keeps_log {
+            let log = self.device_log(index);
+            match std::fs::remove_file(&log) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(error).context("cannot remove the log of a lost device");
+                }
+                _ => {}
+            }
+        }
+        // Its id stays, whatever its address is now.
+        let known = self.ids.iter().find(|(known, _)| *known == index);
+        let id = known.map_or(listen.port(), |(_, id)| *id);
+        if known.is_none() {
+            self.ids.push((index, id));
+        }
+        let more = ["--join", "--id", &id.to_string()];
+        let spec = self.device_spec(&self.binaries, index, listen, next, &more);
+        let mut joiner = Process::launch(spec, self.scratch.disk())?;
+        let deadline = Instant::now() + READY_MAX;
+        while !joiner.stderr().contains(READY_TO_JOIN) {
+            anyhow::ensure!(
+                joiner.exited()?.is_none() && Instant::now() < deadline,
+                "device{} does not get ready to join: {}",
+                index + 1,
+                joiner.stderr()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.processes.insert(0, (Role::Device(index), joiner));
+        let next = self.through(listen)?;
+        let process = self.process(Role::Device(tail))?;
+        process.set_flag("--next", Some(&next.to_string()));
+        process.relaunch()?;
+        self.chain.push((index, listen));
+        for role in [Role::Device(tail), Role::Device(index)] {
+            self.process(role)?.wait_ready(READY_MAX)?;
+        }
+        Ok(())
+    }
+
+    /// The number of a device that was never there.
+    #[must_use]
+    pub fn spare(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// The devices of the chain, head first, by their numbers in [`Role::Device`].
+    #[must_use]
+    pub fn chain(&self) -> Vec<usize> {
+        self.chain.iter().map(|(index, _)| *index).collect()
     }
 
     /// Address of the redis-server.

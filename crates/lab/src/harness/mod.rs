@@ -21,7 +21,9 @@ mod proxy;
 mod scratch;
 
 pub use binaries::{Binaries, PRODUCT};
-pub use chaos::{ChaosPlan, ChaosReport, ChaosView, answered, chaos, drained, settle};
+pub use chaos::{
+    ChaosPlan, ChaosReport, ChaosView, Joiner, Replacement, answered, chaos, drained, settle,
+};
 pub use claims::{Port, Turn, lasting as free_port};
 pub(crate) use cluster::READY_MAX;
 pub(crate) use cluster::redis_spec;

@@ -65,7 +65,7 @@ pub struct DeviceConfig {
     pub server_reads_log: bool,
     /// Buckets of the index that answers READs, rounded up to a power of two, 24 bytes each; 0: READs are not answered.
     pub read_buckets: usize,
-    /// What the operator states: [`Member::SHRINK`], [`Member::DECLARE_LOSS`].
+    /// What the operator states: [`Member::SHRINK`], [`Member::DECLARE_LOSS`], [`Member::JOIN`].
     pub flags: u32,
     /// The rules that hold: all of them, outside of the simulator.
     pub rules: Rules,
@@ -145,6 +145,9 @@ pub enum Verdict {
     Hit(Peer, Header),
     /// The server's answer is complete: bring the log to this state, then call [`Device::serve`].
     Resume(Recovery),
+    /// This device is no member and is to join: mark its log to serve and erase it, durably, then call
+    /// [`Device::erased`].
+    Erase,
     /// The shard must stop; the text says why and what to do.
     Stop(String),
 }
@@ -325,6 +328,8 @@ pub struct Device {
     relayed: VecDeque<Relayed>,
     /// A new head forms over this one: it admits nothing more.
     joining: bool,
+    /// Somebody else may append to its log while this device asks.
+    goes_on: bool,
     /// Nonce of the last [`Device::probe`], and when it was sent.
     probe: Option<(u64, Time)>,
     owed: Owed,
@@ -371,6 +376,7 @@ impl Device {
             predecessor: None,
             relayed: VecDeque::new(),
             joining: false,
+            goes_on: false,
             probe: None,
             owed: Owed {
                 burst: 1,
@@ -651,7 +657,7 @@ impl Device {
             log_uuid: self.log.log_uuid,
             tail: self.cursors.last,
             applied: self.cursors.applied,
-            flags: if self.is_serving() {
+            flags: if self.is_serving() || self.goes_on {
                 self.config.flags | Member::SERVING
             } else {
                 self.config.flags

@@ -5,6 +5,7 @@ use super::reads::Reads;
 use super::session::Session;
 use super::{Cursors, Device, OwnChain, Phase, RELAYED_MAX, Serving, Table, Verdict};
 use crate::rto::Rto;
+use crate::rules::Rule;
 use crate::time::{MILLISECOND, Nanos, SECOND};
 use crate::{Outbox, Peer, Time};
 use pmnet_wire::packet::{self, Fragment, Recover, Stamp};
@@ -223,6 +224,7 @@ impl Device {
             part: Fragment::WHOLE,
             refused: true,
             held: true,
+            erase: false,
             reads: false,
         };
         let stamp = Stamp {
@@ -279,7 +281,12 @@ impl Device {
 
     fn on_own_reply(&mut self, now: Time, packet: &Packet<'_>, out: &mut Outbox) -> Verdict {
         let header = &packet.header;
-        let speaks = self.config.flags & (Member::SHRINK | Member::DECLARE_LOSS) != 0;
+        let words = Member::SHRINK | Member::DECLARE_LOSS | Member::JOIN;
+        let speaks = self.config.flags & words != 0;
+        let told = packet::RecoverReply::read(header);
+        if told.refused && told.held && told.erase {
+            return self.prepare(now, header.epoch, packet.payload);
+        }
         if header.flags.has(Flags::REFUSED) && speaks && header.epoch != self.log.word_epoch {
             // Now it is known which epoch the operator's order is to end.
             self.log.word_epoch = header.epoch;
@@ -310,7 +317,6 @@ impl Device {
             ));
         }
         let path = write_path(&[self.member()]);
-        let told = packet::RecoverReply::read(header);
         let Phase::Recovering(recovering) = &mut self.phase else {
             return Verdict::Done;
         };
@@ -351,6 +357,51 @@ impl Device {
             out.send(self.config.next, &question, &path);
         }
         Verdict::Done
+    }
+
+    /// This device is no member, so before it joins, its log must be erased. Only the server can say that, and it says so
+    /// to this question of this life: a member's log is never erased by an old packet.
+    fn prepare(&mut self, now: Time, epoch: u32, text: &[u8]) -> Verdict {
+        self.waits_for = Some(String::from_utf8_lossy(text).into_owned());
+        if self.config.flags & Member::JOIN == 0 {
+            return Verdict::Done;
+        }
+        self.log.word_epoch = epoch;
+        let used = self.cursors.last > 0;
+        if used && self.epoch >= epoch {
+            self.phase = Phase::Stopped;
+            return Verdict::Stop(format!(
+                "the log of device {} has served epoch {}, and the chain that it is to join is in epoch {epoch}: it is \
+                 the log of another chain, or this is an old store. Nothing was erased. Correct --next, or give \
+                 another --log.",
+                self.config.id, self.epoch
+            ));
+        }
+        if self.config.rules.hold(Rule::EraseOnJoin) {
+            return Verdict::Erase;
+        }
+        self.log.served = self.log.incarnation;
+        self.recover_again(now);
+        Verdict::Done
+    }
+
+    /// The log is empty and marked to serve in this incarnation, durably: the server may be asked to let this device join.
+    pub fn erased(&mut self, now: Time) {
+        self.log.served = self.log.incarnation;
+        self.cursors = Cursors {
+            last: 0,
+            persisted: 0,
+            committed: 0,
+            applied: 0,
+        };
+        self.link.restart(0);
+        self.recover_again(now);
+    }
+
+    /// Somebody else may have gone on with the log in this incarnation, and may go on while this device asks: where it
+    /// ends is not known before this device serves.
+    pub const fn log_goes_on(&mut self) {
+        self.goes_on = true;
     }
 
     fn check_found(&mut self, found: Found) -> Verdict {
@@ -398,6 +449,7 @@ impl Device {
         let own = |member: &Member| member.device == self.config.id;
         let position = members.iter().position(own).unwrap_or(0);
         self.epoch = epoch;
+        self.goes_on = false;
         self.chain = OwnChain {
             members,
             position,

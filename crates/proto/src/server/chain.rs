@@ -8,7 +8,9 @@ use crate::rules::Rule;
 use crate::{Outbox, Peer};
 use bytes::Bytes;
 use pmnet_wire::packet::{self, Fragment, Recover, Stamp};
-use pmnet_wire::record::{Member, RecoverReply, SESSION_ROWS_PER_PART, SessionRow, read_path};
+use pmnet_wire::record::{
+    CHAIN_MAX, Member, RecoverReply, SESSION_ROWS_PER_PART, SessionRow, read_path,
+};
 use pmnet_wire::{Header, Packet};
 
 /// The chain of one epoch, head first.
@@ -41,6 +43,8 @@ pub enum Decision {
     Wait,
     /// Not without an order of the operator; the device goes on asking, and says what it waits for.
     Hold(String),
+    /// The same; it is no member, and before it joins it erases its log.
+    Erase(String),
     /// The device must not serve; the text says why and what to do.
     Refuse(String),
 }
@@ -50,6 +54,165 @@ pub enum Decision {
 /// started since: the server registered the newer mark before the device served.
 const fn lives_on(registered: &Member, now: &Member) -> bool {
     registered.incarnation <= now.incarnation && registered.served <= now.served
+}
+
+/// Whether this member holds everything that was acknowledged in earlier epochs and is not applied. One that has
+/// joined does once it has, or the store has, everything up to the order that its record names. `tail`: how far its
+/// log is.
+const fn is_synced(registered: &Member, tail: u64, applied: u64) -> bool {
+    let joined = registered.flags & Member::JOINED != 0;
+    !joined || applied >= registered.tail || tail >= registered.tail
+}
+
+/// The members on a path, as the record is to have them: in their present lives, and with what they must hold.
+fn on_path(members: &[Member], path: &[Member]) -> Vec<Member> {
+    let with_need = |came: &Member| {
+        let joined = |m: &&Member| m.device == came.device && m.flags & Member::JOINED != 0;
+        members
+            .iter()
+            .find(joined)
+            .map_or(*came, |registered| Member {
+                tail: registered.tail,
+                flags: came.flags | Member::JOINED,
+                ..*came
+            })
+    };
+    path.iter().map(with_need).collect()
+}
+
+/// Whether these devices are members, in the order of the chain.
+fn is_part(members: &[Member], path: &[Member]) -> bool {
+    let mut rest = members.iter();
+    path.iter()
+        .all(|came| rest.any(|member| member.device == came.device))
+}
+
+/// Decides about a path that ends with devices that are no members and are to join, `joiners`. Whoever is before them
+/// on the path has the log that is registered.
+fn decide_join(
+    members: &[Member],
+    before: &[Member],
+    joiners: &[Member],
+    epoch: u32,
+    applied: u64,
+) -> Decision {
+    let ids = |list: &[Member]| list.iter().map(|member| member.device).collect::<Vec<_>>();
+    let chain = ids(members);
+    let ready = |joiner: &Member| {
+        let empty = joiner.tail == 0 && joiner.applied == 0;
+        let marked = joiner.served == joiner.incarnation;
+        empty && marked && joiner.word_epoch == epoch
+    };
+    let (Some(origin), Some(last)) = (before.first(), before.last()) else {
+        let joiner = joiners[0];
+        let id = joiner.device;
+        if joiner.applied > applied {
+            return Decision::Refuse(format!(
+                "device {id} is to join the chain {chain:?}, but its log knows that orders up to {} were applied, and \
+                 the store's watermark is {applied}: it is the log of another shard, or the store lost data. Nothing \
+                 was erased. Correct --next, or give another --log.",
+                joiner.applied
+            ));
+        }
+        if !ready(&joiner) {
+            return Decision::Erase(format!(
+                "device {id} is no member of the chain {chain:?}: it joins with an empty log, and erases what it has."
+            ));
+        }
+        return Decision::Hold(format!(
+            "device {id} is ready to join the chain {chain:?}, its log is empty. Now start the chain's last device \
+             again, with --next to this one."
+        ));
+    };
+    if !is_part(members, before) {
+        return Decision::Refuse(format!(
+            "the path {:?} does not fit the chain {chain:?}, which {:?} are to join at its end: check --next and --id of \
+             the devices.",
+            ids(before),
+            ids(joiners)
+        ));
+    }
+    let says_so = origin.flags & Member::SHRINK != 0 && origin.word_epoch == epoch;
+    if !says_so && !chain.ends_with(&ids(before)) {
+        return Decision::Hold(format!(
+            "the path of device {} leaves out members of the chain {chain:?}. If they are stopped for good, start the \
+             first device that is left, the new head, with --shrink-chain; otherwise correct --next.",
+            origin.device
+        ));
+    }
+    if let Some(joiner) = joiners.iter().find(|joiner| !ready(joiner)) {
+        return Decision::Hold(format!(
+            "device {}, behind this one, is no member of the chain {chain:?} yet, and its log is not known to be \
+             empty: it has not asked the server itself in this epoch. Does it run, with --join?",
+            joiner.device
+        ));
+    }
+    let known = |member: &Member| members.iter().find(|m| m.device == member.device);
+    if says_so
+        && let Some(registered) = known(origin)
+        && !is_synced(registered, origin.tail, applied)
+    {
+        return Decision::Hold(lacks(registered, origin, &chain, applied));
+    }
+    if last.flags & Member::SERVING != 0 {
+        // What the joiner must hold is not known from a log that goes on.
+        return Decision::Hold(format!(
+            "{:?} would join behind device {}, whose log goes on while it asks: it serves, or it was taken over in the \
+             kernel. Take it out of the kernel with its log (stop it with --spill FILE), then start it again.",
+            ids(joiners),
+            last.device
+        ));
+    }
+    if before
+        .iter()
+        .any(|member| known(member).is_some_and(|m| !lives_on(m, member)))
+    {
+        return Decision::Wait;
+    }
+    let kept = if says_so {
+        0
+    } else {
+        members.len() - before.len()
+    };
+    let mut after = members[..kept].to_vec();
+    after.extend(on_path(members, before));
+    if after.len() + joiners.len() > CHAIN_MAX {
+        return Decision::Hold(format!(
+            "a chain has at most {CHAIN_MAX} devices: {:?} cannot join {chain:?}.",
+            ids(joiners)
+        ));
+    }
+    // What was acknowledged until now is in the log of the device before them, which stands still, or it must get there
+    // first, or it is applied.
+    let owed = known(last).filter(|m| m.flags & Member::JOINED != 0);
+    let needs = last
+        .tail
+        .max(applied)
+        .max(owed.map_or(0, |member| member.tail));
+    after.extend(joiners.iter().map(|joiner| Member {
+        tail: needs,
+        flags: joiner.flags | Member::JOINED,
+        ..*joiner
+    }));
+    let notice = format!(
+        "chain {chain:?} becomes {:?}; who joins does not count as a copy of what was acknowledged before until it has \
+         everything up to order {needs} (applied: {applied})",
+        ids(&after)
+    );
+    Decision::Change {
+        members: after,
+        notice,
+    }
+}
+
+/// Why a device that has joined may not be the head.
+fn lacks(registered: &Member, now: &Member, chain: &[u32], applied: u64) -> String {
+    format!(
+        "device {} has joined the chain {chain:?} lately and ends at order {}, but it must have everything up to {}, \
+         which was acknowledged before it joined, and the store has applied {applied} only. Start a member that was \
+         there before it. If none is left, what is missing is lost: --declare-data-loss.",
+        now.device, now.tail, registered.tail
+    )
 }
 
 /// Decides what the RECOVER of `path[0]` means, given the members of the present chain (none: the
@@ -69,6 +232,13 @@ pub fn decide(
     let says = |flag| origin.flags & flag != 0 && origin.word_epoch == epoch;
     let declared = says(Member::DECLARE_LOSS);
     if members.is_empty() {
+        if origin.flags & Member::JOIN != 0 && !declared {
+            return Decision::Hold(format!(
+                "device {} is to join a chain, but this shard has none: check --next, start the chain's other devices \
+                 first, or start this one without --join.",
+                origin.device
+            ));
+        }
         if !declared
             && path
                 .iter()
@@ -180,6 +350,12 @@ pub fn decide(
             notice,
         };
     }
+    let joins = |member: &Member| known(member).is_none() && member.flags & Member::JOIN != 0;
+    let joiners = path.iter().rev().take_while(|member| joins(member)).count();
+    let (before, joiners) = path.split_at(path.len() - joiners);
+    if !joiners.is_empty() {
+        return decide_join(members, before, joiners, epoch, applied);
+    }
     let forming = ids(path).ends_with(&ids(members));
     if forming {
         if virgin && path.iter().all(|member| member.tail == 0) {
@@ -203,17 +379,12 @@ pub fn decide(
         }
         return Decision::Refuse(format!(
             "device {} is not a member of the chain {:?}, which already holds data: a device joins a chain only \
-             before its first session.",
+             before its first session, or at its end, with --join.",
             origin.device,
             ids(members)
         ));
     }
-    let mut rest = members.iter();
-    let subsequence = path
-        .iter()
-        .all(|member| rest.any(|m| m.device == member.device))
-        && path.iter().all(same_log);
-    if subsequence {
+    if is_part(members, path) && path.iter().all(same_log) {
         let gone: Vec<u32> = ids(members)
             .into_iter()
             .filter(|id| !ids(path).contains(id))
@@ -234,13 +405,18 @@ pub fn decide(
             // has registered, and a rolled-back log would no longer be noticed.
             return Decision::Wait;
         }
+        if let Some(registered) = known(&origin)
+            && !is_synced(registered, origin.tail, applied)
+        {
+            return Decision::Hold(lacks(registered, &origin, &ids(members), applied));
+        }
         let notice = format!(
             "chain shrinks from {:?} to {:?} by order of the operator",
             ids(members),
             ids(path)
         );
         return Decision::Change {
-            members: path.to_vec(),
+            members: on_path(members, path),
             notice,
         };
     }
@@ -249,6 +425,14 @@ pub fn decide(
         ids(path),
         ids(members)
     ))
+}
+
+/// How a RECOVER is refused.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    Final,
+    Held,
+    Erase,
 }
 
 /// A RECOVER that waits for the chain record to be durable.
@@ -297,14 +481,16 @@ impl Server {
             return;
         }
         let path = self.as_registered(path);
-        let members = self.chain.as_ref().map_or(&[][..], |chain| &chain.members);
+        let members = self.members_as_judged();
+        let members = &members[..];
         let had_sessions = !self.sessions.is_empty() || !self.entries.queue.is_empty();
         match decide(members, &path, epoch, self.entries.applied, had_sessions) {
             Decision::Refuse(text) => {
                 self.notice(format!("refused device {}: {text}", header.device));
-                self.refuse(from, &header, false, &text, out);
+                self.refuse(from, &header, Refusal::Final, &text, out);
             }
-            Decision::Hold(text) => self.refuse(from, &header, true, &text, out),
+            Decision::Hold(text) => self.refuse(from, &header, Refusal::Held, &text, out),
+            Decision::Erase(text) => self.refuse(from, &header, Refusal::Erase, &text, out),
             Decision::Wait => {}
             Decision::Keep(kept) if kept == members => {
                 self.take_snapshot(nonce);
@@ -339,12 +525,33 @@ impl Server {
         }
     }
 
-    /// What a path looks like without [`Rule::LogIdentity`] or [`Rule::Incarnation`]; with them,
-    /// the path as it is.
+    /// The members of the present chain. Without [`Rule::Synced`] it is forgotten what they must hold.
+    fn members_as_judged(&self) -> Vec<Member> {
+        let chain = self.chain.as_ref();
+        let mut members = chain.map_or_else(Vec::new, |chain| chain.members.clone());
+        if !self.config.rules.hold(Rule::Synced) {
+            for member in &mut members {
+                member.flags &= !Member::JOINED;
+            }
+        }
+        members
+    }
+
+    /// The path with what only its devices can say. Without [`Rule::LogIdentity`], [`Rule::Incarnation`] or
+    /// [`Rule::EraseOnJoin`] also what they did not say.
     fn as_registered(&self, mut path: Vec<Member>) -> Vec<Member> {
         let rules = self.config.rules;
         let members = self.chain.as_ref().map_or(&[][..], |chain| &chain.members);
         for came in &mut path {
+            // Only the record says that.
+            came.flags &= !Member::JOINED;
+            let joins = came.flags & Member::JOIN != 0;
+            if joins
+                && !rules.hold(Rule::EraseOnJoin)
+                && members.iter().all(|m| m.device != came.device)
+            {
+                (came.tail, came.applied) = (0, 0);
+            }
             if let Some(registered) = members.iter().find(|m| m.device == came.device) {
                 if !rules.hold(Rule::LogIdentity) {
                     came.log_uuid = registered.log_uuid;
@@ -359,14 +566,15 @@ impl Server {
         path
     }
 
-    fn refuse(&self, to: Peer, asked: &Header, held: bool, text: &str, out: &mut Outbox) {
+    fn refuse(&self, to: Peer, asked: &Header, how: Refusal, text: &str, out: &mut Outbox) {
         let text = &text.as_bytes()[..text.len().min(pmnet_wire::FRAGMENT_BYTES)];
         let refused = packet::RecoverReply {
             applied: 0,
             nonce: Recover::read(asked).nonce,
             part: Fragment::WHOLE,
             refused: true,
-            held,
+            held: how != Refusal::Final,
+            erase: how == Refusal::Erase,
             reads: false,
         };
         out.send(to, &refused.header(&self.stamp_for(asked)), text);
@@ -486,6 +694,7 @@ impl Server {
             },
             refused: false,
             held: false,
+            erase: false,
             reads: true,
         };
         out.send(to, &header.header(&self.stamp_for(asked)), &reply.write());

@@ -23,6 +23,7 @@ fn word(decision: &Decision) -> (&'static str, Vec<u32>) {
         Decision::Change { members, .. } => ("change", ids(members)),
         Decision::Wait => ("wait", vec![]),
         Decision::Hold(_) => ("hold", vec![]),
+        Decision::Erase(_) => ("erase", vec![]),
         Decision::Refuse(_) => ("refuse", vec![]),
     }
 }
@@ -277,6 +278,7 @@ fn judge(
                 assert!(old, "shrinks and grows at once: {}", case());
             }
         }
+        Decision::Erase(_) => panic!("nobody asked to join: {}", case()),
         Decision::Wait | Decision::Hold(_) | Decision::Refuse(_) => {}
     }
 }

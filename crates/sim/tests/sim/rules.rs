@@ -39,7 +39,7 @@ fn rules_and_cells_have_names() {
         assert!(without.says.contains('§'), "{}", without.name);
     }
     assert!("gravity".parse::<Without>().is_err());
-    assert_eq!(Cell::all().count(), 72);
+    assert_eq!(Cell::all().count(), 80);
     for cell in Cell::all() {
         assert_eq!(cell.to_string().parse(), Ok(cell));
     }

@@ -479,6 +479,16 @@ pub fn kinds() -> Vec<Named> {
             },
             b"what it waits for".to_vec(),
         ),
+        (
+            "recover_reply_erase",
+            Header {
+                kind: Kind::RecoverReply,
+                flags: Flags::REFUSED.with(Flags::PROGRESS).with(Flags::CONTINUE),
+                order: 0,
+                ..reply
+            },
+            b"it is no member".to_vec(),
+        ),
         ("stale_epoch", hop(Kind::StaleEpoch), vec![]),
         ("ping_of_a_client", client(Kind::Ping), vec![]),
         ("ping_of_a_hop", hop(Kind::Ping), vec![]),

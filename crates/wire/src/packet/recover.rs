@@ -3,7 +3,7 @@
 //! ```text
 //!               24    32    40          48      56    64
 //! Recover       |     |     | persisted | nonce |     | part |
-//! RecoverReply  |     |     | applied   | nonce |     | part |   flags: REFUSED, PROGRESS, READS
+//! RecoverReply  |     |     | applied   | nonce |     | part |   flags: REFUSED, PROGRESS, CONTINUE, READS
 //! ```
 //! Stamp of both: the device that recovers. Tag 0. Payloads: `docs/spec/wire.md` §5.2 and §5.3.
 
@@ -36,6 +36,8 @@ view! {
         refused: REFUSED,
         /// With `refused`: it waits for the operator, and goes on asking.
         held: PROGRESS,
+        /// With `held`: it is no member of the chain; before it joins, it is to erase its log.
+        erase: CONTINUE,
         /// The head may answer READs.
         reads: READS,
     }

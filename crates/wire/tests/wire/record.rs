@@ -101,8 +101,14 @@ fn a_full_part_fills_the_packet() {
 
 #[test]
 fn flags_are_those_of_the_specification() {
-    let flags = [Member::SHRINK, Member::DECLARE_LOSS, Member::SERVING];
-    assert_eq!(flags, [1, 2, 4]);
+    let said = [
+        Member::SHRINK,
+        Member::DECLARE_LOSS,
+        Member::SERVING,
+        Member::JOIN,
+    ];
+    assert_eq!(said, [1, 2, 4, 8]);
+    assert_eq!(Member::JOINED, 16);
 }
 
 #[test]

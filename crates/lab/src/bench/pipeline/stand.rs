@@ -167,6 +167,7 @@ impl Stand {
                     part: Fragment::WHOLE,
                     refused: false,
                     held: false,
+                    erase: false,
                     reads: true,
                 };
                 let stamp = Stamp {

@@ -115,6 +115,9 @@ pub struct DeviceArgs {
     /// Poll for so long after activity before sleeping [default: 50].
     #[arg(long, value_name = "US")]
     pub spin_us: Option<u64>,
+    /// Join a chain that holds data, as its last device; a log that was used is erased first (see below).
+    #[arg(long, conflicts_with = "declare_data_loss")]
+    pub join: bool,
     /// The missing devices of a longer chain are stopped for good (see below).
     #[arg(long)]
     pub shrink_chain: bool,

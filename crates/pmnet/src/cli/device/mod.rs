@@ -40,6 +40,11 @@ device that is only cut off could go on acknowledging.
 accept that writes which had not reached the server are lost. Without it the shard stays stopped.
 Sessions that lost something are told so (DATA_LOSS).
 
+--join: this device is a spare, or one that was removed and is repaired. It joins at the end of a chain
+that holds data: start it with --next to the server, wait until it says that it is ready, then start
+the chain's last device again with --next to this one. If it is no member of the chain and its log was
+used, the log is erased first. A member is never erased: the flag may stay.
+
   in the kernel, in front of the server's own network interface (needs root):
     pmnet device --mode nic --dev eth0 --listen 10.0.0.2:51000 --next 127.0.0.1:51500
     pmnet device --mode nic --dev eth0 --listen 10.0.0.2:51000 --next 127.0.0.1:51500 --detach

@@ -144,6 +144,16 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
         (false, true) => device.flags |= Member::DECLARE_LOSS,
         (false, false) => {}
     }
+    if flags.join || file.join {
+        if device.flags & Member::DECLARE_LOSS != 0 {
+            return Err(ConfigError(
+                "--join is for a device that is no member of a chain, --declare-data-loss for the one that goes on when \
+                 the chain is gone. Give one"
+                    .into(),
+            ));
+        }
+        device.flags |= Member::JOIN;
+    }
     Ok(Settings {
         relay: RelayConfig {
             listen,
