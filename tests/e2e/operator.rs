@@ -176,6 +176,71 @@ fn a_redis_that_is_put_wrong_while_it_serves_is_waited_for() {
     }
 }
 
+/// A bit of one value flips while nothing runs: it is named, never served, and given up only by the operator's word.
+#[test]
+fn a_flipped_bit_in_a_packet_store_is_named_and_never_served() {
+    let topology = Topology::new(StoreKind::Packet, 1, Medium::Dram);
+    let Some(mut cluster) = common::start("flipped", topology) else {
+        return;
+    };
+    let mut client = Caller::new(cluster.endpoint().unwrap());
+    let set = |client: &mut Caller, key: &str, value: &str| {
+        assert_eq!(client.call(&["SET", key, value]), Answer::Reply(ok()));
+    };
+    for number in 0..50 {
+        set(&mut client, &format!("k{number}"), "of no interest");
+    }
+    set(&mut client, "odd", "one-that-is-found-again");
+    let hash = ["HSET", "hash", "field", "1"];
+    assert_eq!(client.call(&hash), Answer::Reply(Reply::Integer(1)));
+    // Answered when all before it is in the store.
+    assert_eq!(client.read(&["DBSIZE"]), Reply::Integer(52));
+    let server = cluster.process(Role::Server).unwrap();
+    assert!(server.stop().unwrap(), "it ends in good order");
+
+    let store = cluster.folder().join("store");
+    let path = store.to_str().unwrap();
+    let says = |args: &[&str]| {
+        let output = run(&[&["store"], args, &[path]].concat());
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(!text.is_empty(), "{args:?}: {output:?}");
+        (output.status.code(), text)
+    };
+    let (code, text) = says(&["stat", "--json"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("\"whole\":true"), "{text}");
+    let (code, text) = says(&["verify"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("whole"), "{text}");
+
+    let mut bytes = std::fs::read(&store).unwrap();
+    let value = b"one-that-is-found-again";
+    let at = bytes.windows(value.len()).position(|part| part == value);
+    bytes[at.expect("the value is there as it came")] ^= 1;
+    std::fs::write(&store, &bytes).unwrap();
+    let (code, text) = says(&["verify", "--json"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("odd"), "{text}");
+
+    cluster.restart(Role::Server).unwrap();
+    match client.call(&["GET", "odd"]) {
+        Answer::Refused(text) => assert!(text.contains("odd"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+    let other = client.read(&["GET", "k7"]);
+    assert_eq!(other, Reply::Bulk(b"of no interest".to_vec()));
+    let server = cluster.process(Role::Server).unwrap();
+    assert!(server.stop().unwrap(), "it ends in good order");
+    assert!(!run(&["store", "repair", path]).status.success());
+    let (code, text) = says(&["repair", "--without-damaged"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(says(&["verify"]).0, Some(0));
+    cluster.restart(Role::Server).unwrap();
+    assert_eq!(client.read(&["GET", "odd"]), Reply::Nil);
+    assert_eq!(client.read(&["DBSIZE"]), Reply::Integer(51));
+    set(&mut client, "odd", "again");
+}
+
 /// As it is shipped: nothing in it could switch a rule of the protocol off.
 #[test]
 fn in_the_product_every_rule_holds() {
