@@ -236,7 +236,7 @@ impl Without {
         machine(
             "confirmed",
             Rule::Confirmed,
-            4000,
+            12_000,
             "§5: a store that lost what it had confirmed stops the shard",
         ),
         machine(
