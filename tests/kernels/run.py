@@ -110,7 +110,7 @@ def boot(image, guest, log, packets, seconds):
     command = [
         QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
         # Never KVM: what is tried here must not depend on the host's kernel.
-        "-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "1024",
+        "-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "2048",
         "-serial", f"file:{log}", "-kernel", str(image), "-initrd", str(guest),
         "-append", f"console=ttyS0 panic=-1 oops=panic loglevel=5 pmnet_packets={packets} pmnet_seconds={seconds}",
     ]  # fmt: skip

@@ -11,6 +11,7 @@ use pmnet_proto::{Peer, Random, Time};
 use crate::differential::{PACKETS, PACKETS_ALL, Pair, Run, number};
 use crate::world::{
     DEVICE, IDENTITY, Memory, Sent, describe, recover_reply, repaired, server, settings,
+    without_kept,
 };
 
 /// As many entries in both logs, and room for as many of the longest frames.
@@ -109,7 +110,12 @@ impl Beside {
     fn compare(&mut self) -> Vec<Sent> {
         self.copies.finish(self.now).unwrap();
         self.keeps.finish(self.now).unwrap();
-        let (one, other) = (sent(&mut self.copies), sent(&mut self.keeps));
+        let (mut one, mut other) = (sent(&mut self.copies), sent(&mut self.keeps));
+        // Only a ring keeps what is applied. Buffers are received into again.
+        let (_, _, _, applied) = self.copies.machine().cursors();
+        for (sent, _) in one.iter_mut().chain(&mut other) {
+            without_kept(sent, applied);
+        }
         self.exchange();
         let only = |all: &[(Sent, Option<u8>)]| -> Vec<Sent> {
             all.iter().map(|(sent, _)| sent.clone()).collect()

@@ -483,7 +483,7 @@ fn says_room(datagram: &[u8]) -> bool {
 }
 
 /// A HIT of what is applied becomes a MISS.
-fn without_kept(sent: &mut Sent, applied: u64) {
+pub fn without_kept(sent: &mut Sent, applied: u64) {
     let bytes = std::mem::take(&mut sent.bytes);
     let header = Packet::parse(&bytes).map(|packet| packet.header);
     match header {
