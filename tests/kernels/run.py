@@ -10,7 +10,7 @@ the kernel answer updates alone, and compare it with the device in user space, p
   tests/kernels/run.py ./linux-image-….deb ./bzImage   files: a package, a kernel itself
 
   --packets N     of the differential test (4000)
-  --seconds N     limit for the tests of one kernel (240)
+  --seconds N     limit for the tests of one kernel (600)
   --tests BINARY  these tests, built before, instead of building them
 
 QEMU is installed if need be (root, apt-get). Packages and what each kernel said are kept in
@@ -110,7 +110,7 @@ def boot(image, guest, log, packets, seconds):
     command = [
         QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
         # Never KVM: what is tried here must not depend on the host's kernel.
-        "-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "2048",
+        "-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "1024",
         "-serial", f"file:{log}", "-kernel", str(image), "-initrd", str(guest),
         "-append", f"console=ttyS0 panic=-1 oops=panic loglevel=5 pmnet_packets={packets} pmnet_seconds={seconds}",
     ]  # fmt: skip
@@ -199,7 +199,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernels", nargs="*", metavar="KERNEL")
     parser.add_argument("--packets", type=positive, default=4000)
-    parser.add_argument("--seconds", type=positive, default=240)
+    parser.add_argument("--seconds", type=positive, default=600)
     parser.add_argument("--tests", type=pathlib.Path)
     arguments = parser.parse_args()
     CACHE.mkdir(parents=True, exist_ok=True)
