@@ -83,6 +83,14 @@ fn mistakes_of_an_operator_get_a_sentence() {
     let text = device(&log, &[]);
     assert!(text.contains("truncated"), "{text}");
     assert!(!run(&["log", "verify", &log]).status.success());
+    // Whoever made it was killed before it had written anything; of another size it was somebody else's.
+    let blank = path("blank");
+    std::fs::write(&blank, vec![0; whole.len()]).unwrap();
+    let text = device(&blank, &["--entries", "512", "--frame-bytes", "65536"]);
+    assert!(text.contains("of another size"), "{text}");
+    let text = device(&blank, &["--entries", "256", "--frame-bytes", "65536"]);
+    assert!(text.contains("made a new log"), "{text}");
+    assert!(run(&["log", "verify", &blank]).status.success());
     let text = device(&path("no/such/folder/log"), &[]);
     assert!(text.contains("no/such/folder"), "{text}");
 
@@ -191,10 +199,25 @@ fn a_flipped_bit_in_a_packet_store_is_named_and_never_served() {
         set(&mut client, &format!("k{number}"), "of no interest");
     }
     set(&mut client, "odd", "one-that-is-found-again");
-    let hash = ["HSET", "hash", "field", "1"];
-    assert_eq!(client.call(&hash), Answer::Reply(Reply::Integer(1)));
+    // Of a collection, one member.
+    let members = ["element-0", "element-1", "element-2"];
+    for (command, rest) in [
+        ("RPUSH", members),
+        ("SADD", members),
+        ("HSET", ["element-1", "value", "other"]),
+        ("ZADD", ["1", "element-1", "2"]),
+    ] {
+        let key = format!("by-{command}");
+        let all = [&[command, &key][..], &rest[..], &["element-3"][..]].concat();
+        let all = if command == "RPUSH" || command == "SADD" {
+            &all[..5]
+        } else {
+            &all[..]
+        };
+        assert!(matches!(client.call(all), Answer::Reply(Reply::Integer(_))));
+    }
     // Answered when all before it is in the store.
-    assert_eq!(client.read(&["DBSIZE"]), Reply::Integer(52));
+    assert_eq!(client.read(&["DBSIZE"]), Reply::Integer(55));
     let server = cluster.process(Role::Server).unwrap();
     assert!(server.stop().unwrap(), "it ends in good order");
 
@@ -217,6 +240,13 @@ fn a_flipped_bit_in_a_packet_store_is_named_and_never_served() {
     let value = b"one-that-is-found-again";
     let at = bytes.windows(value.len()).position(|part| part == value);
     bytes[at.expect("the value is there as it came")] ^= 1;
+    let element = b"element-1";
+    let places: Vec<usize> = (0..bytes.len() - element.len())
+        .filter(|&at| bytes[at..].starts_with(element))
+        .collect();
+    for at in places {
+        bytes[at] ^= 1;
+    }
     std::fs::write(&store, &bytes).unwrap();
     let (code, text) = says(&["verify", "--json"]);
     assert_eq!(code, Some(1), "{text}");
@@ -237,8 +267,21 @@ fn a_flipped_bit_in_a_packet_store_is_named_and_never_served() {
     assert_eq!(says(&["verify"]).0, Some(0));
     cluster.restart(Role::Server).unwrap();
     assert_eq!(client.read(&["GET", "odd"]), Reply::Nil);
-    assert_eq!(client.read(&["DBSIZE"]), Reply::Integer(51));
+    assert_eq!(client.read(&["DBSIZE"]), Reply::Integer(54));
     set(&mut client, "odd", "again");
+    let bulk = |text: &str| Reply::Bulk(text.as_bytes().to_vec());
+    let left = Reply::Array(vec![bulk("element-0"), bulk("element-2")]);
+    // What is left agrees with itself.
+    assert_eq!(client.read(&["LRANGE", "by-RPUSH", "0", "-1"]), left);
+    assert_eq!(client.read(&["LINDEX", "by-RPUSH", "1"]), bulk("element-2"));
+    assert_eq!(client.read(&["SMEMBERS", "by-SADD"]), left);
+    assert_eq!(client.read(&["SCARD", "by-SADD"]), Reply::Integer(2));
+    assert_eq!(client.read(&["HLEN", "by-HSET"]), Reply::Integer(1));
+    let other = Reply::Array(vec![bulk("other"), bulk("element-3")]);
+    assert_eq!(client.read(&["HGETALL", "by-HSET"]), other);
+    assert_eq!(client.read(&["ZCARD", "by-ZADD"]), Reply::Integer(1));
+    let member = Reply::Array(vec![bulk("element-3")]);
+    assert_eq!(client.read(&["ZRANGE", "by-ZADD", "0", "-1"]), member);
 }
 
 /// As it is shipped: nothing in it could switch a rule of the protocol off.

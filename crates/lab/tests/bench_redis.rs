@@ -22,6 +22,7 @@ const LOCAL: &[&str] = &[
     "wait",
     "always-wait",
     "relay-1",
+    "relay-1-log",
     "relay-2",
     "relay-3",
 ];
@@ -100,7 +101,9 @@ fn every_row_is_measured_and_nothing_is_left() {
             let expected: &[&str] = match *row {
                 "resp-limit" | "link-resp-limit" => &["load", "resp-limit"],
                 "direct" | "link-direct" => &["load", "redis"],
-                "relay-1" | "nic" => &["load", "front", "device1", "server", "redis"],
+                "relay-1" | "relay-1-log" | "nic" => {
+                    &["load", "front", "device1", "server", "redis"]
+                }
                 "relay-2" | "router-2" => {
                     &["load", "front", "device1", "device2", "server", "redis"]
                 }

@@ -201,9 +201,11 @@ fn repair(path: &Path) -> anyhow::Result<bool> {
         transaction.remove(key)?;
     }
     transaction.commit()?;
+    let mended = pmnet_store::mend_packet_store(&mut store)?;
     let missing = loss.map_or(0, |loss| loss.counted.saturating_sub(loss.whole));
     println!(
-        "repaired     {} records are left; {missing} could not be found, {} were removed because their values are damaged",
+        "repaired     {} records are left; {missing} could not be found, {} were removed because their values are damaged; \
+         {mended} lists, hashes and sets were counted again",
         store.len(),
         bad.len()
     );

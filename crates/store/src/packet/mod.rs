@@ -18,7 +18,7 @@ use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
 use crate::embedded::{Rejections, cursors, keyspace};
 use crate::rows::Fault;
 use crate::types::{Cursors, Keyspace, SWEPT_ROWS};
-use crate::{OpenError, embedded};
+use crate::{OpenError, embedded, types};
 use place::Place;
 use rows::{ReadRows, WriteRows};
 
@@ -31,6 +31,18 @@ const PACKED_BYTES_MAX: usize = 256 << 20;
 /// What Redis says, and what to do here.
 const OUT_OF_MEMORY: &str =
     "OOM command not allowed: the packet store is full; delete keys, or move to a larger one";
+
+/// Makes the collections in a packet store agree with themselves, after records were given up. Returns how many did not. In
+/// one transaction.
+///
+/// # Errors
+/// [`Fault`]; nothing has changed then.
+pub fn mend_packet_store(map: &mut Map<AnyMedia>) -> Result<u64, Fault> {
+    let mut transaction = map.transaction();
+    let changed = types::mend(&mut WriteRows::new(&mut transaction))?;
+    transaction.commit().map_err(rows::fault)?;
+    Ok(changed)
+}
 
 /// See the module's text.
 pub struct PacketStore {

@@ -32,6 +32,7 @@ mod layout;
 mod lists;
 mod long_double;
 mod members;
+mod mend;
 mod reply;
 mod scan;
 mod score_ranges;
@@ -45,6 +46,7 @@ mod tests;
 
 pub use keyspace::{Keyspace, SWEPT_ROWS};
 pub use layout::string_row;
+pub use mend::mend;
 pub use scan::Cursors;
 pub use table::{Context, execaborted, refuse_as_read, run};
 

@@ -69,7 +69,19 @@ pub fn open_log(settings: &Settings) -> anyhow::Result<(Log<AnyMedia>, bool)> {
         tracing::info!(path = %settings.path.display(), ?parameters, "made a new log");
         media
     } else {
-        pmnet_media::open(&settings.path, settings.kind)?
+        let mut media = pmnet_media::open(&settings.path, settings.kind)?;
+        // Whoever made it died before it had written anything.
+        if media.bytes().iter().all(|byte| *byte == 0) {
+            let parameters = settings.wanted.unwrap_or_else(|| settings.usual());
+            anyhow::ensure!(
+                media.bytes().len() == parameters.image_bytes(),
+                "the log {} is empty, and of another size than it would be made with: delete it",
+                settings.path.display()
+            );
+            pmnet_log::format(&mut media, &new_identity(device, shard)?, &parameters)?;
+            tracing::info!(path = %settings.path.display(), ?parameters, "made a new log");
+        }
+        media
     };
     let expected = Expected {
         device,
