@@ -75,7 +75,7 @@ pub fn open_log(settings: &Settings) -> anyhow::Result<(Log<AnyMedia>, bool)> {
             let parameters = settings.wanted.unwrap_or_else(|| settings.usual());
             anyhow::ensure!(
                 media.bytes().len() == parameters.image_bytes(),
-                "the log {} is empty, and of another size than it would be made with: delete it",
+                "the log {} is blank, and of another size than it would be made with: delete it",
                 settings.path.display()
             );
             pmnet_log::format(&mut media, &new_identity(device, shard)?, &parameters)?;
