@@ -68,7 +68,8 @@ static __always_inline bool is_whole(const struct pm_shard *shard, const struct 
  * Lets user space see the entry that was just written, and counts it as a witness for `applied`
  * (ordered-log.md §8): what two witnesses state is released.
  */
-static __always_inline void publish_entry(struct pm_shard *shard, __u64 at, __u64 head, __u64 applied)
+static __always_inline void publish_entry(struct pm_shard *shard, __u64 at, __u64 head,
+					  __u64 applied)
 {
 	__u64 second = applied < shard->stated ? applied : shard->stated;
 

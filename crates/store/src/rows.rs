@@ -47,6 +47,8 @@ pub enum Fault {
     Corrupted(String),
 }
 
+const READING: &str = "a read tried to write";
+
 /// One transaction over ordered rows.
 ///
 /// Keys are bytes, ordered as `memcmp` does, and a shorter key before a longer one that begins with it. A key is at
@@ -68,14 +70,24 @@ pub trait Rows {
     /// Writes the row of `key`, in place of one that is there.
     ///
     /// # Errors
-    /// [`Fault`]; always in a transaction that only reads.
-    fn put(&mut self, key: &[u8], kind: u8, expires_at_ms: u64, value: &[u8]) -> Result<(), Fault>;
+    /// [`Fault`]; always in a transaction that only reads, which need not have this method.
+    fn put(
+        &mut self,
+        _key: &[u8],
+        _kind: u8,
+        _expires_at_ms: u64,
+        _value: &[u8],
+    ) -> Result<(), Fault> {
+        Err(Fault::Storage(READING.into()))
+    }
 
     /// Removes the row of `key`, if there is one.
     ///
     /// # Errors
-    /// [`Fault`]; always in a transaction that only reads.
-    fn remove(&mut self, key: &[u8]) -> Result<(), Fault>;
+    /// [`Fault`]; always in a transaction that only reads, which need not have this method.
+    fn remove(&mut self, _key: &[u8]) -> Result<(), Fault> {
+        Err(Fault::Storage(READING.into()))
+    }
 
     /// Hands the rows of a range to `visit`, in this order, until it breaks. An empty or reversed range has none.
     ///

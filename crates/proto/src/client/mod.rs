@@ -287,8 +287,7 @@ impl Client {
         }
         let call = CallId(self.next_call);
         self.next_call += 1;
-        self.reads
-            .ask(now, call, hashes, self.config.kept, deadline);
+        self.reads.ask(now, call, hashes, deadline);
         Ok(call)
     }
 
@@ -558,11 +557,17 @@ impl Client {
             (session.id(), stamp)
         });
         let events = &mut self.events;
-        self.reads
-            .flush(now, session, self.config.head, out, |call| {
+        self.reads.flush(
+            now,
+            session,
+            self.config.kept,
+            self.config.head,
+            out,
+            |call| {
                 let answer = ReadAnswer::None;
                 events.push_back(Event::Read { call, answer });
-            });
+            },
+        );
     }
 
     /// The session of the READs closed: nobody is told, and the next READ opens another.

@@ -50,7 +50,6 @@ struct Asked {
     request: u64,
     call: CallId,
     payload: Vec<u8>,
-    kept: bool,
     deadline: Time,
     last_sent: Option<Time>,
 }
@@ -74,15 +73,7 @@ impl Reads {
         now >= self.paused_until && self.asked.len() < READS_MAX
     }
 
-    /// Asks about these keys. `kept`: a HIT may show what is applied.
-    pub(super) fn ask(
-        &mut self,
-        now: Time,
-        call: CallId,
-        hashes: &[u64],
-        kept: bool,
-        deadline: Time,
-    ) {
+    pub(super) fn ask(&mut self, now: Time, call: CallId, hashes: &[u64], deadline: Time) {
         let hashes = if hashes.len() > READ_KEYS_MAX {
             &[]
         } else {
@@ -93,7 +84,6 @@ impl Reads {
             request: self.last_request,
             call,
             payload: write_hashes(hashes),
-            kept,
             deadline: deadline.min(now + READ_TIMEOUT),
             last_sent: None,
         });
@@ -137,11 +127,13 @@ impl Reads {
         Some((asked.call, answer))
     }
 
-    /// Gives up those whose time is up, and sends those that are due if there is a session.
+    /// Gives up those whose time is up, and sends those that are due if there is a session. `kept`: a HIT may show what is
+    /// applied.
     pub(super) fn flush(
         &mut self,
         now: Time,
         session: Option<(u64, Stamp)>,
+        kept: bool,
         head: Peer,
         out: &mut Outbox,
         mut given_up: impl FnMut(CallId),
@@ -171,7 +163,7 @@ impl Reads {
                 let read = ReadKeys {
                     session: *session,
                     request: asked.request,
-                    kept: asked.kept,
+                    kept,
                 };
                 out.send(head, &read.header(stamp), &asked.payload);
                 asked.last_sent = Some(now);

@@ -121,19 +121,9 @@ impl Rows for WriteRows<'_> {
     }
 }
 
-const READING: &str = "a read tried to write";
-
 impl Rows for ReadRows {
     fn get(&self, key: &[u8], look: &mut dyn FnMut(Row<'_>)) -> Result<bool, Fault> {
         get(&self.table, key, look)
-    }
-
-    fn put(&mut self, _: &[u8], _: u8, _: u64, _: &[u8]) -> Result<(), Fault> {
-        Err(Fault::Storage(READING.into()))
-    }
-
-    fn remove(&mut self, _: &[u8]) -> Result<(), Fault> {
-        Err(Fault::Storage(READING.into()))
     }
 
     fn scan(

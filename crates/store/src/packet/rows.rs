@@ -153,8 +153,6 @@ impl WriteRows<'_, '_> {
     }
 }
 
-const READING: &str = "a read tried to write";
-
 impl Rows for ReadRows<'_> {
     fn value_bytes_max(&self) -> usize {
         VALUE_BYTES_MAX
@@ -162,14 +160,6 @@ impl Rows for ReadRows<'_> {
 
     fn get(&self, key: &[u8], look: &mut dyn FnMut(Row<'_>)) -> Result<bool, Fault> {
         get(self.map, key, look)
-    }
-
-    fn put(&mut self, _: &[u8], _: u8, _: u64, _: &[u8]) -> Result<(), Fault> {
-        Err(Fault::Storage(READING.into()))
-    }
-
-    fn remove(&mut self, _: &[u8]) -> Result<(), Fault> {
-        Err(Fault::Storage(READING.into()))
     }
 
     fn scan(

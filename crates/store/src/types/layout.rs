@@ -253,6 +253,11 @@ pub fn position(index: i64) -> [u8; 8] {
     (index.cast_unsigned() ^ (1 << 63)).to_be_bytes()
 }
 
+/// The position that these bytes stand for.
+pub fn position_of(bytes: [u8; 8]) -> i64 {
+    (u64::from_be_bytes(bytes) ^ (1 << 63)).cast_signed()
+}
+
 /// A score as bytes in the order of the numbers; both zeros are one.
 pub fn score(score: f64) -> [u8; 8] {
     exact_score(score + 0.0)

@@ -82,7 +82,7 @@ fn mend_list(rows: &mut dyn Rows, head: &mut Head) -> Result<(), Fault> {
             .as_slice()
             .try_into()
             .map_err(|_| Fault::Corrupted("a position of another length".into()))?;
-        head.first = (u64::from_be_bytes(bytes) ^ (1 << 63)).cast_signed();
+        head.first = layout::position_of(bytes);
     }
     for (index, name) in (head.first..).zip(left) {
         let to = layout::position(index);

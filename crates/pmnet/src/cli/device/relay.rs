@@ -59,30 +59,25 @@ pub fn open_log(settings: &Settings) -> anyhow::Result<(Log<AnyMedia>, bool)> {
     let device = settings.relay.device.id;
     let shard = settings.relay.device.shard;
     let made = !settings.path.exists();
-    let new = made || pmnet_media::is_unused_device(&settings.path, settings.kind)?;
-    let media = if new {
-        let parameters = settings.wanted.unwrap_or_else(|| settings.usual());
-        let identity = new_identity(device, shard)?;
-        let mut media =
-            pmnet_media::create(&settings.path, settings.kind, parameters.image_bytes())?;
-        pmnet_log::format(&mut media, &identity, &parameters)?;
-        tracing::info!(path = %settings.path.display(), ?parameters, "made a new log");
-        media
+    let unused = made || pmnet_media::is_unused_device(&settings.path, settings.kind)?;
+    let parameters = settings.wanted.unwrap_or_else(|| settings.usual());
+    let mut media = if unused {
+        pmnet_media::create(&settings.path, settings.kind, parameters.image_bytes())?
     } else {
-        let mut media = pmnet_media::open(&settings.path, settings.kind)?;
-        // Whoever made it died before it had written anything.
-        if media.bytes().iter().all(|byte| *byte == 0) {
-            let parameters = settings.wanted.unwrap_or_else(|| settings.usual());
-            anyhow::ensure!(
-                media.bytes().len() == parameters.image_bytes(),
-                "the log {} is blank, and of another size than it would be made with: delete it",
-                settings.path.display()
-            );
-            pmnet_log::format(&mut media, &new_identity(device, shard)?, &parameters)?;
-            tracing::info!(path = %settings.path.display(), ?parameters, "made a new log");
-        }
-        media
+        pmnet_media::open(&settings.path, settings.kind)?
     };
+    // Whoever made a log of zeros died before it had written anything.
+    let blank = !unused && media.bytes().iter().all(|byte| *byte == 0);
+    anyhow::ensure!(
+        !blank || media.bytes().len() == parameters.image_bytes(),
+        "the log {} is blank, and of another size than it would be made with: delete it",
+        settings.path.display()
+    );
+    let new = unused || blank;
+    if new {
+        pmnet_log::format(&mut media, &new_identity(device, shard)?, &parameters)?;
+        tracing::info!(path = %settings.path.display(), ?parameters, "made a new log");
+    }
     let expected = Expected {
         device,
         shard,
