@@ -5,7 +5,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -61,7 +61,7 @@ impl RedisServer {
 
     /// Starts the process (again), without waiting until it answers.
     pub fn run(&mut self) {
-        let directory = self.directory.path();
+        let directory = self.directory();
         let child = Command::new(&self.program)
             .args(["--bind", "127.0.0.1", "--save", "", "--port"])
             .arg(self.port.number().to_string())
@@ -80,11 +80,20 @@ impl RedisServer {
     /// # Panics
     /// It ends, or does not serve in time.
     pub fn wait_ready(&mut self) {
+        let ready = self.is_ready();
+        assert!(ready, "redis-server {:?} ended", self.options);
+    }
+
+    /// Waits until it serves; false if it ends.
+    ///
+    /// # Panics
+    /// It does not serve in time.
+    pub fn is_ready(&mut self) -> bool {
         let until = Instant::now() + START;
         while !self.answers() {
             let child = self.child.as_mut().expect("it was started");
-            if let Ok(Some(status)) = child.try_wait() {
-                panic!("redis-server {:?} ended: {status}", self.options);
+            if child.try_wait().is_ok_and(|status| status.is_some()) {
+                return false;
             }
             assert!(
                 Instant::now() < until,
@@ -93,6 +102,7 @@ impl RedisServer {
             );
             std::thread::sleep(LOOK);
         }
+        true
     }
 
     fn answers(&self) -> bool {
@@ -107,8 +117,13 @@ impl RedisServer {
         answer().is_ok_and(|reply| !reply.is_empty() && !reply.starts_with(b"-LOADING"))
     }
 
+    /// Its directory, and the place of its files.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
     fn socket(&self) -> PathBuf {
-        self.directory.path().join("socket")
+        self.directory().join("socket")
     }
 
     /// Its TCP port.

@@ -9,6 +9,7 @@ use pmnet_server::StoreError;
 
 use super::connection::Connection;
 use super::settings::check_limits;
+use super::torn::{TornEnd, rewrites_whole_aof};
 use pmnet_resp::read::{elements, error, text};
 
 /// Oldest Redis that accepts every command that the front acknowledges early (SET … EXAT, PXAT).
@@ -80,7 +81,7 @@ struct Aof {
     enabled: bool,
     /// A rewrite runs or is about to.
     rewriting: bool,
-    /// Seen complete in this server process.
+    /// Seen complete, by this server or by the one that asked for the rewrite.
     known_whole: bool,
     fsync: Option<String>,
     /// `no-appendfsync-on-rewrite`.
@@ -94,8 +95,8 @@ impl Persistence {
     ///
     /// An AOF that was switched on while Redis runs protects nothing until its first rewrite has ended. INFO does
     /// not distinguish that rewrite from others (`aof_base_size` is 0 in a new AOF too, and in one that was switched
-    /// off and on it is that of the former AOF). So every rewrite is waited for, unless this server process had a
-    /// complete AOF at the last check.
+    /// off and on it is that of the former AOF). So every rewrite is waited for, unless this server process saw a
+    /// complete AOF at the last check, or the rewrite is the one that pmnet asks for ([`super::torn`]).
     ///
     /// # Errors
     /// `Retry` while that rewrite runs.
@@ -139,6 +140,8 @@ pub struct Facts {
     pub persistence: Persistence,
     /// Whether the AOF holds everything, as far as INFO can tell.
     pub aof_is_whole: bool,
+    /// What has to happen to the AOF before anything is written.
+    pub torn_end: TornEnd,
 }
 
 impl Facts {
@@ -175,21 +178,29 @@ impl Facts {
         let version = check_version(field("redis_version"))?;
         check_eviction(field("maxmemory"), field("maxmemory_policy"))?;
         check_limits(connection, version)?;
+        let rewriting = field("aof_rewrite_in_progress") == "1";
         let aof = Aof {
             enabled: field("aof_enabled") == "1",
-            rewriting: field("aof_rewrite_in_progress") == "1"
-                || field("aof_rewrite_scheduled") == "1",
-            known_whole: whole_aof_of == Some(field("run_id")),
+            rewriting: rewriting || field("aof_rewrite_scheduled") == "1",
+            known_whole: whole_aof_of == Some(field("run_id"))
+                || rewriting && rewrites_whole_aof(connection, &info)?,
             fsync: setting(connection, "appendfsync")?,
             // If it cannot be read, assume the weakest.
             pauses: setting(connection, "no-appendfsync-on-rewrite")?.as_deref() != Some("no"),
             waitaof: version >= WAITAOF_VERSION || !field("valkey_version").is_empty(),
         };
         let persistence = Persistence::judge(&aof)?;
+        let torn_end = if aof.enabled {
+            let cuts = setting(connection, "aof-load-truncated")?;
+            TornEnd::of(&info, version, cuts.as_deref())
+        } else {
+            TornEnd::None
+        };
         Ok(Facts {
             run_id: field("run_id").to_owned(),
             persistence,
             aof_is_whole: aof.enabled && (!aof.rewriting || aof.known_whole),
+            torn_end,
         })
     }
 }

@@ -5,8 +5,8 @@
 //!
 //! **A batch** (`apply`) is one script. First it tries everything that could fail, for the whole batch
 //! (rights, SELECT, what a flush needs); then the records change; then the effects happen. Redis writes
-//! what a script did to its AOF as one transaction, and drops a torn one when it loads. So effects and
-//! records are kept or lost together.
+//! what a script did to its AOF as one transaction, and drops a torn one when it loads (for good only if the AOF is
+//! rewritten then: [`torn`]). So effects and records are kept or lost together.
 //! - If Redis refuses a command for a temporary reason (memory, read-only, rights, …), the batch fails
 //!   and nothing ran. A command that is refused for good (unknown command) is left out, and the rest is
 //!   sent again. A command that fails while it runs (wrong type, …) fails alone.
@@ -69,6 +69,7 @@ mod promise;
 mod record;
 mod runs;
 mod settings;
+mod torn;
 mod transaction;
 mod url;
 
@@ -246,6 +247,7 @@ impl RedisStore {
         let request_sha = load_script(REQUEST_LUA)?;
         let apply_sha = load_script(APPLY_LUA)?;
         self.rehearse(&mut connection, &request_sha)?;
+        self.leave_torn_end(&mut connection, facts.torn_end)?;
         Ok(Link {
             connection,
             commands,

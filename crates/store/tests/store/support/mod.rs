@@ -12,6 +12,7 @@ mod skip;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -68,6 +69,51 @@ impl Redis {
     pub fn restart_as(&mut self, options: &[&str]) {
         self.server.set_options(&[&BASE, options].concat());
         self.restart();
+    }
+
+    /// Kills it, writes these commands to the end of its AOF, the last without its last byte, and starts it: as if it had died in
+    /// the middle of that write.
+    pub fn tear_aof(&mut self, commands: &[&[&str]]) {
+        self.kill();
+        let mut torn = Vec::new();
+        for command in commands {
+            write_command(&mut torn, command);
+        }
+        torn.pop();
+        let mut file = std::fs::OpenOptions::new()
+            .append(true)
+            .open(self.last_aof())
+            .unwrap();
+        file.write_all(&torn).unwrap();
+        self.run();
+        self.server.wait_ready();
+    }
+
+    /// The file to which it appends: the newest of several, or the only one (before Redis 7).
+    fn last_aof(&self) -> PathBuf {
+        let directory = self.server.directory();
+        let Ok(files) = std::fs::read_dir(directory.join("appendonlydir")) else {
+            return directory.join("appendonly.aof");
+        };
+        let number = |path: &PathBuf| {
+            let name = path.file_name()?.to_str()?;
+            let number = name.strip_prefix("appendonly.aof.")?;
+            number.strip_suffix(".incr.aof")?.parse::<u32>().ok()
+        };
+        let files = files.map(|file| file.unwrap().path());
+        files.max_by_key(number).expect("an AOF")
+    }
+
+    /// Kills it and starts it until it serves; a Redis that finds a torn file before its last one ends once.
+    pub fn restart_patiently(&mut self) {
+        for _ in 0..2 {
+            self.kill();
+            self.run();
+            if self.server.is_ready() {
+                return;
+            }
+        }
+        panic!("redis-server ends at every start");
     }
 
     pub fn url(&self) -> String {
