@@ -64,6 +64,49 @@ fn only_the_tail_survives() {
     survive("chain-tail", Medium::Dram, 2);
 }
 
+/// A front that was given all devices goes on, with its clients' connections, when the head is another.
+#[test]
+fn a_front_that_knows_all_devices_finds_the_head() {
+    let mut topology = Topology::new(StoreKind::Redis, 3, Medium::Dram);
+    topology.front_follows = true;
+    topology.front_args = ["--deadline-ms", "20000"].map(str::to_owned).into();
+    let Some(mut cluster) = common::start("chain-follow", topology) else {
+        return;
+    };
+    let number = Reply::Integer;
+    let mut client = front(&cluster);
+    let mut said = 0;
+    for lost in [0, 1] {
+        for _ in 0..50 {
+            said += 1;
+            assert_eq!(
+                client.call(&["SET", "set", &said.to_string()]).unwrap(),
+                ok()
+            );
+            assert_eq!(client.call(&["INCR", "count"]).unwrap(), number(said));
+        }
+        // Sent while there is no head, answered when there is one again.
+        cluster.kill(Role::Device(lost)).unwrap();
+        let waiting = std::thread::spawn(move || {
+            let reply = client.call(&["INCR", "count"]);
+            (client, reply)
+        });
+        cluster.lose(&[lost]).unwrap();
+        said += 1;
+        let (again, reply) = waiting.join().unwrap();
+        assert_eq!(reply.unwrap(), number(said));
+        client = again;
+    }
+    let last = client.call(&["GET", "set"]).unwrap();
+    assert_eq!(last, Reply::Bulk((said - 1).to_string().into()));
+    // And among kills of everybody.
+    let mut plan = plan(5, vec![Role::Server, Role::Front, Role::Redis], seed());
+    suffer(&mut cluster, &plan);
+    plan.victims.push(Role::Device(2));
+    plan.seed += 1;
+    suffer(&mut cluster, &plan);
+}
+
 /// The address that a process was told with a flag.
 fn told(cluster: &Cluster, role: Role, flag: &str) -> String {
     let (_, process) = cluster.processes().find(|(r, _)| *r == role).unwrap();

@@ -106,6 +106,11 @@ impl Upstream for ClientNode {
 
     fn peer(&self) -> String {
         let config = self.config();
-        format!("the device at {} (shard {})", config.head, config.shard)
+        let heads: Vec<String> = config.heads().map(|head| head.to_string()).collect();
+        format!(
+            "the device at {} (shard {})",
+            heads.join(" or "),
+            config.shard
+        )
     }
 }

@@ -13,6 +13,8 @@ pub enum Rule {
     SessionOrder,
     /// §2 rule 2: a lower seq was admitted before; it is neither admitted nor applied again.
     Duplicates,
+    /// §3: a client that looks for the head does not begin the first session of a chain.
+    FirstHead,
     /// §2 rule 3: an entry is forwarded once it is durable here.
     WriteAhead,
     /// §2 rule 4: the server takes order `A + 1` only.

@@ -334,7 +334,9 @@ impl World {
     pub(crate) fn redirect(&mut self, node: usize) {
         let head = address(self.head());
         let client = &mut self.clients[node - self.config.devices - 1];
-        client.redirect(head, &self.config);
+        if client.redirect(head, &self.config) {
+            self.happened("clients that found another head");
+        }
         self.wake(node, 0);
     }
 

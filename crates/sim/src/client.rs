@@ -13,6 +13,7 @@ use crate::direct::Direct;
 use crate::reads::{Mark, Reading, hash};
 use crate::store::{Act, OPERATION_BYTES, Operation, Reply, SimStore};
 use crate::without::{Place, Without};
+use crate::world::address;
 use pmnet_proto::client::{
     CallId, Client, ClientConfig, ClientCounters, Event, Outcome, Refused, SessionHandle,
 };
@@ -33,6 +34,8 @@ pub(crate) struct ClientHost {
     pub(crate) machine: Client,
     pub(crate) life: u32,
     pub(crate) alive: bool,
+    /// It was given the addresses of all devices.
+    follows: bool,
     head: Peer,
     pub(crate) session: Option<SessionHandle>,
     sessions: u32,
@@ -80,9 +83,12 @@ impl ClientHost {
         seed: u64,
     ) -> ClientHost {
         let mut random = Random::new(seed);
+        let follows = random.next_u64().is_multiple_of(2);
+        let settings = client_config(head, follows, config);
         ClientHost {
             node,
-            machine: Client::new(client_config(head, config), Random::new(random.next_u64())),
+            machine: Client::new(settings, Random::new(random.next_u64())),
+            follows,
             life: 0,
             alive: true,
             head,
@@ -134,12 +140,17 @@ impl ClientHost {
         self.left = PROBE_CALLS;
     }
 
-    /// The head has another address now: the process starts again as a new one.
-    pub(crate) fn redirect(&mut self, head: Peer, config: &WorldConfig) {
-        if self.head != head {
-            self.head = head;
+    /// The head has another address now: the process starts again as a new one, unless it finds the head itself.
+    /// True if it does.
+    pub(crate) fn redirect(&mut self, head: Peer, config: &WorldConfig) -> bool {
+        if self.head == head {
+            return false;
+        }
+        self.head = head;
+        if !self.follows {
             self.begin_again(config);
         }
+        self.follows && self.alive
     }
 
     /// Ids of the updates that it has sent, or will have.
@@ -172,7 +183,8 @@ impl ClientHost {
         self.session = None;
         self.take_counters();
         let random = Random::new(self.random.next_u64());
-        self.machine = Client::new(client_config(self.head, config), random);
+        let settings = client_config(self.head, self.follows, config);
+        self.machine = Client::new(settings, random);
     }
 
     fn take_counters(&mut self) {
@@ -469,8 +481,10 @@ impl ClientHost {
     }
 }
 
-fn client_config(head: Peer, config: &WorldConfig) -> ClientConfig {
+fn client_config(head: Peer, follows: bool, config: &WorldConfig) -> ClientConfig {
+    let others = if follows { config.devices } else { 0 };
     ClientConfig {
+        others: (0..others).map(address).collect(),
         ping_every: config.ping_every,
         kept: config.kept_reads,
         rules: Without::rules(config.without),

@@ -180,6 +180,12 @@ impl Without {
             "§2.8: a bypass that changes state does it once",
         ),
         machine(
+            "first-head",
+            Rule::FirstHead,
+            2000,
+            "§3: who looks for the head does not begin the first session of a chain",
+        ),
+        machine(
             "forget-failed",
             Rule::ForgetFailed,
             2000,

@@ -104,6 +104,8 @@ impl Flags {
     pub const READ_ONLY: Flags = Flags(1);
     /// Read: a HIT may show an update that the store has applied already, as long as the log has it (reads.md §2).
     pub const KEPT: Flags = Flags(1);
+    /// Open: its client looks for the head. A device that never had an entry does not take it: the chain may be incomplete yet.
+    pub const SEARCHES: Flags = Flags(1);
     /// Bypass: an update falling back, carrying its own (session, seq) (protocol.md §4).
     pub const FALLBACK: Flags = Flags(1 << 1);
     /// Bypass: ask for more of a long response from `fragment_index` on.

@@ -75,6 +75,8 @@ pub struct Topology {
     pub server_args: Vec<String>,
     /// More arguments for the front.
     pub front_args: Vec<String>,
+    /// The front knows the addresses of all devices, and is not told of a new head.
+    pub front_follows: bool,
     /// More arguments for redis-server.
     pub redis_args: Vec<String>,
 }
@@ -91,6 +93,7 @@ impl Topology {
             device_args: Vec::new(),
             server_args: Vec::new(),
             front_args: Vec::new(),
+            front_follows: false,
             redis_args: Vec::new(),
         }
     }
@@ -208,6 +211,7 @@ impl Cluster {
         args.extend(words(&self.topology.server_args));
         self.add(Role::Server, own_spec(binaries, "server", args))?;
         let mut next = self.through(server)?;
+        let mut ways = Vec::new();
         for index in (0..self.topology.devices).rev() {
             let listen = self.port()?;
             let spec = self.device_spec(binaries, index, listen, next, &[]);
@@ -215,16 +219,16 @@ impl Cluster {
             self.chain.insert(0, (index, listen));
             self.ids.push((index, listen.port()));
             next = self.through(listen)?;
+            ways.insert(0, next.to_string());
         }
+        let via = if self.topology.front_follows {
+            ways.join(",")
+        } else {
+            next.to_string()
+        };
         let front = self.port()?;
         self.front = Some(front);
-        let mut args = words(&[
-            "redis",
-            "--listen",
-            &front.to_string(),
-            "--via",
-            &next.to_string(),
-        ]);
+        let mut args = words(&["redis", "--listen", &front.to_string(), "--via", &via]);
         args.extend(words(who_may_connect(&self.topology.front_args)));
         args.extend(words(&self.topology.front_args));
         self.add(Role::Front, own_spec(binaries, "front", args))
@@ -333,7 +337,7 @@ impl Cluster {
     }
 
     /// Loses devices for good, logs and all, and does what an operator does then: links the rest
-    /// together again, starts the new head with `--shrink-chain`, points the front to it.
+    /// together again, starts the new head with `--shrink-chain`, points the front to it (if it does not follow).
     ///
     /// # Errors
     /// Nothing would be left, or what is left does not serve in time.
@@ -359,6 +363,9 @@ impl Cluster {
         }
         for (index, _) in &chain {
             self.process(Role::Device(*index))?.wait_ready(READY_MAX)?;
+        }
+        if self.topology.front_follows {
+            return Ok(());
         }
         let front = self.process(Role::Front)?;
         front.set_flag("--via", Some(&next.to_string()));

@@ -1,6 +1,7 @@
 //! `pmnet redis`: the RESP front.
 
 use std::fmt::Display;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -46,8 +47,9 @@ pub struct RedisArgs {
     /// TCP address for Redis clients.
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
-    /// UDP address of the head device.
-    #[arg(long, value_name = "HOST:PORT")]
+    /// UDP address of the head device; or those of all devices of the chain, separated by commas: then the front finds the head
+    /// again when the chain has changed.
+    #[arg(long, value_name = "HOST:PORT[,HOST:PORT…]")]
     via: Option<String>,
     /// Number of the shard [default: 0].
     #[arg(long)]
@@ -202,11 +204,29 @@ fn settings(flags: RedisArgs, file: RedisArgs) -> Result<(FrontConfig, ClientCon
     }
     let copies = flags.copies.or(file.copies).unwrap_or(1);
     within("--copies", usize::from(copies), 1, CHAIN_MAX)?;
-    let mut client = ClientConfig::new(hop_address("--via", &via)?);
+    let mut client = devices(&via)?;
     client.shard = flags.shard.or(file.shard).unwrap_or(0);
     client.copies_min = copies;
     client.kept = front.cache == Cache::Log;
     Ok((front, client))
+}
+
+/// A client of these devices.
+fn devices(via: &str) -> Result<ClientConfig, ConfigError> {
+    let addresses: Vec<SocketAddr> = via
+        .split(',')
+        .map(|address| hop_address("--via", address.trim()))
+        .collect::<Result<_, _>>()?;
+    within("the addresses of --via:", addresses.len(), 1, CHAIN_MAX)?;
+    let (head, others) = addresses.split_first().expect("one at least");
+    if let Some(other) = others.iter().find(|o| o.is_ipv4() != head.is_ipv4()) {
+        return Err(ConfigError(format!(
+            "--via: {head} and {other} are of different families; give IPv4 or IPv6 addresses only"
+        )));
+    }
+    let mut client = ClientConfig::new(*head);
+    client.others = others.to_vec();
+    Ok(client)
 }
 
 /// How much may be unread: at least one reply, whatever its size.
@@ -240,7 +260,8 @@ fn within<N: PartialOrd + Display>(
 /// Serves until asked to end.
 pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
     let (config, client) = settings(command.args.clone(), file)?;
-    let (via, copies) = (client.head, client.copies_min);
+    let via: Vec<String> = client.heads().map(|head| head.to_string()).collect();
+    let copies = client.copies_min;
     let front = Front::bind(&config, ClientNode::bind(client)?)?;
     let stopper = front.stopper();
     call_on_signals(move || stopper.stop())?;
@@ -249,7 +270,7 @@ pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
         "redis",
         &[
             ("listen", json!(front.local_addr()?.to_string())),
-            ("via", json!(via.to_string())),
+            ("via", json!(via.join(","))),
             ("copies", json!(copies)),
         ],
     );

@@ -6,6 +6,7 @@
 //! bypass has its reply. May not: read a clock, draw randomness of its own, block.
 
 mod bypass;
+mod heads;
 mod reads;
 mod session;
 
@@ -15,6 +16,8 @@ use crate::{Outbox, Peer, Random, Time};
 pub(crate) use bypass::TRANSFER_WINDOW;
 use bytes::Bytes;
 use core::fmt;
+pub use heads::HEAD_SILENCE;
+use heads::Heads;
 use pmnet_wire::packet::{Stamp, is_mark};
 use pmnet_wire::{Flags, Kind, MESSAGE_BYTES_MAX, Packet};
 use reads::Reads;
@@ -28,6 +31,9 @@ use std::collections::{BTreeSet, VecDeque};
 pub struct ClientConfig {
     /// Address of the head device.
     pub head: Peer,
+    /// Further addresses where it may be, now or after a change of the chain: those of the chain's other devices, of the same
+    /// address family.
+    pub others: Vec<Peer>,
     /// Shard that the head serves.
     pub shard: u32,
     /// Update packets in flight a session, at most.
@@ -59,6 +65,7 @@ impl ClientConfig {
     pub const fn new(head: Peer) -> ClientConfig {
         ClientConfig {
             head,
+            others: Vec::new(),
             shard: 0,
             window_max: 256,
             queue_max: 4096,
@@ -71,6 +78,11 @@ impl ClientConfig {
             kept: false,
             rules: Rules::ALL,
         }
+    }
+
+    /// Where the head may be.
+    pub fn heads(&self) -> impl Iterator<Item = Peer> {
+        std::iter::once(self.head).chain(self.others.iter().copied())
     }
 }
 
@@ -205,6 +217,7 @@ pub struct ClientCounters {
 #[derive(Debug)]
 pub struct Client {
     config: ClientConfig,
+    heads: Heads,
     random: Random,
     epoch: u32,
     sessions: FxHashMap<SessionHandle, Session>,
@@ -226,6 +239,9 @@ pub struct Client {
 /// What a session's handlers may touch besides the session itself.
 struct Context<'a> {
     config: &'a ClientConfig,
+    head: Peer,
+    /// The head is looked for.
+    searches: bool,
     epoch: u32,
     events: &'a mut VecDeque<Event>,
     counters: &'a mut ClientCounters,
@@ -236,6 +252,7 @@ impl Client {
     #[must_use]
     pub fn new(config: ClientConfig, random: Random) -> Client {
         Client {
+            heads: Heads::new(config.heads()),
             config,
             random,
             epoch: 0,
@@ -435,7 +452,7 @@ impl Client {
         };
         if header.tag != session.token()
             || header.shard != self.config.shard
-            || from != self.config.head
+            || !self.heads.knows(from)
         {
             self.counters.unexpected += 1;
             return;
@@ -445,8 +462,11 @@ impl Client {
             return;
         }
         self.epoch = header.epoch;
+        self.heads.answered(from);
         let mut context = Context {
             config: &self.config,
+            head: self.heads.current(),
+            searches: self.heads.searches(),
             epoch: self.epoch,
             events: &mut self.events,
             counters: &mut self.counters,
@@ -486,6 +506,8 @@ impl Client {
 
     /// Runs timers that are due and writes everything that may be sent now into `out`.
     pub fn flush(&mut self, now: Time, out: &mut Outbox) {
+        self.heads.look(now);
+        let sent_before = out.len();
         if self.reads.is_idle(now) {
             self.retired = self.reader.take();
             if let Some(reader) = self.retired {
@@ -501,6 +523,8 @@ impl Client {
                 session.timer = None;
                 let mut context = Context {
                     config: &self.config,
+                    head: self.heads.current(),
+                    searches: self.heads.searches(),
                     epoch: self.epoch,
                     events: &mut self.events,
                     counters: &mut self.counters,
@@ -519,6 +543,8 @@ impl Client {
             };
             let mut context = Context {
                 config: &self.config,
+                head: self.heads.current(),
+                searches: self.heads.searches(),
                 epoch: self.epoch,
                 events: &mut self.events,
                 counters: &mut self.counters,
@@ -539,6 +565,9 @@ impl Client {
             }
         }
         self.flush_reads(now, out);
+        if out.len() != sent_before {
+            self.heads.sent(now);
+        }
     }
 
     /// Sends the READs that are due.
@@ -561,7 +590,7 @@ impl Client {
             now,
             session,
             self.config.kept,
-            self.config.head,
+            self.heads.current(),
             out,
             |call| {
                 let answer = ReadAnswer::None;

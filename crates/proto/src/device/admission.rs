@@ -5,7 +5,7 @@ use super::session::Session;
 use super::{Device, Phase, RETRANS_GUARD, Room, Verdict};
 use crate::rules::Rule;
 use crate::{Outbox, Peer, Time};
-use pmnet_wire::packet::{Append, Bypass, EntryKind, Nack, NotLogged, Pong, Retrans};
+use pmnet_wire::packet::{Append, Bypass, EntryKind, Nack, NotLogged, Open, Pong, Retrans};
 use pmnet_wire::{Flags, Header, Kind, Packet};
 
 impl Device {
@@ -87,6 +87,13 @@ impl Device {
                 }
                 return Verdict::Done;
             }
+        }
+        if Open::read(header).searches
+            && self.cursors.last == 0
+            && self.config.rules.hold(Rule::FirstHead)
+        {
+            self.counters.not_ready += 1;
+            return Verdict::Done;
         }
         if !room.admits_sessions()
             || !room.fits(packet.payload)

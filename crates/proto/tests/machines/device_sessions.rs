@@ -2,9 +2,9 @@
 
 use crate::support::device::{Bench, ROOM, client, config, from_client, server, update};
 use crate::support::{SESSION, TOKEN, only};
-use pmnet_proto::device::DeviceConfig;
+use pmnet_proto::device::{DeviceConfig, Verdict};
 use pmnet_proto::time::SECOND;
-use pmnet_wire::{Header, Kind};
+use pmnet_wire::{Flags, Header, Kind};
 
 /// The same OPEN again is the same session as long as nobody used it. One that comes later still, from
 /// a client that begins anew with seq 1, must not find a session that is further.
@@ -31,6 +31,32 @@ fn an_open_that_comes_again_after_its_session_was_used_makes_another_one() {
     };
     bench.admit(&first, b"payload");
     bench.admit(&update(2), b"the first one goes on");
+}
+
+/// Who looks for the head may meet the only device of a new chain that is there yet. The first session would fix the chain
+/// at that length.
+#[test]
+fn a_chain_without_an_entry_takes_no_open_of_who_looks_for_the_head() {
+    let token = TOKEN.to_be_bytes();
+    let known = Header {
+        session: 0,
+        ..from_client(Kind::Open, 0)
+    };
+    let searches = Header {
+        flags: Flags::SEARCHES,
+        ..known
+    };
+    let mut bench = Bench::serving(1, 1);
+    assert_eq!(bench.give(client(), &searches, &token), Verdict::Done);
+    assert_eq!(bench.take(), []);
+    let entry = bench.admit(&known, &token);
+    assert_eq!((entry.order, entry.flags), (1, Flags::default()));
+    let another = Header {
+        tag: TOKEN + 2,
+        ..searches
+    };
+    let entry = bench.admit(&another, &(TOKEN + 2).to_be_bytes());
+    assert_eq!((entry.order, entry.flags), (2, Flags::default()));
 }
 
 /// A head that has just found its session silent, and has not ended it yet.

@@ -4,6 +4,7 @@
 
 mod client_bypass;
 mod client_doubts;
+mod client_heads;
 mod client_limits;
 mod client_updates;
 mod decide;

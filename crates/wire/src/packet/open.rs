@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            24        32    40    48       56   64
-//! Open       |         |     |     |        |    |   tag: the session's token; payload: the same again
+//! Open       |         |     |     |        |    |   tag: the session's token; payload: the same again; flag: SEARCHES
 //! OpenReply  | session |     |     | room   |    |   byte 5: copies
 //! ```
 
@@ -18,6 +18,10 @@ pub const fn is_mark(token: u64) -> bool {
 view! {
     /// A client asks for a session. Its token is the packet's tag, and once more the payload.
     Open = Open {}
+    flags {
+        /// The client looks for the head: only a chain that has had entries takes it (`docs/spec/protocol.md` §3).
+        searches: SEARCHES,
+    }
 }
 
 view! {

@@ -207,7 +207,7 @@ impl Stand {
             tag: token,
             ..Stamp::default()
         };
-        packet::Open {}
+        packet::Open { searches: false }
             .header(&stamp)
             .write(&token.to_be_bytes(), &mut open);
         self.pipeline.receive(self.now, client, &open)?;

@@ -29,8 +29,11 @@ impl Session {
                     tag: self.token,
                     ..Stamp::default()
                 };
-                let open = Open {}.header(&stamp);
-                out.send(config.head, &open, &self.token.to_be_bytes());
+                let open = Open {
+                    searches: context.searches,
+                }
+                .header(&stamp);
+                out.send(context.head, &open, &self.token.to_be_bytes());
             }
             return;
         }
@@ -53,7 +56,7 @@ impl Session {
                 key_hash: 0,
                 fragment: Fragment::WHOLE,
             };
-            out.send(config.head, &repair.header(&stamp), &[]);
+            out.send(context.head, &repair.header(&stamp), &[]);
         }
         if let Some(fallback) = &mut self.direct.fallback {
             let header = Fallback {
@@ -65,10 +68,10 @@ impl Session {
                 fragment: Fragment::WHOLE,
             };
             let header = header.header(&stamp);
-            fallback.transfer.send(now, config.head, &header, out);
+            fallback.transfer.send(now, context.head, &header, out);
         } else {
             self.begin_calls(config);
-            self.send_updates(now, out, config, &stamp);
+            self.send_updates(now, out, context, &stamp);
             let ready = self.all_sent();
             if let Some(bypass) = self.direct.bypass.as_mut().filter(|_| ready) {
                 let header = packet::Bypass {
@@ -83,11 +86,11 @@ impl Session {
                     more: false,
                 };
                 let header = header.header(&stamp);
-                bypass.transfer.send(now, config.head, &header, out);
+                bypass.transfer.send(now, context.head, &header, out);
             }
         }
         if out.len() == sent_before && now.since(self.last_sent) >= config.ping_every {
-            out.send(config.head, &Ping { session }.header(&stamp), &[]);
+            out.send(context.head, &Ping { session }.header(&stamp), &[]);
         }
         if out.len() != sent_before {
             self.last_sent = now;
@@ -199,7 +202,7 @@ impl Session {
         self.log.next_seq - 1 - self.log.acked
     }
 
-    fn send_updates(&mut self, now: Time, out: &mut Outbox, config: &ClientConfig, stamp: &Stamp) {
+    fn send_updates(&mut self, now: Time, out: &mut Outbox, context: &Context<'_>, stamp: &Stamp) {
         let window = u64::from(self.window.size).min(self.window.credit.max(1));
         let limit = (self.log.acked + 1 + window).min(self.log.next_seq);
         if self.log.next_send >= limit {
@@ -233,7 +236,7 @@ impl Session {
                     };
                     update.header(stamp)
                 };
-                out.send(config.head, &header, &update.payload[start..end]);
+                out.send(context.head, &header, &update.payload[start..end]);
                 let row = usize::try_from(self.log.next_send - self.log.acked - 1)
                     .expect("within the window");
                 let again = self.log.sent[row].is_some();
