@@ -3,6 +3,7 @@
 use std::fs::OpenOptions;
 use std::ops::Range;
 use std::os::fd::RawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use pmnet_log::{Media, MediaError};
@@ -24,6 +25,8 @@ pub struct ReadOnlyImage {
 pub fn open_image_read_only(path: &Path) -> Result<ReadOnlyImage, OpenError> {
     let file = OpenOptions::new()
         .read(true)
+        // A pipe is refused, and not waited for.
+        .custom_flags(libc::O_NONBLOCK)
         .open(path)
         .map_err(OpenError::io(path, "open the file", 0))?;
     let in_use = file.try_lock_shared().is_err();

@@ -268,3 +268,16 @@ fn huge_pages_that_are_not_there_are_said_when_the_log_is_made_or_opened() {
     let error = open(&path, Kind::Dram).unwrap_err();
     assert!(matches!(error, OpenError::NoSpace { .. }), "{error}");
 }
+
+#[test]
+fn a_pipe_is_not_looked_at_and_not_waited_for() {
+    let directory = directory(Kind::File);
+    let path = directory.path().join("pipe");
+    let made = Command::new("mkfifo").arg(&path).status();
+    assert!(made.unwrap().success());
+    let refused = open_image_read_only(&path).err();
+    assert!(
+        matches!(refused, Some(OpenError::NotAFile { .. })),
+        "{refused:?}"
+    );
+}

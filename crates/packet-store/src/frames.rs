@@ -7,17 +7,22 @@ use crate::geometry::{Geometry, index, to_u64};
 
 /// No frame, no slot.
 pub(crate) const NONE: u32 = u32::MAX;
-/// One in so many frames, and at least [`RESERVE_MIN`], is for records of the protocol and for packing.
-const RESERVE_FRACTION: u32 = 16;
+/// One in so many frames, and at least [`RESERVE_MIN`], is the reserve ([`Room`]).
+const RESERVE_FRACTION: u32 = 8;
 const RESERVE_MIN: u32 = 8;
 /// Frames that can be packed are sorted by their live bytes into so many classes.
 const CLASSES: usize = 16;
 /// Frames of these classes are sparse: less than three quarters of them are live.
 const CLASSES_SPARSE: usize = 12;
+/// Frames of these classes can be packed when frames are scarce. What may be put in place of something when all else is refused is half of
+/// the reserve, a 16th of all frames; so there is such a frame before that is used up.
+const CLASSES_SCARCE: usize = 15;
 /// Records that are copied in begin at a multiple of this, in bytes: words of two records are never torn together.
 const ALIGN: usize = 8;
 /// A record goes on in a second frame if more than this would stay unused in the first, in bytes.
 const UNUSED_MAX: usize = 256;
+/// The same while records are packed because frames are scarce: what stays unused must be less than what is gained.
+const UNUSED_SCARCE_MAX: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -68,8 +73,24 @@ pub(crate) struct Place {
 pub enum Room {
     /// Data of a client: leaves the reserve alone.
     Ordinary,
-    /// A record of the protocol, or packing: may take the reserve.
+    /// Data of a client in place of something that is not shorter: may take half of the reserve.
+    InPlace,
+    /// A short record of the protocol: may take three quarters of it.
     Reserved,
+    /// Packing: may take all of it.
+    Packing,
+}
+
+impl Room {
+    /// What is left of a reserve.
+    pub(crate) const fn leaves(self, reserve: usize) -> usize {
+        match self {
+            Room::Ordinary => reserve,
+            Room::InPlace => reserve / 2,
+            Room::Reserved => reserve / 4,
+            Room::Packing => 0,
+        }
+    }
 }
 
 /// All frames of a store.
@@ -88,6 +109,10 @@ pub(crate) struct Frames {
     classes: [u32; CLASSES],
     live: u64,
     reserve: usize,
+    /// See [`UNUSED_MAX`].
+    unused_max: usize,
+    /// Dead bytes below which packing for want of frames gives nothing.
+    fruitless: u64,
 }
 
 impl Frames {
@@ -119,6 +144,8 @@ impl Frames {
             classes: [NONE; CLASSES],
             live: 0,
             reserve: index((geometry.frames / RESERVE_FRACTION).max(RESERVE_MIN)),
+            unused_max: UNUSED_MAX,
+            fruitless: 0,
         }
     }
 
@@ -145,10 +172,7 @@ impl Frames {
 
     /// Free frames that this room may take.
     pub fn room(&self, room: Room) -> usize {
-        match room {
-            Room::Ordinary => self.free.len().saturating_sub(self.reserve),
-            Room::Reserved => self.free.len(),
-        }
+        self.free.len().saturating_sub(room.leaves(self.reserve))
     }
 
     /// Frames that `total` bytes need at most, besides the open one.
@@ -166,7 +190,7 @@ impl Frames {
         };
         let len = if total <= rest {
             total
-        } else if rest > UNUSED_MAX && whole <= rest {
+        } else if rest > self.unused_max && whole <= rest {
             rest
         } else {
             self.open_next();
@@ -367,20 +391,49 @@ impl Frames {
         }
     }
 
-    /// The sparsest frame that can be packed, if one is sparse.
+    /// The sparsest frame that can be packed, if packing it is worth it: more than a third of the bytes that are taken are dead, or
+    /// frames are scarce and some are dead.
     pub fn sparsest(&self) -> Option<u32> {
-        self.classes[..CLASSES_SPARSE]
-            .iter()
-            .copied()
-            .find(|&frame| frame != NONE)
+        let dead = self.dead_bytes();
+        let classes = if self.is_scarce() && dead > self.fruitless + to_u64(self.bytes) {
+            CLASSES_SCARCE
+        } else if dead > to_u64(8 * self.bytes) && dead * 3 > self.taken_bytes() {
+            CLASSES_SPARSE
+        } else {
+            0
+        };
+        let mut firsts = self.classes[..classes].iter().copied();
+        firsts.find(|&frame| frame != NONE)
     }
 
-    /// Whether packing is worth it: more than a third of the bytes that are taken are dead, or frames get scarce.
-    pub fn wants_packing(&self) -> bool {
-        let taken = to_u64((self.frames.len() - self.free.len() - index(self.lent)) * self.bytes);
-        let dead = taken.saturating_sub(self.live);
-        let scarce = self.free.len() < self.reserve * 2;
-        dead > to_u64(8 * self.bytes) && dead * 3 > taken || scarce && dead * 8 > taken
+    fn dead_bytes(&self) -> u64 {
+        self.taken_bytes().saturating_sub(self.live)
+    }
+
+    fn taken_bytes(&self) -> u64 {
+        to_u64((self.frames.len() - self.free.len() - index(self.lent)) * self.bytes)
+    }
+
+    fn is_scarce(&self) -> bool {
+        self.free.len() < self.reserve
+    }
+
+    /// Packing begins, and ends with how many frames it gave ([`Frames::packed`]).
+    pub fn packs(&mut self) -> usize {
+        if self.is_scarce() {
+            self.unused_max = UNUSED_SCARCE_MAX;
+        }
+        self.free.len()
+    }
+
+    /// Packing ended; `before`: what [`Frames::packs`] said. If it gave nothing, it is not tried again before more is dead.
+    pub fn packed(&mut self, before: usize) {
+        self.unused_max = UNUSED_MAX;
+        self.fruitless = if self.free.len() > before {
+            0
+        } else {
+            self.dead_bytes()
+        };
     }
 
     /// First line in a frame.
@@ -438,11 +491,11 @@ mod tests {
         let place = all.place_first(300, 20);
         assert_eq!((place.frame, place.start, place.len), (1, 0, 300));
         all.attach(1, 25, 300);
-        assert_eq!(all.room(Room::Reserved), 62);
+        assert_eq!(all.room(Room::Packing), 62);
         for slot in (0..25).rev() {
             all.detach(slot);
         }
-        assert_eq!((all.room(Room::Reserved), all.live_bytes()), (63, 300));
+        assert_eq!((all.room(Room::Packing), all.live_bytes()), (63, 300));
     }
 
     #[test]
@@ -479,7 +532,7 @@ mod tests {
             lent.push(frame);
         }
         assert_eq!(
-            (lent.len(), all.room(Room::Reserved), all.counts()),
+            (lent.len(), all.room(Room::Packing), all.counts()),
             (56, 8, [8, 56, 0])
         );
         all.take_back(lent[0], false);
@@ -497,14 +550,30 @@ mod tests {
             all.take_back(frame, true);
             all.attach(frame, slot, len);
         }
-        let apart = all.place_apart(10);
-        all.attach(apart.frame, 3, 10);
+        assert_eq!(all.sparsest(), None, "it is not worth it");
+        for slot in 10..30 {
+            let apart = all.place_apart(10);
+            all.attach(apart.frame, slot, 10);
+        }
         assert_eq!(all.sparsest(), Some(1));
         all.set_apart(1);
         assert_eq!((all.sparsest(), all.live_in(2)), (Some(2), 900));
         all.detach(2);
         assert_eq!(all.sparsest(), Some(0));
-        all.attach(0, 5, 500);
+        all.attach(0, 5, 300);
         assert_eq!(all.sparsest(), None);
+        // When frames are scarce, a little is worth it, too, unless it gave nothing.
+        let lent: Vec<u32> = std::iter::from_fn(|| all.lend()).collect();
+        all.place_apart(10);
+        assert_eq!(all.sparsest(), Some(0));
+        let before = all.packs();
+        all.packed(before);
+        assert_eq!(all.sparsest(), None);
+        all.take_back(lent[0], true);
+        all.attach(lent[0], 6, 1900);
+        assert_eq!(all.sparsest(), None, "hardly more is dead");
+        all.take_back(lent[1], true);
+        all.attach(lent[1], 7, 100);
+        assert_eq!(all.sparsest(), Some(lent[1]));
     }
 }

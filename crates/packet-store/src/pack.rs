@@ -17,7 +17,7 @@ impl<M: Media> PacketStore<M> {
     /// Whether more than a third of the bytes of frames in use are dead, or free frames are scarce and some are dead.
     #[must_use]
     pub fn wants_packing(&self) -> bool {
-        !self.has_snapshots() && self.frames.wants_packing() && self.frames.sparsest().is_some()
+        !self.has_snapshots() && self.frames.sparsest().is_some()
     }
 
     /// Moves the records of the sparsest frames to where they lie close together, if that is worth it, and commits. Gives the
@@ -28,18 +28,33 @@ impl<M: Media> PacketStore<M> {
     /// [`Error::Media`].
     pub fn pack_step(&mut self, budget: usize) -> Result<usize, Error> {
         self.usable()?;
+        if !self.wants_packing() {
+            return Ok(0);
+        }
+        let free = self.frames.packs();
+        let mut most = VICTIMS_MAX;
+        let moved = loop {
+            match self.pack_frames(budget, most) {
+                // With fewer at once, there may be room.
+                Err(Error::Full { .. }) if most > 1 => most /= 2,
+                Err(Error::Full { .. }) => break Ok(0),
+                other => break other,
+            }
+        };
+        self.frames.packed(free);
+        moved
+    }
+
+    fn pack_frames(&mut self, budget: usize, most: usize) -> Result<usize, Error> {
         let mut victims = Vec::new();
         let mut live = 0;
-        while live < budget && victims.len() < VICTIMS_MAX && self.wants_packing() {
+        while live < budget && victims.len() < most {
             let Some(frame) = self.frames.sparsest() else {
                 break;
             };
             live += self.frames.live_in(frame);
             self.frames.set_apart(frame);
             victims.push(frame);
-        }
-        if victims.is_empty() {
-            return Ok(0);
         }
         let mut damaged = Vec::new();
         let moved = self.transaction().empty(&victims, budget, &mut damaged);
@@ -48,10 +63,7 @@ impl<M: Media> PacketStore<M> {
                 self.frames.set_closed(frame);
             }
         }
-        match moved {
-            Err(Error::Full { .. }) => Ok(0),
-            other => other,
-        }
+        moved
     }
 }
 
@@ -108,7 +120,7 @@ impl<M: Media> PacketStore<M> {
         } else {
             bytes.extend_from_slice(value);
             let (key, value) = bytes.split_at(key_len);
-            self.put(key, value, line.meta(), Room::Reserved)?;
+            self.put(key, value, line.meta(), Room::Packing)?;
         }
         Ok(bytes.len())
     }

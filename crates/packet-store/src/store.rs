@@ -21,9 +21,11 @@ use crate::reader::{Pieces, Reader};
 use crate::record::Record;
 use crate::superblock::Identity;
 
-/// One in so many lines, and at least [`LINES_RESERVE_MIN`], is for records of the protocol and for packing.
+/// One in so many lines is the reserve ([`Room`]); in a small store it is [`LINES_RESERVE_MIN`], but at most one in
+/// [`LINES_RESERVE_FRACTION_MAX`]: a session and its reply take a line each.
 const LINES_RESERVE_FRACTION: u32 = 16;
-const LINES_RESERVE_MIN: u32 = 32;
+const LINES_RESERVE_MIN: u32 = 2048;
+const LINES_RESERVE_FRACTION_MAX: u32 = 4;
 
 /// What a transaction did to a key; undone from the last to the first.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +89,8 @@ pub struct Snapshot {
 impl<M: Media> PacketStore<M> {
     /// A store without records over a clean table; recovery adds them.
     pub(crate) fn empty(media: M, identity: Identity, geometry: Geometry, done: Commit) -> Self {
-        let reserve = (geometry.lines / LINES_RESERVE_FRACTION).max(LINES_RESERVE_MIN);
+        let least = LINES_RESERVE_MIN.min(geometry.lines / LINES_RESERVE_FRACTION_MAX);
+        let reserve = (geometry.lines / LINES_RESERVE_FRACTION).max(least);
         PacketStore {
             media,
             identity,
@@ -264,10 +267,7 @@ impl<M: Media> PacketStore<M> {
     /// Lines that this room may take.
     pub(crate) fn line_room(&self, room: Room) -> usize {
         let all = self.free_lines.len() + self.pending.len();
-        match room {
-            Room::Ordinary => all.saturating_sub(self.lines_reserve),
-            Room::Reserved => all,
-        }
+        all.saturating_sub(room.leaves(self.lines_reserve))
     }
 
     /// A line to store into: one that died first, because storing over it erases it.

@@ -15,8 +15,9 @@ use crate::line::{Form, KEY_BYTES_MAX, Line, VALUE_BYTES_MAX, alive, dead, dead_
 use crate::record::{Meta, Record};
 use crate::store::{PacketStore, Undo, born};
 
-/// A record with more bytes has frames of its own. They are never packed, and waste at most half a frame in 16.
-const LARGE_BYTES: usize = 64 << 10;
+/// A record with more bytes has frames of its own. They are never packed, and waste less than one frame in nine; in a full store the
+/// record is overwritten and moved without its neighbours.
+const LARGE_BYTES: usize = 16 << 10;
 
 impl Line {
     /// Whether its record has frames of its own.
@@ -234,7 +235,7 @@ impl<M: Media> PacketStore<M> {
 
     /// Copies a packet's payload as it is, into another frame.
     pub(crate) fn put_payload(&mut self, line: &Line, payload: &[u8]) -> Result<(), Error> {
-        self.look_for_room(1, 1, Room::Reserved)?;
+        self.look_for_room(1, 1, Room::Packing)?;
         let slot = self.take_line();
         let place = self.frames.place_first(payload.len(), payload.len());
         let narrow = |at: usize| u16::try_from(at).expect("at most a frame");

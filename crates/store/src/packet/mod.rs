@@ -26,6 +26,9 @@ use rows::{ReadRows, WriteRows};
 const RECORDS: u8 = 0xff;
 /// Bytes that are packed after each call.
 const PACKED_BYTES: usize = 256 << 10;
+/// Longest reply whose record may take the reserve, in bytes. For a longer one there must be room as for data; if there is
+/// not, the request is refused, and that reply is short.
+const SHORT_REPLY_BYTES: usize = 512;
 /// Bytes that are packed, piece by piece, before a full store refuses something: the call stays below a second.
 const PACKED_BYTES_MAX: usize = 256 << 20;
 /// What Redis says, and what to do here.
@@ -138,7 +141,9 @@ impl PacketStore {
             |keys| embedded::apply(keys, &batch.effects),
             |_, rows| {
                 let mut changes = batch.records.iter();
-                changes.try_for_each(|(key, value)| rows.put_record(key, value.as_deref()))
+                changes.try_for_each(|(key, value)| {
+                    rows.put_record(key, value.as_deref(), Room::Reserved)
+                })
             },
         )
     }
@@ -207,7 +212,12 @@ fn keep_replies(
 ) -> Result<(), Fault> {
     for (request, reply) in requests.iter().zip(replies) {
         if let Some((key, prefix)) = &request.record {
-            rows.put_record(key, Some(&[&prefix[..], reply].concat()))?;
+            let room = if reply.len() > SHORT_REPLY_BYTES {
+                Room::Ordinary
+            } else {
+                Room::Reserved
+            };
+            rows.put_record(key, Some(&[&prefix[..], reply].concat()), room)?;
         }
     }
     Ok(())
@@ -290,15 +300,16 @@ impl Store for PacketStore {
     }
 }
 
-/// Writes one of the protocol's records, which may take the reserve.
+/// Writes one of the protocol's records.
 fn put_record(
     transaction: &mut pmnet_packet_store::Transaction<'_, AnyMedia>,
     key: &[u8],
     value: Option<&[u8]>,
+    room: Room,
 ) -> Result<(), Error> {
     let key = [&[RECORDS], key].concat();
     match value {
-        Some(value) => transaction.put(&key, value, Meta::default(), Room::Reserved),
+        Some(value) => transaction.put(&key, value, Meta::default(), room),
         None => transaction.remove(&key).map(drop),
     }
 }

@@ -51,8 +51,13 @@ impl Place {
             size: SIZE_DEFAULT,
             lines: None,
         };
+        let mut said = Vec::new();
         for setting in settings.split('&').filter(|setting| !setting.is_empty()) {
             let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
+            if said.contains(&name) {
+                return Err(wrong(format!("{name} is said twice")));
+            }
+            said.push(name);
             match (name, value) {
                 ("size", size) => {
                     place.size = bytes(size).ok_or_else(|| {

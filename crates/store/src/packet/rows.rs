@@ -29,8 +29,13 @@ impl<'t, 'm> WriteRows<'t, 'm> {
     ///
     /// # Errors
     /// [`Fault`].
-    pub fn put_record(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), Fault> {
-        super::put_record(self.transaction, key, value).map_err(fault)
+    pub fn put_record(
+        &mut self,
+        key: &[u8],
+        value: Option<&[u8]>,
+        room: Room,
+    ) -> Result<(), Fault> {
+        super::put_record(self.transaction, key, value, room).map_err(fault)
     }
 }
 
@@ -125,7 +130,7 @@ impl Rows for WriteRows<'_, '_> {
         match self.transaction.put(key, value, meta, Room::Ordinary) {
             // What replaces something that is not shorter gives its room back: counters of what gets fewer.
             Err(Error::Full { .. }) if self.replaces_longer(key, value)? => {
-                let again = self.transaction.put(key, value, meta, Room::Reserved);
+                let again = self.transaction.put(key, value, meta, Room::InPlace);
                 again.map_err(fault)
             }
             other => other.map_err(fault),

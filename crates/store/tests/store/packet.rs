@@ -2,7 +2,7 @@
 
 use crate::support::{arguments, batch, change, read, single, watermark};
 use bytes::Bytes;
-use pmnet_server::{Request, Store, StoreError};
+use pmnet_server::{Batch, Request, Store, StoreError};
 use pmnet_wire::command::{Form, Protocol};
 
 struct Made {
@@ -92,6 +92,67 @@ fn a_full_store_loses_nothing_and_has_room_again_after_deletes() {
     );
 }
 
+/// Fills the store with values of this length, by requests, until one is refused; how many there are.
+fn filled(store: &mut dyn Store, value: &[u8]) -> usize {
+    for kept in 0.. {
+        let reply = change(store, set(&format!("k{kept}"), value));
+        if reply != "+OK\r\n" {
+            assert!(reply.starts_with("-OOM command not allowed"), "{reply}");
+            return kept;
+        }
+    }
+    unreachable!("no store has room for ever")
+}
+
+/// An update in place of something that is as long is not refused by a full store, however often, and whichever records share
+/// frames: what it replaces is packed away in time.
+#[test]
+fn in_a_full_store_there_is_room_in_place_of_what_is_there() {
+    for (length, step) in [(2000, 1), (1300, 7), (300, 5), (100, 13), (20_000, 3)] {
+        let made = made("?size=1M&media=file");
+        let mut store = open(&made.url);
+        let kept = filled(&mut *store, &vec![b'v'; length]);
+        for number in 0..600 {
+            let value = vec![b'0' + u8::try_from(number % 10).unwrap(); length];
+            let update = batch(&[set(&format!("k{}", number * step % kept), &value)], 1);
+            let applied = store.apply(&update);
+            assert_eq!(applied, Ok(0), "{length} bytes, update {number} of {kept}");
+        }
+        assert_eq!(change(&mut *store, single("DEL k0")), ":1\r\n");
+        drop(store);
+        let mut store = open(&made.url);
+        let left = format!(":{}\r\n", kept - 1);
+        assert_eq!(read(&mut *store, single("DBSIZE")), left);
+    }
+}
+
+/// Replies that are kept take room as data does; the reply of a delete always has some, and so has a new session.
+#[test]
+fn in_a_full_store_replies_and_sessions_leave_room_for_deletes() {
+    let made = made("?size=1M&media=file");
+    let mut store = open(&made.url);
+    filled(&mut *store, &[b'v'; 30_000]);
+    filled(&mut *store, &[b'v'; 400]);
+    let mut refused = 0;
+    for client in 0..400_u32 {
+        let record = |kind: u8| [&[kind][..], &client.to_be_bytes()].concat();
+        let request = Request {
+            payload: arguments(&[b"SET", b"k0", &[b'w'; 30_000], b"GET"]),
+            record: Some((record(b'r'), Bytes::new())),
+        };
+        let mut replies = Vec::new();
+        store.execute(&[request], &mut replies).unwrap();
+        refused += usize::from(replies[0].starts_with(b"-OOM"));
+        let session = Batch {
+            effects: Vec::new(),
+            records: vec![(record(b's'), Some(Bytes::from_static(&[0; 32])))],
+        };
+        assert_eq!(store.apply(&session), Ok(0), "session {client}");
+    }
+    assert!(refused > 300, "{refused}");
+    assert_eq!(change(&mut *store, single("DEL k1")), ":1\r\n");
+}
+
 fn watermark_or_none(store: &mut dyn Store) -> Option<u64> {
     let records = store.load().unwrap();
     let known = records.iter().any(|(key, _)| !key.starts_with(b"r"));
@@ -149,6 +210,7 @@ fn what_cannot_be_opened_says_why_and_is_left_alone() {
     assert!(refused("packet:/none/such/file").contains("/none/such/file"));
     for settings in [
         "?size=x",
+        "?size=1M&size=2M",
         "?size=1",
         "?size=20000000T",
         "?lines=1",
