@@ -219,3 +219,39 @@ fn a_script_that_hangs_redis_is_not_executed_again_for_a_client_that_has_gone() 
         "it never ended, so nothing of it is there"
     );
 }
+
+/// Clients beside a script that did not end got nothing, and SCRIPT KILL was refused. A copy of the script's request that came
+/// meanwhile would run it again.
+#[test]
+fn a_script_that_hangs_redis_is_killed_through_the_front() {
+    let Some(cluster) = cluster("refused-busy") else {
+        return;
+    };
+    let says = |reply: &Reply, word: &str| matches!(reply, Reply::Error(text) if text.contains(word));
+    let mut other = front(&cluster);
+    other.call(&["SET", "k", "v"]).unwrap();
+    for command in ["EVAL_RO", "EVAL"] {
+        let mut own = front(&cluster);
+        let killed = std::thread::scope(|scope| {
+            let script = "while true do redis.call('GET', 'k') end";
+            let call = scope.spawn(|| own.call(&[command, script, "0"]).unwrap());
+            eventually("others are told", AFTERWARDS, || {
+                let reply = other.call(&["STRLEN", "k"]).unwrap();
+                says(&reply, "BUSY Redis is busy running a script.")
+            });
+            assert!(says(&other.call(&["INCR", "n"]).unwrap(), "BUSY "));
+            // Acknowledged all the same, and applied afterwards.
+            let ok = Reply::Status(b"OK".to_vec());
+            assert_eq!(other.call(&["SET", "early", command]).unwrap(), ok);
+            // Copies of the script's request are under way by now.
+            std::thread::sleep(Duration::from_secs(1));
+            assert_eq!(other.call(&["SCRIPT", "KILL"]).unwrap(), ok);
+            call.join().unwrap()
+        });
+        assert!(says(&killed, "Script killed by user"), "{killed:?}");
+        assert_eq!(other.call(&["STRLEN", "early"]).unwrap(), Reply::Integer(command.len().try_into().unwrap()));
+        let reply = other.call(&["SCRIPT", "KILL"]).unwrap();
+        assert!(says(&reply, "NOTBUSY"), "{command} runs again: {reply:?}");
+    }
+    assert_eq!(other.call(&["INCR", "n"]).unwrap(), Reply::Integer(1));
+}

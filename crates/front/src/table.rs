@@ -143,6 +143,8 @@ pub enum Pass {
     Monitor,
     /// WATCH: from here to EXEC, DISCARD or UNWATCH.
     Watch,
+    /// Ends a script: without a barrier, as nothing else is executed before that.
+    Kill,
 }
 
 /// What to do with one command as it was sent.

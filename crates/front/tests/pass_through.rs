@@ -54,8 +54,6 @@ fn what_would_undo_a_promise_never_reaches_the_store() {
         ("FCALL f 0", "without WATCH"),
         ("SCRIPT FLUSH", "before WATCH"),
         ("SCRIPT LOAD x", "before WATCH"),
-        ("SCRIPT KILL", "the Redis server itself"),
-        ("FUNCTION KILL", "the Redis server itself"),
         ("PFDEBUG ENCODING k", "an operator's command"),
         ("SYNC", "replication stream"),
         ("PSYNC ? -1", "replication stream"),
@@ -104,6 +102,10 @@ fn what_would_undo_a_promise_never_reaches_the_store() {
         ("CONFIG RESETSTAT", "+OK\r\n"),
         ("EVAL_RO return{1} 0", "*1\r\n:1\r\n"),
         ("FUNCTION FLUSH", "+OK\r\n"),
+        (
+            "SCRIPT KILL",
+            "-NOTBUSY No scripts in execution right now.\r\n",
+        ),
         ("UNWATCH", "+OK\r\n"),
     ] {
         assert_eq!(client.ask(line), reply, "{line}");

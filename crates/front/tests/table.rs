@@ -270,13 +270,15 @@ fn arguments_decide_where_they_must() {
         "SWAPDB 0 1",
         "REPLICAOF a 1",
         "PSYNC a b",
-        "SCRIPT KILL",
-        "FUNCTION kill",
+        "SCRIPT DEBUG",
     ] {
         assert!(
             matches!(action(&table, refused), Action::Refuse(_)),
             "{refused}"
         );
+    }
+    for kill in ["SCRIPT KILL", "FUNCTION kill"] {
+        assert_eq!(action(&table, kill), Action::Pass(Pass::Kill), "{kill}");
     }
 }
 

@@ -75,6 +75,7 @@ impl Connection {
             let purpose = Purpose::Bypass {
                 replies: 1,
                 again: None,
+                plain: false,
             };
             match submitted {
                 Ok(call) => {

@@ -5,6 +5,7 @@ use pmnet_resp::{Arguments, reply, scan::count, write_command};
 use pmnet_wire::FRAGMENT_BYTES;
 use pmnet_wire::command::{Form, PREAMBLE_LEN, Protocol, preamble};
 
+use super::busy::runs_code;
 use super::client::ClientsAsk;
 use super::replies::Slot;
 use super::transaction::Rest;
@@ -27,8 +28,12 @@ pub(super) enum Purpose {
     /// An update: `+OK` once committed. So many GETs behind it wait for it.
     Update { readers: usize },
     /// A bypass of so many commands: the reply as it is. `again`: the payload, if it is a pack of
-    /// reads that may have to be sent one by one.
-    Bypass { replies: u32, again: Option<Bytes> },
+    /// reads that may have to be sent one by one. `plain`: reads that run no code.
+    Bypass {
+        replies: u32,
+        again: Option<Bytes>,
+        plain: bool,
+    },
     /// A PUBLISH of a subscriber: the reply as it is, behind the messages before it.
     Publish,
     /// Whether the store has this database.
@@ -49,7 +54,7 @@ pub(super) enum Purpose {
 
 impl Purpose {
     /// How many commands travel as this bypass; `None` if it is none.
-    fn bypassed(&self) -> Option<u32> {
+    pub(super) fn bypassed(&self) -> Option<u32> {
         match self {
             Purpose::Bypass { replies, .. } => Some(*replies),
             _ => None,
@@ -63,6 +68,8 @@ pub(super) struct Pack {
     payload: Vec<u8>,
     commands: u32,
     pub(super) read_only: bool,
+    /// One of them runs code.
+    code: bool,
     /// Nothing may be added.
     closed: bool,
     key_hash: u64,
@@ -238,7 +245,11 @@ impl Connection {
         shared: &mut Shared,
     ) -> Result<(), Later> {
         let key_hash = facts.map_or(0, |facts| table::key_hash(facts, arguments));
-        self.pack_frame(frame, key_hash, read_only, alone, up, shared)
+        self.pack_frame(frame, key_hash, read_only, alone, up, shared)?;
+        if let Some(pack) = &mut self.pack {
+            pack.code |= runs_code(facts);
+        }
+        Ok(())
     }
 
     /// Adds a command to the pack, after sending the pack if it does not fit.
@@ -264,6 +275,7 @@ impl Connection {
                 payload,
                 commands: 0,
                 read_only,
+                code: false,
                 closed: alone,
                 key_hash,
                 begun,
@@ -322,6 +334,7 @@ impl Connection {
                     Purpose::Bypass {
                         replies: pack.commands,
                         again,
+                        plain: pack.read_only && !pack.code,
                     },
                     bytes,
                 );
@@ -384,7 +397,7 @@ impl Connection {
     }
 
     /// The call for this purpose has its outcome.
-    fn release(&mut self, purpose: &Purpose) {
+    pub(super) fn release(&mut self, purpose: &Purpose) {
         let held = match purpose {
             Purpose::Select { .. }
             | Purpose::SelectQueued { .. }
@@ -505,7 +518,7 @@ pub(super) fn outcome_reply(outcome: Outcome) -> Result<Bytes, Bytes> {
     }
 }
 
-fn repeated(error: &Bytes, times: u32) -> Bytes {
+pub(super) fn repeated(error: &Bytes, times: u32) -> Bytes {
     if times == 1 {
         return error.clone();
     }

@@ -337,6 +337,7 @@ impl Connection {
                         let purpose = Purpose::Bypass {
                             replies: 1,
                             again: None,
+                            plain: false,
                         };
                         self.replies.flight_bytes += bytes;
                         self.replies.slots[index] = Slot::Call {

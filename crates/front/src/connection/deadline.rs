@@ -25,7 +25,10 @@ impl Connection {
     /// Whether [`Connection::look`] has to be called now and then.
     #[must_use]
     pub fn is_timed(&self) -> bool {
-        self.passing.passage.is_some() || self.waits_on_store() || self.gate.waits()
+        self.passing.passage.is_some()
+            || self.waits_on_store()
+            || self.gate.waits()
+            || self.asks_store()
     }
 
     /// Whether something is waited for that the store may send much later.
@@ -50,6 +53,8 @@ impl Connection {
         if self.gate.waits() && self.gate_is_overdue(shared) {
             return true;
         }
+        let busy = shared.busy.error(shared.now);
+        let refused = busy.is_some_and(|error| self.refuse_reads(error));
         let waits = self.waits_on_store();
         let mut overdue = self.passing.passage.as_ref().is_some_and(|passage| {
             let open_end = passage.blocks && passage.stage == Stage::Sent;
@@ -69,7 +74,7 @@ impl Connection {
         if overdue {
             self.expire();
         }
-        overdue
+        overdue || refused
     }
 
     /// The time is over for the passed command, or for a silent store.

@@ -215,6 +215,11 @@ impl Direct {
         self.own.contains(&Own::Info) || self.own.contains(&Own::Owner)
     }
 
+    /// The store has refused a command of the front's own for now; false if it answers none.
+    pub(super) fn skip_own(&mut self) -> bool {
+        self.own.pop_front().is_some()
+    }
+
     /// Whether `value` answers a command of the front's own; if so, takes it in.
     ///
     /// # Errors
@@ -408,6 +413,9 @@ impl Connection {
             return Ok(());
         };
         self.times.made_way = true;
+        if passage.kills && value.starts_with(b"+") {
+            self.passing.note_killed();
+        }
         self.apply_effect(&passage, value, direct);
         let reply = match passage.effect {
             Effect::Subscribe => Bytes::new(),

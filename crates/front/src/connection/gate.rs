@@ -12,10 +12,11 @@ use bytes::Bytes;
 use pmnet_resp::{Arguments, reply};
 use pmnet_wire::command::Protocol;
 
+use super::busy::runs_code;
 use super::mode::Mode;
 use super::transaction::{unknown_command, unknown_subcommand};
 use super::{Connection, Later, Shared, StoreAddress, refusal, shown};
-use crate::table::{Action, Facts, Local, Sub, Verdict};
+use crate::table::{Action, Facts, Local, Pass, Sub, Verdict};
 use crate::upstream::{Time, Upstream};
 use crate::users::{About, Access, Answer, Credentials, DEFAULT, Question, Ruling, Secret, Users};
 
@@ -25,15 +26,6 @@ const REMOTE: &str = "DENIED pmnet: this user needs no password, so it can be us
 const CHANGED: &str = "EXECABORT Transaction discarded because of: NOPERM the rights of this user changed since MULTI";
 /// Commands that need no rights, not even a login.
 const FREE: [&str; 4] = ["AUTH", "HELLO", "QUIT", "RESET"];
-/// Commands that run code, which could do more than its user may.
-const CODE: [&str; 6] = [
-    "EVAL",
-    "EVALSHA",
-    "EVAL_RO",
-    "EVALSHA_RO",
-    "FCALL",
-    "FCALL_RO",
-];
 
 /// Who the client is, and what it has asked.
 pub(super) struct Gate {
@@ -263,6 +255,14 @@ impl Connection {
                 self.abandon();
                 Ok(false)
             }
+            // It runs on a connection that logs in as the client, even while Redis is busy and says nothing about users.
+            Standing::Unknown
+                if verdict.action == Action::Pass(Pass::Kill)
+                    && self.gate.user.is_some()
+                    && shared.users.is_known() =>
+            {
+                Ok(true)
+            }
             Standing::Unknown => self.await_answer(Stage::List, facts, up, shared),
         }
     }
@@ -370,7 +370,7 @@ impl Connection {
     }
 
     /// Answers a command that is not run with an error, as Redis does: inside MULTI, the transaction fails as well.
-    fn deny<U: Upstream>(
+    pub(super) fn deny<U: Upstream>(
         &mut self,
         error: Bytes,
         facts: Option<&'static Facts>,
@@ -631,7 +631,8 @@ fn beyond_its_arguments(
     all_keys: bool,
 ) -> Option<Bytes> {
     let name = facts?.name;
-    if CODE.contains(&name) {
+    // Code could do more than its user may.
+    if runs_code(facts) {
         return Some(reply::error(&format!(
             "ERR pmnet: {} is possible only for a user that may do everything (~* &* +@all): the rights of others would not \
              hold for what the code does",

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 
 use pmnet_wire::StoreName;
 
+use super::busy::says_busy;
 use super::direct::Direct;
 use super::passage::store_name;
 use super::{Shared, StoreAddress};
@@ -70,11 +71,19 @@ impl Heart {
                 shared.alive = Some((name.run_id.clone(), shared.now));
                 return Err("it takes no more connections".into());
             }
+            if says_busy(&value) && direct.skip_own() {
+                if let Some(name) = &shared.name {
+                    shared.alive = Some((name.run_id.clone(), shared.now));
+                }
+                shared.busy.heard(&value, shared.now);
+                continue;
+            }
             if !direct.take_own(&value)? {
                 return Err("it sent what nobody asked for".into());
             }
             if let Some(found) = &direct.found {
                 shared.alive = Some((found.run_id.clone(), shared.now));
+                shared.busy.over();
             }
         }
         Ok(())

@@ -8,6 +8,7 @@
 
 mod again;
 mod arrivals;
+mod busy;
 mod calls;
 mod client;
 mod deadline;
@@ -42,12 +43,13 @@ use bytes::Bytes;
 use pmnet_resp::{Arguments, ProtocolError, Status, reply};
 use pmnet_wire::command::Protocol;
 
-use crate::table::{Action, Facts, Local, Sub, Verdict};
+use crate::table::{Action, Facts, Local, Pass, Sub, Verdict};
 use crate::upstream::{SessionHandle, Upstream};
 use crate::users::Users;
 use calls::Pack;
 pub(crate) use client::{ClientSocket, ClientsAsk, ClientsTold};
 use client::{Life, Skip};
+pub use busy::{Busy, says_busy};
 pub use deadline::HALF_CLOSED_TIMEOUT;
 use end::End;
 use gate::Gate;
@@ -287,6 +289,9 @@ impl Connection {
         self.replies.unread_max = shared.unread_max();
         // Taken out, so that a command can be borrowed from it while the rest changes.
         let mut input = std::mem::take(&mut self.input);
+        if self.passing.take_killed() {
+            shared.busy.over();
+        }
         let turn = self
             .take_commands(&mut input, up, shared)
             .unwrap_or_else(|later| match later {
@@ -425,6 +430,16 @@ impl Connection {
             self.wait_for_pause(&verdict, &pause, shared.now)
                 .or_else(|later| self.flush_pack(up, shared).and(Err(later)))?;
         }
+        if let Some(busy) = self.held_up_by_script(&verdict, arguments, shared) {
+            self.deny(busy, verdict.facts, up, shared)?;
+            return Ok(());
+        }
+        let kills = verdict.action == Action::Pass(Pass::Kill) && verdict.arity_fits(arguments);
+        if kills && self.may_kill() {
+            self.flush_pack(up, shared)?;
+            self.start_passage(Pass::Kill, verdict.facts, arguments, frame);
+            return Ok(());
+        }
         if self.mode.watches()
             || self.mode.monitors()
             || (self.passing.subscriptions() > 0 && self.settings.protocol == Protocol::Resp2)
@@ -476,6 +491,10 @@ impl Connection {
                     }
                 }
                 if read_only && !alone && self.batch_read(frame, facts, arguments, up, shared)? {
+                    return Ok(());
+                }
+                if let Some(busy) = shared.busy.error(shared.now).cloned() {
+                    self.deny(busy, facts, up, shared)?;
                     return Ok(());
                 }
                 self.pack_bypass(frame, facts, arguments, read_only, alone, up, shared)

@@ -41,6 +41,14 @@ pub(super) enum Effect {
 }
 
 impl Connection {
+    /// Whether SCRIPT KILL of this client goes to the store at once, whatever the client waits for.
+    pub(super) fn may_kill(&mut self) -> bool {
+        let subscribed =
+            self.passing.subscriptions() > 0 && self.settings.protocol == Protocol::Resp2;
+        let queues = self.mode.transaction().is_some() || self.mode.passed_multi();
+        !subscribed && !queues && !self.mode.monitors()
+    }
+
     /// Whether this client waits for something that may never come.
     pub(super) fn endless(&self) -> bool {
         let waits = |passage: &Passage| {
@@ -66,7 +74,7 @@ impl Connection {
             return self.reply(error);
         }
         let effect = match kind {
-            Pass::Blocking | Pass::Wait => Effect::None,
+            Pass::Blocking | Pass::Wait | Pass::Kill => Effect::None,
             Pass::Subscribe => Effect::Subscribe,
             Pass::Monitor => Effect::Monitor,
             Pass::Watch => Effect::Watch,
@@ -105,6 +113,7 @@ impl Connection {
             marks,
             // Nothing blocks inside MULTI.
             blocks: matches!(kind, Some(Pass::Blocking | Pass::Wait)) && !self.mode.passed_multi(),
+            kills: kind == Some(Pass::Kill) && !self.mode.passed_multi(),
             identified: false,
             name: shown(arguments),
             frame: frame.to_vec(),

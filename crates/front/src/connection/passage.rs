@@ -26,6 +26,8 @@ pub(super) enum Stage {
     Address(Option<CallId>),
     /// Needs the front's mark to be open.
     Mark,
+    /// Needs a connection to where the store is, and no more: a busy store would not say which it is.
+    Kill,
     /// Needs everything acknowledged to be applied; asked for with this call.
     Barrier(Option<CallId>),
     /// Needs a connection that leads to the store with this name.
@@ -46,6 +48,8 @@ pub(super) struct Passage {
     pub(super) marks: bool,
     /// It may wait for others before it answers.
     pub(super) blocks: bool,
+    /// It ends a script.
+    pub(super) kills: bool,
     /// The connection was lost, made or asked anew since the barrier: the last try.
     pub(super) identified: bool,
     /// The command's name, for error texts.
@@ -70,15 +74,22 @@ impl Connection {
     ) -> Result<(), Later> {
         if let Some(Passage {
             stage: stage @ Stage::Address(None),
+            kills,
             ..
         }) = &mut self.passing.passage
         {
             if shared.store.is_some() {
-                *stage = Stage::Mark;
+                *stage = if *kills { Stage::Kill } else { Stage::Mark };
             } else {
                 let call = self.ask(Form::StoreAddress, up, shared)?;
                 self.set_stage(call.map(Stage::Address));
             }
+        }
+        if let Some(Passage {
+            stage: Stage::Kill, ..
+        }) = &self.passing.passage
+        {
+            self.send_kill(shared);
         }
         if let Some(passage) = &mut self.passing.passage
             && passage.stage == Stage::Mark
@@ -116,11 +127,16 @@ impl Connection {
         let logged_in = self.passing.direct.as_ref().is_some_and(Direct::is_clients);
         if let Some(Passage {
             stage: Stage::Login,
+            kills,
             ..
         }) = &self.passing.passage
             && logged_in
         {
-            self.send_passed();
+            if *kills {
+                self.send_kill(shared);
+            } else {
+                self.send_passed();
+            }
         }
         Ok(())
     }
@@ -171,6 +187,8 @@ impl Connection {
                     shared.store_named(&name);
                     passage.stage = if at_barrier {
                         Stage::Connection(name)
+                    } else if passage.kills {
+                        Stage::Kill
                     } else {
                         Stage::Mark
                     };
@@ -336,6 +354,29 @@ impl Connection {
         }
         direct.used = false;
         // From now on it has time to answer.
+        direct.heard = true;
+        passage.stage = Stage::Sent;
+    }
+
+    /// Puts SCRIPT KILL into the store connection's outbox. Nothing that a busy store would refuse may come before it, so the
+    /// connection is not asked where it leads. A script that has changed nothing can be killed, no other.
+    fn send_kill(&mut self, shared: &Shared) {
+        let stateful = self.stateful();
+        let Some(store) = &shared.store else { return };
+        let leads_there = |direct: &Direct| stateful || direct.address == store.address;
+        if !self.passing.direct.as_ref().is_some_and(leads_there) {
+            self.passing.new_direct(store, shared.now);
+        }
+        let (Some(passage), Some(direct)) = (&mut self.passing.passage, &mut self.passing.direct)
+        else {
+            return;
+        };
+        if !direct.acts_as_client() {
+            passage.stage = Stage::Login;
+            return;
+        }
+        direct.outbox.append(&mut passage.frame);
+        direct.used = false;
         direct.heard = true;
         passage.stage = Stage::Sent;
     }

@@ -23,6 +23,8 @@ pub(super) struct Passing {
     sentinels: u64,
     /// Something was passed that may have changed the store, and given up without an answer.
     unanswered: bool,
+    /// A script was killed.
+    killed: bool,
 }
 
 impl Passing {
@@ -64,6 +66,16 @@ impl Passing {
         let passage = self.passage.take()?;
         self.unanswered |= passage.marks && passage.stage == Stage::Sent;
         Some(passage)
+    }
+
+    /// The store has killed a script.
+    pub(super) fn note_killed(&mut self) {
+        self.killed = true;
+    }
+
+    /// Whether a script was killed since this was last asked.
+    pub(super) fn take_killed(&mut self) -> bool {
+        std::mem::take(&mut self.killed)
     }
 
     /// Whether something was given up without an answer since this was last asked.

@@ -252,6 +252,9 @@ impl Connection {
         while result.is_ok() && batch.done < batch.ends.len() {
             result = if self.replies.full() {
                 Err(Later::Reads)
+            } else if let Some(busy) = shared.busy.error(shared.now) {
+                self.reply(busy.clone());
+                Ok(())
             } else {
                 self.pack_frame(batch.frame(batch.done), key_hash, true, false, up, shared)
             };

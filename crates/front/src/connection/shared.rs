@@ -8,7 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::mark::Mark;
 use super::own_write::OwnWrites;
-use super::{Pause, StoreAddress};
+use super::{Busy, Pause, StoreAddress};
 use crate::front::Cache;
 use crate::table::Table;
 use crate::upstream::Time;
@@ -99,6 +99,8 @@ pub struct Shared {
     pub alive: Option<(String, Time)>,
     /// What was done how often.
     pub counters: Counters,
+    /// Whether Redis is busy with a script.
+    pub busy: Busy,
     /// Whether clients wait.
     pub pause: Pause,
     /// The front's mark.
@@ -152,6 +154,7 @@ impl Shared {
             name: None,
             alive: None,
             counters: Counters::default(),
+            busy: Busy::default(),
             pause: Pause::default(),
             mark: Mark::default(),
             subscribing: Subscribing::default(),
@@ -182,6 +185,7 @@ impl Shared {
             self.probed.clear();
             self.client_fields = None;
             self.users.forget();
+            self.busy.over();
         }
         if self.users.has_none() {
             self.users.forget();

@@ -48,6 +48,11 @@ impl Transaction {
         self.commands + self.own.len()
     }
 
+    /// Whether EXEC sends it.
+    pub(super) fn is_sent(&self) -> bool {
+        !self.failed && self.commands > 0
+    }
+
     /// Whether all of them only read.
     pub(super) fn is_read_only(&self) -> bool {
         self.read_only
@@ -427,6 +432,7 @@ impl Connection {
                     Purpose::Bypass {
                         replies: 1,
                         again: None,
+                        plain: false,
                     }
                 } else {
                     if submitted.is_ok() {

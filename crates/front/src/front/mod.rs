@@ -270,6 +270,9 @@ impl<U: Upstream> Front<U> {
             self.take_events();
             self.send_store_reads();
             self.write_dirty();
+            if self.shared.busy.error(self.shared.now).is_some() {
+                self.vigil.attend(self.shared.now);
+            }
         }
         self.shut_down();
         self.shared.counters.failed_logins = self.shared.users.failed_logins();

@@ -14,7 +14,7 @@ use pmnet_resp::reply;
 
 use super::Front;
 use super::lane::{How, Lane};
-use crate::connection::Shared;
+use crate::connection::{Shared, says_busy};
 use crate::upstream::{Time, Upstream};
 use crate::users::{About, Answer, Ask, Ticket};
 
@@ -159,6 +159,10 @@ impl<U: Upstream> Front<U> {
         let Ticket {
             client, question, ..
         } = match ask {
+            Ask::List(..) if says_busy(answer) => {
+                // What was known of users counts as long as it would if Redis said nothing.
+                return self.shared.busy.heard(answer, self.shared.now);
+            }
             Ask::List(number, asked) => {
                 let link = self.users.rights.open.as_ref().map(|open| &open.link);
                 if let Some((_, version)) = link.and_then(|link| link.found.as_ref()) {

@@ -35,6 +35,8 @@ pub(super) struct Vigil {
     next_beat: Time,
     /// When somebody was last seen to wait; `None`: the vigil is not kept.
     waited: Option<Time>,
+    /// When it was last doubted that the store takes commands, and only the store is to be asked.
+    doubted: Option<Time>,
     heart: Option<Beating>,
     session: Option<SessionHandle>,
     call: Option<CallId>,
@@ -57,6 +59,7 @@ impl Vigil {
             next_look: None,
             next_beat: 0,
             waited: None,
+            doubted: None,
             heart: None,
             session: None,
             call: None,
@@ -167,6 +170,8 @@ impl<U: Upstream> Front<U> {
         // The questions were not asked while this process stood still.
         let stood_still = now >= due.saturating_add(self.vigil.beat_every);
         let (mut timed, mut waits) = (false, false);
+        let busy = self.shared.busy.error(now).is_some();
+        let mut doubts = busy;
         for index in 0..self.clients.len() {
             let Some(Some(client)) = self.clients.get_mut(index) else {
                 continue;
@@ -191,6 +196,7 @@ impl<U: Upstream> Front<U> {
                 || client.lingering.is_some()
                 || client.handshake.is_some();
             waits |= client.connection.waits_on_store();
+            doubts |= client.connection.doubts_store(now);
             if changed {
                 self.enqueue(index);
                 self.mark_dirty(index);
@@ -204,18 +210,23 @@ impl<U: Upstream> Front<U> {
             }
             vigil.waited = Some(now);
         }
-        if let Some(waited) = vigil.waited {
+        if doubts {
+            vigil.doubted = Some(now);
+        }
+        if let Some(waited) = vigil.waited.max(vigil.doubted) {
             let quiet = QUIET_BEATS.saturating_mul(vigil.beat_every);
             if now >= waited.saturating_add(quiet) {
                 self.end_vigil();
-            } else if now >= vigil.next_beat {
+            } else if now >= vigil.next_beat || busy {
                 vigil.next_beat = now.saturating_add(vigil.beat_every);
                 vigil.beat(self.poll.registry(), &self.shared);
-                self.ask_store_name();
+                if vigil.waited.is_some() {
+                    self.ask_store_name();
+                }
             }
         }
         self.vigil.transfer(&mut self.scratch, &mut self.shared);
-        let goes_on = timed || self.vigil.waited.is_some();
+        let goes_on = timed || self.vigil.waited.max(self.vigil.doubted).is_some();
         self.vigil.next_look = goes_on.then(|| now.saturating_add(self.vigil.look_every));
     }
 
@@ -245,7 +256,8 @@ impl<U: Upstream> Front<U> {
             return;
         }
         self.vigil.call = None;
-        if self.vigil.waited.is_none() && !self.vigil.keeps_session {
+        let idle = self.vigil.waited.max(self.vigil.doubted).is_none();
+        if idle && !self.vigil.keeps_session {
             self.end_vigil();
         }
         if outcome == Outcome::Reply(pmnet_resp::reply::OK) {
@@ -276,6 +288,7 @@ impl<U: Upstream> Front<U> {
 
     pub(super) fn end_vigil(&mut self) {
         self.vigil.waited = None;
+        self.vigil.doubted = None;
         self.vigil.keeps_session = false;
         self.vigil.heart = None;
         self.vigil.call = None;

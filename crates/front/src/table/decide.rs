@@ -20,6 +20,11 @@ pub(super) enum Rule {
         reads: &'static [&'static str],
         refused: &'static [(&'static str, &'static str)],
     },
+    /// The same, and KILL is passed.
+    Scripts {
+        reads: &'static [&'static str],
+        refused: &'static [(&'static str, &'static str)],
+    },
     /// Passed if BLOCK is among the options (from argument `from` up to STREAMS).
     BlockOption { from: usize, read_only: bool },
     /// Answered by the front.
@@ -62,7 +67,8 @@ impl Rule {
                     alone: false,
                 }
             }
-            Rule::Container { reads, refused } => {
+            Rule::Scripts { .. } if arguments.is(1, "KILL") => Action::Pass(Pass::Kill),
+            Rule::Container { reads, refused } | Rule::Scripts { reads, refused } => {
                 if let Some((_, why)) = refused.iter().find(|(word, _)| arguments.is(1, word)) {
                     return Action::Refuse(why);
                 }
@@ -95,7 +101,6 @@ const REPLICATION: &str =
     "it changes who the store is; do it on the Redis server itself, with pmnet stopped";
 const STREAM: &str =
     "it turns the connection into a replication stream; connect to the Redis server itself";
-const KILL: &str = "a busy store would hold it up too; send it to the Redis server itself";
 
 /// The rule for one command.
 pub(super) fn decide(facts: &Facts) -> Decision {
@@ -202,11 +207,11 @@ pub(super) fn decide(facts: &Facts) -> Decision {
             "the store's configuration; what acknowledged writes rest on cannot be weakened",
         ),
         "FUNCTION" => (
-            Rule::Container {
+            Rule::Scripts {
                 reads: &["DUMP", "HELP", "LIST", "STATS"],
-                refused: &[("KILL", KILL)],
+                refused: &[],
             },
-            "KILL is refused",
+            "KILL is passed through at once",
         ),
         "LATENCY" => (
             Rule::Container {
@@ -237,17 +242,14 @@ pub(super) fn decide(facts: &Facts) -> Decision {
             "",
         ),
         "SCRIPT" => (
-            Rule::Container {
+            Rule::Scripts {
                 reads: &["EXISTS", "HELP"],
-                refused: &[
-                    ("KILL", KILL),
-                    (
-                        "DEBUG",
-                        "it needs a connection of its own to the Redis server",
-                    ),
-                ],
+                refused: &[(
+                    "DEBUG",
+                    "it needs a connection of its own to the Redis server",
+                )],
             },
-            "KILL and DEBUG are refused",
+            "KILL is passed through at once; DEBUG is refused",
         ),
         "SLOWLOG" => (
             Rule::Container {

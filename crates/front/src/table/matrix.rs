@@ -20,6 +20,7 @@ pub fn guide_markdown() -> String {
             Rule::Read => "read",
             Rule::Write => "write",
             Rule::ReadUnless(_) | Rule::Container { .. } => "read or write",
+            Rule::Scripts { .. } => "read, write or pass-through",
             Rule::BlockOption {
                 read_only: true, ..
             } => "read or pass-through",
@@ -32,11 +33,13 @@ pub fn guide_markdown() -> String {
         };
         let mut note = match decision.rule {
             Rule::Refuse(why) => why.to_owned(),
-            Rule::Container { reads, .. } if !reads.contains(&"*") => {
+            Rule::Container { reads, .. } | Rule::Scripts { reads, .. }
+                if !reads.contains(&"*") =>
+            {
                 let separator = if decision.note.is_empty() { "" } else { "; " };
                 format!("reads: {}{separator}{}", reads.join(", "), decision.note)
             }
-            Rule::Container { .. } => {
+            Rule::Container { .. } | Rule::Scripts { .. } => {
                 format!(
                     "always a read{}{}",
                     if decision.note.is_empty() { "" } else { "; " },

@@ -403,8 +403,8 @@ impl Server {
                     out.send(from, &nack.header(&self.stamp()), &[]);
                 }
                 Judgement::Repeat => {
-                    let stored = self.sessions.get(&id).and_then(|s| s.reply.as_ref());
-                    let (_, reply) = stored.expect("judged by this reply").clone();
+                    let session = self.sessions.get(&id).expect("judged by its reply");
+                    let reply = session.reply_to(&asked).expect("judged by it").clone();
                     self.counters.answered_again += 1;
                     self.room.forget(id);
                     self.send_reply(from, &asked, &reply, 0, out);
@@ -459,6 +459,9 @@ impl Server {
                 session.highest_request = session.highest_request.max(request);
                 if !read_only {
                     session.reply = Some((request, reply.clone()));
+                } else if reply.starts_with(b"-") && reply.len() <= FRAGMENT_BYTES {
+                    // A script that was killed must not run again.
+                    session.failed_read = Some((request, reply.clone()));
                 }
             }
             if let Some((asked, from)) = asked {

@@ -5,6 +5,7 @@
 //! is either executed or answered, never both and never neither.
 
 use super::Session;
+use bytes::Bytes;
 use crate::rules::{Rule, Rules};
 use pmnet_wire::packet::{Bypass, Fallback, Fragment, Progress, Response};
 use pmnet_wire::{FRAGMENTS_MAX, Flags, Header};
@@ -125,7 +126,7 @@ pub(super) enum Judgement {
     UnknownSession,
     /// The update that falls back has been applied: its client hears that.
     Confirm,
-    /// It has been executed: its reply is sent again.
+    /// It has been executed: its reply is sent again. Of reads only those that failed are known.
     Repeat,
     /// Its session went on without it (its caller's deadline passed): executed now, it would come after what
     /// the session sent later.
@@ -167,7 +168,8 @@ pub(super) fn judge(
             let stored = session.reply.as_ref().map(|(stored, _)| *stored);
             let stored = stored.filter(|_| !read_only && rules.hold(Rule::RequestId));
             let in_order = rules.hold(Rule::LastSeq);
-            if stored == Some(request) {
+            let failed = read_only && session.reply_to(asked).is_some();
+            if stored == Some(request) || failed {
                 Judgement::Repeat
             } else if (last_seq < applied && in_order)
                 || stored.is_some_and(|stored| stored > request)
@@ -182,10 +184,25 @@ pub(super) fn judge(
     }
 }
 
+impl Session {
+    /// The reply that it already has to this bypass.
+    pub(super) fn reply_to(&self, asked: &Asked) -> Option<&Bytes> {
+        let What::Execute { request, read_only } = asked.what else {
+            return None;
+        };
+        let kept = if read_only {
+            &self.failed_read
+        } else {
+            &self.reply
+        };
+        let kept = kept.as_ref().filter(|(of, _)| *of == request);
+        kept.map(|(_, reply)| reply)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
 
     const RULES: Rules = Rules::ALL;
 
@@ -194,6 +211,7 @@ mod tests {
         Session {
             last_seq: 5,
             reply: Some((7, Bytes::from_static(b"+OK"))),
+            failed_read: Some((4, Bytes::from_static(b"-ERR"))),
             ..Session::default()
         }
     }
@@ -237,6 +255,9 @@ mod tests {
             read_only: true,
         };
         assert_eq!(executes(5, 6, true), again);
+        // Unless it failed: it may have been a script that was killed.
+        assert_eq!(executes(5, 4, true), Judgement::Repeat);
+        assert_eq!(executes(5, 4, false), Judgement::Overtaken);
     }
 
     #[test]

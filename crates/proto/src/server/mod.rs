@@ -145,6 +145,8 @@ struct Session {
     stage: Vec<Part>,
     /// Last state-changing bypass and its reply.
     reply: Option<(u64, Bytes)>,
+    /// Last read that was answered with an error, and the error: for its copies that are still under way.
+    failed_read: Option<(u64, Bytes)>,
     /// Highest request id seen by this process.
     highest_request: u64,
 }

@@ -1,7 +1,8 @@
 //! One blocking connection to Redis: commands are collected, sent with one write, and their raw
 //! replies read in order.
 //!
-//! Invariants: every call ends within [`CALL_SECONDS`] (plus one socket timeout); a connection that
+//! Invariants: every call ends within [`CALL_SECONDS`] (plus one socket timeout), or within [`SCRIPT_SECONDS`] if Redis says on another
+//! connection that it runs a script: whoever waits for that shall learn how it ended; a connection that
 //! failed once is never used again (the owner drops it, because replies would no longer match).
 //! Between calls of the store the connection is in database 0, outside MULTI. May not decide what a
 //! reply means.
@@ -19,6 +20,12 @@ use super::url::RedisUrl;
 
 /// Longest time of one exchange (everything sent until its last reply), in seconds.
 pub const CALL_SECONDS: u64 = 5;
+/// The same while Redis runs a script, in seconds: as long as a client of a front waits, unless configured otherwise.
+const SCRIPT_SECONDS: u64 = 10;
+/// How long the question whether Redis runs a script may take, in seconds.
+const BUSY_SECONDS: u64 = 1;
+/// What Redis says to everybody while it runs a script for longer than `busy-reply-threshold`.
+const BUSY: &[u8] = b"-BUSY ";
 /// Longest time to establish a TCP connection, in seconds.
 const CONNECT_SECONDS: u64 = 2;
 /// Bytes read from the socket at a time.
@@ -66,12 +73,15 @@ impl Write for Wire {
 pub struct Connection {
     stream: Wire,
     name: String,
+    /// Where to ask whether Redis runs a script; `None`: that is what this connection asks.
+    url: Option<RedisUrl>,
     /// The address that the name had.
     pub peer: SocketAddr,
     out: Vec<u8>,
     input: BytesMut,
     scratch: Vec<u8>,
     scanner: Scanner,
+    begun: Instant,
     deadline: Instant,
     /// RESP version that the server answers in: 2 or 3.
     pub protocol: u8,
@@ -85,6 +95,14 @@ impl Connection {
     /// # Errors
     /// `Retry` when the name does not resolve or nobody answers.
     pub fn open(url: &RedisUrl) -> Result<Connection, StoreError> {
+        let mut connection = Connection::open_within(url, CALL_SECONDS)?;
+        connection.url = Some(url.clone());
+        Ok(connection)
+    }
+
+    /// Connects; each read and write takes at most `seconds`.
+    fn open_within(url: &RedisUrl, seconds: u64) -> Result<Connection, StoreError> {
+        let timeout = Some(Duration::from_secs(seconds));
         let name = url.endpoint();
         let unreachable =
             |error: std::io::Error| StoreError::Retry(format!("Redis at {name}: {error}"));
@@ -96,17 +114,13 @@ impl Connection {
             match TcpStream::connect_timeout(&address, Duration::from_secs(CONNECT_SECONDS)) {
                 Ok(stream) => {
                     stream.set_nodelay(true).map_err(unreachable)?;
-                    stream
-                        .set_read_timeout(Some(Duration::from_secs(CALL_SECONDS)))
-                        .map_err(unreachable)?;
-                    stream
-                        .set_write_timeout(Some(Duration::from_secs(CALL_SECONDS)))
-                        .map_err(unreachable)?;
+                    stream.set_read_timeout(timeout).map_err(unreachable)?;
+                    stream.set_write_timeout(timeout).map_err(unreachable)?;
                     let stream = match &url.tls {
                         None => Wire::Plain(stream),
                         Some(tls) => {
                             let mut stream = tls.connect(stream).map_err(unreachable)?;
-                            let deadline = Instant::now() + Duration::from_secs(CALL_SECONDS);
+                            let deadline = Instant::now() + Duration::from_secs(seconds);
                             while stream.is_handshaking() {
                                 if Instant::now() >= deadline {
                                     return Err(unreachable(ErrorKind::TimedOut.into()));
@@ -119,11 +133,13 @@ impl Connection {
                     return Ok(Connection {
                         stream,
                         name,
+                        url: None,
                         peer: address,
                         out: Vec::new(),
                         input: BytesMut::new(),
                         scratch: vec![0; READ_BYTES],
                         scanner: Scanner::new(REPLIES),
+                        begun: Instant::now(),
                         deadline: Instant::now(),
                         protocol: 2,
                         database: 0,
@@ -160,7 +176,8 @@ impl Connection {
     /// # Errors
     /// `Retry` on any failure.
     pub fn send(&mut self) -> Result<(), StoreError> {
-        self.deadline = Instant::now() + Duration::from_secs(CALL_SECONDS);
+        self.begun = Instant::now();
+        self.deadline = self.begun + Duration::from_secs(CALL_SECONDS);
         let mut at = 0;
         while at < self.out.len() {
             if Instant::now() >= self.deadline {
@@ -194,12 +211,13 @@ impl Connection {
                 Err(why) => return Err(self.failed(&format!("sent what is not RESP: {why}"))),
             }
             if Instant::now() >= self.deadline {
-                return Err(self.failed("does not answer in time"));
+                self.wait_for_script()?;
             }
             match self.stream.read(&mut self.scratch) {
                 Ok(0) => return Err(self.failed("closed the connection")),
                 Ok(read) => self.input.extend_from_slice(&self.scratch[..read]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if is_timeout(&error) => self.wait_for_script()?,
                 Err(error) => return Err(self.failed_io(&error)),
             }
         }
@@ -215,14 +233,48 @@ impl Connection {
         self.reply()
     }
 
+    /// The time of the exchange is over: it has more if Redis runs a script.
+    fn wait_for_script(&mut self) -> Result<(), StoreError> {
+        let until = self.begun + Duration::from_secs(SCRIPT_SECONDS);
+        let more = self.deadline < until && self.url.as_ref().is_some_and(is_busy);
+        if !more {
+            return Err(self.failed("does not answer in time"));
+        }
+        self.deadline = until;
+        Ok(())
+    }
+
     fn failed(&self, what: &str) -> StoreError {
         StoreError::Retry(format!("Redis at {} {what}", self.name))
     }
 
     fn failed_io(&self, error: &std::io::Error) -> StoreError {
-        match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => self.failed("does not answer in time"),
-            _ => self.failed(&format!("lost: {error}")),
+        if is_timeout(error) {
+            self.failed("does not answer in time")
+        } else {
+            self.failed(&format!("lost: {error}"))
         }
     }
+}
+
+fn is_timeout(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+/// Whether Redis says that it runs a script.
+fn is_busy(url: &RedisUrl) -> bool {
+    let ask = || -> Result<bool, StoreError> {
+        let mut connection = Connection::open_within(url, BUSY_SECONDS)?;
+        let login = url.password.as_ref().map(|password| {
+            let user = url.user.as_deref().unwrap_or("default");
+            connection.add(&[b"AUTH", user.as_bytes(), password.as_bytes()]);
+        });
+        connection.add(&[b"PING"]);
+        connection.send()?;
+        if login.is_some() {
+            connection.reply()?;
+        }
+        Ok(connection.reply()?.starts_with(BUSY))
+    };
+    ask().unwrap_or(false)
 }

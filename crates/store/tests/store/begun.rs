@@ -685,3 +685,32 @@ fn a_script_that_hangs_can_be_killed() {
     }
     assert_eq!(change(&mut *store, single("INCR n")), ":1\r\n");
 }
+
+/// A script of a client that is killed later than a call may take: its client learns that, too.
+#[test]
+fn a_script_that_hangs_long_can_be_killed() {
+    let Some(redis) = Redis::start(&["--busy-reply-threshold", "100"]) else {
+        return;
+    };
+    let mut store = redis.store();
+    store.load().unwrap();
+    let hangs = |command| {
+        let body = "while true do redis.call('GET', 'n') end";
+        crate::support::script(Protocol::Resp2, &[command, body, "0"])
+    };
+    for command in ["EVAL", "EVAL_RO"] {
+        std::thread::scope(|scope| {
+            let killed = scope.spawn(|| {
+                std::thread::sleep(Duration::from_secs(7));
+                kill_script(&redis)
+            });
+            let reply = match command {
+                "EVAL" => change(&mut *store, hangs(command)),
+                _ => read(&mut *store, hangs(command)),
+            };
+            assert!(reply.contains("Script killed by user"), "{reply}");
+            assert_eq!(killed.join().unwrap(), "+OK");
+        });
+    }
+    assert_eq!(change(&mut *store, single("INCR n")), ":1\r\n");
+}

@@ -24,7 +24,7 @@ use pmnet_wire::command::Protocol;
 
 use crate::connection::{
     BATCH_REPLY_BYTES_MAX, Found, Match, Own, StoreAddress, StoreRead, Unread, ask_owner,
-    ask_run_id, owner_of, run_id_of,
+    ask_run_id, owner_of, run_id_of, says_busy,
 };
 use crate::limits::BULK_BYTES_MAX;
 use crate::upstream::Time;
@@ -135,6 +135,8 @@ pub(super) struct Link {
     transactions: VecDeque<Transaction>,
     /// A transaction was answered.
     pub(super) proven: bool,
+    /// The store said that it is busy.
+    pub(super) busy: Option<Bytes>,
 }
 
 impl Link {
@@ -161,6 +163,7 @@ impl Link {
             found: Found::default(),
             transactions: VecDeque::new(),
             proven: false,
+            busy: None,
         }
     }
 
@@ -261,6 +264,9 @@ impl Link {
                     }
                 }
             };
+            if says_busy(&value) {
+                self.busy = Some(value.clone());
+            }
             if let Some(own) = self.greeting.pop_front() {
                 self.greeted(own, &value, name)?;
                 continue;
@@ -355,6 +361,12 @@ impl Transaction {
             Phase::Queue(at) => {
                 match self.steps[at] {
                     _ if value == "+QUEUED\r\n" => {}
+                    // Nothing of it will run.
+                    _ if says_busy(value) => {
+                        for member in &mut self.members {
+                            member.refused = true;
+                        }
+                    }
                     Step::Read(member) if value.starts_with(b"-") => {
                         self.members[member].refused = true;
                     }

@@ -262,7 +262,11 @@ impl<U: Upstream> Front<U> {
         let mut told = std::mem::take(&mut self.reads.told);
         for (at, lane) in self.reads.lanes.iter_mut().enumerate() {
             self.shared.store_reads[at] = lane.is_fit(&self.shared);
-            if let Err(why) = lane.receive(&mut self.scratch, &self.shared, &mut told) {
+            let received = lane.receive(&mut self.scratch, &self.shared, &mut told);
+            if let Some(error) = lane.open.as_mut().and_then(|open| open.link.busy.take()) {
+                self.shared.busy.heard(&error, self.shared.now);
+            }
+            if let Err(why) = received {
                 lane.give_up(&why, self.shared.now, &mut told);
             }
         }

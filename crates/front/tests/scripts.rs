@@ -1,0 +1,213 @@
+//! A script that runs long: what others are told, and how it is ended.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Client, Knobs, Redis, Running, command, eventually};
+use pmnet_front::upstream::ReadAnswer;
+use pmnet_front::{Access, Cache};
+
+const BUSY: &str = "-BUSY Redis is busy running a script.";
+const ABORTED: &str =
+    "-EXECABORT Transaction discarded because of: BUSY Redis is busy running a script.";
+const HANGS: &str = "while true do end";
+
+/// A Redis that says soon that it is busy.
+fn redis() -> Option<Redis> {
+    Redis::start_with(&["--busy-reply-threshold", "50"])
+}
+
+/// Sends a script that does not end to Redis itself, past the front.
+fn hang(redis: &Redis, login: Option<&str>, body: &str) -> Client {
+    let mut client = redis.client();
+    if let Some(login) = login {
+        assert_eq!(client.ask(&format!("AUTH {login}")), "+OK\r\n");
+    }
+    let mut frame = Vec::new();
+    pmnet_resp::write_command(&mut frame, &["EVAL", body, "0"]);
+    client.send(&frame);
+    // It says so only to who may do something; a connection that was made before may.
+    let mut other = redis.client();
+    if let Some(login) = login {
+        eventually("it takes a login", || {
+            other.ask(&format!("AUTH {login}")) == "+OK\r\n"
+        });
+    }
+    eventually("Redis is busy", || other.ask("GET x").starts_with(BUSY));
+    client
+}
+
+fn killed(mut client: Client) {
+    let text = client.text();
+    assert!(text.contains("Script killed by user"), "{text}");
+}
+
+#[test]
+fn a_script_is_killed_through_the_front() {
+    let Some(redis) = redis() else { return };
+    let front = Running::start(&redis);
+    let mut client = front.client();
+    for command in ["SCRIPT KILL", "FUNCTION KILL"] {
+        let text = client.ask(command);
+        assert_eq!(
+            text, "-NOTBUSY No scripts in execution right now.\r\n",
+            "{command}"
+        );
+    }
+    // On a connection of the client's that is there already, and on a new one.
+    client.ask("BLPOP none 0.01");
+    for mut client in [client, front.client()] {
+        let hanging = hang(&redis, None, HANGS);
+        assert!(client.ask("FUNCTION KILL").starts_with(BUSY));
+        assert_eq!(client.ask("SCRIPT KILL"), "+OK\r\n");
+        killed(hanging);
+        eventually("Redis answers", || client.ask("INCR n").starts_with(':'));
+        // The connection is one for everything again.
+        assert_eq!(client.ask("BLPOP none 0.01"), "*-1\r\n");
+    }
+    // Neither in a transaction.
+    let mut client = front.client();
+    client.ask("MULTI");
+    assert!(client.ask("SCRIPT KILL").starts_with("-ERR pmnet: "));
+    assert!(client.ask("EXEC").starts_with("-EXECABORT"));
+    assert!(client.ask("SCRIPT KILL x").starts_with("-ERR wrong number"));
+}
+
+#[test]
+fn a_script_that_has_written_is_not_killed() {
+    let Some(redis) = redis() else { return };
+    let front = Running::start(&redis);
+    let mut client = front.client();
+    // Not for ever: Redis could only be killed then.
+    let body = "redis.call('SET', 'k', 'v') local t = redis.call('TIME')[1] while redis.call('TIME')[1] - t < 3 do end";
+    let mut hanging = hang(&redis, None, body);
+    assert!(client.ask("SCRIPT KILL").starts_with("-UNKILLABLE "));
+    assert_eq!(hanging.text(), "$-1\r\n");
+}
+
+#[test]
+fn while_a_script_runs_others_are_told_so() {
+    let Some(redis) = redis() else { return };
+    let head = Knobs {
+        reads_allowed: true,
+        answer: Some(|_, _| ReadAnswer::Miss { epoch: 1, need: 0 }),
+        ..Knobs::default()
+    };
+    let front = Running::start_as(&redis, head, |_| {});
+    let mut client = front.client();
+    let mut transaction = front.client();
+    transaction.ask("MULTI");
+    transaction.ask("INCR n");
+    // The front knows where Redis is.
+    client.ask("BLPOP none 0.01");
+    let hanging = hang(&redis, None, HANGS);
+    front.knobs().hold_bypasses = true;
+    // Found out by reading.
+    assert!(client.ask("GET k").starts_with(BUSY));
+    front.knobs().bypasses.clear();
+    for line in [
+        "GET k",
+        "INCR n",
+        "EVAL_RO x 0",
+        "EVAL x 0",
+        "KEYS *",
+        "BLPOP l 0",
+        "SUBSCRIBE c",
+        "WATCH k",
+    ] {
+        let text = client.ask(line);
+        assert!(text.starts_with(BUSY), "{line}: {text}");
+    }
+    // As Redis: the transaction is over.
+    assert!(transaction.ask("EXEC").starts_with(ABORTED));
+    assert_eq!(transaction.ask("EXEC"), "-ERR EXEC without MULTI\r\n");
+    assert_eq!(client.ask("PING"), "+PONG\r\n");
+    assert_eq!(client.ask("GET"), arity("get"));
+    assert!(front.knobs().bypasses.is_empty(), "nothing was sent");
+    front.knobs().hold_bypasses = false;
+    assert_eq!(client.ask("SCRIPT KILL"), "+OK\r\n");
+    killed(hanging);
+    eventually("Redis answers", || client.ask("INCR n") == ":1\r\n");
+}
+
+fn arity(name: &str) -> String {
+    format!("-ERR wrong number of arguments for '{name}' command\r\n")
+}
+
+/// Nobody reads from Redis: the front asks by itself.
+#[test]
+fn who_waits_already_is_told_if_he_only_reads() {
+    let Some(redis) = redis() else { return };
+    let front = Running::start(&redis);
+    front.client().ask("BLPOP none 0.01");
+    let hanging = hang(&redis, None, HANGS);
+    front.knobs().hold_bypasses = true;
+    let mut readers = [front.client(), front.client()];
+    readers[0].send(&[command("GET a"), command("GET b"), command("PING")].concat());
+    readers[1].send(&command("STRLEN a"));
+    let (mut writer, mut script) = (front.client(), front.client());
+    writer.send(&command("INCR n"));
+    script.send(&command("EVAL_RO return(1) 0"));
+    for reply in 0..2 {
+        assert!(readers[0].text().starts_with(BUSY), "{reply}");
+    }
+    assert_eq!(readers[0].text(), "+PONG\r\n");
+    assert!(readers[1].text().starts_with(BUSY));
+    // What is acknowledged early is not held up.
+    let mut early = front.client();
+    eventually("it is known", || early.ask("INCR n").starts_with(BUSY));
+    let held = front.knobs().bypasses.len();
+    assert_eq!(early.ask("SCRIPT KILL"), "+OK\r\n");
+    killed(hanging);
+    front.knobs().hold_bypasses = false;
+    // What may have been executed, and what may be the script itself, has its own answer.
+    assert_eq!(writer.text(), ":1\r\n");
+    assert_eq!(script.text(), ":1\r\n");
+    // What the readers had sent is nobody's answer now.
+    assert_eq!(readers[1].ask("STRLEN a"), ":0\r\n");
+    assert_eq!(readers[0].ask("GET a"), "$-1\r\n");
+    assert!(held >= 4, "{held}");
+}
+
+#[test]
+fn rights_to_kill_are_those_of_the_client() {
+    let Some(redis) = redis() else { return };
+    let mut own = redis.client();
+    for user in [
+        "front on >front ~* &* +@all",
+        "may on >pw -@all +script|kill +auth +get ~*",
+        "none on >pw -@all +get ~*",
+        "all on >pw ~* &* +@all",
+        "default >secret",
+    ] {
+        assert_eq!(own.ask(&format!("ACL SETUSER {user}")), "+OK\r\n");
+    }
+    let direct = format!("redis://front:front@{}", redis.address);
+    let front = Running::start_as(&redis, Knobs::logged_in("front front"), |config| {
+        config.cache = Cache::Off;
+        config.access = Access::Redis;
+        config.direct = Some(direct);
+        // Within the test it is not known any more what users may do.
+        config.call_timeout = Duration::from_secs(2);
+    });
+    let mut clients = ["may", "none", "all"].map(|user| {
+        let mut client = front.client();
+        assert_eq!(client.ask(&format!("AUTH {user} pw")), "+OK\r\n");
+        client
+    });
+    let hanging = hang(&redis, Some("default secret"), HANGS);
+    // As Redis says it to this user.
+    let text = clients[1].ask("SCRIPT KILL");
+    assert!(text.starts_with("-NOPERM "), "{text}");
+    let text = front.client().ask("SCRIPT KILL");
+    assert!(text.starts_with("-NOAUTH "), "{text}");
+    std::thread::sleep(Duration::from_secs(3));
+    let text = clients[1].ask("SCRIPT KILL");
+    assert!(text.starts_with("-NOPERM "), "{text}");
+    assert_eq!(clients[0].ask("SCRIPT KILL"), "+OK\r\n");
+    killed(hanging);
+    let hanging = hang(&redis, Some("default secret"), HANGS);
+    assert_eq!(clients[2].ask("SCRIPT KILL"), "+OK\r\n");
+    killed(hanging);
+}
