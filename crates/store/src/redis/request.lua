@@ -71,6 +71,13 @@ local function begin()
   return begun
 end
 local OOM = "OOM command not allowed when used memory > 'maxmemory'."
+-- Whether Redis would refuse commands that need memory. It is asked by a write only if that may be: what has written cannot be killed.
+local function lacks_memory()
+  local info = redis.call('INFO', 'memory')
+  local used, most = string.match(info, '\nused_memory:(%d+)'), string.match(info, '\nmaxmemory:(%d+)')
+  if not used or not most or tonumber(most) == 0 or tonumber(used) <= tonumber(most) then return false end
+  return begin() and short_of_memory
+end
 -- Whether Redis says that the command has this flag; what it does not know has none.
 local function has_flag(flag, name, argument)
   for _, full in ipairs({type(argument) == 'string' and name .. '|' .. argument or name, name}) do
@@ -192,9 +199,9 @@ end
 
 -- What a client's script sees as `redis`: watched for errors that must stop everything, and kept
 -- away from the records. `user_wrote`: from then on Redis asks no more whether there is memory.
--- `user_reads`: it has said that it writes nothing (no-writes). `raised_by`, `raised_at`: the last error that was raised for a
+-- `user_reads`: it has said that it writes nothing (no-writes); `user_fills`: that it may use memory that is short (allow-oom). `raised_by`, `raised_at`: the last error that was raised for a
 -- command, and where, if that can be seen.
-local user_resp, user_wrote, user_reads, raised_by, raised_at
+local user_resp, user_wrote, user_reads, user_fills, raised_by, raised_at
 -- These count as writes there, which COMMAND does not say.
 local TELLS = set('PFCOUNT PUBLISH SPUBLISH')
 local READ_ONLY = 'ERR Write commands are not allowed from read-only scripts.'
@@ -204,7 +211,7 @@ local function call_guarded(name, arguments)
       return {err = READ_ONLY}
     end
     if not begin() then error('stopped', 0) end
-    if short_of_memory and not user_wrote then
+    if short_of_memory and not user_wrote and not user_fills then
       if has_flag('denyoom', name, arguments[2]) then return {err = OOM} end
       user_wrote = has_flag('write', name, arguments[2])
     end
@@ -322,12 +329,12 @@ end
 -- Scripts that EVAL made known: kept when all has run, for a script that has changed nothing may be killed.
 local seen_scripts = {}
 local SCRIPT_FLAGS = set('no-writes allow-oom allow-stale no-cluster allow-cross-slot-keys')
--- What a first line `#!lua …` says: whether the script only reads. Or nil, and Redis's error.
+-- The flags in a first line `#!lua …`, if there is one. Or nil, and Redis's error.
 local function shebang(body)
   if string.sub(body, 1, 2) ~= '#!' then return false end
   local line = string.match(body, '^([^\n]*)\n')
   if not line then return nil, 'ERR Invalid script shebang' end
-  local reads, engine = false, nil
+  local found, engine = {}, nil
   for word in string.gmatch(line, '%S+') do
     local flags = engine and string.match(word, '^flags=(.*)$')
     if not engine then
@@ -338,19 +345,19 @@ local function shebang(body)
     elseif flags ~= '' then
       for flag in string.gmatch(flags .. ',', '([^,]*),') do
         if not SCRIPT_FLAGS[flag] then return nil, 'ERR Unexpected flag in script shebang: ' .. flag end
-        reads = reads or flag == 'no-writes'
+        found[flag] = true
       end
     end
   end
-  return reads
+  return found
 end
--- The function, and whether it only reads; or nil, and Redis's error.
+-- The function, and the flags of its first line; or nil, and Redis's error.
 local function compile(body)
-  local reads, wrong = shebang(body)
+  local flags, wrong = shebang(body)
   if wrong then return nil, wrong end
   body = string.gsub(body, '^#![^\n]*', '')
   local f, message = load_hidden(body, '@user_script')
-  if f then return f, reads end
+  if f then return f, flags end
   -- What is wrong, and where, without what was added.
   local alone, why = loadstring(body, '@user_script')
   return nil, 'ERR Error compiling script (new function): ' .. (alone and message or why)
@@ -383,14 +390,17 @@ local function user_script(name, first, last)
   else
     sha = redis.sha1hex(body)
   end
-  local f, reads = compile(body)
-  if not f then return add_error(reads) end
+  local f, flags = compile(body)
+  if not f then return add_error(flags) end
   if name == 'EVAL' then seen_scripts[sha] = body end
+  local reads, fills = flags and flags['no-writes'], flags and flags['allow-oom']
+  if flags and not reads and not fills and lacks_memory() then return add_error(OOM) end
+  if aborted then return end
   local keys, args = {}, {}
   for i = first + 3, last do
     if i < first + 3 + count then keys[#keys + 1] = ARGV[i] else args[#args + 1] = ARGV[i] end
   end
-  user_resp, user_wrote, user_reads, raised_by = 2, false, reads, nil
+  user_resp, user_wrote, user_reads, user_fills, raised_by = 2, false, reads, fills, nil
   local raised, at
   local ok, result = xpcall(function() return f(shadows(keys, args))() end, function(e)
     raised = e

@@ -173,3 +173,44 @@ fn a_script_that_only_read_is_known_afterwards() {
         );
     }
 }
+
+/// `allow-oom` had no effect; a script without it ran until it needed memory.
+#[test]
+fn a_script_says_whether_it_may_run_when_memory_is_short() {
+    let Some(redis) = comparable() else { return };
+    let mut store = redis.store();
+    store.load().unwrap();
+    let store = &mut *store;
+    let lines = [
+        "",
+        "#!lua\n",
+        "#!lua flags=allow-oom\n",
+        "#!lua flags=no-writes\n",
+        "#!lua flags=no-writes,allow-oom\n",
+    ];
+    let calls = [
+        "return redis.call('GET', 'k')",
+        "return redis.call('SET', 'k', 'v')",
+        "return redis.pcall('SET', 'k', 'v')",
+        "redis.call('DEL', 'none') return redis.call('SET', 'k', 'v')",
+        "return redis.call('DEL', 'none')",
+    ];
+    for most in ["1", "100mb", "0"] {
+        redis.call(&["CONFIG", "SET", "maxmemory", most]);
+        for body in lines
+            .iter()
+            .flat_map(|line| calls.map(|call| format!("{line}{call}")))
+        {
+            for command in ["EVAL", "EVALSHA"] {
+                let sha = bare(&redis, Protocol::Resp2, &["SCRIPT", "LOAD", &body]);
+                let sha = bulk(&sha).expect("a digest");
+                let code = if command == "EVAL" { &body } else { &sha };
+                bare(&redis, Protocol::Resp2, &["DEL", "k"]);
+                let wanted = bare(&redis, Protocol::Resp2, &[command, code, "0"]);
+                bare(&redis, Protocol::Resp2, &["DEL", "k"]);
+                let got = change(store, script(Protocol::Resp2, &[command, code, "0"]));
+                assert_eq!(got, wanted, "{command} {body:?} with maxmemory {most}");
+            }
+        }
+    }
+}
