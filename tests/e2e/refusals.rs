@@ -227,7 +227,8 @@ fn a_script_that_hangs_redis_is_killed_through_the_front() {
     let Some(cluster) = cluster("refused-busy") else {
         return;
     };
-    let says = |reply: &Reply, word: &str| matches!(reply, Reply::Error(text) if text.contains(word));
+    let says =
+        |reply: &Reply, word: &str| matches!(reply, Reply::Error(text) if text.contains(word));
     let mut other = front(&cluster);
     other.call(&["SET", "k", "v"]).unwrap();
     for command in ["EVAL_RO", "EVAL"] {
@@ -249,7 +250,10 @@ fn a_script_that_hangs_redis_is_killed_through_the_front() {
             call.join().unwrap()
         });
         assert!(says(&killed, "Script killed by user"), "{killed:?}");
-        assert_eq!(other.call(&["STRLEN", "early"]).unwrap(), Reply::Integer(command.len().try_into().unwrap()));
+        assert_eq!(
+            other.call(&["STRLEN", "early"]).unwrap(),
+            Reply::Integer(command.len().try_into().unwrap())
+        );
         let reply = other.call(&["SCRIPT", "KILL"]).unwrap();
         assert!(says(&reply, "NOTBUSY"), "{command} runs again: {reply:?}");
     }

@@ -443,7 +443,7 @@ fn local_commands_and_refusals() {
     assert_eq!(client.ask("MULTI"), "+OK\r\n");
     assert!(
         client
-            .ask("HELLO 3")
+            .ask("HELLO 3 AUTH u p")
             .starts_with("-ERR pmnet: HELLO is not possible")
     );
     assert!(client.ask("EXEC").starts_with("-EXECABORT"));

@@ -136,3 +136,44 @@ fn a_transaction_that_selects_and_whose_outcome_is_unknown_ends_the_connection()
     );
     assert_eq!(client.next(), None);
 }
+
+/// HELLO was refused. Its reply differs in the number of the connection only.
+#[test]
+fn hello_is_queued_and_changes_the_protocol_at_the_end() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    for lines in [
+        &["HSET h f v", "HELLO 3"][..],
+        &["GET k", "HELLO 3 SETNAME me", "CLIENT GETNAME"],
+        &["HELLO 2", "HSET h f v", "HGETALL h"],
+        &["HELLO", "HELLO 3", "HELLO 2", "HGETALL h"],
+        &["HELLO 9", "HELLO x", "HELLO 3 FOO", "HGETALL h"],
+        &["HELLO 3", "CLIENT SETNAME x", "NOSUCH"],
+    ] {
+        let said = [redis.client(), front.client()].map(|mut client| {
+            let script = ["FLUSHALL", "MULTI"]
+                .into_iter()
+                .chain(lines.iter().copied());
+            let script = script.chain(["EXEC", "HSET h g w", "HGETALL h", "CLIENT GETNAME"]);
+            let said: Vec<String> = script.map(|line| client.ask(line)).collect();
+            let numbers = |text: &String| {
+                let without = |line: &&str| !line.starts_with(':');
+                text.lines().filter(without).collect::<Vec<_>>().join("\n")
+            };
+            said.iter().map(numbers).collect::<Vec<_>>()
+        });
+        assert_eq!(said[1], said[0], "{lines:#?}");
+    }
+    // What Redis would answer in the other protocol.
+    let mut client = front.client();
+    for line in ["MULTI", "HELLO 3"] {
+        client.ask(line);
+    }
+    assert!(
+        client
+            .ask("HGETALL h")
+            .starts_with("-ERR pmnet: behind a HELLO")
+    );
+    assert!(client.ask("EXEC").starts_with("-EXECABORT"));
+    assert_eq!(client.ask("HGETALL h"), "*2\r\n$1\r\ng\r\n$1\r\nw\r\n");
+}

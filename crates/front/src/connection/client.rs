@@ -22,7 +22,7 @@ use crate::table::{Facts, Sub};
 use crate::upstream::{Outcome, Time, Upstream};
 
 const SYNTAX: &str = "ERR syntax error";
-const TRACKING: &str = "the front does not tell clients about keys that change";
+const TRACKING: &str = "one connection reads from Redis for all clients of the front, so Redis could not say whose keys have changed";
 const CACHING: &str = "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled";
 const UNBLOCK_REASON: &str = "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR";
 /// The fields of Redis 7.0, for a store that does not say which it has.

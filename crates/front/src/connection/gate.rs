@@ -403,6 +403,12 @@ impl Connection {
     ) -> Result<bool, Later> {
         // What is in front of it does not wait.
         self.flush_pack(up, shared)?;
+        let logs_in = matches!(stage, Stage::New(About::Login { .. }));
+        if !logs_in && let Some(busy) = shared.busy.error(shared.now).cloned() {
+            // Redis says nothing about rights now, but it would say this.
+            self.gate.stage = Stage::Nothing;
+            return self.deny(busy, facts, up, shared);
+        }
         if self.gate_is_overdue(shared) {
             self.gate.stage = Stage::Nothing;
             self.times.answered = 0;

@@ -128,7 +128,6 @@ impl Connection {
                 return Ok(());
             }
         };
-        let protocol = wish.protocol;
         if let Some((user, password)) = wish.login {
             match self.log_in(Some(user), password, up, shared)? {
                 Some(answer) if answer == OK => {}
@@ -142,18 +141,26 @@ impl Connection {
             self.reply(reply::error(HELLO_NOAUTH));
             return Ok(());
         }
-        if let Some(name) = wish.name {
-            self.settings.name = Bytes::copy_from_slice(name);
-        }
-        if protocol != self.settings.protocol && self.passing.subscriptions() > 0 {
+        if wish.protocol != self.settings.protocol && self.passing.subscriptions() > 0 {
+            if let Some(name) = wish.name {
+                self.settings.name = Bytes::copy_from_slice(name);
+            }
             // In RESP2 a subscriber could not ask for another protocol.
             self.begin_resp2(arguments);
             return Ok(());
         }
-        self.settings.protocol = protocol;
-        let greeting = self.hello_reply();
+        let greeting = self.greet(&wish);
         self.reply(greeting);
         Ok(())
+    }
+
+    /// Does what HELLO asks for, but for a login; the reply.
+    pub(super) fn greet(&mut self, wish: &Hello<'_>) -> Bytes {
+        if let Some(name) = wish.name {
+            self.settings.name = Bytes::copy_from_slice(name);
+        }
+        self.settings.protocol = wish.protocol;
+        self.hello_reply()
     }
 
     /// What HELLO says in the present protocol.
@@ -218,14 +225,14 @@ impl Connection {
 }
 
 /// What a client asks for with HELLO.
-struct Hello<'a> {
-    protocol: Protocol,
-    login: Option<(&'a [u8], &'a [u8])>,
+pub(super) struct Hello<'a> {
+    pub(super) protocol: Protocol,
+    pub(super) login: Option<(&'a [u8], &'a [u8])>,
     name: Option<&'a [u8]>,
 }
 
 impl<'a> Hello<'a> {
-    fn parse(arguments: &Arguments<'a>, present: Protocol) -> Result<Hello<'a>, Bytes> {
+    pub(super) fn parse(arguments: &Arguments<'a>, present: Protocol) -> Result<Hello<'a>, Bytes> {
         let mut hello = Hello {
             protocol: present,
             login: None,

@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, Parser, Status, read, reply, write_header};
-use pmnet_wire::command::{COMMANDS_MAX, Form, PREAMBLE_LEN};
+use pmnet_wire::command::{COMMANDS_MAX, Form, PREAMBLE_LEN, Protocol};
 
 use super::calls::{Purpose, Submit};
-use super::local::parse_database;
+use super::local::{Hello, parse_database};
 use super::mode::Mode;
 use super::{Connection, Later, Shared, Wait, arity_error, refusal, shown};
 use crate::limits::{COMMAND_BYTES_MAX, REQUESTS};
@@ -24,6 +24,8 @@ pub(super) struct Transaction {
     own: Vec<(usize, Own)>,
     /// The database that it ends in, if it selects one.
     database: Option<u32>,
+    /// The protocol that it ends in, if a HELLO names one.
+    protocol: Option<Protocol>,
 }
 
 /// A command of a transaction that the front answers when the others have run.
@@ -96,6 +98,7 @@ impl Connection {
             failed: false,
             own: Vec::new(),
             database: None,
+            protocol: None,
         });
     }
 
@@ -179,6 +182,9 @@ impl Connection {
                 Action::Local(Local::Client) if may_queue_client(verdict.sub) => {
                     return self.queue_own(Own::Command(frame.to_vec()));
                 }
+                Action::Local(Local::Hello) if self.may_queue_hello(arguments) => {
+                    return self.queue_hello(arguments, frame);
+                }
                 Action::Local(Local::Select) => {
                     return self.queue_select(arguments, frame, up, shared);
                 }
@@ -256,6 +262,30 @@ impl Connection {
         }
         self.reply(error.unwrap_or(QUEUED));
         Ok(())
+    }
+
+    /// Whether the front answers this HELLO at its place: not if it logs in, for Redis looks at passwords, and not if there are
+    /// messages in the present protocol.
+    fn may_queue_hello(&self, arguments: &Arguments<'_>) -> bool {
+        let hello = Hello::parse(arguments, self.settings.protocol);
+        let logs_in = hello.is_ok_and(|hello| hello.login.is_some());
+        !logs_in && self.passing.subscriptions() == 0
+    }
+
+    /// HELLO.
+    fn queue_hello(&mut self, arguments: &Arguments<'_>, frame: &[u8]) -> Result<(), Later> {
+        let present = self.settings.protocol;
+        let hello = match Hello::parse(arguments, present) {
+            Ok(hello) => hello,
+            // It is queued all the same, and the others run.
+            Err(error) => return self.queue_own(Own::Reply(error)),
+        };
+        if arguments.len() > 1
+            && let Some(transaction) = self.mode.transaction()
+        {
+            transaction.protocol = Some(hello.protocol);
+        }
+        self.queue_own(Own::Command(frame.to_vec()))
     }
 
     /// SELECT. The store runs it with the others; a database that nobody has used yet is first checked with it.
@@ -369,6 +399,12 @@ impl Connection {
             return reply::error("ERR pmnet: a queued command cannot be read");
         };
         let arguments = parser.arguments(frame);
+        if arguments.is(0, "HELLO") {
+            return match Hello::parse(&arguments, self.settings.protocol) {
+                Ok(hello) => self.greet(&hello),
+                Err(error) => error,
+            };
+        }
         match shared.table.verdict(&arguments).sub {
             Sub::Known(sub) => self.client_alone(sub.name, &arguments, shared),
             // UNWATCH, or SETINFO.
@@ -378,9 +414,16 @@ impl Connection {
 
     /// Queues one command; returns the reply to it.
     pub(super) fn queue_frame(&mut self, frame: &[u8], read_only: bool) -> Bytes {
+        let present = self.settings.protocol;
         let Some(transaction) = self.mode.transaction() else {
             return reply::error("ERR pmnet: the transaction is gone");
         };
+        if transaction.protocol.is_some_and(|then| then != present) {
+            self.fail_transaction();
+            return reply::error(
+                "ERR pmnet: behind a HELLO that changes the protocol a MULTI can have no command that Redis answers",
+            );
+        }
         if transaction.failed {
             // Redis, too, says QUEUED and aborts at EXEC.
             return QUEUED;

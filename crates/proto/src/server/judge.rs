@@ -5,8 +5,8 @@
 //! is either executed or answered, never both and never neither.
 
 use super::Session;
-use bytes::Bytes;
 use crate::rules::{Rule, Rules};
+use bytes::Bytes;
 use pmnet_wire::packet::{Bypass, Fallback, Fragment, Progress, Response};
 use pmnet_wire::{FRAGMENTS_MAX, Flags, Header};
 
