@@ -6,6 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Redis, Running, command};
+use pmnet_wire::command::Form;
 
 /// A command's time where its end is waited for.
 const SHORT: Duration = Duration::from_millis(400);
@@ -182,4 +183,61 @@ fn a_set_between_writes_travels_with_them() {
         assert_eq!(client.text(), reply);
     }
     assert_eq!(sent(&front).0, 1);
+}
+
+/// Each of them was a way to the store of its own, so a pipeline of pairs was as slow as its commands one by one.
+#[test]
+fn short_reads_travel_with_the_writes_in_front_of_them() {
+    let Some(redis) = Redis::start() else { return };
+    let front = start(&redis, MEDIUM);
+    let mut direct = redis.client();
+    direct.ask("SET text abc");
+    for (lines, packs) in [
+        // Of one pipeline, and which bypasses it becomes: how many commands, and whether they only read.
+        (
+            &["INCR n", "GET n", "DECRBY n 5", "GET n", "TTL n"][..],
+            &[(5, false)][..],
+        ),
+        (
+            &[
+                "ZADD z 1 a",
+                "ZCARD z",
+                "ZSCORE z a",
+                "EXPIRE z 9",
+                "TYPE z",
+            ],
+            &[(5, false)],
+        ),
+        (&["INCR text", "GET text", "GET text"], &[(3, false)]),
+        // What may be long goes its own way, and so does what is in front of a write.
+        (&["INCR n", "GET m", "GET n"], &[(1, false), (2, true)]),
+        (
+            &["STRLEN text", "INCR n", "HGETALL h"],
+            &[(1, true), (1, false), (1, true)],
+        ),
+        (&["APPEND n 1", "GET n"], &[(1, false), (1, true)]),
+    ] {
+        direct.ask("DEL n z");
+        direct.send(&pipeline(lines));
+        let expected: Vec<String> = lines.iter().map(|_| direct.text()).collect();
+        direct.ask("DEL n z");
+        front.knobs().bypasses.clear();
+        let mut client = front.client();
+        client.send(&pipeline(lines));
+        let said: Vec<String> = lines.iter().map(|_| client.text()).collect();
+        assert_eq!(said, expected, "{lines:?}");
+        let sent = front.knobs().bypasses.clone();
+        let wanted: Vec<(bool, Form, usize)> = packs
+            .iter()
+            .map(|&(count, reads)| {
+                let form = if count == 1 {
+                    Form::Single
+                } else {
+                    Form::Pipeline
+                };
+                (reads, form, count)
+            })
+            .collect();
+        assert_eq!(sent, wanted, "{lines:?}");
+    }
 }

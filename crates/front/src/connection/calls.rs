@@ -5,6 +5,7 @@ use pmnet_resp::{Arguments, reply, scan::count, write_command};
 use pmnet_wire::FRAGMENT_BYTES;
 use pmnet_wire::command::{Form, PREAMBLE_LEN, Protocol, preamble};
 
+use super::beside::counted;
 use super::busy::runs_code;
 use super::client::ClientsAsk;
 use super::replies::Slot;
@@ -70,6 +71,8 @@ pub(super) struct Pack {
     pub(super) read_only: bool,
     /// One of them runs code.
     code: bool,
+    /// Keys that they make numbers, one after the other.
+    counted: Vec<Box<[u8]>>,
     /// Nothing may be added.
     closed: bool,
     key_hash: u64,
@@ -78,8 +81,13 @@ pub(super) struct Pack {
 }
 
 impl Pack {
+    /// Whether one of them makes this key a number.
+    pub(super) fn counts(&self, key: &[u8]) -> bool {
+        self.counted.iter().any(|counted| **counted == *key)
+    }
+
     /// Whether a command of `bytes` goes with those that are in it.
-    fn has_room(&self, read_only: bool, bytes: usize) -> bool {
+    pub(super) fn has_room(&self, read_only: bool, bytes: usize) -> bool {
         !self.closed
             && self.read_only == read_only
             && self.commands < PACK_COMMANDS_MAX
@@ -248,6 +256,11 @@ impl Connection {
         self.pack_frame(frame, key_hash, read_only, alone, up, shared)?;
         if let Some(pack) = &mut self.pack {
             pack.code |= runs_code(facts);
+            if let Some(key) = counted(facts, arguments)
+                && !pack.counts(key)
+            {
+                pack.counted.push(key.into());
+            }
         }
         Ok(())
     }
@@ -276,6 +289,7 @@ impl Connection {
                 commands: 0,
                 read_only,
                 code: false,
+                counted: Vec::new(),
                 closed: alone,
                 key_hash,
                 begun,

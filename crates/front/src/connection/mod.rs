@@ -8,6 +8,7 @@
 
 mod again;
 mod arrivals;
+mod beside;
 mod busy;
 mod calls;
 mod client;
@@ -46,10 +47,10 @@ use pmnet_wire::command::Protocol;
 use crate::table::{Action, Facts, Local, Pass, Sub, Verdict};
 use crate::upstream::{SessionHandle, Upstream};
 use crate::users::Users;
+pub use busy::{Busy, says_busy};
 use calls::Pack;
 pub(crate) use client::{ClientSocket, ClientsAsk, ClientsTold};
 use client::{Life, Skip};
-pub use busy::{Busy, says_busy};
 pub use deadline::HALF_CLOSED_TIMEOUT;
 use end::End;
 use gate::Gate;
@@ -489,6 +490,10 @@ impl Connection {
                         self.flush_pack(up, shared)?;
                         return self.publish_to_itself(frame, up, shared);
                     }
+                }
+                if read_only && self.goes_beside_writes(frame, facts, arguments) {
+                    shared.counters.bypassed_reads += 1;
+                    return self.pack_bypass(frame, facts, arguments, false, alone, up, shared);
                 }
                 if read_only && !alone && self.batch_read(frame, facts, arguments, up, shared)? {
                     return Ok(());
