@@ -48,7 +48,7 @@ pub enum StoreError {
 
 /// A database that applies updates exactly once, because it keeps the records atomically with them.
 ///
-/// Every call is bounded in time by the store's own deadlines (a few seconds at most).
+/// Every call is bounded in time by the store's own deadlines (some seconds at most).
 pub trait Store: Send {
     /// All records as last durably written (empty for a fresh store). Also reconnects.
     ///

@@ -194,8 +194,8 @@ pub fn read_pending(
             } else if is_passing(error) || error.starts_with("NOSCRIPT") {
                 return Err(StoreError::Retry(error.to_owned()));
             } else if error.contains("Script killed by user") {
-                // Redis kills only what has changed nothing.
-                reply::error(error)
+                // Redis kills only what has changed nothing. The place that it names is in our script.
+                reply::error(error.split(" script: ").next().unwrap_or(error))
             } else {
                 // The same request would fail again in the same way: it must not stop the shard.
                 tracing::warn!(error, "the request script failed; nothing has happened");
