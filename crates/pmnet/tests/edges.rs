@@ -61,7 +61,18 @@ const EDGES: &[(&str, &[&str])] = &[
     ("history", &[]),
     // The protocol in a model checker knows no code.
     ("model", &[]),
-    ("sim", &["cli", "wire", "log", "proto", "device", "server"]),
+    (
+        "sim",
+        &[
+            "cli",
+            "wire",
+            "log",
+            "packet-store",
+            "proto",
+            "device",
+            "server",
+        ],
+    ),
     (
         "lab",
         &[
