@@ -92,7 +92,17 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "fuzz",
         &[
-            "cli", "device", "front", "history", "lab", "log", "pmnet", "proto", "resp", "server",
+            "cli",
+            "device",
+            "front",
+            "history",
+            "lab",
+            "log",
+            "packet-store",
+            "pmnet",
+            "proto",
+            "resp",
+            "server",
             "wire",
         ],
     ),
