@@ -393,7 +393,9 @@ impl WorldConfig {
             directs: false,
             reads: false,
             hangs: false,
+            // The store has room for every session's reply.
             payload_max: self.payload_max.min(30_000),
+            reply_max: self.reply_max.min(3000),
             ..self
         }
     }

@@ -20,7 +20,7 @@ use std::ops::Bound;
 /// Room for everything that clients of one world write.
 const GEOMETRY: Geometry = Geometry {
     lines: 2048,
-    frames: 640,
+    frames: 1024,
     frame_bytes: 2048,
 };
 /// First byte of the keys of lists, and of those of the protocol's records.
