@@ -15,8 +15,12 @@ SEED ?= 1
 CARGO ?= cargo
 LAB = $(CARGO) run --quiet --release --locked -p pmnet-lab --
 SIM = $(CARGO) run --quiet --release --locked -p pmnet-sim --
+# Where Debian has RocksDB; without these two it would be compiled, for a quarter of an hour.
+ROCKSDB_LIB_DIR ?= $(dir $(firstword $(wildcard /usr/lib/*/librocksdb.so /usr/lib/librocksdb.so)))
+ROCKSDB_INCLUDE_DIR ?= /usr/include
+BENCH_OPTIONS ?=
 
-.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories compat types-diff churn kernel kernels nvdimm powercut fuzz soak
+.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories compat types-diff churn bench-store kernel kernels nvdimm powercut fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -32,6 +36,7 @@ help:
 	@echo "make compat          Redis's own suite, clients' own tests and random commands, direct and through the front (about an hour)"
 	@echo "make types-diff COMMANDS=$(COMMANDS) SEED=$(SEED)   random commands: does the embedded store answer as Redis does?"
 	@echo "make churn OPERATIONS=$(OPERATIONS)   the packet store, written over and over: how much room does it take?"
+	@echo "make bench-store BENCH_OPTIONS=...   the packet store beside RocksDB, LMDB, redb and fjall, and Table 1 of its paper"
 	@echo "make kernel PACKETS=$(PACKETS)   the device in the kernel: answers as the one in user space; killed for minutes: linearizable?"
 	@echo "make kernels         does the pipeline load on Debian's kernels, and do there what user space does? (in QEMU)"
 	@echo "make nvdimm RUNS=$(RUNS)     the power of a machine with persistent memory is cut under load: is everything there? (in QEMU)"
@@ -106,6 +111,11 @@ types-diff:
 churn:
 	@$(CARGO) run --quiet --release --locked -p pmnet-packet-store --example measure -- churn /dev/shm/pmnet-churn-$$$$ \
 		$(OPERATIONS)
+
+bench-store:
+	@ROCKSDB_LIB_DIR="$(ROCKSDB_LIB_DIR)" ROCKSDB_INCLUDE_DIR="$(ROCKSDB_INCLUDE_DIR)" $(CARGO) run --quiet --release --locked \
+		--manifest-path bench/store/Cargo.toml --target-dir target/bench-store \
+		$(if $(ROCKSDB_LIB_DIR),--features rocksdb) -- $(BENCH_OPTIONS)
 
 kernel:
 	@sh tests/setup.sh packages

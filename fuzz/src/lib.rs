@@ -14,6 +14,7 @@ pub mod history;
 pub mod input;
 pub mod log;
 pub mod medium;
+pub mod packet_store;
 pub mod payload;
 pub mod peers;
 pub mod resp;
@@ -31,6 +32,7 @@ pub const TARGETS: &[Target] = &[
     ("resp", resp::run),
     ("log_image", log::image::run),
     ("log_operations", log::operations::run),
+    ("packet_store_image", packet_store::run),
     ("device_operations", device::run),
     ("client_operations", client::run),
     ("server_operations", server::run),

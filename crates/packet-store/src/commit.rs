@@ -16,6 +16,8 @@ use crate::error::OpenError;
 use crate::geometry::{LINE_BYTES, commit_record, take};
 
 const CRC_AT: usize = 60;
+/// Largest number of a commit. No store comes so far; a forged record with a larger one is none.
+const COMMIT_MAX: u64 = u64::MAX >> 1;
 
 /// What a commit says about the whole store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,8 +49,10 @@ impl Commit {
 
     fn decode(raw: &[u8; LINE_BYTES], seed: u32) -> Option<Commit> {
         let crc = u32::from_le_bytes(take(raw, CRC_AT));
-        (crc32c::crc32c_append(seed, &raw[..CRC_AT]) == crc).then(|| Commit {
-            commit: u64::from_le_bytes(take(raw, 0)),
+        let commit = u64::from_le_bytes(take(raw, 0));
+        let whole = crc32c::crc32c_append(seed, &raw[..CRC_AT]) == crc && commit <= COMMIT_MAX;
+        whole.then(|| Commit {
+            commit,
             records: u64::from_le_bytes(take(raw, 8)),
             sum: u64::from_le_bytes(take(raw, 16)),
             order: u64::from_le_bytes(take(raw, 24)),

@@ -188,7 +188,8 @@ impl Frames {
         } else {
             self.bytes - self.fill
         };
-        let len = if total <= rest {
+        // A record without any bytes needs a frame too.
+        let len = if self.open != NONE && total <= rest {
             total
         } else if rest > self.unused_max && whole <= rest {
             rest

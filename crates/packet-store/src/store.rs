@@ -278,6 +278,9 @@ impl<M: Media> PacketStore<M> {
 
     /// The next persist covers this; neighbours become one range.
     pub(crate) fn mark(&mut self, range: Range<usize>) {
+        if range.is_empty() {
+            return;
+        }
         match self.dirty.last_mut() {
             Some(last) if last.start <= range.start && range.start <= last.end => {
                 last.end = last.end.max(range.end);

@@ -286,3 +286,16 @@ fn random_operations_do_what_an_ordered_map_does() {
         }
     }
 }
+
+#[test]
+fn a_record_without_any_bytes_can_be_the_first() {
+    let mut store = opened(made(&GEOMETRIES[0]));
+    let mut transaction = store.transaction();
+    transaction
+        .put(b"", b"", Meta::default(), Room::Ordinary)
+        .unwrap();
+    transaction.commit().unwrap();
+    let expected = Content::from([(Vec::new(), (Vec::new(), Meta::default()))]);
+    assert_eq!(content(&store), expected);
+    assert_eq!(content(&opened(store.into_media().image)), expected);
+}

@@ -126,3 +126,20 @@ fn the_product_has_none_of_the_laboratory() {
         assert!(!product.contains(&name), "the product has {name}");
     }
 }
+
+/// What the packet store is compared with is in a workspace of its own. (redb is also the embedded store.)
+#[test]
+fn nothing_here_depends_on_the_rivals() {
+    let lockfile = include_str!("../../../bench/store/Cargo.lock");
+    let names: Vec<_> = packages()
+        .iter()
+        .map(|package| package["name"].as_str().unwrap().to_owned())
+        .collect();
+    for rival in ["rocksdb", "heed", "fjall"] {
+        assert!(
+            lockfile.contains(&format!("name = \"{rival}\"")),
+            "{rival} is compared with no more"
+        );
+        assert!(!names.iter().any(|name| name == rival), "{rival} got in");
+    }
+}

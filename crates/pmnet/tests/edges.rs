@@ -61,7 +61,18 @@ const EDGES: &[(&str, &[&str])] = &[
     ("history", &[]),
     // The protocol in a model checker knows no code.
     ("model", &[]),
-    ("sim", &["cli", "wire", "log", "proto", "device", "server"]),
+    (
+        "sim",
+        &[
+            "cli",
+            "wire",
+            "log",
+            "packet-store",
+            "proto",
+            "device",
+            "server",
+        ],
+    ),
     (
         "lab",
         &[
@@ -81,7 +92,17 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "fuzz",
         &[
-            "cli", "device", "front", "history", "lab", "log", "pmnet", "proto", "resp", "server",
+            "cli",
+            "device",
+            "front",
+            "history",
+            "lab",
+            "log",
+            "packet-store",
+            "pmnet",
+            "proto",
+            "resp",
+            "server",
             "wire",
         ],
     ),

@@ -98,6 +98,8 @@ pub struct WorldConfig {
     pub detours: bool,
     /// Whether the store fails as Redis does, at every step; otherwise before or after it.
     pub store_steps: bool,
+    /// Whether the store is a packet store.
+    pub packet_store: bool,
     /// Whether the store waits for its replica.
     pub wait_replicas: bool,
     /// Whether operators promote the store's replica.
@@ -192,6 +194,7 @@ impl WorldConfig {
             declared_losses: false,
             detours: false,
             store_steps: false,
+            packet_store: false,
             wait_replicas: false,
             failovers: false,
             publishes: false,
@@ -369,6 +372,32 @@ impl WorldConfig {
         // A declared loss of a chain of several devices is not simulated.
         self.declared_losses &= self.devices == 1 && !self.joins;
         self
+    }
+
+    /// The same world with a packet store, if its operators do not promote a replica of the store: there is none. Nobody else
+    /// has a connection to it, and its code ends.
+    #[must_use]
+    pub fn on_packets(self) -> WorldConfig {
+        if self.aim.is_some_and(|aim| aim.fault == Fault::Failover) {
+            return self;
+        }
+        WorldConfig {
+            packet_store: true,
+            store_steps: false,
+            store_trouble: match self.store_trouble {
+                0 => 20,
+                trouble => trouble,
+            },
+            wait_replicas: false,
+            failovers: false,
+            directs: false,
+            reads: false,
+            hangs: false,
+            // The store has room for every session's reply.
+            payload_max: self.payload_max.min(30_000),
+            reply_max: self.reply_max.min(3000),
+            ..self
+        }
     }
 
     /// Whether anything of [`WorldConfig::wide`] can happen by accident.

@@ -61,6 +61,9 @@ impl World {
 
     /// Nothing is executed for a caller that is gone (`docs/spec/protocol.md` §2).
     pub(crate) fn look_at_executions(&mut self) {
+        for words in self.server.store.take_wrong() {
+            self.violation(words);
+        }
         for asked in self.server.store.take_asked() {
             match asked {
                 Asked::Begun(id) => {

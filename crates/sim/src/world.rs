@@ -30,6 +30,8 @@ pub(crate) const QUIETEN: Nanos = SECOND;
 pub(crate) const IDLE: Nanos = 2 * SECOND;
 /// The additions of a world to a plain one are drawn from this number and its seed.
 const WIDE: u64 = 0x5749_4445_0000_0000;
+/// One world in so many has a packet store.
+const PACKETS_EVERY: u64 = 4;
 /// Events of one world, at most.
 const EVENTS_MAX: u64 = 4_000_000;
 
@@ -159,8 +161,10 @@ impl World {
             Some(cell) => config.aimed(cell),
             None => config,
         };
+        let packets = more.next_u64().is_multiple_of(PACKETS_EVERY);
         let config = match plan.without {
             Some(without) => config.lacking(without),
+            None if packets => config.on_packets(),
             None => config,
         };
         World::with_config(seed, config, random, trace)
@@ -188,6 +192,7 @@ impl World {
             reply_max: config.reply_max,
             steps: config.store_steps,
             wait: config.wait_replicas,
+            packets: config.packet_store,
         };
         let store = SimStore::new(random.next_u64(), store_config);
         store.set_broken(config.without.map(|without| without.place));

@@ -7,9 +7,11 @@
 //! shard must stop; the old master lives on, and old connections to it still work. Code that never ends
 //! keeps everybody waiting until somebody kills it.
 //!
-//! A plain store (regressions by seed) has only steps that fail before or after they happen.
+//! A plain store (regressions by seed) has only steps that fail before or after they happen. A packet store keeps what it
+//! holds in an image, and has no faults but those of its medium (`packets`).
 
 mod operation;
+mod packets;
 mod redis;
 mod state;
 mod trouble;
@@ -20,9 +22,10 @@ pub use state::Asked;
 
 use crate::without::Place;
 use bytes::Bytes;
+use packets::Packets;
 use pmnet_proto::Time;
 use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
-use redis::Instance;
+use redis::{Changed, Instance};
 use state::{Link, State, retry};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,6 +42,8 @@ pub struct StoreConfig {
     pub steps: bool,
     /// It waits for its replica.
     pub wait: bool,
+    /// It is a packet store.
+    pub packets: bool,
 }
 
 /// What a client read by itself, and how fresh the store was then.
@@ -63,10 +68,13 @@ impl SimStore {
     /// An empty store.
     #[must_use]
     pub fn new(seed: u64, config: StoreConfig) -> SimStore {
+        let mut master = Instance::default();
+        master.data.changed = config.packets.then(Changed::default);
         let state = State {
             random: seed,
             config,
-            instances: vec![Instance::default()],
+            instances: vec![master],
+            packets: config.packets.then(|| Packets::new(seed)),
             ..State::default()
         };
         SimStore {
@@ -140,6 +148,11 @@ impl SimStore {
     #[must_use]
     pub fn happened(&self) -> BTreeMap<&'static str, u64> {
         self.lock().happened.clone()
+    }
+
+    /// What was found to be wrong with it since the last time.
+    pub fn take_wrong(&self) -> Vec<String> {
+        std::mem::take(&mut self.lock().wrong)
     }
 
     /// What it was asked since the last time.

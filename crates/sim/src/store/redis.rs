@@ -4,7 +4,7 @@ use super::operation::{Act, Operation, Reply};
 use super::trouble::Trouble;
 use bytes::Bytes;
 use pmnet_server::{Batch, RecordKey, Request};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a store did, for the checkers.
 #[derive(Clone, Debug, Default)]
@@ -30,9 +30,24 @@ pub(super) struct Data {
     /// Which load of which process owns the records.
     pub(super) owner: u64,
     pub(super) story: Story,
+    /// What has changed since it was made durable, if somebody wants to know.
+    pub(super) changed: Option<Changed>,
+}
+
+/// Keys of what has changed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Changed {
+    pub(super) lists: BTreeSet<u8>,
+    pub(super) records: BTreeSet<RecordKey>,
 }
 
 impl Data {
+    /// Whether this list is as it was made durable.
+    pub(super) fn is_unchanged(&self, key: u8) -> bool {
+        let changed = self.changed.as_ref();
+        changed.is_none_or(|changed| !changed.lists.contains(&key))
+    }
+
     pub(super) fn watermark(&self) -> u64 {
         let value = self.records.get(&b"watermark"[..]);
         value
@@ -60,6 +75,9 @@ impl Data {
             let list = self.story.lists.entry(key).or_default();
             if act != Act::AppendIfEven || list.len().is_multiple_of(2) {
                 list.push(id);
+                if let Some(changed) = &mut self.changed {
+                    changed.lists.insert(key);
+                }
                 self.story.applied_in.insert(id, step);
             }
         } else if act == Act::Publish {
@@ -68,6 +86,9 @@ impl Data {
     }
 
     pub(super) fn change(&mut self, key: &RecordKey, value: Option<Bytes>, step: u64) {
+        if let Some(changed) = &mut self.changed {
+            changed.records.insert(key.clone());
+        }
         match value {
             Some(value) => {
                 self.records.insert(key.clone(), value);

@@ -3,6 +3,7 @@
 
 use super::StoreConfig;
 use super::operation::{Act, Operation};
+use super::packets::Packets;
 use super::redis::{Command, Data, Guard, Instance, Late, Ran};
 use super::trouble::{Spell, Trouble};
 use crate::without::Place;
@@ -52,6 +53,10 @@ pub(super) struct State {
     pub(super) hashes: BTreeSet<u16>,
     pub(super) happened: BTreeMap<&'static str, u64>,
     pub(super) asked: Vec<Asked>,
+    /// The packet store that keeps what is in the master, if there is one.
+    pub(super) packets: Option<Packets>,
+    /// What was found to be wrong.
+    pub(super) wrong: Vec<String>,
 }
 
 /// What became of a request that the store was asked to execute.
@@ -130,13 +135,13 @@ impl State {
         self.breaks(Place::Identity) && !self.hashes.insert(u16::from_be_bytes([high, low]))
     }
 
-    fn parse(&mut self, payload: &[u8]) -> Option<Operation> {
+    pub(super) fn parse(&mut self, payload: &[u8]) -> Option<Operation> {
         let operation = Operation::parse(payload);
         self.malformed += u64::from(operation.is_none());
         operation
     }
 
-    fn size(&mut self) -> usize {
+    pub(super) fn size(&mut self) -> usize {
         let bound = u64::try_from(self.config.reply_max).expect("small") + 1;
         usize::try_from(self.draw() % bound).expect("small")
     }
@@ -216,7 +221,7 @@ impl State {
     }
 
     /// Effects and records of a batch, as one transaction; false if it was torn.
-    fn batch(&mut self, at: usize, batch: &Batch) -> bool {
+    pub(super) fn batch(&mut self, at: usize, batch: &Batch) -> bool {
         self.step += 1;
         let step = self.step;
         for payload in &batch.effects {
@@ -267,7 +272,13 @@ impl State {
             guard: Guard::default(),
             owns: false,
         }))?;
-        let trouble = self.trouble();
+        let trouble = match self.packets {
+            Some(_) => {
+                self.load_packets()?;
+                None
+            }
+            None => self.trouble(),
+        };
         self.owners += 1;
         let mut link = Link {
             at,
@@ -307,6 +318,9 @@ impl State {
     }
 
     pub(super) fn apply(&mut self, link: &mut Link, batch: &Batch) -> Result<(), StoreError> {
+        if self.packets.is_some() {
+            return self.apply_to_packets(link, batch);
+        }
         let at = link.at;
         let trouble = self.trouble();
         match trouble {
@@ -334,6 +348,9 @@ impl State {
         requests: &[Request],
         replies: &mut Vec<Bytes>,
     ) -> Result<(), StoreError> {
+        if self.packets.is_some() {
+            return self.execute_in_packets(link, requests, replies);
+        }
         let at = link.at;
         let mut group: Vec<Bytes> = Vec::new();
         let (mut wrote, mut durable) = (false, None);

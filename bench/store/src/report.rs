@@ -1,0 +1,186 @@
+//! The outcome: what is asked of it, and its table.
+
+use serde::Serialize;
+
+use crate::engines::Engine;
+use crate::measure::{Row, heading};
+use crate::run::Phase;
+use crate::steps::Breakdown;
+
+/// Data management with packets as records is to be at most this part of that with the usual steps.
+const MANAGED_MAX: f64 = 1.0 / 3.0;
+/// A get is to take at most so many times what the fastest store needs.
+const GET_MAX: f64 = 1.5;
+
+/// All of it.
+#[derive(Debug, Serialize)]
+pub struct Outcome {
+    /// What was measured.
+    pub title: String,
+    /// Table 1.
+    pub breakdown: Option<Breakdown>,
+    /// The stores.
+    pub rows: Vec<Row>,
+    /// What is asked, and whether it is reached.
+    pub goals: Vec<Goal>,
+    /// What else to know.
+    pub notes: Vec<String>,
+}
+
+/// Something that is asked.
+#[derive(Debug, Serialize)]
+pub struct Goal {
+    /// What, and where.
+    pub words: String,
+    /// Measured.
+    pub figure: f64,
+    /// At most this.
+    pub bound: f64,
+    /// Whether it is.
+    pub reached: bool,
+}
+
+fn goal(words: String, figure: f64, bound: f64) -> Goal {
+    Goal {
+        words,
+        figure,
+        bound,
+        reached: figure <= bound,
+    }
+}
+
+/// What is asked of these figures.
+#[must_use]
+pub fn goals(breakdown: Option<&Breakdown>, rows: &[Row]) -> Vec<Goal> {
+    let mut goals = Vec::new();
+    if let Some(breakdown) = breakdown {
+        for (words, ratio) in [
+            ("", breakdown.ratio),
+            (" and packing", breakdown.ratio_with_packing),
+        ] {
+            let words =
+                format!("data management of a 1 KB put{words}, as a part of the usual steps");
+            goals.push(goal(words, ratio, MANAGED_MAX));
+        }
+    }
+    for cell in rows.chunk_by(|a, b| a.cell == b.cell) {
+        let Some(own) = cell.iter().find(|row| row.engine == Engine::Packet) else {
+            continue;
+        };
+        let fastest = |figure: &dyn Fn(&Row) -> f64| {
+            let rivals = cell.iter().filter(|row| row.engine != Engine::Packet);
+            rivals
+                .map(|row| (figure(row), row.engine))
+                .min_by(|a, b| a.0.total_cmp(&b.0))
+        };
+        let put = |row: &Row| row.median.put.p50_us;
+        let get = |row: &Row| row.median.get.p50_us;
+        for (what, bound, figure) in [
+            ("put", 1.0, &put as &dyn Fn(&Row) -> f64),
+            ("get", GET_MAX, &get),
+        ] {
+            if let Some((rival, engine)) = fastest(figure) {
+                let words = format!(
+                    "{what} p50 against the fastest other one, {}: {}",
+                    engine.name(),
+                    heading(&own.cell)
+                );
+                goals.push(goal(words, figure(own) / rival, bound));
+            }
+        }
+    }
+    goals
+}
+
+/// The table for the terminal.
+#[must_use]
+pub fn text(outcome: &Outcome) -> String {
+    let mut text = format!("\n{}\n", outcome.title);
+    if let Some(breakdown) = &outcome.breakdown {
+        text += &format!(
+            "\n{:<16} {:<34} {:>9} {:>9} {:>9}\n",
+            format!("µs, {} keys", breakdown.keys),
+            "",
+            "published",
+            "usual",
+            "packets"
+        );
+        for line in &breakdown.lines {
+            text += &format!(
+                "{:<16} {:<34} {:>9} {:>9} {:>9}\n",
+                line.overhead,
+                line.operation,
+                micros(line.published),
+                micros(line.usual),
+                micros(line.packets)
+            );
+        }
+    }
+    for cell in outcome.rows.chunk_by(|a, b| a.cell == b.cell) {
+        text += &format!("\n{}\n{:<8}", heading(&cell[0].cell), "");
+        for head in HEADS {
+            text += &format!(" {head:>9}");
+        }
+        text.push('\n');
+        for row in cell {
+            text += &format!("{:<8}", row.engine.name());
+            for figure in figures(row) {
+                text += &format!(" {figure:>9}");
+            }
+            text.push('\n');
+        }
+    }
+    text.push('\n');
+    for goal in &outcome.goals {
+        let reached = if goal.reached { "reached" } else { "MISSED" };
+        text += &format!(
+            "{reached:<8} {:.2} (at most {:.2}): {}\n",
+            goal.figure, goal.bound, goal.words
+        );
+    }
+    text.push('\n');
+    for note in &outcome.notes {
+        text += &format!("note: {note}\n");
+    }
+    text
+}
+
+/// Columns of [`figures`].
+pub const HEADS: [&str; 16] = [
+    "put/s", "p50 µs", "p99 µs", "cpu µs", "group/s", "get/s", "p50 µs", "p99 µs", "scan/s",
+    "mixed/s", "p50 µs", "p99 µs", "MB", "written", "space", "open ms",
+];
+
+/// What stands in a row.
+#[must_use]
+pub fn figures(row: &Row) -> [String; 16] {
+    let run = &row.median;
+    let rate = |phase: &Phase| format!("{:.0}", phase.per_second);
+    let p50 = |phase: &Phase| format!("{:.2}", phase.p50_us);
+    let p99 = |phase: &Phase| format!("{:.2}", phase.p99_us);
+    [
+        rate(&run.put),
+        p50(&run.put),
+        p99(&run.put),
+        format!("{:.2}", run.put.cpu_us),
+        rate(&run.group),
+        rate(&run.get),
+        p50(&run.get),
+        p99(&run.get),
+        rate(&run.scan),
+        rate(&run.mixed),
+        p50(&run.mixed),
+        p99(&run.mixed),
+        format!("{:.0}", crate::run::f64_of(run.memory_bytes) / 1e6),
+        run.write_amplification
+            .map_or_else(String::new, |factor| format!("{factor:.2}")),
+        format!("{:.2}", run.space_amplification),
+        format!("{:.1}", run.recovery_ms),
+    ]
+}
+
+/// A time, or nothing.
+#[must_use]
+pub fn micros(value: Option<f64>) -> String {
+    value.map_or_else(String::new, |value| format!("{value:.2}"))
+}
