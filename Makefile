@@ -20,7 +20,7 @@ ROCKSDB_LIB_DIR ?= $(dir $(firstword $(wildcard /usr/lib/*/librocksdb.so /usr/li
 ROCKSDB_INCLUDE_DIR ?= /usr/include
 BENCH_OPTIONS ?=
 
-.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories compat types-diff churn bench-store kernel kernels nvdimm powercut fuzz soak
+.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories compat types-diff churn bench-store bench-store-test kernel kernels nvdimm powercut fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -37,6 +37,7 @@ help:
 	@echo "make types-diff COMMANDS=$(COMMANDS) SEED=$(SEED)   random commands: does the embedded store answer as Redis does?"
 	@echo "make churn OPERATIONS=$(OPERATIONS)   the packet store, written over and over: how much room does it take?"
 	@echo "make bench-store BENCH_OPTIONS=...   the packet store beside RocksDB, LMDB, redb and fjall, and Table 1 of its paper"
+	@echo "make bench-store-test   that benchmark itself: lint and tests"
 	@echo "make kernel PACKETS=$(PACKETS)   the device in the kernel: answers as the one in user space; killed for minutes: linearizable?"
 	@echo "make kernels         does the pipeline load on Debian's kernels, and do there what user space does? (in QEMU)"
 	@echo "make nvdimm RUNS=$(RUNS)     the power of a machine with persistent memory is cut under load: is everything there? (in QEMU)"
@@ -116,6 +117,11 @@ bench-store:
 	@ROCKSDB_LIB_DIR="$(ROCKSDB_LIB_DIR)" ROCKSDB_INCLUDE_DIR="$(ROCKSDB_INCLUDE_DIR)" $(CARGO) run --quiet --release --locked \
 		--manifest-path bench/store/Cargo.toml --target-dir target/bench-store \
 		$(if $(ROCKSDB_LIB_DIR),--features rocksdb) -- $(BENCH_OPTIONS)
+
+# RocksDB is left out, since not every machine has it.
+bench-store-test:
+	@$(CARGO) clippy --manifest-path bench/store/Cargo.toml --target-dir target/bench-store --locked --all-targets -- -D warnings
+	@$(CARGO) test --release --manifest-path bench/store/Cargo.toml --target-dir target/bench-store --locked
 
 kernel:
 	@sh tests/setup.sh packages
