@@ -15,6 +15,8 @@ use crate::upstream::Time;
 
 /// How long it counts that Redis was heard to be busy, in nanoseconds: several of the front's questions.
 const HEARD_FOR: Time = 1_000_000_000;
+/// How long Redis's word that it is busy may be under way when it is busy no longer, in nanoseconds.
+const UNDER_WAY_FOR: Time = 50_000_000;
 /// How long a call has no answer before the front asks whether Redis is busy, in nanoseconds.
 const DOUBT_AFTER: Time = 500_000_000;
 /// Commands that run code.
@@ -43,11 +45,16 @@ pub fn says_busy(reply: &[u8]) -> bool {
 pub struct Busy {
     error: Bytes,
     until: Time,
+    /// What is heard before then was said before it ended.
+    deaf_until: Time,
 }
 
 impl Busy {
     /// Redis has just said so, with this error.
     pub fn heard(&mut self, error: &Bytes, now: Time) {
+        if now < self.deaf_until {
+            return;
+        }
         if now >= self.until {
             tracing::info!("Redis is busy with a script; what has to wait for it is answered so");
         }
@@ -56,7 +63,10 @@ impl Busy {
     }
 
     /// It answers again, or a script was killed.
-    pub fn over(&mut self) {
+    pub fn over(&mut self, now: Time) {
+        if now < self.until {
+            self.deaf_until = now.saturating_add(UNDER_WAY_FOR);
+        }
         self.until = 0;
     }
 
@@ -123,5 +133,26 @@ impl Connection {
         }
         self.replies.drain();
         refused
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_said_before_the_end_counts_no_more() {
+        let error = Bytes::from_static(b"-BUSY x\r\n");
+        let mut busy = Busy::default();
+        busy.over(1);
+        busy.heard(&error, 2);
+        assert_eq!(busy.error(3), Some(&error));
+        assert_eq!(busy.error(2 + HEARD_FOR), None);
+        busy.heard(&error, 4);
+        busy.over(5);
+        busy.heard(&error, 6);
+        assert_eq!(busy.error(7), None);
+        busy.heard(&error, 5 + UNDER_WAY_FOR);
+        assert_eq!(busy.error(6 + UNDER_WAY_FOR), Some(&error));
     }
 }

@@ -83,7 +83,7 @@ impl Heart {
             }
             if let Some(found) = &direct.found {
                 shared.alive = Some((found.run_id.clone(), shared.now));
-                shared.busy.over();
+                shared.busy.over(shared.now);
             }
         }
         Ok(())

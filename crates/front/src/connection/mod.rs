@@ -291,7 +291,7 @@ impl Connection {
         // Taken out, so that a command can be borrowed from it while the rest changes.
         let mut input = std::mem::take(&mut self.input);
         if self.passing.take_killed() {
-            shared.busy.over();
+            shared.busy.over(shared.now);
         }
         let turn = self
             .take_commands(&mut input, up, shared)

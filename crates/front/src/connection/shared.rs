@@ -185,7 +185,7 @@ impl Shared {
             self.probed.clear();
             self.client_fields = None;
             self.users.forget();
-            self.busy.over();
+            self.busy.over(self.now);
         }
         if self.users.has_none() {
             self.users.forget();
