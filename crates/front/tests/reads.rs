@@ -4,7 +4,7 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use common::{Client, Knobs, Redis, Running, command, eventually, run_id};
@@ -326,13 +326,16 @@ fn what_the_head_cannot_know_is_a_bypass() {
     }
     at_once(&mut client, &["MULTI", "GET k", "EXEC"]);
     assert_eq!(bypassed(&front), [(true, Form::Transaction, 1)]);
-    // With a write in front of them they wait for it.
+    // With a write in front of them they wait for it; those with a short reply travel with it.
     let replies = at_once(
         &mut client,
         &["INCR n", "GET n", "SET j 1", "GET n", "INCR n", "GET n"],
     );
     assert_eq!(replies[1], bulk("1"), "{replies:?}");
     assert_eq!(replies[5], bulk("2"), "{replies:?}");
+    assert_eq!(bypassed(&front), [(false, Form::Pipeline, 6)]);
+    let replies = at_once(&mut client, &["INCR n", "GET k", "INCR n", "GET k"]);
+    assert_eq!(replies[1], "$-1\r\n", "{replies:?}");
     assert_eq!(bypassed(&front), [(false, Form::Single, 1); 2]);
 }
 
@@ -511,6 +514,7 @@ fn replies_that_are_too_long_together_come_by_bypass() {
     plain.ask("SET k v");
     let mut client = front.client();
     let lines = ["GET k", "GET large", "GET k", "GET large", "GET k"];
+    let begun = Instant::now();
     for _ in 0..2 {
         for (at, reply) in at_once(&mut client, &lines).into_iter().enumerate() {
             assert!(
@@ -519,9 +523,12 @@ fn replies_that_are_too_long_together_come_by_bypass() {
             );
         }
     }
-    // The first pipeline is read until it is too long; the second one, a bypass, comes at once behind it.
+    let quick = begun.elapsed() < Duration::from_secs(1);
+    // The first pipeline is read until it is too long; the second one, a bypass, comes at once behind it. After a second, on a busy
+    // machine, it is read as the first one.
     let counters = front.stop();
-    assert_eq!((counters.direct_reads, counters.bypassed_reads), (3, 7));
+    let found = (counters.direct_reads, counters.bypassed_reads);
+    assert!(found == (3, 7) || !quick && found == (6, 4), "{found:?}");
 }
 
 /// What a server that is no Redis says to a transaction.

@@ -92,10 +92,14 @@ fn every_row_is_measured_and_nothing_is_left() {
             assert_eq!(cell["reads"], reads);
             assert_eq!(cell["clients"], 2);
             assert_eq!(cell["errors"], 0, "{cell}");
-            assert!(cell["operations"].as_u64().unwrap() > 0, "{cell}");
+            let operations = cell["operations"].as_u64().unwrap();
+            assert!(operations > 0, "{cell}");
             assert_eq!(cell["rounds_p50_us"].as_array().unwrap().len(), 2);
             let both = cell["by_operation"].as_object().unwrap().len() == 2;
-            assert_eq!(both, reads != "0", "{cell}");
+            // Of a few random operations all may be of one kind.
+            if reads != "50" || operations > 100 {
+                assert_eq!(both, reads != "0", "{cell}");
+            }
             let processes = cell["cpu_us"].as_array().unwrap().iter();
             let processes: Vec<_> = processes.map(|part| part[0].as_str().unwrap()).collect();
             let expected: &[&str] = match *row {
