@@ -23,6 +23,7 @@ pub use clients::{Contention, Shared, read_all, work, write};
 pub use plan::{Plan, Step};
 
 use super::binaries::Binaries;
+use super::chaos::drained;
 use super::fleet::Fleet;
 use crate::check::check_history;
 use crate::load::HistoryFile;
@@ -247,9 +248,10 @@ fn play(binaries: &Binaries, folder: &Path, report: &mut RunReport) -> anyhow::R
     let lived = live(&mut fleet, report, &shared);
     report.troubled = fleet.troubled();
     let mut records = shared.into_records();
-    // Through the front first: that is answered when all that was acknowledged is in the database.
+    // Through the front first. What it answers may be in the log only, so that is waited for.
     let read = lived
         .and_then(|()| clients::read_all(&mut records, fleet.endpoint()))
+        .and_then(|()| drained(fleet.endpoint()))
         .and_then(|()| clients::read_all(&mut records, fleet.redis()));
     report.verdict = write_and_check(&records, &fleet.folder().join(HISTORY), report)
         .and_then(|verdict| read.map(|()| verdict))
