@@ -2,12 +2,12 @@
 //! them, through a front and a device in the kernel or past its stack, must be linearizable (`docs/guide/histories.md`).
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
 use pmnet_history::{Limits, Op, Outcome, Record, Report};
 use pmnet_lab::check::check_history;
+use pmnet_lab::harness::drained;
 use pmnet_lab::harness::histories::{self, Contention, Shared, read_all};
 use pmnet_lab::load::HistoryFile;
 
@@ -179,10 +179,15 @@ fn history(world: &mut World, seconds: u64, every: Duration) -> (Vec<Record>, Ki
     }));
     let mut records: Vec<Record> = groups.into_iter().flat_map(Shared::into_records).collect();
     let read = lived.map(|()| {
-        // Through the front first: that is answered when all that was acknowledged is in the database.
-        let mut read =
-            |node, address: SocketAddr| world.inside(node, || read_all(&mut records, address));
-        read("client1", front).and_then(|()| read("server", world.redis_address()))
+        // Through the front first. What it answers may be in the log only, so that is waited for.
+        world
+            .inside("client1", || {
+                read_all(&mut records, front).and_then(|()| drained(front))
+            })
+            .and_then(|()| {
+                let redis = world.redis_address();
+                world.inside("server", || read_all(&mut records, redis))
+            })
     });
     records.sort_by_key(|record| record.return_ns);
     let path = world.scratch().disk().join("history.jsonl");
