@@ -65,6 +65,7 @@ struct pm_read {
 	__u32 frame_len;
 	__u64 frame;		/* of the update that is shown: where its frame is in the ring */
 	__be64 order;		/* of that update; of a MISS: what the store must have applied */
+	__be64 version;		/* of the index; of a HIT: 0 */
 	__be64 hash;		/* of the first key, as it came */
 	__u64 device_incarnation;
 	bool kept;		/* what is applied may be shown, too */
@@ -167,6 +168,7 @@ static __always_inline enum pm_verdict answer_read(const struct pm_packet *pkt,
 			order = 0;
 	}
 	asm volatile("" ::: "memory");
+	read->version = bpf_cpu_to_be64(*(volatile __u64 *)&shard->read_version);
 	committed = shard->alone ? shard->last : m->hops->committed;
 	floor = greater(shard->read_floor, shard->told_floor);
 	need = read->count ? floor : greater(floor, committed);
@@ -178,6 +180,7 @@ static __always_inline enum pm_verdict answer_read(const struct pm_packet *pkt,
 	if (read->count == 1 && order == newest && order <= committed &&
 	    order > greater(floor, above) && show(m->image, shard, order, read)) {
 		need = order;
+		read->version = 0;
 		verdict = PM_HIT;
 	}
 	read->order = bpf_cpu_to_be64(need);
@@ -193,6 +196,7 @@ static __always_inline void make_answer(struct pm_header *h, const struct pm_rea
 {
 	h->kind_word = kind_word;
 	h->device_incarnation = read->device_incarnation;
+	h->miss.version = read->version;
 	h->hit.order = read->order;
 	h->payload_len = bpf_htonl(length);
 	h->payload_crc = crc;

@@ -16,7 +16,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* Queue to socket. The loader may raise max_entries. */
+/* Queue to socket, for each port in turn if pm_stride says so. The loader raises max_entries then. */
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
 	__uint(max_entries, 64);
@@ -27,6 +27,12 @@ struct {
 /* Set by the loader; host byte order. */
 const volatile __u16 pm_port_first;
 const volatile __u16 pm_port_last;
+
+/*
+ * Sockets that a port has in pm_sockets, at most; a queue with a higher number has none. A socket gets only what its own
+ * queue received, so each port needs queues of its own: what comes by another one passes. 0: all ports have the same sockets.
+ */
+const volatile __u32 pm_stride;
 
 /* IPPROTO_UDP or IPPROTO_TCP; both have their ports at the same place. */
 const volatile __u32 pm_protocol;
@@ -52,6 +58,7 @@ int redirect(struct xdp_md *ctx)
 	struct udphdr *udp;
 	__be16 *magic;
 	__u16 port;
+	__u32 at = ctx->rx_queue_index;
 
 	if ((void *)(ip + 1) > end)
 		return XDP_PASS;
@@ -82,7 +89,12 @@ int redirect(struct xdp_md *ctx)
 	magic = (void *)(udp + 1);
 	if (pm_magic_needed && ((void *)(magic + 1) > end || *magic != bpf_htons(pm_magic)))
 		return XDP_PASS;
-	return bpf_redirect_map(&pm_sockets, ctx->rx_queue_index, XDP_PASS);
+	if (pm_stride) {
+		if (at >= pm_stride)
+			return XDP_PASS;
+		at += (port - pm_port_first) * pm_stride;
+	}
+	return bpf_redirect_map(&pm_sockets, at, XDP_PASS);
 }
 
 char _license[] SEC("license") = "Dual MIT/GPL";

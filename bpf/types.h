@@ -61,6 +61,7 @@ struct pm_header {
 		struct pm_durable_fields durable;
 		struct pm_read_keys_fields read;
 		struct pm_hit_fields hit;
+		struct pm_miss_fields miss;
 	};
 	__be16 fragment_index, fragment_count;
 	__be32 payload_len, payload_crc, header_crc;

@@ -112,7 +112,7 @@ if [ "$what" = all ]; then
         case $theme in
         common | support) ;;
         kills) e2e "$theme" 420 ;;
-        kernel) e2e "$theme" 420 ;;
+        kernel) e2e "$theme" 600 ;;
         *) e2e "$theme" 240 ;;
         esac
     done

@@ -9,7 +9,9 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use pmnet_front::Cache;
-use pmnet_front::connection::{Connection, INPUT_BYTES_SOFT_MAX, Shared, StoreRead, Turn, Unread};
+use pmnet_front::connection::{
+    Connection, Freshness, INPUT_BYTES_SOFT_MAX, Shared, StoreRead, Turn, Unread,
+};
 use pmnet_front::limits::REQUESTS;
 use pmnet_front::table::Table;
 use pmnet_front::upstream::{
@@ -205,7 +207,8 @@ struct World {
     shared: Shared,
     up: Fake,
     /// What is being read from the store, and how many replies there were.
-    store_read: Option<(StoreRead, usize)>,
+    /// Questions to the store, and how many replies each has.
+    store_reads: VecDeque<(StoreRead, usize)>,
     /// Everything that the client sent, and everything that it got.
     asked: Vec<u8>,
     answered: Vec<u8>,
@@ -220,7 +223,7 @@ pub fn run(data: &[u8]) {
     let mut world = World {
         shared: Shared::new(table, 1_000_000_000, None, Cache::Pending, UNREAD_MAX),
         connection: Connection::new(1, ([10, 0, 0, 1], 4711).into()),
-        store_read: None,
+        store_reads: VecDeque::new(),
         up: Fake {
             most: input.pick(&[1000, 2]),
             ..Fake::default()
@@ -322,7 +325,11 @@ impl World {
             let (epoch, order) = (1, 1);
             let answer = match input.byte() % 8 {
                 0 => ReadAnswer::None,
-                1..=3 => ReadAnswer::Miss { epoch, need: order },
+                kind @ 1..=3 => ReadAnswer::Miss {
+                    epoch,
+                    need: order,
+                    version: u64::from(kind / 3),
+                },
                 4 => ReadAnswer::Hit {
                     epoch,
                     order,
@@ -338,25 +345,30 @@ impl World {
                 .read_answered(call, answer, &mut self.shared);
         }
         if let Some(read) = self.connection.take_store_read() {
-            assert!(self.store_read.is_none(), "one batch at a time");
-            self.store_read = Some((read, 0));
+            self.store_reads.push_back((read, 0));
+            assert!(self.store_reads.len() <= 2, "one, and one asked before");
         }
-        let Some((read, replies)) = &mut self.store_read else {
+        let Some((read, replies)) = self.store_reads.front_mut() else {
             return;
         };
         if input.rarely(6) || *replies == read.count {
             let why = input.pick(&[Unread::Unfit, Unread::Large]);
             self.connection
                 .store_unread(read.batch, why, self.shared.now);
-            self.store_read = None;
+            self.store_reads.pop_front();
             return;
+        }
+        if read.freshness == Freshness::Told && *replies == 0 {
+            let (epoch, watermark) = (1, u64::from(!input.rarely(8)));
+            self.connection
+                .store_recorded(read.batch, epoch, watermark, &mut self.shared);
         }
         let reply = Bytes::copy_from_slice(input.pick(REPLIES));
         *replies += 1;
         self.connection
             .store_replied(read.batch, reply, &mut self.shared);
         if *replies == read.count {
-            self.store_read = None;
+            self.store_reads.pop_front();
         }
     }
 
@@ -458,7 +470,7 @@ impl World {
         for _ in 0..2000 {
             self.advance();
             self.write(usize::MAX);
-            if self.up.asked.is_some() || self.store_read.is_some() {
+            if self.up.asked.is_some() || !self.store_reads.is_empty() {
                 self.read(&mut Input::new(&[]));
             } else if let Some(pending) = self.up.pending.pop_front() {
                 let outcome = if pending.update {

@@ -34,6 +34,7 @@ pub const TARGETS: &[Target] = &[
     ("log_operations", log::operations::run),
     ("packet_store_image", packet_store::run),
     ("device_operations", device::run),
+    ("device_in_place", device::run_in_place),
     ("client_operations", client::run),
     ("server_operations", server::run),
     ("chain_operations", chain::run),

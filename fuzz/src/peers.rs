@@ -39,7 +39,17 @@ pub fn datagram(header: &Header, payload: &[u8]) -> Vec<u8> {
 /// # Panics
 /// If one of them is damaged, or is larger than a packet may be.
 pub fn sent(out: &Outbox) -> impl Iterator<Item = (Peer, Packet<'_>)> {
-    out.iter().filter_map(|(to, bytes)| {
+    parsed(out.iter())
+}
+
+/// The same for datagrams.
+///
+/// # Panics
+/// As [`sent`].
+pub fn parsed<'a>(
+    datagrams: impl Iterator<Item = (Peer, &'a [u8])>,
+) -> impl Iterator<Item = (Peer, Packet<'a>)> {
+    datagrams.filter_map(|(to, bytes)| {
         assert!(bytes.len() <= DATAGRAM_BYTES_MAX, "{} bytes", bytes.len());
         match Packet::parse(bytes) {
             Ok(packet) => Some((to, packet)),

@@ -159,7 +159,7 @@ fn shared_counter_and_list() {
         all.pushed.len(),
         all.maybe_pushed.len()
     );
-    assert!(counted > 50, "hardly any load: {counted}");
+    assert!(counted > 10, "hardly any load: {counted}");
     assert!(
         (counted..=counted + all.maybe_counted).contains(&value),
         "counter {value}, {counted} acknowledged, {} unknown",

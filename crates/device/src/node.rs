@@ -66,6 +66,10 @@ pub struct DeviceNode<M> {
     stopped: Option<String>,
     /// Whoever sends takes frames out of the log by itself.
     sends_logged: bool,
+    /// Entries that one [`DeviceNode::finish`] sends on, at most, besides as many as were appended since the last one.
+    forwards_max: usize,
+    /// End of the log when entries were sent on last.
+    forwarded_at: u64,
 }
 
 impl<M: Media> DeviceNode<M> {
@@ -90,13 +94,19 @@ impl<M: Media> DeviceNode<M> {
             foreign: None,
             stopped: None,
             sends_logged: false,
+            forwards_max: usize::MAX,
+            forwarded_at: 0,
         }
     }
 
     /// The same with a fast path beside it, which appends to the same image. It may be admitting
     /// already, for the same epoch and incarnation: then it goes on, even before the server has
     /// answered this device.
+    ///
+    /// # Panics
+    /// If the device answers by leases: a fast path knows none, and would answer for ever.
     pub fn with_fast_path(mut self, path: Box<dyn FastPath>) -> DeviceNode<M> {
+        assert!(!self.machine.is_leased(), "a fast path knows no leases");
         self.machine.note_changes();
         let adopted = path.admits();
         if self.log.served() == self.log.incarnation() {
@@ -123,6 +133,12 @@ impl<M: Media> DeviceNode<M> {
         self
     }
 
+    /// [`DeviceNode::finish`] sends on at most so many entries, and at least one, besides as many as were appended since the
+    /// last one: so what waits becomes less. If more wait, it says that it did something: it is to be called again at once.
+    pub(crate) fn forward_at_most(&mut self, entries: usize) {
+        self.forwards_max = entries.max(1);
+    }
+
     /// Whether packets can come by [`DeviceNode::receive_in_place`].
     pub fn has_packet_buffers(&self) -> bool {
         self.log.parameters().space != FrameSpace::Ring
@@ -131,6 +147,10 @@ impl<M: Media> DeviceNode<M> {
     /// The protocol machine, for its state and counters.
     pub const fn machine(&self) -> &Device {
         &self.machine
+    }
+    /// The lease store has answered: see [`Device::renewed`].
+    pub fn renewed(&mut self, epoch: u32, sent_at: Time, length: Nanos) {
+        self.machine.renewed(epoch, sent_at, length);
     }
     /// The log.
     pub const fn log(&self) -> &Log<M> {
@@ -352,13 +372,19 @@ impl<M: Media> DeviceNode<M> {
         worked |= self.persist()?;
         self.forward(now);
         self.publish(now)?;
-        self.machine.finish(self.room(), &mut self.out);
+        self.machine.finish(now, self.room(), &mut self.out);
         Ok(worked || self.out.len() != before)
     }
 
-    /// Sends on what is durable.
+    /// Sends on what is durable, up to the bound of one turn.
     fn forward(&mut self, now: Time) {
-        while let Some(order) = self.machine.poll_forward(now) {
+        let last = self.log.last();
+        let appended = last.saturating_sub(std::mem::replace(&mut self.forwarded_at, last));
+        let appended = usize::try_from(appended).unwrap_or(usize::MAX);
+        for _ in 0..self.forwards_max.saturating_add(appended) {
+            let Some(order) = self.machine.poll_forward(now) else {
+                break;
+            };
             let entry = self
                 .log
                 .entry(order)

@@ -97,7 +97,13 @@ pub trait Port {
     /// Errors that make the port unusable.
     fn send(&mut self, out: &Outbox) -> io::Result<()>;
 
-    /// The time, read once a burst.
+    /// How many entries are sent on in one turn, at most, besides as many as the turn has appended; the rest follows in the next
+    /// turns. What comes meanwhile waits for the end of the turn, so a port that needs time for each packet gives a small number.
+    fn forwards_max(&self) -> usize {
+        usize::MAX
+    }
+
+    /// The time, read before and behind what a turn receives.
     fn now(&self) -> Time;
 
     /// Waits until something arrives, a persist completes, or `until`; may spin before it blocks.
@@ -117,6 +123,7 @@ pub fn serve<M: Media>(
     port: &mut impl Port,
     mut observe: impl FnMut(&DeviceNode<M>),
 ) -> Result<(), DeviceError> {
+    node.forward_at_most(port.forwards_max());
     loop {
         let now = port.now();
         let mut failed = Ok(());
@@ -136,6 +143,9 @@ pub fn serve<M: Media>(
             })
         })?;
         failed?;
+        // A process that was stopped meanwhile may have received what came long after `now`: what a lease allows is judged
+        // behind that.
+        let now = port.now();
         let worked = node.finish(now)?;
         if !node.out().is_empty() {
             port.send(node.out())?;

@@ -19,6 +19,7 @@ fn counting(redis: &Redis) -> [Running; 2] {
         answer: Some(|knobs, _| ReadAnswer::Miss {
             epoch: 1,
             need: u64::from(knobs.reads.len() % 3 == 0),
+            version: 1,
         }),
         ..Knobs::default()
     };

@@ -21,6 +21,7 @@ fn miss(_: &Knobs, _: &[u64]) -> ReadAnswer {
     ReadAnswer::Miss {
         epoch: EPOCH,
         need: WATERMARK,
+        version: 1,
     }
 }
 
@@ -244,14 +245,17 @@ fn a_store_that_is_not_as_fresh_or_of_another_epoch_is_not_used() {
         |_, _| ReadAnswer::Miss {
             epoch: EPOCH,
             need: WATERMARK + 1,
+            version: 1,
         },
         |_, _| ReadAnswer::Miss {
             epoch: EPOCH + 1,
             need: 0,
+            version: 1,
         },
         |_, _| ReadAnswer::Miss {
             epoch: EPOCH - 1,
             need: 0,
+            version: 1,
         },
         |_, _| ReadAnswer::None,
     ];
@@ -291,6 +295,155 @@ fn a_store_that_is_not_as_fresh_or_of_another_epoch_is_not_used() {
         plain.ask(line);
         assert_eq!(client.ask("GET k"), bulk("v"), "{line}");
         assert_eq!(bypassed(&front).len(), 1, "{line}");
+    }
+}
+
+/// Reads until the next MISS of this version is probable.
+fn warm(client: &mut Client) {
+    for _ in 0..9 {
+        client.ask("GET warm");
+    }
+}
+
+/// The head does not answer a read of `k` before the store has: then it says this.
+fn behind_the_store(
+    (redis, front): (&Redis, &Running),
+    client: &mut Client,
+    meanwhile: &str,
+    answer: fn(&Knobs, &[u64]) -> ReadAnswer,
+) -> String {
+    let mut plain = redis.client();
+    let reads = |plain: &mut Client| {
+        let text = plain.ask("INFO commandstats");
+        let (_, rest) = text
+            .split_once("cmdstat_get:calls=")
+            .expect("it was read from");
+        let digits = rest.split(',').next().expect("a number");
+        digits.parse::<u64>().expect("a number")
+    };
+    let before = reads(&mut plain);
+    front.knobs().is_slow = true;
+    client.send(&command("GET k"));
+    eventually("the store is asked", || reads(&mut plain) > before);
+    plain.ask(meanwhile);
+    let mut knobs = front.knobs();
+    (knobs.answer, knobs.is_slow) = (Some(answer), false);
+    drop(knobs);
+    client.text()
+}
+
+#[test]
+fn where_a_miss_is_probable_head_and_store_are_asked_at_once() {
+    let Some((redis, front)) = start() else {
+        return;
+    };
+    let mut client = front.client();
+    let mut plain = redis.client();
+    warm(&mut client);
+    for number in 0..20 {
+        plain.ask(&format!("SET k {number}"));
+        assert_eq!(client.ask("GET k"), bulk(&number.to_string()));
+        let several = at_once(&mut client, &["GET k", "GET none", "STRLEN k"]);
+        assert_eq!(several[..2], [bulk(&number.to_string()), "$-1\r\n".into()]);
+    }
+    plain.ask("SET k old");
+    let said = behind_the_store((&redis, &front), &mut client, "SET k new", miss);
+    assert_eq!(said, bulk("old"), "both may be; it was read before");
+    assert_eq!(client.ask("GET k"), bulk("new"));
+    assert_eq!(bypassed(&front), []);
+    let counters = front.stop();
+    assert_eq!(counters.direct_reads, 9 + 20 * 4 + 2);
+    assert_eq!(counters.reads_at_once, counters.direct_reads - 9);
+}
+
+#[test]
+fn what_the_store_said_is_not_used_behind_another_version_epoch_or_update() {
+    let Some((redis, front)) = start() else {
+        return;
+    };
+    let mut client = front.client();
+    let both = (&redis, &front);
+    let mut plain = redis.client();
+    plain.ask("SET k old");
+    // Something without an order has been answered meanwhile: the store is asked again.
+    warm(&mut client);
+    let other: fn(&Knobs, &[u64]) -> ReadAnswer = |_, _| ReadAnswer::Miss {
+        epoch: EPOCH,
+        need: WATERMARK,
+        version: 2,
+    };
+    let said = behind_the_store(both, &mut client, "SET k second", other);
+    assert_eq!(said, bulk("second"));
+    assert_eq!(client.ask("GET k"), bulk("second"), "not asked at once");
+    assert_eq!(bypassed(&front), []);
+    // A HIT is newer than the store.
+    warm(&mut client);
+    let said = behind_the_store(both, &mut client, "SET k third", |_, _| {
+        hit(single(&["SET", "k", "pending"]))
+    });
+    assert_eq!(said, bulk("pending"));
+    front.knobs().answer = Some(miss);
+    assert_eq!(at_once(&mut client, &["GET k", "GET none"])[1], "$-1\r\n");
+    assert_eq!(bypassed(&front), []);
+    // What the store lacks, or the epoch that it does not know, is waited for by a bypass.
+    let unfit: [fn(&Knobs, &[u64]) -> ReadAnswer; 3] = [
+        |_, _| ReadAnswer::Miss {
+            epoch: EPOCH,
+            need: WATERMARK + 1,
+            version: 1,
+        },
+        |_, _| ReadAnswer::Miss {
+            epoch: EPOCH + 1,
+            need: WATERMARK,
+            version: 1,
+        },
+        |_, _| ReadAnswer::None,
+    ];
+    for (number, answer) in unfit.into_iter().enumerate() {
+        front.knobs().answer = Some(miss);
+        eventually("the head is asked again", || {
+            let asked = front.knobs().reads.len();
+            client.ask("GET warm");
+            front.knobs().reads.len() > asked
+        });
+        warm(&mut client);
+        bypassed(&front);
+        let said = behind_the_store(both, &mut client, &format!("SET k {number}"), answer);
+        assert_eq!(said, bulk(&number.to_string()));
+        assert_eq!(bypassed(&front), [(true, Form::Single, 1)], "{number}");
+    }
+    // An error is the store's answer to a bypass, not to this.
+    front.knobs().answer = Some(miss);
+    eventually("the head is asked again", || {
+        let asked = front.knobs().reads.len();
+        client.ask("GET warm");
+        front.knobs().reads.len() > asked
+    });
+    warm(&mut client);
+    plain.ask("RPUSH list 1");
+    for _ in 0..3 {
+        assert!(client.ask("GET list").starts_with("-WRONGTYPE"));
+        assert_eq!(client.ask("GET k"), bulk("2"));
+    }
+}
+
+#[test]
+fn a_client_that_goes_away_leaves_nothing_to_the_next_one() {
+    let Some((redis, front)) = start() else {
+        return;
+    };
+    redis.client().ask("SET k v");
+    let mut client = front.client();
+    warm(&mut client);
+    for _ in 0..20 {
+        let mut other = front.client();
+        front.knobs().is_slow = true;
+        other.send(&command("GET k"));
+        drop(other);
+        front.knobs().is_slow = false;
+        let mut next = front.client();
+        assert_eq!(next.ask("GET none"), "$-1\r\n");
+        assert_eq!(client.ask("GET k"), bulk("v"));
     }
 }
 

@@ -91,7 +91,11 @@ fn while_a_script_runs_others_are_told_so() {
     let Some(redis) = redis() else { return };
     let head = Knobs {
         reads_allowed: true,
-        answer: Some(|_, _| ReadAnswer::Miss { epoch: 1, need: 0 }),
+        answer: Some(|_, _| ReadAnswer::Miss {
+            epoch: 1,
+            need: 0,
+            version: 1,
+        }),
         ..Knobs::default()
     };
     let front = Running::start_as(&redis, head, |_| {});

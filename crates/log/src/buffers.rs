@@ -92,9 +92,13 @@ impl Buffers {
         self.live_max.saturating_sub(self.live)
     }
 
-    /// How many more frames can be copied in.
-    pub(crate) fn room_for_copies(&self) -> u64 {
-        self.room().min(to_u64(self.free.len()))
+    /// Longest frame that can be copied in now; 0: no buffer is free for that, because the others are lent.
+    pub(crate) fn room_for_a_copy(&self) -> usize {
+        if self.free.is_empty() {
+            0
+        } else {
+            self.copy_bytes_max()
+        }
     }
 
     /// Longest frame that a buffer takes, copied.

@@ -26,7 +26,8 @@ const RELEASE_FRACTION: u64 = 4;
 /// What can be appended now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Free entries.
+    /// How many more entries the log can take. Of packet buffers: in whatever way they come, so a copied one may have to wait
+    /// although there are entries; then `frame_bytes` is 0.
     pub entries: u64,
     /// Longest frame that is guaranteed to fit, in bytes.
     pub frame_bytes: u64,
@@ -177,10 +178,9 @@ impl<M: Media> Log<M> {
                         .min(FRAME_LEN_MAX),
                 ),
             },
-            Frames::Buffers(buffers) => Room::of(
-                entries.min(buffers.room_for_copies()),
-                buffers.copy_bytes_max(),
-            ),
+            Frames::Buffers(buffers) => {
+                Room::of(entries.min(buffers.room()), buffers.room_for_a_copy())
+            }
         }
     }
 

@@ -67,11 +67,17 @@ fn one_owner_at_a_time() {
         let directory = directory(kind);
         let path = directory.path().join("log");
         let media = create(&path, kind, BYTES).unwrap();
-        for other in KINDS {
-            let error = open(&path, other).unwrap_err();
-            assert!(matches!(error, OpenError::Locked { .. }), "{error}");
-            assert!(error.to_string().contains("in use by another process"));
-        }
+        // All at once, because each of them waits for the lock.
+        std::thread::scope(|scope| {
+            for other in KINDS {
+                let path = &path;
+                scope.spawn(move || {
+                    let error = open(path, other).unwrap_err();
+                    assert!(matches!(error, OpenError::Locked { .. }), "{error}");
+                    assert!(error.to_string().contains("in use by another process"));
+                });
+            }
+        });
         assert!(open_image_read_only(&path).unwrap().in_use());
         drop(media);
         assert!(!open_image_read_only(&path).unwrap().in_use());

@@ -5,7 +5,7 @@ use crate::configuration::Call::{
 };
 use crate::configuration::Chain::{First, FirstSecond, Second, SecondFirst};
 use crate::configuration::{Change, Configuration, Goal, Reads};
-use crate::{catalogue_marks, catalogue_reads};
+use crate::{catalogue_at_once, catalogue_leases, catalogue_marks, catalogue_reads};
 
 pub(crate) const BASE: Configuration = Configuration {
     name: "",
@@ -17,7 +17,9 @@ pub(crate) const BASE: Configuration = Configuration {
     crashes: 0,
     capacity: 8,
     servers: 1,
+    leased: false,
     reads: Reads::Bypasses,
+    at_once: false,
     buckets: 2,
     rebuilds: false,
     refuses: false,
@@ -36,9 +38,13 @@ pub fn all() -> Vec<Configuration> {
     let mut all = quick();
     all.extend(catalogue_reads::quick());
     all.extend(catalogue_marks::quick());
+    all.extend(catalogue_at_once::quick());
+    all.extend(catalogue_leases::quick());
     all.extend(full());
     all.extend(catalogue_reads::full());
     all.extend(catalogue_marks::full());
+    all.extend(catalogue_at_once::full());
+    all.extend(catalogue_leases::full());
     all
 }
 

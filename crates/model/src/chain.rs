@@ -15,6 +15,7 @@ impl Protocol {
     pub(crate) fn may_change(&self, state: &State) -> bool {
         match self.next_change(state) {
             None => false,
+            Some(_) if !self.may_leave_out(state) => false,
             Some(Change::PromoteJoined) => self.synced(state) || !self.on(Rule::Synced),
             Some(_) => true,
         }
@@ -83,7 +84,7 @@ impl Protocol {
             || replaced && self.on(Rule::LossDeclared)
         {
             let device = &mut state.devices[usize::from(old)];
-            if !replaced {
+            if !replaced && !self.configuration.leased {
                 device.phase = Phase::Gone;
             }
             if device.last > applied {
@@ -105,6 +106,7 @@ impl Protocol {
         state.record.epoch += 1;
         state.record.needs = 0;
         let epoch = state.record.epoch;
+        self.left_out(state);
         if let Some((before, joiner)) = self.joins(epoch) {
             self.join(state, before, joiner, applied);
         }

@@ -7,7 +7,7 @@ use crate::history::{Answer, BEGUN, NONE, SET, read};
 use crate::network::Packet;
 use crate::protocol::Protocol;
 use crate::rule::Rule;
-use crate::state::{Bad, PASSED, State, op_of};
+use crate::state::{Ahead, Bad, PASSED, State, op_of};
 
 impl Protocol {
     /// The bypass that the client waits for.
@@ -171,6 +171,9 @@ impl Protocol {
         let of = &mut state.clients[usize::from(client)];
         of.done |= 1 << index;
         of.unknown |= 1 << index;
+        if !self.step(client, index).logged {
+            of.ahead = Ahead::default();
+        }
         if of.named & PASSED == 0 {
             of.named = 0;
         }
@@ -273,6 +276,9 @@ impl Protocol {
         }
         // A conditional write that is acknowledged early is reported as done.
         let step = self.step(client, index);
+        if !step.logged {
+            of.ahead = Ahead::default();
+        }
         let answer = if step.logged && step.call == Call::WriteIfNone {
             SET
         } else {

@@ -236,6 +236,8 @@ pub enum Goal {
     Hit,
     /// A client may read straight from the store.
     Missed,
+    /// A read was answered with what the store had said before the head said MISS.
+    AtOnce,
     /// A passed-through operation that changes state has been answered.
     Passed,
     /// A mark was ended, and the server has applied that.
@@ -250,6 +252,8 @@ pub enum Goal {
     Declared,
     /// A bypass that the store failed behind its effect is answered as begun.
     Begun,
+    /// A device that was declared stopped has joined anew, and holds a lease again.
+    LeasedAgain,
 }
 
 /// One configuration: a small world with bounds, to be searched completely.
@@ -273,8 +277,12 @@ pub struct Configuration {
     pub capacity: u8,
     /// Servers: 1, or 2 with a replica.
     pub servers: u8,
+    /// Whether devices answer by leases, and members go by the word of a controller that looks at these.
+    pub leased: bool,
     /// How reads are answered.
     pub reads: Reads,
+    /// Whether a client may ask head and store at once.
+    pub at_once: bool,
     /// Buckets of the index: 1, so that the two keys collide, or 2.
     pub buckets: u8,
     /// Whether a recover-reply's index is built from the log's entries. Otherwise it is empty.

@@ -253,7 +253,9 @@ impl Protocol {
             let copies = u8::try_from(chain.members().len()).unwrap_or(u8::MAX);
             for (row, seq) in device.answered.into_iter().enumerate() {
                 let (client, mark) = (u8::from(row % CLIENTS != 0), row >= CLIENTS);
-                let silent = self.leased_elsewhere(record, epoch) || !self.on(Rule::OneAckForAll);
+                let silent = self.leased_elsewhere(record, epoch)
+                    || self.is_silent(device)
+                    || !self.on(Rule::OneAckForAll);
                 if seq > 0 && !silent {
                     network.send(Packet::Ack {
                         client,

@@ -7,6 +7,8 @@
 
 mod bypass;
 pub mod catalogue;
+mod catalogue_at_once;
+mod catalogue_leases;
 mod catalogue_marks;
 mod catalogue_reads;
 mod chain;
@@ -16,6 +18,7 @@ pub mod configuration;
 mod device;
 mod direct;
 pub mod history;
+mod lease;
 pub mod network;
 mod properties;
 pub mod protocol;

@@ -113,6 +113,8 @@ pub enum Packet {
         index: u8,
         /// The head's epoch.
         epoch: u8,
+        /// Whether the head's version is still that which it had when a store was asked for this read.
+        same: bool,
         /// What A must have reached.
         need: u8,
     },
@@ -260,8 +262,9 @@ impl Packet {
                 client,
                 index,
                 epoch,
+                same,
                 need,
-            } => [15, client, index, epoch, need, 0, 0, 0],
+            } => [15, client, index, epoch, u8::from(same), need, 0, 0],
         })
     }
 
@@ -337,10 +340,11 @@ impl Packet {
                 index,
                 answer,
             },
-            [15, client, index, epoch, need, ..] => Self::Miss {
+            [15, client, index, epoch, same, need, ..] => Self::Miss {
                 client,
                 index,
                 epoch,
+                same: same != 0,
                 need,
             },
             other => unreachable!("nothing packs to {other:?}"),
@@ -374,8 +378,8 @@ impl Network {
         let packed = packet.pack();
         // The last number in use: `need`, or `watermark`.
         let shift = match packet {
-            Packet::Miss { .. } | Packet::Confirm { .. } => 24,
-            Packet::Passing { .. } => 16,
+            Packet::Confirm { .. } => 24,
+            Packet::Miss { .. } | Packet::Passing { .. } => 16,
             _ => unreachable!("{packet:?} has no such number"),
         };
         let kin = |other: &u64| *other >> (shift + 8) == packed >> (shift + 8);

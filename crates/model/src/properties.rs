@@ -31,7 +31,7 @@ const INVARIANTS: [(Bad, &str); 7] = [
     (Bad::Fork, "no order has two identities"),
 ];
 
-const GOALS: [(Goal, &str); 16] = [
+const GOALS: [(Goal, &str); 18] = [
     (Goal::Acknowledged, "an update is acknowledged"),
     (Goal::AllDone, "both clients finish"),
     (Goal::Reclaimed, "an entry is freed"),
@@ -44,6 +44,7 @@ const GOALS: [(Goal, &str); 16] = [
     (Goal::FallenBack, "a fallback is confirmed"),
     (Goal::Hit, "a read is answered by the head"),
     (Goal::Missed, "a read goes straight to the store"),
+    (Goal::AtOnce, "a MISS meets what the store has said"),
     (Goal::Passed, "an operation is passed through"),
     (Goal::MarkEnded, "a mark is ended"),
     (
@@ -54,6 +55,7 @@ const GOALS: [(Goal, &str); 16] = [
     (Goal::ReplicaServes, "the replica applies as primary"),
     (Goal::Declared, "a loss is declared"),
     (Goal::Begun, "a bypass is answered as begun"),
+    (Goal::LeasedAgain, "a removed device holds a lease again"),
 ];
 
 /// Whether invariant `I` holds in a state. Returns false only once: the first example is the shortest.
@@ -164,6 +166,13 @@ impl Protocol {
             }),
             Goal::Hit => has(|packet| matches!(packet, Packet::Hit { .. })),
             Goal::Missed => has(|packet| matches!(packet, Packet::Miss { .. })),
+            Goal::AtOnce => state.network.iter().any(|packet| match packet {
+                Packet::Miss { client, .. } => {
+                    self.use_ahead(&mut state.clone(), packet)
+                        && state.clients[usize::from(client)].ahead.epoch > 0
+                }
+                _ => false,
+            }),
             Goal::Passed => self.told(state, Call::is_direct_write),
             Goal::OwnWrite => self.told(state, |call| call == Call::ReadOwn),
             Goal::MarkEnded => {
@@ -173,6 +182,11 @@ impl Protocol {
             Goal::CaughtUp => self.synced(state),
             Goal::ReplicaServes => state.servers[1].epoch > 1 && state.servers[1].store.applied > 0,
             Goal::Declared => state.record.declared,
+            Goal::LeasedAgain => {
+                let all = state.devices.iter().zip(state.record.stopped);
+                let mut again = all.filter(|(device, stopped)| *stopped > 0 && device.leased);
+                again.any(|(device, stopped)| device.epoch > stopped)
+            }
             Goal::Begun => state.clients.iter().any(|client| client.unknown != 0),
         }
     }
@@ -207,7 +221,7 @@ impl Model for Protocol {
         let goals: [fn(&Self, &State) -> bool; GOALS.len()] = [
             goal::<0>, goal::<1>, goal::<2>, goal::<3>, goal::<4>, goal::<5>, goal::<6>, goal::<7>,
             goal::<8>, goal::<9>, goal::<10>, goal::<11>, goal::<12>, goal::<13>, goal::<14>,
-            goal::<15>,
+            goal::<15>, goal::<16>, goal::<17>,
         ];
         let wanted = GOALS
             .iter()

@@ -9,7 +9,7 @@ use crate::configuration::{CLIENTS, Chain, Change, Configuration, DEVICES, Step}
 use crate::direct::mark;
 use crate::network::{Node, Packet};
 use crate::rule::{Rule, Rules};
-use crate::state::{Bad, Phase, State};
+use crate::state::{Bad, Phase, STOPPED, State};
 
 /// One step of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,6 +38,14 @@ pub enum Action {
     ServerCrash,
     /// The lease of the removed head runs out.
     LeaseOver,
+    /// The lease store gives a device a lease, or renews it.
+    Renew(u8),
+    /// By a device's own clock its lease is over.
+    Silent(u8),
+    /// A lease is gone from the lease store.
+    Lapse(u8),
+    /// The controller declares a member stopped.
+    Declare(u8),
     /// A server executes a bypass, and its store fails after the effect.
     StoreFails(Packet, u8),
     /// The store executes what a connection left behind (only without [`Rule::Fenced`]).
@@ -46,6 +54,10 @@ pub enum Action {
     Direct(u8, u8),
     /// A client reads directly from this store, as a MISS allows.
     Fetch(Packet, u8),
+    /// A client asks this store before the head has answered.
+    GoAhead(u8, u8),
+    /// The head's MISS meets what the store has said before.
+    UseAhead(Packet),
     /// A client's passed-through operation, which needs a mark, gets to this store.
     Pass(u8, u8),
     /// The store closes the connection of a client that has given its operation up.
@@ -170,6 +182,10 @@ impl Protocol {
             if let Some(store) = self.may_pass(state, client) {
                 actions.push(Action::Pass(client, store));
             }
+            if self.may_go_ahead(state, client) {
+                let stores = self.stores(state);
+                actions.extend(stores.map(|store| Action::GoAhead(client, store)));
+            }
             for store in self.connections(state, client) {
                 actions.push(Action::Direct(client, store));
             }
@@ -219,6 +235,7 @@ impl Protocol {
         if self.leased(&state.record) {
             actions.push(Action::LeaseOver);
         }
+        self.lease_steps(state, actions);
         if !self.on(Rule::StampsRecorded) && primary.store.heard > 0 {
             actions.push(Action::Forget);
         }
@@ -271,7 +288,10 @@ impl Protocol {
                     }
                 }
             }
-            Packet::Miss { .. } => {
+            Packet::Miss { client, .. } => {
+                if state.clients[usize::from(client)].ahead.epoch > 0 {
+                    actions.push(Action::UseAhead(packet));
+                }
                 actions.extend(self.stores(state).map(|store| Action::Fetch(packet, store)));
             }
             Packet::Response { client, .. } | Packet::Hit { client, .. } => {
@@ -320,6 +340,8 @@ impl Protocol {
             Action::Late(client, index) => self.late(&mut state, 0, client, index),
             Action::Direct(client, store) => self.direct(&mut state, client, store),
             Action::Fetch(packet, store) => self.fetch(&mut state, packet, store),
+            Action::GoAhead(client, store) => self.go_ahead(&mut state, client, store),
+            Action::UseAhead(packet) => self.use_ahead(&mut state, packet),
             Action::Pass(client, store) => self.executes(&mut state, client, store),
             Action::Close(client) => {
                 self.close(&mut state, client);
@@ -335,10 +357,24 @@ impl Protocol {
                 state.record.lease_over = true;
                 true
             }
+            Action::Renew(id) => self.renew(&mut state, id),
+            Action::Silent(id) => {
+                state.devices[usize::from(id)].leased = false;
+                true
+            }
+            Action::Lapse(id) => {
+                state.record.kept[usize::from(id)] = false;
+                true
+            }
+            Action::Declare(id) => {
+                state.record.stopped[usize::from(id)] = STOPPED;
+                true
+            }
         };
         if !changed {
             return None;
         }
+        Self::note_versions(&mut state);
         if state.bad == Bad::No {
             self.settle(&mut state);
         }

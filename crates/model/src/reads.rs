@@ -6,7 +6,9 @@ use crate::history::perform;
 use crate::network::Packet;
 use crate::protocol::Protocol;
 use crate::rule::Rule;
-use crate::state::{Bucket, Device, Index, Op, Outstanding, Record, State, Table, op_of, step_of};
+use crate::state::{
+    Ahead, Bucket, Device, Index, Op, Outstanding, Record, State, Table, op_of, step_of,
+};
 
 impl Index {
     /// What is at or below the floor is as good as unknown.
@@ -31,9 +33,10 @@ impl Protocol {
         self.configuration.reads != Reads::Bypasses
     }
 
-    /// Whether heads need leases: where a removed one could show what it holds, or lead to a store that is left behind.
+    /// Whether a new head waits for the lease of the removed one: where a removed one could show what it holds, or lead to a store that is left behind.
     fn leases(&self) -> bool {
-        self.configuration.reads == Reads::Hits || self.reads() && self.moves()
+        let shows = self.configuration.reads == Reads::Hits || self.reads() && self.moves();
+        shows && !self.configuration.leased
     }
 
     /// Whether a head was removed behind the first of these epochs, up to the second.
@@ -105,6 +108,9 @@ impl Protocol {
         if row.is_none() {
             row.keys = 0;
         }
+        if bypass || fallback {
+            index.changed = true;
+        }
         if !raises || !(bypass || fallback) {
             return beside;
         }
@@ -118,6 +124,17 @@ impl Protocol {
         beside
     }
 
+    /// The version is another one in this step: what a store has said before is of no use.
+    pub(crate) fn note_versions(state: &mut State) {
+        for device in &mut state.devices {
+            if std::mem::take(&mut device.index.changed) {
+                for client in &mut state.clients {
+                    client.ahead.changed |= client.ahead.epoch == device.epoch;
+                }
+            }
+        }
+    }
+
     /// C has moved: what it covers need not be remembered.
     pub(crate) fn know(device: &mut Device) {
         if device.index.began <= device.committed {
@@ -129,7 +146,11 @@ impl Protocol {
     pub(crate) fn marks_end(&self, device: &mut Device, order: u8) {
         let ends = |at: &u8| device.entry(*at) != 0 && self.ends_mark(device.entry(*at));
         let last = (device.applied + 1..=order).rev().find(ends);
-        if let Some(end) = last.filter(|_| self.reads() && self.on(Rule::MarkEndFloor)) {
+        let Some(end) = last.filter(|_| self.reads()) else {
+            return;
+        };
+        device.index.changed = true;
+        if self.on(Rule::MarkEndFloor) {
             device.index.floor = device.index.floor.max(end);
             device.index.forget();
         }
@@ -137,7 +158,10 @@ impl Protocol {
 
     /// A recover-reply begins the index anew.
     pub(crate) fn begin_index(&self, device: &mut Device, table: Table) {
-        device.index = Index::default();
+        device.index = Index {
+            changed: true,
+            ..Index::default()
+        };
         if !self.reads() {
             return;
         }
@@ -198,11 +222,15 @@ impl Protocol {
         } else {
             &mut row.bypass
         };
-        if at + 1 >= *newest || !self.on(Rule::OutstandingById) {
+        let leaves = *newest != 0 && (at + 1 >= *newest || !self.on(Rule::OutstandingById));
+        if leaves {
             *newest = 0;
         }
         if row.is_none() {
             row.keys = 0;
+        }
+        if leaves {
+            index.changed = true;
         }
         if self.on(Rule::Shown) {
             for bucket in self.buckets(keys) {
@@ -217,13 +245,17 @@ impl Protocol {
     pub(crate) fn on_read(&self, state: &mut State, id: u8, client: u8, index: u8) -> bool {
         let step = self.step(client, index);
         let device = &state.devices[usize::from(id)];
-        if self.leased_elsewhere(&state.record, device.epoch) && self.on(Rule::LeaseCoversReads) {
+        let waits =
+            self.leased_elsewhere(&state.record, device.epoch) && self.on(Rule::LeaseCoversReads);
+        if waits || self.is_silent(device) {
             return false;
         }
         let removed = self.removed(device.epoch, state.record.epoch);
         let silent = removed && self.leases() && state.record.lease_over && self.on(Rule::Lease);
         let hit = self.hit(device, step.keys).filter(|_| !silent);
         let (epoch, need) = (device.epoch, self.need(device, step.keys));
+        let ahead = state.clients[usize::from(client)].ahead;
+        let same = ahead.epoch > 0 && !ahead.changed;
         if let Some(op) = hit {
             let answer = 1 + op;
             state.network.send(Packet::Hit {
@@ -238,6 +270,7 @@ impl Protocol {
                 client,
                 index,
                 epoch,
+                same,
                 need,
             });
         }
@@ -293,6 +326,7 @@ impl Protocol {
             index,
             epoch,
             need,
+            ..
         } = packet
         else {
             return false;
@@ -307,5 +341,62 @@ impl Protocol {
         let mut values = of.store.values;
         let answer = perform(&self.step(client, index), op_of(client, index), &mut values);
         self.ends(state, client, index, answer)
+    }
+
+    /// The read for which a store may be asked before the head has answered.
+    pub(crate) fn may_go_ahead(&self, state: &State, client: u8) -> bool {
+        let asks = |index| {
+            let call = self.step(client, index).call;
+            matches!(call, Call::Read | Call::ReadOther | Call::ReadBoth)
+        };
+        let of = &state.clients[usize::from(client)];
+        self.configuration.at_once
+            && of.ahead == Ahead::default()
+            && self.bypass_under_way(state, client).is_some_and(asks)
+    }
+
+    /// The same transaction, before the head has answered. What its client knows of that head's version is what the head has
+    /// at this moment: another one would be of no use, since no version comes again. A MISS that was said before this
+    /// moment allows no less ([`Self::fetch`]).
+    pub(crate) fn go_ahead(&self, state: &mut State, client: u8, store: u8) -> bool {
+        let Some(index) = self.bypass_under_way(state, client) else {
+            return false;
+        };
+        let of = &state.servers[usize::from(store)];
+        let head = self.chain(of.epoch).head();
+        let device = &state.devices[usize::from(head)];
+        let serves = self.is_head(state, head) && device.epoch == of.epoch;
+        if !serves || !self.replicated(state, store) && self.on(Rule::ReadDurable) {
+            return false;
+        }
+        let mut values = of.store.values;
+        let answer = perform(&self.step(client, index), op_of(client, index), &mut values);
+        state.clients[usize::from(client)].ahead = Ahead {
+            epoch: of.epoch,
+            applied: of.store.applied,
+            changed: false,
+            answer,
+        };
+        true
+    }
+
+    /// The head says MISS, and the store has answered already.
+    pub(crate) fn use_ahead(&self, state: &mut State, packet: Packet) -> bool {
+        let Packet::Miss {
+            client,
+            index,
+            epoch,
+            same,
+            need,
+        } = packet
+        else {
+            return false;
+        };
+        let ahead = state.clients[usize::from(client)].ahead;
+        let fresh = ahead.epoch > 0
+            && (ahead.epoch == epoch || !self.on(Rule::ReadEpoch))
+            && (ahead.applied >= need || !self.on(Rule::ReadWatermark))
+            && (same || !self.on(Rule::Unchanged));
+        fresh && self.ends(state, client, index, ahead.answer)
     }
 }

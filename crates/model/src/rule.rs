@@ -48,6 +48,13 @@ pub enum Rule {
     Lease,
     /// Line 13, more on the lease: meanwhile no bypass, fallback or read passes it either. Without: only acks wait.
     LeaseCoversReads,
+    /// §14: a device answers until its lease is over by its own clock. Without: for ever.
+    LeaseDeadline,
+    /// The same: a member is declared stopped when its lease is gone and the margin has passed. Without: when the lease is
+    /// gone.
+    LeaseWaited,
+    /// The same: a member that was declared stopped gets no lease again, unless it has joined anew. Without: at any time.
+    StoppedForGood,
     /// Line 13: the last member of a chain is removed only when stopped, its rest applied or declared lost.
     LastMemberStopped,
     /// Line 14: a device that joins erases its log first. Without: it keeps it.
@@ -110,6 +117,9 @@ pub enum Rule {
     ReadWatermark,
     /// The same: what is shown is in all replicas.
     ReadDurable,
+    /// The same: what the store said before the head's MISS is used only if nothing without an order has left the head's index
+    /// since.
+    Unchanged,
     /// The same: a removed head says no MISS either, where a store is left behind. Without: only no HIT.
     LeaseCoversMisses,
     /// reads.md §4: no HIT while something that changes state is outstanding.

@@ -113,6 +113,24 @@ pub(crate) const TABLE: &[About] = &[
         "reads-lease",
     ),
     about(
+        Rule::LeaseDeadline,
+        "lease-deadline",
+        "§14, leases",
+        "lease-head-lost",
+    ),
+    about(
+        Rule::LeaseWaited,
+        "lease-waited",
+        "§14, leases",
+        "lease-head-lost",
+    ),
+    about(
+        Rule::StoppedForGood,
+        "stopped-for-good",
+        "§14, leases",
+        "lease-head-lost",
+    ),
+    about(
         Rule::LastMemberStopped,
         "last-member-stopped",
         "line 13",
@@ -254,6 +272,12 @@ pub(crate) const TABLE: &[About] = &[
         "read-durable",
         "reads.md §3",
         "reads-replica",
+    ),
+    about(
+        Rule::Unchanged,
+        "unchanged",
+        "reads.md §3",
+        "at-once-script",
     ),
     about(
         Rule::LeaseCoversMisses,

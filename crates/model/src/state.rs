@@ -16,6 +16,9 @@ pub const TORN: Op = 0x10;
 /// Set in [`Client::named`] when the operation itself is done, and its second barrier is not.
 pub const PASSED: u8 = 0x10;
 
+/// In [`Record::stopped`]: declared stopped, and still a member.
+pub const STOPPED: u8 = u8::MAX;
+
 /// A number by session: each client's own, then each client's mark.
 pub type Table = [u8; SESSIONS];
 
@@ -33,6 +36,19 @@ pub fn step_of(op: Op) -> (u8, u8) {
 }
 
 const _: () = assert!(STEPS == 4, "an op is client · 4 + index");
+
+/// What a store has said to a read before the head has answered it (docs/spec/reads.md §3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ahead {
+    /// The epoch of the store's record; 0: it was not asked.
+    pub epoch: u8,
+    /// What the store had applied.
+    pub applied: u8,
+    /// Whether the version of this epoch's head is another one since.
+    pub changed: bool,
+    /// What the read says.
+    pub answer: Answer,
+}
 
 /// A client and its session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,6 +68,8 @@ pub struct Client {
     pub named: u8,
     /// 1 + the store that the client's own connection leads to, while an operation that needs a mark is in it.
     pub connected: u8,
+    /// What a store has said already to the read under way.
+    pub ahead: Ahead,
 }
 
 /// What a device is doing.
@@ -95,6 +113,9 @@ pub struct Index {
     pub floor: u8,
     /// Last order at the recover-reply, while it is above what is committed; otherwise 0.
     pub began: u8,
+    /// In this step, something that changed state without an order has left the rows, or the index has begun anew: its
+    /// version is another one. (A version never comes again, so that is all that need be known of it.)
+    pub changed: bool,
     /// What each client's own session has outstanding.
     pub outstanding: [Outstanding; CLIENTS],
 }
@@ -126,6 +147,8 @@ pub struct Device {
     pub log: [Op; ORDERS],
     /// Head: the index.
     pub index: Index,
+    /// By its own clock its lease is not over: it may answer.
+    pub leased: bool,
 }
 
 /// A server's store: all of it durable, changed in atomic steps.
@@ -169,6 +192,10 @@ pub struct Record {
     pub declared: bool,
     /// The old head's lease is over.
     pub lease_over: bool,
+    /// The lease store has a lease of this device.
+    pub kept: [bool; DEVICES],
+    /// The device gets leases of later epochs only; [`STOPPED`]: of none, it was declared stopped.
+    pub stopped: [u8; DEVICES],
 }
 
 /// What has gone wrong, if something has.
@@ -233,7 +260,7 @@ impl Hash for State {
 }
 
 impl Client {
-    fn bytes(&self) -> [u8; 7] {
+    fn bytes(&self) -> [u8; 11] {
         let Self {
             invoked,
             done,
@@ -242,8 +269,21 @@ impl Client {
             fallback,
             named,
             connected,
+            ahead,
         } = *self;
-        [invoked, done, unknown, acks, fallback, named, connected]
+        [
+            invoked,
+            done,
+            unknown,
+            acks,
+            fallback,
+            named,
+            connected,
+            ahead.epoch,
+            ahead.applied,
+            u8::from(ahead.changed),
+            ahead.answer,
+        ]
     }
 }
 
@@ -263,11 +303,14 @@ impl Device {
             answered: [a0, a1, a2, a3],
             log: _,
             index,
+            leased,
         } = *self;
         let Index {
             buckets: [first, second],
             floor,
             began,
+            // Only within a step.
+            changed: _,
             outstanding: [one, two],
         } = index;
         let phase = match phase {
@@ -295,7 +338,7 @@ impl Device {
             second.op,
             floor,
             began,
-            0,
+            u8::from(leased),
             one.bypass,
             one.fallback,
             one.keys,
@@ -346,13 +389,24 @@ impl Server {
 }
 
 impl Record {
-    fn bytes(&self) -> [u8; 4] {
+    fn bytes(&self) -> [u8; 8] {
         let Self {
             epoch,
             needs,
             declared,
             lease_over,
+            kept: [first, second],
+            stopped: [one, two],
         } = *self;
-        [epoch, needs, u8::from(declared), u8::from(lease_over)]
+        [
+            epoch,
+            needs,
+            u8::from(declared),
+            u8::from(lease_over),
+            u8::from(first),
+            u8::from(second),
+            one,
+            two,
+        ]
     }
 }

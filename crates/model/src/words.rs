@@ -141,10 +141,7 @@ fn read(model: &Protocol, client: u8, index: u8, answer: Answer) -> String {
     values.join(" and ")
 }
 
-fn fetched(model: &Protocol, state: &State, miss: Packet, store: u8) -> String {
-    let Packet::Miss { client, index, .. } = miss else {
-        return String::new();
-    };
+fn fetched(model: &Protocol, state: &State, client: u8, index: u8, store: u8) -> String {
     let mut values = state.servers[usize::from(store)].store.values;
     let said = perform(&model.step(client, index), 0, &mut values);
     format!(
@@ -214,7 +211,15 @@ fn packet(model: &Protocol, packet: Packet) -> String {
             step(model, client, index),
             answer(model, client, index, said)
         ),
-        Packet::Miss { epoch, need, .. } => format!("MISS(epoch {epoch}, need {need})"),
+        Packet::Miss { epoch, need, .. } if !model.configuration.at_once => {
+            format!("MISS(epoch {epoch}, need {need})")
+        }
+        Packet::Miss {
+            epoch, same, need, ..
+        } => {
+            let version = if same { "the same" } else { "another" };
+            format!("MISS(epoch {epoch}, {version} version, need {need})")
+        }
         Packet::Applied { epoch, order } => format!("applied(epoch {epoch}, up to {order})"),
         Packet::Reply {
             epoch,
@@ -307,13 +312,27 @@ pub fn describe(model: &Protocol, state: &State, action: Action) -> String {
             STORES[usize::from(store)]
         ),
         Action::Fetch(it, store) => {
-            let said = fetched(model, state, it, store);
+            let Packet::Miss { client, index, .. } = it else {
+                return String::new();
+            };
+            let said = fetched(model, state, client, index, store);
             format!(
                 "{said} from {}, as {} allows",
                 STORES[usize::from(store)],
                 packet(model, it)
             )
         }
+        Action::GoAhead(client, store) => {
+            let Some(index) = model.bypass_under_way(state, client) else {
+                return String::new();
+            };
+            format!(
+                "{} from {}, before the head has answered",
+                fetched(model, state, client, index, store),
+                STORES[usize::from(store)]
+            )
+        }
+        Action::UseAhead(it) => format!("{} allows what was read before it", packet(model, it)),
         Action::Pass(client, store) => format!(
             "client {}'s own operation gets to {}",
             client + 1,
@@ -325,5 +344,9 @@ pub fn describe(model: &Protocol, state: &State, action: Action) -> String {
             "the server restarts and forgets which incarnation it has answered".to_owned()
         }
         Action::LeaseOver => "the lease of the removed head runs out".to_owned(),
+        Action::Renew(id) => format!("D{} gets a lease, or renews it", id + 1),
+        Action::Silent(id) => format!("D{}'s lease is over by its own clock", id + 1),
+        Action::Lapse(id) => format!("D{}'s lease is gone from the lease store", id + 1),
+        Action::Declare(id) => format!("the controller declares D{} stopped", id + 1),
     }
 }

@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pmnet_dataplane::direct::{
-    AfXdpError, Arrived, DirectError, Mode, Sockets, SocketsConfig, buffers_needed,
+    AfXdpError, Arrived, DirectError, Mode, Part, Sockets, SocketsConfig,
 };
 use pmnet_device::Taken;
 use pmnet_log::{Expected, Full, Identity, Log, LogError, NewEntry, Parameters, Scan};
@@ -152,6 +152,8 @@ impl Region {
             transport: options.transport,
             mode: Mode::PreferZeroCopy,
             magic: None,
+            busy_poll: None,
+            part: Part::alone(),
         };
         let memory = log.medium().memory();
         let sockets = Sockets::open(&config, memory, log.parameters()).inspect_err(|_| {
@@ -388,7 +390,7 @@ fn log(options: &Options) -> Result<(Log<AnyMedia>, bool), Error> {
         let bytes = (buffers * u64::from(buffer_bytes)).next_multiple_of(4096);
         let parameters = Parameters::buffers(entries, bytes, buffer_bytes);
         parameters.validate().map_err(LogError::from)?;
-        let needed = buffers_needed(&options.interfaces);
+        let needed = Part::alone().buffers_needed(&options.interfaces);
         if buffers < needed {
             return Err(Error::Small { buffers, needed });
         }

@@ -1,7 +1,7 @@
 //! Packets to send: one growing buffer for each burst, no allocation for each packet.
 
 use crate::Peer;
-use pmnet_wire::Header;
+use pmnet_wire::{Header, Kind};
 use std::ops::Range;
 
 /// Datagrams waiting to be sent, in order. Cleared, not freed, between bursts.
@@ -94,6 +94,26 @@ impl Outbox {
     #[must_use]
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
         &self.bytes[range]
+    }
+
+    /// Takes back our own packets of these kinds. Gives how many there were.
+    pub fn withdraw(&mut self, kinds: &[Kind]) -> u64 {
+        let before = std::mem::take(self);
+        let mut withdrawn = 0;
+        for mut place in before.packets {
+            let bytes = &before.bytes[place.range.clone()];
+            let ours = place.hops.is_none() && place.logged.is_none();
+            if ours && Header::kind_of(bytes).is_some_and(|kind| kinds.contains(&kind)) {
+                withdrawn += 1;
+                continue;
+            }
+            // Neighbours touch, as before.
+            let start = self.bytes.len();
+            self.bytes.extend_from_slice(bytes);
+            place.range = start..self.bytes.len();
+            self.packets.push(place);
+        }
+        withdrawn
     }
 
     /// Number of packets.

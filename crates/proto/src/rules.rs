@@ -51,6 +51,10 @@ pub enum Rule {
     EraseOnJoin,
     /// §5: a device that joined is the head of a chain only when it holds what was acknowledged before.
     Synced,
+    /// §14: a device with a lease answers until that is over by its own clock, less a margin.
+    Lease,
+    /// §14: who was declared stopped gets no lease again, unless it has joined anew.
+    StoppedForGood,
     /// §5: what the store has confirmed of a session is still there when its records are loaded again.
     Confirmed,
     /// §4: a fallback carries the update's own (session, seq), and counts as that update.

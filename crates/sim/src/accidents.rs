@@ -42,17 +42,18 @@ impl World {
             let fuse = u32::try_from(self.below(START_PERSISTS)).expect("small");
             let local = self.clocks[node].local(now);
             let device = &mut self.devices[node];
-            if device.lost || device.running.is_some() {
+            if device.lost || device.gone || device.running.is_some() {
                 return;
             }
             self.exchange_image(node);
             if self.devices[node].lost {
                 return;
             }
+            let (flags, word_epoch) = self.fleet_word(node, flags);
             let device = &mut self.devices[node];
             let fate = pmnet_proto::Random::new(seed.rotate_left(17));
             device.media.set_fuse(dies.then_some((fuse, fate)));
-            match device.start(next, flags, &self.config, seed, local) {
+            match device.start(next, flags, word_epoch, &self.config, seed, local) {
                 Ok(()) => {
                     device.unproven = false;
                     self.tell(|| format!("device {} starts", node + 1));
@@ -190,6 +191,10 @@ impl World {
         }
         let after = 1 + self.below(2 * self.config.accident_every);
         self.schedule(after, Event::Accident);
+        if self.fleet.is_some() && self.below(6) == 0 {
+            self.fleet_accident();
+            return;
+        }
         if self.config.is_wide() && self.below(5) == 0 {
             self.wide_accident();
             return;
@@ -236,6 +241,9 @@ impl World {
             }
             13 if self.config.clocks => {
                 let node = self.any_node();
+                if self.fleet.is_some() && node < self.config.devices {
+                    return;
+                }
                 self.happened("clocks stood still");
                 self.clocks[node].stand(self.now, true);
                 let after = self.below(SPELL_MAX);
@@ -258,6 +266,10 @@ impl World {
     /// One or two devices are lost for good. Only a chain in service has something to lose: the
     /// operator changes one thing at a time. But a device that is about to join may be lost at any time.
     pub(crate) fn lose_devices(&mut self, first: Option<usize>) {
+        if self.fleet.is_some() {
+            self.fall(first);
+            return;
+        }
         let mut left = self.order.clone();
         // Before the first session, the survivor may wait for the lost one to join, until someone
         // starts it again.
@@ -348,6 +360,7 @@ impl World {
         self.detour = None;
         self.struck = None;
         self.isolated.clear();
+        self.heal_fleet();
         self.wire_joiner();
         self.server.store.calm();
         self.server.down_until = self.now;

@@ -70,6 +70,10 @@ pub(crate) struct ClientHost {
     pub(crate) hits: u64,
     /// Reads that the store answered.
     pub(crate) direct_reads: u64,
+    /// Those of them that had been read before the head answered.
+    pub(crate) reads_at_once: u64,
+    /// What the head last said of its index: its epoch, and its version.
+    pub(crate) version: Option<(u32, u64)>,
     /// Bypasses that it called since it was asked last, and until when it waits.
     pub(crate) called: Vec<(u64, Time)>,
 }
@@ -119,6 +123,8 @@ impl ClientHost {
             named: 0,
             hits: 0,
             direct_reads: 0,
+            reads_at_once: 0,
+            version: None,
             called: Vec::new(),
         }
     }
@@ -221,7 +227,7 @@ impl ClientHost {
     ) -> Option<Time> {
         let now = clock.local(world);
         self.machine.flush(now, out);
-        self.events(now, world, clock);
+        self.events(now, world, clock, config);
         self.go_direct(now, world, config);
         self.go_on_reading(now, world, config);
         if self.direct.is_none() && self.mark.is_some() && self.random.next_u64().is_multiple_of(8)
@@ -245,7 +251,7 @@ impl ClientHost {
             self.end(now + PROBE_DEADLINE);
         }
         self.machine.flush(now, out);
-        self.events(now, world, clock);
+        self.events(now, world, clock, config);
         let mut next = self.machine.next_timeout();
         if let Some((_, at)) = self.direct.as_ref().and_then(|direct| direct.named) {
             next = earliest(next, Some(at.max(now + 1)));
@@ -409,9 +415,9 @@ impl ClientHost {
         self.observed.push((observed, deadline));
     }
 
-    fn events(&mut self, now: Time, world: Time, clock: &Clock) {
+    fn events(&mut self, now: Time, world: Time, clock: &Clock, config: &WorldConfig) {
         while let Some(event) = self.machine.poll_event() {
-            self.read_event(&event, now, world);
+            self.read_event(&event, now, world, config);
             match event {
                 Event::Done { call, outcome, .. } => {
                     let node = self.node;

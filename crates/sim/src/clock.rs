@@ -2,7 +2,8 @@
 //!
 //! Fault model: it never goes back, but it may stand still for a while (and goes on from where it
 //! stood), and it may jump forward by seconds. Nothing else about it is promised to the machines;
-//! histories are judged by the time of the world.
+//! histories are judged by the time of the world. Where devices have leases, it may be slow or fast as well, and a device's does
+//! not stand still.
 
 use pmnet_proto::Time;
 use pmnet_proto::time::Nanos;
@@ -14,13 +15,25 @@ pub(crate) struct Clock {
     behind: Nanos,
     stands_at: Option<Time>,
     longest_jump: Nanos,
+    /// Parts of a million by which it is fast.
+    rate: i64,
 }
 
 impl Clock {
     /// What it shows.
     pub(crate) fn local(&self, world: Time) -> Time {
+        let gained = i128::from(world.0) * i128::from(self.rate) / 1_000_000;
+        let world = Time(u64::try_from(i128::from(world.0) + gained).expect("a clock that goes"));
         let going = (world + self.ahead).since(Time(self.behind));
         self.stands_at.unwrap_or(Time(going))
+    }
+
+    /// A clock that is fast by so many parts of a million, or slow.
+    pub(crate) fn of_rate(rate: i64) -> Clock {
+        Clock {
+            rate,
+            ..Clock::default()
+        }
     }
 
     /// It jumps forward.

@@ -118,6 +118,10 @@ pub struct WorldConfig {
     pub spares: usize,
     /// Whether operators let spares and repaired devices join.
     pub joins: bool,
+    /// How long a lease of a device is; 0: they have none.
+    pub lease: Nanos,
+    /// By how many parts of a million the clocks of devices, lease store and controllers are fast or slow, at most.
+    pub clock_rates: i64,
     /// A fault that happens again and again at one moment of an update's life.
     pub aim: Option<Cell>,
     /// The rule that is switched off.
@@ -128,7 +132,7 @@ fn small(value: u64) -> usize {
     usize::try_from(value).expect("small")
 }
 
-fn one_of(random: &mut Random, choices: &[u64]) -> u64 {
+pub(crate) fn one_of(random: &mut Random, choices: &[u64]) -> u64 {
     let at = random.next_u64() % u64::try_from(choices.len()).expect("few choices");
     choices[small(at)]
 }
@@ -204,6 +208,8 @@ impl WorldConfig {
             kept_reads: false,
             spares: 0,
             joins: false,
+            lease: 0,
+            clock_rates: 0,
             aim: None,
             without: None,
         }
@@ -295,7 +301,7 @@ impl WorldConfig {
 
     /// The same world, with at least so many devices in its first chain.
     #[must_use]
-    fn of_devices(mut self, chain: usize) -> WorldConfig {
+    pub(crate) fn of_devices(mut self, chain: usize) -> WorldConfig {
         self.devices = self.devices.max(chain + self.spares);
         self
     }
@@ -462,6 +468,9 @@ impl WorldConfig {
                 self.directs = without.place == Place::StoreNamed;
                 self.wait_replicas = true;
                 self.accident_every = self.accident_every.clamp(1, 10 * MILLISECOND);
+            }
+            Place::Machine(Rule::Lease | Rule::StoppedForGood) | Place::Drift => {
+                self = self.lacking_of_leases(without.place);
             }
             Place::Machine(
                 Rule::Floor | Rule::HitCommitted | Rule::StoreEpoch | Rule::ShownAbove,

@@ -68,6 +68,8 @@ pub(crate) struct DeviceHost {
     pub(crate) life: u32,
     /// It is no part of the chain: its operator has given it up, or it is a spare. It may still be running, as a zombie.
     pub(crate) lost: bool,
+    /// Its machine is broken, and nobody has been told yet: it does not start.
+    pub(crate) gone: bool,
     /// Its operator starts it with `--join`.
     pub(crate) joins: bool,
     /// The same, and it has not started yet: what it has may have been damaged when it was lost.
@@ -102,6 +104,7 @@ impl DeviceHost {
             running: None,
             life: 0,
             lost: spare,
+            gone: false,
             joins: false,
             unproven: false,
             served: false,
@@ -130,6 +133,7 @@ impl DeviceHost {
         &mut self,
         next: Peer,
         flags: u32,
+        word_epoch: Option<u32>,
         world: &WorldConfig,
         seed: u64,
         now: Time,
@@ -162,6 +166,8 @@ impl DeviceHost {
         config.read_buckets = 2;
         config.session_entries_max = world.session_entries_max;
         config.flags = flags;
+        config.word_epoch = word_epoch;
+        config.leased = world.lease > 0;
         config.rules = Without::rules(world.without);
         self.life += 1;
         self.next = Some(next);

@@ -21,7 +21,7 @@ impl World {
     /// Starts a device that is to join, if there is one and the chain is as the operator wants it.
     pub(crate) fn begin_join(&mut self) {
         let idle: Vec<usize> = (0..self.config.devices)
-            .filter(|&node| self.devices[node].lost)
+            .filter(|&node| self.devices[node].lost && self.may_join(node))
             .collect();
         if idle.is_empty() || self.joiner.is_some() || !self.is_formed() {
             return;
@@ -39,7 +39,7 @@ impl World {
         let device = &mut self.devices[node];
         device.media.set_fuse(None);
         device.image = Image::Own;
-        (device.lost, device.joins) = (false, true);
+        (device.lost, device.joins, device.gone) = (false, true, false);
         (device.unproven, device.served) = (true, false);
         self.joiner = Some(node);
         self.tell(|| format!("device {} is to join", node + 1));

@@ -7,7 +7,7 @@
 use crate::check::Result as Seen;
 use crate::client::ClientHost;
 use crate::config::WorldConfig;
-use crate::store::{Act, OPERATION_BYTES, Operation};
+use crate::store::{Act, Fresh, OPERATION_BYTES, Operation};
 use crate::without::{Place, Without};
 use pmnet_proto::Time;
 use pmnet_proto::client::{CallId, Event, ReadAnswer, SessionHandle};
@@ -30,6 +30,17 @@ pub(crate) struct Reading {
     /// Where its outcome goes.
     observed: usize,
     stage: Stage,
+    before: Before,
+}
+
+/// What a store is asked before the head has answered.
+#[derive(Debug)]
+enum Before {
+    Nothing,
+    /// Then; what is known of the head's version.
+    Due(Time, (u32, u64)),
+    /// What it has said.
+    Read(Fresh, (u32, u64)),
 }
 
 #[derive(Debug)]
@@ -40,6 +51,13 @@ enum Stage {
     Store { at: Time, epoch: u32, need: u64 },
     /// By a bypass, as soon as one can be called.
     Bypass,
+}
+
+/// Whether a store that was in this state may be shown.
+fn is_fresh(found: &Fresh, epoch: u32, need: u64, config: &WorldConfig) -> bool {
+    let epoch_fits = found.epoch == epoch || Without::breaks(config.without, Place::ReadEpoch);
+    let is_fresh = found.applied >= need || Without::breaks(config.without, Place::ReadNeed);
+    epoch_fits && is_fresh
 }
 
 /// What it says while something passes no device.
@@ -69,10 +87,17 @@ impl ClientHost {
         let Ok(call) = self.machine.read(now, &[hash(key)], deadline) else {
             return false;
         };
+        let before = match self.version {
+            Some(known) if !self.random.next_u64().is_multiple_of(4) => {
+                Before::Due(now + self.random.next_u64() % STORE_MAX, known)
+            }
+            _ => Before::Nothing,
+        };
         self.reading = Some(Reading {
             key,
             observed: self.observed.len(),
             stage: Stage::Head(call),
+            before,
         });
         true
     }
@@ -84,6 +109,7 @@ impl ClientHost {
         answer: &ReadAnswer,
         now: Time,
         world: Time,
+        config: &WorldConfig,
     ) {
         let Some(reading) = &mut self.reading else {
             return;
@@ -117,11 +143,32 @@ impl ClientHost {
                     need: *order,
                 },
             },
-            ReadAnswer::Miss { epoch, need } => Stage::Store {
-                at,
-                epoch: *epoch,
-                need: *need,
-            },
+            ReadAnswer::Miss {
+                epoch,
+                need,
+                version,
+            } => {
+                self.version = Some((*epoch, *version));
+                match std::mem::replace(&mut reading.before, Before::Nothing) {
+                    Before::Read(found, known)
+                        if Some(known) == self.version
+                            && is_fresh(&found, *epoch, *need, config) =>
+                    {
+                        let (observed, _) = &mut self.observed[reading.observed];
+                        observed.result = Seen::Read(found.list);
+                        observed.returned = Some(world);
+                        self.direct_reads += 1;
+                        self.reads_at_once += 1;
+                        self.reading = None;
+                        return;
+                    }
+                    _ => Stage::Store {
+                        at,
+                        epoch: *epoch,
+                        need: *need,
+                    },
+                }
+            }
             ReadAnswer::None => Stage::Bypass,
         };
     }
@@ -131,18 +178,23 @@ impl ClientHost {
         let Some(reading) = &mut self.reading else {
             return;
         };
+        if let Before::Due(at, known) = reading.before
+            && now >= at
+        {
+            let found = self.store.read(self.named, reading.key, world);
+            reading.before = match found {
+                Some(found) if !self.random.next_u64().is_multiple_of(LOST_EVERY) => {
+                    Before::Read(found, known)
+                }
+                _ => Before::Nothing,
+            };
+        }
         if let Stage::Store { at, epoch, need } = reading.stage
             && now >= at
         {
             let found = self.store.read(self.named, reading.key, world);
             let found = found.filter(|_| !self.random.next_u64().is_multiple_of(LOST_EVERY));
-            let fresh = found.filter(|found| {
-                let epoch_fits =
-                    found.epoch == epoch || Without::breaks(config.without, Place::ReadEpoch);
-                let is_fresh =
-                    found.applied >= need || Without::breaks(config.without, Place::ReadNeed);
-                epoch_fits && is_fresh
-            });
+            let fresh = found.filter(|found| is_fresh(found, epoch, need, config));
             let (observed, deadline) = &mut self.observed[reading.observed];
             match fresh {
                 Some(fresh) if now <= *deadline => {
@@ -184,10 +236,13 @@ impl ClientHost {
 
     /// When a read has something to do by itself.
     pub(crate) fn reading_due(&self, now: Time) -> Option<Time> {
-        match self.reading.as_ref()?.stage {
-            Stage::Store { at, .. } => Some(at.max(now + 1)),
-            Stage::Bypass => Some(now + 1),
-            Stage::Head(_) => None,
+        let reading = self.reading.as_ref()?;
+        match (&reading.stage, &reading.before) {
+            (Stage::Store { at, .. }, _) | (Stage::Head(_), Before::Due(at, _)) => {
+                Some((*at).max(now + 1))
+            }
+            (Stage::Bypass, _) => Some(now + 1),
+            (Stage::Head(_), _) => None,
         }
     }
 
@@ -214,9 +269,17 @@ impl ClientHost {
     }
 
     /// What the machine says of reads and marks.
-    pub(crate) fn read_event(&mut self, event: &Event, now: Time, world: Time) {
+    pub(crate) fn read_event(
+        &mut self,
+        event: &Event,
+        now: Time,
+        world: Time,
+        config: &WorldConfig,
+    ) {
         match event {
-            Event::Read { call, answer } => self.read_answered(*call, answer, now, world),
+            Event::Read { call, answer } => {
+                self.read_answered(*call, answer, now, world, config);
+            }
             Event::Marked { session } => {
                 if let Some(mark) = self.mark.as_mut().filter(|mark| mark.session == *session) {
                     mark.is_open = true;

@@ -264,6 +264,9 @@ impl World {
             self.report.add("reads answered by the head", hits);
             self.report
                 .add("reads answered by the store itself", direct);
+            let at_once = self.clients[at].reads_at_once;
+            self.report
+                .add("of these, asked together with the head", at_once);
             history.calls.extend(observed);
             violations
                 .into_iter()

@@ -63,7 +63,7 @@ impl World {
         self.tell(|| format!("device {} is back with its old medium", node + 1));
         self.devices[node].media.set_fuse(None);
         if self.devices[node]
-            .start(next, 0, &self.config, seed, now)
+            .start(next, 0, None, &self.config, seed, now)
             .is_err()
         {
             self.happened("old media that did not start");

@@ -34,6 +34,8 @@ pub enum Place {
     Checksum,
     /// In the medium: what was persisted is durable.
     Persist,
+    /// In the clocks: none is much faster than another one.
+    Drift,
 }
 
 /// A rule that can be switched off.
@@ -238,6 +240,24 @@ impl Without {
             Rule::Synced,
             2000,
             "§5: who joined is left alone only with everything that was acknowledged before",
+        ),
+        machine(
+            "lease",
+            Rule::Lease,
+            2000,
+            "§14: a device answers until its lease is over",
+        ),
+        rule(
+            "lease-drift",
+            Place::Drift,
+            2000,
+            "§14: the margin is for clocks that differ by so much and no more",
+        ),
+        machine(
+            "stopped-for-good",
+            Rule::StoppedForGood,
+            2000,
+            "§14: who was declared stopped gets no lease before it has joined anew",
         ),
         machine(
             "confirmed",

@@ -12,6 +12,7 @@ use crate::check::History;
 use crate::client::ClientHost;
 use crate::clock::Clock;
 use crate::config::WorldConfig;
+use crate::fleet::{Fleet, Step};
 use crate::hosts::{DeviceHost, Image, ServerHost, arrive};
 use crate::network::Seen;
 use crate::report::Report;
@@ -32,6 +33,8 @@ pub(crate) const IDLE: Nanos = 2 * SECOND;
 const WIDE: u64 = 0x5749_4445_0000_0000;
 /// One world in so many has a packet store.
 const PACKETS_EVERY: u64 = 4;
+/// One world in so many has devices with leases, if it can.
+const LEASES_EVERY: u64 = 4;
 /// Events of one world, at most.
 const EVENTS_MAX: u64 = 4_000_000;
 
@@ -73,6 +76,8 @@ pub(crate) enum Event {
     DetourEnds,
     /// The operator wires the device that is to join behind the last one.
     Wire,
+    /// Something about leases.
+    Fleet(Step),
     Accident,
     IdleBegins,
     IdleEnds,
@@ -136,6 +141,8 @@ pub struct World {
     /// What was checked at the end.
     pub(crate) history: History,
     pub(crate) calm: bool,
+    /// The lease store, and who looks at it, if devices have leases.
+    pub(crate) fleet: Option<Fleet>,
     pub(crate) phase: Phase,
     hash: rustc_hash::FxHasher,
     /// Packets delivered and turns taken.
@@ -162,10 +169,15 @@ impl World {
             None => config,
         };
         let packets = more.next_u64().is_multiple_of(PACKETS_EVERY);
+        let leased = more.next_u64().is_multiple_of(LEASES_EVERY);
         let config = match plan.without {
             Some(without) => config.lacking(without),
             None if packets => config.on_packets(),
             None => config,
+        };
+        let config = match plan.without {
+            None if leased => config.with_leases(&mut more),
+            _ => config,
         };
         World::with_config(seed, config, random, trace)
     }
@@ -252,6 +264,7 @@ impl World {
             excused: BTreeSet::new(),
             history: History::default(),
             calm: false,
+            fleet: None,
             phase: Phase::Load,
             hash: rustc_hash::FxHasher::default(),
             busy: 0,
@@ -346,6 +359,7 @@ impl World {
         if self.config.accident_every > 0 {
             self.schedule(5 * MILLISECOND, Event::Accident);
         }
+        self.begin_fleet();
         while self.phase != Phase::Done
             && self.report.events < EVENTS_MAX
             && let Some(((time, _), event)) = self.queue.pop_first()
@@ -421,6 +435,7 @@ impl World {
             Event::StormEnds => self.server.store.set_storm(false),
             Event::DetourEnds => self.detour = None,
             Event::Wire => self.wire_joiner(),
+            Event::Fleet(step) => self.fleet_goes_on(step),
             Event::Accident => self.accident(),
             Event::IdleBegins => self.idle_begins(1),
             Event::IdleEnds => self.idle_ends(),
@@ -547,6 +562,7 @@ impl World {
             let after = MICROSECOND + self.below(self.config.persist_max);
             self.schedule(after, Event::Persisted { node, life });
         }
+        self.look_at_answers(node, &out);
         self.send_all(node, &out);
         next
     }

@@ -300,6 +300,12 @@ impl Header {
         self
     }
 
+    /// The kind of a packet of ours, as [`Header::emit`] wrote it: nothing is checked.
+    #[must_use]
+    pub fn kind_of(packet: &[u8]) -> Option<Kind> {
+        Kind::from_u8(*packet.get(3)?)
+    }
+
     /// The 88 bytes of this header, with a fresh header checksum. `payload_len` and `payload_crc`
     /// are written as they stand.
     #[must_use]

@@ -5,7 +5,10 @@
 //! sent parses and is bounded, nobody gets more back than it sent before it is known. Among honest
 //! neighbours holds as well: what is forwarded is durable here, what is acknowledged is durable
 //! everywhere and survives every crash.
+//!
+//! [`run`] copies what comes into a ring, [`run_in_place`] receives it into packet buffers that are the log.
 
+mod buffers;
 mod packets;
 mod world;
 
@@ -15,10 +18,19 @@ use world::World;
 /// Operations of one input, at most.
 const OPERATIONS: usize = 600;
 
-/// The target.
+/// The target with a ring.
 pub fn run(data: &[u8]) {
+    story(data, false);
+}
+
+/// The target with packet buffers.
+pub fn run_in_place(data: &[u8]) {
+    story(data, true);
+}
+
+fn story(data: &[u8], in_place: bool) {
     let mut input = Input::new(data);
-    let mut world = World::new(&mut input);
+    let mut world = World::new(&mut input, in_place);
     for _ in 0..OPERATIONS {
         if !input.more() || !step(&mut world, &mut input) {
             break;

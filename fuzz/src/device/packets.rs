@@ -1,5 +1,7 @@
 //! What the neighbours say, drawn from the input.
 
+use std::ops::Bound;
+
 use pmnet_wire::record::{DurableRow, Member, write_durable, write_path};
 use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, raw};
 
@@ -214,16 +216,16 @@ impl World {
     pub(super) fn applied(&mut self, input: &mut Input<'_>) {
         let reachable = self.durable.last().copied().unwrap_or(self.seen());
         let upto = self.applied + input.below(reachable.saturating_sub(self.applied) + 1);
-        for order in self.applied + 1..=upto {
-            if let Some((header, payload)) = self.forwarded.get(&order) {
-                let token = <[u8; 8]>::try_from(&payload[..]).map_or(0, u64::from_be_bytes);
-                match Kind::from_u8(header.copies.raw()) {
-                    Some(Kind::Open) => drop(self.rows.insert(header.session, (token, 0))),
-                    Some(Kind::End) => drop(self.rows.remove(&header.session)),
-                    _ => {
-                        if let Some(row) = self.rows.get_mut(&header.session) {
-                            row.1 = row.1.max(header.seq);
-                        }
+        // A log that was set to a high order by a lie is far from the others.
+        let applied = (Bound::Excluded(self.applied), Bound::Included(upto));
+        for (header, payload) in self.forwarded.range(applied).map(|(_, sent)| sent) {
+            let token = <[u8; 8]>::try_from(&payload[..]).map_or(0, u64::from_be_bytes);
+            match Kind::from_u8(header.copies.raw()) {
+                Some(Kind::Open) => drop(self.rows.insert(header.session, (token, 0))),
+                Some(Kind::End) => drop(self.rows.remove(&header.session)),
+                _ => {
+                    if let Some(row) = self.rows.get_mut(&header.session) {
+                        row.1 = row.1.max(header.seq);
                     }
                 }
             }

@@ -3,15 +3,17 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use pmnet_device::{DeviceConfig, DeviceError, DeviceNode};
+use pmnet_log::{FrameSpace, Log};
 use pmnet_proto::time::{MILLISECOND, SECOND};
-use pmnet_proto::{Peer, Random, Time};
+use pmnet_proto::{Peer, Place, Random, Time};
 use pmnet_wire::record::{Member, RecoverReply, SessionRow, read_path};
 use pmnet_wire::{Header, Kind, Packet, raw};
 
+use super::buffers::{self, Port};
 use crate::input::Input;
 use crate::log::{formatted, recover};
 use crate::medium::Forgetful;
-use crate::peers::{SHARD, client, datagram, peer, sent, server};
+use crate::peers::{SHARD, client, datagram, parsed, peer, server};
 
 /// Packets that may arrive once more, at most.
 const RECENT_MAX: usize = 16;
@@ -24,6 +26,8 @@ const SESSIONS_MAX: usize = 6;
 /// The world of one input.
 pub(super) struct World {
     pipeline: Option<DeviceNode<Forgetful>>,
+    /// Where packets come in, if the log is packet buffers.
+    port: Option<Port>,
     config: DeviceConfig,
     pub(super) now: Time,
     /// Neighbours say only what is so.
@@ -53,7 +57,7 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(input: &mut Input<'_>) -> World {
+    pub(super) fn new(input: &mut Input<'_>, in_place: bool) -> World {
         let honest = !input.rarely(3);
         let chain = 1 + input.byte() % 3;
         let position = input.byte() % chain;
@@ -72,11 +76,14 @@ impl World {
             flags: input.pick(&[0, 0, 0, Member::SHRINK, Member::DECLARE_LOSS]),
             ..DeviceConfig::new(u32::from(position) + 1, SHARD, next)
         };
-        let parameters = pmnet_log::Parameters::ring(64, input.pick(&[8192, 65_536]));
+        let ring = pmnet_log::Parameters::ring(64, input.pick(&[8192, 65_536]));
+        let parameters = if in_place { buffers::PARAMETERS } else { ring };
         let log = recover(formatted(&parameters));
         let now = Time(MILLISECOND);
+        let (pipeline, port) = started(&config, log, Random::new(5), now);
         let mut world = World {
-            pipeline: Some(DeviceNode::new(config.clone(), log, Random::new(5), now)),
+            pipeline: Some(pipeline),
+            port,
             config,
             now,
             honest,
@@ -129,7 +136,10 @@ impl World {
         let now = self.now;
         let pipeline = self.pipeline.as_mut().expect("there is one between lives");
         let answered = pipeline.out().len();
-        let result = pipeline.receive(now, from, &bytes);
+        let result = match &mut self.port {
+            Some(port) => port.receive(pipeline, now, from, &bytes),
+            None => pipeline.receive(now, from, &bytes),
+        };
         let back: usize = pipeline
             .out()
             .iter()
@@ -235,13 +245,12 @@ impl World {
         assert!(
             pipeline.out().len() <= self.delivered + TURN_MAX,
             "{:?}",
-            sent(pipeline.out())
-                .map(|(_, packet)| packet.header.kind)
-                .collect::<Vec<_>>()
+            pipeline.out()
         );
+        let sent = sent(pipeline);
         let durable = pipeline.log().durable();
         let least = self.durable.iter().copied().min().unwrap_or(u64::MAX);
-        for (to, packet) in sent(pipeline.out()) {
+        for (to, packet) in parsed(sent.iter().map(|(to, bytes)| (*to, &bytes[..]))) {
             let header = packet.header;
             assert_eq!(header.shard, SHARD);
             match header.kind {
@@ -285,6 +294,9 @@ impl World {
             }
         }
         pipeline.sent();
+        if let Some(port) = &mut self.port {
+            port.exchange(pipeline);
+        }
         self.delivered = 0;
     }
 
@@ -361,7 +373,8 @@ impl World {
         self.recover = None;
         self.stopped = false;
         self.recent.clear();
-        self.pipeline = Some(DeviceNode::new(self.config.clone(), log, random, self.now));
+        let (pipeline, port) = started(&self.config, log, random, self.now);
+        (self.pipeline, self.port) = (Some(pipeline), port);
         if self.finish(input) && !input.rarely(4) {
             self.right_replies();
             self.check_sessions();
@@ -384,4 +397,31 @@ impl World {
             }
         }
     }
+}
+
+/// A device over this log, with its port if that is packet buffers.
+fn started(
+    config: &DeviceConfig,
+    log: Log<Forgetful>,
+    random: Random,
+    now: Time,
+) -> (DeviceNode<Forgetful>, Option<Port>) {
+    let buffers = log.parameters().space != FrameSpace::Ring;
+    let make = |log| DeviceNode::new(config.clone(), log, random, now);
+    if buffers {
+        let (device, port) = buffers::started(log, make);
+        (device, Some(port))
+    } else {
+        (make(log), None)
+    }
+}
+
+/// What a device wants sent, from wherever it lies.
+fn sent(device: &DeviceNode<Forgetful>) -> Vec<(Peer, Vec<u8>)> {
+    let out = device.out();
+    let bytes = |place: Place| match &place.logged {
+        Some(frame) => (place.to, device.log().lent(frame).to_vec()),
+        None => (place.to, out.bytes(place.range).to_vec()),
+    };
+    out.places().map(bytes).collect()
 }

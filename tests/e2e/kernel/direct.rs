@@ -1,9 +1,12 @@
 //! A device past the kernel's stack: AF_XDP sockets receive into the log itself (`docs/spec/packet-buffers.md`).
 
+mod shards;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use pmnet_dataplane::direct::knows_busy_poll;
 use pmnet_lab::harness::find_program;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -56,6 +59,19 @@ fn over_ipv6_and_as_the_head_of_a_chain() {
     });
     survives(Plan {
         followers: 1,
+        ..plan(Place::Router, "dram")
+    });
+}
+
+/// The drivers are polled, in place of their interrupts.
+#[test]
+fn with_busy_polling() {
+    if !knows_busy_poll() {
+        println!("this kernel has no busy polling: not tried");
+        return;
+    }
+    survives(Plan {
+        args: vec!["--busy-poll".into()],
         ..plan(Place::Router, "dram")
     });
 }
@@ -307,6 +323,7 @@ fn what_cannot_be_is_refused_with_a_sentence() {
     );
     refused(&world, &["--dev", "nothing0"], "nothing0");
     refused(&world, &["--zero-copy", "always"], "has no such mode");
+    refused(&world, &["--busy-poll", "0"], "1 to 10000 microseconds");
     assert!(!world.log().exists(), "what was made is taken back");
     assert!(!world.has_program(), "what was begun is taken back");
     // A log that another mode made.

@@ -1,7 +1,7 @@
 //! What clients do in a world, and whether the database has what they were acknowledged.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -33,9 +33,11 @@ pub struct Load {
 impl World {
     /// Waits until everything acknowledged has reached the database: a read is answered only then.
     pub fn settle(&self) {
-        let mut writer = self.session(Duration::from_secs(5));
-        eventually("a read is answered", SETTLE_MAX, || writer.read().is_ok());
-        writer.end();
+        for shard in 0..self.shards() {
+            let mut writer = self.session_of(shard, Duration::from_secs(5));
+            eventually("a read is answered", SETTLE_MAX, || writer.read().is_ok());
+            writer.end();
+        }
     }
 
     /// Everything that a writer was acknowledged is in the database.
@@ -53,14 +55,60 @@ impl World {
         }
     }
 
-    /// Checked load from the client's machine, `turn` at intervals meanwhile, then the verdict.
+    /// Checked load from the client's machine, `turn` at intervals meanwhile, then the verdict. If there are several shards,
+    /// each has this load; the verdict given is that of the last.
     pub fn checked(
         &mut self,
         load: Load,
         mut turn: impl FnMut(&mut World, u32),
     ) -> (Verdict, Summary) {
+        let options: Vec<Options> = (0..self.shards())
+            .map(|shard| self.options(load, shard))
+            .collect();
+        let ended = AtomicU32::new(0);
+        let network = self.network();
+        let load_one = &|options: &Options| {
+            let loaded = loaded(&network, options);
+            ended.fetch_add(1, Ordering::AcqRel);
+            loaded
+        };
+        let all: Vec<(Summary, Ledger)> = std::thread::scope(|scope| {
+            let loading: Vec<_> = options
+                .iter()
+                .map(|options| scope.spawn(move || load_one(options)))
+                .collect();
+            let duration = Duration::from_secs(load.seconds);
+            let last = Instant::now() + duration.saturating_sub(load.every / 2);
+            let mut next = Instant::now() + load.every;
+            let mut number = 0;
+            while ended.load(Ordering::Acquire) < self.shards() {
+                std::thread::sleep(Duration::from_millis(10));
+                if Instant::now() >= next && Instant::now() < last {
+                    turn(self, number);
+                    number += 1;
+                    next += load.every;
+                }
+            }
+            let loaded = |one: std::thread::ScopedJoinHandle<'_, _>| one.join().unwrap();
+            let all: anyhow::Result<_> = loading.into_iter().map(loaded).collect();
+            all.expect("the load goes on")
+        });
+        self.settle();
+        let mut judged = None;
+        for (summary, ledger) in all {
+            let verdict = verify(&ledger, &mut self.redis()).unwrap();
+            println!("{verdict}; {:.0} operations/s", summary.throughput);
+            assert!(verdict.is_clean(), "{verdict}");
+            assert!(verdict.acknowledged > 20, "hardly any load: {verdict}");
+            judged = Some((verdict, summary));
+        }
+        judged.expect("there is a shard")
+    }
+
+    fn options(&self, load: Load, shard: u32) -> Options {
         let prefix = format!("chk{:x}:", fastrand::u64(..));
-        let mut options = Options::new(self.head());
+        let mut options = Options::new(self.head_of(shard));
+        options.shard = shard;
         options.endpoint = Endpoint::Native;
         options.clients = load.clients;
         options.rate = load.rate;
@@ -73,33 +121,7 @@ impl World {
             lists: true,
             value_bytes: load.value_bytes,
         });
-        let ended = AtomicBool::new(false);
-        let network = self.network();
-        let (summary, ledger) = std::thread::scope(|scope| {
-            let loading = scope.spawn(|| {
-                let loaded = loaded(&network, &options);
-                ended.store(true, Ordering::Release);
-                loaded
-            });
-            let last = Instant::now() + options.duration.saturating_sub(load.every / 2);
-            let mut next = Instant::now() + load.every;
-            let mut number = 0;
-            while !ended.load(Ordering::Acquire) {
-                std::thread::sleep(Duration::from_millis(10));
-                if Instant::now() >= next && Instant::now() < last {
-                    turn(self, number);
-                    number += 1;
-                    next += load.every;
-                }
-            }
-            loading.join().unwrap().expect("the load goes on")
-        });
-        self.settle();
-        let verdict = verify(&ledger, &mut self.redis()).unwrap();
-        println!("{verdict}; {:.0} operations/s", summary.throughput);
-        assert!(verdict.is_clean(), "{verdict}");
-        assert!(verdict.acknowledged > 100, "hardly any load: {verdict}");
-        (verdict, summary)
+        options
     }
 }
 
@@ -128,8 +150,17 @@ pub struct Writer {
 impl Writer {
     /// Opens a session from the calling thread's machine.
     pub fn open(head: SocketAddr, deadline: Duration) -> Writer {
+        Writer::open_of(0, head, deadline)
+    }
+
+    /// The same, of a shard.
+    pub fn open_of(shard: u32, head: SocketAddr, deadline: Duration) -> Writer {
+        let config = ClientConfig {
+            shard,
+            ..ClientConfig::new(head)
+        };
         Writer {
-            session: Some(Session::start(ClientConfig::new(head), deadline).unwrap()),
+            session: Some(Session::start(config, deadline).unwrap()),
             acknowledged: Vec::new(),
             number: 0,
             key: fastrand::u64(..),

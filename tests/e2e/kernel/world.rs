@@ -30,9 +30,11 @@ const REDIS_PORT: u16 = 6379;
 /// The front says after so many milliseconds that an outcome is not known.
 const FRONT_MS: u32 = 1_200;
 /// A process that does not serve after this long is a failure.
-pub const READY_MAX: Duration = Duration::from_secs(15);
+pub const READY_MAX: Duration = Duration::from_secs(60);
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
+/// Processes of the servers, by their shards.
+const SERVERS: [&str; 2] = ["server", "server2"];
 /// Processes of the devices behind the first one.
 const FOLLOWERS: [&str; 2] = ["follower", "follower2"];
 
@@ -72,6 +74,8 @@ pub struct Plan {
     pub direct: Option<&'static str>,
     /// Folder of its log, in place of the usual one.
     pub folder: Option<PathBuf>,
+    /// Shards of the device, at most 2, each with a server of its own. Every interface at its link has as many queues.
+    pub shards: u32,
 }
 
 impl Plan {
@@ -86,6 +90,7 @@ impl Plan {
             spill: false,
             direct: None,
             folder: None,
+            shards: 1,
         }
     }
 }
@@ -138,6 +143,21 @@ impl World {
         let hops = u8::try_from(hops).unwrap();
         let layout = Layout::new(&format!("pmnet-{pid}-k{number}-"), 1, hops);
         let network = Network::create(layout).expect("a network");
+        if plan.shards > 1 {
+            // A program at one end needs as many receive queues there as the other end sends by.
+            for (node, queues) in [
+                ("client1", "rx 2 tx 1"),
+                ("server", "rx 2 tx 2"),
+                ("client1", "rx 2 tx 2"),
+            ] {
+                let run = || -> anyhow::Result<Output> {
+                    let args = words(&format!("-L eth0 {queues}"));
+                    Ok(Command::new("ethtool").args(args).output()?)
+                };
+                let output = network.inside(node, run).expect("ethtool");
+                assert!(output.status.success(), "{node}, {queues}: {output:?}");
+            }
+        }
         // A veth takes what its peer transmits from XDP only if it has a program of its own.
         let pass = network
             .inside("client1", || plain::attach(Program::Pass, "eth0"))
@@ -165,13 +185,18 @@ impl World {
         eventually("Redis answers", READY_MAX, || {
             world.redis().call(&["PING"]).is_ok()
         });
-        let listen = world.server();
-        let mut args = format!("server --listen {listen} --store redis://{REDIS}:{REDIS_PORT}");
-        if world.plan.reads_log {
-            args += &format!(" --device-log {}", world.name());
+        for (shard, name) in (0..world.shards()).zip(SERVERS) {
+            let mut listen = world.server();
+            listen.set_port(listen.port() + u16::try_from(shard).unwrap());
+            let mut args = format!(
+                "server --listen {listen} --shard {shard} --store redis://{REDIS}:{REDIS_PORT}"
+            );
+            if world.plan.reads_log {
+                args += &format!(" --device-log {}", world.name());
+            }
+            world.own(name, "server", words(&args));
+            world.wait_ready(name);
         }
-        world.own("server", "server", words(&args));
-        world.wait_ready("server");
         // The last one first: the server knows a chain from its end.
         for index in (0..world.plan.followers).rev() {
             world.start_follower(index);
@@ -285,6 +310,9 @@ impl World {
                 "device --mode af-xdp --dev {interface} --listen {head} --next {next} --id 1 --media {media} --log {}",
                 self.log().display()
             ));
+            if self.shards() > 1 {
+                args.extend(words(&format!("--shards {}", self.shards())));
+            }
             args.extend(self.plan.args.iter().map(OsString::from));
             return args;
         }
@@ -332,6 +360,18 @@ impl World {
             Place::Switch => self.server(),
             _ => self.address("device", PORT),
         }
+    }
+
+    /// How many shards there are.
+    pub fn shards(&self) -> u32 {
+        self.plan.shards
+    }
+
+    /// Where clients of a shard send.
+    pub fn head_of(&self, shard: u32) -> SocketAddr {
+        let mut head = self.head();
+        head.set_port(head.port() + u16::try_from(shard).unwrap());
+        head
     }
 
     fn server(&self) -> SocketAddr {
@@ -498,6 +538,12 @@ impl World {
     pub fn session(&self, deadline: Duration) -> Writer {
         let head = self.head();
         self.inside("client1", || Writer::open(head, deadline))
+    }
+
+    /// The same of a shard.
+    pub fn session_of(&self, shard: u32, deadline: Duration) -> Writer {
+        let head = self.head_of(shard);
+        self.inside("client1", || Writer::open_of(shard, head, deadline))
     }
 
     /// The machines, for threads that are to work there.

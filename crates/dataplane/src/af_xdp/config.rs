@@ -1,5 +1,7 @@
 //! What a socket is bound to, and how large it is.
 
+use super::busy::BusyPoll;
+
 /// How packets get from the driver into the UMEM and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -28,6 +30,8 @@ pub struct Config {
     pub receive_ring: u32,
     /// Entries of the TX and completion rings, a power of two.
     pub send_ring: u32,
+    /// Poll the driver in one's own calls ([`super::Queue::poll_driver`]).
+    pub busy_poll: Option<BusyPoll>,
 }
 
 impl Config {
@@ -42,6 +46,7 @@ impl Config {
             headroom: 0,
             receive_ring: 256,
             send_ring: 256,
+            busy_poll: None,
         }
     }
 }

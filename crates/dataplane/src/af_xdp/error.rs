@@ -26,6 +26,12 @@ pub enum AfXdpError {
         /// Its queue.
         queue: u32,
     },
+    /// The kernel is too old for busy polling, or was built without it.
+    #[error(
+        "AF_XDP: this kernel has no SO_PREFER_BUSY_POLL (Linux 5.11 or later, with CONFIG_NET_RX_BUSY_POLL): go without busy \
+         polling"
+    )]
+    NoBusyPoll,
     /// The kernel handed back a frame that it did not have. The socket must not be used any more.
     #[error(
         "AF_XDP: the kernel handed back what it did not have: address {address}, {bytes} bytes"

@@ -7,6 +7,7 @@
 //! that, and checks what the kernel hands back against it. Nothing is allocated for a frame. Only [`Socket::bind`] waits,
 //! for a bounded time. May not: know what is in a frame, or fall back to the generic mode of XDP.
 
+mod busy;
 mod config;
 mod error;
 mod queue;
@@ -16,10 +17,11 @@ mod ring;
 mod socket;
 mod umem;
 
+pub use busy::{BusyPoll, is_known as knows_busy_poll};
 pub use config::{Config, Mode};
 pub use error::AfXdpError;
 pub use queue::{Queue, Wake};
-pub use redirect::{Redirect, Transport, is_built};
+pub use redirect::{Only, QUEUES_MAX, Redirect, Transport, is_built};
 pub use region::{Anonymous, Region};
 pub use socket::Socket;
 pub use umem::{Frame, Places, Received, Umem};

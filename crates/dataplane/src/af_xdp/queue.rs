@@ -23,14 +23,16 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
 };
 
+use super::busy;
 use super::config::{Config, Mode};
 use super::error::AfXdpError;
 use super::region::Region;
 use super::ring::{Consumer, Descriptor, Producer};
 use super::umem::{Received, Umem};
 
-/// How long [`Socket::bind`] waits for a queue: the kernel frees it some milliseconds after its last owner has ended.
-const BIND_MAX: Duration = Duration::from_secs(1);
+/// How long [`Queue::bind`] waits for a queue: the kernel frees it some milliseconds after its last owner has ended, and on
+/// a busy machine later.
+const BIND_MAX: Duration = Duration::from_secs(5);
 /// The pause between two tries.
 const BIND_AGAIN: Duration = Duration::from_millis(1);
 /// Most entries of a ring.
@@ -59,7 +61,7 @@ pub struct Queue {
 
 impl Queue {
     /// Binds to a queue of an interface. The first socket of some memory registers it; each other one names a socket that has
-    /// it (`shared`).
+    /// it (`shared`). A queue that somebody else has is waited for, 5 seconds at most.
     ///
     /// # Errors
     /// [`AfXdpError`].
@@ -119,6 +121,9 @@ impl Queue {
         let completion = Consumer::new(completion, &at.cr, up)?;
         let receive = Consumer::new(receive, &at.rx, down)?;
         let sending = Producer::new(sending, &at.tx, up)?;
+        if let Some(how) = &config.busy_poll {
+            busy::prefer(&socket, how)?;
+        }
         bound(&socket, config, shared)?;
         let options = xdp_options(&socket).map_err(AfXdpError::step("asking for the mode"))?;
         Ok(Queue {
@@ -221,6 +226,15 @@ impl Queue {
         if !self.fill.needs_wakeup() {
             return Ok(Wake::Done);
         }
+        self.poll_driver()
+    }
+
+    /// Lets the driver take in what has arrived, in this call: what it finds is in the RX ring afterwards. Only for a socket with
+    /// [`Config::busy_poll`]; any other is woken to receive.
+    ///
+    /// # Errors
+    /// [`AfXdpError::Wake`].
+    pub fn poll_driver(&self) -> Result<Wake, AfXdpError> {
         let mut nothing = [0; 0];
         match recv(&self.socket, &mut nothing, RecvFlags::DONTWAIT) {
             Ok(_) | Err(Errno::NETDOWN) => Ok(Wake::Done),

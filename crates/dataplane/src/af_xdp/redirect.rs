@@ -1,5 +1,5 @@
-//! The XDP program that redirects UDP datagrams, or TCP segments, to a range of ports to AF_XDP sockets; everything else
-//! passes.
+//! The XDP program that redirects UDP datagrams, or TCP segments, to a range of ports to AF_XDP sockets, the same for all
+//! ports or some for each; everything else passes.
 //!
 //! Source: `bpf/redirect.bpf.c`. May not: attach in another mode than the driver's own.
 
@@ -18,12 +18,27 @@ use crate::xdp::KernelError;
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/redirect.o"));
 const NAME: &str = "redirect";
 const SOCKETS: &str = "pm_sockets";
+/// Queues that can have a socket: those with lower numbers.
+pub const QUEUES_MAX: u32 = 64;
 
 /// The program on an interface; detached when this is dropped, and by the kernel if the process dies.
 pub struct Redirect {
     sockets: XskMap<MapData>,
     // The link holds the program.
     _link: FdLink,
+}
+
+/// Which datagrams are redirected, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct Only {
+    /// To this address. The port is the first of `ports`.
+    pub to: SocketAddr,
+    /// So many ports, each with sockets of its own ([`Redirect::serve_port`]).
+    pub ports: u16,
+    /// Datagrams or segments.
+    pub transport: Transport,
+    /// The first two bytes that datagrams must have.
+    pub magic: Option<u16>,
 }
 
 /// What is redirected.
@@ -58,36 +73,37 @@ impl Redirect {
     /// # Errors
     /// [`KernelError`]: not built, not allowed, no such interface, another program on it, or a driver that has no XDP.
     pub fn attach(interface: &str, ports: RangeInclusive<u16>) -> Result<Redirect, KernelError> {
-        Redirect::attach_filtered(interface, ports, Transport::Udp, None)
+        Redirect::attach_filtered(interface, ports, None)
     }
 
     /// The same for datagrams or segments to one address, and of datagrams only for those that begin with `magic`, if it
-    /// is given.
+    /// is given. Each port has sockets of its own.
     ///
     /// # Errors
     /// As [`Redirect::attach`].
-    pub fn attach_for(
-        interface: &str,
-        to: SocketAddr,
-        transport: Transport,
-        magic: Option<u16>,
-    ) -> Result<Redirect, KernelError> {
-        let ports = to.port()..=to.port();
-        Redirect::attach_filtered(interface, ports, transport, Some((to.ip(), magic)))
+    ///
+    /// # Panics
+    /// There are no ports, or there is no port with so high a number.
+    pub fn attach_for(interface: &str, only: &Only) -> Result<Redirect, KernelError> {
+        let more = only.ports.checked_sub(1).expect("one port at least");
+        let last = only.to.port().checked_add(more).expect("a port");
+        Redirect::attach_filtered(interface, only.to.port()..=last, Some(only))
     }
 
     fn attach_filtered(
         interface: &str,
         ports: RangeInclusive<u16>,
-        transport: Transport,
-        only: Option<(IpAddr, Option<u16>)>,
+        only: Option<&Only>,
     ) -> Result<Redirect, KernelError> {
         if !is_built() {
             return Err(KernelError::NotBuilt);
         }
-        let magic = only.and_then(|(_, magic)| magic);
+        let transport = only.map_or(Transport::Udp, |only| only.transport);
+        let magic = only.and_then(|only| only.magic);
+        let stride = if only.is_some() { QUEUES_MAX } else { 0 };
+        let sockets_max = QUEUES_MAX * only.map_or(1, |only| u32::from(only.ports));
         let mut address = [0; 16];
-        match only.map(|(ip, _)| ip) {
+        match only.map(|only| only.to.ip()) {
             Some(IpAddr::V4(ip)) => address[..4].copy_from_slice(&ip.octets()),
             Some(IpAddr::V6(ip)) => address = ip.octets(),
             None => {}
@@ -95,11 +111,13 @@ impl Redirect {
         let mut ebpf: Ebpf = EbpfLoader::new()
             .override_global("pm_port_first", ports.start(), true)
             .override_global("pm_port_last", ports.end(), true)
+            .override_global("pm_stride", &stride, true)
             .override_global("pm_protocol", &transport.number(), true)
             .override_global("pm_filter", &u32::from(only.is_some()), true)
             .override_global("pm_address", &address, true)
             .override_global("pm_magic_needed", &u32::from(magic.is_some()), true)
             .override_global("pm_magic", &magic.unwrap_or(0), true)
+            .map_max_entries(SOCKETS, sockets_max)
             .load(OBJECT)?;
         let failed = |source| KernelError::Program { name: NAME, source };
         let program: &mut Xdp = ebpf
@@ -132,8 +150,28 @@ impl Redirect {
     /// # Errors
     /// [`KernelError::Map`]: the map has no room for such a queue number, or this is no AF_XDP socket.
     pub fn serve(&mut self, queue: u32, socket: &impl AsFd) -> Result<(), KernelError> {
-        let descriptor = socket.as_fd().as_raw_fd();
-        let set: Result<(), MapError> = self.sockets.set(queue, descriptor, 0);
+        self.serve_port(0, queue, socket)
+    }
+
+    /// The same for what goes to the port with this index, from 0. What comes to it by other queues passes.
+    ///
+    /// # Errors
+    /// As [`Redirect::serve`]. Queues from [`QUEUES_MAX`] on have no sockets.
+    pub fn serve_port(
+        &mut self,
+        index: u16,
+        queue: u32,
+        socket: &impl AsFd,
+    ) -> Result<(), KernelError> {
+        let set = if queue < QUEUES_MAX {
+            let at = u32::from(index) * QUEUES_MAX + queue;
+            self.sockets.set(at, socket.as_fd().as_raw_fd(), 0)
+        } else {
+            Err(MapError::OutOfBounds {
+                index: queue,
+                max_entries: QUEUES_MAX,
+            })
+        };
         set.map_err(|error| KernelError::map(format!("{SOCKETS}, queue {queue}"), error))
     }
 }

@@ -22,7 +22,7 @@ pub struct Socket<R> {
 
 impl<R: Region> Socket<R> {
     /// Binds to a queue. Nothing is received until the kernel has frames ([`refill`](Socket::refill)) and a program
-    /// redirects packets here ([`super::Redirect`]). If the last owner of the queue is just ending, waits for that, a second
+    /// redirects packets here ([`super::Redirect`]). If the last owner of the queue is just ending, waits for that, 5 seconds
     /// at most.
     ///
     /// # Errors
@@ -101,6 +101,14 @@ impl<R: Region> Socket<R> {
     /// [`AfXdpError::Ring`], [`AfXdpError::Descriptor`].
     pub fn receive(&mut self, burst: &mut Vec<Received>) -> Result<u32, AfXdpError> {
         self.queue.receive(&mut self.umem, burst)
+    }
+
+    /// [`Queue::poll_driver`].
+    ///
+    /// # Errors
+    /// [`AfXdpError::Wake`].
+    pub fn poll_driver(&self) -> Result<Wake, AfXdpError> {
+        self.queue.poll_driver()
     }
 
     /// [`Queue::reserve`].

@@ -10,6 +10,7 @@ mod interface;
 mod neighbours;
 mod port;
 mod queues;
+mod shards;
 mod sockets;
 
 use std::io;
@@ -25,8 +26,9 @@ use crate::relay::{RelayConfig, watch};
 use crate::xdp::KernelError;
 use port::Direct;
 
-pub use crate::af_xdp::{AfXdpError, Mode, Places, Transport};
-pub use sockets::{Arrived, Sockets, SocketsConfig, buffers_needed};
+pub use crate::af_xdp::{AfXdpError, BusyPoll, Mode, Places, Transport, knows_busy_poll};
+pub use shards::Part;
+pub use sockets::{Arrived, Sockets, SocketsConfig};
 
 /// Settings of such a device.
 #[derive(Clone, Debug)]
@@ -37,6 +39,10 @@ pub struct DirectConfig {
     pub interfaces: Vec<String>,
     /// Whether the driver moves packets without a copy.
     pub mode: Mode,
+    /// Poll the drivers for packets, in place of their interrupts.
+    pub busy_poll: Option<BusyPoll>,
+    /// Which of the shards of this process it is. They have the same interfaces, and listen on one port after the other.
+    pub part: Part,
 }
 
 /// Why a device cannot receive into the buffers of its log.
@@ -54,6 +60,12 @@ pub enum DirectError {
     /// The device ended.
     #[error(transparent)]
     Device(#[from] DeviceError),
+}
+
+impl DirectError {
+    fn interface(name: &str, error: &io::Error) -> DirectError {
+        DirectError::Unfit(format!("interface {name}: {error}"))
+    }
 }
 
 impl From<io::Error> for DirectError {
@@ -125,8 +137,7 @@ impl DirectDevice {
 
 /// Refuses an interface whose packets may be longer than a buffer takes.
 fn fits(name: &str, buffer_bytes: u32) -> Result<(), DirectError> {
-    let mtu = interface::mtu(name)
-        .map_err(|error| DirectError::Unfit(format!("interface {name}: {error}")))?;
+    let mtu = interface::mtu(name).map_err(|error| DirectError::interface(name, &error))?;
     let most = u64::from(buffer_bytes).saturating_sub(queues::ROOM_IN_FRONT + 14);
     if mtu > most {
         return Err(DirectError::Unfit(format!(

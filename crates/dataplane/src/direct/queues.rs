@@ -11,27 +11,21 @@ use pmnet_device::Buffers;
 use pmnet_media::Memory;
 
 use super::sockets::SocketsConfig;
-use super::{Bound, DirectError, interface};
+use super::{Bound, DirectError, Part};
 use crate::af_xdp::{
-    AfXdpError, Config, Frame, Places, Queue, RECEIVE_HEADROOM, Received, Redirect, Region, Umem,
-    Wake,
+    AfXdpError, Config, Frame, Places, Queue, RECEIVE_HEADROOM, Received, Region, Umem, Wake,
 };
 
 /// Entries of the fill and RX rings of a queue.
 const RECEIVE_RING: u32 = 1024;
 /// Entries of the TX and completion rings of a queue.
 const SEND_RING: u32 = 1024;
-/// Buffers that a log must have for each queue.
-pub(super) const BUFFERS_PER_QUEUE: u64 = 256;
 /// Buffers that are left to each queue when the log is full, at least.
 const RECEIVE_MIN: u64 = 64;
 /// The same as a fraction of all buffers, if there are several queues. One queue can use whatever is not live.
 const RECEIVE_FRACTION: u64 = 4;
 /// Free buffers that are left to send from.
 const SEND_RESERVE: usize = 32;
-/// More than this many sockets are not made for one interface: its program knows no more. What comes by another queue goes to
-/// the kernel's stack, and from there to the device's UDP socket.
-pub(super) const QUEUES_MAX: u32 = 64;
 /// In front of a packet: what the kernel wants, and as much as brings the datagram behind Ethernet, IPv4 and UDP to the
 /// start of a line. So the header of an entry takes two lines and not three.
 const HEADROOM: u32 = 22;
@@ -83,7 +77,7 @@ struct Share {
 }
 
 impl Share {
-    /// Of so many buffers, at least [`BUFFERS_PER_QUEUE`] a queue.
+    /// Of so many buffers, at least 256 a queue.
     fn of(buffers: u64, queues: usize) -> Share {
         let count = u64::try_from(queues.max(1)).expect("few");
         let send = u64::try_from(SEND_RESERVE).expect("few");
@@ -104,14 +98,17 @@ impl Share {
 
 /// All sockets.
 pub(super) struct Queues {
-    // Dropped first: detached, and then closed, before the memory goes.
-    _redirects: Vec<Redirect>,
+    // Dropped first: the programs are detached, and then the sockets closed, before the memory goes. Programs that other shards
+    // have too go on. They find no socket for this shard's packets then, which pass.
+    _part: Part,
     queues: Vec<Queue>,
     /// What was submitted to a queue waits for its kernel to be woken.
     asleep: Vec<bool>,
     /// Buffers that the kernel has to receive into, for each queue.
     filled: Vec<usize>,
     share: Share,
+    /// The drivers are polled.
+    polls: bool,
     umem: Umem<FrameMemory>,
     buffer_bytes: usize,
     bound: Vec<Bound>,
@@ -120,7 +117,7 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    /// Binds to every queue of every interface.
+    /// Binds to every queue that the shard has of every interface.
     pub fn open(
         config: &SocketsConfig,
         memory: FrameMemory,
@@ -129,30 +126,31 @@ impl Queues {
     ) -> Result<Queues, DirectError> {
         let umem = Umem::kept(memory, buffer_bytes)?;
         let mut all = Queues {
-            _redirects: Vec::new(),
+            _part: config.part.clone(),
             queues: Vec::new(),
             asleep: Vec::new(),
             filled: Vec::new(),
             share: Share::default(),
+            polls: config.busy_poll.is_some(),
             umem,
             buffer_bytes: usize::try_from(buffer_bytes).expect("u32 fits usize"),
             bound: Vec::new(),
             send_dropped: 0,
         };
         for interface in &config.interfaces {
-            let mut redirect =
-                Redirect::attach_for(interface, config.listen, config.transport, config.magic)?;
-            for queue in 0..interface::receive_queues(interface).min(QUEUES_MAX) {
+            config.part.attach(interface, config)?;
+            for queue in config.part.queues(interface) {
                 let own = Config {
                     mode: config.mode,
                     frame_bytes: buffer_bytes,
                     headroom: HEADROOM,
                     receive_ring: RECEIVE_RING,
                     send_ring: SEND_RING,
+                    busy_poll: config.busy_poll,
                     ..Config::new(interface, queue)
                 };
                 let socket = Queue::bind(&all.umem, &own, all.queues.first())?;
-                redirect.serve(queue, &socket)?;
+                config.part.serve(interface, queue, &socket)?;
                 all.bound.push(Bound {
                     interface: interface.clone(),
                     queue,
@@ -162,7 +160,6 @@ impl Queues {
                 all.asleep.push(false);
                 all.filled.push(0);
             }
-            all._redirects.push(redirect);
         }
         all.share = Share::of(buffers, all.queues.len());
         Ok(all)
@@ -192,7 +189,12 @@ impl Queues {
     /// Takes what a queue has received, up to the capacity of `burst`.
     pub fn receive(&mut self, queue: usize, burst: &mut Vec<Received>) -> Result<(), AfXdpError> {
         let before = burst.len();
-        let received = self.queues[queue].receive(&mut self.umem, burst);
+        let socket = &mut self.queues[queue];
+        let mut received = socket.receive(&mut self.umem, burst);
+        if self.polls && matches!(received, Ok(0)) {
+            socket.poll_driver()?;
+            received = socket.receive(&mut self.umem, burst);
+        }
         self.filled[queue] -= burst.len() - before;
         received.map(drop)
     }

@@ -13,9 +13,9 @@ use pmnet_proto::{Peer, Time};
 
 use super::frame::{self, Came, Way};
 use super::neighbours::{Neighbour, Neighbours};
-use super::queues::{BUFFERS_PER_QUEUE, FrameMemory, QUEUES_MAX, Queues};
-use super::{Bound, DirectError, Mode, fits, interface};
-use crate::af_xdp::{AfXdpError, Frame, Places, Received, Transport};
+use super::queues::{FrameMemory, Queues};
+use super::{Bound, DirectError, Mode, Part, fits};
+use crate::af_xdp::{AfXdpError, BusyPoll, Frame, Places, Received, Transport};
 
 /// Packets taken from a queue at once.
 const BURST: usize = 64;
@@ -33,6 +33,10 @@ pub struct SocketsConfig {
     pub mode: Mode,
     /// The first two bytes that they must have.
     pub magic: Option<u16>,
+    /// Poll the drivers for packets, in place of their interrupts.
+    pub busy_poll: Option<BusyPoll>,
+    /// Which of the shards of this process they are for.
+    pub part: Part,
 }
 
 /// A datagram that has arrived. It must be given to [`Sockets::done`].
@@ -59,16 +63,7 @@ impl Arrived {
     }
 }
 
-/// Packet buffers that a log must have to receive from all queues of these interfaces.
-#[must_use]
-pub fn buffers_needed(interfaces: &[String]) -> u64 {
-    let queues = interfaces
-        .iter()
-        .map(|name| u64::from(interface::receive_queues(name).min(QUEUES_MAX)));
-    queues.sum::<u64>() * BUFFERS_PER_QUEUE
-}
-
-/// The sockets of all queues of some interfaces.
+/// The sockets of all queues that a shard has of some interfaces.
 pub struct Sockets {
     queues: Queues,
     neighbours: Neighbours,
@@ -78,7 +73,7 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Binds to every queue of every interface. `memory` is that of the log's image.
+    /// Binds to every queue that the shard has of every interface. `memory` is that of the log's image.
     ///
     /// # Errors
     /// [`DirectError`].
@@ -103,7 +98,7 @@ impl Sockets {
             fits(interface, buffer_bytes)?;
         }
         let buffers = parameters.buffer_count();
-        let needed = buffers_needed(&config.interfaces);
+        let needed = config.part.buffers_needed(&config.interfaces);
         if buffers < needed {
             return Err(DirectError::Unfit(format!(
                 "this log has {buffers} packet buffers of {buffer_bytes} bytes, and the queues of {} need {needed}: make a larger \

@@ -1,9 +1,9 @@
 //! What the pipeline is told of READs: words of `pm_shards`, `pm_buckets` and `pm_closed`.
 //!
 //! Invariants: what the pipeline notes as well (the newest update of a bucket, the floor), and what the index begins with,
-//! is written only while it is held. The rest only makes it show less, in this order: first what is not shown, then what is
-//! open again, then that it may answer. So the pipeline, which reads in the opposite order, never sees something open
-//! without what must not be shown any more.
+//! is written only while it is held. The rest only makes it show less, in this order: first what is not shown, and the
+//! version; then what is open again; then that it may answer. So the pipeline, which reads in the opposite order, never sees
+//! something open without what must not be shown any more, nor with the version from before.
 //!
 //! Spec: `docs/spec/reads.md` §9, `docs/spec/pipeline.md` §3. May not: decide what is shown.
 
@@ -115,6 +115,7 @@ impl Kernel {
         };
         shard.told_floor.store(state.floor, Relaxed);
         shard.shown_above.store(state.shown_above, Relaxed);
+        shard.read_version.store(state.version, Relaxed);
         for &(at, bucket) in changed {
             if let Some(shared) = closed.get(at) {
                 shared.passed.store(bucket.passed, Relaxed);

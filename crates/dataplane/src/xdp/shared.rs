@@ -143,6 +143,8 @@ shared! {
         told_floor: AtomicU64,
         /// What is at or below this order is not shown. User space.
         shown_above: AtomicU64,
+        /// What a MISS says of the index. User space.
+        read_version: AtomicU64,
         /// Not 0: something is outstanding that may change any key. User space.
         reads_closed: AtomicU32,
         /// 1: user space takes in something that may close buckets, and answers READs itself. User space.

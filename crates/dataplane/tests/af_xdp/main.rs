@@ -1,6 +1,7 @@
 //! AF_XDP over a veth pair: frames in both directions, rings that run full and wrap around, what is refused.
 //! Needs root and iproute2. Otherwise the tests are skipped, with a message; in CI that is a failure.
 
+mod beside;
 mod link;
 #[path = "../../../../tests/shared/skip.rs"]
 mod skip;
@@ -10,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use link::{FAR, Link, NEAR, skipped};
 use pmnet_dataplane::af_xdp::{
-    AfXdpError, Anonymous, Config, Mode, RECEIVE_HEADROOM, Received, Redirect, Socket, Wake,
+    AfXdpError, Anonymous, BusyPoll, Config, Mode, RECEIVE_HEADROOM, Received, Redirect, Socket,
+    Wake, knows_busy_poll,
 };
 
 const FRAMES: usize = 24;
@@ -35,9 +37,13 @@ fn memory() -> Anonymous {
 
 /// A socket at the near end that gets what is sent to [`PORT`] and the next port.
 fn near(link: &Link) -> (Socket<Anonymous>, Redirect) {
+    near_with(link, &config(0))
+}
+
+fn near_with(link: &Link, config: &Config) -> (Socket<Anonymous>, Redirect) {
     link.near(|| {
         let mut redirect = Redirect::attach("veth0", PORT..=PORT + 1).unwrap();
-        let socket = Socket::bind(memory(), &config(0)).unwrap();
+        let socket = Socket::bind(memory(), config).unwrap();
         redirect.serve(0, &socket).unwrap();
         (socket, redirect)
     })
@@ -54,6 +60,7 @@ fn receive(socket: &mut Socket<Anonymous>, burst: &mut Vec<Received>) {
     let begun = Instant::now();
     while socket.receive(burst).unwrap() == 0 {
         assert!(begun.elapsed() < WAIT_MAX, "nothing is received");
+        socket.poll_driver().unwrap();
         std::thread::yield_now();
     }
 }
@@ -91,8 +98,37 @@ fn frames_go_both_ways_through_rings_that_wrap_around() {
     if skipped() {
         return;
     }
+    both_ways(&config(0));
+}
+
+/// A socket that polls gets the same, also where interrupts are left to it.
+#[test]
+fn frames_go_both_ways_with_busy_polling() {
+    if skipped() {
+        return;
+    }
+    let polls = Config {
+        busy_poll: Some(BusyPoll {
+            micros: 20,
+            budget: 64,
+        }),
+        ..config(0)
+    };
+    if knows_busy_poll() {
+        both_ways(&polls);
+        return;
+    }
     let link = Link::new();
-    let (mut socket, _redirect) = near(&link);
+    let refused = link.near(|| Socket::bind(memory(), &polls).map(drop));
+    assert!(
+        matches!(refused, Err(AfXdpError::NoBusyPoll)),
+        "{refused:?}"
+    );
+}
+
+fn both_ways(config: &Config) {
+    let link = Link::new();
+    let (mut socket, _redirect) = near_with(&link, config);
     assert!(!socket.is_zero_copy(), "a veth has no such mode");
     let far = link.far(|| udp(SocketAddr::from((FAR, 0))));
     let mut burst = Vec::with_capacity(4);
@@ -209,11 +245,32 @@ fn a_queue_has_one_owner_and_is_free_soon_after_it() {
             drop(Socket::bind(memory(), &config(0)).unwrap());
         }
         let _owner = Socket::bind(memory(), &config(0)).unwrap();
-        let second = Socket::bind(memory(), &config(0));
+        let second = Socket::bind(memory(), &config(0)).map(drop).unwrap_err();
         assert!(
-            matches!(second, Err(AfXdpError::QueueInUse { queue: 0, .. })),
+            matches!(second, AfXdpError::QueueInUse { queue: 0, .. }),
             "{second:?}"
         );
+        assert_eq!(
+            second.to_string(),
+            "AF_XDP: queue 0 of veth0 belongs to another socket: end the program that has it, or choose another queue"
+        );
+    });
+}
+
+/// On a busy machine the kernel frees the queue of a process that was killed long after its end.
+#[test]
+fn a_queue_that_is_freed_late_is_got() {
+    if skipped() {
+        return;
+    }
+    let link = Link::new();
+    let owner = link.near(|| Socket::bind(memory(), &config(0)).unwrap());
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| link.near(|| Socket::bind(memory(), &config(0)).map(drop)));
+        std::thread::sleep(Duration::from_millis(1_300));
+        assert!(!waits.is_finished(), "somebody else has it");
+        drop(owner);
+        waits.join().unwrap().unwrap();
     });
 }
 

@@ -1,5 +1,6 @@
 //! Two devices in user space that get the same packets: one copies them into its log, as the relay does, and one is given
-//! them in packet buffers of its log, as with `--mode af-xdp`. Answers and logs must be equal. Needs no root.
+//! them in packet buffers of its log, as with `--mode af-xdp`, and some by the system's stack, as there. Answers and logs must
+//! be equal. Needs no root.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -7,30 +8,38 @@ use std::ops::Range;
 use pmnet_device::{Buffers, DeviceConfig, DeviceNode, Taken};
 use pmnet_log::Parameters;
 use pmnet_proto::{Peer, Random, Time};
+use pmnet_wire::{Header, Kind, Packet};
 
 use crate::differential::{PACKETS, PACKETS_ALL, Pair, Run, number};
 use crate::world::{
-    DEVICE, IDENTITY, Memory, Sent, describe, recover_reply, repaired, server, settings,
+    DEVICE, IDENTITY, Memory, SHARD, Sent, describe, recover_reply, repaired, server, settings,
     without_kept,
 };
 
 /// As many entries in both logs, and room for as many of the longest frames.
 const ENTRIES: u64 = 64;
 const RING: Parameters = Parameters::ring(ENTRIES, 131_072);
-const BUFFERS: Parameters = Parameters::buffers(ENTRIES, 256 * BUFFER, 2_048);
+/// So many buffers that one in 32, those for copies, are enough for all entries: the ENDs of many sessions are one turn's then.
+const BUFFERS: Parameters = Parameters::buffers(ENTRIES, 32 * ENTRIES * BUFFER, 2_048);
+/// The usual proportion: 8 for copies.
+const FEW: Parameters = Parameters::buffers(ENTRIES, 4 * ENTRIES * BUFFER, 2_048);
 const BUFFER: u64 = 2_048;
 /// Hops of what clients send.
 const HOPS: u8 = 64;
 /// Where a datagram may begin in its buffer: behind IPv4 or IPv6, at a line or not.
 const OFFSETS: [usize; 4] = [320, 340, 321, 500];
+/// One datagram in so many comes by the system's stack, and is copied.
+const STACK_EVERY: usize = 5;
 
 struct Beside {
     now: Time,
     address: SocketAddr,
     copies: DeviceNode<Memory>,
     keeps: DeviceNode<Memory>,
-    /// Buffers that are lent and empty.
+    /// Buffers that are lent and empty: all that the log does not keep for itself, as with a network interface.
     lent: Vec<u32>,
+    /// All of them come by the system's stack.
+    stack_only: bool,
     packets: usize,
     kept: usize,
 }
@@ -62,17 +71,29 @@ fn sent(device: &mut DeviceNode<Memory>) -> Vec<(Sent, Option<u8>)> {
 
 impl Beside {
     fn new(address: SocketAddr, change: &dyn Fn(&mut DeviceConfig)) -> Beside {
+        Beside::with(&BUFFERS, address, change)
+    }
+
+    fn with(
+        buffers: &Parameters,
+        address: SocketAddr,
+        change: &dyn Fn(&mut DeviceConfig),
+    ) -> Beside {
         let mut settings = settings(DEVICE, server(address));
         change(&mut settings);
         let mut pair = Beside {
             now: Time(1),
             address,
             copies: device(settings.clone(), &RING),
-            keeps: device(settings, &BUFFERS).with_packet_buffers(),
+            keeps: device(settings, buffers).with_packet_buffers(),
             lent: Vec::new(),
+            stack_only: false,
             packets: 0,
             kept: 0,
         };
+        while let Some(number) = pair.keeps.buffers().lend() {
+            pair.lent.push(number);
+        }
         for _turn in 0..64 {
             for packet in pair.compare() {
                 if let Some(reply) = recover_reply(&packet.bytes, (0, 0)) {
@@ -87,7 +108,7 @@ impl Beside {
 
     /// A lent buffer with this datagram: its number, and where in the frame space.
     fn put(&mut self, datagram: &[u8]) -> (u32, Range<usize>) {
-        let number = self.lent.pop().or_else(|| self.keeps.buffers().lend());
+        let number = self.lent.pop();
         let number = number.expect("a full log leaves buffers to receive into");
         let offset = OFFSETS[self.packets % OFFSETS.len()];
         let at = usize::try_from(u64::from(number) * BUFFER).unwrap() + offset;
@@ -157,11 +178,17 @@ impl Pair for Beside {
         self.copies
             .receive_with_hops(self.now, from, HOPS, datagram)
             .unwrap();
-        let (number, frame) = self.put(datagram);
-        let taken = self.keeps.receive_in_place(self.now, from, HOPS, &frame);
-        match taken.unwrap() {
-            Taken::Kept => self.kept += 1,
-            Taken::Heard | Taken::Refused => self.lent.push(number),
+        if self.stack_only || self.packets.is_multiple_of(STACK_EVERY) {
+            self.keeps
+                .receive_with_hops(self.now, from, HOPS, datagram)
+                .unwrap();
+        } else {
+            let (number, frame) = self.put(datagram);
+            let taken = self.keeps.receive_in_place(self.now, from, HOPS, &frame);
+            match taken.unwrap() {
+                Taken::Kept => self.kept += 1,
+                Taken::Heard | Taken::Refused => self.lent.push(number),
+            }
         }
         // Bursts of one to three.
         if self.packets.is_multiple_of(3) || self.packets.is_multiple_of(7) {
@@ -213,4 +240,51 @@ fn kept_where_it_came_is_as_if_it_were_copied() {
         kept * 10 > packets,
         "{kept} of {packets}: hardly any was kept, so little was compared"
     );
+}
+
+/// What a client is told when it opens a session.
+fn opened(pair: &mut Beside, token: u64) -> Header {
+    let client = SocketAddr::from(([10, 0, 0, 1], 40_001));
+    let mut open = Vec::new();
+    Header {
+        shard: SHARD,
+        tag: token,
+        ..Header::new(Kind::Open)
+    }
+    .write(&token.to_be_bytes(), &mut open);
+    let mut sent = pair.receive(client, &open);
+    sent.extend(pair.compare());
+    let told = sent.iter().find(|sent| sent.to == client);
+    Packet::parse(&told.expect("an answer").bytes)
+        .unwrap()
+        .header
+}
+
+fn pair() -> Beside {
+    Beside::with(&FEW, SocketAddr::from(([10, 0, 0, 7], 51_000)), &|_| ())
+}
+
+/// Nearly all buffers are lent, to receive into. They are room all the same, since what is received stays where it is.
+#[test]
+fn the_room_that_clients_are_told_is_what_the_log_can_take() {
+    for stack_only in [false, true] {
+        let mut pair = pair();
+        pair.stack_only = stack_only;
+        let told = opened(&mut pair, 2);
+        assert_eq!(told.kind, Kind::OpenReply);
+        assert_eq!(told.request.raw(), ENTRIES - 1, "{stack_only}");
+    }
+}
+
+/// No session is admitted into a log that is 80 % full. How many buffers are free to copy into has nothing to do with that: a
+/// client whose packets come by the system's stack is admitted as any other.
+#[test]
+fn sessions_open_by_the_systems_stack_while_nearly_all_buffers_are_lent() {
+    let mut pair = pair();
+    pair.stack_only = true;
+    // More of them than there are buffers for copies.
+    for number in 1..=ENTRIES / 2 {
+        let told = opened(&mut pair, 2 * number);
+        assert_eq!(told.kind, Kind::OpenReply, "session {number}");
+    }
 }

@@ -397,7 +397,7 @@ impl World {
         if released.is_none() {
             // The process does not show what the pipeline may be writing over.
             let (_, _, _, applied) = self.reference.machine().cursors();
-            for sent in &mut expected {
+            for sent in answer.iter_mut().chain(&mut expected) {
                 without_kept(sent, applied);
             }
         }
@@ -482,18 +482,21 @@ fn says_room(datagram: &[u8]) -> bool {
     matches!(kind_of(datagram), Some(Kind::Ack | Kind::Durable))
 }
 
-/// A HIT of what is applied becomes a MISS.
+/// A HIT of what is applied becomes a MISS. It has no version, so such a MISS loses its own.
 pub fn without_kept(sent: &mut Sent, applied: u64) {
     let bytes = std::mem::take(&mut sent.bytes);
     let header = Packet::parse(&bytes).map(|packet| packet.header);
     match header {
-        Ok(header) if header.kind == Kind::Hit && header.order <= applied => Header {
-            kind: Kind::Miss,
-            payload_len: 0,
-            payload_crc: 0,
-            ..header
+        Ok(header) if matches!(header.kind, Kind::Hit | Kind::Miss) && header.order <= applied => {
+            Header {
+                kind: Kind::Miss,
+                seq: 0,
+                payload_len: 0,
+                payload_crc: 0,
+                ..header
+            }
+            .write(b"", &mut sent.bytes);
         }
-        .write(b"", &mut sent.bytes),
         _ => sent.bytes = bytes,
     }
 }

@@ -149,7 +149,7 @@ impl Connection {
     pub(super) fn drop_outstanding(&mut self) {
         self.wait = Wait::Nothing;
         self.pack = None;
-        self.reads.batch = None;
+        self.drop_batch();
         self.passing.drop_passage();
         self.passing.direct = None;
     }

@@ -3,7 +3,7 @@
 //! The reads that a connection has in one turn are a *batch*. It waits until everything before it is answered; then the
 //! head is asked once for all of it. A HIT is the value of the one key that is asked for. After a MISS the front
 //! reads from the store, on a connection of its own, and hands on what is as fresh as the MISS asks for
-//! ([`StoreRead`]). What cannot be answered so is sent as a bypass: the head does not answer, the store lags, anything is
+//! ([`StoreRead`]). Where a MISS is probable, the store is asked together with the head ([`super::read_before`]). What cannot be answered so is sent as a bypass: the head does not answer, the store lags, anything is
 //! odd. From the first such read on, so is the rest of the batch. The batch is answered before anything behind it is
 //! taken from the input, so what a client reads does not go back in time.
 //!
@@ -19,6 +19,7 @@ use pmnet_resp::{Arguments, reply};
 use pmnet_wire::command::{Commands, Form, Protocol, key_hash};
 use pmnet_wire::packet::READ_KEYS_MAX;
 
+use super::read_before::{Before, Progress, Version};
 use super::{COMMANDS_PER_TURN, Connection, Later, Shared, Wait};
 use crate::limits::BULK_BYTES_MAX;
 use crate::table::{Facts, read_keys, touches_reserved};
@@ -38,8 +39,10 @@ const LARGE_PAUSE: Time = 1_000_000_000;
 pub(super) struct Reads {
     /// Nothing behind it is taken before it is answered or sent.
     pub(super) batch: Option<Batch>,
-    /// How many batches there were.
-    batches: u64,
+    /// How many questions to the store there were.
+    pub(super) questions: u64,
+    /// The store was asked before the head had answered.
+    pub(super) before: Option<Before>,
     /// The replies of a batch were too long: none before this time.
     no_batch_before: Time,
     /// A call had an unknown outcome, and no bypass was answered since.
@@ -48,18 +51,20 @@ pub(super) struct Reads {
 
 /// Reads of one connection that are answered together.
 pub(super) struct Batch {
-    /// Tells it from earlier ones of this connection.
-    number: u64,
-    stage: Stage,
+    /// Its question to the store: tells it from earlier ones of this connection.
+    pub(super) number: u64,
+    pub(super) stage: Stage,
     /// When the time of the first of them began.
     begun: Time,
     /// The commands, one after the other, and where each ends.
     commands: Vec<u8>,
-    ends: Vec<usize>,
+    pub(super) ends: Vec<usize>,
     /// How many of them are answered, or sent as bypasses.
     done: usize,
     /// Bytes of the replies that came from the store.
     reply_bytes: usize,
+    /// The store has said something that it must say to a bypass.
+    unfit: bool,
     /// The different hashes of their keys, as long as there are few.
     hashes: Vec<u64>,
     /// The key, if each of them is a GET of it.
@@ -67,11 +72,13 @@ pub(super) struct Batch {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     /// Takes further reads, or waits until what is in front of it is answered.
     Gathers,
     /// The head was asked.
     Asked(CallId),
+    /// The head has said MISS. What the store was asked before is on its way, and may be fresh enough.
+    Awaits { epoch: u32, need: u64 },
     /// May be read from a store whose record names this epoch and that has applied everything up to `need`.
     Missed { epoch: u32, need: u64 },
     /// Handed out, to be read from the store.
@@ -85,7 +92,7 @@ enum Stage {
 pub struct StoreRead {
     /// [`Connection::id`].
     pub connection: u64,
-    /// Which of its batches.
+    /// Which of its questions.
     pub batch: u64,
     /// RESP version of the replies.
     pub protocol: Protocol,
@@ -95,10 +102,22 @@ pub struct StoreRead {
     pub commands: Bytes,
     /// How many they are.
     pub count: usize,
-    /// Epoch that the store's record must name.
-    pub epoch: u32,
-    /// What the store must have applied.
-    pub need: u64,
+    /// How fresh the store must be.
+    pub freshness: Freshness,
+}
+
+/// How fresh a store must be that is read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// As the head has said.
+    Known {
+        /// Epoch that the store's record must name.
+        epoch: u32,
+        /// What the store must have applied.
+        need: u64,
+    },
+    /// The head has not answered yet: the connection is told the record, and decides.
+    Told,
 }
 
 /// Why a batch cannot be read from the store.
@@ -111,15 +130,16 @@ pub enum Unread {
 }
 
 impl Batch {
-    fn new(number: u64, begun: Time) -> Batch {
+    fn new(begun: Time) -> Batch {
         Batch {
-            number,
+            number: 0,
             stage: Stage::Gathers,
             begun,
             commands: Vec::new(),
             ends: Vec::new(),
             done: 0,
             reply_bytes: 0,
+            unfit: false,
             hashes: Vec::new(),
             key: None,
         }
@@ -191,10 +211,7 @@ impl Connection {
         }
         let get = (facts.name == "GET").then(|| arguments.get(1));
         let begun = self.times.begun;
-        let batch = self.reads.batch.get_or_insert_with(|| {
-            self.reads.batches += 1;
-            Batch::new(self.reads.batches, begun)
-        });
+        let batch = self.reads.batch.get_or_insert_with(|| Batch::new(begun));
         batch.add(frame, get, keys);
         Ok(true)
     }
@@ -231,8 +248,10 @@ impl Connection {
             } else {
                 ask_head(batch, self.settings.protocol, up, shared)
             };
+            self.ask_store_at_once(shared);
         }
-        if batch.stage != Stage::Bypassed || self.wait == Wait::Outcome {
+        let bypassed = |batch: &Batch| batch.stage == Stage::Bypassed;
+        if !self.reads.batch.as_ref().is_some_and(bypassed) || self.wait == Wait::Outcome {
             return Err(Later::Reads);
         }
         self.bypass_batch(up, shared)
@@ -279,6 +298,7 @@ impl Connection {
     /// The head answered a READ, or nobody did.
     pub fn read_answered(&mut self, call: CallId, answer: ReadAnswer, shared: &mut Shared) {
         let database = self.settings.database;
+        let protocol = self.settings.protocol;
         let Some(batch) = self
             .reads
             .batch
@@ -300,6 +320,7 @@ impl Connection {
                 {
                     let count = batch.ends.len();
                     shared.counters.hits += u64::try_from(count).unwrap_or(0);
+                    shared.heard.not_missed();
                     let value = reply::bulk(value);
                     for _ in 0..count {
                         self.reply(value.clone());
@@ -307,29 +328,61 @@ impl Connection {
                     return self.finish_batch(shared.now);
                 }
                 // Whatever it is, a store that has it is fresh enough.
-                Some((epoch, order))
+                shared.heard.not_missed();
+                Some((epoch, order, None))
             }
-            ReadAnswer::Miss { epoch, need } => Some((epoch, need)),
+            ReadAnswer::Miss {
+                epoch,
+                need,
+                version,
+            } => {
+                let version = Version { epoch, version };
+                shared.heard.missed(version);
+                Some((epoch, need, Some(version)))
+            }
             ReadAnswer::None => {
+                shared.heard.not_missed();
                 shared.head_is_silent();
                 None
             }
         };
+        let before = self.reads.before.as_ref();
+        let before = before.filter(|before| before.is_for(batch.number) && before.is_sent);
         batch.stage = match missed {
-            Some((epoch, need)) if shared.reads_from_store(self.settings.protocol) => {
+            Some((epoch, need, version))
+                if before.is_some_and(|before| {
+                    version == Some(before.known) && before.may_be_fresh(epoch, need)
+                }) =>
+            {
+                Stage::Awaits { epoch, need }
+            }
+            Some((epoch, need, _)) if shared.reads_from_store(protocol) && !batch.unfit => {
                 Stage::Missed { epoch, need }
             }
             _ => Stage::Bypassed,
         };
+        if !matches!(batch.stage, Stage::Awaits { .. }) {
+            self.drop_before();
+        }
+        self.use_before(shared);
     }
 
-    /// What is to be read from the store now; each batch once.
+    /// What is to be read from the store now; each question once.
     pub fn take_store_read(&mut self) -> Option<StoreRead> {
         let batch = self.reads.batch.as_mut()?;
-        let Stage::Missed { epoch, need } = batch.stage else {
-            return None;
+        let freshness = match (batch.stage, &mut self.reads.before) {
+            (Stage::Missed { epoch, need }, _) => {
+                batch.stage = Stage::HandedOut;
+                self.reads.questions += 1;
+                batch.number = self.reads.questions;
+                Freshness::Known { epoch, need }
+            }
+            (Stage::Asked(_), Some(before)) if before.is_for(batch.number) && !before.is_sent => {
+                before.is_sent = true;
+                Freshness::Told
+            }
+            _ => return None,
         };
-        batch.stage = Stage::HandedOut;
         Some(StoreRead {
             connection: self.id,
             batch: batch.number,
@@ -337,8 +390,7 @@ impl Connection {
             database: self.settings.database,
             commands: Bytes::copy_from_slice(&batch.commands),
             count: batch.ends.len(),
-            epoch,
-            need,
+            freshness,
         })
     }
 
@@ -351,6 +403,17 @@ impl Connection {
 
     /// The store's reply to the next read of this batch.
     pub fn store_replied(&mut self, number: u64, reply: Bytes, shared: &mut Shared) {
+        if let Some(before) = self.asked_before(number) {
+            let progress = before.replied(reply);
+            if progress == Progress::Large {
+                self.store_unread(number, Unread::Large, shared.now);
+            } else if progress == Progress::Whole && !before.is_wanted {
+                self.reads.before = None;
+            } else {
+                self.use_before(shared);
+            }
+            return;
+        }
         let Some(batch) = self.handed_out(number) else {
             return;
         };
@@ -369,16 +432,36 @@ impl Connection {
 
     /// The rest of this batch cannot be read from the store.
     pub fn store_unread(&mut self, number: u64, why: Unread, now: Time) {
-        if let Some(batch) = self.handed_out(number) {
-            batch.stage = Stage::Bypassed;
+        let mut before = false;
+        if let Some(asked) = self.asked_before(number) {
+            before = asked.is_wanted;
+            self.reads.before = None;
+        }
+        let asks = if before {
+            self.reads.batch.as_mut()
+        } else {
+            self.handed_out(number)
+        };
+        if let Some(batch) = asks {
+            batch.unfit = true;
+            // The head's answer may be a HIT yet.
+            if !matches!(batch.stage, Stage::Asked(_)) {
+                batch.stage = Stage::Bypassed;
+            }
             if why == Unread::Large {
                 self.reads.no_batch_before = now.saturating_add(LARGE_PAUSE);
             }
         }
     }
 
-    fn finish_batch(&mut self, now: Time) {
+    /// Nobody waits for the answer any more.
+    pub(super) fn drop_batch(&mut self) {
         self.reads.batch = None;
+        self.drop_before();
+    }
+
+    pub(super) fn finish_batch(&mut self, now: Time) {
+        self.drop_batch();
         self.times.answered = now;
     }
 }

@@ -8,6 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::mark::Mark;
 use super::own_write::OwnWrites;
+use super::read_before::Heard;
 use super::{Busy, Pause, StoreAddress};
 use crate::front::Cache;
 use crate::table::Table;
@@ -26,6 +27,8 @@ pub struct Counters {
     pub hits: u64,
     /// By the store, read directly.
     pub direct_reads: u64,
+    /// Those of them for which head and store were asked at once.
+    pub reads_at_once: u64,
     /// By the store, as bypasses, or sent to it so; transactions are not counted.
     pub bypassed_reads: u64,
     /// Connections that were closed because too many replies were unread.
@@ -115,6 +118,8 @@ pub struct Shared {
     cache: Cache,
     /// The head is not asked before this time.
     ask_head_after: Time,
+    /// What the head has said to READs.
+    pub(super) heard: Heard,
     /// Whether reads may be handed out for the store itself, in RESP2 and in RESP3.
     pub store_reads: [bool; 2],
     /// There are reads for which it matters which store the server works on.
@@ -162,6 +167,7 @@ impl Shared {
             unread_over: false,
             cache,
             ask_head_after: 0,
+            heard: Heard::default(),
             store_reads: [false; 2],
             wants_store_name: false,
             own_writes: OwnWrites::default(),

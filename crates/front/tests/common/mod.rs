@@ -180,6 +180,8 @@ pub struct Knobs {
     pub close: Option<(SessionHandle, bool)>,
     /// How the head answers a READ of these hashes; `None`: it takes none.
     pub answer: Option<fn(&Knobs, &[u64]) -> ReadAnswer>,
+    /// The head does not answer yet.
+    pub is_slow: bool,
     /// The hashes of all READs.
     pub reads: Vec<Vec<u64>>,
     /// How often a call was refused.
@@ -217,6 +219,8 @@ pub struct Executor {
     pending: VecDeque<Pending>,
     events: VecDeque<Event>,
     opening: Option<SessionHandle>,
+    /// READs that have no answer yet.
+    slow: Vec<(CallId, Vec<u64>)>,
     now: Time,
 }
 
@@ -240,6 +244,7 @@ impl Executor {
             pending: VecDeque::new(),
             events: VecDeque::new(),
             opening: None,
+            slow: Vec::new(),
             now: 0,
         }
     }
@@ -381,8 +386,12 @@ impl Upstream for Executor {
         knobs.reads.push(hashes.to_vec());
         self.calls += 1;
         let call = CallId(self.calls);
-        let answer = answer(&knobs, hashes);
-        self.events.push_back(Event::Read { call, answer });
+        if knobs.is_slow {
+            self.slow.push((call, hashes.to_vec()));
+        } else {
+            let answer = answer(&knobs, hashes);
+            self.events.push_back(Event::Read { call, answer });
+        }
         Ok(call)
     }
 
@@ -416,6 +425,15 @@ impl Upstream for Executor {
 
     fn flush(&mut self, now: Time) {
         self.now = now;
+        {
+            let knobs = self.knobs.lock().expect("knobs");
+            if let Some(answer) = knobs.answer.filter(|_| !knobs.is_slow) {
+                for (call, hashes) in self.slow.drain(..) {
+                    let answer = answer(&knobs, &hashes);
+                    self.events.push_back(Event::Read { call, answer });
+                }
+            }
+        }
         let moved = self.knobs.lock().expect("knobs").moved.take();
         if let Some(store) = moved {
             let mut there = Executor::new(store, self.knobs.clone());
@@ -494,7 +512,8 @@ impl Upstream for Executor {
     }
 
     fn next_timeout(&self) -> Option<Time> {
-        (!self.pending.is_empty() || self.opening.is_some()).then_some(self.now + 1_000_000)
+        let waits = !self.pending.is_empty() || self.opening.is_some() || !self.slow.is_empty();
+        waits.then_some(self.now + 1_000_000)
     }
 
     fn peer(&self) -> String {

@@ -70,6 +70,9 @@ pub struct LoadArgs {
     /// Few keys are used often: exponent of a Zipf distribution, such as 0.99 [default: all as often].
     #[arg(long, value_name = "S", conflicts_with = "checked")]
     zipf: Option<f64>,
+    /// Number of the shard that the device at --via serves.
+    #[arg(long, default_value_t = 0, value_name = "N", requires = "via")]
+    shard: u32,
     /// WAIT for so many replicas after each write: it ends when they have it.
     #[arg(long, default_value_t = 0, value_name = "N", conflicts_with = "via")]
     replicas: u8,
@@ -162,6 +165,7 @@ fn options(args: &LoadArgs) -> Result<Options, ConfigError> {
     let options = Options {
         endpoint,
         address,
+        shard: args.shard,
         clients: args.clients,
         pipeline: args.pipeline,
         rate: args.rate,

@@ -48,7 +48,9 @@ struct Driver<'a, 'h> {
 /// Runs the load against the head device at `address` of the options.
 pub fn run(options: &Options, hooks: Hooks<'_>, stop: &AtomicBool) -> anyhow::Result<Summary> {
     let mut run = Run::new(options, hooks);
-    let endpoint = ClientNode::bind(ClientConfig::new(options.address))
+    let mut config = ClientConfig::new(options.address);
+    config.shard = options.shard;
+    let endpoint = ClientNode::bind(config)
         .with_context(|| format!("cannot open a socket towards {}", options.address))?;
     let waiter = Waiter::new(options.spin)?;
     waiter

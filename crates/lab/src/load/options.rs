@@ -30,6 +30,8 @@ pub struct Options {
     pub endpoint: Endpoint,
     /// Where to connect or send to.
     pub address: SocketAddr,
+    /// Number of the shard of a [`Endpoint::Native`].
+    pub shard: u32,
     /// Connections or sessions, 1 to [`CLIENTS_MAX`].
     pub clients: usize,
     /// Commands in flight on each, 1 to [`PIPELINE_MAX`]. In closed loop they are sent as one
@@ -122,6 +124,7 @@ impl Options {
         Options {
             endpoint: Endpoint::Resp,
             address,
+            shard: 0,
             clients: 1,
             pipeline: 1,
             rate: None,

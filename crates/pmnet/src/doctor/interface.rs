@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use pmnet_dataplane::direct::knows_busy_poll;
 use rustix::io::Errno;
 
 use super::netlink::{self, Attached, Features, Link};
@@ -19,12 +20,19 @@ struct Interface {
     transmit_queues: usize,
     link: Result<Link, Errno>,
     features: Result<Features, Errno>,
+    /// `napi_defer_hard_irqs` and `gro_flush_timeout` (nanoseconds): how long interrupts leave packets to who polls.
+    deferred: Option<(u64, u64)>,
 }
 
 /// The lines about an interface.
 pub(super) fn findings(name: &str) -> Vec<Finding> {
     match look(name) {
-        Some(interface) => vec![basics(&interface), xdp(&interface), zero_copy(&interface)],
+        Some(interface) => vec![
+            basics(&interface),
+            xdp(&interface),
+            zero_copy(&interface),
+            busy_poll(&interface, knows_busy_poll()),
+        ],
         None => vec![Finding::bad(
             Level::Fail,
             "interface",
@@ -62,6 +70,9 @@ fn look(name: &str) -> Option<Interface> {
         transmit_queues: queues("tx-"),
         link,
         features: netlink::features(index),
+        deferred: attribute("napi_defer_hard_irqs")
+            .and_then(|text| text.parse().ok())
+            .zip(attribute("gro_flush_timeout").and_then(|text| text.parse().ok())),
     })
 }
 
@@ -143,6 +154,31 @@ fn zero_copy(interface: &Interface) -> Finding {
     }
 }
 
+fn busy_poll(interface: &Interface, known: bool) -> Finding {
+    let name = &interface.name;
+    match interface.deferred {
+        Some((irqs, nanos)) if known && irqs > 0 && nanos > 0 => Finding::ok(
+            "busy-poll",
+            format!(
+                "{name}: interrupts wait for who polls (napi_defer_hard_irqs {irqs}, gro_flush_timeout {nanos})"
+            ),
+        ),
+        Some(_) if known => Finding::ok(
+            "busy-poll",
+            format!(
+                "{name}: this kernel can (--mode af-xdp --busy-poll), but interrupts do not wait for who polls: that takes \
+                 napi_defer_hard_irqs (2) and gro_flush_timeout (200000) in /sys/class/net/{name}"
+            ),
+        ),
+        _ => Finding::bad(
+            Level::Warn,
+            "busy-poll",
+            format!("{name}: not with this kernel"),
+            "--mode af-xdp --busy-poll needs Linux 5.11 or later with CONFIG_NET_RX_BUSY_POLL; nothing else needs it",
+        ),
+    }
+}
+
 fn unknown(error: Errno) -> String {
     if error == Errno::NOENT {
         "what the driver can do is not told by kernels before 6.3".into()
@@ -167,6 +203,27 @@ mod tests {
                 kind: None,
             }),
             features,
+            deferred: Some((0, 0)),
+        }
+    }
+
+    #[test]
+    fn busy_polling_is_told_by_kernel_and_interface() {
+        let mut one = interface(Ok(Features(0)), Attached::Nothing, 1500);
+        let can = busy_poll(&one, true);
+        assert!(can.level == Level::Ok && can.found.contains("do not wait"));
+        one.deferred = Some((2, 200_000));
+        let waits = busy_poll(&one, true);
+        assert!(waits.level == Level::Ok && waits.found.contains("interrupts wait for who polls"));
+        for old in [busy_poll(&one, false), {
+            one.deferred = None;
+            busy_poll(&one, true)
+        }] {
+            assert!(
+                old.level == Level::Warn && old.advice.is_some(),
+                "{}",
+                old.found
+            );
         }
     }
 
@@ -206,7 +263,7 @@ mod tests {
             assert_eq!((found.len(), found[0].level), (1, Level::Fail), "{name:?}");
         }
         let loopback = findings("lo");
-        assert_eq!(loopback.len(), 3);
+        assert_eq!(loopback.len(), 4);
         assert!(loopback.iter().all(|one| one.level != Level::Fail));
     }
 }

@@ -40,6 +40,9 @@ pub enum ReadAnswer {
         epoch: u32,
         /// The order.
         need: u64,
+        /// Of the head's index. As long as it is the same in one epoch, nothing that changed state without an order has
+        /// been answered.
+        version: u64,
     },
     /// No answer in time.
     None,
@@ -117,8 +120,12 @@ impl Reads {
             )
         } else {
             let miss = Miss::read(header);
-            let (epoch, need) = (header.epoch, miss.need);
-            (miss.request, ReadAnswer::Miss { epoch, need })
+            let answer = ReadAnswer::Miss {
+                epoch: header.epoch,
+                need: miss.need,
+                version: miss.version,
+            };
+            (miss.request, answer)
         };
         let at = self
             .asked

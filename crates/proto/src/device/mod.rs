@@ -10,6 +10,7 @@
 
 mod admission;
 mod fast_path;
+mod lease;
 mod link;
 mod reads;
 mod recover;
@@ -65,8 +66,13 @@ pub struct DeviceConfig {
     pub server_reads_log: bool,
     /// Buckets of the index that answers READs, rounded up to a power of two, 24 bytes each; 0: READs are not answered.
     pub read_buckets: usize,
+    /// It answers only while it has a lease ([`Device::renewed`], `docs/spec/protocol.md` §14).
+    pub leased: bool,
     /// What the operator states: [`Member::SHRINK`], [`Member::DECLARE_LOSS`], [`Member::JOIN`].
     pub flags: u32,
+    /// The epoch that these statements are about, if whoever makes them knows it: a controller does (§14). Otherwise the
+    /// server's first refusal says.
+    pub word_epoch: Option<u32>,
     /// The rules that hold: all of them, outside of the simulator.
     pub rules: Rules,
 }
@@ -89,7 +95,9 @@ impl DeviceConfig {
             server_linger: 8 * MILLISECOND,
             server_reads_log: false,
             read_buckets: 65_536,
+            leased: false,
             flags: 0,
+            word_epoch: None,
             rules: Rules::ALL,
         }
     }
@@ -190,6 +198,8 @@ counters! {
     retransmissions,
     /// Acknowledgement packets to clients.
     acks,
+    /// Answers to clients that were made and not sent: the lease was over.
+    silenced,
     /// Dropped: not ready to serve.
     not_ready,
     /// Dropped: wrong shard.
@@ -333,6 +343,8 @@ pub struct Device {
     /// Nonce of the last [`Device::probe`], and when it was sent.
     probe: Option<(u64, Time)>,
     owed: Owed,
+    /// When its lease is over, by its own clock; `None`: it has had none in this life.
+    deadline: Option<Time>,
     /// What the fast path beside this machine knows, if there is one.
     fast_path: Option<Ledger>,
     /// What the operator must do first, in the server's words.
@@ -351,6 +363,7 @@ impl Device {
     pub fn new(config: DeviceConfig, log: LogState, mut random: Random, now: Time) -> Device {
         assert!(config.id != 0, "device id 0 is reserved");
         let link = Link::new(&config, log.applied);
+        let word_epoch = config.word_epoch.unwrap_or(0);
         let phase = Phase::Recovering(Recovering::new(random.next_nonzero(), now));
         Device {
             config,
@@ -359,7 +372,7 @@ impl Device {
                 log_uuid: log.log_uuid,
                 incarnation: log.incarnation,
                 served: log.served,
-                word_epoch: 0,
+                word_epoch,
             },
             epoch: log.epoch,
             phase,
@@ -382,6 +395,7 @@ impl Device {
                 burst: 1,
                 ..Owed::default()
             },
+            deadline: None,
             fast_path: None,
             waits_for: None,
             counters: Counters::default(),

@@ -70,6 +70,8 @@ pub struct ReadState {
     pub shown_above: u64,
     /// While this is not 0, nothing is shown, and every reader waits for all that is committed.
     pub closed: u64,
+    /// What a MISS says of the index.
+    pub version: u64,
     /// All buckets are empty, but for those that are told with this.
     pub anew: bool,
 }
@@ -110,6 +112,8 @@ pub(super) struct Reads {
     shown_above: u64,
     /// How many bypasses are outstanding that may change any key, and how many mark sessions are open.
     all_closed: u64,
+    /// Another one, never the same again, whenever something is not outstanding any more (§3).
+    version: u64,
     /// What a fast path must still be told; `None`: there is none.
     untold: Option<Untold>,
 }
@@ -152,6 +156,7 @@ impl Reads {
             floor: last,
             shown_above: 0,
             all_closed: marks,
+            version: random.next_u64(),
             untold: tells.then(|| Untold {
                 anew: true,
                 ..Untold::default()
@@ -239,7 +244,7 @@ impl Reads {
         if let Some((id, keys)) = session.outstanding.bypass.take() {
             session.outstanding.answered = id;
             self.passed(keys, entry.order);
-            self.open(keys);
+            self.left(keys);
         }
         let mut late_copy = false;
         if let Some((first, last, keys)) = session.outstanding.fallback {
@@ -247,7 +252,7 @@ impl Reads {
             if seq > last {
                 session.outstanding.fallback = None;
                 self.passed(keys, entry.order);
-                self.open(keys);
+                self.left(keys);
             }
         }
         match entry.entry {
@@ -314,6 +319,15 @@ impl Reads {
         }
     }
 
+    /// Something that may have changed these keys is not outstanding any more.
+    fn left(&mut self, keys: Keys) {
+        self.open(keys);
+        self.version = self.version.wrapping_add(1);
+        if let Some(untold) = &mut self.untold {
+            untold.words = true;
+        }
+    }
+
     /// A client's bypass passes on its way to the server.
     pub(super) fn bypass_passes(&mut self, header: &Header, session: &mut Session) {
         let outstanding = &mut session.outstanding;
@@ -362,7 +376,7 @@ impl Reads {
                 && answer.seq >= last
             {
                 outstanding.fallback = None;
-                self.open(keys);
+                self.left(keys);
             }
             return;
         }
@@ -371,7 +385,7 @@ impl Reads {
             && id <= answer.request
         {
             outstanding.bypass = None;
-            self.open(keys);
+            self.left(keys);
         }
     }
 
@@ -393,7 +407,7 @@ impl Reads {
         if self.answers() && is_mark(token) {
             // What was passed through came before the END, and behind whatever the log has from before it.
             self.floor = self.floor.max(order);
-            self.open(None);
+            self.left(None);
         }
     }
 
@@ -419,6 +433,7 @@ impl Reads {
             floor: self.floor,
             shown_above: self.shown_above,
             closed: self.all_closed,
+            version: self.version,
             anew,
         }
     }
@@ -483,6 +498,7 @@ impl Device {
                 self.counters.read_misses += 1;
                 let miss = Miss {
                     session,
+                    version: self.reads.version,
                     need,
                     request,
                 };
@@ -504,6 +520,7 @@ impl Device {
         } = Hit::read(hit);
         let miss = Miss {
             session,
+            version: self.reads.version,
             need: order,
             request,
         };

@@ -282,7 +282,7 @@ impl Device {
     fn on_own_reply(&mut self, now: Time, packet: &Packet<'_>, out: &mut Outbox) -> Verdict {
         let header = &packet.header;
         let words = Member::SHRINK | Member::DECLARE_LOSS | Member::JOIN;
-        let speaks = self.config.flags & words != 0;
+        let speaks = self.config.flags & words != 0 && self.config.word_epoch.is_none();
         let told = packet::RecoverReply::read(header);
         if told.refused && told.held && told.erase {
             return self.prepare(now, header.epoch, packet.payload);

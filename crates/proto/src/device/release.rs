@@ -1,6 +1,7 @@
 //! What a device may release, and when: the ack rule (`committable`) and the reclaim rule
 //! (`docs/spec/protocol.md` §2 rules 5 and 7).
 
+use super::lease::ANSWERS;
 use super::{Device, Phase, Room, Verdict};
 use crate::rules::Rule;
 use crate::{Outbox, Time};
@@ -185,8 +186,19 @@ impl Device {
         }
     }
 
-    /// Ends a burst: one acknowledgement for each session, one DURABLE and APPLIED to the hop before.
-    pub fn finish(&mut self, room: Room, out: &mut Outbox) {
+    /// Ends a burst: one acknowledgement for each session, one DURABLE and APPLIED to the hop before. `now` is read behind
+    /// everything that was received in it.
+    ///
+    /// **The gate**: whoever may not answer now says nothing to clients that must be true of the whole chain. All such
+    /// answers of a burst pass here.
+    pub fn finish(&mut self, now: Time, room: Room, out: &mut Outbox) {
+        self.finish_burst(room, out);
+        if !self.may_answer(now) {
+            self.counters.silenced += out.withdraw(ANSWERS);
+        }
+    }
+
+    fn finish_burst(&mut self, room: Room, out: &mut Outbox) {
         self.owed.burst += 1;
         let Phase::Serving(serving) = &mut self.phase else {
             return;

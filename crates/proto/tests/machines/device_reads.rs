@@ -3,7 +3,7 @@
 use super::support::device::{Bench, client, config, from_client, from_hop, hop, server, update};
 use super::support::{EPOCH, SESSION, TOKEN, only};
 use pmnet_proto::device::Verdict;
-use pmnet_wire::packet::{ReadKeys, Stamp, write_hashes};
+use pmnet_wire::packet::{Miss as MissFields, ReadKeys, Stamp, write_hashes};
 use pmnet_wire::{Flags, Header, Kind, raw};
 
 const KEY: u64 = 7;
@@ -434,4 +434,38 @@ fn who_may_not_ask_or_asks_nonsense_gets_no_answer() {
     };
     let mut without = Bench::head_with(1, settings);
     assert_eq!(read(&mut without, &[KEY]), Answer::None);
+}
+
+#[test]
+fn the_version_is_another_one_when_something_is_not_outstanding_any_more() {
+    let mut bench = Bench::head(1);
+    let mut versions = Vec::new();
+    // Gives whether it is another one than before, and never that of an earlier time.
+    let mut changed = |bench: &mut Bench| {
+        let sent = bench.answer(client(), &ask(), &write_hashes(&[OTHER]));
+        let miss = only(sent).header;
+        assert_eq!(miss.kind, Kind::Miss);
+        let version = MissFields::read(&miss).version;
+        let newest = versions.last().copied();
+        if newest != Some(version) {
+            assert!(!versions.contains(&version), "{version} again");
+            versions.push(version);
+        }
+        newest != Some(version)
+    };
+    changed(&mut bench);
+    let order = commit(&mut bench, 1, KEY);
+    apply(&mut bench, order);
+    assert!(!changed(&mut bench), "an update has an order");
+    for (id, hash) in [(1, KEY), (2, 0)] {
+        bench.answer(client(), &bypass(1, id, hash), b"");
+        assert!(!changed(&mut bench), "it is outstanding");
+        bench.answer(server(), &answered(id, order), b"");
+        assert!(changed(&mut bench), "it is answered");
+        bench.answer(server(), &answered(id, order), b"");
+        assert!(!changed(&mut bench), "a copy of the answer");
+    }
+    bench.answer(client(), &bypass(1, 3, 0), b"");
+    commit(&mut bench, 2, KEY);
+    assert!(changed(&mut bench), "it has been given up");
 }

@@ -6,7 +6,7 @@ use crate::support::device::{
 };
 use crate::support::{EPOCH, SESSION, SHARD_TOKEN, Sent, TOKEN, datagram, kinds, only, peer};
 use pmnet_proto::device::{DeviceConfig, LogState, Served, Verdict};
-use pmnet_proto::time::MILLISECOND;
+use pmnet_proto::time::{MILLISECOND, SECOND};
 use pmnet_wire::record::{Member, RecoverReply, SessionRow, read_path, write_path};
 use pmnet_wire::{Flags, Header, Kind, raw};
 
@@ -62,6 +62,30 @@ fn only_member(recover: &Sent) -> Member {
     let path = read_path(&recover.payload).expect("a path");
     assert_eq!(path.len(), 1);
     path[0]
+}
+
+/// A controller knows which epoch its word is about (`docs/spec/protocol.md` §14). In another one it has no effect, however
+/// often it is refused.
+#[test]
+fn a_word_that_names_its_epoch_is_about_no_other() {
+    let mut config = config(1, server());
+    config.flags = Member::SHRINK;
+    config.word_epoch = Some(7);
+    let mut bench = Bench::starting(config, LOG, Vec::new());
+    let recover = only(bench.tick());
+    assert_eq!(only_member(&recover).word_epoch, 7);
+    let refusal = Header {
+        flags: Flags::REFUSED.with(Flags::PROGRESS),
+        epoch: 9,
+        device: 1,
+        incarnation: LOG.incarnation,
+        request: recover.header.request,
+        ..from_hop(Kind::RecoverReply, 0)
+    };
+    assert_eq!(bench.answer(server(), &refusal, b"not yet"), []);
+    assert_eq!(bench.device.waits_for(), Some("not yet"));
+    let again = only(bench.tick_after(SECOND));
+    assert_eq!(only_member(&again).word_epoch, 7);
 }
 
 /// The word of the operator ends one epoch. A RECOVER that says it and arrives twice, the second

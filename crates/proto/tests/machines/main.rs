@@ -18,6 +18,7 @@ mod device_fast_path;
 mod device_fold;
 mod device_head;
 mod device_joining;
+mod device_lease;
 mod device_reads;
 mod device_recovery;
 mod device_sessions;

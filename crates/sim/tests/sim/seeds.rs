@@ -1,10 +1,11 @@
 //! Worlds without a violation, and the same run every time.
 
 use pmnet_sim::cells::Cell;
-use pmnet_sim::{Plan, World, campaign, run, run_with_trace};
+use pmnet_sim::{Plan, Summary, World, campaign, run, run_with_trace};
 
 /// What a few hundred worlds must have seen; otherwise they test less than they claim.
 const COVERED: &[&str] = &[
+    "agents cut off",
     "client fallbacks",
     "clients died",
     "clocks jumped",
@@ -13,10 +14,19 @@ const COVERED: &[&str] = &[
     "devices died while recovering",
     "devices died while starting",
     "detours",
+    "devices broken that have leases",
+    "devices cut off that have leases",
     "devices lost for good",
     "duplicates",
     "expired_sessions",
+    "lease store gone",
+    "leases given anew",
+    "leases refused to who was declared stopped",
     "losses declared",
+    "members declared stopped",
+    "members declared stopped that live on",
+    "members left out by a controller",
+    "messages of the lease store that were late",
     "nacks",
     "not_logged",
     "old media that came back",
@@ -36,6 +46,7 @@ const COVERED: &[&str] = &[
     "server repeated",
     "server retransmissions",
     "servers died",
+    "silenced",
     "stale_epoch",
     "store storms",
     "store: BUSY, LOADING, NOSCRIPT or MASTERDOWN",
@@ -62,9 +73,18 @@ const COVERED: &[&str] = &[
 
 #[test]
 fn a_thousand_worlds_are_clean_and_see_everything() {
-    let summary = campaign(&Plan::default(), 0, 1000, 2, |_| true);
+    let empty = |summary: &Summary| -> Vec<String> {
+        Cell::all()
+            .filter(|cell| cell.of(&summary.cells) == 0)
+            .map(|cell| cell.to_string())
+            .collect()
+    };
+    // Some cells are seldom hit: that may take more of them.
+    let goes_on = |so_far: &Summary| so_far.seeds < 1000 || !empty(so_far).is_empty();
+    let summary = campaign(&Plan::default(), 0, 5000, 2, goes_on);
     assert_eq!(summary.violations, Vec::new());
-    assert_eq!((summary.seeds, summary.failing), (1000, 0));
+    assert!(summary.seeds >= 1000, "{} seeds", summary.seeds);
+    assert_eq!(summary.failing, 0);
     let [made, acknowledged, failed, unknown] = summary.calls;
     assert_eq!(made, acknowledged + failed + unknown);
     assert!(
@@ -80,10 +100,7 @@ fn a_thousand_worlds_are_clean_and_see_everything() {
         "never happened: {missed:?} of {:#?}",
         summary.happened
     );
-    let empty: Vec<String> = Cell::all()
-        .filter(|cell| cell.of(&summary.cells) == 0)
-        .map(|cell| cell.to_string())
-        .collect();
+    let empty = empty(&summary);
     assert!(empty.is_empty(), "cells that nothing hit: {empty:?}");
 }
 

@@ -428,6 +428,7 @@ pub fn kinds() -> Vec<Named> {
             Header {
                 request: raw(10),
                 order: 2_007,
+                seq: 31,
                 ..head(Kind::Miss)
             },
             vec![],

@@ -4,7 +4,7 @@
 //!           24        32    40      48        56   64
 //! ReadKeys  | session |     |       | request |    |    |   payload: the hashes of the keys; flag: KEPT
 //! Hit       | session |     | order | request |    |    |   payload: that of the update
-//! Miss      | session |     | need  | request |    |    |
+//! Miss      | session | version | need | request |  |    |
 //! ```
 //! Stamp of HIT and MISS: the head. Their epoch is the one that the store's record must name.
 
@@ -46,6 +46,9 @@ view! {
     Miss = Miss {
         /// The session.
         session: session,
+        /// Of the head's index: another one when something that changed state without an order is not outstanding any
+        /// more.
+        version: seq,
         /// Order up to which the store must have applied, in this epoch.
         need: order,
         /// Of the READ.

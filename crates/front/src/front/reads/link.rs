@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A read's reply is used if the records name the epoch that the head named, and the store has applied everything that the head
-//! asks for. They must also name the very process that this connection leads to: a replica has the same records, and may lack
+//! asks for. Who was not told that yet gets the records. They must also name the very process that this connection leads to: a replica has the same records, and may lack
 //! what has no order. Between transactions database 0 is selected, whatever became of them: nothing has to be remembered when
 //! one is aborted. An error is nobody's answer: the store gives it again to the bypass, if it means it.
 //!
@@ -23,8 +23,8 @@ use pmnet_wire::StoreName;
 use pmnet_wire::command::Protocol;
 
 use crate::connection::{
-    BATCH_REPLY_BYTES_MAX, Found, Match, Own, StoreAddress, StoreRead, Unread, ask_owner,
-    ask_run_id, owner_of, run_id_of, says_busy,
+    BATCH_REPLY_BYTES_MAX, Found, Freshness, Match, Own, StoreAddress, StoreRead, Unread,
+    ask_owner, ask_run_id, owner_of, run_id_of, says_busy,
 };
 use crate::limits::BULK_BYTES_MAX;
 use crate::upstream::Time;
@@ -56,6 +56,8 @@ pub(super) struct Reader {
 /// What a client is told.
 #[derive(Debug)]
 pub(super) enum Told {
+    /// Epoch and watermark of the store, to those who were not told yet how fresh it must be.
+    Record(Reader, u32, u64),
     /// The reply to its next read.
     Reply(Reader, Bytes),
     /// The rest is not read.
@@ -398,11 +400,17 @@ impl Transaction {
                             return Err("the pmnet server uses another store now".into());
                         }
                         for member in &mut self.members {
-                            let StoreRead {
-                                epoch: of, need, ..
-                            } = member.waiting.read;
-                            if epoch != of || watermark < need {
-                                member.unread(Unread::Unfit, told);
+                            match member.waiting.read.freshness {
+                                Freshness::Told => told.push(Told::Record(
+                                    member.waiting.reader(),
+                                    epoch,
+                                    watermark,
+                                )),
+                                Freshness::Known { epoch: of, need } => {
+                                    if epoch != of || watermark < need {
+                                        member.unread(Unread::Unfit, told);
+                                    }
+                                }
                             }
                         }
                     }

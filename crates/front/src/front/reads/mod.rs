@@ -3,7 +3,8 @@
 //! Purpose: brings together what the clients of one turn have to read, and hands on what comes back. A
 //! connection is made when it is first needed, and used only while it leads to the store that the server works on.
 //! Nobody waits long here: who is not answered in time reads by bypass.
-//! Invariants: each client has at most one batch here, so their number bounds what waits.
+//! Invariants: each client has at most two questions here, one of them asked before the head has answered, so their number
+//! bounds what waits.
 
 mod link;
 
@@ -64,6 +65,8 @@ struct Open {
     link: Link,
     stream: Wire,
     readable: bool,
+    /// The store will send nothing more: what is there is read to its end.
+    closing: bool,
 }
 
 impl StoreReads {
@@ -112,6 +115,7 @@ impl StoreReads {
             .and_then(|lane| lane.open.as_mut())
         {
             open.readable = true;
+            open.closing |= event.is_read_closed() || event.is_error();
         }
     }
 
@@ -189,6 +193,7 @@ impl Lane {
             link: Link::new(store, &name.records, self.protocol),
             stream,
             readable: false,
+            closing: false,
         });
         Ok(())
     }
@@ -213,6 +218,7 @@ impl Lane {
                     self.heard = shared.now;
                     open.link.receive(&scratch[..count], name, told, waiting)?;
                     budget = budget.saturating_sub(count);
+                    open.readable = open.stream.may_have_more(count, scratch.len()) || open.closing;
                     if open.link.proven {
                         self.pause = PAUSE_MIN;
                     }
@@ -312,7 +318,8 @@ impl<U: Upstream> Front<U> {
 
     fn tell(&mut self, mut told: Vec<Told>) {
         for word in told.drain(..) {
-            let (Told::Reply(reader, _) | Told::Unread(reader, _)) = &word;
+            let (Told::Record(reader, ..) | Told::Reply(reader, _) | Told::Unread(reader, _)) =
+                &word;
             let index = reader.client;
             let Some(Some(client)) = self.clients.get_mut(index) else {
                 continue;
@@ -321,6 +328,14 @@ impl<U: Upstream> Front<U> {
                 continue;
             }
             match word {
+                Told::Record(reader, epoch, watermark) => {
+                    client.connection.store_recorded(
+                        reader.batch,
+                        epoch,
+                        watermark,
+                        &mut self.shared,
+                    );
+                }
                 Told::Reply(reader, reply) => {
                     client
                         .connection

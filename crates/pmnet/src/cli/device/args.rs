@@ -69,7 +69,8 @@ pub struct DeviceArgs {
     #[arg(long)]
     pub shard: Option<u32>,
     /// Shards served by this process, each by a thread of its own: shard S + i listens on the
-    /// listen port + i, sends to the next port + i and has its log in PATH.S+i [default: 1].
+    /// listen port + i, sends to the next port + i and has its log in PATH.S+i [default: 1]. With
+    /// --mode af-xdp they divide the queues of each interface, so it must have as many.
     #[arg(long, value_name = "N")]
     pub shards: Option<u16>,
     /// Frame space of a new log, such as 64M; the number of entries follows from it [default: 64M].
@@ -103,6 +104,10 @@ pub struct DeviceArgs {
     /// With --mode af-xdp: how the driver moves packets [default: auto].
     #[arg(long, value_enum)]
     pub zero_copy: Option<ZeroCopy>,
+    /// With --mode af-xdp: poll the drivers for packets, in place of their interrupts (up to so many
+    /// microseconds in a call that may wait; 20 if no number is given).
+    #[arg(long, value_name = "US", num_args = 0..=1, default_missing_value = "20")]
+    pub busy_poll: Option<u32>,
     /// Attach in the generic mode of the kernel: slow, for interfaces whose driver has no native one.
     #[arg(long)]
     pub xdp_generic: bool,

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileTypeExt;
 use anyhow::Context;
 use pmnet_cli::ConfigError;
 use pmnet_client::Stop;
-use pmnet_dataplane::direct::{DirectConfig, DirectDevice, Mode as Copying, buffers_needed};
+use pmnet_dataplane::direct::{BusyPoll, DirectConfig, DirectDevice, Mode as Copying, Part};
 use pmnet_log::Parameters;
 use pmnet_media::Kind;
 use serde_json::json;
@@ -16,12 +16,19 @@ use super::settings::Settings;
 
 /// Most interfaces of one device.
 const INTERFACES_MAX: usize = 16;
+/// Most microseconds of --busy-poll.
+const BUSY_POLL_MAX: u32 = 10_000;
+/// Packets of one poll: as many as are taken from a queue at once.
+const BUSY_POLL_BUDGET: u16 = 64;
 
 /// Settings of this mode.
 #[derive(Clone, Debug)]
 pub struct DirectSettings {
     interfaces: Vec<String>,
     copying: Copying,
+    busy_poll: Option<BusyPoll>,
+    /// Which of the shards of this process.
+    part: Part,
 }
 
 impl DirectSettings {
@@ -31,12 +38,23 @@ impl DirectSettings {
         file: &DeviceArgs,
     ) -> Result<Option<DirectSettings>, ConfigError> {
         let zero_copy = flags.zero_copy.or(file.zero_copy);
+        let busy_poll = flags.busy_poll.or(file.busy_poll);
         if flags.mode.or(file.mode) != Some(Mode::AfXdp) {
-            return match zero_copy {
-                Some(_) => Err(ConfigError("--zero-copy belongs to --mode af-xdp".into())),
-                None => Ok(None),
+            return match (zero_copy, busy_poll) {
+                (Some(_), _) => Err(ConfigError("--zero-copy belongs to --mode af-xdp".into())),
+                (_, Some(_)) => Err(ConfigError("--busy-poll belongs to --mode af-xdp".into())),
+                (None, None) => Ok(None),
             };
         }
+        if busy_poll.is_some_and(|micros| !(1..=BUSY_POLL_MAX).contains(&micros)) {
+            return Err(ConfigError(format!(
+                "--busy-poll: 1 to {BUSY_POLL_MAX} microseconds"
+            )));
+        }
+        let busy_poll = busy_poll.map(|micros| BusyPoll {
+            micros,
+            budget: BUSY_POLL_BUDGET,
+        });
         let interfaces = flags.dev.clone().or_else(|| file.dev.clone());
         let Some(interfaces) = interfaces.filter(|names| !names.is_empty()) else {
             return Err(ConfigError(
@@ -56,7 +74,20 @@ impl DirectSettings {
         Ok(Some(DirectSettings {
             interfaces,
             copying,
+            busy_poll,
+            part: Part::alone(),
         }))
+    }
+
+    /// The same settings for each of several shards.
+    pub fn divided(&self, shards: u16) -> Result<Vec<DirectSettings>, ConfigError> {
+        let parts = Part::all(shards, &self.interfaces);
+        let parts = parts.map_err(|error| ConfigError(format!("--shards {shards}: {error}")))?;
+        let settings = |part| DirectSettings {
+            part,
+            ..self.clone()
+        };
+        Ok(parts.into_iter().map(settings).collect())
     }
 }
 
@@ -89,7 +120,7 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
         let parameters = settings.wanted.unwrap_or_else(|| settings.usual());
         let (buffers, needed) = (
             parameters.buffer_count(),
-            buffers_needed(&direct.interfaces),
+            direct.part.buffers_needed(&direct.interfaces),
         );
         if buffers < needed {
             let text = format!(
@@ -108,6 +139,8 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
         relay: settings.relay,
         interfaces: direct.interfaces,
         mode: direct.copying,
+        busy_poll: direct.busy_poll,
+        part: direct.part,
     };
     let opened = DirectDevice::open(config, &log, memory, stop).inspect_err(|_| {
         // Whether sockets can be had is known only with their memory. Nobody has heard of this log yet, and it is ours alone.
@@ -123,7 +156,10 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
                 format!("{}/{}:{copies}", one.interface, one.queue)
             })
             .collect();
-        let more = [("sockets", json!(sockets.join(",")))];
+        let mut more = vec![("sockets", json!(sockets.join(",")))];
+        if let Some(how) = direct.busy_poll {
+            more.push(("busy_poll_us", json!(how.micros)));
+        }
         announce(json, address, node, about, (media, survives), &more);
     })?;
     Ok(())

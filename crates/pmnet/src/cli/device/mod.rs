@@ -14,7 +14,7 @@ use pmnet_client::Stop;
 use pmnet_dataplane::relay::can_listen;
 
 pub use self::args::DeviceArgs;
-use self::settings::{Settings, nth, settings};
+use self::settings::{Settings, each, settings};
 use super::common::CommonArgs;
 use super::stop::stop_on_signals;
 
@@ -88,9 +88,8 @@ pub fn main(command: &DeviceCommand, file: DeviceArgs) -> anyhow::Result<bool> {
     }
     let stop = stop_on_signals()?;
     let json = command.common.json;
-    if shards > 1 && (first.kernel.is_some() || first.direct.is_some()) {
-        let text =
-            "--shards does not go with a kernel mode or af-xdp yet: an interface has one program";
+    if shards > 1 && first.kernel.is_some() {
+        let text = "--shards does not go with a kernel mode yet: an interface has one program";
         return Err(ConfigError(text.into()).into());
     }
     match shards {
@@ -102,9 +101,7 @@ pub fn main(command: &DeviceCommand, file: DeviceArgs) -> anyhow::Result<bool> {
 
 /// Serves several shards. One that stops says so and does not take the others with it.
 fn serve_all(first: &Settings, shards: u16, stop: &Stop, json: bool) -> anyhow::Result<bool> {
-    let all: Vec<Settings> = (0..shards)
-        .map(|index| nth(first, index))
-        .collect::<Result<_, _>>()?;
+    let all = each(first, shards)?;
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for settings in all {

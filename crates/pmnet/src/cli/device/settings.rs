@@ -189,8 +189,31 @@ pub fn from_size(size: u64) -> Parameters {
     Parameters::ring(entries, frame_bytes)
 }
 
+/// The settings of each of several shards.
+pub fn each(first: &Settings, shards: u16) -> Result<Vec<Settings>, ConfigError> {
+    let all: Result<Vec<Settings>, _> = (0..shards).map(|index| nth(first, index)).collect();
+    let mut all = all?;
+    let (listen, next) = (first.relay.listen, first.relay.device.next);
+    let here =
+        listen.ip() == next.ip() || (listen.ip().is_unspecified() && next.ip().is_loopback());
+    if here && listen.port().abs_diff(next.port()) < shards {
+        let more = shards - 1;
+        return Err(ConfigError(format!(
+            "--shards {shards}: the ports of --listen {listen} (up to {}) and of --next {next} (up to {}) are partly the              same: a shard would send to another one; give ports that are at least {shards} apart",
+            listen.port() + more,
+            next.port() + more
+        )));
+    }
+    if let Some(direct) = &first.direct {
+        for (settings, direct) in all.iter_mut().zip(direct.divided(shards)?) {
+            settings.direct = Some(direct);
+        }
+    }
+    Ok(all)
+}
+
 /// The settings of shard `index` of several.
-pub fn nth(first: &Settings, index: u16) -> Result<Settings, ConfigError> {
+fn nth(first: &Settings, index: u16) -> Result<Settings, ConfigError> {
     let mut settings = first.clone();
     let relay = &mut settings.relay;
     for address in [&mut relay.listen, &mut relay.device.next] {

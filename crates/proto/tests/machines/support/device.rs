@@ -254,7 +254,7 @@ impl Bench {
     }
 
     pub fn finish(&mut self) -> Vec<Sent> {
-        self.device.finish(self.room, &mut self.out);
+        self.device.finish(self.now, self.room, &mut self.out);
         take(&mut self.out)
     }
 

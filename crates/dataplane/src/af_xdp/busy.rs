@@ -1,0 +1,122 @@
+//! Busy polling: whoever waits for packets runs the driver's receive loop in its own calls, instead of an interrupt.
+//!
+//! May not: say when to poll.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::{AsFd, AsRawFd};
+
+use super::error::AfXdpError;
+
+/// How a socket polls (`SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BusyPoll {
+    /// Microseconds that a call which may wait polls for; any number but 0 allows it. A call that may not wait polls once.
+    pub micros: u32,
+    /// Packets that one poll takes, at most.
+    pub budget: u16,
+}
+
+/// Asks for it.
+pub(super) fn prefer(socket: &impl AsFd, how: &BusyPoll) -> Result<(), AfXdpError> {
+    let options = [
+        (libc::SO_PREFER_BUSY_POLL, 1),
+        (libc::SO_BUSY_POLL, how.micros),
+        (libc::SO_BUSY_POLL_BUDGET, u32::from(how.budget)),
+    ];
+    for (option, value) in options {
+        set(socket, option, value).map_err(refused)?;
+    }
+    Ok(())
+}
+
+/// Whether this kernel knows it.
+#[must_use]
+pub fn is_known() -> bool {
+    UdpSocket::bind("127.0.0.1:0").is_ok_and(|any| get(&any, libc::SO_PREFER_BUSY_POLL).is_ok())
+}
+
+/// The kernel's answer as a reason.
+fn refused(error: io::Error) -> AfXdpError {
+    if error.raw_os_error() == Some(libc::ENOPROTOOPT) {
+        AfXdpError::NoBusyPoll
+    } else {
+        AfXdpError::SetUp {
+            step: "asking for busy polling",
+            source: error,
+        }
+    }
+}
+
+fn set(socket: &impl AsFd, option: libc::c_int, value: u32) -> io::Result<()> {
+    let value = libc::c_int::try_from(value).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let bytes = libc::socklen_t::try_from(size_of_val(&value)).expect("an int is short");
+    // SAFETY: the descriptor is open as long as `socket` is borrowed; the kernel reads an int from where one lives until the call
+    // has ended.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            option,
+            (&raw const value).cast(),
+            bytes,
+        )
+    };
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn get(socket: &impl AsFd, option: libc::c_int) -> io::Result<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    let mut bytes = libc::socklen_t::try_from(size_of_val(&value)).expect("an int is short");
+    // SAFETY: the descriptor is open as long as `socket` is borrowed; the kernel writes at most `bytes` bytes, an int, to where one
+    // lives until the call has ended, and any bytes are an int.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            option,
+            (&raw mut value).cast(),
+            &raw mut bytes,
+        )
+    };
+    if done == 0 {
+        Ok(value)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_it_is_named() {
+        let said = refused(io::Error::from_raw_os_error(libc::ENOPROTOOPT)).to_string();
+        assert!(
+            said.contains("this kernel has no SO_PREFER_BUSY_POLL"),
+            "{said}"
+        );
+        let said = refused(io::Error::from_raw_os_error(libc::EPERM)).to_string();
+        assert!(said.contains("asking for busy polling"), "{said}");
+        assert!(said.contains("CAP_NET_ADMIN"), "{said}");
+    }
+
+    #[test]
+    fn an_option_that_no_kernel_has_is_refused_and_a_known_one_is_read_back() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let unknown = get(&socket, 30_000).unwrap_err();
+        assert_eq!(unknown.raw_os_error(), Some(libc::ENOPROTOOPT));
+        let refused = set(&socket, 30_000, 1).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ENOPROTOOPT));
+        set(&socket, libc::SO_REUSEADDR, 1).unwrap();
+        assert_eq!(get(&socket, libc::SO_REUSEADDR).unwrap(), 1);
+        assert!(set(&socket, libc::SO_REUSEADDR, u32::MAX).is_err());
+    }
+}

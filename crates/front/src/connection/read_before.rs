@@ -1,0 +1,214 @@
+//! Reads for which the store is asked at once, together with the head (`docs/spec/reads.md` §3).
+//!
+//! Purpose: where the head will probably say MISS, a batch need not wait for that. What the store says is kept here, with its
+//! record, until the head has spoken, and counts only if the MISS names the version that the front had heard before
+//! it sent the batch. Otherwise the store is asked again.
+//! Invariants: a connection has one such question at a time, also when its batch has been answered without it; what is kept
+//! of its replies is bounded by [`super::reads::BATCH_REPLY_BYTES_MAX`].
+
+use bytes::Bytes;
+
+use super::reads::{BATCH_REPLY_BYTES_MAX, Stage};
+use super::{Connection, Shared};
+
+/// So many MISSes one after the other make the next probable. What the store says beside a HIT is work for nothing.
+const MISSES: u32 = 8;
+
+/// What a head says of its index: the same as long as nothing that changed state without an order has left it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Version {
+    pub(super) epoch: u32,
+    pub(super) version: u64,
+}
+
+/// What the front has heard of the head's answers.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    newest: Option<Version>,
+    /// MISSes of one version, one after the other.
+    misses: u32,
+}
+
+impl Heard {
+    /// A MISS.
+    pub(super) fn missed(&mut self, version: Version) {
+        if self.newest == Some(version) {
+            self.misses = self.misses.saturating_add(1);
+        } else {
+            self.newest = Some(version);
+            self.misses = 0;
+        }
+    }
+
+    /// Anything else.
+    pub(super) fn not_missed(&mut self) {
+        self.misses = 0;
+    }
+
+    /// The version that the next MISS will probably name.
+    pub(super) fn expected(&self) -> Option<Version> {
+        self.newest.filter(|_| self.misses >= MISSES)
+    }
+}
+
+/// A question to the store that did not wait for the head's answer.
+pub(super) struct Before {
+    /// Of the question: [`super::StoreRead::batch`].
+    pub(super) number: u64,
+    /// What was known when it was asked.
+    pub(super) known: Version,
+    /// It has been handed out.
+    pub(super) is_sent: bool,
+    /// The batch still waits for it.
+    pub(super) is_wanted: bool,
+    /// Replies still to come.
+    left: usize,
+    /// Epoch and watermark of the store when it was read.
+    record: Option<(u32, u64)>,
+    replies: Vec<Bytes>,
+    bytes: usize,
+}
+
+/// What has become of such a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Replies are still to come.
+    Waits,
+    /// All are there.
+    Whole,
+    /// They are too long.
+    Large,
+}
+
+impl Before {
+    pub(super) fn new(number: u64, known: Version, count: usize) -> Before {
+        Before {
+            number,
+            known,
+            is_sent: false,
+            is_wanted: true,
+            left: count,
+            record: None,
+            replies: Vec::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Whether the batch with this question waits for it.
+    pub(super) fn is_for(&self, number: u64) -> bool {
+        self.is_wanted && self.number == number
+    }
+
+    /// The store's record, as it was when the store was read.
+    pub(super) fn recorded(&mut self, epoch: u32, watermark: u64) {
+        self.record = Some((epoch, watermark));
+    }
+
+    /// The next reply.
+    pub(super) fn replied(&mut self, reply: Bytes) -> Progress {
+        self.left = self.left.saturating_sub(1);
+        self.bytes += reply.len();
+        if self.bytes > BATCH_REPLY_BYTES_MAX {
+            return Progress::Large;
+        }
+        if self.is_wanted {
+            self.replies.push(reply);
+        }
+        self.progress()
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        match self.left {
+            0 => Progress::Whole,
+            _ => Progress::Waits,
+        }
+    }
+
+    /// Whether the store may have been as fresh as this when it was read: false once its record says that it was not.
+    pub(super) fn may_be_fresh(&self, epoch: u32, need: u64) -> bool {
+        self.record
+            .is_none_or(|(of, watermark)| of == epoch && watermark >= need)
+    }
+
+    /// The batch is answered, or asks anew: what comes is for nobody.
+    pub(super) fn is_over(&mut self) {
+        self.is_wanted = false;
+        self.replies = Vec::new();
+    }
+
+    /// The replies, if the store has given all.
+    pub(super) fn take(&mut self) -> Vec<Bytes> {
+        std::mem::take(&mut self.replies)
+    }
+}
+
+impl Connection {
+    /// Asks the store now, if the head was asked and will probably say MISS.
+    pub(super) fn ask_store_at_once(&mut self, shared: &Shared) {
+        let Some(batch) = &mut self.reads.batch else {
+            return;
+        };
+        let useful = matches!(batch.stage, Stage::Asked(_))
+            && self.reads.before.is_none()
+            && shared.reads_from_store(self.settings.protocol);
+        if let Some(known) = shared.heard.expected().filter(|_| useful) {
+            self.reads.questions += 1;
+            batch.number = self.reads.questions;
+            self.reads.before = Some(Before::new(batch.number, known, batch.ends.len()));
+        }
+    }
+
+    /// What the store was asked before is of no use.
+    pub(super) fn drop_before(&mut self) {
+        match &mut self.reads.before {
+            Some(before) if before.is_sent && before.progress() == Progress::Waits => {
+                before.is_over();
+            }
+            before => *before = None,
+        }
+    }
+
+    /// Answers the batch with what the store was asked before, or has it asked again, as soon as that is known.
+    pub(super) fn use_before(&mut self, shared: &mut Shared) {
+        let (Some(batch), Some(before)) = (&mut self.reads.batch, &mut self.reads.before) else {
+            return;
+        };
+        let Stage::Awaits { epoch, need } = batch.stage else {
+            return;
+        };
+        if !before.is_for(batch.number) {
+            return;
+        }
+        if !before.may_be_fresh(epoch, need) {
+            batch.stage = Stage::Missed { epoch, need };
+            return self.drop_before();
+        }
+        if before.progress() == Progress::Waits {
+            return;
+        }
+        let replies = before.take();
+        let count = u64::try_from(replies.len()).unwrap_or(0);
+        shared.counters.direct_reads += count;
+        shared.counters.reads_at_once += count;
+        for reply in replies {
+            self.reply(reply);
+        }
+        self.reads.before = None;
+        self.finish_batch(shared.now);
+    }
+
+    pub(super) fn asked_before(&mut self, number: u64) -> Option<&mut Before> {
+        self.reads
+            .before
+            .as_mut()
+            .filter(|before| before.number == number)
+    }
+
+    /// The store's record, for reads that were handed out before the head had answered.
+    pub fn store_recorded(&mut self, number: u64, epoch: u32, watermark: u64, shared: &mut Shared) {
+        if let Some(before) = self.asked_before(number) {
+            before.recorded(epoch, watermark);
+            self.use_before(shared);
+        }
+    }
+}

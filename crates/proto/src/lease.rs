@@ -1,0 +1,230 @@
+//! Leases of devices (`docs/spec/protocol.md` §14): until when a device answers, who gets a lease, and when a controller
+//! may say that a member is stopped.
+//!
+//! A lease is kept in a *lease store* (etcd, say) and renewed by an *agent*, neither of which is in here. All that is in
+//! here is arithmetic on clocks that are given as arguments. Clocks of different machines have nothing in common but their
+//! rates: in one second of anybody's, every other shows one second, give or take one part in [`DRIFT`].
+
+use crate::Time;
+use crate::rules::{Rule, Rules};
+use crate::time::Nanos;
+
+/// No clock is faster or slower than true time by more than one part in this many.
+pub const DRIFT: u64 = 100;
+
+/// What a device takes off its lease, and what a controller waits after a lease is gone: so much that the device is silent
+/// by then, whatever the clocks of device, lease store and controller do within [`DRIFT`].
+#[must_use]
+pub const fn margin(length: Nanos) -> Nanos {
+    length.div_ceil(DRIFT)
+}
+
+/// Until when a device answers, by the clock that showed `sent_at` before the renewal was sent. `length` is how long the
+/// lease store keeps the lease from the renewal on, by its own clock.
+#[must_use]
+pub const fn deadline(sent_at: Time, length: Nanos) -> Time {
+    Time(
+        sent_at
+            .0
+            .saturating_add(length.saturating_sub(margin(length))),
+    )
+}
+
+/// What the lease store says of a member for good. It keeps one for each device of a shard, not attached to any lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Word {
+    /// Nothing.
+    #[default]
+    None,
+    /// It was declared stopped, and may still be a member.
+    Stopped,
+    /// It was left out in this epoch, at the latest: from then on it is no member, unless it joins anew.
+    LeftOut(u32),
+}
+
+impl Word {
+    /// Whether the lease store may give or renew a lease of a device that serves this epoch. To be decided in the step
+    /// that gives it: between a look and a lease somebody may say the word.
+    #[must_use]
+    pub const fn allows(self, epoch: u32, rules: Rules) -> bool {
+        match self {
+            Word::None => true,
+            _ if !rules.hold(Rule::StoppedForGood) => true,
+            Word::Stopped => false,
+            Word::LeftOut(since) => epoch > since,
+        }
+    }
+}
+
+/// What the lease store said of one member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Device id.
+    pub device: u32,
+    /// Which of its leases is its last, in the lease store's own count; 0: it never had one.
+    pub lease: u64,
+    /// Whether that lease is still there.
+    pub held: bool,
+}
+
+/// A lease that is gone, as a controller has seen it.
+#[derive(Clone, Copy, Debug)]
+struct Gone {
+    device: u32,
+    lease: u64,
+    since: Time,
+}
+
+/// What a controller knows of the leases of a shard's members.
+///
+/// It forgets everything when the controller starts again, and then waits anew.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    longest: Nanos,
+    gone: Vec<Gone>,
+}
+
+impl Watch {
+    /// A watch over leases of at most this length.
+    #[must_use]
+    pub const fn new(longest: Nanos) -> Watch {
+        Watch {
+            longest,
+            gone: Vec::new(),
+        }
+    }
+
+    /// What the lease store says of all members. `now` is read when the answer is there, not before it is asked.
+    pub fn look(&mut self, now: Time, members: &[Seen]) {
+        let before = std::mem::take(&mut self.gone);
+        for seen in members.iter().filter(|seen| !seen.held && seen.lease > 0) {
+            // Another lease since the last look was there meanwhile, and it was the later one.
+            let known = before
+                .iter()
+                .find(|gone| (gone.device, gone.lease) == (seen.device, seen.lease));
+            self.gone.push(Gone {
+                device: seen.device,
+                lease: seen.lease,
+                since: known.map_or(now, |gone| gone.since),
+            });
+        }
+    }
+
+    /// The lease that is gone for so long that its device is silent: the controller may now declare it stopped, in one
+    /// step with the condition that this is still its last lease and is not there. `None`: it must wait. A member that
+    /// never had a lease need not be silent: it is never declared stopped because of that.
+    #[must_use]
+    pub fn may_stop(&self, now: Time, device: u32) -> Option<u64> {
+        let gone = self.gone.iter().find(|gone| gone.device == device)?;
+        (now.since(gone.since) >= margin(self.longest)).then_some(gone.lease)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::{MILLISECOND, SECOND};
+
+    const LENGTH: Nanos = 3 * SECOND;
+
+    const fn seen(lease: u64, held: bool) -> Seen {
+        Seen {
+            device: 7,
+            lease,
+            held,
+        }
+    }
+
+    /// True time, in units so small that all rates are exact, in which a clock of this rate (in parts of DRIFT off)
+    /// goes on by `nanos`.
+    fn real(nanos: Nanos, off: i64) -> u128 {
+        let drift = u128::from(DRIFT);
+        let rate = u128::try_from(i128::from(DRIFT) + i128::from(off)).expect("a clock that goes");
+        u128::from(nanos) * drift * (drift - 1) * drift * (drift + 1) / rate
+    }
+
+    #[test]
+    fn whatever_the_clocks_do_within_the_drift_the_device_is_silent_first() {
+        for length in [1, 99, 100, 101, 10 * MILLISECOND, LENGTH, 3600 * SECOND] {
+            for device in [-1, 0, 1] {
+                for store in [-1, 0, 1] {
+                    for controller in [-1, 0, 1] {
+                        // The renewal takes no time: every delay makes the store's end later.
+                        let silent = real(deadline(Time(0), length).0, device);
+                        let gone = real(length, store);
+                        let declared = gone + real(margin(length), controller);
+                        assert!(
+                            silent <= declared,
+                            "{length} ns: device {device}, store {store}, controller {controller}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_lease_that_is_as_short_as_its_margin_is_none() {
+        assert_eq!(deadline(Time(5), 1), Time(5));
+        assert_eq!(deadline(Time(5), 0), Time(5));
+        assert_eq!(deadline(Time(5), 1000), Time(5 + 990));
+    }
+
+    #[test]
+    fn who_was_declared_stopped_gets_no_lease_until_it_has_joined_anew() {
+        let allows = |word: Word, epoch| word.allows(epoch, Rules::ALL);
+        assert!(allows(Word::None, 0) && allows(Word::None, 9));
+        assert!(!allows(Word::Stopped, 1) && !allows(Word::Stopped, u32::MAX));
+        assert!(!allows(Word::LeftOut(4), 3) && !allows(Word::LeftOut(4), 4));
+        assert!(allows(Word::LeftOut(4), 5));
+    }
+
+    #[test]
+    fn the_margin_is_waited_from_the_first_look_that_found_nothing() {
+        let mut watch = Watch::new(LENGTH);
+        let wait = margin(LENGTH);
+        assert_eq!(watch.may_stop(Time(0), 7), None, "nobody has looked");
+        watch.look(Time(1000), &[seen(3, true)]);
+        assert_eq!(watch.may_stop(Time(1000) + wait, 7), None, "it is there");
+        watch.look(Time(2000), &[seen(3, false)]);
+        watch.look(Time(2000) + wait / 2, &[seen(3, false)]);
+        assert_eq!(watch.may_stop(Time(2000) + (wait - 1), 7), None);
+        assert_eq!(watch.may_stop(Time(2000) + wait, 7), Some(3));
+        assert_eq!(watch.may_stop(Time(2000) + wait, 8), None, "another one");
+    }
+
+    #[test]
+    fn a_lease_that_came_and_went_between_two_looks_is_waited_for() {
+        let mut watch = Watch::new(LENGTH);
+        let wait = margin(LENGTH);
+        watch.look(Time(0), &[seen(3, false)]);
+        watch.look(Time(0) + wait, &[seen(4, false)]);
+        assert_eq!(watch.may_stop(Time(0) + wait, 7), None);
+        assert_eq!(watch.may_stop(Time(0) + 2 * wait, 7), Some(4));
+    }
+
+    #[test]
+    fn a_lease_that_is_there_again_begins_anew() {
+        let mut watch = Watch::new(LENGTH);
+        let wait = margin(LENGTH);
+        watch.look(Time(0), &[seen(3, false)]);
+        watch.look(Time(1), &[seen(3, true)]);
+        watch.look(Time(0) + wait, &[seen(3, false)]);
+        assert_eq!(watch.may_stop(Time(0) + wait, 7), None);
+    }
+
+    #[test]
+    fn who_never_had_a_lease_is_not_declared_stopped() {
+        let mut watch = Watch::new(LENGTH);
+        watch.look(Time(0), &[seen(0, false)]);
+        assert_eq!(watch.may_stop(Time(0) + LENGTH, 7), None);
+    }
+
+    #[test]
+    fn who_is_not_in_a_look_is_forgotten() {
+        let mut watch = Watch::new(LENGTH);
+        watch.look(Time(0), &[seen(3, false)]);
+        watch.look(Time(1), &[]);
+        assert_eq!(watch.may_stop(Time(0) + LENGTH, 7), None);
+    }
+}

@@ -1,0 +1,62 @@
+//! Worlds whose devices have leases (`docs/spec/protocol.md` §14): which can, and those for the tests of the tests.
+
+use crate::config::{WorldConfig, one_of};
+use crate::without::Place;
+use pmnet_proto::Random;
+use pmnet_proto::lease::DRIFT;
+use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
+
+/// Rates of clocks are in parts of so many.
+const PARTS: i64 = 1_000_000;
+
+impl WorldConfig {
+    /// The same world with leases, if there is a chain that can go on without one of its devices.
+    #[must_use]
+    pub fn with_leases(self, random: &mut Random) -> WorldConfig {
+        let lease = one_of(random, &[20, 60, 200]) * MILLISECOND;
+        if self.devices < 2 || self.lost_clients || self.declared_losses {
+            return self;
+        }
+        self.of_lease(lease)
+    }
+
+    fn of_lease(self, lease: Nanos) -> WorldConfig {
+        WorldConfig {
+            lease,
+            clock_rates: PARTS / i64::try_from(DRIFT).expect("small"),
+            lose_devices: self.lose_devices.max(1),
+            zombies: true,
+            // Who is down for long because of a wrong image is declared stopped, and what is left may be another such.
+            exchanges: 0,
+            ..self
+        }
+    }
+
+    /// The same world, with leases, and devices that are cut off from everybody but their clients.
+    pub(crate) fn lacking_of_leases(self, place: Place) -> WorldConfig {
+        let chain = WorldConfig {
+            lost_clients: false,
+            declared_losses: false,
+            aim: None,
+            reads: true,
+            wait_replicas: false,
+            directs: false,
+            hangs: false,
+            calls: 150,
+            payload_max: 100,
+            deadline: 50 * MILLISECOND,
+            session_idle: 5 * SECOND,
+            outage_max: 0,
+            accident_every: self.accident_every.clamp(1, 10 * MILLISECOND),
+            ..self.of_devices(2)
+        };
+        if place != Place::Drift {
+            return chain.of_lease(20 * MILLISECOND);
+        }
+        // Longer, so that between the word and the deadline of a slow clock somebody asks.
+        WorldConfig {
+            clock_rates: PARTS / 2,
+            ..chain.of_lease(100 * MILLISECOND)
+        }
+    }
+}
