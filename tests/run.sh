@@ -29,6 +29,7 @@ logs=${CARGO_TARGET_DIR:-target}/test-logs
 mkdir -p "$logs"
 passed=0 failed=0 skipped=0
 started=$SECONDS
+: >"$logs/failed"
 
 # suite NAME LIMIT_SECONDS COMMAND…: runs it; counts libtest's result lines, or itself if there
 # are none. An ignored one is a campaign
@@ -51,9 +52,13 @@ suite() {
     if [ "$code" != 0 ]; then
         [ "$code" = 124 ] && echo "           did not end within $limit s"
         echo "           what failed in $log, and its end:"
-        awk '/^test .* FAILED$/ { print } / panicked at / { left = 12 } left-- > 0 { print }' "$log" |
-            head -n 120 | sed 's/^/    | /'
-        grep -vE '^(test .* ok$|   (Compiling|Checking) )' "$log" | tail -n 60 | sed 's/^/    | /'
+        # With --show-output, those that passed come first, under another title; some of them panic on purpose.
+        awk '/^failures:$/ { inside = 1 } /^test result: / { inside = 0 } inside' "$log" |
+            head -n 120 | cut -c -1000 | sed 's/^/    | /'
+        grep -vE '^(test .* ok$|   (Compiling|Checking) )' "$log" | tail -n 60 | cut -c -1000 | sed 's/^/    | /'
+        # By name, at the very end: of a long log often only that is looked at.
+        awk -v suite="$name" '/^test .* FAILED$/ { print "failed     " suite ": " $2; found = 1 }
+            END { if (!found) print "failed     " suite }' "$log" >>"$logs/failed"
     fi
 }
 
@@ -131,6 +136,7 @@ if [ "$what" = all ]; then
     passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + left))
 fi
 
+cat "$logs/failed"
 echo "$((SECONDS - started)) s; logs are in $logs"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ]
