@@ -97,6 +97,21 @@ fn a_full_log_leaves_buffers_to_receive_into_and_gives_all_of_them_back() {
     assert_eq!(log.occupancy(), 0);
 }
 
+/// As a device does that joins a chain: what the log held until then, it receives into again.
+#[test]
+fn a_reset_gives_all_buffers_back() {
+    let mut log = log();
+    let lent: Vec<u32> = (0..3).map(|_| log.lend_buffer().unwrap()).collect();
+    for number in &lent {
+        came(&mut log, *number, 0, &[7; 100]).unwrap();
+    }
+    persist(&mut log);
+    log.reset_to(100).unwrap();
+    let released: Vec<u32> = std::iter::from_fn(|| log.poll_released()).collect();
+    assert_eq!(released, lent);
+    assert_eq!(log.room_in_place().entries, LIVE_MAX);
+}
+
 #[test]
 fn what_is_too_long_for_a_buffer_is_refused() {
     let mut log = log();
