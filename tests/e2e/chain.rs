@@ -3,7 +3,9 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use pmnet_lab::harness::{ChaosPlan, Cluster, Medium, Role, StoreKind, Topology, chaos, settle};
+use pmnet_lab::harness::{
+    ACKNOWLEDGED_MIN, ChaosPlan, Cluster, Medium, Role, StoreKind, Topology, chaos, settle,
+};
 use pmnet_lab::resp::Reply;
 
 use crate::common;
@@ -29,7 +31,11 @@ fn suffer(cluster: &mut Cluster, plan: &ChaosPlan) {
     let report = chaos(cluster, plan, &AtomicBool::new(false), |_| {}).expect("the run goes on");
     println!("{} {:?}", report.verdict, report.kills);
     assert!(report.verdict.is_clean(), "{}", report.verdict);
-    assert!(report.verdict.acknowledged > 100, "{}", report.verdict);
+    assert!(
+        report.verdict.acknowledged >= ACKNOWLEDGED_MIN,
+        "{}",
+        report.verdict
+    );
 }
 
 /// Kills of everybody, the loss of two, kills of whoever is left.

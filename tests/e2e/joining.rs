@@ -5,7 +5,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use pmnet_lab::harness::{
-    ChaosPlan, Joiner, Medium, Replacement, Role, StoreKind, Topology, chaos, settle,
+    ACKNOWLEDGED_MIN, ChaosPlan, Joiner, Medium, Replacement, Role, StoreKind, Topology, chaos,
+    settle,
 };
 use pmnet_lab::resp::Reply;
 
@@ -46,7 +47,11 @@ fn heal(name: &str, devices: usize, medium: Medium, seconds: u64, replacements: 
     .unwrap();
     println!("{}", report.verdict);
     assert!(report.verdict.is_clean(), "{}", report.verdict);
-    assert!(report.verdict.acknowledged > 100, "{}", report.verdict);
+    assert!(
+        report.verdict.acknowledged >= ACKNOWLEDGED_MIN,
+        "{}",
+        report.verdict
+    );
     let chain = cluster.chain();
     assert_eq!(chain.len(), devices, "R is what it was");
     let last = cluster.process(Role::Device(chain[devices - 1])).unwrap();

@@ -121,7 +121,7 @@ fn killed_while_sessions_come_and_go() {
     let acknowledged: usize = writers.iter().map(|w| w.acknowledged.len()).sum();
     let sessions = writers.len();
     println!("{kills} kills; {sessions} sessions, {acknowledged} acknowledged, {unknown} not");
-    assert!(kills > 5 && acknowledged > 100, "{kills}, {acknowledged}");
+    assert!(kills > 5 && acknowledged > 20, "{kills}, {acknowledged}");
     world.settle();
     for writer in &writers {
         world.check_without_device(writer);

@@ -3,7 +3,6 @@
 mod shards;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use pmnet_dataplane::direct::knows_busy_poll;
@@ -14,7 +13,7 @@ use super::load::Writer;
 use super::traffic::{RAW, arrives, bulk, bytes, packets, socket};
 use super::world::{Place, Plan, READY_MAX, World};
 use super::{CALL_MAX, load};
-use crate::support::eventually;
+use crate::{common, support::eventually};
 
 /// Huge pages of 2 MiB that a log of the usual size needs, and some more.
 const HUGE_PAGES: u64 = 48;
@@ -67,8 +66,7 @@ fn over_ipv6_and_as_the_head_of_a_chain() {
 #[test]
 fn with_busy_polling() {
     if !knows_busy_poll() {
-        println!("this kernel has no busy polling: not tried");
-        return;
+        return common::skip("this kernel has no busy polling");
     }
     survives(Plan {
         args: vec!["--busy-poll".into()],
@@ -214,35 +212,69 @@ fn the_server_is_away_for_a_minute_under_load() {
     away(60);
 }
 
-/// The same on memory of hugetlbfs, where the machine has some.
+/// Huge pages of this machine, and a mount of them, for one test at a time; given back when dropped.
+struct HugePages {
+    folder: tempfile::TempDir,
+    reserved: u64,
+    _alone: std::fs::File,
+}
+
+const RESERVED: &str = "/proc/sys/vm/nr_hugepages";
+
+fn reserved() -> u64 {
+    let pages = std::fs::read_to_string(RESERVED).unwrap();
+    pages.trim().parse().unwrap()
+}
+
+impl HugePages {
+    /// `Err` says what is missing.
+    fn new() -> Result<HugePages, String> {
+        let alone = std::fs::File::create("/tmp/pmnet-huge-pages.lock").unwrap();
+        alone.lock().unwrap();
+        let before = reserved();
+        std::fs::write(RESERVED, (before + HUGE_PAGES).to_string())
+            .map_err(|error| format!("huge pages cannot be reserved: {error}"))?;
+        let folder = tempfile::tempdir().unwrap();
+        let mut mount = std::process::Command::new("mount");
+        mount.args(["-t", "hugetlbfs", "none"]).arg(folder.path());
+        let mounted = mount.status().unwrap();
+        // From here on, what was reserved is given back.
+        let pages = HugePages {
+            folder,
+            reserved: reserved() - before,
+            _alone: alone,
+        };
+        let got = pages.reserved;
+        if mounted.success() && got == HUGE_PAGES {
+            Ok(pages)
+        } else {
+            Err(format!("{got} of {HUGE_PAGES} huge pages, {mounted}"))
+        }
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        let mut unmount = std::process::Command::new("umount");
+        let unmounted = unmount.arg(self.folder.path()).status();
+        let left = std::fs::write(RESERVED, (reserved() - self.reserved).to_string());
+        if !std::thread::panicking() {
+            assert!(unmounted.unwrap().success());
+            left.unwrap();
+        }
+    }
+}
+
+/// The same on memory of hugetlbfs.
 #[test]
 fn on_huge_pages() {
-    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
-    let mut mounts = mounts.lines().map(|line| line.split_whitespace());
-    let mount = mounts.find_map(|mut words| {
-        let (path, kind) = (words.nth(1)?, words.next()?);
-        (kind == "hugetlbfs").then(|| path.to_owned())
-    });
-    let info = std::fs::read_to_string("/proc/meminfo").unwrap();
-    let free = info
-        .lines()
-        .find_map(|line| line.strip_prefix("HugePages_Free:"));
-    let free: u64 = free.map_or(0, |number| number.trim().parse().unwrap());
-    let Some(mount) = mount.filter(|_| free >= HUGE_PAGES) else {
-        println!(
-            "{free} huge pages are free and {HUGE_PAGES} needed, or hugetlbfs is not mounted: not tried"
-        );
-        return;
-    };
-    let folder = PathBuf::from(mount).join(format!("pmnet-{}", std::process::id()));
-    std::fs::create_dir(&folder).unwrap();
-    let on = |media| Plan {
-        folder: Some(folder.clone()),
-        ..plan(Place::Router, media)
-    };
-    let tried = std::panic::catch_unwind(|| survives(on("dram")));
-    std::fs::remove_dir_all(&folder).unwrap();
-    tried.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    match HugePages::new() {
+        Ok(pages) => survives(Plan {
+            folder: Some(pages.folder.path().to_owned()),
+            ..plan(Place::Router, "dram")
+        }),
+        Err(missing) => common::skip(&missing),
+    }
 }
 
 /// A packet that says it is from the next hop, with no right token, sent by a client's machine; and the link to the next hop

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use pmnet_client::{ClientConfig, Session, SessionError};
 use pmnet_lab::check::{Ledger, Verdict, verify};
+use pmnet_lab::harness::ACKNOWLEDGED_MIN;
 use pmnet_lab::load::{CheckedOptions, Endpoint, Hooks, Options, Summary, Workload};
 use pmnet_lab::resp::{Reply, write_command};
 use pmnet_lab::testbed::Network;
@@ -99,7 +100,10 @@ impl World {
             let verdict = verify(&ledger, &mut self.redis()).unwrap();
             println!("{verdict}; {:.0} operations/s", summary.throughput);
             assert!(verdict.is_clean(), "{verdict}");
-            assert!(verdict.acknowledged > 20, "hardly any load: {verdict}");
+            assert!(
+                verdict.acknowledged >= ACKNOWLEDGED_MIN,
+                "hardly any load: {verdict}"
+            );
             judged = Some((verdict, summary));
         }
         judged.expect("there is a shard")
@@ -114,6 +118,7 @@ impl World {
         options.rate = load.rate;
         options.pipeline = 4;
         options.duration = Duration::from_secs(load.seconds);
+        options.acknowledged_min = ACKNOWLEDGED_MIN;
         options.deadline = Duration::from_secs(10);
         options.workload = Workload::Checked(CheckedOptions {
             prefix,

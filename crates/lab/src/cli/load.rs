@@ -170,6 +170,7 @@ fn options(args: &LoadArgs) -> Result<Options, ConfigError> {
         pipeline: args.pipeline,
         rate: args.rate,
         duration: seconds("--seconds", args.seconds)?,
+        acknowledged_min: 0,
         operations: args.operations,
         warmup: seconds("--warmup", args.warmup)?,
         deadline: Duration::from_millis(args.deadline_ms),

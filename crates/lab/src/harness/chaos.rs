@@ -40,10 +40,14 @@ pub struct Replacement {
     pub joiner: Joiner,
 }
 
+/// Operations acknowledged at least, however slow the machine is: with fewer, nothing was tried
+/// ([`Options::acknowledged_min`]).
+pub const ACKNOWLEDGED_MIN: u64 = 200;
+
 /// What to do.
 #[derive(Clone, Debug)]
 pub struct ChaosPlan {
-    /// How long to load.
+    /// How long to load, and on until [`ACKNOWLEDGED_MIN`].
     pub duration: Duration,
     /// Connections.
     pub clients: usize,
@@ -106,6 +110,7 @@ pub fn chaos(
     options.clients = plan.clients;
     options.pipeline = plan.pipeline;
     options.duration = plan.duration;
+    options.acknowledged_min = ACKNOWLEDGED_MIN;
     options.deadline = plan.deadline;
     options.seed = plan.seed;
     options.workload = Workload::Checked(CheckedOptions {

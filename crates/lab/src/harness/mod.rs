@@ -22,7 +22,8 @@ mod scratch;
 
 pub use binaries::{Binaries, PRODUCT};
 pub use chaos::{
-    ChaosPlan, ChaosReport, ChaosView, Joiner, Replacement, answered, chaos, drained, settle,
+    ACKNOWLEDGED_MIN, ChaosPlan, ChaosReport, ChaosView, Joiner, Replacement, answered, chaos,
+    drained, settle,
 };
 pub use claims::{Port, Turn, lasting as free_port};
 pub(crate) use cluster::READY_MAX;

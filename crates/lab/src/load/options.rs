@@ -13,6 +13,8 @@ pub const CLIENTS_MAX: usize = 4096;
 pub const PIPELINE_MAX: usize = 10_000;
 /// Largest value, in bytes: the limit of one update.
 pub const VALUE_BYTES_MAX: usize = pmnet_wire::MESSAGE_BYTES_MAX;
+/// A run that has to get something done takes at most so many times its duration.
+pub const PATIENCE: u32 = 10;
 
 /// What is at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,9 @@ pub struct Options {
     pub rate: Option<f64>,
     /// How long to issue operations, after the warm-up.
     pub duration: Duration,
+    /// Go on after that until so many operations are acknowledged, at most [`PATIENCE`] times as long. A machine that is busy
+    /// with other work gets less done in the same time, and a check of hardly anything says nothing.
+    pub acknowledged_min: u64,
     /// Stop after so many operations (warm-up included), if that comes first.
     pub operations: Option<u64>,
     /// Issue, but do not measure, for so long first.
@@ -129,6 +134,7 @@ impl Options {
             pipeline: 1,
             rate: None,
             duration: Duration::from_secs(1),
+            acknowledged_min: 0,
             operations: None,
             warmup: Duration::ZERO,
             deadline: Duration::from_secs(5),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::generator::{Generator, Issued, Lane};
 use super::history::{Outcome, Record};
-use super::options::{Hooks, Options, Progress};
+use super::options::{Hooks, Options, PATIENCE, Progress};
 use super::summary::{Recorder, Summary, float};
 use crate::clock::{nanos, now_ns};
 use crate::resp::Reply;
@@ -45,6 +45,8 @@ pub struct Run<'a, 'h> {
     interval_ns: f64,
     measure_ns: u64,
     end_ns: u64,
+    /// The end, also if hardly anything was acknowledged.
+    end_max_ns: u64,
     stopped_ns: u64,
     tick_ns: u64,
     ticks: u64,
@@ -73,6 +75,7 @@ impl<'a, 'h> Run<'a, 'h> {
             interval_ns: options.rate.map_or(0.0, |rate| 1e9 / rate),
             measure_ns,
             end_ns: measure_ns.saturating_add(nanos(options.duration)),
+            end_max_ns: measure_ns.saturating_add(nanos(options.duration.saturating_mul(PATIENCE))),
             stopped_ns: 0,
             tick_ns: 0,
             ticks: 0,
@@ -89,7 +92,8 @@ impl<'a, 'h> Run<'a, 'h> {
 
     /// False once nothing more may be issued.
     pub fn goes_on(&mut self, now: u64, stop: &AtomicBool) -> bool {
-        let over = now >= self.end_ns
+        let enough = self.recorder.acknowledged >= self.options.acknowledged_min;
+        let over = now >= self.end_ns && (enough || now >= self.end_max_ns)
             || stop.load(Ordering::Relaxed)
             || self
                 .options
