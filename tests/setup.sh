@@ -19,6 +19,7 @@ packages() {
     missing=""
     command -v redis-server >/dev/null 2>&1 || missing="$missing redis-server"
     command -v redis-benchmark >/dev/null 2>&1 || missing="$missing redis-tools"
+    command -v etcd >/dev/null 2>&1 || missing="$missing etcd-server"
     command -v ip >/dev/null 2>&1 || missing="$missing iproute2"
     command -v strace >/dev/null 2>&1 || missing="$missing strace"
     command -v ethtool >/dev/null 2>&1 || missing="$missing ethtool"

@@ -5,14 +5,16 @@
 
 use crate::burst::Bursts;
 use mio::unix::SourceFd;
-use pmnet_device::{DeviceConfig, DeviceError, DeviceNode, FastPath, Port, Wake, serve};
+use pmnet_device::{DeviceConfig, DeviceError, DeviceNode, FastPath, Port, Renewal, Wake, serve};
 use pmnet_log::{Log, Media};
 use pmnet_proto::time::{Nanos, SECOND};
 use pmnet_proto::{Outbox, Peer, Random, Time};
+pub use pmnet_udp::LeaseWords;
 use pmnet_udp::{Clock, STOP_TOKEN, Socket, Spin, Stop};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Settings of a relay.
@@ -26,6 +28,19 @@ pub struct RelayConfig {
     pub device: DeviceConfig,
     /// Microseconds to poll after activity before blocking.
     pub spin_micros: u64,
+    /// With `device.leased`: where its leases come from.
+    pub lease: Option<Lease>,
+}
+
+/// A device's side of its lease.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    /// What it and its agent tell each other.
+    pub words: Arc<LeaseWords>,
+    /// The clock of both.
+    pub clock: Clock,
+    /// How long the lease store keeps a lease, or less.
+    pub length: Nanos,
 }
 
 const SOCKET_TOKEN: mio::Token = mio::Token(0);
@@ -33,6 +48,7 @@ const SOCKET_TOKEN: mio::Token = mio::Token(0);
 const PATIENCE: Nanos = 5 * SECOND;
 const MEDIA_TOKEN: mio::Token = mio::Token(1);
 const FAST_PATH_TOKEN: mio::Token = mio::Token(2);
+const LEASE_TOKEN: mio::Token = mio::Token(3);
 /// About how many bytes of the receive buffer a small datagram takes.
 const DATAGRAM_COST_BYTES: usize = 1280;
 
@@ -46,6 +62,9 @@ pub(crate) struct Relay {
     events: mio::Events,
     /// The last wait asked the system, and did not only spin.
     asked: bool,
+    lease: Option<Lease>,
+    /// The last renewal that was handed on.
+    renewed: (u32, Time),
 }
 
 impl Relay {
@@ -59,13 +78,22 @@ impl Relay {
         let relay = Relay {
             socket,
             bursts,
-            clock: Clock::start(),
+            clock: config
+                .lease
+                .as_ref()
+                .map_or_else(Clock::start, |lease| lease.clock),
             spin: Spin::new(config.spin_micros),
             poll: mio::Poll::new()?,
             events: mio::Events::with_capacity(16),
             asked: true,
+            lease: config.lease.clone(),
+            renewed: (0, Time(0)),
         };
         relay.wake_by(relay.socket.io().as_raw_fd(), SOCKET_TOKEN)?;
+        if let Some(lease) = &relay.lease {
+            let waker = mio::Waker::new(relay.poll.registry(), LEASE_TOKEN)?;
+            lease.words.begin(waker);
+        }
         stop.register(relay.poll.registry())?;
         Ok(relay)
     }
@@ -126,6 +154,18 @@ impl Port for Relay {
         Ok(())
     }
 
+    fn renewal(&mut self) -> Option<Renewal> {
+        let lease = self.lease.as_ref()?;
+        let (epoch, sent_at) = lease.words.given();
+        let new = epoch != 0 && self.renewed != (epoch, sent_at);
+        self.renewed = (epoch, sent_at);
+        new.then_some(Renewal {
+            epoch,
+            sent_at,
+            length: lease.length,
+        })
+    }
+
     fn now(&self) -> Time {
         self.clock.now()
     }
@@ -149,7 +189,12 @@ impl Port for Relay {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
             _ => {}
         }
-        let stop = self.events.iter().any(|event| event.token() == STOP_TOKEN);
+        let ends = |lease: &Lease| lease.words.is_to_end();
+        let stop = self.events.iter().any(|event| match event.token() {
+            STOP_TOKEN => true,
+            LEASE_TOKEN => self.lease.as_ref().is_some_and(ends),
+            _ => false,
+        });
         Ok(if stop { Wake::Stop } else { Wake::Work })
     }
 }
@@ -183,8 +228,14 @@ pub fn run<M: Media>(
         }
         node = node.with_fast_path(path);
     }
-    let watch = watch(relay.clock(), next, relay.address()?, ready);
-    serve(node, &mut relay, watch)
+    let words = config.lease.map(|lease| lease.words);
+    let mut watch = watch(relay.clock(), next, relay.address()?, ready);
+    serve(node, &mut relay, move |node| {
+        if let Some(words) = &words {
+            words.want(node.machine().needs_lease());
+        }
+        watch(node);
+    })
 }
 
 /// Says what becomes of a device: when it serves, and when it does not for long.
@@ -229,9 +280,11 @@ pub(crate) fn watch<M: Media>(
                 head = machine.is_head(),
                 "serving"
             );
-            if let Some(ready) = ready.take() {
-                ready(address, node);
-            }
+        }
+        let answers =
+            machine.is_serving() && (!machine.is_leased() || machine.deadline().is_some());
+        if answers && let Some(ready) = ready.take() {
+            ready(address, node);
         }
     }
 }

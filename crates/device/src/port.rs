@@ -2,6 +2,7 @@
 
 use crate::node::{DeviceError, DeviceNode};
 use pmnet_log::{Log, Media};
+use pmnet_proto::time::Nanos;
 use pmnet_proto::{Outbox, Peer, Time};
 use std::io;
 use std::ops::Range;
@@ -13,6 +14,17 @@ pub enum Wake {
     Work,
     /// The device is asked to stop.
     Stop,
+}
+
+/// The lease store gave or renewed the device's lease ([`DeviceNode::renewed`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renewal {
+    /// For this epoch.
+    pub epoch: u32,
+    /// What the port's clock showed before the agent asked.
+    pub sent_at: Time,
+    /// For so long.
+    pub length: Nanos,
 }
 
 /// What became of a packet in a lent buffer.
@@ -97,6 +109,11 @@ pub trait Port {
     /// Errors that make the port unusable.
     fn send(&mut self, out: &Outbox) -> io::Result<()>;
 
+    /// The last renewal of this device's lease, if it is new since the last turn.
+    fn renewal(&mut self) -> Option<Renewal> {
+        None
+    }
+
     /// How many entries are sent on in one turn, at most, besides as many as the turn has appended; the rest follows in the next
     /// turns. What comes meanwhile waits for the end of the turn, so a port that needs time for each packet gives a small number.
     fn forwards_max(&self) -> usize {
@@ -145,6 +162,9 @@ pub fn serve<M: Media>(
         failed?;
         // A process that was stopped meanwhile may have received what came long after `now`: what a lease allows is judged
         // behind that.
+        if let Some(renewal) = port.renewal() {
+            node.renewed(renewal.epoch, renewal.sent_at, renewal.length);
+        }
         let now = port.now();
         let worked = node.finish(now)?;
         if !node.out().is_empty() {

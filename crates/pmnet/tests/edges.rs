@@ -38,6 +38,7 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("front", &["resp", "wire", "client", "tls"]),
+    ("fleet", &["proto", "udp"]),
     // The product.
     (
         "pmnet",
@@ -46,6 +47,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "client",
             "dataplane",
             "device",
+            "fleet",
             "front",
             "log",
             "media",

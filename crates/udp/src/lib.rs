@@ -2,10 +2,13 @@
 //!
 //! Purpose: one place for the socket options, for receiving and sending whole bursts with few
 //! system calls (segmentation and receive offload where the kernel has them), for adaptive
-//! spinning, and for ending a loop from a signal. It knows nothing of the protocol.
+//! spinning, for ending a loop from a signal, and for what a loop and the agent of its lease tell
+//! each other. It knows nothing of the protocol.
 
+mod lease;
 mod socket;
 mod wait;
 
+pub use lease::LeaseWords;
 pub use socket::{Socket, SocketCounters};
 pub use wait::{Clock, STOP_TOKEN, Spin, Stop, StopTrigger, os_random};

@@ -1,29 +1,48 @@
 //! Clocks, adaptive spinning, and the end of a loop.
 
 use pmnet_proto::Time;
-use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos};
+use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos, SECOND};
+use rustix::time::{ClockId, clock_gettime};
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
+use std::time::Duration;
 
 /// Token under which a loop registers its [`Stop`].
 pub const STOP_TOKEN: mio::Token = mio::Token(usize::MAX - 1);
 
 /// Monotonic time since the clock was made.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock(Instant);
+pub struct Clock {
+    source: ClockId,
+    start: u64,
+}
 
 impl Clock {
     /// A clock that starts now.
     #[must_use]
     pub fn start() -> Clock {
-        Clock(Instant::now())
+        Clock::of(ClockId::Monotonic)
+    }
+    /// A clock that starts now, and goes on while the machine sleeps: leases need one.
+    #[must_use]
+    pub fn start_boottime() -> Clock {
+        Clock::of(ClockId::Boottime)
+    }
+    fn of(source: ClockId) -> Clock {
+        let start = nanos(source);
+        Clock { source, start }
     }
     /// Nanoseconds since the start.
     #[must_use]
     pub fn now(&self) -> Time {
-        Time(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Time(nanos(self.source).saturating_sub(self.start))
     }
+}
+
+fn nanos(source: ClockId) -> u64 {
+    let time = clock_gettime(source);
+    let part = |part: i64| u64::try_from(part).unwrap_or(0);
+    part(time.tv_sec) * SECOND + part(time.tv_nsec)
 }
 
 /// 64 bits from the operating system.
@@ -107,6 +126,20 @@ impl Stop {
     /// Whatever the system says.
     pub fn try_clone(&self) -> io::Result<Stop> {
         self.0.try_clone().map(Stop)
+    }
+
+    /// Waits for so long; whether it was asked to end.
+    ///
+    /// # Errors
+    /// Whatever the system says.
+    pub fn within(&self, wait: Duration) -> io::Result<bool> {
+        let mut poll = mio::Poll::new()?;
+        self.register(poll.registry())?;
+        let mut events = mio::Events::with_capacity(1);
+        match poll.poll(&mut events, Some(wait)) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+            _ => Ok(!events.is_empty()),
+        }
     }
 
     /// Registers with a poll under [`STOP_TOKEN`]; an event there means: end.

@@ -96,6 +96,7 @@ impl Side {
             known_as: None,
             device: DeviceConfig::new(DEVICE, SHARD, next),
             spin_micros: 0,
+            lease: None,
         };
         let (ready, is_ready) = mpsc::channel::<()>();
         let log = log(path);

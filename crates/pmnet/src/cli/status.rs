@@ -1,15 +1,21 @@
-//! `pmnet status`: the devices in this machine's kernel.
+//! `pmnet status`: the devices in this machine's kernel, or those of a fleet.
 
+use std::time::Duration;
+
+use anyhow::anyhow;
 use clap::Args;
 use pmnet_dataplane::xdp::Status;
+use pmnet_fleet::{Etcd, Names, Row, Shard, Word, margin};
 use serde_json::{Value, json};
 
 const EXAMPLES: &str = "\
 Examples:
   pmnet status                    all of them
   pmnet status eth0-51000 --json  one of them (--name of pmnet device)
+  pmnet status --fleet prod --etcd http://10.0.0.7:2379
+                                  the devices of a shard that keep leases in etcd
 
-Needs root. Nothing is changed, and it works while the process of the device is dead.
+The first two need root. Nothing is changed, and it works while the process of the device is dead.
 took: from the moment a packet is known to be for the shard until its answer leaves, one packet in
 64, of those that the kernel answered or sent on by itself.";
 
@@ -19,6 +25,15 @@ took: from the moment a packet is known to be for the shard until its answer lea
 pub struct StatusArgs {
     /// Only this one.
     name: Option<String>,
+    /// The devices of this fleet instead, as etcd knows them.
+    #[arg(long, value_name = "NAME", requires = "etcd", conflicts_with = "name")]
+    fleet: Option<String>,
+    /// With --fleet: the members of etcd, http://HOST:2379, with commas between them.
+    #[arg(long, value_name = "URL,…", requires = "fleet")]
+    etcd: Option<String>,
+    /// With --fleet: number of the shard.
+    #[arg(long, default_value_t = 0, requires = "fleet")]
+    shard: u32,
     /// One JSON array on stdout.
     #[arg(long)]
     json: bool,
@@ -26,6 +41,9 @@ pub struct StatusArgs {
 
 /// Looks; false if there is none.
 pub fn main(args: &StatusArgs) -> anyhow::Result<bool> {
+    if let (Some(fleet), Some(etcd)) = (&args.fleet, &args.etcd) {
+        return of_fleet(fleet, etcd, args.shard, args.json);
+    }
     let names = match &args.name {
         Some(name) => vec![name.clone()],
         None => Status::names(),
@@ -125,6 +143,91 @@ fn as_text(status: &Status) -> String {
             .took_ns(share)
             .map_or_else(|| "-".to_owned(), |ns| format!("< {ns} ns"));
         text += &format!("  took {name:<13} {took:>14}\n");
+    }
+    text
+}
+
+/// One call of etcd ends within this time.
+const ETCD_MAX: Duration = Duration::from_secs(5);
+
+/// Looks at a shard in etcd; false if it has no device there.
+fn of_fleet(fleet: &str, etcd: &str, shard: u32, json: bool) -> anyhow::Result<bool> {
+    let names = Names::new(fleet, shard).map_err(|text| anyhow!(text))?;
+    let endpoints = pmnet_fleet::endpoints(etcd).map_err(|text| anyhow!(text))?;
+    let mut etcd = Etcd::new(endpoints, ETCD_MAX);
+    let read = Shard::read(&mut etcd, &names).map_err(|text| anyhow!("etcd: {text}"))?;
+    let mut all = Vec::new();
+    for (id, row) in &read.rows {
+        let left = match row.lease_id {
+            0 => None,
+            lease => etcd.seconds_left(lease)?,
+        };
+        let line = if json {
+            leased_as_json(*id, row, left).to_string()
+        } else {
+            leased_as_text(*id, row, left)
+        };
+        all.push(line);
+    }
+    if json {
+        println!("[{}]", all.join(","));
+    } else if all.is_empty() {
+        println!("fleet {fleet}, shard {shard}: no device has registered in etcd");
+    } else {
+        println!("{}", all.join("\n"));
+    }
+    Ok(!all.is_empty())
+}
+
+/// After so many milliseconds at the latest the device is silent, if it does not renew its lease.
+fn silent_in_ms(row: &Row, left: Option<u64>) -> Option<u64> {
+    let record = row.record.as_ref()?;
+    let lost = margin(pmnet_fleet::length(record.seconds)) / 1_000_000;
+    // etcd says whole seconds.
+    left.map(|seconds| {
+        ((seconds + 1) * 1_000)
+            .saturating_sub(lost)
+            .min(record.seconds * 1_000 - lost)
+    })
+}
+
+fn leased_as_json(id: u32, row: &Row, left: Option<u64>) -> Value {
+    let record = row.record.as_ref();
+    json!({
+        "device": id,
+        "address": record.map(|record| record.address.to_string()),
+        "incarnation": record.map(|record| record.incarnation),
+        "epoch": record.map(|record| record.epoch),
+        "lease_seconds": record.map(|record| record.seconds),
+        "lease_held": row.lease_id != 0,
+        "lease_left_seconds": left,
+        "silent_in_ms": silent_in_ms(row, left).unwrap_or(0),
+        "word": match row.word {
+            Word::None => Value::Null,
+            Word::Stopped => "stopped".into(),
+            Word::LeftOut(epoch) => json!({ "left_out": epoch }),
+        },
+    })
+}
+
+fn leased_as_text(id: u32, row: &Row, left: Option<u64>) -> String {
+    let mut text = format!("device {id}");
+    if let Some(record) = &row.record {
+        text += &format!(" at {}, incarnation {}", record.address, record.incarnation);
+        text += &match (left, record.epoch) {
+            (None, _) => ": no lease, it answers nobody".to_owned(),
+            (Some(left), 0) => format!(": it is there and does not serve ({left} s left)"),
+            (Some(left), epoch) => format!(
+                ": a lease of {} s for epoch {epoch}, {left} s left; silent in {} ms at the latest unless it is renewed",
+                record.seconds,
+                silent_in_ms(row, Some(left)).unwrap_or(0)
+            ),
+        };
+    }
+    match row.word {
+        Word::None => {}
+        Word::Stopped => text += "; declared stopped",
+        Word::LeftOut(epoch) => text += &format!("; left out of the chain of epoch {epoch}"),
     }
     text
 }

@@ -120,6 +120,15 @@ pub struct DeviceArgs {
     /// Poll for so long after activity before sleeping [default: 50].
     #[arg(long, value_name = "US")]
     pub spin_us: Option<u64>,
+    /// Answer only while this device has a lease in etcd, as a member of this fleet (see below).
+    #[arg(long, value_name = "NAME")]
+    pub fleet: Option<String>,
+    /// With --fleet: the members of etcd, http://HOST:2379, with commas between them.
+    #[arg(long, value_name = "URL,…")]
+    pub etcd: Option<String>,
+    /// With --fleet: length of a lease in seconds, 2 to 60 [default: 3].
+    #[arg(long, value_name = "N")]
+    pub lease_seconds: Option<u64>,
     /// Join a chain that holds data, as its last device; a log that was used is erased first (see below).
     #[arg(long, conflicts_with = "declare_data_loss")]
     pub join: bool,

@@ -2,6 +2,7 @@
 
 mod args;
 mod direct;
+mod fleet;
 mod kernel;
 mod kernel_settings;
 mod relay;
@@ -44,6 +45,14 @@ Sessions that lost something are told so (DATA_LOSS).
 that holds data: start it with --next to the server, wait until it says that it is ready, then start
 the chain's last device again with --next to this one. If it is no member of the chain and its log was
 used, the log is erased first. A member is never erased: the flag may stay.
+
+  with a lease in etcd, so that it is silent by itself when it is cut off:
+    pmnet device --listen 10.0.0.2:51000 --next 10.0.0.3:51500 --log /var/lib/pmnet/d.log --media file \\
+      --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379,http://10.0.0.9:2379
+
+--fleet NAME: the device registers in etcd, keeps a lease there, and acknowledges and answers reads only
+as long as that lasts. Without etcd it is silent after --lease-seconds; nothing is lost, and it goes on
+when etcd is back. Give it to all devices of a shard, or to none, and the same length to all of them.
 
   in the kernel, in front of the server's own network interface (needs root):
     pmnet device --mode nic --dev eth0 --listen 10.0.0.2:51000 --next 127.0.0.1:51500
@@ -92,6 +101,10 @@ pub fn main(command: &DeviceCommand, file: DeviceArgs) -> anyhow::Result<bool> {
         let text = "--shards does not go with a kernel mode yet: an interface has one program";
         return Err(ConfigError(text.into()).into());
     }
+    if shards > 1 && first.fleet.is_some() {
+        let text = "--shards does not go with --fleet yet: start a process for each shard";
+        return Err(ConfigError(text.into()).into());
+    }
     match shards {
         1 => serve(first, &stop, json).map(|()| true),
         2..=SHARDS_MAX => serve_all(&first, shards, &stop, json),
@@ -135,6 +148,9 @@ fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
     }
     if settings.direct.is_some() {
         return direct::serve(settings, stop, json);
+    }
+    if settings.fleet.is_some() {
+        return fleet::serve(settings, stop, json);
     }
     let (log, _) = relay::open_log(&settings)
         .with_context(|| format!("cannot use the log {}", settings.path.display()))?;

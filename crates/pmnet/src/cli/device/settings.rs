@@ -11,6 +11,7 @@ use pmnet_wire::record::Member;
 
 use super::args::{DeviceArgs, MediaArg};
 use super::direct::{DirectSettings, buffers};
+use super::fleet::FleetSettings;
 use super::kernel_settings::KernelSettings;
 use crate::cli::common::{hop_address, required, udp_address};
 
@@ -33,6 +34,8 @@ pub struct Settings {
     pub kernel: Option<KernelSettings>,
     /// Past the kernel's network stack, with --mode af-xdp.
     pub direct: Option<DirectSettings>,
+    /// Leases in etcd, with --fleet.
+    pub fleet: Option<FleetSettings>,
     /// Given explicitly: an existing log must have exactly these.
     pub wanted: Option<Parameters>,
 }
@@ -59,6 +62,7 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
             "--listen {listen}: with --mode af-xdp it must be the address and port to which clients send"
         )));
     }
+    let fleet = FleetSettings::new(&flags, &file, listen)?;
     let next = required("--next", "device", flags.next.or(file.next))?;
     let next = hop_address("--next", &next)?;
     if next.is_ipv4() != listen.is_ipv4() {
@@ -160,11 +164,13 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
             known_as: None,
             device,
             spin_micros: flags.spin_us.or(file.spin_us).unwrap_or(SPIN_US),
+            lease: None,
         },
         path,
         kind,
         kernel,
         direct,
+        fleet,
         wanted,
     })
 }

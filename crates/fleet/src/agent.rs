@@ -1,0 +1,382 @@
+//! The agent of one device: it keeps the device's lease, in a thread of its own.
+//!
+//! A lease of the protocol is a lease of etcd *that is granted anew each time*, and the key `alive/ID` that goes with it. One
+//! transaction puts that key under the new lease if the word about the device, its last lease and its process are what the agent has
+//! just read. So a lease, and that nobody declared the device stopped, are agreed on in one step, and a step that arrives
+//! late does nothing. The device's deadline is counted from before the grant was sent.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use pmnet_proto::Time;
+use pmnet_proto::lease::{self, Word};
+use pmnet_proto::rules::Rules;
+use pmnet_proto::time::{Nanos, SECOND};
+use pmnet_udp::{Clock, LeaseWords};
+
+use crate::etcd::{Etcd, Put};
+use crate::record::{MemberRecord, Names, bytes};
+use crate::shard::{Row, Shard};
+
+/// A lease is renewed so many times before it would end.
+const RENEWALS: u64 = 3;
+/// The agent looks so many times in one lease.
+const LOOKS: u64 = 12;
+/// One call of etcd ends within this part of a lease.
+const CALLS: u64 = 6;
+/// A device that stays without a lease says so again.
+const PATIENCE: Nanos = 5 * SECOND;
+
+/// Settings of an agent.
+#[derive(Clone, Debug)]
+pub struct AgentConfig {
+    /// Members of etcd.
+    pub endpoints: Vec<String>,
+    /// The shard's keys.
+    pub names: Names,
+    /// The device.
+    pub id: u32,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Length of its leases.
+    pub seconds: u64,
+    /// The clock of the device's loop.
+    pub clock: Clock,
+}
+
+/// The log of a device that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Its identity.
+    pub log: u128,
+    /// Its incarnation.
+    pub incarnation: u32,
+}
+
+/// An agent at work. It ends when this is dropped; the lease then ends by itself.
+#[derive(Debug)]
+pub struct Agent {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    ends: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    run: Option<(Facts, Arc<LeaseWords>)>,
+    /// The device is this process's.
+    registered: bool,
+    failed: Option<String>,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Agent {
+    /// Begins.
+    ///
+    /// # Errors
+    /// The system gives no thread, or no random numbers.
+    pub fn start(config: AgentConfig) -> std::io::Result<Agent> {
+        let shared = Arc::new(Shared::default());
+        let mut keeper = Keeper::new(config, shared.clone())?;
+        let thread = std::thread::Builder::new()
+            .name("lease".into())
+            .spawn(move || keeper.keep())?;
+        Ok(Agent {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// The device runs with this log. `words`: of this run alone.
+    pub fn attend(&self, facts: Facts, words: Arc<LeaseWords>) {
+        self.shared.state().run = Some((facts, words));
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+
+    /// Whether etcd knows the device as this process's: it may run.
+    #[must_use]
+    pub fn is_registered(&self) -> bool {
+        self.shared.state().registered
+    }
+
+    /// Why the device must not go on, if so: a sentence.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.shared.state().failed.clone()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.shared.ends.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A panic there was printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the last lease was given for, and when it was asked for.
+#[derive(Clone, Copy)]
+struct Held {
+    epoch: Option<u32>,
+    facts: Facts,
+    sent_at: Time,
+}
+
+/// Why there is no lease now.
+enum Not {
+    /// It may be had later.
+    Yet(String),
+    /// The device must end.
+    Ever(String),
+}
+
+impl From<String> for Not {
+    fn from(text: String) -> Not {
+        Not::Yet(text)
+    }
+}
+
+struct Keeper {
+    config: AgentConfig,
+    shared: Arc<Shared>,
+    etcd: Etcd,
+    length: Nanos,
+    /// Name of this process.
+    process: String,
+    held: Option<Held>,
+    /// The lease of another process that was there when this one came.
+    other: Option<u64>,
+    told: Told,
+}
+
+impl Keeper {
+    fn new(config: AgentConfig, shared: Arc<Shared>) -> std::io::Result<Keeper> {
+        let length = crate::length(config.seconds);
+        let timeout = Duration::from_nanos(length / CALLS);
+        Ok(Keeper {
+            etcd: Etcd::new(config.endpoints.clone(), timeout),
+            length,
+            process: format!("{:016x}", pmnet_udp::os_random()?),
+            held: None,
+            other: None,
+            told: Told::default(),
+            config,
+            shared,
+        })
+    }
+
+    fn keep(&mut self) {
+        while !self.shared.ends.load(Ordering::Acquire) {
+            let run = self.shared.state().run.clone();
+            if let Some((facts, words)) = run {
+                words.attend();
+                let turned = self.turn(facts, &words);
+                if let Err(Not::Ever(text)) = &turned {
+                    self.shared.state().failed = Some(text.clone());
+                    words.end();
+                    return;
+                }
+                let why = turned.err().map(|(Not::Yet(text) | Not::Ever(text))| text);
+                let lives = self.lives(words.wanted());
+                let (now, length) = (self.config.clock.now(), self.length);
+                self.told.tell(now, words.wanted(), lives, why, length);
+            }
+            std::thread::park_timeout(Duration::from_nanos(self.length / LOOKS));
+        }
+    }
+
+    /// Whether there is a lease for this epoch.
+    fn lives(&self, epoch: Option<u32>) -> bool {
+        self.held.is_some_and(|held| {
+            let deadline = lease::deadline(held.sent_at, self.length);
+            held.epoch == epoch && self.config.clock.now() < deadline
+        })
+    }
+
+    /// Renews the lease, if it is time, or something is new.
+    fn turn(&mut self, facts: Facts, words: &LeaseWords) -> Result<(), Not> {
+        let epoch = words.wanted();
+        let now = self.config.clock.now();
+        let due = self.held.is_none_or(|held| {
+            let old = now.since(held.sent_at) >= self.length / RENEWALS;
+            old || (held.epoch, held.facts) != (epoch, facts)
+        });
+        if !due {
+            return Ok(());
+        }
+        let shard = Shard::read(&mut self.etcd, &self.config.names)?;
+        let row = shard.row(self.config.id);
+        self.may_claim(&row, facts)?;
+        allows(row.word, epoch)?;
+        let record = MemberRecord {
+            address: self.config.address,
+            log: format!("{:032x}", facts.log),
+            incarnation: facts.incarnation,
+            epoch: epoch.unwrap_or(0),
+            seconds: self.config.seconds,
+        };
+        let sent_at = self.config.clock.now();
+        if !self.claim(&row, &record)? {
+            return Err(Not::Yet("somebody changed its record in etcd".into()));
+        }
+        self.held = Some(Held {
+            epoch,
+            facts,
+            sent_at,
+        });
+        self.shared.state().registered = true;
+        if let Some(epoch) = epoch {
+            words.give(epoch, sent_at);
+        }
+        Ok(())
+    }
+
+    /// Whether the device is this process's: no other one holds a lease for it.
+    fn may_claim(&mut self, row: &Row, facts: Facts) -> Result<(), Not> {
+        let Some(process) = row.process.as_ref().filter(|one| **one != self.process) else {
+            self.other = None;
+            return Ok(());
+        };
+        let before = row.record.as_ref().is_some_and(|record| {
+            // No two processes have one log open: the one before has ended.
+            record.log == format!("{:032x}", facts.log) && record.incarnation < facts.incarnation
+        });
+        if before {
+            return Ok(());
+        }
+        let seen = *self.other.get_or_insert(row.alive);
+        let address = row.record.as_ref().map(|record| record.address);
+        let address = address.map_or_else(|| "an unknown address".into(), |at| at.to_string());
+        if seen != row.alive {
+            return Err(Not::Ever(format!(
+                "device {} of this shard runs already, at {address}, and renews its lease in etcd: stop that process, or \
+                 give this one another --id",
+                self.config.id
+            )));
+        }
+        Err(Not::Yet(format!(
+            "another process ({process}, at {address}) holds the lease of device {}",
+            self.config.id
+        )))
+    }
+
+    /// One step in etcd, if nothing has changed since it was read.
+    fn claim(&mut self, row: &Row, record: &MemberRecord) -> Result<bool, String> {
+        let (names, id) = (&self.config.names, self.config.id);
+        let lease = self.etcd.grant(self.config.seconds);
+        let lease = lease.map_err(|error| error.to_string())?;
+        let are = [
+            (names.member(id), row.lease),
+            (names.alive(id), row.alive),
+            (names.word(id), row.words),
+        ];
+        let puts = [
+            Put {
+                key: names.member(id),
+                value: bytes(record),
+                lease: 0,
+            },
+            Put {
+                key: names.alive(id),
+                value: self.process.clone().into_bytes(),
+                lease,
+            },
+        ];
+        let done = self.etcd.put_if(&are, &puts);
+        done.map_err(|error| error.to_string())
+    }
+}
+
+/// Whether the word about a device lets it have a lease for this epoch. To be there without serving is less than that: only
+/// who was declared stopped may not even be.
+fn allows(word: Word, epoch: Option<u32>) -> Result<(), String> {
+    let allowed = match epoch {
+        Some(epoch) => word.allows(epoch, Rules::ALL),
+        None => word != Word::Stopped,
+    };
+    match word {
+        _ if allowed => Ok(()),
+        Word::LeftOut(since) => Err(format!("it was left out of the chain in epoch {since}")),
+        _ => Err("it was declared stopped, and must join anew".into()),
+    }
+}
+
+/// What was said about the lease.
+#[derive(Default)]
+struct Told {
+    /// Since when there is none, and when that was said last.
+    lacking: Option<(Time, Option<Time>)>,
+    lived: bool,
+}
+
+impl Told {
+    fn tell(
+        &mut self,
+        now: Time,
+        epoch: Option<u32>,
+        lives: bool,
+        why: Option<String>,
+        length: Nanos,
+    ) {
+        if lives {
+            let lacked = self.lacking.take().is_some_and(|(_, said)| said.is_some());
+            if epoch.is_some() && (lacked || !self.lived) {
+                let seconds = length / SECOND;
+                tracing::info!(epoch, seconds, "this device has a lease, and answers");
+                self.lived = true;
+            }
+            return;
+        }
+        let (since, said) = *self.lacking.get_or_insert((now, None));
+        let patience = match said {
+            Some(_) => PATIENCE,
+            None if self.lived => 0,
+            None => length / RENEWALS,
+        };
+        if now.since(said.unwrap_or(since)) < patience {
+            return;
+        }
+        self.lacking = Some((since, Some(now)));
+        let why = why.unwrap_or_else(|| "etcd has not been asked yet".into());
+        tracing::warn!("no lease: this device answers nobody until it has one: {why}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::allows;
+    use pmnet_proto::lease::Word;
+
+    #[test]
+    fn who_was_declared_stopped_may_not_even_be_there_and_who_was_left_out_may_not_serve_its_old_epoch()
+     {
+        for epoch in [None, Some(1), Some(9)] {
+            assert_eq!(allows(Word::None, epoch), Ok(()));
+            let text = allows(Word::Stopped, epoch).unwrap_err();
+            assert!(text.contains("declared stopped"), "{text}");
+        }
+        let word = Word::LeftOut(4);
+        assert!(allows(word, None).is_ok() && allows(word, Some(5)).is_ok());
+        for epoch in [3, 4] {
+            assert!(allows(word, Some(epoch)).unwrap_err().contains("epoch 4"));
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! The fleet: leases in etcd, who keeps them, and who looks at them (`docs/spec/protocol.md` §14).
+//!
+//! Purpose: what an operator would know of a shard's devices is known from etcd. An [`Agent`] keeps the lease of one device, in a
+//! thread of its own. Invariant: a lease is granted by agreement of all members of etcd, together with the look at the
+//! word about its device. May not: see a packet, a log or a store; be waited for by a loop that serves.
+
+mod agent;
+mod etcd;
+mod record;
+mod shard;
+
+pub use agent::{Agent, AgentConfig, Facts};
+pub use etcd::{Etcd, EtcdError, LIMIT, endpoints};
+pub use record::{MemberRecord, Names};
+pub use shard::{Row, Shard};
+
+pub use pmnet_proto::lease::{Word, margin};
+
+use pmnet_proto::time::{Nanos, SECOND};
+
+/// Shortest and longest lease, in seconds. etcd gives no shorter ones.
+pub const LEASE_SECONDS: std::ops::RangeInclusive<u64> = 2..=60;
+/// Usual length of a lease, in seconds.
+pub const LEASE_SECONDS_USUAL: u64 = 3;
+
+/// A length in seconds as the protocol counts it.
+#[must_use]
+pub const fn length(seconds: u64) -> Nanos {
+    seconds.saturating_mul(SECOND)
+}

@@ -1,0 +1,119 @@
+//! What is in etcd, and under which names: `/pmnet/FLEET/SHARD/…`.
+//!
+//! | name | what | goes |
+//! |---|---|---|
+//! | `members/ID` | [`MemberRecord`], put with each lease: its revision is the lease's number | never |
+//! | `alive/ID` | the process of the device | with its lease |
+//! | `words/ID` | the [`Word`] about the device | never |
+
+use std::net::SocketAddr;
+
+use pmnet_proto::lease::Word;
+use serde::{Deserialize, Serialize};
+
+/// Longest name of a fleet, in bytes.
+const NAME_MAX: usize = 64;
+
+/// The names of one shard's keys.
+#[derive(Clone, Debug)]
+pub struct Names(String);
+
+impl Names {
+    /// Those of this shard.
+    ///
+    /// # Errors
+    /// A sentence: the fleet cannot be called so.
+    pub fn new(fleet: &str, shard: u32) -> Result<Names, String> {
+        let usual = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if fleet.is_empty() || fleet.len() > NAME_MAX || !fleet.chars().all(usual) {
+            return Err(format!(
+                "--fleet {fleet}: a name has 1 to {NAME_MAX} letters, digits, '-', '_' or '.'"
+            ));
+        }
+        Ok(Names(format!("/pmnet/{fleet}/{shard}/")))
+    }
+
+    /// What all of them begin with.
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) fn member(&self, id: u32) -> String {
+        format!("{}members/{id}", self.0)
+    }
+
+    pub(crate) fn alive(&self, id: u32) -> String {
+        format!("{}alive/{id}", self.0)
+    }
+
+    pub(crate) fn word(&self, id: u32) -> String {
+        format!("{}words/{id}", self.0)
+    }
+}
+
+/// A device, as it registered with its last lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberRecord {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Identity of its log, in hexadecimal digits.
+    pub log: String,
+    /// Incarnation of that log.
+    pub incarnation: u32,
+    /// The epoch that it served; 0: it did not serve, and the lease only says that it is there.
+    pub epoch: u32,
+    /// Length of its leases.
+    pub seconds: u64,
+}
+
+/// [`Word`] as it is written.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum WordRecord {
+    Stopped,
+    LeftOut(u32),
+}
+
+impl From<WordRecord> for Word {
+    fn from(record: WordRecord) -> Word {
+        match record {
+            WordRecord::Stopped => Word::Stopped,
+            WordRecord::LeftOut(epoch) => Word::LeftOut(epoch),
+        }
+    }
+}
+
+/// The bytes of a record.
+pub(crate) fn bytes(record: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(record).expect("records have no maps and no foreign types")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_read_as_they_were_written() {
+        for (record, word, text) in [
+            (WordRecord::Stopped, Word::Stopped, r#""stopped""#),
+            (
+                WordRecord::LeftOut(7),
+                Word::LeftOut(7),
+                r#"{"left-out":7}"#,
+            ),
+        ] {
+            assert_eq!(bytes(&record), text.as_bytes());
+            let read: WordRecord = serde_json::from_str(text).unwrap();
+            assert_eq!(Word::from(read), word);
+        }
+    }
+
+    #[test]
+    fn a_fleet_cannot_be_called_anything() {
+        assert_eq!(Names::new("a-1", 3).unwrap().prefix(), "/pmnet/a-1/3/");
+        for bad in ["", "a/b", "a b", &"x".repeat(65)] {
+            assert!(Names::new(bad, 0).unwrap_err().contains("--fleet"), "{bad}");
+        }
+    }
+}

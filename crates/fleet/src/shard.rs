@@ -1,0 +1,128 @@
+//! What etcd says of one shard, at one moment.
+
+use std::collections::BTreeMap;
+
+use pmnet_proto::lease::Word;
+
+use crate::etcd::{Entry, Etcd, EtcdError};
+use crate::record::{MemberRecord, Names, WordRecord};
+
+/// What etcd says of one device.
+#[derive(Clone, Debug, Default)]
+pub struct Row {
+    /// How it registered with its last lease.
+    pub record: Option<MemberRecord>,
+    /// Number of its last lease; 0: it never had one.
+    pub lease: u64,
+    /// The process that holds that lease, while it does.
+    pub process: Option<String>,
+    /// Number that etcd gave the lease; 0: it is gone.
+    pub lease_id: i64,
+    /// Revision of `process`; 0: it is gone.
+    pub(crate) alive: u64,
+    /// The word about it.
+    pub word: Word,
+    /// Number of the word; 0: there was none.
+    pub(crate) words: u64,
+}
+
+/// All devices of a shard.
+#[derive(Clone, Debug, Default)]
+pub struct Shard {
+    /// By id.
+    pub rows: BTreeMap<u32, Row>,
+}
+
+impl Shard {
+    /// Asks etcd.
+    ///
+    /// # Errors
+    /// A sentence: it does not answer, or a key is not what it should be.
+    pub fn read(etcd: &mut Etcd, names: &Names) -> Result<Shard, String> {
+        let entries = etcd.range(names.prefix());
+        let entries = entries.map_err(|error: EtcdError| error.to_string())?;
+        let mut shard = Shard::default();
+        for entry in &entries {
+            shard.take(names, entry).ok_or_else(|| {
+                format!(
+                    "the key {} in etcd is not what this version of pmnet writes: another version, or another program",
+                    entry.key
+                )
+            })?;
+        }
+        Ok(shard)
+    }
+
+    fn take(&mut self, names: &Names, entry: &Entry) -> Option<()> {
+        let name = entry.key.strip_prefix(names.prefix())?;
+        let (kind, id) = name.split_once('/')?;
+        let row = self.rows.entry(id.parse().ok()?).or_default();
+        match kind {
+            "members" => {
+                row.record = Some(serde_json::from_slice(&entry.value).ok()?);
+                row.lease = entry.revision;
+            }
+            "alive" => {
+                row.process = Some(String::from_utf8(entry.value.clone()).ok()?);
+                (row.alive, row.lease_id) = (entry.revision, entry.lease);
+            }
+            "words" => {
+                let word: WordRecord = serde_json::from_slice(&entry.value).ok()?;
+                (row.word, row.words) = (word.into(), entry.revision);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// What is known of this device.
+    pub(crate) fn row(&self, id: u32) -> Row {
+        self.rows.get(&id).cloned().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(key: &str, value: &str, revision: u64, lease: i64) -> Entry {
+        Entry {
+            key: key.to_owned(),
+            value: value.into(),
+            revision,
+            lease,
+        }
+    }
+
+    #[test]
+    fn a_shard_is_read_from_its_keys_and_what_is_foreign_is_not() {
+        let names = Names::new("f", 2).unwrap();
+        let mut shard = Shard::default();
+        let record =
+            r#"{"address":"10.0.0.2:51000","log":"00","incarnation":3,"epoch":4,"seconds":3}"#;
+        for known in [
+            entry("/pmnet/f/2/members/7", record, 11, 0),
+            entry("/pmnet/f/2/alive/7", "p", 12, 99),
+            entry("/pmnet/f/2/words/8", r#"{"left-out":5}"#, 13, 0),
+        ] {
+            shard.take(&names, &known).unwrap();
+        }
+        let row = shard.row(7);
+        assert_eq!(
+            (row.lease, row.alive, row.lease_id, row.words),
+            (11, 12, 99, 0)
+        );
+        assert_eq!((row.record.unwrap().epoch, row.word), (4, Word::None));
+        let row = shard.row(8);
+        assert_eq!((row.lease, row.word, row.words), (0, Word::LeftOut(5), 13));
+        for (key, value) in [
+            ("/pmnet/f/2/members/7", "{}"),
+            ("/pmnet/f/2/members/x", record),
+            ("/pmnet/f/2/words/7", r#""gone""#),
+            ("/pmnet/f/2/what/7", ""),
+            ("/pmnet/f/3/alive/7", "p"),
+        ] {
+            assert_eq!(shard.take(&names, &entry(key, value, 1, 0)), None, "{key}");
+        }
+    }
+}

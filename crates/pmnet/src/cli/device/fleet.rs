@@ -1,0 +1,123 @@
+//! `pmnet device --fleet`: a device that answers only while it has a lease in etcd.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use pmnet_cli::ConfigError;
+use pmnet_client::{Clock, Stop};
+use pmnet_dataplane::relay::{Lease, LeaseWords};
+use pmnet_fleet::{Agent, AgentConfig, Facts, LEASE_SECONDS, LEASE_SECONDS_USUAL, Names};
+
+use super::args::{DeviceArgs, Mode};
+use super::relay::{open_log, run_relay};
+use super::settings::Settings;
+use crate::cli::common::required;
+
+/// How often it is looked whether etcd has answered.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Settings of a device in a fleet.
+#[derive(Clone, Debug)]
+pub struct FleetSettings {
+    endpoints: Vec<String>,
+    names: Names,
+    seconds: u64,
+}
+
+impl FleetSettings {
+    /// The settings of a fleet; `None` without one.
+    pub fn new(
+        flags: &DeviceArgs,
+        file: &DeviceArgs,
+        listen: SocketAddr,
+    ) -> Result<Option<FleetSettings>, ConfigError> {
+        let etcd = flags.etcd.clone().or_else(|| file.etcd.clone());
+        let seconds = flags.lease_seconds.or(file.lease_seconds);
+        let Some(name) = flags.fleet.clone().or_else(|| file.fleet.clone()) else {
+            return match (etcd, seconds) {
+                (None, None) => Ok(None),
+                _ => Err(ConfigError(
+                    "--etcd and --lease-seconds belong to --fleet: give the fleet's name".into(),
+                )),
+            };
+        };
+        match flags.mode.or(file.mode) {
+            None | Some(Mode::Relay) => {}
+            Some(Mode::AfXdp) => {
+                let text = "--fleet does not go with --mode af-xdp yet: leave --mode out";
+                return Err(ConfigError(text.into()));
+            }
+            Some(Mode::Nic | Mode::Switch | Mode::Router) => {
+                return Err(ConfigError(
+                    "--fleet does not go with a kernel mode yet: the kernel would answer on without a lease. Leave \
+                     --mode out, or --fleet"
+                        .into(),
+                ));
+            }
+        }
+        if listen.ip().is_unspecified() || listen.port() == 0 {
+            return Err(ConfigError(format!(
+                "--listen {listen}: with --fleet it must be the address and port to which the others send"
+            )));
+        }
+        let seconds = seconds.unwrap_or(LEASE_SECONDS_USUAL);
+        if !LEASE_SECONDS.contains(&seconds) {
+            return Err(ConfigError(format!(
+                "--lease-seconds {seconds}: {} to {}",
+                LEASE_SECONDS.start(),
+                LEASE_SECONDS.end()
+            )));
+        }
+        let shard = flags.shard.or(file.shard).unwrap_or(0);
+        Ok(Some(FleetSettings {
+            endpoints: pmnet_fleet::endpoints(&required("--etcd", "device", etcd)?)
+                .map_err(ConfigError)?,
+            names: Names::new(&name, shard).map_err(ConfigError)?,
+            seconds,
+        }))
+    }
+}
+
+/// Serves until asked to end.
+pub fn serve(mut settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
+    let fleet = settings.fleet.clone().context("--fleet")?;
+    let clock = Clock::start_boottime();
+    let agent = Agent::start(AgentConfig {
+        endpoints: fleet.endpoints,
+        names: fleet.names,
+        id: settings.relay.device.id,
+        address: settings.relay.listen,
+        seconds: fleet.seconds,
+        clock,
+    })
+    .context("cannot start the thread that keeps the lease")?;
+    let (log, _) = open_log(&settings)
+        .with_context(|| format!("cannot use the log {}", settings.path.display()))?;
+    let words = Arc::new(LeaseWords::default());
+    let facts = Facts {
+        log: log.identity().log_uuid,
+        incarnation: log.incarnation(),
+    };
+    agent.attend(facts, words.clone());
+    // Whoever else runs as this device is found before anybody hears of this one.
+    while !agent.is_registered() {
+        if let Some(text) = agent.failure() {
+            anyhow::bail!(text);
+        }
+        if stop.within(LOOK).context("cannot wait for etcd")? {
+            return Ok(log.close()?);
+        }
+    }
+    settings.relay.device.leased = true;
+    settings.relay.lease = Some(Lease {
+        words,
+        clock,
+        length: pmnet_fleet::length(fleet.seconds),
+    });
+    run_relay(settings.relay, log, None, stop, json, || ())?;
+    agent
+        .failure()
+        .map_or(Ok(()), |text| Err(anyhow::anyhow!(text)))
+}

@@ -1,0 +1,115 @@
+//! A real etcd of one or more members.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use pmnet_lab::harness::{Process, Ready, Spec, find_program, free_port};
+use rustix::process::Signal;
+
+use crate::common;
+use crate::support::eventually;
+
+/// Until an etcd answers.
+const READY_MAX: Duration = Duration::from_secs(20);
+/// One question.
+const ASK_MAX: Duration = Duration::from_millis(500);
+
+/// Its members, each a process.
+pub struct Etcds {
+    name: String,
+    members: Vec<(Process, SocketAddr)>,
+}
+
+impl Etcds {
+    /// Starts so many; `None` if etcd is not installed.
+    pub fn start(name: &str, members: usize) -> Option<Etcds> {
+        let Some(program) = find_program("etcd") else {
+            common::skip("etcd is not installed");
+            return None;
+        };
+        let address = || SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
+        let places: Vec<(SocketAddr, SocketAddr)> =
+            (0..members).map(|_| (address(), address())).collect();
+        let all = |at: usize| format!("m{at}=http://{}", places[at].1);
+        let all: Vec<String> = (0..members).map(all).collect();
+        let folder = common::folder().join(format!("etcd-{name}-{}", std::process::id()));
+        let _old = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let start = |(at, (client, peer)): (usize, &(SocketAddr, SocketAddr))| {
+            let (client_url, peer_url) = (format!("http://{client}"), format!("http://{peer}"));
+            let data = folder.join(format!("data-{at}"));
+            let args = [
+                ("--name", format!("m{at}")),
+                ("--data-dir", data.to_str().unwrap().to_owned()),
+                ("--listen-client-urls", client_url.clone()),
+                ("--advertise-client-urls", client_url),
+                ("--listen-peer-urls", peer_url.clone()),
+                ("--initial-advertise-peer-urls", peer_url),
+                ("--initial-cluster", all.join(",")),
+                ("--log-level", "error".to_owned()),
+            ];
+            let spec = Spec {
+                name: format!("etcd-{at}"),
+                binaries: common::binaries().clone(),
+                program: Some(program.clone()),
+                args: args
+                    .into_iter()
+                    .flat_map(|(flag, value)| [flag.into(), value.into()])
+                    .collect(),
+                ready: Ready::Line,
+            };
+            (Process::launch(spec, &folder).unwrap(), *client)
+        };
+        let etcds = Etcds {
+            name: name.to_owned(),
+            members: places.iter().enumerate().map(start).collect(),
+        };
+        for (_, address) in &etcds.members {
+            answers(*address);
+        }
+        Some(etcds)
+    }
+
+    /// What a device or a server is told of it.
+    pub fn flags(&self) -> Vec<String> {
+        let urls: Vec<String> = self
+            .members
+            .iter()
+            .map(|(_, at)| format!("http://{at}"))
+            .collect();
+        vec![
+            "--fleet".into(),
+            self.name.clone(),
+            "--etcd".into(),
+            urls.join(","),
+        ]
+    }
+
+    pub fn signal(&self, at: usize, signal: Signal) {
+        self.members[at].0.signal(signal).unwrap();
+    }
+
+    pub fn kill(&mut self, at: usize) {
+        self.members[at].0.kill().unwrap();
+    }
+
+    /// Starts it again, with what it had.
+    pub fn restart(&mut self, at: usize) {
+        let (process, address) = &mut self.members[at];
+        process.relaunch().unwrap();
+        answers(*address);
+    }
+}
+
+fn answers(address: SocketAddr) {
+    let healthy = || -> std::io::Result<bool> {
+        let mut stream = TcpStream::connect_timeout(&address, ASK_MAX)?;
+        stream.set_read_timeout(Some(ASK_MAX))?;
+        stream.write_all(b"GET /health HTTP/1.0\r\n\r\n")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text.contains("\"true\""))
+    };
+    eventually("etcd answers", READY_MAX, || healthy().unwrap_or(false));
+}
