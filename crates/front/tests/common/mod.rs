@@ -323,8 +323,10 @@ impl Executor {
             return Bytes::from(selected);
         }
         if commands.form == Form::Pack {
-            let most = self.knobs.lock().expect("knobs").parts_max;
-            return run_pack(client, &commands, most);
+            let knobs = self.knobs.lock().expect("knobs");
+            let (most, reply_max) = (knobs.parts_max, knobs.reply_max);
+            drop(knobs);
+            return run_pack(client, &commands, most, reply_max);
         }
         run(client, &commands).into()
     }
@@ -348,7 +350,7 @@ fn run(client: &mut Client, commands: &Commands<'_>) -> Vec<u8> {
 }
 
 /// Runs at most so many parts of a pack, if that is not 0, and ends it in front of a read with a long reply, as stores do.
-fn run_pack(client: &mut Client, commands: &Commands<'_>, most: usize) -> Bytes {
+fn run_pack(client: &mut Client, commands: &Commands<'_>, most: usize, reply_max: usize) -> Bytes {
     let (mut count, mut replies) = (0, Vec::new());
     for unit in commands.units() {
         let reply = run(client, &unit.commands);
@@ -357,7 +359,8 @@ fn run_pack(client: &mut Client, commands: &Commands<'_>, most: usize) -> Bytes 
             .iter()
             .next()
             .and_then(|mut words| words.next());
-        if name == Some(b"GET") && reply.len() > 16 * 1024 {
+        let too_long = reply_max > 0 && 16 + replies.len() + reply.len() > reply_max;
+        if name == Some(b"GET") && (too_long || reply.len() > 16 * 1024) {
             break;
         }
         replies.extend_from_slice(&reply);
