@@ -160,7 +160,10 @@ fn of_fleet(fleet: &str, etcd: &str, shard: u32, json: bool) -> anyhow::Result<b
     for (id, row) in &read.rows {
         let left = match row.lease_id {
             0 => None,
-            lease => etcd.seconds_left(lease)?,
+            // The key was there by agreement of all; one member that says otherwise may be behind.
+            lease => etcd
+                .seconds_left(lease)?
+                .or(row.record.as_ref().map(|record| record.seconds)),
         };
         let line = if json {
             leased_as_json(*id, row, left).to_string()
