@@ -57,15 +57,11 @@ pub fn add_read(link: &mut Link, plan: &Plan<'_>, own: OwnKeys<'_>) -> Pending {
     let no_read = |name: &[u8], arguments: &[&[u8]]| {
         blocks(name, arguments) || is_flush(name) || runs_code(name)
     };
-    let unfit = match plan.form {
-        Form::Transaction => plan
+    if plan.form == Form::Transaction
+        && plan
             .runs()
-            .any(|(name, _)| is_flush(name) || runs_code(name)),
-        // It has a record.
-        Form::Pack => true,
-        _ => false,
-    };
-    if unfit {
+            .any(|(name, _)| is_flush(name) || runs_code(name))
+    {
         return Pending::Done(Bytes::from_static(NO_READ));
     }
     let connection = &mut link.connection;
@@ -97,7 +93,7 @@ pub fn add_read(link: &mut Link, plan: &Plan<'_>, own: OwnKeys<'_>) -> Pending {
         .iter()
         .map(|item| match item {
             Item::Done(reply) => Answer::Here(Bytes::copy_from_slice(reply)),
-            Item::Select(_) | Item::Transaction(_) => Answer::Here(Bytes::from_static(NO_READ)),
+            Item::Select(_) => Answer::Here(Bytes::from_static(NO_READ)),
             Item::Run(name, arguments) if no_read(name, arguments) => {
                 Answer::Here(Bytes::from_static(NO_READ))
             }

@@ -11,7 +11,6 @@ mod fence;
 mod infrastructure;
 mod name;
 mod packet;
-mod packs;
 mod promises;
 mod rights;
 mod runs;
