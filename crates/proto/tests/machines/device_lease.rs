@@ -1,13 +1,13 @@
 //! A device with a lease: what it says to clients while it has one, and what it keeps to itself otherwise
 //! (`docs/spec/protocol.md` §14).
 
-use super::support::device::{Bench, client, config, from_client, hop, update};
-use super::support::{EPOCH, SESSION, TOKEN, kinds, ms, only, peer};
+use super::support::device::{Bench, ask, client, config, from_client, hop, update};
+use super::support::{EPOCH, TOKEN, kinds, ms, only, peer};
 use pmnet_proto::device::Verdict;
 use pmnet_proto::lease::deadline;
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
 use pmnet_proto::{Outbox, Time};
-use pmnet_wire::packet::{ReadKeys, Stamp, write_hashes};
+use pmnet_wire::packet::write_hashes;
 use pmnet_wire::{Header, Kind};
 
 const LENGTH: Nanos = 3 * SECOND;
@@ -18,31 +18,8 @@ fn head(chain: u32) -> Bench {
     config.leased = true;
     let mut bench = Bench::serving_with(chain, config);
     bench.device.renewed(EPOCH, bench.now, LENGTH);
-    let open = Header {
-        session: 0,
-        ..from_client(Kind::Open, 0)
-    };
-    bench.admit(&open, &TOKEN.to_be_bytes());
-    bench.device.persisted(1);
-    if chain > 1 {
-        bench.durable(chain, 1);
-    }
-    assert_eq!(only(bench.finish()).header.kind, Kind::OpenReply);
+    bench.open(chain);
     bench
-}
-
-fn ask() -> Header {
-    let stamp = Stamp {
-        epoch: EPOCH,
-        tag: TOKEN,
-        ..Stamp::of(&from_client(Kind::Read, 0))
-    };
-    let read = ReadKeys {
-        session: SESSION,
-        request: 5,
-        kept: false,
-    };
-    read.header(&stamp)
 }
 
 #[test]

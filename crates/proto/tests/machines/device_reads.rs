@@ -1,9 +1,11 @@
 //! READs at the head: what is shown, and how fresh a store must be (`docs/spec/reads.md` §1, §2, §4, §5).
 
-use super::support::device::{Bench, client, config, from_client, from_hop, hop, server, update};
+use super::support::device::{
+    Bench, ask, client, config, from_client, from_hop, hop, server, update,
+};
 use super::support::{EPOCH, SESSION, TOKEN, only};
 use pmnet_proto::device::Verdict;
-use pmnet_wire::packet::{Miss as MissFields, ReadKeys, Stamp, write_hashes};
+use pmnet_wire::packet::{Miss as MissFields, write_hashes};
 use pmnet_wire::{Flags, Header, Kind, raw};
 
 const KEY: u64 = 7;
@@ -18,20 +20,6 @@ enum Answer {
     None,
 }
 use Answer::{Hit, Miss};
-
-fn ask() -> Header {
-    let stamp = Stamp {
-        epoch: EPOCH,
-        tag: TOKEN,
-        ..Stamp::of(&from_client(Kind::Read, 0))
-    };
-    let read = ReadKeys {
-        session: SESSION,
-        request: 5,
-        kept: false,
-    };
-    read.header(&stamp)
-}
 
 #[track_caller]
 fn read(bench: &mut Bench, hashes: &[u64]) -> Answer {

@@ -4,6 +4,7 @@ use super::{EPOCH, SESSION, SHARD, SHARD_TOKEN, Sent, TOKEN, datagram, ms, peer,
 use pmnet_proto::device::{Device, DeviceConfig, LogState, Room, Served, Verdict};
 use pmnet_proto::time::Nanos;
 use pmnet_proto::{Outbox, Peer, Random, Time};
+use pmnet_wire::packet::{ReadKeys, Stamp};
 use pmnet_wire::record::{DurableRow, Member, RecoverReply, SessionRow, write_durable};
 use pmnet_wire::{Flags, Header, Kind, Packet, raw};
 
@@ -72,6 +73,21 @@ pub fn from_client(kind: Kind, seq: u64) -> Header {
         tag: TOKEN,
         ..Header::new(kind)
     }
+}
+
+/// READ 5 of the bench's session.
+pub fn ask() -> Header {
+    let stamp = Stamp {
+        epoch: EPOCH,
+        tag: TOKEN,
+        ..Stamp::of(&from_client(Kind::Read, 0))
+    };
+    let read = ReadKeys {
+        session: SESSION,
+        request: 5,
+        kept: false,
+    };
+    read.header(&stamp)
 }
 
 /// Update `seq` of the bench's session.
@@ -175,21 +191,26 @@ impl Bench {
 
     pub fn head_with(chain: u32, config: DeviceConfig) -> Bench {
         let mut bench = Bench::serving_with(chain, config);
+        bench.open(chain);
+        bench
+    }
+
+    /// Opens the bench's session, and commits that everywhere.
+    pub fn open(&mut self, chain: u32) {
         let open = Header {
             session: 0,
             ..from_client(Kind::Open, 0)
         };
-        bench.admit(&open, &TOKEN.to_be_bytes());
-        bench.device.persisted(1);
+        self.admit(&open, &TOKEN.to_be_bytes());
+        self.device.persisted(1);
         if chain > 1 {
-            bench.durable(chain, 1);
+            self.durable(chain, 1);
         }
-        let reply = super::only(bench.finish());
+        let reply = super::only(self.finish());
         assert_eq!(
             (reply.header.kind, reply.header.session),
             (Kind::OpenReply, SESSION)
         );
-        bench
     }
 
     pub fn give(&mut self, from: Peer, header: &Header, payload: &[u8]) -> Verdict {
