@@ -17,7 +17,7 @@ pub fn run(data: &[u8]) {
     commands(data);
     rows(data);
     // The same as commands of one form: what follows a right preamble is reached at once.
-    for form in [Form::Single, Form::Pipeline] {
+    for form in [Form::Single, Form::Pipeline, Form::Pack] {
         let mut payload = preamble(form, pmnet_wire::command::Protocol::Resp3, 7).to_vec();
         payload.extend_from_slice(data);
         commands(&payload);
@@ -45,6 +45,13 @@ fn commands(payload: &[u8]) {
         count += 1;
     }
     assert_eq!(count, commands.count);
+    if commands.form == Form::Pack {
+        let units = commands.units().flat_map(|unit| unit.resp).copied();
+        assert!(
+            units.eq(commands.resp.iter().copied()),
+            "nothing is left over"
+        );
+    }
     assert_eq!(again, payload, "one way to write a command");
 }
 

@@ -5,11 +5,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use pmnet_resp::{reply, write_header};
 use pmnet_server::Request;
-use pmnet_wire::command::{Commands, Form, Protocol};
+use pmnet_wire::command::{Arguments, Commands, Form, Protocol, preamble};
 
-use crate::OpenError;
 use crate::rows::{Fault, Rows};
 use crate::types::{Context, Cursors, Keyspace, execaborted, refuse_as_read, run};
+use crate::{OpenError, PACK_HEADER_BYTES_MAX, REPLY_BYTES_MAX, REPLY_TOO_LONG};
+
+/// Bytes of replies after which a pack ends.
+const PACK_REPLIES_BYTES_MAX: usize = 256 * 1024;
+/// Longest reply of a read in a pack, in bytes.
+const PACK_READ_BYTES_MAX: usize = 16 * 1024;
 
 /// The keys in one transaction of rows, now.
 ///
@@ -91,14 +96,44 @@ pub fn answer(keys: &mut Keyspace<'_>, request: &Request) -> Result<Bytes, Fault
     match commands.form {
         Form::Barrier => return Ok(reply::OK),
         Form::StoreAddress => return Ok(Bytes::from_static(crate::NO_ADDRESS)),
-        Form::Single | Form::Pipeline | Form::Transaction => {}
+        Form::Single | Form::Pipeline | Form::Transaction | Form::Pack => {}
     }
     if request.record.is_none()
         && let Some(error) = commands.iter().find_map(|mut a| refuse_as_read(a.next()?))
     {
         return Ok(error);
     }
-    let replies = run_all(keys, &commands)?;
+    if commands.form == Form::Pack {
+        return answer_pack(keys, &commands);
+    }
+    Ok(reply_of(keys, &commands)?.into())
+}
+
+/// A request for the first part of a pack that has several.
+pub fn first_part(request: &Request) -> Option<Request> {
+    let commands = Commands::parse(&request.payload).ok();
+    let pack = commands.filter(|commands| commands.form == Form::Pack)?;
+    let mut units = pack.units();
+    let first = units.next()?;
+    units.next()?;
+    let head = preamble(Form::Pack, pack.protocol, pack.database);
+    Some(Request {
+        payload: [&head[..], first.resp].concat().into(),
+        record: request.record.clone(),
+    })
+}
+
+/// The reply to a request, of a pack to one with one part, that cannot be executed.
+pub fn refusal(request: &Request, why: &str) -> Bytes {
+    let error = reply::error(why);
+    match Commands::parse(&request.payload) {
+        Ok(commands) if commands.form == Form::Pack => [b"*1\r\n", &error[..]].concat().into(),
+        _ => error,
+    }
+}
+
+fn reply_of(keys: &mut Keyspace<'_>, commands: &Commands<'_>) -> Result<Vec<u8>, Fault> {
+    let replies = run_all(keys, commands)?;
     let mut whole = Vec::new();
     if commands.form == Form::Transaction && replies.len() == commands.count {
         write_header(&mut whole, commands.count);
@@ -106,6 +141,34 @@ pub fn answer(keys: &mut Keyspace<'_>, request: &Request) -> Result<Bytes, Fault
     for reply in replies {
         whole.extend_from_slice(&reply);
     }
+    Ok(whole)
+}
+
+/// Executes a pack until its replies are long.
+fn answer_pack(keys: &mut Keyspace<'_>, commands: &Commands<'_>) -> Result<Bytes, Fault> {
+    let (mut count, mut replies) = (0, Vec::new());
+    for unit in commands.units() {
+        let mut reply = reply_of(keys, &unit.commands)?;
+        let room = REPLY_BYTES_MAX - PACK_HEADER_BYTES_MAX - replies.len();
+        // A read alone changes nothing, and is asked for again.
+        let name = |mut arguments: Arguments<'_>| refuse_as_read(arguments.next()?);
+        let reads =
+            unit.commands.form == Form::Single && unit.commands.iter().find_map(name).is_none();
+        if reads && reply.len() > PACK_READ_BYTES_MAX {
+            break;
+        }
+        if reply.len() > room {
+            reply = REPLY_TOO_LONG.to_vec();
+        }
+        replies.append(&mut reply);
+        count += 1;
+        if replies.len() > PACK_REPLIES_BYTES_MAX {
+            break;
+        }
+    }
+    let mut whole = Vec::with_capacity(PACK_HEADER_BYTES_MAX + replies.len());
+    write_header(&mut whole, count);
+    whole.append(&mut replies);
     Ok(whole.into())
 }
 

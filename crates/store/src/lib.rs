@@ -124,6 +124,9 @@ pub(crate) const REPLY_BYTES_MAX: usize = FRAGMENTS_MAX as usize * FRAGMENT_BYTE
 /// The answer, and record, instead of a longer reply.
 pub(crate) const REPLY_TOO_LONG: &[u8] = b"-ERR pmnet: the reply is larger than 16 MiB\r\n";
 
+/// Longest head of the reply to a pack, in bytes.
+pub(crate) const PACK_HEADER_BYTES_MAX: usize = 16;
+
 /// A state-changing request's reply as it is kept in this record.
 pub(crate) fn bounded_reply(reply: Bytes, record: &[u8]) -> Bytes {
     if reply.len() <= REPLY_BYTES_MAX {

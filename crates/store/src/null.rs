@@ -79,6 +79,18 @@ fn answer(payload: &[u8], writes: bool) -> Vec<u8> {
         Form::Barrier => reply.extend_from_slice(b"+OK\r\n"),
         Form::StoreAddress => reply.extend_from_slice(crate::NO_ADDRESS),
         Form::Transaction => write_header(&mut reply, commands.count),
+        Form::Pack => {
+            write_header(&mut reply, commands.units().count());
+            for unit in commands.units() {
+                if unit.commands.form == Form::Transaction {
+                    write_header(&mut reply, unit.commands.count);
+                }
+                for mut arguments in unit.commands.iter() {
+                    reply.extend_from_slice(one(&mut arguments, writes, commands.protocol));
+                }
+            }
+            return reply;
+        }
         Form::Single | Form::Pipeline => {}
     }
     for mut arguments in commands.iter() {

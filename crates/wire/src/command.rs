@@ -35,6 +35,9 @@ pub enum Form {
     Barrier,
     /// No command: returns the store's name as a bulk string, or an error that says why it has none.
     StoreAddress,
+    /// Independent commands, and MULTI … EXEC among them, in order, that the store may end early: the reply is the array of the
+    /// replies to what has run, where a transaction has one. Anything else is the reply to all of them.
+    Pack,
 }
 
 /// RESP version in which the reply is wanted.
@@ -84,6 +87,7 @@ pub fn preamble(form: Form, protocol: Protocol, database: u32) -> [u8; PREAMBLE_
         Form::Barrier => 2,
         Form::StoreAddress => 3,
         Form::Pipeline => 4,
+        Form::Pack => 5,
     };
     let protocol = match protocol {
         Protocol::Resp2 => 2,
@@ -130,18 +134,23 @@ impl<'a> Commands<'a> {
             2 => Form::Barrier,
             3 => Form::StoreAddress,
             4 => Form::Pipeline,
+            5 => Form::Pack,
             _ => return Err(CommandError::Preamble),
         };
         let database = u32::from_be_bytes([head[4], head[5], head[6], head[7]]);
         let mut count = 0;
         let mut rest = resp;
+        let mut units = Units::default();
         while !rest.is_empty() {
-            rest = skip_command(rest).ok_or(CommandError::Syntax)?;
+            let (command, after) = split_command(rest).ok_or(CommandError::Syntax)?;
+            units.note(command);
+            rest = after;
             count += 1;
         }
         let right = match form {
             Form::Single => count == 1,
             Form::Transaction | Form::Pipeline => (1..=COMMANDS_MAX).contains(&count),
+            Form::Pack => (1..=COMMANDS_MAX).contains(&count) && units.are_whole(),
             Form::Barrier | Form::StoreAddress => count == 0,
         };
         if !right {
@@ -165,6 +174,80 @@ impl<'a> Commands<'a> {
             rest = skip_command(rest)?;
             Some(command)
         })
+    }
+
+    /// The parts of a pack in order: each one command, or a transaction.
+    pub fn units(&self) -> impl Iterator<Item = Unit<'a>> + use<'a> {
+        let (pack, mut rest) = (*self, self.resp);
+        let part = move |form, count, resp| Commands {
+            form,
+            count,
+            resp,
+            ..pack
+        };
+        core::iter::from_fn(move || {
+            let all = rest;
+            let (first, after) = split_command(all)?;
+            rest = after;
+            if first != MULTI {
+                return Some(Unit {
+                    commands: part(Form::Single, 1, first),
+                    resp: first,
+                });
+            }
+            let mut count = 0;
+            loop {
+                let before = rest;
+                let (command, left) = split_command(before)?;
+                rest = left;
+                if command == EXEC {
+                    let inside = &after[..after.len() - before.len()];
+                    return Some(Unit {
+                        commands: part(Form::Transaction, count, inside),
+                        resp: &all[..all.len() - rest.len()],
+                    });
+                }
+                count += 1;
+            }
+        })
+    }
+}
+
+/// A part of a pack that has one reply.
+#[derive(Clone, Copy, Debug)]
+pub struct Unit<'a> {
+    /// The same as a request of its own: a command, or a transaction without MULTI and EXEC.
+    pub commands: Commands<'a>,
+    /// Its bytes in the pack.
+    pub resp: &'a [u8],
+}
+
+/// In front of a transaction in a pack, in exactly this form.
+pub const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
+/// Behind it.
+pub const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
+
+/// Whether the transactions of a pack are whole, as far as it has been read.
+#[derive(Default)]
+struct Units {
+    /// Commands of the transaction that has begun.
+    inside: Option<usize>,
+    broken: bool,
+}
+
+impl Units {
+    fn note(&mut self, command: &[u8]) {
+        match (&mut self.inside, command) {
+            (inside @ None, MULTI) => *inside = Some(0),
+            (inside @ Some(1..), EXEC) => *inside = None,
+            (_, MULTI | EXEC) => self.broken = true,
+            (Some(count), _) => *count += 1,
+            (None, _) => {}
+        }
+    }
+
+    fn are_whole(&self) -> bool {
+        !self.broken && self.inside.is_none()
     }
 }
 
@@ -220,6 +303,11 @@ fn read_bulk(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
         return None;
     }
     Some((&rest[..length], &rest[length + 2..]))
+}
+
+fn split_command(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let after = skip_command(bytes)?;
+    Some((&bytes[..bytes.len() - after.len()], after))
 }
 
 fn skip_command(bytes: &[u8]) -> Option<&[u8]> {

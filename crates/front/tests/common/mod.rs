@@ -172,6 +172,8 @@ pub struct Knobs {
     pub bypasses: Vec<(bool, Form, usize)>,
     /// Sessions opened and ended.
     pub sessions: (u32, u32),
+    /// Parts of a pack that are executed at most; 0: no limit.
+    pub parts_max: usize,
     /// Longest reply to a bypass, in bytes; 0: no limit.
     pub reply_max: usize,
     /// What another client does on the store before each call is executed.
@@ -314,25 +316,62 @@ impl Executor {
                 let truth = || pmnet_resp::reply::bulk(name.to_string().as_bytes());
                 return knobs.address.clone().unwrap_or_else(truth);
             }
-            Form::Single | Form::Pipeline | Form::Transaction => {}
+            Form::Single | Form::Pipeline | Form::Transaction | Form::Pack => {}
         }
         let selected = client.ask(&format!("SELECT {}", commands.database));
         if selected.starts_with('-') {
             return Bytes::from(selected);
         }
-        if commands.form == Form::Transaction {
-            client.ask("MULTI");
-            client.send(commands.resp);
-            for _ in 0..commands.count {
-                client.next();
-            }
-            return Bytes::from(client.ask("EXEC").into_bytes());
+        if commands.form == Form::Pack {
+            let knobs = self.knobs.lock().expect("knobs");
+            let (most, reply_max) = (knobs.parts_max, knobs.reply_max);
+            drop(knobs);
+            return run_pack(client, &commands, most, reply_max);
         }
-        client.send(commands.resp);
-        (0..commands.count)
-            .flat_map(|_| client.next().expect("reply"))
-            .collect()
+        run(client, &commands).into()
     }
+}
+
+/// Runs what is no pack.
+fn run(client: &mut Client, commands: &Commands<'_>) -> Vec<u8> {
+    if commands.form == Form::Transaction {
+        client.ask("MULTI");
+        client.send(commands.resp);
+        for _ in 0..commands.count {
+            client.next();
+        }
+        client.send(&command("EXEC"));
+        return client.next().expect("reply");
+    }
+    client.send(commands.resp);
+    (0..commands.count)
+        .flat_map(|_| client.next().expect("reply"))
+        .collect()
+}
+
+/// Runs at most so many parts of a pack, if that is not 0, and ends it in front of a read with a long reply, as stores do.
+fn run_pack(client: &mut Client, commands: &Commands<'_>, most: usize, reply_max: usize) -> Bytes {
+    let (mut count, mut replies) = (0, Vec::new());
+    for unit in commands.units() {
+        let reply = run(client, &unit.commands);
+        let name = unit
+            .commands
+            .iter()
+            .next()
+            .and_then(|mut words| words.next());
+        let too_long = reply_max > 0 && 16 + replies.len() + reply.len() > reply_max;
+        if name == Some(b"GET") && (too_long || reply.len() > 16 * 1024) {
+            break;
+        }
+        replies.extend_from_slice(&reply);
+        count += 1;
+        if count == most {
+            break;
+        }
+    }
+    let mut out = format!("*{count}\r\n").into_bytes();
+    out.append(&mut replies);
+    out.into()
 }
 
 impl Upstream for Executor {

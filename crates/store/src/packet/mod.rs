@@ -165,7 +165,7 @@ impl PacketStore {
     }
 
     /// One request in a transaction of its own. If there is no room for it, or what it needs is damaged, its reply says so,
-    /// and it has no effect.
+    /// and it has no effect. Of a pack, only the first part is executed then.
     fn execute_alone(&mut self, request: &Request) -> Result<Bytes, StoreError> {
         let one = std::slice::from_ref(request);
         let refusal = match self.execute_once(one) {
@@ -174,7 +174,10 @@ impl PacketStore {
             Err(Fault::Corrupted(what)) => format!("ERR pmnet: {what}"),
             Err(fault) => return Err(self.failed(fault)),
         };
-        let reply = pmnet_resp::reply::error(&refusal);
+        if let Some(first) = embedded::first_part(request) {
+            return self.execute_alone(&first);
+        }
+        let reply = embedded::refusal(request, &refusal);
         tracing::warn!(store = %self.place, "a request was refused: {refusal}");
         let kept = self.write(
             |_| Ok(vec![reply.clone()]),

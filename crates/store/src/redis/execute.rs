@@ -14,12 +14,12 @@ use pmnet_wire::StoreName;
 use pmnet_wire::command::{Commands, Form};
 use pmnet_wire::guard::sets_eviction;
 
-use crate::{REPLY_BYTES_MAX, REPLY_TOO_LONG, bounded_reply};
+use crate::{PACK_HEADER_BYTES_MAX, REPLY_BYTES_MAX, REPLY_TOO_LONG, bounded_reply, warn_too_long};
 
 use super::commands::upper;
 use super::commands::{is_flush, runs_code};
 use super::config::{Persistence, setting};
-use super::exact::{is_script_flush, survives_script};
+use super::exact::is_script_flush;
 use super::own_keys::OwnKeys;
 use super::pending::{Pending, add_read, expect_ok, read_pending};
 use super::plan::{Item, Plan, selected};
@@ -79,11 +79,7 @@ impl RedisStore {
                     group.push(add_read(link, &plan, self.own_keys()));
                 }
                 (Some((field, prefix)), _) => {
-                    let runs_in_script = plan.runs().all(|(name, arguments)| {
-                        link.commands.scriptable(name, arguments)
-                            && survives_script(name, arguments, plan.resp3)
-                    });
-                    if runs_in_script && !plan.selects() {
+                    if plan.runs_in_script(&link.commands) {
                         group.push(self.add_script(link, &plan, field, prefix));
                     } else {
                         self.finish_group(link, &mut group, replies)?;
@@ -116,7 +112,7 @@ impl RedisStore {
                 write_bulk(&mut reply, self.name(link).to_string().as_bytes());
                 return Ok(Plan::done(reply));
             }
-            Form::Single | Form::Pipeline | Form::Transaction => {}
+            Form::Single | Form::Pipeline | Form::Transaction | Form::Pack => {}
         }
         if !link.knows_database(commands.database) {
             self.finish_group(link, group, replies)?;
@@ -148,7 +144,11 @@ impl RedisStore {
             self.finish_group(link, group, replies)?;
             setting(&mut link.connection, "maxmemory")?.as_deref() == Some("0")
         };
-        Ok(Plan::new(&commands, &link.commands, unlimited, &databases))
+        Ok(if commands.form == Form::Pack {
+            Plan::of_pack(&commands, &link.commands, unlimited)
+        } else {
+            Plan::new(&commands, &link.commands, unlimited, &databases)
+        })
     }
 
     /// The databases that the transaction selects and that Redis has. Finishes the group if Redis has to be asked.
@@ -275,9 +275,10 @@ impl RedisStore {
         let skip = usize::from(link.connection.add_select(0));
         let database = plan.database.to_string();
         let form: &[u8] = match plan.form {
-            Form::Transaction => b"t",
+            Form::Pack => b"k",
             _ => b"s",
         };
+        let transaction = (plan.form == Form::Transaction).then_some(plan.items.len());
         let version: &[u8] = if plan.resp3 { b"3" } else { b"2" };
         let longest = REPLY_BYTES_MAX.to_string();
         let head: [&[u8]; 15] = [
@@ -303,15 +304,20 @@ impl RedisStore {
             .map(|item| match item {
                 Item::Run(_, arguments) => 1 + arguments.len(),
                 Item::Done(_) | Item::Select(_) => 2,
+                Item::Transaction(_) => 1,
             })
             .sum();
         let out = link.connection.out();
-        write_header(out, head.len() + tail);
+        write_header(out, head.len() + usize::from(transaction.is_some()) + tail);
         for argument in head {
             write_bulk(out, argument);
         }
+        if let Some(count) = transaction {
+            write_bulk(out, format!("-{count}").as_bytes());
+        }
         for item in &plan.items {
             match item {
+                Item::Transaction(count) => write_bulk(out, format!("-{count}").as_bytes()),
                 Item::Run(_, arguments) => {
                     write_bulk(out, arguments.len().to_string().as_bytes());
                     for argument in arguments {
@@ -407,7 +413,8 @@ impl RedisStore {
     ) -> Result<Bytes, StoreError> {
         switch_protocol(link, plan.resp3)?;
         for _ in 0..=RESENDS_MAX {
-            let begun = record(field, prefix, LOST_REPLY);
+            let lost = in_pack(&plan, &LOST_REPLY.repeat(plan.parts.unwrap_or(1)));
+            let begun = record(field, prefix, &lost);
             let mut transaction = Transaction::begin(link, &self.hash, plan.database)?;
             transaction.records(std::slice::from_ref(&begun));
             let mut database = plan.database;
@@ -432,7 +439,7 @@ impl RedisStore {
                         database = *other;
                         transaction.select(database);
                     }
-                    Item::Done(_) => {}
+                    Item::Done(_) | Item::Transaction(_) => {}
                 }
             }
             if unguarded {
@@ -447,23 +454,27 @@ impl RedisStore {
             match outcome {
                 Outcome::Ran(results) => {
                     self.seen_records = true;
-                    let reply = bounded_reply(reply_of(&plan, results), field);
+                    let reply = reply_of(&plan, results, field);
                     self.owed.add(link, [record(field, prefix, &reply)]);
                     self.write_owed(link)?;
                     return Ok(reply);
                 }
                 Outcome::Unrecorded(results, why) => {
-                    let reply = bounded_reply(reply_of(&plan, results), field);
-                    let begun = [prefix, LOST_REPLY].concat().into();
+                    let reply = reply_of(&plan, results, field);
+                    let begun = [prefix, &lost].concat().into();
                     self.owed
                         .add_unrecorded(link, record(field, prefix, &reply), begun);
                     return Err(unrecorded(&why));
                 }
                 Outcome::Torn(torn) => return Err(half_done(&torn, field)),
                 Outcome::Doubtful(results, error) => {
-                    let reply = bounded_reply(reply_of(&plan, results), field);
+                    let reply = reply_of(&plan, results, field);
                     self.owed.add(link, [record(field, prefix, &reply)]);
                     return Err(error);
+                }
+                // What needs no memory is to have its reply.
+                Outcome::NoMemory(_) if plan.parts.is_some_and(|parts| parts > 1) => {
+                    plan.keep_first();
                 }
                 Outcome::NoMemory(error) => {
                     let reply = match plan.form {
@@ -472,12 +483,16 @@ impl RedisStore {
                         )),
                         _ => reply::error(&error).repeat(plan.items.len()).into(),
                     };
+                    let reply = in_pack(&plan, &reply);
                     self.owed.add(link, [record(field, prefix, &reply)]);
                     self.write_owed(link)?;
                     return Ok(reply);
                 }
                 Outcome::Refused(_) if plan.form == Form::Transaction => {
-                    plan = Plan::done(EXECABORT.to_vec());
+                    plan = Plan {
+                        parts: plan.parts,
+                        ..Plan::done(EXECABORT.to_vec())
+                    };
                 }
                 Outcome::Refused(items) => {
                     for (index, error) in items {
@@ -517,8 +532,18 @@ fn record(field: &[u8], prefix: &[u8], reply: &[u8]) -> RecordChange {
     (field.to_vec(), Some([prefix, reply].concat().into()))
 }
 
-/// The reply to a request whose commands have these results.
-fn reply_of(plan: &Plan<'_>, results: Vec<(usize, Bytes)>) -> Bytes {
+/// Replies as those of the parts of a pack, if it is one.
+fn in_pack(plan: &Plan<'_>, replies: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(PACK_HEADER_BYTES_MAX + replies.len());
+    if let Some(parts) = plan.parts {
+        write_header(&mut out, parts);
+    }
+    out.extend_from_slice(replies);
+    out.into()
+}
+
+/// The reply to a request whose commands have these results, as it is kept in this record.
+fn reply_of(plan: &Plan<'_>, results: Vec<(usize, Bytes)>, field: &[u8]) -> Bytes {
     let mut reply = Vec::new();
     if plan.form == Form::Transaction && plan.finished().is_none() {
         write_header(&mut reply, plan.items.len());
@@ -531,9 +556,17 @@ fn reply_of(plan: &Plan<'_>, results: Vec<(usize, Bytes)>) -> Bytes {
             Item::Run(..) => {
                 reply.extend_from_slice(&results.next().map_or(Bytes::new(), |(_, r)| r));
             }
+            Item::Transaction(_) => {}
         }
     }
-    reply.into()
+    match plan.parts {
+        Some(parts) if reply.len() + PACK_HEADER_BYTES_MAX > REPLY_BYTES_MAX => {
+            warn_too_long(field);
+            in_pack(plan, &REPLY_TOO_LONG.repeat(parts))
+        }
+        Some(_) => in_pack(plan, &reply),
+        None => bounded_reply(reply.into(), field),
+    }
 }
 
 fn switch_protocol(link: &mut Link, resp3: bool) -> Result<(), StoreError> {

@@ -62,6 +62,7 @@ mod exact;
 mod execute;
 mod own_keys;
 mod owner;
+mod packs;
 mod passing;
 mod pending;
 mod plan;

@@ -57,11 +57,15 @@ pub fn add_read(link: &mut Link, plan: &Plan<'_>, own: OwnKeys<'_>) -> Pending {
     let no_read = |name: &[u8], arguments: &[&[u8]]| {
         blocks(name, arguments) || is_flush(name) || runs_code(name)
     };
-    if plan.form == Form::Transaction
-        && plan
+    let unfit = match plan.form {
+        Form::Transaction => plan
             .runs()
-            .any(|(name, _)| is_flush(name) || runs_code(name))
-    {
+            .any(|(name, _)| is_flush(name) || runs_code(name)),
+        // It has a record.
+        Form::Pack => true,
+        _ => false,
+    };
+    if unfit {
         return Pending::Done(Bytes::from_static(NO_READ));
     }
     let connection = &mut link.connection;
@@ -93,7 +97,7 @@ pub fn add_read(link: &mut Link, plan: &Plan<'_>, own: OwnKeys<'_>) -> Pending {
         .iter()
         .map(|item| match item {
             Item::Done(reply) => Answer::Here(Bytes::copy_from_slice(reply)),
-            Item::Select(_) => Answer::Here(Bytes::from_static(NO_READ)),
+            Item::Select(_) | Item::Transaction(_) => Answer::Here(Bytes::from_static(NO_READ)),
             Item::Run(name, arguments) if no_read(name, arguments) => {
                 Answer::Here(Bytes::from_static(NO_READ))
             }

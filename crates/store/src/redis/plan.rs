@@ -7,6 +7,7 @@ use super::commands::{
     CommandTable, SCRIPT_ARGUMENTS_MAX, denied, denied_as_effect, is_flush, is_harmless,
     sets_guarded, upper,
 };
+use super::exact::survives_script;
 use super::promise;
 
 /// One command of a request.
@@ -18,6 +19,8 @@ pub enum Item<'a> {
     Done(Vec<u8>),
     /// What follows runs in this database, which exists. Only in a transaction that has a record.
     Select(u32),
+    /// So many of those behind it are a transaction. Only in a pack.
+    Transaction(usize),
 }
 
 /// A request that has been checked.
@@ -31,6 +34,8 @@ pub struct Plan<'a> {
     pub database: u32,
     /// The commands.
     pub items: Vec<Item<'a>>,
+    /// Of a pack: how many of its parts this is at most. The reply is the array of theirs.
+    pub parts: Option<usize>,
 }
 
 impl<'a> Plan<'a> {
@@ -41,6 +46,7 @@ impl<'a> Plan<'a> {
             resp3: false,
             database: 0,
             items: vec![Item::Done(reply)],
+            parts: None,
         }
     }
 
@@ -74,7 +80,16 @@ impl<'a> Plan<'a> {
             resp3: commands.protocol == Protocol::Resp3,
             database: commands.database,
             items,
+            parts: None,
         }
+    }
+
+    /// Whether the request script can run it, and hand its replies back as they were.
+    pub fn runs_in_script(&self, table: &CommandTable) -> bool {
+        let fits = |(name, arguments): (&Vec<u8>, &Vec<&[u8]>)| {
+            table.scriptable(name, arguments) && survives_script(name, arguments, self.resp3)
+        };
+        !self.selects() && self.runs().all(fits)
     }
 
     /// The reply, when nothing is to be run.
@@ -83,14 +98,14 @@ impl<'a> Plan<'a> {
         for item in &self.items {
             match item {
                 Item::Done(bytes) => reply.extend_from_slice(bytes),
-                Item::Run(..) | Item::Select(_) => return None,
+                Item::Run(..) | Item::Select(_) | Item::Transaction(_) => return None,
             }
         }
         Some(reply)
     }
 
     /// Whether a script cannot run it, since it changes the database.
-    pub fn selects(&self) -> bool {
+    fn selects(&self) -> bool {
         self.items
             .iter()
             .any(|item| matches!(item, Item::Select(_)))
@@ -100,7 +115,7 @@ impl<'a> Plan<'a> {
     pub fn runs(&self) -> impl Iterator<Item = (&Vec<u8>, &Vec<&'a [u8]>)> {
         self.items.iter().filter_map(|item| match item {
             Item::Run(name, arguments) => Some((name, arguments)),
-            Item::Done(_) | Item::Select(_) => None,
+            Item::Done(_) | Item::Select(_) | Item::Transaction(_) => None,
         })
     }
 }

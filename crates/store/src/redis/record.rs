@@ -24,7 +24,14 @@ impl Debt {
     fn on_another(mut self, records: &[(RecordKey, Bytes)]) -> Option<Debt> {
         let (key, value) = &self.change;
         let found = records.iter().find(|(known, _)| known == key);
+        // Of a pack, each part has that reply.
         let begun = found.and_then(|(_, found)| found.strip_suffix(LOST_REPLY));
+        let begun = begun.map(|mut found| {
+            while let Some(shorter) = found.strip_suffix(LOST_REPLY) {
+                found = shorter;
+            }
+            found
+        });
         let is_there = found.map(|(_, found)| found) == value.as_ref();
         let has_begun = begun
             .zip(value.as_ref())

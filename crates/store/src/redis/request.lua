@@ -1,8 +1,8 @@
 -- Runs the commands of one request and writes their replies, as RESP bytes, into a record.
--- ARGV: db, RESP version of the reply, form ('s', 'p' or 't'), records hash, field, prefix,
+-- ARGV: db, RESP version of the reply, form ('s', or 'k' for a pack, which may end early), records hash, field, prefix,
 -- scripts hash, expected watermark, expected owner, reply of a request that has begun, length of the longest reply that
 -- can be handed on, what is answered instead of a longer one; then for each command its argument count and arguments, or
--- 0 and a finished reply.
+-- 0 and a finished reply; in front of those of a transaction, how many they are as a negative number.
 -- In front of this text: flush.lua, and NOT_NOW, the first words of errors that pass (passing.rs).
 --
 -- Nothing takes effect before the record says that the request has begun. Redis checks whether it takes
@@ -14,6 +14,9 @@ local COMMANDS = 13
 RESP, REPLY_MAX = tonumber(RESP), tonumber(REPLY_MAX)
 local SCRIPTS_MAX, DEPTH_MAX, WHY_MAX = 10000, 64, 1000
 local EXACT = 9007199254740992
+-- Of a pack: bytes of replies, and microseconds, after which it ends; longest reply of a read; after how many of its parts the time is
+-- looked at; room for the head of its reply.
+local PACK_REPLIES_MAX, PACK_MICROSECONDS_MAX, PACK_READ_MAX, PACK_LOOKS, PACK_HEADER = 262144, 20000, 16384, 16, 16
 
 local function set(names)
   local t = {}
@@ -477,16 +480,17 @@ local function plain(name, first, last)
   add_value(v, 2, {doubles = DOUBLES[name], null_array = popped_none}, 0)
 end
 
--- Calls f with the place of each command: upper-case name (nil: a finished reply), first and last argument.
-local function each_command(f)
-  local at = COMMANDS
-  while at <= #ARGV do
+-- Calls f with the place of each of `count` commands, the first of them at `at`: upper-case name (nil: a finished reply), first and
+-- last argument. Returns what is behind them.
+local function each_command(at, count, f)
+  for _ = 1, count do
     local arguments = tonumber(ARGV[at])
     local first, last = at + 1, at + math.max(arguments, 1)
     f(arguments > 0 and string.upper(ARGV[first]) or nil, first, last)
-    if aborted then return end
     at = last + 1
+    if aborted then break end
   end
+  return at
 end
 local function is_plain(name)
   return not (SCRIPTED[name] or name == 'SCRIPT' or name == 'FLUSHALL' or name == 'FLUSHDB')
@@ -504,33 +508,65 @@ local function run(name, first, last)
     add_value(pmnet_flush(DB, {unpack(ARGV, first, last)}), 2, {}, 0)
   end
 end
--- Redis discards every transaction when memory is short. One of scripts and reads runs nevertheless, since it is
--- not asked before it changes something.
-local function is_discarded()
+-- Runs a transaction of `count` commands. Redis discards every transaction when memory is short. One of scripts and reads runs
+-- nevertheless, since it is not asked before it changes something. Returns what is behind it.
+local function transaction(at, count)
   local changes = false
-  each_command(function(name) changes = changes or (name and is_plain(name) and not READS[name]) end)
-  return changes and begin() and short_of_memory
+  local after = each_command(at, count, function(name)
+    changes = changes or (name and is_plain(name) and not READS[name])
+  end)
+  if changes and begin() and short_of_memory then
+    add_error('EXECABORT Transaction discarded because of: ' .. OOM)
+  elseif not aborted then
+    add('*' .. count .. '\r\n')
+    each_command(at, count, run)
+  end
+  return after
+end
+-- Runs what is at `at`, a transaction or a command. Returns what is behind it, and whether it is a read alone.
+local function unit(at)
+  local count = tonumber(ARGV[at])
+  if count < 0 then return transaction(at + 1, -count), false end
+  return each_command(at, 1, run), READS[string.upper(ARGV[at + 1])] and count > 0
+end
+
+local function now()
+  local time = redis.call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+-- Runs commands and transactions of a pack until there is a reason to stop, and returns the array of their replies: all have been
+-- asked for together, and what is left will be asked for again. A read with a long reply has no place here, since it would be kept.
+local function pack()
+  local replies, bytes, longest, at, until_ = {}, 0, REPLY_MAX, COMMANDS, nil
+  while at <= #ARGV and bytes <= PACK_REPLIES_MAX do
+    if #replies % PACK_LOOKS == 0 then
+      local time = now()
+      if until_ and time >= until_ then break end
+      until_ = until_ or time + PACK_MICROSECONDS_MAX
+    end
+    out, out_bytes, REPLY_MAX = {}, 0, longest - bytes - PACK_HEADER
+    local after, reads = unit(at)
+    if aborted then return end
+    if reads and out_bytes > PACK_READ_MAX then break end
+    local reply = out_bytes <= REPLY_MAX and table.concat(out) or TOO_LONG
+    replies[#replies + 1], bytes, at = reply, bytes + #reply, after
+  end
+  return '*' .. #replies .. '\r\n' .. table.concat(replies)
 end
 local function request()
   redis.call('SELECT', DB)
   current = DB
-  if FORM == 't' and is_discarded() then
-    add_error('EXECABORT Transaction discarded because of: ' .. OOM)
-  elseif not aborted then
-    local count = 0
-    each_command(function(...)
-      count = count + 1
-      run(...)
-    end)
-    if FORM == 't' then
-      add('*' .. count .. '\r\n')
-      if #out > 1 then table.insert(out, 1, table.remove(out)) end
-    end
+  local reply
+  if FORM == 'k' then
+    reply = pack()
+  else
+    local at = COMMANDS
+    while at <= #ARGV and not aborted do at = unit(at) end
+    reply = out_bytes <= REPLY_MAX and table.concat(out) or TOO_LONG
   end
   redis.call('SELECT', 0)
   current = '0'
   if aborted then return end
-  local reply = out_bytes <= REPLY_MAX and table.concat(out) or TOO_LONG
   aborted = write_record(PREFIX .. reply)
   if aborted then return end
   begun = true

@@ -101,6 +101,24 @@ const KINDS: &[Kind] = &[
         &[&["GET", "n"], &["PUBLISH", "ch", "m"]],
         false,
     ),
+    kind(
+        "pack of two that publish",
+        Form::Pack,
+        &[&["PUBLISH", "ch", "m"], &["PUBLISH", "ch", "m"]],
+        false,
+    ),
+    kind(
+        "pack with publish in MULTI",
+        Form::Pack,
+        &[&["PING"], &["MULTI"], &["PUBLISH", "ch", "m"], &["EXEC"]],
+        true,
+    ),
+    kind(
+        "pack with incr",
+        Form::Pack,
+        &[&["PING"], &["INCR", "n"]],
+        true,
+    ),
 ];
 
 /// Why Redis refuses, and what makes and ends it.
@@ -353,7 +371,7 @@ fn every_request_has_its_effect_once_whatever_redis_refuses_meanwhile() {
             .any(|text| reply.contains(text));
             let wanted = match kind.name {
                 _ if says_error => 0,
-                "publish and incr in MULTI" => 2,
+                "publish and incr in MULTI" | "pack of two that publish" => 2,
                 _ => 1,
             };
             assert_eq!(effects, wanted, "{what}: {reply:?}");

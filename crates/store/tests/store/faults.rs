@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::support::proxy::Proxy;
-use crate::support::{Redis, batch, load, single, watermark};
+use crate::support::{Redis, batch, load, payload, single, watermark};
 use bytes::Bytes;
 use pmnet_server::{Batch, Request, Store, StoreError};
+use pmnet_wire::command::{Form, Protocol};
 
 /// How often Redis is killed in the middle of a stream.
 const KILLS: usize = 12;
@@ -91,12 +92,17 @@ fn kills_in_the_middle_of_requests() {
     let (mut next, mut interrupted, mut answered) = (0u32, 0, 0);
     while !stop.load(Ordering::SeqCst) {
         let request = |i: u32| Request {
-            // Every fourth takes the MULTI way.
-            payload: single(if i.is_multiple_of(4) {
-                "BLMPOP 1 1 none LEFT"
-            } else {
-                "INCR n"
-            }),
+            // Every fourth takes the MULTI way, and every fourth is a pack.
+            payload: match i % 4 {
+                0 => single("BLMPOP 1 1 none LEFT"),
+                1 => payload(
+                    Form::Pack,
+                    Protocol::Resp2,
+                    0,
+                    &["INCR n", "INCR p", "MULTI", "INCR p", "EXEC", "GET p"],
+                ),
+                _ => single("INCR n"),
+            },
             record: Some((b"last".to_vec(), Bytes::from(format!("{i}:")))),
         };
         let mut replies = Vec::new();
@@ -127,6 +133,11 @@ fn kills_in_the_middle_of_requests() {
     assert_eq!(
         redis.lock().unwrap().get("n").unwrap_or_default(),
         wanted.to_string()
+    );
+    let packs = (0..next).filter(|i| i % 4 == 1).count();
+    assert_eq!(
+        redis.lock().unwrap().get("p").unwrap_or_default(),
+        (2 * packs).to_string()
     );
     println!("{answered} answered, {interrupted} interruptions");
     assert!(interrupted > 0 && answered > 0);

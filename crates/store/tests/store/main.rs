@@ -11,6 +11,7 @@ mod fence;
 mod infrastructure;
 mod name;
 mod packet;
+mod packs;
 mod promises;
 mod rights;
 mod runs;

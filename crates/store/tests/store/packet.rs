@@ -1,6 +1,6 @@
 //! The packet store as a server uses it: full, damaged, somebody else's.
 
-use crate::support::{arguments, batch, change, read, single, watermark};
+use crate::support::{arguments, batch, change, payload, read, single, watermark};
 use bytes::Bytes;
 use pmnet_server::{Batch, Request, Store, StoreError};
 use pmnet_wire::command::{Form, Protocol};
@@ -124,6 +124,41 @@ fn in_a_full_store_there_is_room_in_place_of_what_is_there() {
         let left = format!(":{}\r\n", kept - 1);
         assert_eq!(read(&mut *store, single("DBSIZE")), left);
     }
+}
+
+/// What a full store refuses of a pack is the reply to that part alone; what is behind it takes effect when it is sent again.
+#[test]
+fn in_a_full_store_a_pack_goes_on_behind_what_has_no_room() {
+    let made = made("?size=1M&media=file");
+    let mut store = open(&made.url);
+    let kept = filled(&mut *store, &[b'v'; 5000]);
+    let new = format!("SET new {}", "v".repeat(5000));
+    let new = [&new[..]];
+    let mut parts = &[
+        &["EXISTS new"][..],
+        &new,
+        &["EXISTS new"],
+        &["MULTI", "SET k0 w", "GET k0", "EXEC"],
+        &["DEL k1"],
+    ][..];
+    let mut said = String::new();
+    while !parts.is_empty() {
+        let lines = parts.concat();
+        let reply = change(&mut *store, payload(Form::Pack, Protocol::Resp2, 0, &lines));
+        let (count, replies) = reply.split_once("\r\n").unwrap();
+        let done: usize = count[1..].parse().unwrap();
+        assert!(done > 0, "{reply}");
+        said.push_str(replies);
+        parts = &parts[done..];
+    }
+    let full =
+        "-OOM command not allowed: the packet store is full; delete keys, or move to a larger one";
+    let wanted = format!(":0\r\n{full}\r\n:0\r\n*2\r\n+OK\r\n$1\r\nw\r\n:1\r\n");
+    assert_eq!(said, wanted);
+    drop(store);
+    let mut store = open(&made.url);
+    let left = format!(":{}\r\n", kept - 1);
+    assert_eq!(read(&mut *store, single("DBSIZE")), left);
 }
 
 /// Replies that are kept take room as data does; the reply of a delete always has some, and so has a new session.

@@ -84,6 +84,7 @@ fn payload(form: Form, database: u32, list: &[&[&[u8]]]) -> Vec<u8> {
 fn commands() -> Vec<Case> {
     let set: &[&[u8]] = &[b"SET", b"key", b"value"];
     let incr: &[&[u8]] = &[b"INCR", b"n"];
+    let (multi, exec): (&[&[u8]], &[&[u8]]) = (&[b"MULTI"], &[b"EXEC"]);
     let raw = |resp: &[u8]| {
         let mut bytes = preamble(Form::Single, Protocol::Resp2, 0).to_vec();
         bytes.extend_from_slice(resp);
@@ -126,6 +127,11 @@ fn commands() -> Vec<Case> {
             payload(Form::Transaction, 2, &[set, incr]),
             None,
         ),
+        (
+            "pack",
+            payload(Form::Pack, 0, &[set, multi, incr, set, exec, incr]),
+            None,
+        ),
         ("barrier", payload(Form::Barrier, 0, &[]), None),
         ("store_address", payload(Form::StoreAddress, 0, &[]), None),
         ("nothing", vec![], preamble_bad),
@@ -136,7 +142,7 @@ fn commands() -> Vec<Case> {
         ),
         ("other_version", changed(0, 2), preamble_bad),
         ("unknown_protocol", changed(1, 4), preamble_bad),
-        ("unknown_form", changed(2, 5), preamble_bad),
+        ("unknown_form", changed(2, 6), preamble_bad),
         ("reserved_byte", changed(3, 1), preamble_bad),
         ("single_without_command", raw(b""), count),
         (
@@ -150,6 +156,27 @@ fn commands() -> Vec<Case> {
             count,
         ),
         ("pipeline_of_none", payload(Form::Pipeline, 0, &[]), count),
+        ("pack_of_none", payload(Form::Pack, 0, &[]), count),
+        (
+            "pack_with_half_a_transaction",
+            payload(Form::Pack, 0, &[multi, incr]),
+            count,
+        ),
+        (
+            "pack_with_exec_alone",
+            payload(Form::Pack, 0, &[incr, exec]),
+            count,
+        ),
+        (
+            "pack_with_an_empty_transaction",
+            payload(Form::Pack, 0, &[multi, exec]),
+            count,
+        ),
+        (
+            "pack_with_a_transaction_in_another",
+            payload(Form::Pack, 0, &[multi, incr, multi, exec]),
+            count,
+        ),
         (
             "barrier_with_command",
             payload(Form::Barrier, 0, &[set]),

@@ -105,6 +105,49 @@ proptest! {
 }
 
 #[test]
+fn a_pack_is_commands_and_transactions() {
+    let line = |words: &str| {
+        words
+            .split(' ')
+            .map(|word| word.as_bytes().to_vec())
+            .collect()
+    };
+    let list: Vec<Command> = [
+        "INCR a", "MULTI", "INCR b", "multi", "EXEC", "GET c", "MULTI", "EXEC now", "EXEC",
+    ]
+    .map(line)
+    .to_vec();
+    let bytes = payload(Form::Pack, Protocol::Resp3, 7, &list);
+    let pack = Commands::parse(&bytes).expect("whole");
+    let units: Vec<_> = pack.units().collect();
+    let said: Vec<_> = units
+        .iter()
+        .map(|unit| (unit.commands.form, read(&unit.commands)))
+        .collect();
+    assert_eq!(
+        said,
+        [
+            (Form::Single, list[..1].to_vec()),
+            (Form::Transaction, list[2..4].to_vec()),
+            (Form::Single, list[5..6].to_vec()),
+            (Form::Transaction, list[7..8].to_vec()),
+        ]
+    );
+    for unit in &units {
+        let Commands {
+            protocol,
+            database,
+            count,
+            ..
+        } = unit.commands;
+        assert_eq!((protocol, database), (Protocol::Resp3, 7));
+        assert_eq!(count, unit.commands.iter().count());
+    }
+    let together: Vec<u8> = units.iter().flat_map(|unit| unit.resp).copied().collect();
+    assert_eq!(together, pack.resp);
+}
+
+#[test]
 fn a_barrier_has_no_command() {
     assert_eq!(barrier(), [1, 2, 2, 0, 0, 0, 0, 0]);
     let bytes = barrier();
@@ -124,7 +167,7 @@ fn a_transaction_has_at_most_so_many_commands() {
         (COMMANDS_MAX, None),
         (COMMANDS_MAX + 1, Some(CommandError::Count)),
     ] {
-        for form in [Form::Transaction, Form::Pipeline] {
+        for form in [Form::Transaction, Form::Pipeline, Form::Pack] {
             let bytes = payload(form, Protocol::Resp2, 0, &vec![ping.clone(); count]);
             assert_eq!(
                 Commands::parse(&bytes).err(),
