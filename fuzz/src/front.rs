@@ -131,7 +131,10 @@ impl Fake {
             session,
             call: CallId(self.calls),
             update,
-            count: commands.count,
+            count: match commands.form {
+                Form::Pack => commands.units().count(),
+                _ => commands.count,
+            },
             form: commands.form,
         });
         Ok(CallId(self.calls))
@@ -388,6 +391,18 @@ impl World {
             Form::Transaction => {
                 write_header(&mut out, pending.count);
                 out.extend(b":1\r\n".repeat(pending.count));
+            }
+            Form::Pack => {
+                // As far as the store goes.
+                let count = if input.rarely(4) {
+                    1 + input.index(pending.count)
+                } else {
+                    pending.count
+                };
+                write_header(&mut out, count);
+                for _ in 0..count {
+                    out.extend_from_slice(input.pick(REPLIES));
+                }
             }
             Form::Single | Form::Pipeline => {
                 for _ in 0..pending.count {

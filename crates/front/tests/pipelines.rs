@@ -187,7 +187,7 @@ fn a_set_between_writes_travels_with_them() {
 
 /// Each of them was a way to the store of its own, so a pipeline of pairs was as slow as its commands one by one.
 #[test]
-fn short_reads_travel_with_the_writes_in_front_of_them() {
+fn reads_travel_with_the_writes_in_front_of_them() {
     let Some(redis) = Redis::start() else { return };
     let front = start(&redis, MEDIUM);
     let mut direct = redis.client();
@@ -209,13 +209,17 @@ fn short_reads_travel_with_the_writes_in_front_of_them() {
             &[(5, false)],
         ),
         (&["INCR text", "GET text", "GET text"], &[(3, false)]),
-        // What may be long goes its own way, and so does what is in front of a write.
-        (&["INCR n", "GET m", "GET n"], &[(1, false), (2, true)]),
+        (&["INCR n", "GET m", "GET n"], &[(3, false)]),
+        (&["APPEND n 1", "GET n"], &[(2, false)]),
+        // What is in front of a write goes its own way, and so does what runs code, or cannot run in the store's script.
         (
             &["STRLEN text", "INCR n", "HGETALL h"],
-            &[(1, true), (1, false), (1, true)],
+            &[(1, true), (2, false)],
         ),
-        (&["APPEND n 1", "GET n"], &[(1, false), (1, true)]),
+        (
+            &["EVAL return(1) 0", "GET n", "INCR n", "DBSIZE"],
+            &[(1, false), (1, true), (1, false), (1, true)],
+        ),
     ] {
         direct.ask("DEL n z");
         direct.send(&pipeline(lines));
@@ -230,10 +234,10 @@ fn short_reads_travel_with_the_writes_in_front_of_them() {
         let wanted: Vec<(bool, Form, usize)> = packs
             .iter()
             .map(|&(count, reads)| {
-                let form = if count == 1 {
-                    Form::Single
-                } else {
-                    Form::Pipeline
+                let form = match (count, reads) {
+                    (1, _) => Form::Single,
+                    (_, true) => Form::Pipeline,
+                    (_, false) => Form::Pack,
                 };
                 (reads, form, count)
             })

@@ -479,17 +479,17 @@ fn what_the_head_cannot_know_is_a_bypass() {
     }
     at_once(&mut client, &["MULTI", "GET k", "EXEC"]);
     assert_eq!(bypassed(&front), [(true, Form::Transaction, 1)]);
-    // With a write in front of them they wait for it; those with a short reply travel with it.
+    // With a write in front of them they travel with it.
     let replies = at_once(
         &mut client,
         &["INCR n", "GET n", "SET j 1", "GET n", "INCR n", "GET n"],
     );
     assert_eq!(replies[1], bulk("1"), "{replies:?}");
     assert_eq!(replies[5], bulk("2"), "{replies:?}");
-    assert_eq!(bypassed(&front), [(false, Form::Pipeline, 6)]);
+    assert_eq!(bypassed(&front), [(false, Form::Pack, 6)]);
     let replies = at_once(&mut client, &["INCR n", "GET k", "INCR n", "GET k"]);
     assert_eq!(replies[1], "$-1\r\n", "{replies:?}");
-    assert_eq!(bypassed(&front), [(false, Form::Single, 1); 2]);
+    assert_eq!(bypassed(&front), [(false, Form::Pack, 4)]);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Reads that were packed together and whose replies do not fit into one message together.
+//! What is sent again: reads that were packed together and whose replies do not fit into one message together, and what the store has left
+//! out of a pack ([`super::pack`]).
 //!
 //! Each reply alone may fit, as it would have without packing, so the reads are sent again one by one.
 //! Until a pack has its replies, nothing after it is sent on its connection. Otherwise later commands of
@@ -42,7 +43,11 @@ impl Connection {
         self.replies.slots.extend(commands.iter().map(|arguments| {
             let mut single = head.to_vec();
             write_command(&mut single, &arguments.collect::<Vec<_>>());
-            Slot::Again(Bytes::from(single))
+            Slot::Again {
+                payload: Bytes::from(single),
+                purpose: Purpose::one(),
+                read_only: true,
+            }
         }));
         self.replies.slots.append(&mut after);
         self.wait = Wait::Repeats;
@@ -59,34 +64,23 @@ impl Connection {
         up: &mut U,
         shared: &Shared,
     ) -> Result<(), Later> {
-        let again = |slot: &Slot| matches!(slot, Slot::Again(_));
+        let again = |slot: &Slot| matches!(slot, Slot::Again { .. });
         while let Some(index) = self.replies.slots.iter().position(again) {
             let waits = |slot: &Slot| matches!(slot, Slot::Call { .. });
             if self.congested() || self.replies.slots.iter().take(index).any(waits) {
                 return Err(Later::Reads);
             }
-            let Slot::Again(payload) = &self.replies.slots[index] else {
+            let Slot::Again {
+                payload, read_only, ..
+            } = &self.replies.slots[index]
+            else {
                 break;
             };
-            let payload = payload.clone();
+            let (payload, read_only) = (payload.clone(), *read_only);
             // Each has a time of its own, from the answer to the one before it.
-            let how = Submit::Bypass { read_only: true };
+            let how = Submit::Bypass { read_only };
             let submitted = self.submit(&payload, 0, how, self.times.answered, up, shared)?;
-            let purpose = Purpose::Bypass {
-                replies: 1,
-                again: None,
-                plain: false,
-            };
-            match submitted {
-                Ok(call) => {
-                    self.replies.slots[index] = Slot::Call {
-                        call,
-                        purpose,
-                        bytes: 0,
-                    }
-                }
-                Err(error) => self.replies.fill(index, error),
-            }
+            self.pack_is_out |= self.replies.submitted(index, submitted);
             self.replies.drain();
         }
         self.wait = Wait::Nothing;

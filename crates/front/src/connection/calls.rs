@@ -1,24 +1,17 @@
-//! Calls of a connection: packing bypasses, submitting, and matching outcomes to replies.
+//! Calls of a connection: submitting, and matching outcomes to replies.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, reply, scan::count, write_command};
-use pmnet_wire::FRAGMENT_BYTES;
 use pmnet_wire::command::{Form, PREAMBLE_LEN, Protocol, preamble};
 
-use super::beside::counted;
-use super::busy::runs_code;
+use super::beside::{LONG_READ, PAUSE};
 use super::client::ClientsAsk;
+use super::pack::{Pack, Packed};
 use super::replies::Slot;
 use super::transaction::Rest;
 use super::{Connection, Later, Shared, Wait};
 use crate::table::{self, Facts, early_ack};
 use crate::upstream::{CallId, Closed, Outcome, Refused, Time, Upstream};
-
-/// Most commands packed into one bypass. Bounds how many replies travel together.
-pub const PACK_COMMANDS_MAX: u32 = 64;
-/// Most bytes of commands that are packed into one bypass, unless it has only one: a session has one bypass under way at a time, so
-/// a pack that is small costs a way to the store and back, and more than this many fragments add nothing to that.
-pub const PACK_BYTES_MAX: usize = 48 * FRAGMENT_BYTES;
 
 /// The time was up before anything was sent.
 const LATE: &str = "ERR pmnet: deadline passed before the call could be sent";
@@ -35,6 +28,8 @@ pub(super) enum Purpose {
         again: Option<Bytes>,
         plain: bool,
     },
+    /// Commands and transactions of which the store may leave the last ones out.
+    Pack(Packed),
     /// A PUBLISH of a subscriber: the reply as it is, behind the messages before it.
     Publish,
     /// Whether the store has this database.
@@ -54,6 +49,15 @@ pub(super) enum Purpose {
 }
 
 impl Purpose {
+    /// A bypass of one command or transaction.
+    pub(super) fn one() -> Purpose {
+        Purpose::Bypass {
+            replies: 1,
+            again: None,
+            plain: false,
+        }
+    }
+
     /// How many commands travel as this bypass; `None` if it is none.
     pub(super) fn bypassed(&self) -> Option<u32> {
         match self {
@@ -61,37 +65,23 @@ impl Purpose {
             _ => None,
         }
     }
-}
 
-/// Bypasses that travel as one.
-pub(super) struct Pack {
-    /// Preamble and commands; the preamble's form is set at the end.
-    payload: Vec<u8>,
-    commands: u32,
-    pub(super) read_only: bool,
-    /// One of them runs code.
-    code: bool,
-    /// Keys that they make numbers, one after the other.
-    counted: Vec<Box<[u8]>>,
-    /// Nothing may be added.
-    closed: bool,
-    key_hash: u64,
-    /// When the time of the first of them began.
-    begun: Time,
-}
-
-impl Pack {
-    /// Whether one of them makes this key a number.
-    pub(super) fn counts(&self, key: &[u8]) -> bool {
-        self.counted.iter().any(|counted| **counted == *key)
+    /// The same error as the reply to each of its commands.
+    pub(super) fn failed(&self, error: &Bytes) -> Bytes {
+        match self {
+            Purpose::Pack(packed) => packed.failed(error),
+            _ => repeated(error, self.bypassed().unwrap_or(1)),
+        }
     }
 
-    /// Whether a command of `bytes` goes with those that are in it.
-    pub(super) fn has_room(&self, read_only: bool, bytes: usize) -> bool {
-        !self.closed
-            && self.read_only == read_only
-            && self.commands < PACK_COMMANDS_MAX
-            && self.payload.len() + bytes <= PACK_BYTES_MAX
+    /// How many replies of unknown length are to be expected.
+    fn replies_expected(&self) -> usize {
+        match self {
+            Purpose::Bypass { replies, .. } => usize::try_from(*replies).unwrap_or(1),
+            // The store ends it when they are long.
+            Purpose::Pack(_) => 2,
+            _ => 0,
+        }
     }
 }
 
@@ -162,8 +152,9 @@ impl Connection {
         command: &[&[u8]],
         purpose: Purpose,
         up: &mut U,
-        shared: &Shared,
+        shared: &mut Shared,
     ) -> Result<bool, Later> {
+        self.flush_pack(up, shared)?;
         let mut payload = preamble(Form::Single, Protocol::Resp2, database).to_vec();
         write_command(&mut payload, command);
         let bytes = payload.len();
@@ -186,8 +177,7 @@ impl Connection {
     ) {
         match submitted {
             Ok(call) => {
-                let replies = usize::try_from(purpose.bypassed().unwrap_or(0)).unwrap_or(1);
-                let bytes = bytes + replies * super::REPLY_BYTES_EXPECTED;
+                let bytes = bytes + purpose.replies_expected() * super::REPLY_BYTES_EXPECTED;
                 self.replies.flight_bytes += bytes;
                 self.replies.slots.push_back(Slot::Call {
                     call,
@@ -196,7 +186,7 @@ impl Connection {
                 });
             }
             Err(error) => {
-                self.reply(repeated(&error, purpose.bypassed().unwrap_or(1)));
+                self.reply(purpose.failed(&error));
             }
         }
     }
@@ -213,9 +203,15 @@ impl Connection {
         // Its turn comes when the writes in front of it have their replies, so it may as well go with them. An assumed
         // command may not: its reply is always OK.
         let has_room = |pack: &Pack| pack.has_room(false, frame.len());
-        if self.pack.as_ref().is_some_and(has_room) && early_ack(arguments) {
+        let packs = match &self.pack {
+            Some(pack) => has_room(pack),
+            None => self.may_open_pack(frame.len()),
+        };
+        if packs && early_ack(arguments) {
             shared.own_writes.forget();
-            return self.pack_frame(frame, key_hash, false, false, up, shared);
+            self.pack_frame(frame, key_hash, false, false, up, shared)?;
+            self.in_a_row += 1;
+            return Ok(());
         }
         self.flush_pack(up, shared)?;
         let mut payload = Vec::with_capacity(PREAMBLE_LEN + frame.len());
@@ -235,138 +231,6 @@ impl Connection {
         shared.own_writes.note(call, arguments, &payload);
         self.expect(submitted, Purpose::Update { readers: 0 }, bytes);
         Ok(())
-    }
-
-    /// Adds a bypass to the pack, after sending the pack if it does not fit.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "the parts of one command and where it goes"
-    )]
-    pub(super) fn pack_bypass<U: Upstream>(
-        &mut self,
-        frame: &[u8],
-        facts: Option<&Facts>,
-        arguments: &Arguments<'_>,
-        read_only: bool,
-        alone: bool,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
-        let key_hash = facts.map_or(0, |facts| table::key_hash(facts, arguments));
-        self.pack_frame(frame, key_hash, read_only, alone, up, shared)?;
-        if let Some(pack) = &mut self.pack {
-            pack.code |= runs_code(facts);
-            if let Some(key) = counted(facts, arguments)
-                && !pack.counts(key)
-            {
-                pack.counted.push(key.into());
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds a command to the pack, after sending the pack if it does not fit.
-    pub(super) fn pack_frame<U: Upstream>(
-        &mut self,
-        frame: &[u8],
-        key_hash: u64,
-        read_only: bool,
-        alone: bool,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
-        let has_room = |pack: &Pack| pack.has_room(read_only, frame.len());
-        if alone || !self.pack.as_ref().is_some_and(has_room) {
-            self.flush_pack(up, shared)?;
-        }
-        shared.counters.bypassed_reads += u64::from(read_only);
-        let (head, begun) = (self.preamble(Form::Single), self.times.begun);
-        let pack = self.pack.get_or_insert_with(|| {
-            let mut payload = Vec::with_capacity(FRAGMENT_BYTES.max(PREAMBLE_LEN + frame.len()));
-            payload.extend_from_slice(&head);
-            Pack {
-                payload,
-                commands: 0,
-                read_only,
-                code: false,
-                counted: Vec::new(),
-                closed: alone,
-                key_hash,
-                begun,
-            }
-        });
-        pack.payload.extend_from_slice(frame);
-        pack.commands += 1;
-        if pack.key_hash != key_hash {
-            pack.key_hash = 0;
-        }
-        Ok(())
-    }
-
-    /// Sends the pack, if there is one, and gets the batch of reads answered that is behind it.
-    ///
-    /// # Errors
-    /// [`Later`]: nothing may be submitted behind them now.
-    pub(super) fn flush_pack<U: Upstream>(
-        &mut self,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
-        self.send_pack(up, shared)?;
-        if self.reads.batch.is_some() {
-            self.advance_batch(up, shared)?;
-            self.send_pack(up, shared)?;
-        }
-        Ok(())
-    }
-
-    fn send_pack<U: Upstream>(&mut self, up: &mut U, shared: &Shared) -> Result<(), Later> {
-        let Some(mut pack) = self.pack.take() else {
-            return Ok(());
-        };
-        let form = if pack.commands == 1 {
-            Form::Single
-        } else {
-            Form::Pipeline
-        };
-        let head = self.preamble(form);
-        pack.payload[..PREAMBLE_LEN].copy_from_slice(&head);
-        let bytes = pack.payload.len();
-        let payload = Bytes::from(pack.payload);
-        let how = Submit::Bypass {
-            read_only: pack.read_only,
-        };
-        match self.submit(&payload, pack.key_hash, how, pack.begun, up, shared) {
-            Ok(submitted) => {
-                // A read that is alone cannot be taken apart.
-                let again = (pack.read_only && pack.commands > 1).then_some(payload);
-                if again.is_some() && submitted.is_ok() {
-                    self.wait = Wait::Outcome;
-                }
-                self.expect(
-                    submitted,
-                    Purpose::Bypass {
-                        replies: pack.commands,
-                        again,
-                        plain: pack.read_only && !pack.code,
-                    },
-                    bytes,
-                );
-                if self.wait == Wait::Outcome {
-                    return Err(Later::Reads);
-                }
-                Ok(())
-            }
-            Err(later) => {
-                // The replies to what is packed have no slot yet, so it must be the next thing sent.
-                self.pack = Some(Pack {
-                    payload: payload.into(),
-                    closed: true,
-                    ..pack
-                });
-                Err(later)
-            }
-        }
     }
 
     /// The outcome of a call of this connection.
@@ -392,9 +256,12 @@ impl Connection {
         self.release(&purpose);
         if let Purpose::Update { readers } = purpose {
             self.answer_readers(index, call, readers, &outcome);
-        } else if let Outcome::Reply(_) = outcome {
+        } else if let Outcome::Reply(reply) = &outcome {
             // It came behind everything before it.
             self.reads.uncertain = false;
+            if matches!(purpose, Purpose::Bypass { plain: true, .. }) && reply.len() > LONG_READ {
+                self.reads.apart_before = shared.now.saturating_add(PAUSE);
+            }
         }
         if let Purpose::ClientFields(ask) = purpose {
             shared.learn_client_fields(&outcome);
@@ -403,6 +270,8 @@ impl Connection {
         } else if let Purpose::Publish = purpose {
             let reply = self.answer(purpose, outcome, shared);
             self.fence(index, reply);
+        } else if let Purpose::Pack(packed) = purpose {
+            self.pack_done(index, packed, outcome, shared);
         } else if !self.unpack(index, &purpose, &outcome) {
             let reply = self.answer(purpose, outcome, shared);
             self.replies.fill(index, reply);
@@ -420,6 +289,10 @@ impl Connection {
             | Purpose::ClientFields(_)
             | Purpose::Publish => true,
             Purpose::Bypass { again, .. } => again.is_some(),
+            Purpose::Pack(_) => {
+                self.pack_is_out = false;
+                false
+            }
             Purpose::Update { .. } => false,
         };
         if held {
@@ -447,6 +320,7 @@ impl Connection {
                 Ok(reply) => reply,
                 Err(error) => repeated(&error, replies),
             },
+            Purpose::Pack(packed) => packed.failed(&outcome.unwrap_or_else(|error| error)),
             Purpose::SelectQueued { database, frame } => {
                 self.select_checked(database, &frame, outcome, shared)
             }
@@ -499,7 +373,9 @@ impl Connection {
     pub fn session_closed(&mut self, reason: Closed, shared: &mut Shared) {
         if let Closed::DataLoss { .. } = reason {
             tracing::error!(client = self.peer, %reason, "session closed");
-            self.end.lose(reply::error(&format!("ERR pmnet: {reason}")));
+            let error = reply::error(&format!("ERR pmnet: {reason}"));
+            self.fail_unsent(&error);
+            self.end.lose(error);
         } else {
             tracing::debug!(client = self.peer, %reason, "session closed");
         }

@@ -149,6 +149,7 @@ impl Connection {
     pub(super) fn drop_outstanding(&mut self) {
         self.wait = Wait::Nothing;
         self.pack = None;
+        self.pack_is_out = false;
         self.drop_batch();
         self.passing.drop_passage();
         self.passing.direct = None;

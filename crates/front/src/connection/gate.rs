@@ -377,7 +377,7 @@ impl Connection {
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<bool, Later> {
-        self.flush_pack(up, shared)?;
+        self.make_room_for_reply(up, shared)?;
         if facts.is_some_and(|facts| facts.name == "EXEC") && self.mode.take_transaction().is_some()
         {
             let why = String::from_utf8_lossy(error.strip_prefix(b"-").unwrap_or(&error));

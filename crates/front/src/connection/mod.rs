@@ -26,6 +26,7 @@ mod mark;
 mod mode;
 mod output;
 mod own_write;
+mod pack;
 mod pass;
 mod passage;
 mod passing;
@@ -49,7 +50,6 @@ use crate::table::{Action, Facts, Local, Pass, Sub, Verdict};
 use crate::upstream::{SessionHandle, Upstream};
 use crate::users::Users;
 pub use busy::{Busy, says_busy};
-use calls::Pack;
 pub(crate) use client::{ClientSocket, ClientsAsk, ClientsTold};
 use client::{Life, Skip};
 pub use deadline::HALF_CLOSED_TIMEOUT;
@@ -61,6 +61,7 @@ use input::Input;
 use local::Settings;
 pub use mark::Mark;
 use mode::Mode;
+use pack::Pack;
 use passing::Passing;
 pub use pause::Pause;
 use reads::Reads;
@@ -152,8 +153,12 @@ pub struct Connection {
     times: Times,
     replies: Replies,
     session: Option<SessionHandle>,
-    /// Bypasses that are being packed together; none between turns unless the endpoint was busy.
+    /// Bypasses that are being packed together; none between turns unless the endpoint was busy, or a pack is under way.
     pack: Option<Pack>,
+    /// A pack is under way of which a part may have to be sent again, before anything else.
+    pack_is_out: bool,
+    /// How many of the last commands in packs could have gone their own way: reads, and what is acknowledged early.
+    in_a_row: usize,
     reads: Reads,
     wait: Wait,
     behind: Behind,
@@ -182,6 +187,8 @@ impl Connection {
             replies: Replies::default(),
             session: None,
             pack: None,
+            pack_is_out: false,
+            in_a_row: 0,
             reads: Reads::default(),
             wait: Wait::Nothing,
             behind: Behind::Unknown,
@@ -328,7 +335,9 @@ impl Connection {
         if self.wait == Wait::Repeats {
             self.repeat_reads(up, shared)?;
         }
-        self.flush_pack(up, shared)?;
+        if !self.pack_is_out {
+            self.begin_pack(up, shared)?;
+        }
         loop {
             self.go_on_skipping(up, shared)?;
             if self.end.closed() && self.endless() {
@@ -347,7 +356,9 @@ impl Connection {
                 Ok(Status::Incomplete) => break,
                 Ok(Status::Complete) => {
                     if budget == 0 {
-                        self.flush_pack(up, shared)?;
+                        if !self.pack_is_out {
+                            self.begin_pack(up, shared)?;
+                        }
                         return Ok(Turn::More);
                     }
                     budget -= 1;
@@ -469,7 +480,7 @@ impl Connection {
         if let Some(error) = arity_error(&verdict, arguments)
             && !matches!(action, Action::Refuse(_))
         {
-            self.flush_pack(up, shared)?;
+            self.make_room_for_reply(up, shared)?;
             self.reply(error);
             return Ok(());
         }
@@ -492,9 +503,11 @@ impl Connection {
                         return self.publish_to_itself(frame, up, shared);
                     }
                 }
-                if read_only && self.goes_beside_writes(frame, facts, arguments) {
+                if read_only && self.goes_beside_writes(frame, facts, shared.now) {
                     shared.counters.bypassed_reads += 1;
-                    return self.pack_bypass(frame, facts, arguments, false, alone, up, shared);
+                    self.pack_bypass(frame, facts, arguments, false, alone, up, shared)?;
+                    self.in_a_row += 1;
+                    return Ok(());
                 }
                 if read_only && !alone && self.batch_read(frame, facts, arguments, up, shared)? {
                     return Ok(());
@@ -503,10 +516,16 @@ impl Connection {
                     self.deny(busy, facts, up, shared)?;
                     return Ok(());
                 }
-                self.pack_bypass(frame, facts, arguments, read_only, alone, up, shared)
+                self.pack_bypass(frame, facts, arguments, read_only, alone, up, shared)?;
+                self.in_a_row = 0;
+                Ok(())
             }
             Action::Local(local) => {
-                self.flush_pack(up, shared)?;
+                if local == Local::Multi {
+                    self.make_room_for_reply(up, shared)?;
+                } else {
+                    self.flush_pack(up, shared)?;
+                }
                 self.local(local, verdict.sub, arguments, up, shared)
             }
             Action::Pass(kind) => {
@@ -550,11 +569,6 @@ impl Connection {
         }
         self.behind = Behind::Nothing;
         Ok(())
-    }
-
-    /// Puts a reply behind all that are outstanding.
-    fn reply(&mut self, bytes: Bytes) {
-        self.replies.push(bytes);
     }
 }
 

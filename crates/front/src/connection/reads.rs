@@ -43,6 +43,8 @@ pub(super) struct Reads {
     pub(super) questions: u64,
     /// The store was asked before the head had answered.
     pub(super) before: Option<Before>,
+    /// One beside writes had a long reply: only short ones go with them before this time.
+    pub(super) apart_before: Time,
     /// The replies of a batch were too long: none before this time.
     no_batch_before: Time,
     /// A call had an unknown outcome, and no bypass was answered since.

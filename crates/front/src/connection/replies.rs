@@ -28,8 +28,12 @@ pub(super) enum Slot {
     Passage,
     /// The reply to a PUBLISH, held back until the messages before it are here.
     Fenced(Bytes),
-    /// A read, as a payload of its own, that is to be submitted again.
-    Again(Bytes),
+    /// What is to be submitted again, and for what.
+    Again {
+        payload: Bytes,
+        purpose: Purpose,
+        read_only: bool,
+    },
     /// A message that is no reply, waiting for the replies before it.
     Message(Bytes),
     /// What the front has to ask its other clients for.
@@ -102,6 +106,40 @@ impl Replies {
     pub(super) fn fill(&mut self, index: usize, reply: Bytes) {
         self.ready_bytes += reply.len();
         self.slots[index] = Slot::Ready(reply);
+    }
+
+    /// What was to be submitted again at `index` has been, or gets an error. Whether it is a pack that is under way now.
+    pub(super) fn submitted(&mut self, index: usize, submitted: Result<CallId, Bytes>) -> bool {
+        let Slot::Again { purpose, .. } =
+            std::mem::replace(&mut self.slots[index], Slot::Ready(Bytes::new()))
+        else {
+            return false;
+        };
+        match submitted {
+            Ok(call) => {
+                let is_pack = matches!(purpose, Purpose::Pack(_));
+                self.slots[index] = Slot::Call {
+                    call,
+                    purpose,
+                    bytes: 0,
+                };
+                is_pack
+            }
+            Err(error) => {
+                self.fill(index, purpose.failed(&error));
+                false
+            }
+        }
+    }
+
+    /// Puts these behind the slot at `index`.
+    pub(super) fn put_behind(&mut self, index: usize, slots: Vec<Slot>) {
+        for (at, slot) in (index + 1..).zip(slots) {
+            if let Slot::Ready(bytes) = &slot {
+                self.ready_bytes += bytes.len();
+            }
+            self.slots.insert(at, slot);
+        }
     }
 
     /// Moves the replies that are next in order to the output.

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use pmnet_resp::{Arguments, Parser, Status, read, reply, write_header};
 use pmnet_wire::command::{COMMANDS_MAX, Form, PREAMBLE_LEN, Protocol};
 
+use super::busy::runs_code;
 use super::calls::{Purpose, Submit};
 use super::local::{Hello, parse_database};
 use super::mode::Mode;
@@ -18,6 +19,8 @@ pub(super) struct Transaction {
     payload: Vec<u8>,
     commands: usize,
     read_only: bool,
+    /// One of them runs code.
+    code: bool,
     /// A command could not be queued: EXEC will abort.
     failed: bool,
     /// What the front answers, and where among the replies.
@@ -53,6 +56,11 @@ impl Transaction {
     /// Whether EXEC sends it.
     pub(super) fn is_sent(&self) -> bool {
         !self.failed && self.commands > 0
+    }
+
+    /// Whether it may travel with others. Code can be ended as long as nothing is in front of it or behind it.
+    fn packs(&self) -> bool {
+        self.is_sent() && !self.code && self.own.is_empty() && self.database.is_none()
     }
 
     /// Whether all of them only read.
@@ -95,6 +103,7 @@ impl Connection {
             payload,
             commands: 0,
             read_only: true,
+            code: false,
             failed: false,
             own: Vec::new(),
             database: None,
@@ -156,6 +165,9 @@ impl Connection {
                 }
                 Action::Bypass { read_only, .. } => {
                     let queued = self.queue_frame(frame, read_only);
+                    if let Some(transaction) = self.mode.transaction() {
+                        transaction.code |= runs_code(Some(facts));
+                    }
                     self.reply(queued);
                     return Ok(());
                 }
@@ -170,7 +182,12 @@ impl Connection {
                     | Local::Multi
                     | Local::Quit
                     | Local::Reset),
-                ) => return self.local(local, verdict.sub, arguments, up, shared),
+                ) => {
+                    if matches!(local, Local::Quit | Local::Reset) {
+                        self.flush_pack(up, shared)?;
+                    }
+                    return self.local(local, verdict.sub, arguments, up, shared);
+                }
                 Action::Pass(Pass::Watch) => {
                     // Not an error of the transaction: Redis goes on with it.
                     self.reply(reply::error("ERR WATCH inside MULTI is not allowed"));
@@ -447,6 +464,12 @@ impl Connection {
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<(), Later> {
+        let (packs, bytes) = self.mode.transaction().map_or((false, 0), |transaction| {
+            (transaction.packs(), transaction.payload.len())
+        });
+        if !(packs && self.has_room_for_transaction(bytes)) {
+            self.flush_pack(up, shared)?;
+        }
         let Some(mut transaction) = self.mode.take_transaction() else {
             self.reply(reply::error("ERR EXEC without MULTI"));
             return Ok(());
@@ -464,7 +487,12 @@ impl Connection {
             self.reply(answer);
             return Ok(());
         }
-        let bytes = transaction.payload.len();
+        if packs && self.has_room_for_transaction(bytes) {
+            let commands = &transaction.payload[PREAMBLE_LEN..];
+            self.pack_transaction(commands, transaction.read_only);
+            self.in_a_row = 0;
+            return Ok(());
+        }
         let payload = Bytes::from(transaction.payload);
         let how = Submit::Bypass {
             read_only: transaction.read_only,
@@ -472,11 +500,7 @@ impl Connection {
         match self.submit(&payload, 0, how, self.times.begun, up, shared) {
             Ok(submitted) => {
                 let purpose = if rest.own.is_empty() && rest.database.is_none() {
-                    Purpose::Bypass {
-                        replies: 1,
-                        again: None,
-                        plain: false,
-                    }
+                    Purpose::one()
                 } else {
                     if submitted.is_ok() {
                         // It changes what the next command means.
