@@ -11,6 +11,7 @@ use bytes::Bytes;
 use pmnet_front::Cache;
 use pmnet_front::connection::{
     Connection, Freshness, INPUT_BYTES_SOFT_MAX, Shared, StoreRead, Turn, Unread,
+    WAITING_INPUT_BYTES_SOFT_MAX,
 };
 use pmnet_front::limits::REQUESTS;
 use pmnet_front::table::Table;
@@ -295,7 +296,8 @@ impl World {
         }
         // Nothing behind a SELECT or a WATCH without an answer is answered.
         self.one_to_one &= !self.connection.is_cut_off();
-        assert!(!self.connection.wants_input() || self.asked.len() <= 4 * INPUT_BYTES_SOFT_MAX);
+        let most = WAITING_INPUT_BYTES_SOFT_MAX + 3 * INPUT_BYTES_SOFT_MAX;
+        assert!(!self.connection.wants_input() || self.asked.len() <= most);
     }
 
     fn write(&mut self, most: usize) {

@@ -221,11 +221,11 @@ fn a_client_that_goes_away_before_its_barrier_or_behind_unread_input_frees_its_p
     let Some(redis) = Redis::start() else { return };
     let front = start(&redis, LONG);
     let mut direct = redis.client();
-    // More than is read while a command waits.
+    // More than is read elsewhere while a command waits, and than the kernel keeps.
     let mut client = front.client();
     client.send(&command("BLPOP l 0"));
     until(&mut direct, "blocked_clients:1");
-    client.send(&command("SET behind 1").repeat(20_000));
+    client.send(&command("SET behind 1").repeat(100_000));
     drop(client);
     until(&mut direct, "blocked_clients:0");
     // Nothing comes back from the server.

@@ -3,7 +3,6 @@
 use bytes::{Buf, BytesMut};
 use pmnet_resp::{Arguments, Parser, ProtocolError, Status};
 
-use super::INPUT_BYTES_SOFT_MAX;
 use super::arrivals::Arrivals;
 use crate::limits::REQUESTS;
 use crate::upstream::Time;
@@ -37,9 +36,10 @@ impl Input {
         self.bytes.extend_from_slice(bytes);
     }
 
-    pub(super) fn has_room(&self) -> bool {
+    /// Whether more may be received: up to `most` bytes, or the one command at its head.
+    pub(super) fn has_room(&self, most: usize) -> bool {
         let needed = if self.held { 0 } else { self.parser.wanted() };
-        self.bytes.len() < INPUT_BYTES_SOFT_MAX.max(needed)
+        self.bytes.len() < most.max(needed)
     }
 
     /// Bytes that are here.

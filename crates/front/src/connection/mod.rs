@@ -85,6 +85,9 @@ pub const FLIGHT_BYTES_SOFT_MAX: usize = 32 * 1024 * 1024;
 pub const REPLY_BYTES_EXPECTED: usize = 256 * 1024;
 /// Input of one connection above which no more is read, unless one command needs more, in bytes.
 pub const INPUT_BYTES_SOFT_MAX: usize = 256 * 1024;
+/// The same while a client waits for something that may never come, in bytes: that it has gone away shows only behind all that
+/// it has sent.
+pub const WAITING_INPUT_BYTES_SOFT_MAX: usize = 16 * 1024 * 1024;
 /// Commands taken from one connection before the others get their turn.
 pub const COMMANDS_PER_TURN: usize = 256;
 /// Why [`Connection::advance`] came to an end.
@@ -230,7 +233,12 @@ impl Connection {
     /// Whether more input is welcome now.
     #[must_use]
     pub fn wants_input(&self) -> bool {
-        !self.end.eof() && !self.end.ends() && self.input.has_room()
+        let most = if self.endless() {
+            WAITING_INPUT_BYTES_SOFT_MAX
+        } else {
+            INPUT_BYTES_SOFT_MAX
+        };
+        !self.end.eof() && !self.end.ends() && self.input.has_room(most)
     }
 
     /// Bytes to write to the client.
