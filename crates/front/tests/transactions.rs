@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Client, Redis, Running};
+use pmnet_resp::write_command;
 
 /// What a client is told for these lines, one after the other.
 fn told(mut client: Client, lines: &[&str]) -> Vec<String> {
@@ -176,4 +177,33 @@ fn hello_is_queued_and_changes_the_protocol_at_the_end() {
     );
     assert!(client.ask("EXEC").starts_with("-EXECABORT"));
     assert_eq!(client.ask("HGETALL h"), "*2\r\n$1\r\ng\r\n$1\r\nw\r\n");
+}
+
+/// Texts of Redis end at a NUL, and are cut.
+#[test]
+fn what_redis_does_not_know_is_shown_as_redis_shows_it() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let long = "n".repeat(200);
+    let words: [&[&[u8]]; 6] = [
+        &[b"a\0b", b"c\0d", b"\xff\r\n"],
+        &[b"\0", b"", b"x"],
+        &[long.as_bytes(), long.as_bytes(), b"next"],
+        &[b"NOSUCH", &[b'x'; 120], &[b'y'; 20], b"z"],
+        &[b"CLIENT", b"\0\xff\r\n\x80", b"TRACKINGINFO"],
+        &[b"XGROUP", b"he\xff\0lp", long.as_bytes()],
+    ];
+    for words in words {
+        let mut frame = Vec::new();
+        write_command(&mut frame, words);
+        for before in ["PING", "MULTI"] {
+            let [expected, said] = [redis.client(), front.client()].map(|mut client| {
+                client.ask(before);
+                client.send(&frame);
+                client.next().expect("reply")
+            });
+            assert!(expected.starts_with(b"-ERR unknown "));
+            assert_eq!(said, expected, "{before}, {words:?}");
+        }
+    }
 }

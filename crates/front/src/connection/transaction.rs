@@ -525,30 +525,45 @@ impl Connection {
 
 /// Redis' own error for a subcommand that it does not know.
 pub(super) fn unknown_subcommand(arguments: &Arguments<'_>) -> Bytes {
-    let sub = arguments.get(1);
-    let sub = String::from_utf8_lossy(&sub[..sub.len().min(128)]);
-    reply::error(&format!(
-        "ERR unknown subcommand '{sub}'. Try {} HELP.",
-        shown(arguments)
-    ))
+    let (sub, name) = (shown_text(arguments.get(1), 128), shown(arguments));
+    let name = name.as_bytes();
+    reply::error(
+        &[
+            b"ERR unknown subcommand '",
+            sub,
+            b"'. Try ",
+            name,
+            b" HELP.",
+        ]
+        .concat(),
+    )
 }
 
 /// Redis' own error for a command that it does not know.
 pub(super) fn unknown_command(arguments: &Arguments<'_>) -> Bytes {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).into_owned();
-    let mut beginning = String::new();
+    let mut beginning = Vec::new();
     for argument in arguments.iter().skip(1) {
-        if beginning.len() >= 128 {
+        let Some(room) = 128_usize
+            .checked_sub(beginning.len())
+            .filter(|room| *room > 0)
+        else {
             break;
-        }
-        beginning.push_str(&format!("'{}' ", text(argument)));
+        };
+        beginning.extend_from_slice(&[b"'", shown_text(argument, room), b"' "].concat());
     }
-    let name = if arguments.get(0).len() > 128 {
-        shown(arguments)
-    } else {
-        text(arguments.get(0))
-    };
-    reply::error(&format!(
-        "ERR unknown command '{name}', with args beginning with: {beginning}"
-    ))
+    let name = shown_text(arguments.get(0), 128);
+    let parts = [
+        b"ERR unknown command '",
+        name,
+        b"', with args beginning with: ",
+        &beginning,
+    ];
+    reply::error(&parts.concat())
+}
+
+/// As much of this as Redis shows: at most so many bytes, and up to a NUL.
+fn shown_text(bytes: &[u8], most: usize) -> &[u8] {
+    let most = most.min(bytes.len());
+    let end = bytes[..most].iter().position(|byte| *byte == 0);
+    &bytes[..end.unwrap_or(most)]
 }
