@@ -498,6 +498,7 @@ UNORDERED = {
     *(b"SMEMBERS", b"SUNION", b"SINTER", b"SDIFF", b"HGETALL", b"HKEYS", b"HVALS", b"KEYS", b"SORT", b"SORT_RO"),
     *(b"COMMAND", b"CONFIG", b"PUBSUB"),
 }
+EVALS = {b"EVAL", b"EVAL_RO"}
 SCANS = {b"SCAN", b"SSCAN", b"HSCAN", b"ZSCAN"}
 CLIENT_EXACT = {b"GETNAME", b"SETNAME", b"NO-EVICT", b"GETREDIR", b"UNBLOCK", b"SETINFO"}
 ACL_EXACT = {b"WHOAMI", b"USERS", b"LIST", b"DRYRUN", b"GETUSER"}
@@ -522,6 +523,6 @@ def mode(args):
         return "scan"
     if name in NEAR:
         return "near"
-    if name in UNORDERED:
+    if name in UNORDERED or name in EVALS and any(listing in args[1].upper() for listing in UNORDERED if len(args) > 1):
         return "unordered"
     return "exact"

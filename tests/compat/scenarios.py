@@ -694,6 +694,7 @@ def pmnets_own_keys(table):
         for command in ("TYPE", "TTL", "EXISTS"):
             a.ask(command, name, shown=kind, about=command)
     a.ask("DEL", *names)
+    a.asks("WATCH mine\n DBSIZE\n RANDOMKEY\n KEYS *\n SCAN 0 COUNT 1000\n SET mine 2\n GET mine\n MULTI\n SET mine 3\n EXEC")
     a.asks("FLUSHALL\n DBSIZE")
 
 

@@ -104,6 +104,11 @@ fn nobody_is_let_in_without_his_password() {
     assert_eq!(client.ask("AUTH bob pw"), "+OK\r\n");
     assert_eq!(client.ask("SET k v"), "+OK\r\n");
     assert_eq!(client.ask("ACL WHOAMI"), "$3\r\nbob\r\n");
+    for line in ["MULTI", "ACL WHOAMI", "GET k", "ACL WHOAMI"] {
+        client.ask(line);
+    }
+    let executed = "*3\r\n$3\r\nbob\r\n$1\r\nv\r\n$3\r\nbob\r\n";
+    assert_eq!(client.ask("EXEC"), executed);
     // A login that fails changes nothing.
     assert_eq!(client.ask("AUTH bob no"), WRONGPASS);
     assert_eq!(client.ask("ACL WHOAMI"), "$3\r\nbob\r\n");

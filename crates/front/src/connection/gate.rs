@@ -14,8 +14,8 @@ use pmnet_wire::command::Protocol;
 
 use super::busy::runs_code;
 use super::mode::Mode;
-use super::transaction::{unknown_command, unknown_subcommand};
-use super::{Connection, Later, Shared, StoreAddress, refusal, shown};
+use super::transaction::{Own, unknown_command, unknown_subcommand};
+use super::{Connection, Later, Shared, StoreAddress, shown};
 use crate::table::{Action, Facts, Local, Pass, Sub, Verdict};
 use crate::upstream::{Time, Upstream};
 use crate::users::{About, Access, Answer, Credentials, DEFAULT, Question, Ruling, Secret, Users};
@@ -228,7 +228,7 @@ impl Connection {
         }
         // CLIENT is answered here, even while keys are watched.
         let own = self.mode.watches() && matches!(verdict.action, Action::Local(Local::Client));
-        if self.is_passed_on() && !own && !self.may_flush_watching(verdict) {
+        if self.is_passed_on() && !own && !self.goes_by_server_watching(verdict) {
             return Ok(true);
         }
         if let Action::Pass(_) = verdict.action {
@@ -293,12 +293,12 @@ impl Connection {
             }
             // The store would name the user of the pmnet server.
             Some("ACL") if arguments.is(1, "WHOAMI") && arguments.len() == 2 => {
+                let name = reply::bulk(self.gate.name());
                 if self.mode.transaction().is_some() {
-                    let error = refusal(arguments, "it is not supported inside MULTI");
-                    return self.deny(error, facts, up, shared);
+                    self.queue_own(Own::Reply(name))?;
+                    return Ok(false);
                 }
                 self.flush_pack(up, shared)?;
-                let name = reply::bulk(self.gate.name());
                 self.reply(name);
                 return Ok(false);
             }

@@ -476,8 +476,16 @@ impl Connection {
                 }
                 return self.client(verdict.sub, arguments, up, shared);
             }
-            if self.may_flush_watching(&verdict) {
-                return self.pack_bypass(frame, verdict.facts, arguments, false, true, up, shared);
+            if self.goes_by_server_watching(&verdict) && arity_error(&verdict, arguments).is_none()
+            {
+                let reads = matches!(
+                    verdict.action,
+                    Action::Bypass {
+                        read_only: true,
+                        ..
+                    }
+                );
+                return self.pack_bypass(frame, verdict.facts, arguments, reads, true, up, shared);
             }
             return self.pass_command(arguments, frame, &verdict);
         }

@@ -142,11 +142,14 @@ impl Connection {
         changes.then(|| self.passing.sentinels())
     }
 
-    /// Whether the server may run this flush although the client watches keys: it keeps pmnet's records, and Redis sees to it
-    /// that EXEC fails.
-    pub(super) fn may_flush_watching(&self, verdict: &Verdict) -> bool {
-        let flushes = |facts: &Facts| matches!(facts.name, "FLUSHALL" | "FLUSHDB");
-        matches!(self.mode, Mode::Watching) && verdict.facts.is_some_and(flushes)
+    /// Whether the server runs this although the client watches keys, because it has to do with pmnet's records: a flush keeps them,
+    /// and Redis sees to it that EXEC fails; what lists keys leaves them out.
+    pub(super) fn goes_by_server_watching(&self, verdict: &Verdict) -> bool {
+        let minds_records = |facts: &Facts| {
+            let names = ["FLUSHALL", "FLUSHDB", "DBSIZE", "KEYS", "RANDOMKEY", "SCAN"];
+            names.contains(&facts.name)
+        };
+        matches!(self.mode, Mode::Watching) && verdict.facts.is_some_and(minds_records)
     }
 
     /// A command while WATCHing, MONITORing, or (RESP2) subscribed.

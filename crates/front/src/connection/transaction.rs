@@ -256,7 +256,7 @@ impl Connection {
     }
 
     /// Queues a command that the front answers.
-    fn queue_own(&mut self, own: Own) -> Result<(), Later> {
+    pub(super) fn queue_own(&mut self, own: Own) -> Result<(), Later> {
         let bytes = match &own {
             Own::Command(bytes) => bytes.len(),
             Own::Reply(bytes) => bytes.len(),

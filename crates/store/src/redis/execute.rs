@@ -8,7 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bytes::Bytes;
 use pmnet_resp::read::{elements, text};
-use pmnet_resp::{reply, write_bulk, write_header};
+use pmnet_resp::{parse_integer, reply, write_bulk, write_header};
 use pmnet_server::{RecordChange, RecordKey, Request, StoreError};
 use pmnet_wire::StoreName;
 use pmnet_wire::command::{Commands, Form};
@@ -41,6 +41,13 @@ const KEEP_LUA: &str = include_str!("keep.lua");
 const EXECABORT: &[u8] = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
 /// How often a transaction is sent again without commands that Redis refused while queueing.
 const RESENDS_MAX: usize = 4;
+
+/// Whether Redis would run this `EVAL_RO`, as far as its number of keys goes.
+fn counts_keys(arguments: &[&[u8]]) -> bool {
+    let count = arguments.get(2).and_then(|count| parse_integer(count));
+    let count = count.and_then(|count| usize::try_from(count).ok());
+    count.is_some_and(|count| count <= arguments.len() - 3)
+}
 
 impl RedisStore {
     pub(super) fn execute_all(
@@ -216,7 +223,7 @@ impl RedisStore {
     fn new_read_scripts<'a>(&mut self, plan: &Plan<'a>) -> Vec<&'a [u8]> {
         let mut bodies = Vec::new();
         for (name, arguments) in plan.runs() {
-            if name != b"EVAL_RO" || arguments.len() < 3 {
+            if name != b"EVAL_RO" || !counts_keys(arguments) {
                 continue;
             }
             if self.read_scripts.len() >= READ_SCRIPTS_MAX {

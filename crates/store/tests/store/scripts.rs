@@ -145,6 +145,15 @@ fn a_script_that_only_read_is_known_afterwards() {
             change(&mut *store, script(two, &["EVALSHA", &sha, "0"])),
             none
         );
+        // Redis does not look at a script whose number of keys is wrong.
+        for count in ["1", "-1", "x"] {
+            let said = read(&mut *store, script(two, &["EVAL_RO", body, count]));
+            assert!(said.starts_with("-ERR "), "{said}");
+        }
+        assert_eq!(
+            change(&mut *store, script(two, &["EVALSHA", &sha, "0"])),
+            none
+        );
         for _ in 0..2 {
             let said = read(&mut *store, script(two, &["EVAL_RO", body, "0"]));
             assert_eq!(said == ":77\r\n", known, "{said}");
