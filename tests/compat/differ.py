@@ -86,9 +86,13 @@ def transaction(grammar, rng):
 
 
 def with_aftermath(command):
-    """What pops something random is followed by the end of its key: what is left would differ."""
-    if command[0].upper() == b"SPOP" and len(command) > 1:
+    """What removes or keeps something random is followed by the end of that key: what is left would differ. A key whose time is
+    over is looked for, since Redis counts it until somebody does."""
+    words = [word.upper() for word in command]
+    if len(command) > 1 and (words[0] in (b"SPOP", b"ZREMRANGEBYLEX") or words[0] == b"ZRANGESTORE" and b"BYLEX" in words):
         return [command, [b"DEL", command[1]]]
+    if len(command) > 1 and (words[0] in (b"EXPIREAT", b"PEXPIREAT") or b"EXAT" in words or b"PXAT" in words):
+        return [command, [b"TYPE", command[1]]]
     return [command]
 
 

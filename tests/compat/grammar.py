@@ -492,6 +492,8 @@ SHAPES = {
     *(b"SRANDMEMBER", b"HRANDFIELD", b"ZRANDMEMBER", b"RANDOMKEY", b"SPOP", b"DUMP", b"XPENDING", b"XINFO", b"TIME"),
     *(b"LASTSAVE", b"HELLO", b"ROLE", b"LOLWUT", b"INFO"),
 }
+# With scores that differ, what they find is a matter of how high the nodes of a skip list are.
+BY_LEX = {b"ZLEXCOUNT", b"ZRANGEBYLEX", b"ZREVRANGEBYLEX", b"ZREMRANGEBYLEX"}
 KINDS = {b"SLOWLOG", b"LATENCY", b"MEMORY", b"CLIENT", b"INFO", b"LOLWUT", b"ACL"}
 NEAR = {b"TTL", b"PTTL", b"EXPIRETIME", b"PEXPIRETIME"}
 UNORDERED = {
@@ -515,7 +517,7 @@ def mode(args):
         return "near" if second in (b"IDLETIME", b"FREQ", b"REFCOUNT") else "exact"
     if name == b"FUNCTION":
         return {b"LIST": "unordered", b"STATS": "shape", b"DUMP": "shape"}.get(second, "exact")
-    if name in KINDS:
+    if name in KINDS or name in BY_LEX or b"BYLEX" in map(bytes.upper, args):
         return "kind"
     if name in SHAPES:
         return "shape"
