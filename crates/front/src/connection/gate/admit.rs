@@ -1,0 +1,281 @@
+//! Whether a command is run: asked of the rights of its client's user before it is looked at any further.
+
+use bytes::Bytes;
+use pmnet_resp::{Arguments, reply};
+use pmnet_wire::command::Protocol;
+
+use super::{Stage, Standing};
+use crate::connection::busy::runs_code;
+use crate::connection::mode::Mode;
+use crate::connection::transaction::{Own, unknown_command, unknown_subcommand};
+use crate::connection::{Connection, Later, Shared, shown};
+use crate::table::{Action, Facts, Local, Pass, Sub, Verdict};
+use crate::upstream::Upstream;
+use crate::users::{About, Access, Answer, Ruling};
+
+const NOAUTH: &str = "NOAUTH Authentication required.";
+const REMOTE: &str = "DENIED pmnet: this user needs no password, so it can be used from the front's own machine only. Give it a \
+                      password in Redis (ACL SETUSER), or start the front with --requirepass-file or --anyone-may-connect";
+const CHANGED: &str = "EXECABORT Transaction discarded because of: NOPERM the rights of this user changed since MULTI";
+/// Commands that need no rights, not even a login.
+const FREE: [&str; 4] = ["AUTH", "HELLO", "QUIT", "RESET"];
+
+impl Connection {
+    /// Whether the client may run this command. If not, it has the error.
+    ///
+    /// # Errors
+    /// [`Later`]: it is not known yet.
+    pub(in crate::connection) fn admit<U: Upstream>(
+        &mut self,
+        verdict: &Verdict,
+        arguments: &Arguments<'_>,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<bool, Later> {
+        if matches!(shared.users.access, Access::Anyone) {
+            return Ok(true);
+        }
+        // CLIENT is answered here, even while keys are watched.
+        let own = self.mode.watches() && matches!(verdict.action, Action::Local(Local::Client));
+        if self.is_passed_on() && !own && !self.goes_by_server_watching(verdict) {
+            return Ok(true);
+        }
+        if let Action::Pass(_) = verdict.action {
+            let acts_as = self.gate.acts_as(&shared.users, shared.store.as_ref());
+            self.passing.set_acts_as(acts_as);
+        }
+        let standing = self
+            .gate
+            .standing(&mut shared.users, shared.now, shared.call_timeout);
+        let facts = verdict.facts;
+        match standing {
+            Standing::All { changed } => self.admit_in_time(changed, facts, arguments, up, shared),
+            _ if is_free(verdict, arguments) => Ok(true),
+            Standing::Some { at } => self.rule(at, verdict, arguments, up, shared),
+            Standing::NotLoggedIn => self.deny(reply::error(NOAUTH), facts, up, shared),
+            Standing::Remote => {
+                self.flush_pack(up, shared)?;
+                self.reply(reply::error(REMOTE));
+                self.end.cut_off();
+                Ok(false)
+            }
+            Standing::Gone => {
+                tracing::debug!(client = self.peer, "closing: its user is deleted");
+                self.abandon();
+                Ok(false)
+            }
+            // It runs on a connection that logs in as the client, even while Redis is busy and says nothing about users.
+            Standing::Unknown
+                if verdict.action == Action::Pass(Pass::Kill)
+                    && self.gate.user.is_some()
+                    && shared.users.is_known() =>
+            {
+                Ok(true)
+            }
+            Standing::Unknown => self.await_answer(Stage::List, facts, up, shared),
+        }
+    }
+
+    /// What it sends runs on a connection of its own, where Redis looks.
+    fn is_passed_on(&self) -> bool {
+        self.mode.watches()
+            || self.mode.monitors()
+            || (self.passing.subscriptions() > 0 && self.settings.protocol == Protocol::Resp2)
+    }
+
+    /// The user may run the command, under rules that `changed` then last.
+    fn admit_in_time<U: Upstream>(
+        &mut self,
+        changed: u64,
+        facts: Option<&'static Facts>,
+        arguments: &Arguments<'_>,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<bool, Later> {
+        match facts.map(|facts| facts.name) {
+            Some("MULTI") if self.mode.transaction().is_none() => self.gate.multi = changed,
+            Some("EXEC") if self.mode.transaction().is_some() && self.gate.multi != changed => {
+                self.mode = Mode::Ordinary;
+                self.flush_pack(up, shared)?;
+                self.reply(reply::error(CHANGED));
+                return Ok(false);
+            }
+            // The store would name the user of the pmnet server.
+            Some("ACL") if arguments.is(1, "WHOAMI") && arguments.len() == 2 => {
+                let name = reply::bulk(self.gate.name());
+                if self.mode.transaction().is_some() {
+                    self.queue_own(Own::Reply(name))?;
+                    return Ok(false);
+                }
+                self.flush_pack(up, shared)?;
+                self.reply(name);
+                return Ok(false);
+            }
+            _ => {}
+        }
+        Ok(true)
+    }
+
+    /// Whether the user at this place may run the command.
+    fn rule<U: Upstream>(
+        &mut self,
+        at: usize,
+        verdict: &Verdict,
+        arguments: &Arguments<'_>,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<bool, Later> {
+        let facts = verdict.facts;
+        let queues = self.mode.transaction().is_some();
+        let Some(user) = shared.users.user(at) else {
+            return self.await_answer(Stage::List, facts, up, shared);
+        };
+        let (changed, all_keys) = (user.changed, user.sees_all_keys());
+        if matches!(verdict.action, Action::Pass(_)) && !queues {
+            return Ok(true);
+        }
+        let ruling = if let Stage::Answered(Answer::May(_)) = &self.gate.stage
+            && let Stage::Answered(Answer::May(ruling)) =
+                std::mem::replace(&mut self.gate.stage, Stage::Nothing)
+        {
+            ruling
+        } else if let Err((major, minor)) = shared.users.can_be_asked() {
+            let error = reply::error(&format!(
+                "ERR pmnet: Redis {major}.{minor} does not say what a user may do: with it only users that may do everything \
+                 (~* &* +@all) can use the front; Redis 7.0 and newer say it"
+            ));
+            return self.deny(error, facts, up, shared);
+        } else {
+            let place = user.place(facts, arguments);
+            match user.ruling(&place) {
+                Some(ruling) => ruling.clone(),
+                None => {
+                    let about = About::May {
+                        user: user.name.clone(),
+                        question: user.question(facts, arguments),
+                        place,
+                    };
+                    return self.await_answer(Stage::New(about), facts, up, shared);
+                }
+            }
+        };
+        match ruling {
+            Ruling::Denied(error) if facts.is_none() && error.starts_with(b"-ERR Command ") => {
+                self.deny(unknown_command(arguments), facts, up, shared)
+            }
+            Ruling::Denied(error)
+                if matches!(verdict.sub, Sub::Unknown) && error.starts_with(b"-ERR Command ") =>
+            {
+                self.deny(unknown_subcommand(arguments), facts, up, shared)
+            }
+            Ruling::Denied(error) => self.deny(error, facts, up, shared),
+            Ruling::Allowed => {
+                if let Some(error) = beyond_its_arguments(facts, arguments, all_keys) {
+                    return self.deny(error, facts, up, shared);
+                }
+                self.admit_in_time(changed, facts, arguments, up, shared)
+            }
+        }
+    }
+
+    /// Answers a command that is not run with an error, as Redis does: inside MULTI, the transaction fails as well.
+    pub(in crate::connection) fn deny<U: Upstream>(
+        &mut self,
+        error: Bytes,
+        facts: Option<&'static Facts>,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<bool, Later> {
+        self.make_room_for_reply(up, shared)?;
+        if facts.is_some_and(|facts| facts.name == "EXEC") && self.mode.take_transaction().is_some()
+        {
+            let why = String::from_utf8_lossy(error.strip_prefix(b"-").unwrap_or(&error));
+            let text = format!(
+                "EXECABORT Transaction discarded because of: {}",
+                why.trim_end()
+            );
+            self.reply(reply::error(&text));
+            return Ok(false);
+        }
+        self.fail_transaction();
+        self.reply(error);
+        Ok(false)
+    }
+
+    /// The command waits, as long as it has time.
+    pub(super) fn await_answer<U: Upstream>(
+        &mut self,
+        stage: Stage,
+        facts: Option<&'static Facts>,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<bool, Later> {
+        // What is in front of it does not wait.
+        self.flush_pack(up, shared)?;
+        let logs_in = matches!(stage, Stage::New(About::Login { .. }));
+        if !logs_in && let Some(busy) = shared.busy.error(shared.now).cloned() {
+            // Redis says nothing about rights now, but it would say this.
+            self.gate.stage = Stage::Nothing;
+            return self.deny(busy, facts, up, shared);
+        }
+        if self.gate_is_overdue(shared) {
+            self.gate.stage = Stage::Nothing;
+            self.times.answered = 0;
+            let error = reply::error(&format!(
+                "ERR pmnet: it is not known what this client may do: the front could not ask Redis{}; the command was not \
+                 executed",
+                because(&shared.users.trouble)
+            ));
+            return self.deny(error, facts, up, shared);
+        }
+        // It has one question at a time: that is its answer which is under way.
+        if !matches!(self.gate.stage, Stage::Asked | Stage::New(_)) {
+            self.gate.stage = stage;
+        }
+        Err(Later::Rights)
+    }
+
+    /// Whether its command has waited for an answer as long as it may.
+    pub(in crate::connection) fn gate_is_overdue(&self, shared: &Shared) -> bool {
+        shared.now >= self.times.begun.saturating_add(shared.call_timeout)
+    }
+}
+
+/// What Redis runs without looking at rights, or refuses whoever sends it.
+fn is_free(verdict: &Verdict, arguments: &Arguments<'_>) -> bool {
+    let free = |facts: &Facts| FREE.contains(&facts.name);
+    verdict.facts.is_some_and(free) || !verdict.arity_fits(arguments)
+}
+
+/// The error for a command that does more than its arguments say, which the pmnet server would do with its own rights.
+fn beyond_its_arguments(
+    facts: Option<&Facts>,
+    arguments: &Arguments<'_>,
+    all_keys: bool,
+) -> Option<Bytes> {
+    let name = facts?.name;
+    // Code could do more than its user may.
+    if runs_code(facts) {
+        return Some(reply::error(&format!(
+            "ERR pmnet: {} is possible only for a user that may do everything (~* &* +@all): the rights of others would not \
+             hold for what the code does",
+            shown(arguments)
+        )));
+    }
+    if !name.starts_with("SORT") || all_keys {
+        return None;
+    }
+    let has = |word: &str| (2..arguments.len()).any(|at| arguments.is(at, word));
+    let option = ["BY", "GET"].into_iter().find(|option| has(option))?;
+    Some(reply::error(&format!(
+        "ERR {option} option of SORT denied due to insufficient ACL permissions"
+    )))
+}
+
+fn because(trouble: &str) -> String {
+    if trouble.is_empty() {
+        String::new()
+    } else {
+        format!(" ({trouble})")
+    }
+}
