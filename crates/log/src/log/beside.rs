@@ -1,0 +1,127 @@
+//! A log beside which a fast path appends to the same image, the pipeline in the kernel: following it, and taking over from its owner.
+
+use super::{Log, raw_slot};
+use crate::entry::{Entry, HEADER_LEN_MAX, aligned};
+use crate::error::LogError;
+use crate::frames::{FrameRing, Frames};
+use crate::layout::{FrameSpace, to_u64, to_usize};
+use crate::media::Media;
+use crate::scan::{self, Expected};
+use crate::superblock;
+
+/// The end of a log, for the fast path that appends to the same image beside the owner: the pipeline
+/// in the kernel (`docs/spec/ordered-log.md` §10).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tail {
+    /// Highest order.
+    pub last: u64,
+    /// Offset in the frame ring behind the newest frame, in bytes.
+    pub head: u64,
+    /// Orders up to here are reclaimed.
+    pub applied: u64,
+    /// Highest `applied` that a witness states.
+    pub stated: u64,
+    /// Highest `applied` that two witnesses state: space up to there is free.
+    pub released: u64,
+    /// First order of this lap of the frame ring, and of the one before ([`Log::kept_frame`]).
+    pub laps: [u64; 2],
+}
+
+impl<M: Media> Log<M> {
+    /// Takes over the entries up to `upto`, which the fast path appended to the image by the rules of
+    /// this log, in memory that needs no flush, without their checksums. The checksums are filled in
+    /// here (`docs/spec/ordered-log.md` §10). The entries are durable when it returns.
+    ///
+    /// # Errors
+    /// [`LogError::Followed`]: the entry is not one that this log could have appended.
+    /// [`LogError::Media`].
+    pub fn follow(&mut self, upto: u64) -> Result<(), LogError> {
+        self.complete(true)?;
+        while self.last < upto {
+            let order = self.last + 1;
+            let Frames::Ring(frames) = &mut self.frames else {
+                self.failed = true;
+                return Err(LogError::Followed { order });
+            };
+            let parameters = self.superblock.parameters;
+            let slot = parameters.slot(order);
+            let raw = raw_slot(&self.media, &parameters, slot);
+            let entry = Entry::decode(&raw);
+            let frame = entry.frame_offset()..entry.frame_offset() + entry.frame_bytes();
+            let header_len = usize::from(entry.header_len);
+            let possible = entry.order == order
+                && entry.skew == 0
+                && frame.end <= to_usize(parameters.frame_bytes)
+                && header_len <= frame.len().min(HEADER_LEN_MAX)
+                && entry.applied >= self.stated
+                && entry.applied <= self.applied
+                && order - self.released <= parameters.entries;
+            if !possible {
+                self.failed = true;
+                return Err(LogError::Followed { order });
+            }
+            let at = parameters.frames_offset() + frame.start;
+            let sealed = Entry::seal(&raw, &self.key, self.media.part(at..at + header_len));
+            self.media.store(parameters.slot_offset(slot), &sealed);
+            let before = frames.head();
+            frames.follow(frame.start, aligned(frame.len()));
+            self.note_lap(before, frame.start);
+            self.last = order;
+            self.durable = order;
+            self.reported = order;
+            self.witnessed(entry.applied);
+        }
+        Ok(())
+    }
+
+    /// Where the next append continues, for the fast path that appends beside this log.
+    #[must_use]
+    pub fn tail(&self) -> Tail {
+        Tail {
+            last: self.last,
+            head: to_u64(self.head()),
+            applied: self.applied,
+            stated: self.stated,
+            released: self.released,
+            laps: self.laps,
+        }
+    }
+
+    /// Opens the log in an image that was neither closed nor torn: its owner died, but the memory that
+    /// holds it stayed. Nothing is repaired, and the incarnation stays. `tail` is what the fast path
+    /// kept. A superblock may free more space than the fast path had been told when the owner died: the
+    /// superblock counts, and what it freed may be overwritten.
+    ///
+    /// # Errors
+    /// [`LogError`]: the superblocks cannot be read, it is another log than expected, or tail and image
+    /// do not fit each other.
+    pub fn adopt(media: M, expected: Option<Expected>, tail: &Tail) -> Result<Log<M>, LogError> {
+        let (superblock, _states) = superblock::read(media.bytes())?;
+        scan::check_expected(&superblock, expected)?;
+        let ring = to_usize(superblock.parameters.frame_bytes);
+        let head = usize::try_from(tail.head).unwrap_or(usize::MAX);
+        let ordered = tail.released <= tail.stated
+            && tail.stated <= tail.applied
+            && tail.applied <= tail.last
+            && tail.last - tail.released <= superblock.parameters.entries
+            && superblock.applied <= tail.last
+            && head <= ring
+            && superblock.parameters.space == FrameSpace::Ring;
+        if !ordered {
+            return Err(LogError::Followed { order: tail.last });
+        }
+        let frames = Frames::Ring(FrameRing::new(ring, head));
+        let mut log = Log::recovered(media, superblock, frames);
+        let given_back = log.superblock.applied;
+        log.applied = tail.applied.max(given_back);
+        let (stated, released) = (tail.stated.max(given_back), tail.released.max(given_back));
+        // Each entry is checked again, from the oldest one that is kept.
+        (log.last, log.durable, log.reported) = (released, released, released);
+        log.released = released;
+        log.stated = 0;
+        log.follow(tail.last)?;
+        (log.stated, log.released) = (stated, released);
+        log.laps = tail.laps;
+        Ok(log)
+    }
+}

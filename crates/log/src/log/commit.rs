@@ -1,0 +1,260 @@
+//! What makes a log durable and gives its space back: persists and their witnesses, superblocks, the end.
+
+use super::{Flight, Log, raw_slot};
+use crate::entry::{ChecksumKey, Entry, lines};
+use crate::error::LogError;
+use crate::frames::Frames;
+use crate::layout::to_u64;
+use crate::media::{Media, MediaError};
+use crate::superblock::Superblock;
+
+/// A superblock is written for reclaimed space once it is 1/4 of a ring and no entry has stated it
+/// meanwhile.
+const RELEASE_FRACTION: u64 = 4;
+
+impl<M: Media> Log<M> {
+    /// Reclaims the orders up to `upto`. Cumulative: a lower value than before has no effect, one
+    /// beyond `durable()` counts as `durable()`. Durable with a later persist.
+    pub fn reclaim(&mut self, upto: u64) {
+        self.applied = self.applied.max(upto.min(self.durable));
+        if self.applied == self.released || self.release_wanted {
+            return;
+        }
+        let parameters = *self.parameters();
+        let bytes = match &self.frames {
+            Frames::Ring(ring) => self.oldest_frame_seen(self.released).map_or(0, |oldest| {
+                let end = self.oldest_frame_seen(self.applied).unwrap_or(ring.head());
+                to_u64(ring.distance(oldest, end))
+            }),
+            Frames::Buffers(_) => 0,
+        };
+        self.release_wanted = self.applied - self.released >= self.entries_max() / RELEASE_FRACTION
+            || bytes >= parameters.frame_bytes / RELEASE_FRACTION;
+    }
+
+    /// Whether the next persist writes a superblock that frees space. From before that persist until it
+    /// has been told of it, the fast path must not append.
+    #[must_use]
+    pub fn gives_back(&self) -> bool {
+        self.release_wanted && self.applied > self.released
+    }
+
+    /// Starts to make everything appended so far durable, as one persist. False when one is in
+    /// flight, or when there is nothing to do. Call it once per turn, even if nothing could be
+    /// appended: in a full log this call makes reclaimed space usable again.
+    ///
+    /// # Errors
+    /// [`LogError::Media`]. The log is then of no more use: scan it again.
+    pub fn persist_start(&mut self) -> Result<bool, LogError> {
+        self.refuse_failed()?;
+        if self.flight.is_some() {
+            return Ok(false);
+        }
+        let release = self.gives_back();
+        self.release_wanted = false;
+        if self.last == self.durable && !release {
+            return Ok(false);
+        }
+        let mut ranges = std::mem::take(&mut self.ranges);
+        ranges.clear();
+        let mut flight = Flight {
+            upto: self.last,
+            witnesses: [None; 3],
+        };
+        if self.last > self.durable {
+            let parameters = self.parameters();
+            let unpersisted = self.durable + 1..=self.last;
+            ranges.extend(parameters.metadata_ranges(*unpersisted.start(), self.last));
+            match &self.frames {
+                Frames::Ring(ring) => {
+                    let first = self.entry_at(*unpersisted.start()).frame_offset();
+                    ranges.extend(ring.image_ranges(parameters.frames_offset(), first));
+                }
+                Frames::Buffers(_) => ranges
+                    .extend(unpersisted.map(|order| lines(&self.range_of(&self.entry_at(order))))),
+            }
+            let before = self.last - 1;
+            flight.witnesses[0] = (before > self.durable).then(|| self.entry_at(before).applied);
+            flight.witnesses[1] = Some(self.entry_at(self.last).applied);
+        }
+        if release {
+            self.superblock.applied = self.applied;
+            self.superblock.durable = self.durable;
+            ranges.push(self.superblock.store_next(&mut self.media));
+            flight.witnesses[2] = Some(self.applied);
+        }
+        let started = self.media.persist_start(&ranges);
+        self.ranges = ranges;
+        self.checked(started)?;
+        self.flight = Some(flight);
+        Ok(true)
+    }
+
+    /// Takes note of a completed persist; with `wait` it blocks until the one in flight is complete
+    /// (bounded by the medium's deadline). True when `durable()` has moved since the last call
+    /// that said so.
+    ///
+    /// # Errors
+    /// [`LogError::Media`]. The log is then of no more use: scan it again.
+    pub fn persist_poll(&mut self, wait: bool) -> Result<bool, LogError> {
+        self.refuse_failed()?;
+        self.complete(wait)?;
+        let moved = self.durable > self.reported;
+        self.reported = self.durable;
+        Ok(moved)
+    }
+
+    /// Raises the epoch; durable in both superblocks when it returns. The same epoch again has no
+    /// effect.
+    ///
+    /// # Errors
+    /// [`LogError::EpochWentBack`], [`LogError::Media`].
+    pub fn set_epoch(&mut self, epoch: u32) -> Result<(), LogError> {
+        let have = self.superblock.epoch;
+        if epoch < have {
+            return Err(LogError::EpochWentBack { have, asked: epoch });
+        }
+        if epoch == have {
+            return self.refuse_failed();
+        }
+        self.commit_superblock(|superblock| superblock.epoch = epoch)
+    }
+
+    /// The last incarnation that was about to serve ([`Log::mark_served`]); 0: none was.
+    #[must_use]
+    pub fn served(&self) -> u32 {
+        self.superblock.served
+    }
+
+    /// The device is about to serve in its present incarnation; durable in both superblocks when
+    /// it returns. An older image keeps a lower mark, however often it is started.
+    ///
+    /// # Errors
+    /// [`LogError::Media`].
+    pub fn mark_served(&mut self) -> Result<(), LogError> {
+        if self.superblock.served == self.superblock.incarnation {
+            return self.refuse_failed();
+        }
+        self.commit_superblock(|superblock| superblock.served = superblock.incarnation)
+    }
+
+    /// Discards every entry, durable or not, and continues after `order`: `last()`, `durable()` and
+    /// `applied()` are `order`. For a log whose server is ahead of it, and for a device that joins
+    /// a chain. One atomic step, durable when it returns: the era in every checksum changes, so
+    /// nothing from before can be taken for an entry again.
+    ///
+    /// # Errors
+    /// [`LogError::Exhausted`], [`LogError::Media`].
+    pub fn reset_to(&mut self, order: u64) -> Result<(), LogError> {
+        let era = self
+            .superblock
+            .era
+            .checked_add(1)
+            .ok_or(LogError::Exhausted { what: "reset" })?;
+        if order >= u64::MAX - self.parameters().entries {
+            return Err(LogError::Exhausted { what: "order" });
+        }
+        self.complete(true)?;
+        self.release(self.last);
+        (self.last, self.durable, self.applied, self.reported) = (order, order, order, order);
+        self.released = order;
+        self.laps = [order + 1; 2];
+        self.commit_superblock(|superblock| superblock.era = era)?;
+        self.key = ChecksumKey::new(&self.superblock.identity, era, &self.superblock.parameters);
+        Ok(())
+    }
+
+    /// Clean shutdown: everything appended becomes durable, and the superblocks say so exactly.
+    ///
+    /// # Errors
+    /// [`LogError::Media`]; the log is then as after a crash.
+    pub fn close(mut self) -> Result<(), LogError> {
+        self.refuse_failed()?;
+        self.complete(true)?;
+        if self.persist_start()? {
+            self.complete(true)?;
+        }
+        self.commit_superblock(|_| ())
+    }
+
+    pub(super) fn commit_superblock(
+        &mut self,
+        change: impl FnOnce(&mut Superblock),
+    ) -> Result<(), LogError> {
+        self.refuse_failed()?;
+        self.complete(true)?;
+        change(&mut self.superblock);
+        self.superblock.applied = self.applied;
+        self.superblock.durable = self.durable;
+        let done = self.superblock.commit(&mut self.media);
+        self.failed |= done.is_err();
+        done?;
+        self.stated = self.applied;
+        self.release(self.applied);
+        self.release_wanted = false;
+        Ok(())
+    }
+
+    pub(super) fn complete(&mut self, wait: bool) -> Result<(), LogError> {
+        let Some(flight) = self.flight else {
+            return Ok(());
+        };
+        let done = self.media.persist_poll(wait);
+        if self.checked(done)? {
+            self.flight = None;
+            self.durable = flight.upto;
+            for applied in flight.witnesses.into_iter().flatten() {
+                self.witnessed(applied);
+            }
+            // A superblock was written to release space, and is the only witness: the other copy follows.
+            self.release_wanted |= flight.witnesses[2].is_some() && self.released < self.stated;
+            assert!(
+                self.released <= self.stated
+                    && self.stated <= self.applied
+                    && self.applied <= self.durable
+                    && self.durable <= self.last,
+                "the cursors of the log are in order"
+            );
+        }
+        Ok(())
+    }
+
+    /// One more witness is durable: an entry, or the superblock copy that was not the last witness.
+    /// Space is released that two of them state (`docs/spec/ordered-log.md` §8).
+    pub(super) fn witnessed(&mut self, applied: u64) {
+        let second = applied.min(self.stated);
+        self.release(second);
+        self.stated = self.stated.max(applied);
+    }
+
+    /// The space of the orders up to `upto` may be used again.
+    pub(super) fn release(&mut self, upto: u64) {
+        let first = self.released + 1;
+        if upto < first {
+            return;
+        }
+        if let Frames::Buffers(buffers) = &mut self.frames {
+            for order in first..=upto {
+                let parameters = &self.superblock.parameters;
+                let slot = parameters.slot(order);
+                // The slot is not used again before its order is released.
+                let entry = Entry::decode(&raw_slot(&self.media, parameters, slot));
+                buffers.release(entry.frame_offset());
+            }
+        }
+        self.released = upto;
+    }
+
+    pub(super) fn checked<T>(&mut self, result: Result<T, MediaError>) -> Result<T, LogError> {
+        self.failed |= result.is_err();
+        Ok(result?)
+    }
+
+    pub(super) fn refuse_failed(&self) -> Result<(), LogError> {
+        if self.failed {
+            Err(LogError::Media(MediaError::Failed))
+        } else {
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Packet buffers that are lent to whoever receives packets into them.
+
+use std::ops::Range;
+
+use super::Log;
+use crate::buffers::Buffers;
+use crate::entry::Entry;
+use crate::frames::Frames;
+use crate::media::Media;
+
+impl<M: Media> Log<M> {
+    /// So many packet buffers are never live from now on: whoever moves packets needs them to receive into and to send from.
+    ///
+    /// # Panics
+    /// The log is a ring.
+    pub fn leave_buffers(&mut self, count: u64) {
+        self.buffers_mut().leave_to_port(count);
+    }
+
+    /// Lends a packet buffer: its number, counted from the start of the frame space. From the first one on,
+    /// [`Log::poll_released`] has to be called. `None`: the log keeps what is left.
+    ///
+    /// # Panics
+    /// The log is a ring.
+    pub fn lend_buffer(&mut self) -> Option<u32> {
+        self.buffers_mut().lend()
+    }
+
+    /// What is in a lent buffer, at `frame` of the frame space.
+    ///
+    /// # Panics
+    /// It is not inside the frame space.
+    #[must_use]
+    pub fn lent(&self, frame: &Range<usize>) -> &[u8] {
+        let base = self.parameters().frames_offset();
+        self.media.part(base + frame.start..base + frame.end)
+    }
+
+    /// Where the frame of a live entry is in the frame space.
+    #[must_use]
+    pub fn frame_place(&self, entry: &Entry) -> Range<usize> {
+        let start = entry.frame_offset();
+        start..start + entry.frame_bytes()
+    }
+
+    /// Whether fewer buffers are there for copies than should be. Who has lent ones to spare gives some back.
+    #[must_use]
+    pub fn wants_buffers(&self) -> bool {
+        match &self.frames {
+            Frames::Ring(_) => false,
+            Frames::Buffers(buffers) => buffers.wants(),
+        }
+    }
+
+    /// Stores a packet into a lent buffer, as a network interface does: for networks in user space.
+    ///
+    /// # Panics
+    /// `at .. at + packet.len()` of the frame space is not inside one lent buffer, or the log is a ring.
+    pub fn deposit(&mut self, at: usize, packet: &[u8]) {
+        let lent = self.buffers_mut().is_lent(&(at..at + packet.len()));
+        assert!(lent, "a packet is stored into a lent buffer");
+        let start = self.parameters().frames_offset() + at;
+        self.media.store(start, packet);
+    }
+
+    /// Takes back a buffer that was lent or released.
+    ///
+    /// # Panics
+    /// It is not lent, or the log is a ring.
+    pub fn give_back_buffer(&mut self, number: u32) {
+        self.buffers_mut().give_back(number);
+    }
+
+    /// The next buffer of which the log no longer needs the frame. It counts as lent: who is done sending from it gives it
+    /// back, or receives into it.
+    pub fn poll_released(&mut self) -> Option<u32> {
+        match &mut self.frames {
+            Frames::Ring(_) => None,
+            Frames::Buffers(buffers) => buffers.poll_released(),
+        }
+    }
+
+    pub(super) fn buffers_mut(&mut self) -> &mut Buffers {
+        match &mut self.frames {
+            Frames::Buffers(buffers) => buffers,
+            Frames::Ring(_) => panic!("the frame space of this log is packet buffers"),
+        }
+    }
+}
