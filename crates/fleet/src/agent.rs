@@ -218,16 +218,18 @@ impl Keeper {
             if let Some(run) = run {
                 let words = run.words.clone();
                 words.attend();
-                let turned = self.turn(&run);
+                // First the epoch: what is said of a later one is not claimed for it.
+                let epoch = words.wanted();
+                let turned = self.turn(&run, epoch);
                 if let Err(Not::Ever(text)) = &turned {
                     self.shared.state().failed = Some(text.clone());
                     words.end();
                     return;
                 }
                 let why = turned.err().map(|(Not::Yet(text) | Not::Ever(text))| text);
-                let lives = self.lives(words.wanted());
+                let lives = self.lives(epoch);
                 let (now, length) = (self.config.clock.now(), self.length);
-                self.told.tell(now, words.wanted(), lives, why, length);
+                self.told.tell(now, epoch, lives, why, length);
             }
             std::thread::park_timeout(Duration::from_nanos(self.length / LOOKS));
         }
@@ -242,13 +244,11 @@ impl Keeper {
     }
 
     /// Looks at the chain as it shall be, and renews the lease, if it is time, or something is new.
-    fn turn(&mut self, run: &Run) -> Result<(), Not> {
+    fn turn(&mut self, run: &Run, epoch: Option<u32>) -> Result<(), Not> {
         let (facts, words) = (run.facts, &run.words);
         let shard = Shard::read(&mut self.etcd, &self.config.names)?;
         let row = shard.row(self.config.id);
         self.follow(&shard, &row, run);
-        // First the epoch: what is said of a later one is not claimed for it.
-        let epoch = words.wanted();
         let standing = words.standing();
         let now = self.config.clock.now();
         let due = self.held.as_ref().is_none_or(|held| {

@@ -91,10 +91,10 @@ pub fn advise(
         return adopt(shard, Some(plan), later);
     }
     let same = present.as_ref().filter(|now| now.epoch == plan.epoch);
-    if let Some(present) = same {
-        if let Some(step) = left_out(shard, plan, present).or_else(|| noted(shard, plan)) {
-            return Advice::Do(step);
-        }
+    if let Some(present) = same
+        && let Some(step) = left_out(shard, plan, present).or_else(|| noted(shard, plan))
+    {
+        return Advice::Do(step);
     }
     let members = same.map_or_else(|| plan.ids(), |present| present.chain.to_vec());
     if let Some(advice) = stop(shard, plan, &members, may_stop) {

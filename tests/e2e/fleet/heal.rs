@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use super::etcd::Etcds;
 use super::{Acknowledged, write_until};
 use crate::common;
-use crate::support::{Answer, Caller, eventually, launch, refuses};
+use crate::support::{Answer, Caller, eventually, launch, refuses, seed};
 
 /// Length of a lease.
 const LEASE: Duration = Duration::from_secs(3);
@@ -27,6 +27,10 @@ struct World {
     cluster: Cluster,
     controllers: [Process; 2],
     flags: Vec<String>,
+    /// What controllers said that were killed since.
+    past: String,
+    /// Devices that were started with --join.
+    spares: Vec<Role>,
     // Last: it ends last.
     _etcds: Etcds,
 }
@@ -53,6 +57,8 @@ impl World {
             cluster,
             controllers,
             flags,
+            past: String::new(),
+            spares: Vec::new(),
             _etcds: etcds,
         };
         let whole = format!(r#""copies_wanted":{devices},"#);
@@ -65,7 +71,8 @@ impl World {
     /// How often the controllers did such a step, both together.
     fn done(&self, part: &str) -> usize {
         let said = self.controllers.iter().map(Process::stdout);
-        said.map(|said| said.matches(part).count()).sum()
+        let all = said.chain([self.past.clone()]);
+        all.map(|said| said.matches(part).count()).sum()
     }
 
     /// A device that waits for a place in the chain.
@@ -106,6 +113,59 @@ impl World {
             all.sort_by_key(|(_, at)| *at);
             (all, result)
         })
+    }
+
+    /// Kills one controller and starts it again. What it had done still counts.
+    fn kill_controller(&mut self, which: usize) {
+        let controller = &mut self.controllers[which];
+        controller.kill().unwrap();
+        self.past += &controller.stdout();
+        controller.relaunch().unwrap();
+    }
+
+    fn signal(&mut self, role: Role, signal: Signal) {
+        let process = self.cluster.process(role).unwrap();
+        process.signal(signal).unwrap();
+    }
+
+    /// A device that was left out takes a place in the chain again.
+    fn comes_back(&mut self, role: Role, frozen: bool) {
+        let process = self.cluster.process(role).unwrap();
+        if frozen {
+            process.signal(Signal::CONT).unwrap();
+        }
+        if !self.spares.contains(&role) {
+            // Without --join it is refused, and ends.
+            process.wait_exit(HEALED_MAX).unwrap();
+            process.set_flag("--join", None);
+            self.spares.push(role);
+            process.relaunch().unwrap();
+        } else if !frozen {
+            process.wait_exit(HEALED_MAX).unwrap();
+            process.relaunch().unwrap();
+        }
+        let ids = self.cluster.chain().len();
+        let whole = format!(r#""places":{ids},"#);
+        eventually("the chain is as long as it was", HEALED_MAX, || {
+            let status = self.status();
+            // All serve the same epoch, and each has a place.
+            let epochs = status.split(r#""epoch":"#).skip(1);
+            let epochs: Vec<&str> = epochs.filter_map(|rest| rest.split(',').next()).collect();
+            status.matches(&whole).count() == ids
+                && epochs
+                    .iter()
+                    .all(|epoch| *epoch == epochs[0] && *epoch != "0")
+        });
+    }
+
+    /// What `pmnet status` says of the fleet.
+    fn status(&self) -> String {
+        let status = std::process::Command::new(common::pmnet())
+            .args(["status", "--json"])
+            .args(&self.flags)
+            .output()
+            .unwrap();
+        String::from_utf8(status.stdout).unwrap()
     }
 
     /// Everything that was acknowledged is in Redis.
@@ -183,12 +243,7 @@ fn a_head_and_then_a_tail_are_lost_and_a_spare_takes_a_place_without_a_person() 
     // Each step was done once, whoever did it.
     assert_eq!(world.done(r#""step":"stop""#), 2);
     assert_eq!(world.done(r#""step":"left-out""#), 2);
-    let status = std::process::Command::new(common::pmnet())
-        .args(["status", "--json"])
-        .args(&world.flags)
-        .output()
-        .unwrap();
-    let text = String::from_utf8(status.stdout).unwrap();
+    let text = world.status();
     assert_eq!(text.matches(r#""left_out""#).count(), 2, "{text}");
     assert_eq!(text.matches(r#""place":1"#).count(), 1, "{text}");
 }
@@ -290,6 +345,41 @@ fn a_head_that_is_only_stopped_answers_nobody_behind_its_lease_and_learns_that_i
     assert!(!said.contains("panicked"), "{said}");
     world.nothing_is_lost(&acknowledged);
     assert_eq!(world.done(r#""step":"stop""#), 1);
+}
+
+/// Random devices are killed or frozen under load, again and again, and come back as spares with the logs that they had. Rounds:
+/// `PMNET_RUNS`.
+#[test]
+fn random_devices_are_lost_and_come_back_as_spares() {
+    let runs = std::env::var("PMNET_RUNS").ok();
+    let runs: usize = runs.and_then(|text| text.parse().ok()).unwrap_or(3);
+    let mut random = fastrand::Rng::with_seed(seed());
+    let devices = random.usize(2..=3);
+    let Some(mut world) = World::start("random", devices) else {
+        return;
+    };
+    let mut everything = Vec::new();
+    for run in 1..=runs {
+        let victim = Role::Device(random.usize(..devices));
+        let frozen = random.bool();
+        let signal = if frozen { Signal::STOP } else { Signal::KILL };
+        let (acknowledged, lost) = world.under_load(&format!("{run}:"), |world| {
+            let lost = Instant::now();
+            world.signal(victim, signal);
+            until_healed(world, run);
+            lost
+        });
+        let how = if frozen { "frozen" } else { "killed" };
+        tell(
+            &format!("run {run} of R = {devices}: {victim} {how}"),
+            &acknowledged,
+            lost,
+        );
+        world.kill_controller(random.usize(..2));
+        world.comes_back(victim, frozen);
+        everything.extend(acknowledged);
+    }
+    world.nothing_is_lost(&everything);
 }
 
 #[test]

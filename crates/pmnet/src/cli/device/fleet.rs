@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use pmnet_cli::ConfigError;
 use pmnet_client::{Clock, Stop};
 use pmnet_dataplane::relay::{Lease, LeaseWords};
+use pmnet_device::DeviceError;
 use pmnet_fleet::{Agent, AgentConfig, Facts, LEASE_SECONDS, LEASE_SECONDS_USUAL, Names, Order};
 use pmnet_wire::record::Member;
 
@@ -18,6 +19,8 @@ use crate::cli::common::required;
 
 /// How often it is looked whether etcd has answered.
 const LOOK: Duration = Duration::from_millis(20);
+/// A device that was refused waits for this part of a lease, whether its place is another one.
+const PATIENCE: u64 = 3;
 
 /// Settings of a device in a fleet.
 #[derive(Clone, Debug)]
@@ -108,7 +111,15 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
             clock,
             length,
         });
-        run_once(now, order, &agent, stop, json)?;
+        if let Err(error) = run_once(now, order, &agent, stop, json) {
+            // It may have been refused for a place that it has no more.
+            if !is_refusal(&error) || !ends_soon(&words, stop, length / PATIENCE)? {
+                return Err(error);
+            }
+            tracing::warn!(
+                "{error:#}. The chain in etcd is another one now: this device begins anew"
+            );
+        }
         if let Some(text) = agent.failure() {
             anyhow::bail!(text);
         }
@@ -116,6 +127,21 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
             return Ok(());
         }
     }
+}
+
+fn is_refusal(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(DeviceError::Stopped(_)))
+}
+
+/// Whether the agent wants the run to end, or does within so many nanoseconds.
+fn ends_soon(words: &LeaseWords, stop: &Stop, wait: u64) -> anyhow::Result<bool> {
+    let until = Instant::now() + Duration::from_nanos(wait);
+    while !words.is_to_end() {
+        if Instant::now() >= until || stop.within(LOOK).context("cannot wait for etcd")? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The settings as the chain in etcd says, in place of what the command line does.
