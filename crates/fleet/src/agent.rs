@@ -439,8 +439,34 @@ impl Told {
 
 #[cfg(test)]
 mod tests {
-    use super::allows;
+    use super::{allows, wiring};
+    use crate::plan::{Order, Plan};
     use pmnet_proto::lease::Word;
+
+    #[test]
+    fn a_device_is_wired_by_the_chain_and_a_spare_that_is_not_in_it_asks_the_server() {
+        let at = |port| std::net::SocketAddr::from(([10, 0, 0, 1], port));
+        let places = [7, 8].map(|id| crate::Place {
+            id: id.into(),
+            at: at(id),
+            whole: true,
+        });
+        let plan = Plan {
+            epoch: 4,
+            says: Some(4),
+            places: places.to_vec(),
+            joins: false,
+            server: at(99),
+            copies: 2,
+        };
+        let order = |next, shrink| Some(Order { next, shrink });
+        for spare in [false, true] {
+            assert_eq!(wiring(&plan, 7, spare), order(at(8), Some(4)));
+            assert_eq!(wiring(&plan, 8, spare), order(at(99), None));
+        }
+        assert_eq!(wiring(&plan, 9, true), order(at(99), None));
+        assert_eq!(wiring(&plan, 9, false), None);
+    }
 
     #[test]
     fn who_was_declared_stopped_may_not_even_be_there_and_who_was_left_out_may_not_serve_its_old_epoch()

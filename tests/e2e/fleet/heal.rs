@@ -146,7 +146,10 @@ impl World {
         }
         let ids = self.cluster.chain().len();
         let whole = format!(r#""places":{ids},"#);
+        let mut caller = Caller::new(self.cluster.endpoint().unwrap());
         eventually("the chain is as long as it was", HEALED_MAX, || {
+            // A head that has nothing to send hears of a new epoch when it has.
+            caller.call(&["SET", "wakes", "the chain"]);
             let status = self.status();
             // All serve the same epoch, and each has a place.
             let epochs = status.split(r#""epoch":"#).skip(1);
@@ -321,10 +324,10 @@ fn a_head_that_is_only_stopped_answers_nobody_behind_its_lease_and_learns_that_i
             for number in 0..6 {
                 let key = format!("late:{number}");
                 for arguments in [&["SET", &key, "x"][..], &["GET", "reaches"]] {
-                    if let Answer::Reply(reply) = caller.call(arguments) {
-                        if !matches!(reply, Reply::Error(_)) {
-                            answered.push((key.clone(), reply));
-                        }
+                    if let Answer::Reply(reply) = caller.call(arguments)
+                        && !matches!(reply, Reply::Error(_))
+                    {
+                        answered.push((key.clone(), reply));
                     }
                 }
             }

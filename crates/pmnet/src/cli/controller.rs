@@ -25,7 +25,8 @@ Run two or three of them, on different machines: each step is one transaction in
 each other. Without any, nothing changes: the devices go on, and a lost one is left out by hand. The last
 device that holds everything is never left out: that is a loss, and a person's word (--declare-data-loss).
 
---json: on stdout one object for each step that was done. The exit code is 0 when it was asked to end.";
+--json: on stdout one object for each step that was done (step), and for what waits for a person or for
+etcd (waits; again every 5 seconds). The exit code is 0 when it was asked to end.";
 
 /// A controller that hears nothing says so again.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -127,6 +128,9 @@ impl Said {
             .is_none_or(|(before, at)| *before != text || at.elapsed() >= PATIENCE);
         if again {
             tracing::warn!("{text}");
+            if json {
+                print_line(&json!({ "waits": text }))?;
+            }
             self.waits = Some((text, Instant::now()));
         }
         Ok(())
