@@ -1,6 +1,7 @@
 //! Devices that keep leases in a real etcd (`docs/spec/protocol.md` §14).
 
 mod etcd;
+mod heal;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -7,10 +7,11 @@ use crate::burst::Bursts;
 use mio::unix::SourceFd;
 use pmnet_device::{DeviceConfig, DeviceError, DeviceNode, FastPath, Port, Renewal, Wake, serve};
 use pmnet_log::{Log, Media};
+use pmnet_proto::device::Device;
 use pmnet_proto::time::{Nanos, SECOND};
 use pmnet_proto::{Outbox, Peer, Random, Time};
 pub use pmnet_udp::LeaseWords;
-use pmnet_udp::{Clock, STOP_TOKEN, Socket, Spin, Stop};
+use pmnet_udp::{Clock, STOP_TOKEN, Socket, Spin, Standing, Stop};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
@@ -229,13 +230,31 @@ pub fn run<M: Media>(
         node = node.with_fast_path(path);
     }
     let words = config.lease.map(|lease| lease.words);
+    let mut told = None;
     let mut watch = watch(relay.clock(), next, relay.address()?, ready);
     serve(node, &mut relay, move |node| {
         if let Some(words) = &words {
-            words.want(node.machine().needs_lease());
+            tell(words, node.machine(), &mut told);
         }
         watch(node);
     })
+}
+
+/// Tells the agent what the device needs, and where it is, if that is new. `told`: what was told last.
+fn tell(words: &LeaseWords, machine: &Device, told: &mut Option<(Option<u32>, bool, u32)>) {
+    let epoch = machine.needs_lease();
+    let joins = machine.ready_to_join().unwrap_or(0);
+    let news = (epoch, machine.holds_everything(), joins);
+    if *told != Some(news) {
+        *told = Some(news);
+        words.say(Standing {
+            epoch: epoch.unwrap_or(0),
+            chain: machine.chain().collect(),
+            whole: news.1,
+            joins,
+        });
+    }
+    words.want(epoch);
 }
 
 /// Says what becomes of a device: when it serves, and when it does not for long.

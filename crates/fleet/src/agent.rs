@@ -15,16 +15,17 @@ use pmnet_proto::Time;
 use pmnet_proto::lease::{self, Word};
 use pmnet_proto::rules::Rules;
 use pmnet_proto::time::{Nanos, SECOND};
-use pmnet_udp::{Clock, LeaseWords};
+use pmnet_udp::{Clock, LeaseWords, Standing};
 
 use crate::etcd::{Etcd, Put};
+use crate::plan::{Order, Plan};
 use crate::record::{MemberRecord, Names, bytes};
 use crate::shard::{Row, Shard};
 
 /// A lease is renewed so many times before it would end.
 const RENEWALS: u64 = 3;
-/// The agent looks so many times in one lease.
-const LOOKS: u64 = 12;
+/// The agent looks so many times in one lease, also at what the chain shall be.
+const LOOKS: u64 = 16;
 /// One call of etcd ends within this part of a lease.
 const CALLS: u64 = 6;
 /// A device that stays without a lease says so again.
@@ -43,6 +44,10 @@ pub struct AgentConfig {
     pub address: SocketAddr,
     /// Length of its leases.
     pub seconds: u64,
+    /// It may be taken into a chain that is shorter than it shall be.
+    pub spare: bool,
+    /// A person has said how it starts: the chain in etcd counts for it from its next change on.
+    pub by_hand: bool,
     /// The clock of the device's loop.
     pub clock: Clock,
 }
@@ -63,6 +68,14 @@ pub struct Agent {
     thread: Option<JoinHandle<()>>,
 }
 
+/// One run of the device's loop.
+#[derive(Clone, Debug)]
+struct Run {
+    facts: Facts,
+    words: Arc<LeaseWords>,
+    order: Order,
+}
+
 #[derive(Debug, Default)]
 struct Shared {
     ends: AtomicBool,
@@ -71,7 +84,9 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    run: Option<(Facts, Arc<LeaseWords>)>,
+    run: Option<Run>,
+    /// What the chain in etcd says of it.
+    order: Option<Order>,
     /// The device is this process's.
     registered: bool,
     failed: Option<String>,
@@ -100,9 +115,14 @@ impl Agent {
         })
     }
 
-    /// The device runs with this log. `words`: of this run alone.
-    pub fn attend(&self, facts: Facts, words: Arc<LeaseWords>) {
-        self.shared.state().run = Some((facts, words));
+    /// The device runs with this log, wired so. `words`: of this run alone. The run is ended by them when the device is to be
+    /// wired otherwise, or must not go on.
+    pub fn attend(&self, facts: Facts, words: Arc<LeaseWords>, order: Order) {
+        self.shared.state().run = Some(Run {
+            facts,
+            words,
+            order,
+        });
         if let Some(thread) = &self.thread {
             thread.thread().unpark();
         }
@@ -112,6 +132,12 @@ impl Agent {
     #[must_use]
     pub fn is_registered(&self) -> bool {
         self.shared.state().registered
+    }
+
+    /// How the device is to be wired; `None`: nothing is known of that in etcd. To be asked once it is registered.
+    #[must_use]
+    pub fn order(&self) -> Option<Order> {
+        self.shared.state().order
     }
 
     /// Why the device must not go on, if so: a sentence.
@@ -133,10 +159,10 @@ impl Drop for Agent {
 }
 
 /// What the last lease was given for, and when it was asked for.
-#[derive(Clone, Copy)]
 struct Held {
     epoch: Option<u32>,
     facts: Facts,
+    standing: Standing,
     sent_at: Time,
 }
 
@@ -164,6 +190,8 @@ struct Keeper {
     held: Option<Held>,
     /// The lease of another process that was there when this one came.
     other: Option<u64>,
+    /// The chain in etcd that does not count, since a person has said otherwise after it: its number.
+    overruled: Option<u64>,
     told: Told,
 }
 
@@ -177,6 +205,7 @@ impl Keeper {
             process: format!("{:016x}", pmnet_udp::os_random()?),
             held: None,
             other: None,
+            overruled: None,
             told: Told::default(),
             config,
             shared,
@@ -186,18 +215,21 @@ impl Keeper {
     fn keep(&mut self) {
         while !self.shared.ends.load(Ordering::Acquire) {
             let run = self.shared.state().run.clone();
-            if let Some((facts, words)) = run {
+            if let Some(run) = run {
+                let words = run.words.clone();
                 words.attend();
-                let turned = self.turn(facts, &words);
+                // First the epoch: what is said of a later one is not claimed for it.
+                let epoch = words.wanted();
+                let turned = self.turn(&run, epoch);
                 if let Err(Not::Ever(text)) = &turned {
                     self.shared.state().failed = Some(text.clone());
                     words.end();
                     return;
                 }
                 let why = turned.err().map(|(Not::Yet(text) | Not::Ever(text))| text);
-                let lives = self.lives(words.wanted());
+                let lives = self.lives(epoch);
                 let (now, length) = (self.config.clock.now(), self.length);
-                self.told.tell(now, words.wanted(), lives, why, length);
+                self.told.tell(now, epoch, lives, why, length);
             }
             std::thread::park_timeout(Duration::from_nanos(self.length / LOOKS));
         }
@@ -205,33 +237,42 @@ impl Keeper {
 
     /// Whether there is a lease for this epoch.
     fn lives(&self, epoch: Option<u32>) -> bool {
-        self.held.is_some_and(|held| {
+        self.held.as_ref().is_some_and(|held| {
             let deadline = lease::deadline(held.sent_at, self.length);
             held.epoch == epoch && self.config.clock.now() < deadline
         })
     }
 
-    /// Renews the lease, if it is time, or something is new.
-    fn turn(&mut self, facts: Facts, words: &LeaseWords) -> Result<(), Not> {
-        let epoch = words.wanted();
+    /// Looks at the chain as it shall be, and renews the lease, if it is time, or something is new.
+    fn turn(&mut self, run: &Run, epoch: Option<u32>) -> Result<(), Not> {
+        let (facts, words) = (run.facts, &run.words);
+        let shard = Shard::read(&mut self.etcd, &self.config.names)?;
+        let row = shard.row(self.config.id);
+        self.follow(&shard, &row, run);
+        let standing = words.standing();
         let now = self.config.clock.now();
-        let due = self.held.is_none_or(|held| {
+        let due = self.held.as_ref().is_none_or(|held| {
             let old = now.since(held.sent_at) >= self.length / RENEWALS;
-            old || (held.epoch, held.facts) != (epoch, facts)
+            let same = (held.epoch, held.facts, &held.standing) == (epoch, facts, &standing);
+            old || !same
         });
         if !due {
             return Ok(());
         }
-        let shard = Shard::read(&mut self.etcd, &self.config.names)?;
-        let row = shard.row(self.config.id);
         self.may_claim(&row, facts)?;
         allows(row.word, epoch)?;
+        let serves = epoch == Some(standing.epoch);
         let record = MemberRecord {
             address: self.config.address,
             log: format!("{:032x}", facts.log),
             incarnation: facts.incarnation,
             epoch: epoch.unwrap_or(0),
             seconds: self.config.seconds,
+            next: Some(run.order.next),
+            chain: standing.chain.iter().copied().filter(|_| serves).collect(),
+            whole: serves && standing.whole,
+            spare: self.config.spare,
+            joins: standing.joins,
         };
         let sent_at = self.config.clock.now();
         if !self.claim(&row, &record)? {
@@ -240,6 +281,7 @@ impl Keeper {
         self.held = Some(Held {
             epoch,
             facts,
+            standing,
             sent_at,
         });
         self.shared.state().registered = true;
@@ -247,6 +289,32 @@ impl Keeper {
             words.give(epoch, sent_at);
         }
         Ok(())
+    }
+
+    /// Ends the run if the device is to be wired otherwise, or serves an epoch in which it was left out: the server then
+    /// tells it.
+    fn follow(&mut self, shard: &Shard, row: &Row, run: &Run) {
+        if self.config.by_hand && self.overruled.is_none() {
+            self.overruled = Some(shard.plans);
+        }
+        let overruled = self.overruled == Some(shard.plans);
+        let plan = shard.plan.as_ref().filter(|_| !overruled);
+        let order = plan.and_then(|plan| wiring(plan, self.config.id, self.config.spare));
+        self.shared.state().order = order;
+        let otherwise = order.is_some_and(|order| run.order.is_to_become(order));
+        let past = match (row.word, run.words.wanted()) {
+            (Word::LeftOut(since), Some(epoch)) => epoch <= since,
+            _ => false,
+        };
+        if (otherwise || past) && !run.words.is_to_end() {
+            if let Some(order) = order {
+                let Order { next, shrink } = order;
+                tracing::info!(%next, shrink, "the chain in etcd says how this device is wired");
+            } else {
+                tracing::warn!("this device was left out of the chain: it asks the server");
+            }
+            run.words.end();
+        }
     }
 
     /// Whether the device is this process's: no other one holds a lease for it.
@@ -303,6 +371,15 @@ impl Keeper {
         let done = self.etcd.put_if(&are, &puts);
         done.map_err(|error| error.to_string())
     }
+}
+
+/// How the chain wires this device. A spare that is not in it asks the server.
+fn wiring(plan: &Plan, id: u32, spare: bool) -> Option<Order> {
+    let waits = Order {
+        next: plan.server,
+        shrink: None,
+    };
+    plan.order(id).or(Some(waits).filter(|_| spare))
 }
 
 /// Whether the word about a device lets it have a lease for this epoch. To be there without serving is less than that: only
@@ -362,8 +439,34 @@ impl Told {
 
 #[cfg(test)]
 mod tests {
-    use super::allows;
+    use super::{allows, wiring};
+    use crate::plan::{Order, Plan};
     use pmnet_proto::lease::Word;
+
+    #[test]
+    fn a_device_is_wired_by_the_chain_and_a_spare_that_is_not_in_it_asks_the_server() {
+        let at = |port| std::net::SocketAddr::from(([10, 0, 0, 1], port));
+        let places = [7, 8].map(|id| crate::Place {
+            id: id.into(),
+            at: at(id),
+            whole: true,
+        });
+        let plan = Plan {
+            epoch: 4,
+            says: Some(4),
+            places: places.to_vec(),
+            joins: false,
+            server: at(99),
+            copies: 2,
+        };
+        let order = |next, shrink| Some(Order { next, shrink });
+        for spare in [false, true] {
+            assert_eq!(wiring(&plan, 7, spare), order(at(8), Some(4)));
+            assert_eq!(wiring(&plan, 8, spare), order(at(99), None));
+        }
+        assert_eq!(wiring(&plan, 9, true), order(at(99), None));
+        assert_eq!(wiring(&plan, 9, false), None);
+    }
 
     #[test]
     fn who_was_declared_stopped_may_not_even_be_there_and_who_was_left_out_may_not_serve_its_old_epoch()

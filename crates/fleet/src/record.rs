@@ -5,6 +5,7 @@
 //! | `members/ID` | [`MemberRecord`], put with each lease: its revision is the lease's number | never |
 //! | `alive/ID` | the process of the device | with its lease |
 //! | `words/ID` | the [`Word`] about the device | never |
+//! | `chain` | [`Plan`](crate::Plan): the chain as it shall be | never |
 
 use std::net::SocketAddr;
 
@@ -13,6 +14,9 @@ use serde::{Deserialize, Serialize};
 
 /// Longest name of a fleet, in bytes.
 const NAME_MAX: usize = 64;
+
+/// Name of the chain as it shall be.
+pub(crate) const CHAIN: &str = "chain";
 
 /// The names of one shard's keys.
 #[derive(Clone, Debug)]
@@ -37,6 +41,10 @@ impl Names {
     #[must_use]
     pub fn prefix(&self) -> &str {
         &self.0
+    }
+
+    pub(crate) fn chain(&self) -> String {
+        format!("{}{CHAIN}", self.0)
     }
 
     pub(crate) fn member(&self, id: u32) -> String {
@@ -65,6 +73,21 @@ pub struct MemberRecord {
     pub epoch: u32,
     /// Length of its leases.
     pub seconds: u64,
+    /// Its next hop.
+    #[serde(default)]
+    pub next: Option<SocketAddr>,
+    /// The devices of that epoch's chain, head first; empty if it does not serve.
+    #[serde(default)]
+    pub chain: Vec<u32>,
+    /// It holds everything that was acknowledged before that epoch and is not applied.
+    #[serde(default)]
+    pub whole: bool,
+    /// It may be taken for a chain that is shorter than it shall be.
+    #[serde(default)]
+    pub spare: bool,
+    /// The epoch in which it is ready to join; 0: it is not.
+    #[serde(default)]
+    pub joins: u32,
 }
 
 /// [`Word`] as it is written.

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use pmnet_proto::lease::Word;
 
 use crate::etcd::{Entry, Etcd, EtcdError};
-use crate::record::{MemberRecord, Names, WordRecord};
+use crate::plan::Plan;
+use crate::record::{CHAIN, MemberRecord, Names, WordRecord};
 
 /// What etcd says of one device.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +32,10 @@ pub struct Row {
 pub struct Shard {
     /// By id.
     pub rows: BTreeMap<u32, Row>,
+    /// The chain as it shall be; `None`: no controller has looked yet.
+    pub plan: Option<Plan>,
+    /// Number of that record; 0: there is none.
+    pub(crate) plans: u64,
 }
 
 impl Shard {
@@ -55,6 +60,11 @@ impl Shard {
 
     fn take(&mut self, names: &Names, entry: &Entry) -> Option<()> {
         let name = entry.key.strip_prefix(names.prefix())?;
+        if name == CHAIN {
+            self.plan = Some(serde_json::from_slice(&entry.value).ok()?);
+            self.plans = entry.revision;
+            return Some(());
+        }
         let (kind, id) = name.split_once('/')?;
         let row = self.rows.entry(id.parse().ok()?).or_default();
         match kind {
@@ -115,7 +125,18 @@ mod tests {
         assert_eq!((row.record.unwrap().epoch, row.word), (4, Word::None));
         let row = shard.row(8);
         assert_eq!((row.lease, row.word, row.words), (0, Word::LeftOut(5), 13));
+        assert_eq!((shard.plans, &shard.plan), (0, &None));
+        let plan = r#"{"epoch":4,"says":5,"places":[{"id":7,"at":"10.0.0.2:1","whole":true}],"joins":false,"server":"10.0.0.9:1","copies":2}"#;
+        shard
+            .take(&names, &entry("/pmnet/f/2/chain", plan, 14, 0))
+            .unwrap();
+        assert_eq!(
+            (shard.plans, shard.plan.clone().unwrap().says),
+            (14, Some(5))
+        );
         for (key, value) in [
+            ("/pmnet/f/2/chain", r#"{"epoch":4}"#),
+            ("/pmnet/f/2/chains", plan),
             ("/pmnet/f/2/members/7", "{}"),
             ("/pmnet/f/2/members/x", record),
             ("/pmnet/f/2/words/7", r#""gone""#),

@@ -7,6 +7,19 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 
+/// What a device says of itself and of its chain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// The epoch that it serves; 0: it does not serve.
+    pub epoch: u32,
+    /// The devices of that epoch's chain, head first.
+    pub chain: Vec<u32>,
+    /// It holds everything that a head must.
+    pub whole: bool,
+    /// The epoch in which it is ready to join; 0: it is not.
+    pub joins: u32,
+}
+
 /// The words between one run of a loop and the agent.
 #[derive(Debug, Default)]
 pub struct LeaseWords {
@@ -20,6 +33,7 @@ pub struct LeaseWords {
     ends: AtomicBool,
     agent: OnceLock<Thread>,
     waker: Mutex<Option<mio::Waker>>,
+    standing: Mutex<Standing>,
 }
 
 impl LeaseWords {
@@ -42,6 +56,20 @@ impl LeaseWords {
                 agent.unpark();
             }
         }
+    }
+
+    /// The device's place is new. Takes a lock: to be called only then, and before [`LeaseWords::want`].
+    pub fn say(&self, standing: Standing) {
+        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = standing;
+        if let Some(agent) = self.agent.get() {
+            agent.unpark();
+        }
+    }
+
+    /// What the device said last of its place.
+    pub fn standing(&self) -> Standing {
+        let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        standing.clone()
     }
 
     /// The last lease: its epoch, and when it was asked for.
@@ -139,6 +167,13 @@ mod tests {
                 std::thread::yield_now();
             }
         });
+        let standing = Standing {
+            epoch: 3,
+            chain: vec![1, 2],
+            ..Standing::default()
+        };
+        words.say(standing.clone());
+        assert_eq!(words.standing(), standing);
         words.want(None);
         assert_eq!(words.wanted(), None);
         words.end();

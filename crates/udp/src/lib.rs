@@ -9,6 +9,6 @@ mod lease;
 mod socket;
 mod wait;
 
-pub use lease::LeaseWords;
+pub use lease::{LeaseWords, Standing};
 pub use socket::{Socket, SocketCounters};
 pub use wait::{Clock, STOP_TOKEN, Spin, Stop, StopTrigger, os_random};

@@ -4,6 +4,7 @@
 mod access;
 mod common;
 mod config;
+mod controller;
 mod device;
 mod log;
 mod ready;
@@ -65,6 +66,8 @@ enum Command {
     Device(device::DeviceCommand),
     /// Speak Redis with clients, pmnet with the devices.
     Redis(redis::RedisCommand),
+    /// Leave devices of a fleet out of their chain that have lost their lease, and let spares join.
+    Controller(controller::ControllerArgs),
     /// Look at the log of a device that is not running.
     Log(log::LogCommand),
     /// Look at a packet store that is not running, or repair a damaged one.
@@ -93,6 +96,7 @@ pub fn main() -> ExitCode {
         Command::Server(command) => server::main(command, file(&command.common)?.server),
         Command::Device(command) => device::main(command, file(&command.common)?.device),
         Command::Redis(command) => redis::main(command, file(&command.common)?.redis),
+        Command::Controller(args) => controller::main(args),
         Command::Log(command) => log::main(command),
         Command::Store(command) => store::main(command),
         Command::Status(args) => status::main(args),

@@ -165,10 +165,11 @@ fn of_fleet(fleet: &str, etcd: &str, shard: u32, json: bool) -> anyhow::Result<b
                 .seconds_left(lease)?
                 .or(row.record.as_ref().map(|record| record.seconds)),
         };
+        let place = place(&read, *id);
         let line = if json {
-            leased_as_json(*id, row, left).to_string()
+            leased_as_json(*id, row, left, place).to_string()
         } else {
-            leased_as_text(*id, row, left)
+            leased_as_text(*id, row, left, place)
         };
         all.push(line);
     }
@@ -194,7 +195,14 @@ fn silent_in_ms(row: &Row, left: Option<u64>) -> Option<u64> {
     })
 }
 
-fn leased_as_json(id: u32, row: &Row, left: Option<u64>) -> Value {
+/// Where a device is in the chain as it shall be, from 1, and how long that is.
+fn place(shard: &Shard, id: u32) -> Option<(usize, usize)> {
+    let ids = shard.plan.as_ref()?.ids();
+    let at = ids.iter().position(|one| *one == id)?;
+    Some((at + 1, ids.len()))
+}
+
+fn leased_as_json(id: u32, row: &Row, left: Option<u64>, place: Option<(usize, usize)>) -> Value {
     let record = row.record.as_ref();
     json!({
         "device": id,
@@ -205,6 +213,9 @@ fn leased_as_json(id: u32, row: &Row, left: Option<u64>) -> Value {
         "lease_held": row.lease_id != 0,
         "lease_left_seconds": left,
         "silent_in_ms": silent_in_ms(row, left).unwrap_or(0),
+        "place": place.map(|(at, _)| at),
+        "places": place.map(|(_, all)| all),
+        "spare": place.is_none() && record.is_some_and(|record| record.spare),
         "word": match row.word {
             Word::None => Value::Null,
             Word::Stopped => "stopped".into(),
@@ -213,8 +224,13 @@ fn leased_as_json(id: u32, row: &Row, left: Option<u64>) -> Value {
     })
 }
 
-fn leased_as_text(id: u32, row: &Row, left: Option<u64>) -> String {
+fn leased_as_text(id: u32, row: &Row, left: Option<u64>, place: Option<(usize, usize)>) -> String {
     let mut text = format!("device {id}");
+    match (place, &row.record) {
+        (Some((at, all)), _) => text += &format!(" ({at} of {all} in the chain)"),
+        (None, Some(record)) if record.spare => text += " (a spare)",
+        _ => {}
+    }
     if let Some(record) = &row.record {
         text += &format!(" at {}, incarnation {}", record.address, record.incarnation);
         text += &match (left, record.epoch) {

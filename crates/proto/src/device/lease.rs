@@ -1,11 +1,12 @@
 //! The device's lease: until when it may answer (`docs/spec/protocol.md` §14).
 
-use super::Device;
+use super::{Device, Phase};
 use crate::Time;
 use crate::lease;
 use crate::rules::Rule;
 use crate::time::Nanos;
 use pmnet_wire::Kind;
+use pmnet_wire::record::Member;
 
 /// What only a device says that may answer: acknowledgements, and what READs are told.
 pub(super) const ANSWERS: &[Kind] = &[Kind::Ack, Kind::OpenReply, Kind::Hit, Kind::Miss];
@@ -47,5 +48,29 @@ impl Device {
     pub fn may_answer(&self, now: Time) -> bool {
         let lives = self.deadline.is_some_and(|deadline| now < deadline);
         !self.config.leased || lives || !self.config.rules.hold(Rule::Lease)
+    }
+
+    /// Whether this device serves and holds all that was acknowledged before its epoch and is not applied: it was there, or
+    /// it has joined and has got everything (`docs/spec/protocol.md` §5, "Joining"). Stays so for as long as it is a member.
+    #[must_use]
+    pub fn holds_everything(&self) -> bool {
+        let own = self.chain.members.get(self.chain.position);
+        let have = self.cursors.applied.max(self.cursors.persisted);
+        let whole = |own: &Member| own.flags & Member::JOINED == 0 || have >= own.tail;
+        self.is_serving() && own.is_some_and(whole)
+    }
+
+    /// The epoch in which this device, which is to join, has an empty log and only waits to be wired. `None`: it does not
+    /// join, or is not so far. Only the server decides whether it may.
+    #[must_use]
+    pub const fn ready_to_join(&self) -> Option<u32> {
+        let recovers = matches!(self.phase, Phase::Recovering(_));
+        let empty = self.cursors.last == 0 && self.cursors.applied == 0;
+        let marked = self.log.served == self.log.incarnation && self.log.word_epoch > 0;
+        if self.config.flags & Member::JOIN != 0 && recovers && empty && marked {
+            Some(self.log.word_epoch)
+        } else {
+            None
+        }
     }
 }

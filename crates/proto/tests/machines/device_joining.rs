@@ -69,7 +69,9 @@ fn a_used_log_is_erased_when_the_server_says_that_it_is_no_member() {
     assert_eq!(bench.device.waits_for(), Some("no member"));
     // As long as the log is not erased, it does not say that it is.
     assert_eq!(bench.device.cursors(), (3, 3, 1, 1));
+    assert_eq!(bench.device.ready_to_join(), None);
     bench.device.erased(bench.now);
+    assert_eq!(bench.device.ready_to_join(), Some(EPOCH));
     let again = only(bench.tick());
     assert_ne!(
         again.header.request, recover.header.request,
@@ -93,6 +95,7 @@ fn nothing_else_erases_a_log() {
         let (mut bench, recover) = started(USED, flags);
         let verdict = bench.give(server(), &answer(&recover, ERASE), b"no member");
         assert_eq!(verdict, Verdict::Done, "nobody told it to join");
+        assert_eq!(bench.device.ready_to_join(), None);
         stays(&bench);
     }
     for other in [Flags::REFUSED, Flags::REFUSED.with(Flags::PROGRESS)] {
@@ -170,6 +173,42 @@ fn it_serves_behind_what_is_applied_and_takes_the_rest_in_order() {
     assert_eq!(bench.device.cursors(), (7, 7, 7, 7));
     assert!(!bench.device.is_head());
     assert_eq!(bench.device.copies(), 2);
+}
+
+/// What a head must have: a controller leaves nobody out beside a device that lacks some of it.
+#[test]
+fn who_joined_says_whether_it_holds_everything_that_it_must() {
+    for (flags, must_hold, whole) in [
+        (Member::JOINED, 9, false),
+        (Member::JOINED, 8, false),
+        (Member::JOINED, 7, true),
+        (0, 9, true),
+    ] {
+        let (mut bench, recover) = started(NEW, 0);
+        assert!(!bench.device.holds_everything(), "it does not serve");
+        let own = Member {
+            tail: must_hold,
+            flags,
+            ..member(1)
+        };
+        let chain = RecoverReply {
+            shard_token: SHARD_TOKEN,
+            members: vec![member(2), own],
+            sessions: Vec::new(),
+        };
+        let reply = Header {
+            order: 7,
+            ..answer(&recover, Flags::default())
+        };
+        let verdict = bench.give(server(), &reply, &chain.write());
+        assert_eq!(bench.resume(&verdict), Served::Serving);
+        assert_eq!(bench.device.ready_to_join(), None, "it is a member");
+        assert_eq!(
+            bench.device.holds_everything(),
+            whole,
+            "{flags} {must_hold}"
+        );
+    }
 }
 
 /// The kernel may go on appending: where the log ends is not known from what its process says.

@@ -2,13 +2,15 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use pmnet_cli::ConfigError;
 use pmnet_client::{Clock, Stop};
 use pmnet_dataplane::relay::{Lease, LeaseWords};
-use pmnet_fleet::{Agent, AgentConfig, Facts, LEASE_SECONDS, LEASE_SECONDS_USUAL, Names};
+use pmnet_device::DeviceError;
+use pmnet_fleet::{Agent, AgentConfig, Facts, LEASE_SECONDS, LEASE_SECONDS_USUAL, Names, Order};
+use pmnet_wire::record::Member;
 
 use super::args::{DeviceArgs, Mode};
 use super::relay::{open_log, run_relay};
@@ -17,6 +19,8 @@ use crate::cli::common::required;
 
 /// How often it is looked whether etcd has answered.
 const LOOK: Duration = Duration::from_millis(20);
+/// A device that was refused waits for this part of a lease, whether its place is another one.
+const PATIENCE: u64 = 3;
 
 /// Settings of a device in a fleet.
 #[derive(Clone, Debug)]
@@ -80,44 +84,110 @@ impl FleetSettings {
     }
 }
 
-/// Serves until asked to end.
-pub fn serve(mut settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
+/// Serves until asked to end: as the chain in etcd says, if there is one, and again from the start whenever it says something else.
+pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
     let fleet = settings.fleet.clone().context("--fleet")?;
     let clock = Clock::start_boottime();
+    let device = &settings.relay.device;
     let agent = Agent::start(AgentConfig {
         endpoints: fleet.endpoints,
         names: fleet.names,
-        id: settings.relay.device.id,
+        id: device.id,
         address: settings.relay.listen,
         seconds: fleet.seconds,
+        spare: device.flags & Member::JOIN != 0,
+        by_hand: device.flags & (Member::SHRINK | Member::DECLARE_LOSS) != 0,
         clock,
     })
     .context("cannot start the thread that keeps the lease")?;
+    let length = pmnet_fleet::length(fleet.seconds);
+    loop {
+        let words = Arc::new(LeaseWords::default());
+        let mut now = settings.clone();
+        let order = agent.order();
+        obey(&mut now, order);
+        now.relay.lease = Some(Lease {
+            words: words.clone(),
+            clock,
+            length,
+        });
+        if let Err(error) = run_once(now, order, &agent, stop, json) {
+            // It may have been refused for a place that it has no more.
+            if !is_refusal(&error) || !ends_soon(&words, stop, length / PATIENCE)? {
+                return Err(error);
+            }
+            tracing::warn!(
+                "{error:#}. The chain in etcd is another one now: this device begins anew"
+            );
+        }
+        if let Some(text) = agent.failure() {
+            anyhow::bail!(text);
+        }
+        if !words.is_to_end() {
+            return Ok(());
+        }
+    }
+}
+
+fn is_refusal(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(DeviceError::Stopped(_)))
+}
+
+/// Whether the agent wants the run to end, or does within so many nanoseconds.
+fn ends_soon(words: &LeaseWords, stop: &Stop, wait: u64) -> anyhow::Result<bool> {
+    let until = Instant::now() + Duration::from_nanos(wait);
+    while !words.is_to_end() {
+        if Instant::now() >= until || stop.within(LOOK).context("cannot wait for etcd")? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The settings as the chain in etcd says, in place of what the command line does.
+fn obey(settings: &mut Settings, order: Option<Order>) {
+    let device = &mut settings.relay.device;
+    device.leased = true;
+    let Some(Order { next, shrink }) = order else {
+        return;
+    };
+    device.next = next;
+    device.flags &= Member::JOIN;
+    if shrink.is_some() {
+        device.flags |= Member::SHRINK;
+    }
+    device.word_epoch = shrink;
+}
+
+/// One run: until asked to end, by a person or by the agent.
+fn run_once(
+    settings: Settings,
+    order: Option<Order>,
+    agent: &Agent,
+    stop: &Stop,
+    json: bool,
+) -> anyhow::Result<()> {
     let (log, _) = open_log(&settings)
         .with_context(|| format!("cannot use the log {}", settings.path.display()))?;
-    let words = Arc::new(LeaseWords::default());
+    let lease = settings.relay.lease.as_ref().context("--fleet")?;
+    let words = lease.words.clone();
     let facts = Facts {
         log: log.identity().log_uuid,
         incarnation: log.incarnation(),
     };
-    agent.attend(facts, words.clone());
+    let by_flags = Order {
+        next: settings.relay.device.next,
+        shrink: None,
+    };
+    agent.attend(facts, words.clone(), order.unwrap_or(by_flags));
     // Whoever else runs as this device is found before anybody hears of this one.
-    while !agent.is_registered() {
-        if let Some(text) = agent.failure() {
-            anyhow::bail!(text);
-        }
+    while !agent.is_registered() && agent.failure().is_none() {
         if stop.within(LOOK).context("cannot wait for etcd")? {
             return Ok(log.close()?);
         }
     }
-    settings.relay.device.leased = true;
-    settings.relay.lease = Some(Lease {
-        words,
-        clock,
-        length: pmnet_fleet::length(fleet.seconds),
-    });
-    run_relay(settings.relay, log, None, stop, json, || ())?;
-    agent
-        .failure()
-        .map_or(Ok(()), |text| Err(anyhow::anyhow!(text)))
+    if words.is_to_end() {
+        return Ok(log.close()?);
+    }
+    run_relay(settings.relay, log, None, stop, json, || ())
 }

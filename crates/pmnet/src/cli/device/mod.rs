@@ -53,6 +53,11 @@ used, the log is erased first. A member is never erased: the flag may stay.
 --fleet NAME: the device registers in etcd, keeps a lease there, and acknowledges and answers reads only
 as long as that lasts. Without etcd it is silent after --lease-seconds; nothing is lost, and it goes on
 when etcd is back. Give it to all devices of a shard, or to none, and the same length to all of them.
+With a controller (pmnet controller) the chain in etcd says how a device is wired, in place of --next, as
+soon as the device is in it; when that changes, the device begins anew in the same process, and prints
+another ready line. With --join as well the device is a spare: --next is the server, and it joins by
+itself when the chain is shorter than it shall be. --shrink-chain and --declare-data-loss count until the
+chain in etcd changes again.
 
   in the kernel, in front of the server's own network interface (needs root):
     pmnet device --mode nic --dev eth0 --listen 10.0.0.2:51000 --next 127.0.0.1:51500

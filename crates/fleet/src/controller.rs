@@ -1,0 +1,241 @@
+//! A controller: looks at one shard in etcd, and does the next step (`docs/spec/protocol.md` §14).
+//!
+//! It keeps nothing but when it saw leases gone. Any number of controllers may run: each step is one transaction that is done only
+//! if nothing has changed of what it was decided from.
+
+use std::time::Duration;
+
+use pmnet_proto::lease::{Seen, Watch, Word};
+use pmnet_proto::time::Nanos;
+use pmnet_udp::Clock;
+
+use crate::etcd::{Etcd, Put};
+use crate::heal::{Advice, Step, advise};
+use crate::plan::Plan;
+use crate::record::{Names, WordRecord, bytes};
+use crate::shard::Shard;
+
+/// It looks so many times in one lease.
+const LOOKS: u64 = 24;
+/// One call of etcd ends within this part of a lease.
+const CALLS: u64 = 3;
+
+/// Settings of a controller.
+#[derive(Clone, Debug)]
+pub struct ControllerConfig {
+    /// Members of etcd.
+    pub endpoints: Vec<String>,
+    /// The shard's keys.
+    pub names: Names,
+    /// Devices that the chain shall have, if there are spares; `None`: as many as it had at most.
+    pub copies: Option<usize>,
+}
+
+/// A controller of one shard.
+#[derive(Debug)]
+pub struct Controller {
+    etcd: Etcd,
+    names: Names,
+    copies: Option<usize>,
+    clock: Clock,
+    /// The longest lease that was seen.
+    longest: Nanos,
+    watch: Watch,
+    /// Some lease is gone and its margin is not over.
+    waits: bool,
+}
+
+impl Controller {
+    /// A controller that has seen nothing yet.
+    #[must_use]
+    pub fn new(config: ControllerConfig) -> Controller {
+        let longest = crate::length(crate::LEASE_SECONDS_USUAL);
+        Controller {
+            etcd: Etcd::new(config.endpoints, Duration::from_nanos(longest / CALLS)),
+            names: config.names,
+            copies: config.copies,
+            clock: Clock::start_boottime(),
+            longest,
+            watch: Watch::new(longest),
+            waits: false,
+        }
+    }
+
+    /// How long to wait before the next turn.
+    #[must_use]
+    pub fn pause(&self) -> Duration {
+        let usual = self.longest / LOOKS;
+        Duration::from_nanos(if self.waits {
+            usual.min(pmnet_proto::lease::margin(self.longest))
+        } else {
+            usual
+        })
+    }
+
+    /// Looks once. [`Advice::Do`] is a step that was done; one that somebody else was faster with is [`Advice::Well`].
+    ///
+    /// # Errors
+    /// A sentence: etcd does not answer, or a key is not what it should be. A step may have been done.
+    pub fn turn(&mut self) -> Result<Advice, String> {
+        let shard = Shard::read(&mut self.etcd, &self.names)?;
+        let now = self.clock.now();
+        let records = shard.rows.values().filter_map(|row| row.record.as_ref());
+        let longest = records.map(|record| crate::length(record.seconds)).max();
+        if let Some(longest) = longest.filter(|&longest| longest > self.longest) {
+            // What was seen with a shorter margin is waited for anew.
+            self.longest = longest;
+            self.watch = Watch::new(longest);
+        }
+        let seen: Vec<Seen> = shard
+            .rows
+            .iter()
+            .map(|(&device, row)| Seen {
+                device,
+                lease: row.lease,
+                held: row.alive != 0,
+            })
+            .collect();
+        self.watch.look(now, &seen);
+        let now = self.clock.now();
+        self.waits = shard.rows.iter().any(|(&device, row)| {
+            let gone = row.lease > 0 && row.alive == 0 && row.word == Word::None;
+            gone && self.watch.may_stop(now, device).is_none()
+        });
+        let advice = advise(&shard, |id| self.watch.may_stop(now, id), self.copies);
+        let Advice::Do(step) = &advice else {
+            return Ok(advice);
+        };
+        let done = self.act(&shard, step)?;
+        Ok(if done { advice } else { Advice::Well })
+    }
+
+    /// One step in etcd, if nothing has changed of what it was decided from; whether it was done.
+    fn act(&mut self, shard: &Shard, step: &Step) -> Result<bool, String> {
+        let (are, put) = transaction(&self.names, shard, step);
+        let done = self.etcd.put_if(&are, &[put]);
+        done.map_err(|error| error.to_string())
+    }
+}
+
+/// What must be as it was, and what is put then.
+fn transaction(names: &Names, shard: &Shard, step: &Step) -> (Vec<(String, u64)>, Put) {
+    let mut are = vec![(names.chain(), shard.plans)];
+    let put = match step {
+        Step::Adopt(plan) | Step::Wire(plan) => {
+            // Who is left out was declared stopped, and that is still the last word about each of them.
+            for (id, row) in &shard.rows {
+                if row.word == Word::Stopped {
+                    are.push((names.word(*id), row.words));
+                }
+            }
+            chain(names, plan)
+        }
+        Step::Stop {
+            device,
+            lease,
+            beside,
+        } => {
+            let (gone, stays) = (shard.row(*device), shard.row(*beside));
+            are.extend([
+                (names.alive(*device), 0),
+                (names.member(*device), *lease),
+                (names.word(*device), gone.words),
+                (names.alive(*beside), stays.alive),
+                (names.word(*beside), stays.words),
+            ]);
+            word(names, *device, WordRecord::Stopped)
+        }
+        Step::LeftOut { device, epoch } => {
+            are.push((names.word(*device), shard.row(*device).words));
+            word(names, *device, WordRecord::LeftOut(*epoch))
+        }
+    };
+    (are, put)
+}
+
+fn chain(names: &Names, plan: &Plan) -> Put {
+    Put {
+        key: names.chain(),
+        value: bytes(plan),
+        lease: 0,
+    }
+}
+
+fn word(names: &Names, device: u32, word: WordRecord) -> Put {
+    Put {
+        key: names.word(device),
+        value: bytes(&word),
+        lease: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_asks_for_all_that_it_was_decided_from() {
+        let names = Names::new("f", 0).unwrap();
+        let mut shard = Shard {
+            plans: 5,
+            ..Shard::default()
+        };
+        let row = |lease, alive, word, words| crate::Row {
+            lease,
+            alive,
+            word,
+            words,
+            ..crate::Row::default()
+        };
+        shard.rows.insert(1, row(11, 0, Word::LeftOut(2), 12));
+        shard.rows.insert(2, row(21, 22, Word::None, 0));
+        shard.rows.insert(3, row(31, 0, Word::Stopped, 32));
+        let asks = |step: &Step| {
+            let (are, put) = transaction(&names, &shard, step);
+            let short = |(key, revision): (String, u64)| {
+                format!("{}={revision}", key.trim_start_matches("/pmnet/f/0/"))
+            };
+            let all: Vec<String> = are.into_iter().map(short).collect();
+            let value = String::from_utf8(put.value).unwrap();
+            (all.join(" "), put.key.replace("/pmnet/f/0/", ""), value)
+        };
+        let stop = Step::Stop {
+            device: 1,
+            lease: 11,
+            beside: 2,
+        };
+        assert_eq!(
+            asks(&stop),
+            (
+                "chain=5 alive/1=0 members/1=11 words/1=12 alive/2=22 words/2=0".into(),
+                "words/1".into(),
+                r#""stopped""#.into()
+            )
+        );
+        let left_out = Step::LeftOut {
+            device: 3,
+            epoch: 9,
+        };
+        assert_eq!(
+            asks(&left_out),
+            (
+                "chain=5 words/3=32".into(),
+                "words/3".into(),
+                r#"{"left-out":9}"#.into()
+            )
+        );
+        let plan = Plan {
+            epoch: 1,
+            says: None,
+            places: Vec::new(),
+            joins: false,
+            server: "10.0.0.9:1".parse().unwrap(),
+            copies: 1,
+        };
+        let (asked, put, _) = asks(&Step::Wire(plan));
+        assert_eq!(
+            (asked.as_str(), put.as_str()),
+            ("chain=5 words/3=32", "chain")
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! The chain as it shall be: the record that controllers write, and what follows from it for each device
+//! (`docs/spec/protocol.md` §14).
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// A chain has at most so many devices.
+pub(crate) const CHAIN_MAX: usize = 8;
+
+/// One device of the chain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// Device id.
+    pub id: u32,
+    /// Where the one before sends to.
+    pub at: SocketAddr,
+    /// It was seen to hold everything that a head must.
+    pub whole: bool,
+}
+
+/// The chain as it shall be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The epoch of the chain that it was made from.
+    pub epoch: u32,
+    /// The epoch in which the head states that all members which are not in here are stopped (SHRINK): `epoch`, or the next
+    /// one. `None`: it states nothing.
+    pub says: Option<u32>,
+    /// Devices, head first.
+    pub places: Vec<Place>,
+    /// The last one is no member of that chain, and is to join.
+    pub joins: bool,
+    /// Where the last device sends to.
+    pub server: SocketAddr,
+    /// Length of the longest chain so far: what spares are taken for.
+    pub copies: usize,
+}
+
+/// How a device is wired, and what it states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Its next hop.
+    pub next: SocketAddr,
+    /// It states that the members of this epoch's chain which its path leaves out are stopped.
+    pub shrink: Option<u32>,
+}
+
+impl Order {
+    /// Whether a device that runs with this must start again to do as `other` says. What it has stated, it need not take back: that
+    /// is over with the epoch.
+    #[must_use]
+    pub fn is_to_become(self, other: Order) -> bool {
+        self.next != other.next || other.shrink.is_some_and(|_| other.shrink != self.shrink)
+    }
+}
+
+impl Plan {
+    /// Ids, head first.
+    #[must_use]
+    pub fn ids(&self) -> Vec<u32> {
+        self.places.iter().map(|place| place.id).collect()
+    }
+
+    /// The device that is to join.
+    #[must_use]
+    pub fn joiner(&self) -> Option<u32> {
+        let last = self.places.last().filter(|_| self.joins);
+        last.map(|place| place.id)
+    }
+
+    /// What this device is to do; `None`: it is not in here.
+    #[must_use]
+    pub fn order(&self, id: u32) -> Option<Order> {
+        let at = self.places.iter().position(|place| place.id == id)?;
+        let next = self.places.get(at + 1);
+        Some(Order {
+            next: next.map_or(self.server, |place| place.at),
+            shrink: self.says.filter(|_| at == 0),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Plan {
+        let place = |id: u16| Place {
+            id: id.into(),
+            at: SocketAddr::from(([10, 0, 0, 1], id)),
+            whole: true,
+        };
+        Plan {
+            epoch: 4,
+            says: Some(4),
+            places: vec![place(7), place(8)],
+            joins: true,
+            server: SocketAddr::from(([10, 0, 0, 1], 99)),
+            copies: 2,
+        }
+    }
+
+    #[test]
+    fn each_device_gets_its_order_and_the_head_alone_states_something() {
+        let plan = plan();
+        let order = |id, port, shrink| {
+            let next = SocketAddr::from(([10, 0, 0, 1], port));
+            assert_eq!(plan.order(id), Some(Order { next, shrink }));
+        };
+        order(7, 8, Some(4));
+        order(8, 99, None);
+        assert_eq!(plan.order(9), None);
+        assert_eq!((plan.joiner(), plan.ids()), (Some(8), vec![7, 8]));
+    }
+
+    #[test]
+    fn a_device_starts_again_for_another_hop_or_a_new_statement_only() {
+        let plan = plan();
+        let (head, tail) = (plan.order(7).unwrap(), plan.order(8).unwrap());
+        assert!(head.is_to_become(tail) && !head.is_to_become(head));
+        let silent = Order {
+            shrink: None,
+            ..head
+        };
+        let later = Order {
+            shrink: Some(5),
+            ..head
+        };
+        assert!(silent.is_to_become(head) && head.is_to_become(later));
+        assert!(!head.is_to_become(silent), "that epoch is over");
+    }
+
+    #[test]
+    fn a_plan_is_read_as_it_was_written() {
+        let bytes = crate::record::bytes(&plan());
+        assert_eq!(serde_json::from_slice::<Plan>(&bytes).unwrap(), plan());
+    }
+}

@@ -1,0 +1,194 @@
+//! `pmnet controller`: leaves devices out of a chain that have lost their lease, and lets spares join.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use pmnet_cli::ConfigError;
+use pmnet_fleet::{Advice, Controller, ControllerConfig, Names, Plan, Step};
+use serde_json::{Value, json};
+
+use super::ready;
+use super::stop::stop_on_signals;
+
+const EXAMPLES: &str = "\
+Examples:
+  pmnet controller --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379,http://10.0.0.9:2379
+  pmnet controller --fleet prod --etcd http://10.0.0.7:2379 --copies 3 --json
+
+A device whose lease is gone, and whose margin is over, is declared stopped in etcd, if another one that holds
+everything has a lease. The chain without it is written into etcd; the devices of the fleet see that and wire
+themselves anew, without a restart of their processes. A device that runs with --fleet and --join, and is no
+member, is a spare: it joins when the chain is shorter than it was, or than --copies.
+
+Run two or three of them, on different machines: each step is one transaction in etcd, so they do not disturb
+each other. Without any, nothing changes: the devices go on, and a lost one is left out by hand. The last
+device that holds everything is never left out: that is a loss, and a person's word (--declare-data-loss).
+
+--json: on stdout one object for each step that was done (step), and for what waits for a person or for
+etcd (waits; again every 5 seconds). The exit code is 0 when it was asked to end.";
+
+/// A controller that hears nothing says so again.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Devices of a chain, at most.
+const COPIES_MAX: usize = 8;
+
+/// The command line of `pmnet controller`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ControllerArgs {
+    /// The fleet.
+    #[arg(long, value_name = "NAME")]
+    fleet: String,
+    /// The members of etcd, http://HOST:2379, with commas between them.
+    #[arg(long, value_name = "URL,…")]
+    etcd: String,
+    /// Number of the shard.
+    #[arg(long, default_value_t = 0)]
+    shard: u32,
+    /// How many devices the chain shall have, if there are spares [default: as many as it had at most].
+    #[arg(long, value_name = "R")]
+    copies: Option<usize>,
+    /// What is done, and that it has begun, as JSON on stdout, one object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Looks until asked to end.
+pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
+    if let Some(copies) = args
+        .copies
+        .filter(|copies| !(1..=COPIES_MAX).contains(copies))
+    {
+        return Err(ConfigError(format!("--copies {copies}: 1 to {COPIES_MAX}")).into());
+    }
+    let config = ControllerConfig {
+        endpoints: pmnet_fleet::endpoints(&args.etcd).map_err(ConfigError)?,
+        names: Names::new(&args.fleet, args.shard).map_err(ConfigError)?,
+        copies: args.copies,
+    };
+    let stop = stop_on_signals()?;
+    let mut controller = Controller::new(config);
+    let mut said = Said::default();
+    let mut ready = false;
+    loop {
+        let turned = controller.turn();
+        if turned.is_ok() && !ready {
+            ready = true;
+            let fields = [("fleet", json!(args.fleet)), ("shard", json!(args.shard))];
+            ready::announce(args.json, "controller", &fields);
+        }
+        let done = matches!(turned, Ok(Advice::Do(_)));
+        said.say(turned, args.json)?;
+        // What follows from a step is looked at at once.
+        let pause = if done {
+            Duration::ZERO
+        } else {
+            controller.pause()
+        };
+        if stop.within(pause).context("cannot wait")? {
+            return Ok(true);
+        }
+    }
+}
+
+/// What was said last, and when.
+#[derive(Default)]
+struct Said {
+    waits: Option<(String, Instant)>,
+    hears: bool,
+}
+
+impl Said {
+    fn say(&mut self, turned: Result<Advice, String>, json: bool) -> anyhow::Result<()> {
+        let text = match turned {
+            Ok(Advice::Do(step)) => {
+                tracing::info!("{}", as_text(&step));
+                if json {
+                    print_line(&as_json(&step))?;
+                }
+                None
+            }
+            Ok(Advice::Well) => None,
+            Ok(Advice::Wait(text)) => Some(text),
+            Err(text) => Some(format!(
+                "etcd: {text}. Until it answers, no device is left out and none joins"
+            )),
+        };
+        let Some(text) = text else {
+            if self.waits.take().is_some() || !self.hears {
+                tracing::info!("etcd answers, and nothing waits for a person");
+            }
+            self.hears = true;
+            return Ok(());
+        };
+        let again = self
+            .waits
+            .as_ref()
+            .is_none_or(|(before, at)| *before != text || at.elapsed() >= PATIENCE);
+        if again {
+            tracing::warn!("{text}");
+            if json {
+                print_line(&json!({ "waits": text }))?;
+            }
+            self.waits = Some((text, Instant::now()));
+        }
+        Ok(())
+    }
+}
+
+fn print_line(value: &Value) -> anyhow::Result<()> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{value}")
+        .and_then(|()| out.flush())
+        .map_err(|error| anyhow!("nobody reads stdout any more, and --json was given: {error}"))
+}
+
+fn as_text(step: &Step) -> String {
+    match step {
+        Step::Adopt(plan) => format!(
+            "epoch {}: the chain is {:?} ({} copies wanted)",
+            plan.epoch,
+            plan.ids(),
+            plan.copies
+        ),
+        Step::Stop { device, beside, .. } => format!(
+            "device {device} is declared stopped: its lease is gone for good; device {beside} holds everything"
+        ),
+        Step::Wire(plan) => match plan.joiner() {
+            Some(joiner) => format!(
+                "epoch {}: device {joiner} is to join, the chain to become {:?}",
+                plan.epoch,
+                plan.ids()
+            ),
+            None => format!(
+                "epoch {}: the chain is to become {:?}",
+                plan.epoch,
+                plan.ids()
+            ),
+        },
+        Step::LeftOut { device, epoch } => {
+            format!("device {device} was left out of the chain of epoch {epoch}, and may join anew")
+        }
+    }
+}
+
+fn as_json(step: &Step) -> Value {
+    let chain = |name: &str, plan: &Plan| {
+        json!({
+            "step": name, "epoch": plan.epoch, "chain": plan.ids(), "joins": plan.joiner(),
+            "copies_wanted": plan.copies,
+        })
+    };
+    match step {
+        Step::Adopt(plan) => chain("adopt", plan),
+        Step::Wire(plan) => chain("wire", plan),
+        Step::Stop { device, beside, .. } => {
+            json!({ "step": "stop", "device": device, "beside": beside })
+        }
+        Step::LeftOut { device, epoch } => {
+            json!({ "step": "left-out", "device": device, "epoch": epoch })
+        }
+    }
+}

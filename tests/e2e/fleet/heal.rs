@@ -1,0 +1,418 @@
+//! A chain that heals without a person: a real etcd, two controllers, and devices that are lost under load.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use pmnet_lab::harness::{Cluster, Medium, Process, Role, StoreKind, Topology, free_port, settle};
+use pmnet_lab::resp::Reply;
+use rustix::process::Signal;
+
+use super::etcd::Etcds;
+use super::{Acknowledged, write_until};
+use crate::common;
+use crate::support::{Answer, Caller, eventually, launch, refuses, seed};
+
+/// Length of a lease.
+const LEASE: Duration = Duration::from_secs(3);
+/// What a gap in service must stay below on a machine that does other things; the goal is the lease and two seconds.
+const GAP_MAX: Duration = Duration::from_secs(12);
+/// Until something that heals by itself is whole again.
+const HEALED_MAX: Duration = Duration::from_secs(30);
+/// Clients that write.
+const WRITERS: usize = 3;
+
+/// A chain in a fleet, with two controllers.
+struct World {
+    cluster: Cluster,
+    controllers: [Process; 2],
+    flags: Vec<String>,
+    /// What controllers said that were killed since.
+    past: String,
+    /// Devices that were started with --join.
+    spares: Vec<Role>,
+    // Last: it ends last.
+    _etcds: Etcds,
+}
+
+impl World {
+    /// `None` if something is not installed.
+    fn start(name: &str, devices: usize) -> Option<World> {
+        let etcds = Etcds::start(name, 1)?;
+        let mut topology = Topology::new(StoreKind::Redis, devices, Medium::File);
+        topology.device_args = etcds.flags();
+        topology.front_follows = true;
+        // Longer than anything here, so that no call ends unknown.
+        topology.front_args = vec!["--deadline-ms".into(), "60000".into()];
+        let cluster = common::start(name, topology)?;
+        let flags = etcds.flags();
+        let args: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let controllers = ["a", "b"].map(|which| {
+            let args = [&["controller", "--json"], &args[..]].concat();
+            let mut process = launch(&format!("controller-{which}"), cluster.folder(), &args);
+            process.wait_ready(HEALED_MAX).unwrap();
+            process
+        });
+        let world = World {
+            cluster,
+            controllers,
+            flags,
+            past: String::new(),
+            spares: Vec::new(),
+            _etcds: etcds,
+        };
+        let whole = format!(r#""copies_wanted":{devices},"#);
+        eventually("a controller knows the chain", HEALED_MAX, || {
+            world.done(&whole) > 0
+        });
+        Some(world)
+    }
+
+    /// How often the controllers did such a step, both together.
+    fn done(&self, part: &str) -> usize {
+        let said = self.controllers.iter().map(Process::stdout);
+        let all = said.chain([self.past.clone()]);
+        all.map(|said| said.matches(part).count()).sum()
+    }
+
+    /// A device that waits for a place in the chain.
+    fn spare(&self) -> Process {
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
+        let log = self.cluster.folder().join("spare.log");
+        let (listen, server) = (address.to_string(), self.cluster.server().unwrap());
+        let server = server.to_string();
+        let mut args = vec!["device", "--join", "--listen", &listen, "--next", &server];
+        args.extend(["--media", "file", "--log", log.to_str().unwrap()]);
+        args.extend(self.flags.iter().map(String::as_str));
+        launch("spare", self.cluster.folder(), &args)
+    }
+
+    /// Writes while `accident` happens, and until a while after it.
+    fn under_load<T>(
+        &mut self,
+        name: &str,
+        accident: impl FnOnce(&mut World) -> T,
+    ) -> (Acknowledged, T) {
+        let endpoint = self.cluster.endpoint().unwrap();
+        let end = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // Also if something fails: the writers must not write for ever.
+            let _ends = EndOnDrop(&end);
+            let end = &end;
+            let writers: Vec<_> = (0..WRITERS)
+                .map(|at| scope.spawn(move || write_until(end, endpoint, &format!("{name}{at}"))))
+                .collect();
+            std::thread::sleep(Duration::from_secs(1));
+            let result = accident(self);
+            std::thread::sleep(Duration::from_secs(1));
+            end.store(true, Ordering::Relaxed);
+            let mut all: Acknowledged = Vec::new();
+            for writer in writers {
+                all.extend(writer.join().unwrap());
+            }
+            all.sort_by_key(|(_, at)| *at);
+            (all, result)
+        })
+    }
+
+    /// Kills one controller and starts it again. What it had done still counts.
+    fn kill_controller(&mut self, which: usize) {
+        let controller = &mut self.controllers[which];
+        controller.kill().unwrap();
+        self.past += &controller.stdout();
+        controller.relaunch().unwrap();
+    }
+
+    fn signal(&mut self, role: Role, signal: Signal) {
+        let process = self.cluster.process(role).unwrap();
+        process.signal(signal).unwrap();
+    }
+
+    /// A device that was left out takes a place in the chain again.
+    fn comes_back(&mut self, role: Role, frozen: bool) {
+        let process = self.cluster.process(role).unwrap();
+        if frozen {
+            process.signal(Signal::CONT).unwrap();
+        }
+        if !self.spares.contains(&role) {
+            // Without --join it is refused, and ends.
+            process.wait_exit(HEALED_MAX).unwrap();
+            process.set_flag("--join", None);
+            self.spares.push(role);
+            process.relaunch().unwrap();
+        } else if !frozen {
+            process.wait_exit(HEALED_MAX).unwrap();
+            process.relaunch().unwrap();
+        }
+        let ids = self.cluster.chain().len();
+        let whole = format!(r#""places":{ids},"#);
+        let mut caller = Caller::new(self.cluster.endpoint().unwrap());
+        eventually("the chain is as long as it was", HEALED_MAX, || {
+            // A head that has nothing to send hears of a new epoch when it has.
+            caller.call(&["SET", "wakes", "the chain"]);
+            let status = self.status();
+            // All serve the same epoch, and each has a place.
+            let epochs = status.split(r#""epoch":"#).skip(1);
+            let epochs: Vec<&str> = epochs.filter_map(|rest| rest.split(',').next()).collect();
+            status.matches(&whole).count() == ids
+                && epochs
+                    .iter()
+                    .all(|epoch| *epoch == epochs[0] && *epoch != "0")
+        });
+    }
+
+    /// What `pmnet status` says of the fleet.
+    fn status(&self) -> String {
+        let status = std::process::Command::new(common::pmnet())
+            .args(["status", "--json"])
+            .args(&self.flags)
+            .output()
+            .unwrap();
+        String::from_utf8(status.stdout).unwrap()
+    }
+
+    /// Everything that was acknowledged is in Redis.
+    fn nothing_is_lost(&self, acknowledged: &Acknowledged) {
+        settle(&self.cluster).unwrap();
+        let mut direct = self.cluster.reader().unwrap();
+        for (key, _) in acknowledged {
+            let reply = direct.call(&["GET", key]).unwrap();
+            assert_eq!(reply, Reply::Bulk(key.clone().into_bytes()), "{key}");
+        }
+        println!("{} writes acknowledged, none lost", acknowledged.len());
+    }
+}
+
+struct EndOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The longest time without an acknowledgement that began at `from` or later (or lasted then), before `to`.
+fn gap(all: &Acknowledged, from: Instant, to: Instant) -> Duration {
+    let pairs = all.windows(2).map(|pair| (pair[0].1, pair[1].1));
+    let within = pairs.filter(|(before, after)| *after >= from && *before < to);
+    let lengths = within.map(|(before, after)| after - before);
+    lengths.max().expect("writes went on")
+}
+
+/// Says how long nothing was acknowledged, from `killed` on. Writes went on then.
+fn tell(what: &str, all: &Acknowledged, killed: Instant) {
+    let (_, last) = all.last().expect("something was acknowledged");
+    let gap = gap(all, killed, *last);
+    println!("{what}: gap {gap:?} (lease {LEASE:?})");
+    assert!(gap < GAP_MAX, "{what}: {gap:?}");
+}
+
+/// Waits until so many devices were left out of the chain that is served.
+fn until_healed(world: &World, steps: usize) {
+    eventually("a device is left out", HEALED_MAX, || {
+        world.done(r#""step":"left-out""#) >= steps
+    });
+}
+
+#[test]
+fn a_head_and_then_a_tail_are_lost_and_a_spare_takes_a_place_without_a_person() {
+    let Some(mut world) = World::start("heal", 2) else {
+        return;
+    };
+    let mut spare = world.spare();
+    let (acknowledged, killed) = world.under_load("h", |world| {
+        let killed = Instant::now();
+        world.cluster.kill(Role::Device(0)).unwrap();
+        until_healed(world, 1);
+        killed
+    });
+    tell("head lost", &acknowledged, killed);
+    spare.wait_ready(HEALED_MAX).unwrap();
+    eventually("there are two again", HEALED_MAX, || {
+        spare.stdout().contains("copies=2")
+    });
+    world.nothing_is_lost(&acknowledged);
+
+    // The front knows the spare as little as it knows any other tail.
+    let (more, killed) = world.under_load("t", |world| {
+        let killed = Instant::now();
+        spare.kill().unwrap();
+        until_healed(world, 2);
+        killed
+    });
+    tell("tail lost", &more, killed);
+    let everything = [acknowledged, more].concat();
+    world.nothing_is_lost(&everything);
+    // Each step was done once, whoever did it.
+    assert_eq!(world.done(r#""step":"stop""#), 2);
+    assert_eq!(world.done(r#""step":"left-out""#), 2);
+    let text = world.status();
+    assert_eq!(text.matches(r#""left_out""#).count(), 2, "{text}");
+    assert_eq!(text.matches(r#""place":1"#).count(), 1, "{text}");
+}
+
+#[test]
+fn a_middle_is_lost_and_then_two_at_once() {
+    let Some(mut world) = World::start("three", 3) else {
+        return;
+    };
+    let mut spare = world.spare();
+    let (acknowledged, killed) = world.under_load("m", |world| {
+        let killed = Instant::now();
+        world.cluster.kill(Role::Device(1)).unwrap();
+        until_healed(world, 1);
+        killed
+    });
+    tell("middle of three lost", &acknowledged, killed);
+    spare.wait_ready(HEALED_MAX).unwrap();
+    eventually("there are three again", HEALED_MAX, || {
+        spare.stdout().contains("copies=3")
+    });
+    let (more, killed) = world.under_load("two", |world| {
+        let killed = Instant::now();
+        spare.kill().unwrap();
+        world.cluster.kill(Role::Device(0)).unwrap();
+        until_healed(world, 3);
+        killed
+    });
+    tell("head and tail of three lost", &more, killed);
+    world.nothing_is_lost(&[acknowledged, more].concat());
+    assert_eq!(world.done(r#""step":"stop""#), 3);
+}
+
+#[test]
+fn a_head_that_is_only_stopped_answers_nobody_behind_its_lease_and_learns_that_it_was_left_out() {
+    let Some(mut world) = World::start("frozen", 2) else {
+        return;
+    };
+    let head = world.cluster.head().unwrap().to_string();
+    let listen = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
+    let text = listen.to_string();
+    let args = [
+        "redis",
+        "--listen",
+        &text,
+        "--via",
+        &head,
+        "--deadline-ms",
+        "1000",
+        "--anyone-may-connect",
+    ];
+    // Clients that can reach only the head that is stopped.
+    let mut front = launch("front-of-the-head", world.cluster.folder(), &args);
+    front.wait_ready(HEALED_MAX).unwrap();
+    let mut caller = Caller::new(listen);
+    let set = |caller: &mut Caller, key: &str| caller.call(&["SET", key, "x"]);
+    assert!(matches!(
+        set(&mut caller, "reaches"),
+        Answer::Reply(Reply::Status(_))
+    ));
+
+    let (acknowledged, stopped) = world.under_load("f", |world| {
+        let stopped = Instant::now();
+        let process = world.cluster.process(Role::Device(0)).unwrap();
+        process.signal(Signal::STOP).unwrap();
+        until_healed(world, 1);
+        stopped
+    });
+    tell("head stopped", &acknowledged, stopped);
+    // What it finds in its socket when it goes on, and what comes then.
+    let mut answered = Vec::new();
+    std::thread::scope(|scope| {
+        let asks = scope.spawn(|| {
+            let mut answered = Vec::new();
+            for number in 0..6 {
+                let key = format!("late:{number}");
+                for arguments in [&["SET", &key, "x"][..], &["GET", "reaches"]] {
+                    if let Answer::Reply(reply) = caller.call(arguments)
+                        && !matches!(reply, Reply::Error(_))
+                    {
+                        answered.push((key.clone(), reply));
+                    }
+                }
+            }
+            answered
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        let process = world.cluster.process(Role::Device(0)).unwrap();
+        process.signal(Signal::CONT).unwrap();
+        answered = asks.join().unwrap();
+    });
+    assert!(answered.is_empty(), "{answered:?}");
+    let old = world.cluster.process(Role::Device(0)).unwrap();
+    eventually("it learns that it was left out", HEALED_MAX, || {
+        old.exited().unwrap().is_some()
+    });
+    let said = old.stderr();
+    assert!(said.contains("is not a member of the chain"), "{said}");
+    assert!(!said.contains("panicked"), "{said}");
+    world.nothing_is_lost(&acknowledged);
+    assert_eq!(world.done(r#""step":"stop""#), 1);
+}
+
+/// Random devices are killed or frozen under load, again and again, and come back as spares with the logs that they had. Rounds:
+/// `PMNET_RUNS`.
+#[test]
+fn random_devices_are_lost_and_come_back_as_spares() {
+    let runs = std::env::var("PMNET_RUNS").ok();
+    let runs: usize = runs.and_then(|text| text.parse().ok()).unwrap_or(3);
+    let mut random = fastrand::Rng::with_seed(seed());
+    let devices = random.usize(2..=3);
+    let Some(mut world) = World::start("random", devices) else {
+        return;
+    };
+    let mut everything = Vec::new();
+    for run in 1..=runs {
+        let victim = Role::Device(random.usize(..devices));
+        let frozen = random.bool();
+        let signal = if frozen { Signal::STOP } else { Signal::KILL };
+        let (acknowledged, lost) = world.under_load(&format!("{run}:"), |world| {
+            let lost = Instant::now();
+            world.signal(victim, signal);
+            until_healed(world, run);
+            lost
+        });
+        let how = if frozen { "frozen" } else { "killed" };
+        tell(
+            &format!("run {run} of R = {devices}: {victim} {how}"),
+            &acknowledged,
+            lost,
+        );
+        world.kill_controller(random.usize(..2));
+        world.comes_back(victim, frozen);
+        everything.extend(acknowledged);
+    }
+    world.nothing_is_lost(&everything);
+}
+
+#[test]
+fn a_controller_says_what_it_cannot_be_told_and_waits_for_an_etcd() {
+    let folder = common::folder().join(format!("controller-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let etcd = ["--etcd", "http://127.0.0.1:9"];
+    for (more, says) in [
+        (
+            &["--fleet", "a/b", "--etcd", "http://127.0.0.1:9"][..],
+            "letters, digits",
+        ),
+        (&["--fleet", "f", "--etcd", "10.0.0.7"], "http://HOST:2379"),
+        (
+            &[&["--fleet", "f", "--copies", "9"], &etcd[..]].concat(),
+            "1 to 8",
+        ),
+        (&["--fleet", "f"], "--etcd"),
+    ] {
+        let (code, text) = refuses("refused", &folder, &[&["controller"], more].concat());
+        assert_eq!(code, 2, "{text}");
+        assert!(text.contains(says), "{says}: {text}");
+    }
+    let args = [&["controller", "--fleet", "f"], &etcd[..]].concat();
+    let process = launch("waits", &folder, &args);
+    eventually("it says why", Duration::from_secs(10), || {
+        process
+            .stderr()
+            .contains("Until it answers, no device is left out")
+    });
+    drop(process);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
