@@ -13,20 +13,22 @@ use super::stop::stop_on_signals;
 
 const EXAMPLES: &str = "\
 Examples:
-  pmnet controller --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379,http://10.0.0.9:2379
+  pmnet controller --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
   pmnet controller --fleet prod --etcd http://10.0.0.7:2379 --copies 3 --json
 
-A device whose lease is gone, and whose margin is over, is declared stopped in etcd, if another one that holds
-everything has a lease. The chain without it is written into etcd; the devices of the fleet see that and wire
-themselves anew, without a restart of their processes. A device that runs with --fleet and --join, and is no
-member, is a spare: it joins when the chain is shorter than it was, or than --copies.
+A device whose lease is gone, and whose margin is over, is declared stopped in etcd, if another
+one that holds everything has a lease. The chain without it is written into etcd; the devices of
+the fleet see that and wire themselves anew, without a restart of their processes. A device that
+runs with --fleet and --join, and is no member, is a spare: it joins when the chain is shorter
+than it was, or than --copies.
 
-Run two or three of them, on different machines: each step is one transaction in etcd, so they do not disturb
-each other. Without any, nothing changes: the devices go on, and a lost one is left out by hand. The last
-device that holds everything is never left out: that is a loss, and a person's word (--declare-data-loss).
+Run two or three of them, on different machines: each step is one transaction in etcd, so they do
+not disturb each other. Without any, nothing changes: the devices go on, and a lost one is left
+out by hand. The last device that holds everything is never left out: that is a loss, and a
+person's word (--declare-data-loss).
 
---json: on stdout one object for each step that was done (step), and for what waits for a person or for
-etcd (waits; again every 5 seconds). The exit code is 0 when it was asked to end.";
+--json: on stdout one object for each step that was done (step), and for what waits for a person
+or for etcd (waits; again every 5 seconds). The exit code is 0 when it was asked to end.";
 
 /// A controller that hears nothing says so again.
 const PATIENCE: Duration = Duration::from_secs(5);
