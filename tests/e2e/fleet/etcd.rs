@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use pmnet_lab::harness::{Process, Ready, Spec, find_program, free_port};
@@ -19,6 +20,19 @@ const ASK_MAX: Duration = Duration::from_millis(500);
 pub struct Etcds {
     name: String,
     members: Vec<(Process, SocketAddr)>,
+    folder: PathBuf,
+}
+
+impl Drop for Etcds {
+    fn drop(&mut self) {
+        for (process, _) in &mut self.members {
+            // Whatever it says: it is killed with this process at the latest.
+            let _ended = process.kill();
+        }
+        if !std::thread::panicking() {
+            let _gone = std::fs::remove_dir_all(&self.folder);
+        }
+    }
 }
 
 impl Etcds {
@@ -64,6 +78,7 @@ impl Etcds {
         let etcds = Etcds {
             name: name.to_owned(),
             members: places.iter().enumerate().map(start).collect(),
+            folder: folder.clone(),
         };
         for (_, address) in &etcds.members {
             answers(*address);
