@@ -1,6 +1,7 @@
 //! Batches on a real Redis: what is refused, what waits, and that the records never part from the
 //! effects.
 
+use crate::support::claims::Port;
 use crate::support::{Redis, arguments, batch, change, load, payload, read, single, watermark};
 use bytes::Bytes;
 use pmnet_server::{Batch, Store, StoreError};
@@ -353,7 +354,11 @@ fn a_redis_that_cannot_keep_promises_is_refused() {
     );
     redis.call(&["CONFIG", "SET", "maxmemory-policy", "volatile-lru"]);
     assert_eq!(redis.store().load(), Ok(vec![]));
-    let Some(cluster) = Redis::start(&["--cluster-enabled", "yes"]) else {
+    // By itself it takes the port 10,000 higher, which may be too high, or somebody else's.
+    let bus = Port::claim().unwrap();
+    let bus = bus.number().to_string();
+    let options = ["--cluster-enabled", "yes", "--cluster-port", &bus];
+    let Some(cluster) = Redis::start(&options) else {
         return;
     };
     fatal(cluster.store().load(), "cluster mode");
