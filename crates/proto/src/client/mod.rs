@@ -400,7 +400,8 @@ impl Client {
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
         let session = self.timers.first().map(|(time, _)| *time);
-        earliest(session, self.reads.next_timeout())
+        let own = earliest(self.reads.next_timeout(), self.heads.next_timeout());
+        earliest(session, own)
     }
 
     /// Sessions that are open or opening.
@@ -447,7 +448,7 @@ impl Client {
             self.counters.unexpected += 1;
             return;
         };
-        let Some(session) = self.sessions.get_mut(&handle) else {
+        let Some(session) = self.sessions.get(&handle) else {
             return;
         };
         if header.tag != session.token()
@@ -461,8 +462,14 @@ impl Client {
             self.counters.stale_epoch += 1;
             return;
         }
+        let later = self.epoch != 0 && header.epoch > self.epoch;
         self.epoch = header.epoch;
-        self.heads.answered(from);
+        if self.heads.answered(from, header.kind) | later {
+            self.head_changed(now);
+        }
+        let Some(session) = self.sessions.get_mut(&handle) else {
+            return;
+        };
         let mut context = Context {
             config: &self.config,
             head: self.heads.current(),
@@ -504,10 +511,43 @@ impl Client {
         }
     }
 
+    /// Somebody else is the head, or the chain is another one: it may not have what was sent before, and need not wait for
+    /// the timeouts of every session.
+    fn head_changed(&mut self, now: Time) {
+        for (handle, session) in &mut self.sessions {
+            session.head_changed();
+            if session.mark_dirty() {
+                self.dirty.push(*handle);
+            }
+        }
+        self.reads.session_changed(now);
+    }
+
+    /// Asks at all addresses who the head is, if that is due: by the PING of an open session, or by the OPEN of one that is not
+    /// open yet.
+    fn ask_for_head(&mut self, now: Time, out: &mut Outbox) {
+        if !self.heads.is_due(now) {
+            return;
+        }
+        let given_up =
+            self.heads.is_answered() && !self.sessions.values().any(Session::waits_for_chain);
+        let open = self.by_id.values().next();
+        let any = open.or_else(|| self.sessions.keys().next());
+        match any.and_then(|handle| self.sessions.get(handle)) {
+            Some(session) if !given_up => {
+                for (peer, searches) in self.heads.ask(now) {
+                    session.ask(&self.config, self.epoch, peer, searches, out);
+                }
+            }
+            _ => self.heads.rest(),
+        }
+    }
+
     /// Runs timers that are due and writes everything that may be sent now into `out`.
     pub fn flush(&mut self, now: Time, out: &mut Outbox) {
-        self.heads.look(now);
         let sent_before = out.len();
+        let mut requests = false;
+        self.ask_for_head(now, out);
         if self.reads.is_idle(now) {
             self.retired = self.reader.take();
             if let Some(reader) = self.retired {
@@ -549,7 +589,7 @@ impl Client {
                 events: &mut self.events,
                 counters: &mut self.counters,
             };
-            session.pump(now, out, &mut context);
+            requests |= session.pump(now, out, &mut context);
             if session.is_closed() {
                 self.forget(handle);
                 continue;
@@ -566,7 +606,7 @@ impl Client {
         }
         self.flush_reads(now, out);
         if out.len() != sent_before {
-            self.heads.sent(now);
+            self.heads.sent(now, requests);
         }
     }
 

@@ -569,6 +569,31 @@ impl Session {
         }
     }
 
+    /// Whether something is under way that the chain has not done yet.
+    pub(super) fn waits_for_chain(&self) -> bool {
+        matches!(self.state, State::Opening { .. })
+            || self.log.next_seq - 1 != self.log.acked
+            || self.direct.bypass.is_some()
+            || self.direct.repair
+    }
+
+    /// What is under way is sent again at the next pump, and the timeouts begin anew.
+    pub(super) fn head_changed(&mut self) {
+        self.update_rto.progress();
+        self.bypass_rto.progress();
+        if let State::Opening { last_sent } = &mut self.state {
+            *last_sent = None;
+        }
+        self.log.next_send = self.log.acked + 1;
+        let fallback = self.direct.fallback.as_mut().map(|it| &mut it.transfer);
+        let bypass = self.direct.bypass.as_mut().map(|it| &mut it.transfer);
+        if let Some(transfer) = fallback.or(bypass)
+            && transfer.last_sent.is_some()
+        {
+            transfer.retry();
+        }
+    }
+
     /// What is under way to the server. While an update falls back nothing else is sent, and a
     /// bypass is sent only after every update before it.
     fn transfer(&mut self) -> Option<&mut Transfer> {

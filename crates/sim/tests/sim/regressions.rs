@@ -103,3 +103,12 @@ fn a_part_of_a_table_that_became_shorter_is_not_asked_for_ever() {
     let report = World::new(99218, &Plan::default(), false).run();
     assert_eq!(report.violations, Vec::<String>::new());
 }
+
+/// A head that was left out of its chain, with nobody behind it who could say so, went on to answer PONG, NACK and NOT_LOGGED. To a
+/// client that had not heard of the new chain these were answers, so it asked nobody else. Found: no service after everything was healed.
+#[test]
+fn a_head_that_was_left_out_does_not_keep_its_clients() {
+    for seed in [33953, 81444, 85287, 87079] {
+        clean(seed, 2_000_000);
+    }
+}

@@ -3,48 +3,34 @@
 use super::super::{CallId, ClientConfig, Context};
 use super::{Bypass, Call, Sent, Session, State, Transfer, Update, Work};
 use crate::rules::Rule;
-use crate::{Outbox, Time};
+use crate::{Outbox, Peer, Time};
 use bytes::Bytes;
 use pmnet_wire::command::barrier;
 use pmnet_wire::packet::{self, Fallback, Fragment, Open, Ping, Stamp, TimeLeft};
 use pmnet_wire::{FRAGMENT_BYTES, Kind};
 
 impl Session {
-    /// Sends everything that may be sent now.
+    /// Sends everything that may be sent now. True if that is more than a PING.
     pub(in crate::client) fn pump(
         &mut self,
         now: Time,
         out: &mut Outbox,
         context: &mut Context<'_>,
-    ) {
+    ) -> bool {
         self.dirty = false;
         let config = context.config;
+        let sent_before = out.len();
         if let State::Opening { last_sent } = self.state {
             if last_sent.is_none() {
                 self.state = State::Opening {
                     last_sent: Some(now),
                 };
-                let stamp = Stamp {
-                    shard: config.shard,
-                    tag: self.token,
-                    ..Stamp::default()
-                };
-                let open = Open {
-                    searches: context.searches,
-                }
-                .header(&stamp);
-                out.send(context.head, &open, &self.token.to_be_bytes());
+                self.send_open(config, context.head, context.searches, out);
             }
-            return;
+            return out.len() != sent_before;
         }
         let session = self.id;
-        let stamp = Stamp {
-            shard: config.shard,
-            epoch: context.epoch,
-            tag: self.token,
-            ..Stamp::default()
-        };
-        let sent_before = out.len();
+        let stamp = self.stamp(config, context.epoch);
         if self.direct.repair {
             // The head missed that the server has these: let a confirmation pass by it again.
             self.direct.repair = false;
@@ -89,12 +75,45 @@ impl Session {
                 bypass.transfer.send(now, context.head, &header, out);
             }
         }
-        if out.len() == sent_before && now.since(self.last_sent) >= config.ping_every {
+        let requests = out.len() != sent_before;
+        if !requests && now.since(self.last_sent) >= config.ping_every {
             out.send(context.head, &Ping { session }.header(&stamp), &[]);
         }
         if out.len() != sent_before {
             self.last_sent = now;
         }
+        requests
+    }
+
+    /// Asks whether `peer` is the head.
+    pub(in crate::client) fn ask(
+        &self,
+        config: &ClientConfig,
+        epoch: u32,
+        peer: Peer,
+        searches: bool,
+        out: &mut Outbox,
+    ) {
+        if matches!(self.state, State::Opening { .. }) {
+            self.send_open(config, peer, searches, out);
+        } else {
+            let ping = Ping { session: self.id };
+            out.send(peer, &ping.header(&self.stamp(config, epoch)), &[]);
+        }
+    }
+
+    fn stamp(&self, config: &ClientConfig, epoch: u32) -> Stamp {
+        Stamp {
+            shard: config.shard,
+            epoch,
+            tag: self.token,
+            ..Stamp::default()
+        }
+    }
+
+    fn send_open(&self, config: &ClientConfig, to: Peer, searches: bool, out: &mut Outbox) {
+        let open = Open { searches }.header(&self.stamp(config, 0));
+        out.send(to, &open, &self.token.to_be_bytes());
     }
 
     /// Gives waiting calls their seqs or request ids, as far as order and window allow.
