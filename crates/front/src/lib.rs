@@ -13,6 +13,7 @@ pub mod endpoint;
 pub mod front;
 pub mod limits;
 pub mod table;
+mod tracking;
 pub mod upstream;
 mod users;
 

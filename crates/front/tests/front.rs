@@ -417,7 +417,6 @@ fn local_commands_and_refusals() {
             .ask("HELLO 3 AUTH u p")
             .starts_with("-WRONGPASS invalid username-password pair")
     );
-    assert!(client.ask("CLIENT TRACKING ON").starts_with("-ERR pmnet"));
     assert_eq!(client.ask("CLIENT SETINFO LIB-NAME x"), "+OK\r\n");
     assert!(client.ask("CLIENT ID").starts_with(':'));
     assert!(client.ask("CLIENT INFO").contains("addr=127.0.0.1:"));

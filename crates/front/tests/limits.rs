@@ -4,8 +4,9 @@ mod common;
 
 use std::io::Write as _;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use common::{Executor, Knobs, Redis, Running, command, eventually};
+use common::{DEADLINE, Executor, Knobs, Redis, Running, command, eventually};
 use pmnet_front::{Front, FrontConfig};
 use pmnet_resp::write_command;
 
@@ -372,4 +373,20 @@ fn replies_that_wait_for_another_are_bounded() {
         "{taken} MiB were taken behind a command that has no reply yet"
     );
     front.knobs().hold = false;
+}
+
+/// It was kept until it had sent 512 MiB, since somebody who has nothing left to read counted as one who reads.
+#[test]
+fn who_goes_on_sending_after_a_protocol_error_is_closed() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let mut client = front.client();
+    client.send(b"*\0\r\n");
+    assert!(client.text().starts_with("-ERR Protocol error"));
+    let begun = Instant::now();
+    // As a closed socket shows itself: by a write that fails.
+    while client.stream.write_all(b"payload").is_ok() {
+        assert!(begun.elapsed() < DEADLINE, "it is still there");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }

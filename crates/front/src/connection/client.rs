@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use pmnet_resp::reply::{self, OK};
-use pmnet_resp::{Arguments, parse_integer, read, write_command, write_map};
+use pmnet_resp::{Arguments, parse_integer, read, write_command};
 use pmnet_wire::command::{Form, Protocol, preamble};
 
 use super::calls::{Purpose, Submit};
@@ -17,13 +17,12 @@ use super::mode::Mode;
 use super::passage::Stage;
 use super::replies::Slot;
 use super::transaction::unknown_subcommand;
-use super::{Connection, Later, Shared, Wait, refusal};
+use super::{Connection, Later, Shared, Wait};
 use crate::table::{Facts, Sub};
+use crate::tracking::Tracker;
 use crate::upstream::{Outcome, Time, Upstream};
 
 const SYNTAX: &str = "ERR syntax error";
-const TRACKING: &str = "one connection reads from Redis for all clients of the front, so Redis could not say whose keys have changed";
-const CACHING: &str = "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled";
 const UNBLOCK_REASON: &str = "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR";
 /// The fields of Redis 7.0, for a store that does not say which it has.
 const FIELDS: &str = "id addr laddr fd name age idle flags db sub psub ssub multi qbuf qbuf-free argv-mem multi-mem rbs rbp obl oll \
@@ -177,6 +176,10 @@ impl Connection {
                 write_command(&mut frame, &["CLIENT", "HELP"]);
                 return self.pack_frame(&frame, 0, true, true, up, shared);
             }
+            "CLIENT|TRACKING" if arguments.is(2, "ON") => {
+                let may = self.may_track(arguments, shared)?;
+                Err(may.map_or_else(|error| error, |()| self.client_tracking(arguments, shared)))
+            }
             name => Err(self.client_alone(name, arguments, shared)),
         };
         match ask {
@@ -227,12 +230,14 @@ impl Connection {
                 self.settings.no_evict = on;
                 OK
             }
-            "CLIENT|GETREDIR" => reply::integer(-1),
-            "CLIENT|TRACKINGINFO" => self.no_tracking(),
-            "CLIENT|CACHING" => reply::error(CACHING),
-            "CLIENT|TRACKING" if arguments.is(2, "OFF") => OK,
-            "CLIENT|TRACKING" if !arguments.is(2, "ON") => reply::error(SYNTAX),
-            "CLIENT|TRACKING" => refusal(arguments, TRACKING),
+            "CLIENT|GETREDIR" => {
+                reply::integer(Tracker::shown_redirect(shared.tracking.client(self.id)))
+            }
+            "CLIENT|TRACKINGINFO" => self.tracking_info(shared),
+            "CLIENT|CACHING" => {
+                Tracker::client_caching(shared.tracking.client_mut(self.id), arguments)
+            }
+            "CLIENT|TRACKING" => self.client_tracking(arguments, shared),
             "CLIENT|REPLY" => self.client_reply(arguments),
             "CLIENT|PAUSE" => match parse_pause(arguments) {
                 Ok((millis, all)) => {
@@ -282,18 +287,6 @@ impl Connection {
             self.skip = Skip::No;
         }
         Ok(())
-    }
-
-    fn no_tracking(&self) -> Bytes {
-        let resp3 = self.settings.protocol == Protocol::Resp3;
-        let mut out = Vec::new();
-        write_map(&mut out, 3, resp3);
-        let set = if resp3 { "~" } else { "*" };
-        out.extend_from_slice(
-            format!("$5\r\nflags\r\n{set}1\r\n$3\r\noff\r\n$8\r\nredirect\r\n:-1\r\n$8\r\nprefixes\r\n*0\r\n")
-                .as_bytes(),
-        );
-        Bytes::from(out)
     }
 
     /// The next commands wait until the front has answered this.
@@ -392,7 +385,12 @@ impl Connection {
     }
 
     /// What Redis would say of it, in these fields.
-    pub(crate) fn describe(&self, fields: &[String], socket: ClientSocket, now: Time) -> String {
+    pub(crate) fn describe(
+        &self,
+        fields: &[String],
+        socket: ClientSocket,
+        shared: &Shared,
+    ) -> String {
         let mut line = String::new();
         for field in fields {
             if !line.is_empty() {
@@ -400,13 +398,15 @@ impl Connection {
             }
             line.push_str(field);
             line.push('=');
-            line.push_str(&self.field(field, socket, now));
+            line.push_str(&self.field(field, socket, shared));
         }
         line.push('\n');
         line
     }
 
-    fn field(&self, field: &str, socket: ClientSocket, now: Time) -> String {
+    fn field(&self, field: &str, socket: ClientSocket, shared: &Shared) -> String {
+        let now = shared.now;
+        let tracker = shared.tracking.client(self.id);
         let direct = self.passing.direct.as_ref();
         let seconds = |since: Time| (now.saturating_sub(since) / SECOND).to_string();
         let count = |count: fn(&super::direct::Direct) -> u64| direct.map_or(0, count).to_string();
@@ -421,7 +421,7 @@ impl Connection {
             "name" => String::from_utf8_lossy(&self.settings.name).into_owned(),
             "age" => seconds(self.life.begun.unwrap_or(now)),
             "idle" => seconds(self.life.heard),
-            "flags" => self.flags(),
+            "flags" => self.flags(tracker),
             "db" => self.settings.database.to_string(),
             "sub" => count(|direct| direct.subscribed.saturating_sub(direct.patterns)),
             "psub" => count(|direct| direct.patterns),
@@ -440,7 +440,7 @@ impl Connection {
                 None => "NULL".to_owned(),
             },
             "user" => String::from_utf8_lossy(self.gate.name()).into_owned(),
-            "redir" => "-1".to_owned(),
+            "redir" => Tracker::shown_redirect(tracker).to_string(),
             "resp" => match self.settings.protocol {
                 Protocol::Resp2 => "2".to_owned(),
                 Protocol::Resp3 => "3".to_owned(),
@@ -450,13 +450,16 @@ impl Connection {
         }
     }
 
-    fn flags(&self) -> String {
+    fn flags(&self, tracker: Option<&Tracker>) -> String {
         let multi = matches!(self.mode, Mode::Queueing(_) | Mode::WatchingMulti { .. });
         let flags: String = [
             ('O', self.mode.monitors()),
             ('P', self.passing.subscriptions() > 0),
             ('x', multi),
             ('b', self.blocked_as().is_some()),
+            ('t', tracker.is_some()),
+            ('R', tracker.is_some_and(|tracker| tracker.broken)),
+            ('B', tracker.is_some_and(Tracker::broadcasts)),
             ('e', self.settings.no_evict),
         ]
         .into_iter()

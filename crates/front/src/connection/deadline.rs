@@ -28,6 +28,7 @@ impl Connection {
         self.passing.passage.is_some()
             || self.waits_on_store()
             || self.gate.waits()
+            || self.waits_for_tracking()
             || self.asks_store()
     }
 
@@ -51,6 +52,9 @@ impl Connection {
             return true;
         }
         if self.gate.waits() && self.gate_is_overdue(shared) {
+            return true;
+        }
+        if self.tracking_is_overdue(shared) {
             return true;
         }
         let busy = shared.busy.error(shared.now);

@@ -93,6 +93,7 @@ impl Connection {
         self.passing.direct = None;
         self.replies.mute(false);
         self.settings = Settings::default();
+        self.tracks.on = false;
         self.gate.reset();
         Bytes::from_static(b"+RESET\r\n")
     }

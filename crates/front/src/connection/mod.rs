@@ -38,6 +38,7 @@ mod shared;
 mod store_address;
 mod subscription;
 mod times;
+mod tracking;
 mod transaction;
 
 use std::net::SocketAddr;
@@ -70,6 +71,7 @@ use replies::Replies;
 pub use shared::{Counters, Shared, lane};
 pub use store_address::{StoreAddress, StoreAddressError};
 use times::Times;
+use tracking::Tracks;
 
 /// Most commands of one connection whose replies are outstanding.
 pub const SLOTS_MAX: usize = 1024;
@@ -117,6 +119,8 @@ enum Later {
     OthersFirst,
     /// There is a pause (CLIENT PAUSE).
     Paused,
+    /// Redis does not tell of changed keys now (CLIENT TRACKING).
+    Tracking,
 }
 
 /// What a command waits for whose result depends on who is subscribed. Clients with something to do have their turns in no
@@ -170,6 +174,7 @@ pub struct Connection {
     end: End,
     life: Life,
     skip: Skip,
+    tracks: Tracks,
     /// What the front has to ask its other clients for.
     clients_ask: Option<ClientsAsk>,
     /// Its next command waits for the end of a pause.
@@ -200,6 +205,7 @@ impl Connection {
             end: End::default(),
             life: Life::default(),
             skip: Skip::default(),
+            tracks: Tracks::default(),
             clients_ask: None,
             paused: false,
         }
@@ -313,7 +319,11 @@ impl Connection {
             .take_commands(&mut input, up, shared)
             .unwrap_or_else(|later| match later {
                 Later::Busy => Turn::Busy,
-                Later::Reads | Later::Rights | Later::Subscriptions | Later::Paused => Turn::Idle,
+                Later::Reads
+                | Later::Rights
+                | Later::Subscriptions
+                | Later::Paused
+                | Later::Tracking => Turn::Idle,
                 Later::OthersFirst => Turn::More,
             });
         if self.behind == Behind::Nothing {
@@ -321,6 +331,7 @@ impl Connection {
         }
         // What is submitted may leave now.
         shared.own_writes.forget();
+        self.hand_out_told();
         self.times.paused = self.congested();
         if self.end.ends() {
             input.clear();
@@ -343,9 +354,11 @@ impl Connection {
         if self.wait == Wait::Repeats {
             self.repeat_reads(up, shared)?;
         }
+        self.hand_out_told();
         if !self.pack_is_out {
             self.begin_pack(up, shared)?;
         }
+        self.hand_out_told();
         loop {
             self.go_on_skipping(up, shared)?;
             if self.end.closed() && self.endless() {
@@ -377,7 +390,11 @@ impl Connection {
                     self.times.begin(input.arrived().unwrap_or(shared.now));
                     let arguments = input.arguments();
                     if !arguments.is_empty() {
+                        let tracks = self.tracks.on;
                         self.command(&arguments, input.frame(), up, shared)?;
+                        if tracks {
+                            self.tracked(&arguments, shared);
+                        }
                     }
                     input.consume();
                     self.skip.command_over();
@@ -459,6 +476,9 @@ impl Connection {
         if kills && self.may_kill() {
             self.flush_pack(up, shared)?;
             self.start_passage(Pass::Kill, verdict.facts, arguments, frame);
+            return Ok(());
+        }
+        if self.tracks.on && self.track(&verdict, arguments, up, shared)? {
             return Ok(());
         }
         if self.mode.watches()

@@ -211,7 +211,8 @@ impl Connection {
         {
             self.flush_pack(up, shared)?;
         }
-        let get = (facts.name == "GET").then(|| arguments.get(1));
+        // What a client may keep comes from Redis itself, which tells of its changes.
+        let get = (facts.name == "GET" && !self.tracks.on).then(|| arguments.get(1));
         let begun = self.times.begun;
         let batch = self.reads.batch.get_or_insert_with(|| Batch::new(begun));
         batch.add(frame, get, keys);

@@ -12,6 +12,7 @@ use super::read_before::Heard;
 use super::{Busy, Pause, StoreAddress};
 use crate::front::Cache;
 use crate::table::Table;
+use crate::tracking::Tracking;
 use crate::upstream::Time;
 use crate::users::{Access, Users};
 
@@ -88,6 +89,8 @@ pub struct Shared {
     pub(crate) users: Users,
     /// The command matrix.
     pub table: Table,
+    /// Who is to be told of changed keys.
+    pub(crate) tracking: Tracking,
     /// Time of this turn of the event loop.
     pub now: Time,
     /// How long a call may take, in nanoseconds.
@@ -152,6 +155,7 @@ impl Shared {
             // Whoever makes connections says who may use them.
             users: Users::new(Access::Anyone),
             table,
+            tracking: Tracking::default(),
             now: 0,
             call_timeout,
             store,

@@ -91,6 +91,7 @@ impl<U: Upstream> Front<U> {
         let until = Client::handshake_until(self.shared.now);
         self.handshakes += usize::from(handshake);
         self.clients_ever += 1;
+        self.shared.tracking.came(self.clients_ever, index);
         self.clients[index] = Some(Box::new(Client {
             connection: Connection::new(self.clients_ever, peer),
             stream,
@@ -149,6 +150,7 @@ impl<U: Upstream> Front<U> {
             self.up.end(self.shared.now, session);
         }
         self.free.push(index);
+        self.shared.tracking.left(client.connection.id());
         if client.connection.close_unanswered() {
             self.note_unanswered();
         }

@@ -80,10 +80,12 @@ impl<U: Upstream> Front<U> {
             .filter_map(|(at, client)| client.as_deref().filter(|client| wanted(at, client)))
             .collect();
         clients.sort_by_key(|client| client.connection.id());
-        let now = self.shared.now;
         clients
             .into_iter()
-            .map(|client| client.connection.describe(&fields, client.socket(), now))
+            .map(|client| {
+                let connection = &client.connection;
+                connection.describe(&fields, client.socket(), &self.shared)
+            })
             .collect()
     }
 

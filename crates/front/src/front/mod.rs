@@ -19,6 +19,7 @@ mod socket;
 mod stopper;
 mod strangers;
 mod subscribing;
+mod tracking;
 mod unread;
 mod users;
 mod vigil;
@@ -47,6 +48,7 @@ use silence::Watched;
 use socket::{Client, Transfer};
 use stopper::Ending;
 pub use stopper::Stopper;
+use tracking::TrackingWire;
 use unread::UnreadOfAll;
 use users::UserLinks;
 use vigil::Vigil;
@@ -60,6 +62,7 @@ const READS_RESP2: Token = Token(4);
 const READS_RESP3: Token = Token(5);
 const RIGHTS: Token = Token(6);
 const LOGINS: Token = Token(7);
+const TRACKING: Token = Token(8);
 /// Tokens of connections that are logged in as a user.
 const FIRST_WITNESS: usize = 16;
 /// Tokens of client `i`: this plus 2 i for its own socket, and one more for that to the store.
@@ -95,6 +98,7 @@ pub struct Front<U> {
     marks: Marks,
     reads: StoreReads,
     users: UserLinks,
+    tracking: TrackingWire,
     witnesses: Witnesses,
     /// Who has asked the head.
     asked: FxHashMap<CallId, usize>,
@@ -169,6 +173,7 @@ impl<U: Upstream> Front<U> {
             marks: Marks::default(),
             reads: StoreReads::new([READS_RESP2, READS_RESP3], nanos(config.call_timeout)),
             users: UserLinks::new([RIGHTS, LOGINS], nanos(config.call_timeout)),
+            tracking: TrackingWire::new(nanos(config.call_timeout)),
             witnesses: Witnesses::new(FIRST_WITNESS, nanos(config.call_timeout)),
             asked: FxHashMap::default(),
             clients_ever: 0,
@@ -210,7 +215,8 @@ impl<U: Upstream> Front<U> {
             let work = more_from_endpoint
                 || self.listener_due()
                 || !self.run_queue.is_empty()
-                || self.reads.has_more();
+                || self.reads.has_more()
+                || self.tracking.has_more();
             let spinning = self.shared.now.saturating_sub(active) < self.spin;
             let timeout = if work || spinning {
                 Some(Duration::ZERO)
@@ -239,6 +245,7 @@ impl<U: Upstream> Front<U> {
                     WAKER => {}
                     HEART => self.vigil.transfer(&mut self.scratch, &mut self.shared),
                     READS_RESP2 | READS_RESP3 => self.reads.note(event),
+                    TRACKING => self.tracking.note(event),
                     RIGHTS | LOGINS => {
                         self.users.note(event, &mut self.scratch, &self.shared);
                     }
@@ -256,6 +263,7 @@ impl<U: Upstream> Front<U> {
             more_from_endpoint = endpoint_ready && self.up.receive(self.shared.now);
             self.take_events();
             self.take_store_reads();
+            self.take_tracking();
             self.end_pause();
             for _ in 0..self.run_queue.len() {
                 if let Some(index) = self.run_queue.pop_front() {
@@ -264,6 +272,7 @@ impl<U: Upstream> Front<U> {
             }
             self.keep_users();
             self.keep_witnesses();
+            self.keep_tracking();
             self.refresh_store_name();
             self.keep_marks();
             self.up.flush(self.shared.now);
@@ -296,6 +305,7 @@ impl<U: Upstream> Front<U> {
             self.marks.next_look,
             self.next_question(),
             self.witnesses.next_timeout(),
+            self.tracking.next_timeout(&self.shared),
             self.shared.pause.until(),
         ]
         .into_iter()

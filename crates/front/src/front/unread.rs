@@ -83,6 +83,9 @@ impl<U: Upstream> Front<U> {
         client.unread.bytes = left;
         if left < held || left == 0 {
             client.unread.took = now;
+        }
+        if left < held {
+            // Not one that has nothing left to read, and only sends.
             client.took(now);
         }
         if client.connection.congested() {

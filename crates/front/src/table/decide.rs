@@ -127,7 +127,7 @@ pub(super) fn decide(facts: &Facts) -> Decision {
         "RESET" => (Rule::Local(Local::Reset), ""),
         "CLIENT" => (
             Rule::Local(Local::Client),
-            "about the clients of this front: see *Clients*; TRACKING ON is refused",
+            "about the clients of this front: see *Clients* and *Client-side caching*",
         ),
         "MULTI" => (
             Rule::Local(Local::Multi),

@@ -1,0 +1,395 @@
+//! Client-side caching (CLIENT TRACKING): which client is to be told when which key changes.
+//!
+//! Purpose: Redis does not know which client of a front has read what, and what a client writes is executed by the pmnet
+//! server. So the front keeps the table of keys that its clients have read, as Redis does for its own clients, and is told of
+//! every changed key on one connection of its own (`link`; CLIENT TRACKING in the mode BCAST).
+//! Invariants: a client's key is in the table before its value is read, and what the client reads comes from Redis itself, so the
+//! word of any later change comes while it is there; when that connection is lost, everything that clients may have kept
+//! counts as changed, and they read nothing until there is a new one; the table is bounded, and what does not fit counts
+//! as changed. A client may be told too much, never too little.
+//! It may not touch sockets or clocks.
+
+mod keys;
+mod link;
+mod tracker;
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use pmnet_resp::{write_bulk, write_header};
+use pmnet_wire::promise::RECORDS_PREFIX;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::upstream::Time;
+pub(crate) use keys::{Access, accessed_keys};
+pub(crate) use link::{Heard, TrackingLink};
+pub(crate) use tracker::{Tracker, Wish};
+
+/// Keys that clients are to be told of, counted once for each client, at most. As many as `tracking-table-max-keys` of Redis.
+const ITEMS_MAX: usize = 1_000_000;
+/// Bytes of the names of those keys, at most.
+const NAME_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// What a client is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// These keys have changed: an array of RESP.
+    Keys(Bytes),
+    /// All keys may have changed.
+    All,
+}
+
+/// Whether Redis tells the front of changed keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum LinkState {
+    /// It has not been asked to.
+    #[default]
+    New,
+    Up,
+    /// It did, and cannot now.
+    Down,
+    /// It will not.
+    Refused(String),
+}
+
+/// Who is to be told of what.
+#[derive(Debug, Default)]
+pub(crate) struct Tracking {
+    /// Those with CLIENT TRACKING ON, by their number.
+    clients: FxHashMap<u64, Tracker>,
+    /// How many of them are in the mode BCAST.
+    broadcasts: usize,
+    /// Who is to be told when a key changes. Their names come from clients, so the hash has a secret.
+    keys: HashMap<Box<[u8]>, FxHashSet<u64>>,
+    items: usize,
+    name_bytes: usize,
+    /// What is to be told, and to whom, oldest first; emptied in each turn.
+    outbox: Vec<(u64, Told)>,
+    link: LinkState,
+    /// The state of the link has changed: whoever waits for it goes on.
+    news: bool,
+    /// Somebody waits for the link until then.
+    wanted_until: Time,
+    /// How many fences were asked for, and how many of them have been passed.
+    fences: (u64, u64),
+    /// The front's clients: where each number is.
+    places: FxHashMap<u64, usize>,
+}
+
+impl Tracking {
+    /// A client has come.
+    pub(crate) fn came(&mut self, id: u64, place: usize) {
+        self.places.insert(id, place);
+    }
+
+    /// A client has gone.
+    pub(crate) fn left(&mut self, id: u64) {
+        self.places.remove(&id);
+        self.end(id);
+    }
+
+    /// Where the client with this number is, if it is there.
+    pub(crate) fn place(&self, id: u64) -> Option<usize> {
+        self.places.get(&id).copied()
+    }
+
+    /// What this client is told.
+    pub(crate) fn client(&self, id: u64) -> Option<&Tracker> {
+        self.clients.get(&id)
+    }
+
+    pub(crate) fn client_mut(&mut self, id: u64) -> Option<&mut Tracker> {
+        self.clients.get_mut(&id)
+    }
+
+    /// CLIENT TRACKING ON.
+    ///
+    /// # Errors
+    /// Redis's own, if this does not go together, or with what the client has.
+    pub(crate) fn begin(&mut self, id: u64, wish: Wish) -> Result<(), Bytes> {
+        let there = |redirect: i64| {
+            u64::try_from(redirect).is_ok_and(|redirect| self.places.contains_key(&redirect))
+        };
+        let tracker = wish.apply(self.clients.get(&id), there)?;
+        self.end_broadcast(id);
+        self.broadcasts += usize::from(tracker.broadcasts());
+        self.clients.insert(id, tracker);
+        Ok(())
+    }
+
+    fn end_broadcast(&mut self, id: u64) {
+        let before = self.clients.get(&id).is_some_and(Tracker::broadcasts);
+        self.broadcasts -= usize::from(before);
+    }
+
+    /// CLIENT TRACKING OFF. Its keys stay in the table until they change, as in Redis; nobody is told then.
+    pub(crate) fn end(&mut self, id: u64) {
+        self.end_broadcast(id);
+        self.clients.remove(&id);
+        if self.clients.is_empty() {
+            self.forget_keys();
+        }
+    }
+
+    fn forget_keys(&mut self) {
+        self.keys = HashMap::new();
+        self.items = 0;
+        self.name_bytes = 0;
+    }
+
+    /// The client is about to read this key, and is to be told of its next change.
+    pub(crate) fn register(&mut self, id: u64, key: &[u8]) {
+        if let Some(ids) = self.keys.get_mut(key) {
+            self.items += usize::from(ids.insert(id));
+        } else {
+            self.keys.insert(key.into(), FxHashSet::from_iter([id]));
+            self.items += 1;
+            self.name_bytes += key.len();
+        }
+        if self.items > ITEMS_MAX || self.name_bytes > NAME_BYTES_MAX {
+            self.forget_keys();
+            self.tell_all(|tracker| !tracker.broadcasts());
+        }
+    }
+
+    /// The client itself has written this key. It is told at once: the write may be acknowledged long before Redis has it.
+    pub(crate) fn wrote(&mut self, id: u64, key: &[u8]) {
+        let mode = self.clients.get(&id);
+        if mode.is_none_or(|tracker| tracker.broadcasts() || tracker.no_loop) {
+            return;
+        }
+        let Some(ids) = self.keys.get_mut(key) else {
+            return;
+        };
+        if !ids.remove(&id) {
+            return;
+        }
+        self.items -= 1;
+        if ids.is_empty() {
+            self.name_bytes -= key.len();
+            self.keys.remove(key);
+        }
+        self.outbox.push((id, Told::Keys(array(&[key]))));
+    }
+
+    /// The client has written more than was remembered.
+    pub(crate) fn wrote_much(&mut self, id: u64) {
+        self.outbox.push((id, Told::All));
+    }
+
+    /// Redis says that these keys have changed.
+    pub(crate) fn changed(&mut self, keys: &[&[u8]]) {
+        let clients_own = |key: &&&[u8]| !key.starts_with(RECORDS_PREFIX);
+        let keys: Vec<&[u8]> = keys.iter().filter(clients_own).copied().collect();
+        for key in &keys {
+            let Some(ids) = self.keys.remove(*key) else {
+                continue;
+            };
+            self.items -= ids.len();
+            self.name_bytes -= key.len();
+            let told = Told::Keys(array(&[key]));
+            for id in ids {
+                // Who has changed to that mode since is told otherwise.
+                let listens = |tracker: &Tracker| !tracker.broadcasts();
+                if self.clients.get(&id).is_some_and(listens) {
+                    self.outbox.push((id, told.clone()));
+                }
+            }
+        }
+        if self.broadcasts == 0 {
+            return;
+        }
+        for (id, tracker) in &self.clients {
+            for prefix in tracker.prefixes() {
+                let fit = keys.iter().filter(|key| key.starts_with(prefix));
+                let fit: Vec<&[u8]> = fit.copied().collect();
+                if !fit.is_empty() {
+                    self.outbox.push((*id, Told::Keys(array(&fit))));
+                }
+            }
+        }
+    }
+
+    /// All keys may have changed: databases were emptied, or Redis could not tell.
+    pub(crate) fn all_changed(&mut self) {
+        self.forget_keys();
+        self.tell_all(|_| true);
+    }
+
+    fn tell_all(&mut self, whom: impl Fn(&Tracker) -> bool) {
+        let ids = self.clients.iter().filter(|(_, tracker)| whom(tracker));
+        let told = ids.map(|(id, _)| (*id, Told::All));
+        self.outbox.extend(told);
+    }
+
+    /// What is to be told now.
+    pub(crate) fn take_outbox(&mut self) -> Vec<(u64, Told)> {
+        std::mem::take(&mut self.outbox)
+    }
+
+    pub(crate) fn link(&self) -> &LinkState {
+        &self.link
+    }
+
+    /// The link is in this state now. What was kept while it was up may have changed when it is not.
+    pub(crate) fn set_link(&mut self, state: LinkState) {
+        if self.link == state {
+            return;
+        }
+        if self.link == LinkState::Up {
+            self.all_changed();
+            // There is nothing to wait for.
+            self.fences.1 = self.fences.0;
+        }
+        self.link = state;
+        self.news = true;
+    }
+
+    /// Asks for a fence: what Redis says behind that, it says of changes behind now. Its number.
+    pub(crate) fn ask_fence(&mut self) -> u64 {
+        self.fences.0 += 1;
+        self.fences.0
+    }
+
+    /// How many fences were asked for.
+    pub(crate) fn fences_asked(&self) -> u64 {
+        self.fences.0
+    }
+
+    /// The first so many fences have been passed.
+    fn passed_fences(&mut self, count: u64) {
+        self.fences.1 = self.fences.1.max(count);
+        self.news = true;
+    }
+
+    /// Whether this fence has been passed.
+    pub(crate) fn has_passed(&self, fence: u64) -> bool {
+        fence <= self.fences.1
+    }
+
+    /// Whether the state of the link has changed, or a fence was passed, since this was last asked.
+    pub(crate) fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Somebody waits for the link, until then.
+    pub(crate) fn want_until(&mut self, until: Time) {
+        self.wanted_until = self.wanted_until.max(until);
+    }
+
+    /// Whether somebody needs the link.
+    pub(crate) fn is_wanted(&self, now: Time) -> bool {
+        !self.clients.is_empty() || now < self.wanted_until
+    }
+}
+
+/// These keys as an array of RESP.
+fn array(keys: &[&[u8]]) -> Bytes {
+    let mut out = Vec::new();
+    write_header(&mut out, keys.len());
+    for key in keys {
+        write_bulk(&mut out, key);
+    }
+    Bytes::from(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tracking(clients: &[(u64, &[&str])]) -> Tracking {
+        let mut tracking = Tracking::default();
+        for (id, words) in clients {
+            tracking.came(*id, 0);
+            tracking.begin(*id, Wish::of(words).unwrap()).unwrap();
+        }
+        tracking
+    }
+
+    fn told(tracking: &mut Tracking) -> Vec<(u64, String)> {
+        let show = |told| match told {
+            Told::All => "all".to_owned(),
+            Told::Keys(keys) => String::from_utf8_lossy(&keys).replace("\r\n", " "),
+        };
+        let outbox = tracking.take_outbox();
+        let mut told: Vec<_> = outbox
+            .into_iter()
+            .map(|(id, told)| (id, show(told)))
+            .collect();
+        told.sort();
+        told
+    }
+
+    fn says(list: &[(u64, &str)]) -> Vec<(u64, String)> {
+        list.iter()
+            .map(|(id, text)| (*id, (*text).to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn who_has_read_a_key_is_told_of_one_change() {
+        let mut tracking = tracking(&[(1, &[]), (2, &[]), (3, &["BCAST", "PREFIX", "a"])]);
+        tracking.register(1, b"a");
+        tracking.register(1, b"a");
+        tracking.register(2, b"a");
+        tracking.register(2, b"b");
+        tracking.changed(&[b"a", b"pmnet:{0}", b"c"]);
+        let one = "*1 $1 a ";
+        assert_eq!(told(&mut tracking), says(&[(1, one), (2, one), (3, one)]));
+        tracking.changed(&[b"a"]);
+        assert_eq!(told(&mut tracking), says(&[(3, one)]));
+        assert_eq!((tracking.items, tracking.name_bytes), (1, 1));
+        // Gone, or in another mode by now.
+        tracking.register(1, b"b");
+        tracking.left(1);
+        tracking.end(2);
+        tracking
+            .begin(2, Wish::of(&["BCAST", "PREFIX", "x"]).unwrap())
+            .unwrap();
+        tracking.changed(&[b"b"]);
+        assert_eq!(told(&mut tracking), says(&[]));
+        assert_eq!((tracking.items, tracking.name_bytes), (0, 0));
+    }
+
+    #[test]
+    fn own_writes_are_told_at_once_unless_the_client_does_not_want_it() {
+        let mut tracking = tracking(&[(1, &[]), (2, &["NOLOOP"]), (3, &["BCAST"])]);
+        for id in 1..=3 {
+            tracking.register(id, b"k");
+            tracking.wrote(id, b"k");
+            tracking.wrote(id, b"other");
+        }
+        assert_eq!(told(&mut tracking), says(&[(1, "*1 $1 k ")]));
+        // The others still are told when Redis says so.
+        tracking.changed(&[b"k"]);
+        let one = "*1 $1 k ";
+        assert_eq!(told(&mut tracking), says(&[(2, one), (3, one)]));
+    }
+
+    #[test]
+    fn a_lost_link_means_that_all_may_have_changed() {
+        let mut tracking = tracking(&[(1, &[]), (2, &["BCAST"]), (3, &["OPTIN"])]);
+        tracking.set_link(LinkState::Refused("x".into()));
+        tracking.set_link(LinkState::Up);
+        assert!(tracking.take_news());
+        assert_eq!(told(&mut tracking), says(&[]));
+        tracking.register(1, b"k");
+        tracking.set_link(LinkState::Down);
+        let all = says(&[(1, "all"), (2, "all"), (3, "all")]);
+        assert_eq!(told(&mut tracking), all);
+        assert_eq!((tracking.items, tracking.name_bytes), (0, 0));
+        tracking.set_link(LinkState::Down);
+        assert_eq!(told(&mut tracking), says(&[]));
+    }
+
+    #[test]
+    fn what_does_not_fit_counts_as_changed() {
+        let mut tracking = tracking(&[(1, &[]), (2, &["BCAST"])]);
+        let long = vec![b'x'; NAME_BYTES_MAX / 2];
+        tracking.register(1, &long);
+        tracking.register(1, b"k");
+        tracking.register(1, &[&long[..], b"y"].concat());
+        assert_eq!(told(&mut tracking), says(&[(1, "all")]));
+        assert_eq!((tracking.items, tracking.name_bytes), (0, 0));
+    }
+}

@@ -1,0 +1,149 @@
+//! The keys of a command that a client may keep, or changes.
+
+use pmnet_resp::{Arguments, parse_integer};
+
+use crate::table::{Facts, PUBSUB, READONLY, Sub, Verdict, WRITE};
+
+/// What a command does with its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Reads,
+    Writes,
+    /// A script: nobody knows before it runs.
+    May,
+}
+
+/// The keys of a command, and what it does with them, as far as Redis looks at that for client-side caching. `None`: nothing.
+pub(crate) fn accessed_keys<'a>(
+    verdict: &Verdict,
+    arguments: &Arguments<'a>,
+) -> Option<(Access, Vec<&'a [u8]>)> {
+    let facts = match verdict.sub {
+        Sub::Known(sub) => sub,
+        Sub::No => verdict.facts?,
+        Sub::Unknown => return None,
+    };
+    let (access, keys) = match facts.name {
+        // Redis looks at the keys that a script names when the script reads.
+        "EVAL" | "EVALSHA" | "EVAL_RO" | "EVALSHA_RO" | "FCALL" | "FCALL_RO" => {
+            (Access::May, counted(arguments, 2))
+        }
+        "SINTERCARD" | "ZDIFF" | "ZINTER" | "ZINTERCARD" | "ZUNION" => {
+            (Access::Reads, counted(arguments, 1))
+        }
+        "XREAD" => (Access::Reads, streams(arguments)),
+        _ if facts.has(PUBSUB) => return None,
+        _ if facts.has(READONLY) => (Access::Reads, fixed(facts, arguments)),
+        _ if facts.has(WRITE) => (Access::Writes, fixed(facts, arguments)),
+        _ => return None,
+    };
+    (!keys.is_empty()).then_some((access, keys))
+}
+
+/// Keys at fixed places.
+fn fixed<'a>(facts: &Facts, arguments: &Arguments<'a>) -> Vec<&'a [u8]> {
+    let place = |place: i32| usize::try_from(place).ok();
+    let count = i32::try_from(arguments.len()).unwrap_or(i32::MAX);
+    let last = if facts.last_key < 0 {
+        count.saturating_add(facts.last_key)
+    } else {
+        facts.last_key.min(count - 1)
+    };
+    let (Some(first), Some(last), Some(step)) =
+        (place(facts.first_key), place(last), place(facts.step))
+    else {
+        return Vec::new();
+    };
+    if first == 0 || step == 0 {
+        return Vec::new();
+    }
+    (first..=last)
+        .step_by(step)
+        .map(|at| arguments.get(at))
+        .collect()
+}
+
+/// So many keys as the argument at `at` says, behind it.
+fn counted<'a>(arguments: &Arguments<'a>, at: usize) -> Vec<&'a [u8]> {
+    if at >= arguments.len() {
+        return Vec::new();
+    }
+    let count = parse_integer(arguments.get(at)).and_then(|count| usize::try_from(count).ok());
+    arguments
+        .iter()
+        .skip(at + 1)
+        .take(count.unwrap_or(0))
+        .collect()
+}
+
+/// The first half of what is behind STREAMS.
+fn streams<'a>(arguments: &Arguments<'a>) -> Vec<&'a [u8]> {
+    let Some(at) = (1..arguments.len()).find(|at| arguments.is(*at, "STREAMS")) else {
+        return Vec::new();
+    };
+    let rest = arguments.len() - at - 1;
+    arguments.iter().skip(at + 1).take(rest / 2).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Table;
+    use pmnet_resp::{Parser, Status};
+
+    fn keys(words: &str) -> Option<(Access, String)> {
+        let words: Vec<&str> = words.split(' ').collect();
+        let mut frame = Vec::new();
+        pmnet_resp::write_command(&mut frame, &words);
+        let mut parser = Parser::new(crate::limits::REQUESTS);
+        assert!(matches!(parser.poll(&frame), Ok(Status::Complete)));
+        let arguments = parser.arguments(&frame);
+        let table = Table::new::<String>(&[]).unwrap();
+        let (access, keys) = accessed_keys(&table.verdict(&arguments), &arguments)?;
+        let text = |key: &&[u8]| String::from_utf8_lossy(key).into_owned();
+        Some((access, keys.iter().map(text).collect::<Vec<_>>().join(" ")))
+    }
+
+    #[test]
+    fn keys_are_found_where_redis_finds_them() {
+        use Access::{May, Reads, Writes};
+        for (words, access, found) in [
+            ("GET a", Reads, "a"),
+            ("mget a b c", Reads, "a b c"),
+            ("OBJECT ENCODING a", Reads, "a"),
+            ("XINFO STREAM a FULL", Reads, "a"),
+            ("SORT_RO a BY x_*", Reads, "a"),
+            ("SINTERCARD 2 a b LIMIT 1", Reads, "a b"),
+            ("ZUNION 2 a b WITHSCORES", Reads, "a b"),
+            ("ZINTER 9 a b", Reads, "a b"),
+            ("XREAD COUNT 2 STREAMS a b 0 0", Reads, "a b"),
+            ("XREAD BLOCK 0 streams a 0", Reads, "a"),
+            ("EVAL_RO x 2 a b c", May, "a b"),
+            ("FCALL f 1 a b", May, "a"),
+            ("SET a 1", Writes, "a"),
+            ("MSET a 1 b 2", Writes, "a b"),
+            ("DEL a b", Writes, "a b"),
+            ("RENAME a b", Writes, "a b"),
+        ] {
+            assert_eq!(keys(words), Some((access, found.to_owned())), "{words}");
+        }
+        for words in [
+            "PING",
+            "KEYS *",
+            "SCAN 0",
+            "EVAL x 0",
+            "EVAL x -1 a",
+            "EVAL x",
+            "ZUNION x a",
+            "XREAD COUNT 1",
+            "SPUBLISH a b",
+            "OBJECT HELP",
+            "OBJECT NOSUCH a",
+            "GET",
+            "NOSUCH a",
+            "CLIENT ID",
+        ] {
+            assert_eq!(keys(words), None, "{words}");
+        }
+    }
+}
