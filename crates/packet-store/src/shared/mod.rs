@@ -59,6 +59,12 @@ impl<M: Media> Shared<M> {
         &self.log
     }
 
+    /// Where the log's image begins in the region, in bytes.
+    #[must_use]
+    pub fn image_start(&self) -> usize {
+        self.store.geometry.table().end
+    }
+
     /// Frames that the log has besides those with records.
     #[must_use]
     pub fn log_frames(&self) -> u32 {
@@ -139,11 +145,16 @@ impl<M: Media> Shared<M> {
         Ok(Change::begin(self, upto))
     }
 
-    /// As [`PacketStore::pack_step`].
+    /// As [`PacketStore::pack_step`]. As long as half of the store's frames are free, nothing is done: what lies where it was
+    /// received stays there.
     ///
     /// # Errors
     /// [`Error::Media`].
     pub fn pack_step(&mut self, budget: usize) -> Result<usize, Error> {
+        let [free, _, used] = self.store.frames.counts();
+        if free > used {
+            return Ok(0);
+        }
         self.log.persist_poll(true).map_err(medium)?;
         self.swap();
         let moved = self
