@@ -177,6 +177,32 @@ fn space_is_bounded_however_long_it_goes_on() {
     assert_eq!(content(&*shared.store().unwrap()), before);
 }
 
+/// Packets of which two do not fit into a frame leave more than a third of each unused. Moving them as they are gives nothing, and was
+/// done again and again.
+#[test]
+fn packing_long_packets_gives_room_and_ends() {
+    let geometry = Geometry {
+        lines: 2048,
+        frames: 64,
+        ..GEOMETRY
+    };
+    let mut shared = opened(made(&geometry));
+    for key in 0..38 {
+        whole(&mut shared, &entry::put(key, 1300, u64::from(key))).unwrap();
+    }
+    let before = content(&*shared.store().unwrap());
+    let used = shared.store().unwrap().stat().frames_used;
+    let mut steps = 0;
+    while shared.pack_step(1 << 20).unwrap() > 0 {
+        steps += 1;
+        assert!(steps < 10, "it ends");
+    }
+    let now = shared.store().unwrap().stat().frames_used;
+    assert!(now < used, "{used} frames before, {now} now");
+    assert_eq!(content(&*shared.store().unwrap()), before);
+    assert_eq!(shared.contradiction(), None);
+}
+
 #[test]
 fn neither_half_is_opened_alone_and_what_does_not_fit_is_refused() {
     let image = made(&GEOMETRY);
