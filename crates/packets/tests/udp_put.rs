@@ -182,7 +182,7 @@ fn what_was_answered_is_there_however_often_the_server_is_killed() {
         for _ in 0..400 {
             number += 1;
             let key = format!("key {}", number * 7 % 60).into_bytes();
-            if number % 9 == 0 {
+            if number.is_multiple_of(9) {
                 assert_eq!(client.ask(b'D', &key, b"").0, b'S');
                 expected.remove(&key);
             } else {

@@ -31,7 +31,7 @@ impl Request {
             b'D' | b'G' => end == payload.len(),
             _ => false,
         };
-        known.then(|| Request {
+        known.then_some(Request {
             letter,
             key: KEY..end,
             value: end..payload.len(),
