@@ -80,7 +80,7 @@ rules:
 
 crash:
 	@$(CARGO) test --release --locked -p pmnet-log --test enumerate -- --ignored --nocapture
-	@$(CARGO) test --release --locked -p pmnet-packet-store --test enumerate -- --ignored --nocapture
+	@$(CARGO) test --release --locked -p pmnet-packet-store --test enumerate --test shared -- --ignored --nocapture
 
 model:
 	@$(CARGO) run --quiet --release --locked -p pmnet-model

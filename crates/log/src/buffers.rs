@@ -1,7 +1,7 @@
 //! Packet buffers as frame space: who has each of them (`docs/spec/ordered-log.md` §11).
 //!
-//! A buffer is free, lent to whoever moves packets, or live: the log has an entry that points into it. It never sees the
-//! bytes. Bound: at most [`Buffers::live_max`] buffers are live, so that reception never starves.
+//! A buffer is free, lent to whoever moves packets, live: the log has an entry that points into it, or away: a store in the
+//! same region has it. It never sees the bytes. Bound: at most [`Buffers::live_max`] buffers are live, so that reception never starves.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -24,6 +24,8 @@ enum Holder {
     Lent,
     /// The log.
     Live,
+    /// The store in whose region the log lies (`docs/spec/packet-store.md` §11).
+    Away,
 }
 
 /// The packet buffers of a log.
@@ -36,6 +38,8 @@ pub(crate) struct Buffers {
     /// No longer live, and lent: to be taken back by whoever may be sending from them.
     released: VecDeque<u32>,
     live: u64,
+    /// Buffers that the log counts on; the reserves are shares of it.
+    own: u64,
     live_max: u64,
     /// Free buffers that are not lent.
     kept_for_copies: usize,
@@ -48,19 +52,29 @@ impl Buffers {
         let FrameSpace::Buffers(bytes) = parameters.space else {
             return None;
         };
-        let count = parameters.frame_bytes / u64::from(bytes);
+        let count = parameters.buffer_count();
         let number = u32::try_from(count).expect("bounded by the parameters");
-        let reserve = (count / RESERVE_FRACTION).max(RESERVE_MIN);
-        Some(Buffers {
+        let mut buffers = Buffers {
             bytes: usize::try_from(bytes).expect("u32 fits usize"),
             holders: vec![Holder::Free; to_usize(count)],
             free: (0..number).rev().collect(),
             released: VecDeque::new(),
             live: 0,
-            live_max: (count - reserve).min(parameters.entries),
-            kept_for_copies: to_usize(reserve / 2),
+            own: 0,
+            live_max: 0,
+            kept_for_copies: 0,
             lends: false,
-        })
+        };
+        buffers.count_on(count, parameters.entries);
+        Some(buffers)
+    }
+
+    /// So many buffers are the log's; a part of them is never live.
+    fn count_on(&mut self, own: u64, entries: u64) {
+        let reserve = (own / RESERVE_FRACTION).max(RESERVE_MIN);
+        self.own = own;
+        self.live_max = own.saturating_sub(reserve).min(entries);
+        self.kept_for_copies = to_usize(reserve / 2);
     }
 
     /// Marks the buffer of a frame that recovery keeps; false if another kept frame is in it.
@@ -80,6 +94,52 @@ impl Buffers {
         self.free
             .retain(|&number| holders[index(number)] == Holder::Free);
         self
+    }
+
+    /// The same in a region that a store shares: what is not kept is away. The log will have `own` buffers that the store does not
+    /// have as well.
+    pub(crate) fn kept_beside_a_store(mut self, own: u64, entries: u64) -> Buffers {
+        for holder in &mut self.holders {
+            if *holder == Holder::Free {
+                *holder = Holder::Away;
+            }
+        }
+        self.free.clear();
+        self.count_on(own, entries);
+        // What is released is asked about first.
+        self.lends = true;
+        self
+    }
+
+    /// The store lends a buffer to the log.
+    ///
+    /// # Panics
+    /// The store does not have it.
+    pub(crate) fn take_in(&mut self, number: u32) {
+        let holder = &mut self.holders[index(number)];
+        assert_eq!(*holder, Holder::Away, "only what is away is taken in");
+        *holder = Holder::Free;
+        self.free.push(number);
+    }
+
+    /// A released buffer goes to the store instead of to whoever moves packets.
+    ///
+    /// # Panics
+    /// It is not lent.
+    pub(crate) fn withhold(&mut self, number: u32) {
+        let holder = &mut self.holders[index(number)];
+        assert_eq!(*holder, Holder::Lent, "only what was released is withheld");
+        *holder = Holder::Away;
+    }
+
+    /// Whether a store has it.
+    pub(crate) fn is_away(&self, number: u32) -> bool {
+        self.holders[index(number)] == Holder::Away
+    }
+
+    /// Whether an entry has it.
+    pub(crate) fn is_live(&self, number: u32) -> bool {
+        self.holders[index(number)] == Holder::Live
     }
 
     /// Buffers that may be live at the same time.
@@ -165,8 +225,9 @@ impl Buffers {
     /// So many buffers, besides those for copies, are never live from now on. Those that are live stay so until they are
     /// released.
     pub(crate) fn leave_to_port(&mut self, wanted: u64) {
-        let count = to_u64(self.holders.len());
-        let left = count.saturating_sub(to_u64(self.kept_for_copies) + wanted);
+        let left = self
+            .own
+            .saturating_sub(to_u64(self.kept_for_copies) + wanted);
         self.live_max = self.live_max.min(left);
     }
 
@@ -272,6 +333,29 @@ mod tests {
         assert_eq!(all.copy(1921), None);
         all.release(offset);
         assert_eq!((all.free.len(), all.poll_released()), (256, None));
+    }
+
+    #[test]
+    fn beside_a_store_the_log_has_what_it_is_lent() {
+        let mut all = buffers();
+        assert!(all.keep(2048 + 64));
+        let mut all = all.kept_beside_a_store(64, 1024);
+        assert_eq!((all.live_max(), all.room()), (56, 55));
+        assert_eq!((all.lend(), all.copy(1)), (None, None), "all else is away");
+        assert!(all.is_live(1) && all.is_away(0) && all.is_away(2));
+        (10..20).for_each(|number| all.take_in(number));
+        let lent = all.lend().unwrap();
+        assert!(all.keep_lent(&(index(lent) * 2048..index(lent) * 2048 + 100)));
+        // Released without a borrower before: somebody decides whose it is all the same.
+        all.release(2048 + 64);
+        all.release(index(lent) * 2048);
+        assert_eq!(all.poll_released(), Some(1));
+        all.withhold(1);
+        assert!(all.is_away(1));
+        assert_eq!(all.poll_released(), Some(lent));
+        assert_eq!(all.room(), 56);
+        all.leave_to_port(16);
+        assert_eq!(all.live_max(), 64 - 4 - 16);
     }
 
     #[test]

@@ -33,6 +33,22 @@ impl<M: Media> Scan<M> {
     /// # Panics
     /// If `decision` is not the one of this scan.
     pub fn repair(self, decision: Decision) -> Result<Log<M>, LogError> {
+        self.repair_with(decision, None)
+    }
+
+    /// The same for a log of packet buffers in the region of a store (`docs/spec/packet-store.md` §11): buffers without a kept
+    /// entry are away, until the store lends them. It lends so many that `own` are the log's alone.
+    ///
+    /// # Errors
+    /// As [`Scan::repair`].
+    ///
+    /// # Panics
+    /// If `decision` is not the one of this scan, or the frame space is a ring.
+    pub fn repair_sharing(self, decision: Decision, own: u64) -> Result<Log<M>, LogError> {
+        self.repair_with(decision, Some(own))
+    }
+
+    fn repair_with(self, decision: Decision, own: Option<u64>) -> Result<Log<M>, LogError> {
         assert!(
             decision == self.decide(),
             "the decision must be the one of this scan"
@@ -60,7 +76,7 @@ impl<M: Media> Scan<M> {
                 .ok_or(LogError::Exhausted {
                     what: "incarnation",
                 })?;
-        let frames = self.placement(applied, tail)?;
+        let frames = self.placement(applied, tail, own)?;
 
         let unproven = self.unproven_ranges(proven, tail, &frames);
         let Scan {
@@ -81,16 +97,23 @@ impl<M: Media> Scan<M> {
 
     /// Checks that the kept frames lie as the allocator places them, and returns the allocator in that state. A breach
     /// means that entries claim each other's bytes: damage.
-    fn placement(&self, applied: u64, tail: u64) -> Result<Frames, LogError> {
-        match Buffers::new(&self.superblock.parameters) {
-            None => self.ring(applied, tail).map(Frames::Ring),
+    fn placement(&self, applied: u64, tail: u64, own: Option<u64>) -> Result<Frames, LogError> {
+        let parameters = &self.superblock.parameters;
+        match Buffers::new(parameters) {
+            None => {
+                assert!(own.is_none(), "a ring has no buffers to share");
+                self.ring(applied, tail).map(Frames::Ring)
+            }
             Some(mut buffers) => {
                 for order in applied + 1..=tail {
                     if !buffers.keep(self.kept(order).frame_offset()) {
                         return Err(damaged(order, tail));
                     }
                 }
-                Ok(Frames::Buffers(buffers.kept()))
+                Ok(Frames::Buffers(match own {
+                    None => buffers.kept(),
+                    Some(own) => buffers.kept_beside_a_store(own, parameters.entries),
+                }))
             }
         }
     }

@@ -1,16 +1,17 @@
 //! Measures a packet store in shared memory, or in a file: puts, gets, scans, churn, recovery.
 //!
-//! `cargo run --release -p pmnet-packet-store --example measure -- put PATH`; the others: get, churn, recover.
+//! `cargo run --release -p pmnet-packet-store --example measure -- put PATH`; the others: logged, churn, recover.
 
 use std::hint::black_box;
 use std::ops::Bound;
 use std::path::Path;
 use std::time::Duration;
 
-use pmnet_log::Media;
+use pmnet_log::{Identity as LogIdentity, Media, NewEntry};
 use pmnet_media::{AnyMedia, Kind};
 use pmnet_packet_store::{
-    Error, Geometry, Identity, InPlace, Meta, Packet, PacketStore, Room, Scan, format,
+    Error, Geometry, Identity, InPlace, Meta, Packet, PacketStore, Room, Scan, Shared, format,
+    format_shared,
 };
 
 use rustix::time::{ClockId, clock_gettime};
@@ -25,9 +26,10 @@ fn main() -> Result<(), Failure> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["put", path] => put(path.as_ref()),
+        ["logged", path] => logged(path.as_ref()),
         ["churn", path, operations] => churn(path.as_ref(), operations.parse()?),
         ["recover", path, keys] => recover(path.as_ref(), keys.parse()?),
-        _ => Err("put PATH, churn PATH OPERATIONS or recover PATH KEYS".into()),
+        _ => Err("put PATH, logged PATH, churn PATH OPERATIONS or recover PATH KEYS".into()),
     }
 }
 
@@ -203,6 +205,116 @@ fn in_place(store: &mut PacketStore<AnyMedia>, value: &[u8], keys: u64) -> Resul
     }
     report("  put in place, over another value", started, count);
     Ok(())
+}
+
+/// Puts that a log holds, applied with and without a copy: in one region with the log. Every persist flushes.
+fn logged(path: &Path) -> Result<(), Failure> {
+    let (keys, frames, log_frames) = (100_000u64, 1 << 18, 4096);
+    for (value_bytes, copies) in [(1024, true), (1024, false), (1400, true), (1400, false)] {
+        let geometry = Geometry::shared(frames, 2048, 8192)?;
+        let mut medium = pmnet_media::create(path, Kind::Dram, geometry.image_bytes())?;
+        if let AnyMedia::Dram(memory) = &mut medium {
+            memory.rehearse_flushes(path)?;
+        }
+        let (uuid, shard, device) = (u128::from(std::process::id()), 0, 1);
+        let log = LogIdentity {
+            log_uuid: uuid,
+            device,
+            shard,
+        };
+        format_shared(&mut medium, &Identity { uuid, shard }, &log, &geometry)?;
+        let mut shared = Shared::open(medium, shard, device, log_frames)?;
+        let mut random = 3;
+        let (mut logged, mut applied) = (Duration::ZERO, Duration::ZERO);
+        let begun = Started::now();
+        for number in 0..2 * keys {
+            // Each key once, then the measured puts over them.
+            let (name, measured) = match number < keys {
+                true => (key(number.wrapping_mul(7919) % keys), false),
+                false => (key(next(&mut random) % keys), true),
+            };
+            let order = receive(&mut shared, &name, value_bytes)?;
+            let before = processor_time();
+            shared.persist_start()?;
+            shared.persist_poll(true)?;
+            let persisted = processor_time();
+            apply(&mut shared, order, value_bytes, copies)?;
+            let done = processor_time();
+            if measured {
+                logged += persisted - before;
+                applied += done - persisted;
+            }
+            shared.pack_step(PACKED_BYTES)?;
+        }
+        let each = |time: Duration| time.as_nanos() / u128::from(keys);
+        println!(
+            "values of {value_bytes} bytes, {}: persisted in the log {} ns, applied {} ns of a processor each",
+            if copies { "copied" } else { "where they lie" },
+            each(logged),
+            each(applied)
+        );
+        report(
+            "  all in all, reception and packing included",
+            begun,
+            2 * keys,
+        );
+        println!("  {:?}", shared.store()?.stat());
+        drop(shared);
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+/// What the device's receive path does: the packet is there, in a lent buffer, and is appended.
+fn receive(shared: &mut Shared<AnyMedia>, name: &[u8], value_bytes: usize) -> Result<u64, Failure> {
+    while let Some(number) = shared.poll_released() {
+        shared.give_back_buffer(number);
+    }
+    let number = shared.lend_buffer().ok_or("no buffer is free")?;
+    let start = usize::try_from(number)? * 2048 + 300;
+    let packet = [&[9; 88][..], name, &vec![7; value_bytes]].concat();
+    shared.deposit(start, &packet);
+    let new = NewEntry {
+        session: 1,
+        seq: 1,
+        kind: 1,
+        fragment_index: 0,
+        fragment_count: 1,
+    };
+    let crc = crc32c::crc32c(&packet[88..]);
+    let frame = start..start + packet.len();
+    Ok(shared.append_in_place(&new, &[1; 88], &frame, crc)?)
+}
+
+fn apply(
+    shared: &mut Shared<AnyMedia>,
+    order: u64,
+    value_bytes: usize,
+    copies: bool,
+) -> Result<(), Failure> {
+    let record = InPlace {
+        key: 0..16,
+        value: 16..16 + value_bytes,
+        meta: Meta::default(),
+    };
+    if copies {
+        // As a server of its own does it: out of the packet that came to it, into the store.
+        let payload = shared.log().frame(order).ok_or("it is logged")?[88..].to_vec();
+        let mut change = shared.change(order)?;
+        change.put(
+            &payload[record.key],
+            &payload[record.value],
+            Meta {
+                order,
+                ..record.meta
+            },
+            Room::Ordinary,
+        )?;
+        return Ok(change.commit()?);
+    }
+    let mut change = shared.change(order)?;
+    change.link(order, &[record], Room::Ordinary)?;
+    Ok(change.commit()?)
 }
 
 /// Ten million operations on a store that is half full: how much room do they take?

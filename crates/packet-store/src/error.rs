@@ -39,6 +39,9 @@ pub enum OpenError {
         /// What this program knows.
         known: u32,
     },
+    /// A log has packet buffers in it, or should have ([`Shared`](crate::Shared)).
+    #[error("{0}")]
+    Region(&'static str),
     /// Of another shard.
     #[error("it belongs to shard {found}, not {wanted}: give each shard its own store")]
     OtherShard {

@@ -1,7 +1,8 @@
 //! Who has each frame, and what lies in it (`docs/spec/packet-store.md` §6). All of it is derived: recovery counts it anew.
 //!
 //! Invariants: a frame with a record in it is never free; a frame that is lent belongs to whoever moves packets; ordinary
-//! puts never take the last [`Frames::reserve`] free frames. May not: see a byte of a frame.
+//! puts never take the last [`Frames::reserve`] free frames; a frame that is lent has no line on the medium that points into it.
+//! May not: see a byte of a frame.
 
 use crate::geometry::{Geometry, index, to_u64};
 
@@ -35,11 +36,15 @@ enum State {
     Closed,
     /// Holds a part of one large record, or something damaged: it is never packed.
     Apart,
+    /// No record is in it any more, but lines on the medium may point into it, and the log has an entry in it.
+    Left,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     state: State,
+    /// The log in the same region has an entry in it too (`docs/spec/packet-store.md` §11).
+    logged: bool,
     /// Bytes of records in it. Records in the same packet share its payload, which is counted for each, up to the frame.
     live: u32,
     /// First of its lines.
@@ -99,9 +104,17 @@ pub(crate) struct Frames {
     bytes: usize,
     frames: Vec<Frame>,
     lying: Vec<Lying>,
-    /// The last used first: it is in the cache.
-    free: Vec<u32>,
+    /// Free, and no line on the medium points into it.
+    cold: Vec<u32>,
+    /// Free since a record died whose line may be on the medium still. The last used is copied into first: it is in the cache.
+    warm: Vec<u32>,
+    /// Frames that were [`State::Left`].
+    left: Vec<u32>,
     lent: u32,
+    /// Frames that are logged.
+    logged: u32,
+    /// Frames that the log gets for those that the transaction under way linked.
+    promised: usize,
     /// Into which records are copied, and the bytes of it that are taken.
     open: u32,
     fill: usize,
@@ -120,6 +133,7 @@ impl Frames {
     pub fn new(geometry: &Geometry) -> Frames {
         let frame = Frame {
             state: State::Free,
+            logged: false,
             live: 0,
             first: NONE,
             before: NONE,
@@ -137,8 +151,12 @@ impl Frames {
                 };
                 index(geometry.lines)
             ],
-            free: (0..geometry.frames).rev().collect(),
+            cold: (0..geometry.frames).rev().collect(),
+            warm: Vec::new(),
+            left: Vec::new(),
             lent: 0,
+            logged: 0,
+            promised: 0,
             open: NONE,
             fill: 0,
             classes: [NONE; CLASSES],
@@ -166,13 +184,18 @@ impl Frames {
     /// The free list, once everything that is kept is marked.
     pub fn kept(&mut self) {
         let frames = &self.frames;
-        self.free
+        self.cold
             .retain(|&frame| frames[index(frame)].state == State::Free);
+    }
+
+    fn free(&self) -> usize {
+        self.cold.len() + self.warm.len()
     }
 
     /// Free frames that this room may take.
     pub fn room(&self, room: Room) -> usize {
-        self.free.len().saturating_sub(room.leaves(self.reserve))
+        self.free()
+            .saturating_sub(room.leaves(self.reserve) + self.promised)
     }
 
     /// Frames that `total` bytes need at most, besides the open one.
@@ -230,7 +253,8 @@ impl Frames {
     }
 
     fn take_free(&mut self) -> u32 {
-        self.free.pop().expect("the room was looked at before")
+        let frame = self.warm.pop().or_else(|| self.cold.pop());
+        frame.expect("the room was looked at before")
     }
 
     fn open_next(&mut self) {
@@ -245,12 +269,17 @@ impl Frames {
         self.frames[index(self.open)].state = State::Open;
     }
 
-    /// Lends a free frame; none if only the reserve is left.
+    /// Lends a free frame; none if only the reserve is left, or lines on the medium may point into all others.
     pub fn lend(&mut self) -> Option<u32> {
-        if self.room(Room::Ordinary) == 0 {
-            return None;
+        match self.room(Room::Ordinary) {
+            0 => None,
+            _ => self.lend_cold(),
         }
-        let frame = self.take_free();
+    }
+
+    /// The same, of the reserve too.
+    pub fn lend_cold(&mut self) -> Option<u32> {
+        let frame = self.cold.pop()?;
         self.frames[index(frame)].state = State::Lent;
         self.lent += 1;
         Some(frame)
@@ -275,8 +304,93 @@ impl Frames {
             self.enter_class(frame);
         } else {
             self.frames[index(frame)].state = State::Free;
-            self.free.push(frame);
+            self.cold.push(frame);
         }
+    }
+
+    /// Takes a packet in a lent frame, whose records follow. The log has it too, and gets another frame for it.
+    ///
+    /// # Panics
+    /// It is not lent, or left.
+    pub fn take_logged(&mut self, frame: u32) {
+        self.promised += 1;
+        if self.is_left(frame) {
+            self.frames[index(frame)].state = State::Closed;
+            self.enter_class(frame);
+            return;
+        }
+        self.take_back(frame, true);
+        self.frames[index(frame)].logged = true;
+        self.logged += 1;
+    }
+
+    /// Whether the log has an entry in it, and no record is in it any more.
+    pub fn is_left(&self, frame: u32) -> bool {
+        self.frames
+            .get(index(frame))
+            .is_some_and(|found| found.state == State::Left)
+    }
+
+    /// The transaction under way has ended.
+    pub fn keep_promises(&mut self) {
+        self.promised = 0;
+    }
+
+    /// Recovery: the log has an entry in this frame. Those without a record are lent.
+    pub fn share(&mut self, frame: u32) {
+        let found = &mut self.frames[index(frame)];
+        match found.state {
+            State::Free => {
+                found.state = State::Lent;
+                self.lent += 1;
+            }
+            _ => {
+                found.logged = true;
+                self.logged += 1;
+            }
+        }
+    }
+
+    /// The log needs this frame no longer. True: the store has it, alone from now on.
+    pub fn let_go(&mut self, frame: u32) -> bool {
+        let found = &mut self.frames[index(frame)];
+        if !std::mem::take(&mut found.logged) {
+            return false;
+        }
+        self.logged -= 1;
+        if found.state == State::Left {
+            found.state = State::Free;
+            self.warm.push(frame);
+        }
+        true
+    }
+
+    /// What died so far is erased, durably: no line on the medium points into a free frame.
+    pub fn cool(&mut self) {
+        self.cold.append(&mut self.warm);
+        for frame in std::mem::take(&mut self.left) {
+            let found = &mut self.frames[index(frame)];
+            if found.state == State::Left {
+                (found.state, found.logged) = (State::Lent, false);
+                self.logged -= 1;
+                self.lent += 1;
+            }
+        }
+    }
+
+    /// Free frames into which no line on the medium points.
+    pub fn cold(&self) -> usize {
+        self.cold.len()
+    }
+
+    /// Frames that the log has an entry in, besides records.
+    pub fn logged(&self) -> u32 {
+        self.logged
+    }
+
+    /// Whether the log has an entry in this frame, besides records or what is left of them.
+    pub fn is_logged(&self, frame: u32) -> bool {
+        self.frames[index(frame)].logged
     }
 
     /// A line is in this frame from now on.
@@ -328,11 +442,17 @@ impl Frames {
         match self.frames[index(frame)].state {
             State::Closed | State::Apart => {
                 self.leave_class(frame);
-                self.frames[index(frame)].state = State::Free;
-                self.free.push(frame);
+                let found = &mut self.frames[index(frame)];
+                if found.logged {
+                    found.state = State::Left;
+                    self.left.push(frame);
+                } else {
+                    found.state = State::Free;
+                    self.warm.push(frame);
+                }
             }
             State::Open => self.fill = 0,
-            State::Free | State::Lent => {}
+            State::Free | State::Lent | State::Left => {}
         }
     }
 
@@ -412,11 +532,11 @@ impl Frames {
     }
 
     fn taken_bytes(&self) -> u64 {
-        to_u64((self.frames.len() - self.free.len() - index(self.lent)) * self.bytes)
+        to_u64((self.frames.len() - self.free() - index(self.lent)) * self.bytes)
     }
 
     fn is_scarce(&self) -> bool {
-        self.free.len() < self.reserve
+        self.free() < self.reserve
     }
 
     /// Packing begins, and ends with how many frames it gave ([`Frames::packed`]).
@@ -424,13 +544,13 @@ impl Frames {
         if self.is_scarce() {
             self.unused_max = UNUSED_SCARCE_MAX;
         }
-        self.free.len()
+        self.free()
     }
 
     /// Packing ended; `before`: what [`Frames::packs`] said. If it gave nothing, it is not tried again before more is dead.
     pub fn packed(&mut self, before: usize) {
         self.unused_max = UNUSED_MAX;
-        self.fruitless = if self.free.len() > before {
+        self.fruitless = if self.free() > before {
             0
         } else {
             self.dead_bytes()
@@ -455,7 +575,7 @@ impl Frames {
     /// Frames: free, lent, with records in them.
     pub fn counts(&self) -> [u32; 3] {
         let number = |count: usize| u32::try_from(count).expect("frames are counted in 32 bits");
-        let (all, free) = (number(self.frames.len()), number(self.free.len()));
+        let (all, free) = (number(self.frames.len()), number(self.free()));
         [free, self.lent, all - free - self.lent]
     }
 
@@ -466,115 +586,5 @@ impl Frames {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn frames() -> Frames {
-        Frames::new(&Geometry {
-            lines: 256,
-            frames: 64,
-            frame_bytes: 2048,
-        })
-    }
-
-    #[test]
-    fn records_fill_a_frame_and_an_empty_one_comes_back() {
-        let mut all = frames();
-        for slot in 0..25 {
-            let place = all.place_first(70, 20);
-            assert_eq!(
-                (place.frame, place.start, place.len),
-                (0, index(slot) * 72, 70)
-            );
-            all.attach(0, slot, 70);
-        }
-        // 248 bytes are left: too little for half a record, so this one begins a frame.
-        let place = all.place_first(300, 20);
-        assert_eq!((place.frame, place.start, place.len), (1, 0, 300));
-        all.attach(1, 25, 300);
-        assert_eq!(all.room(Room::Packing), 62);
-        for slot in (0..25).rev() {
-            all.detach(slot);
-        }
-        assert_eq!((all.room(Room::Packing), all.live_bytes()), (63, 300));
-    }
-
-    #[test]
-    fn a_record_goes_on_in_the_next_frame_if_much_would_be_unused() {
-        let mut all = frames();
-        all.place_first(1024, 10);
-        all.attach(0, 0, 1024);
-        assert_eq!(all.place_first(1100, 10).len, 1024);
-        assert_eq!(
-            all.place_piece(76),
-            Place {
-                frame: 1,
-                start: 0,
-                len: 76
-            }
-        );
-        all.attach(1, 1, 76);
-        // The key must be in one frame if it can.
-        assert_eq!(
-            all.place_first(2048, 2000),
-            Place {
-                frame: 2,
-                start: 0,
-                len: 2048
-            }
-        );
-    }
-
-    #[test]
-    fn the_reserve_is_kept_and_lent_frames_are_nobody_elses() {
-        let mut all = frames();
-        let mut lent = Vec::new();
-        while let Some(frame) = all.lend() {
-            lent.push(frame);
-        }
-        assert_eq!(
-            (lent.len(), all.room(Room::Packing), all.counts()),
-            (56, 8, [8, 56, 0])
-        );
-        all.take_back(lent[0], false);
-        all.take_back(lent[1], true);
-        all.attach(lent[1], 7, 2000);
-        assert_eq!(all.counts(), [9, 54, 1]);
-        assert!(!all.is_lent(lent[1]) && all.is_lent(lent[2]));
-    }
-
-    #[test]
-    fn the_sparsest_frame_is_packed_first_and_large_parts_never() {
-        let mut all = frames();
-        for (slot, len) in [(0, 1500), (1, 100), (2, 900)] {
-            let frame = all.lend().unwrap();
-            all.take_back(frame, true);
-            all.attach(frame, slot, len);
-        }
-        assert_eq!(all.sparsest(), None, "it is not worth it");
-        for slot in 10..30 {
-            let apart = all.place_apart(10);
-            all.attach(apart.frame, slot, 10);
-        }
-        assert_eq!(all.sparsest(), Some(1));
-        all.set_apart(1);
-        assert_eq!((all.sparsest(), all.live_in(2)), (Some(2), 900));
-        all.detach(2);
-        assert_eq!(all.sparsest(), Some(0));
-        all.attach(0, 5, 300);
-        assert_eq!(all.sparsest(), None);
-        // When frames are scarce, a little is worth it, too, unless it gave nothing.
-        let lent: Vec<u32> = std::iter::from_fn(|| all.lend()).collect();
-        all.place_apart(10);
-        assert_eq!(all.sparsest(), Some(0));
-        let before = all.packs();
-        all.packed(before);
-        assert_eq!(all.sparsest(), None);
-        all.take_back(lent[0], true);
-        all.attach(lent[0], 6, 1900);
-        assert_eq!(all.sparsest(), None, "hardly more is dead");
-        all.take_back(lent[1], true);
-        all.attach(lent[1], 7, 100);
-        assert_eq!(all.sparsest(), Some(lent[1]));
-    }
-}
+#[path = "frames_tests.rs"]
+mod tests;

@@ -6,9 +6,12 @@
 //! | super 0 | super 1 | commit 0 | commit 1 | table of lines   | frames                |
 //! +---------+---------+----------+----------+------------------+-----------------------+
 //! ```
+//! In a region that a log shares, the log's head lies between the table and the frames (`docs/spec/packet-store.md` §11).
 //! All numbers on the medium are little-endian. This module computes offsets and nothing else.
 
 use std::ops::Range;
+
+use pmnet_log::{ENTRIES_MAX, ENTRIES_MIN, Parameters};
 
 use crate::error::OpenError;
 
@@ -44,6 +47,8 @@ pub struct Geometry {
     pub frames: u32,
     /// Bytes of a frame, one of [`FRAME_BYTES`].
     pub frame_bytes: u32,
+    /// Entries of the log whose packet buffers the frames are; 0: there is none.
+    pub log_entries: u32,
 }
 
 impl Geometry {
@@ -64,6 +69,7 @@ impl Geometry {
             lines: u32::try_from(lines).map_err(|_| wrong())?,
             frames: u32::try_from(frames / 2 * 2).map_err(|_| wrong())?,
             frame_bytes,
+            log_entries: 0,
         };
         geometry.validate()?;
         Ok(geometry)
@@ -80,6 +86,7 @@ impl Geometry {
             lines,
             frames: u32::try_from(frames / 2 * 2).unwrap_or(u32::MAX),
             frame_bytes,
+            log_entries: 0,
         };
         geometry.validate()?;
         Ok(geometry)
@@ -112,7 +119,24 @@ impl Geometry {
                 self.frames
             ));
         }
+        let entries = u64::from(self.log_entries);
+        if self.log_entries != 0
+            && !(self.log_entries.is_power_of_two()
+                && (ENTRIES_MIN..=ENTRIES_MAX).contains(&entries))
+        {
+            return wrong(format!(
+                "a log of {entries} entries: a power of two from {ENTRIES_MIN} to {ENTRIES_MAX} is possible"
+            ));
+        }
         Ok(())
+    }
+
+    /// The log whose packet buffers the frames are.
+    pub(crate) fn log(&self) -> Option<Parameters> {
+        (self.log_entries != 0).then(|| {
+            let bytes = u64::from(self.frames) * u64::from(self.frame_bytes);
+            Parameters::buffers(u64::from(self.log_entries), bytes, self.frame_bytes)
+        })
     }
 
     /// Bytes of the whole image.
@@ -135,7 +159,8 @@ impl Geometry {
 
     /// Where a frame begins.
     pub(crate) fn frame_offset(&self, frame: u32) -> usize {
-        self.table().end + index(frame) * self.frame_len()
+        let head = self.log().map_or(0, |log| log.frame_space().start);
+        self.table().end + head + index(frame) * self.frame_len()
     }
 
     /// Bytes of a frame.

@@ -287,6 +287,7 @@ mod tests {
         lines: 128,
         frames: 128,
         frame_bytes: 2048,
+        log_entries: 0,
     };
 
     #[test]

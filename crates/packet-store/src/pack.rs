@@ -10,6 +10,9 @@ use crate::line::Form;
 use crate::store::PacketStore;
 use crate::transaction::Transaction;
 
+/// A packet that is longer than one in so many parts of a frame is moved as a copied record, which can go on in another frame. As they
+/// are, packets of this length would leave more than a third of their frames unused, and be moved again for that, without end.
+const PACKET_FRACTION: usize = 3;
 /// Most frames that one step empties.
 const VICTIMS_MAX: usize = 64;
 
@@ -113,7 +116,8 @@ impl<M: Media> PacketStore<M> {
         if newest.is_none_or(|key| self.is_gone(key) || self.keys.head(key) != slot) {
             return Ok(0);
         }
-        if line.form == Form::Packet {
+        let long = usize::from(line.len) * PACKET_FRACTION > self.geometry.frame_len();
+        if line.form == Form::Packet && !long {
             bytes.clear();
             bytes.extend_from_slice(reader.payload(&line));
             self.put_payload(&line, bytes)?;

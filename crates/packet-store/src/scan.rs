@@ -259,6 +259,11 @@ impl<M: Media> Scan<M> {
         Ok(())
     }
 
+    /// Its size.
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
     /// Which store it is.
     #[must_use]
     pub fn identity(&self) -> &Identity {
@@ -374,8 +379,24 @@ impl<M: Media> Scan<M> {
     /// which this works again.
     ///
     /// # Errors
-    /// [`OpenError::Damaged`]: records are missing; nothing was changed. [`OpenError::Media`].
+    /// [`OpenError::Damaged`]: records are missing; nothing was changed. [`OpenError::Region`]: a log has entries in its frames.
+    /// [`OpenError::Media`].
     pub fn repair(self) -> Result<PacketStore<M>, OpenError> {
+        self.refuse_region()?;
+        self.repair_in_region()
+    }
+
+    fn refuse_region(&self) -> Result<(), OpenError> {
+        match self.geometry.log_entries {
+            0 => Ok(()),
+            _ => Err(OpenError::Region(
+                "a log has packet buffers in it, so it is not changed alone: open it with the program that made it",
+            )),
+        }
+    }
+
+    /// The same, by whoever knows the log.
+    pub(crate) fn repair_in_region(self) -> Result<PacketStore<M>, OpenError> {
         match self.loss() {
             Some(loss) => Err(OpenError::Damaged(Box::new(loss))),
             None => self.repair_from(false),
@@ -385,8 +406,9 @@ impl<M: Media> Scan<M> {
     /// The same, and if records are missing, goes on without them. What is damaged is erased for good.
     ///
     /// # Errors
-    /// [`OpenError::Media`].
+    /// [`OpenError::Region`], [`OpenError::Media`].
     pub fn repair_without_lost(self) -> Result<PacketStore<M>, OpenError> {
+        self.refuse_region()?;
         let lost = self.loss().is_some();
         self.repair_from(lost)
     }

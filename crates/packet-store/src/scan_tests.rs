@@ -9,6 +9,7 @@ const GEOMETRY: Geometry = Geometry {
     lines: 128,
     frames: 32,
     frame_bytes: 2048,
+    log_entries: 0,
 };
 const IDENTITY: Identity = Identity { uuid: 7, shard: 0 };
 

@@ -144,6 +144,11 @@ impl<M: Media> PacketStore<M> {
         &self.media
     }
 
+    /// The medium, for who lends it to a log and to a store in turn.
+    pub(crate) fn media_mut(&mut self) -> &mut M {
+        &mut self.media
+    }
+
     /// Gives the medium back.
     #[must_use]
     pub fn into_media(self) -> M {
@@ -303,6 +308,12 @@ impl<M: Media> PacketStore<M> {
         if self.undo.is_empty() {
             return Ok(());
         }
+        self.commit_always()
+    }
+
+    /// The same if nothing changed but the order that the store states.
+    pub(crate) fn commit_always(&mut self) -> Result<(), Error> {
+        self.usable()?;
         if std::mem::take(&mut self.recount) {
             self.count_again();
         }
@@ -323,11 +334,29 @@ impl<M: Media> PacketStore<M> {
             }
         }
         self.undo = undo;
+        self.frames.keep_promises();
         Ok(())
+    }
+
+    /// Erases every line that died, durably: step 2 of a transaction, early. Frames that they pointed into can be lent then.
+    pub(crate) fn erase_dead(&mut self) -> Result<(), Error> {
+        self.usable()?;
+        let erased = self.persist_changes();
+        if erased.is_err() {
+            self.failed = true;
+        }
+        Ok(erased?)
     }
 
     fn persist_both(&mut self) -> Result<(), MediaError> {
         // First everything that the commit record will count on: new records, and that older ones cannot come back.
+        self.persist_changes()?;
+        // Then the record.
+        let range = self.next.store(&mut self.media, self.seed);
+        persist_now(&mut self.media, &[range])
+    }
+
+    fn persist_changes(&mut self) -> Result<(), MediaError> {
         let mut pending = std::mem::take(&mut self.pending);
         for &slot in &pending {
             let place = self.geometry.line(slot);
@@ -337,9 +366,8 @@ impl<M: Media> PacketStore<M> {
         persist_now(&mut self.media, &self.dirty)?;
         self.dirty.clear();
         self.free_lines.append(&mut pending);
-        // Then the record.
-        let range = self.next.store(&mut self.media, self.seed);
-        persist_now(&mut self.media, &[range])
+        self.frames.cool();
+        Ok(())
     }
 
     /// Lets go of the versions of a key that nobody needs. A deleted newest version goes last, by a commit of its own: as

@@ -6,6 +6,7 @@
 //! | magic | version | shard | uuid | lines | frames | frame bytes | 0  | crc | 0 …
 //! +-------+---------+-------+------+-------+--------+-------------+----+-----+---
 //! ```
+//! In version 2, the entries of the log in the same region follow the bytes of a frame (§11).
 
 use pmnet_log::Media;
 
@@ -17,6 +18,8 @@ use crate::medium::persist_now;
 const MAGIC: [u8; 8] = *b"pmnetPKT";
 /// Number of the format. Another number is another layout.
 pub const FORMAT_VERSION: u32 = 1;
+/// The same of a region that a log shares.
+const FORMAT_VERSION_SHARED: u32 = 2;
 const CRC_AT: usize = 60;
 
 /// Which store this is.
@@ -79,12 +82,17 @@ pub(crate) fn read(image: &[u8]) -> Result<(Identity, Geometry), OpenError> {
 fn encode(identity: &Identity, geometry: &Geometry) -> [u8; LINE_BYTES] {
     let mut out = [0; LINE_BYTES];
     out[0..8].copy_from_slice(&MAGIC);
-    out[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+    let version = match geometry.log_entries {
+        0 => FORMAT_VERSION,
+        _ => FORMAT_VERSION_SHARED,
+    };
+    out[8..12].copy_from_slice(&version.to_le_bytes());
     out[12..16].copy_from_slice(&identity.shard.to_le_bytes());
     out[16..32].copy_from_slice(&identity.uuid.to_le_bytes());
     out[32..36].copy_from_slice(&geometry.lines.to_le_bytes());
     out[36..40].copy_from_slice(&geometry.frames.to_le_bytes());
     out[40..44].copy_from_slice(&geometry.frame_bytes.to_le_bytes());
+    out[44..48].copy_from_slice(&geometry.log_entries.to_le_bytes());
     let crc = crc32c::crc32c(&out[..CRC_AT]);
     out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
     out
@@ -97,16 +105,19 @@ fn decode(raw: &[u8; LINE_BYTES]) -> Result<(Identity, Geometry), Option<OpenErr
         return Err(None);
     }
     let found = u32::from_le_bytes(take(raw, 8));
-    if found != FORMAT_VERSION {
-        return Err(Some(OpenError::Version {
-            found,
-            known: FORMAT_VERSION,
-        }));
+    let log_entries = u32::from_le_bytes(take(raw, 44));
+    let known = match log_entries {
+        0 => FORMAT_VERSION,
+        _ => FORMAT_VERSION_SHARED,
+    };
+    if found != known {
+        return Err(Some(OpenError::Version { found, known }));
     }
     let geometry = Geometry {
         lines: u32::from_le_bytes(take(raw, 32)),
         frames: u32::from_le_bytes(take(raw, 36)),
         frame_bytes: u32::from_le_bytes(take(raw, 40)),
+        log_entries,
     };
     geometry.validate().map_err(Some)?;
     let identity = Identity {
@@ -171,6 +182,7 @@ mod tests {
         lines: 128,
         frames: 32,
         frame_bytes: 4096,
+        log_entries: 0,
     };
 
     fn image() -> Vec<u8> {

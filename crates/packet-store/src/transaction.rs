@@ -59,6 +59,22 @@ pub struct Packet {
     pub crc: u32,
 }
 
+impl Packet {
+    /// Whether it lies in a frame of so many bytes, and there are records, all inside its payload.
+    pub(crate) fn fits(&self, records: &[InPlace], frame_len: usize) -> bool {
+        let fits = |record: &InPlace| {
+            record.key.start <= record.key.end
+                && record.key.end <= record.value.start
+                && record.value.start <= record.value.end
+                && record.value.end <= self.payload.len()
+        };
+        self.payload.start <= self.payload.end
+            && self.payload.end <= frame_len
+            && !records.is_empty()
+            && records.iter().all(fits)
+    }
+}
+
 impl<M: Media> Transaction<'_, M> {
     /// As [`PacketStore::get`].
     ///
@@ -97,7 +113,7 @@ impl<M: Media> Transaction<'_, M> {
         records: &[InPlace],
         room: Room,
     ) -> Result<(), Error> {
-        self.store.put_in_place(packet, records, room)
+        self.store.put_in_place(packet, records, room, false)
     }
 
     /// Removes a record; whether there was one.
@@ -179,33 +195,34 @@ impl<M: Media> PacketStore<M> {
         Ok(())
     }
 
-    fn put_in_place(
+    /// Keeps a packet, and writes the records in it. `logged`: it is a frame of the log in the same region, durable there, and
+    /// the log has it as well until it releases it.
+    pub(crate) fn put_in_place(
         &mut self,
         packet: &Packet,
         records: &[InPlace],
         room: Room,
+        logged: bool,
     ) -> Result<(), Error> {
         self.usable()?;
         assert!(
-            self.frames.is_lent(packet.frame),
+            self.frames.is_lent(packet.frame) || logged && self.frames.is_left(packet.frame),
             "only what is lent is kept"
         );
-        let inside = packet.payload.start <= packet.payload.end
-            && packet.payload.end <= self.geometry.frame_len();
-        let fits = |record: &InPlace| {
-            record.key.start <= record.key.end
-                && record.key.end <= record.value.start
-                && record.value.start <= record.value.end
-                && record.value.end <= packet.payload.len()
-        };
-        if !inside || records.is_empty() || !records.iter().all(fits) {
+        if !packet.fits(records, self.geometry.frame_len()) {
             return Err(Error::TooLong);
         }
-        self.look_for_room(records.len(), 0, room)?;
-        self.frames.take_back(packet.frame, true);
+        self.look_for_room(records.len(), usize::from(logged), room)?;
+        if logged {
+            self.frames.take_logged(packet.frame);
+        } else {
+            self.frames.take_back(packet.frame, true);
+        }
         let narrow = |at: usize| u16::try_from(at).expect("at most a frame");
         let offset = self.geometry.frame_offset(packet.frame) + packet.payload.start;
-        self.mark(whole_lines(offset..offset + packet.payload.len()));
+        if !logged {
+            self.mark(whole_lines(offset..offset + packet.payload.len()));
+        }
         let form = match records {
             [_] => Form::Packet,
             _ => Form::Shared,
@@ -365,7 +382,7 @@ impl<M: Media> PacketStore<M> {
         self.keys.set_head(found, slot);
     }
 
-    fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
+    pub(crate) fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
         self.usable()?;
         let Some(found) = self.find(&self.digest(key), key) else {
             return Ok(false);
@@ -427,7 +444,7 @@ impl<M: Media> PacketStore<M> {
     }
 
     /// Undoes what was not committed. Its lines are erased with the next persist, before the number of this commit counts.
-    fn abort(&mut self) {
+    pub(crate) fn abort(&mut self) {
         if self.usable().is_err() {
             // The commit record may be durable. Whatever is stored now could become so too.
             return;
@@ -469,6 +486,7 @@ impl<M: Media> PacketStore<M> {
             ..self.done
         };
         self.recount = false;
+        self.frames.keep_promises();
     }
 
     /// Lends a free frame to whoever moves packets; none if only the reserve is left. A packet in it can be kept by

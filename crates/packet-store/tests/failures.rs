@@ -10,6 +10,7 @@ const GEOMETRY: Geometry = Geometry {
     lines: 128,
     frames: 32,
     frame_bytes: 4096,
+    log_entries: 0,
 };
 
 fn failed(error: &Error) -> bool {
@@ -141,6 +142,7 @@ fn the_largest_key_and_value_come_back() {
         lines: 24_576,
         frames: 24_576,
         frame_bytes: 4096,
+        log_entries: 0,
     };
     let mut store = opened(made(&geometry));
     let key = vec![b'k'; pmnet_packet_store::KEY_BYTES_MAX];

@@ -11,6 +11,7 @@ const GEOMETRY: Geometry = Geometry {
     lines: 128,
     frames: 32,
     frame_bytes: 2048,
+    log_entries: 0,
 };
 /// Where the table begins, and the frames.
 const TABLE: usize = 16384;

@@ -15,11 +15,13 @@ const GEOMETRIES: [Geometry; 2] = [
         lines: 512,
         frames: 128,
         frame_bytes: 2048,
+        log_entries: 0,
     },
     Geometry {
         lines: 1024,
         frames: 64,
         frame_bytes: 4096,
+        log_entries: 0,
     },
 ];
 

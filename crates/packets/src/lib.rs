@@ -22,23 +22,28 @@
 //!
 //! Needs root (or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF) and a driver with native XDP. Two whole servers are in `examples/`:
 //! `udp_log.rs`, a log of datagrams, and `http_put`, which keeps the bodies of HTTP PUTs in the buffers in which they came.
+//!
+//! [`Records`] goes one step further: the buffer becomes the record of a durable ordered map, and stays it until the record is
+//! overwritten or removed, however far the log has gone (`docs/spec/packet-store.md` §11). `examples/udp_put` is a server on it.
+
+mod receiver;
+mod records;
 
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pmnet_dataplane::direct::{
-    AfXdpError, Arrived, DirectError, Mode, Part, Sockets, SocketsConfig,
-};
+use pmnet_dataplane::direct::{AfXdpError, Arrived, BufferSpace, DirectError, Part};
 use pmnet_device::Taken;
 use pmnet_log::{Expected, Full, Identity, Log, LogError, NewEntry, Parameters, Scan};
 use pmnet_media::{AnyMedia, Kind, OpenError};
-use pmnet_udp::Clock;
+use pmnet_packet_store::SharedError;
+use receiver::Receiver;
 
 pub use pmnet_dataplane::direct::{Places, Transport};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+pub use pmnet_packet_store::{Change, InPlace, Meta, Reading, Room};
+pub use records::{Records, RecordsOptions};
 
 /// What survives what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +84,12 @@ pub enum Error {
     /// What is in it, or making it durable.
     #[error(transparent)]
     Log(#[from] LogError),
+    /// Log and store in one region.
+    #[error(transparent)]
+    Shared(#[from] SharedError),
+    /// The store: full, or damaged, or the medium failed.
+    #[error(transparent)]
+    Records(#[from] pmnet_packet_store::Error),
     /// The sockets.
     #[error(transparent)]
     Sockets(#[from] DirectError),
@@ -128,10 +139,8 @@ pub struct Kept<'a> {
 /// A region, with its sockets.
 pub struct Region {
     // Dropped first: then the kernel stores nothing into the memory any more.
-    sockets: Sockets,
+    sockets: Receiver,
     log: Log<AnyMedia>,
-    clock: Clock,
-    arrived: Vec<Arrived>,
 }
 
 /// No device of pmnet has this number, so none takes a region for its log.
@@ -146,37 +155,23 @@ impl Region {
     /// changed then, and none is made.
     pub fn open(options: &Options) -> Result<Region, Error> {
         let (log, made) = log(options)?;
-        let config = SocketsConfig {
-            interfaces: options.interfaces.clone(),
-            listen: options.listen,
-            transport: options.transport,
-            mode: Mode::PreferZeroCopy,
-            magic: None,
-            busy_poll: None,
-            part: Part::alone(),
-        };
-        let memory = log.medium().memory();
-        let sockets = Sockets::open(&config, memory, log.parameters()).inspect_err(|_| {
+        let space = BufferSpace::of_log(log.medium().memory(), log.parameters())?;
+        let sockets = Receiver::open(options, space).inspect_err(|_| {
             // What was only just made is of no use to anybody. If it cannot be removed, it is opened the next time.
             if made {
                 let _ = std::fs::remove_file(&options.path);
             }
         })?;
-        let mut region = Region {
-            sockets,
-            log,
-            clock: Clock::start(),
-            arrived: Vec::new(),
-        };
+        let mut region = Region { sockets, log };
         region.log.leave_buffers(region.sockets.never_live());
-        region.turn()?;
+        region.sockets.turn(&mut region.log)?;
         Ok(region)
     }
 
     /// Whether every driver stores packets into the region by itself. Otherwise the kernel copies each of them once.
     #[must_use]
     pub fn is_zero_copy(&self) -> bool {
-        self.sockets.bound().iter().all(|socket| socket.zero_copy)
+        self.sockets.is_zero_copy()
     }
 
     /// What [`Region::persist`] protects from, in words.
@@ -211,34 +206,7 @@ impl Region {
     /// # Errors
     /// [`Error::Socket`], [`Error::System`].
     pub fn receive(&mut self, wait: Duration, burst: &mut Vec<Packet>) -> Result<usize, Error> {
-        self.turn()?;
-        if self.take(burst)? > 0 || wait.is_zero() {
-            return Ok(burst.len());
-        }
-        {
-            let descriptors: Vec<BorrowedFd<'_>> = self.sockets.descriptors().collect();
-            let mut polled: Vec<PollFd<'_>> = descriptors
-                .iter()
-                .map(|fd| PollFd::new(fd, PollFlags::IN))
-                .collect();
-            let until = Timespec::try_from(wait).unwrap_or(Timespec {
-                tv_sec: i64::MAX,
-                tv_nsec: 0,
-            });
-            match poll(&mut polled, Some(&until)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(Error::System(error.into())),
-            }
-        }
-        self.take(burst)
-    }
-
-    fn take(&mut self, burst: &mut Vec<Packet>) -> Result<usize, Error> {
-        let received = self.sockets.receive(&mut self.arrived);
-        let before = burst.len();
-        burst.extend(self.arrived.drain(..).map(Packet));
-        received?;
-        Ok(burst.len() - before)
+        self.sockets.receive(&mut self.log, wait, burst)
     }
 
     /// The datagram.
@@ -294,7 +262,7 @@ impl Region {
         let kept = self.log.append_in_place(&new, &header, &place, payload_crc);
         match kept {
             Ok(order) => {
-                self.sockets.done(self.clock.now(), packet.0, Taken::Kept);
+                self.sockets.done(packet, Taken::Kept);
                 Ok(order)
             }
             Err(full) => Err((full, packet)),
@@ -303,12 +271,12 @@ impl Region {
 
     /// The sender of a packet can be answered by [`Region::send`] at once, and not only when the packet is kept or released.
     pub fn heard(&mut self, packet: &Packet) {
-        self.sockets.heard(self.clock.now(), &packet.0);
+        self.sockets.heard(packet);
     }
 
     /// Gives a packet back: its buffer is received into again.
     pub fn release(&mut self, packet: Packet) {
-        self.sockets.done(self.clock.now(), packet.0, Taken::Heard);
+        self.sockets.done(packet, Taken::Heard);
     }
 
     /// Makes everything kept so far durable, and waits for that; gives the highest order.
@@ -335,7 +303,7 @@ impl Region {
     /// # Errors
     /// [`Error::Socket`].
     pub fn send(&mut self, to: SocketAddr, datagram: &[u8]) -> Result<bool, Error> {
-        Ok(self.sockets.send(self.clock.now(), to, datagram)?)
+        self.sockets.send(to, datagram)
     }
 
     /// The same for what is kept, from where it lies.
@@ -347,7 +315,7 @@ impl Region {
             return Ok(false);
         };
         let place = self.log.frame_place(&entry);
-        Ok(self.sockets.send_logged(self.clock.now(), to, &place)?)
+        self.sockets.send_logged(to, &place)
     }
 
     /// Lets what was sent leave.
@@ -355,13 +323,7 @@ impl Region {
     /// # Errors
     /// [`Error::Socket`].
     pub fn flush(&mut self) -> Result<(), Error> {
-        Ok(self.sockets.flush()?)
-    }
-
-    /// Buffers change hands: what was released can be received into.
-    fn turn(&mut self) -> Result<(), Error> {
-        self.sockets.flush()?;
-        Ok(self.sockets.exchange(&mut self.log)?)
+        self.sockets.flush()
     }
 
     /// Ends in good order: everything kept is durable.
@@ -374,12 +336,17 @@ impl Region {
     }
 }
 
-/// The region's log, and whether it was made.
-fn log(options: &Options) -> Result<(Log<AnyMedia>, bool), Error> {
-    let (kind, buffer_bytes) = match options.medium {
+/// Kind of a medium, and bytes of a buffer on it.
+const fn medium(medium: Medium) -> (Kind, u32) {
+    match medium {
         Medium::Memory | Medium::MemoryFlushed => (Kind::Dram, 2048),
         Medium::File => (Kind::File, 4096),
-    };
+    }
+}
+
+/// The region's log, and whether it was made.
+fn log(options: &Options) -> Result<(Log<AnyMedia>, bool), Error> {
+    let (kind, buffer_bytes) = medium(options.medium);
     let path: &Path = &options.path;
     let made = !path.exists();
     let mut media = if made {

@@ -22,6 +22,7 @@ const GEOMETRY: Geometry = Geometry {
     lines: 128,
     frames: 32,
     frame_bytes: 2048,
+    log_entries: 0,
 };
 const IDENTITY: Identity = Identity {
     uuid: 0x0123_4567_89ab_cdef_fedc_ba98_7654_3210,

@@ -39,6 +39,7 @@ impl Packets {
             lines: u32::try_from((keys * 2).next_multiple_of(64))?.max(4096),
             frames,
             frame_bytes: FRAME_BYTES,
+            log_entries: 0,
         };
         let medium = packet::make(&folder.join("packets"), Place::Flushed, &geometry)?;
         Ok(Packets {

@@ -28,7 +28,7 @@ use port::Direct;
 
 pub use crate::af_xdp::{AfXdpError, BusyPoll, Mode, Places, Transport, knows_busy_poll};
 pub use shards::Part;
-pub use sockets::{Arrived, Sockets, SocketsConfig};
+pub use sockets::{Arrived, BufferSpace, Sockets, SocketsConfig};
 
 /// Settings of such a device.
 #[derive(Clone, Debug)]

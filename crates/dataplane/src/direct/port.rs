@@ -12,7 +12,7 @@ use pmnet_proto::{Outbox, Peer, Place, Time};
 use pmnet_udp::Stop;
 use pmnet_wire::MAGIC;
 
-use super::sockets::{Arrived, Sockets, SocketsConfig};
+use super::sockets::{Arrived, BufferSpace, Sockets, SocketsConfig};
 use super::{Bound, DirectConfig, DirectError};
 use crate::af_xdp::{AfXdpError, Transport};
 use crate::relay::Relay;
@@ -55,7 +55,7 @@ impl Direct {
             busy_poll: config.busy_poll,
             part: config.part.clone(),
         };
-        let sockets = Sockets::open(&packets, memory, parameters)?;
+        let sockets = Sockets::open(&packets, BufferSpace::of_log(memory, parameters)?)?;
         for (at, fd) in sockets.descriptors().enumerate() {
             stack.wake_by(fd.as_raw_fd(), mio::Token(QUEUES_TOKEN + at))?;
         }

@@ -53,9 +53,9 @@ impl FrameMemory {
 }
 
 // SAFETY: the frame space is inside the memory of the image, which may be read and written, stays where it is, and lives as
-// long as this value. The log, which has the same memory, stores into the buffers that it has and reads these, and reads a
-// lent buffer only while a packet in it is delivered: then the kernel does not have it, and nobody here has a reference
-// into it.
+// long as this value. The log, and a store in the same region, have the same memory. They store into the buffers that they have
+// and read these, and the log reads a lent buffer only while a packet in it is delivered: then the kernel does not have it, and
+// nobody here has a reference into it.
 unsafe impl Region for FrameMemory {
     fn start(&self) -> *mut u8 {
         // SAFETY: checked to be inside when this was made.

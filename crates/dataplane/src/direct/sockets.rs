@@ -63,6 +63,54 @@ impl Arrived {
     }
 }
 
+/// The packet buffers to receive into.
+#[derive(Debug)]
+pub struct BufferSpace {
+    memory: FrameMemory,
+    buffer_bytes: u32,
+    /// Buffers that whoever receives and the log have together.
+    own: u64,
+}
+
+impl BufferSpace {
+    /// All of a log whose image is this memory.
+    ///
+    /// # Errors
+    /// [`DirectError::Unfit`]: its frame space is a ring.
+    pub fn of_log(memory: Memory, parameters: &Parameters) -> Result<BufferSpace, DirectError> {
+        BufferSpace::beside_a_store(memory, 0, parameters, parameters.buffer_count())
+    }
+
+    /// Those of a log whose image begins at byte `start` of this memory, in the region of a store. `own` of them are not the
+    /// store's.
+    ///
+    /// # Errors
+    /// [`DirectError::Unfit`]: its frame space is a ring.
+    ///
+    /// # Panics
+    /// The log is not inside the memory.
+    pub fn beside_a_store(
+        memory: Memory,
+        start: usize,
+        parameters: &Parameters,
+        own: u64,
+    ) -> Result<BufferSpace, DirectError> {
+        let FrameSpace::Buffers(buffer_bytes) = parameters.space else {
+            return Err(DirectError::Unfit(
+                "the frame space of this log is a ring, and this mode needs packet buffers: make a new log, or use --mode relay"
+                    .into(),
+            ));
+        };
+        let inside = parameters.frame_space();
+        let space = start + inside.start..start + inside.end;
+        Ok(BufferSpace {
+            memory: FrameMemory::new(memory, space),
+            buffer_bytes,
+            own,
+        })
+    }
+}
+
 /// The sockets of all queues that a shard has of some interfaces.
 pub struct Sockets {
     queues: Queues,
@@ -73,21 +121,16 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Binds to every queue that the shard has of every interface. `memory` is that of the log's image.
+    /// Binds to every queue that the shard has of every interface.
     ///
     /// # Errors
     /// [`DirectError`].
-    pub fn open(
-        config: &SocketsConfig,
-        memory: Memory,
-        parameters: &Parameters,
-    ) -> Result<Sockets, DirectError> {
-        let FrameSpace::Buffers(buffer_bytes) = parameters.space else {
-            return Err(DirectError::Unfit(
-                "the frame space of this log is a ring, and this mode needs packet buffers: make a new log, or use --mode relay"
-                    .into(),
-            ));
-        };
+    pub fn open(config: &SocketsConfig, space: BufferSpace) -> Result<Sockets, DirectError> {
+        let BufferSpace {
+            memory,
+            buffer_bytes,
+            own: buffers,
+        } = space;
         let listen = config.listen;
         if listen.ip().is_unspecified() || listen.port() == 0 {
             return Err(DirectError::Unfit(format!(
@@ -97,7 +140,6 @@ impl Sockets {
         for interface in &config.interfaces {
             fits(interface, buffer_bytes)?;
         }
-        let buffers = parameters.buffer_count();
         let needed = config.part.buffers_needed(&config.interfaces);
         if buffers < needed {
             return Err(DirectError::Unfit(format!(
@@ -106,7 +148,6 @@ impl Sockets {
                 config.interfaces.join(", ")
             )));
         }
-        let memory = FrameMemory::new(memory, parameters.frame_space());
         Ok(Sockets {
             queues: Queues::open(config, memory, buffer_bytes, buffers)?,
             neighbours: Neighbours::default(),

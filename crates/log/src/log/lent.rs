@@ -80,6 +80,51 @@ impl<M: Media> Log<M> {
         }
     }
 
+    /// Takes in a buffer that the store in the same region lends to the log (`docs/spec/packet-store.md` §11).
+    ///
+    /// # Panics
+    /// The store does not have it, or the log is a ring.
+    pub fn take_in_buffer(&mut self, number: u32) {
+        self.buffers_mut().take_in(number);
+    }
+
+    /// Leaves a buffer that was just [released](Log::poll_released) to the store in the same region.
+    ///
+    /// # Panics
+    /// It is not lent, or the log is a ring.
+    pub fn withhold_buffer(&mut self, number: u32) {
+        self.buffers_mut().withhold(number);
+    }
+
+    /// Whether a store in the same region has this buffer, and the log has no entry in it.
+    ///
+    /// # Panics
+    /// The log is a ring, or has no such buffer.
+    #[must_use]
+    pub fn is_away(&self, number: u32) -> bool {
+        match &self.frames {
+            Frames::Buffers(buffers) => buffers.is_away(number),
+            Frames::Ring(_) => panic!("the frame space of this log is packet buffers"),
+        }
+    }
+
+    /// Whether an order above `released` has its frame in this buffer.
+    ///
+    /// # Panics
+    /// The log is a ring, or has no such buffer.
+    #[must_use]
+    pub fn is_live(&self, number: u32) -> bool {
+        match &self.frames {
+            Frames::Buffers(buffers) => buffers.is_live(number),
+            Frames::Ring(_) => panic!("the frame space of this log is packet buffers"),
+        }
+    }
+
+    /// The medium, for who lends it to a log and to a store in turn.
+    pub fn medium_mut(&mut self) -> &mut M {
+        &mut self.media
+    }
+
     pub(super) fn buffers_mut(&mut self) -> &mut Buffers {
         match &mut self.frames {
             Frames::Buffers(buffers) => buffers,

@@ -6,6 +6,7 @@ use pmnet_packet_store::{
     Geometry, InPlace, Meta, Packet, PacketStore, Room, Scan, Snapshot, Transaction,
 };
 
+use crate::explore::{Recording, World};
 use crate::medium::{Event, Recorder, State, Tape};
 use crate::promise::Promise;
 use crate::support::{Content, IDENTITY, Random, content};
@@ -16,11 +17,13 @@ pub const STORES: [Geometry; 2] = [
         lines: 128,
         frames: 32,
         frame_bytes: 2048,
+        log_entries: 0,
     },
     Geometry {
         lines: 128,
         frames: 32,
         frame_bytes: 4096,
+        log_entries: 0,
     },
 ];
 
@@ -62,13 +65,6 @@ pub struct Driver {
     stamp: u64,
 }
 
-/// What a driver leaves behind.
-pub struct Recording {
-    pub initial: State,
-    pub events: Vec<Event>,
-    pub persists: u64,
-}
-
 /// The bytes of a key: most are short, two have the same first 16 bytes, one is longer than a frame.
 fn name(key: u8) -> Vec<u8> {
     match key {
@@ -83,20 +79,6 @@ fn name(key: u8) -> Vec<u8> {
 }
 
 impl Driver {
-    /// A driver over a medium in this state; opening it must give one of the allowed contents.
-    pub fn new(initial: State, allowed: Vec<Content>, number: u64) -> Driver {
-        Driver {
-            initial,
-            tape: Tape::default(),
-            events: Vec::new(),
-            store: None,
-            snapshots: Vec::new(),
-            allowed,
-            number,
-            stamp: number << 20,
-        }
-    }
-
     fn promise(&mut self, allowed: Vec<Content>) {
         self.number += 1;
         self.allowed.clone_from(&allowed);
@@ -104,20 +86,6 @@ impl Driver {
             allowed,
             number: self.number,
         })));
-    }
-
-    /// Scan, decide, repair; then the content that was found is the only one.
-    pub fn open(&mut self, image: Vec<u8>) -> Result<(), String> {
-        let medium = Recorder::new(image, Some(self.tape.clone()));
-        let scan = Scan::open(medium, Some(IDENTITY.shard)).map_err(|error| error.to_string())?;
-        let store = scan.repair().map_err(|error| error.to_string())?;
-        let found = content(&store);
-        if !self.allowed.contains(&found) {
-            return Err("opened with another content than any that may be there".into());
-        }
-        self.store = Some(store);
-        self.promise(vec![found]);
-        Ok(())
     }
 
     /// What the medium may hold now.
@@ -130,7 +98,46 @@ impl Driver {
         state
     }
 
-    pub fn step(&mut self, op: &Op) -> Result<(), String> {
+    fn expect(&mut self, wanted: &Content) -> Result<(), String> {
+        match &content(self.store.as_ref().expect("the store is open")) == wanted {
+            true => Ok(()),
+            false => Err("the open store shows another content".into()),
+        }
+    }
+}
+
+impl World for Driver {
+    type Op = Op;
+
+    fn new(initial: State, promise: &Promise) -> Driver {
+        let number = promise.number << 8;
+        Driver {
+            initial,
+            tape: Tape::default(),
+            events: Vec::new(),
+            store: None,
+            snapshots: Vec::new(),
+            allowed: promise.allowed.clone(),
+            number,
+            stamp: number << 20,
+        }
+    }
+
+    /// Scan, decide, repair; then the content that was found is the only one.
+    fn open(&mut self, image: Vec<u8>) -> Result<(), String> {
+        let medium = Recorder::new(image, Some(self.tape.clone()));
+        let scan = Scan::open(medium, Some(IDENTITY.shard)).map_err(|error| error.to_string())?;
+        let store = scan.repair().map_err(|error| error.to_string())?;
+        let found = content(&store);
+        if !self.allowed.contains(&found) {
+            return Err("opened with another content than any that may be there".into());
+        }
+        self.store = Some(store);
+        self.promise(vec![found]);
+        Ok(())
+    }
+
+    fn step(&mut self, op: &Op) -> Result<(), String> {
         let told = |error: pmnet_packet_store::Error| error.to_string();
         let before = self.allowed[0].clone();
         let store = self.store.as_mut().expect("the store is open");
@@ -222,19 +229,30 @@ impl Driver {
         }
     }
 
-    fn expect(&mut self, wanted: &Content) -> Result<(), String> {
-        match &content(self.store.as_ref().expect("the store is open")) == wanted {
-            true => Ok(()),
-            false => Err("the open store shows another content".into()),
-        }
-    }
-
-    pub fn finish(mut self) -> Recording {
+    fn finish(mut self) -> Recording {
         self.events.append(&mut self.tape.take());
         Recording {
             initial: self.initial,
             events: self.events,
             persists: self.tape.persists(),
+        }
+    }
+
+    fn after_recovery() -> Vec<Op> {
+        crate::script::after_recovery()
+    }
+
+    fn recover(image: Vec<u8>, promise: &Promise) -> Result<(), String> {
+        let scan = Scan::open(Recorder::new(image, None), Some(IDENTITY.shard))
+            .map_err(|error| error.to_string())?;
+        let damaged = scan.verify();
+        if !damaged.is_empty() {
+            return Err(format!("damaged: {}", damaged[0]));
+        }
+        let store = scan.repair().map_err(|error| error.to_string())?;
+        match promise.allowed.contains(&content(&store)) {
+            true => Ok(()),
+            false => Err("another content than any that may be there".into()),
         }
     }
 }

@@ -22,6 +22,7 @@ const GEOMETRY: Geometry = Geometry {
     lines: 2048,
     frames: 1024,
     frame_bytes: 2048,
+    log_entries: 0,
 };
 /// First byte of the keys of lists, and of those of the protocol's records.
 const LISTS: u8 = 0;

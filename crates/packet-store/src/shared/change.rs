@@ -1,0 +1,130 @@
+//! What takes the store from one order of the log to another, in one durable step.
+
+use pmnet_log::Media;
+
+use super::{Seat, Shared};
+use crate::error::Error;
+use crate::frames::Room;
+use crate::record::Meta;
+use crate::store::PacketStore;
+use crate::transaction::{InPlace, Packet};
+
+/// A payload of fewer bytes is copied, close to others: a frame of its own would be mostly empty.
+pub const COPIED_BYTES_MAX: usize = 512;
+
+/// Changes that become durable together with the order up to which the store is, or not at all: dropping it undoes them.
+pub struct Change<'r, M: Media> {
+    shared: &'r mut Shared<M>,
+    upto: u64,
+    records: Vec<InPlace>,
+}
+
+impl<M: Media> Drop for Change<'_, M> {
+    fn drop(&mut self) {
+        self.shared.store.abort();
+        self.shared.swap();
+    }
+}
+
+impl<'r, M: Media> Change<'r, M> {
+    pub(super) fn begin(shared: &'r mut Shared<M>, upto: u64) -> Change<'r, M> {
+        shared.swap();
+        Change {
+            shared,
+            upto,
+            records: Vec::new(),
+        }
+    }
+
+    /// The store as this change sees it.
+    #[must_use]
+    pub fn store(&self) -> &PacketStore<Seat<M>> {
+        &self.shared.store
+    }
+
+    /// Writes the records that lie in the payload of an entry of the log. It stays where it lies, if it has at least
+    /// [`COPIED_BYTES_MAX`] bytes. The order goes into their lines. An order is linked once; several records of it at once.
+    ///
+    /// # Errors
+    /// [`Error::Full`]: too few lines, or no frame to give for this one. [`Error::TooLong`]: as for
+    /// [`put_in_place`](crate::Transaction::put_in_place). Then a part of the records may have been written: drop the change.
+    ///
+    /// # Panics
+    /// The log does not have this order above what is applied, or it is above that of this change, or it was linked before.
+    pub fn link(&mut self, order: u64, records: &[InPlace], room: Room) -> Result<(), Error> {
+        assert!(order <= self.upto, "an order of this change");
+        self.shared.swap();
+        let found = self.shared.payload_of(order);
+        self.shared.swap();
+        let (frame, payload, crc) =
+            found.expect("an order that the log has, and that is not applied");
+        self.records.clear();
+        self.records
+            .extend(records.iter().cloned().map(|mut record| {
+                record.meta.order = order;
+                record
+            }));
+        let packet = Packet {
+            frame,
+            payload,
+            crc,
+        };
+        if packet.payload.len() < COPIED_BYTES_MAX {
+            return self.copy(&packet, room);
+        }
+        self.shared
+            .store
+            .put_in_place(&packet, &self.records, room, true)
+    }
+
+    fn copy(&mut self, packet: &Packet, room: Room) -> Result<(), Error> {
+        let store = &mut self.shared.store;
+        let start = store.frame_offset(packet.frame) + packet.payload.start;
+        let payload = store
+            .media
+            .part(start..start + packet.payload.len())
+            .to_vec();
+        if !packet.fits(&self.records, store.geometry.frame_len()) {
+            return Err(Error::TooLong);
+        }
+        for record in &self.records {
+            let (key, value) = (&payload[record.key.clone()], &payload[record.value.clone()]);
+            store.put(key, value, record.meta, room)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a record that is not in the log, or not as it is there, by copying it.
+    ///
+    /// # Errors
+    /// As [`put`](crate::Transaction::put).
+    pub fn put(&mut self, key: &[u8], value: &[u8], meta: Meta, room: Room) -> Result<(), Error> {
+        self.shared.store.put(key, value, meta, room)
+    }
+
+    /// Removes a record; whether there was one.
+    ///
+    /// # Errors
+    /// As [`remove`](crate::Transaction::remove).
+    pub fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
+        self.shared.store.remove(key)
+    }
+
+    /// Makes everything durable, in one atomic step. Then the log reclaims what the store has, and has as many frames as before.
+    ///
+    /// # Errors
+    /// [`Error::Media`]. Whether the change is durable is unknown then: the region is of no more use, and opening it again tells.
+    pub fn commit(self) -> Result<(), Error> {
+        let upto = self.upto;
+        let store = &mut self.shared.store;
+        if store.undo.is_empty() && upto <= store.done.order {
+            return Ok(());
+        }
+        store.next.order = upto.max(store.done.order);
+        store.commit_always()?;
+        let balanced = self.shared.balance();
+        // Not before: whatever states that these orders are applied, the store has them, durably.
+        self.shared.log.reclaim(upto);
+        balanced
+    }
+}

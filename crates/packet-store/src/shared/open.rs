@@ -1,0 +1,153 @@
+//! Making and opening a region with a log and a store.
+
+use pmnet_log::{BUFFERS_MIN, Expected, Identity as LogIdentity, LogError, Media};
+
+use super::{Seat, Shared};
+use crate::error::OpenError;
+use crate::geometry::{Geometry, to_u64};
+use crate::scan::Scan;
+use crate::superblock::{self, Identity};
+
+/// Fewest frames that the store must have besides those of the log.
+const STORE_FRAMES_MIN: u32 = 16;
+
+/// Why a region cannot be made or opened. Nothing was changed, unless a medium failed.
+#[derive(Debug, thiserror::Error)]
+pub enum SharedError {
+    /// The store in it.
+    #[error("the store: {0}")]
+    Store(#[from] OpenError),
+    /// The log in it.
+    #[error("the log: {0}")]
+    Log(#[from] LogError),
+    /// They do not fit together, or not to what was asked for.
+    #[error("{0}")]
+    Unfit(String),
+}
+
+/// Makes an empty store and an empty log in a blank image; durable when it returns. The next step is [`Shared::open`].
+///
+/// # Errors
+/// [`SharedError`].
+pub fn format_shared<M: Media>(
+    mut medium: M,
+    identity: &Identity,
+    log: &LogIdentity,
+    geometry: &Geometry,
+) -> Result<(), SharedError> {
+    geometry.validate()?;
+    let parameters = geometry
+        .log()
+        .ok_or_else(|| SharedError::Unfit("the log has no entries".into()))?;
+    parameters.validate().map_err(LogError::from)?;
+    // The store first: as long as its superblock is not there, there is nothing.
+    superblock::format(&mut medium, identity, geometry)?;
+    let mut seat = Seat::new(Box::new(medium), geometry.table().end);
+    pmnet_log::format(&mut seat, log, &parameters)?;
+    Ok(())
+}
+
+impl<M: Media> Shared<M> {
+    /// Scans and repairs the store, then the log, and says who has each frame. The log gets `log_frames` frames besides those
+    /// with records. Orders that the store has are reclaimed; those that the log still holds are to be applied again
+    /// ([`Shared::change`]).
+    ///
+    /// # Errors
+    /// [`SharedError`].
+    pub fn open(
+        medium: M,
+        shard: u32,
+        device: u32,
+        log_frames: u32,
+    ) -> Result<Shared<M>, SharedError> {
+        let scan = Scan::open(Seat::new(Box::new(medium), 0), Some(shard))?;
+        let geometry = *scan.geometry();
+        let parameters = geometry
+            .log()
+            .ok_or(OpenError::Region("there is no log in it"))?;
+        let most = geometry.frames.saturating_sub(STORE_FRAMES_MIN);
+        if !(BUFFERS_MIN..=u64::from(most)).contains(&u64::from(log_frames)) {
+            return Err(SharedError::Unfit(format!(
+                "{log_frames} frames for the log: of {} it can have {BUFFERS_MIN} to {most}",
+                geometry.frames
+            )));
+        }
+        // Neither repair stores into a frame.
+        let mut store = scan.repair_in_region()?;
+        let seat = Seat::new(store.media_mut().take(), geometry.table().end);
+        let expected = Expected {
+            device,
+            shard,
+            parameters: Some(parameters),
+        };
+        let scan = pmnet_log::Scan::open(seat, Some(expected))?;
+        let decision = scan.decide();
+        let log = scan.repair_sharing(decision, u64::from(log_frames))?;
+        let order = store.last_commit().order;
+        if !(log.applied()..=log.last()).contains(&order) {
+            return Err(SharedError::Unfit(format!(
+                "the store has the orders up to {order}, and the log says that it has those up to {}, and holds those up to \
+                 {}: one of them is older than the other; take the copy of a backup",
+                log.applied(),
+                log.last()
+            )));
+        }
+        let mut shared = Shared {
+            log,
+            store,
+            log_frames,
+            own: 0,
+        };
+        shared.divide()?;
+        shared.log.reclaim(order);
+        Ok(shared)
+    }
+
+    /// Who has each frame, from what both keep.
+    fn divide(&mut self) -> Result<(), SharedError> {
+        for order in self.log.applied() + 1..=self.log.last() {
+            let (frame, ..) = self.payload_of(order).expect("the log keeps this order");
+            self.store.frames.share(frame);
+            self.own += 1;
+        }
+        self.store.frames.kept();
+        let wanted = self.log_frames + self.store.frames.logged();
+        while self.own < wanted {
+            let Some(frame) = self.store.frames.lend_cold() else {
+                return Err(SharedError::Unfit(format!(
+                    "records are in all but {} of {} frames, so the log cannot have {}",
+                    self.own - self.store.frames.logged(),
+                    self.store.geometry.frames,
+                    self.log_frames
+                )));
+            };
+            self.log.take_in_buffer(frame);
+            self.own += 1;
+        }
+        Ok(())
+    }
+}
+
+impl Geometry {
+    /// A region for a log of so many entries and a store, of `frames` frames; one line for every 256 bytes of them, and two for
+    /// each entry of the log, so that what the log holds finds lines.
+    ///
+    /// # Errors
+    /// [`OpenError::Geometry`] if that is no possible region.
+    pub fn shared(frames: u32, frame_bytes: u32, log_entries: u32) -> Result<Geometry, OpenError> {
+        let wrong = || OpenError::Geometry {
+            why: format!("{frames} frames of {frame_bytes} bytes beside {log_entries} entries"),
+        };
+        let bytes = u64::from(frames) * u64::from(frame_bytes);
+        let lines = (bytes / 256 + 2 * u64::from(log_entries))
+            .next_multiple_of(to_u64(crate::geometry::LINE_BYTES));
+        let geometry = Geometry {
+            lines: u32::try_from(lines).map_err(|_| wrong())?,
+            frames,
+            frame_bytes,
+            log_entries,
+        };
+        geometry.validate()?;
+        Ok(geometry)
+    }
+}

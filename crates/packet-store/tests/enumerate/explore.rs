@@ -1,0 +1,182 @@
+//! Visits every moment of a recording, with every image that a crash can leave there, and of the recoveries after it.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::images::{Effort, Kind, Lines, images};
+use crate::medium::{Event, State};
+use crate::promise::Promise;
+
+/// What is driven through a script, on a medium that records.
+pub trait World: Sized {
+    type Op: std::fmt::Debug;
+    /// Over a medium in this state; what it opens must keep the promise.
+    fn new(left: State, promise: &Promise) -> Self;
+    /// Opens what is in an image.
+    fn open(&mut self, image: Vec<u8>) -> Result<(), String>;
+    fn step(&mut self, op: &Self::Op) -> Result<(), String>;
+    fn finish(self) -> Recording;
+    /// What is done after a recovery that is crashed again.
+    fn after_recovery() -> Vec<Self::Op>;
+    /// Opens what is in an image, without recording it.
+    fn recover(image: Vec<u8>, promise: &Promise) -> Result<(), String>;
+}
+
+/// What a driver leaves behind.
+pub struct Recording {
+    pub initial: State,
+    pub events: Vec<Event>,
+    pub persists: u64,
+}
+
+/// What was visited.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub scripts: u64,
+    pub moments: u64,
+    pub persists: u64,
+    pub images: [u64; 3],
+    pub kills: u64,
+    pub crashed_again: u64,
+}
+
+struct Explorer<W> {
+    effort: Effort,
+    counts: Counts,
+    /// Image and promise → whether the recovery from it was crashed again too.
+    seen: FxHashMap<u64, bool>,
+    world: std::marker::PhantomData<W>,
+}
+
+/// Runs a script in an image that keeps this promise, and explores it.
+pub fn explore<W: World>(
+    name: &str,
+    ops: &[W::Op],
+    image: Vec<u8>,
+    promise: &Promise,
+    effort: &Effort,
+    counts: Counts,
+) -> Counts {
+    let mut driver = W::new(State::clean(image.clone()), promise);
+    driver.open(image).unwrap();
+    for (at, op) in ops.iter().enumerate() {
+        if let Err(why) = driver.step(op) {
+            panic!("script {name}, operation {at} {op:?}, no crash yet: {why}");
+        }
+    }
+    let mut explorer = Explorer::<W> {
+        effort: *effort,
+        counts,
+        seen: FxHashMap::default(),
+        world: std::marker::PhantomData,
+    };
+    if let Err(why) = explorer.recording(&driver.finish(), promise, 0) {
+        panic!("script {name}: {why}");
+    }
+    explorer.counts.scripts += 1;
+    explorer.counts
+}
+
+impl<W: World> Explorer<W> {
+    /// Visits every moment of a recording. `level` 0 is a script, 1 the recovery from an image of it, 2 the recovery from an
+    /// image of that.
+    fn recording(
+        &mut self,
+        recording: &Recording,
+        promise: &Promise,
+        level: usize,
+    ) -> Result<(), String> {
+        let mut promise = Arc::new(promise.clone());
+        let mut state = recording.initial.clone();
+        let mut persists = 0;
+        for (at, event) in recording.events.iter().enumerate() {
+            let touched = state.apply(event);
+            match event {
+                Event::Promise(next) => promise = Arc::clone(next),
+                Event::PersistStart(_) => persists += 1,
+                _ => {}
+            }
+            self.moment(&state, &promise, level, &touched)
+                .map_err(|why| format!("level {level}, event {at} {}: {why}", short(event)))?;
+        }
+        if level == 0 {
+            self.counts.moments += u64::try_from(recording.events.len()).unwrap();
+            self.counts.persists += persists;
+        }
+        match persists == recording.persists {
+            true => Ok(()),
+            false => Err(format!(
+                "{persists} of {} persists visited",
+                recording.persists
+            )),
+        }
+    }
+
+    /// Every way to crash at one moment.
+    fn moment(
+        &mut self,
+        state: &State,
+        promise: &Promise,
+        level: usize,
+        touched: &[usize],
+    ) -> Result<(), String> {
+        let salt = promise.key().rotate_left(17);
+        let seed = state.full_hash() ^ salt;
+        let effort = self.effort.at(level);
+        let mut found: Vec<(bool, Kind, Lines)> = Vec::new();
+        images(state, touched, &effort, seed, &mut |kind, lines| {
+            let key = state.image_hash(lines) ^ salt;
+            let again = self.effort.again(level, kind, key);
+            if self.seen.get(&key).is_none_or(|done| again && !done) {
+                self.seen.insert(key, again);
+                found.push((again, kind, lines.to_vec()));
+            }
+        });
+        for (again, kind, lines) in found {
+            self.counts.images[level.min(2)] += 1;
+            self.recover(State::clean(state.image(&lines)), promise, level, again)
+                .map_err(|why| format!("{kind:?} image: {why}"))?;
+        }
+        let left = state.killed(|count| count);
+        let key = left.full_hash().rotate_left(1) ^ salt;
+        if level < 2 && !left.dirty_lines().is_empty() && self.seen.insert(key, true).is_none() {
+            self.counts.kills += 1;
+            let again = level == 0 && self.effort.again(level, Kind::Whole, key);
+            self.recover(left, promise, level, again)
+                .map_err(|why| format!("kill: {why}"))?;
+        }
+        Ok(())
+    }
+
+    /// Recovers; with `again` goes on a little, and crashes at every moment of it too.
+    fn recover(
+        &mut self,
+        left: State,
+        promise: &Promise,
+        level: usize,
+        again: bool,
+    ) -> Result<(), String> {
+        let image = left.visible();
+        if !again {
+            return W::recover(image, promise);
+        }
+        let mut driver = W::new(left, promise);
+        driver.open(image)?;
+        for op in W::after_recovery() {
+            driver.step(&op)?;
+        }
+        self.counts.crashed_again += 1;
+        self.recording(&driver.finish(), promise, level + 1)
+    }
+}
+
+fn short(event: &Event) -> String {
+    match event {
+        Event::Store(offset, bytes) => format!("store of {} bytes at {offset}", bytes.len()),
+        Event::PersistStart(ranges) => format!("persist of {} ranges", ranges.len()),
+        Event::Promise(_) => "promise".into(),
+        Event::Crash(_) => "crash in the script".into(),
+        Event::PersistDone => "persist complete".into(),
+    }
+}

@@ -1,0 +1,115 @@
+//! What the entries of the log say, in the tests of a region: put a record, or remove one.
+
+use pmnet_log::{Log, Media, NewEntry};
+use pmnet_packet_store::{Change, Error, InPlace, Meta, Room, Seat, Shared};
+
+use crate::support::{Content, Random};
+
+pub const HEADER: [u8; 24] = *b"the header of the entry.";
+/// Where a packet begins in its buffer: not at a line.
+pub const FRONT: usize = 42;
+/// Byte of a payload that says what is done.
+const PUT: u8 = 1;
+const REMOVE: u8 = 2;
+
+pub const NEW: NewEntry = NewEntry {
+    session: 1,
+    seq: 2,
+    kind: 3,
+    fragment_index: 0,
+    fragment_count: 1,
+};
+
+/// All have five bytes, so that one can be forged for another.
+pub fn name(key: u8) -> Vec<u8> {
+    format!("key{key:02}").into_bytes()
+}
+
+pub fn put(key: u8, len: usize, seed: u64) -> Vec<u8> {
+    let mut payload = vec![PUT];
+    payload.extend_from_slice(&name(key));
+    payload.extend_from_slice(b"\r\n");
+    payload.extend_from_slice(&Random(seed).bytes(len));
+    payload
+}
+
+pub fn remove(key: u8) -> Vec<u8> {
+    let mut payload = vec![REMOVE];
+    payload.extend_from_slice(&name(key));
+    payload
+}
+
+/// A put whose key has another name and the same checksum: what a sender can choose.
+pub fn forged(key: u8, len: usize) -> Vec<u8> {
+    // The polynomial of CRC32C as bytes of a message, lowest bit first: adding it changes no checksum.
+    let mut message = [0_u8; 5];
+    let polynomial = 1_u64 << 32 | 0x1edc_6f41;
+    for bit in 0..33 {
+        if polynomial >> (32 - bit) & 1 == 1 {
+            message[bit / 8] |= 1 << (bit % 8);
+        }
+    }
+    let mut payload = put(key, len, 0);
+    for (byte, change) in payload[1..6].iter_mut().zip(message) {
+        *byte ^= change;
+    }
+    payload
+}
+
+fn meta(order: u64) -> Meta {
+    Meta {
+        kind: 1,
+        expires_at_ms: 0,
+        order,
+        received_us: 1000 + order,
+    }
+}
+
+/// What an entry does to what a store holds.
+pub fn note(content: &mut Content, order: u64, payload: &[u8]) {
+    let key = payload[1..6].to_vec();
+    match payload[0] {
+        PUT => content.insert(key, (payload[8..].to_vec(), meta(order))),
+        _ => content.remove(&key),
+    };
+}
+
+/// The payload of an order that is not applied.
+pub fn payload<M: Media>(log: &Log<Seat<M>>, order: u64) -> Vec<u8> {
+    log.frame(order).expect("the log has it")[HEADER.len()..].to_vec()
+}
+
+/// Applies the orders up to this one. `Full`: not at all.
+pub fn apply<M: Media>(shared: &mut Shared<M>, upto: u64) -> Result<(), Error> {
+    let first = shared.log().applied() + 1;
+    let change = changed(shared, first, upto)?;
+    change.commit()
+}
+
+/// The same, without the end.
+pub fn changed<M: Media>(
+    shared: &mut Shared<M>,
+    first: u64,
+    upto: u64,
+) -> Result<Change<'_, M>, Error> {
+    let payloads: Vec<_> = (first..=upto)
+        .map(|order| payload(shared.log(), order))
+        .collect();
+    let mut change = shared.change(upto).expect("the medium works");
+    for (order, payload) in (first..).zip(payloads) {
+        if payload[0] == REMOVE {
+            change.remove(&payload[1..6])?;
+            continue;
+        }
+        let record = InPlace {
+            key: 1..6,
+            value: 8..payload.len(),
+            meta: Meta {
+                order: 0,
+                ..meta(order)
+            },
+        };
+        change.link(order, &[record], Room::Ordinary)?;
+    }
+    Ok(change)
+}

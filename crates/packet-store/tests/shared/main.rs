@@ -1,0 +1,97 @@
+//! A log and a store in one region (`docs/spec/packet-store.md` §11): crash enumeration over every change of owner of a frame, with
+//! the explorer and the fault model of the store's own enumeration, and long random histories.
+//!
+//! The quick form tries a part of the images, at every moment of every script. The full one:
+//! `cargo test --release -p pmnet-packet-store --test shared -- --ignored --nocapture`
+
+mod drive;
+mod entry;
+#[path = "../enumerate/explore.rs"]
+mod explore;
+#[path = "../../../log/tests/enumerate/images.rs"]
+#[allow(dead_code)] // The log's enumeration uses all of it.
+mod images;
+#[path = "../../../log/tests/enumerate/medium.rs"]
+#[allow(dead_code)] // As above.
+mod medium;
+mod promise;
+mod refused;
+mod script;
+#[path = "../support/mod.rs"]
+mod support;
+
+use drive::{Driver, REGIONS, made};
+use explore::{Counts, World, explore};
+use images::Effort;
+use medium::State;
+use promise::Promise;
+
+const QUICK: Effort = Effort {
+    combinations: 30,
+    samples: 4,
+    torn: 4,
+    torn_lines: 1,
+    kills: 1,
+    again: [40, 800, 4000, 8000],
+    poison_one_of: 0,
+    nested: [16, 2, 1, 1],
+};
+
+const FULL: Effort = Effort {
+    combinations: 300,
+    samples: 30,
+    torn: 64,
+    torn_lines: 4,
+    kills: 1,
+    again: [4, 60, 300, 2000],
+    poison_one_of: 0,
+    nested: [64, 3, 4, 2],
+};
+
+fn run(effort: &Effort, random_scripts: u64) -> Counts {
+    let mut sum = Counts::default();
+    for geometry in REGIONS {
+        let image = made(&geometry);
+        for (name, ops) in script::scripts() {
+            sum = explore::<Driver>(name, &ops, image.clone(), &Promise::empty(), effort, sum);
+        }
+        for seed in 0..random_scripts {
+            let name = format!("by seed {seed}");
+            let ops = script::random(seed, 30);
+            sum = explore::<Driver>(&name, &ops, image.clone(), &Promise::empty(), effort, sum);
+        }
+    }
+    println!("{sum:?}");
+    sum
+}
+
+#[test]
+fn crash_at_every_moment_of_every_script() {
+    let sum = run(&QUICK, 2);
+    assert!(sum.images[0] > 10_000 && sum.images[1] > 2000 && sum.crashed_again > 50);
+}
+
+#[test]
+#[ignore = "minutes; see the head of this file"]
+fn full_crash_enumeration() {
+    let sum = run(&FULL, 20);
+    assert!(sum.images[0] > 100_000 && sum.images[1] > 100_000 && sum.images[2] > 5000);
+}
+
+/// Hundreds of operations, so that log and store lap; crashes among them. Each crash is tried once, as it came.
+#[test]
+fn random_histories_keep_every_promise() {
+    let mut refused = 0;
+    for (seed, geometry) in (0..8).zip(REGIONS.iter().cycle()) {
+        let image = made(geometry);
+        let mut driver = Driver::new(State::clean(image.clone()), &Promise::empty());
+        driver.open(image).unwrap();
+        for (at, op) in script::random(1000 + seed, 500).iter().enumerate() {
+            if let Err(why) = driver.step(op) {
+                panic!("seed {seed}, operation {at} {op:?}: {why}");
+            }
+        }
+        refused += driver.refused;
+    }
+    assert!(refused > 50, "{refused}: the region was hardly ever full");
+}

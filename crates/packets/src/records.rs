@@ -1,0 +1,290 @@
+//! A region whose packets become the records of a durable ordered map, where they lie (`docs/spec/packet-store.md` §11).
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use pmnet_dataplane::direct::{BufferSpace, Part, Places};
+use pmnet_device::{Buffers, Taken};
+use pmnet_log::{BUFFERS_MIN, ENTRIES_MAX, ENTRIES_MIN, Full, Identity as LogIdentity, NewEntry};
+use pmnet_media::AnyMedia;
+use pmnet_packet_store::{Change, Geometry, Identity, Reading, Shared, SharedError, format_shared};
+
+use crate::receiver::Receiver;
+use crate::{DEVICE, Error, Kept, Medium, Options, Packet, medium};
+
+/// Shard of what such a region holds.
+const SHARD: u32 = 0;
+/// Bytes that [`Records::pack`] moves at most.
+const PACKED_BYTES: usize = 256 << 10;
+
+/// Where such a region is, and how it is divided.
+#[derive(Clone, Debug)]
+pub struct RecordsOptions {
+    /// As for a [`Region`](crate::Region); `bytes` are those of log and store together.
+    pub region: Options,
+    /// Buffers that receiving and the log have; the store never gets these. At least 256 for each queue of the interfaces.
+    pub log_buffers: u32,
+}
+
+/// A region with a log and a store, and its sockets.
+///
+/// A datagram is [logged](Records::log) where it lies, [persisted](Records::persist), and may be answered then: it is durable.
+/// Later [`Records::change`] makes records of what was logged, still where it lies.
+pub struct Records {
+    // Dropped first: then the kernel stores nothing into the memory any more.
+    sockets: Receiver,
+    shared: Exchange,
+}
+
+/// What the sockets exchange buffers with.
+struct Exchange(Shared<AnyMedia>);
+
+impl Buffers for Exchange {
+    fn lend(&mut self) -> Option<u32> {
+        self.0.lend_buffer()
+    }
+    fn deposit(&mut self, at: usize, packet: &[u8]) {
+        self.0.deposit(at, packet);
+    }
+    fn give_back(&mut self, number: u32) {
+        self.0.give_back_buffer(number);
+    }
+    fn poll_released(&mut self) -> Option<u32> {
+        self.0.poll_released()
+    }
+    fn wants(&self) -> bool {
+        self.0.wants_buffers()
+    }
+}
+
+impl Records {
+    /// Opens a region by its name, or makes it, and binds to every queue of the interfaces. What was persisted is there: in the
+    /// store, or [waiting](Records::waiting) to be applied.
+    ///
+    /// # Errors
+    /// [`Error`]: the region is in use, damaged, or something else; the interface cannot do it.
+    pub fn open(options: &RecordsOptions) -> Result<Records, Error> {
+        let needed = Part::alone().buffers_needed(&options.region.interfaces);
+        let buffers = u64::from(options.log_buffers);
+        if buffers < needed.max(BUFFERS_MIN) {
+            return Err(Error::Small { buffers, needed });
+        }
+        let (shared, made) = shared(options)?;
+        let start = shared.image_start();
+        let parameters = shared.log().parameters();
+        let memory = shared.log().medium().medium().memory();
+        let space = BufferSpace::beside_a_store(memory, start, parameters, buffers)?;
+        let sockets = Receiver::open(&options.region, space).inspect_err(|_| {
+            // What was only just made is of no use to anybody. If it cannot be removed, it is opened the next time.
+            if made {
+                let _ = std::fs::remove_file(&options.region.path);
+            }
+        })?;
+        let mut records = Records {
+            sockets,
+            shared: Exchange(shared),
+        };
+        let never_live = records.sockets.never_live();
+        records.shared.0.leave_buffers(never_live);
+        records.sockets.turn(&mut records.shared)?;
+        Ok(records)
+    }
+
+    /// As [`Region::is_zero_copy`](crate::Region::is_zero_copy).
+    #[must_use]
+    pub fn is_zero_copy(&self) -> bool {
+        self.sockets.is_zero_copy()
+    }
+
+    /// What [`Records::persist`] protects from, in words.
+    #[must_use]
+    pub fn survives(&self) -> &'static str {
+        self.shared.0.log().survives()
+    }
+
+    /// Who has how many buffers; those of the store are kept, too.
+    #[must_use]
+    pub fn buffers(&self) -> Places {
+        self.sockets.places()
+    }
+
+    /// As [`Region::receive`](crate::Region::receive).
+    ///
+    /// # Errors
+    /// [`Error::Socket`], [`Error::System`].
+    pub fn receive(&mut self, wait: Duration, burst: &mut Vec<Packet>) -> Result<usize, Error> {
+        self.sockets.receive(&mut self.shared, wait, burst)
+    }
+
+    /// The datagram.
+    #[must_use]
+    pub fn bytes(&self, packet: &Packet) -> &[u8] {
+        self.shared.0.log().lent(&packet.0.place)
+    }
+
+    /// Gives a packet back: its buffer is received into again.
+    pub fn release(&mut self, packet: Packet) {
+        self.sockets.done(packet, Taken::Heard);
+    }
+
+    /// Logs a datagram where it lies, with a number of your own; gives its order. It is durable after the next
+    /// [`Records::persist`]. Its first byte is the entry's header; the payload, in which [`Change::link`] finds records, is what
+    /// follows.
+    ///
+    /// # Errors
+    /// The packet comes back: the log is full (then apply something and persist; nothing that was logged is lost), or the
+    /// datagram is empty.
+    pub fn log(&mut self, packet: Packet, tag: u64) -> Result<u64, (Full, Packet)> {
+        let shared = &mut self.shared.0;
+        let Some((first, rest)) = shared.log().lent(&packet.0.place).split_first() else {
+            return Err((Full::TooLarge, packet));
+        };
+        let (header, payload_crc) = ([*first], crc32c::crc32c(rest));
+        let new = NewEntry {
+            session: tag,
+            seq: 0,
+            kind: 0,
+            fragment_index: 0,
+            fragment_count: 1,
+        };
+        let place = packet.0.place.clone();
+        match shared.append_in_place(&new, &header, &place, payload_crc) {
+            Ok(order) => {
+                self.sockets.done(packet, Taken::Kept);
+                Ok(order)
+            }
+            Err(full) => Err((full, packet)),
+        }
+    }
+
+    /// Makes everything logged so far durable, and waits for that; gives the highest order.
+    ///
+    /// # Errors
+    /// [`Error::Log`]: the medium failed. Open the region again.
+    pub fn persist(&mut self) -> Result<u64, Error> {
+        let shared = &mut self.shared.0;
+        shared.persist_poll(true)?;
+        shared.persist_start()?;
+        shared.persist_poll(true)?;
+        Ok(shared.log().durable())
+    }
+
+    /// What is durable and not applied yet, the oldest first.
+    pub fn waiting(&self) -> impl Iterator<Item = Kept<'_>> {
+        let log = self.shared.0.log();
+        (log.applied() + 1..=log.durable()).filter_map(|order| {
+            Some(Kept {
+                order,
+                tag: log.entry(order)?.session,
+                bytes: log.frame(order)?,
+            })
+        })
+    }
+
+    /// The store has everything up to this order.
+    #[must_use]
+    pub fn applied(&self) -> u64 {
+        self.shared.0.log().applied()
+    }
+
+    /// As [`Shared::change`].
+    ///
+    /// # Errors
+    /// [`Error::Log`].
+    ///
+    /// # Panics
+    /// As there.
+    pub fn change(&mut self, upto: u64) -> Result<Change<'_, AnyMedia>, Error> {
+        Ok(self.shared.0.change(upto)?)
+    }
+
+    /// The store, to be read.
+    ///
+    /// # Errors
+    /// [`Error::Log`].
+    pub fn store(&mut self) -> Result<Reading<'_, AnyMedia>, Error> {
+        Ok(self.shared.0.store()?)
+    }
+
+    /// Moves some records to where they lie close together, if that is worth it, so that buffers come back; gives how many bytes.
+    /// To be called after each change.
+    ///
+    /// # Errors
+    /// [`Error::Records`].
+    pub fn pack(&mut self) -> Result<usize, Error> {
+        Ok(self.shared.0.pack_step(PACKED_BYTES)?)
+    }
+
+    /// As [`Region::send`](crate::Region::send).
+    ///
+    /// # Errors
+    /// [`Error::Socket`].
+    pub fn send(&mut self, to: SocketAddr, datagram: &[u8]) -> Result<bool, Error> {
+        self.sockets.send(to, datagram)
+    }
+
+    /// Lets what was sent leave.
+    ///
+    /// # Errors
+    /// [`Error::Socket`].
+    pub fn flush(&mut self) -> Result<(), Error> {
+        self.sockets.flush()
+    }
+
+    /// Ends in good order: everything logged is durable.
+    ///
+    /// # Errors
+    /// [`Error::Log`].
+    pub fn close(self) -> Result<(), Error> {
+        drop(self.sockets);
+        Ok(self.shared.0.close()?)
+    }
+}
+
+/// The region's log and store, and whether they were made.
+fn shared(options: &RecordsOptions) -> Result<(Shared<AnyMedia>, bool), Error> {
+    let region = &options.region;
+    let path: &Path = &region.path;
+    let (kind, buffer_bytes) = medium(region.medium);
+    let made = !path.exists();
+    let mut media = if made {
+        let frames = region
+            .bytes
+            .div_ceil(u64::from(buffer_bytes))
+            .next_multiple_of(2);
+        let frames = u32::try_from(frames).unwrap_or(u32::MAX);
+        let entries = u64::from(options.log_buffers)
+            .next_power_of_two()
+            .clamp(ENTRIES_MIN, ENTRIES_MAX);
+        let entries = u32::try_from(entries).expect("at most 2^26");
+        let geometry =
+            Geometry::shared(frames, buffer_bytes, entries).map_err(SharedError::from)?;
+        let mut uuids = [[0; 16]; 2];
+        for uuid in &mut uuids {
+            getrandom::fill(uuid).map_err(|error| std::io::Error::other(error.to_string()))?;
+        }
+        let [store, log] = uuids.map(u128::from_be_bytes);
+        let store = Identity {
+            uuid: store,
+            shard: SHARD,
+        };
+        let log = LogIdentity {
+            log_uuid: log,
+            device: DEVICE,
+            shard: SHARD,
+        };
+        let mut media = pmnet_media::create(path, kind, geometry.image_bytes())?;
+        format_shared(&mut media, &store, &log, &geometry)?;
+        media
+    } else {
+        pmnet_media::open(path, kind)?
+    };
+    if let (Medium::MemoryFlushed, AnyMedia::Dram(memory)) = (region.medium, &mut media) {
+        memory.rehearse_flushes(path)?;
+    }
+    Ok((
+        Shared::open(media, SHARD, DEVICE, options.log_buffers)?,
+        made,
+    ))
+}
