@@ -41,7 +41,7 @@ pub enum DriverError {
 }
 
 const SOCKET_TOKEN: mio::Token = mio::Token(0);
-/// The agent of the fleet wants something.
+/// The agent of the fleet, or the store, wants something.
 const WAKE_TOKEN: mio::Token = mio::Token(1);
 /// One step of the store that takes longer is logged.
 const SLOW_STORE: Nanos = SECOND;
@@ -84,6 +84,10 @@ pub fn serve(
     if let Some(words) = &words {
         words.begin(waker.clone());
     }
+    core.store_mut().attend(Box::new(move || {
+        // A loop that is gone needs no waking.
+        let _ = waker.wake();
+    }));
     let mut reader = Reader::default();
     let mut spin = Spin::new(config.spin_micros);
     let mut out = Outbox::new();

@@ -32,9 +32,12 @@ Examples:
   pmnet server --listen 127.0.0.1:51500 --store kv:/var/lib/pmnet/store.kv
   pmnet server --listen 10.0.0.3:51500 --store redis://10.0.0.3:6379 \\
       --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
+  pmnet server --listen 10.0.0.3:51500 \\
+      --store 'redis+sentinel://10.0.0.4:26379,10.0.0.5:26379,10.0.0.6:26379/mymaster?wait_replicas=2'
 
 Stores: redis://HOST:PORT (Redis or Valkey; appendfsync always for durability), rediss://HOST:PORT (with
-TLS; ca=FILE names the authorities, otherwise the system's; cert=FILE&key=FILE to show one), packet:PATH (pmnet's own:
+TLS; ca=FILE names the authorities, otherwise the system's; cert=FILE&key=FILE to show one),
+redis+sentinel://HOST:PORT,…/NAME (the master that Redis Sentinels name, also after a failover), packet:PATH (pmnet's own:
 ?size=BYTES for a new one, media=file, dram or pmem, otherwise what suits the path), kv:PATH (embedded database),
 null: (forgets everything; for measurements). One server serves one shard; its position in the log
 is kept in the store, in the same transaction as the data.
@@ -49,7 +52,8 @@ pub struct ServerArgs {
     /// UDP address to listen on.
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
-    /// Where the data goes: redis://HOST:PORT, rediss://HOST:PORT, packet:PATH, kv:PATH or null:
+    /// Where the data goes: redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT,…/NAME,
+    /// packet:PATH, kv:PATH or null:
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// The password for --store is the first line of this file.
