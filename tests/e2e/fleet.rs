@@ -2,6 +2,7 @@
 
 mod etcd;
 mod heal;
+mod members;
 mod server;
 
 use std::sync::atomic::{AtomicBool, Ordering};
