@@ -18,7 +18,7 @@ fn cluster(name: &str, front_args: &[&str]) -> Option<pmnet_lab::harness::Cluste
 }
 
 /// A replica of `master` with all that it has.
-fn replica(master: SocketAddr, folder: &std::path::Path) -> (Process, SocketAddr) {
+pub fn replica(master: SocketAddr, folder: &std::path::Path) -> (Process, SocketAddr) {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
     let folder = folder.join("replica");
     std::fs::create_dir_all(&folder).unwrap();
@@ -26,6 +26,7 @@ fn replica(master: SocketAddr, folder: &std::path::Path) -> (Process, SocketAddr
         ("--bind", "127.0.0.1"),
         ("--port", &address.port().to_string()),
         ("--appendonly", "yes"),
+        ("--appendfsync", "always"),
         ("--save", ""),
         ("--replicaof", &format!("127.0.0.1 {}", master.port())),
         ("--dir", folder.to_str().unwrap()),
@@ -49,7 +50,7 @@ fn replica(master: SocketAddr, folder: &std::path::Path) -> (Process, SocketAddr
     (process, address)
 }
 
-fn call(client: &mut Client, line: &str) -> Reply {
+pub fn call(client: &mut Client, line: &str) -> Reply {
     client.call(&line.split(' ').collect::<Vec<_>>()).unwrap()
 }
 

@@ -2,6 +2,8 @@
 
 mod etcd;
 mod heal;
+mod members;
+mod server;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -122,6 +124,7 @@ fn status_shows_leases_and_a_second_process_of_a_device_is_refused() {
     };
     let mut topology = Topology::new(StoreKind::Kv, 1, Medium::Dram);
     topology.device_args = etcds.flags();
+    topology.server_args = etcds.flags();
     let Some(mut cluster) = common::start("twice", topology) else {
         return;
     };
@@ -143,6 +146,20 @@ fn status_shows_leases_and_a_second_process_of_a_device_is_refused() {
     ] {
         assert!(text.contains(&part), "{part} in {text}");
     }
+    let server_says = format!(r#"{{"chain":[{id}],"epoch":1,"server":"{server}","there":true}}"#);
+    assert!(text.contains(&server_says), "{server_says} in {text}");
+    cluster.kill(Role::Server).unwrap();
+    eventually("a server that is gone is shown so", 2 * DEADLINE, || {
+        let output = std::process::Command::new(common::pmnet())
+            .args(["status"])
+            .args(etcds.flags())
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .contains(&format!("server at {server}: is gone"))
+    });
+    cluster.restart(Role::Server).unwrap();
 
     let log = cluster.folder().join("other.log");
     let listen = format!("127.0.0.1:{}", free_port().unwrap());

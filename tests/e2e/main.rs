@@ -20,4 +20,5 @@ mod kills;
 mod logins;
 mod operator;
 mod refusals;
+mod sentinel;
 mod values;

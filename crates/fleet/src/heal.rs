@@ -65,15 +65,17 @@ fn is_stopped(shard: &Shard, id: u32) -> bool {
         .is_some_and(|row| row.word == Word::Stopped)
 }
 
-/// The latest epoch that a device with a lease serves. The chain of an epoch never changes.
+/// The latest epoch that a device with a lease serves, or that the server has said it has on record. The chain of an epoch never
+/// changes. Until the chain is in etcd only the devices count: they know where they send to.
 fn present(shard: &Shard) -> Option<Present<'_>> {
     let records = shard.rows.values().filter_map(alive);
-    let serving = records.filter(|record| record.epoch > 0 && !record.chain.is_empty());
-    let latest = serving.max_by_key(|record| record.epoch)?;
-    Some(Present {
-        epoch: latest.epoch,
-        chain: &latest.chain,
-    })
+    let served = records.map(|record| (record.epoch, &record.chain));
+    let server = shard.server.as_ref().filter(|_| shard.plan.is_some());
+    let on_record = server.map(|record| (record.epoch, &record.chain));
+    let known = served.chain(on_record);
+    let known = known.filter(|(epoch, chain)| *epoch > 0 && !chain.is_empty());
+    let (epoch, chain) = known.max_by_key(|(epoch, _)| *epoch)?;
+    Some(Present { epoch, chain })
 }
 
 /// What to do next. `may_stop` gives the number of a lease that is gone for long enough; `copies`: how long the chain shall be, if

@@ -1,7 +1,8 @@
 //! The fleet: leases in etcd, who keeps them, and who looks at them (`docs/spec/protocol.md` §14).
 //!
 //! Purpose: what an operator would know of a shard's devices is known from etcd. An [`Agent`] keeps the lease of one device, in a
-//! thread of its own. A [`Controller`] says who is stopped, and how the rest is wired. Invariant: a lease is granted by agreement of all members of etcd, together with the look at the
+//! thread of its own; a [`ServerAgent`] says which chain the store has on record. A [`Controller`] says who is stopped, and how the
+//! rest is wired. Invariant: a lease is granted by agreement of all members of etcd, together with the look at the
 //! word about its device. May not: see a packet, a log or a store; be waited for by a loop that serves.
 
 mod agent;
@@ -10,6 +11,7 @@ mod etcd;
 mod heal;
 mod plan;
 mod record;
+mod server;
 mod shard;
 
 pub use agent::{Agent, AgentConfig, Facts};
@@ -17,7 +19,8 @@ pub use controller::{Controller, ControllerConfig};
 pub use etcd::{Etcd, EtcdError, LIMIT, endpoints};
 pub use heal::{Advice, Step};
 pub use plan::{Order, Place, Plan};
-pub use record::{MemberRecord, Names};
+pub use record::{MemberRecord, Names, ServerRecord};
+pub use server::{ServerAgent, ServerAgentConfig};
 pub use shard::{Row, Shard};
 
 pub use pmnet_proto::lease::{Word, margin};

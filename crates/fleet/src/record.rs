@@ -6,6 +6,8 @@
 //! | `alive/ID` | the process of the device | with its lease |
 //! | `words/ID` | the [`Word`] about the device | never |
 //! | `chain` | [`Plan`](crate::Plan): the chain as it shall be | never |
+//! | `server` | [`ServerRecord`]: the chain that the store has on record | never |
+//! | `server-alive` | the process of the server | with its lease |
 
 use std::net::SocketAddr;
 
@@ -17,6 +19,10 @@ const NAME_MAX: usize = 64;
 
 /// Name of the chain as it shall be.
 pub(crate) const CHAIN: &str = "chain";
+/// Name of what the server says.
+pub(crate) const SERVER: &str = "server";
+/// Name of the key that shows that the server is there.
+pub(crate) const SERVER_ALIVE: &str = "server-alive";
 
 /// The names of one shard's keys.
 #[derive(Clone, Debug)]
@@ -45,6 +51,14 @@ impl Names {
 
     pub(crate) fn chain(&self) -> String {
         format!("{}{CHAIN}", self.0)
+    }
+
+    pub(crate) fn server(&self) -> String {
+        format!("{}{SERVER}", self.0)
+    }
+
+    pub(crate) fn server_alive(&self) -> String {
+        format!("{}{SERVER_ALIVE}", self.0)
     }
 
     pub(crate) fn member(&self, id: u32) -> String {
@@ -88,6 +102,19 @@ pub struct MemberRecord {
     /// The epoch in which it is ready to join; 0: it is not.
     #[serde(default)]
     pub joins: u32,
+}
+
+/// What a server says of its store. That is never wrong later: the chain of an epoch never changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerRecord {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The epoch that its store has on record; 0: it has not read it yet, or there is none.
+    pub epoch: u32,
+    /// The devices of that epoch's chain, head first.
+    pub chain: Vec<u32>,
+    /// Length of the leases that show that it is there.
+    pub seconds: u64,
 }
 
 /// [`Word`] as it is written.

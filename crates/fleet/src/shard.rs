@@ -6,7 +6,7 @@ use pmnet_proto::lease::Word;
 
 use crate::etcd::{Entry, Etcd, EtcdError};
 use crate::plan::Plan;
-use crate::record::{CHAIN, MemberRecord, Names, WordRecord};
+use crate::record::{CHAIN, MemberRecord, Names, SERVER, SERVER_ALIVE, ServerRecord, WordRecord};
 
 /// What etcd says of one device.
 #[derive(Clone, Debug, Default)]
@@ -36,6 +36,12 @@ pub struct Shard {
     pub plan: Option<Plan>,
     /// Number of that record; 0: there is none.
     pub(crate) plans: u64,
+    /// What the server said; `None`: no server of this shard knows of the fleet.
+    pub server: Option<ServerRecord>,
+    /// Number of that record; 0: there is none.
+    pub(crate) servers: u64,
+    /// Number of the key that shows that the server is there; 0: it is not, or does not reach etcd.
+    pub(crate) server_alive: u64,
 }
 
 impl Shard {
@@ -65,6 +71,15 @@ impl Shard {
             self.plans = entry.revision;
             return Some(());
         }
+        if name == SERVER {
+            self.server = Some(serde_json::from_slice(&entry.value).ok()?);
+            self.servers = entry.revision;
+            return Some(());
+        }
+        if name == SERVER_ALIVE {
+            self.server_alive = entry.revision;
+            return Some(());
+        }
         let (kind, id) = name.split_once('/')?;
         let row = self.rows.entry(id.parse().ok()?).or_default();
         match kind {
@@ -83,6 +98,12 @@ impl Shard {
             _ => return None,
         }
         Some(())
+    }
+
+    /// Whether the server is there, and reaches etcd.
+    #[must_use]
+    pub const fn has_server(&self) -> bool {
+        self.server_alive != 0
     }
 
     /// What is known of this device.
@@ -134,7 +155,18 @@ mod tests {
             (shard.plans, shard.plan.clone().unwrap().says),
             (14, Some(5))
         );
+        let server = r#"{"address":"10.0.0.9:1","epoch":5,"chain":[7],"seconds":3}"#;
+        assert!(!shard.has_server());
+        for (key, value, revision) in [("server", server, 15), ("server-alive", "p", 16)] {
+            let key = format!("/pmnet/f/2/{key}");
+            shard
+                .take(&names, &entry(&key, value, revision, 0))
+                .unwrap();
+        }
+        assert_eq!(shard.server.as_ref().unwrap().chain, [7]);
+        assert!(shard.has_server() && shard.servers == 15);
         for (key, value) in [
+            ("/pmnet/f/2/server", "{}"),
             ("/pmnet/f/2/chain", r#"{"epoch":4}"#),
             ("/pmnet/f/2/chains", plan),
             ("/pmnet/f/2/members/7", "{}"),

@@ -47,6 +47,10 @@ impl<S: Store> ServerNode<S> {
     pub const fn rejected_packets(&self) -> u64 {
         self.rejected_packets
     }
+    /// The store, to be woken by it.
+    pub const fn store_mut(&mut self) -> &mut S {
+        &mut self.store
+    }
     /// The store back, as after the process died.
     pub fn into_store(self) -> S {
         self.store
@@ -78,7 +82,10 @@ impl<S: Store> ServerNode<S> {
     /// # Errors
     /// [`Stop`]: the shard must not go on.
     pub fn step(&mut self, now: Time, out: &mut Outbox) -> Result<bool, Stop> {
-        if self.resume_at.is_some_and(|at| now < at) {
+        if self.store.has_moved() {
+            // Nothing is under way. The records are loaded where the store is now, which has not failed yet.
+            self.machine.failed();
+        } else if self.resume_at.is_some_and(|at| now < at) {
             return Ok(false);
         }
         self.resume_at = None;

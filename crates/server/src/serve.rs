@@ -8,10 +8,13 @@ use mio::unix::SourceFd;
 use pmnet_proto::server::{Server, ServerConfig};
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
 use pmnet_proto::{Outbox, Peer, Random, Time};
-use pmnet_udp::{Clock, STOP_TOKEN, Socket, Spin, Stop};
+use pmnet_udp::{Clock, OnRecord, STOP_TOKEN, Socket, Spin, Stop};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::time::Duration;
+
+pub use pmnet_udp::ServerWords;
 
 /// Settings of the loop.
 #[derive(Clone, Debug)]
@@ -22,6 +25,8 @@ pub struct ServeConfig {
     pub server: ServerConfig,
     /// Microseconds to poll after activity before blocking.
     pub spin_micros: u64,
+    /// What is told to the agent of the fleet, if there is one, and what it wants.
+    pub words: Option<Arc<ServerWords>>,
 }
 
 /// Why a server ended without being asked to.
@@ -36,6 +41,8 @@ pub enum DriverError {
 }
 
 const SOCKET_TOKEN: mio::Token = mio::Token(0);
+/// The agent of the fleet, or the store, wants something.
+const WAKE_TOKEN: mio::Token = mio::Token(1);
 /// One step of the store that takes longer is logged.
 const SLOW_STORE: Nanos = SECOND;
 /// Bursts received between two works of the store.
@@ -62,6 +69,8 @@ pub fn serve(
     let clock = Clock::start();
     let random = Random::new(pmnet_udp::os_random()?);
     let mut core = ServerNode::new(Server::new(config.server, random), store);
+    let words = config.words;
+    let mut said = OnRecord::default();
     let mut poll = mio::Poll::new()?;
     let mut events = mio::Events::with_capacity(16);
     poll.registry().register(
@@ -70,6 +79,15 @@ pub fn serve(
         mio::Interest::READABLE,
     )?;
     stop.register(poll.registry())?;
+    // A poll has one waker.
+    let waker = Arc::new(mio::Waker::new(poll.registry(), WAKE_TOKEN)?);
+    if let Some(words) = &words {
+        words.begin(waker.clone());
+    }
+    core.store_mut().attend(Box::new(move || {
+        // A loop that is gone needs no waking.
+        let _ = waker.wake();
+    }));
     let mut reader = Reader::default();
     let mut spin = Spin::new(config.spin_micros);
     let mut out = Outbox::new();
@@ -102,6 +120,11 @@ pub fn serve(
         if let Some(feed) = &mut feed {
             busy |= reader.feed(feed.as_mut(), &mut core, now, &mut out)?;
         }
+        if let Some(words) = &words
+            && let Some(epoch) = words.epoch_to_end()
+        {
+            core.machine_mut().end_epoch(epoch);
+        }
         let begun = clock.now();
         if core.step(now, &mut out)? {
             busy = true;
@@ -121,6 +144,9 @@ pub fn serve(
         }
         while let Some(notice) = core.machine_mut().poll_notice() {
             tracing::warn!("{notice}");
+        }
+        if let Some(words) = &words {
+            tell(words, core.machine(), &mut said);
         }
         let now = clock.now();
         if busy {
@@ -143,5 +169,16 @@ pub fn serve(
         if events.iter().any(|event| event.token() == STOP_TOKEN) {
             return Ok(());
         }
+    }
+}
+
+/// Tells the agent what chain is on record, if that is new.
+fn tell(words: &ServerWords, machine: &Server, said: &mut OnRecord) {
+    let Some(chain) = machine.chain() else { return };
+    // The members of an epoch never change.
+    if chain.epoch != said.epoch {
+        said.epoch = chain.epoch;
+        said.chain = chain.members.iter().map(|member| member.device).collect();
+        words.say(said.clone());
     }
 }

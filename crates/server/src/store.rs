@@ -80,6 +80,16 @@ pub trait Store: Send {
         None
     }
 
+    /// To be called once, at the start: `wake` is called, from another thread, when [`Store::has_moved`] may have become true.
+    fn attend(&mut self, wake: Box<dyn Fn() + Send>) {
+        drop(wake);
+    }
+
+    /// Whether what was loaded last is not the store to use any more: the records are to be loaded again, from another one.
+    fn has_moved(&self) -> bool {
+        false
+    }
+
     /// One line for status and logs: what a reply of this store means for durability.
     fn durability(&self) -> String;
 }
@@ -100,6 +110,12 @@ impl<S: Store + ?Sized> Store for Box<S> {
     }
     fn identity(&self) -> Option<Bytes> {
         (**self).identity()
+    }
+    fn attend(&mut self, wake: Box<dyn Fn() + Send>) {
+        (**self).attend(wake);
+    }
+    fn has_moved(&self) -> bool {
+        (**self).has_moved()
     }
     fn durability(&self) -> String {
         (**self).durability()

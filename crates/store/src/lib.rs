@@ -28,7 +28,7 @@ use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX};
 pub enum OpenError {
     /// The scheme is not one of ours.
     #[error(
-        "unknown store {url:?}: use redis://HOST:PORT, rediss://HOST:PORT, packet:PATH, kv:PATH or null:"
+        "unknown store {url:?}: use redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT,…/NAME, packet:PATH, kv:PATH or null:"
     )]
     Scheme {
         /// What was given, without credentials.
@@ -69,7 +69,7 @@ pub enum OpenError {
 /// Opens the store that `url` names, for one shard.
 ///
 /// `redis://[[user]:password@]host[:port][?wait_replicas=N]` connects later, in [`Store::load`] (a server
-/// that is not up yet is no error here), `rediss://…` with TLS; `packet:PATH[?size=BYTES]` and `kv:PATH` open or
+/// that is not up yet is no error here), `rediss://…` with TLS; `redis+sentinel://…/NAME` goes to the master that Sentinels name; `packet:PATH[?size=BYTES]` and `kv:PATH` open or
 /// create the file; `null:` keeps the
 /// records in memory and forgets the effects.
 ///
@@ -92,6 +92,9 @@ pub fn open_with(
         if let Some(rest) = url.strip_prefix(scheme) {
             return Ok(Box::new(RedisStore::new(rest, secure, password, shard)?));
         }
+    }
+    if let Some(rest) = url.strip_prefix("redis+sentinel://") {
+        return Ok(Box::new(RedisStore::by_sentinels(rest, password, shard)?));
     }
     if password.is_some() {
         return Err(OpenError::Url {

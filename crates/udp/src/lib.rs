@@ -2,13 +2,15 @@
 //!
 //! Purpose: one place for the socket options, for receiving and sending whole bursts with few
 //! system calls (segmentation and receive offload where the kernel has them), for adaptive
-//! spinning, for ending a loop from a signal, and for what a loop and the agent of its lease tell
+//! spinning, for ending a loop from a signal, and for what a loop and its agent in a fleet tell
 //! each other. It knows nothing of the protocol.
 
 mod lease;
+mod server_words;
 mod socket;
 mod wait;
 
 pub use lease::{LeaseWords, Standing};
+pub use server_words::{OnRecord, ServerWords};
 pub use socket::{Socket, SocketCounters};
 pub use wait::{Clock, STOP_TOKEN, Spin, Stop, StopTrigger, os_random};

@@ -86,6 +86,32 @@ impl Etcds {
         Some(etcds)
     }
 
+    /// Which member leads, by what a majority says.
+    pub fn leader(&self) -> usize {
+        let mut leads = None;
+        eventually("etcd has a leader", READY_MAX, || {
+            let says: Vec<_> = self
+                .members
+                .iter()
+                .map(|(_, at)| status(*at).ok())
+                .collect();
+            let answers = says.iter().flatten();
+            let leaders: Vec<&String> = answers.map(|(_, leader)| leader).collect();
+            let most = leaders.iter().find(|one| {
+                let same = leaders.iter().filter(|other| other == one);
+                same.count() * 2 > self.members.len()
+            });
+            leads = most.and_then(|leader| {
+                let is_it = |says: &Option<(String, String)>| {
+                    says.as_ref().is_some_and(|(member, _)| member == *leader)
+                };
+                says.iter().position(is_it)
+            });
+            leads.is_some()
+        });
+        leads.unwrap()
+    }
+
     /// What a device or a server is told of it.
     pub fn flags(&self) -> Vec<String> {
         let urls: Vec<String> = self
@@ -127,4 +153,22 @@ fn answers(address: SocketAddr) {
         Ok(text.contains("\"true\""))
     };
     eventually("etcd answers", READY_MAX, || healthy().unwrap_or(false));
+}
+
+/// The ids of a member and of the one that leads it.
+fn status(address: SocketAddr) -> std::io::Result<(String, String)> {
+    let mut stream = TcpStream::connect_timeout(&address, ASK_MAX)?;
+    stream.set_read_timeout(Some(ASK_MAX))?;
+    stream.write_all(
+        b"POST /v3/maintenance/status HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
+    )?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    let field = |name: &str| {
+        let (_, rest) = text.split_once(&format!("\"{name}\":\""))?;
+        rest.split_once('"').map(|(value, _)| value.to_owned())
+    };
+    field("member_id")
+        .zip(field("leader"))
+        .ok_or_else(|| std::io::Error::other("no status"))
 }

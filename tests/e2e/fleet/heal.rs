@@ -18,29 +18,35 @@ const LEASE: Duration = Duration::from_secs(3);
 /// What a gap in service must stay below on a machine that does other things; the goal is the lease and two seconds.
 const GAP_MAX: Duration = Duration::from_secs(12);
 /// Until something that heals by itself is whole again.
-const HEALED_MAX: Duration = Duration::from_secs(30);
+pub const HEALED_MAX: Duration = Duration::from_secs(30);
 /// Clients that write.
 const WRITERS: usize = 3;
 
 /// A chain in a fleet, with two controllers.
-struct World {
-    cluster: Cluster,
-    controllers: [Process; 2],
-    flags: Vec<String>,
+pub struct World {
+    pub cluster: Cluster,
+    pub controllers: [Process; 2],
+    pub flags: Vec<String>,
     /// What controllers said that were killed since.
     past: String,
     /// Devices that were started with --join.
     spares: Vec<Role>,
     // Last: it ends last.
-    _etcds: Etcds,
+    pub etcds: Etcds,
 }
 
 impl World {
     /// `None` if something is not installed.
-    fn start(name: &str, devices: usize) -> Option<World> {
-        let etcds = Etcds::start(name, 1)?;
+    pub fn start(name: &str, devices: usize) -> Option<World> {
+        World::with(name, devices, 1)
+    }
+
+    /// The same with so many members of etcd.
+    pub fn with(name: &str, devices: usize, members: usize) -> Option<World> {
+        let etcds = Etcds::start(name, members)?;
         let mut topology = Topology::new(StoreKind::Redis, devices, Medium::File);
         topology.device_args = etcds.flags();
+        topology.server_args = etcds.flags();
         topology.front_follows = true;
         // Longer than anything here, so that no call ends unknown.
         topology.front_args = vec!["--deadline-ms".into(), "60000".into()];
@@ -59,7 +65,7 @@ impl World {
             flags,
             past: String::new(),
             spares: Vec::new(),
-            _etcds: etcds,
+            etcds: etcds,
         };
         let whole = format!(r#""copies_wanted":{devices},"#);
         eventually("a controller knows the chain", HEALED_MAX, || {
@@ -69,14 +75,14 @@ impl World {
     }
 
     /// How often the controllers did such a step, both together.
-    fn done(&self, part: &str) -> usize {
+    pub fn done(&self, part: &str) -> usize {
         let said = self.controllers.iter().map(Process::stdout);
         let all = said.chain([self.past.clone()]);
         all.map(|said| said.matches(part).count()).sum()
     }
 
     /// A device that waits for a place in the chain.
-    fn spare(&self) -> Process {
+    pub fn spare(&self) -> Process {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
         let log = self.cluster.folder().join("spare.log");
         let (listen, server) = (address.to_string(), self.cluster.server().unwrap());
@@ -88,7 +94,7 @@ impl World {
     }
 
     /// Writes while `accident` happens, and until a while after it.
-    fn under_load<T>(
+    pub fn under_load<T>(
         &mut self,
         name: &str,
         accident: impl FnOnce(&mut World) -> T,
@@ -116,20 +122,20 @@ impl World {
     }
 
     /// Kills one controller and starts it again. What it had done still counts.
-    fn kill_controller(&mut self, which: usize) {
+    pub fn kill_controller(&mut self, which: usize) {
         let controller = &mut self.controllers[which];
         controller.kill().unwrap();
         self.past += &controller.stdout();
         controller.relaunch().unwrap();
     }
 
-    fn signal(&mut self, role: Role, signal: Signal) {
+    pub fn signal(&mut self, role: Role, signal: Signal) {
         let process = self.cluster.process(role).unwrap();
         process.signal(signal).unwrap();
     }
 
     /// A device that was left out takes a place in the chain again.
-    fn comes_back(&mut self, role: Role, frozen: bool) {
+    pub fn comes_back(&mut self, role: Role, frozen: bool) {
         let process = self.cluster.process(role).unwrap();
         if frozen {
             process.signal(Signal::CONT).unwrap();
@@ -162,7 +168,7 @@ impl World {
     }
 
     /// What `pmnet status` says of the fleet.
-    fn status(&self) -> String {
+    pub fn status(&self) -> String {
         let status = std::process::Command::new(common::pmnet())
             .args(["status", "--json"])
             .args(&self.flags)
@@ -172,7 +178,7 @@ impl World {
     }
 
     /// Everything that was acknowledged is in Redis.
-    fn nothing_is_lost(&self, acknowledged: &Acknowledged) {
+    pub fn nothing_is_lost(&self, acknowledged: &Acknowledged) {
         settle(&self.cluster).unwrap();
         let mut direct = self.cluster.reader().unwrap();
         for (key, _) in acknowledged {
@@ -200,15 +206,20 @@ fn gap(all: &Acknowledged, from: Instant, to: Instant) -> Duration {
 }
 
 /// Says how long nothing was acknowledged, from `killed` on. Writes went on then.
-fn tell(what: &str, all: &Acknowledged, killed: Instant) {
+pub fn tell(what: &str, all: &Acknowledged, killed: Instant) {
+    tell_within(GAP_MAX, what, all, killed);
+}
+
+/// The same with another bound.
+pub fn tell_within(most: Duration, what: &str, all: &Acknowledged, killed: Instant) {
     let (_, last) = all.last().expect("something was acknowledged");
     let gap = gap(all, killed, *last);
     println!("{what}: gap {gap:?} (lease {LEASE:?})");
-    assert!(gap < GAP_MAX, "{what}: {gap:?}");
+    assert!(gap < most, "{what}: {gap:?}");
 }
 
 /// Waits until so many devices were left out of the chain that is served.
-fn until_healed(world: &World, steps: usize) {
+pub fn until_healed(world: &World, steps: usize) {
     eventually("a device is left out", HEALED_MAX, || {
         world.done(r#""step":"left-out""#) >= steps
     });

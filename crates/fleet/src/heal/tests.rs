@@ -91,7 +91,19 @@ fn shard(plan: Option<Plan>, rows: Vec<(u16, Row)>) -> Shard {
         rows: rows.into_iter().map(|(id, row)| (id.into(), row)).collect(),
         plan,
         plans: 7,
+        ..Shard::default()
     }
+}
+
+/// The server has said that its store has this chain on record.
+fn on_record(epoch: u32, chain: &[u16], mut shard: Shard) -> Shard {
+    shard.server = Some(crate::ServerRecord {
+        address: at(SERVER),
+        epoch,
+        chain: chain.iter().map(|id| u32::from(*id)).collect(),
+        seconds: 3,
+    });
+    shard
 }
 
 /// All leases that are gone are gone for long enough.
@@ -359,6 +371,56 @@ fn a_spare_that_is_lost_while_it_joins_is_left_out_whether_it_had_joined_or_not(
         vec![(1, serving(1, 8, &[1])), (7, lost(Word::Stopped))],
     );
     assert!(matches!(next(&look), Advice::Do(Step::Adopt(_))));
+}
+
+/// The server began another epoch by itself: its store is another process. Nobody could tell the devices.
+#[test]
+fn an_epoch_that_only_the_server_knows_counts() {
+    let rows = || vec![(1, serving(1, 5, &[1, 2])), (2, stopped(2, 5, &[1, 2]))];
+    let look = shard(Some(plan(5, Some(5), &[1])), rows());
+    assert_eq!(next(&look), Advice::Well, "nobody knows of it");
+    let look = on_record(6, &[1, 2], look);
+    let mut both = plan(6, None, &[1, 2]);
+    // The record before was without it.
+    both.places[1].whole = false;
+    assert_eq!(next(&look), Advice::Do(Step::Adopt(both.clone())));
+    let look = on_record(6, &[1, 2], shard(Some(both), rows()));
+    let left = plan(6, Some(6), &[1]);
+    assert_eq!(next(&look), Advice::Do(Step::Wire(left)));
+    // What it said once is over when a device serves a later epoch.
+    let rows = vec![(1, serving(1, 7, &[1])), (2, stopped(2, 5, &[1, 2]))];
+    let look = on_record(6, &[1, 2], shard(Some(plan(7, None, &[1])), rows));
+    assert!(matches!(
+        next(&look),
+        Advice::Do(Step::LeftOut {
+            device: 2,
+            epoch: 7
+        })
+    ));
+    // Without a chain in etcd the devices say first where they send to.
+    let look = on_record(
+        2,
+        &[1, 2],
+        shard(None, vec![(1, recovering(1)), (2, recovering(2))]),
+    );
+    assert_eq!(next(&look), Advice::Well);
+}
+
+/// A joiner was lost, and the server has ended the epoch in which it might have joined.
+#[test]
+fn a_joiner_that_was_lost_is_left_out_when_the_epoch_has_ended() {
+    let rows = || vec![(1, serving(1, 6, &[1])), (7, stopped(7, 0, &[]))];
+    let look = on_record(7, &[1], shard(Some(plan(6, Some(7), &[1])), rows()));
+    let after = plan(7, None, &[1]);
+    assert_eq!(next(&look), Advice::Do(Step::Adopt(after.clone())));
+    let look = on_record(7, &[1], shard(Some(after), rows()));
+    assert_eq!(
+        next(&look),
+        Advice::Do(Step::LeftOut {
+            device: 7,
+            epoch: 7
+        })
+    );
 }
 
 #[test]

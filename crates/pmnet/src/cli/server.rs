@@ -1,11 +1,15 @@
 //! `pmnet server`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use anyhow::Context;
 use clap::Args;
-use pmnet_cli::{password, warn_of_password};
+use pmnet_cli::{ConfigError, password, warn_of_password};
 use pmnet_dataplane::xdp::LogReader;
-use pmnet_server::serve::{ServeConfig, serve};
+use pmnet_fleet::{LEASE_SECONDS, LEASE_SECONDS_USUAL, Names, ServerAgent, ServerAgentConfig};
+use pmnet_server::serve::{ServeConfig, ServerWords, serve};
 use pmnet_server::{Feed, ServerConfig};
 use serde::Deserialize;
 use serde_json::json;
@@ -26,12 +30,20 @@ Examples:
       --store-password-file /etc/pmnet/redis.password
   pmnet server --listen 127.0.0.1:51500 --store 'packet:/var/lib/pmnet/store?size=4G'
   pmnet server --listen 127.0.0.1:51500 --store kv:/var/lib/pmnet/store.kv
+  pmnet server --listen 10.0.0.3:51500 --store redis://10.0.0.3:6379 \\
+      --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
+  pmnet server --listen 10.0.0.3:51500 \\
+      --store 'redis+sentinel://10.0.0.4:26379,10.0.0.5:26379,10.0.0.6:26379/mymaster?wait_replicas=2'
 
 Stores: redis://HOST:PORT (Redis or Valkey; appendfsync always for durability), rediss://HOST:PORT (with
-TLS; ca=FILE names the authorities, otherwise the system's; cert=FILE&key=FILE to show one), packet:PATH (pmnet's own:
+TLS; ca=FILE names the authorities, otherwise the system's; cert=FILE&key=FILE to show one),
+redis+sentinel://HOST:PORT,…/NAME (the master that Redis Sentinels name, also after a failover), packet:PATH (pmnet's own:
 ?size=BYTES for a new one, media=file, dram or pmem, otherwise what suits the path), kv:PATH (embedded database),
 null: (forgets everything; for measurements). One server serves one shard; its position in the log
-is kept in the store, in the same transaction as the data.";
+is kept in the store, in the same transaction as the data.
+
+--fleet: the server says in etcd which chain its store has on record, for the controllers. It serves
+on without etcd.";
 
 /// Settings of `pmnet server`; section `[server]` of the configuration file.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
@@ -40,7 +52,8 @@ pub struct ServerArgs {
     /// UDP address to listen on.
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
-    /// Where the data goes: redis://HOST:PORT, rediss://HOST:PORT, packet:PATH, kv:PATH or null:
+    /// Where the data goes: redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT,…/NAME,
+    /// packet:PATH, kv:PATH or null:
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// The password for --store is the first line of this file.
@@ -53,6 +66,15 @@ pub struct ServerArgs {
     /// IF-PORT. Both on one machine, the device in a kernel mode and with --server-reads-log.
     #[arg(long, value_name = "NAME")]
     device_log: Option<String>,
+    /// Say in etcd which chain the store has on record, under this fleet's name.
+    #[arg(long, value_name = "NAME")]
+    fleet: Option<String>,
+    /// With --fleet: the members of etcd, http://HOST:2379, with commas between them.
+    #[arg(long, value_name = "URL,…")]
+    etcd: Option<String>,
+    /// With --fleet: for so long etcd shows a server that is gone [default: 3].
+    #[arg(long, value_name = "N")]
+    lease_seconds: Option<u64>,
     /// Poll for so long after activity before sleeping [default: 0].
     #[arg(long, value_name = "US")]
     spin_us: Option<u64>,
@@ -77,6 +99,39 @@ impl Feed for DeviceLog {
     }
 }
 
+/// The settings of the agent; `None` without a fleet.
+fn fleet_of(
+    name: Option<String>,
+    etcd: Option<String>,
+    seconds: Option<u64>,
+    listen: SocketAddr,
+    shard: u32,
+) -> Result<Option<ServerAgentConfig>, ConfigError> {
+    let Some(name) = name else {
+        return match (etcd, seconds) {
+            (None, None) => Ok(None),
+            _ => Err(ConfigError(
+                "--etcd and --lease-seconds belong to --fleet: give the fleet's name".into(),
+            )),
+        };
+    };
+    let seconds = seconds.unwrap_or(LEASE_SECONDS_USUAL);
+    if !LEASE_SECONDS.contains(&seconds) {
+        return Err(ConfigError(format!(
+            "--lease-seconds {seconds}: {} to {}",
+            LEASE_SECONDS.start(),
+            LEASE_SECONDS.end()
+        )));
+    }
+    Ok(Some(ServerAgentConfig {
+        endpoints: pmnet_fleet::endpoints(&required("--etcd", "server", etcd)?)
+            .map_err(ConfigError)?,
+        names: Names::new(&name, shard).map_err(ConfigError)?,
+        address: listen,
+        seconds,
+    }))
+}
+
 /// Serves until asked to end.
 pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
     let flags = command.args.clone();
@@ -92,8 +147,17 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
     let password = password.transpose()?;
     let store = required("--store", "server", flags.store.or(file.store))?;
     let shard = flags.shard.or(file.shard).unwrap_or(0);
+    let fleet = fleet_of(
+        flags.fleet.or(file.fleet),
+        flags.etcd.or(file.etcd),
+        flags.lease_seconds.or(file.lease_seconds),
+        listen,
+        shard,
+    )?;
+    let words = fleet.as_ref().map(|_| Arc::new(ServerWords::default()));
     let config = ServeConfig {
         listen,
+        words: words.clone(),
         server: ServerConfig::new(shard),
         spin_micros: flags.spin_us.or(file.spin_us).unwrap_or(SPIN_US),
     };
@@ -103,6 +167,11 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
         .device_log
         .or(file.device_log)
         .map(|name| -> Box<dyn Feed> { Box::new(DeviceLog(LogReader::new(&name))) });
+    let agent = fleet
+        .zip(words)
+        .map(|(config, words)| ServerAgent::start(config, words))
+        .transpose();
+    let _agent = agent.context("cannot start the thread that talks to etcd")?;
     serve(config, store, feed, &stop, |address, durability| {
         ready::announce(
             command.common.json,

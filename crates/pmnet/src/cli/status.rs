@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use clap::Args;
 use pmnet_dataplane::xdp::Status;
-use pmnet_fleet::{Etcd, Names, Row, Shard, Word, margin};
+use pmnet_fleet::{Etcd, Names, Row, ServerRecord, Shard, Word, margin};
 use serde_json::{Value, json};
 
 const EXAMPLES: &str = "\
@@ -13,7 +13,7 @@ Examples:
   pmnet status                    all of them
   pmnet status eth0-51000 --json  one of them (--name of pmnet device)
   pmnet status --fleet prod --etcd http://10.0.0.7:2379
-                                  the devices of a shard that keep leases in etcd
+                                  the server of a shard, and its devices that keep leases in etcd
 
 The first two need root. Nothing is changed, and it works while the process of the device is dead.
 took: from the moment a packet is known to be for the shard until its answer leaves, one packet in
@@ -25,7 +25,7 @@ took: from the moment a packet is known to be for the shard until its answer lea
 pub struct StatusArgs {
     /// Only this one.
     name: Option<String>,
-    /// The devices of this fleet instead, as etcd knows them.
+    /// Server and devices of this fleet instead, as etcd knows them.
     #[arg(long, value_name = "NAME", requires = "etcd", conflicts_with = "name")]
     fleet: Option<String>,
     /// With --fleet: the members of etcd, http://HOST:2379, with commas between them.
@@ -150,13 +150,20 @@ fn as_text(status: &Status) -> String {
 /// One call of etcd ends within this time.
 const ETCD_MAX: Duration = Duration::from_secs(5);
 
-/// Looks at a shard in etcd; false if it has no device there.
+/// Looks at a shard in etcd; false if it has nothing there.
 fn of_fleet(fleet: &str, etcd: &str, shard: u32, json: bool) -> anyhow::Result<bool> {
     let names = Names::new(fleet, shard).map_err(|text| anyhow!(text))?;
     let endpoints = pmnet_fleet::endpoints(etcd).map_err(|text| anyhow!(text))?;
     let mut etcd = Etcd::new(endpoints, ETCD_MAX);
     let read = Shard::read(&mut etcd, &names).map_err(|text| anyhow!("etcd: {text}"))?;
     let mut all = Vec::new();
+    if let Some(server) = &read.server {
+        all.push(if json {
+            server_as_json(server, read.has_server()).to_string()
+        } else {
+            server_as_text(server, read.has_server())
+        });
+    }
     for (id, row) in &read.rows {
         let left = match row.lease_id {
             0 => None,
@@ -176,11 +183,32 @@ fn of_fleet(fleet: &str, etcd: &str, shard: u32, json: bool) -> anyhow::Result<b
     if json {
         println!("[{}]", all.join(","));
     } else if all.is_empty() {
-        println!("fleet {fleet}, shard {shard}: no device has registered in etcd");
+        println!("fleet {fleet}, shard {shard}: nobody has registered in etcd");
     } else {
         println!("{}", all.join("\n"));
     }
     Ok(!all.is_empty())
+}
+
+fn server_as_json(server: &ServerRecord, there: bool) -> Value {
+    json!({
+        "server": server.address.to_string(),
+        "epoch": server.epoch,
+        "chain": server.chain,
+        "there": there,
+    })
+}
+
+fn server_as_text(server: &ServerRecord, there: bool) -> String {
+    let is = match there {
+        true => "is there",
+        false => "is gone, or does not reach etcd",
+    };
+    let knows = match server.epoch {
+        0 => "it has not read its store yet".to_owned(),
+        epoch => format!("epoch {epoch}, the chain is {:?}", server.chain),
+    };
+    format!("server at {}: {is}; {knows}", server.address)
 }
 
 /// After so many milliseconds at the latest the device is silent, if it does not renew its lease.

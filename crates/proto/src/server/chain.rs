@@ -630,6 +630,27 @@ impl Server {
         self.recovers.next_chain = Some(next);
     }
 
+    /// **The next epoch, with the same members**, if this is the present one and nothing else is about to change. What a device
+    /// reported in this epoch cannot let anybody join any more, and no statement about it counts any more (protocol.md §14).
+    pub fn end_epoch(&mut self, epoch: u32) {
+        let Some(chain) = self.chain.as_ref().filter(|chain| chain.epoch == epoch) else {
+            return;
+        };
+        if !self.loaded || self.recovers.next_chain.is_some() {
+            return;
+        }
+        let next = Chain {
+            epoch: epoch + 1,
+            store: self.store.clone(),
+            ..chain.clone()
+        };
+        self.notice(format!(
+            "epoch {}: the chain stays; a device that was to join was lost meanwhile",
+            next.epoch
+        ));
+        self.recovers.next_chain = Some(next);
+    }
+
     fn take_snapshot(&mut self, nonce: u64) {
         if self.recovers.snapshots.len() == SNAPSHOTS_MAX {
             self.recovers.snapshots.pop_front();

@@ -3,6 +3,7 @@
 
 use crate::support::server::{Bench, member};
 use crate::support::{EPOCH, SESSION, kinds, only, seqs};
+use pmnet_proto::server::Work;
 use pmnet_wire::record::{Member, RecoverReply};
 use pmnet_wire::{Flags, Header, Kind, raw};
 
@@ -250,6 +251,49 @@ fn another_store_begins_another_epoch_before_anything_is_executed_in_it() {
     }
     let named = bench.store.records.get(&b"store"[..]).expect("its record");
     assert_eq!(&named[..], b"b");
+}
+
+/// A controller asks for it: what was reported in this epoch lets nobody join any more (protocol.md §14).
+#[test]
+fn an_epoch_that_is_ended_is_followed_by_one_with_the_same_members_and_no_old_joiner_joins() {
+    let joins = |bench: &mut Bench| {
+        let known = bench.server.chain().expect("a chain").members[0];
+        let joiner = Member {
+            flags: Member::JOIN,
+            word_epoch: EPOCH,
+            ..member(9)
+        };
+        let last = Member { flags: 0, ..known };
+        bench.recover(70, &[last, joiner]);
+        bench.server.chain().expect("a chain").members.len()
+    };
+    assert_eq!(joins(&mut Bench::new()), 2, "it could join in this epoch");
+
+    let mut bench = Bench::new();
+    let before = bench.server.chain().expect("a chain").clone();
+    for other in [EPOCH - 1, EPOCH + 1] {
+        bench.server.end_epoch(other);
+        bench.work();
+        assert_eq!(bench.server.chain(), Some(&before));
+    }
+    bench.server.end_epoch(EPOCH);
+    bench.server.end_epoch(EPOCH);
+    // It is written first.
+    assert!(matches!(bench.pending(), Work::Apply(_)));
+    assert_eq!(bench.server.chain(), Some(&before));
+    bench.server.failed();
+    bench.work();
+    let after = bench.server.chain().expect("a chain").clone();
+    assert_eq!((after.epoch, &after.members), (EPOCH + 1, &before.members));
+    let record = bench.store.records.get(&b"chain"[..]).expect("its record");
+    assert_eq!(record[..4], (EPOCH + 1).to_be_bytes());
+    bench.server.end_epoch(EPOCH);
+    assert_eq!(
+        joins(&mut bench),
+        1,
+        "what it reported was of the epoch before"
+    );
+    assert_eq!(bench.server.chain(), Some(&after));
 }
 
 /// The nonce of a question that was answered in an earlier epoch is not worth an answer in this

@@ -101,7 +101,10 @@ impl Connection {
     }
 
     /// Connects; each read and write takes at most `seconds`.
-    fn open_within(url: &RedisUrl, seconds: u64) -> Result<Connection, StoreError> {
+    ///
+    /// # Errors
+    /// As [`Connection::open`].
+    pub fn open_within(url: &RedisUrl, seconds: u64) -> Result<Connection, StoreError> {
         let timeout = Some(Duration::from_secs(seconds));
         let name = url.endpoint();
         let unreachable =

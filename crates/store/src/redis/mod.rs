@@ -69,6 +69,7 @@ mod plan;
 mod promise;
 mod record;
 mod runs;
+mod sentinel;
 mod settings;
 mod torn;
 mod transaction;
@@ -88,6 +89,7 @@ use owner::Owner;
 use passing::{is_not_now, is_passing, passing_lua};
 use pending::{expect_ok, not_understood};
 use record::Owed;
+use sentinel::Sentinels;
 use url::RedisUrl;
 
 /// Field of the records whose value only grows (compared as big-endian bytes).
@@ -111,6 +113,8 @@ const APPLY_LUA: &str = concat!(include_str!("flush.lua"), include_str!("apply.l
 /// See the module's text.
 pub struct RedisStore {
     url: RedisUrl,
+    /// Who names the Redis of `url`, if Sentinels do.
+    sentinels: Option<Sentinels>,
     hash: Vec<u8>,
     scripts: Vec<u8>,
     /// Hashes of the texts that `EVAL_RO` has run here.
@@ -160,12 +164,29 @@ impl RedisStore {
         password: Option<&str>,
         shard: u32,
     ) -> Result<RedisStore, OpenError> {
-        let mut url = RedisUrl::parse(rest, secure)?;
+        RedisStore::at(RedisUrl::parse(rest, secure)?, password, shard)
+    }
+
+    /// The same at the master that Sentinels name; `rest` is what follows `redis+sentinel://`.
+    ///
+    /// # Errors
+    /// [`OpenError::Url`], [`OpenError::Random`].
+    pub fn by_sentinels(
+        rest: &str,
+        password: Option<&str>,
+        shard: u32,
+    ) -> Result<RedisStore, OpenError> {
+        RedisStore::at(RedisUrl::parse_sentinel(rest)?, password, shard)
+    }
+
+    fn at(mut url: RedisUrl, password: Option<&str>, shard: u32) -> Result<RedisStore, OpenError> {
         if let Some(password) = password {
             url.password = Some(password.to_owned());
         }
+        let sentinels = url.sentinels.clone().map(Sentinels::start).transpose()?;
         Ok(RedisStore {
             url,
+            sentinels,
             hash: format!("pmnet:{{{shard}}}").into_bytes(),
             scripts: format!("pmnet:{{{shard}}}:scripts").into_bytes(),
             read_scripts: std::collections::HashSet::new(),
@@ -196,6 +217,9 @@ impl RedisStore {
     }
 
     fn connect(&mut self) -> Result<Link, StoreError> {
+        if let Some(sentinels) = &self.sentinels {
+            (self.url.host, self.url.port) = sentinels.master()?;
+        }
         let mut connection = Connection::open(&self.url)?;
         if let Some(password) = &self.url.password {
             let reply = match &self.url.user {
@@ -413,6 +437,16 @@ impl Store for RedisStore {
         takes_writes.then(|| Bytes::copy_from_slice(link.facts.run_id.as_bytes()))
     }
 
+    fn attend(&mut self, wake: Box<dyn Fn() + Send>) {
+        if let Some(sentinels) = &self.sentinels {
+            sentinels.attend(wake);
+        }
+    }
+
+    fn has_moved(&self) -> bool {
+        self.sentinels.as_ref().is_some_and(Sentinels::has_moved)
+    }
+
     fn durability(&self) -> String {
         match self.persistence {
             Some(persistence) => {
@@ -422,10 +456,17 @@ impl Store for RedisStore {
                     persistence.describe(self.url.wait_replicas)
                 )
             }
-            None => format!(
-                "Redis at {}: not connected yet, so not known",
-                self.url.endpoint()
-            ),
+            None => {
+                let place = match &self.url.sentinels {
+                    None => format!("Redis at {}", self.url.endpoint()),
+                    Some(set) => format!(
+                        "the master {:?} of the Sentinels at {}",
+                        set.name,
+                        set.places_text()
+                    ),
+                };
+                format!("{place}: not connected yet, so not known")
+            }
         }
     }
 }

@@ -111,10 +111,13 @@ pub fn taken_over(hash: &[u8]) -> StoreError {
     ))
 }
 
-fn older(hash: &[u8]) -> StoreError {
+fn older(hash: &[u8], found: &[u8], confirmed: &[u8]) -> StoreError {
+    let order = |watermark: &[u8]| watermark.try_into().map_or(0, u64::from_be_bytes);
+    let (found, confirmed) = (order(found), order(confirmed));
     StoreError::Fatal(format!(
         "pmnet's records ({}) in Redis are older than what this server wrote: Redis lost writes that it had \
-         confirmed (restored backup, failover to a lagging replica, crash without appendfsync always). Restore \
+         confirmed (restored backup, failover to a lagging replica, crash without appendfsync always). It has what was \
+         applied up to order {found}, and had confirmed up to {confirmed}: what is between is missing. Restore \
          Redis's data, or start the shard anew",
         String::from_utf8_lossy(hash)
     ))
@@ -172,7 +175,7 @@ impl RedisStore {
         if self.owner.was && other {
             // Records older than ours are not those of a later owner: this Redis lost data.
             return Err(if watermark < &self.watermark[..] {
-                older(&self.hash)
+                older(&self.hash, watermark, &self.watermark)
             } else {
                 taken_over(&self.hash)
             });
@@ -216,7 +219,7 @@ impl RedisStore {
             )));
         }
         if watermark < self.watermark {
-            return Err(older(&self.hash));
+            return Err(older(&self.hash, &watermark, &self.watermark));
         }
         // Only the owner writes records, and of our batches only the last has an unknown outcome.
         if self.owner.was

@@ -1,12 +1,16 @@
 //! `redis://[[user]:password@]host[:port][/0][?wait_replicas=N]`; with TLS `rediss://…[?ca=FILE&cert=FILE&key=FILE]`.
+//! `redis+sentinel://[[user]:password@]host[:port],…/NAME[?wait_replicas=N]`: the master that Sentinels name.
 
 use pmnet_tls::ClientTls;
 use pmnet_wire::percent_decode;
 
+use super::sentinel::{SENTINELS_MAX, SentinelSet};
 use crate::OpenError;
 
 /// Port of a Redis server when the URL names none.
 const PORT_DEFAULT: u16 = 6379;
+/// Port of a Sentinel when the URL names none.
+const SENTINEL_PORT_DEFAULT: u16 = 26379;
 /// Most replicas that a URL may ask to wait for.
 pub const WAIT_REPLICAS_MAX: u32 = 64;
 
@@ -25,9 +29,68 @@ pub struct RedisUrl {
     pub wait_replicas: u32,
     /// How to speak TLS, if that is to be.
     pub tls: Option<ClientTls>,
+    /// Who is asked for host and port.
+    pub sentinels: Option<SentinelSet>,
 }
 
 impl RedisUrl {
+    /// One without a password and TLS.
+    pub fn plain(host: &str, port: u16) -> RedisUrl {
+        RedisUrl {
+            host: host.to_owned(),
+            port,
+            user: None,
+            password: None,
+            wait_replicas: 0,
+            tls: None,
+            sentinels: None,
+        }
+    }
+
+    /// Parses what follows `redis+sentinel://`. Host and port are those of the first Sentinel until they have been asked.
+    ///
+    /// # Errors
+    /// [`OpenError::Url`] with what is wrong; the password is never repeated.
+    pub fn parse_sentinel(rest: &str) -> Result<RedisUrl, OpenError> {
+        let wrong = |why: &str| OpenError::Url { why: why.into() };
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (credentials, place) = rest
+            .rsplit_once('@')
+            .map_or((None, rest), |(c, p)| (Some(c), p));
+        let (hosts, name) = place.split_once('/').unwrap_or((place, ""));
+        if name.is_empty() || name.contains('/') {
+            return Err(wrong(
+                "the master's name is missing: redis+sentinel://HOST:PORT,HOST:PORT/NAME",
+            ));
+        }
+        let mut places = Vec::new();
+        for host in hosts.split(',') {
+            let parsed = RedisUrl::parse(host.trim(), false)?;
+            let bare = parsed.host.len() + 2 * usize::from(host.contains('[')) == host.trim().len();
+            let port = if bare {
+                SENTINEL_PORT_DEFAULT
+            } else {
+                parsed.port
+            };
+            places.push((parsed.host, port));
+        }
+        if places.len() > SENTINELS_MAX {
+            return Err(OpenError::Url {
+                why: format!("{} Sentinels: at most {SENTINELS_MAX}", places.len()),
+            });
+        }
+        let credentials = credentials.map_or_else(String::new, |text| format!("{text}@"));
+        let first = hosts.split(',').next().unwrap_or_default().trim();
+        let url = RedisUrl::parse(&format!("{credentials}{first}?{query}"), false)?;
+        Ok(RedisUrl {
+            sentinels: Some(SentinelSet {
+                places,
+                name: name.to_owned(),
+            }),
+            ..url
+        })
+    }
+
     /// Parses what follows `redis://`, or with `secure` what follows `rediss://`.
     ///
     /// # Errors
@@ -111,6 +174,7 @@ impl RedisUrl {
             password,
             wait_replicas,
             tls,
+            sentinels: None,
         })
     }
 
@@ -149,6 +213,33 @@ mod tests {
                 .as_deref(),
             Some("pw")
         );
+    }
+
+    #[test]
+    fn sentinels_and_a_master_are_read() {
+        let url = RedisUrl::parse_sentinel("u:p%40@a:1, b,[::1]:3,[::2]/prod?wait_replicas=2");
+        let url = url.unwrap();
+        let set = url.sentinels.unwrap();
+        assert_eq!(set.name, "prod");
+        assert_eq!(set.places_text(), "a:1,b:26379,[::1]:3,[::2]:26379");
+        assert_eq!(
+            (
+                url.user.as_deref(),
+                url.password.as_deref(),
+                url.wait_replicas
+            ),
+            (Some("u"), Some("p@"), 2)
+        );
+        let many = vec!["h"; 17].join(",") + "/m";
+        for bad in [
+            "", "a:1", "a:1/", "a:1/x/y", "/m", "a:1,/m", "a:0/m", "a/m?x=1", &many,
+        ] {
+            assert!(RedisUrl::parse_sentinel(bad).is_err(), "{bad}");
+        }
+        let error = RedisUrl::parse_sentinel(":s3cret@h:x/m")
+            .unwrap_err()
+            .to_string();
+        assert!(!error.contains("s3cret"), "{error}");
     }
 
     #[test]

@@ -1,0 +1,262 @@
+//! The agent of a server: it says in etcd which chain the store has on record, in a thread of its own
+//! (`docs/spec/protocol.md` §14).
+//!
+//! A server needs no lease to serve: its records in the store fence it. The key that goes with a lease only shows that it is there.
+//! What it says is never wrong later, since the chain of an epoch never changes; so a step that comes late does no harm.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use pmnet_proto::Time;
+use pmnet_proto::time::{Nanos, SECOND};
+use pmnet_udp::{Clock, OnRecord, ServerWords};
+
+use crate::etcd::{Etcd, Put};
+use crate::record::{Names, ServerRecord, bytes};
+use crate::shard::Shard;
+
+/// The record is put so many times before its lease would end.
+const RENEWALS: u64 = 3;
+/// The agent looks so many times in one lease.
+const LOOKS: u64 = 16;
+/// One call of etcd ends within this part of a lease.
+const CALLS: u64 = 6;
+/// What goes on is said again after this time.
+const PATIENCE: Nanos = 5 * SECOND;
+
+/// Settings of a server's agent.
+#[derive(Clone, Debug)]
+pub struct ServerAgentConfig {
+    /// Members of etcd.
+    pub endpoints: Vec<String>,
+    /// The shard's keys.
+    pub names: Names,
+    /// Where the server listens.
+    pub address: SocketAddr,
+    /// Length of the leases that show that it is there.
+    pub seconds: u64,
+}
+
+/// An agent at work. It ends when this is dropped.
+#[derive(Debug)]
+pub struct ServerAgent {
+    words: Arc<ServerWords>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ServerAgent {
+    /// Begins.
+    ///
+    /// # Errors
+    /// The system gives no thread, or no random numbers.
+    pub fn start(
+        config: ServerAgentConfig,
+        words: Arc<ServerWords>,
+    ) -> std::io::Result<ServerAgent> {
+        let mut keeper = Keeper::new(config, words.clone())?;
+        let thread = std::thread::Builder::new()
+            .name("fleet".into())
+            .spawn(move || keeper.keep())?;
+        Ok(ServerAgent {
+            words,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for ServerAgent {
+    fn drop(&mut self) {
+        self.words.finish();
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A panic there was printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Keeper {
+    config: ServerAgentConfig,
+    words: Arc<ServerWords>,
+    etcd: Etcd,
+    clock: Clock,
+    length: Nanos,
+    /// Name of this process.
+    process: String,
+    /// What was put last, and when.
+    put: Option<(OnRecord, Time)>,
+    /// When it was said last that something goes wrong.
+    said: Option<Time>,
+}
+
+impl Keeper {
+    fn new(config: ServerAgentConfig, words: Arc<ServerWords>) -> std::io::Result<Keeper> {
+        let length = crate::length(config.seconds);
+        let timeout = Duration::from_nanos(length / CALLS);
+        Ok(Keeper {
+            etcd: Etcd::new(config.endpoints.clone(), timeout),
+            clock: Clock::start_boottime(),
+            length,
+            process: format!("{:016x}", pmnet_udp::os_random()?),
+            put: None,
+            said: None,
+            config,
+            words,
+        })
+    }
+
+    fn keep(&mut self) {
+        self.words.attend();
+        while !self.words.is_over() {
+            let turned = self.turn();
+            self.tell(turned);
+            std::thread::park_timeout(Duration::from_nanos(self.length / LOOKS));
+        }
+    }
+
+    fn turn(&mut self) -> Result<(), String> {
+        let shard = Shard::read(&mut self.etcd, &self.config.names)?;
+        let on_record = self.words.on_record();
+        if let Some(epoch) = to_end(&shard, &on_record) {
+            self.words.end_epoch(epoch);
+        }
+        let now = self.clock.now();
+        let fresh = self
+            .put
+            .as_ref()
+            .is_some_and(|(put, at)| *put == on_record && now.since(*at) < self.length / RENEWALS);
+        if fresh {
+            return Ok(());
+        }
+        if let Some(before) = &shard.server
+            && before.epoch > on_record.epoch
+            && on_record.epoch > 0
+        {
+            return Err(format!(
+                "the server at {} knew epoch {}, and the store of this one is in epoch {}: it is another store, or an old copy. \
+                 Nothing is said in etcd",
+                before.address, before.epoch, on_record.epoch
+            ));
+        }
+        let record = ServerRecord {
+            address: self.config.address,
+            epoch: on_record.epoch,
+            chain: on_record.chain.clone(),
+            seconds: self.config.seconds,
+        };
+        self.claim(&shard, &record, on_record.epoch > 0)?;
+        self.put = Some((on_record, now));
+        Ok(())
+    }
+
+    /// One step in etcd, if nothing has changed since it was read. A server that has not read its store says only that it is there.
+    fn claim(&mut self, shard: &Shard, record: &ServerRecord, knows: bool) -> Result<(), String> {
+        let names = &self.config.names;
+        let lease = self.etcd.grant(self.config.seconds);
+        let lease = lease.map_err(|error| error.to_string())?;
+        let are = [
+            (names.server(), shard.servers),
+            (names.server_alive(), shard.server_alive),
+        ];
+        let alive = Put {
+            key: names.server_alive(),
+            value: self.process.clone().into_bytes(),
+            lease,
+        };
+        let mut puts = vec![alive];
+        if knows || shard.servers == 0 {
+            puts.push(Put {
+                key: names.server(),
+                value: bytes(record),
+                lease: 0,
+            });
+        }
+        let done = self.etcd.put_if(&are, &puts);
+        if done.map_err(|error| error.to_string())? {
+            return Ok(());
+        }
+        Err(
+            "somebody else writes what etcd knows of this shard's server: does a second one run?"
+                .into(),
+        )
+    }
+
+    fn tell(&mut self, turned: Result<(), String>) {
+        let now = self.clock.now();
+        let Err(text) = turned else {
+            if self.said.take().is_some() {
+                tracing::info!("etcd has this server's record again");
+            }
+            return;
+        };
+        if self.said.is_none_or(|at| now.since(at) >= PATIENCE) {
+            tracing::warn!("etcd: {text}. The server serves without it");
+            self.said = Some(now);
+        }
+    }
+}
+
+/// The epoch that the server is to end: the chain that is served is the one in etcd, and that states something about the next epoch,
+/// which a device that was to join, and was lost, would have begun.
+fn to_end(shard: &Shard, on_record: &OnRecord) -> Option<u32> {
+    let plan = shard.plan.as_ref()?;
+    let same = plan.epoch == on_record.epoch && plan.ids() == on_record.chain;
+    let waits = same && !plan.joins && plan.says == Some(plan.epoch + 1);
+    waits.then_some(plan.epoch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Place, Plan};
+
+    #[test]
+    fn an_epoch_ends_only_if_a_joiner_was_lost_of_which_nobody_knows_whether_it_joined() {
+        let at = |port| SocketAddr::from(([10, 0, 0, 1], port));
+        let place = |id: u32| Place {
+            id,
+            at: at(7),
+            whole: true,
+        };
+        let plan = Plan {
+            epoch: 4,
+            says: Some(5),
+            places: vec![place(7), place(8)],
+            joins: false,
+            server: at(99),
+            copies: 3,
+        };
+        let of = |plan: &Plan| Shard {
+            plan: Some(plan.clone()),
+            ..Shard::default()
+        };
+        let on_record = |epoch, chain: &[u32]| OnRecord {
+            epoch,
+            chain: chain.to_vec(),
+        };
+        let here = on_record(4, &[7, 8]);
+        assert_eq!(to_end(&of(&plan), &here), Some(4));
+        // It has joined: that epoch has begun, and the statement is made in it.
+        assert_eq!(to_end(&of(&plan), &on_record(5, &[7, 8, 9])), None);
+        assert_eq!(to_end(&of(&plan), &on_record(4, &[7, 8, 9])), None);
+        assert_eq!(to_end(&Shard::default(), &here), None);
+        for other in [
+            Plan {
+                says: Some(4),
+                ..plan.clone()
+            },
+            Plan {
+                says: None,
+                ..plan.clone()
+            },
+            Plan {
+                joins: true,
+                ..plan.clone()
+            },
+        ] {
+            assert_eq!(to_end(&of(&other), &here), None, "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What a server's loop and its agent in a fleet tell each other (`docs/spec/protocol.md` §14).
+//!
+//! Nothing here is waited for: the loop says where it is when that is new, and looks at one word each turn.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::Thread;
+
+/// The chain that a server's store has on record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OnRecord {
+    /// Its epoch; 0: there is none, or the store was not read yet.
+    pub epoch: u32,
+    /// Its devices, head first.
+    pub chain: Vec<u32>,
+}
+
+/// The words between a server's loop and its agent.
+#[derive(Debug, Default)]
+pub struct ServerWords {
+    on_record: Mutex<OnRecord>,
+    /// The epoch that is to be followed by another one with the same devices; 0: none.
+    ends: AtomicU32,
+    over: AtomicBool,
+    agent: OnceLock<Thread>,
+    waker: Mutex<Option<Arc<mio::Waker>>>,
+}
+
+impl ServerWords {
+    /// The loop can be woken by this from now on.
+    pub fn begin(&self, waker: Arc<mio::Waker>) {
+        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
+    }
+
+    /// The store has this chain on record. Takes a lock: to be called only when that is new.
+    pub fn say(&self, on_record: OnRecord) {
+        let mut place = self
+            .on_record
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *place = on_record;
+        drop(place);
+        self.wake_agent();
+    }
+
+    /// What the loop said last.
+    pub fn on_record(&self) -> OnRecord {
+        let place = self.on_record.lock();
+        place.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The epoch that is to end, if one is.
+    pub fn epoch_to_end(&self) -> Option<u32> {
+        Some(self.ends.load(Ordering::Acquire)).filter(|&epoch| epoch != 0)
+    }
+
+    /// This epoch is to be followed by another one with the same devices; the loop is woken.
+    pub fn end_epoch(&self, epoch: u32) {
+        self.ends.store(epoch, Ordering::Release);
+        let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(waker) = &*waker {
+            // A loop that is gone needs no waking.
+            let _ = waker.wake();
+        }
+    }
+
+    /// This thread is the agent: it is woken when the loop has news.
+    pub fn attend(&self) {
+        let _one = self.agent.set(std::thread::current());
+    }
+
+    /// The agent is to end.
+    pub fn finish(&self) {
+        self.over.store(true, Ordering::Release);
+        self.wake_agent();
+    }
+
+    /// Whether the agent is to end.
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    fn wake_agent(&self) {
+        if let Some(agent) = self.agent.get() {
+            agent.unpark();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loop_is_woken_by_a_word_and_the_agent_by_news() {
+        let words = ServerWords::default();
+        assert_eq!(words.epoch_to_end(), None);
+        let mut poll = mio::Poll::new().unwrap();
+        let mut events = mio::Events::with_capacity(1);
+        let waker = mio::Waker::new(poll.registry(), mio::Token(1)).unwrap();
+        words.begin(Arc::new(waker));
+        words.end_epoch(3);
+        poll.poll(&mut events, Some(std::time::Duration::from_secs(5)))
+            .unwrap();
+        assert!(!events.is_empty());
+        assert_eq!(words.epoch_to_end(), Some(3));
+        let on_record = OnRecord {
+            epoch: 4,
+            chain: vec![1, 2],
+        };
+        std::thread::scope(|scope| {
+            let agent = scope.spawn(|| {
+                words.attend();
+                while words.on_record().epoch != 4 || !words.is_over() {
+                    std::thread::park();
+                }
+            });
+            words.say(on_record.clone());
+            words.finish();
+            // It may have parked before it attended.
+            while !agent.is_finished() {
+                agent.thread().unpark();
+                std::thread::yield_now();
+            }
+        });
+        assert_eq!(words.on_record(), on_record);
+    }
+}

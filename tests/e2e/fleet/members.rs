@@ -1,0 +1,70 @@
+//! An etcd of three members, whose leader is killed while devices are lost.
+
+use std::time::{Duration, Instant};
+
+use pmnet_lab::harness::Role;
+use rustix::process::Signal;
+
+use super::heal::{HEALED_MAX, World, tell, tell_within, until_healed};
+use crate::support::seed;
+
+/// Rounds: `PMNET_RUNS`.
+#[test]
+fn the_leader_of_etcd_is_killed_while_devices_are_lost() {
+    let runs = std::env::var("PMNET_RUNS").ok();
+    let runs: usize = runs.and_then(|text| text.parse().ok()).unwrap_or(3);
+    let mut random = fastrand::Rng::with_seed(seed());
+    let Some(mut world) = World::with("members", 2, 3) else {
+        return;
+    };
+    let mut everything = Vec::new();
+    for run in 1..=runs {
+        // The head first, then any: the leader dies before it, with it, or while its lease ends.
+        let victim = Role::Device(if run == 1 { 0 } else { random.usize(..2) });
+        let after = Duration::from_millis([0, 1_500, 2_900][random.usize(..3)]);
+        let leader = world.etcds.leader();
+        let (acknowledged, lost) = world.under_load(&format!("{run}:"), |world| {
+            let lost = Instant::now();
+            world.signal(victim, Signal::KILL);
+            std::thread::sleep(after);
+            world.etcds.kill(leader);
+            until_healed(world, run);
+            lost
+        });
+        // Etcd chooses another leader, and gives every lease its whole length anew.
+        tell_within(
+            HEALED_MAX,
+            &format!("run {run}: {victim} killed, and {after:?} later etcd's leader"),
+            &acknowledged,
+            lost,
+        );
+        assert_ne!(world.etcds.leader(), leader, "another one leads");
+        world.etcds.restart(leader);
+        world.comes_back(victim, false);
+        everything.extend(acknowledged);
+    }
+    world.nothing_is_lost(&everything);
+}
+
+/// With all of a shard's devices alive: an etcd that chooses another leader is not noticed, or as a pause.
+#[test]
+fn the_leader_of_etcd_is_killed_and_no_device_is_left_out() {
+    let Some(mut world) = World::with("leader", 2, 3) else {
+        return;
+    };
+    let (acknowledged, killed) = world.under_load("l", |world| {
+        let mut first = None;
+        for _ in 0..3 {
+            let leader = world.etcds.leader();
+            let killed = Instant::now();
+            world.etcds.kill(leader);
+            std::thread::sleep(Duration::from_secs(4));
+            world.etcds.restart(leader);
+            first.get_or_insert(killed);
+        }
+        first.unwrap()
+    });
+    tell("etcd's leader killed three times", &acknowledged, killed);
+    assert_eq!(world.done(r#""step":"stop""#), 0);
+    world.nothing_is_lost(&acknowledged);
+}
