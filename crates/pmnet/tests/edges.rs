@@ -21,7 +21,10 @@ const EDGES: &[(&str, &[&str])] = &[
         &["wire", "device", "log", "media", "proto", "udp"],
     ),
     // For programs of others; the product does not use it.
-    ("packets", &["dataplane", "device", "log", "media", "packet-store", "udp"]),
+    (
+        "packets",
+        &["dataplane", "device", "log", "media", "packet-store", "udp"],
+    ),
     ("client", &["proto", "udp"]),
     ("server", &["wire", "proto", "udp"]),
     ("packet-store", &["log"]),
