@@ -65,7 +65,7 @@ impl World {
             flags,
             past: String::new(),
             spares: Vec::new(),
-            etcds: etcds,
+            etcds,
         };
         let whole = format!(r#""copies_wanted":{devices},"#);
         eventually("a controller knows the chain", HEALED_MAX, || {

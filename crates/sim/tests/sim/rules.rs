@@ -26,7 +26,7 @@ fn a_rule_that_is_switched_off_is_missed() {
             without: Some(without),
             ..Plan::default()
         };
-        let summary = campaign(&plan, 0, 50, 2, |so_far| so_far.failing == 0);
+        let summary = campaign(&plan, 0, 150, 2, |so_far| so_far.failing == 0);
         assert!(summary.failing > 0, "nobody noticed: {}", without.says);
     }
 }

@@ -257,8 +257,9 @@ fn what_cannot_be_opened_says_why_and_is_left_alone() {
     );
     assert!(wrong("kv:").contains("missing"));
     assert!(
-        wrong("mysql://u:s3cret@h")
-            .contains("redis://HOST:PORT, rediss://HOST:PORT, packet:PATH, kv:PATH or null:")
+        wrong("mysql://u:s3cret@h").contains(
+            "redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT,…/NAME, packet:PATH, kv:PATH or null:"
+        )
     );
     assert!(!wrong("mysql://u:s3cret@h").contains("s3cret"));
     assert!(wrong("rediss://h?ca=/none/such").contains("/none/such"));
