@@ -250,7 +250,7 @@ impl Without {
         rule(
             "lease-drift",
             Place::Drift,
-            2000,
+            6000,
             "§14: the margin is for clocks that differ by so much and no more",
         ),
         machine(
