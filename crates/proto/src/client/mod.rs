@@ -448,7 +448,7 @@ impl Client {
             self.counters.unexpected += 1;
             return;
         };
-        let Some(session) = self.sessions.get(&handle) else {
+        let Some(mut session) = self.sessions.get_mut(&handle) else {
             return;
         };
         if header.tag != session.token()
@@ -466,10 +466,8 @@ impl Client {
         self.epoch = header.epoch;
         if self.heads.answered(from, header.kind) | later {
             self.head_changed(now);
+            session = self.sessions.get_mut(&handle).expect("looked up above");
         }
-        let Some(session) = self.sessions.get_mut(&handle) else {
-            return;
-        };
         let mut context = Context {
             config: &self.config,
             head: self.heads.current(),
