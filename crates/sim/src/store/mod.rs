@@ -140,6 +140,7 @@ impl SimStore {
                 let most = story.delivered.entry(id).or_default();
                 *most = times.max(*most);
             }
+            story.refused.extend(&instance.data.story.refused);
         }
         story
     }
@@ -199,7 +200,8 @@ impl SimStore {
             Some(behind) if wait || lagging || !down => behind,
             _ => master.data.clone(),
         };
-        data.story.delivered.clear();
+        let delivered = std::mem::take(&mut data.story.delivered);
+        data.delivered_before.extend(delivered.into_keys());
         if state.stops_writes {
             let before = state.address;
             state.instances[before].late.clear();

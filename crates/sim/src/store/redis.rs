@@ -17,6 +17,8 @@ pub struct Story {
     pub ended_in: BTreeMap<u64, u64>,
     /// How often each id was delivered to the subscribers of one Redis.
     pub delivered: BTreeMap<u64, u64>,
+    /// Ids that one Redis refused, and that neither it nor a Redis whose records it took over had delivered.
+    pub refused: BTreeSet<u64>,
     /// Effects that were not what a client made.
     pub malformed: u64,
     /// Keys of the records that are left.
@@ -30,6 +32,8 @@ pub(super) struct Data {
     /// Which load of which process owns the records.
     pub(super) owner: u64,
     pub(super) story: Story,
+    /// Ids that masters before this one delivered, as far as it took over their records.
+    pub(super) delivered_before: BTreeSet<u64>,
     /// What has changed since it was made durable, if somebody wants to know.
     pub(super) changed: Option<Changed>,
 }
@@ -82,6 +86,13 @@ impl Data {
             }
         } else if act == Act::Publish {
             *self.story.delivered.entry(id).or_default() += 1;
+        }
+    }
+
+    /// An operation was refused before it had an effect.
+    fn refused(&mut self, id: u64) {
+        if !self.story.delivered.contains_key(&id) && !self.delivered_before.contains(&id) {
+            self.story.refused.insert(id);
         }
     }
 
@@ -203,6 +214,7 @@ impl Instance {
         }
         if trouble == Some(Trouble::EffectRefused) {
             self.data.change(key, with(&Reply::Refused), step);
+            self.data.refused(operation.id);
             return Ran::Replied(Reply::Refused);
         }
         self.data.effect(operation, step);

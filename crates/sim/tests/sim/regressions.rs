@@ -112,3 +112,10 @@ fn a_head_that_was_left_out_does_not_keep_its_clients() {
         clean(seed, 2_000_000);
     }
 }
+
+/// A replica that lagged was promoted after the old master had delivered a message, and refused that message. The old master's record
+/// was gone, so the client was told the truth about the store that it has. Found: failed and delivered.
+#[test]
+fn a_message_of_a_lost_master_may_be_refused_by_the_next() {
+    clean(79321, 2_000_000);
+}
