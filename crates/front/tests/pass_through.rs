@@ -54,7 +54,6 @@ fn what_would_undo_a_promise_never_reaches_the_store() {
         ("FCALL f 0", "without WATCH"),
         ("SCRIPT FLUSH", "before WATCH"),
         ("SCRIPT LOAD x", "before WATCH"),
-        ("PFDEBUG ENCODING k", "an operator's command"),
         ("SYNC", "replication stream"),
         ("PSYNC ? -1", "replication stream"),
         ("REPLCONF ack 0", "replication stream"),

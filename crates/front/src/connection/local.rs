@@ -12,7 +12,7 @@ use crate::table::{Local, SERVER_VERSION, Sub};
 use crate::upstream::Upstream;
 
 /// Largest database number that is asked for; the store decides which it has.
-const DATABASE_MAX: i64 = 1_000_000;
+const DATABASE_MAX: u32 = 1_000_000;
 
 const HELLO_NOAUTH: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> \
                             option can be used to authenticate the client and select the RESP protocol version at the same time";
@@ -286,8 +286,41 @@ pub(super) fn valid_name(name: &[u8]) -> bool {
 pub(super) fn parse_database(text: &[u8]) -> Result<u32, Bytes> {
     let number = parse_integer(text)
         .ok_or_else(|| reply::error("ERR value is not an integer or out of range"))?;
-    if !(0..=DATABASE_MAX).contains(&number) {
-        return Err(reply::error("ERR DB index is out of range"));
+    if i32::try_from(number).is_err() {
+        return Err(reply::error(
+            "ERR value is out of range, value must between -2147483648 and 2147483647",
+        ));
     }
-    u32::try_from(number).map_err(|_| reply::error("ERR DB index is out of range"))
+    u32::try_from(number)
+        .ok()
+        .filter(|number| *number <= DATABASE_MAX)
+        .ok_or_else(|| reply::error("ERR DB index is out of range"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_no_database_has_the_error_of_redis() {
+        let range = "ERR value is out of range, value must between -2147483648 and 2147483647";
+        for (text, error) in [
+            ("x", "ERR value is not an integer or out of range"),
+            (
+                "9223372036854775808",
+                "ERR value is not an integer or out of range",
+            ),
+            ("9223372036854775807", range),
+            ("-2147483649", range),
+            ("2147483647", "ERR DB index is out of range"),
+            ("-1", "ERR DB index is out of range"),
+        ] {
+            assert_eq!(
+                parse_database(text.as_bytes()),
+                Err(reply::error(error)),
+                "{text}"
+            );
+        }
+        assert_eq!(parse_database(b"15"), Ok(15));
+    }
 }

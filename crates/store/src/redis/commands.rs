@@ -54,7 +54,7 @@ pub fn denied(name: &[u8]) -> Option<&'static str> {
             Some("it needs a connection of its own")
         }
         b"SYNC" | b"PSYNC" | b"REPLCONF" | b"REPLICAOF" | b"SLAVEOF" | b"FAILOVER"
-        | b"SHUTDOWN" | b"DEBUG" | b"RESTORE-ASKING" | b"PFDEBUG" => {
+        | b"SHUTDOWN" | b"DEBUG" | b"RESTORE-ASKING" => {
             Some("it is an operator's command: send it to Redis directly")
         }
         b"SWAPDB" => Some("it could swap away the records that make writes exactly once"),
@@ -201,7 +201,13 @@ impl CommandTable {
             return arguments.len() >= 3;
         }
         if name == b"SCRIPT" {
-            return arguments.len() >= 2;
+            return match arguments {
+                [_, sub, _] => [&b"LOAD"[..], b"EXISTS"]
+                    .iter()
+                    .any(|own| sub.eq_ignore_ascii_case(own)),
+                [_, sub, _, ..] => sub.eq_ignore_ascii_case(b"EXISTS"),
+                _ => false,
+            };
         }
         if arguments.len() > SCRIPT_ARGUMENTS_MAX || blocks(name, arguments) {
             return false;

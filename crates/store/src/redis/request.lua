@@ -219,7 +219,7 @@ local function call_guarded(name, arguments)
       user_wrote = has_flag('write', name, arguments[2])
     end
   end
-  local reply = redis.pcall(unpack(arguments, 1, table.maxn(arguments)))
+  local reply = redis.pcall(unpack(arguments, 1, arguments.n))
   local failed = type(reply) == 'table' and reply.err
   if name == 'SELECT' and not failed then current = tostring(arguments[2]) end
   if failed and not begun and passing(failed) then
@@ -238,13 +238,14 @@ end
 local function guarded(raise)
   return function(...)
     if aborted then error('stopped', 0) end
-    local arguments = {...}
+    -- With those that are nil.
+    local arguments = {n = select('#', ...), ...}
     local name = type(arguments[1]) == 'string' and string.upper(arguments[1]) or ''
     local reply
     if name == 'FLUSHALL' or name == 'FLUSHDB' or name == 'SWAPDB' then
       reply = {err = 'ERR pmnet: ' .. name .. ' is not available inside scripts'}
     end
-    for i = 2, #arguments do
+    for i = 2, arguments.n do
       if type(arguments[i]) == 'string' and string.sub(arguments[i], 1, 7) == 'pmnet:{' then
         reply = {err = 'ERR pmnet: keys that begin with pmnet:{ are reserved'}
       end
@@ -378,8 +379,17 @@ local function line_of_return(body)
   return found
 end
 
+local INTEGER_MAX = '9223372036854775807'
+-- A number as Redis reads it: no zeros in front, 64 bits. It may be rounded.
+local function integer(text)
+  local digits = string.match(text, '^-?([1-9]%d*)$')
+  local fits = digits and (#digits < #INTEGER_MAX or (#digits == #INTEGER_MAX and digits <= INTEGER_MAX))
+  return (fits or text == '0') and tonumber(text)
+end
+local NOSCRIPT, SHA_BYTES = 'NOSCRIPT No matching script. Please use EVAL.', 40
 local function user_script(name, first, last)
-  local count = string.match(ARGV[first + 2], '^-?%d+$') and tonumber(ARGV[first + 2])
+  if name == 'EVALSHA' and #ARGV[first + 1] ~= SHA_BYTES then return add_error(NOSCRIPT) end
+  local count = integer(ARGV[first + 2])
   if not count then return add_error('ERR value is not an integer or out of range') end
   if count > last - first - 2 then
     return add_error("ERR Number of keys can't be greater than number of args")
@@ -389,7 +399,7 @@ local function user_script(name, first, last)
   if name == 'EVALSHA' then
     sha = string.lower(body)
     body = in_records(redis.call, 'HGET', SCRIPTS, 'script/' .. sha)
-    if not body then return add_error('NOSCRIPT No matching script. Please use EVAL.') end
+    if not body then return add_error(NOSCRIPT) end
   else
     sha = redis.sha1hex(body)
   end
@@ -434,9 +444,10 @@ local function user_script(name, first, last)
   add_error(text .. ' script: ' .. sha .. (line and ', on @user_script:' .. line .. '.' or ''))
 end
 
+-- SCRIPT LOAD or EXISTS; Redis itself does the others.
 local function script_command(first, last)
   local sub = string.upper(ARGV[first + 1])
-  if sub == 'LOAD' and last == first + 2 then
+  if sub == 'LOAD' then
     local body = ARGV[first + 2]
     local f, wrong = compile(body)
     if not f then return add_error(wrong) end
@@ -444,13 +455,11 @@ local function script_command(first, last)
     if not begin() then return end
     if not in_records(keep_script, sha, body) then return add_error('ERR pmnet: too many scripts are kept, SCRIPT FLUSH first') end
     add_bulk(sha)
-  elseif sub == 'EXISTS' and last >= first + 2 then
+  else
     add('*' .. last - first - 1 .. '\r\n')
     for i = first + 2, last do
       add_integer(in_records(redis.call, 'HEXISTS', SCRIPTS, 'script/' .. string.lower(ARGV[i])))
     end
-  else
-    add_error('ERR pmnet: only SCRIPT LOAD, EXISTS and FLUSH are available')
   end
 end
 

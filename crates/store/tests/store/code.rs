@@ -151,6 +151,59 @@ fn scripts_find_what_they_find_in_a_bare_redis() {
     }
 }
 
+#[test]
+fn what_is_wrong_with_arguments_is_told_as_by_a_bare_redis() {
+    let Some((redis, mut store)) = ready(&[]) else {
+        return;
+    };
+    let unknown = "ab".repeat(20);
+    let numbers = [
+        "-0",
+        "00",
+        "01",
+        "+1",
+        "x",
+        "",
+        "-1",
+        "3",
+        "9223372036854775807",
+        "9223372036854775808",
+        "99999999999999999999",
+    ];
+    let evals = numbers.iter().flat_map(|number| {
+        let with = |name, what: &str| vec![name, what.to_owned(), (*number).to_owned(), "k".into()];
+        [
+            with("EVAL".to_owned(), "return 1"),
+            with("EVALSHA".to_owned(), &unknown),
+            with("EVALSHA".to_owned(), "x"),
+        ]
+    });
+    let bodies = [
+        "return redis.call('GET', nil)",
+        "return redis.pcall('GET', 'k', nil)",
+        "return redis.call(nil)",
+        "return redis.call('GET', {})",
+        "return redis.call()",
+    ];
+    let bodies = bodies.map(|body| vec!["EVAL".to_owned(), body.to_owned(), "0".into()]);
+    let scripts = [
+        "SCRIPT NOSUCH",
+        "SCRIPT LOAD",
+        "SCRIPT LOAD a b",
+        "SCRIPT EXISTS",
+        "SCRIPT HELP",
+        "SCRIPT HELP x",
+        "PFDEBUG ENCODING nothing",
+    ];
+    let scripts = scripts.map(|line| line.split(' ').map(str::to_owned).collect());
+    for words in evals.chain(bodies).chain(scripts) {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let there = bare(&redis, Protocol::Resp2, &words);
+        let here = change(&mut *store, script(Protocol::Resp2, &words));
+        assert_eq!(here, there, "{words:?}");
+    }
+}
+
 /// Also in a request that changes something, where other scripts run inside ours.
 #[test]
 fn a_script_that_may_only_read_does_not_write() {
