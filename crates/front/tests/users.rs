@@ -98,6 +98,11 @@ fn nobody_is_let_in_without_his_password() {
         assert_eq!(client.ask(line), WRONGPASS, "{line}");
     }
     assert_eq!(client.ask("AUTH a b c"), "-ERR syntax error\r\n");
+    // Redis looks at one option after the other.
+    assert_eq!(client.ask("HELLO 3 AUTH bob no oops"), WRONGPASS);
+    let oops = "-ERR Syntax error in HELLO option 'oops'\r\n";
+    assert_eq!(client.ask("HELLO 3 oops AUTH bob no"), oops);
+    assert_eq!(client.ask("HELLO 3 oops"), oops);
     assert_eq!(client.ask("PING"), NOAUTH);
     let own = |bypass: &(bool, Form, usize)| bypass.1 == Form::Barrier;
     assert!(front.knobs().updates.is_empty() && front.knobs().bypasses.iter().all(own));
@@ -123,8 +128,11 @@ fn nobody_is_let_in_without_his_password() {
             .starts_with("%7\r\n")
     );
     assert!(other.ask("CLIENT INFO").contains(" user=bob"));
-    drop((client, other));
-    assert_eq!(front.stop().failed_logins, 6);
+    let mut third = front.client();
+    assert_eq!(third.ask("HELLO 3 AUTH bob pw oops"), oops);
+    assert_eq!(third.ask("ACL WHOAMI"), "$3\r\nbob\r\n");
+    drop((client, other, third));
+    assert_eq!(front.stop().failed_logins, 7);
 }
 
 #[test]

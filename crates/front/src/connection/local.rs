@@ -138,8 +138,12 @@ impl Connection {
                 }
                 None => return Ok(()),
             }
-        } else if !self.is_logged_in(up, shared)? {
+        } else if wish.wrong.is_none() && !self.is_logged_in(up, shared)? {
             self.reply(reply::error(HELLO_NOAUTH));
+            return Ok(());
+        }
+        if let Some(wrong) = wish.wrong {
+            self.reply(wrong);
             return Ok(());
         }
         if wish.protocol != self.settings.protocol && self.passing.subscriptions() > 0 {
@@ -230,6 +234,8 @@ pub(super) struct Hello<'a> {
     pub(super) protocol: Protocol,
     pub(super) login: Option<(&'a [u8], &'a [u8])>,
     name: Option<&'a [u8]>,
+    /// The error of an option. Those in front of it count all the same, as in Redis.
+    wrong: Option<Bytes>,
 }
 
 impl<'a> Hello<'a> {
@@ -238,6 +244,7 @@ impl<'a> Hello<'a> {
             protocol: present,
             login: None,
             name: None,
+            wrong: None,
         };
         if arguments.len() > 1 {
             hello.protocol = match parse_integer(arguments.get(1)) {
@@ -258,18 +265,26 @@ impl<'a> Hello<'a> {
                 at += 3;
             } else if arguments.is(at, "SETNAME") && at + 1 < arguments.len() {
                 if !valid_name(arguments.get(at + 1)) {
-                    return Err(reply::error(BAD_NAME));
+                    hello.wrong = Some(reply::error(BAD_NAME));
+                    break;
                 }
                 hello.name = Some(arguments.get(at + 1));
                 at += 2;
             } else {
                 let option = String::from_utf8_lossy(arguments.get(at));
-                return Err(reply::error(&format!(
-                    "ERR Syntax error in HELLO option '{option}'"
-                )));
+                let wrong = format!("ERR Syntax error in HELLO option '{option}'");
+                hello.wrong = Some(reply::error(&wrong));
+                break;
             }
         }
         Ok(hello)
+    }
+}
+
+impl Hello<'_> {
+    /// The same; or the error of an option.
+    pub(super) fn complete(mut self) -> Result<Self, Bytes> {
+        self.wrong.take().map_or(Ok(self), Err)
     }
 }
 

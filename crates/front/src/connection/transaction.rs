@@ -292,7 +292,7 @@ impl Connection {
     /// HELLO.
     fn queue_hello(&mut self, arguments: &Arguments<'_>, frame: &[u8]) -> Result<(), Later> {
         let present = self.settings.protocol;
-        let hello = match Hello::parse(arguments, present) {
+        let hello = match Hello::parse(arguments, present).and_then(Hello::complete) {
             Ok(hello) => hello,
             // It is queued all the same, and the others run.
             Err(error) => return self.queue_own(Own::Reply(error)),
