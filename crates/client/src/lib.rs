@@ -6,6 +6,7 @@
 
 mod blocking;
 mod node;
+mod whereabouts;
 
 pub use blocking::{Session, SessionError};
 pub use node::ClientNode;
@@ -15,3 +16,4 @@ pub use pmnet_proto::client::{
     SessionHandle,
 };
 pub use pmnet_udp::{Clock, Spin, Stop, StopTrigger};
+pub use whereabouts::Whereabouts;

@@ -9,6 +9,9 @@ use pmnet_udp::Socket;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+
+use crate::whereabouts::Whereabouts;
 
 /// Bursts taken in by one call of [`ClientNode::receive`], so that a flood cannot starve the loop.
 const BURSTS_MAX: usize = 8;
@@ -21,6 +24,7 @@ pub struct ClientNode {
     machine: Client,
     socket: Socket,
     out: Outbox,
+    whereabouts: Option<Arc<Whereabouts>>,
 }
 
 impl ClientNode {
@@ -41,7 +45,13 @@ impl ClientNode {
             machine: Client::new(config, random),
             socket,
             out: Outbox::new(),
+            whereabouts: None,
         })
+    }
+
+    /// Where devices are is told here from now on.
+    pub fn follow(&mut self, whereabouts: Arc<Whereabouts>) {
+        self.whereabouts = Some(whereabouts);
     }
 
     /// The descriptor to poll for readability.
@@ -134,6 +144,9 @@ impl ClientNode {
     /// # Errors
     /// Errors of the socket.
     pub fn flush(&mut self, now: Time) -> io::Result<()> {
+        if let Some(peers) = self.whereabouts.as_ref().and_then(|one| one.take()) {
+            self.machine.look_among(&peers);
+        }
         self.machine.flush(now, &mut self.out);
         if !self.out.is_empty() {
             self.socket.send(&self.out);

@@ -1,13 +1,14 @@
 //! The fleet: leases in etcd, who keeps them, and who looks at them (`docs/spec/protocol.md` §14).
 //!
 //! Purpose: what an operator would know of a shard's devices is known from etcd. An [`Agent`] keeps the lease of one device, in a
-//! thread of its own; a [`ServerAgent`] says which chain the store has on record. A [`Controller`] says who is stopped, and how the
-//! rest is wired. Invariant: a lease is granted by agreement of all members of etcd, together with the look at the
+//! thread of its own; a [`ServerAgent`] says which chain the store has on record. A [`Follower`] tells clients where the devices are. A [`Controller`]
+//! says who is stopped, and how the rest is wired. Invariant: a lease is granted by agreement of all members of etcd, together with the look at the
 //! word about its device. May not: see a packet, a log or a store; be waited for by a loop that serves.
 
 mod agent;
 mod controller;
 mod etcd;
+mod follow;
 mod heal;
 mod plan;
 mod record;
@@ -17,6 +18,7 @@ mod shard;
 pub use agent::{Agent, AgentConfig, Facts};
 pub use controller::{Controller, ControllerConfig};
 pub use etcd::{Etcd, EtcdError, LIMIT, endpoints};
+pub use follow::{FollowConfig, Follower, whereabouts};
 pub use heal::{Advice, Step};
 pub use plan::{Order, Place, Plan};
 pub use record::{MemberRecord, Names, ServerRecord};

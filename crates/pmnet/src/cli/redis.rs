@@ -1,13 +1,16 @@
 //! `pmnet redis`: the RESP front.
 
 use std::fmt::Display;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 use pmnet_cli::{ConfigError, address, bytes, call_on_signals, password, warn_of_password};
-use pmnet_client::{ClientConfig, ClientNode};
+use pmnet_client::{ClientConfig, ClientNode, Whereabouts};
+use pmnet_fleet::{FollowConfig, Follower, Names};
 use pmnet_front::connection::Counters;
 use pmnet_front::limits::REPLY_BYTES_MAX;
 use pmnet_front::{Cache, Front, FrontConfig, Secret};
@@ -24,6 +27,7 @@ const EXAMPLES: &str = "\
 Examples:
   pmnet redis --listen 127.0.0.1:6380 --via 127.0.0.1:51000
   pmnet redis --listen 127.0.0.1:6380 --via 127.0.0.1:51000 --copies 3 --assume-ok HMSET
+  pmnet redis --listen 127.0.0.1:6380 --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
   pmnet redis --listen 10.0.0.5:6380 --via 10.0.0.6:51000 --users-of-redis \\
       --direct redis://front:@10.0.0.7:6379 --direct-password-file /etc/pmnet/front.password \\
       --tls-cert /etc/pmnet/front.pem --tls-key /etc/pmnet/front.key
@@ -40,6 +44,9 @@ const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 /// Largest `--connections-max`: each may need a port, and a second one towards the database.
 const CONNECTIONS_MAX: usize = 1_000_000;
 
+/// A front waits so long for the first device in etcd.
+const DEVICES_WAIT: Duration = Duration::from_secs(30);
+
 /// Settings of `pmnet redis`; section `[redis]` of the configuration file.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -51,6 +58,12 @@ pub struct RedisArgs {
     /// again when the chain has changed.
     #[arg(long, value_name = "HOST:PORT[,HOST:PORT…]")]
     via: Option<String>,
+    /// Instead of --via: the devices of this fleet, as etcd knows them, also when they change.
+    #[arg(long, value_name = "NAME", conflicts_with = "via")]
+    fleet: Option<String>,
+    /// With --fleet: the members of etcd, http://HOST:2379, with commas between them.
+    #[arg(long, value_name = "URL,…")]
+    etcd: Option<String>,
     /// Number of the shard [default: 0].
     #[arg(long)]
     shard: Option<u32>,
@@ -149,7 +162,10 @@ pub struct RedisCommand {
 }
 
 /// What the command line and the configuration say, if it can be.
-fn settings(flags: RedisArgs, file: RedisArgs) -> Result<(FrontConfig, ClientConfig), ConfigError> {
+fn settings(
+    flags: RedisArgs,
+    file: RedisArgs,
+) -> Result<(FrontConfig, ClientConfig, Option<FollowConfig>), ConfigError> {
     // Flags win as a whole, since they exclude each other.
     let said = [flags.who_may_connect(), file.who_may_connect()];
     let said = said
@@ -157,7 +173,14 @@ fn settings(flags: RedisArgs, file: RedisArgs) -> Result<(FrontConfig, ClientCon
         .find(Said::is_something)
         .unwrap_or_default();
     let listen = required("--listen", "redis", flags.listen.or(file.listen))?;
-    let via = required("--via", "redis", flags.via.or(file.via))?;
+    let shard = flags.shard.or(file.shard).unwrap_or(0);
+    // What the command line says of the devices wins as a whole.
+    let (via, fleet, etcd) = match (flags.via, flags.fleet, flags.etcd) {
+        (None, None, etcd) => (file.via, file.fleet, etcd.or(file.etcd)),
+        (None, fleet, etcd) => (None, fleet, etcd.or(file.etcd)),
+        said => said,
+    };
+    let (mut client, follow) = places(via, fleet, etcd, shard)?;
     let mut front = FrontConfig::new(address("--listen", &listen)?);
     front.access = access(said, front.listen)?;
     front.tls = server_tls(
@@ -204,11 +227,37 @@ fn settings(flags: RedisArgs, file: RedisArgs) -> Result<(FrontConfig, ClientCon
     }
     let copies = flags.copies.or(file.copies).unwrap_or(1);
     within("--copies", usize::from(copies), 1, CHAIN_MAX)?;
-    let mut client = devices(&via)?;
-    client.shard = flags.shard.or(file.shard).unwrap_or(0);
+    client.shard = shard;
     client.copies_min = copies;
     client.kept = front.cache == Cache::Log;
-    Ok((front, client))
+    Ok((front, client, follow))
+}
+
+/// A client of these devices, or one whose devices are still to be asked for.
+fn places(
+    via: Option<String>,
+    fleet: Option<String>,
+    etcd: Option<String>,
+    shard: u32,
+) -> Result<(ClientConfig, Option<FollowConfig>), ConfigError> {
+    match (via, fleet) {
+        (Some(_), Some(_)) => Err(ConfigError(
+            "--via and --fleet say both where the devices are: leave one out".into(),
+        )),
+        (None, Some(name)) => {
+            let follow = FollowConfig {
+                endpoints: pmnet_fleet::endpoints(&required("--etcd", "redis", etcd)?)
+                    .map_err(ConfigError)?,
+                names: Names::new(&name, shard).map_err(ConfigError)?,
+            };
+            let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+            Ok((ClientConfig::new(nowhere), Some(follow)))
+        }
+        (_, None) if etcd.is_some() => Err(ConfigError(
+            "--etcd belongs to --fleet: give the fleet's name".into(),
+        )),
+        (via, None) => Ok((devices(&required("--via", "redis", via)?)?, None)),
+    }
 }
 
 /// A client of these devices.
@@ -259,10 +308,22 @@ fn within<N: PartialOrd + Display>(
 
 /// Serves until asked to end.
 pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
-    let (config, client) = settings(command.args.clone(), file)?;
+    let (config, mut client, follow) = settings(command.args.clone(), file)?;
+    let whereabouts = Arc::new(Whereabouts::default());
+    let mut _follower = None;
+    if let Some(follow) = follow {
+        let found = Follower::first(&follow, DEVICES_WAIT).map_err(|text| anyhow!(text))?;
+        let (head, others) = found.split_first().context("no device is known")?;
+        (client.head, client.others) = (*head, others.to_vec());
+        let tells = whereabouts.clone();
+        let follower = Follower::start(follow, found, move |peers| tells.tell(peers));
+        _follower = Some(follower.context("cannot start the thread that asks etcd")?);
+    }
     let via: Vec<String> = client.heads().map(|head| head.to_string()).collect();
     let copies = client.copies_min;
-    let front = Front::bind(&config, ClientNode::bind(client)?)?;
+    let mut node = ClientNode::bind(client)?;
+    node.follow(whereabouts);
+    let front = Front::bind(&config, node)?;
     let stopper = front.stopper();
     call_on_signals(move || stopper.stop())?;
     ready::announce(
@@ -346,6 +407,54 @@ mod tests {
         ] {
             let front = settings(flags, file).unwrap().0;
             assert_eq!((front.unread_max, front.unread_total_max), most);
+        }
+    }
+
+    #[test]
+    fn devices_are_given_or_asked_for_and_the_command_line_wins_as_a_whole() {
+        let fleet = RedisArgs {
+            via: None,
+            fleet: Some("f".into()),
+            etcd: Some("http://10.0.0.7:2379".into()),
+            ..args()
+        };
+        assert!(settings(args(), RedisArgs::default()).unwrap().2.is_none());
+        let follow = settings(fleet.clone(), args()).unwrap().2.unwrap();
+        assert_eq!(follow.names.prefix(), "/pmnet/f/0/");
+        assert!(settings(args(), fleet.clone()).unwrap().2.is_none());
+        assert!(
+            settings(RedisArgs::default(), fleet.clone())
+                .unwrap()
+                .2
+                .is_some()
+        );
+        for (args, says) in [
+            (
+                RedisArgs {
+                    via: Some("127.0.0.1:1".into()),
+                    ..fleet.clone()
+                },
+                "say both where",
+            ),
+            (
+                RedisArgs {
+                    etcd: None,
+                    ..fleet.clone()
+                },
+                "--etcd is missing",
+            ),
+            (
+                RedisArgs {
+                    fleet: None,
+                    ..fleet
+                },
+                "--etcd belongs to --fleet",
+            ),
+        ] {
+            let error = settings(args, RedisArgs::default())
+                .unwrap_err()
+                .to_string();
+            assert!(error.starts_with(says) || error.contains(says), "{error}");
         }
     }
 

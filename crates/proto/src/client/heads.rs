@@ -45,6 +45,14 @@ impl Heads {
         }
     }
 
+    /// From now on the head is one of these; there is one at least. Who is taken for it still is, if it is among them.
+    pub(super) fn look_among(&mut self, given: impl Iterator<Item = Peer>) {
+        let head = self.current();
+        self.peers = Heads::new(given).peers;
+        let at = self.peers.iter().position(|peer| *peer == head);
+        self.current = at.unwrap_or(0);
+    }
+
     /// Where to send to.
     pub(super) fn current(&self) -> Peer {
         self.peers[self.current]

@@ -521,6 +521,14 @@ impl Client {
         self.reads.session_changed(now);
     }
 
+    /// From now on the head is at one of these addresses, in a new shard at the first; nothing changes if there are none. Who is taken for
+    /// the head still is, if it is among them. What is under way is sent again, there too, when its timer is due (protocol §14).
+    pub fn look_among(&mut self, peers: &[Peer]) {
+        if !peers.is_empty() {
+            self.heads.look_among(peers.iter().copied());
+        }
+    }
+
     /// Asks at all addresses who the head is, if that is due: by the PING of an open session, or by the OPEN of one that is not
     /// open yet.
     fn ask_for_head(&mut self, now: Time, out: &mut Outbox) {

@@ -205,3 +205,28 @@ fn an_answer_from_elsewhere_counts_for_nothing() {
     assert_eq!(bench.outcomes(), []);
     assert_eq!(bench.client.counters().unexpected, 1);
 }
+
+/// A fleet says where its devices are while the client runs.
+#[test]
+fn the_addresses_may_change_and_the_head_stays_the_head_if_it_is_among_them() {
+    let mut bench = Bench::open_with(three());
+    bench.client.look_among(&[]);
+    bench.client.look_among(&[peer(5), peer(1)]);
+    bench.update();
+    assert_eq!(only(bench.flush()).to, peer(1));
+    bench.ack_from(1, 1);
+    bench.outcomes();
+    // It is not among them any more: whoever was named first is asked, and the others while nobody answers.
+    bench.client.look_among(&[peer(5), peer(6)]);
+    let call = bench.update();
+    assert_eq!(only(bench.flush()).to, peer(5));
+    bench.ack_from(1, 2);
+    assert_eq!(bench.outcomes(), []);
+    let asked = to(&bench.during(HEAD_SILENCE), Kind::Ping);
+    assert_eq!(asked, [peer(5), peer(6)]);
+    bench.ack_from(6, 2);
+    let committed = Outcome::Committed { copies: 1 };
+    assert_eq!(bench.outcomes(), [(call, committed)]);
+    bench.update();
+    assert_eq!(only(bench.flush()).to, peer(6));
+}

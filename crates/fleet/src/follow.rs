@@ -1,0 +1,248 @@
+//! Where the devices of a shard are, for its clients: looked up in etcd again and again, in a thread of its own.
+//!
+//! What is found is a hint and nothing more: clients ask whoever is there, and the devices' epochs decide.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use pmnet_proto::lease::Word;
+
+use crate::etcd::Etcd;
+use crate::plan::CHAIN_MAX;
+use crate::record::{MemberRecord, Names};
+use crate::shard::Shard;
+
+/// Pause between two looks.
+const PAUSE: Duration = Duration::from_millis(400);
+/// One call of etcd ends within this time.
+const CALL_MAX: Duration = Duration::from_secs(1);
+/// What goes on is said again after this time.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where to look.
+#[derive(Clone, Debug)]
+pub struct FollowConfig {
+    /// Members of etcd.
+    pub endpoints: Vec<String>,
+    /// The shard's keys.
+    pub names: Names,
+}
+
+/// The addresses of a shard's devices: those of the chain as it shall be, head first, then those that are there besides (spares); at most
+/// as many as a chain can have, of the family of the first.
+#[must_use]
+pub fn whereabouts(shard: &Shard) -> Vec<SocketAddr> {
+    let mut found: Vec<SocketAddr> = Vec::new();
+    for place in shard.plan.iter().flat_map(|plan| &plan.places) {
+        // A device that was started again elsewhere says where.
+        let record = shard
+            .rows
+            .get(&place.id)
+            .and_then(|row| row.record.as_ref());
+        found.push(record.map_or(place.at, |record| record.address));
+    }
+    let there = shard
+        .rows
+        .values()
+        .filter(|row| row.alive != 0 && row.word != Word::Stopped);
+    let mut others: Vec<_> = there.filter_map(|row| row.record.as_ref()).collect();
+    // Without a chain in etcd: the head of what is served first.
+    let is_head = |record: &MemberRecord| {
+        let own = |id: &u32| shard.rows.get(id).and_then(|row| row.record.as_ref());
+        record
+            .chain
+            .first()
+            .and_then(own)
+            .is_some_and(|head| head.address == record.address)
+    };
+    others.sort_by_key(|record| (!is_head(record), record.chain.is_empty()));
+    found.extend(others.iter().map(|record| record.address));
+    let mut all: Vec<SocketAddr> = Vec::new();
+    for at in found {
+        let fits = all
+            .first()
+            .is_none_or(|first| first.is_ipv4() == at.is_ipv4());
+        if fits && !all.contains(&at) && all.len() < CHAIN_MAX {
+            all.push(at);
+        }
+    }
+    all
+}
+
+/// Looks at devices until it is dropped.
+#[derive(Debug)]
+pub struct Follower {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Follower {
+    /// Waits until some device is known.
+    ///
+    /// # Errors
+    /// A sentence: none is within `wait`.
+    pub fn first(config: &FollowConfig, wait: Duration) -> Result<Vec<SocketAddr>, String> {
+        let mut etcd = Etcd::new(config.endpoints.clone(), CALL_MAX);
+        let deadline = Instant::now() + wait;
+        let mut said = false;
+        loop {
+            let why = match Shard::read(&mut etcd, &config.names).map(|shard| whereabouts(&shard)) {
+                Ok(found) if !found.is_empty() => return Ok(found),
+                Ok(_) => "no device of this fleet and shard has registered in etcd".to_owned(),
+                Err(text) => format!("etcd: {text}"),
+            };
+            if Instant::now() >= deadline {
+                return Err(why);
+            }
+            if !std::mem::replace(&mut said, true) {
+                tracing::warn!("{why}: waits for {} s at most", wait.as_secs());
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Begins to look; `known` is what the client has, `tell` is called whenever that is another list.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn start(
+        config: FollowConfig,
+        known: Vec<SocketAddr>,
+        tell: impl Fn(Vec<SocketAddr>) + Send + 'static,
+    ) -> std::io::Result<Follower> {
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = over.clone();
+        let thread = std::thread::Builder::new()
+            .name("devices".into())
+            .spawn(move || look(config, known, &ends, tell))?;
+        Ok(Follower {
+            over,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A panic there was printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn look(
+    config: FollowConfig,
+    mut known: Vec<SocketAddr>,
+    over: &AtomicBool,
+    tell: impl Fn(Vec<SocketAddr>),
+) {
+    let mut etcd = Etcd::new(config.endpoints, CALL_MAX);
+    let mut said: Option<Instant> = None;
+    while !over.load(Ordering::Acquire) {
+        match Shard::read(&mut etcd, &config.names) {
+            Ok(shard) => {
+                if said.take().is_some() {
+                    tracing::info!("etcd says again where the devices are");
+                }
+                let found = whereabouts(&shard);
+                // Family and number were looked at; the socket has the family of the first.
+                let fits = |at: &SocketAddr| known.iter().all(|one| one.is_ipv4() == at.is_ipv4());
+                if !found.is_empty() && found != known && found.iter().all(fits) {
+                    tracing::info!(devices = ?found, "the devices are here now");
+                    known.clone_from(&found);
+                    tell(found);
+                }
+            }
+            Err(text) if said.is_none_or(|at| at.elapsed() >= PATIENCE) => {
+                tracing::warn!("etcd: {text}. The front goes on with the devices that it knows");
+                said = Some(Instant::now());
+            }
+            Err(_) => {}
+        }
+        std::thread::park_timeout(PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Place, Plan};
+    use crate::shard::Row;
+
+    fn at(port: u16) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 1], port))
+    }
+
+    fn row(address: SocketAddr, chain: &[u32], spare: bool) -> Row {
+        Row {
+            record: Some(MemberRecord {
+                address,
+                log: "0".into(),
+                incarnation: 1,
+                epoch: 1,
+                seconds: 3,
+                next: None,
+                chain: chain.to_vec(),
+                whole: true,
+                spare,
+                joins: 0,
+            }),
+            alive: 1,
+            lease: 1,
+            ..Row::default()
+        }
+    }
+
+    #[test]
+    fn the_chain_as_it_shall_be_comes_first_and_then_who_is_there() {
+        let places = [2, 1].map(|id: u16| Place {
+            id: id.into(),
+            at: at(id),
+            whole: true,
+        });
+        let mut shard = Shard {
+            plan: Some(Plan {
+                epoch: 3,
+                says: None,
+                places: places.to_vec(),
+                joins: false,
+                server: at(99),
+                copies: 2,
+            }),
+            ..Shard::default()
+        };
+        // It was started again elsewhere.
+        shard.rows.insert(1, row(at(11), &[2, 1], false));
+        shard.rows.insert(5, row(at(5), &[], true));
+        shard
+            .rows
+            .insert(6, row("[::1]:6".parse().unwrap(), &[], true));
+        let mut stopped = row(at(7), &[], true);
+        stopped.word = Word::Stopped;
+        shard.rows.insert(7, stopped);
+        let mut gone = row(at(8), &[], true);
+        gone.alive = 0;
+        shard.rows.insert(8, gone);
+        assert_eq!(whereabouts(&shard), [at(2), at(11), at(5)]);
+        for id in 20..40 {
+            shard.rows.insert(id.into(), row(at(id), &[], true));
+        }
+        assert_eq!(whereabouts(&shard).len(), CHAIN_MAX);
+    }
+
+    #[test]
+    fn without_a_chain_in_etcd_the_head_of_the_chain_that_is_served_comes_first() {
+        let mut shard = Shard::default();
+        assert_eq!(whereabouts(&shard), []);
+        shard.rows.insert(1, row(at(1), &[], true));
+        shard.rows.insert(2, row(at(2), &[3, 2], false));
+        shard.rows.insert(3, row(at(3), &[3, 2], false));
+        assert_eq!(whereabouts(&shard), [at(3), at(2), at(1)]);
+    }
+}
