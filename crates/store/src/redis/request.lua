@@ -208,7 +208,7 @@ local user_resp, user_wrote, user_reads, user_fills, raised_by, raised_at
 -- These count as writes there, which COMMAND does not say.
 local TELLS = set('PFCOUNT PUBLISH SPUBLISH')
 local READ_ONLY = 'ERR Write commands are not allowed from read-only scripts.'
-local function call_guarded(name, arguments)
+local function call_guarded(name, arguments, ...)
   if not READS[name] then
     if user_reads and (TELLS[name] or has_flag('write', name, arguments[2])) then
       return {err = READ_ONLY}
@@ -219,7 +219,8 @@ local function call_guarded(name, arguments)
       user_wrote = has_flag('write', name, arguments[2])
     end
   end
-  local reply = redis.pcall(unpack(arguments, 1, arguments.n))
+  -- Not by unpack, which takes fewer.
+  local reply = redis.pcall(...)
   local failed = type(reply) == 'table' and reply.err
   if name == 'SELECT' and not failed then current = tostring(arguments[2]) end
   if failed and not begun and passing(failed) then
@@ -250,7 +251,7 @@ local function guarded(raise)
         reply = {err = 'ERR pmnet: keys that begin with pmnet:{ are reserved'}
       end
     end
-    reply = reply or call_guarded(name, arguments)
+    reply = reply or call_guarded(name, arguments, ...)
     if raise and type(reply) == 'table' and reply.err then
       raise_at_caller(reply)
     end

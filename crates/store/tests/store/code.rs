@@ -184,6 +184,8 @@ fn what_is_wrong_with_arguments_is_told_as_by_a_bare_redis() {
         "return redis.call(nil)",
         "return redis.call('GET', {})",
         "return redis.call()",
+        "local a = {} for i = 1, 7999 do a[i] = i end return redis.call('DEL', unpack(a))",
+        "local a = {} for i = 1, 8001 do a[i] = i end return redis.call('DEL', unpack(a))",
     ];
     let bodies = bodies.map(|body| vec!["EVAL".to_owned(), body.to_owned(), "0".into()]);
     let scripts = [
