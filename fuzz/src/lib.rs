@@ -33,6 +33,7 @@ pub const TARGETS: &[Target] = &[
     ("log_image", log::image::run),
     ("log_operations", log::operations::run),
     ("packet_store_image", packet_store::run),
+    ("shared_region", packet_store::region::run),
     ("device_operations", device::run),
     ("device_in_place", device::run_in_place),
     ("client_operations", client::run),

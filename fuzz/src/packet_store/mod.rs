@@ -5,6 +5,7 @@
 //! only what was written once is handed out; what comes out of a repair can be used, and is found again by the next scan.
 
 mod forge;
+pub mod region;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
