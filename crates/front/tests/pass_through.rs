@@ -24,7 +24,12 @@ fn an_acknowledged_update_breaks_a_watch() {
     assert_eq!(watcher.ask("SET k x"), "+QUEUED\r\n");
     assert!(watcher.ask("EXEC").starts_with("-EXECABORT"));
     assert_eq!(watcher.ask("GET k"), "$6\r\ntheirs\r\n");
+    // pmnet keeps the scripts, and knows them while keys are watched, too.
+    let loaded = watcher.ask("SCRIPT LOAD return(7)");
+    let sha = loaded.lines().nth(1).unwrap().to_owned();
     assert!(watcher.ask("WATCH k").starts_with("+OK"));
+    let known = watcher.ask(&format!("SCRIPT EXISTS {sha} {}", "0".repeat(40)));
+    assert_eq!(known, "*2\r\n:1\r\n:0\r\n");
     assert!(watcher.ask("DEL pmnet:{0}").starts_with("-ERR pmnet"));
 }
 

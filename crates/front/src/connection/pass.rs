@@ -143,13 +143,16 @@ impl Connection {
     }
 
     /// Whether the server runs this although the client watches keys, because it has to do with pmnet's records: a flush keeps them,
-    /// and Redis sees to it that EXEC fails; what lists keys leaves them out.
+    /// and Redis sees to it that EXEC fails; what lists keys leaves them out; the scripts of clients are among them.
     pub(super) fn goes_by_server_watching(&self, verdict: &Verdict) -> bool {
         let minds_records = |facts: &Facts| {
             let names = ["FLUSHALL", "FLUSHDB", "DBSIZE", "KEYS", "RANDOMKEY", "SCAN"];
             names.contains(&facts.name)
         };
-        matches!(self.mode, Mode::Watching) && verdict.facts.is_some_and(minds_records)
+        let asks_for_scripts =
+            matches!(verdict.sub, Sub::Known(sub) if sub.name == "SCRIPT|EXISTS");
+        matches!(self.mode, Mode::Watching)
+            && (asks_for_scripts || verdict.facts.is_some_and(minds_records))
     }
 
     /// A command while WATCHing, MONITORing, or (RESP2) subscribed.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, read, reply, write_bulk, write_header};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::failures::Failures;
 use super::list::{Rules, parse};
@@ -38,8 +38,10 @@ pub(crate) struct User {
     rules: Rules,
     /// Number of the list in which its line was first like this.
     pub(crate) changed: u64,
-    by_name: FxHashMap<&'static str, Ruling>,
-    by_arguments: FxHashMap<Vec<u8>, Ruling>,
+    /// What it may run, as it was asked since the last list: by name, or with these arguments. A refusal is not remembered: the right may have
+    /// been given meanwhile.
+    by_name: FxHashSet<&'static str>,
+    by_arguments: FxHashSet<Vec<u8>>,
 }
 
 /// Under what the answer to a question is remembered.
@@ -131,24 +133,25 @@ impl User {
         Place::Arguments(place)
     }
 
-    pub(crate) fn ruling(&self, place: &Place) -> Option<&Ruling> {
+    /// Whether it is known that it may run what is remembered there.
+    pub(crate) fn may(&self, place: &Place) -> bool {
         match place {
-            Place::Name(name) => self.by_name.get(name),
-            Place::Arguments(arguments) => self.by_arguments.get(arguments),
-            Place::Nowhere => None,
+            Place::Name(name) => self.by_name.contains(name),
+            Place::Arguments(arguments) => self.by_arguments.contains(arguments),
+            Place::Nowhere => false,
         }
     }
 
-    fn remember(&mut self, place: Place, ruling: Ruling) {
+    fn remember(&mut self, place: Place) {
         match place {
             Place::Name(name) => {
-                self.by_name.insert(name, ruling);
+                self.by_name.insert(name);
             }
             Place::Arguments(arguments) => {
                 if self.by_arguments.len() >= RULINGS_MAX {
                     self.by_arguments.clear();
                 }
-                self.by_arguments.insert(arguments, ruling);
+                self.by_arguments.insert(arguments);
             }
             Place::Nowhere => {}
         }
@@ -321,8 +324,8 @@ impl Users {
                 line: line.into(),
                 rules,
                 changed: same.map_or(number, |same| same.changed),
-                by_name: FxHashMap::default(),
-                by_arguments: FxHashMap::default(),
+                by_name: FxHashSet::default(),
+                by_arguments: FxHashSet::default(),
             };
             self.by_name.insert(name.into(), self.users.len());
             self.users.push(user);
@@ -346,10 +349,11 @@ impl Users {
                 ));
             }
         };
-        if let Some(at) = self.find(name)
+        if ruling == Ruling::Allowed
+            && let Some(at) = self.find(name)
             && let Some(user) = self.users.get_mut(at)
         {
-            user.remember(place, ruling.clone());
+            user.remember(place);
         }
         ruling
     }
@@ -450,24 +454,24 @@ mod tests {
         users.take_list(1, 5, &list(&two)).unwrap();
         let get = |users: &Users, name: &str| {
             let user = users.user(users.find(name.as_bytes()).unwrap()).unwrap();
-            user.ruling(&place(user, "GET x")).cloned()
+            user.may(&place(user, "GET x"))
         };
         let ok = Bytes::from_static(b"+OK\r\n");
         for name in ["a", "b"] {
-            assert_eq!(get(&users, name), None);
+            assert!(!get(&users, name));
             let at = users.find(name.as_bytes()).unwrap();
             let place = place(users.user(at).unwrap(), "GET x");
-            assert_eq!(
-                users.take_ruling(name.as_bytes(), place, &ok),
-                Ruling::Allowed
-            );
-            assert_eq!(get(&users, name), Some(Ruling::Allowed));
+            let no = Bytes::from_static(b"$2\r\nno\r\n");
+            let refused = users.take_ruling(name.as_bytes(), place.clone(), &no);
+            assert!(matches!(refused, Ruling::Denied(_)) && !get(&users, name));
+            let allowed = users.take_ruling(name.as_bytes(), place, &ok);
+            assert!(allowed == Ruling::Allowed && get(&users, name));
         }
         users.take_list(2, 5, &list(&two)).unwrap();
-        assert_eq!((get(&users, "a"), get(&users, "b")), (None, None));
+        assert!(!get(&users, "a") && !get(&users, "b"));
         let changed = ["user new on", two[0], "user b on ~x &* +set"];
         users.take_list(2, 6, &list(&changed)).unwrap();
-        assert_eq!((get(&users, "a"), get(&users, "b")), (None, None));
+        assert!(!get(&users, "a") && !get(&users, "b"));
         users.take_list(3, 7, &list(&[two[1]])).unwrap();
         assert_eq!(users.find(b"a"), None);
         assert!(

@@ -147,17 +147,15 @@ impl Connection {
             return self.deny(error, facts, up, shared);
         } else {
             let place = user.place(facts, arguments);
-            match user.ruling(&place) {
-                Some(ruling) => ruling.clone(),
-                None => {
-                    let about = About::May {
-                        user: user.name.clone(),
-                        question: user.question(facts, arguments),
-                        place,
-                    };
-                    return self.await_answer(Stage::New(about), facts, up, shared);
-                }
+            if !user.may(&place) {
+                let about = About::May {
+                    user: user.name.clone(),
+                    question: user.question(facts, arguments),
+                    place,
+                };
+                return self.await_answer(Stage::New(about), facts, up, shared);
             }
+            Ruling::Allowed
         };
         match ruling {
             Ruling::Denied(error) if facts.is_none() && error.starts_with(b"-ERR Command ") => {
