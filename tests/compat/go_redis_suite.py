@@ -13,6 +13,7 @@ from stack import Trouble, run_for
 VERSION = "v9.8.0"
 MODULE = "github.com/redis/go-redis/v9"
 BUILD_SECONDS_MAX = 420
+LABELS = r" \[[^]]*\]$"
 RUN_SECONDS_MAX = 420
 TEST_SECONDS_MAX = 40
 # What needs a cluster, a ring, sentinels or modules.
@@ -68,7 +69,8 @@ def run(folder, port, log, deadline, only=None):
     command = [str(folder / f"tests-{VERSION}"), "-test.run", "TestGinkgoSuite", "-test.timeout", f"{RUN_SECONDS_MAX}s"]
     command += [f"-ginkgo.junit-report={report}", f"-ginkgo.skip={SKIP}", "-ginkgo.seed=1", "-ginkgo.no-color"]
     command += [f"-ginkgo.timeout={RUN_SECONDS_MAX - 10}s", f"-ginkgo.poll-progress-after={TEST_SECONDS_MAX}s"]
-    command += [f"-ginkgo.focus={re.escape(only)}$"] if only else []
+    # The labels behind a test's name in the report are no part of it.
+    command += [f"-ginkgo.focus={re.escape(re.sub(LABELS, '', only))}$"] if only else []
     seconds = max(5, min(RUN_SECONDS_MAX, deadline - time.monotonic()))
     run_for(seconds, command, folder / "source", log, COMPAT_PORT=str(port), RE_CLUSTER="true", REDIS_VERSION="7.0")
     if not report.is_file():
