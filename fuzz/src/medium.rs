@@ -7,6 +7,8 @@ use std::os::fd::RawFd;
 
 use pmnet_log::{Media, MediaError};
 
+use crate::input::Input;
+
 /// Bytes of the unit that a store may tear into.
 const WORD: usize = 8;
 
@@ -67,6 +69,20 @@ impl Forgetful {
         self.flight = None;
         self.budget = None;
         self
+    }
+
+    /// One of these, as the input says.
+    #[must_use]
+    pub fn end(self, input: &mut Input<'_>) -> Forgetful {
+        match input.byte() % 4 {
+            0 => self.kill(),
+            1 => self.crash(0, 0),
+            2 => self.crash(0, 8),
+            _ => {
+                let seed = input.long();
+                self.crash(seed, 1 + input.byte() % 7)
+            }
+        }
     }
 
     /// What can be seen.

@@ -8,11 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use pmnet_proto::lease::Word;
-
 use crate::etcd::Etcd;
+use crate::heal::present;
 use crate::plan::CHAIN_MAX;
-use crate::record::{MemberRecord, Names};
+use crate::record::Names;
 use crate::shard::Shard;
 
 /// Pause between two looks.
@@ -44,22 +43,15 @@ pub fn whereabouts(shard: &Shard) -> Vec<SocketAddr> {
             .and_then(|row| row.record.as_ref());
         found.push(record.map_or(place.at, |record| record.address));
     }
-    let there = shard
-        .rows
-        .values()
-        .filter(|row| row.alive != 0 && row.word != Word::Stopped);
-    let mut others: Vec<_> = there.filter_map(|row| row.record.as_ref()).collect();
+    let there = shard.rows.iter().filter(|(_, row)| row.is_there());
+    let mut others: Vec<_> = there
+        .filter_map(|(id, row)| Some((id, row.record.as_ref()?)))
+        .collect();
     // Without a chain in etcd: the head of what is served first.
-    let is_head = |record: &MemberRecord| {
-        let own = |id: &u32| shard.rows.get(id).and_then(|row| row.record.as_ref());
-        record
-            .chain
-            .first()
-            .and_then(own)
-            .is_some_and(|head| head.address == record.address)
-    };
-    others.sort_by_key(|record| (!is_head(record), record.chain.is_empty()));
-    found.extend(others.iter().map(|record| record.address));
+    let served = present(shard);
+    let head = served.as_ref().and_then(|served| served.chain.first());
+    others.sort_by_key(|(id, record)| (Some(*id) != head, record.chain.is_empty()));
+    found.extend(others.iter().map(|(_, record)| record.address));
     let mut all: Vec<SocketAddr> = Vec::new();
     for at in found {
         let fits = all
@@ -151,9 +143,9 @@ fn look(
                     tracing::info!("etcd says again where the devices are");
                 }
                 let found = whereabouts(&shard);
-                // Family and number were looked at; the socket has the family of the first.
-                let fits = |at: &SocketAddr| known.iter().all(|one| one.is_ipv4() == at.is_ipv4());
-                if !found.is_empty() && found != known && found.iter().all(fits) {
+                // All of one list are of one family; the socket has that of the first list.
+                let family = |list: &[SocketAddr]| list.first().map(SocketAddr::is_ipv4);
+                if found != known && family(&found) == family(&known) {
                     tracing::info!(devices = ?found, "the devices are here now");
                     known.clone_from(&found);
                     tell(found);
@@ -173,7 +165,10 @@ fn look(
 mod tests {
     use super::*;
     use crate::plan::{Place, Plan};
+    use crate::record::MemberRecord;
     use crate::shard::Row;
+
+    use pmnet_proto::lease::Word;
 
     fn at(port: u16) -> SocketAddr {
         SocketAddr::from(([10, 0, 0, 1], port))

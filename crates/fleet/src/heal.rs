@@ -48,9 +48,9 @@ pub enum Advice {
 }
 
 /// The chain that the devices serve.
-struct Present<'a> {
+pub(crate) struct Present<'a> {
     epoch: u32,
-    chain: &'a [u32],
+    pub(crate) chain: &'a [u32],
 }
 
 /// The record of a device that has a lease now.
@@ -67,7 +67,7 @@ fn is_stopped(shard: &Shard, id: u32) -> bool {
 
 /// The latest epoch that a device with a lease serves, or that the server has said it has on record. The chain of an epoch never
 /// changes. Until the chain is in etcd only the devices count: they know where they send to.
-fn present(shard: &Shard) -> Option<Present<'_>> {
+pub(crate) fn present(shard: &Shard) -> Option<Present<'_>> {
     let records = shard.rows.values().filter_map(alive);
     let served = records.map(|record| (record.epoch, &record.chain));
     let server = shard.server.as_ref().filter(|_| shard.plan.is_some());
@@ -201,7 +201,7 @@ fn stop(
         .find_map(gone)?;
     let goes_on = |place: &&Place| {
         let row = shard.rows.get(&place.id);
-        let there = row.is_some_and(|row| row.alive != 0 && row.word != Word::Stopped);
+        let there = row.is_some_and(Row::is_there);
         place.id != device && place.whole && there && members.contains(&place.id)
     };
     Some(match plan.places.iter().find(goes_on) {

@@ -27,6 +27,13 @@ pub struct Row {
     pub(crate) words: u64,
 }
 
+impl Row {
+    /// Whether it has a lease, and nobody declared it stopped.
+    pub(crate) fn is_there(&self) -> bool {
+        self.alive != 0 && self.word != Word::Stopped
+    }
+}
+
 /// All devices of a shard.
 #[derive(Clone, Debug, Default)]
 pub struct Shard {

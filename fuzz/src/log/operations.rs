@@ -93,7 +93,7 @@ fn next_life(log: Log<Forgetful>, model: &mut Model, input: &mut Input<'_>) -> L
         medium = closed(medium.kill(), model, input);
     }
     for _ in 0..3 {
-        medium = end(medium, input);
+        medium = medium.end(input);
         if input.rarely(3) {
             // This repair has the lights go out after so many persists.
             medium.budget = Some(input.below(8));
@@ -108,7 +108,7 @@ fn next_life(log: Log<Forgetful>, model: &mut Model, input: &mut Input<'_>) -> L
         break;
     }
     medium.budget = None;
-    medium = end(medium, input);
+    medium = medium.end(input);
     let mut log = recover(medium);
     model.recovered(&log);
     if input.rarely(4) {
@@ -116,18 +116,6 @@ fn next_life(log: Log<Forgetful>, model: &mut Model, input: &mut Input<'_>) -> L
         model.recovered(&log);
     }
     log
-}
-
-fn end(medium: Forgetful, input: &mut Input<'_>) -> Forgetful {
-    match input.byte() % 4 {
-        0 => medium.kill(),
-        1 => medium.crash(0, 0),
-        2 => medium.crash(0, 8),
-        _ => {
-            let seed = input.long();
-            medium.crash(seed, 1 + input.byte() % 7)
-        }
-    }
 }
 
 /// The same log on a medium that takes its time, or that fails after some persists.

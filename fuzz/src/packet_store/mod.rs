@@ -94,7 +94,7 @@ fn look(store: Result<PacketStore<&mut Forgetful>, OpenError>, forged: bool, wri
 }
 
 /// Everything that can be read.
-fn content(store: &PacketStore<&mut Forgetful>) -> Content {
+fn content<M: Media>(store: &PacketStore<M>) -> Content {
     let mut content = Content::new();
     let mut scratch = Vec::new();
     let mut last: Option<Vec<u8>> = None;

@@ -5,24 +5,19 @@
 //! store agree about every frame; what a sender puts into a frame that nobody needs is never taken for a record. A hostile image is
 //! refused and left as it is, or what comes out of it can be used.
 
-use std::collections::BTreeMap;
-use std::ops::{Bound, RangeInclusive};
+use std::ops::RangeInclusive;
 
-use pmnet_log::{Identity as LogIdentity, LogError, NewEntry};
+use pmnet_log::{Identity as LogIdentity, LogError, Media, NewEntry};
 use pmnet_packet_store::{
-    Error, Geometry, Identity, InPlace, Meta, Room, Shared, SharedError, format_shared,
+    Error, Geometry, InPlace, Meta, OpenError, Room, Shared, SharedError, format_shared,
 };
 
-use super::forge;
+use super::{Content, IDENTITY, content, forge};
 use crate::input::Input;
 use crate::medium::Forgetful;
 
 /// The smallest regions that there are: what they have is soon used again.
 const GEOMETRIES: [Geometry; 2] = [geometry(2048), geometry(4096)];
-const IDENTITY: Identity = Identity {
-    uuid: 0x0123_4567_89ab_cdef_fedc_ba98_7654_3210,
-    shard: 4,
-};
 const LOG: LogIdentity = LogIdentity {
     log_uuid: 0xfeed,
     device: 7,
@@ -58,8 +53,6 @@ const fn geometry(frame_bytes: u32) -> Geometry {
         log_entries: 64,
     }
 }
-
-type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// What a region was told.
 struct Told {
@@ -110,7 +103,7 @@ pub fn run(data: &[u8]) {
 /// The process dies or power is lost, perhaps again while the region is opened.
 fn next_medium(mut medium: Forgetful, input: &mut Input<'_>) -> Forgetful {
     for _ in 0..3 {
-        medium = end(medium, input);
+        medium = medium.end(input);
         if !input.rarely(3) {
             break;
         }
@@ -121,27 +114,17 @@ fn next_medium(mut medium: Forgetful, input: &mut Input<'_>) -> Forgetful {
         }
         medium.budget = None;
     }
-    end(medium, input)
-}
-
-fn end(medium: Forgetful, input: &mut Input<'_>) -> Forgetful {
-    match input.byte() % 4 {
-        0 => medium.kill(),
-        1 => medium.crash(0, 0),
-        2 => medium.crash(0, 8),
-        _ => medium.crash(input.long(), 1 + input.byte() % 7),
-    }
+    medium.end(input)
 }
 
 fn is_of_medium(error: &SharedError) -> bool {
     matches!(
         error,
-        SharedError::Log(LogError::Media(_))
-            | SharedError::Store(pmnet_packet_store::OpenError::Media(_))
+        SharedError::Log(LogError::Media(_)) | SharedError::Store(OpenError::Media(_))
     )
 }
 
-fn open<M: pmnet_log::Media>(medium: M) -> Result<Shared<M>, SharedError> {
+fn open<M: Media>(medium: M) -> Result<Shared<M>, SharedError> {
     Shared::open(medium, IDENTITY.shard, LOG.device, LOG_FRAMES)
 }
 
@@ -176,24 +159,13 @@ fn value(input: &mut Input<'_>, most: usize) -> Vec<u8> {
         .collect()
 }
 
-fn content<M: pmnet_log::Media>(shared: &mut Shared<M>) -> Result<Content, Error> {
-    let store = shared.store().expect("the medium works");
-    let mut scratch = Vec::new();
-    let mut content = Content::new();
-    for record in store.range(Bound::Unbounded, Bound::Unbounded) {
-        let record = record?;
-        let (key, value) = record.key_and_value(&mut scratch);
-        content.insert(key.to_vec(), value.to_vec());
-    }
-    Ok(content)
+/// Everything that can be read.
+fn readable<M: Media>(shared: &mut Shared<M>) -> Content {
+    content(&shared.store().expect("the medium works"))
 }
 
 /// What these orders do, in one change. `commit`: or given up in the end.
-fn change<M: pmnet_log::Media>(
-    shared: &mut Shared<M>,
-    upto: u64,
-    commit: bool,
-) -> Result<(), Error> {
+fn change<M: Media>(shared: &mut Shared<M>, upto: u64, commit: bool) -> Result<(), Error> {
     let first = shared.log().applied() + 1;
     let payloads: Vec<Vec<u8>> = (first..=upto)
         .map(|order| {
@@ -237,9 +209,8 @@ impl Told {
         if shared.log().persist_in_flight() {
             return;
         }
-        let found = content(shared).expect("nothing is damaged");
         assert!(
-            found == self.contents[at(shared.log().applied())],
+            readable(shared) == self.contents[at(shared.log().applied())],
             "another content"
         );
     }
@@ -389,7 +360,7 @@ impl Told {
     }
 }
 
-fn start_of<M: pmnet_log::Media>(shared: &Shared<M>, number: u32) -> usize {
+fn start_of<M: Media>(shared: &Shared<M>, number: u32) -> usize {
     let parameters = shared.log().parameters();
     let frame = parameters.frame_bytes / parameters.buffer_count();
     at(u64::from(number) * frame) + FRONT
@@ -416,7 +387,7 @@ fn hostile(mut image: Vec<u8>, input: &mut Input<'_>) {
             return;
         }
     };
-    let _may_be_damaged = content(&mut shared);
+    let _may_be_damaged = readable(&mut shared);
     for key in 0..KEYS {
         let payload = put(key, &[7; 700]);
         let _may_be_full = shared.append(&NEW, &HEADER, &payload, crc32c::crc32c(&payload));

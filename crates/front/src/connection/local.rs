@@ -279,9 +279,7 @@ impl<'a> Hello<'a> {
         }
         Ok(hello)
     }
-}
 
-impl Hello<'_> {
     /// The same; or the error of an option.
     pub(super) fn complete(mut self) -> Result<Self, Bytes> {
         self.wrong.take().map_or(Ok(self), Err)

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use pmnet_cli::{ConfigError, address};
+use pmnet_fleet::Names;
 
 /// What every role has besides its own settings.
 #[derive(Debug, Args)]
@@ -25,6 +26,17 @@ pub fn required<T>(flag: &str, section: &str, value: Option<T>) -> Result<T, Con
             "{flag} is missing: give it, or {key} = … in section [{section}] of --config"
         ))
     })
+}
+
+/// The members of etcd, and the keys of a shard of this fleet there.
+pub fn in_etcd(
+    members: &str,
+    fleet: &str,
+    shard: u32,
+) -> Result<(Vec<String>, Names), ConfigError> {
+    let endpoints = pmnet_fleet::endpoints(members).map_err(ConfigError)?;
+    let names = Names::new(fleet, shard).map_err(ConfigError)?;
+    Ok((endpoints, names))
 }
 
 /// The UDP address of another process.

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use pmnet_cli::ConfigError;
-use pmnet_fleet::{Advice, Controller, ControllerConfig, Names, Plan, Step};
+use pmnet_fleet::{Advice, Controller, ControllerConfig, Plan, Step};
 use serde_json::{Value, json};
 
+use super::common::in_etcd;
 use super::ready;
 use super::stop::stop_on_signals;
 
@@ -64,9 +65,10 @@ pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
     {
         return Err(ConfigError(format!("--copies {copies}: 1 to {COPIES_MAX}")).into());
     }
+    let (endpoints, names) = in_etcd(&args.etcd, &args.fleet, args.shard)?;
     let config = ControllerConfig {
-        endpoints: pmnet_fleet::endpoints(&args.etcd).map_err(ConfigError)?,
-        names: Names::new(&args.fleet, args.shard).map_err(ConfigError)?,
+        endpoints,
+        names,
         copies: args.copies,
     };
     let stop = stop_on_signals()?;

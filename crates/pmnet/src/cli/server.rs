@@ -8,13 +8,13 @@ use anyhow::Context;
 use clap::Args;
 use pmnet_cli::{ConfigError, password, warn_of_password};
 use pmnet_dataplane::xdp::LogReader;
-use pmnet_fleet::{LEASE_SECONDS, LEASE_SECONDS_USUAL, Names, ServerAgent, ServerAgentConfig};
+use pmnet_fleet::{LEASE_SECONDS, LEASE_SECONDS_USUAL, ServerAgent, ServerAgentConfig};
 use pmnet_server::serve::{ServeConfig, ServerWords, serve};
 use pmnet_server::{Feed, ServerConfig};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::common::{CommonArgs, required, udp_address};
+use super::common::{CommonArgs, in_etcd, required, udp_address};
 use super::ready;
 use super::stop::stop_on_signals;
 
@@ -123,10 +123,10 @@ fn fleet_of(
             LEASE_SECONDS.end()
         )));
     }
+    let (endpoints, names) = in_etcd(&required("--etcd", "server", etcd)?, &name, shard)?;
     Ok(Some(ServerAgentConfig {
-        endpoints: pmnet_fleet::endpoints(&required("--etcd", "server", etcd)?)
-            .map_err(ConfigError)?,
-        names: Names::new(&name, shard).map_err(ConfigError)?,
+        endpoints,
+        names,
         address: listen,
         seconds,
     }))

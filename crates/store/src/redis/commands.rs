@@ -201,13 +201,9 @@ impl CommandTable {
             return arguments.len() >= 3;
         }
         if name == b"SCRIPT" {
-            return match arguments {
-                [_, sub, _] => [&b"LOAD"[..], b"EXISTS"]
-                    .iter()
-                    .any(|own| sub.eq_ignore_ascii_case(own)),
-                [_, sub, _, ..] => sub.eq_ignore_ascii_case(b"EXISTS"),
-                _ => false,
-            };
+            let is = |own: &[u8]| arguments[1].eq_ignore_ascii_case(own);
+            return (arguments.len() == 3 && is(b"LOAD"))
+                || (arguments.len() >= 3 && is(b"EXISTS"));
         }
         if arguments.len() > SCRIPT_ARGUMENTS_MAX || blocks(name, arguments) {
             return false;

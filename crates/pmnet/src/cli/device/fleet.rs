@@ -15,7 +15,7 @@ use pmnet_wire::record::Member;
 use super::args::{DeviceArgs, Mode};
 use super::relay::{open_log, run_relay};
 use super::settings::Settings;
-use crate::cli::common::required;
+use crate::cli::common::{in_etcd, required};
 
 /// How often it is looked whether etcd has answered.
 const LOOK: Duration = Duration::from_millis(20);
@@ -75,10 +75,10 @@ impl FleetSettings {
             )));
         }
         let shard = flags.shard.or(file.shard).unwrap_or(0);
+        let (endpoints, names) = in_etcd(&required("--etcd", "device", etcd)?, &name, shard)?;
         Ok(Some(FleetSettings {
-            endpoints: pmnet_fleet::endpoints(&required("--etcd", "device", etcd)?)
-                .map_err(ConfigError)?,
-            names: Names::new(&name, shard).map_err(ConfigError)?,
+            endpoints,
+            names,
             seconds,
         }))
     }
