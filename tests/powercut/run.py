@@ -1,22 +1,23 @@
 #!/usr/bin/env python3
-"""Is a log on a disk whole after a power cut at any moment?
+"""Is a log, or a packet store, on a disk whole after a power cut at any moment?
 
 A guest (Debian's kernel, emulated) makes a file system on a disk that dm-log-writes records: every write, flush and
-FUA write, in the order in which they are durable. A process writes a log there, through the medium `file`, and says
-after each persist what is durable; that becomes a mark in the record. Afterwards the record is replayed outside of the
-guest: the disk as it was at *every* flush, FUA write and mark, and, between two marks, with a part of the writes of the
-one persist that was under way, down to single sectors. The log of each state is read by pmnet's own recovery, repaired, and compared
-with the last mark. Some states are booted as well: the file system itself must recover, and then the log in it.
+FUA write, in the order in which they are durable. A process writes a log there, or a packet store, through the medium `file`, and
+says after each persist what is durable; that becomes a mark in the record. Afterwards the record is replayed outside of the
+guest: the disk as it was at *every* flush, FUA write and mark, and, between two marks, with a part of the writes of the one persist
+that was under way, down to single sectors. What is in the file then is read by pmnet's own recovery, repaired, and compared
+with the last mark. Some states are booted as well: the file system itself must recover, and then what lies in it.
 
-  tests/powercut/run.py              2 recordings: ext4 and xfs
-  tests/powercut/run.py --runs 20    10 of each
+  tests/powercut/run.py              4 recordings: a log and a packet store, each on ext4 and xfs
+  tests/powercut/run.py --runs 40    10 of each
+  tests/powercut/run.py --of store   packet stores only
 
   --seed N        of what is sampled (1)
   --rounds N      bursts of a recording (200)
   --samples N     states between two marks (4)
   --booted N      states of each recording that are booted (1)
 
-Where the log's blocks lie is asked of the file system (FIEMAP). They never move: the file is written once when it is
+Where the file's blocks lie is asked of the file system (FIEMAP). They never move: the file is written once when it is
 made, and only overwritten from then on. QEMU is installed if need be (root, apt-get); packages are kept in
 target/kernels, records in target/powercut. The last line sums up; the exit code is 1 if a state is wrong.
 """
@@ -47,6 +48,8 @@ TOOLS = {
     "mkfs.ext4": "e2fsprogs",
     "mkfs.xfs": "xfsprogs",
 }
+# What is recorded: the package whose test program writes and checks it.
+KINDS = {"log": "pmnet-media", "store": "pmnet-packet-store"}
 # Above either, device-mapper takes FUA writes: O_DSYNC becomes one FUA write for each block range.
 DISKS = {
     "virtio": ("virtio-blk-pci,romfile=,drive=d{0}", "/dev/vda", "/dev/vdb"),
@@ -163,23 +166,23 @@ def boot(name, kernel, guest, disk, files, **parameters):
     return said
 
 
-def build_tests():
-    """The program that writes and checks logs."""
-    command = ["cargo", "test", "--release", "--locked", "-p", "pmnet-media", "--test", "powercut", "--no-run"]
+def build_tests(package):
+    """The program of a package that writes and checks."""
+    command = ["cargo", "test", "--release", "--locked", "-p", package, "--test", "powercut", "--no-run"]
     said = call([*command, "--message-format=json"], BUILD_LIMIT, cwd=ROOT)
     for line in said.splitlines():
         message = json.loads(line) if line.startswith("{") else {}
         if message.get("executable") and message["target"]["name"] == "powercut":
             return pathlib.Path(message["executable"])
-    raise Trouble("cargo names no program for --test powercut")
+    raise Trouble(f"cargo names no program of {package} for --test powercut")
 
 
 def extents(said):
-    """Where the log's blocks are on the disk, of what filefrag said."""
+    """Where the file's blocks are on the disk, of what filefrag said."""
     found = re.findall(r"^ *\d+: +(\d+)\.\. +(\d+): +(\d+)\.\. +(\d+):", said, re.MULTILINE)
     rows = [tuple(map(int, row)) for row in found]
     if not rows or rows[0][0] != 0 or any(row[0] != before[1] + 1 for before, row in zip(rows, rows[1:])):
-        raise Trouble("filefrag does not say where the log is")
+        raise Trouble("filefrag does not say where the file is")
     return [(first, last - first + 1) for _, _, first, last in rows]
 
 
@@ -187,7 +190,7 @@ def extents(said):
 
 
 class States:
-    """Logs of the states of a recording, each with what was promised then."""
+    """The file in the states of a recording, each with what was promised then."""
 
     def __init__(self, folder, places, marks):
         self.folder, self.places, self.marks = folder, places, marks
@@ -198,17 +201,19 @@ class States:
         self.counts[kind] += 1
         image = disk.read(self.places)
         durable = self.marks[mark][0]
-        # Reclaimed up to where the process was when it made the next mark.
-        applied = self.marks[min(mark + 1, len(self.marks) - 1)][1]
-        if mark + 1 >= len(self.marks):
-            applied = durable
-        key = hash((image, durable, applied))
+        most = self.most(mark)
+        key = hash((image, durable, most))
         if key in self.seen:
             return
         self.seen.add(key)
         path = self.folder / f"state{len(self.lines)}"
         path.write_bytes(image)
-        self.lines.append((kind, f"{durable} {applied} {path}"))
+        self.lines.append((kind, f"{durable} {most} {path}"))
+
+    def most(self, mark):
+        """Up to where it may have come: of a log, what was reclaimed when the process made the next mark; of a store, its next transaction."""
+        durable, _ = self.marks[mark]
+        return self.marks[mark + 1][1] if mark + 1 < len(self.marks) else durable
 
     def check(self, tests):
         """Sentences about what is wrong."""
@@ -278,46 +283,48 @@ def run(arguments):
     _, content = unpack(package, r"\./boot/vmlinuz-[^/]+")
     kernel = OUT / "kernel"
     kernel.write_bytes(content)
-    tests = arguments.tests or build_tests()
-    guest = make_guest(OUT, (HERE / "init").read_bytes(), {"powercut": tests}, TOOLS, package, MODULES)
+    kinds = [arguments.of] if arguments.of else list(KINDS)
+    programs = {kind: build_tests(KINDS[kind]) for kind in kinds}
+    guest = make_guest(OUT, (HERE / "init").read_bytes(), programs, TOOLS, package, MODULES)
     dice, counts, booted, wrong = random.Random(arguments.seed), collections.Counter(), 0, []
     for number in range(arguments.runs):
-        system, disk_kind = ("ext4", "xfs")[number % 2], ("virtio", "nvme")[number // 2 % 2]
+        system, disk_kind = ("ext4", "xfs")[number % 2], ("virtio", "nvme")[number // (2 * len(kinds)) % 2]
+        of = kinds[number // 2 % len(kinds)]
+        tests = programs[of]
         with tempfile.TemporaryDirectory(dir=OUT) as name:
             folder = pathlib.Path(name)
             files = [folder / "disk", folder / "record"]
             for file, size in zip(files, (DISK_MIB, RECORD_MIB)):
                 with file.open("wb") as made:
                     made.truncate(size << 20)
-            said = boot("record", kernel, guest, disk_kind, files, do="record", fs=system, rounds=arguments.rounds)
+            said = boot("record", kernel, guest, disk_kind, files, do="record", of=of, fs=system, rounds=arguments.rounds)
             states, disks = replay(files[1], extents(said), folder, dice, arguments.samples)
             found = states.check(tests)
             for disk, mark in dice.sample(disks, min(arguments.booted, len(disks))):
                 disk.save(files[0])
-                durable = states.marks[mark][0]
-                applied = states.marks[mark + 1][1] if mark + 1 < len(states.marks) else durable
-                said = boot("look", kernel, guest, disk_kind, files[:1], do="look", fs=system, durable=durable, applied=applied)
+                promised = {"durable": states.marks[mark][0], "most": states.most(mark)}
+                said = boot("look", kernel, guest, disk_kind, files[:1], do="look", of=of, fs=system, **promised)
                 booted += 1
-                if "whole /mnt/log" not in said:
-                    found += re.findall(r"WRONG .*", said) or ["the guest did not check its log"]
+                if "whole /mnt/it" not in said:
+                    found += re.findall(r"WRONG .*", said) or ["the guest did not check it"]
             counts.update(states.counts)
-            wrong += [f"run {number + 1}, {system} on {disk_kind}: {one}" for one in found]
-            kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(states.counts.items()))
-            print(f"run {number + 1}: {system} on {disk_kind}: {kinds}, {len(states.lines)} different; {len(found)} wrong", flush=True)
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
-    line = f"{arguments.runs} recordings, states: {kinds}; {booted} booted; {len(wrong)} wrong"
+            wrong += [f"run {number + 1}, {of}, {system} on {disk_kind}: {one}" for one in found]
+            counted = ", ".join(f"{count} {kind}" for kind, count in sorted(states.counts.items()))
+            print(f"run {number + 1}: {of}, {system} on {disk_kind}: {counted}, {len(states.lines)} different; {len(found)} wrong", flush=True)
+    counted = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    line = f"{arguments.runs} recordings ({' and '.join(kinds)}), states: {counted}; {booted} booted; {len(wrong)} wrong"
     return not wrong, line + "".join(f"\n  {one}" for one in wrong[:10])
 
 
 def main():
     """See the head of this file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=2)
+    parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--booted", type=int, default=1)
-    parser.add_argument("--tests", type=pathlib.Path, help="this program, built before, instead of building it")
+    parser.add_argument("--of", choices=list(KINDS), help="record only this")
     arguments = parser.parse_args()
     good, line = alone(OUT, lambda: run(arguments))
     print(f"{'ok    ' if good else 'FAILED'} {line}")
