@@ -7,8 +7,12 @@ fronts, and the clients, which know what was acknowledged. At a random moment un
 the servers are stopped a while before, so that what is acknowledged then is nowhere but in the NVDIMM. Then the guest
 is booted again with the same memory, and Redis is compared with what was acknowledged.
 
-  tests/nvdimm/run.py              10 power cuts
+With packet stores (--of store) there is no Redis: each device has its server beside it in the guest, one with its store on
+fsdax, one on devdax (both logs are on fsdax then). The cut comes for all of them at once, and what is compared is what the fronts read.
+
+  tests/nvdimm/run.py              10 power cuts of logs, and 10 of logs and packet stores
   tests/nvdimm/run.py --runs 200
+  tests/nvdimm/run.py --of store   packet stores only
 
   --seed N        of moments, persistence domains and processors (1)
   --pmnet BINARY  (target/release/pmnet)
@@ -53,8 +57,11 @@ NVDIMM_MIB, LABELS_MIB = 258, 2
 BOOT_LIMIT, CHECKS_LIMIT, SETTLE_LIMIT, START_LIMIT = 180, 400, 120, 30
 # Of each front. A command without an outcome after so many milliseconds is unknown.
 CLIENTS, DEADLINE_MS = 8, 60_000
-# Elements that a client's list is filled up to before each cut; more than it can take off meanwhile.
-ELEMENTS = 200_000
+# What is in the persistent memory, and to how many elements a client's list is filled up before each cut: more than it can take
+# off meanwhile. An emulated machine fills less.
+ELEMENTS = {"log": 200_000, "store": 2_000}
+# Bytes of a packet store on fsdax.
+STORE_SIZE = "160M"
 DOMAINS = {"mem-ctrl": "memory_controller", "cpu": "cpu_cache"}
 PROCESSORS = {"max": "clwb", "max,-clwb": "clflushopt", "max,-clwb,-clflushopt": "clflush"}
 
@@ -224,8 +231,10 @@ class Client(threading.Thread):
 class World:
     """Redis, servers and fronts, and the clients."""
 
-    def __init__(self, pmnet, folder):
-        self.pmnet, self.folder = pmnet, folder
+    def __init__(self, pmnet, folder, of):
+        self.pmnet, self.folder, self.of = pmnet, folder, of
+        # Who knows what a client's data are: Redis, or, of a store in the guest, the client's front.
+        self.redis, self.looks = None, {}
         self.processes, self.servers, self.fronts, self.clients = [], [], [], []
         self.over, self.pause = threading.Event(), threading.Event()
         self.waiting, self.condition = set(), threading.Condition()
@@ -287,13 +296,25 @@ class World:
             self.fronts.append(address)
             self.clients += [Client(self, address, f"{shard}:{number}") for number in range(CLIENTS)]
 
+    def look(self, client):
+        """Where a client's data are looked at."""
+        if self.redis:
+            return self.redis
+        if client.front not in self.looks:
+            self.looks[client.front] = Redis(client.front)
+        return self.looks[client.front]
+
     def fill(self):
         """Fills the lists, while nobody writes."""
+        most = ELEMENTS[self.of]
         for client in self.clients:
-            missing = ELEMENTS - self.redis.ask("LLEN", client.list)
+            look = self.look(client)
+            missing = most - look.ask("LLEN", client.list)
             for at in range(0, missing, 10_000):
-                self.redis.ask("RPUSH", client.list, *["x"] * min(10_000, missing - at))
-            client.filled += missing
+                part = min(10_000, missing - at)
+                if (reply := look.ask("RPUSH", client.list, *["x"] * part)) != most - missing + at + part:
+                    raise Trouble(f"{client.list} cannot be filled: {reply!r}")
+            client.filled += max(missing, 0)
 
     def settle(self):
         """Lets the clients pause, and waits until everything acknowledged is applied."""
@@ -319,10 +340,10 @@ class World:
         """What Redis does not show as it was acknowledged, a sentence each."""
         wrong = []
         for client in self.clients:
-            value = self.redis.ask("GET", client.key)
+            value = self.look(client).ask("GET", client.key)
             if value not in client.possible:
                 wrong.append(f"{client.key} is {value}, acknowledged was one of {sorted(map(str, client.possible))}")
-            taken = client.filled - self.redis.ask("LLEN", client.list)
+            taken = client.filled - self.look(client).ask("LLEN", client.list)
             if not client.taken <= taken <= client.taken + client.perhaps:
                 wrong.append(f"{client.list}: {taken} taken off, {client.taken} acknowledged, {client.perhaps} unknown")
             if not client.open:
@@ -364,9 +385,12 @@ def free_port(kind):
 # ---- the runs --------------------------------------------------------------------------------------
 
 
-def ready_lines():
-    """What the guest says when both devices serve, each to the end of the line."""
-    return ["guest: fsdax: ready device.*\n", "guest: devdax: ready device.*\n"]
+def ready_lines(of):
+    """What the guest says when everything in it serves, each to the end of the line."""
+    if of == "log":
+        return ["guest: fsdax: ready device.*\n", "guest: devdax: ready device.*\n"]
+    devices = [f"guest: device{number}: ready device.*\n" for number in range(2)]
+    return [*devices, "guest: fsdax: ready server.*\n", "guest: devdax: ready server.*\n"]
 
 
 def cuts(machine, world, arguments, nexts):
@@ -376,8 +400,9 @@ def cuts(machine, world, arguments, nexts):
     for run in range(arguments.runs + 1):
         domain, processor = dice.choice(sorted(DOMAINS)), dice.choice(sorted(PROCESSORS))
         started = time.monotonic()
-        machine.boot("serve", "serve", domain, processor, next0=nexts[0], next1=nexts[1], unsafe=arguments.unsafe)
-        said = machine.wait(ready_lines(), BOOT_LIMIT)
+        parameters = {"unsafe": arguments.unsafe} | {f"next{n}": port for n, port in enumerate(nexts)}
+        machine.boot("serve", "serve", domain, processor, of=world.of, size=STORE_SIZE, **parameters)
+        said = machine.wait(ready_lines(world.of), BOOT_LIMIT)
         booted = time.monotonic() - started
         if not arguments.unsafe:
             check_words(said, domain, processor)
@@ -398,7 +423,7 @@ def cuts(machine, world, arguments, nexts):
         world.resume()
         before = world.acknowledged()
         time.sleep(dice.uniform(0.2, 2.0))
-        held = dice.random() < 0.75
+        held = bool(world.servers) and dice.random() < 0.75
         at_stop = world.acknowledged()
         if held:
             world.hold_servers(True)
@@ -430,7 +455,7 @@ def check_words(said, domain, processor):
 
 
 def run(arguments, folder):
-    """Everything; a line about it."""
+    """Everything; a line about it for each kind of thing that is in the persistent memory."""
     install_qemu()
     if not shutil.which("redis-server"):
         raise Trouble("redis-server is not installed: apt-get install redis-server")
@@ -441,21 +466,36 @@ def run(arguments, folder):
     init = (HERE / "init").read_bytes()
     programs = {"pmnet": arguments.pmnet}
     guest = make_guest(OUT, init, programs, {"ndctl": "ndctl", "mkfs.ext4": "e2fsprogs"}, package, MODULES)
-    world = World(arguments.pmnet, folder)
-    machine = Machine(kernel, guest, folder, [free_port(socket.SOCK_DGRAM) for _ in range(2)])
-    try:
+    good, lines = True, []
+    for of in [arguments.of] if arguments.of else list(ELEMENTS):
+        place = folder / of
+        place.mkdir()
+        machine = Machine(kernel, guest, place, [free_port(socket.SOCK_DGRAM) for _ in range(2)])
         print(f"making namespaces on {name.removeprefix('vmlinuz-')}", flush=True)
+        well, line = run_one(arguments, machine, World(arguments.pmnet, place, of))
+        good, lines = good and well, [*lines, line]
+        if not well:
+            break
+    return good, "; ".join(lines)
+
+
+def run_one(arguments, machine, world):
+    """The cuts of one kind; a line about them."""
+    of = world.of
+    try:
         machine.boot("prepare", "prepare", "mem-ctrl", "max")
         machine.finish(BOOT_LIMIT)
-        nexts = world.start_servers()
+        nexts = world.start_servers() if of == "log" else []
         done, only_in_log, wrong = cuts(machine, world, arguments, nexts)
         acknowledged, unknown = world.acknowledged(), sum(client.unknown for client in world.clients)
-        facts = f"{done} power cuts of two logs (fsdax, devdax), {acknowledged} writes acknowledged, {unknown} unknown; "
-        facts += f"{only_in_log} acknowledged while the servers were stopped"
+        what = "two logs (fsdax, devdax)" if of == "log" else "two logs and two packet stores (fsdax, devdax)"
+        facts = f"{done} power cuts of {what}, {acknowledged} writes acknowledged, {unknown} unknown"
+        if of == "log":
+            facts += f"; {only_in_log} acknowledged while the servers were stopped"
         if wrong:
             return False, f"{facts}: {'; '.join(wrong[:5])}"
         world.stop()
-        machine.boot("checks", "checks", "mem-ctrl", "max", method="clwb")
+        machine.boot("checks", "checks", "mem-ctrl", "max", of=of, method="clwb")
         checks = re.findall(r"^guest: check (.*): (ok|FAILED.*)$", machine.finish(CHECKS_LIMIT), re.MULTILINE)
         failed = [f"{check}: {verdict}" for check, verdict in checks if verdict != "ok"]
         if failed or not checks:
@@ -472,8 +512,11 @@ def main():
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--unsafe", action="store_true")
+    parser.add_argument("--of", choices=list(ELEMENTS), help="cut the power of this only")
     parser.add_argument("--pmnet", type=pathlib.Path, default=ROOT / "target" / "release" / "pmnet")
     arguments = parser.parse_args()
+    if arguments.unsafe:
+        arguments.of = "log"
 
     def work():
         with tempfile.TemporaryDirectory(dir=OUT) as folder:

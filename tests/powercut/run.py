@@ -13,7 +13,7 @@ with the last mark. Some states are booted as well: the file system itself must 
   tests/powercut/run.py --of store   packet stores only
 
   --seed N        of what is sampled (1)
-  --rounds N      bursts of a recording (200)
+  --rounds N      bursts of a recording; a store gets a third of so many transactions (200)
   --samples N     states between two marks (4)
   --booted N      states of each recording that are booted (1)
 
@@ -50,6 +50,8 @@ TOOLS = {
 }
 # What is recorded: the package whose test program writes and checks it.
 KINDS = {"log": "pmnet-media", "store": "pmnet-packet-store"}
+# Persists of a round, about: each becomes a mark, and marks take most of the time.
+PERSISTS = {"log": 1, "store": 3}
 # Above either, device-mapper takes FUA writes: O_DSYNC becomes one FUA write for each block range.
 DISKS = {
     "virtio": ("virtio-blk-pci,romfile=,drive=d{0}", "/dev/vda", "/dev/vdb"),
@@ -290,14 +292,14 @@ def run(arguments):
     for number in range(arguments.runs):
         system, disk_kind = ("ext4", "xfs")[number % 2], ("virtio", "nvme")[number // (2 * len(kinds)) % 2]
         of = kinds[number // 2 % len(kinds)]
-        tests = programs[of]
+        tests, rounds = programs[of], max(arguments.rounds // PERSISTS[of], 1)
         with tempfile.TemporaryDirectory(dir=OUT) as name:
             folder = pathlib.Path(name)
             files = [folder / "disk", folder / "record"]
             for file, size in zip(files, (DISK_MIB, RECORD_MIB)):
                 with file.open("wb") as made:
                     made.truncate(size << 20)
-            said = boot("record", kernel, guest, disk_kind, files, do="record", of=of, fs=system, rounds=arguments.rounds)
+            said = boot("record", kernel, guest, disk_kind, files, do="record", of=of, fs=system, rounds=rounds)
             states, disks = replay(files[1], extents(said), folder, dice, arguments.samples)
             found = states.check(tests)
             for disk, mark in dice.sample(disks, min(arguments.booted, len(disks))):

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use pmnet_log::Media as _;
 use pmnet_media::{AnyMedia, Kind};
 use pmnet_packet_store::{Geometry, Identity, OpenError as ImageError, PacketStore, Scan, format};
 
 use crate::OpenError;
 
-/// Size of a new store, if none is given, in bytes.
+/// Size of a new store in a file, if none is given, in bytes.
 const SIZE_DEFAULT: u64 = 1 << 30;
 /// Bytes of a frame: what a block device writes at once, and a packet buffer can have.
 const FRAME_BYTES: u32 = 4096;
@@ -20,7 +21,8 @@ pub struct Place {
     shard: u32,
     /// `None`: whatever suits the path.
     kind: Option<Kind>,
-    size: u64,
+    /// `None`: as much as a device has, and [`SIZE_DEFAULT`] of a file.
+    size: Option<u64>,
     lines: Option<u32>,
 }
 
@@ -48,7 +50,7 @@ impl Place {
             path: path.into(),
             shard,
             kind: None,
-            size: SIZE_DEFAULT,
+            size: None,
             lines: None,
         };
         let mut said = Vec::new();
@@ -60,11 +62,11 @@ impl Place {
             said.push(name);
             match (name, value) {
                 ("size", size) => {
-                    place.size = bytes(size).ok_or_else(|| {
+                    place.size = Some(bytes(size).ok_or_else(|| {
                         wrong(format!(
                             "size={size}: a number of bytes, with K, M or G, is wanted"
                         ))
-                    })?;
+                    })?);
                 }
                 ("lines", lines) => {
                     let lines = lines.parse().map_err(|_| {
@@ -109,7 +111,7 @@ impl Place {
         let media = match pmnet_media::open(path, kind) {
             Ok(media) => media,
             Err(pmnet_media::OpenError::NotFound { .. }) => {
-                let bytes = self.geometry()?.image_bytes();
+                let bytes = self.geometry(SIZE_DEFAULT)?.image_bytes();
                 pmnet_media::create(path, kind, bytes).map_err(|error| media_error(&error))?
             }
             Err(error) => return Err(media_error(&error)),
@@ -125,7 +127,14 @@ impl Place {
     fn make(&self, kind: Kind) -> Result<PacketStore<AnyMedia>, String> {
         let told = |error: &dyn fmt::Display| error.to_string();
         let mut media = pmnet_media::open(&self.path, kind).map_err(|error| media_error(&error))?;
-        let geometry = self.geometry()?;
+        let room = media.bytes().len();
+        let geometry = self.geometry(u64::try_from(room).unwrap_or(u64::MAX))?;
+        if geometry.image_bytes() > room {
+            let wanted = geometry.image_bytes();
+            return Err(format!(
+                "there are {room} bytes, and the store would have {wanted}: give a smaller size=BYTES"
+            ));
+        }
         let mut uuid = [0; 16];
         getrandom::fill(&mut uuid).map_err(|error| told(&error))?;
         let identity = Identity {
@@ -137,14 +146,14 @@ impl Place {
         scan.repair().map_err(|error| told(&error))
     }
 
-    fn geometry(&self) -> Result<Geometry, String> {
-        let mut geometry =
-            Geometry::for_size(self.size, FRAME_BYTES).map_err(|error| error.to_string())?;
-        if let Some(lines) = self.lines {
-            geometry = Geometry::with_lines(self.size, FRAME_BYTES, lines)
-                .map_err(|error| error.to_string())?;
-        }
-        Ok(geometry)
+    /// The store to make, where there is so much room if nobody has said how large it is to be.
+    fn geometry(&self, room: u64) -> Result<Geometry, String> {
+        let size = self.size.unwrap_or(room);
+        let geometry = match self.lines {
+            Some(lines) => Geometry::with_lines(size, FRAME_BYTES, lines),
+            None => Geometry::for_size(size, FRAME_BYTES),
+        };
+        geometry.map_err(|error| error.to_string())
     }
 }
 

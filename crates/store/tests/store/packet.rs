@@ -274,6 +274,23 @@ fn what_cannot_be_opened_says_why_and_is_left_alone() {
     assert!(refused(&made.url).contains("truncated"));
 }
 
+/// Of a device of persistent memory nobody can choose the size.
+#[test]
+fn what_has_a_size_already_is_filled() {
+    let made = made("?media=file");
+    std::fs::write(&made.path, vec![0; 2 << 20]).unwrap();
+    let larger = format!("packet:{}?size=4M&media=file", made.path.display());
+    assert!(refused(&larger).contains("there are 2097152 bytes"));
+    assert_eq!(std::fs::read(&made.path).unwrap(), vec![0; 2 << 20]);
+    let mut store = open(&made.url);
+    assert_eq!(change(&mut *store, set("key", b"value")), "+OK\r\n");
+    drop(store);
+    let mut store = open(&made.url);
+    assert_eq!(read(&mut *store, single("GET key")), "$5\r\nvalue\r\n");
+    drop(store);
+    assert_eq!(std::fs::metadata(&made.path).unwrap().len(), 2 << 20);
+}
+
 #[test]
 fn every_type_is_there_again_after_a_restart() {
     let made = made("?size=8M&media=dram");
