@@ -23,6 +23,8 @@ pub struct Plan {
     pub only: Option<Cell>,
     /// The rule that is switched off.
     pub without: Option<Without>,
+    /// Every world that can have one has a packet store, not only a quarter of them.
+    pub packet_store: bool,
 }
 
 /// The results of many seeds.

@@ -26,6 +26,7 @@ Examples:
   pmnet-sim --seed 4711 --trace
   pmnet-sim --seeds 1000 --twice
   pmnet-sim --seeds 500 --only log-full/server-crash
+  pmnet-sim --seeds 100000 --packet-store
   pmnet-sim --without barrier
   pmnet-sim --without all
 
@@ -60,6 +61,9 @@ struct SimCommand {
     /// other.
     #[arg(long, value_name = "RULE")]
     without: Option<String>,
+    /// The packet store is under the server in every world, not only in a quarter of them.
+    #[arg(long, conflicts_with = "without")]
+    packet_store: bool,
     /// Run every seed twice: both must tell the same story.
     #[arg(long, conflicts_with_all = ["without", "trace"])]
     twice: bool,
@@ -84,6 +88,7 @@ fn main() -> ExitCode {
 fn seeds(command: &SimCommand) -> anyhow::Result<bool> {
     let mut plan = Plan {
         only: command.only,
+        packet_store: command.packet_store,
         without: None,
     };
     let rules: Vec<Without> = match command.without.as_deref() {
@@ -284,5 +289,10 @@ fn show(seed: u64, plan: &Plan) {
     let only = plan
         .only
         .map_or(String::new(), |cell| format!(" --only {cell}"));
-    println!("  again: pmnet-sim --seed {seed}{only} --trace");
+    let store = if plan.packet_store {
+        " --packet-store"
+    } else {
+        ""
+    };
+    println!("  again: pmnet-sim --seed {seed}{only}{store} --trace");
 }

@@ -172,7 +172,7 @@ impl World {
         let leased = more.next_u64().is_multiple_of(LEASES_EVERY);
         let config = match plan.without {
             Some(without) => config.lacking(without),
-            None if packets => config.on_packets(),
+            None if packets || plan.packet_store => config.on_packets(),
             None => config,
         };
         let config = match plan.without {
