@@ -60,7 +60,7 @@ DISKS = {
 # xfs wants 300 MiB. Both are files with holes.
 DISK_MIB, RECORD_MIB = 320, 2048
 # Seconds.
-BUILD_LIMIT, BOOT_LIMIT = 1200, 400
+BUILD_LIMIT, BOOT_LIMIT = 1200, 1200
 SECTOR, BLOCK = 512, 4096
 
 # ---- the record of dm-log-writes (Documentation/admin-guide/device-mapper/log-writes.rst) -----------
