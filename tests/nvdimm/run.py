@@ -149,7 +149,7 @@ class Redis:
     """A connection that speaks enough RESP."""
 
     def __init__(self, address):
-        self.socket = socket.create_connection(address, timeout=60)
+        self.socket = socket.create_connection(address, timeout=2 * DEADLINE_MS / 1000)
         self.reader = self.socket.makefile("rb")
 
     def ask(self, *words):

@@ -115,14 +115,14 @@ impl Plan {
             add(name, Place::Loopback(topology), Some(DIRECT));
         }
         if has_redis {
-            let place = Place::Links(System::ClientServerNic, store);
+            let place = Place::Links(System::ClientServerNic, store, &[]);
             add(DIRECT_LINK, place, None);
         }
         for (name, system) in [
             ("pmnet, R = 1, NIC, kernel (DRAM)", System::Nic),
             ("pmnet, R = 1, switch, kernel (DRAM)", System::Switch),
         ] {
-            add(name, Place::Links(system, store), Some(DIRECT_LINK));
+            add(name, Place::Links(system, store, &[]), Some(DIRECT_LINK));
         }
         let mut plan = Plan {
             store,

@@ -29,8 +29,8 @@ const PATH_MAX: Duration = Duration::from_secs(5);
 /// What is at the other end of the links.
 #[derive(Clone, Copy, Debug)]
 pub enum Far {
-    /// A database.
-    Store(StoreKind),
+    /// A database, and more arguments of the front before it.
+    Store(StoreKind, &'static [&'static str]),
     /// The bound, `resp-limit`; for a system without a device.
     Limit(ValueBytes),
 }
@@ -86,20 +86,20 @@ impl Linked {
                 linked.start_limit(redis, value)?;
                 String::new()
             }
-            Far::Store(StoreKind::Redis) => {
+            Far::Store(StoreKind::Redis, _) => {
                 linked.start_redis(redis)?;
                 format!("redis://{redis}")
             }
-            Far::Store(StoreKind::Kv) => {
+            Far::Store(StoreKind::Kv, _) => {
                 format!("kv:{}", linked.scratch.disk().join("store.kv").display())
             }
-            Far::Store(StoreKind::Packet) => {
+            Far::Store(StoreKind::Packet, _) => {
                 format!(
                     "packet:{}?size=64M",
                     linked.scratch.disk().join("store").display()
                 )
             }
-            Far::Store(StoreKind::Null) => "null:".to_owned(),
+            Far::Store(StoreKind::Null, _) => "null:".to_owned(),
         };
         linked.stand.serve(Medium::Dram, &url, &linked.scratch)?;
         if has_device {
@@ -113,10 +113,14 @@ impl Linked {
                 "--via",
                 &via,
             ];
-            let arguments = arguments.map(OsString::from);
+            let more = match far {
+                Far::Store(_, more) => more,
+                Far::Limit(_) => &[],
+            };
+            let arguments = arguments.iter().chain(more).map(OsString::from).collect();
             let front = linked
                 .stand
-                .start("front", CLIENT, arguments.into(), &linked.scratch)?;
+                .start("front", CLIENT, arguments, &linked.scratch)?;
             linked.front = Some(front);
         }
         let is_value = |reply: &Reply| matches!(reply, Reply::Nil | Reply::Bulk(_));

@@ -39,8 +39,8 @@ pub enum Place {
     },
     /// The bound at the other end of a link, in namespaces.
     LinkedLimit(ValueBytes),
-    /// Namespaces joined by links, as in `pmnet-lab bench micro`, with front and database.
-    Links(System, StoreKind),
+    /// Namespaces joined by links, as in `pmnet-lab bench micro`, with database, and a front with so many more arguments.
+    Links(System, StoreKind, &'static [&'static str]),
 }
 
 impl Place {
@@ -93,8 +93,8 @@ impl Running {
                 let linked = Linked::start(System::ClientServerNic, &name, number, far, out)?;
                 Running::Linked(Box::new(linked))
             }
-            Place::Links(system, store) => {
-                let far = Far::Store(*store);
+            Place::Links(system, store, front_arguments) => {
+                let far = Far::Store(*store, front_arguments);
                 let linked = Linked::start(*system, &name, number, far, out)?;
                 Running::Linked(Box::new(linked))
             }

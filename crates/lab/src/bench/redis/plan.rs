@@ -14,6 +14,8 @@ use crate::setup::{Place, ValueBytes};
 
 /// Replicas of the rows that wait for them.
 pub const REPLICAS: u8 = 2;
+/// A front that asks the device for what Redis has, too.
+const CACHE_LOG: &[&str] = &["--cache", "log"];
 /// Start of every key.
 pub const PREFIX: &str = "bench:";
 
@@ -51,6 +53,8 @@ pub enum Row {
     LinkDirect,
     /// pmnet with the device in the kernel, at the NIC of Redis's machine.
     Nic,
+    /// The same, and the device shows what Redis has, too (`--cache log`).
+    NicLog,
     /// pmnet with two devices in the kernel, of machines in between.
     #[value(name = "router-2")]
     #[serde(rename = "router-2")]
@@ -63,7 +67,7 @@ pub enum Row {
 
 impl Row {
     /// Every row that has no replicas.
-    pub const DEFAULT: [Row; 11] = [
+    pub const DEFAULT: [Row; 12] = [
         Row::RespLimit,
         Row::Direct,
         Row::Relay1,
@@ -73,6 +77,7 @@ impl Row {
         Row::LinkRespLimit,
         Row::LinkDirect,
         Row::Nic,
+        Row::NicLog,
         Row::Router2,
         Row::Router3,
     ];
@@ -92,6 +97,7 @@ impl Row {
             Row::LinkRespLimit => "link-resp-limit",
             Row::LinkDirect => "link-direct",
             Row::Nic => "nic",
+            Row::NicLog => "nic-log",
             Row::Router2 => "router-2",
             Row::Router3 => "router-3",
         }
@@ -116,6 +122,7 @@ impl Row {
             Row::LinkRespLimit => "link: resp-limit (no data)".to_owned(),
             Row::LinkDirect => "link: Redis, always".to_owned(),
             Row::Nic => "link: pmnet, R = 1, NIC, DRAM".to_owned(),
+            Row::NicLog => "link: pmnet, R = 1, NIC, DRAM, --cache log".to_owned(),
             Row::Router2 => "link: pmnet, R = 2, router, DRAM".to_owned(),
             Row::Router3 => "link: pmnet, R = 3, router, DRAM".to_owned(),
         }
@@ -138,7 +145,7 @@ impl Row {
                 "clients connect to Redis with appendfsync always, and send a WAIT for two replicas behind each SET; the replicas \
                  write no disk"
             }
-            Row::Relay1Log => {
+            Row::Relay1Log | Row::NicLog => {
                 "the same with one device, and the front asks it for what Redis has, too, as long as its log keeps that"
             }
             Row::Relay1 | Row::Relay2 | Row::Relay3 => {
@@ -171,7 +178,7 @@ impl Row {
             | Row::Relay1Log
             | Row::Relay2
             | Row::Relay3 => Some(Row::Direct),
-            Row::Nic | Row::Router2 | Row::Router3 => Some(Row::LinkDirect),
+            Row::Nic | Row::NicLog | Row::Router2 | Row::Router3 => Some(Row::LinkDirect),
         }
     }
 
@@ -179,9 +186,12 @@ impl Row {
     #[must_use]
     pub const fn limit(self) -> Row {
         match self {
-            Row::LinkRespLimit | Row::LinkDirect | Row::Nic | Row::Router2 | Row::Router3 => {
-                Row::LinkRespLimit
-            }
+            Row::LinkRespLimit
+            | Row::LinkDirect
+            | Row::Nic
+            | Row::NicLog
+            | Row::Router2
+            | Row::Router3 => Row::LinkRespLimit,
             _ => Row::RespLimit,
         }
     }
@@ -216,7 +226,7 @@ impl Row {
             if self == Row::Relay1Log {
                 topology
                     .front_args
-                    .extend(["--cache", "log"].map(String::from));
+                    .extend(CACHE_LOG.iter().map(ToString::to_string));
             }
             Place::Loopback(topology)
         };
@@ -231,10 +241,11 @@ impl Row {
             Row::Relay2 => chain(2),
             Row::Relay3 => chain(3),
             Row::LinkRespLimit => Place::LinkedLimit(value),
-            Row::LinkDirect => Place::Links(System::ClientServerNic, StoreKind::Redis),
-            Row::Nic => Place::Links(System::Nic, StoreKind::Redis),
-            Row::Router2 => Place::Links(System::Router2, StoreKind::Redis),
-            Row::Router3 => Place::Links(System::Router3, StoreKind::Redis),
+            Row::LinkDirect => Place::Links(System::ClientServerNic, StoreKind::Redis, &[]),
+            Row::Nic => Place::Links(System::Nic, StoreKind::Redis, &[]),
+            Row::NicLog => Place::Links(System::Nic, StoreKind::Redis, CACHE_LOG),
+            Row::Router2 => Place::Links(System::Router2, StoreKind::Redis, &[]),
+            Row::Router3 => Place::Links(System::Router3, StoreKind::Redis, &[]),
         }
     }
 }
