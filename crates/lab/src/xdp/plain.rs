@@ -1,8 +1,9 @@
-//! XDP programs without state: `reflect` is the baseline of measurements; `pass` makes a veth accept packets that its peer
+//! XDP programs without state: `reflect` is the baseline of measurements, `cross` that of a machine in between; `pass` makes a veth accept packets that its peer
 //! sends by XDP_TX.
 //!
 //! Source: `bpf/reflect.bpf.c`. May not: know the log, or fall back to the generic mode of XDP, whose times mean nothing.
 
+use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 
 use anyhow::{Context, ensure};
@@ -12,6 +13,7 @@ use aya::programs::links::FdLink;
 #[cfg(doc)]
 use pmnet_dataplane::xdp::Pins;
 use pmnet_wire::{PORT_FIRST, PORT_LAST};
+use rustix::net::netdevice::name_to_index;
 
 use super::{NOT_BUILT, program};
 
@@ -23,6 +25,8 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/re
 pub enum Program {
     /// Sends every UDP datagram over IPv4 to a port of pmnet's range back to its sender; everything else passes.
     Reflect,
+    /// Sends such datagrams, and those that come from such a port, out at this interface; everything else passes.
+    Cross(&'static str),
     /// Everything passes.
     Pass,
 }
@@ -33,6 +37,7 @@ impl Program {
     pub const fn name(self) -> &'static str {
         match self {
             Program::Reflect => "reflect",
+            Program::Cross(_) => "cross",
             Program::Pass => "pass",
         }
     }
@@ -75,16 +80,27 @@ pub fn is_built() -> bool {
 pub fn attach(which: Program, interface: &str) -> anyhow::Result<Plain> {
     ensure!(is_built(), NOT_BUILT);
     let name = which.name();
-    let link = load(name, interface).with_context(|| format!("program {name}"))?;
+    let link = load(which, interface).with_context(|| format!("program {name}"))?;
     Ok(Plain { link })
 }
 
-fn load(name: &str, interface: &str) -> anyhow::Result<FdLink> {
+/// What the kernel calls an interface of the calling thread's network namespace.
+fn index(interface: &str) -> anyhow::Result<u32> {
+    let any = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    Ok(name_to_index(&any, interface)?)
+}
+
+fn load(which: Program, interface: &str) -> anyhow::Result<FdLink> {
+    let other = match which {
+        Program::Cross(other) => index(other).with_context(|| other.to_owned())?,
+        Program::Reflect | Program::Pass => 0,
+    };
     let mut ebpf = EbpfLoader::new()
         .override_global("pm_port_first", &PORT_FIRST, true)
         .override_global("pm_port_last", &PORT_LAST, true)
+        .override_global("pm_other", &other, true)
         .load(OBJECT)?;
-    let loaded = program(&mut ebpf, name)?;
+    let loaded = program(&mut ebpf, which.name())?;
     loaded.load()?;
     let id = loaded.attach(interface, XdpMode::Driver)?;
     // A link, since the kernel removes it if the process dies; an attachment by netlink would stay.

@@ -279,7 +279,7 @@ fn compare(mut cells: Vec<Cell>) -> Vec<Cell> {
     for cell in cells.iter_mut().filter(|cell| cell.p50_us > 0.0) {
         let baseline = cell.system.recipe().baseline.and_then(of);
         cell.faster = baseline.map(|baseline| baseline / cell.p50_us);
-        cell.of_limit = of(System::Limit).map(|limit| cell.p50_us / limit);
+        cell.of_limit = of(cell.system.limit()).map(|limit| cell.p50_us / limit);
     }
     cells
 }

@@ -44,6 +44,12 @@ impl Medium {
 pub enum System {
     /// A device that only reflects: the minimum for any device.
     Limit,
+    /// The same on a machine in between.
+    LimitRouter,
+    /// Two machines that only forward, and a third one that reflects: the minimum for a chain of three.
+    #[value(name = "limit-router-3")]
+    #[serde(rename = "limit-router-3")]
+    LimitRouter3,
     /// The server answers, behind a NIC that only hands packets up.
     ClientServerNic,
     /// `pmnet device --mode nic`: the pipeline in the kernel, at the server's NIC.
@@ -61,10 +67,12 @@ pub enum System {
     /// `pmnet device --mode af-xdp`, the same past the kernel's stack: received into the log itself.
     AfXdp,
     /// Two devices in the kernel, of machines in a row in between.
-    #[value(skip)]
+    #[value(name = "router-2")]
+    #[serde(rename = "router-2")]
     Router2,
     /// Three of them.
-    #[value(skip)]
+    #[value(name = "router-3")]
+    #[serde(rename = "router-3")]
     Router3,
 }
 
@@ -117,15 +125,41 @@ pub struct Recipe {
 pub const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 200), 51_500);
 /// Address of a device on a machine of its own.
 const HOP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 101), 51_000);
+/// Address of the third machine in a row.
+const THIRD_HOP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 103), 51_000);
 /// Address of a device at the server's NIC.
 const NIC: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 200), 51_000);
 
 impl System {
+    /// What is measured if nothing else is said: R = 1.
+    pub const DEFAULT: [System; 9] = [
+        System::Limit,
+        System::ClientServerNic,
+        System::Nic,
+        System::NicMapped,
+        System::ClientServer,
+        System::Switch,
+        System::Router,
+        System::Relay,
+        System::AfXdp,
+    ];
+
+    /// The minimum that it is compared with.
+    #[must_use]
+    pub const fn limit(self) -> System {
+        match self {
+            System::Router3 => System::LimitRouter3,
+            _ => System::Limit,
+        }
+    }
+
     /// As on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             System::Limit => "limit",
+            System::LimitRouter => "limit-router",
+            System::LimitRouter3 => "limit-router-3",
             System::ClientServerNic => "client-server-nic",
             System::Nic => "nic",
             System::NicMapped => "nic-mapped",
@@ -157,6 +191,11 @@ impl System {
         match self {
             System::Limit => {
                 "the server's NIC sends each packet straight back (XDP_TX): no log, no server"
+            }
+            System::LimitRouter => "a machine in between sends each packet straight back",
+            System::LimitRouter3 => {
+                "two machines in between send each packet on (XDP_REDIRECT), a third one sends it back: what the way alone \
+                 takes in a chain of three"
             }
             System::ClientServerNic => {
                 "client and server are linked directly, and an ideal handler answers; what a \
@@ -207,6 +246,32 @@ impl System {
                 device: None,
                 behind: &[],
                 target: SERVER,
+                answers: Answers::Itself,
+                baseline: None,
+            },
+            System::LimitRouter => Recipe {
+                devices: 1,
+                programs: &[("device1", "client1", Program::Reflect)],
+                client_takes_xdp: true,
+                device: None,
+                behind: &[],
+                target: HOP,
+                answers: Answers::Itself,
+                baseline: None,
+            },
+            System::LimitRouter3 => Recipe {
+                devices: 3,
+                programs: &[
+                    ("device1", "client1", Program::Cross("device2")),
+                    ("device1", "device2", Program::Cross("client1")),
+                    ("device2", "device1", Program::Cross("device3")),
+                    ("device2", "device3", Program::Cross("device1")),
+                    ("device3", "device2", Program::Reflect),
+                ],
+                client_takes_xdp: true,
+                device: None,
+                behind: &[],
+                target: THIRD_HOP,
                 answers: Answers::Itself,
                 baseline: None,
             },
@@ -454,8 +519,7 @@ mod tests {
 
     #[test]
     fn recipes_name_what_their_layout_has() {
-        let chains = [System::Router2, System::Router3];
-        for system in System::value_variants().iter().chain(&chains) {
+        for system in System::value_variants() {
             let recipe = system.recipe();
             let layout = Layout::new("x-", 1, recipe.devices);
             for (node, interface, _) in recipe.programs {

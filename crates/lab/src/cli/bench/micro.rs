@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use pmnet_cli::{ConfigError, on_signals};
 
 use super::values::{ROUNDS_MAX, between, each_once, times};
@@ -17,6 +17,7 @@ Examples:
   pmnet-lab bench micro --payloads 50,100,400,1000,1400 --clients 1,4,16,64 --seconds 3 --rounds 5
   pmnet-lab bench micro --client-io af-xdp,socket --clients 1
   pmnet-lab bench micro --systems limit,client-server,relay --media file --json
+  pmnet-lab bench micro --systems limit-router,router,limit-router-3,router-3 --clients 1
 
 Needs root, iproute2, util-linux and ethtool, and a pmnet that was built with clang. Table on
 stdout, curves in OUT/micro.html, numbers in OUT/micro.json.";
@@ -29,7 +30,7 @@ const SECONDS_MAX: f64 = 600.0;
 #[command(after_help = EXAMPLES)]
 pub struct MicroArgs {
     /// What to measure.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = System::value_variants().to_vec())]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = System::DEFAULT.to_vec())]
     systems: Vec<System>,
     /// Payloads of an update in bytes; above 1344 it is several packets.
     #[arg(long, value_delimiter = ',', default_values_t = [50, 100, 1000], value_name = "BYTES")]
