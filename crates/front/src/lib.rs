@@ -12,10 +12,11 @@ pub mod connection;
 pub mod endpoint;
 pub mod front;
 pub mod limits;
+pub mod router;
 pub mod table;
 mod tracking;
 pub mod upstream;
 mod users;
 
-pub use front::{Cache, Front, FrontConfig, FrontError, Stopper};
+pub use front::{Cache, Entrance, Front, FrontConfig, FrontError, Stopper};
 pub use users::{Access, Secret};

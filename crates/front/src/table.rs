@@ -11,6 +11,7 @@ mod assume;
 mod decide;
 mod early;
 mod facts;
+pub(crate) mod keys;
 mod matrix;
 mod subcommands;
 
@@ -19,6 +20,8 @@ use rustc_hash::FxHashMap;
 pub use assume::{ASSUMABLE, AssumeError};
 pub use early::{early_ack, touches_reserved};
 pub use facts::{FACTS, SERVER_VERSION};
+pub use keys::keys;
+pub(crate) use keys::sort_options;
 pub use matrix::guide_markdown;
 pub use subcommands::SUBCOMMANDS;
 

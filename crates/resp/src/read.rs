@@ -36,6 +36,12 @@ pub fn bulk(reply: &[u8]) -> Option<&[u8]> {
     matches!(reply.first(), Some(b'$' | b'=')).then(|| text(reply))?
 }
 
+/// The text of the bulk string that `bytes` begin with, whatever follows it.
+#[must_use]
+pub fn bulk_at_head(bytes: &[u8]) -> Option<&[u8]> {
+    bulk(bytes.get(..whole(bytes)?)?)
+}
+
 /// The text of an error reply, without `-` and the end of its line.
 #[must_use]
 pub fn error(reply: &[u8]) -> Option<&str> {

@@ -72,6 +72,7 @@ pub use shared::{Counters, Shared, lane};
 pub use store_address::{StoreAddress, StoreAddressError};
 use times::Times;
 use tracking::Tracks;
+pub(crate) use transaction::{EXECABORT, unknown_command};
 
 /// Most commands of one connection whose replies are outstanding.
 pub const SLOTS_MAX: usize = 1024;
@@ -628,7 +629,7 @@ fn refusal(arguments: &Arguments<'_>, why: &str) -> Bytes {
 }
 
 /// The command's name for an error text, in capitals and cut to a sensible length.
-fn shown(arguments: &Arguments<'_>) -> String {
+pub(crate) fn shown(arguments: &Arguments<'_>) -> String {
     let name = arguments.get(0);
     String::from_utf8_lossy(&name[..name.len().min(64)]).to_ascii_uppercase()
 }

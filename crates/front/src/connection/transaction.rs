@@ -93,7 +93,7 @@ const QUEUED: Bytes = Bytes::from_static(b"+QUEUED\r\n");
 const EXEC_ARITY: Bytes = Bytes::from_static(
     b"-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command\r\n",
 );
-pub(super) const EXECABORT: Bytes =
+pub(crate) const EXECABORT: Bytes =
     Bytes::from_static(b"-EXECABORT Transaction discarded because of previous errors.\r\n");
 
 impl Connection {
@@ -540,7 +540,7 @@ pub(super) fn unknown_subcommand(arguments: &Arguments<'_>) -> Bytes {
 }
 
 /// Redis' own error for a command that it does not know.
-pub(super) fn unknown_command(arguments: &Arguments<'_>) -> Bytes {
+pub(crate) fn unknown_command(arguments: &Arguments<'_>) -> Bytes {
     let mut beginning = Vec::new();
     for argument in arguments.iter().skip(1) {
         let Some(room) = 128_usize

@@ -4,8 +4,9 @@ use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use mio::Token;
 use mio::net::{TcpListener, TcpStream};
-use mio::{Interest, Token};
+use pmnet_tls::ServerTls;
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
 use super::socket::Client;
@@ -16,20 +17,25 @@ use crate::connection::Connection;
 use crate::upstream::{Time, Upstream};
 
 /// Connections accepted in one turn.
-const ACCEPTS_PER_TURN: usize = 64;
+pub(crate) const ACCEPTS_PER_TURN: usize = 64;
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 1024;
 /// How long to wait after accepting failed (no file descriptors left), in nanoseconds.
-const ACCEPT_PAUSE: Time = 100_000_000;
+pub(crate) const ACCEPT_PAUSE: Time = 100_000_000;
 /// Clients that have not agreed on TLS yet, at most.
-const HANDSHAKES_MAX: usize = 256;
+pub(crate) const HANDSHAKES_MAX: usize = 256;
+/// What one client too many is told.
+pub(crate) const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
 /// After how much silence the operating system checks that a client is still there.
 const KEEPALIVE: Duration = Duration::from_secs(300);
 
 impl<U: Upstream> Front<U> {
     pub(super) fn accept(&mut self) {
         for _ in 0..ACCEPTS_PER_TURN {
-            match self.listener.accept() {
+            let Some(listener) = &self.listener else {
+                return;
+            };
+            match listener.accept() {
                 Ok((stream, peer)) => {
                     if let Err(error) = self.admit(stream, peer) {
                         tracing::debug!(client = %peer, %error, "lost before it was served");
@@ -59,41 +65,41 @@ impl<U: Upstream> Front<U> {
             if self.tls.is_some() {
                 return Ok(());
             }
-            return stream.write_all(b"-ERR max number of clients reached\r\n");
+            return stream.write_all(TOO_MANY);
         }
         if self.tls.is_some() && self.handshakes >= HANDSHAKES_MAX {
             self.tls_failed("too many at a time");
             return Ok(());
         }
-        stream.set_nodelay(true)?;
-        SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
+        let stream = welcome(stream, self.tls.as_ref())?;
+        let id = self.clients_ever + 1;
+        self.seat(stream, id, peer)?;
+        self.clients_ever = id;
+        Ok(())
+    }
+
+    /// A client is here: serves it from now on.
+    pub(super) fn seat(
+        &mut self,
+        mut stream: Wire,
+        id: u64,
+        peer: SocketAddr,
+    ) -> std::io::Result<()> {
         let index = self.free.pop().unwrap_or_else(|| {
             self.clients.push(None);
             self.clients.len() - 1
         });
         let token = Token(FIRST_CLIENT + 2 * index);
-        if let Err(error) = self.poll.registry().register(
-            &mut stream,
-            token,
-            Interest::READABLE | Interest::WRITABLE,
-        ) {
+        if let Err(error) = stream.register(self.poll.registry(), token) {
             self.free.push(index);
             return Err(error);
         }
-        let stream = match Wire::accepted(stream, self.tls.as_ref()) {
-            Ok(stream) => stream,
-            Err(error) => {
-                self.free.push(index);
-                return Err(error);
-            }
-        };
         let handshake = stream.is_handshaking();
         let until = Client::handshake_until(self.shared.now);
         self.handshakes += usize::from(handshake);
-        self.clients_ever += 1;
-        self.shared.tracking.came(self.clients_ever, index);
+        self.shared.tracking.came(id, index);
         self.clients[index] = Some(Box::new(Client {
-            connection: Connection::new(self.clients_ever, peer),
+            connection: Connection::new(id, peer),
             stream,
             handshake: handshake.then_some(until),
             readable: true,
@@ -160,8 +166,14 @@ impl<U: Upstream> Front<U> {
     }
 }
 
+/// A client that may come in: with TLS or without, and looked after by the operating system.
+pub(crate) fn welcome(stream: TcpStream, tls: Option<&ServerTls>) -> std::io::Result<Wire> {
+    SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
+    Wire::accepted(stream, tls)
+}
+
 /// A socket that listens.
-pub(super) fn open_listener(address: SocketAddr) -> std::io::Result<TcpListener> {
+pub(crate) fn open_listener(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     // A front that starts again must not wait for old connections to time out.
     socket.set_reuse_address(true)?;

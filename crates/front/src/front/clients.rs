@@ -125,10 +125,9 @@ impl<U: Upstream> Front<U> {
 
 impl Client {
     fn socket(&self) -> ClientSocket {
-        let socket = self.stream.socket();
         ClientSocket {
-            local: socket.local_addr().ok(),
-            fd: socket.as_raw_fd(),
+            local: self.stream.local_addr(),
+            fd: self.stream.as_raw_fd(),
             writes: !self.connection.unwritten().is_empty(),
         }
     }

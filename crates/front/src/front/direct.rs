@@ -39,7 +39,7 @@ impl<U: Upstream> Front<U> {
         let connect = || -> std::io::Result<Wire> {
             let token = Token(FIRST_CLIENT + 2 * index + 1);
             let stream = Wire::connect(address, tls, self.poll.registry(), token)?;
-            SockRef::from(stream.socket())
+            SockRef::from(&stream)
                 .set_tcp_keepalive(&TcpKeepalive::new().with_time(DIRECT_KEEPALIVE))?;
             Ok(stream)
         };

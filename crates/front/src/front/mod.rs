@@ -7,29 +7,31 @@
 //! endpoint is due.
 //! Invariants: bounded work for each client in a turn; at most `connections_max` clients.
 
-mod accept;
+pub(crate) mod accept;
 mod clients;
 mod config;
 mod direct;
+mod entrance;
 mod lane;
 mod marks;
 mod reads;
 mod silence;
 mod socket;
-mod stopper;
+pub(crate) mod stopper;
 mod strangers;
 mod subscribing;
 mod tracking;
 mod unread;
 mod users;
 mod vigil;
-mod wire;
+pub(crate) mod wire;
 mod witness;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use mio::net::TcpListener;
@@ -42,6 +44,8 @@ use crate::table::Table;
 use crate::upstream::{CallId, Event, SessionHandle, Time, Upstream};
 use crate::users::Users;
 pub use config::{Cache, FrontConfig, FrontError};
+pub use entrance::Entrance;
+pub(crate) use entrance::Handed;
 use marks::Marks;
 use reads::StoreReads;
 use silence::Watched;
@@ -76,7 +80,9 @@ pub struct Front<U> {
     up: Watched<U>,
     shared: Shared,
     poll: Poll,
-    listener: TcpListener,
+    /// `None`: clients are handed over.
+    listener: Option<TcpListener>,
+    handed: Option<Receiver<Handed>>,
     listener_ready: bool,
     accept_after: Time,
     stopper: Stopper,
@@ -121,6 +127,31 @@ impl<U: Upstream> Front<U> {
     /// # Errors
     /// [`FrontError`], with what to do about it.
     pub fn bind(config: &FrontConfig, up: U) -> Result<Front<U>, FrontError> {
+        let listen = |source| FrontError::Listen {
+            address: config.listen,
+            source,
+        };
+        let listener = accept::open_listener(config.listen).map_err(listen)?;
+        Front::new(config, up, Some(listener))
+    }
+
+    /// A front that does not listen: a router hands its clients over. It has counted them and agreed on TLS with them; the
+    /// settings about that are without effect here.
+    ///
+    /// # Errors
+    /// [`FrontError`], with what to do about it.
+    pub fn behind_router(config: &FrontConfig, up: U) -> Result<(Front<U>, Entrance), FrontError> {
+        let mut front = Front::new(config, up, None)?;
+        let (entrance, handed) = Entrance::new(front.stopper.0.waker());
+        front.handed = Some(handed);
+        Ok((front, entrance))
+    }
+
+    fn new(
+        config: &FrontConfig,
+        up: U,
+        mut listener: Option<TcpListener>,
+    ) -> Result<Front<U>, FrontError> {
         let mut up = Watched::new(up);
         let table = Table::new(&config.assume_ok)?;
         let mut store = config
@@ -132,14 +163,11 @@ impl<U: Upstream> Front<U> {
         if let (Some(store), Some(password)) = (&mut store, &config.direct_password) {
             store.set_password(password);
         }
-        let listen = |source| FrontError::Listen {
-            address: config.listen,
-            source,
-        };
-        let mut listener = accept::open_listener(config.listen).map_err(listen)?;
         let poll = Poll::new()?;
-        poll.registry()
-            .register(&mut listener, LISTENER, Interest::READABLE)?;
+        if let Some(listener) = &mut listener {
+            poll.registry()
+                .register(listener, LISTENER, Interest::READABLE)?;
+        }
         up.register(poll.registry(), ENDPOINT)?;
         let waker = Waker::new(poll.registry(), WAKER)?;
         let mut shared = Shared::new(
@@ -155,6 +183,7 @@ impl<U: Upstream> Front<U> {
             shared,
             poll,
             listener,
+            handed: None,
             listener_ready: false,
             accept_after: 0,
             stopper: Stopper(Ending::new(AtomicBool::new(false), waker)),
@@ -189,9 +218,10 @@ impl<U: Upstream> Front<U> {
     /// The address that clients connect to (the port that was chosen, if 0 was asked for).
     ///
     /// # Errors
-    /// Of the operating system.
+    /// Of the operating system; or it does not listen.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
-        self.listener.local_addr()
+        let listener = self.listener.as_ref();
+        listener.map_or(Err(ErrorKind::NotConnected.into()), TcpListener::local_addr)
     }
 
     /// A handle that ends [`Front::run`].
@@ -258,6 +288,7 @@ impl<U: Upstream> Front<U> {
             if self.listener_due() {
                 self.accept();
             }
+            self.take_handed();
             self.expire_connecting();
             self.keep_vigil();
             more_from_endpoint = endpoint_ready && self.up.receive(self.shared.now);

@@ -210,13 +210,13 @@ impl Client {
             if !direct.writable {
                 return Transfer::Done;
             }
-            match direct.stream.socket().take_error() {
+            match direct.stream.take_error() {
                 Ok(None) => {}
                 Ok(Some(error)) | Err(error) => return Transfer::Broken(error.to_string()),
             }
-            match direct.stream.socket().peer_addr() {
-                Ok(_) => direct.connected = true,
-                Err(error) if error.kind() == ErrorKind::NotConnected => {
+            match direct.stream.is_connected() {
+                Ok(true) => direct.connected = true,
+                Ok(false) => {
                     direct.writable = false;
                     return Transfer::Done;
                 }

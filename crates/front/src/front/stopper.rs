@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use mio::Waker;
 
 /// A flag that only goes up.
-pub(super) trait Flag {
+pub(crate) trait Flag {
     /// Puts it up; what was written before is seen by whoever sees it up.
     fn raise(&self);
     /// Whether it is up.
@@ -20,7 +20,7 @@ pub(super) trait Flag {
 }
 
 /// Something that ends a sleep, the present or the next one.
-pub(super) trait Wake {
+pub(crate) trait Wake {
     /// Ends it.
     fn wake(&self);
 }
@@ -42,14 +42,14 @@ impl Wake for Waker {
 }
 
 /// Flag and wake-up of one loop.
-pub(super) struct Ending<F, W> {
+pub(crate) struct Ending<F, W> {
     flag: Arc<F>,
     waker: Arc<W>,
 }
 
 impl<F: Flag, W: Wake> Ending<F, W> {
     /// For a loop that sleeps until `waker` ends it.
-    pub(super) fn new(flag: F, waker: W) -> Ending<F, W> {
+    pub(crate) fn new(flag: F, waker: W) -> Ending<F, W> {
         Ending {
             flag: Arc::new(flag),
             waker: Arc::new(waker),
@@ -57,13 +57,18 @@ impl<F: Flag, W: Wake> Ending<F, W> {
     }
 
     /// Asks the loop to end.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.flag.raise();
         self.waker.wake();
     }
 
+    /// What ends its sleep.
+    pub(super) fn waker(&self) -> Arc<W> {
+        Arc::clone(&self.waker)
+    }
+
     /// Whether the loop is to end; asked before every sleep.
-    pub(super) fn is_asked(&self) -> bool {
+    pub(crate) fn is_asked(&self) -> bool {
         self.flag.is_up()
     }
 }
@@ -79,7 +84,7 @@ impl<F, W> Clone for Ending<F, W> {
 
 /// Ends a running front from another thread.
 #[derive(Clone)]
-pub struct Stopper(pub(super) Ending<AtomicBool, Waker>);
+pub struct Stopper(pub(crate) Ending<AtomicBool, Waker>);
 
 impl Stopper {
     /// Asks the front to end; [`Front::run`](super::Front::run) returns soon after.

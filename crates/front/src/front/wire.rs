@@ -2,20 +2,24 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
-use mio::net::TcpStream;
+use mio::event::Source;
+use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
 use pmnet_tls::{ClientTls, ServerTls, Stream};
 
-/// A TCP connection.
-pub(super) enum Wire {
+/// A TCP connection, or a client that a router has handed over.
+pub(crate) enum Wire {
     Plain(TcpStream),
     Tls(Box<Stream<TcpStream>>),
+    /// With the address that the client connected to.
+    Pair(UnixStream, Option<SocketAddr>),
 }
 
 impl Wire {
     /// Begins a connection to the store, and its registration for everything.
-    pub(super) fn connect(
+    pub(crate) fn connect(
         address: SocketAddr,
         tls: Option<&ClientTls>,
         registry: &Registry,
@@ -31,45 +35,116 @@ impl Wire {
         })
     }
 
-    /// A connection that was accepted and is registered.
-    pub(super) fn accepted(stream: TcpStream, tls: Option<&ServerTls>) -> io::Result<Wire> {
+    /// A connection that was accepted.
+    pub(crate) fn accepted(stream: TcpStream, tls: Option<&ServerTls>) -> io::Result<Wire> {
+        stream.set_nodelay(true)?;
         Ok(match tls {
             Some(tls) => Wire::Tls(Box::new(tls.accept(stream)?)),
             None => Wire::Plain(stream),
         })
     }
 
-    pub(super) fn socket(&self) -> &TcpStream {
+    /// One end of a pair within this process; the client is connected to `local`.
+    pub(crate) fn pair(
+        stream: std::os::unix::net::UnixStream,
+        local: Option<SocketAddr>,
+    ) -> io::Result<Wire> {
+        stream.set_nonblocking(true)?;
+        Ok(Wire::Pair(UnixStream::from_std(stream), local))
+    }
+
+    /// Registers it for everything.
+    pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        let interest = Interest::READABLE | Interest::WRITABLE;
         match self {
-            Wire::Plain(stream) => stream,
-            Wire::Tls(stream) => stream.socket(),
+            Wire::Plain(stream) => stream.register(registry, token, interest),
+            // What it lies on cannot be borrowed for change; a registration does not need that.
+            Wire::Tls(stream) => {
+                let fd = stream.socket().as_raw_fd();
+                mio::unix::SourceFd(&fd).register(registry, token, interest)
+            }
+            Wire::Pair(stream, _) => stream.register(registry, token, interest),
+        }
+    }
+
+    fn tcp(&self) -> Option<&TcpStream> {
+        match self {
+            Wire::Plain(stream) => Some(stream),
+            Wire::Tls(stream) => Some(stream.socket()),
+            Wire::Pair(..) => None,
+        }
+    }
+
+    /// The address that the client connected to.
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Wire::Pair(_, local) => *local,
+            _ => self.tcp()?.local_addr().ok(),
+        }
+    }
+
+    /// The error that a connection ended with, and whether it is there.
+    pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
+        self.tcp().map_or(Ok(None), TcpStream::take_error)
+    }
+
+    /// Whether the connection is there.
+    pub(super) fn is_connected(&self) -> io::Result<bool> {
+        match self.tcp().map(TcpStream::peer_addr) {
+            None | Some(Ok(_)) => Ok(true),
+            Some(Err(error)) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
+            Some(Err(error)) => Err(error),
         }
     }
 
     /// Whether the two ends have still to agree on TLS.
-    pub(super) fn is_handshaking(&self) -> bool {
+    pub(crate) fn is_handshaking(&self) -> bool {
         matches!(self, Wire::Tls(stream) if stream.is_handshaking())
     }
 
     /// Whether something that was written has still to be flushed.
-    pub(super) fn has_unsent(&self) -> bool {
+    pub(crate) fn has_unsent(&self) -> bool {
         matches!(self, Wire::Tls(stream) if stream.has_unsent())
     }
 
     /// Whether there may be more to read after a read of `count` bytes into a buffer of `room`. A short read of a socket has
     /// emptied it; of TLS it may be one record of several.
-    pub(super) fn may_have_more(&self, count: usize, room: usize) -> bool {
+    pub(crate) fn may_have_more(&self, count: usize, room: usize) -> bool {
         count == room || matches!(self, Wire::Tls(_))
     }
 
     /// Nothing more will be written.
-    pub(super) fn end(&mut self) -> io::Result<()> {
+    pub(crate) fn end(&mut self) -> io::Result<()> {
         if let Wire::Tls(stream) = self {
             stream.close();
             // What the socket does not take now is lost, as an end without a word is.
             let _ = stream.flush();
         }
-        self.socket().shutdown(Shutdown::Write)
+        match self {
+            Wire::Plain(stream) => stream.shutdown(Shutdown::Write),
+            Wire::Tls(stream) => stream.socket().shutdown(Shutdown::Write),
+            Wire::Pair(stream, _) => stream.shutdown(Shutdown::Write),
+        }
+    }
+}
+
+impl AsRawFd for Wire {
+    fn as_raw_fd(&self) -> RawFd {
+        match self {
+            Wire::Plain(stream) => stream.as_raw_fd(),
+            Wire::Tls(stream) => stream.socket().as_raw_fd(),
+            Wire::Pair(stream, _) => stream.as_raw_fd(),
+        }
+    }
+}
+
+impl AsFd for Wire {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Wire::Plain(stream) => stream.as_fd(),
+            Wire::Tls(stream) => stream.socket().as_fd(),
+            Wire::Pair(stream, _) => stream.as_fd(),
+        }
     }
 }
 
@@ -78,6 +153,7 @@ impl Read for Wire {
         match self {
             Wire::Plain(stream) => stream.read(buffer),
             Wire::Tls(stream) => stream.read(buffer),
+            Wire::Pair(stream, _) => stream.read(buffer),
         }
     }
 }
@@ -87,13 +163,14 @@ impl Write for Wire {
         match self {
             Wire::Plain(stream) => stream.write(buffer),
             Wire::Tls(stream) => stream.write(buffer),
+            Wire::Pair(stream, _) => stream.write(buffer),
         }
     }
 
     /// Sends what was taken before and not sent yet; `WouldBlock` if some of that remains.
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Wire::Plain(_) => Ok(()),
+            Wire::Plain(_) | Wire::Pair(..) => Ok(()),
             Wire::Tls(stream) => stream.flush(),
         }
     }

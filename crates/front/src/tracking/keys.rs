@@ -1,8 +1,9 @@
 //! The keys of a command that a client may keep, or changes.
 
-use pmnet_resp::{Arguments, parse_integer};
+use pmnet_resp::Arguments;
 
-use crate::table::{Facts, PUBSUB, READONLY, Sub, Verdict, WRITE};
+use crate::table::keys::{counted, fixed, streams};
+use crate::table::{PUBSUB, READONLY, Sub, Verdict, WRITE};
 
 /// What a command does with its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,58 +32,13 @@ pub(crate) fn accessed_keys<'a>(
         "SINTERCARD" | "ZDIFF" | "ZINTER" | "ZINTERCARD" | "ZUNION" => {
             (Access::Reads, counted(arguments, 1))
         }
-        "XREAD" => (Access::Reads, streams(arguments)),
+        "XREAD" => (Access::Reads, streams(arguments, 1)),
         _ if facts.has(PUBSUB) => return None,
         _ if facts.has(READONLY) => (Access::Reads, fixed(facts, arguments)),
         _ if facts.has(WRITE) => (Access::Writes, fixed(facts, arguments)),
         _ => return None,
     };
     (!keys.is_empty()).then_some((access, keys))
-}
-
-/// Keys at fixed places.
-fn fixed<'a>(facts: &Facts, arguments: &Arguments<'a>) -> Vec<&'a [u8]> {
-    let place = |place: i32| usize::try_from(place).ok();
-    let count = i32::try_from(arguments.len()).unwrap_or(i32::MAX);
-    let last = if facts.last_key < 0 {
-        count.saturating_add(facts.last_key)
-    } else {
-        facts.last_key.min(count - 1)
-    };
-    let (Some(first), Some(last), Some(step)) =
-        (place(facts.first_key), place(last), place(facts.step))
-    else {
-        return Vec::new();
-    };
-    if first == 0 || step == 0 {
-        return Vec::new();
-    }
-    (first..=last)
-        .step_by(step)
-        .map(|at| arguments.get(at))
-        .collect()
-}
-
-/// So many keys as the argument at `at` says, behind it.
-fn counted<'a>(arguments: &Arguments<'a>, at: usize) -> Vec<&'a [u8]> {
-    if at >= arguments.len() {
-        return Vec::new();
-    }
-    let count = parse_integer(arguments.get(at)).and_then(|count| usize::try_from(count).ok());
-    arguments
-        .iter()
-        .skip(at + 1)
-        .take(count.unwrap_or(0))
-        .collect()
-}
-
-/// The first half of what is behind STREAMS.
-fn streams<'a>(arguments: &Arguments<'a>) -> Vec<&'a [u8]> {
-    let Some(at) = (1..arguments.len()).find(|at| arguments.is(*at, "STREAMS")) else {
-        return Vec::new();
-    };
-    let rest = arguments.len() - at - 1;
-    arguments.iter().skip(at + 1).take(rest / 2).collect()
 }
 
 #[cfg(test)]

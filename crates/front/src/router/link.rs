@@ -1,0 +1,279 @@
+//! The way from one client to the front of one shard: a pair of sockets within the process, and what is owed on it.
+//!
+//! Replies stay in the link's buffer until it is their client's turn to get them. So what is pushed behind a reply cannot
+//! overtake it.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+
+use bytes::{Buf, Bytes, BytesMut};
+use mio::net::UnixStream;
+use pmnet_resp::{Scanner, read};
+
+use crate::limits::REPLIES;
+
+/// Held replies of one link above which no more is read from it, unless one reply needs more, in bytes; and above which no
+/// further command is sent on it.
+pub(super) const HELD_BYTES_SOFT_MAX: usize = 1024 * 1024;
+/// Unsent commands of one link above which no further command is taken for it, in bytes.
+const UNSENT_BYTES_SOFT_MAX: usize = 1024 * 1024;
+/// Room of buffers that is kept when they are empty, in bytes.
+pub(super) const KEPT_BYTES_MAX: usize = 64 * 1024;
+
+/// Whom the next reply of a link is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owed {
+    /// The client, when its turn comes.
+    Client,
+    /// Nobody.
+    Nobody,
+    /// The router: it has set up the link, and an error means that the link is of no use.
+    Setup,
+    /// A change of the client's state, by its number.
+    State(u64),
+    /// The router: whether the client may do anything.
+    Probe,
+}
+
+pub(super) struct Link {
+    stream: UnixStream,
+    pub(super) readable: bool,
+    pub(super) writable: bool,
+    /// Nothing more will come.
+    pub(super) ended: bool,
+    input: BytesMut,
+    scanner: Scanner,
+    /// Length of the whole reply at the head of the input.
+    head: Option<usize>,
+    out: BytesMut,
+    owed: VecDeque<Owed>,
+    /// How many replies are owed that say whether the link is of use.
+    unsettled: usize,
+    /// It is being given up.
+    closing: bool,
+    shut: bool,
+    /// Its subscriptions as far as its replies were taken; those to shard channels count apart.
+    pub(super) subscribed: [u64; 2],
+}
+
+impl Link {
+    pub(super) fn new(stream: UnixStream) -> Link {
+        Link {
+            stream,
+            readable: true,
+            writable: true,
+            ended: false,
+            input: BytesMut::new(),
+            scanner: Scanner::new(REPLIES),
+            head: None,
+            out: BytesMut::new(),
+            owed: VecDeque::new(),
+            unsettled: 0,
+            closing: false,
+            shut: false,
+            subscribed: [0; 2],
+        }
+    }
+
+    /// Sends a command.
+    pub(super) fn send(&mut self, frame: &[u8], owed: Owed) {
+        self.out.extend_from_slice(frame);
+        self.owed.push_back(owed);
+        self.unsettled += usize::from(matches!(owed, Owed::Setup | Owed::State(_)));
+    }
+
+    /// Whether it is not known yet whether the link is as the client wants it.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.unsettled > 0
+    }
+
+    /// Whether as much waits on it as may.
+    pub(super) fn is_full(&self) -> bool {
+        self.out.len() > UNSENT_BYTES_SOFT_MAX || self.input.len() > HELD_BYTES_SOFT_MAX
+    }
+
+    /// Whether it is being given up.
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    /// Gives it up: it is gone when the front has closed it.
+    pub(super) fn give_up(&mut self) {
+        self.closing = true;
+    }
+
+    /// Whom the reply at the head is for; `None`: nobody has asked.
+    pub(super) fn owed(&self) -> Option<Owed> {
+        self.owed.front().copied()
+    }
+
+    /// That has been answered.
+    pub(super) fn settle(&mut self) -> Option<Owed> {
+        let owed = self.owed.pop_front();
+        if matches!(owed, Some(Owed::Setup | Owed::State(_))) {
+            self.unsettled -= 1;
+        }
+        owed
+    }
+
+    /// Reads what has come, as far as it may.
+    pub(super) fn fill(&mut self, scratch: &mut [u8]) {
+        while self.readable
+            && !self.ended
+            && (self.input.len() <= HELD_BYTES_SOFT_MAX || self.has_head().is_none())
+        {
+            match self.stream.read(scratch) {
+                Ok(0) => self.ended = true,
+                Ok(count) => self.input.extend_from_slice(&scratch[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => self.ended = true,
+            }
+        }
+    }
+
+    /// Whether there is something to read that may be read.
+    pub(super) fn has_more(&self) -> bool {
+        self.readable && !self.ended && self.input.len() <= HELD_BYTES_SOFT_MAX
+    }
+
+    /// Length of the whole reply at the head.
+    pub(super) fn has_head(&mut self) -> Option<usize> {
+        if self.head.is_none() && !self.input.is_empty() {
+            match self.scanner.poll(&self.input) {
+                Ok(found) => self.head = found,
+                Err(error) => {
+                    tracing::warn!(%error, "a front answers with something that is no reply");
+                    self.input.clear();
+                    self.ended = true;
+                }
+            }
+        }
+        self.head
+    }
+
+    /// Takes the reply at the head.
+    pub(super) fn take(&mut self) -> Option<Bytes> {
+        let length = self.has_head()?;
+        self.head = None;
+        let reply = self.input.split_to(length).freeze();
+        if self.input.is_empty() && self.input.capacity() > KEPT_BYTES_MAX {
+            self.input = BytesMut::new();
+        }
+        Some(reply)
+    }
+
+    /// Whether the reply at the head is none: a message, or that a key has changed.
+    pub(super) fn is_pushed(&mut self) -> bool {
+        let Some(length) = self.has_head() else {
+            return false;
+        };
+        let frame = &self.input[..length];
+        let subscribed = self.subscribed != [0; 2];
+        match frame.first() {
+            Some(b'>') => !CONFIRMS.contains(&kind(frame)),
+            Some(b'*') if subscribed => MESSAGES.contains(&kind(frame)),
+            _ => false,
+        }
+    }
+
+    /// Sends what waits, as far as it goes.
+    pub(super) fn flush(&mut self, eof: bool) {
+        while self.writable && !self.out.is_empty() && !self.ended {
+            match self.stream.write(&self.out) {
+                Ok(count) => self.out.advance(count),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // What the front has answered is still there to be read.
+                Err(_) => {
+                    self.out.clear();
+                    self.writable = false;
+                }
+            }
+        }
+        if self.out.is_empty() {
+            if self.out.capacity() > KEPT_BYTES_MAX {
+                self.out = BytesMut::new();
+            }
+            if (eof || self.closing) && !self.shut {
+                self.shut = true;
+                // The front then answers what it has, and closes.
+                let _ = self.stream.shutdown(Shutdown::Write);
+            }
+        }
+    }
+}
+
+/// What a push or an array of a subscriber is about.
+fn kind(frame: &[u8]) -> &[u8] {
+    let Some(line) = frame.iter().position(|byte| *byte == b'\n') else {
+        return b"";
+    };
+    read::bulk_at_head(&frame[line + 1..]).unwrap_or_default()
+}
+
+/// Confirmations, which are replies.
+pub(super) const CONFIRMS: [&[u8]; 6] = [
+    b"subscribe",
+    b"unsubscribe",
+    b"psubscribe",
+    b"punsubscribe",
+    b"ssubscribe",
+    b"sunsubscribe",
+];
+/// Messages to a subscriber with RESP2.
+const MESSAGES: [&[u8]; 3] = [b"message", b"pmessage", b"smessage"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link_with(bytes: &[u8]) -> Link {
+        let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        theirs.write_all(bytes).unwrap();
+        let mut link = Link::new(UnixStream::from_std(ours));
+        link.fill(&mut [0; 1024]);
+        link
+    }
+
+    #[test]
+    fn messages_are_told_from_replies() {
+        for (bytes, subscribed, pushed) in [
+            (
+                &b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n"[..],
+                0,
+                true,
+            ),
+            (b">2\r\n$10\r\ninvalidate\r\n_\r\n", 0, true),
+            (b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n", 1, false),
+            (b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n", 1, true),
+            (b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n", 0, false),
+            (b"*2\r\n$4\r\npong\r\n$0\r\n\r\n", 1, false),
+            (b"+OK\r\n", 1, false),
+            (b"*0\r\n", 1, false),
+        ] {
+            let mut link = link_with(bytes);
+            link.subscribed = [subscribed, 0];
+            assert_eq!(
+                link.is_pushed(),
+                pushed,
+                "{}",
+                String::from_utf8_lossy(bytes)
+            );
+            assert_eq!(link.take().as_deref(), Some(bytes));
+            assert_eq!(link.take(), None);
+        }
+    }
+
+    #[test]
+    fn half_a_reply_is_none_and_rubbish_ends_the_link() {
+        let mut link = link_with(b"$5\r\nab");
+        assert_eq!(link.take(), None);
+        assert!(!link.ended);
+        let mut link = link_with(b"what?\r\n");
+        assert_eq!(link.take(), None);
+        assert!(link.ended);
+    }
+}

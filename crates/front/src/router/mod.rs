@@ -1,0 +1,380 @@
+//! One address in front of many shards, by Redis Cluster's hash slots.
+//!
+//! Purpose: each shard has a whole [`Front`](crate::Front) of its own, in a thread of its own, which knows nothing of the others.
+//! The router takes the clients' connections, looks at each command's keys ([`crate::table::keys`]), sends it to the front of its
+//! shard over a pair of sockets within the process, and returns the replies in the order of the client's commands
+//! (`docs/guide/sharding.md`, `docs/spec/sharding.md`).
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`slot`] | hash slots, and which shard serves which |
+//! | `route` | what is to be done with a command, by its name and keys |
+//! | `client`, `take` | one client: sockets, input, where each command goes |
+//! | `link` | the pair to one front, and what is owed on it |
+//! | `answer`, `merge` | replies in order; one of those of all shards |
+//! | `state` | what a client has set for its connection, in all shards the same |
+//! | `transaction` | MULTI, WATCH |
+//! | `subscribe` | subscriptions |
+//! | `cluster` | CLUSTER |
+//!
+//! Invariants: commands of a client for one shard reach its front in their order, each once; nothing is promised between
+//! shards. Every buffer and table is bounded: what is outstanding for a client by number and by bytes for each shard, and who has
+//! more than that is not read from. A shard that is slow or down holds up replies behind its own, nothing else.
+//! It may not acknowledge anything, or know what a command does to its keys.
+
+mod answer;
+mod client;
+mod cluster;
+mod link;
+mod merge;
+mod route;
+pub mod slot;
+mod state;
+mod subscribe;
+mod take;
+mod transaction;
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Write};
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token, Waker};
+use pmnet_tls::ServerTls;
+
+use crate::front::accept::{
+    ACCEPT_PAUSE, ACCEPTS_PER_TURN, HANDSHAKES_MAX, TOO_MANY, open_listener, welcome,
+};
+use crate::front::stopper::Ending;
+use crate::front::{Entrance, FrontError, Stopper};
+use crate::table::Table;
+use crate::upstream::Time;
+use client::{Client, Common, Turn};
+use slot::SlotMap;
+
+const LISTENER: Token = Token(0);
+const WAKER: Token = Token(1);
+/// Tokens of client `i`: this plus `i` times one more than there are shards for its own socket, and those that follow for its
+/// links.
+const FIRST_CLIENT: usize = 16;
+/// Events taken from the operating system at once.
+const EVENTS_MAX: usize = 1024;
+/// Bytes of the buffer that all sockets are read into.
+const SCRATCH_BYTES: usize = 64 * 1024;
+/// How often those are looked for who are late, in nanoseconds.
+const LOOK_EVERY: Time = 1_000_000_000;
+
+/// How a router is set up.
+#[derive(Clone, Debug)]
+pub struct RouterConfig {
+    /// Where to listen for Redis clients.
+    pub listen: SocketAddr,
+    /// Most clients at a time; one more is told so and closed.
+    pub connections_max: usize,
+    /// How long to poll without sleeping after activity.
+    pub spin: Duration,
+    /// With what clients speak TLS; `None`: they do not.
+    pub tls: Option<ServerTls>,
+    /// Whether everybody may do everything ([`crate::Access::Anyone`]).
+    pub anyone: bool,
+    /// Which shard serves which slots.
+    pub map: SlotMap,
+}
+
+/// A router that listens; [`Router::run`] serves.
+pub struct Router {
+    common: Common,
+    poll: Poll,
+    listener: TcpListener,
+    listener_ready: bool,
+    accept_after: Time,
+    stopper: Stopper,
+    start: Instant,
+    now: Time,
+    spin: Time,
+    connections_max: usize,
+    tls: Option<ServerTls>,
+    clients: Vec<Option<Box<Client>>>,
+    free: Vec<usize>,
+    queue: VecDeque<usize>,
+    clients_ever: u64,
+    /// How many have to do something in time, and when they are looked at next.
+    next_look: Option<Time>,
+    scratch: Vec<u8>,
+}
+
+impl Router {
+    /// Listens, before these fronts; one for each shard of the map, in its order. Nothing is served before [`Router::run`].
+    ///
+    /// # Errors
+    /// [`FrontError`], with what to do about it.
+    ///
+    /// # Panics
+    /// If there are not as many fronts as shards.
+    pub fn bind(config: &RouterConfig, entrances: Vec<Entrance>) -> Result<Router, FrontError> {
+        assert_eq!(
+            entrances.len(),
+            config.map.shards(),
+            "a front for each shard"
+        );
+        let mut listener = open_listener(config.listen).map_err(|source| FrontError::Listen {
+            address: config.listen,
+            source,
+        })?;
+        let poll = Poll::new()?;
+        poll.registry()
+            .register(&mut listener, LISTENER, Interest::READABLE)?;
+        let waker = Waker::new(poll.registry(), WAKER)?;
+        Ok(Router {
+            common: Common {
+                table: Table::new::<&str>(&[])?,
+                map: config.map.clone(),
+                entrances,
+                registry: poll.registry().try_clone()?,
+                trusting: config.anyone,
+            },
+            poll,
+            listener,
+            listener_ready: false,
+            accept_after: 0,
+            stopper: Stopper(Ending::new(AtomicBool::new(false), waker)),
+            start: Instant::now(),
+            now: 0,
+            spin: nanos(config.spin),
+            connections_max: config.connections_max,
+            tls: config.tls.clone(),
+            clients: Vec::new(),
+            free: Vec::new(),
+            queue: VecDeque::new(),
+            clients_ever: 0,
+            next_look: None,
+            scratch: vec![0; SCRATCH_BYTES],
+        })
+    }
+
+    /// The address that clients connect to (the port that was chosen, if 0 was asked for).
+    ///
+    /// # Errors
+    /// Of the operating system.
+    pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// A handle that ends [`Router::run`].
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// Serves until stopped, and says how many clients there were.
+    ///
+    /// # Errors
+    /// [`FrontError::Loop`] if the operating system's event queue fails.
+    pub fn run(mut self) -> Result<u64, FrontError> {
+        let mut events = Events::with_capacity(EVENTS_MAX);
+        let mut active = 0;
+        while !self.stopper.0.is_asked() {
+            let work = self.listener_due() || !self.queue.is_empty();
+            let spinning = self.now.saturating_sub(active) < self.spin;
+            let timeout = if work || spinning {
+                Some(Duration::ZERO)
+            } else {
+                self.sleep()
+            };
+            match self.poll.poll(&mut events, timeout) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.into()),
+            }
+            self.now = nanos(self.start.elapsed());
+            if events.is_empty() && !work {
+                if spinning {
+                    // Whoever is to answer may need this core.
+                    std::thread::yield_now();
+                }
+            } else {
+                active = self.now;
+            }
+            for event in &events {
+                match event.token() {
+                    LISTENER => self.listener_ready = true,
+                    WAKER => {}
+                    _ => self.note(event),
+                }
+            }
+            if self.listener_due() {
+                self.accept();
+            }
+            for _ in 0..self.queue.len() {
+                if let Some(index) = self.queue.pop_front() {
+                    self.serve(index);
+                }
+            }
+            self.look_for_late();
+        }
+        Ok(self.clients_ever)
+    }
+
+    fn listener_due(&self) -> bool {
+        self.listener_ready && self.now >= self.accept_after
+    }
+
+    fn sleep(&self) -> Option<Duration> {
+        let accept = self.listener_ready.then_some(self.accept_after);
+        let next = accept.into_iter().chain(self.next_look).min()?;
+        Some(Duration::from_nanos(next.saturating_sub(self.now)))
+    }
+
+    /// Remembers what an event says about a client's sockets.
+    fn note(&mut self, event: &mio::event::Event) {
+        let stride = self.common.entrances.len() + 1;
+        let Some(place) = event.token().0.checked_sub(FIRST_CLIENT) else {
+            return;
+        };
+        let (index, socket) = (place / stride, place % stride);
+        let Some(Some(client)) = self.clients.get_mut(index) else {
+            return;
+        };
+        // Errors and closings show themselves when the socket is used.
+        let readable = event.is_readable() || event.is_read_closed() || event.is_error();
+        let writable = event.is_writable() || event.is_write_closed() || event.is_error();
+        if let Some(shard) = socket.checked_sub(1) {
+            if let Some(link) = &mut client.links[shard] {
+                link.readable |= readable;
+                link.writable |= writable;
+            }
+        } else {
+            client.readable |= readable;
+            client.writable |= writable;
+            if event.is_error() || event.is_write_closed() {
+                return self.close(index);
+            }
+        }
+        self.enqueue(index);
+    }
+
+    fn enqueue(&mut self, index: usize) {
+        if let Some(Some(client)) = self.clients.get_mut(index)
+            && !client.queued
+        {
+            client.queued = true;
+            self.queue.push_back(index);
+        }
+    }
+
+    fn serve(&mut self, index: usize) {
+        let Some(Some(client)) = self.clients.get_mut(index) else {
+            return;
+        };
+        client.queued = false;
+        let turn = client.serve(&mut self.common, &mut self.scratch, self.now);
+        if client.is_timed() && self.next_look.is_none() {
+            self.next_look = Some(self.now + LOOK_EVERY);
+        }
+        match turn {
+            Turn::Idle => {}
+            Turn::More => self.enqueue(index),
+            Turn::Closed => self.close(index),
+        }
+    }
+
+    fn close(&mut self, index: usize) {
+        let Some(client) = self.clients.get_mut(index).and_then(Option::take) else {
+            return;
+        };
+        // Its links end with it, which tells the fronts.
+        tracing::debug!(client = %client.peer, id = client.id, "client closed");
+        self.free.push(index);
+    }
+
+    /// Closes those who have not agreed on TLS in time, or go on and on after an error.
+    fn look_for_late(&mut self) {
+        if self.next_look.is_none_or(|time| self.now < time) {
+            return;
+        }
+        let is_late = |client: &Client| client.is_late(self.now);
+        let late: Vec<usize> = (0..self.clients.len())
+            .filter(|index| self.clients[*index].as_deref().is_some_and(is_late))
+            .collect();
+        for index in late {
+            self.close(index);
+        }
+        let timed = self
+            .clients
+            .iter()
+            .flatten()
+            .any(|client| client.is_timed());
+        self.next_look = timed.then_some(self.now + LOOK_EVERY);
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            match self.listener.accept() {
+                Ok((stream, peer)) => {
+                    if let Err(error) = self.admit(stream, peer) {
+                        tracing::debug!(client = %peer, %error, "lost before it was served");
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.listener_ready = false;
+                    return;
+                }
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::Interrupted | ErrorKind::ConnectionAborted
+                    ) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept connections, will try again");
+                    self.accept_after = self.now + ACCEPT_PAUSE;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, mut stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
+        if self.clients.len() - self.free.len() >= self.connections_max {
+            tracing::warn!(client = %peer, limit = self.connections_max, "too many clients");
+            if self.tls.is_some() {
+                return Ok(());
+            }
+            return stream.write_all(TOO_MANY);
+        }
+        let shaking = || {
+            let clients = self.clients.iter().flatten();
+            clients.filter(|client| client.is_handshaking()).count()
+        };
+        if self.tls.is_some() && shaking() >= HANDSHAKES_MAX {
+            tracing::warn!(client = %peer, "too many clients agree on TLS at a time");
+            return Ok(());
+        }
+        let mut wire = welcome(stream, self.tls.as_ref())?;
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.clients.push(None);
+            self.clients.len() - 1
+        });
+        let token = FIRST_CLIENT + index * (self.common.entrances.len() + 1);
+        if let Err(error) = wire.register(&self.common.registry, Token(token)) {
+            self.free.push(index);
+            return Err(error);
+        }
+        self.clients_ever += 1;
+        self.clients[index] = Some(Box::new(Client::new(
+            self.clients_ever,
+            peer,
+            wire,
+            token,
+            self.now,
+            &self.common,
+        )));
+        self.enqueue(index);
+        Ok(())
+    }
+}
+
+fn nanos(duration: Duration) -> Time {
+    Time::try_from(duration.as_nanos()).unwrap_or(Time::MAX)
+}

@@ -1,0 +1,724 @@
+//! One address over three shards, each with a real redis-server: where commands go, and what comes back.
+
+mod common;
+#[path = "common/sharded.rs"]
+mod sharded;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+use common::{Client, DEADLINE, command, eventually};
+use pmnet_front::router::slot::slot_of;
+use pmnet_front::{Access, Secret};
+use sharded::Sharded;
+
+/// Three shards. bar (5061) is of the first, hello (866) too; foo (12182) of the third; {x} (16287) too; key:1 … see below.
+const THREE: [&str; 3] = ["0-5460", "5461-10922", "10923-16383"];
+/// Keys of the first, second and third shard.
+const KEYS: [&str; 3] = ["bar", "c", "foo"];
+
+fn three() -> Option<Sharded> {
+    for (shard, key) in KEYS.iter().enumerate() {
+        assert_eq!(
+            usize::from(slot_of(key.as_bytes())) * 3 / 16384,
+            shard,
+            "{key}"
+        );
+    }
+    sharded::start(&THREE)
+}
+
+fn send_all(client: &mut Client, lines: &[&str]) -> Vec<String> {
+    let bytes: Vec<u8> = lines.iter().flat_map(|line| command(line)).collect();
+    client.send(&bytes);
+    lines.iter().map(|_| client.text()).collect()
+}
+
+#[test]
+fn keys_are_in_the_redis_of_their_slot_and_replies_in_order() {
+    let Some(shards) = three() else { return };
+    let mut client = shards.client();
+    let mut lines = Vec::new();
+    for round in 0..200 {
+        for key in KEYS {
+            lines.push(format!("RPUSH {key} {round}"));
+            lines.push(format!("SET {{{key}}}:{round} v{round}"));
+            lines.push(format!("GET {{{key}}}:{round}"));
+        }
+    }
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let replies = send_all(&mut client, &lines);
+    for (at, reply) in replies.iter().enumerate() {
+        let round = at / 9;
+        let value = format!("v{round}");
+        let expected = match at % 3 {
+            0 => format!(":{}\r\n", round + 1),
+            1 => "+OK\r\n".to_owned(),
+            _ => format!("${}\r\n{value}\r\n", value.len()),
+        };
+        assert_eq!(*reply, expected, "{}", lines[at]);
+    }
+    for (store, key) in shards.stores.iter().zip(KEYS) {
+        let mut direct = store.client();
+        assert_eq!(direct.ask(&format!("LLEN {key}")), ":200\r\n");
+        assert_eq!(direct.ask("DBSIZE"), ":201\r\n");
+    }
+}
+
+#[test]
+fn a_slow_shard_holds_up_what_is_behind_it_only() {
+    let Some(shards) = three() else { return };
+    let mut client = shards.client();
+    assert_eq!(client.ask("SET foo 1"), "+OK\r\n");
+    shards.knobs(1).hold = true;
+    client.send(&[command("SET foo 2"), command("INCR c"), command("INCR foo")].concat());
+    assert_eq!(client.text(), "+OK\r\n");
+    // What is behind it has taken effect, but its reply waits.
+    let mut direct = shards.stores[2].client();
+    eventually("foo is 3", || direct.ask("GET foo") == "$1\r\n3\r\n");
+    // Others are not held up.
+    assert_eq!(shards.client().ask("INCR foo"), ":4\r\n");
+    shards.knobs(1).hold = false;
+    assert_eq!(client.text(), ":1\r\n");
+    assert_eq!(client.text(), ":3\r\n");
+}
+
+#[test]
+fn many_keys_are_of_one_slot() {
+    let Some(shards) = three() else { return };
+    let mut client = shards.client();
+    let cross = "-CROSSSLOT Keys in request don't hash to the same slot\r\n";
+    assert_eq!(client.ask("MSET {foo}a 1 {foo}b 2"), "+OK\r\n");
+    assert_eq!(client.ask("DEL {foo}a {foo}b {foo}c"), ":2\r\n");
+    for line in [
+        "MSET foo 1 bar 2",
+        "DEL foo bar",
+        // Another slot of the same shard.
+        "MGET bar hello",
+        "SUNIONSTORE foo bar hello",
+        "EVAL return 2 foo bar",
+        "RENAME foo bar",
+        "SSUBSCRIBE foo bar",
+    ] {
+        assert_eq!(client.ask(line), cross, "{line}");
+    }
+    assert_eq!(client.ask("EXISTS foo"), ":0\r\n");
+}
+
+#[test]
+fn what_is_about_no_key_is_of_all_shards() {
+    let Some(shards) = three() else { return };
+    let mut client = shards.client();
+    for key in KEYS {
+        assert_eq!(client.ask(&format!("SET {key} 1")), "+OK\r\n");
+    }
+    assert_eq!(client.ask("DBSIZE"), ":3\r\n");
+    let keys = client.ask("KEYS *");
+    assert!(keys.starts_with("*3\r\n"), "{keys}");
+    let found: std::collections::BTreeSet<String> =
+        (0..3).map(|_| client.ask("RANDOMKEY")).collect();
+    assert_eq!(found.len(), 3, "each time another shard");
+    // A loaded script runs in every shard.
+    let sha = client.ask("SCRIPT LOAD return(redis.call('GET',KEYS[1]))");
+    let sha = sha.lines().nth(1).expect("a digest").to_owned();
+    for key in KEYS {
+        assert_eq!(client.ask(&format!("EVALSHA {sha} 1 {key}")), "$1\r\n1\r\n");
+    }
+    assert_eq!(client.ask(&format!("SCRIPT EXISTS {sha}")), "*1\r\n:1\r\n");
+    shards.stores[1].client().ask("SCRIPT FLUSH");
+    assert_eq!(client.ask(&format!("SCRIPT EXISTS {sha}")), "*1\r\n:0\r\n");
+    assert!(client.ask("SCRIPT KILL").starts_with("-NOTBUSY "));
+    assert_eq!(client.ask("CONFIG SET hz 17"), "+OK\r\n");
+    for store in &shards.stores {
+        assert!(store.client().ask("CONFIG GET hz").contains("17"));
+    }
+    assert_eq!(client.ask("FLUSHALL"), "+OK\r\n");
+    assert_eq!(client.ask("DBSIZE"), ":0\r\n");
+    assert_eq!(client.ask("RANDOMKEY"), "$-1\r\n");
+}
+
+#[test]
+fn scan_goes_through_all_shards() {
+    let Some(shards) = three() else { return };
+    let mut client = shards.client();
+    for number in 0..500 {
+        client.send(&command(&format!("SET key:{number} {number}")));
+    }
+    for _ in 0..500 {
+        assert_eq!(client.text(), "+OK\r\n");
+    }
+    let (mut cursor, mut seen, mut steps) = ("0".to_owned(), Vec::new(), 0);
+    loop {
+        let reply = client.ask(&format!("SCAN {cursor} COUNT 20 MATCH key:*"));
+        let mut lines = reply.lines().filter(|line| !line.starts_with(['*', '$']));
+        cursor = lines.next().expect("a cursor").to_owned();
+        seen.extend(lines.map(str::to_owned));
+        steps += 1;
+        assert!(steps < 200, "it ends");
+        if cursor == "0" {
+            break;
+        }
+    }
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 500);
+    assert_eq!(client.ask("SCAN x"), "-ERR invalid cursor\r\n");
+}
+
+#[test]
+fn transactions_are_of_one_slot() {
+    let Some(shards) = three() else { return };
+    let mut client = shards.client();
+    for key in KEYS {
+        let lines = [
+            "MULTI".to_owned(),
+            "PING".to_owned(),
+            format!("SET {key} 5"),
+            format!("INCR {key}"),
+            "EXEC".to_owned(),
+        ];
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let replies = send_all(&mut client, &lines);
+        assert_eq!(replies[4], "*3\r\n+PONG\r\n+OK\r\n:6\r\n", "{replies:?}");
+        assert!(replies[1..4].iter().all(|reply| reply == "+QUEUED\r\n"));
+    }
+    let cross = "-CROSSSLOT Keys in request don't hash to the same slot\r\n";
+    // As Redis Cluster: found when it is to be executed …
+    let replies = send_all(&mut client, &["MULTI", "SET foo 7", "SET bar 7", "EXEC"]);
+    assert_eq!(replies, ["+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n", cross]);
+    // … or, within one command, at once.
+    let replies = send_all(
+        &mut client,
+        &["MULTI", "SET foo 7", "MSET foo 7 bar 7", "EXEC", "GET foo"],
+    );
+    let abort = "-EXECABORT Transaction discarded because of previous errors.\r\n";
+    assert_eq!(
+        replies,
+        ["+OK\r\n", "+QUEUED\r\n", cross, abort, "$1\r\n6\r\n"]
+    );
+    let replies = send_all(
+        &mut client,
+        &["MULTI", "NOSUCH", "SET foo 7", "EXEC", "PING"],
+    );
+    assert!(replies[1].starts_with("-ERR unknown command 'NOSUCH'"));
+    assert_eq!(replies[2..], ["+QUEUED\r\n", abort, "+PONG\r\n"]);
+    let replies = send_all(&mut client, &["MULTI", "SET c 7", "DISCARD", "GET c"]);
+    assert_eq!(replies[2..], ["+OK\r\n", "$1\r\n6\r\n"]);
+    let replies = send_all(&mut client, &["MULTI", "EXEC", "EXEC", "DISCARD"]);
+    assert_eq!(
+        replies,
+        [
+            "+OK\r\n",
+            "*0\r\n",
+            "-ERR EXEC without MULTI\r\n",
+            "-ERR DISCARD without MULTI\r\n"
+        ]
+    );
+    for key in KEYS {
+        assert_eq!(client.ask(&format!("GET {key}")), "$1\r\n6\r\n");
+    }
+}
+
+#[test]
+fn what_is_watched_and_the_transaction_are_of_one_slot() {
+    let Some(shards) = three() else { return };
+    let (mut client, mut other) = (shards.client(), shards.client());
+    let cross = "-CROSSSLOT Keys in request don't hash to the same slot\r\n";
+    for key in KEYS {
+        assert_eq!(client.ask(&format!("WATCH {key}")), "+OK\r\n");
+        assert_eq!(other.ask(&format!("SET {key} x")), "+OK\r\n");
+        // Another shard's keys are not held up by it.
+        assert_eq!(client.ask("GET {x}other"), "$-1\r\n");
+        let replies = send_all(&mut client, &["MULTI", &format!("SET {key} y"), "EXEC"]);
+        assert_eq!(replies[2], "*-1\r\n", "it was changed");
+        assert_eq!(client.ask(&format!("WATCH {key}")), "+OK\r\n");
+        let replies = send_all(&mut client, &["MULTI", &format!("SET {key} y"), "EXEC"]);
+        assert_eq!(replies[2], "*1\r\n+OK\r\n");
+    }
+    assert_eq!(client.ask("WATCH foo bar"), cross);
+    assert_eq!(client.ask("WATCH foo"), "+OK\r\n");
+    assert_eq!(client.ask("WATCH bar"), cross);
+    let replies = send_all(&mut client, &["MULTI", "SET bar z", "EXEC"]);
+    assert_eq!(replies, ["+OK\r\n", "+QUEUED\r\n", cross]);
+    // Nothing is watched any more.
+    assert_eq!(client.ask("WATCH bar"), "+OK\r\n");
+    assert_eq!(client.ask("UNWATCH"), "+OK\r\n");
+    assert_eq!(client.ask("WATCH foo"), "+OK\r\n");
+    let replies = send_all(&mut client, &["MULTI", "WATCH foo", "DISCARD"]);
+    assert_eq!(replies[1], "-ERR WATCH inside MULTI is not allowed\r\n");
+}
+
+#[test]
+fn blocking_commands_block_their_shard_alone() {
+    let Some(shards) = three() else { return };
+    let (mut client, mut other) = (shards.client(), shards.client());
+    for key in KEYS {
+        client.send(&[command(&format!("BLPOP {key} 0")), command("PING")].concat());
+        eventually("it waits", || {
+            other.ask("CLIENT LIST").contains("cmd=") && {
+                let pushed = other.ask(&format!("RPUSH {key} v"));
+                pushed == ":1\r\n"
+            }
+        });
+        let popped = format!("*2\r\n${}\r\n{key}\r\n$1\r\nv\r\n", key.len());
+        assert_eq!(client.text(), popped);
+        assert_eq!(client.text(), "+PONG\r\n");
+    }
+    // Another client can end it, whatever its shard is.
+    client.send(&command("CLIENT ID"));
+    let id = client.text();
+    let id = id.trim_start_matches(':').trim().to_owned();
+    client.send(&command("BLPOP c 0"));
+    eventually("it is unblocked", || {
+        other.ask(&format!("CLIENT UNBLOCK {id}")) == ":1\r\n"
+    });
+    assert_eq!(client.text(), "*-1\r\n");
+}
+
+#[test]
+fn a_slot_that_nobody_serves_is_an_error() {
+    let Some(shards) = sharded::start(&["0-5460", "5461-10922"]) else {
+        return;
+    };
+    let mut client = shards.client();
+    let down = "-CLUSTERDOWN Hash slot not served\r\n";
+    assert_eq!(client.ask("GET foo"), down);
+    assert_eq!(client.ask("SET bar 1"), "+OK\r\n");
+    assert_eq!(client.ask("WATCH foo"), down);
+    let replies = send_all(&mut client, &["MULTI", "SET foo 1", "EXEC"]);
+    assert_eq!(replies[1], down);
+    assert!(replies[2].starts_with("-EXECABORT"));
+    assert!(
+        client
+            .ask("CLUSTER INFO")
+            .contains("cluster_slots_assigned:10923")
+    );
+    assert_eq!(client.ask("CLUSTER KEYSLOT foo"), ":12182\r\n");
+}
+
+#[test]
+fn a_client_is_the_same_in_all_shards() {
+    let Some(shards) = three() else { return };
+    let (mut client, mut other) = (shards.client(), shards.client());
+    assert_eq!(client.ask("CLIENT SETNAME me"), "+OK\r\n");
+    let hello = client.ask("HELLO 3");
+    assert!(hello.starts_with('%'), "{hello}");
+    for key in KEYS {
+        // RESP3 there, too.
+        assert_eq!(client.ask(&format!("GET {key}")), "_\r\n");
+    }
+    let list = other.ask("CLIENT LIST");
+    let local = client.stream.local_addr().expect("an address");
+    let line = list.lines().find(|line| line.contains(" name=me "));
+    let line = line.unwrap_or_else(|| panic!("{list}"));
+    assert!(line.contains(&format!(" addr={local} ")), "{line}");
+    assert!(
+        line.contains(&format!(" laddr={} ", shards.address)),
+        "{line}"
+    );
+    assert_eq!(
+        list.lines().filter(|line| line.contains("addr=")).count(),
+        2
+    );
+    let id = client.ask("CLIENT ID");
+    assert!(line.starts_with(&format!("id={} ", id.trim().trim_start_matches(':'))));
+    assert_eq!(client.ask("RESET"), "+RESET\r\n");
+    for key in KEYS {
+        assert_eq!(client.ask(&format!("GET {key}")), "$-1\r\n");
+    }
+    assert_eq!(client.ask("CLIENT GETNAME"), "$-1\r\n");
+    assert_eq!(other.ask("SELECT 0"), "+OK\r\n");
+    assert_eq!(
+        other.ask("SELECT 1"),
+        "-ERR SELECT is not allowed in cluster mode\r\n"
+    );
+    assert_eq!(other.ask(&format!("CLIENT KILL ADDR {local}")), ":1\r\n");
+    assert_eq!(client.next(), None);
+    assert_eq!(other.ask("QUIT"), "+OK\r\n");
+    assert_eq!(other.next(), None);
+}
+
+#[test]
+fn replies_that_are_not_wanted_are_not_sent() {
+    let Some(shards) = three() else { return };
+    let mut client = shards.client();
+    let sent: Vec<u8> = [
+        "CLIENT REPLY OFF",
+        "SET foo 1",
+        "SET bar 1",
+        "CLIENT REPLY ON",
+        "GET foo",
+        "CLIENT REPLY SKIP",
+        "GET bar",
+        "INCR bar",
+    ]
+    .iter()
+    .flat_map(|line| command(line))
+    .collect();
+    client.send(&sent);
+    assert_eq!(client.text(), "+OK\r\n");
+    assert_eq!(client.text(), "$1\r\n1\r\n");
+    assert_eq!(client.text(), ":2\r\n");
+}
+
+#[test]
+fn one_password_is_for_all_shards() {
+    let secret = |config: &mut pmnet_front::FrontConfig| {
+        config.access = Access::Password(Secret::new(b"sesame"));
+    };
+    let Some(shards) = sharded::start_with(&THREE, &[], secret, |_| {}) else {
+        return;
+    };
+    let mut client = shards.client();
+    let noauth = "-NOAUTH Authentication required.\r\n";
+    for line in [
+        "GET foo",
+        "GET bar",
+        "MGET foo bar",
+        "SELECT 1",
+        "CLUSTER SLOTS",
+        "READONLY",
+        "DBSIZE",
+        "MULTI",
+        "CLIENT REPLY ON",
+        "SCAN x",
+        "NOSUCH",
+    ] {
+        assert_eq!(client.ask(line), noauth, "{line}");
+    }
+    let replies = send_all(&mut client, &["AUTH wrong", "GET foo"]);
+    assert!(replies[0].starts_with("-WRONGPASS"), "{replies:?}");
+    assert_eq!(replies[1], noauth);
+    // A pipeline that logs in; a shard that is needed later has heard of it.
+    let replies = send_all(
+        &mut client,
+        &[
+            "AUTH sesame",
+            "SET foo 1",
+            "SET bar 1",
+            "AUTH wrong",
+            "GET c",
+        ],
+    );
+    assert_eq!(replies[..3], ["+OK\r\n", "+OK\r\n", "+OK\r\n"]);
+    assert!(replies[3].starts_with("-WRONGPASS"));
+    assert_eq!(replies[4], "$-1\r\n");
+    let mut hello = shards.client();
+    let greeted = hello.ask("HELLO 3 AUTH default sesame SETNAME me");
+    assert!(greeted.starts_with('%'), "{greeted}");
+    assert_eq!(hello.ask("GET foo"), "$1\r\n1\r\n");
+    assert_eq!(hello.ask("CLIENT GETNAME"), "$2\r\nme\r\n");
+    assert_eq!(hello.ask("RESET"), "+RESET\r\n");
+    assert_eq!(hello.ask("GET foo"), noauth);
+    // Who has not logged in cannot send much.
+    let mut stranger = shards.client();
+    stranger.send(b"*2\r\n$3\r\nGET\r\n$20000\r\n");
+    assert_eq!(
+        stranger.text(),
+        "-ERR Protocol error: unauthenticated bulk length\r\n"
+    );
+    assert_eq!(stranger.next(), None);
+}
+
+#[test]
+fn users_of_redis_log_in_to_all_shards() {
+    let access = |config: &mut pmnet_front::FrontConfig| {
+        config.access = Access::Redis;
+        config.call_timeout = Duration::from_secs(4);
+    };
+    let Some(mut shards) = sharded::start_with(&THREE, &[], access, |_| {}) else {
+        return;
+    };
+    for store in &shards.stores {
+        let made = store
+            .client()
+            .ask("ACL SETUSER alice on >secret ~* &* +@all");
+        assert_eq!(made, "+OK\r\n");
+    }
+    let mut client = shards.client();
+    let whoami: Vec<&str> = vec!["AUTH alice secret", "SET foo 1", "SET bar 1", "ACL WHOAMI"];
+    let replies = send_all(&mut client, &whoami);
+    assert_eq!(replies[..3], ["+OK\r\n", "+OK\r\n", "+OK\r\n"]);
+    assert_eq!(replies[3], "$5\r\nalice\r\n");
+    let replies = send_all(&mut client, &["AUTH alice wrong", "GET foo"]);
+    assert!(replies[0].starts_with("-WRONGPASS"));
+    assert_eq!(replies[1], "$1\r\n1\r\n");
+    // A large value of somebody who need not log in.
+    let mut anybody = shards.client();
+    let value = "x".repeat(100_000);
+    assert_eq!(anybody.ask(&format!("SET foo {value}")), "+OK\r\n");
+    // One shard is away: others let people in, and serve them.
+    shards.stores[1].kill();
+    let mut late = shards.client();
+    assert_eq!(late.ask("AUTH alice secret"), "+OK\r\n");
+    assert_eq!(late.ask("SET foo 2"), "+OK\r\n");
+    let error = late.ask("GET c");
+    assert!(error.starts_with("-ERR pmnet: "), "{error}");
+    assert_eq!(late.ask("GET foo"), "$1\r\n2\r\n");
+}
+
+/// Messages until one is like this.
+fn told(client: &mut Client, wanted: &str) {
+    let got = client.text();
+    assert_eq!(got, wanted);
+}
+
+#[test]
+fn messages_of_all_shards_come_to_their_subscribers() {
+    let Some(shards) = three() else { return };
+    for resp3 in [false, true] {
+        let (mut subscriber, mut publisher) = (shards.client(), shards.client());
+        let marker = if resp3 { '>' } else { '*' };
+        if resp3 {
+            subscriber.ask("HELLO 3");
+        }
+        // Numbers are the client's own, whatever shards know.
+        subscriber.send(&command("SUBSCRIBE foo bar c"));
+        for (number, channel) in ["foo", "bar", "c"].iter().enumerate() {
+            told(
+                &mut subscriber,
+                &format!(
+                    "{marker}3\r\n$9\r\nsubscribe\r\n${}\r\n{channel}\r\n:{}\r\n",
+                    channel.len(),
+                    number + 1
+                ),
+            );
+        }
+        subscriber.send(&command("PSUBSCRIBE f*"));
+        told(
+            &mut subscriber,
+            &format!("{marker}3\r\n$10\r\npsubscribe\r\n$2\r\nf*\r\n:4\r\n"),
+        );
+        subscriber.send(&command("SSUBSCRIBE c"));
+        told(
+            &mut subscriber,
+            &format!("{marker}3\r\n$10\r\nssubscribe\r\n$1\r\nc\r\n:1\r\n"),
+        );
+        for (channel, count) in [("bar", 1), ("c", 1), ("foo", 2), ("fun", 1), ("no", 0)] {
+            assert_eq!(
+                publisher.ask(&format!("PUBLISH {channel} m")),
+                format!(":{count}\r\n"),
+                "{channel}"
+            );
+        }
+        let message = |channel: &str| {
+            format!(
+                "{marker}3\r\n$7\r\nmessage\r\n${}\r\n{channel}\r\n$1\r\nm\r\n",
+                channel.len()
+            )
+        };
+        let patterned = |channel: &str| {
+            format!("{marker}4\r\n$8\r\npmessage\r\n$2\r\nf*\r\n$3\r\n{channel}\r\n$1\r\nm\r\n")
+        };
+        // Those of different shards in any order; of one channel in theirs.
+        let mut got: Vec<String> = (0..5).map(|_| subscriber.text()).collect();
+        got.sort();
+        let mut expected = vec![
+            message("bar"),
+            message("c"),
+            message("foo"),
+            patterned("foo"),
+            patterned("fun"),
+        ];
+        expected.sort();
+        assert_eq!(got, expected);
+        assert_eq!(publisher.ask("SPUBLISH c s"), ":1\r\n");
+        told(
+            &mut subscriber,
+            &format!("{marker}3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n$1\r\ns\r\n"),
+        );
+        assert_eq!(
+            publisher.ask("PUBSUB NUMSUB foo bar no"),
+            "*6\r\n$3\r\nfoo\r\n:1\r\n$3\r\nbar\r\n:1\r\n$2\r\nno\r\n:0\r\n"
+        );
+        assert!(publisher.ask("PUBSUB CHANNELS").starts_with("*3\r\n"));
+        assert_eq!(publisher.ask("PUBSUB NUMPAT"), ":1\r\n");
+        if resp3 {
+            assert_eq!(subscriber.ask("GET foo"), "_\r\n");
+        } else {
+            assert_eq!(
+                subscriber.ask("GET foo"),
+                "-ERR Can't execute 'get': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context\r\n"
+            );
+            assert_eq!(subscriber.ask("PING"), "*2\r\n$4\r\npong\r\n$0\r\n\r\n");
+        }
+        subscriber.send(
+            &[
+                command("PUNSUBSCRIBE"),
+                command("UNSUBSCRIBE"),
+                command("SUNSUBSCRIBE"),
+            ]
+            .concat(),
+        );
+        told(
+            &mut subscriber,
+            &format!("{marker}3\r\n$12\r\npunsubscribe\r\n$2\r\nf*\r\n:3\r\n"),
+        );
+        for left in (0..3).rev() {
+            let gone = subscriber.text();
+            assert!(gone.starts_with(&format!("{marker}3\r\n$11\r\nunsubscribe\r\n")));
+            assert!(gone.ends_with(&format!("\r\n:{left}\r\n")), "{gone}");
+        }
+        told(
+            &mut subscriber,
+            &format!("{marker}3\r\n$12\r\nsunsubscribe\r\n$1\r\nc\r\n:0\r\n"),
+        );
+        let null = if resp3 { "_" } else { "$-1" };
+        assert_eq!(
+            subscriber.ask("UNSUBSCRIBE"),
+            format!("{marker}3\r\n$11\r\nunsubscribe\r\n{null}\r\n:0\r\n")
+        );
+        // It is an ordinary client again.
+        assert_eq!(subscriber.ask("SET foo 1"), "+OK\r\n");
+        assert_eq!(publisher.ask("DEL foo"), ":1\r\n");
+    }
+}
+
+#[test]
+fn a_transaction_with_publish_reaches_its_subscribers_or_is_refused() {
+    let Some(shards) = three() else { return };
+    let (mut subscriber, mut client) = (shards.client(), shards.client());
+    subscriber.ask("SUBSCRIBE {foo}news");
+    let replies = send_all(
+        &mut client,
+        &["MULTI", "SET foo 1", "PUBLISH {foo}news m", "EXEC"],
+    );
+    assert_eq!(replies[3], "*2\r\n+OK\r\n:1\r\n");
+    assert!(subscriber.text().ends_with("{foo}news\r\n$1\r\nm\r\n"));
+    let replies = send_all(
+        &mut client,
+        &["MULTI", "SET foo 1", "PUBLISH bar m", "EXEC"],
+    );
+    assert!(replies[3].starts_with("-CROSSSLOT"));
+    let replies = send_all(&mut client, &["MULTI", "SUBSCRIBE x", "EXEC"]);
+    assert!(replies[1].starts_with("-ERR pmnet: SUBSCRIBE in a MULTI"));
+    assert!(replies[2].starts_with("-EXECABORT"));
+}
+
+#[test]
+fn keys_that_change_are_told_behind_the_replies_that_showed_them() {
+    let Some(shards) = three() else { return };
+    let (mut client, mut other) = (shards.client(), shards.client());
+    client.ask("HELLO 3");
+    assert_eq!(client.ask("CLIENT TRACKING ON"), "+OK\r\n");
+    for key in KEYS {
+        assert_eq!(client.ask(&format!("GET {key}")), "_\r\n");
+        assert_eq!(other.ask(&format!("SET {key} 1")), "+OK\r\n");
+        let told = client.text();
+        assert_eq!(
+            told,
+            format!(
+                ">2\r\n$10\r\ninvalidate\r\n*1\r\n${}\r\n{key}\r\n",
+                key.len()
+            )
+        );
+    }
+    // The reply waits for that of another shard; what is told of its key waits, too.
+    shards.knobs(0).hold = true;
+    let mut direct = shards.stores[2].client();
+    let gets = |direct: &mut Client| {
+        let stats = direct.ask("INFO commandstats");
+        let line = stats.lines().find(|line| line.starts_with("cmdstat_get:"));
+        line.map(|line| line.split(',').next().unwrap_or_default().to_owned())
+    };
+    let before = gets(&mut direct);
+    client.send(&[command("INCR bar"), command("GET foo")].concat());
+    eventually("foo is read", || gets(&mut direct) != before);
+    assert_eq!(direct.ask("SET foo 2"), "+OK\r\n");
+    // So that there is something to overtake; nothing depends on it.
+    std::thread::sleep(Duration::from_millis(100));
+    shards.knobs(0).hold = false;
+    let got: Vec<String> = (0..3).map(|_| client.text()).collect();
+    let place = |wanted: &str| {
+        got.iter()
+            .position(|text| text == wanted)
+            .unwrap_or_else(|| panic!("{wanted}: {got:?}"))
+    };
+    let read = place("$1\r\n1\r\n");
+    let told = place(">2\r\n$10\r\ninvalidate\r\n*1\r\n$3\r\nfoo\r\n");
+    assert!(read < told, "{got:?}");
+}
+
+#[test]
+fn what_cannot_be_read_ends_one_client_with_an_error() {
+    let Some(shards) = three() else { return };
+    let mut client = shards.client();
+    client.send(&[&command("SET foo 1")[..], b"*1\r\nPING\r\n"].concat());
+    assert_eq!(client.text(), "+OK\r\n");
+    assert_eq!(
+        client.text(),
+        "-ERR Protocol error: expected '$', got 'P'\r\n"
+    );
+    // It may go on sending, and is not reset before it has read that.
+    let _ = client.stream.write_all(&[b'x'; 100_000]);
+    assert_eq!(client.next(), None);
+    // Half a connection: what was sent is answered.
+    let mut half = shards.client();
+    half.send(&[command("INCR foo"), command("INCR bar")].concat());
+    half.stream.shutdown(Shutdown::Write).expect("shutdown");
+    assert_eq!(half.text(), ":2\r\n");
+    assert_eq!(half.text(), ":1\r\n");
+    assert_eq!(half.next(), None);
+    let mut inline = shards.client();
+    inline.send(b"SET foo 'a b'\r\nGET foo\r\n");
+    assert_eq!(inline.text(), "+OK\r\n");
+    assert_eq!(inline.text(), "$3\r\na b\r\n");
+}
+
+#[test]
+fn clients_are_counted_once() {
+    let Some(shards) =
+        sharded::start_with(&THREE, &[], |_| {}, |config| config.connections_max = 2)
+    else {
+        return;
+    };
+    let (mut a, mut b) = (shards.client(), shards.client());
+    for key in KEYS {
+        assert_eq!(a.ask(&format!("SET {key} 1")), "+OK\r\n");
+        assert_eq!(b.ask(&format!("GET {key}")), "$1\r\n1\r\n");
+    }
+    let mut c = shards.client();
+    assert_eq!(c.text(), "-ERR max number of clients reached\r\n");
+    assert_eq!(c.next(), None);
+    drop(a);
+    eventually("there is room again", || {
+        let mut c = shards.client();
+        c.send(&command("GET foo"));
+        let mut reply = [0; 1];
+        c.stream.read_exact(&mut reply).is_ok() && reply[0] == b'$'
+    });
+}
+
+#[test]
+fn a_client_that_does_not_read_holds_up_nobody_and_gets_everything() {
+    let Some(shards) = three() else { return };
+    let value = "v".repeat(64 * 1024);
+    let mut other = shards.client();
+    for key in KEYS {
+        assert_eq!(other.ask(&format!("SET {key} {value}")), "+OK\r\n");
+    }
+    let rounds = 600;
+    let mut stream = TcpStream::connect(shards.address).expect("connect");
+    stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
+    let mut writer = stream.try_clone().expect("clone");
+    let sender = std::thread::spawn(move || {
+        for _ in 0..rounds {
+            for key in KEYS {
+                writer
+                    .write_all(&command(&format!("GET {key}")))
+                    .expect("send");
+            }
+        }
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(other.ask("INCR {foo}n"), ":1\r\n");
+    let mut left = rounds * KEYS.len() * (value.len() + "$65536\r\n\r\n".len());
+    let mut chunk = vec![0; 1 << 20];
+    while left > 0 {
+        let count = stream.read(&mut chunk).expect("replies");
+        assert!(count > 0, "closed with {left} to come");
+        left -= count;
+    }
+    sender.join().expect("sender");
+}
