@@ -1,0 +1,167 @@
+//! What the command line of `pmnet redis`, and the section `[redis]` of the configuration file, can say.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+
+use super::super::access::{Hidden, Said};
+use super::super::tls::TlsClients;
+
+/// Settings of `pmnet redis`; section `[redis]` of the configuration file.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct RedisArgs {
+    /// TCP address for Redis clients.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) listen: Option<String>,
+    /// UDP address of the head device; or those of all devices of the chain, separated by commas: then the front finds the head
+    /// again when the chain has changed.
+    #[arg(long, value_name = "HOST:PORT[,HOST:PORT…]")]
+    pub(super) via: Option<String>,
+    /// Instead of --via: the devices of this fleet, as etcd knows them, also when they change.
+    #[arg(long, value_name = "NAME", conflicts_with = "via")]
+    pub(super) fleet: Option<String>,
+    /// With --fleet: the members of etcd, http://HOST:2379, with commas between them.
+    #[arg(long, value_name = "URL,…")]
+    pub(super) etcd: Option<String>,
+    /// Instead of --via: many shards, as this TOML file says (see below).
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["via", "fleet", "shard", "direct", "direct_password_file"])]
+    pub(super) shards: Option<PathBuf>,
+    /// Number of the shard [default: 0].
+    #[arg(long)]
+    pub(super) shard: Option<u32>,
+    /// Accept acknowledgements only if at least so many devices hold the write [default: 1].
+    #[arg(long, value_name = "R")]
+    pub(super) copies: Option<u8>,
+    /// More commands to acknowledge early, separated by commas (see below).
+    #[arg(long, value_name = "COMMANDS", value_delimiter = ',')]
+    pub(super) assume_ok: Option<Vec<String>>,
+    /// Address of the database for commands that need a connection of their own (blocking,
+    /// pub/sub, WATCH) [default: what the server says].
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) direct: Option<String>,
+    /// The password for --direct is the first line of this file.
+    #[arg(long, value_name = "FILE")]
+    pub(super) direct_password_file: Option<PathBuf>,
+    /// Clients are the users of Redis, with their passwords and rights there [default, if only this machine can connect].
+    #[arg(long)]
+    pub(super) users_of_redis: bool,
+    /// Clients need the password in the first line of this file, and may then do everything.
+    #[arg(long, value_name = "FILE")]
+    pub(super) requirepass_file: Option<PathBuf>,
+    /// That password; in the configuration file only.
+    #[arg(skip)]
+    pub(super) requirepass: Option<Hidden>,
+    /// Everybody who can connect may do everything: no users, no passwords.
+    #[arg(long)]
+    pub(super) anyone_may_connect: bool,
+    /// Speak TLS with clients, with this certificate (PEM; those that lead to its authority behind it).
+    #[arg(long, value_name = "FILE")]
+    pub(super) tls_cert: Option<PathBuf>,
+    /// Key of --tls-cert (PEM).
+    #[arg(long, value_name = "FILE")]
+    pub(super) tls_key: Option<PathBuf>,
+    /// Authorities (PEM) for the certificates of clients.
+    #[arg(long, value_name = "FILE")]
+    pub(super) tls_ca: Option<PathBuf>,
+    /// Whether clients must show a certificate [default: required with --tls-ca, otherwise no].
+    #[arg(long, value_enum)]
+    pub(super) tls_clients: Option<TlsClients>,
+    /// Poll for so long after activity before sleeping.
+    #[arg(long, value_name = "US")]
+    pub(super) spin_us: Option<u64>,
+    /// A command without an outcome after this long is answered as unknown.
+    #[arg(long, value_name = "MS")]
+    pub(super) deadline_ms: Option<u64>,
+    /// Most clients at a time.
+    #[arg(long, value_name = "N")]
+    pub(super) connections_max: Option<usize>,
+    /// Who answers commands that only read [default: pending].
+    #[arg(long, value_enum)]
+    pub(super) cache: Option<CacheArg>,
+    /// How much of its replies a client may leave unread; beyond that its commands wait, and who reads nothing for a second
+    /// is closed [default: 1G].
+    #[arg(long, value_name = "SIZE")]
+    pub(super) unread_max: Option<String>,
+    /// The same for all clients together; who has left most unread is closed [default: 2G].
+    #[arg(long, value_name = "SIZE")]
+    pub(super) unread_total_max: Option<String>,
+}
+
+impl RedisArgs {
+    pub(super) fn who_may_connect(&self) -> Said {
+        Said {
+            users_of_redis: self.users_of_redis,
+            anyone_may_connect: self.anyone_may_connect,
+            requirepass: self.requirepass.clone(),
+            requirepass_file: self.requirepass_file.clone(),
+        }
+    }
+
+    /// These settings; what they do not say is as `below`. What excludes each other wins as a whole.
+    pub(super) fn over(self, below: RedisArgs) -> RedisArgs {
+        let said = [self.who_may_connect(), below.who_may_connect()];
+        let said = said.into_iter().find(Said::is_something);
+        let said = said.unwrap_or_default();
+        let (via, fleet, etcd, shards) = match (self.via, self.fleet, self.etcd, self.shards) {
+            (None, None, etcd, None) => (below.via, below.fleet, etcd.or(below.etcd), below.shards),
+            (None, fleet, etcd, shards) => (None, fleet, etcd.or(below.etcd), shards),
+            said => said,
+        };
+        RedisArgs {
+            listen: self.listen.or(below.listen),
+            via,
+            fleet,
+            etcd,
+            shards,
+            shard: self.shard.or(below.shard),
+            copies: self.copies.or(below.copies),
+            assume_ok: self.assume_ok.or(below.assume_ok),
+            direct: self.direct.or(below.direct),
+            direct_password_file: self.direct_password_file.or(below.direct_password_file),
+            users_of_redis: said.users_of_redis,
+            requirepass_file: said.requirepass_file,
+            requirepass: said.requirepass,
+            anyone_may_connect: said.anyone_may_connect,
+            tls_cert: self.tls_cert.or(below.tls_cert),
+            tls_key: self.tls_key.or(below.tls_key),
+            tls_ca: self.tls_ca.or(below.tls_ca),
+            tls_clients: self.tls_clients.or(below.tls_clients),
+            spin_us: self.spin_us.or(below.spin_us),
+            deadline_ms: self.deadline_ms.or(below.deadline_ms),
+            connections_max: self.connections_max.or(below.connections_max),
+            cache: self.cache.or(below.cache),
+            unread_max: self.unread_max.or(below.unread_max),
+            unread_total_max: self.unread_total_max.or(below.unread_total_max),
+        }
+    }
+
+    /// These settings without those that belong to one shard.
+    pub(super) fn of_all_shards(self) -> RedisArgs {
+        RedisArgs {
+            via: None,
+            fleet: None,
+            shards: None,
+            shard: None,
+            direct: None,
+            direct_password_file: None,
+            ..self
+        }
+    }
+}
+
+/// Values of `--cache`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum CacheArg {
+    /// The head device, with a write that the database may not have yet; else the database, read directly where it is
+    /// as fresh as the head says that it must be.
+    Pending,
+    /// The same, and the head device also shows writes that the database has, as long as its log keeps them. Only where every
+    /// program that writes to the database does so through pmnet: what others write is not seen.
+    Log,
+    /// The database, behind everything acknowledged before. Only a GET right behind a SET of its key, in the same pipeline,
+    /// is answered with that.
+    Off,
+}

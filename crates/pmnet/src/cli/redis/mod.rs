@@ -1,0 +1,172 @@
+//! `pmnet redis`: the RESP front.
+
+mod args;
+mod settings;
+mod sharded;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use pmnet_cli::{call_on_signals, warn_of_password};
+use pmnet_client::{ClientConfig, ClientNode, Whereabouts};
+use pmnet_fleet::{FollowConfig, Follower};
+use pmnet_front::Front;
+use pmnet_front::connection::Counters;
+use serde_json::json;
+
+use super::common::CommonArgs;
+use super::ready;
+pub use args::RedisArgs;
+use settings::{Settings, settings};
+
+const EXAMPLES: &str = "\
+Examples:
+  pmnet redis --listen 127.0.0.1:6380 --via 127.0.0.1:51000
+  pmnet redis --listen 127.0.0.1:6380 --via 127.0.0.1:51000 --copies 3 --assume-ok HMSET
+  pmnet redis --listen 127.0.0.1:6380 --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
+  pmnet redis --listen 127.0.0.1:6380 --shards /etc/pmnet/shards.toml
+  pmnet redis --listen 10.0.0.5:6380 --via 10.0.0.6:51000 --users-of-redis \\
+      --direct redis://front:@10.0.0.7:6379 --direct-password-file /etc/pmnet/front.password \\
+      --tls-cert /etc/pmnet/front.pem --tls-key /etc/pmnet/front.key
+
+Redis clients connect here and see their Redis. SET (without NX, XX, GET), MSET, SETEX and PSETEX
+are acknowledged as soon as every device of the chain holds them; everything else is executed by
+the database, exactly once. --assume-ok names more commands to acknowledge early: their reply is
+then always +OK, and an error that the database finds later is only counted and logged.
+
+With --shards, one address serves many shards by Redis Cluster's hash slots. The file says which
+shard serves which slots, and where it is; an entry may also hold any other setting of a shard,
+named as its flag is. What an entry does not say is as on the command line.
+
+  [[shard]]
+  slots = \"0-8191\"
+  via = \"10.0.0.6:51000\"
+
+  [[shard]]
+  slots = \"8192-16383\"
+  fleet = \"prod\"
+  etcd = \"http://10.0.0.7:2379\"
+  shard = 1";
+
+/// A front waits so long for the first device in etcd.
+const DEVICES_WAIT: Duration = Duration::from_secs(30);
+
+/// The command line of `pmnet redis`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct RedisCommand {
+    #[command(flatten)]
+    args: RedisArgs,
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// Serves until asked to end.
+pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
+    if let Some(url) = &command.args.direct {
+        let instead =
+            "give it with --direct-password-file, or put the URL into the configuration file";
+        warn_of_password("--direct", url, instead);
+    }
+    let args = command.args.clone().over(file);
+    if let Some(path) = args.shards.clone() {
+        return sharded::serve(&path, args, command.common.json);
+    }
+    let Settings {
+        front,
+        client,
+        follow,
+    } = settings(args)?;
+    let copies = client.copies_min;
+    let way = Way::find(client, follow)?;
+    let via = way.via();
+    let front = Front::bind(&front, way.node)?;
+    let stopper = front.stopper();
+    call_on_signals(move || stopper.stop())?;
+    ready::announce(
+        command.common.json,
+        "redis",
+        &[
+            ("listen", json!(front.local_addr()?.to_string())),
+            ("via", json!(via)),
+            ("copies", json!(copies)),
+        ],
+    );
+    log_end(&front.run()?, 0);
+    Ok(true)
+}
+
+/// The way to the devices of a shard.
+struct Way {
+    node: ClientNode,
+    known: Vec<SocketAddr>,
+    /// It looks until the front ends.
+    follower: Option<Follower>,
+}
+
+impl Way {
+    /// Finds them, if need be in etcd.
+    fn find(mut client: ClientConfig, follow: Option<FollowConfig>) -> anyhow::Result<Way> {
+        if let Some(follow) = &follow {
+            let found = Follower::first(follow, DEVICES_WAIT).map_err(|text| anyhow!(text))?;
+            let (head, others) = found.split_first().context("no device is known")?;
+            (client.head, client.others) = (*head, others.to_vec());
+        }
+        let known: Vec<SocketAddr> = client.heads().collect();
+        let mut node = ClientNode::bind(client)?;
+        let follower = follow
+            .map(|follow| {
+                let whereabouts = Arc::new(Whereabouts::default());
+                node.follow(whereabouts.clone());
+                let known = known.clone();
+                Follower::start(follow, known, move |peers| whereabouts.tell(peers))
+            })
+            .transpose()
+            .context("cannot start the thread that asks etcd")?;
+        Ok(Way {
+            node,
+            known,
+            follower,
+        })
+    }
+
+    fn via(&self) -> String {
+        let known: Vec<String> = self.known.iter().map(SocketAddr::to_string).collect();
+        known.join(",")
+    }
+}
+
+/// Says how a front answered, which ends now. `shard`: which one of many, counted from 1; 0: it is the only one.
+fn log_end(counters: &Counters, shard: usize) {
+    let Counters {
+        own_writes,
+        hits,
+        direct_reads,
+        reads_at_once,
+        bypassed_reads,
+        closed_unread,
+        failed_logins,
+        tls_failed,
+    } = *counters;
+    if closed_unread > 0 {
+        tracing::info!(
+            closed_unread,
+            "so many connections were closed because their clients did not read their replies"
+        );
+    }
+    let shard = (shard > 0).then_some(shard);
+    tracing::info!(
+        shard,
+        own_writes,
+        hits,
+        direct_reads,
+        reads_at_once,
+        bypassed_reads,
+        failed_logins,
+        tls_failed,
+        "the front ends; its reads were answered so"
+    );
+}

@@ -1,0 +1,300 @@
+//! What these settings mean, and which cannot be.
+
+use std::fmt::Display;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use pmnet_cli::{ConfigError, address, bytes, password};
+use pmnet_client::ClientConfig;
+use pmnet_fleet::FollowConfig;
+use pmnet_front::limits::REPLY_BYTES_MAX;
+use pmnet_front::{Cache, FrontConfig, Secret};
+use pmnet_wire::record::CHAIN_MAX;
+
+use super::super::access::access;
+use super::super::common::{hop_address, in_etcd, required};
+use super::super::tls::server_tls;
+use super::args::{CacheArg, RedisArgs};
+
+/// Longest `--spin-us`: a second. Who wants more wants a core to do nothing else.
+const SPIN_US_MAX: u64 = 1_000_000;
+/// Longest `--deadline-ms`: a day.
+const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
+/// Largest `--connections-max`: each may need a port, and a second one towards the database.
+const CONNECTIONS_MAX: usize = 1_000_000;
+
+/// What a front needs to be told.
+pub(super) struct Settings {
+    pub(super) front: FrontConfig,
+    pub(super) client: ClientConfig,
+    pub(super) follow: Option<FollowConfig>,
+}
+
+/// What these settings say, if it can be.
+pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
+    let said = args.who_may_connect();
+    let listen = required("--listen", "redis", args.listen)?;
+    let shard = args.shard.unwrap_or(0);
+    let (mut client, follow) = places(args.via, args.fleet, args.etcd, shard)?;
+    let mut front = FrontConfig::new(address("--listen", &listen)?);
+    front.access = access(said, front.listen)?;
+    front.tls = server_tls(args.tls_cert, args.tls_key, args.tls_ca, args.tls_clients)?;
+    front.direct = args.direct;
+    if let Some(path) = args.direct_password_file {
+        let text = password("--direct-password-file", &path)?;
+        front.direct_password = Some(Secret::new(text.as_bytes()));
+    }
+    front.assume_ok = args.assume_ok.unwrap_or_default();
+    if let Some(micros) = args.spin_us {
+        within("--spin-us", micros, 0, SPIN_US_MAX)?;
+        front.spin = Duration::from_micros(micros);
+    }
+    if let Some(millis) = args.deadline_ms {
+        within("--deadline-ms", millis, 1, DEADLINE_MS_MAX)?;
+        front.call_timeout = Duration::from_millis(millis);
+    }
+    if let Some(cache) = args.cache {
+        front.cache = match cache {
+            CacheArg::Pending => Cache::Pending,
+            CacheArg::Log => Cache::Log,
+            CacheArg::Off => Cache::Off,
+        };
+    }
+    if let Some(most) = args.connections_max {
+        within("--connections-max", most, 1, CONNECTIONS_MAX)?;
+        front.connections_max = most;
+    }
+    if let Some(size) = args.unread_max {
+        front.unread_max = unread("--unread-max", &size)?;
+    }
+    if let Some(size) = args.unread_total_max {
+        front.unread_total_max = unread("--unread-total-max", &size)?;
+    }
+    let copies = args.copies.unwrap_or(1);
+    within("--copies", usize::from(copies), 1, CHAIN_MAX)?;
+    client.shard = shard;
+    client.copies_min = copies;
+    client.kept = front.cache == Cache::Log;
+    Ok(Settings {
+        front,
+        client,
+        follow,
+    })
+}
+
+/// A client of these devices, or one whose devices are still to be asked for.
+fn places(
+    via: Option<String>,
+    fleet: Option<String>,
+    etcd: Option<String>,
+    shard: u32,
+) -> Result<(ClientConfig, Option<FollowConfig>), ConfigError> {
+    match (via, fleet) {
+        (Some(_), Some(_)) => Err(ConfigError(
+            "--via and --fleet say both where the devices are: leave one out".into(),
+        )),
+        (None, Some(name)) => {
+            let (endpoints, names) = in_etcd(&required("--etcd", "redis", etcd)?, &name, shard)?;
+            let follow = FollowConfig { endpoints, names };
+            let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+            Ok((ClientConfig::new(nowhere), Some(follow)))
+        }
+        (_, None) if etcd.is_some() => Err(ConfigError(
+            "--etcd belongs to --fleet: give the fleet's name".into(),
+        )),
+        (via, None) => Ok((devices(&required("--via", "redis", via)?)?, None)),
+    }
+}
+
+/// A client of these devices.
+fn devices(via: &str) -> Result<ClientConfig, ConfigError> {
+    let addresses: Vec<SocketAddr> = via
+        .split(',')
+        .map(|address| hop_address("--via", address.trim()))
+        .collect::<Result<_, _>>()?;
+    within("the addresses of --via:", addresses.len(), 1, CHAIN_MAX)?;
+    let (head, others) = addresses.split_first().expect("one at least");
+    if let Some(other) = others.iter().find(|o| o.is_ipv4() != head.is_ipv4()) {
+        return Err(ConfigError(format!(
+            "--via: {head} and {other} are of different families; give IPv4 or IPv6 addresses only"
+        )));
+    }
+    let mut client = ClientConfig::new(*head);
+    client.others = others.to_vec();
+    Ok(client)
+}
+
+/// How much may be unread: at least one reply, whatever its size.
+fn unread(flag: &str, text: &str) -> Result<usize, ConfigError> {
+    usize::try_from(bytes(flag, text)?)
+        .ok()
+        .filter(|size| *size >= REPLY_BYTES_MAX)
+        .ok_or_else(|| {
+            ConfigError(format!(
+                "{flag} {text}: it must be at least {}M, the largest reply",
+                REPLY_BYTES_MAX >> 20
+            ))
+        })
+}
+
+/// A sentence that says what is possible if `value` is not.
+fn within<N: PartialOrd + Display>(
+    flag: &str,
+    value: N,
+    least: N,
+    most: N,
+) -> Result<(), ConfigError> {
+    if (&least..=&most).contains(&&value) {
+        return Ok(());
+    }
+    Err(ConfigError(format!(
+        "{flag} {value}: it must be from {least} to {most}"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Change = fn(&mut RedisArgs);
+
+    fn args() -> RedisArgs {
+        RedisArgs {
+            listen: Some("127.0.0.1:6380".into()),
+            via: Some("127.0.0.1:51000".into()),
+            ..RedisArgs::default()
+        }
+    }
+
+    #[test]
+    fn reads_are_bypasses_only_if_that_is_asked_for() {
+        let off = RedisArgs {
+            cache: Some(CacheArg::Off),
+            ..args()
+        };
+        for (flags, file, cache) in [
+            (args(), RedisArgs::default(), Cache::Pending),
+            (off.clone(), RedisArgs::default(), Cache::Off),
+            (args(), off, Cache::Off),
+        ] {
+            assert_eq!(settings(flags.over(file)).unwrap().front.cache, cache);
+        }
+    }
+
+    #[test]
+    fn how_much_may_be_unread_is_said_in_sizes() {
+        let some = RedisArgs {
+            unread_max: Some("64M".into()),
+            unread_total_max: Some("3G".into()),
+            ..args()
+        };
+        for (flags, file, most) in [
+            (args(), RedisArgs::default(), (1 << 30, 2 << 30)),
+            (some.clone(), RedisArgs::default(), (64 << 20, 3 << 30)),
+            (args(), some, (64 << 20, 3 << 30)),
+        ] {
+            let front = settings(flags.over(file)).unwrap().front;
+            assert_eq!((front.unread_max, front.unread_total_max), most);
+        }
+    }
+
+    #[test]
+    fn devices_are_given_or_asked_for_and_the_command_line_wins_as_a_whole() {
+        let fleet = RedisArgs {
+            via: None,
+            fleet: Some("f".into()),
+            etcd: Some("http://10.0.0.7:2379".into()),
+            ..args()
+        };
+        assert!(settings(args()).unwrap().follow.is_none());
+        let follow = settings(fleet.clone().over(args()))
+            .unwrap()
+            .follow
+            .unwrap();
+        assert_eq!(follow.names.prefix(), "/pmnet/f/0/");
+        assert!(
+            settings(args().over(fleet.clone()))
+                .unwrap()
+                .follow
+                .is_none()
+        );
+        assert!(
+            settings(RedisArgs::default().over(fleet.clone()))
+                .unwrap()
+                .follow
+                .is_some()
+        );
+        for (args, says) in [
+            (
+                RedisArgs {
+                    via: Some("127.0.0.1:1".into()),
+                    ..fleet.clone()
+                },
+                "say both where",
+            ),
+            (
+                RedisArgs {
+                    etcd: None,
+                    ..fleet.clone()
+                },
+                "--etcd is missing",
+            ),
+            (
+                RedisArgs {
+                    fleet: None,
+                    ..fleet
+                },
+                "--etcd belongs to --fleet",
+            ),
+        ] {
+            let error = settings(args).err().unwrap().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn settings_that_cannot_be_are_refused_by_name() {
+        assert!(settings(args()).is_ok());
+        let cases: [(&str, Change); 11] = [
+            ("--copies 0:", |args| args.copies = Some(0)),
+            ("--copies 9: it must be from 1 to 8", |args| {
+                args.copies = Some(9);
+            }),
+            ("--via 127.0.0.1:0: port 0", |args| {
+                args.via = Some("127.0.0.1:0".into());
+            }),
+            ("--deadline-ms 0:", |args| args.deadline_ms = Some(0)),
+            ("--deadline-ms 8", |args| {
+                args.deadline_ms = Some(DEADLINE_MS_MAX + 1);
+            }),
+            ("--connections-max 0:", |args| {
+                args.connections_max = Some(0);
+            }),
+            ("--connections-max 1", |args| {
+                args.connections_max = Some(CONNECTIONS_MAX + 1);
+            }),
+            ("--spin-us 1", |args| args.spin_us = Some(SPIN_US_MAX + 1)),
+            ("--unread-max 63M: it must be at least 64M", |args| {
+                args.unread_max = Some("63M".into());
+            }),
+            ("--unread-max 0: a size", |args| {
+                args.unread_max = Some("0".into());
+            }),
+            ("--unread-total-max x: a size", |args| {
+                args.unread_total_max = Some("x".into());
+            }),
+        ];
+        for (said, change) in cases {
+            let mut changed = args();
+            change(&mut changed);
+            // Wherever it was set.
+            for (flags, file) in [
+                (changed.clone(), RedisArgs::default()),
+                (RedisArgs::default(), changed),
+            ] {
+                let error = settings(flags.over(file)).err().unwrap().to_string();
+                assert!(error.starts_with(said), "{error}");
+            }
+        }
+    }
+}

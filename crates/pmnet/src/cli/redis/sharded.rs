@@ -1,0 +1,324 @@
+//! `pmnet redis --shards FILE`: one address for many shards. The file says which shard serves which slots; everything else of an
+//! entry is read as the section `[redis]` of a configuration is.
+
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::thread::JoinHandle;
+
+use anyhow::{Context, anyhow};
+use pmnet_cli::{ConfigError, bounded_text, call_on_signals};
+use pmnet_front::connection::Counters;
+use pmnet_front::router::slot::{SlotMap, parse_slots};
+use pmnet_front::router::{Router, RouterConfig};
+use pmnet_front::{Access, Front, FrontError, Stopper};
+use serde::Deserialize;
+use serde_json::json;
+use toml::{Table, Value};
+
+use super::super::ready;
+use super::settings::{Settings, settings};
+use super::{RedisArgs, Way, log_end};
+
+/// Largest file of shards, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// What is said once for all shards, not in an entry.
+const OF_ALL: [&str; 11] = [
+    "listen",
+    "shards",
+    "users-of-redis",
+    "requirepass",
+    "requirepass-file",
+    "anyone-may-connect",
+    "tls-cert",
+    "tls-key",
+    "tls-ca",
+    "tls-clients",
+    "connections-max",
+];
+
+/// What the file says.
+struct Shards {
+    map: SlotMap,
+    settings: Vec<Settings>,
+}
+
+/// Reads the file. `common`: what its entries do not say.
+fn read(path: &Path, common: &RedisArgs) -> Result<Shards, ConfigError> {
+    let place = path.display();
+    let bad = |what: &dyn std::fmt::Display| ConfigError(format!("--shards {place}: {what}"));
+    let file = std::fs::File::open(path).map_err(|error| bad(&error))?;
+    let text = bounded_text(file, FILE_BYTES_MAX).map_err(|error| bad(&error))?;
+    understand(&text, common).map_err(|error| bad(&error))
+}
+
+fn understand(text: &str, common: &RedisArgs) -> Result<Shards, ConfigError> {
+    let wrong = |what: String| Err(ConfigError(what));
+    let mut table: Table = toml::from_str(text).map_err(|error| ConfigError(error.to_string()))?;
+    let entries = match table.remove("shard") {
+        Some(Value::Array(entries)) => entries,
+        None => Vec::new(),
+        Some(_) => return wrong("shard: write an entry [[shard]] for each shard".into()),
+    };
+    if let Some(key) = table.keys().next() {
+        return wrong(format!("{key}: unknown; there are only entries [[shard]]"));
+    }
+    let (mut ranges, mut found) = (Vec::new(), Vec::new());
+    for (number, entry) in (1..).zip(entries) {
+        let in_entry = |error: ConfigError| ConfigError(format!("shard {number}: {error}"));
+        let (own, settings) = shard(entry, common).map_err(in_entry)?;
+        ranges.push(own);
+        found.push(settings);
+    }
+    let map = SlotMap::new(&ranges).map_err(|error| ConfigError(error.to_string()))?;
+    for (at, settings) in found.iter().enumerate() {
+        let same = |other: &&Settings| is_same(settings, other);
+        if let Some(first) = found[..at].iter().position(|other| same(&other)) {
+            return wrong(format!(
+                "shard {} is shard {} once more: the same devices and the same number; give its slots to one entry",
+                at + 1,
+                first + 1
+            ));
+        }
+    }
+    Ok(Shards {
+        map,
+        settings: found,
+    })
+}
+
+/// One entry.
+fn shard(
+    entry: Value,
+    common: &RedisArgs,
+) -> Result<(Vec<RangeInclusive<u16>>, Settings), ConfigError> {
+    let wrong = |what: &str| ConfigError(what.to_owned());
+    let Value::Table(mut entry) = entry else {
+        return Err(wrong("write an entry [[shard]] for each shard"));
+    };
+    let slots = match entry.remove("slots") {
+        Some(Value::String(text)) => text,
+        Some(_) => {
+            return Err(wrong(
+                "slots: write them as a text, such as \"0-5460,6000\"",
+            ));
+        }
+        None => return Err(wrong("slots are missing: slots = \"0-5460\"")),
+    };
+    let slots = parse_slots(&slots).map_err(|error| ConfigError(error.to_string()))?;
+    if let Some(key) = OF_ALL.iter().find(|key| entry.contains_key(**key)) {
+        return Err(ConfigError(format!(
+            "{key} is for all shards: give it on the command line, or in section [redis] of --config"
+        )));
+    }
+    let own = RedisArgs::deserialize(Value::Table(entry))
+        .map_err(|error| ConfigError(error.to_string()))?;
+    Ok((slots, settings(own.over(common.clone()))?))
+}
+
+/// Whether two entries are about the same shard.
+fn is_same(a: &Settings, b: &Settings) -> bool {
+    match (&a.follow, &b.follow) {
+        (Some(a), Some(b)) => a.names.prefix() == b.names.prefix(),
+        (None, None) => {
+            let shared = |device| b.client.heads().any(|other| other == device);
+            a.client.shard == b.client.shard && a.client.heads().any(shared)
+        }
+        _ => false,
+    }
+}
+
+/// Ends the router when the front ends, however it ends.
+struct EndsWith(Stopper);
+
+impl Drop for EndsWith {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+type Running = JoinHandle<Result<Counters, FrontError>>;
+
+/// Serves until asked to end.
+pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool> {
+    let common = args.of_all_shards();
+    let Shards { map, settings } = read(path, &common)?;
+    let Some(first) = settings.first() else {
+        return Err(anyhow!("--shards {}: no shard", path.display()));
+    };
+    let config = RouterConfig {
+        listen: first.front.listen,
+        connections_max: first.front.connections_max,
+        spin: first.front.spin,
+        tls: first.front.tls.clone(),
+        anyone: matches!(first.front.access, Access::Anyone),
+        map: map.clone(),
+    };
+    if let Some(slots) = map.gaps() {
+        tracing::warn!(
+            slots,
+            "nobody serves these slots: commands for their keys get CLUSTERDOWN. Give them to a shard in {}",
+            path.display()
+        );
+    }
+    let (mut fronts, mut entrances, mut followers) = (Vec::new(), Vec::new(), Vec::new());
+    for (number, settings) in (1..).zip(settings) {
+        let of_shard = || format!("shard {number} of {}", path.display());
+        let way = Way::find(settings.client, settings.follow).with_context(of_shard)?;
+        let Way { node, follower, .. } = way;
+        let (front, entrance) =
+            Front::behind_router(&settings.front, node).with_context(of_shard)?;
+        fronts.push(front);
+        entrances.push(entrance);
+        followers.push(follower);
+    }
+    let router = Router::bind(&config, entrances)?;
+    let stopper = router.stopper();
+    call_on_signals({
+        let stopper = stopper.clone();
+        move || stopper.stop()
+    })?;
+    let mut running: Vec<(Stopper, Running)> = Vec::new();
+    for (number, front) in (1..).zip(fronts) {
+        let (own, ends) = (front.stopper(), EndsWith(stopper.clone()));
+        let thread = std::thread::Builder::new()
+            .name(format!("shard-{number}"))
+            .spawn(move || {
+                let _ends = ends;
+                front.run()
+            })
+            .context("cannot start the thread of a shard")?;
+        running.push((own, thread));
+    }
+    let unserved: usize = map.ranges(None).iter().map(ExactSizeIterator::len).sum();
+    ready::announce(
+        as_json,
+        "redis",
+        &[
+            ("listen", json!(router.local_addr()?.to_string())),
+            ("shards", json!(map.shards())),
+            (
+                "slots",
+                json!(usize::from(pmnet_front::router::slot::SLOTS) - unserved),
+            ),
+        ],
+    );
+    let ended = router.run();
+    for (own, _) in &running {
+        own.stop();
+    }
+    for (number, (_, thread)) in (1..).zip(running) {
+        let counters = thread
+            .join()
+            .map_err(|_| anyhow!("the front of shard {number} has panicked"))?
+            .with_context(|| format!("the front of shard {number}"))?;
+        log_end(&counters, number);
+    }
+    drop(followers);
+    tracing::info!(clients = ended?, "the router ends");
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn common() -> RedisArgs {
+        toml::from_str("listen = \"127.0.0.1:6380\"\ndeadline-ms = 700").unwrap()
+    }
+
+    const TWO: &str = r#"
+        [[shard]]
+        slots = "0-8191"
+        via = "127.0.0.1:51000"
+        [[shard]]
+        slots = "8192-16383"
+        fleet = "prod"
+        etcd = "http://127.0.0.1:2379"
+        shard = 1
+        deadline-ms = 900
+    "#;
+
+    #[test]
+    fn each_shard_has_its_own_settings_over_those_of_all() {
+        let shards = understand(TWO, &common()).unwrap();
+        assert_eq!(shards.map.shards(), 2);
+        let [first, second] = &shards.settings[..] else {
+            panic!("two shards");
+        };
+        assert_eq!(first.client.head, "127.0.0.1:51000".parse().unwrap());
+        assert_eq!(first.front.call_timeout.as_millis(), 700);
+        assert!(first.follow.is_none());
+        assert_eq!(second.client.shard, 1);
+        assert_eq!(second.front.call_timeout.as_millis(), 900);
+        let follow = second.follow.as_ref().unwrap();
+        assert_eq!(follow.names.prefix(), "/pmnet/prod/1/");
+    }
+
+    #[test]
+    fn the_example_of_the_help_is_understood() {
+        let text: String = super::super::EXAMPLES
+            .lines()
+            .skip_while(|line| !line.contains("[[shard]]"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        assert_eq!(understand(&text, &common()).unwrap().map.gaps(), None);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_is_refused_with_a_sentence() {
+        let entry = |slots: &str, more: &str| format!("[[shard]]\nslots = \"{slots}\"\n{more}\n");
+        let via = |port: u16| format!("via = \"127.0.0.1:{port}\"");
+        for (text, says) in [
+            (String::new(), "no shard is named"),
+            ("shard = 5".into(), "write an entry [[shard]]"),
+            ("x = 5".into(), "x: unknown"),
+            (
+                "[[shard]]\nvia = \"127.0.0.1:51000\"".into(),
+                "shard 1: slots are missing",
+            ),
+            ("[[shard]]\nslots = 5".into(), "write them as a text"),
+            (
+                entry("0-16384", &via(51000)),
+                "numbers and ranges from 0 to 16383",
+            ),
+            (entry("9-8", &via(51000)), "ends before it begins"),
+            (entry("", &via(51000)), "numbers and ranges"),
+            (entry("0-9", ""), "--via is missing"),
+            (entry("0-9", "vai = \"x\""), "unknown field `vai`"),
+            (
+                entry("0-9", "copies = 9\nvia = \"127.0.0.1:51000\""),
+                "shard 1: --copies 9",
+            ),
+            (entry("0-9", "listen = \"x\""), "listen is for all shards"),
+            (
+                entry("0-9", "anyone-may-connect = true"),
+                "anyone-may-connect is for all shards",
+            ),
+            (entry("0-9", "fleet = \"f\""), "--etcd is missing"),
+            (
+                entry("0-9", &via(51000)) + &entry("9", &via(51001)),
+                "slot 9 belongs to shard 1 and to shard 2",
+            ),
+            (
+                entry("0-9", "via = \"127.0.0.1:51000,127.0.0.1:51001\"")
+                    + &entry("10", &via(51001)),
+                "shard 2 is shard 1 once more",
+            ),
+            ("[[shard]".into(), "TOML parse error"),
+        ] {
+            let error = understand(&text, &common()).err().unwrap().to_string();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+        // The same devices with another number are another shard.
+        let other = entry("0-9", &via(51000)) + &entry("10", &(via(51000) + "\nshard = 1"));
+        assert!(understand(&other, &common()).is_ok());
+        let missing = read(Path::new("/none/such.toml"), &common());
+        assert!(
+            missing
+                .err()
+                .unwrap()
+                .to_string()
+                .starts_with("--shards /none/such.toml: ")
+        );
+    }
+}
