@@ -21,4 +21,5 @@ mod logins;
 mod operator;
 mod refusals;
 mod sentinel;
+mod sharding;
 mod values;

@@ -153,7 +153,7 @@ pub fn kill_for(
     kills
 }
 
-struct SetOnDrop<'a>(&'a AtomicBool);
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {

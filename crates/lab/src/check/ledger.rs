@@ -53,6 +53,34 @@ impl Ledger {
         Ledger::default()
     }
 
+    /// What it has of these keys, without its counts: for databases that have some of the keys each.
+    #[must_use]
+    pub fn part(&self, is_in: impl Fn(&str) -> bool) -> Ledger {
+        fn part<T: Clone>(
+            map: &BTreeMap<String, T>,
+            is_in: impl Fn(&str) -> bool,
+        ) -> BTreeMap<String, T> {
+            let own = map.iter().filter(|(key, _)| is_in(key));
+            own.map(|(key, series)| (key.clone(), series.clone()))
+                .collect()
+        }
+        Ledger {
+            sets: part(&self.sets, &is_in),
+            lists: part(&self.lists, &is_in),
+            counters: part(&self.counters, &is_in),
+            locks: part(&self.locks, &is_in),
+            ..Ledger::default()
+        }
+    }
+
+    /// All keys.
+    pub fn keys(&self) -> impl Iterator<Item = &String> {
+        let (sets, lists) = (self.sets.keys(), self.lists.keys());
+        sets.chain(lists)
+            .chain(self.counters.keys())
+            .chain(self.locks.keys())
+    }
+
     /// Reads a history file.
     ///
     /// # Errors

@@ -75,6 +75,8 @@ pub struct Topology {
     pub server_args: Vec<String>,
     /// More arguments for the front.
     pub front_args: Vec<String>,
+    /// Whether there is a front.
+    pub front: bool,
     /// The front knows the addresses of all devices, and is not told of a new head.
     pub front_follows: bool,
     /// More arguments for redis-server.
@@ -93,6 +95,7 @@ impl Topology {
             device_args: Vec::new(),
             server_args: Vec::new(),
             front_args: Vec::new(),
+            front: true,
             front_follows: false,
             redis_args: Vec::new(),
         }
@@ -220,6 +223,9 @@ impl Cluster {
             self.ids.push((index, listen.port()));
             next = self.through(listen)?;
             ways.insert(0, next.to_string());
+        }
+        if !self.topology.front {
+            return Ok(());
         }
         let via = if self.topology.front_follows {
             ways.join(",")

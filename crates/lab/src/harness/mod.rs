@@ -19,6 +19,7 @@ pub(crate) mod namespaces;
 mod process;
 mod proxy;
 mod scratch;
+mod shards;
 
 pub use binaries::{Binaries, PRODUCT};
 pub use chaos::{
@@ -36,3 +37,4 @@ pub use pmnet_cli::find_program;
 pub use process::{Process, Ready, Spec, cpu_ns};
 pub use proxy::{LossyProxy, Trouble};
 pub use scratch::Scratch;
+pub use shards::Shards;

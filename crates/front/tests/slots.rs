@@ -1,0 +1,47 @@
+//! Which slot a key belongs to, compared with what a real redis-server in cluster mode says (`CLUSTER KEYSLOT`).
+
+mod common;
+
+use common::Redis;
+use pmnet_front::router::slot::slot_of;
+use pmnet_resp::{read, write_command};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+
+/// Keys with and without hash tags, whole and broken ones, and any bytes.
+fn key() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..40),
+        prop::collection::vec(prop::sample::select(b"ab{}\0\r\n".to_vec()), 0..12),
+        ("[a-z]{0,8}", "[a-z0-9]{0,8}", "[a-z]{0,8}")
+            .prop_map(|(before, tag, behind)| format!("{before}{{{tag}}}{behind}").into_bytes()),
+    ]
+}
+
+#[test]
+fn slots_are_those_of_redis_cluster() {
+    let Some(redis) = Redis::start_with(&["--cluster-enabled", "yes"]) else {
+        return;
+    };
+    let mut client = redis.client();
+    let mut runner = TestRunner::default();
+    for _ in 0..100 {
+        let keys: Vec<Vec<u8>> = (0..100)
+            .map(|_| key().new_tree(&mut runner).expect("a key").current())
+            .collect();
+        let mut frames = Vec::new();
+        for key in &keys {
+            write_command(&mut frames, &[&b"CLUSTER"[..], b"KEYSLOT", key]);
+        }
+        client.send(&frames);
+        for key in keys {
+            let reply = client.next().expect("a reply");
+            assert_eq!(
+                read::integer(&reply),
+                Some(i64::from(slot_of(&key))),
+                "{key:?}"
+            );
+        }
+    }
+}

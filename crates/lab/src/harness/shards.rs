@@ -1,0 +1,107 @@
+//! Many shards, each a whole set-up of its own, and one front over all of them.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use super::binaries::Binaries;
+use super::claims::Port;
+use super::cluster::{Cluster, READY_MAX, Topology, own_spec, who_may_connect, words};
+use super::process::Process;
+
+/// How many slots there are.
+const SLOTS: usize = 16_384;
+
+/// Running processes; all are killed when it is dropped.
+#[derive(Debug)]
+pub struct Shards {
+    // Dropped first.
+    front: Process,
+    endpoint: SocketAddr,
+    /// Each has its part of the slots, in order, as many as the others.
+    pub clusters: Vec<Cluster>,
+    _port: Port,
+}
+
+impl Shards {
+    /// Starts `count` of them, then the front.
+    ///
+    /// # Errors
+    /// The first process that could not be started, with the end of its output.
+    pub fn start(
+        binaries: &Binaries,
+        folder: &Path,
+        name: &str,
+        count: usize,
+        topology: &Topology,
+    ) -> anyhow::Result<Shards> {
+        let mut clusters = Vec::new();
+        let mut file = String::new();
+        for shard in 0..count {
+            let own = Topology {
+                front: false,
+                ..topology.clone()
+            };
+            let cluster = Cluster::start(binaries, folder, &format!("{name}-{}", shard + 1), own)?;
+            let head = cluster.head().context("a shard needs a device")?;
+            let (first, next) = (shard * SLOTS / count, (shard + 1) * SLOTS / count);
+            file += &format!(
+                "[[shard]]\nslots = \"{first}-{}\"\nvia = \"{head}\"\n",
+                next - 1
+            );
+            clusters.push(cluster);
+        }
+        let home: PathBuf = clusters.first().context("no shard")?.folder().to_owned();
+        let path = home.join("shards.toml");
+        std::fs::write(&path, file).context("cannot write the file of shards")?;
+        let port = Port::claim().context("no port for the front")?;
+        let endpoint = SocketAddr::from((Ipv4Addr::LOCALHOST, port.number()));
+        let mut args = words(&["redis", "--listen", &endpoint.to_string(), "--shards"]);
+        args.push(path.into());
+        args.extend(words(who_may_connect(&topology.front_args)));
+        args.extend(words(&topology.front_args));
+        let front = Process::start(own_spec(binaries, "router", args), &home, READY_MAX)?;
+        Ok(Shards {
+            front,
+            endpoint,
+            clusters,
+            _port: port,
+        })
+    }
+
+    /// Where clients connect.
+    #[must_use]
+    pub fn endpoint(&self) -> SocketAddr {
+        self.endpoint
+    }
+
+    /// The process of the front.
+    pub fn front(&mut self) -> &mut Process {
+        &mut self.front
+    }
+
+    /// The shard of a slot.
+    #[must_use]
+    pub fn shard_of(&self, slot: usize) -> usize {
+        let count = self.clusters.len();
+        let begins = |shard: &usize| shard * SLOTS / count <= slot;
+        (0..count).rev().find(begins).unwrap_or(0)
+    }
+
+    /// Ends every process in good order, client side first; the names of those that did not end by themselves with exit
+    /// code 0.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn stop(mut self) -> anyhow::Result<Vec<String>> {
+        let mut unclean = Vec::new();
+        if !self.front.stop()? {
+            unclean.push("router".to_owned());
+        }
+        for cluster in self.clusters {
+            unclean.extend(cluster.stop()?);
+        }
+        Ok(unclean)
+    }
+}

@@ -1,0 +1,444 @@
+//! One front over three shards, each with a chain, a server and a real Redis: clients see one database, as Redis Cluster would
+//! show it, and a shard that dies takes nothing with it (`docs/spec/sharding.md`).
+
+mod words;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use pmnet_lab::check::{Ledger, verify};
+use pmnet_lab::harness::{
+    ACKNOWLEDGED_MIN, Medium, Process, Ready, Role, Shards, Spec, StoreKind, Topology, drained,
+    find_program, free_port,
+};
+use pmnet_lab::load::{CheckedOptions, Hooks, Options, Progress, Workload, run};
+use pmnet_lab::resp::{Client, Reply, write_command};
+use pmnet_resp::{ReplyLimits, Scanner};
+
+use crate::common::{binaries, folder, skip};
+use crate::support::{Answer, Caller, SetOnDrop, bulk, connect, eventually, ok, refuses, seed};
+
+/// Longest wait for anything.
+const WAIT: Duration = Duration::from_secs(30);
+/// Keys of the first, second and third shard (slots 5061, 7365 and 12182).
+const KEYS: [&str; 3] = ["bar", "c", "foo"];
+
+/// Three shards; the first and last with one device, the second with two.
+fn three(name: &str, deadline_ms: u64) -> Option<Shards> {
+    if find_program("redis-server").is_none() {
+        skip("redis-server is not installed");
+        return None;
+    }
+    let mut topology = Topology::new(StoreKind::Redis, 2, Medium::Dram);
+    topology.front_args = vec!["--deadline-ms".into(), deadline_ms.to_string()];
+    Some(Shards::start(binaries(), folder(), name, 3, &topology).expect("the shards start"))
+}
+
+/// A Redis in cluster mode that has all slots: what Redis Cluster says.
+pub struct Oracle {
+    pub address: SocketAddr,
+    _process: Process,
+    _folder: tempfile::TempDir,
+}
+
+pub fn oracle() -> Oracle {
+    let port = free_port().expect("a port");
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = |word: &str| word.to_owned().into();
+    let args = vec![
+        text("--port"),
+        text(&port.to_string()),
+        text("--bind"),
+        text("127.0.0.1"),
+        text("--cluster-enabled"),
+        text("yes"),
+        text("--save"),
+        text(""),
+        text("--dir"),
+        folder.path().into(),
+    ];
+    let spec = Spec {
+        name: "oracle".into(),
+        binaries: binaries().clone(),
+        program: find_program("redis-server"),
+        args,
+        ready: Ready::Redis(address),
+    };
+    let process = Process::start(spec, folder.path(), WAIT).expect("a cluster of one node");
+    let mut client = connect(address);
+    assert_eq!(
+        client
+            .call(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"])
+            .unwrap(),
+        ok()
+    );
+    eventually("the cluster has its slots", WAIT, || {
+        let info = client.call(&["CLUSTER", "INFO"]).unwrap();
+        info.text().unwrap().contains("cluster_state:ok")
+    });
+    Oracle {
+        address,
+        _process: process,
+        _folder: folder,
+    }
+}
+
+/// Lines as commands in one write; their replies.
+pub fn pipeline(client: &mut Client, lines: &[&str]) -> Vec<Reply> {
+    let mut bytes = Vec::new();
+    for line in lines {
+        let words: Vec<&str> = line.split(' ').collect();
+        write_command(&mut bytes, &words);
+    }
+    client.exchange(&bytes, lines.len()).expect("replies")
+}
+
+fn ask(client: &mut Client, line: &str) -> Reply {
+    pipeline(client, &[line]).remove(0)
+}
+
+/// A client that takes whatever comes, with RESP3, too.
+struct Raw {
+    stream: TcpStream,
+    input: Vec<u8>,
+}
+
+impl Raw {
+    fn connect(address: SocketAddr) -> Raw {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(WAIT)).unwrap();
+        Raw {
+            stream,
+            input: Vec::new(),
+        }
+    }
+
+    fn send(&mut self, line: &str) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let mut bytes = Vec::new();
+        write_command(&mut bytes, &words);
+        self.stream.write_all(&bytes).unwrap();
+    }
+
+    fn text(&mut self) -> String {
+        let limits = ReplyLimits {
+            line_bytes: 1 << 20,
+            bulk_bytes: 1 << 20,
+            reply_bytes: 1 << 20,
+        };
+        loop {
+            if let Some(length) = Scanner::new(limits).poll(&self.input).unwrap() {
+                let reply: Vec<u8> = self.input.drain(..length).collect();
+                return String::from_utf8(reply).unwrap();
+            }
+            let mut chunk = [0; 4096];
+            let count = self.stream.read(&mut chunk).unwrap();
+            assert!(count > 0, "closed");
+            self.input.extend_from_slice(&chunk[..count]);
+        }
+    }
+}
+
+#[test]
+fn commands_of_one_client_over_three_shards() {
+    let Some(shards) = three("shards", 10_000) else {
+        return;
+    };
+    let mut client = connect(shards.endpoint());
+    // A pipeline that goes from shard to shard: each key in its Redis, replies in order.
+    let mut lines = Vec::new();
+    for round in 0..100 {
+        for key in KEYS {
+            lines.push(format!("SET {{{key}}}:{round} {round}"));
+            lines.push(format!("INCR {{{key}}}:{round}"));
+            lines.push(format!("RPUSH {key} {round}"));
+        }
+    }
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    for (at, reply) in pipeline(&mut client, &lines).into_iter().enumerate() {
+        let round = i64::try_from(at / 9).unwrap();
+        let expected = match at % 3 {
+            0 => ok(),
+            _ => Reply::Integer(round + 1),
+        };
+        assert_eq!(reply, expected, "{}", lines[at]);
+    }
+    assert_eq!(ask(&mut client, "DBSIZE"), Reply::Integer(303));
+    for (cluster, key) in shards.clusters.iter().zip(KEYS) {
+        let mut direct = cluster.reader().unwrap();
+        assert_eq!(
+            ask(&mut direct, &format!("LLEN {key}")),
+            Reply::Integer(100)
+        );
+        let list = ask(&mut direct, &format!("LRANGE {key} 0 -1"));
+        let rounds = (0..100).map(|round: i32| bulk(round.to_string())).collect();
+        assert_eq!(list, Reply::Array(rounds), "the order of the client");
+    }
+    // A transaction in each of them, with what was written early just before.
+    for key in KEYS {
+        let lines = [
+            format!("SET {{{key}}}t 1"),
+            format!("WATCH {{{key}}}t"),
+            "MULTI".into(),
+            format!("INCR {{{key}}}t"),
+            format!("GET {{{key}}}t"),
+            "EXEC".into(),
+        ];
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let replies = pipeline(&mut client, &lines);
+        let executed = Reply::Array(vec![Reply::Integer(2), bulk("2")]);
+        assert_eq!(replies[5], executed, "{replies:?}");
+    }
+    // Blocking: in its shard only.
+    for key in KEYS {
+        let mut blocked = Raw::connect(shards.endpoint());
+        blocked.send(&format!("BLPOP {{{key}}}queue 0"));
+        eventually("somebody waits", WAIT, || {
+            let mut redis = shards
+                .clusters
+                .iter()
+                .map(|cluster| cluster.reader().unwrap());
+            redis.any(|mut redis| {
+                let info = ask(&mut redis, "INFO clients").text().unwrap();
+                info.contains("blocked_clients:1")
+            })
+        });
+        assert_eq!(
+            ask(&mut client, &format!("RPUSH {{{key}}}queue v")),
+            Reply::Integer(1)
+        );
+        assert!(blocked.text().ends_with("$1\r\nv\r\n"));
+    }
+    assert_eq!(shards.stop().unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn messages_over_three_shards() {
+    let Some(shards) = three("shards-messages", 10_000) else {
+        return;
+    };
+    let mut publisher = connect(shards.endpoint());
+    for (resp3, marker) in [(false, '*'), (true, '>')] {
+        let mut subscriber = Raw::connect(shards.endpoint());
+        if resp3 {
+            subscriber.send("HELLO 3");
+            assert!(subscriber.text().starts_with('%'));
+        }
+        subscriber.send("SUBSCRIBE bar c foo");
+        for (at, channel) in KEYS.iter().enumerate() {
+            let told = subscriber.text();
+            assert!(told.starts_with(&format!("{marker}3\r\n$9\r\nsubscribe\r\n")));
+            let end = format!("\r\n{channel}\r\n:{}\r\n", at + 1);
+            assert!(told.ends_with(&end), "{told}");
+        }
+        subscriber.send("PSUBSCRIBE n?ws");
+        assert!(subscriber.text().ends_with("n?ws\r\n:4\r\n"));
+        for channel in KEYS.iter().copied().chain(["news", "nows"]) {
+            let heard = ask(&mut publisher, &format!("PUBLISH {channel} hello"));
+            assert_eq!(heard, Reply::Integer(1), "{channel}");
+            let told = subscriber.text();
+            let end = format!("\r\n{channel}\r\n$5\r\nhello\r\n");
+            assert!(told.starts_with(marker) && told.ends_with(&end), "{told}");
+        }
+        if resp3 {
+            // Replies and messages on one connection.
+            subscriber.send("GET foo");
+            assert_eq!(subscriber.text(), "_\r\n");
+        }
+        subscriber.send("UNSUBSCRIBE");
+        for left in (1..=3).rev() {
+            assert!(subscriber.text().ends_with(&format!(":{left}\r\n")));
+        }
+    }
+}
+
+#[test]
+fn a_shard_that_is_away_keeps_its_keys_waiting_and_no_others() {
+    let Some(mut shards) = three("shards-away", 1_500) else {
+        return;
+    };
+    let mut client = Caller::new(shards.endpoint());
+    for key in KEYS {
+        assert_eq!(client.call(&["SET", key, "1"]), Answer::Reply(ok()));
+    }
+    for device in 0..2 {
+        shards.clusters[1].kill(Role::Device(device)).unwrap();
+    }
+    let others = |client: &mut Caller| {
+        for key in ["bar", "foo"] {
+            assert!(matches!(
+                client.call(&["INCR", key]),
+                Answer::Reply(Reply::Integer(_))
+            ));
+        }
+    };
+    others(&mut client);
+    let answer = client.call(&["SET", "c", "2"]);
+    assert!(!matches!(answer, Answer::Reply(_)), "{answer:?}");
+    others(&mut client);
+    let answer = client.call(&["FLUSHALL"]);
+    assert!(!matches!(answer, Answer::Reply(_)), "{answer:?}");
+    for device in (0..2).rev() {
+        shards.clusters[1]
+            .process(Role::Device(device))
+            .unwrap()
+            .relaunch()
+            .unwrap();
+    }
+    for device in 0..2 {
+        let process = shards.clusters[1].process(Role::Device(device)).unwrap();
+        process.wait_ready(WAIT).unwrap();
+    }
+    eventually("the shard is back", WAIT, || {
+        client.call(&["SET", "c", "3"]) == Answer::Reply(ok())
+    });
+    assert_eq!(client.read(&["GET", "c"]), bulk("3"));
+}
+
+/// Everything of each shard killed in turn, and the front over them, under load: nothing that was acknowledged is lost, applied
+/// twice or out of order, each key in the Redis of its slot.
+#[test]
+fn shards_are_killed_under_load_and_nothing_is_lost() {
+    let Some(mut shards) = three("shards-killed", 10_000) else {
+        return;
+    };
+    let seed = seed();
+    let mut options = Options::new(shards.endpoint());
+    options.clients = 6;
+    options.pipeline = 4;
+    options.duration = Duration::from_secs(20);
+    options.acknowledged_min = ACKNOWLEDGED_MIN;
+    options.deadline = Duration::from_secs(10);
+    options.seed = seed;
+    options.workload = Workload::Checked(CheckedOptions {
+        prefix: format!("chk{seed}:"),
+        ring: 100_000,
+        lists: true,
+        value_bytes: 0,
+    });
+    let ended = AtomicBool::new(false);
+    let acknowledged = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    let (ledger, kills) = std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let _end = SetOnDrop(&ended);
+            let mut ledger = Ledger::new();
+            let mut record = |record: &pmnet_lab::load::Record| Ok(ledger.add(record)?);
+            let mut progress = |progress: &Progress| {
+                acknowledged.store(progress.acknowledged, Ordering::Relaxed);
+            };
+            let hooks = Hooks {
+                record: Some(&mut record),
+                progress: Some(&mut progress),
+            };
+            run(&options, hooks, &stop).expect("the load runs");
+            ledger
+        });
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut kills = 0;
+        let roles = [Role::Device(0), Role::Device(1), Role::Server, Role::Redis];
+        while !ended.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(300));
+            if random.u8(..8) == 0 {
+                shards.front().kill().unwrap();
+                shards.front().relaunch().unwrap();
+                shards.front().wait_ready(WAIT).unwrap();
+            } else {
+                let cluster = &mut shards.clusters[random.usize(..3)];
+                let role = roles[random.usize(..roles.len())];
+                cluster.kill(role).unwrap();
+                std::thread::sleep(Duration::from_millis(20));
+                cluster.restart(role).unwrap();
+            }
+            kills += 1;
+        }
+        let ledger = load
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (ledger, kills)
+    });
+    drained(shards.endpoint()).expect("everything is applied");
+    // Which shard a key belongs to is asked of a real Redis Cluster.
+    let oracle = oracle();
+    let mut cluster = connect(oracle.address);
+    let keys: Vec<&String> = ledger.keys().collect();
+    let mut home = std::collections::HashMap::new();
+    for chunk in keys.chunks(500) {
+        let mut bytes = Vec::new();
+        for key in chunk {
+            write_command(&mut bytes, &["CLUSTER", "KEYSLOT", key]);
+        }
+        for (key, slot) in chunk
+            .iter()
+            .zip(cluster.exchange(&bytes, chunk.len()).unwrap())
+        {
+            let Reply::Integer(slot) = slot else {
+                panic!("{slot:?}")
+            };
+            home.insert(
+                (*key).clone(),
+                shards.shard_of(usize::try_from(slot).unwrap()),
+            );
+        }
+    }
+    let mut found = 0;
+    for (shard, cluster) in shards.clusters.iter().enumerate() {
+        let part = ledger.part(|key| home[key] == shard);
+        let verdict = verify(&part, &mut cluster.reader().unwrap()).unwrap();
+        println!("shard {}: {verdict}", shard + 1);
+        assert!(verdict.is_clean(), "{verdict}");
+        assert!(verdict.keys > 0);
+        found += verdict.keys;
+    }
+    println!(
+        "{kills} kills, {} acknowledged, {} unknown, {found} keys compared",
+        ledger.acknowledged, ledger.unknown
+    );
+    assert_eq!(found, u64::try_from(keys.len()).unwrap());
+    assert!(kills >= 20, "{kills}");
+    assert!(ledger.acknowledged >= ACKNOWLEDGED_MIN);
+}
+
+#[test]
+fn a_map_that_cannot_be_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("shards.toml");
+    for (text, says) in [
+        ("", "no shard is named"),
+        (
+            "[[shard]]\nslots = \"0-16384\"\nvia = \"127.0.0.1:51000\"\n",
+            "from 0 to 16383",
+        ),
+        (
+            "[[shard]]\nslots = \"0-9\"\nvia = \"127.0.0.1:51000\"\n[[shard]]\nslots = \"9\"\nvia = \"127.0.0.1:51001\"\n",
+            "slot 9 belongs to shard 1 and to shard 2",
+        ),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let args = [
+            "redis",
+            "--listen",
+            "127.0.0.1:0",
+            "--shards",
+            path.to_str().unwrap(),
+        ];
+        let (code, said) = refuses("shards-refused", directory.path(), &args);
+        assert_eq!(code, 2, "{said}");
+        assert!(said.contains(says), "{said}");
+    }
+    let args = [
+        "redis",
+        "--listen",
+        "127.0.0.1:0",
+        "--via",
+        "127.0.0.1:51000",
+        "--shards",
+        "x",
+    ];
+    let (code, said) = refuses("shards-and-via", directory.path(), &args);
+    assert_eq!(code, 2, "{said}");
+    assert!(said.contains("cannot be used with"), "{said}");
+}
