@@ -203,6 +203,15 @@ fn transactions_are_of_one_slot() {
     );
     assert!(replies[1].starts_with("-ERR unknown command 'NOSUCH'"));
     assert_eq!(replies[2..], ["+QUEUED\r\n", abort, "+PONG\r\n"]);
+    // What comes behind an error is not looked at.
+    let replies = send_all(
+        &mut client,
+        &["MULTI", "SET foo 7", "GET", "SET bar 7", "EXEC"],
+    );
+    assert_eq!(replies[4], abort, "{replies:?}");
+    let replies = send_all(&mut client, &["MULTI", "SET foo 7", "EXEC x", "EXEC"]);
+    assert!(replies[2].starts_with("-EXECABORT Transaction discarded because of: wrong"));
+    assert_eq!(replies[3], "-ERR EXEC without MULTI\r\n");
     let replies = send_all(&mut client, &["MULTI", "SET c 7", "DISCARD", "GET c"]);
     assert_eq!(replies[2..], ["+OK\r\n", "$1\r\n6\r\n"]);
     let replies = send_all(&mut client, &["MULTI", "EXEC", "EXEC", "DISCARD"]);

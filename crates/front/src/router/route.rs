@@ -122,9 +122,9 @@ pub(super) fn kind(verdict: &Verdict, arguments: &Arguments<'_>) -> Kind {
         "SORT" | "SORT_RO" => {
             let options = crate::table::sort_options(arguments);
             if options.by {
-                own("ERR BY option of SORT denied in cluster mode.")
+                own("ERR BY option of SORT denied in Cluster mode.")
             } else if options.get {
-                own("ERR GET option of SORT denied in cluster mode.")
+                own("ERR GET option of SORT denied in Cluster mode.")
             } else {
                 Kind::Keys
             }

@@ -47,7 +47,11 @@ impl Client {
             Kind::Watch => self.watch(&verdict, arguments, frame, common),
             Kind::Unwatch => self.unwatch(frame, common),
             Kind::Cluster => self.cluster(arguments, common),
-            Kind::Own(answer) => self.own(answer, common),
+            Kind::Own(answer) => match place_of(&verdict, arguments) {
+                // Redis looks at the slots first.
+                Place::Cross => self.own(CROSSSLOT, common),
+                _ => self.own(answer, common),
+            },
             // Answered above.
             Kind::Quit => Done::Taken,
         }

@@ -12,7 +12,7 @@ use super::client::{Client, Common, Done, HOME};
 use super::link::Owed;
 use super::route::{CLUSTERDOWN, CROSSSLOT, Kind, Place, place_of};
 use crate::connection::EXECABORT;
-use crate::table::Verdict;
+use crate::table::{Sub, Verdict};
 
 /// Commands without keys in front of the first key of a transaction, at most.
 const EARLY_MAX: usize = 1024;
@@ -81,7 +81,14 @@ impl Client {
         let Some(transaction) = &mut self.transaction else {
             return Done::Later;
         };
+        let misfit = !verdict.arity_fits(arguments);
         let place = match kind {
+            // Of all errors about arguments the only one that ends a transaction.
+            _ if misfit && arguments.is(0, "EXEC") => {
+                transaction.failed = false;
+                transaction.cross = false;
+                return self.execute(frame, common);
+            }
             Kind::Exec => return self.execute(frame, common),
             Kind::Discard => return self.discard(frame, common),
             Kind::State if arguments.is(0, "RESET") => {
@@ -95,7 +102,12 @@ impl Client {
                 ));
                 return self.refuse(error);
             }
-            Kind::Own(error) if error.starts_with(b"-") => return self.refuse(error.clone()),
+            Kind::Own(error) if error.starts_with(b"-") => {
+                return self.refuse(match place_of(verdict, arguments) {
+                    Place::Cross => CROSSSLOT,
+                    _ => error.clone(),
+                });
+            }
             Kind::Multi | Kind::Watch => Place::Anywhere,
             _ => place_of(verdict, arguments),
         };
@@ -124,21 +136,24 @@ impl Client {
                 if transaction.slot.is_none() && own.is_none() && shard != transaction.shard {
                     return self.move_transaction(slot, shard, common);
                 }
-                transaction.cross |= own.is_some_and(|own| own != slot);
+                // What comes behind an error is not queued any more.
+                transaction.cross |= !transaction.failed && own.is_some_and(|own| own != slot);
                 transaction.slot = transaction.slot.or(Some(slot));
             }
         }
         let (shard, keyed) = (transaction.shard, transaction.slot.is_some());
+        let fails = misfit || matches!(verdict.sub, Sub::Unknown);
         if let Err(done) = self.ready(shard, common) {
             return self.lost_transaction(done);
         }
         self.send(shard, frame, Owed::Client);
         self.wait_for(Wait::One(shard));
-        if let Some(transaction) = &mut self.transaction
-            && !keyed
-        {
-            transaction.early_bytes += frame.len();
-            transaction.early.push(frame.to_vec());
+        if let Some(transaction) = &mut self.transaction {
+            transaction.failed |= fails;
+            if !keyed {
+                transaction.early_bytes += frame.len();
+                transaction.early.push(frame.to_vec());
+            }
         }
         Done::Taken
     }

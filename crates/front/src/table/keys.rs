@@ -17,17 +17,17 @@ pub fn keys<'a>(verdict: &Verdict, arguments: &Arguments<'a>) -> Vec<&'a [u8]> {
     };
     match facts.name {
         "EVAL" | "EVALSHA" | "EVAL_RO" | "EVALSHA_RO" | "FCALL" | "FCALL_RO" | "BLMPOP"
-        | "BZMPOP" => counted(arguments, 2),
+        | "BZMPOP" => all_counted(arguments, 2),
         "SINTERCARD" | "ZDIFF" | "ZINTER" | "ZINTERCARD" | "ZUNION" | "LMPOP" | "ZMPOP" => {
-            counted(arguments, 1)
+            all_counted(arguments, 1)
         }
         "ZDIFFSTORE" | "ZINTERSTORE" | "ZUNIONSTORE" => {
             let mut keys = fixed(facts, arguments);
-            keys.extend(counted(arguments, 2));
+            keys.extend(all_counted(arguments, 2));
             keys
         }
-        "XREAD" => streams(arguments, 1),
-        "XREADGROUP" => streams(arguments, 4),
+        "XREAD" => all_streams(arguments, 1),
+        "XREADGROUP" => all_streams(arguments, 4),
         "SORT" | "SORT_RO" => {
             let mut keys = fixed(facts, arguments);
             if let Some(at) = sort_options(arguments).store {
@@ -120,6 +120,28 @@ pub(crate) fn counted<'a>(arguments: &Arguments<'a>, at: usize) -> Vec<&'a [u8]>
         .skip(at + 1)
         .take(count.unwrap_or(0))
         .collect()
+}
+
+/// The same, if there are so many arguments.
+fn all_counted<'a>(arguments: &Arguments<'a>, at: usize) -> Vec<&'a [u8]> {
+    let count = parse_integer(arguments.get(at)).and_then(|count| usize::try_from(count).ok());
+    let there = arguments.len().saturating_sub(at + 1);
+    if count.is_some_and(|count| count <= there) {
+        counted(arguments, at)
+    } else {
+        Vec::new()
+    }
+}
+
+/// The keys of [`streams`], if each has an id.
+fn all_streams<'a>(arguments: &Arguments<'a>, from: usize) -> Vec<&'a [u8]> {
+    let at = (from..arguments.len()).find(|at| arguments.is(*at, "STREAMS"));
+    let is_even = at.is_some_and(|at| (arguments.len() - at - 1).is_multiple_of(2));
+    if is_even {
+        streams(arguments, from)
+    } else {
+        Vec::new()
+    }
 }
 
 /// The first half of what is behind STREAMS, which is among the options from `from` on.
