@@ -420,6 +420,18 @@ fn one_password_is_for_all_shards() {
     assert_eq!(hello.ask("CLIENT GETNAME"), "$2\r\nme\r\n");
     assert_eq!(hello.ask("RESET"), "+RESET\r\n");
     assert_eq!(hello.ask("GET foo"), noauth);
+    // What is subscribed to has the rights of its user.
+    let mut subscriber = shards.client();
+    subscriber.ask("HELLO 3 AUTH default sesame");
+    assert!(subscriber.ask("SUBSCRIBE foo").starts_with(">3"));
+    let refused = subscriber.ask("AUTH sesame");
+    assert!(
+        refused.starts_with("-ERR pmnet: unsubscribe before"),
+        "{refused}"
+    );
+    assert_eq!(hello.ask("AUTH sesame"), "+OK\r\n");
+    assert_eq!(hello.ask("PUBLISH foo m"), ":1\r\n");
+    assert!(subscriber.text().ends_with("foo\r\n$1\r\nm\r\n"));
     // Who has not logged in cannot send much.
     let mut stranger = shards.client();
     stranger.send(b"*2\r\n$3\r\nGET\r\n$20000\r\n");
@@ -730,4 +742,20 @@ fn a_client_that_does_not_read_holds_up_nobody_and_gets_everything() {
         left -= count;
     }
     sender.join().expect("sender");
+}
+
+#[test]
+fn large_values_go_through_in_both_directions() {
+    let Some(shards) = three() else { return };
+    let mut client = shards.client();
+    let value = "x".repeat(3_000_000);
+    for key in KEYS {
+        assert_eq!(client.ask(&format!("SET {key} {value}")), "+OK\r\n");
+        let reply = client.ask(&format!("GET {key}"));
+        assert!(
+            reply == format!("$3000000\r\n{value}\r\n"),
+            "{}",
+            reply.len()
+        );
+    }
 }

@@ -3,6 +3,8 @@
 #[path = "../../../tests/shared/certificates.rs"]
 mod certificates;
 mod common;
+#[path = "common/sharded.rs"]
+mod sharded;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -260,4 +262,44 @@ fn passwords_and_certificates_go_together() {
     eventually("it is written", || {
         redis.client().ask("GET k") == "$1\r\nv\r\n"
     });
+}
+
+#[test]
+fn a_router_with_tls_is_a_router() {
+    let files = files();
+    let tls = server(&files, "server", &Clients::No);
+    let slots = ["0-8191", "8192-16383"];
+    let Some(shards) = sharded::start_with(&slots, &[], |_| {}, |config| config.tls = Some(tls))
+    else {
+        return;
+    };
+    let tls = client(&files, "ca.pem", None);
+    let mut client = Secure::connect(shards.address, &tls);
+    assert_eq!(client.ask("PING").unwrap(), "+PONG\r\n");
+    let value = "x".repeat(3_000_000);
+    for key in ["bar", "foo"] {
+        assert_eq!(
+            client.ask(&format!("SET {key} {value}")).unwrap(),
+            "+OK\r\n"
+        );
+        let reply = client.ask(&format!("GET {key}")).unwrap();
+        assert!(
+            reply == format!("$3000000\r\n{value}\r\n"),
+            "{}",
+            reply.len()
+        );
+    }
+    assert_eq!(client.ask("DBSIZE").unwrap(), ":2\r\n");
+    for (store, key) in shards.stores.iter().zip(["bar", "foo"]) {
+        assert_eq!(store.client().ask(&format!("EXISTS {key}")), ":1\r\n");
+    }
+    // Who does not speak TLS is closed, and no other.
+    let mut plain = shards.client();
+    plain.send(&command("PING"));
+    let mut rest = Vec::new();
+    let _ = plain.stream.read_to_end(&mut rest);
+    assert!(!rest.starts_with(b"+PONG"));
+    assert_eq!(client.ask("PING").unwrap(), "+PONG\r\n");
+    assert_eq!(client.ask("QUIT").unwrap(), "+OK\r\n");
+    assert!(client.text().is_err());
 }

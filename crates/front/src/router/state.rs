@@ -156,6 +156,12 @@ impl Client {
             return Done::Later;
         }
         let effect = Effect::of(arguments, frame);
+        if matches!(effect, Effect::Hello { login: Some(_), .. }) && self.subscriptions.is_any() {
+            // Each shard that it has subscribed at would say so, and no other.
+            return self.own(reply::error(
+                "ERR pmnet: unsubscribe before logging in: subscriptions have the rights of their user",
+            ), common);
+        }
         let shards: Vec<usize> = (0..self.links.len())
             .filter(|shard| effect.is_for_all() || *shard == HOME || self.links[*shard].is_some())
             .collect();
@@ -245,8 +251,9 @@ impl Client {
             return;
         };
         link.give_up();
-        if self.watched.is_some_and(|(_, own)| own == shard) {
-            // What was watched there is forgotten.
+        let subscribed = link.subscribed != [0; 2];
+        if subscribed || self.watched.is_some_and(|(_, own)| own == shard) {
+            // What it was subscribed to, or watched there, would be forgotten.
             (self.ending, self.done, self.lingers) = (true, true, true);
         }
         self.refusals[shard] = why.map(|why| {
