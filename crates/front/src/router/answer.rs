@@ -189,11 +189,18 @@ impl Client {
                 .is_some_and(|link| link.is_closing())
             {
                 let link = self.links[shard].take();
-                for owed in link.into_iter().flat_map(|mut link| {
-                    std::iter::from_fn(move || link.settle()).collect::<Vec<_>>()
-                }) {
-                    if let Owed::State(number) = owed {
-                        self.state_answered(number, shard, Bytes::from_static(LOST));
+                let settle = |link: &mut Box<Link>| link.settle();
+                let owed = link.into_iter().flat_map(|mut link| {
+                    std::iter::from_fn(move || settle(&mut link)).collect::<Vec<_>>()
+                });
+                for owed in owed {
+                    match owed {
+                        Owed::State(number) => {
+                            self.state_answered(number, shard, Bytes::from_static(LOST));
+                        }
+                        // Nothing else is sent on a link that may be given up; should it be, its client cannot go on.
+                        Owed::Client | Owed::Probe => (self.ending, self.done) = (true, true),
+                        Owed::Setup | Owed::Nobody => {}
                     }
                 }
                 continue;

@@ -10,15 +10,15 @@ use std::net::SocketAddr;
 use bytes::{Buf, Bytes, BytesMut};
 use mio::net::UnixStream;
 use mio::{Interest, Registry, Token};
-use pmnet_resp::{Parser, ProtocolError, Status, reply};
+use pmnet_resp::{Parser, reply};
 
-use super::answer::{OUT_BYTES_SOFT_MAX, Slot, Wait};
+use super::answer::{Slot, Wait};
 use super::link::{KEPT_BYTES_MAX, Link, Owed};
 use super::slot::SlotMap;
 use super::state::State;
 use super::subscribe::Subscriptions;
 use super::transaction::Transaction;
-use crate::connection::{COMMANDS_PER_TURN, INPUT_BYTES_SOFT_MAX, SLOTS_MAX};
+use crate::connection::{COMMANDS_PER_TURN, INPUT_BYTES_SOFT_MAX};
 use crate::front::wire::Wire;
 use crate::front::{Entrance, Handed};
 use crate::limits::REQUESTS;
@@ -76,9 +76,9 @@ pub(super) struct Client {
     handshake: Option<Time>,
     pub(super) readable: bool,
     pub(super) writable: bool,
-    input: BytesMut,
-    parser: Parser,
-    starved: bool,
+    pub(super) input: BytesMut,
+    pub(super) parser: Parser,
+    pub(super) starved: bool,
     /// It sends no more.
     pub(super) eof: bool,
     pub(super) out: BytesMut,
@@ -352,80 +352,6 @@ impl Client {
         Ok(())
     }
 
-    /// Takes whole commands, as long as there is room for what they bring. Whether it took any.
-    fn take_commands(&mut self, budget: &mut usize, common: &mut Common) -> bool {
-        let mut input = std::mem::take(&mut self.input);
-        let mut parser = std::mem::replace(&mut self.parser, Parser::new(REQUESTS));
-        let mut any = false;
-        while *budget > 0 && self.may_take() {
-            match parser.poll_of(&input, self.trust != Trust::Yes) {
-                Ok(Status::Complete) => {}
-                Ok(Status::Incomplete) => {
-                    self.starved = true;
-                    break;
-                }
-                Err(ProtocolError::StrangerBulk | ProtocolError::StrangerMultibulk)
-                    if self.refused.is_none() =>
-                {
-                    // It may be none.
-                    if self.probe(common) == Done::Later {
-                        break;
-                    }
-                    continue;
-                }
-                Err(error) => {
-                    self.wait_for(Wait::Ready(reply::error(&format!("ERR {error}"))));
-                    (self.ending, self.lingers) = (true, true);
-                    input.clear();
-                    break;
-                }
-            }
-            let arguments = parser.arguments(&input);
-            let slots = self.slots.len();
-            if !arguments.is_empty() {
-                match self.command(&arguments, parser.frame(&input), common) {
-                    Done::Later => break,
-                    Done::Taken => {}
-                }
-            }
-            // That of RESET is always sent, as everything behind it is.
-            let silent = (self.silent || self.skip) && !arguments.is(0, "RESET");
-            for slot in self.slots.iter_mut().skip(slots) {
-                slot.silent = silent;
-            }
-            if !arguments.is_empty() {
-                self.skip = std::mem::take(&mut self.skips_next);
-            }
-            input.advance(parser.consume());
-            *budget -= 1;
-            any = true;
-        }
-        if input.is_empty() && input.capacity() > KEPT_BYTES_MAX {
-            input = BytesMut::new();
-        }
-        (self.input, self.parser) = (input, parser);
-        any
-    }
-
-    /// Whether the next command may be looked at.
-    fn may_take(&self) -> bool {
-        let changes = |slot: &Slot| matches!(slot.wait, Wait::State(_));
-        !self.ending
-            && !self.probing
-            && !self.starved
-            && self.slots.len() < SLOTS_MAX
-            && self.out.len() <= OUT_BYTES_SOFT_MAX
-            && !self.slots.back().is_some_and(changes)
-    }
-
-    /// What the client gets for the command that is taken now.
-    pub(super) fn wait_for(&mut self, wait: Wait) {
-        self.slots.push_back(Slot {
-            wait,
-            silent: false,
-        });
-    }
-
     /// Makes the link to a shard, if there is none. The error: the command was answered, or has to wait.
     pub(super) fn open(&mut self, shard: usize, common: &mut Common) -> Result<(), Done> {
         match &self.links[shard] {
@@ -526,7 +452,7 @@ impl Client {
     }
 
     /// Asks the first shard whether this client may do anything.
-    fn probe(&mut self, common: &mut Common) -> Done {
+    pub(super) fn probe(&mut self, common: &mut Common) -> Done {
         if let Err(done) = self.ready(HOME, common) {
             return done;
         }

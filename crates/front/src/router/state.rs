@@ -1,8 +1,9 @@
 //! What a client has set for its connection: the same in each shard that it uses, also in one that it needs later.
 //!
-//! A command that changes it goes to all links that the client has (a login: to all shards), and no other command is taken
-//! before one of them has said something certain. That is the client's reply. A link that says something else then is given
-//! up, and made again from what is written here when it is needed next.
+//! A command that changes it goes to all links that the client has, and no other command is taken before all of them have
+//! answered. One that a store has a say in (a login, tracking) goes to all shards; there it is enough that one of them has said
+//! something certain. That is the client's reply. A link that says something else is given up, and made again from what is
+//! written here when it is needed next.
 
 use std::collections::VecDeque;
 
@@ -90,8 +91,8 @@ struct Round {
     outcome: Option<bool>,
     /// What the client is told, until it is.
     reply: Option<Bytes>,
-    /// Links that could not say.
-    undecided: Vec<(usize, Bytes)>,
+    /// What links have answered before it was certain.
+    answered: Vec<(usize, Bytes)>,
 }
 
 /// What a client has set.
@@ -184,7 +185,7 @@ impl Client {
             left: shards.len(),
             outcome: None,
             reply: None,
-            undecided: Vec::new(),
+            answered: Vec::new(),
         });
         self.wait_for(Wait::State(number));
         Done::Taken
@@ -200,28 +201,33 @@ impl Client {
         let succeeded = !answer.starts_with(b"-");
         let certain = succeeded || !answer.starts_with(b"-ERR pmnet: ");
         match round.outcome {
-            None if certain || round.left == 0 => {
+            None if round.left == 0 || (certain && round.effect.is_for_all()) => {
                 round.outcome = Some(succeeded);
                 round.reply = Some(answer);
-                let undecided = std::mem::take(&mut round.undecided);
+                let others = std::mem::take(&mut round.answered);
                 if succeeded {
                     let effect = std::mem::replace(&mut round.effect, Effect::Reset);
                     self.apply(effect);
-                    for (shard, answer) in undecided {
-                        self.give_up(shard, Some(&answer));
-                    }
+                }
+                for (shard, answer) in others {
+                    self.compare(shard, succeeded, &answer);
                 }
             }
-            None => round.undecided.push((shard, answer)),
-            Some(true) if succeeded => {
-                // It may be on its way out because of what was set before.
-                self.refusals[shard] = None;
-            }
-            Some(true) => self.give_up(shard, Some(&answer)),
-            Some(false) if succeeded => self.give_up(shard, None),
-            Some(false) => {}
+            None => round.answered.push((shard, answer)),
+            Some(outcome) => self.compare(shard, outcome, &answer),
         }
         self.state.forget();
+    }
+
+    /// A link has answered; the client was told that the change has succeeded, or has not.
+    fn compare(&mut self, shard: usize, outcome: bool, answer: &[u8]) {
+        match (outcome, !answer.starts_with(b"-")) {
+            // It may be on its way out because of what was set before.
+            (true, true) => self.refusals[shard] = None,
+            (true, false) => self.give_up(shard, Some(answer)),
+            (false, true) => self.give_up(shard, None),
+            (false, false) => {}
+        }
     }
 
     fn apply(&mut self, effect: Effect) {

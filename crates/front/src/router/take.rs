@@ -1,17 +1,95 @@
-//! One command of a client: where it goes.
+//! Commands of a client: where each goes.
 
-use bytes::Bytes;
-use pmnet_resp::{Arguments, reply, write_bulk, write_header};
+use bytes::{Buf, Bytes, BytesMut};
+use pmnet_resp::{Arguments, Parser, ProtocolError, Status, reply, write_bulk, write_header};
 
-use super::answer::{Wait, shard_of_cursor};
-use super::client::{Client, Common, Done, HOME};
+use super::answer::{OUT_BYTES_SOFT_MAX, Slot, Wait, shard_of_cursor};
+use super::client::{Client, Common, Done, HOME, Trust};
 use super::cluster;
-use super::link::Owed;
+use super::link::{KEPT_BYTES_MAX, Owed};
 use super::merge::Merge;
 use super::route::{CLUSTERDOWN, CROSSSLOT, Kind, Place, kind, place_of};
+use crate::connection::SLOTS_MAX;
+use crate::limits::REQUESTS;
 use crate::table::Verdict;
 
 impl Client {
+    /// Takes whole commands, as long as there is room for what they bring. Whether it took any.
+    pub(super) fn take_commands(&mut self, budget: &mut usize, common: &mut Common) -> bool {
+        let mut input = std::mem::take(&mut self.input);
+        let mut parser = std::mem::replace(&mut self.parser, Parser::new(REQUESTS));
+        let mut any = false;
+        while *budget > 0 && self.may_take() {
+            match parser.poll_of(&input, self.trust != Trust::Yes) {
+                Ok(Status::Complete) => {}
+                Ok(Status::Incomplete) => {
+                    self.starved = true;
+                    break;
+                }
+                Err(ProtocolError::StrangerBulk | ProtocolError::StrangerMultibulk)
+                    if self.refused.is_none() =>
+                {
+                    // It may be none.
+                    if self.probe(common) == Done::Taken {
+                        // It cannot be asked, and has been told so.
+                        (self.ending, self.lingers) = (true, true);
+                        input.clear();
+                    }
+                    break;
+                }
+                Err(error) => {
+                    self.wait_for(Wait::Ready(reply::error(&format!("ERR {error}"))));
+                    (self.ending, self.lingers) = (true, true);
+                    input.clear();
+                    break;
+                }
+            }
+            let arguments = parser.arguments(&input);
+            let slots = self.slots.len();
+            if !arguments.is_empty() {
+                match self.command(&arguments, parser.frame(&input), common) {
+                    Done::Later => break,
+                    Done::Taken => {}
+                }
+            }
+            // That of RESET is always sent, as everything behind it is.
+            let silent = (self.silent || self.skip) && !arguments.is(0, "RESET");
+            for slot in self.slots.iter_mut().skip(slots) {
+                slot.silent = silent;
+            }
+            if !arguments.is_empty() {
+                self.skip = std::mem::take(&mut self.skips_next);
+            }
+            input.advance(parser.consume());
+            *budget -= 1;
+            any = true;
+        }
+        if input.is_empty() && input.capacity() > KEPT_BYTES_MAX {
+            input = BytesMut::new();
+        }
+        (self.input, self.parser) = (input, parser);
+        any
+    }
+
+    /// Whether the next command may be looked at.
+    fn may_take(&self) -> bool {
+        let changes = |slot: &Slot| matches!(slot.wait, Wait::State(_));
+        !self.ending
+            && !self.probing
+            && !self.starved
+            && self.slots.len() < SLOTS_MAX
+            && self.out.len() <= OUT_BYTES_SOFT_MAX
+            && !self.slots.back().is_some_and(changes)
+    }
+
+    /// What the client gets for the command that is taken now.
+    pub(super) fn wait_for(&mut self, wait: Wait) {
+        self.slots.push_back(Slot {
+            wait,
+            silent: false,
+        });
+    }
+
     /// A command, which has at least a name.
     pub(super) fn command(
         &mut self,
