@@ -759,3 +759,133 @@ fn large_values_go_through_in_both_directions() {
         );
     }
 }
+
+/// Whatever comes in, in whatever pieces: it ends one connection at most.
+#[test]
+fn rubbish_ends_nobody_else() {
+    let Some(shards) = three() else { return };
+    let lines = [
+        "MULTI",
+        "EXEC",
+        "DISCARD",
+        "WATCH foo",
+        "UNWATCH",
+        "GET foo",
+        "SET bar 1",
+        "MSET foo 1 bar 2",
+        "SUBSCRIBE foo bar",
+        "UNSUBSCRIBE",
+        "PSUBSCRIBE *",
+        "PUNSUBSCRIBE",
+        "SSUBSCRIBE c",
+        "SUNSUBSCRIBE",
+        "HELLO 3",
+        "HELLO 2",
+        "HELLO 3 AUTH x",
+        "HELLO 3 SETNAME",
+        "RESET",
+        "AUTH",
+        "AUTH x y",
+        "CLIENT REPLY OFF",
+        "CLIENT REPLY ON",
+        "CLIENT REPLY SKIP",
+        "CLIENT REPLY",
+        "CLIENT SETNAME a",
+        "CLIENT TRACKING ON",
+        "CLIENT TRACKING OFF",
+        "CLIENT TRACKING",
+        "SCAN 0",
+        "SCAN 18446744073709551615",
+        "SCAN 99999999999999999999",
+        "DBSIZE",
+        "KEYS *",
+        "RANDOMKEY",
+        "CLUSTER SLOTS",
+        "CLUSTER",
+        "QUIT x",
+        "PUBLISH foo m",
+        "EVAL x 1 foo",
+        "BLPOP foo c 0.01",
+        "BLPOP c 0.01",
+        "PING",
+        "ECHO",
+        "INFO nosuch",
+        "SCRIPT EXISTS x",
+        "PUBSUB NUMSUB foo",
+        "XREAD STREAMS foo",
+        "SORT foo STORE",
+        "COPY foo bar DB 1",
+        "EXEC x",
+        "MULTI x",
+        "SELECT 5",
+        "FUNCTION KILL",
+    ];
+    let mut random = TestRng::new();
+    for _ in 0..150 {
+        let mut bytes = Vec::new();
+        for _ in 0..random.below(40) {
+            bytes.extend(command(lines[random.below(lines.len())]));
+        }
+        for _ in 0..random.below(3) {
+            if !bytes.is_empty() {
+                let at = random.below(bytes.len());
+                bytes[at] = u8::try_from(random.below(256)).expect("a byte");
+            }
+        }
+        let mut stream = TcpStream::connect(shards.address).expect("connect");
+        stream.set_nodelay(true).expect("nodelay");
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let (piece, behind) = rest.split_at(1 + random.below(rest.len()));
+            if stream.write_all(piece).is_err() {
+                break;
+            }
+            rest = behind;
+        }
+        if random.below(2) == 0 {
+            let _ = stream.shutdown(Shutdown::Write);
+            stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
+            let mut all = Vec::new();
+            // It is answered or closed, not forgotten.
+            match stream.read_to_end(&mut all) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    panic!(
+                        "neither answered nor closed: {:?}",
+                        String::from_utf8_lossy(&bytes)
+                    )
+                }
+                _ => {}
+            }
+        }
+    }
+    let mut client = shards.client();
+    assert_eq!(client.ask("SET foo 1"), "+OK\r\n");
+    assert_eq!(client.ask("SET c 1"), "+OK\r\n");
+    assert_eq!(client.ask("SET bar 1"), "+OK\r\n");
+    eventually("the others are gone", || {
+        let list = client.ask("CLIENT LIST");
+        list.lines().filter(|line| line.contains("addr=")).count() == 1
+    });
+}
+
+/// Numbers from a seed that the test prints when it fails.
+struct TestRng(u64);
+
+impl TestRng {
+    fn new() -> TestRng {
+        let since = std::time::SystemTime::UNIX_EPOCH
+            .elapsed()
+            .expect("a clock");
+        let seed = u64::from(since.subsec_nanos()) | 1;
+        println!("seed {seed}");
+        TestRng(seed)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        // xorshift64
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % u64::try_from(bound).expect("a bound")).expect("small")
+    }
+}

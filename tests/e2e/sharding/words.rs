@@ -93,7 +93,7 @@ fn command(random: &mut Rng) -> String {
         46 => "SELECT 1".to_owned(),
         47 => "SELECT 0".to_owned(),
         48 => format!("MOVE {s} 1"),
-        49 => format!("SWAPDB 0 1"),
+        49 => "SWAPDB 0 1".to_owned(),
         50 => format!("COPY {s} {s2} DB 1"),
         51 => format!("CLUSTER KEYSLOT {s}"),
         52 => "PING".to_owned(),
