@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Token under which a loop registers its [`Stop`].
 pub const STOP_TOKEN: mio::Token = mio::Token(usize::MAX - 1);
 
-/// Monotonic time since the clock was made.
+/// Monotonic time: since the clock was made, or since the machine was started.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     source: ClockId,
@@ -21,18 +21,20 @@ impl Clock {
     /// A clock that starts now.
     #[must_use]
     pub fn start() -> Clock {
-        Clock::of(ClockId::Monotonic)
-    }
-    /// A clock that starts now, and goes on while the machine sleeps: leases need one.
-    #[must_use]
-    pub fn start_boottime() -> Clock {
-        Clock::of(ClockId::Boottime)
-    }
-    fn of(source: ClockId) -> Clock {
+        let source = ClockId::Monotonic;
         let start = nanos(source);
         Clock { source, start }
     }
-    /// Nanoseconds since the start.
+    /// `CLOCK_BOOTTIME` itself, which goes on while the machine sleeps: leases need such a clock, and the pipeline in the kernel
+    /// looks at the same one.
+    #[must_use]
+    pub const fn boottime() -> Clock {
+        Clock {
+            source: ClockId::Boottime,
+            start: 0,
+        }
+    }
+    /// Nanoseconds since its start.
     #[must_use]
     pub fn now(&self) -> Time {
         Time(nanos(self.source).saturating_sub(self.start))

@@ -104,6 +104,9 @@ impl FastPath for Racing {
     fn wakeup_fd(&self) -> Option<RawFd> {
         None
     }
+    fn answers_until(&mut self, deadline: Option<Time>) {
+        self.at("answers_until").answers_until(deadline);
+    }
     fn heard(&mut self, id: u64) -> bool {
         self.at("heard").heard(id)
     }
@@ -133,6 +136,11 @@ impl Hold for RacingHold<'_> {
         let mut kernel = self.0.at("tell_reads_held");
         let mut hold = kernel.hold().expect("it is held");
         hold.tell_reads(state, changed);
+    }
+    fn answers_for_ever(&mut self) {
+        let mut kernel = self.0.at("answers_for_ever");
+        let mut hold = kernel.hold().expect("it is held");
+        hold.answers_for_ever();
     }
     fn release(self: Box<Self>, tail: &Tail) -> io::Result<()> {
         self.0.at("release").hold()?.release(tail)
@@ -177,6 +185,22 @@ impl Node {
 
     pub fn device(&self) -> Option<&DeviceNode<MapMedia>> {
         self.process.as_ref().map(|process| &process.device)
+    }
+
+    /// The lease store has answered: so long a lease, which was asked for at this moment.
+    pub fn renewed(&mut self, sent_at: Time, length: u64) {
+        let process = self.process.as_mut().expect("it lives");
+        process.device.renewed(1, sent_at, length);
+    }
+
+    /// Its process dies.
+    pub fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// The process that takes over has these settings.
+    pub fn reconfigure(&mut self, change: impl Fn(&mut DeviceConfig)) {
+        change(&mut self.config);
     }
 
     /// Where it is pinned.

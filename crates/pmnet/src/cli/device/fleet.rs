@@ -87,7 +87,7 @@ impl FleetSettings {
 /// Serves until asked to end: as the chain in etcd says, if there is one, and again from the start whenever it says something else.
 pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
     let fleet = settings.fleet.clone().context("--fleet")?;
-    let clock = Clock::start_boottime();
+    let clock = Clock::boottime();
     let device = &settings.relay.device;
     let agent = Agent::start(AgentConfig {
         endpoints: fleet.endpoints,
