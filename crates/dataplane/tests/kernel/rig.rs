@@ -299,6 +299,7 @@ fn start(
         },
         exactly: false,
         spill: None,
+        anew: false,
     };
     let opened = open(&wanted, pins).map_err(|error| error.to_string())?;
     let kernel = Arc::new(Mutex::new(opened.kernel));

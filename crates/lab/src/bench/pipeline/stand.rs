@@ -107,6 +107,7 @@ impl Stand {
             },
             exactly: true,
             spill: None,
+            anew: false,
         };
         let Opened {
             mut kernel,

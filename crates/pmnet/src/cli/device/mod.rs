@@ -145,7 +145,10 @@ fn serve_all(first: &Settings, shards: u16, stop: &Stop, json: bool) -> anyhow::
 
 fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
     if settings.kernel.is_some() {
-        return kernel::serve(settings, stop, json);
+        return match settings.fleet {
+            Some(_) => fleet::serve(settings, stop, json),
+            None => kernel::serve(&settings, stop, json),
+        };
     }
     if !settings.path.exists() {
         // No log is made for a device that could not serve.
