@@ -358,3 +358,37 @@ fn without_a_lease_entries_go_down_a_chain_and_confirmations_come_back_but_no_ac
     let hit = sends(&bench, client(), &read(session, KEY)).expect("a lease");
     assert_eq!((hit.kind, hit.order), (Kind::Hit, 4));
 }
+
+/// As in a fleet, where others may join behind it.
+#[test]
+fn a_device_that_begins_anew_admits_nothing_until_it_serves_and_has_the_next_incarnation() {
+    if skipped() {
+        return;
+    }
+    let (mut bench, session) = head(1);
+    bench.node.renewed(boottime(), LONG);
+    let deadline = word(&bench);
+    for seq in 1..=3 {
+        let ack = sends(&bench, client(), &update(session, seq));
+        assert_eq!(kind(ack), Some(Kind::Ack));
+    }
+    let incarnation = |bench: &Bench| {
+        let log = bench.node.device().unwrap().log();
+        (log.incarnation(), log.served(), log.last())
+    };
+    assert_eq!(incarnation(&bench), (1, 1, 1), "three are to be followed");
+    bench.node.anew = true;
+    for life in 2..=4 {
+        bench.now = boottime();
+        assert_eq!(bench.node.restart(bench.now), Ok(()));
+        assert_eq!(incarnation(&bench), (life, 1, 4), "it has not served");
+        let passed = run(&bench.node.kernel, client(), address(), &update(session, 4));
+        assert!(matches!(passed, Passed::Up), "{passed:?}");
+        assert_eq!((bench.last(), word(&bench)), (4, deadline));
+    }
+    bench.serve();
+    assert_eq!(incarnation(&bench), (4, 4, 4));
+    bench.turn(&[(client(), read(session, KEY))]);
+    let ack = sends(&bench, client(), &update(session, 4)).expect("the lease goes on");
+    assert_eq!((ack.kind, ack.seq, ack.incarnation), (Kind::Ack, 4, 4));
+}

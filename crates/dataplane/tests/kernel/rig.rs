@@ -161,13 +161,16 @@ pub struct Node {
     hook: Hook,
     process: Option<Process>,
     starts: u64,
+    /// What takes it over lets it begin anew.
+    pub anew: bool,
     scratch: Scratch,
 }
 
 impl Node {
     pub fn new(address: SocketAddr, config: DeviceConfig, hook: Hook, now: Time) -> Node {
         let scratch = Scratch::new();
-        let (kernel, process) = start(&scratch.0, address, &config, &hook, now, 0).unwrap();
+        let (kernel, process) =
+            start(&scratch.0, address, &config, &hook, (now, 0), false).unwrap();
         Node {
             address,
             kernel,
@@ -175,6 +178,7 @@ impl Node {
             hook,
             process: Some(process),
             starts: 1,
+            anew: false,
             scratch,
         }
     }
@@ -213,9 +217,10 @@ impl Node {
         self.process = None;
         let (pins, starts) = (self.scratch.0.clone(), self.starts);
         self.starts += 1;
+        let at = (now, starts);
         // It may be killed at once, like any process.
         let started =
-            survives(|| start(&pins, self.address, &self.config, &self.hook, now, starts));
+            survives(|| start(&pins, self.address, &self.config, &self.hook, at, self.anew));
         if let Some(started) = started {
             let (kernel, process) = started?;
             self.kernel = kernel;
@@ -287,8 +292,8 @@ fn start(
     address: SocketAddr,
     settings: &DeviceConfig,
     hook: &Hook,
-    now: Time,
-    starts: u64,
+    (now, starts): (Time, u64),
+    anew: bool,
 ) -> Result<(Part, Process), String> {
     let wanted = OpenConfig {
         kernel: config(address),
@@ -299,7 +304,7 @@ fn start(
         },
         exactly: false,
         spill: None,
-        anew: false,
+        anew,
     };
     let opened = open(&wanted, pins).map_err(|error| error.to_string())?;
     let kernel = Arc::new(Mutex::new(opened.kernel));

@@ -66,6 +66,13 @@ impl FleetSettings {
                 }
             }
         }
+        if flags.server_reads_log || file.server_reads_log {
+            return Err(ConfigError(
+                "--fleet does not go with --server-reads-log: the chain in etcd may put another device between the log and \
+                 the server. Leave one of them out"
+                    .into(),
+            ));
+        }
         if listen.ip().is_unspecified() || listen.port() == 0 {
             return Err(ConfigError(format!(
                 "--listen {listen}: with --fleet it must be the address and port to which the others send"
