@@ -7,6 +7,7 @@
  *   log access  admit.h    under the lock: is it the session's next one? append it (log.h)
  *   egress      egress.h   the packet becomes its own acknowledgement and goes back to its sender
  *   reads       reads.h    notes what was appended; answers READs (HIT, MISS)
+ *   leases      lease.h    may clients be answered now? else the answer is dropped
  *
  * In a chain the packet goes on to the next hop as an entry (APPEND) instead. The last device turns
  * it into a DURABLE, and the head turns that into the acknowledgement (hops.h): one packet all the
@@ -14,8 +15,8 @@
  *
  * This file has the programs: `pipeline` is at the interfaces; `hold`, `release` and `wake_me` are
  * run by user space with BPF_PROG_TEST_RUN. Headers by stage: types.h, maps.h, crc.h, packet.h,
- * lock.h, log.h, session.h, hops.h, reads.h, admit.h, egress.h; together they are one compilation
- * unit.
+ * lock.h, log.h, session.h, hops.h, reads.h, admit.h, lease.h, egress.h; together they are one
+ * compilation unit.
  *
  * Invariants: what the pipeline does not do itself goes up to user space unchanged. It appends only
  * while user space does not hold the shard.
@@ -25,6 +26,7 @@
  */
 #include "admit.h"
 #include "egress.h"
+#include "lease.h"
 #include "packet.h"
 
 /*
@@ -69,7 +71,7 @@ __attribute__((noinline)) int process_hop_packet(struct xdp_md *ctx)
 		COUNT(m.counts, odd);
 		goto up;
 	}
-	switch (verdict) {
+	switch (gate(&m, verdict)) {
 	case PM_FORWARD:
 		wake_user_space(pkt.wake);
 		return record_time(m.counts, begun, send_append(ctx, &pkt));
@@ -80,6 +82,7 @@ __attribute__((noinline)) int process_hop_packet(struct xdp_md *ctx)
 	case PM_ACK_COMMITTED:
 		return record_time(m.counts, begun, send_ack(ctx, &pkt));
 	case PM_NO_NEWS:
+	case PM_SILENCED:
 		return XDP_DROP;
 	case PM_APPENDED:
 	case PM_USER_ACKS:
@@ -119,7 +122,10 @@ __attribute__((noinline)) int process_read(struct xdp_md *ctx)
 		COUNT(m.counts, odd);
 		goto up;
 	}
-	switch (answer_read(&pkt, &m, &read)) {
+	switch (gate(&m, answer_read(&pkt, &m, &read))) {
+	case PM_SILENCED:
+		session->heard = 1;
+		return XDP_DROP;
 	case PM_MISS:
 		COUNT(m.counts, read_misses);
 		session->heard = 1;
@@ -179,7 +185,10 @@ __attribute__((noinline)) int process_update(struct xdp_md *ctx)
 	}
 	zero = unknown_zero(m.shard);
 	verdict = admit_update(&pkt, &m, session, ctx->ingress_ifindex, zero);
-	switch (verdict) {
+	switch (gate(&m, verdict)) {
+	case PM_SILENCED:
+		wake_user_space(pkt.wake);
+		return XDP_DROP;
 	case PM_ACK:
 		wake_user_space(pkt.wake);
 		return record_time(m.counts, begun, reply_with_header(ctx, &pkt));

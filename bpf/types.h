@@ -123,4 +123,5 @@ enum pm_verdict {
 	PM_USER_ACKS,		/* nowhere: user space acknowledges what it commits */
 	PM_HIT,			/* back to its sender, as the update that it asked for */
 	PM_MISS,		/* back to its sender: what the store must have applied */
+	PM_SILENCED,		/* nowhere: it would be an answer, and there is no lease */
 };

@@ -220,8 +220,8 @@ fn what_cannot_be_in_a_fleet_says_so() {
         (&[][..], "--etcd is missing"),
         (&["--etcd", "https://a:1"], "http://HOST:2379"),
         (
-            &[&etcd[..], &nic].concat(),
-            "would answer on without a lease",
+            &[&etcd[..], &nic, &["--server-reads-log"]].concat(),
+            "does not go with --server-reads-log",
         ),
         (
             &[&etcd[..], &["--mode", "af-xdp", "--dev", "lo"]].concat(),

@@ -53,6 +53,12 @@ COMMANDS = {
         240,
     ),
     "log": ("cargo test --offline -p pmnet-log --no-run", "cargo test --offline -p pmnet-log", 240),
+    # Needs root and clang.
+    "kernel-lease": (
+        "cargo test --offline --release -p pmnet-dataplane --test kernel --no-run",
+        "cargo test --offline --release -p pmnet-dataplane --test kernel lease:: -- --test-threads=1",
+        240,
+    ),
     "media": ("cargo test --offline -p pmnet-media --no-run", "cargo test --offline -p pmnet-media", 240),
     "packet-store": (
         "cargo test --offline -p pmnet-packet-store --no-run",

@@ -2,6 +2,7 @@
 //! under which the machine changes what it admits.
 
 use pmnet_log::Tail;
+use pmnet_proto::Time;
 use pmnet_proto::device::{Bucket, ChainState, HopWork, ReadState, SessionState};
 use pmnet_wire::packet::Stamp;
 use std::io;
@@ -54,6 +55,13 @@ pub trait FastPath: Send {
     /// unchanged, and so does the secret. Then it answers READs again.
     fn tell_reads(&mut self, state: &ReadState, changed: &[(usize, Bucket)]);
 
+    /// From now on it gives answers that need a lease ([`Device::may_answer`]) only until this moment, by `CLOCK_BOOTTIME`. It
+    /// keeps to that by itself, also when nobody is there any more to tell it. A moment that is earlier than the one that it was
+    /// told before is not taken. `None`: as it was told before, by whomever; if it was to answer for ever, it is silent now.
+    ///
+    /// [`Device::may_answer`]: pmnet_proto::device::Device::may_answer
+    fn answers_until(&mut self, deadline: Option<Time>);
+
     /// Whether it has answered a packet of this session since this was last asked.
     fn heard(&mut self, id: u64) -> bool;
 
@@ -92,6 +100,9 @@ pub trait Hold {
 
     /// Sets the whole state of READs, and of these buckets.
     fn tell_reads(&mut self, state: &ReadState, changed: &[(usize, Bucket)]);
+
+    /// From now on it answers for ever: its device needs no lease.
+    fn answers_for_ever(&mut self);
 
     /// Lets it admit after `tail`.
     ///

@@ -101,12 +101,11 @@ impl<M: Media> DeviceNode<M> {
 
     /// The same with a fast path beside it, which appends to the same image. It may be admitting
     /// already, for the same epoch and incarnation: then it goes on, even before the server has
-    /// answered this device.
-    ///
-    /// # Panics
-    /// If the device answers by leases: a fast path knows none, and would answer for ever.
-    pub fn with_fast_path(mut self, path: Box<dyn FastPath>) -> DeviceNode<M> {
-        assert!(!self.machine.is_leased(), "a fast path knows no leases");
+    /// answered this device; and until the lease ends that it was told of, if the device answers by leases.
+    pub fn with_fast_path(mut self, mut path: Box<dyn FastPath>) -> DeviceNode<M> {
+        if self.machine.is_leased() {
+            path.answers_until(None);
+        }
         self.machine.note_changes();
         let adopted = path.admits();
         if self.log.served() == self.log.incarnation() {
@@ -148,9 +147,12 @@ impl<M: Media> DeviceNode<M> {
     pub const fn machine(&self) -> &Device {
         &self.machine
     }
-    /// The lease store has answered: see [`Device::renewed`].
+    /// The lease store has answered: see [`Device::renewed`]. A fast path is told at once until when it may answer.
     pub fn renewed(&mut self, epoch: u32, sent_at: Time, length: Nanos) {
         self.machine.renewed(epoch, sent_at, length);
+        if let (Some(fast), Some(deadline)) = (&mut self.fast, self.machine.deadline()) {
+            fast.path.answers_until(Some(deadline));
+        }
     }
     /// The log.
     pub const fn log(&self) -> &Log<M> {
@@ -480,6 +482,9 @@ impl<M: Media> DeviceNode<M> {
             let mut hold = fast.path.hold()?;
             fast.in_chain = hold.describe(&self.machine.stamp(), &chain);
             fast.before = chain.before;
+            if !self.machine.is_leased() {
+                hold.answers_for_ever();
+            }
             self.machine.changed_sessions(|id, state| {
                 if told.is_ok() {
                     told = hold.set_session(id, state);

@@ -54,7 +54,7 @@ impl Controller {
             etcd: Etcd::new(config.endpoints, Duration::from_nanos(longest / CALLS)),
             names: config.names,
             copies: config.copies,
-            clock: Clock::start_boottime(),
+            clock: Clock::boottime(),
             longest,
             watch: Watch::new(longest),
             waits: false,

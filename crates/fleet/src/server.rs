@@ -97,7 +97,7 @@ impl Keeper {
         let timeout = Duration::from_nanos(length / CALLS);
         Ok(Keeper {
             etcd: Etcd::new(config.endpoints.clone(), timeout),
-            clock: Clock::start_boottime(),
+            clock: Clock::boottime(),
             length,
             process: format!("{:016x}", pmnet_udp::os_random()?),
             put: None,

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Token under which a loop registers its [`Stop`].
 pub const STOP_TOKEN: mio::Token = mio::Token(usize::MAX - 1);
 
-/// Monotonic time since the clock was made.
+/// Monotonic time: since the clock was made, or since the machine was started.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     source: ClockId,
@@ -21,22 +21,38 @@ impl Clock {
     /// A clock that starts now.
     #[must_use]
     pub fn start() -> Clock {
-        Clock::of(ClockId::Monotonic)
-    }
-    /// A clock that starts now, and goes on while the machine sleeps: leases need one.
-    #[must_use]
-    pub fn start_boottime() -> Clock {
-        Clock::of(ClockId::Boottime)
-    }
-    fn of(source: ClockId) -> Clock {
+        let source = ClockId::Monotonic;
         let start = nanos(source);
         Clock { source, start }
     }
-    /// Nanoseconds since the start.
+    /// `CLOCK_BOOTTIME` itself, which goes on while the machine sleeps: leases need such a clock, and the pipeline in the kernel
+    /// looks at the same one.
+    #[must_use]
+    pub const fn boottime() -> Clock {
+        Clock {
+            source: ClockId::Boottime,
+            start: 0,
+        }
+    }
+    /// Whether [`Clock::boottime`] is the clock at which programs in the kernel look: a time namespace may shift it for a
+    /// process.
+    #[must_use]
+    pub fn boottime_is_the_kernels() -> bool {
+        // A kernel without such namespaces has no such file.
+        std::fs::read_to_string("/proc/self/timens_offsets")
+            .map_or(true, |offsets| is_not_shifted(&offsets))
+    }
+    /// Nanoseconds since its start.
     #[must_use]
     pub fn now(&self) -> Time {
         Time(nanos(self.source).saturating_sub(self.start))
     }
+}
+
+/// In each line: a clock, seconds, nanoseconds.
+fn is_not_shifted(offsets: &str) -> bool {
+    let mut lines = offsets.lines().map(str::split_whitespace);
+    lines.all(|mut words| words.next() != Some("boottime") || words.all(|word| word == "0"))
 }
 
 fn nanos(source: ClockId) -> u64 {
@@ -167,5 +183,19 @@ impl StopTrigger {
     #[must_use]
     pub fn into_stream(self) -> UnixStream {
         self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_not_shifted;
+
+    #[test]
+    fn a_clock_that_a_namespace_shifts_is_not_the_kernels() {
+        let offsets = |seconds, nanos| format!("monotonic  9  9\nboottime  {seconds}  {nanos}\n");
+        assert!(is_not_shifted(&offsets("0", "0")) && is_not_shifted(""));
+        for (seconds, nanos) in [("1", "0"), ("-1", "0"), ("0", "1")] {
+            assert!(!is_not_shifted(&offsets(seconds, nanos)));
+        }
     }
 }

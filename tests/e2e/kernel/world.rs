@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -23,12 +23,18 @@ use crate::support::eventually;
 
 const PORT: u16 = 51_000;
 const FOLLOWER_PORT: u16 = 51_001;
+const SPARE_PORT: u16 = 51_002;
 const SERVER_PORT: u16 = 51_500;
 /// Redis, on the server's machine, and the front, on the clients'.
 const REDIS: &str = "127.0.0.1";
 const REDIS_PORT: u16 = 6379;
+const ETCD_PORT: u16 = 2379;
+/// Port of a front that knows only the head, on the clients' machine.
+const STALE_PORT: u16 = 6380;
 /// The front says after so many milliseconds that an outcome is not known.
 const FRONT_MS: u32 = 1_200;
+const STALE_MS: u32 = 400;
+const PATIENT_MS: u32 = 60_000;
 /// A process that does not serve after this long is a failure.
 pub const READY_MAX: Duration = Duration::from_secs(60);
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -74,6 +80,8 @@ pub struct Plan {
     pub direct: Option<&'static str>,
     /// Folder of its log, in place of the usual one.
     pub folder: Option<PathBuf>,
+    /// Devices and server are a fleet, with an etcd and a controller on the server's machine.
+    pub fleet: bool,
     /// Shards of the device, at most 2, each with a server of its own. Every interface at its link has as many queues.
     pub shards: u32,
 }
@@ -90,6 +98,7 @@ impl Plan {
             spill: false,
             direct: None,
             folder: None,
+            fleet: false,
             shards: 1,
         }
     }
@@ -130,6 +139,10 @@ impl World {
     /// Everything but the device. `None`: not possible here.
     pub fn without_device(plan: Plan) -> Option<World> {
         if refused().is_some() {
+            return None;
+        }
+        if plan.fleet && find_program("etcd").is_none() {
+            common::skip("etcd is not installed");
             return None;
         }
         sweep_namespaces();
@@ -185,6 +198,9 @@ impl World {
         eventually("Redis answers", READY_MAX, || {
             world.redis().call(&["PING"]).is_ok()
         });
+        if world.plan.fleet {
+            world.start_etcd();
+        }
         for (shard, name) in (0..world.shards()).zip(SERVERS) {
             let mut listen = world.server();
             listen.set_port(listen.port() + u16::try_from(shard).unwrap());
@@ -194,6 +210,7 @@ impl World {
             if world.plan.reads_log {
                 args += &format!(" --device-log {}", world.name());
             }
+            args += &world.fleet_flags();
             world.own(name, "server", words(&args));
             world.wait_ready(name);
         }
@@ -229,7 +246,65 @@ impl World {
             let log = self.scratch.memory().join(format!("{name}.log"));
             args += &format!("--media dram --log {}", log.display());
         }
+        args += &self.fleet_flags();
         self.own(name, self.node(name), words(&args));
+    }
+
+    fn start_etcd(&mut self) {
+        let client = format!("http://{}", self.etcd());
+        let peer = format!("http://127.0.0.1:{}", ETCD_PORT + 1);
+        let data = self.scratch.disk().join("etcd");
+        let args = format!(
+            "--data-dir {} --listen-client-urls {client} --advertise-client-urls {client} --listen-peer-urls {peer} \
+             --initial-advertise-peer-urls {peer} --initial-cluster default={peer} --log-level error",
+            data.display()
+        );
+        let program = find_program("etcd").expect("looked for before");
+        self.launch("etcd", "server", &program, words(&args), Ready::Line);
+        let at = self.etcd();
+        eventually("etcd answers", READY_MAX, || {
+            self.inside("server", || TcpStream::connect(at).is_ok())
+        });
+    }
+
+    fn etcd(&self) -> SocketAddr {
+        SocketAddr::new(self.server().ip(), ETCD_PORT)
+    }
+
+    /// What its processes are told of the fleet; nothing without one.
+    fn fleet_flags(&self) -> String {
+        match self.plan.fleet {
+            true => format!(" --fleet kernel --etcd http://{}", self.etcd()),
+            false => String::new(),
+        }
+    }
+
+    /// Starts a controller and waits until it knows the chain.
+    pub fn start_controller(&mut self) {
+        let args = format!("controller --json{}", self.fleet_flags());
+        self.own("controller", "server", words(&args));
+        self.wait_ready("controller");
+        self.until_done(r#""step":"adopt""#, 1);
+    }
+
+    /// Waits until the controller has done such a step so many times.
+    pub fn until_done(&mut self, step: &str, times: usize) {
+        let controller = &self.processes["controller"];
+        eventually(step, READY_MAX, || {
+            controller.stdout().matches(step).count() >= times
+        });
+    }
+
+    /// An ordinary device on the server's machine that waits for a place in the chain.
+    pub fn start_spare(&mut self) {
+        let (listen, server) = (self.address(RELAYS[0], SPARE_PORT), self.server());
+        let log = self.scratch.memory().join("spare.log");
+        let args = format!(
+            "device --join --listen {listen} --next {server} --id 9 --media dram --log {}{}",
+            log.display(),
+            self.fleet_flags()
+        );
+        self.own("spare", "server", words(&args));
     }
 
     /// All of it, serving. `None`: not possible here.
@@ -242,14 +317,38 @@ impl World {
 
     /// Starts a front on the clients' machine and waits until it serves: its address there.
     pub fn start_front(&mut self) -> SocketAddr {
-        let listen = self.redis_address();
-        let via = self.head();
-        let args = format!(
-            "redis --anyone-may-connect --listen {listen} --via {via} --deadline-ms {FRONT_MS} --cache log"
-        );
-        self.own("front", "client1", words(&args));
-        self.wait_ready("front");
+        let (listen, via) = (self.redis_address(), self.head().to_string());
+        self.front("front", listen, &via, FRONT_MS);
         listen
+    }
+
+    /// The same with a front that knows the first device only, and gives up soon.
+    pub fn start_stale_front(&mut self) -> SocketAddr {
+        let listen = SocketAddr::new(self.redis_address().ip(), STALE_PORT);
+        let via = self.head().to_string();
+        self.front("stale", listen, &via, STALE_MS);
+        listen
+    }
+
+    /// The same with a front that knows all devices, and waits as long as any test.
+    pub fn start_following_front(&mut self) -> SocketAddr {
+        let listen = self.redis_address();
+        let followers = FOLLOWERS[..self.plan.followers].iter();
+        let followers = followers.map(|name| self.address(name, FOLLOWER_PORT).to_string());
+        let via: Vec<String> = [self.head().to_string()]
+            .into_iter()
+            .chain(followers)
+            .collect();
+        self.front("front", listen, &via.join(","), PATIENT_MS);
+        listen
+    }
+
+    fn front(&mut self, name: &'static str, listen: SocketAddr, via: &str, deadline_ms: u32) {
+        let args = format!(
+            "redis --anyone-may-connect --listen {listen} --via {via} --deadline-ms {deadline_ms} --cache log"
+        );
+        self.own(name, "client1", words(&args));
+        self.wait_ready(name);
     }
 
     /// Starts the device, or starts it again, without waiting.
@@ -330,6 +429,7 @@ impl World {
         if self.plan.spill {
             args.extend(["--spill".into(), self.spill().into_os_string()]);
         }
+        args.extend(words(&self.fleet_flags()));
         args.extend(self.plan.args.iter().map(OsString::from));
         args
     }
@@ -450,7 +550,16 @@ impl World {
 
     /// What `pmnet status` says of the device.
     pub fn status(&self) -> serde_json::Value {
-        let args = ["status", self.name(), "--json"].map(OsString::from);
+        self.status_of(self.name())
+    }
+
+    /// The same of a device behind it.
+    pub fn follower_status(&self) -> serde_json::Value {
+        self.status_of(self.followers_pinned[0].name())
+    }
+
+    fn status_of(&self, name: &str) -> serde_json::Value {
+        let args = ["status", name, "--json"].map(OsString::from);
         let output = self.run(common::pmnet(), args.to_vec());
         assert!(output.status.success(), "{output:?}");
         let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use pmnet_device::{FastPath, Hold};
 use pmnet_log::Tail;
+use pmnet_proto::Time;
 use pmnet_proto::device::{Bucket, ChainState, HopWork, ReadState, SessionState};
 use pmnet_wire::Header;
 use pmnet_wire::packet::{Ack, Append, Fragment, Stamp, Update};
@@ -19,6 +20,7 @@ use pmnet_wire::packet::{Ack, Append, Fragment, Stamp, Update};
 use super::error::KernelError;
 use super::kernel::Kernel;
 use super::sessions::BaseCrcs;
+use super::shared::FOR_EVER;
 
 /// The pipeline, held: the only way to what the pipeline writes as well.
 struct Held<'a>(&'a mut Kernel);
@@ -154,6 +156,14 @@ impl Hold for Held<'_> {
         self.0.begin_reads(state, changed);
     }
 
+    fn answers_for_ever(&mut self) {
+        let word = &self.0.shard().answers_until;
+        // Nearly always it is so already, and the pipeline keeps the word's line in its caches.
+        if word.load(Relaxed) != FOR_EVER {
+            word.store(FOR_EVER, Release);
+        }
+    }
+
     fn release(self: Box<Self>, tail: &Tail) -> io::Result<()> {
         let shard = self.0.shard();
         let given = shard.last.load(Acquire);
@@ -230,6 +240,16 @@ impl FastPath for Kernel {
 
     fn tell_reads(&mut self, state: &ReadState, changed: &[(usize, Bucket)]) {
         self.tell_reads_beside(state, changed);
+    }
+
+    fn answers_until(&mut self, deadline: Option<Time>) {
+        // One process at a time writes the word, and only to a later moment: of two leases the later one counts.
+        let told = deadline.map_or(0, |Time(at)| at.min(FOR_EVER - 1));
+        let later = |word| Some(told.max(if word == FOR_EVER { 0 } else { word }));
+        let word = &self.shard().answers_until;
+        if word.fetch_update(Release, Relaxed, later).is_err() {
+            unreachable!("there is always a later one");
+        }
     }
 
     fn heard(&mut self, id: u64) -> bool {

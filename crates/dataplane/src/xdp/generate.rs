@@ -77,6 +77,7 @@ pub fn header() -> String {
         writeln!(out, "#define PM_{name} {word:#x}ull").expect("a string grows");
     }
     writeln!(out, "#define PM_HIDDEN {:#x}ull", shared::HIDDEN).expect("a string grows");
+    writeln!(out, "#define PM_FOR_EVER {:#x}ull", shared::FOR_EVER).expect("a string grows");
     out.push_str("\n/* Bytes 32 to 63 of a header, and shifts for byte 5, by kind. */\n");
     for view in LAYOUTS {
         view_fields(&mut out, view);

@@ -46,6 +46,9 @@ pub struct OpenConfig {
     pub exactly: bool,
     /// File in which the log is saved when the device ends, and from which it is loaded.
     pub spill: Option<PathBuf>,
+    /// A device that is taken over begins anew, as after any start: nothing is admitted from then on until it serves, and its log
+    /// has the next incarnation. So another device can join behind it. Otherwise it goes on meanwhile.
+    pub anew: bool,
 }
 
 /// A device in the kernel, opened by one process at a time.
@@ -123,8 +126,8 @@ pub fn open(config: &OpenConfig, pins: &Pins) -> Result<Opened, OpenError> {
     })
 }
 
-/// The log goes on as it is, in its incarnation. If a file may hold the same log, the maps go on in the next
-/// incarnation, so that the two can be told apart.
+/// The log goes on as it is, in its incarnation, unless it is to begin anew. If a file may hold the same log, the maps go on
+/// in the next incarnation, so that the two can be told apart.
 fn take_over(
     config: &OpenConfig,
     pins: &Pins,
@@ -135,17 +138,23 @@ fn take_over(
         parameters: Kernel::parameters(pins)?,
         ..config.kernel.clone()
     };
-    let (kernel, media) = Kernel::load(&settings, pins.clone())?;
+    let (mut kernel, media) = Kernel::load(&settings, pins.clone())?;
+    if config.anew {
+        let failed = |error: std::io::Error| OpenError::Other(error.to_string());
+        kernel.hold().map_err(failed)?;
+    }
     let tail = kernel.tail();
     // Nothing was admitted under these maps yet, so a scan finds everything.
     if tail.last == 0 {
         return Ok((kernel, repaired(media, Some(expected))?));
     }
     let log = Log::adopt(media, Some(expected), &tail)?;
-    let log = match stage {
-        Stage::Saving => repaired(log.into_media(), Some(expected))?,
-        _ => log,
-    };
+    if stage != Stage::Saving && !config.anew {
+        return Ok((kernel, log));
+    }
+    // Whoever is killed in the midst of the repair is followed by one that begins it again.
+    kernel.set_stage(Stage::Saving);
+    let log = repaired(log.into_media(), Some(expected))?;
     Ok((kernel, log))
 }
 

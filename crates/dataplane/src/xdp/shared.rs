@@ -20,6 +20,9 @@ pub const WAY_INTERFACE: usize = 3;
 /// A bit beside an order, which is never so great.
 pub const HIDDEN: u64 = 1 << 63;
 
+/// [`Shard::answers_until`] of a device that needs no lease.
+pub const FOR_EVER: u64 = u64::MAX;
+
 /// A name in C, the alignment in bytes, and every field with its type and offset.
 type Fields = (
     &'static str,
@@ -143,8 +146,9 @@ shared! {
         told_floor: AtomicU64,
         /// What is at or below this order is not shown. User space.
         shown_above: AtomicU64,
-        /// What a MISS says of the index. User space.
-        read_version: AtomicU64,
+        /// Until when the pipeline answers clients, by `CLOCK_BOOTTIME`: the deadline of the device's lease, or [`FOR_EVER`]. 0: it
+        /// has had no lease. User space.
+        answers_until: AtomicU64,
         /// Not 0: something is outstanding that may change any key. User space.
         reads_closed: AtomicU32,
         /// 1: user space takes in something that may close buckets, and answers READs itself. User space.
@@ -153,6 +157,8 @@ shared! {
         lap: AtomicU64,
         /// First order of the lap before. Writers as for `last`.
         lap_before: AtomicU64,
+        /// What a MISS says of the index. User space.
+        read_version: AtomicU64,
     }
 
     /// A bucket of the index of READs: one element of `pm_buckets`.
@@ -286,6 +292,8 @@ shared! {
         read_misses: AtomicU64,
         /// Among those handed up: READs that only the process could answer at that moment.
         reads_up: AtomicU64,
+        /// Answers that were not given, because there was no lease.
+        silenced: AtomicU64,
         /// Packets for the shard, whatever became of them. One in 64 is timed.
         packets: AtomicU64,
         /// Times of timed packets that the pipeline handled itself: how many took less than 32 ns, 64 ns and

@@ -9,13 +9,14 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use aya::Pod;
 use aya::maps::{Map, MapData, PerCpuArray};
+use pmnet_proto::Time;
 
 use super::error::KernelError;
 use super::kernel::Kernel;
 use super::maps::{check_layout, hops_in, map_pinned_page, shard_in};
 use super::names::{CHAIN, COUNTS, SHARDS};
 use super::pins::Pins;
-use super::shared::{Counters, TOOK_NS, TOOK_SLOTS};
+use super::shared::{Counters, FOR_EVER, TOOK_NS, TOOK_SLOTS};
 use super::stage::check_whole;
 
 /// What one device in the kernel is and has done.
@@ -35,6 +36,8 @@ pub struct Status {
     pub incarnation: u32,
     /// See above.
     pub epoch: u32,
+    /// Until when the pipeline answers clients, by `CLOCK_BOOTTIME`: the end of the device's lease. `None`: it needs none.
+    pub answers_until: Option<Time>,
     /// Devices of the chain.
     pub copies: u32,
     /// Devices of the chain behind this one.
@@ -106,6 +109,9 @@ impl Status {
             device,
             incarnation,
             epoch,
+            answers_until: Some(shard.answers_until.load(Relaxed))
+                .filter(|&word| word != FOR_EVER)
+                .map(Time),
             copies: shard.copies.load(Relaxed),
             behind,
             follows: chain.follows.load(Relaxed) == 1,
@@ -144,7 +150,7 @@ const WORDS: usize = size_of::<Counters>() / size_of::<u64>();
 const TOOK_AT: usize = std::mem::offset_of!(Counters, took) / size_of::<u64>();
 
 /// Every counter, and the index of its word.
-const COUNTED: [(&str, usize); 14] = [
+const COUNTED: [(&str, usize); 15] = [
     ("packets", std::mem::offset_of!(Counters, packets) / 8),
     ("appended", std::mem::offset_of!(Counters, appended) / 8),
     ("duplicates", std::mem::offset_of!(Counters, duplicates) / 8),
@@ -165,6 +171,7 @@ const COUNTED: [(&str, usize); 14] = [
         std::mem::offset_of!(Counters, read_misses) / 8,
     ),
     ("reads_up", std::mem::offset_of!(Counters, reads_up) / 8),
+    ("silenced", std::mem::offset_of!(Counters, silenced) / 8),
 ];
 
 /// The counters of one CPU, as words.

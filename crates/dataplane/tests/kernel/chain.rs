@@ -14,13 +14,13 @@ use crate::load::addresses;
 use crate::world::{SHARD, SHARD_TOKEN, Sent, World, before, others, server, skipped};
 
 /// Packets if `PMNET_PACKETS` is not set. A fifth of them is sent here.
-const PACKETS_ALL: u64 = 200_000;
+pub const PACKETS_ALL: u64 = 200_000;
 /// Devices before and behind.
 const PLACES: [(usize, usize); 5] = [(0, 1), (0, 2), (1, 1), (1, 0), (0, 7)];
 
-struct Run {
+pub struct Run {
     rng: Rng,
-    world: World,
+    pub world: World,
     around: (usize, usize),
     client: std::net::SocketAddr,
     /// Session, its token, its last seq.
@@ -31,7 +31,8 @@ struct Run {
 }
 
 impl Run {
-    fn new(seed: u64) -> Run {
+    /// `leased`: the device answers by leases, and has none yet.
+    pub fn new(seed: u64, leased: bool) -> Run {
         let mut rng = Rng::with_seed(seed);
         let around = PLACES[rng.usize(..PLACES.len())];
         // IPv6 rarely: the pipeline leaves such chains to user space.
@@ -40,6 +41,7 @@ impl Run {
             // No timers: only user space measures round trips, so the two would differ.
             settings.link_timeout_floor = 1_000 * SECOND;
             settings.link_timeout_ceiling = 1_000 * SECOND;
+            settings.leased = leased;
         });
         Run {
             rng,
@@ -56,7 +58,7 @@ impl Run {
         self.around.0 == 0
     }
 
-    fn step(&mut self) {
+    pub fn step(&mut self) {
         match self.rng.u8(..100) {
             0..=44 if self.is_head() => self.update(),
             0..=44 => self.append(),
@@ -333,6 +335,7 @@ fn in_a_chain_the_kernel_does_what_user_space_does() {
     if !skipped() {
         let packets = number("PMNET_PACKETS", PACKETS_ALL) / 5;
         let did = "answered or sent on";
-        compared(packets, did, Run::new, Run::step, |run| &run.world);
+        let begin = |seed| Run::new(seed, false);
+        compared(packets, did, begin, Run::step, |run| &run.world);
     }
 }

@@ -395,7 +395,7 @@ pub fn compared<R>(
     world: impl Fn(&R) -> &World + std::panic::RefUnwindSafe,
 ) -> (u64, u64) {
     let first = number("PMNET_SEED", 1);
-    let (mut answered, mut hits, mut misses) = (0, 0, 0);
+    let (mut answered, mut silences, mut hits, mut misses) = (0, 0, 0, 0);
     for seed in first..first + packets.div_ceil(PACKETS) {
         let outcome = std::panic::catch_unwind(|| {
             let mut run = begin(seed);
@@ -407,11 +407,13 @@ pub fn compared<R>(
                 step(&mut run);
             }
             world(&run).compare_logs();
-            (world(&run).answered, world(&run).reads)
+            let answered = world(&run).answered;
+            (answered, world(&run).compare_silence(), world(&run).reads)
         });
         match outcome {
-            Ok((more, reads)) => {
-                answered += more;
+            Ok((more, silent, reads)) => {
+                answered += more + silent;
+                silences += silent;
                 hits += reads.0;
                 misses += reads.1;
             }
@@ -422,7 +424,8 @@ pub fn compared<R>(
         }
     }
     println!(
-        "{packets} packets, {answered} {did} by the kernel alone, {hits} HITs and {misses} MISSes among them"
+        "{packets} packets, {answered} {did} by the kernel alone, {hits} HITs and {misses} MISSes among them, and \
+         {silences} that it kept to itself for want of a lease"
     );
     assert!(
         answered * 5 > packets,

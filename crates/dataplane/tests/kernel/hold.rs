@@ -14,7 +14,10 @@ use crate::world::{Scratch, config, frame, skipped};
 fn pipeline(scratch: &Scratch) -> Kernel {
     let (mut kernel, _image) = Kernel::load(&config(address()), scratch.0.clone()).unwrap();
     let stamp = Stamp::of(&hop(Kind::Append, 1, 1));
-    kernel.hold().unwrap().describe(&stamp, &alone());
+    let mut hold = kernel.hold().unwrap();
+    hold.describe(&stamp, &alone());
+    hold.answers_for_ever();
+    drop(hold);
     kernel
 }
 

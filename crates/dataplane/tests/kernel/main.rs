@@ -7,6 +7,7 @@ mod coupled;
 mod differential;
 mod forwards;
 mod hold;
+mod lease;
 mod load;
 mod net;
 mod parties;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pmnet_dataplane::xdp::Kernel;
-use pmnet_device::{DeviceError, FastPath};
+use pmnet_device::{DeviceConfig, DeviceError, FastPath};
 use pmnet_log::Tail;
 use pmnet_proto::device::{ChainState, SessionState};
 use pmnet_proto::time::MILLISECOND;
@@ -65,7 +65,7 @@ pub fn update(session: u64, seq: u64) -> Vec<u8> {
     written(header, &seq.to_be_bytes())
 }
 
-fn applied(order: u64) -> Vec<u8> {
+pub fn applied(order: u64) -> Vec<u8> {
     written(
         Header {
             order,
@@ -144,9 +144,13 @@ pub struct Bench {
 impl Bench {
     /// A device that serves at this place in a chain of `copies` devices.
     pub fn new(place: usize, copies: usize) -> Bench {
+        Bench::with(place, copies, Time(1), settings(1, next()))
+    }
+
+    /// The same with these settings, from this moment on.
+    pub fn with(place: usize, copies: usize, now: Time, settings: DeviceConfig) -> Bench {
         let script = Script::default();
-        let now = Time(1);
-        let node = Node::new(address(), settings(1, next()), script.hook(), now);
+        let node = Node::new(address(), settings, script.hook(), now);
         let mut bench = Bench {
             node,
             script,

@@ -104,6 +104,9 @@ impl FastPath for Racing {
     fn wakeup_fd(&self) -> Option<RawFd> {
         None
     }
+    fn answers_until(&mut self, deadline: Option<Time>) {
+        self.at("answers_until").answers_until(deadline);
+    }
     fn heard(&mut self, id: u64) -> bool {
         self.at("heard").heard(id)
     }
@@ -134,6 +137,11 @@ impl Hold for RacingHold<'_> {
         let mut hold = kernel.hold().expect("it is held");
         hold.tell_reads(state, changed);
     }
+    fn answers_for_ever(&mut self) {
+        let mut kernel = self.0.at("answers_for_ever");
+        let mut hold = kernel.hold().expect("it is held");
+        hold.answers_for_ever();
+    }
     fn release(self: Box<Self>, tail: &Tail) -> io::Result<()> {
         self.0.at("release").hold()?.release(tail)
     }
@@ -153,13 +161,16 @@ pub struct Node {
     hook: Hook,
     process: Option<Process>,
     starts: u64,
+    /// What takes it over lets it begin anew.
+    pub anew: bool,
     scratch: Scratch,
 }
 
 impl Node {
     pub fn new(address: SocketAddr, config: DeviceConfig, hook: Hook, now: Time) -> Node {
         let scratch = Scratch::new();
-        let (kernel, process) = start(&scratch.0, address, &config, &hook, now, 0).unwrap();
+        let (kernel, process) =
+            start(&scratch.0, address, &config, &hook, (now, 0), false).unwrap();
         Node {
             address,
             kernel,
@@ -167,6 +178,7 @@ impl Node {
             hook,
             process: Some(process),
             starts: 1,
+            anew: false,
             scratch,
         }
     }
@@ -179,6 +191,22 @@ impl Node {
         self.process.as_ref().map(|process| &process.device)
     }
 
+    /// The lease store has answered: so long a lease, which was asked for at this moment.
+    pub fn renewed(&mut self, sent_at: Time, length: u64) {
+        let process = self.process.as_mut().expect("it lives");
+        process.device.renewed(1, sent_at, length);
+    }
+
+    /// Its process dies.
+    pub fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// The process that takes over has these settings.
+    pub fn reconfigure(&mut self, change: impl Fn(&mut DeviceConfig)) {
+        change(&mut self.config);
+    }
+
     /// Where it is pinned.
     pub fn pins(&self) -> &Pins {
         &self.scratch.0
@@ -189,9 +217,10 @@ impl Node {
         self.process = None;
         let (pins, starts) = (self.scratch.0.clone(), self.starts);
         self.starts += 1;
+        let at = (now, starts);
         // It may be killed at once, like any process.
         let started =
-            survives(|| start(&pins, self.address, &self.config, &self.hook, now, starts));
+            survives(|| start(&pins, self.address, &self.config, &self.hook, at, self.anew));
         if let Some(started) = started {
             let (kernel, process) = started?;
             self.kernel = kernel;
@@ -263,8 +292,8 @@ fn start(
     address: SocketAddr,
     settings: &DeviceConfig,
     hook: &Hook,
-    now: Time,
-    starts: u64,
+    (now, starts): (Time, u64),
+    anew: bool,
 ) -> Result<(Part, Process), String> {
     let wanted = OpenConfig {
         kernel: config(address),
@@ -275,6 +304,7 @@ fn start(
         },
         exactly: false,
         spill: None,
+        anew,
     };
     let opened = open(&wanted, pins).map_err(|error| error.to_string())?;
     let kernel = Arc::new(Mutex::new(opened.kernel));

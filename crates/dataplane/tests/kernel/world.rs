@@ -8,7 +8,9 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use pmnet_dataplane::xdp::{Kernel, KernelConfig, MapMedia, Pins, XDP_DROP, XDP_PASS, XDP_TX};
+use pmnet_dataplane::xdp::{
+    Kernel, KernelConfig, MapMedia, Pins, Status, XDP_DROP, XDP_PASS, XDP_TX,
+};
 use pmnet_device::{DeviceConfig, DeviceNode, FastPath, Hold};
 use pmnet_log::{Identity, Log, Media, MediaError, Parameters, Scan, Tail};
 use pmnet_proto::device::{Bucket, ChainState, HopWork, ReadState, SessionState};
@@ -17,7 +19,7 @@ use pmnet_wire::packet::Stamp;
 use pmnet_wire::record::{Member, RecoverReply, read_path};
 use pmnet_wire::{Flags, Header, Kind, Packet, raw};
 
-use crate::shared::Shard;
+use crate::shared::{FOR_EVER, Shard};
 use crate::skip::skip;
 
 pub const SHARD: u32 = 3;
@@ -56,6 +58,11 @@ impl Words {
         // SAFETY: the page begins with a `Shard`, whose fields are all atomic.
         unsafe { &*self.0.as_ptr().cast::<Shard>() }
     }
+}
+
+/// The clock at which the pipeline looks.
+pub fn boottime() -> Time {
+    pmnet_udp::Clock::boottime().now()
 }
 
 /// A medium in private memory, durable at once.
@@ -118,6 +125,9 @@ impl FastPath for Shared {
     fn wakeup_fd(&self) -> Option<RawFd> {
         None
     }
+    fn answers_until(&mut self, deadline: Option<Time>) {
+        self.0.lock().unwrap().answers_until(deadline);
+    }
     fn heard(&mut self, id: u64) -> bool {
         self.0.lock().unwrap().heard(id)
     }
@@ -147,6 +157,9 @@ impl Hold for SharedHold<'_> {
     fn tell_reads(&mut self, state: &ReadState, changed: &[(usize, Bucket)]) {
         let mut kernel = self.0.0.lock().unwrap();
         kernel.hold().unwrap().tell_reads(state, changed);
+    }
+    fn answers_for_ever(&mut self) {
+        self.0.0.lock().unwrap().hold().unwrap().answers_for_ever();
     }
     fn release(self: Box<Self>, tail: &Tail) -> io::Result<()> {
         self.0.0.lock().unwrap().hold()?.release(tail)
@@ -197,7 +210,8 @@ pub struct World {
     pub diverged: bool,
     /// Devices before and behind these two in their chain.
     around: (usize, usize),
-    _scratch: Scratch,
+    words: Words,
+    scratch: Scratch,
 }
 
 /// Ids of the other devices, head first.
@@ -272,8 +286,11 @@ impl World {
             reads: (0, 0),
             diverged: false,
             around,
-            _scratch: scratch,
+            words: Words::of(&scratch.0),
+            scratch,
         };
+        // As those that `open` makes: the status is that of a whole device.
+        world.words.shard().stage.store(1, Ordering::SeqCst);
         world.settle();
         assert!(world.device.machine().is_serving());
         assert_eq!(world.device.machine().is_head(), around.0 == 0);
@@ -312,7 +329,16 @@ impl World {
         let frame = frame(from, self.address, datagram);
         let mut out = [0; 2048];
         let mut kernel = self.kernel.0.lock().unwrap();
+        // The kernel looks at the real clock. What it was told stands there in the time of this world.
+        let word = &self.words.shard().answers_until;
+        let told = word.load(Ordering::SeqCst);
+        let lives = self.now.0 < told;
+        word.store(
+            if lives { FOR_EVER - 1 } else { boottime().0 },
+            Ordering::SeqCst,
+        );
         let (verdict, after) = kernel.run(&frame, &mut out).unwrap();
+        word.store(told, Ordering::SeqCst);
         match verdict {
             XDP_TX => {
                 let out = answered(after, self.address);
@@ -325,7 +351,7 @@ impl World {
             XDP_DROP => {}
             other => panic!("verdict {other}"),
         }
-        let heard = verdict == XDP_TX
+        let heard = verdict != XDP_PASS
             && match kind_of(datagram) {
                 Some(Kind::Update) => kernel.last() == self.device.log().last(),
                 kind => kind == Some(Kind::Read),
@@ -356,6 +382,30 @@ impl World {
         self.device.receive(self.now, from, &ping).unwrap();
         self.reference.receive(self.now, from, &ping).unwrap();
         self.compare(Vec::new());
+    }
+
+    /// Both get a lease that was asked for at this moment.
+    pub fn renew(&mut self, sent_at: Time, length: u64) {
+        self.device.renewed(1, sent_at, length);
+        self.reference.renewed(1, sent_at, length);
+        let told = self.words.shard().answers_until.load(Ordering::SeqCst);
+        let deadline = self.reference.machine().deadline();
+        assert_eq!(Some(Time(told)), deadline, "the kernel's word");
+    }
+
+    /// What was not said for want of a lease is as much as in user space. Gives what the kernel kept to itself.
+    pub fn compare_silence(&self) -> u64 {
+        let name = self.scratch.0.folder().file_name().unwrap();
+        let status = Status::read(&name.to_string_lossy()).unwrap();
+        let counted = status.counters.iter().find(|(name, _)| *name == "silenced");
+        let by_kernel = counted.expect("it is counted").1;
+        let of = |counters: &pmnet_proto::device::Counters| counters.silenced;
+        assert_eq!(
+            by_kernel + of(self.device.machine().counters()),
+            of(self.reference.machine().counters()),
+            "{by_kernel} by the kernel"
+        );
+        by_kernel
     }
 
     /// Time passes.

@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Args;
+use pmnet_client::Clock;
 use pmnet_dataplane::xdp::Status;
 use pmnet_fleet::{Etcd, Names, Row, ServerRecord, Shard, Word, margin};
+use pmnet_proto::Time;
+use pmnet_proto::time::MILLISECOND;
 use serde_json::{Value, json};
 
 const EXAMPLES: &str = "\
@@ -83,6 +86,8 @@ fn as_json(status: &Status) -> Value {
         "device": status.device,
         "incarnation": status.incarnation,
         "epoch": status.epoch,
+        "lease": status.answers_until.is_some(),
+        "silent_in_ms": silent_in(status),
         "copies": status.copies,
         "role": role(status),
         "entries": status.entries,
@@ -94,6 +99,12 @@ fn as_json(status: &Status) -> Value {
         "counters": counters,
         "took_ns": { "p50": status.took_ns(0.5), "p99": status.took_ns(0.99), "slots_of_32_ns": status.took },
     })
+}
+
+/// After so many milliseconds the kernel answers clients no more, unless the lease is renewed. `None`: it needs no lease.
+fn silent_in(status: &Status) -> Option<u64> {
+    let left = |until: Time| until.since(Clock::boottime().now()) / MILLISECOND;
+    status.answers_until.map(left)
 }
 
 const fn role(status: &Status) -> &'static str {
@@ -125,6 +136,13 @@ fn as_text(status: &Status) -> String {
     } else {
         "  held: everything goes to the process\n"
     };
+    match silent_in(status) {
+        None => {}
+        Some(0) => text += "  no lease: the kernel answers nobody\n",
+        Some(left) => {
+            text += &format!("  lease: the kernel answers for {left} ms unless it is renewed\n");
+        }
+    }
     text += &format!(
         "  log: last order {}, {waiting} of them not applied yet, {used} of {} entries in use\n",
         status.last, status.entries

@@ -91,7 +91,7 @@ pub fn all(plan: &Plan, stop: &AtomicBool, view: &View) -> anyhow::Result<Vec<Ro
                 continue;
             }
             number += 1;
-            let mut stand = Stand::new(ipv6, plan.log, sessions, plan.batch, number)
+            let mut stand = Stand::new(plan, ipv6, sessions, number)
                 .context("cannot set up a device to be measured")?;
             for cell in cells {
                 let Cell {

@@ -63,8 +63,9 @@ pub fn main(plan: &Plan, json: bool, stop: &AtomicBool) -> anyhow::Result<()> {
 
 fn title(plan: &Plan) -> String {
     format!(
-        "Cost of one packet in the pipeline's program, one core, log in memory with {} MiB of frames, {} rounds of {} \
+        "Cost of one packet in the pipeline's program{}, one core, log in memory with {} MiB of frames, {} rounds of {} \
          packets",
+        if plan.leased { ", with a lease" } else { "" },
         plan.log.frame_bytes >> 20,
         plan.rounds,
         plan.batch

@@ -28,4 +28,6 @@ pub struct Plan {
     pub rounds: usize,
     /// Size of the log: powers of two, with room for [`BATCHES_IN_LOG`] runs.
     pub log: Parameters,
+    /// The device answers by a lease.
+    pub leased: bool,
 }

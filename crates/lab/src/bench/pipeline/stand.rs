@@ -6,9 +6,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use pmnet_client::Clock;
 use pmnet_dataplane::xdp::{KernelConfig, MapMedia, OpenConfig, Opened, Pins, open};
 use pmnet_device::{DeviceConfig, DeviceNode};
-use pmnet_log::{Identity, Parameters};
+use pmnet_log::Identity;
+use pmnet_proto::time::{Nanos, SECOND};
 use pmnet_proto::{Peer, Random, Time};
 use pmnet_wire::packet::{self, Fragment, Stamp};
 use pmnet_wire::record::{RecoverReply, read_path};
@@ -16,6 +18,7 @@ use pmnet_wire::{Header, Kind, Packet as Wire};
 
 use super::frame;
 use super::packet::Packet;
+use super::plan::Plan;
 use crate::bench::micro::pinned::Pinned;
 use crate::xdp::{Feeder, Target};
 
@@ -34,6 +37,8 @@ const PORT: u16 = 51_000;
 const CLIENT_PORT: u16 = 40_001;
 /// Nothing is sent here any more after so many turns.
 const TURNS_MAX: u32 = 64;
+/// Longer than a measurement.
+const LEASE: Nanos = 24 * 3600 * SECOND;
 /// Time that passes with each turn, in nanoseconds: enough for every timer of a start.
 const TURN: u64 = 300_000_000;
 
@@ -72,14 +77,9 @@ pub struct Stand {
 }
 
 impl Stand {
-    /// A new device with a log of this size, which serves so many sessions and has room for `batch` prepared packets.
-    pub fn new(
-        ipv6: bool,
-        log: Parameters,
-        sessions: usize,
-        batch: u32,
-        number: usize,
-    ) -> anyhow::Result<Stand> {
+    /// A new device with the plan's log, which serves so many sessions and has room for a batch of prepared packets.
+    pub fn new(plan: &Plan, ipv6: bool, sessions: usize, number: usize) -> anyhow::Result<Stand> {
+        let batch = plan.batch;
         let host = |last: u8| -> IpAddr {
             if ipv6 {
                 Ipv6Addr::new(0xfd51, 0, 0, 0, 0, 0, 0, last.into()).into()
@@ -96,7 +96,7 @@ impl Stand {
             kernel: KernelConfig {
                 address,
                 own: None,
-                parameters: log,
+                parameters: plan.log,
                 sessions_max: ROWS,
                 read_buckets: BUCKETS,
             },
@@ -107,6 +107,7 @@ impl Stand {
             },
             exactly: true,
             spill: None,
+            anew: false,
         };
         let Opened {
             mut kernel,
@@ -115,7 +116,8 @@ impl Stand {
             ..
         } = open(&config, &Pins::open(&pinned.0)?)?;
         let feeder = Feeder::new(&mut kernel, &pinned.0, batch)?;
-        let device = DeviceConfig::new(DEVICE, SHARD, server);
+        let mut device = DeviceConfig::new(DEVICE, SHARD, server);
+        device.leased = plan.leased;
         let now = Time(1);
         let pipeline = DeviceNode::new(device, log, Random::new(fastrand::u64(..)), now)
             .with_fast_path(Box::new(kernel));
@@ -132,6 +134,10 @@ impl Stand {
             _pinned: pinned,
         };
         stand.recover()?;
+        if plan.leased {
+            let now = Clock::boottime().now();
+            stand.pipeline.renewed(EPOCH, now, LEASE);
+        }
         for index in 0..sessions {
             let port = CLIENT_PORT + u16::try_from(index)?;
             stand.open(SocketAddr::new(host(7), port))?;

@@ -48,6 +48,9 @@ pub struct PipelineArgs {
     /// Frame space of the log, a power of two; the larger, the less of it is in the caches.
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     log_size: String,
+    /// The device answers by a lease, as in a fleet: the pipeline looks at its clock before each answer.
+    #[arg(long)]
+    leased: bool,
     /// The result as one JSON object on stdout.
     #[arg(long)]
     json: bool,
@@ -80,5 +83,6 @@ fn plan(args: &PipelineArgs) -> Result<Plan, ConfigError> {
         batch: args.batch,
         rounds: usize::from(args.rounds),
         log: Parameters::ring(entries, frame_bytes),
+        leased: args.leased,
     })
 }

@@ -8,11 +8,14 @@ use anyhow::Context;
 use pmnet_cli::ConfigError;
 use pmnet_client::{Clock, Stop};
 use pmnet_dataplane::relay::{Lease, LeaseWords};
+use pmnet_dataplane::xdp::Found;
 use pmnet_device::DeviceError;
 use pmnet_fleet::{Agent, AgentConfig, Facts, LEASE_SECONDS, LEASE_SECONDS_USUAL, Names, Order};
+use pmnet_log::{Log, Media};
 use pmnet_wire::record::Member;
 
 use super::args::{DeviceArgs, Mode};
+use super::kernel;
 use super::relay::{open_log, run_relay};
 use super::settings::Settings;
 use crate::cli::common::{in_etcd, required};
@@ -54,12 +57,21 @@ impl FleetSettings {
                 return Err(ConfigError(text.into()));
             }
             Some(Mode::Nic | Mode::Switch | Mode::Router) => {
-                return Err(ConfigError(
-                    "--fleet does not go with a kernel mode yet: the kernel would answer on without a lease. Leave \
-                     --mode out, or --fleet"
-                        .into(),
-                ));
+                if !Clock::boottime_is_the_kernels() {
+                    return Err(ConfigError(
+                        "--fleet with a kernel mode: this process is in a time namespace whose clock is not the kernel's, \
+                         by which leases end there. Start it outside, or leave --mode out"
+                            .into(),
+                    ));
+                }
             }
+        }
+        if flags.server_reads_log || file.server_reads_log {
+            return Err(ConfigError(
+                "--fleet does not go with --server-reads-log: the chain in etcd may put another device between the log and \
+                 the server. Leave one of them out"
+                    .into(),
+            ));
         }
         if listen.ip().is_unspecified() || listen.port() == 0 {
             return Err(ConfigError(format!(
@@ -87,7 +99,7 @@ impl FleetSettings {
 /// Serves until asked to end: as the chain in etcd says, if there is one, and again from the start whenever it says something else.
 pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
     let fleet = settings.fleet.clone().context("--fleet")?;
-    let clock = Clock::start_boottime();
+    let clock = Clock::boottime();
     let device = &settings.relay.device;
     let agent = Agent::start(AgentConfig {
         endpoints: fleet.endpoints,
@@ -101,7 +113,8 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
     })
     .context("cannot start the thread that keeps the lease")?;
     let length = pmnet_fleet::length(fleet.seconds);
-    loop {
+    let mut kernel = None;
+    let served = loop {
         let words = Arc::new(LeaseWords::default());
         let mut now = settings.clone();
         let order = agent.order();
@@ -111,22 +124,39 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
             clock,
             length,
         });
-        if let Err(error) = run_once(now, order, &agent, stop, json) {
+        let run = if settings.kernel.is_some() {
+            run_in_kernel(&now, order, &agent, stop, json, &mut kernel)
+        } else {
+            run_once(now, order, &agent, stop, json)
+        };
+        if let Err(error) = run {
             // It may have been refused for a place that it has no more.
             if !is_refusal(&error) || !ends_soon(&words, stop, length / PATIENCE)? {
-                return Err(error);
+                break Err(error);
             }
             tracing::warn!(
                 "{error:#}. The chain in etcd is another one now: this device begins anew"
             );
         }
         if let Some(text) = agent.failure() {
-            anyhow::bail!(text);
+            break Err(anyhow::anyhow!(text));
         }
         if !words.is_to_end() {
-            return Ok(());
+            break Ok(());
         }
+    };
+    match kernel {
+        Some(InKernel { found, was_serving }) => {
+            kernel::leave(&settings, found, was_serving, served)
+        }
+        None => served,
     }
+}
+
+/// What this process found in the kernel at first, and whether it served there.
+struct InKernel {
+    found: Found,
+    was_serving: bool,
 }
 
 fn is_refusal(error: &anyhow::Error) -> bool {
@@ -169,8 +199,42 @@ fn run_once(
 ) -> anyhow::Result<()> {
     let (log, _) = open_log(&settings)
         .with_context(|| format!("cannot use the log {}", settings.path.display()))?;
+    if !may_run(&settings, &log, order, agent, stop)? {
+        return Ok(log.close()?);
+    }
+    run_relay(settings.relay, log, None, stop, json, || ())
+}
+
+/// The same for a device in the kernel. Each run begins anew there, so that another device may join behind it.
+fn run_in_kernel(
+    settings: &Settings,
+    order: Option<Order>,
+    agent: &Agent,
+    stop: &Stop,
+    json: bool,
+    state: &mut Option<InKernel>,
+) -> anyhow::Result<()> {
+    let taken = kernel::take(settings, true)?;
+    let state = state.get_or_insert(InKernel {
+        found: taken.found(),
+        was_serving: false,
+    });
+    if !may_run(settings, taken.log(), order, agent, stop)? {
+        return Ok(());
+    }
+    taken.run(settings, stop, json, || state.was_serving = true)
+}
+
+/// Tells the agent that the device runs with this log, and waits until etcd knows it as this process's. False: it is to end
+/// before that.
+fn may_run<M: Media>(
+    settings: &Settings,
+    log: &Log<M>,
+    order: Option<Order>,
+    agent: &Agent,
+    stop: &Stop,
+) -> anyhow::Result<bool> {
     let lease = settings.relay.lease.as_ref().context("--fleet")?;
-    let words = lease.words.clone();
     let facts = Facts {
         log: log.identity().log_uuid,
         incarnation: log.incarnation(),
@@ -179,15 +243,12 @@ fn run_once(
         next: settings.relay.device.next,
         shrink: None,
     };
-    agent.attend(facts, words.clone(), order.unwrap_or(by_flags));
+    agent.attend(facts, lease.words.clone(), order.unwrap_or(by_flags));
     // Whoever else runs as this device is found before anybody hears of this one.
     while !agent.is_registered() && agent.failure().is_none() {
         if stop.within(LOOK).context("cannot wait for etcd")? {
-            return Ok(log.close()?);
+            return Ok(false);
         }
     }
-    if words.is_to_end() {
-        return Ok(log.close()?);
-    }
-    run_relay(settings.relay, log, None, stop, json, || ())
+    Ok(!lease.words.is_to_end())
 }

@@ -1,8 +1,11 @@
 //! `pmnet device --mode nic|router|switch`: the device's fast path in the kernel.
 
+use std::fs::File;
+
 use anyhow::Context;
 use pmnet_client::Stop;
-use pmnet_dataplane::xdp::{self, Found, KernelConfig, OpenConfig, Own, Pins};
+use pmnet_dataplane::xdp::{self, Found, Kernel, KernelConfig, MapMedia, OpenConfig, Own, Pins};
+use pmnet_log::Log;
 
 use super::kernel_settings::KernelSettings;
 use super::relay::{new_identity, run_relay};
@@ -39,16 +42,25 @@ fn kernel_config(settings: &Settings, own: Option<Own>) -> KernelConfig {
     }
 }
 
-/// Serves until asked to end.
-pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
-    let kernel = settings.kernel.clone().context("a kernel mode")?;
+/// A device in the kernel that this process has, attached to its interfaces.
+pub struct Taken {
+    part: Kernel,
+    log: Log<MapMedia>,
+    found: Found,
+    lock: File,
+}
+
+/// Makes the device, or takes it over: as it is, or to begin anew ([`OpenConfig::anew`]).
+pub fn take(settings: &Settings, anew: bool) -> anyhow::Result<Taken> {
+    let kernel = settings.kernel.as_ref().context("a kernel mode")?;
     let device = &settings.relay.device;
     let pins = Pins::open(&kernel.name)?;
     let config = OpenConfig {
-        kernel: kernel_config(&settings, own(&kernel)?),
+        kernel: kernel_config(settings, own(kernel)?),
         identity: new_identity(device.id, device.shard)?,
         exactly: settings.wanted.is_some(),
         spill: kernel.spill.clone(),
+        anew,
     };
     let opened = xdp::open(&config, &pins)
         .with_context(|| format!("cannot use the device in {}", pins.folder().display()))?;
@@ -60,12 +72,13 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
     } = opened;
     match found {
         Found::New => {
-            tracing::info!(folder = %pins.folder().display(), "made a new log in the kernel")
+            tracing::info!(folder = %pins.folder().display(), "made a new log in the kernel");
         }
         Found::TakenOver => tracing::info!(
             folder = %pins.folder().display(),
             last = log.last(),
-            "took over the log in the kernel, which goes on meanwhile"
+            "took over the log in the kernel{}",
+            if anew { "" } else { ", which goes on meanwhile" }
         ),
         Found::Loaded => tracing::info!(last = log.last(), "loaded the saved log"),
     }
@@ -77,38 +90,90 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
             // Nothing was in the kernel before, and nothing is left there.
             drop(part);
             drop(lock);
-            end(&settings, found == Found::New).context("cannot take back what was begun")?;
+            end(settings, found == Found::New).context("cannot take back what was begun")?;
         }
         return Err(error.into());
     }
-    let mut relay = settings.relay.clone();
-    if let Some(own) = kernel.own {
-        relay.known_as = Some(relay.listen.ip());
-        relay.listen.set_ip(own.into());
+    Ok(Taken {
+        part,
+        log,
+        found,
+        lock,
+    })
+}
+
+impl Taken {
+    /// How it was found.
+    pub const fn found(&self) -> Found {
+        self.found
     }
+
+    /// Its log.
+    pub const fn log(&self) -> &Log<MapMedia> {
+        &self.log
+    }
+
+    /// Serves until asked to end; `serving` is called once it does. Then it is not this process's any more.
+    pub fn run(
+        self,
+        settings: &Settings,
+        stop: &Stop,
+        json: bool,
+        serving: impl FnOnce(),
+    ) -> anyhow::Result<()> {
+        let mut relay = settings.relay.clone();
+        if let Some(own) = settings.kernel.as_ref().and_then(|kernel| kernel.own) {
+            relay.known_as = Some(relay.listen.ip());
+            relay.listen.set_ip(own.into());
+        }
+        let served = run_relay(
+            relay,
+            self.log,
+            Some(Box::new(self.part)),
+            stop,
+            json,
+            serving,
+        );
+        drop(self.lock);
+        served
+    }
+}
+
+/// Serves until asked to end.
+pub fn serve(settings: &Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
+    let taken = take(settings, false)?;
+    let found = taken.found();
     let mut was_serving = false;
-    let served = run_relay(relay, log, Some(Box::new(part)), stop, json, || {
-        was_serving = true;
-    });
-    drop(lock);
+    let served = taken.run(settings, stop, json, || was_serving = true);
+    leave(settings, found, was_serving, served)
+}
+
+/// The process ends: what becomes of the device. `found`: how it found it.
+pub fn leave(
+    settings: &Settings,
+    found: Found,
+    was_serving: bool,
+    served: anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let kernel = settings.kernel.as_ref().context("a kernel mode")?;
     if served.is_ok() && kernel.spill.is_some() {
-        return end(&settings, false).map(drop);
+        return end(settings, false).map(drop);
     }
     if served.is_err() && found != Found::TakenOver && !was_serving {
         // Refused before it served: nothing is left in the kernel, and a log that was loaded is in its file again, as the
         // text of the refusal assumes. A new one is given up: the server does not know it.
-        match end(&settings, false) {
+        match end(settings, false) {
             Ok(_) => return served,
             Err(error) => tracing::warn!("{error:#}"),
         }
     }
+    let goes_on = match (&served, &settings.fleet) {
+        (Err(_), _) => "",
+        (Ok(()), None) => " and goes on acknowledging",
+        (Ok(()), Some(_)) => " and goes on acknowledging until the lease ends",
+    };
     tracing::info!(
-        "the kernel keeps the log{}; start this device again to take over, or take it out with --detach",
-        if served.is_ok() {
-            " and goes on acknowledging"
-        } else {
-            ""
-        }
+        "the kernel keeps the log{goes_on}; start this device again to take over, or take it out with --detach"
     );
     served
 }

@@ -67,7 +67,8 @@ chain in etcd changes again.
 before the network stack sees them; this process does all the rest. The log is memory of the kernel:
 it survives the death of this process, and the kernel goes on logging and acknowledging meanwhile
 (start the process again, and it takes over). A loss of power takes it, unless the machine has a
-battery and --spill. --detach takes everything out of the kernel again.
+battery and --spill. --detach takes everything out of the kernel again. With --fleet the kernel, too,
+answers only as long as the device's lease lasts, whatever becomes of this process.
 
   past the kernel's network stack (needs root; the log is where packets are received):
     pmnet device --mode af-xdp --dev eth0 --listen 10.0.0.2:51000 --next 10.0.0.3:51500 \\
@@ -145,7 +146,10 @@ fn serve_all(first: &Settings, shards: u16, stop: &Stop, json: bool) -> anyhow::
 
 fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
     if settings.kernel.is_some() {
-        return kernel::serve(settings, stop, json);
+        return match settings.fleet {
+            Some(_) => fleet::serve(settings, stop, json),
+            None => kernel::serve(&settings, stop, json),
+        };
     }
     if !settings.path.exists() {
         // No log is made for a device that could not serve.

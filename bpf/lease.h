@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/*
+ * Leases: may this device answer clients now?
+ *
+ * Invariants: every answer that only a device with a lease may give passes gate(), behind the decision
+ * and before anything of the packet is sent: acknowledgements, and what READs are told. What was
+ * appended and committed stays so: the answer alone is dropped. The lock is not held. The deadline is
+ * user space's; nothing is done here but to compare. So a pipeline without a process falls silent by
+ * itself.
+ *
+ * Spec: docs/spec/pipeline.md §3, "Leases", and docs/spec/protocol.md §14. May not: set the deadline, or
+ * decide what needs a lease otherwise than `ANSWERS` in crates/proto/src/device/lease.rs does.
+ */
+#pragma once
+
+#include "maps.h"
+
+static __always_inline bool may_answer(const struct pm_shard *shard)
+{
+	__u64 until = *(volatile __u64 *)&shard->answers_until;
+
+	return until == PM_FOR_EVER || bpf_ktime_get_boot_ns() < until;
+}
+
+/* The gate: what becomes of a packet, if its answer may be given now. */
+static __always_inline enum pm_verdict gate(const struct pm_maps *m, enum pm_verdict verdict)
+{
+	switch (verdict) {
+	case PM_ACK:
+	case PM_ACK_COMMITTED:
+	case PM_HIT:
+	case PM_MISS:
+		if (may_answer(m->shard))
+			return verdict;
+		COUNT(m->counts, silenced);
+		return PM_SILENCED;
+	default:
+		return verdict;
+	}
+}

@@ -1,0 +1,227 @@
+//! Devices in the kernel that answer by leases in a real etcd (`docs/spec/protocol.md` §14): a head whose process is dead or
+//! stopped goes on by itself, and says nothing behind its deadline.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use pmnet_lab::resp::Reply;
+use rustix::process::Signal;
+
+use super::CALL_MAX;
+use super::world::{Place, Plan, READY_MAX, World};
+use crate::support::{Answer, Caller, eventually};
+
+/// Until what was on its way is with the clients.
+const UNDER_WAY: Duration = Duration::from_millis(700);
+
+/// Clients that write a key and read it, again and again.
+#[derive(Default)]
+struct Clients {
+    end: AtomicBool,
+    /// Answers so far: to writes, and to reads.
+    written: AtomicUsize,
+    read: AtomicUsize,
+    asked: AtomicUsize,
+}
+
+impl Clients {
+    /// One client; gives the keys of which a write was acknowledged.
+    fn work(&self, front: SocketAddr, name: &str) -> Vec<String> {
+        let mut caller = Caller::new(front);
+        let mut acknowledged = Vec::new();
+        for number in 0.. {
+            if self.end.load(Ordering::Relaxed) {
+                break;
+            }
+            let key = format!("{name}:{number}");
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            match caller.call(&["SET", &key, &key]) {
+                Answer::Reply(Reply::Status(_)) => {
+                    self.written.fetch_add(1, Ordering::Relaxed);
+                    acknowledged.push(key.clone());
+                }
+                Answer::Reply(reply) => panic!("{key}: {reply:?}"),
+                Answer::Refused(_) | Answer::Unknown => {}
+            }
+            match caller.call(&["GET", &key]) {
+                Answer::Reply(Reply::Bulk(value)) => {
+                    assert_eq!(value, key.as_bytes());
+                    self.read.fetch_add(1, Ordering::Relaxed);
+                }
+                Answer::Reply(Reply::Nil) => {
+                    self.read.fetch_add(1, Ordering::Relaxed);
+                }
+                Answer::Reply(reply) => panic!("{key}: {reply:?}"),
+                Answer::Refused(_) | Answer::Unknown => {}
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        acknowledged
+    }
+
+    fn answers(&self) -> (usize, usize) {
+        (
+            self.written.load(Ordering::Relaxed),
+            self.read.load(Ordering::Relaxed),
+        )
+    }
+}
+
+struct EndOnDrop<'a>(&'a Clients);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.end.store(true, Ordering::Relaxed);
+    }
+}
+
+fn counted(status: &serde_json::Value, names: &[&str]) -> u64 {
+    let of = |name: &&str| status["counters"][name].as_u64().unwrap();
+    names.iter().map(of).sum()
+}
+
+/// What the kernel answered READs with.
+const READS: [&str; 2] = ["read_hits", "read_misses"];
+
+/// Everything is in the database. `front`: whoever asks there waits for all that was acknowledged.
+fn nothing_is_lost(world: &World, front: SocketAddr, acknowledged: &[String]) {
+    let applied = world.inside("client1", || {
+        let mut caller = Caller::new(front);
+        caller.call(&["INCR", "barrier"])
+    });
+    assert!(
+        matches!(applied, Answer::Reply(Reply::Integer(_))),
+        "{applied:?}"
+    );
+    let mut redis = world.redis();
+    for key in acknowledged {
+        let found = redis.call(&["GET", key]).unwrap();
+        assert_eq!(found, Reply::Bulk(key.clone().into_bytes()), "{key}");
+    }
+    println!("{} writes acknowledged, none lost", acknowledged.len());
+}
+
+#[test]
+fn a_head_whose_process_is_dead_or_stopped_says_nothing_behind_its_lease_and_another_one_takes_over()
+ {
+    for signal in [Signal::KILL, Signal::STOP] {
+        let mut plan = Plan::new(Place::Router);
+        (plan.followers, plan.followers_in_kernel, plan.fleet) = (1, true, true);
+        let Some(mut world) = World::start(plan) else {
+            return;
+        };
+        world.start_controller();
+        let stale = world.start_stale_front();
+        let following = world.start_following_front();
+        let (bound, follow) = (Clients::default(), Clients::default());
+        let network = world.network();
+        let mut acknowledged = std::thread::scope(|scope| {
+            let _ends = [EndOnDrop(&bound), EndOnDrop(&follow)];
+            let client = |clients, front, name| {
+                let network = network.clone();
+                scope.spawn(move || {
+                    network.enter("client1").unwrap();
+                    Clients::work(clients, front, name)
+                })
+            };
+            let clients = [client(&bound, stale, "b"), client(&follow, following, "f")];
+            let both = |least: usize| {
+                let (writes, reads) = bound.answers();
+                writes >= least && reads >= least && follow.answers().0 >= least
+            };
+            eventually("clients are answered", READY_MAX, || both(20));
+            world.process("device").signal(signal).unwrap();
+            // The kernel goes on by itself.
+            let begun = bound.answers();
+            let reads = counted(&world.status(), &READS);
+            let silent = |world: &World| world.status()["silent_in_ms"] == 0;
+            eventually("its lease ends", READY_MAX, || silent(&world));
+            let status = world.status();
+            assert_eq!(status["admits"], true, "it is not held: {status}");
+            std::thread::sleep(UNDER_WAY);
+            let (answers, asked) = (bound.answers(), bound.asked.load(Ordering::Relaxed));
+            println!("{signal:?}: {begun:?} answers before, {answers:?} until the deadline");
+            assert!(
+                answers.0 > begun.0 && answers.1 > begun.1,
+                "{begun:?} {answers:?}"
+            );
+            assert!(counted(&status, &READS) > reads, "{status}");
+            world.until_done(r#""step":"left-out""#, 1);
+            let healed = follow.answers().0;
+            eventually("the new head answers", READY_MAX, || {
+                follow.answers().0 > healed + 20
+            });
+            let later = world.status();
+            assert_eq!(counted(&later, &READS), counted(&status, &READS), "{later}");
+            assert!(
+                counted(&later, &["silenced"]) > counted(&status, &["silenced"]),
+                "{later}"
+            );
+            assert_eq!(later["silent_in_ms"], 0);
+            // Alone, the new head acknowledges in the kernel, by a lease of its own.
+            let other = world.follower_status();
+            assert_eq!(
+                (&other["role"], &other["lease"]),
+                (&"alone".into(), &true.into())
+            );
+            // What the old one finds in its socket when it goes on, and what comes then.
+            if signal == Signal::STOP {
+                world.process("device").signal(Signal::CONT).unwrap();
+            } else {
+                world.process("device").relaunch().unwrap();
+            }
+            let old = world.process("device");
+            eventually("it learns that it was left out", READY_MAX, || {
+                old.exited().unwrap().is_some()
+            });
+            let said = old.stderr();
+            assert!(said.contains("is not a member of the chain"), "{said}");
+            assert!(!said.contains("panicked"), "{said}");
+            std::thread::sleep(UNDER_WAY);
+            assert!(
+                bound.asked.load(Ordering::Relaxed) > asked + 3,
+                "they asked"
+            );
+            assert_eq!(bound.answers(), answers, "not one behind the deadline");
+            drop(_ends);
+            let keys = clients.map(|client| client.join().unwrap());
+            keys.concat()
+        });
+        acknowledged.sort();
+        nothing_is_lost(&world, following, &acknowledged);
+    }
+}
+
+#[test]
+fn a_spare_joins_behind_a_device_in_the_kernel_which_goes_on_in_the_same_process() {
+    let mut plan = Plan::new(Place::Nic);
+    plan.fleet = true;
+    let Some(mut world) = World::start(plan) else {
+        return;
+    };
+    world.start_controller();
+    let mut writer = world.session(CALL_MAX);
+    writer.sets(50, 1);
+    world.start_spare();
+    // The chain has been no longer so far: somebody says that it shall be.
+    world.process("controller").kill().unwrap();
+    world.process("controller").set_flag("--copies", Some("2"));
+    world.process("controller").relaunch().unwrap();
+    world.wait_ready("spare");
+    eventually("there are two", READY_MAX, || world.status()["copies"] == 2);
+    writer.sets(50, 2);
+    // It is taken over again, and goes on.
+    world.kill("device");
+    world.restart("device");
+    writer.sets(50, 2);
+    world.kill("spare");
+    world.until_done(r#""step":"left-out""#, 1);
+    writer.sets(50, 1);
+    world.check(&writer);
+    let said = world.process("device").stderr();
+    assert!(
+        said.contains("this device has a lease, and answers"),
+        "{said}"
+    );
+}
