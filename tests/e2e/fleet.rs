@@ -1,6 +1,6 @@
 //! Devices that keep leases in a real etcd (`docs/spec/protocol.md` §14).
 
-mod etcd;
+pub mod etcd;
 mod front;
 mod heal;
 mod members;

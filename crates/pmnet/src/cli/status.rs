@@ -244,6 +244,8 @@ fn leased_as_json(id: u32, row: &Row, left: Option<u64>, place: Option<(usize, u
         "place": place.map(|(at, _)| at),
         "places": place.map(|(_, all)| all),
         "spare": place.is_none() && record.is_some_and(|record| record.spare),
+        "ready_to_join": record.map_or(0, |record| record.joins),
+        "holds_everything": record.is_some_and(|record| record.whole),
         "word": match row.word {
             Word::None => Value::Null,
             Word::Stopped => "stopped".into(),
