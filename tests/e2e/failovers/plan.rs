@@ -17,6 +17,8 @@ pub struct WorldPlan {
     pub spares: usize,
     /// Medium of all logs.
     pub medium: Medium,
+    /// Replicas of Redis that must have what counts as applied: one of two, or both.
+    pub confirm: u32,
 }
 
 impl WorldPlan {
@@ -31,6 +33,7 @@ impl WorldPlan {
             } else {
                 Medium::File
             },
+            confirm: random.u32(1..=2),
         }
     }
 }
@@ -38,7 +41,11 @@ impl WorldPlan {
 impl fmt::Display for WorldPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (devices, spares, medium) = (self.devices, self.spares, self.medium.name());
-        write!(f, "R={devices} spares={spares} {medium}")
+        let confirm = self.confirm;
+        write!(
+            f,
+            "R={devices} spares={spares} {medium} wait_replicas={confirm}"
+        )
     }
 }
 
@@ -160,20 +167,29 @@ impl Plan {
 
     /// What runs like this one are counted as.
     pub fn kind(&self) -> String {
+        // Until the old master is back as a replica, the other one alone can confirm.
+        let confirm = format!("wait_replicas={}", self.world.confirm);
         let [first, second] = self.faults[..] else {
-            return self.faults[0].kind.to_string();
+            let kind = self.faults[0].kind;
+            return match kind {
+                Kind::RedisMaster => format!("{kind}, {confirm}"),
+                _ => kind.to_string(),
+            };
         };
         let when = if second.at.is_zero() {
             "two at once"
         } else {
             "a second one meanwhile"
         };
-        // Then etcd gives all leases their whole length anew (docs/guide/operating.md).
-        let etcd = [first, second].map(|fault| fault.kind == Kind::EtcdLeader);
-        let with = if etcd.contains(&true) {
-            ", one is etcd's leader"
+        let is = |kind| first.kind == kind || second.kind == kind;
+        let with = if is(Kind::EtcdLeader) {
+            // It gives all leases their whole length anew (docs/guide/operating.md).
+            ", one is etcd's leader".to_owned()
+        } else if is(Kind::RedisMaster) {
+            // No chain changes before its store confirms that.
+            format!(", one is Redis's master, {confirm}")
         } else {
-            ""
+            String::new()
         };
         format!("{when}{with}")
     }
@@ -252,6 +268,6 @@ fn a_seed_is_a_plan_and_every_kind_is_drawn() {
         }
         kinds.insert(plan.kind());
     }
-    // Four places, four ways; five others; and those of two.
-    assert_eq!(kinds.len(), 16 + 5 + 4, "{kinds:?}");
+    // Four places, four ways; five others; those of two; and Redis's master with each number.
+    assert_eq!(kinds.len(), 16 + 5 + 8 + 2, "{kinds:?}");
 }

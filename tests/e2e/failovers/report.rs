@@ -85,6 +85,7 @@ impl Campaign {
                 "copies": report.plan.world.devices,
                 "spares": report.plan.world.spares,
                 "media": report.plan.world.medium.name(),
+                "wait_replicas": report.plan.world.confirm,
                 "passed": report.passed(),
             });
             match &report.outcomes {

@@ -35,8 +35,10 @@ const ETCDS: usize = 3;
 /// Longest name of a line of a log in a message.
 const SAID_CHARS: usize = 300;
 /// What a device says at its end when the chain goes on without it. It is started again, with --join.
-const LEFT_OUT: [&str; 3] = [
+const LEFT_OUT: [&str; 4] = [
     "is not a member of the chain",
+    // It hears of it while it does not reach etcd.
+    "does not fit the chain",
     "must join anew",
     "was declared stopped",
 ];
@@ -120,8 +122,7 @@ impl World {
         self.start_stores()?;
         let server = self.server();
         let mut args = words(&["server", "--listen", &server.to_string(), "--store"]);
-        let replicas = u32::try_from(REDIS - 1)?;
-        args.push(sentinel::url(&self.sentinels, replicas).into());
+        args.push(sentinel::url(&self.sentinels, self.plan.confirm).into());
         self.add(Who::Server, args, true)?;
         let devices = self.plan.devices;
         for index in (0..devices).rev() {
