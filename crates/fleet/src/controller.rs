@@ -27,7 +27,7 @@ pub struct ControllerConfig {
     pub endpoints: Vec<String>,
     /// The shard's keys.
     pub names: Names,
-    /// Devices that the chain shall have, if there are spares; `None`: as many as it had at most.
+    /// Devices that the chain shall have, if there are spares, until a person says so in etcd; `None`: as many as it had at most.
     pub copies: Option<usize>,
 }
 
@@ -101,7 +101,8 @@ impl Controller {
             let gone = row.lease > 0 && row.alive == 0 && row.word == Word::None;
             gone && self.watch.may_stop(now, device).is_none()
         });
-        let advice = advise(&shard, |id| self.watch.may_stop(now, id), self.copies);
+        let copies = shard.copies.or(self.copies);
+        let advice = advise(&shard, |id| self.watch.may_stop(now, id), copies);
         let Advice::Do(step) = &advice else {
             return Ok(advice);
         };

@@ -186,6 +186,28 @@ fn noted(shard: &Shard, plan: &Plan) -> Option<Step> {
     (noted != *plan).then_some(Step::Adopt(noted))
 }
 
+/// Whether the chain of this record is served, and nobody is on the way in or out.
+pub(crate) fn is_settled(shard: &Shard, plan: &Plan) -> bool {
+    let served = present(shard);
+    let served = served.is_some_and(|now| now.epoch == plan.epoch && now.chain == plan.ids());
+    served && plan.says.is_none() && !plan.joins
+}
+
+/// Whether the chain can go on without this device, as far as is known: it is a member, nobody else is on the way in or out, and
+/// another member that holds everything has a lease. Only to avoid a pause for nothing: whether it is left out, a controller decides
+/// as always.
+pub(crate) fn may_leave(shard: &Shard, device: u32) -> bool {
+    let goes_on = |place: &Place| {
+        let row = shard.rows.get(&place.id);
+        let there = row.is_some_and(|row| row.is_there() && !row.wish.leaves);
+        place.id != device && place.whole && there
+    };
+    shard.plan.as_ref().is_some_and(|plan| {
+        let is_member = plan.ids().contains(&device);
+        is_settled(shard, plan) && is_member && plan.places.iter().any(goes_on)
+    })
+}
+
 /// A device whose lease is gone, beside one that holds everything.
 fn stop(
     shard: &Shard,

@@ -123,9 +123,23 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
         if let Some(text) = agent.failure() {
             anyhow::bail!(text);
         }
+        if agent.leaves() {
+            leave(agent, device.id);
+            return Ok(());
+        }
         if !words.is_to_end() {
             return Ok(());
         }
+    }
+}
+
+/// The device has ended. Without its lease nobody has to wait until that is over.
+fn leave(agent: Agent, id: u32) {
+    tracing::warn!(
+        "device {id} leaves its chain, as `pmnet ctl` was asked to see to, and ends. To let it come back: pmnet ctl add --device {id}"
+    );
+    if let Err(text) = agent.give_back() {
+        tracing::warn!("etcd: {text}. The lease ends by itself");
     }
 }
 
@@ -181,7 +195,7 @@ fn run_once(
     };
     agent.attend(facts, words.clone(), order.unwrap_or(by_flags));
     // Whoever else runs as this device is found before anybody hears of this one.
-    while !agent.is_registered() && agent.failure().is_none() {
+    while !agent.is_registered() && agent.failure().is_none() && !agent.leaves() {
         if stop.within(LOOK).context("cannot wait for etcd")? {
             return Ok(log.close()?);
         }
