@@ -1,5 +1,6 @@
 //! Devices that keep leases in a real etcd (`docs/spec/protocol.md` §14).
 
+mod ctl;
 pub mod etcd;
 mod front;
 mod heal;
