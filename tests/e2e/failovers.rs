@@ -16,7 +16,7 @@ use pmnet_lab::harness::{Namespaces, find_program};
 
 use self::plan::{WORLD_RUNS, WorldPlan};
 use self::report::Campaign;
-use self::run::run;
+use self::run::{RunReport, caught, run};
 use self::world::World;
 use crate::common;
 use crate::support::seed;
@@ -56,9 +56,18 @@ fn campaign(first: u64, count: u64, file: Option<PathBuf>) -> Campaign {
             let story = scope.spawn(|| {
                 let plan = WorldPlan::draw(begin);
                 let name = format!("failovers-{begin}");
-                let mut world = World::start(plan, &name)
-                    .expect("the world starts")
-                    .expect("etcd is installed");
+                let started = caught(|| World::start(plan, &name));
+                let mut world = match started {
+                    Ok(world) => world.expect("etcd is installed"),
+                    Err(why) => {
+                        // It counts as a run, so that this ends.
+                        let report = RunReport::of_none(begin, format!("no world: {why}"));
+                        println!("{report}");
+                        all.add(report);
+                        seeds.next();
+                        return;
+                    }
+                };
                 for turn in 0.. {
                     let next = seeds.next_if(|seed| seed / WORLD_RUNS == begin / WORLD_RUNS);
                     let Some(seed) = next else {

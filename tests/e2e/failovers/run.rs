@@ -9,7 +9,7 @@ use pmnet_history::{Limits, Op, Outcome, Record, operations};
 use pmnet_lab::check::{Ledger, check_history, verify};
 use pmnet_lab::clock::now_ns;
 use pmnet_lab::harness::drained;
-use pmnet_lab::harness::histories::{self, Contention, Shared, read_all};
+use pmnet_lab::harness::histories::{self, Contention, Shared, read_all_within};
 use pmnet_lab::load::{self, CheckedOptions, HistoryFile, Hooks, Options, Workload};
 
 use super::plan::Plan;
@@ -29,19 +29,19 @@ const CALL_MAX: Duration = Duration::from_secs(70);
 const CONTENTION: Contention = Contention {
     slots: [3, 2, 2],
     key_operations: 240,
-    operations_max: 8_000,
+    operations_max: 5_000,
     call_max: CALL_MAX,
 };
 /// Clients work for so long before the first fault, and after all is well.
 const BEFORE: Duration = Duration::from_millis(800);
 const AFTER: Duration = Duration::from_millis(500);
 /// Until all is well again.
-const WHOLE_MAX: Duration = Duration::from_secs(90);
+const WHOLE_MAX: Duration = Duration::from_secs(180);
 /// A run cannot be longer than this.
-const RUN_MAX: Duration = Duration::from_secs(150);
+const RUN_MAX: Duration = Duration::from_secs(300);
 /// How often is looked at what goes on, and how often etcd is asked, which costs more.
 const LOOK: Duration = Duration::from_millis(20);
-const ASK: Duration = Duration::from_millis(150);
+const ASK: Duration = Duration::from_millis(200);
 /// Acknowledged after the last fault is over, and executed by the store.
 const ACKNOWLEDGED_AFTER: u64 = 50;
 const EXECUTED_AFTER: u64 = 10;
@@ -74,6 +74,16 @@ pub struct RunReport {
 }
 
 impl RunReport {
+    /// A run that did not begin.
+    pub fn of_none(seed: u64, why: String) -> RunReport {
+        RunReport {
+            seed,
+            plan: Plan::draw(seed),
+            outcomes: Err(why),
+            folder: None,
+        }
+    }
+
     pub fn passed(&self) -> bool {
         matches!(&self.outcomes, Ok(outcomes) if outcomes.findings.is_empty())
     }
@@ -90,14 +100,7 @@ struct Load<'a> {
 pub fn run(world: &mut World, seed: u64, turn: u32) -> RunReport {
     let plan = Plan::draw(seed);
     let done = || play(world, &plan, seed, turn);
-    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(done));
-    let outcomes = match caught {
-        Ok(done) => done.map_err(|error| format!("{error:#}")),
-        Err(panic) => Err(match panic.downcast_ref::<String>() {
-            Some(text) => text.clone(),
-            None => "it panicked".to_owned(),
-        }),
-    };
+    let outcomes = caught(done);
     let mut report = RunReport {
         seed,
         plan,
@@ -109,6 +112,17 @@ pub fn run(world: &mut World, seed: u64, turn: u32) -> RunReport {
         report.folder = Some(world.folder().to_owned());
     }
     report
+}
+
+/// What came of it, also if it panicked.
+pub fn caught<T>(work: impl FnOnce() -> anyhow::Result<T>) -> Result<T, String> {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
+        Ok(done) => done.map_err(|error| format!("{error:#}")),
+        Err(panic) => Err(match panic.downcast_ref::<String>() {
+            Some(text) => text.clone(),
+            None => "it panicked".to_owned(),
+        }),
+    }
 }
 
 fn play(world: &mut World, plan: &Plan, seed: u64, turn: u32) -> anyhow::Result<Outcomes> {
@@ -297,9 +311,9 @@ fn judge(
     let front = world.fronts()[0];
     let master = || world.master().context("no majority of the Sentinels");
     // Through the front first. What it answers may be in the log only, so that is waited for.
-    read_all(records, front)?;
+    read_all_within(records, front, CALL_MAX)?;
     drained(front)?;
-    read_all(records, master()?)?;
+    read_all_within(records, master()?, CALL_MAX)?;
     let verdict = verify(ledger, &mut connect(master()?))?;
     if !verdict.is_clean() {
         outcomes.findings.push(verdict.to_string());

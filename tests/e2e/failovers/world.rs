@@ -95,7 +95,10 @@ impl World {
         let namespaces = Namespaces::create(&nodes)?;
         namespaces.enter_hub()?;
         let inside = |program: PathBuf, args| namespaces.inside(count, &program, args).unwrap();
-        let Some(etcds) = Etcds::start_at(name, ETCDS, namespaces.address(count), inside) else {
+        // In memory, as Redis: nobody loses power here, and a disk that others use is waited for for seconds.
+        let scratch = Scratch::new(common::folder(), name)?;
+        let machine = namespaces.address(count);
+        let Some(etcds) = Etcds::start_at(name, ETCDS, scratch.memory(), machine, inside) else {
             return Ok(None);
         };
         let mut world = World {
@@ -109,7 +112,7 @@ impl World {
             busy: Vec::new(),
             ended: 0,
             namespaces,
-            scratch: Scratch::new(common::folder(), name)?,
+            scratch,
         };
         let started = world.start_all();
         if started.is_err() {
@@ -174,7 +177,7 @@ impl World {
         let program = find_program("redis-server").context("no redis-server")?;
         for index in 0..REDIS {
             let address = local()?;
-            let folder = self.scratch.disk().join(format!("redis-{index}"));
+            let folder = self.scratch.memory().join(format!("redis-{index}"));
             std::fs::create_dir_all(&folder)?;
             let mut config = format!(
                 "bind 127.0.0.1\nport {}\ndir {}\nappendonly yes\nappendfsync always\nsave \"\"\n\

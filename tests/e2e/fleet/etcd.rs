@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pmnet_lab::harness::{Process, Ready, Spec, find_program, free_port};
@@ -40,13 +40,14 @@ impl Etcds {
     /// Starts so many; `None` if etcd is not installed.
     pub fn start(name: &str, members: usize) -> Option<Etcds> {
         let here = |program, args| (program, args);
-        Etcds::start_at(name, members, Ipv4Addr::LOCALHOST, here)
+        Etcds::start_at(name, members, common::folder(), Ipv4Addr::LOCALHOST, here)
     }
 
-    /// The same on the machine with this address. `inside` gives the program and the arguments that start a program there.
+    /// The same below this folder, and on the machine with this address. `inside` gives the program and the arguments that start a program there.
     pub fn start_at(
         name: &str,
         members: usize,
+        folder: &Path,
         machine: Ipv4Addr,
         inside: impl Fn(PathBuf, Vec<OsString>) -> (PathBuf, Vec<OsString>),
     ) -> Option<Etcds> {
@@ -59,7 +60,7 @@ impl Etcds {
             (0..members).map(|_| (address(), address())).collect();
         let all = |at: usize| format!("m{at}=http://{}", places[at].1);
         let all: Vec<String> = (0..members).map(all).collect();
-        let folder = common::folder().join(format!("etcd-{name}-{}", std::process::id()));
+        let folder = folder.join(format!("etcd-{name}-{}", std::process::id()));
         let _old = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         let start = |(at, (client, peer)): (usize, &(SocketAddr, SocketAddr))| {

@@ -223,9 +223,25 @@ pub fn write(shared: &Shared, seed: u64, pause: Duration) {
 /// # Errors
 /// A read is not answered.
 pub fn read_all(records: &mut Vec<Record>, endpoint: SocketAddr) -> anyhow::Result<()> {
+    read_all_within(records, endpoint, CALL_MAX)
+}
+
+/// The same, with another longest wait for one reply.
+///
+/// # Errors
+/// A read is not answered.
+pub fn read_all_within(
+    records: &mut Vec<Record>,
+    endpoint: SocketAddr,
+    call_max: Duration,
+) -> anyhow::Result<()> {
     let keys: std::collections::BTreeSet<String> =
         records.iter().map(|record| record.key.clone()).collect();
-    let shared = Shared::new(endpoint);
+    let contention = Contention {
+        call_max,
+        ..Contention::default()
+    };
+    let shared = Shared::group(&[endpoint], 0, contention);
     shared.next_client.store(READER, Ordering::Relaxed);
     let mut client = Caller::new(&shared);
     // If datagrams get lost, a read may reach the front's deadline, which is short here.
