@@ -129,6 +129,12 @@ fn transaction(names: &Names, shard: &Shard, step: &Step) -> (Vec<(String, u64)>
                     are.push((names.word(*id), row.words));
                 }
             }
+            // If another server serves now, that is still so.
+            let says = shard.server.as_ref().map(|record| record.address);
+            let before = shard.plan.as_ref().map(|plan| plan.server);
+            if says == Some(plan.server) && before.is_some_and(|before| before != plan.server) {
+                are.push((names.server(), shard.servers));
+            }
             chain(names, plan)
         }
         Step::Stop {
@@ -238,5 +244,36 @@ mod tests {
             (asked.as_str(), put.as_str()),
             ("chain=5 words/3=32", "chain")
         );
+    }
+
+    #[test]
+    fn a_step_to_another_server_asks_whether_that_one_still_serves() {
+        let names = Names::new("f", 0).unwrap();
+        let at = |port| std::net::SocketAddr::from(([10, 0, 0, 9], port));
+        let plan = |port| Plan {
+            epoch: 1,
+            says: None,
+            places: Vec::new(),
+            joins: false,
+            server: at(port),
+            copies: 1,
+        };
+        let shard = Shard {
+            plan: Some(plan(1)),
+            plans: 5,
+            server: Some(crate::ServerRecord {
+                address: at(2),
+                epoch: 1,
+                chain: Vec::new(),
+                seconds: 3,
+                standby: true,
+            }),
+            servers: 7,
+            ..Shard::default()
+        };
+        let (are, _) = transaction(&names, &shard, &Step::Wire(plan(2)));
+        assert_eq!(are, [(names.chain(), 5), (names.server(), 7)]);
+        let (are, _) = transaction(&names, &shard, &Step::Wire(plan(1)));
+        assert_eq!(are, [(names.chain(), 5)]);
     }
 }

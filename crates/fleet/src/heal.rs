@@ -92,6 +92,9 @@ pub fn advise(
     if let Some(later) = present.as_ref().filter(|now| now.epoch > plan.epoch) {
         return adopt(shard, Some(plan), later);
     }
+    if let Some(step) = server_moved(shard, plan) {
+        return Advice::Do(step);
+    }
     let same = present.as_ref().filter(|now| now.epoch == plan.epoch);
     if let Some(present) = same
         && let Some(step) = left_out(shard, plan, present).or_else(|| noted(shard, plan))
@@ -158,6 +161,16 @@ fn adopt(shard: &Shard, before: Option<&Plan>, present: &Present<'_>) -> Advice 
         places,
         joins: false,
         server,
+    }))
+}
+
+/// Another one of several servers serves now: the last device sends there. Who is in the chain, and what is stated, stays.
+fn server_moved(shard: &Shard, plan: &Plan) -> Option<Step> {
+    let there = shard.server.as_ref().filter(|_| shard.has_server());
+    let moved = there.filter(|record| record.standby && record.address != plan.server)?;
+    Some(Step::Wire(Plan {
+        server: moved.address,
+        ..plan.clone()
     }))
 }
 

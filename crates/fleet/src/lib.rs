@@ -24,7 +24,7 @@ pub use follow::{FollowConfig, Follower, whereabouts};
 pub use heal::{Advice, Step};
 pub use plan::{Order, Place, Plan};
 pub use record::{MemberRecord, Names, ServerRecord, Wish};
-pub use server::{ServerAgent, ServerAgentConfig};
+pub use server::{Candidate, ServerAgent, ServerAgentConfig};
 pub use shard::{Row, Shard};
 
 pub use pmnet_proto::lease::{Word, margin};

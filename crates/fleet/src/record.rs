@@ -127,6 +127,9 @@ pub struct ServerRecord {
     pub chain: Vec<u32>,
     /// Length of the leases that show that it is there.
     pub seconds: u64,
+    /// It is one of several, of which one serves at a time: the chain sends to the one that does.
+    #[serde(default)]
+    pub standby: bool,
 }
 
 /// What a person wants of a device. It decides nothing: the device gives its lease back if it may, and the rest follows from that.

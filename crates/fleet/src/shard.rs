@@ -56,6 +56,8 @@ pub struct Shard {
     pub(crate) servers: u64,
     /// Number of the key that shows that the server is there; 0: it is not, or does not reach etcd.
     pub(crate) server_alive: u64,
+    /// The process of that server.
+    pub(crate) server_process: Vec<u8>,
     /// How many devices a person wants in the chain; `None`: nobody said so.
     pub copies: Option<usize>,
     /// Number of that; 0: there is none.
@@ -101,6 +103,7 @@ impl Shard {
         }
         if name == SERVER_ALIVE {
             self.server_alive = entry.revision;
+            self.server_process.clone_from(&entry.value);
             return Some(());
         }
         let (kind, id) = name.split_once('/')?;

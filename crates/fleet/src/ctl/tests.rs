@@ -134,6 +134,7 @@ fn what_cannot_be_had_is_refused_with_a_sentence() {
         epoch: 4,
         chain: vec![1, 2, 3],
         seconds: 3,
+        standby: false,
     });
     assert!(refused(&alone, REMOVE_2).contains("the server is gone"));
     // Both others are to leave, too.
