@@ -1,6 +1,7 @@
 //! Devices that keep leases in a real etcd (`docs/spec/protocol.md` §14).
 
-mod etcd;
+mod ctl;
+pub mod etcd;
 mod front;
 mod heal;
 mod members;

@@ -11,6 +11,7 @@ mod chain;
 mod clients;
 mod exactly_once;
 mod failover;
+mod failovers;
 mod fleet;
 mod full_log;
 mod histories;

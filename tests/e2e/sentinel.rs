@@ -14,7 +14,7 @@ use crate::failover::{call, replica};
 use crate::support::{Answer, CALL_MAX, Caller, bulk, connect, eventually, launch, ok, refuses};
 
 /// The master's name at the Sentinels.
-const NAME: &str = "m";
+pub const NAME: &str = "m";
 /// A master that is silent for so long counts as lost.
 const DOWN: Duration = Duration::from_secs(1);
 /// Until the Sentinels have done what they have to do, and everything goes on.
@@ -85,7 +85,7 @@ impl World {
     }
 }
 
-fn url(sentinels: &[(Process, SocketAddr)], replicas: u32) -> String {
+pub fn url(sentinels: &[(Process, SocketAddr)], replicas: u32) -> String {
     let all: Vec<String> = sentinels.iter().map(|(_, at)| at.to_string()).collect();
     format!(
         "redis+sentinel://{}/{NAME}?wait_replicas={replicas}",
@@ -94,7 +94,7 @@ fn url(sentinels: &[(Process, SocketAddr)], replicas: u32) -> String {
 }
 
 /// The value behind this name, in a reply of names and values.
-fn field(reply: &Reply, name: &str) -> String {
+pub fn field(reply: &Reply, name: &str) -> String {
     let Reply::Array(fields) = reply else {
         panic!("{reply:?}")
     };
@@ -102,7 +102,7 @@ fn field(reply: &Reply, name: &str) -> String {
     at.map_or_else(String::new, |at| fields[at + 1].text().unwrap())
 }
 
-fn sentinel(master: SocketAddr, folder: &std::path::Path) -> (Process, SocketAddr) {
+pub fn sentinel(master: SocketAddr, folder: &std::path::Path) -> (Process, SocketAddr) {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
     std::fs::create_dir_all(folder).unwrap();
     let (port, of, dir) = (address.port(), master.port(), folder.display());

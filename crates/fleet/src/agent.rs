@@ -5,6 +5,8 @@
 //! just read. So a lease, and that nobody declared the device stopped, are agreed on in one step, and a step that arrives
 //! late does nothing. The device's deadline is counted from before the grant was sent.
 
+mod told;
+
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,10 +16,12 @@ use std::time::Duration;
 use pmnet_proto::Time;
 use pmnet_proto::lease::{self, Word};
 use pmnet_proto::rules::Rules;
-use pmnet_proto::time::{Nanos, SECOND};
+use pmnet_proto::time::Nanos;
 use pmnet_udp::{Clock, LeaseWords, Standing};
 
+use self::told::Told;
 use crate::etcd::{Etcd, Put};
+use crate::heal::may_leave;
 use crate::plan::{Order, Plan};
 use crate::record::{MemberRecord, Names, bytes};
 use crate::shard::{Row, Shard};
@@ -28,8 +32,6 @@ const RENEWALS: u64 = 3;
 const LOOKS: u64 = 16;
 /// One call of etcd ends within this part of a lease.
 const CALLS: u64 = 6;
-/// A device that stays without a lease says so again.
-const PATIENCE: Nanos = 5 * SECOND;
 
 /// Settings of an agent.
 #[derive(Clone, Debug)]
@@ -66,6 +68,9 @@ pub struct Facts {
 pub struct Agent {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    config: AgentConfig,
+    /// Name of this process.
+    process: String,
 }
 
 /// One run of the device's loop.
@@ -89,6 +94,8 @@ struct State {
     order: Option<Order>,
     /// The device is this process's.
     registered: bool,
+    /// A person wants the device to leave, and it may.
+    leaves: bool,
     failed: Option<String>,
 }
 
@@ -105,13 +112,16 @@ impl Agent {
     /// The system gives no thread, or no random numbers.
     pub fn start(config: AgentConfig) -> std::io::Result<Agent> {
         let shared = Arc::new(Shared::default());
-        let mut keeper = Keeper::new(config, shared.clone())?;
+        let mut keeper = Keeper::new(config.clone(), shared.clone())?;
+        let process = keeper.process.clone();
         let thread = std::thread::Builder::new()
             .name("lease".into())
             .spawn(move || keeper.keep())?;
         Ok(Agent {
             shared,
             thread: Some(thread),
+            config,
+            process,
         })
     }
 
@@ -145,16 +155,42 @@ impl Agent {
     pub fn failure(&self) -> Option<String> {
         self.shared.state().failed.clone()
     }
-}
 
-impl Drop for Agent {
-    fn drop(&mut self) {
+    /// Whether the device is to end and to give its lease back: a person wants that, and the chain can go on without it.
+    #[must_use]
+    pub fn leaves(&self) -> bool {
+        self.shared.state().leaves
+    }
+
+    /// Gives the lease back. **The device has ended**: nobody answers by this lease any more.
+    ///
+    /// # Errors
+    /// A sentence: etcd does not answer. The lease then ends by itself.
+    pub fn give_back(mut self) -> Result<(), String> {
+        // Nobody asks for another one.
+        self.finish();
+        let timeout = Duration::from_nanos(crate::length(self.config.seconds) / CALLS);
+        let mut etcd = Etcd::new(self.config.endpoints.clone(), timeout);
+        let row = Shard::read(&mut etcd, &self.config.names)?.row(self.config.id);
+        if row.process.as_ref() != Some(&self.process) || row.lease_id == 0 {
+            return Ok(());
+        }
+        etcd.revoke(row.lease_id).map_err(|error| error.to_string())
+    }
+
+    fn finish(&mut self) {
         self.shared.ends.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             // A panic there was printed.
             let _ = thread.join();
         }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.finish();
     }
 }
 
@@ -249,6 +285,11 @@ impl Keeper {
         let shard = Shard::read(&mut self.etcd, &self.config.names)?;
         let row = shard.row(self.config.id);
         self.follow(&shard, &row, run);
+        if row.wish.leaves && may_leave(&shard, self.config.id) {
+            self.shared.state().leaves = true;
+            words.end();
+            return Err(Not::Yet("a person wants it to leave its chain".into()));
+        }
         let standing = words.standing();
         let now = self.config.clock.now();
         let due = self.held.as_ref().is_none_or(|held| {
@@ -271,7 +312,7 @@ impl Keeper {
             next: Some(run.order.next),
             chain: standing.chain.iter().copied().filter(|_| serves).collect(),
             whole: serves && standing.whole,
-            spare: self.config.spare,
+            spare: self.config.spare && !row.wish.leaves,
             joins: standing.joins,
         };
         let sent_at = self.config.clock.now();
@@ -393,47 +434,6 @@ fn allows(word: Word, epoch: Option<u32>) -> Result<(), String> {
         _ if allowed => Ok(()),
         Word::LeftOut(since) => Err(format!("it was left out of the chain in epoch {since}")),
         _ => Err("it was declared stopped, and must join anew".into()),
-    }
-}
-
-/// What was said about the lease.
-#[derive(Default)]
-struct Told {
-    /// Since when there is none, and when that was said last.
-    lacking: Option<(Time, Option<Time>)>,
-    lived: bool,
-}
-
-impl Told {
-    fn tell(
-        &mut self,
-        now: Time,
-        epoch: Option<u32>,
-        lives: bool,
-        why: Option<String>,
-        length: Nanos,
-    ) {
-        if lives {
-            let lacked = self.lacking.take().is_some_and(|(_, said)| said.is_some());
-            if epoch.is_some() && (lacked || !self.lived) {
-                let seconds = length / SECOND;
-                tracing::info!(epoch, seconds, "this device has a lease, and answers");
-                self.lived = true;
-            }
-            return;
-        }
-        let (since, said) = *self.lacking.get_or_insert((now, None));
-        let patience = match said {
-            Some(_) => PATIENCE,
-            None if self.lived => 0,
-            None => length / RENEWALS,
-        };
-        if now.since(said.unwrap_or(since)) < patience {
-            return;
-        }
-        self.lacking = Some((since, Some(now)));
-        let why = why.unwrap_or_else(|| "etcd has not been asked yet".into());
-        tracing::warn!("no lease: this device answers nobody until it has one: {why}");
     }
 }
 

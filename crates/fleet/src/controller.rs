@@ -27,7 +27,7 @@ pub struct ControllerConfig {
     pub endpoints: Vec<String>,
     /// The shard's keys.
     pub names: Names,
-    /// Devices that the chain shall have, if there are spares; `None`: as many as it had at most.
+    /// Devices that the chain shall have, if there are spares, until a person says so in etcd; `None`: as many as it had at most.
     pub copies: Option<usize>,
 }
 
@@ -101,7 +101,8 @@ impl Controller {
             let gone = row.lease > 0 && row.alive == 0 && row.word == Word::None;
             gone && self.watch.may_stop(now, device).is_none()
         });
-        let advice = advise(&shard, |id| self.watch.may_stop(now, id), self.copies);
+        let copies = shard.copies.or(self.copies);
+        let advice = advise(&shard, |id| self.watch.may_stop(now, id), copies);
         let Advice::Do(step) = &advice else {
             return Ok(advice);
         };
@@ -127,6 +128,12 @@ fn transaction(names: &Names, shard: &Shard, step: &Step) -> (Vec<(String, u64)>
                 if row.word == Word::Stopped {
                     are.push((names.word(*id), row.words));
                 }
+            }
+            // If another server serves now, that is still so.
+            let says = shard.server.as_ref().map(|record| record.address);
+            let before = shard.plan.as_ref().map(|plan| plan.server);
+            if says == Some(plan.server) && before.is_some_and(|before| before != plan.server) {
+                are.push((names.server(), shard.servers));
             }
             chain(names, plan)
         }
@@ -237,5 +244,36 @@ mod tests {
             (asked.as_str(), put.as_str()),
             ("chain=5 words/3=32", "chain")
         );
+    }
+
+    #[test]
+    fn a_step_to_another_server_asks_whether_that_one_still_serves() {
+        let names = Names::new("f", 0).unwrap();
+        let at = |port| std::net::SocketAddr::from(([10, 0, 0, 9], port));
+        let plan = |port| Plan {
+            epoch: 1,
+            says: None,
+            places: Vec::new(),
+            joins: false,
+            server: at(port),
+            copies: 1,
+        };
+        let shard = Shard {
+            plan: Some(plan(1)),
+            plans: 5,
+            server: Some(crate::ServerRecord {
+                address: at(2),
+                epoch: 1,
+                chain: Vec::new(),
+                seconds: 3,
+                standby: true,
+            }),
+            servers: 7,
+            ..Shard::default()
+        };
+        let (are, _) = transaction(&names, &shard, &Step::Wire(plan(2)));
+        assert_eq!(are, [(names.chain(), 5), (names.server(), 7)]);
+        let (are, _) = transaction(&names, &shard, &Step::Wire(plan(1)));
+        assert_eq!(are, [(names.chain(), 5)]);
     }
 }

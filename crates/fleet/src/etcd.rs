@@ -1,7 +1,7 @@
 //! A small client of etcd: its JSON gateway (`/v3/…`, from etcd 3.4 on), over plain HTTP, blocking.
 //!
-//! Three calls are all that is needed: read a range (linearizable), grant a lease, and one transaction that compares revisions and
-//! puts. All go through the agreement of etcd's members. The keep-alive of etcd does not, so it is not used: a member that
+//! Four calls are all that is needed: read a range (linearizable), grant a lease, end one, and one transaction that compares
+//! revisions and puts. All go through the agreement of etcd's members. The keep-alive of etcd does not, so it is not used: a member that
 //! believes to be the leader renews by itself.
 
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub struct Entry {
 }
 
 /// What a transaction puts, if all that it compares holds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Put {
     /// Name.
     pub key: String,
@@ -114,6 +114,15 @@ impl Etcd {
         let id = answer["ID"].as_str().and_then(|id| id.parse().ok());
         id.filter(|_| granted)
             .ok_or_else(|| self.foreign("a lease is shorter than asked for"))
+    }
+
+    /// Ends a lease, and removes the keys that go with it.
+    ///
+    /// # Errors
+    /// [`EtcdError`]: then it may or may not be done, or the lease was gone.
+    pub fn revoke(&mut self, lease: i64) -> Result<(), EtcdError> {
+        self.call("lease/revoke", &json!({ "ID": lease.to_string() }))
+            .map(|_| ())
     }
 
     /// Puts all this in one step if each of these keys was last put at this revision (0: is not there); whether it did.

@@ -92,6 +92,9 @@ pub fn advise(
     if let Some(later) = present.as_ref().filter(|now| now.epoch > plan.epoch) {
         return adopt(shard, Some(plan), later);
     }
+    if let Some(step) = server_moved(shard, plan) {
+        return Advice::Do(step);
+    }
     let same = present.as_ref().filter(|now| now.epoch == plan.epoch);
     if let Some(present) = same
         && let Some(step) = left_out(shard, plan, present).or_else(|| noted(shard, plan))
@@ -161,6 +164,16 @@ fn adopt(shard: &Shard, before: Option<&Plan>, present: &Present<'_>) -> Advice 
     }))
 }
 
+/// Another one of several servers serves now: the last device sends there. Who is in the chain, and what is stated, stays.
+fn server_moved(shard: &Shard, plan: &Plan) -> Option<Step> {
+    let there = shard.server.as_ref().filter(|_| shard.has_server());
+    let moved = there.filter(|record| record.standby && record.address != plan.server)?;
+    Some(Step::Wire(Plan {
+        server: moved.address,
+        ..plan.clone()
+    }))
+}
+
 /// A device that was stopped, and is not in the chain that is served. The record may not leave anybody out of that chain any more:
 /// then no statement about this device is to come, and none counts in a later epoch.
 fn left_out(shard: &Shard, plan: &Plan, present: &Present<'_>) -> Option<Step> {
@@ -184,6 +197,28 @@ fn noted(shard: &Shard, plan: &Plan) -> Option<Step> {
         place.whole |= record.is_some_and(|record| record.epoch == plan.epoch && record.whole);
     }
     (noted != *plan).then_some(Step::Adopt(noted))
+}
+
+/// Whether the chain of this record is served, and nobody is on the way in or out.
+pub(crate) fn is_settled(shard: &Shard, plan: &Plan) -> bool {
+    let served = present(shard);
+    let served = served.is_some_and(|now| now.epoch == plan.epoch && now.chain == plan.ids());
+    served && plan.says.is_none() && !plan.joins
+}
+
+/// Whether the chain can go on without this device, as far as is known: it is a member, nobody else is on the way in or out, and
+/// another member that holds everything has a lease. Only to avoid a pause for nothing: whether it is left out, a controller decides
+/// as always.
+pub(crate) fn may_leave(shard: &Shard, device: u32) -> bool {
+    let goes_on = |place: &Place| {
+        let row = shard.rows.get(&place.id);
+        let there = row.is_some_and(|row| row.is_there() && !row.wish.leaves);
+        place.id != device && place.whole && there
+    };
+    shard.plan.as_ref().is_some_and(|plan| {
+        let is_member = plan.ids().contains(&device);
+        is_settled(shard, plan) && is_member && plan.places.iter().any(goes_on)
+    })
 }
 
 /// A device whose lease is gone, beside one that holds everything.

@@ -2,11 +2,12 @@
 //!
 //! Purpose: what an operator would know of a shard's devices is known from etcd. An [`Agent`] keeps the lease of one device, in a
 //! thread of its own; a [`ServerAgent`] says which chain the store has on record. A [`Follower`] tells clients where the devices are. A [`Controller`]
-//! says who is stopped, and how the rest is wired. Invariant: a lease is granted by agreement of all members of etcd, together with the look at the
+//! says who is stopped, and how the rest is wired. An [`Intent`] is what a person wants changed. Invariant: a lease is granted by agreement of all members of etcd, together with the look at the
 //! word about its device. May not: see a packet, a log or a store; be waited for by a loop that serves.
 
 mod agent;
 mod controller;
+mod ctl;
 mod etcd;
 mod follow;
 mod heal;
@@ -17,12 +18,13 @@ mod shard;
 
 pub use agent::{Agent, AgentConfig, Facts};
 pub use controller::{Controller, ControllerConfig};
+pub use ctl::{Intent, Want, intend};
 pub use etcd::{Etcd, EtcdError, LIMIT, endpoints};
 pub use follow::{FollowConfig, Follower, whereabouts};
 pub use heal::{Advice, Step};
 pub use plan::{Order, Place, Plan};
-pub use record::{MemberRecord, Names, ServerRecord};
-pub use server::{ServerAgent, ServerAgentConfig};
+pub use record::{MemberRecord, Names, ServerRecord, Wish};
+pub use server::{Candidate, ServerAgent, ServerAgentConfig};
 pub use shard::{Row, Shard};
 
 pub use pmnet_proto::lease::{Word, margin};

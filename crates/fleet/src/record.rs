@@ -8,6 +8,8 @@
 //! | `chain` | [`Plan`](crate::Plan): the chain as it shall be | never |
 //! | `server` | [`ServerRecord`]: the chain that the store has on record | never |
 //! | `server-alive` | the process of the server | with its lease |
+//! | `wishes/ID` | [`Wish`]: what a person wants of the device | never |
+//! | `copies` | how long a person wants the chain to be | never |
 
 use std::net::SocketAddr;
 
@@ -23,6 +25,8 @@ pub(crate) const CHAIN: &str = "chain";
 pub(crate) const SERVER: &str = "server";
 /// Name of the key that shows that the server is there.
 pub(crate) const SERVER_ALIVE: &str = "server-alive";
+/// Name of how long the chain is to be.
+pub(crate) const COPIES: &str = "copies";
 
 /// The names of one shard's keys.
 #[derive(Clone, Debug)]
@@ -59,6 +63,14 @@ impl Names {
 
     pub(crate) fn server_alive(&self) -> String {
         format!("{}{SERVER_ALIVE}", self.0)
+    }
+
+    pub(crate) fn copies(&self) -> String {
+        format!("{}{COPIES}", self.0)
+    }
+
+    pub(crate) fn wish(&self, id: u32) -> String {
+        format!("{}wishes/{id}", self.0)
     }
 
     pub(crate) fn member(&self, id: u32) -> String {
@@ -115,6 +127,16 @@ pub struct ServerRecord {
     pub chain: Vec<u32>,
     /// Length of the leases that show that it is there.
     pub seconds: u64,
+    /// It is one of several, of which one serves at a time: the chain sends to the one that does.
+    #[serde(default)]
+    pub standby: bool,
+}
+
+/// What a person wants of a device. It decides nothing: the device gives its lease back if it may, and the rest follows from that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wish {
+    /// It is to leave its chain, and not to be taken as a spare.
+    pub leaves: bool,
 }
 
 /// [`Word`] as it is written.

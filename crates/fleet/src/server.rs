@@ -37,25 +37,49 @@ pub struct ServerAgentConfig {
     pub address: SocketAddr,
     /// Length of the leases that show that it is there.
     pub seconds: u64,
+    /// It is one of several, of which one serves at a time.
+    pub standby: bool,
 }
 
-/// An agent at work. It ends when this is dropped.
+/// An agent that has not begun yet.
 #[derive(Debug)]
-pub struct ServerAgent {
-    words: Arc<ServerWords>,
-    thread: Option<JoinHandle<()>>,
-}
+pub struct Candidate(Keeper);
 
-impl ServerAgent {
+impl Candidate {
+    /// An agent with these settings.
+    ///
+    /// # Errors
+    /// The system gives no random numbers.
+    pub fn new(config: ServerAgentConfig) -> std::io::Result<Candidate> {
+        Keeper::new(config).map(Candidate)
+    }
+
+    /// Takes the turn of the one server that serves, if no other one has it; whether it did. **Only so that not two begin**: who may
+    /// write, the store decides.
+    ///
+    /// # Errors
+    /// A sentence: etcd does not answer.
+    pub fn takes_turn(&mut self) -> Result<bool, String> {
+        let keeper = &mut self.0;
+        let shard = Shard::read(&mut keeper.etcd, &keeper.config.names)?;
+        let address = shard.server.as_ref().map(|record| record.address);
+        // Who had this address before has ended.
+        if shard.has_server() && address != Some(keeper.config.address) {
+            return Ok(false);
+        }
+        let alive = keeper.alive()?;
+        let are = [(keeper.config.names.server_alive(), shard.server_alive)];
+        let done = keeper.etcd.put_if(&are, &[alive]);
+        done.map_err(|error| error.to_string())
+    }
+
     /// Begins.
     ///
     /// # Errors
-    /// The system gives no thread, or no random numbers.
-    pub fn start(
-        config: ServerAgentConfig,
-        words: Arc<ServerWords>,
-    ) -> std::io::Result<ServerAgent> {
-        let mut keeper = Keeper::new(config, words.clone())?;
+    /// The system gives no thread.
+    pub fn start(self, words: Arc<ServerWords>) -> std::io::Result<ServerAgent> {
+        let mut keeper = self.0;
+        keeper.words = words.clone();
         let thread = std::thread::Builder::new()
             .name("fleet".into())
             .spawn(move || keeper.keep())?;
@@ -64,6 +88,13 @@ impl ServerAgent {
             thread: Some(thread),
         })
     }
+}
+
+/// An agent at work. It ends when this is dropped.
+#[derive(Debug)]
+pub struct ServerAgent {
+    words: Arc<ServerWords>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Drop for ServerAgent {
@@ -77,6 +108,7 @@ impl Drop for ServerAgent {
     }
 }
 
+#[derive(Debug)]
 struct Keeper {
     config: ServerAgentConfig,
     words: Arc<ServerWords>,
@@ -92,7 +124,7 @@ struct Keeper {
 }
 
 impl Keeper {
-    fn new(config: ServerAgentConfig, words: Arc<ServerWords>) -> std::io::Result<Keeper> {
+    fn new(config: ServerAgentConfig) -> std::io::Result<Keeper> {
         let length = crate::length(config.seconds);
         let timeout = Duration::from_nanos(length / CALLS);
         Ok(Keeper {
@@ -103,7 +135,7 @@ impl Keeper {
             put: None,
             said: None,
             config,
-            words,
+            words: Arc::default(),
         })
     }
 
@@ -121,6 +153,10 @@ impl Keeper {
         let on_record = self.words.on_record();
         if let Some(epoch) = to_end(&shard, &on_record) {
             self.words.end_epoch(epoch);
+        }
+        let other = shard.has_server() && shard.server_process != self.process.as_bytes();
+        if self.config.standby && other {
+            return Err("another server has its turn now".into());
         }
         let now = self.clock.now();
         let fresh = self
@@ -145,6 +181,7 @@ impl Keeper {
             epoch: on_record.epoch,
             chain: on_record.chain.clone(),
             seconds: self.config.seconds,
+            standby: self.config.standby,
         };
         self.claim(&shard, &record, on_record.epoch > 0)?;
         self.put = Some((on_record, now));
@@ -153,18 +190,12 @@ impl Keeper {
 
     /// One step in etcd, if nothing has changed since it was read. A server that has not read its store says only that it is there.
     fn claim(&mut self, shard: &Shard, record: &ServerRecord, knows: bool) -> Result<(), String> {
+        let alive = self.alive()?;
         let names = &self.config.names;
-        let lease = self.etcd.grant(self.config.seconds);
-        let lease = lease.map_err(|error| error.to_string())?;
         let are = [
             (names.server(), shard.servers),
             (names.server_alive(), shard.server_alive),
         ];
-        let alive = Put {
-            key: names.server_alive(),
-            value: self.process.clone().into_bytes(),
-            lease,
-        };
         let mut puts = vec![alive];
         if knows || shard.servers == 0 {
             puts.push(Put {
@@ -181,6 +212,16 @@ impl Keeper {
             "somebody else writes what etcd knows of this shard's server: does a second one run?"
                 .into(),
         )
+    }
+
+    /// That this process is there, in a new lease.
+    fn alive(&mut self) -> Result<Put, String> {
+        let lease = self.etcd.grant(self.config.seconds);
+        Ok(Put {
+            key: self.config.names.server_alive(),
+            value: self.process.clone().into_bytes(),
+            lease: lease.map_err(|error| error.to_string())?,
+        })
     }
 
     fn tell(&mut self, turned: Result<(), String>) {

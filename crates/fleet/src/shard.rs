@@ -6,7 +6,9 @@ use pmnet_proto::lease::Word;
 
 use crate::etcd::{Entry, Etcd, EtcdError};
 use crate::plan::Plan;
-use crate::record::{CHAIN, MemberRecord, Names, SERVER, SERVER_ALIVE, ServerRecord, WordRecord};
+use crate::record::{
+    CHAIN, COPIES, MemberRecord, Names, SERVER, SERVER_ALIVE, ServerRecord, Wish, WordRecord,
+};
 
 /// What etcd says of one device.
 #[derive(Clone, Debug, Default)]
@@ -25,11 +27,16 @@ pub struct Row {
     pub word: Word,
     /// Number of the word; 0: there was none.
     pub(crate) words: u64,
+    /// What a person wants of it.
+    pub wish: Wish,
+    /// Number of the wish; 0: there was none.
+    pub(crate) wishes: u64,
 }
 
 impl Row {
     /// Whether it has a lease, and nobody declared it stopped.
-    pub(crate) fn is_there(&self) -> bool {
+    #[must_use]
+    pub fn is_there(&self) -> bool {
         self.alive != 0 && self.word != Word::Stopped
     }
 }
@@ -49,6 +56,12 @@ pub struct Shard {
     pub(crate) servers: u64,
     /// Number of the key that shows that the server is there; 0: it is not, or does not reach etcd.
     pub(crate) server_alive: u64,
+    /// The process of that server.
+    pub(crate) server_process: Vec<u8>,
+    /// How many devices a person wants in the chain; `None`: nobody said so.
+    pub copies: Option<usize>,
+    /// Number of that; 0: there is none.
+    pub(crate) copies_at: u64,
 }
 
 impl Shard {
@@ -83,8 +96,14 @@ impl Shard {
             self.servers = entry.revision;
             return Some(());
         }
+        if name == COPIES {
+            self.copies = Some(serde_json::from_slice(&entry.value).ok()?);
+            self.copies_at = entry.revision;
+            return Some(());
+        }
         if name == SERVER_ALIVE {
             self.server_alive = entry.revision;
+            self.server_process.clone_from(&entry.value);
             return Some(());
         }
         let (kind, id) = name.split_once('/')?;
@@ -101,6 +120,10 @@ impl Shard {
             "words" => {
                 let word: WordRecord = serde_json::from_slice(&entry.value).ok()?;
                 (row.word, row.words) = (word.into(), entry.revision);
+            }
+            "wishes" => {
+                row.wish = serde_json::from_slice(&entry.value).ok()?;
+                row.wishes = entry.revision;
             }
             _ => return None,
         }
@@ -142,6 +165,8 @@ mod tests {
             entry("/pmnet/f/2/members/7", record, 11, 0),
             entry("/pmnet/f/2/alive/7", "p", 12, 99),
             entry("/pmnet/f/2/words/8", r#"{"left-out":5}"#, 13, 0),
+            entry("/pmnet/f/2/wishes/8", r#"{"leaves":true}"#, 9, 0),
+            entry("/pmnet/f/2/copies", "3", 8, 0),
         ] {
             shard.take(&names, &known).unwrap();
         }
@@ -153,6 +178,8 @@ mod tests {
         assert_eq!((row.record.unwrap().epoch, row.word), (4, Word::None));
         let row = shard.row(8);
         assert_eq!((row.lease, row.word, row.words), (0, Word::LeftOut(5), 13));
+        assert!(row.wish.leaves && row.wishes == 9);
+        assert_eq!((shard.copies, shard.copies_at), (Some(3), 8));
         assert_eq!((shard.plans, &shard.plan), (0, &None));
         let plan = r#"{"epoch":4,"says":5,"places":[{"id":7,"at":"10.0.0.2:1","whole":true}],"joins":false,"server":"10.0.0.9:1","copies":2}"#;
         shard
@@ -180,6 +207,8 @@ mod tests {
             ("/pmnet/f/2/members/x", record),
             ("/pmnet/f/2/words/7", r#""gone""#),
             ("/pmnet/f/2/what/7", ""),
+            ("/pmnet/f/2/wishes/7", "true"),
+            ("/pmnet/f/2/copies", "many"),
             ("/pmnet/f/3/alive/7", "p"),
         ] {
             assert_eq!(shard.take(&names, &entry(key, value, 1, 0)), None, "{key}");

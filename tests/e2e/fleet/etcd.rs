@@ -1,8 +1,9 @@
 //! A real etcd of one or more members.
 
+use std::ffi::OsString;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pmnet_lab::harness::{Process, Ready, Spec, find_program, free_port};
@@ -38,16 +39,28 @@ impl Drop for Etcds {
 impl Etcds {
     /// Starts so many; `None` if etcd is not installed.
     pub fn start(name: &str, members: usize) -> Option<Etcds> {
+        let here = |program, args| (program, args);
+        Etcds::start_at(name, members, common::folder(), Ipv4Addr::LOCALHOST, here)
+    }
+
+    /// The same below this folder, and on the machine with this address. `inside` gives the program and the arguments that start a program there.
+    pub fn start_at(
+        name: &str,
+        members: usize,
+        folder: &Path,
+        machine: Ipv4Addr,
+        inside: impl Fn(PathBuf, Vec<OsString>) -> (PathBuf, Vec<OsString>),
+    ) -> Option<Etcds> {
         let Some(program) = find_program("etcd") else {
             common::skip("etcd is not installed");
             return None;
         };
-        let address = || SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
+        let address = || SocketAddr::from((machine, free_port().unwrap()));
         let places: Vec<(SocketAddr, SocketAddr)> =
             (0..members).map(|_| (address(), address())).collect();
         let all = |at: usize| format!("m{at}=http://{}", places[at].1);
         let all: Vec<String> = (0..members).map(all).collect();
-        let folder = common::folder().join(format!("etcd-{name}-{}", std::process::id()));
+        let folder = folder.join(format!("etcd-{name}-{}", std::process::id()));
         let _old = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         let start = |(at, (client, peer)): (usize, &(SocketAddr, SocketAddr))| {
@@ -63,14 +76,16 @@ impl Etcds {
                 ("--initial-cluster", all.join(",")),
                 ("--log-level", "error".to_owned()),
             ];
+            let args = args
+                .into_iter()
+                .flat_map(|(flag, value)| [flag.into(), value.into()])
+                .collect();
+            let (program, args) = inside(program.clone(), args);
             let spec = Spec {
                 name: format!("etcd-{at}"),
                 binaries: common::binaries().clone(),
-                program: Some(program.clone()),
-                args: args
-                    .into_iter()
-                    .flat_map(|(flag, value)| [flag.into(), value.into()])
-                    .collect(),
+                program: Some(program),
+                args,
                 ready: Ready::Line,
             };
             (Process::launch(spec, &folder).unwrap(), *client)
@@ -133,6 +148,16 @@ impl Etcds {
 
     pub fn kill(&mut self, at: usize) {
         self.members[at].0.kill().unwrap();
+    }
+
+    /// Starts it again, without waiting until it answers.
+    pub fn relaunch(&mut self, at: usize) {
+        self.members[at].0.relaunch().unwrap();
+    }
+
+    /// Whether all of them answer.
+    pub fn are_there(&self) -> bool {
+        self.members.iter().all(|(_, at)| status(*at).is_ok())
     }
 
     /// Starts it again, with what it had.

@@ -6,7 +6,10 @@ use pmnet_lab::harness::Role;
 use rustix::process::Signal;
 
 use super::heal::{HEALED_MAX, World, tell, until_healed};
-use crate::support::{Caller, eventually};
+use pmnet_lab::harness::free_port;
+use pmnet_lab::resp::Reply;
+
+use crate::support::{Answer, Caller, eventually, launch};
 
 /// The server begins another epoch by itself, since its store is another process. That epoch is the one that the head must state
 /// something about, and no device can hear of it: the tail is gone.
@@ -72,4 +75,69 @@ fn a_spare_that_is_lost_just_while_it_joins_is_left_out_and_may_join_again() {
         }
         spare.stdout().contains("copies=2")
     });
+}
+
+/// Two servers with the same store on different addresses: the one that waits takes over, and the chain sends to it.
+#[test]
+fn a_server_is_killed_and_the_one_that_stands_by_takes_over() {
+    let Some(mut world) = World::start("standby", 2) else {
+        return;
+    };
+    let first = world.cluster.server().unwrap();
+    let server = world.cluster.process(Role::Server).unwrap();
+    server.set_flag("--standby", None);
+    world.cluster.restart(Role::Server).unwrap();
+    let redis = format!("redis://{}", world.cluster.redis().unwrap());
+    let second = format!("127.0.0.1:{}", free_port().unwrap());
+    let flags: Vec<String> = world.flags.clone();
+    let mut args = vec![
+        "server",
+        "--standby",
+        "--listen",
+        &second,
+        "--store",
+        &redis,
+    ];
+    args.extend(flags.iter().map(String::as_str));
+    let mut other = launch("standby", world.cluster.folder(), &args);
+    eventually("it stands by", HEALED_MAX, || {
+        other.stderr().contains("this one stands by")
+    });
+    let mut caller = Caller::new(world.cluster.endpoint().unwrap());
+    let one = caller.call(&["INCR", "n"]);
+    assert_eq!(one, Answer::Reply(Reply::Integer(1)));
+    let (acknowledged, killed) = world.under_load("s", |world| {
+        let killed = Instant::now();
+        world.cluster.kill(Role::Server).unwrap();
+        let two = caller.call(&["INCR", "n"]);
+        assert_eq!(two, Answer::Reply(Reply::Integer(2)));
+        println!("server killed: INCR took {:?}", killed.elapsed());
+        killed
+    });
+    tell(
+        "server killed, another one took over",
+        &acknowledged,
+        killed,
+    );
+    other.wait_ready(HEALED_MAX).unwrap();
+    world.nothing_is_lost(&acknowledged);
+    // The first one comes back, and waits for its turn; devices are lost and found as always.
+    let server = world.cluster.process(Role::Server).unwrap();
+    server.relaunch().unwrap();
+    eventually("the first one stands by", HEALED_MAX, || {
+        server.stderr().contains("this one stands by")
+    });
+    let (more, ()) = world.under_load("d", |world| {
+        world.cluster.kill(Role::Device(1)).unwrap();
+        until_healed(world, 1);
+        // And a server that is only frozen: it goes on when another one has its turn, and has no say.
+        other.signal(Signal::STOP).unwrap();
+        let three = caller.call(&["INCR", "n"]);
+        assert_eq!(three, Answer::Reply(Reply::Integer(3)));
+        other.signal(Signal::CONT).unwrap();
+    });
+    let says = format!(r#""server":"{first}","there":true"#);
+    assert!(world.status().contains(&says), "{}", world.status());
+    world.nothing_is_lost(&[acknowledged, more].concat());
+    assert!(!other.stderr().contains("panicked"));
 }

@@ -27,6 +27,7 @@ const CONTENTION: Contention = Contention {
     slots: [2, 1, 1],
     key_operations: 240,
     operations_max: 50_000,
+    call_max: Duration::from_secs(2),
 };
 /// Most keys that are judged once more with one wrong reply.
 const BROKEN_MAX: usize = 300;
@@ -140,7 +141,7 @@ fn history(world: &mut World, seconds: u64, every: Duration) -> (Vec<Record>, Ki
     let mut random = fastrand::Rng::with_seed(seed);
     let front = world.start_front();
     let groups: Vec<Shared> = (0..GROUPS)
-        .map(|number| Shared::group(front, number, CONTENTION))
+        .map(|number| Shared::group(&[front], number, CONTENTION))
         .collect();
     let mut kills = Kills::default();
     let network = world.network();

@@ -102,6 +102,7 @@ fn on_record(epoch: u32, chain: &[u16], mut shard: Shard) -> Shard {
         epoch,
         chain: chain.iter().map(|id| u32::from(*id)).collect(),
         seconds: 3,
+        standby: false,
     });
     shard
 }
@@ -447,5 +448,41 @@ fn what_does_not_fit_waits_for_a_person() {
         matches!(next(&look), Advice::Wait(text) if text.contains("by hand")),
         "{:?}",
         next(&look)
+    );
+}
+
+#[test]
+fn the_chain_sends_to_another_server_only_if_that_is_one_of_several_and_serves() {
+    let rows = || vec![(1, serving(1, 2, &[1, 2])), (2, serving(2, 2, &[1, 2]))];
+    let moved = |standby, alive, address| {
+        let mut shard = on_record(2, &[1, 2], shard(Some(plan(2, None, &[1, 2])), rows()));
+        if let Some(record) = &mut shard.server {
+            (record.standby, record.address) = (standby, address);
+        }
+        shard.server_alive = alive;
+        shard
+    };
+    let there = Plan {
+        server: at(98),
+        ..plan(2, None, &[1, 2])
+    };
+    assert_eq!(
+        next(&moved(true, 5, at(98))),
+        Advice::Do(Step::Wire(there.clone()))
+    );
+    assert_eq!(next(&moved(true, 5, at(SERVER))), Advice::Well);
+    // It is reached by another address, or it is gone.
+    assert_eq!(next(&moved(false, 5, at(98))), Advice::Well);
+    assert_eq!(next(&moved(true, 0, at(98))), Advice::Well);
+    // A statement that is to come, and a device that is stopped, stay what they are.
+    let mut shard = moved(true, 5, at(98));
+    shard.rows.insert(1, stopped(1, 2, &[1, 2]));
+    shard.plan = Some(plan(2, Some(2), &[2]));
+    let Advice::Do(Step::Wire(then)) = next(&shard) else {
+        panic!("nothing is done");
+    };
+    assert_eq!(
+        (then.says, then.ids(), then.server),
+        (Some(2), vec![2], at(98))
     );
 }

@@ -49,7 +49,7 @@ pub struct ControllerArgs {
     /// Number of the shard.
     #[arg(long, default_value_t = 0)]
     shard: u32,
-    /// How many devices the chain shall have, if there are spares [default: as many as it had at most].
+    /// How many devices the chain shall have, if there are spares, until `pmnet ctl` says so [default: as many as it had at most].
     #[arg(long, value_name = "R")]
     copies: Option<usize>,
     /// What is done, and that it has begun, as JSON on stdout, one object a line.

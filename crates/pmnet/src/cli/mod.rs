@@ -5,6 +5,7 @@ mod access;
 mod common;
 mod config;
 mod controller;
+mod ctl;
 mod device;
 mod log;
 mod ready;
@@ -68,6 +69,8 @@ enum Command {
     Redis(redis::RedisCommand),
     /// Leave devices of a fleet out of their chain that have lost their lease, and let spares join.
     Controller(controller::ControllerArgs),
+    /// Change the chain of a fleet: one copy more or less, one device for another.
+    Ctl(ctl::CtlArgs),
     /// Look at the log of a device that is not running.
     Log(log::LogCommand),
     /// Look at a packet store that is not running, or repair a damaged one.
@@ -97,6 +100,7 @@ pub fn main() -> ExitCode {
         Command::Device(command) => device::main(command, file(&command.common)?.device),
         Command::Redis(command) => redis::main(command, file(&command.common)?.redis),
         Command::Controller(args) => controller::main(args),
+        Command::Ctl(args) => ctl::main(args),
         Command::Log(command) => log::main(command),
         Command::Store(command) => store::main(command),
         Command::Status(args) => status::main(args),

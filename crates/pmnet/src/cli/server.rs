@@ -3,12 +3,14 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
 use pmnet_cli::{ConfigError, password, warn_of_password};
+use pmnet_client::Stop;
 use pmnet_dataplane::xdp::LogReader;
-use pmnet_fleet::{LEASE_SECONDS, LEASE_SECONDS_USUAL, ServerAgent, ServerAgentConfig};
+use pmnet_fleet::{Candidate, LEASE_SECONDS, LEASE_SECONDS_USUAL, ServerAgentConfig};
 use pmnet_server::serve::{ServeConfig, ServerWords, serve};
 use pmnet_server::{Feed, ServerConfig};
 use serde::Deserialize;
@@ -20,6 +22,10 @@ use super::stop::stop_on_signals;
 
 /// Poll for so long after activity: enough to take a burst apart, too short to rob the store.
 const SPIN_US: u64 = 0;
+
+/// A server that stands by looks so often whether its turn has come, and says at most so often why not.
+const LOOK: Duration = Duration::from_millis(200);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -43,7 +49,8 @@ null: (forgets everything; for measurements). One server serves one shard; its p
 is kept in the store, in the same transaction as the data.
 
 --fleet: the server says in etcd which chain its store has on record, for the controllers. It serves
-on without etcd.";
+on without etcd. --standby: one of several; if the one that serves is gone from etcd, another one
+takes over the store's records, and the controllers let the chain send to it.";
 
 /// Settings of `pmnet server`; section `[server]` of the configuration file.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
@@ -75,6 +82,10 @@ pub struct ServerArgs {
     /// With --fleet: for so long etcd shows a server that is gone [default: 3].
     #[arg(long, value_name = "N")]
     lease_seconds: Option<u64>,
+    /// With --fleet: one of several servers of the shard, on different machines, with the same
+    /// store. One serves; the others wait until it is gone.
+    #[arg(long)]
+    standby: bool,
     /// Poll for so long after activity before sleeping [default: 0].
     #[arg(long, value_name = "US")]
     spin_us: Option<u64>,
@@ -106,15 +117,22 @@ fn fleet_of(
     seconds: Option<u64>,
     listen: SocketAddr,
     shard: u32,
+    standby: bool,
 ) -> Result<Option<ServerAgentConfig>, ConfigError> {
     let Some(name) = name else {
-        return match (etcd, seconds) {
-            (None, None) => Ok(None),
+        return match (etcd, seconds, standby) {
+            (None, None, false) => Ok(None),
             _ => Err(ConfigError(
-                "--etcd and --lease-seconds belong to --fleet: give the fleet's name".into(),
+                "--etcd, --lease-seconds and --standby belong to --fleet: give the fleet's name"
+                    .into(),
             )),
         };
     };
+    if standby && (listen.ip().is_unspecified() || listen.port() == 0) {
+        return Err(ConfigError(format!(
+            "--listen {listen}: with --standby it must be the address and port to which the devices send"
+        )));
+    }
     let seconds = seconds.unwrap_or(LEASE_SECONDS_USUAL);
     if !LEASE_SECONDS.contains(&seconds) {
         return Err(ConfigError(format!(
@@ -129,7 +147,30 @@ fn fleet_of(
         names,
         address: listen,
         seconds,
+        standby,
     }))
+}
+
+/// Waits until no other server has its turn; false: it was asked to end.
+fn turn_comes(candidate: &mut Candidate, stop: &Stop) -> anyhow::Result<bool> {
+    let mut said: Option<(String, Instant)> = None;
+    loop {
+        let why = match candidate.takes_turn() {
+            Ok(true) => return Ok(true),
+            Ok(false) => "another server of this shard serves: this one stands by".to_owned(),
+            Err(text) => format!("etcd: {text}. This server stands by until it answers"),
+        };
+        if said
+            .as_ref()
+            .is_none_or(|(before, at)| *before != why && at.elapsed() >= PATIENCE)
+        {
+            tracing::info!("{why}");
+            said = Some((why, Instant::now()));
+        }
+        if stop.within(LOOK).context("cannot wait")? {
+            return Ok(false);
+        }
+    }
 }
 
 /// Serves until asked to end.
@@ -153,7 +194,9 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
         flags.lease_seconds.or(file.lease_seconds),
         listen,
         shard,
+        flags.standby || file.standby,
     )?;
+    let standby = fleet.as_ref().is_some_and(|config| config.standby);
     let words = fleet.as_ref().map(|_| Arc::new(ServerWords::default()));
     let config = ServeConfig {
         listen,
@@ -162,14 +205,24 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
         spin_micros: flags.spin_us.or(file.spin_us).unwrap_or(SPIN_US),
     };
     let stop = stop_on_signals()?;
+    let mut candidate = fleet
+        .map(Candidate::new)
+        .transpose()
+        .context("no random numbers")?;
+    if standby
+        && let Some(candidate) = &mut candidate
+        && !turn_comes(candidate, &stop)?
+    {
+        return Ok(true);
+    }
     let store = pmnet_store::open_with(&store, password.as_deref(), shard)?;
     let feed = flags
         .device_log
         .or(file.device_log)
         .map(|name| -> Box<dyn Feed> { Box::new(DeviceLog(LogReader::new(&name))) });
-    let agent = fleet
+    let agent = candidate
         .zip(words)
-        .map(|(config, words)| ServerAgent::start(config, words))
+        .map(|(candidate, words)| candidate.start(words))
         .transpose();
     let _agent = agent.context("cannot start the thread that talks to etcd")?;
     serve(config, store, feed, &stop, |address, durability| {

@@ -6,10 +6,12 @@ use anyhow::anyhow;
 use clap::Args;
 use pmnet_client::Clock;
 use pmnet_dataplane::xdp::Status;
-use pmnet_fleet::{Etcd, Names, Row, ServerRecord, Shard, Word, margin};
+use pmnet_fleet::{Etcd, Row, ServerRecord, Shard, Word, margin};
 use pmnet_proto::Time;
 use pmnet_proto::time::MILLISECOND;
 use serde_json::{Value, json};
+
+use super::common::in_etcd;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -169,12 +171,15 @@ fn as_text(status: &Status) -> String {
 const ETCD_MAX: Duration = Duration::from_secs(5);
 
 /// Looks at a shard in etcd; false if it has nothing there.
-fn of_fleet(fleet: &str, etcd: &str, shard: u32, json: bool) -> anyhow::Result<bool> {
-    let names = Names::new(fleet, shard).map_err(|text| anyhow!(text))?;
-    let endpoints = pmnet_fleet::endpoints(etcd).map_err(|text| anyhow!(text))?;
+pub fn of_fleet(fleet: &str, etcd: &str, shard: u32, json: bool) -> anyhow::Result<bool> {
+    let (endpoints, names) = in_etcd(etcd, fleet, shard)?;
     let mut etcd = Etcd::new(endpoints, ETCD_MAX);
     let read = Shard::read(&mut etcd, &names).map_err(|text| anyhow!("etcd: {text}"))?;
     let mut all = Vec::new();
+    if let (Some(plan), false) = (&read.plan, json) {
+        let copies = read.copies.unwrap_or(plan.copies);
+        all.push(format!("chain {:?}; {copies} copies wanted", plan.ids()));
+    }
     if let Some(server) = &read.server {
         all.push(if json {
             server_as_json(server, read.has_server()).to_string()
@@ -262,6 +267,9 @@ fn leased_as_json(id: u32, row: &Row, left: Option<u64>, place: Option<(usize, u
         "place": place.map(|(at, _)| at),
         "places": place.map(|(_, all)| all),
         "spare": place.is_none() && record.is_some_and(|record| record.spare),
+        "ready_to_join": record.map_or(0, |record| record.joins),
+        "leaves": row.wish.leaves,
+        "holds_everything": record.is_some_and(|record| record.whole),
         "word": match row.word {
             Word::None => Value::Null,
             Word::Stopped => "stopped".into(),
@@ -288,6 +296,9 @@ fn leased_as_text(id: u32, row: &Row, left: Option<u64>, place: Option<(usize, u
                 silent_in_ms(row, Some(left)).unwrap_or(0)
             ),
         };
+    }
+    if row.wish.leaves {
+        text += "; removed by pmnet ctl";
     }
     match row.word {
         Word::None => {}

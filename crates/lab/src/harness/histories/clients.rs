@@ -10,7 +10,7 @@ use pmnet_history::{Op, Outcome, Record};
 use crate::clock::now_ns;
 use crate::resp::{Client, Reply};
 
-/// Longest wait for one reply: more than the front's own deadline.
+/// Usual longest wait for one reply.
 const CALL_MAX: Duration = Duration::from_millis(2_000);
 /// Wait before a connection is tried again.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -42,6 +42,8 @@ pub struct Contention {
     pub key_operations: usize,
     /// Most operations of one client, so that a history cannot become too long to be checked.
     pub operations_max: usize,
+    /// Longest wait for one reply: more than the front's own deadline.
+    pub call_max: Duration,
 }
 
 impl Default for Contention {
@@ -50,6 +52,7 @@ impl Default for Contention {
             slots: [3, 2, 2],
             key_operations: 240,
             operations_max: 3_000,
+            call_max: CALL_MAX,
         }
     }
 }
@@ -57,7 +60,8 @@ impl Default for Contention {
 /// What the clients of one run share, or those of one group: no two groups use the same key.
 #[derive(Debug)]
 pub struct Shared {
-    endpoint: SocketAddr,
+    /// Fronts, one after the other for each new client.
+    endpoints: Vec<SocketAddr>,
     contention: Contention,
     /// Number of the first slot in the names of keys.
     first_slot: usize,
@@ -83,16 +87,20 @@ impl Shared {
     /// For clients of a front.
     #[must_use]
     pub fn new(endpoint: SocketAddr) -> Shared {
-        Shared::group(endpoint, 0, Contention::default())
+        Shared::group(&[endpoint], 0, Contention::default())
     }
 
-    /// For one of several groups (numbers from 0 on, each with the same contention).
+    /// For one of several groups (numbers from 0 on, each with the same contention), whose clients are spread over these fronts.
+    ///
+    /// # Panics
+    /// There is no front.
     #[must_use]
-    pub fn group(endpoint: SocketAddr, number: u32, contention: Contention) -> Shared {
+    pub fn group(endpoints: &[SocketAddr], number: u32, contention: Contention) -> Shared {
+        assert!(!endpoints.is_empty(), "clients need a front");
         let slots = contention.slots.iter().sum::<usize>();
         let group = usize::try_from(number).unwrap_or(usize::MAX);
         Shared {
-            endpoint,
+            endpoints: endpoints.to_vec(),
             contention,
             first_slot: slots.saturating_mul(group),
             stop: AtomicBool::new(false),
@@ -215,9 +223,25 @@ pub fn write(shared: &Shared, seed: u64, pause: Duration) {
 /// # Errors
 /// A read is not answered.
 pub fn read_all(records: &mut Vec<Record>, endpoint: SocketAddr) -> anyhow::Result<()> {
+    read_all_within(records, endpoint, CALL_MAX)
+}
+
+/// The same, with another longest wait for one reply.
+///
+/// # Errors
+/// A read is not answered.
+pub fn read_all_within(
+    records: &mut Vec<Record>,
+    endpoint: SocketAddr,
+    call_max: Duration,
+) -> anyhow::Result<()> {
     let keys: std::collections::BTreeSet<String> =
         records.iter().map(|record| record.key.clone()).collect();
-    let shared = Shared::new(endpoint);
+    let contention = Contention {
+        call_max,
+        ..Contention::default()
+    };
+    let shared = Shared::group(&[endpoint], 0, contention);
     shared.next_client.store(READER, Ordering::Relaxed);
     let mut client = Caller::new(&shared);
     // If datagrams get lost, a read may reach the front's deadline, which is short here.
@@ -329,9 +353,16 @@ impl Caller<'_> {
 
     fn connection(&mut self) -> Option<&mut Client> {
         if self.connection.is_none() {
-            match Client::connect(self.shared.endpoint, CALL_MAX) {
+            let turn = usize::try_from(self.number).unwrap_or(0);
+            let endpoints = &self.shared.endpoints;
+            let endpoint = endpoints[turn % endpoints.len()];
+            match Client::connect(endpoint, self.shared.contention.call_max) {
                 Ok(client) => self.connection = Some(client),
-                Err(_) => std::thread::sleep(AGAIN),
+                Err(_) => {
+                    std::thread::sleep(AGAIN);
+                    // Another front may be there.
+                    self.number = self.shared.number();
+                }
             }
         }
         self.connection.as_mut()

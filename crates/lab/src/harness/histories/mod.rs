@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use pmnet_history::{Limits, Outcome, Record, Report};
 
-pub use clients::{Contention, Shared, read_all, work, write};
+pub use clients::{Contention, Shared, read_all, read_all_within, work, write};
 pub use plan::{Plan, Step};
 
 use super::binaries::Binaries;

@@ -113,7 +113,7 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
     })
     .context("cannot start the thread that keeps the lease")?;
     let length = pmnet_fleet::length(fleet.seconds);
-    let mut kernel = None;
+    let (mut kernel, mut leaves) = (None, false);
     let served = loop {
         let words = Arc::new(LeaseWords::default());
         let mut now = settings.clone();
@@ -141,15 +141,31 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
         if let Some(text) = agent.failure() {
             break Err(anyhow::anyhow!(text));
         }
+        if agent.leaves() {
+            leaves = true;
+            break Ok(());
+        }
         if !words.is_to_end() {
             break Ok(());
         }
     };
+    if leaves {
+        let id = settings.relay.device.id;
+        tracing::warn!(
+            "device {id} leaves its chain, as `pmnet ctl` was asked to see to, and ends. To let it come back: pmnet ctl add --device {id}"
+        );
+    }
     match kernel {
+        // It may answer on without this process, until its deadline: the lease must last as long, and end by itself.
         Some(InKernel { found, was_serving }) => {
             kernel::leave(&settings, found, was_serving, served)
         }
-        None => served,
+        None => {
+            if leaves && let Err(text) = agent.give_back() {
+                tracing::warn!("etcd: {text}. The lease ends by itself");
+            }
+            served
+        }
     }
 }
 
@@ -245,7 +261,7 @@ fn may_run<M: Media>(
     };
     agent.attend(facts, lease.words.clone(), order.unwrap_or(by_flags));
     // Whoever else runs as this device is found before anybody hears of this one.
-    while !agent.is_registered() && agent.failure().is_none() {
+    while !agent.is_registered() && agent.failure().is_none() && !agent.leaves() {
         if stop.within(LOOK).context("cannot wait for etcd")? {
             return Ok(false);
         }

@@ -1,0 +1,50 @@
+//! What an agent says about its device's lease.
+
+use pmnet_proto::Time;
+use pmnet_proto::time::{Nanos, SECOND};
+
+use super::RENEWALS;
+
+/// A device that stays without a lease says so again.
+const PATIENCE: Nanos = 5 * SECOND;
+
+/// What was said about the lease.
+#[derive(Default)]
+pub struct Told {
+    /// Since when there is none, and when that was said last.
+    lacking: Option<(Time, Option<Time>)>,
+    lived: bool,
+}
+
+impl Told {
+    pub fn tell(
+        &mut self,
+        now: Time,
+        epoch: Option<u32>,
+        lives: bool,
+        why: Option<String>,
+        length: Nanos,
+    ) {
+        if lives {
+            let lacked = self.lacking.take().is_some_and(|(_, said)| said.is_some());
+            if epoch.is_some() && (lacked || !self.lived) {
+                let seconds = length / SECOND;
+                tracing::info!(epoch, seconds, "this device has a lease, and answers");
+                self.lived = true;
+            }
+            return;
+        }
+        let (since, said) = *self.lacking.get_or_insert((now, None));
+        let patience = match said {
+            Some(_) => PATIENCE,
+            None if self.lived => 0,
+            None => length / RENEWALS,
+        };
+        if now.since(said.unwrap_or(since)) < patience {
+            return;
+        }
+        self.lacking = Some((since, Some(now)));
+        let why = why.unwrap_or_else(|| "etcd has not been asked yet".into());
+        tracing::warn!("no lease: this device answers nobody until it has one: {why}");
+    }
+}

@@ -1,0 +1,245 @@
+//! `pmnet ctl`: changes the chain of a fleet, and waits until that is done.
+
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use clap::{Args, Subcommand};
+use pmnet_fleet::{Etcd, Intent, Names, Shard, Want, intend};
+use serde_json::{Value, json};
+
+use super::common::in_etcd;
+use super::status::of_fleet;
+
+const EXAMPLES: &str = "\
+Examples:
+  pmnet ctl --fleet prod --etcd http://10.0.0.7:2379 status
+  pmnet ctl --fleet prod --etcd http://10.0.0.7:2379 replace 2 --dry-run
+  pmnet ctl --fleet prod --etcd http://10.0.0.7:2379 remove 2
+  pmnet ctl --fleet prod --etcd http://10.0.0.7:2379 add
+
+What is wanted is written into etcd. Everything else is done by the devices and by the controllers,
+of which at least one must run: a device that is to leave ends and gives its lease back, if another
+one that holds everything has a lease; then it is left out like any device without a lease, only
+without the wait for that lease to end. It does not come back as a spare before
+`pmnet ctl add --device ID`, whoever starts it again.
+
+Each says first what it will do, and how many copies an acknowledgement has meanwhile. What cannot
+be done now is refused with a sentence. Progress is on stderr. The exit code is 0 when it is done
+(--dry-run: when it could be begun), 1 otherwise.";
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(200);
+/// One call of etcd ends within this time.
+const ETCD_MAX: Duration = Duration::from_secs(5);
+/// Somebody else may write at the same time so often.
+const TRIES: usize = 5;
+
+/// The command line of `pmnet ctl`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CtlArgs {
+    /// The fleet.
+    #[arg(long, value_name = "NAME")]
+    fleet: String,
+    /// The members of etcd, http://HOST:2379, with commas between them.
+    #[arg(long, value_name = "URL,…")]
+    etcd: String,
+    /// Number of the shard.
+    #[arg(long, default_value_t = 0)]
+    shard: u32,
+    /// Only say what would be done, or why it cannot be.
+    #[arg(long, global = true)]
+    dry_run: bool,
+    /// JSON on stdout: what will be done, and what came of it, one object a line.
+    #[arg(long, global = true)]
+    json: bool,
+    /// Wait so long until it is done. A device that nobody has left out by then is asked to stay after all.
+    #[arg(long, global = true, default_value_t = 60, value_name = "SECONDS")]
+    wait: u64,
+    #[command(subcommand)]
+    word: Word,
+}
+
+#[derive(Debug, Subcommand)]
+enum Word {
+    /// Show server and devices, as `pmnet status --fleet` does.
+    Status,
+    /// One copy more: a spare that waits joins at the end of the chain.
+    Add {
+        /// Instead: let this device, which was removed, be a spare again.
+        #[arg(long, value_name = "ID")]
+        device: Option<u32>,
+    },
+    /// One copy less: this device leaves the chain.
+    Remove {
+        /// The device.
+        id: u32,
+        /// Also if one copy alone is left, so that the loss of that device loses what is not applied.
+        #[arg(long)]
+        to_one: bool,
+    },
+    /// This device leaves the chain, and a spare that waits takes a place.
+    Replace {
+        /// The device.
+        id: u32,
+    },
+}
+
+/// Does it; false if it could not be done in time.
+pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
+    let want = match args.word {
+        Word::Status => return of_fleet(&args.fleet, &args.etcd, args.shard, args.json),
+        Word::Add { device: None } => Want::Add,
+        Word::Add {
+            device: Some(device),
+        } => Want::TakeBack(device),
+        Word::Remove { id, to_one } => Want::Remove { device: id, to_one },
+        Word::Replace { id } => Want::Replace(id),
+    };
+    let (endpoints, names) = in_etcd(&args.etcd, &args.fleet, args.shard)?;
+    let mut etcd = Etcd::new(endpoints, ETCD_MAX);
+    let mut said = None;
+    for _ in 0..TRIES {
+        let shard = read(&mut etcd, &names)?;
+        let intent = intend(&names, &shard, want).map_err(|text| anyhow!(text))?;
+        // After somebody else's step the same is said only once.
+        if said.as_ref() != Some(&as_text(&intent)) {
+            say(&intent, args.json);
+            said = Some(as_text(&intent));
+        }
+        if args.dry_run {
+            return Ok(true);
+        }
+        if intent.put(&mut etcd).map_err(in_doubt)? {
+            return wait(&mut etcd, &names, &intent, args);
+        }
+    }
+    Err(anyhow!(
+        "somebody else changes the same in etcd all the time: nothing was written"
+    ))
+}
+
+fn in_doubt(text: String) -> anyhow::Error {
+    anyhow!("etcd: {text}. It may have been written: look with pmnet ctl status, and ask again")
+}
+
+fn read(etcd: &mut Etcd, names: &Names) -> anyhow::Result<Shard> {
+    Shard::read(etcd, names).map_err(|text| anyhow!("etcd: {text}"))
+}
+
+/// Until it is done, or the time is over.
+fn wait(etcd: &mut Etcd, names: &Names, intent: &Intent, args: &CtlArgs) -> anyhow::Result<bool> {
+    let begun = Instant::now();
+    let until = begun + Duration::from_secs(args.wait);
+    let mut said = String::new();
+    loop {
+        std::thread::sleep(LOOK);
+        let shard = Shard::read(etcd, names);
+        let waits = match &shard {
+            Ok(shard) => match intent.is_done(shard) {
+                Ok(()) => {
+                    end(shard, true, "done", args.json);
+                    return Ok(true);
+                }
+                Err(text) => text,
+            },
+            Err(text) => format!("etcd: {text}"),
+        };
+        if waits != said {
+            eprintln!("{:5.1} s  {waits}", begun.elapsed().as_secs_f64());
+            said = waits;
+        }
+        if Instant::now() < until {
+            continue;
+        }
+        let shard = read(etcd, names)?;
+        let back = match intent.taken_back(names, &shard) {
+            Some(back) => back.put(etcd).map_err(in_doubt)?,
+            None => false,
+        };
+        let what = if back {
+            "not done in time, and taken back: the device stays, or is to be started again. Does a controller run?"
+        } else {
+            "not done in time: it goes on by itself when what it waits for is there"
+        };
+        end(&shard, false, what, args.json);
+        return Ok(false);
+    }
+}
+
+fn chain(shard: &Shard) -> Vec<u32> {
+    shard
+        .plan
+        .as_ref()
+        .map(|plan| plan.ids())
+        .unwrap_or_default()
+}
+
+fn end(shard: &Shard, done: bool, what: &str, json: bool) {
+    if json {
+        println!(
+            "{}",
+            json!({ "done": done, "chain": chain(shard), "says": what })
+        );
+    } else {
+        println!("{what}; the chain is {:?}", chain(shard));
+    }
+}
+
+fn say(intent: &Intent, json: bool) {
+    if json {
+        println!("{}", as_json(intent));
+    } else {
+        println!("{}", as_text(intent));
+    }
+}
+
+fn as_text(intent: &Intent) -> String {
+    let now = &intent.now;
+    let text = match (intent.want, intent.leaves, intent.joins) {
+        (Want::TakeBack(device), ..) => {
+            return format!(
+                "device {device} may be a spare again. It joins when the chain is shorter than {}",
+                intent.copies
+            );
+        }
+        (_, Some(leaver), Some(joiner)) => {
+            format!(
+                "device {leaver} leaves the chain {now:?}, then a spare joins (device {joiner} is ready)"
+            )
+        }
+        (_, Some(leaver), None) => {
+            format!("device {leaver} leaves the chain {now:?}, and nobody takes its place")
+        }
+        (_, None, Some(joiner)) => {
+            format!("a spare joins the chain {now:?} (device {joiner} is ready)")
+        }
+        (_, None, None) => format!("the chain is {now:?}"),
+    };
+    let copies = |count: usize| match count {
+        1 => "1 copy, which survives the loss of no device".to_owned(),
+        count => format!("{count} copies, which survive the loss of {}", count - 1),
+    };
+    let (meanwhile, after) = (intent.copies_meanwhile(), intent.copies);
+    let mut text = format!("{text}. An acknowledgement has {}", copies(meanwhile));
+    if after != meanwhile {
+        text += &format!("; in the end {}", copies(after));
+    }
+    text
+}
+
+fn as_json(intent: &Intent) -> Value {
+    json!({
+        "wants": match intent.want {
+            Want::Add => "add",
+            Want::TakeBack(_) => "take-back",
+            Want::Remove { .. } => "remove",
+            Want::Replace(_) => "replace",
+        },
+        "chain": intent.now,
+        "leaves": intent.leaves,
+        "joins": intent.joins,
+        "copies_meanwhile": intent.copies_meanwhile(),
+        "copies": intent.copies,
+    })
+}

@@ -1,0 +1,117 @@
+//! Failovers of all kinds under load, in fleet mode: devices, server, Redis, etcd, controllers and fronts are killed, frozen and cut
+//! off, also two at once, and nobody repairs anything (`docs/guide/how-it-is-tested.md`).
+//!
+//! A run may take as long as it needs: how long nothing was acknowledged is told, and not judged. What is judged: nothing lost,
+//! nothing twice, the history linearizable, nothing refused, and all as it was in the end.
+
+mod plan;
+mod report;
+mod run;
+mod world;
+
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+
+use pmnet_lab::harness::{Namespaces, find_program};
+
+use self::plan::{WORLD_RUNS, WorldPlan};
+use self::report::Campaign;
+use self::run::{RunReport, caught, run};
+use self::world::World;
+use crate::common;
+use crate::support::seed;
+
+/// Runs of the short form.
+const FEW: u64 = 5;
+
+/// Whether these tests can run here; says why not.
+fn possible() -> bool {
+    let missing = Namespaces::refusal().or_else(|| {
+        let programs = ["redis-server", "etcd"];
+        let absent = programs.iter().find(|name| find_program(name).is_none());
+        absent.map(|name| format!("{name} is not installed"))
+    });
+    let Some(reason) = missing else {
+        return true;
+    };
+    common::skip(&reason);
+    false
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().map_or(default, |text| {
+        text.parse::<NonZeroU64>()
+            .unwrap_or_else(|_| panic!("{name}={text}: a number above 0 is needed"))
+            .get()
+    })
+}
+
+/// Runs these seeds, and writes what came of them into this file after each.
+fn campaign(first: u64, count: u64, file: Option<PathBuf>) -> Campaign {
+    let mut all = Campaign::default();
+    let mut seeds = (first..first.saturating_add(count)).peekable();
+    while let Some(&begin) = seeds.peek() {
+        // A thread of its own: it moves into the world's network, and the world's processes end with it.
+        std::thread::scope(|scope| {
+            let story = scope.spawn(|| {
+                let plan = WorldPlan::draw(begin);
+                let name = format!("failovers-{begin}");
+                let started = caught(|| World::start(plan, &name));
+                let mut world = match started {
+                    Ok(world) => world.expect("etcd is installed"),
+                    Err(why) => {
+                        // It counts as a run, so that this ends.
+                        let report = RunReport::of_none(begin, format!("no world: {why}"));
+                        println!("{report}");
+                        all.add(report);
+                        seeds.next();
+                        return;
+                    }
+                };
+                for turn in 0.. {
+                    let next = seeds.next_if(|seed| seed / WORLD_RUNS == begin / WORLD_RUNS);
+                    let Some(seed) = next else {
+                        break;
+                    };
+                    let report = run(&mut world, seed, turn);
+                    println!("{report}");
+                    let passed = report.passed();
+                    all.add(report);
+                    if let Some(file) = &file {
+                        let text = format!("{:#}\n", all.as_json());
+                        std::fs::write(file, text).expect("the report can be written");
+                    }
+                    if !passed {
+                        // What is broken must not break the next run.
+                        break;
+                    }
+                }
+                all.ended += world.ended;
+            });
+            story
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        });
+    }
+    println!("{all}");
+    all
+}
+
+#[test]
+fn a_few_failovers() {
+    if !possible() {
+        return;
+    }
+    let all = campaign(seed(), FEW, None);
+    assert!(all.passed(), "{all}");
+}
+
+/// `PMNET_RUNS` runs from seed `PMNET_TEST_SEED` on; the report as JSON into the file `PMNET_REPORT`.
+#[test]
+#[ignore = "as many as are asked for: make failovers"]
+fn many_failovers() {
+    assert!(possible(), "failovers cannot run here");
+    let file = std::env::var_os("PMNET_REPORT").map(PathBuf::from);
+    let all = campaign(seed(), number("PMNET_RUNS", 200), file);
+    assert!(all.passed(), "{all}");
+}

@@ -1,0 +1,273 @@
+//! What happens in one run, drawn from its seed.
+
+use std::fmt;
+use std::time::Duration;
+
+use pmnet_lab::harness::Medium;
+
+/// Runs in one world: a fresh one for each block of so many seeds.
+pub const WORLD_RUNS: u64 = 25;
+
+/// What a world consists of, besides what every world has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorldPlan {
+    /// Length of the chain.
+    pub devices: usize,
+    /// Devices that wait for a place.
+    pub spares: usize,
+    /// Medium of all logs.
+    pub medium: Medium,
+    /// Replicas of Redis that must have what counts as applied: one of two, or both.
+    pub confirm: u32,
+}
+
+impl WorldPlan {
+    /// The world of a seed: that of its block.
+    pub fn draw(seed: u64) -> WorldPlan {
+        let mut random = fastrand::Rng::with_seed(seed / WORLD_RUNS);
+        WorldPlan {
+            devices: random.usize(2..=3),
+            spares: random.usize(0..=1),
+            medium: if random.bool() {
+                Medium::Dram
+            } else {
+                Medium::File
+            },
+            confirm: random.u32(1..=2),
+        }
+    }
+}
+
+impl fmt::Display for WorldPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (devices, spares, medium) = (self.devices, self.spares, self.medium.name());
+        let confirm = self.confirm;
+        write!(
+            f,
+            "R={devices} spares={spares} {medium} wait_replicas={confirm}"
+        )
+    }
+}
+
+/// Where in the chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Head,
+    Middle,
+    Tail,
+    Spare,
+}
+
+/// What happens to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Killed, and started again when its lease is long over.
+    Killed,
+    /// Killed, and started again at once.
+    Restarted,
+    /// SIGSTOP for longer than its lease.
+    Frozen,
+    /// It reaches everything but etcd, for longer than its lease.
+    CutOff,
+}
+
+/// Who suffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Device(Place, How),
+    /// Killed, and started again.
+    Server,
+    /// The same, and Sentinel promotes a replica meanwhile.
+    RedisMaster,
+    EtcdLeader,
+    Controller,
+    Front,
+}
+
+impl Kind {
+    /// The same process, or the same part of the shard, for faults that must not meet.
+    fn part(self) -> usize {
+        match self {
+            Kind::Device(place, _) => place as usize,
+            Kind::Server => 4,
+            Kind::RedisMaster => 5,
+            Kind::EtcdLeader => 6,
+            Kind::Controller => 7,
+            Kind::Front => 8,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Kind::Device(place, how) => {
+                let place = match place {
+                    Place::Head => "head",
+                    Place::Middle => "middle",
+                    Place::Tail => "tail",
+                    Place::Spare => "spare",
+                };
+                let how = match how {
+                    How::Killed => "killed",
+                    How::Restarted => "killed, back at once",
+                    How::Frozen => "frozen",
+                    How::CutOff => "cut off from etcd",
+                };
+                return write!(f, "{place} {how}");
+            }
+            Kind::Server => "server killed",
+            Kind::RedisMaster => "Redis master killed",
+            Kind::EtcdLeader => "etcd leader killed",
+            Kind::Controller => "controller killed",
+            Kind::Front => "front killed",
+        };
+        f.write_str(text)
+    }
+}
+
+/// One thing that goes wrong, and is over by itself or by who watches processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub kind: Kind,
+    /// After the beginning of the run's first fault.
+    pub at: Duration,
+    /// Until it is over.
+    pub lasts: Duration,
+}
+
+/// A run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    pub world: WorldPlan,
+    /// One or two.
+    pub faults: Vec<Fault>,
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn draw(seed: u64) -> Plan {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let world = WorldPlan::draw(seed);
+        let first = fault(&mut random, world, Duration::ZERO);
+        let mut faults = vec![first];
+        let second_at = match random.u8(0..10) {
+            0..=5 => None,
+            6 | 7 => Some(Duration::ZERO),
+            _ => Some(millis(&mut random, 300, 6_000)),
+        };
+        if let Some(at) = second_at {
+            let other = (0..100)
+                .map(|_| fault(&mut random, world, at))
+                .find(|other| other.kind.part() != first.kind.part());
+            faults.extend(other);
+        }
+        Plan { world, faults }
+    }
+
+    /// What runs like this one are counted as.
+    pub fn kind(&self) -> String {
+        // Until the old master is back as a replica, the other one alone can confirm.
+        let confirm = format!("wait_replicas={}", self.world.confirm);
+        let [first, second] = self.faults[..] else {
+            let kind = self.faults[0].kind;
+            return match kind {
+                Kind::RedisMaster => format!("{kind}, {confirm}"),
+                _ => kind.to_string(),
+            };
+        };
+        let when = if second.at.is_zero() {
+            "two at once"
+        } else {
+            "a second one meanwhile"
+        };
+        let is = |kind| first.kind == kind || second.kind == kind;
+        let with = if is(Kind::EtcdLeader) {
+            // It gives all leases their whole length anew (docs/guide/operating.md).
+            ", one is etcd's leader".to_owned()
+        } else if is(Kind::RedisMaster) {
+            // No chain changes before its store confirms that.
+            format!(", one is Redis's master, {confirm}")
+        } else {
+            String::new()
+        };
+        format!("{when}{with}")
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, fault) in self.faults.iter().enumerate() {
+            let begins = if number > 0 { ", and " } else { "" };
+            let (at, lasts) = (fault.at.as_secs_f64(), fault.lasts.as_secs_f64());
+            write!(f, "{begins}{} (at {at:.1} s for {lasts:.1} s)", fault.kind)?;
+        }
+        Ok(())
+    }
+}
+
+fn fault(random: &mut fastrand::Rng, world: WorldPlan, at: Duration) -> Fault {
+    let kind = match random.u8(0..20) {
+        0..=11 => device(random, world),
+        12 | 13 => Kind::Server,
+        14 | 15 => Kind::RedisMaster,
+        16 => Kind::Controller,
+        17 => Kind::Front,
+        _ => Kind::EtcdLeader,
+    };
+    let lasts = match kind {
+        Kind::Device(_, How::Killed) => millis(random, 5_000, 8_000),
+        Kind::Device(_, How::Restarted) => millis(random, 50, 1_500),
+        Kind::Device(_, How::Frozen | How::CutOff) => millis(random, 3_500, 7_000),
+        Kind::RedisMaster => millis(random, 4_000, 6_000),
+        Kind::EtcdLeader => millis(random, 2_000, 6_000),
+        Kind::Server | Kind::Controller | Kind::Front => millis(random, 50, 3_000),
+    };
+    Fault { kind, at, lasts }
+}
+
+fn device(random: &mut fastrand::Rng, world: WorldPlan) -> Kind {
+    let mut places = vec![Place::Head, Place::Tail];
+    if world.devices > 2 {
+        places.push(Place::Middle);
+    }
+    if world.spares > 0 {
+        places.push(Place::Spare);
+    }
+    let place = places[random.usize(..places.len())];
+    let how = match random.u8(0..8) {
+        0..=2 => How::Killed,
+        3 => How::Restarted,
+        4 | 5 => How::Frozen,
+        _ => How::CutOff,
+    };
+    Kind::Device(place, how)
+}
+
+fn millis(random: &mut fastrand::Rng, from: u64, to: u64) -> Duration {
+    Duration::from_millis(random.u64(from..to))
+}
+
+#[test]
+fn a_seed_is_a_plan_and_every_kind_is_drawn() {
+    let mut kinds = std::collections::BTreeSet::new();
+    for seed in 0..2_000 {
+        let plan = Plan::draw(seed);
+        assert_eq!(plan, Plan::draw(seed));
+        for fault in &plan.faults {
+            let Kind::Device(place, _) = fault.kind else {
+                kinds.insert(fault.kind.to_string());
+                continue;
+            };
+            kinds.insert(fault.kind.to_string());
+            assert!(place != Place::Middle || plan.world.devices == 3);
+            assert!(place != Place::Spare || plan.world.spares == 1);
+        }
+        if let [first, second] = plan.faults[..] {
+            assert_ne!(first.kind.part(), second.kind.part());
+        }
+        kinds.insert(plan.kind());
+    }
+    // Four places, four ways; five others; those of two; and Redis's master with each number.
+    assert_eq!(kinds.len(), 16 + 5 + 8 + 2, "{kinds:?}");
+}

@@ -1,0 +1,191 @@
+//! `pmnet ctl`: the chain of a fleet is changed under load, by a person who kills nothing.
+
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use pmnet_lab::harness::{Process, Role};
+use rustix::process::Signal;
+
+use super::heal::{HEALED_MAX, World, tell};
+use crate::common;
+use crate::support::{Caller, eventually};
+
+/// What `pmnet ctl` said: its exit code, stdout and stderr.
+struct Said {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+fn ctl(world: &World, args: &[&str]) -> Said {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = std::process::Command::new(common::pmnet())
+        .arg("ctl")
+        .args(&world.flags)
+        .args(args)
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let said = Said {
+        code: status.code(),
+        out: text(stdout),
+        err: text(stderr),
+    };
+    println!("ctl {}:\n{}{}", args.join(" "), said.out, said.err);
+    assert!(!said.err.contains("panicked"));
+    said
+}
+
+fn ids(world: &World) -> Vec<String> {
+    let role = |index| match world
+        .cluster
+        .processes()
+        .find(|one| one.0 == Role::Device(index))
+    {
+        Some((_, process)) => ready_id(process),
+        None => panic!("no device {index}"),
+    };
+    world.cluster.chain().into_iter().map(role).collect()
+}
+
+/// The id in a device's ready line.
+fn ready_id(process: &Process) -> String {
+    let said = process.stdout();
+    let (_, rest) = said.split_once(" id=").expect("a ready line");
+    rest.split(' ').next().unwrap_or_default().to_owned()
+}
+
+/// As many copies serve, one after the other named by `place`.
+fn until_long(world: &World, copies: usize) {
+    let mut caller = Caller::new(world.cluster.endpoint().unwrap());
+    let whole = format!(r#""places":{copies},"#);
+    eventually("the chain is so long", HEALED_MAX, || {
+        caller.call(&["SET", "wakes", "the chain"]);
+        world.status().matches(&whole).count() == copies
+    });
+}
+
+#[test]
+fn a_device_is_removed_comes_back_and_is_replaced_under_load_without_a_lease_to_wait_for() {
+    let Some(mut world) = World::start("ctl", 3) else {
+        return;
+    };
+    let ids = ids(&world);
+    let head = ids[0].clone();
+
+    // Nothing is done if it is only asked.
+    let before = world.status();
+    let said = ctl(&world, &["remove", &head, "--dry-run"]);
+    assert_eq!(said.code, Some(0));
+    assert!(
+        said.out.contains("An acknowledgement has 2 copies"),
+        "{}",
+        said.out
+    );
+    let epochs = |status: &str| status.matches(r#""leaves":true"#).count();
+    assert_eq!((epochs(&before), epochs(&world.status())), (0, 0));
+    // Nor is what cannot be.
+    for (args, says) in [
+        (&["replace", &head][..], "no spare is ready"),
+        (&["add"], "no spare is ready"),
+        (&["remove", "7"], "is not in the chain"),
+        (&["add", "--device", &head], "nothing to take back"),
+    ] {
+        let said = ctl(&world, args);
+        assert_eq!(said.code, Some(1));
+        assert!(said.err.contains(says), "{says}: {}", said.err);
+    }
+
+    // The head leaves: its process ends by itself.
+    let (mut everything, removed) = world.under_load("r", |world| {
+        let begun = Instant::now();
+        let said = ctl(world, &["remove", &head]);
+        assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+        begun
+    });
+    tell("head removed", &everything, removed);
+    let process = world.cluster.process(Role::Device(0)).unwrap();
+    let status = process.wait_exit(HEALED_MAX).unwrap();
+    assert!(status.success(), "{}", process.stderr());
+    assert!(process.stderr().contains("leaves its chain"));
+    until_long(&world, 2);
+    assert_eq!(world.done(r#""step":"left-out""#), 1);
+
+    // Started again it is no spare, until that is said.
+    let process = world.cluster.process(Role::Device(0)).unwrap();
+    process.set_flag("--join", None);
+    process.relaunch().unwrap();
+    eventually("it waits", HEALED_MAX, || {
+        process.stderr().contains("is ready to join")
+    });
+    let said = ctl(&world, &["add", "--wait", "1"]);
+    assert!(said.err.contains("no spare is ready"), "{}", said.err);
+    assert!(
+        ctl(&world, &["add", "--device", &head])
+            .out
+            .contains("done")
+    );
+    let (more, ()) = world.under_load("a", |world| {
+        eventually("it is ready", HEALED_MAX, || {
+            ctl(world, &["add", "--dry-run"]).code == Some(0)
+        });
+        let said = ctl(world, &["add", "--json"]);
+        assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+        assert!(said.out.contains(r#""done":true"#), "{}", said.out);
+    });
+    everything.extend(more);
+    until_long(&world, 3);
+
+    // Another spare takes the place of the middle one.
+    let middle = ids[2].clone();
+    let spare = world.spare();
+    eventually("the spare is ready", HEALED_MAX, || {
+        spare.stderr().contains("is ready to join")
+    });
+    let (more, replaced) = world.under_load("m", |world| {
+        let begun = Instant::now();
+        let said = ctl(world, &["replace", &middle]);
+        assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+        begun
+    });
+    tell("middle replaced", &more, replaced);
+    until_long(&world, 3);
+    assert!(spare.stdout().contains("copies=3"));
+    everything.extend(more);
+    world.nothing_is_lost(&everything);
+}
+
+#[test]
+fn without_a_controller_a_device_that_was_asked_to_leave_is_asked_to_stay_after_all() {
+    let Some(mut world) = World::start("ctl-alone", 2) else {
+        return;
+    };
+    let ids = ids(&world);
+    let tail = ids[1].clone();
+    // One copy alone is not had by mistake.
+    let said = ctl(&world, &["remove", &tail]);
+    assert_eq!(said.code, Some(1));
+    assert!(said.err.contains("--to-one"), "{}", said.err);
+    for controller in &world.controllers {
+        controller.signal(Signal::STOP).unwrap();
+    }
+    let said = ctl(&world, &["remove", &tail, "--to-one", "--wait", "4"]);
+    assert_eq!(said.code, Some(1));
+    assert!(said.out.contains("taken back"), "{}", said.out);
+    // It has ended, and is started again, as a service manager does.
+    let process = world.cluster.process(Role::Device(1)).unwrap();
+    assert!(process.wait_exit(HEALED_MAX).unwrap().success());
+    process.relaunch().unwrap();
+    process.wait_ready(HEALED_MAX).unwrap();
+    until_long(&world, 2);
+    for controller in &world.controllers {
+        controller.signal(Signal::CONT).unwrap();
+    }
+    let (acknowledged, ()) = world.under_load("b", |_| std::thread::sleep(Duration::from_secs(1)));
+    world.nothing_is_lost(&acknowledged);
+    assert_eq!(world.done(r#""step":"stop""#), 0);
+    assert_eq!(ids.len(), 2);
+}
