@@ -17,6 +17,7 @@ use pmnet_lab::load::{CheckedOptions, Hooks, Options, Progress, Workload, run};
 use pmnet_lab::resp::{Client, Reply, write_command};
 use pmnet_resp::{ReplyLimits, Scanner};
 
+use crate::clients::{repository, run as run_program, set_up};
 use crate::common::{binaries, folder, skip};
 use crate::support::{Answer, Caller, SetOnDrop, bulk, connect, eventually, ok, refuses, seed};
 
@@ -253,6 +254,22 @@ fn messages_over_three_shards() {
             assert!(subscriber.text().ends_with(&format!(":{left}\r\n")));
         }
     }
+}
+
+/// A client of others, unmodified: an ordinary one, and one that speaks with clusters.
+#[test]
+fn redis_py() {
+    let Some(shards) = three("shards-py", 10_000) else {
+        return;
+    };
+    set_up("python");
+    let python = repository().join("target/venv/bin/python");
+    if !python.is_file() {
+        return skip("redis-py is not installed (make setup)");
+    }
+    let port = shards.endpoint().port().to_string();
+    let text = run_program(&python, &["tests/programs/redis_py_shards.py", &port]);
+    assert!(text.contains("all good"), "{text}");
 }
 
 #[test]

@@ -22,6 +22,7 @@ struct Clients {
     /// Answers so far: to writes, and to reads.
     written: AtomicUsize,
     read: AtomicUsize,
+    /// Calls so far.
     asked: AtomicUsize,
 }
 
@@ -44,6 +45,7 @@ impl Clients {
                 Answer::Reply(reply) => panic!("{key}: {reply:?}"),
                 Answer::Refused(_) | Answer::Unknown => {}
             }
+            self.asked.fetch_add(1, Ordering::Relaxed);
             match caller.call(&["GET", &key]) {
                 Answer::Reply(Reply::Bulk(value)) => {
                     assert_eq!(value, key.as_bytes());
@@ -125,7 +127,11 @@ fn a_head_whose_process_is_dead_or_stopped_says_nothing_behind_its_lease_and_ano
                     Clients::work(clients, front, name)
                 })
             };
-            let clients = [client(&bound, stale, "b"), client(&follow, following, "f")];
+            let clients = [
+                client(&bound, stale, "b"),
+                client(&bound, stale, "c"),
+                client(&follow, following, "f"),
+            ];
             let both = |least: usize| {
                 let (writes, reads) = bound.answers();
                 writes >= least && reads >= least && follow.answers().0 >= least

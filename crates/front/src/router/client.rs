@@ -75,6 +75,8 @@ pub(super) struct Client {
     wire: Wire,
     handshake: Option<Time>,
     pub(super) readable: bool,
+    /// It is known to have closed its sending side; the last bytes may still be unread.
+    pub(super) read_closed: bool,
     pub(super) writable: bool,
     pub(super) input: BytesMut,
     pub(super) parser: Parser,
@@ -149,6 +151,7 @@ impl Client {
             handshake: wire.is_handshaking().then_some(until),
             wire,
             readable: true,
+            read_closed: false,
             writable: true,
             input: BytesMut::new(),
             parser: Parser::new(REQUESTS),
@@ -320,6 +323,9 @@ impl Client {
                     self.input.extend_from_slice(&scratch[..count]);
                     self.starved = false;
                     budget = budget.saturating_sub(count);
+                    // As in a link.
+                    self.readable =
+                        self.wire.may_have_more(count, scratch.len()) || self.read_closed;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

@@ -39,6 +39,8 @@ pub(super) enum Owed {
 pub(super) struct Link {
     stream: UnixStream,
     pub(super) readable: bool,
+    /// The front is known to have closed it; the last bytes may still be unread.
+    pub(super) read_closed: bool,
     pub(super) writable: bool,
     /// Nothing more will come.
     pub(super) ended: bool,
@@ -62,6 +64,7 @@ impl Link {
         Link {
             stream,
             readable: true,
+            read_closed: false,
             writable: true,
             ended: false,
             input: BytesMut::new(),
@@ -125,7 +128,12 @@ impl Link {
         {
             match self.stream.read(scratch) {
                 Ok(0) => self.ended = true,
-                Ok(count) => self.input.extend_from_slice(&scratch[..count]),
+                Ok(count) => {
+                    self.input.extend_from_slice(&scratch[..count]);
+                    // A short read has emptied the socket; the next byte is a new edge. But the end may have come with the
+                    // same edge.
+                    self.readable = count == scratch.len() || self.read_closed;
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => self.ended = true,

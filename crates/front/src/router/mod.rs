@@ -239,14 +239,17 @@ impl Router {
         };
         // Errors and closings show themselves when the socket is used.
         let readable = event.is_readable() || event.is_read_closed() || event.is_error();
+        let read_closed = event.is_read_closed() || event.is_error();
         let writable = event.is_writable() || event.is_write_closed() || event.is_error();
         if let Some(shard) = socket.checked_sub(1) {
             if let Some(link) = &mut client.links[shard] {
                 link.readable |= readable;
+                link.read_closed |= read_closed;
                 link.writable |= writable;
             }
         } else {
             client.readable |= readable;
+            client.read_closed |= read_closed;
             client.writable |= writable;
             if event.is_error() || event.is_write_closed() {
                 return self.close(index);
