@@ -103,7 +103,7 @@ impl World {
         }
         self.happened("losses declared");
         self.tell(|| "all devices are lost; the operator declares it".to_owned());
-        let applied = self.server.store.story().applied_in;
+        let applied = self.server.store.certainly_applied();
         for client in &self.clients {
             let updates = client.updates().filter(|id| !applied.contains_key(id));
             self.excused.extend(updates);

@@ -128,6 +128,16 @@ impl SimStore {
         self.lock().data().story.applied_in.is_empty()
     }
 
+    /// What has taken effect and stays so, by id. What a packet store did in a transaction whose end nobody knows may be undone when
+    /// it is opened.
+    #[must_use]
+    pub fn certainly_applied(&self) -> BTreeMap<u64, u64> {
+        let state = self.lock();
+        let before = state.packets.as_ref().and_then(Packets::before);
+        let data = before.unwrap_or(state.data());
+        data.story.applied_in.clone()
+    }
+
     /// What it did so far.
     #[must_use]
     pub fn story(&self) -> Story {

@@ -19,7 +19,7 @@ use std::ops::Bound;
 
 /// Room for everything that clients of one world write.
 const GEOMETRY: Geometry = Geometry {
-    lines: 2048,
+    lines: 8192,
     frames: 1024,
     frame_bytes: 2048,
     log_entries: 0,
@@ -101,6 +101,11 @@ impl Packets {
         }
         transaction.commit()?;
         map.pack_step(PACKED_BYTES).map(drop)
+    }
+
+    /// What there was before a transaction whose end nobody knows yet: whoever opens the store finds this, or what it did.
+    pub(super) fn before(&self) -> Option<&Data> {
+        self.before.as_ref()
     }
 
     /// A list, as the store has it.

@@ -119,3 +119,17 @@ fn a_head_that_was_left_out_does_not_keep_its_clients() {
 fn a_message_of_a_lost_master_may_be_refused_by_the_next() {
     clean(79321, 2_000_000);
 }
+
+/// All devices were lost while a packet store died in the transaction of an update that was acknowledged: it was undone when the store
+/// was opened. The checker took it for applied, and so for one that the declared loss could not have taken. Found: acknowledged and lost.
+#[test]
+fn what_a_store_undoes_at_its_start_a_declared_loss_may_take() {
+    let plan = Plan {
+        packet_store: true,
+        ..Plan::default()
+    };
+    for seed in [31093, 31566] {
+        let report = World::new(seed, &plan, false).run();
+        assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
+    }
+}
