@@ -231,3 +231,28 @@ fn a_spare_joins_behind_a_device_in_the_kernel_which_goes_on_in_the_same_process
         "{said}"
     );
 }
+
+#[test]
+fn in_a_switch_too_the_kernel_is_silent_behind_its_lease_and_answers_when_there_is_another() {
+    let mut plan = Plan::new(Place::Switch);
+    plan.fleet = true;
+    let Some(mut world) = World::start(plan) else {
+        return;
+    };
+    let mut writer = world.session(CALL_MAX);
+    writer.sets(20, 1);
+    let mut hasty = world.session(UNDER_WAY);
+    hasty.sets(1, 1);
+    world.kill("device");
+    let silent = |world: &World| world.status()["silent_in_ms"] == 0;
+    eventually("its lease ends", READY_MAX, || silent(&world));
+    hasty.set().unwrap_err();
+    let status = world.status();
+    assert!(counted(&status, &["silenced"]) > 0, "{status}");
+    assert_eq!(status["admits"], true, "{status}");
+    world.restart("device");
+    writer.sets(20, 1);
+    assert!(!silent(&world));
+    world.check(&writer);
+    world.check(&hasty);
+}
