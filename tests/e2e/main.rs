@@ -22,4 +22,5 @@ mod logins;
 mod operator;
 mod refusals;
 mod sentinel;
+mod three_boxes;
 mod values;
