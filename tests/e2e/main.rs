@@ -23,4 +23,5 @@ mod operator;
 mod refusals;
 mod sentinel;
 mod sharding;
+mod three_boxes;
 mod values;
