@@ -150,6 +150,14 @@ fn status_shows_leases_and_a_second_process_of_a_device_is_refused() {
     }
     let server_says = format!(r#"{{"chain":[{id}],"epoch":1,"server":"{server}","there":true}}"#);
     assert!(text.contains(&server_says), "{server_says} in {text}");
+    // One who asks once is answered, also if the first member of etcd is away.
+    let alive = flags.last().unwrap();
+    let some = format!("http://127.0.0.1:9,{alive}");
+    let output = std::process::Command::new(common::pmnet())
+        .args(["status", "--json", "--fleet", flags[1], "--etcd", &some])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
     cluster.kill(Role::Server).unwrap();
     eventually("a server that is gone is shown so", 2 * DEADLINE, || {
         let output = std::process::Command::new(common::pmnet())

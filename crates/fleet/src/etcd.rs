@@ -79,6 +79,12 @@ impl Etcd {
         }
     }
 
+    /// How many endpoints there are.
+    #[must_use]
+    pub fn endpoints(&self) -> usize {
+        self.endpoints.len()
+    }
+
     /// All keys that begin with `prefix`, at one moment that is not before this call; at most [`LIMIT`].
     ///
     /// # Errors

@@ -84,6 +84,19 @@ impl Shard {
         Ok(shard)
     }
 
+    /// The same for somebody who asks once: if one endpoint does not answer, the others are asked.
+    ///
+    /// # Errors
+    /// As [`Shard::read`]: what the last one said.
+    pub fn read_somewhere(etcd: &mut Etcd, names: &Names) -> Result<Shard, String> {
+        for _ in 1..etcd.endpoints() {
+            if let Ok(shard) = Shard::read(etcd, names) {
+                return Ok(shard);
+            }
+        }
+        Shard::read(etcd, names)
+    }
+
     fn take(&mut self, names: &Names, entry: &Entry) -> Option<()> {
         let name = entry.key.strip_prefix(names.prefix())?;
         if name == CHAIN {

@@ -30,7 +30,7 @@ be done now is refused with a sentence. Progress is on stderr. The exit code is 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(200);
 /// One call of etcd ends within this time.
-const ETCD_MAX: Duration = Duration::from_secs(5);
+const ETCD_MAX: Duration = Duration::from_secs(2);
 /// Somebody else may write at the same time so often.
 const TRIES: usize = 5;
 
@@ -124,7 +124,7 @@ fn in_doubt(text: String) -> anyhow::Error {
 }
 
 fn read(etcd: &mut Etcd, names: &Names) -> anyhow::Result<Shard> {
-    Shard::read(etcd, names).map_err(|text| anyhow!("etcd: {text}"))
+    Shard::read_somewhere(etcd, names).map_err(|text| anyhow!("etcd: {text}"))
 }
 
 /// Until it is done, or the time is over.
