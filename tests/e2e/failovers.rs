@@ -7,6 +7,7 @@
 mod plan;
 mod report;
 mod run;
+mod state;
 mod world;
 
 use std::num::NonZeroU64;
