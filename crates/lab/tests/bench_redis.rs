@@ -31,6 +31,7 @@ const LINKED: &[&str] = &[
     "link-resp-limit",
     "link-direct",
     "nic",
+    "nic-log",
     "router-2",
     "router-3",
 ];
