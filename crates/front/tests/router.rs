@@ -285,6 +285,92 @@ fn blocking_commands_block_their_shard_alone() {
     assert_eq!(client.text(), "*-1\r\n");
 }
 
+/// A client that is gone was not noticed while something behind its BLPOP could not be taken yet: it took the next element, and kept
+/// its place for ever.
+#[test]
+fn a_client_that_is_gone_does_not_take_what_is_pushed_later() {
+    let Some(shards) = three() else { return };
+    let mut other = shards.client();
+    let many = "GET bar\n".repeat(3000);
+    for (at, behind) in ["CLIENT SETNAME zz", "HELLO 3", &many]
+        .into_iter()
+        .enumerate()
+    {
+        for key in KEYS {
+            let queue = format!("{{{key}}}:{at}");
+            let mut client = shards.client();
+            client.send(&command(&format!("BLPOP {queue} 0")));
+            client.send(&behind.lines().flat_map(command).collect::<Vec<u8>>());
+            drop(client);
+            eventually("it is gone", || {
+                let list = other.ask("CLIENT LIST");
+                list.lines().filter(|line| line.contains("addr=")).count() == 1
+            });
+            eventually("nobody waits at Redis", || {
+                let pushed = other.ask(&format!("RPUSH {queue} v"));
+                pushed != ":0\r\n" && other.ask(&format!("LLEN {queue}")) != ":0\r\n"
+            });
+        }
+    }
+}
+
+/// Whoever sends all and closes its sending side gets all replies, also behind commands that wait for others.
+#[test]
+fn half_a_connection_gets_its_replies() {
+    let Some(shards) = three() else { return };
+    let mut client = shards.client();
+    let lines = [
+        "SET foo 1",
+        "CLIENT SETNAME x",
+        "GET foo",
+        "HELLO 2",
+        "CLIENT GETNAME",
+    ];
+    client.send(
+        &lines
+            .iter()
+            .flat_map(|line| command(line))
+            .collect::<Vec<u8>>(),
+    );
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(
+        [(); 3].map(|()| client.text()),
+        ["+OK\r\n", "+OK\r\n", "$1\r\n1\r\n"]
+    );
+    assert!(client.text().starts_with('*'));
+    assert_eq!(client.text(), "$1\r\nx\r\n");
+}
+
+/// A reply that looks like a message was taken for one, and all replies behind it were shifted.
+#[test]
+fn what_is_stored_is_never_taken_for_a_message() {
+    let Some(shards) = three() else { return };
+    let mut client = shards.client();
+    assert_eq!(client.ask("RPUSH {foo}l message x y"), ":3\r\n");
+    client.ask("HELLO 3");
+    let lines = [
+        "SUBSCRIBE foo",
+        "BLPOP {c}none 0.3",
+        "LRANGE {foo}l 0 -1",
+        "GET {foo}none",
+        "PING one",
+    ];
+    let replies = send_all(&mut client, &lines);
+    let list = "*3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$1\r\ny\r\n";
+    assert!(
+        replies[0].starts_with(">3\r\n$9\r\nsubscribe\r\n"),
+        "{replies:?}"
+    );
+    assert_eq!(replies[1..], ["_\r\n", list, "_\r\n", "$3\r\none\r\n"]);
+    // And what is one comes, also with the other protocol.
+    let mut other = shards.client();
+    assert_eq!(other.ask("PUBLISH foo m"), ":1\r\n");
+    assert!(client.text().starts_with(">3\r\n$7\r\nmessage\r\n"));
+    client.ask("HELLO 2");
+    assert_eq!(other.ask("PUBLISH foo m"), ":1\r\n");
+    assert!(client.text().starts_with("*3\r\n$7\r\nmessage\r\n"));
+}
+
 #[test]
 fn a_slot_that_nobody_serves_is_an_error() {
     let Some(shards) = sharded::start(&["0-5460", "5461-10922"]) else {

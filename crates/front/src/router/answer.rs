@@ -71,7 +71,8 @@ impl Client {
             if link.has_head().is_none() {
                 break;
             }
-            let to_client = link.is_pushed() || (link.owed().is_none() && self.slots.is_empty());
+            let to_client = link.is_pushed(self.state.resp3)
+                || (link.owed().is_none() && self.slots.is_empty());
             if to_client {
                 // A message; or the last word of a front that closes.
                 if let Some(frame) = link.take() {
@@ -113,7 +114,7 @@ impl Client {
     pub(super) fn reply_of(&mut self, shard: usize) -> Option<Bytes> {
         self.sweep(shard);
         let link = self.links[shard].as_deref_mut()?;
-        if link.owed() != Some(Owed::Client) || link.is_pushed() {
+        if link.owed() != Some(Owed::Client) || link.is_pushed(self.state.resp3) {
             return None;
         }
         link.take()

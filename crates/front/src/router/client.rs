@@ -18,7 +18,7 @@ use super::slot::SlotMap;
 use super::state::State;
 use super::subscribe::Subscriptions;
 use super::transaction::Transaction;
-use crate::connection::{COMMANDS_PER_TURN, INPUT_BYTES_SOFT_MAX};
+use crate::connection::{COMMANDS_PER_TURN, HALF_CLOSED_TIMEOUT, INPUT_BYTES_SOFT_MAX};
 use crate::front::wire::Wire;
 use crate::front::{Entrance, Handed};
 use crate::limits::REQUESTS;
@@ -117,6 +117,8 @@ pub(super) struct Client {
     /// What it still sends then is thrown away, so that it can read why.
     pub(super) lingers: bool,
     lingering: Option<(usize, Time)>,
+    /// It has closed its sending side, and commands of it cannot be taken before others are answered: when it is given up.
+    stuck: Option<Time>,
     /// In the list of those who have a turn.
     pub(super) queued: bool,
 }
@@ -179,6 +181,7 @@ impl Client {
             done: false,
             lingers: false,
             lingering: None,
+            stuck: None,
             queued: false,
         }
     }
@@ -206,12 +209,13 @@ impl Client {
         let lingers_until = self.lingering.map(|(_, until)| until);
         self.handshake
             .or(lingers_until)
+            .or(self.stuck)
             .is_some_and(|until| now >= until)
     }
 
     /// Whether something has to be done in time.
     pub(super) fn is_timed(&self) -> bool {
-        self.handshake.is_some() || self.lingering.is_some()
+        self.handshake.is_some() || self.lingering.is_some() || self.stuck.is_some()
     }
 
     /// One turn: reads, takes commands, hands on replies, writes.
@@ -235,17 +239,19 @@ impl Client {
         for link in self.links.iter_mut().flatten() {
             link.fill(scratch);
         }
-        let mut budget = COMMANDS_PER_TURN;
+        let (mut budget, mut went_on) = (COMMANDS_PER_TURN, false);
         loop {
             let moved = self.pump();
             let taken = self.take_commands(&mut budget, common);
             if !moved && !taken {
                 break;
             }
+            went_on = true;
         }
         if self.eof && self.starved {
             self.ending = true;
         }
+        self.note_stuck(went_on, now);
         let over = self.eof && self.ending;
         for link in self.links.iter_mut().flatten() {
             link.flush(over);
@@ -285,6 +291,17 @@ impl Client {
             Turn::More
         } else {
             Turn::Idle
+        }
+    }
+
+    /// Whoever has closed the sending side, and perhaps is gone, may wait for something that never comes, with commands behind it that
+    /// cannot be taken before. Only behind all of them a front would see that nothing follows. So there is a time for the next reply.
+    fn note_stuck(&mut self, went_on: bool, now: Time) {
+        let closed = self.eof || self.read_closed;
+        if !closed || self.starved || self.ending || self.is_congested() {
+            self.stuck = None;
+        } else if went_on || self.stuck.is_none() {
+            self.stuck = Some(now.saturating_add(HALF_CLOSED_TIMEOUT));
         }
     }
 

@@ -172,16 +172,18 @@ impl Link {
         Some(reply)
     }
 
-    /// Whether the reply at the head is none: a message, or that a key has changed.
-    pub(super) fn is_pushed(&mut self) -> bool {
+    /// Whether the reply at the head is none: a message, or that a key has changed. With RESP3 what a command answers may look like a
+    /// message of RESP2; what changes the client's state never does, and only behind that the protocol is another one.
+    pub(super) fn is_pushed(&mut self, resp3: bool) -> bool {
         let Some(length) = self.has_head() else {
             return false;
         };
         let frame = &self.input[..length];
-        let subscribed = self.subscribed != [0; 2];
+        let replies = resp3 && self.owed() == Some(Owed::Client);
+        let may_be_message = self.subscribed != [0; 2] && !replies;
         match frame.first() {
             Some(b'>') => !CONFIRMS.contains(&kind(frame)),
-            Some(b'*') if subscribed => MESSAGES.contains(&kind(frame)),
+            Some(b'*') if may_be_message => MESSAGES.contains(&kind(frame)),
             _ => false,
         }
     }
@@ -265,11 +267,13 @@ mod tests {
             let mut link = link_with(bytes);
             link.subscribed = [subscribed, 0];
             assert_eq!(
-                link.is_pushed(),
+                link.is_pushed(false),
                 pushed,
                 "{}",
                 String::from_utf8_lossy(bytes)
             );
+            link.owed.push_back(Owed::Client);
+            assert_eq!(link.is_pushed(true), pushed && bytes.starts_with(b">"));
             assert_eq!(link.take().as_deref(), Some(bytes));
             assert_eq!(link.take(), None);
         }
