@@ -13,6 +13,8 @@
  *
  * Loader: crates/lab/src/xdp/plain.rs. May not: keep state, or know what is in a datagram.
  */
+#include <stdbool.h>
+
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -27,23 +29,36 @@ const volatile __u16 pm_port_last;
 /* Where cross sends. */
 const volatile __u32 pm_other;
 
+/* The headers of an IPv4 datagram of UDP, without options; false: it is none. */
+static __always_inline bool find(struct xdp_md *ctx, struct ethhdr **eth, struct iphdr **ip, struct udphdr **udp)
+{
+	void *end = (void *)(long)ctx->data_end;
+
+	*eth = (void *)(long)ctx->data;
+	*ip = (void *)(*eth + 1);
+	*udp = (void *)(*ip + 1);
+	return (void *)(*udp + 1) <= end && (*eth)->h_proto == bpf_htons(ETH_P_IP) &&
+	       (*ip)->ihl == 5 && (*ip)->protocol == IPPROTO_UDP;
+}
+
+static __always_inline bool is_of_pmnet(__be16 port)
+{
+	__u16 number = bpf_ntohs(port);
+
+	return number >= pm_port_first && number <= pm_port_last;
+}
+
 SEC("xdp")
 int reflect(struct xdp_md *ctx)
 {
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct ethhdr *eth = data;
-	struct iphdr *ip = (void *)(eth + 1);
-	struct udphdr *udp = (void *)(ip + 1);
+	struct ethhdr *eth;
+	struct iphdr *ip;
+	struct udphdr *udp;
 	__u8 mac[ETH_ALEN];
 	__be32 address;
 	__be16 port;
-	__u16 to;
 
-	if ((void *)(udp + 1) > end || eth->h_proto != bpf_htons(ETH_P_IP) ||
-	    ip->ihl != 5 || ip->protocol != IPPROTO_UDP)
-		return XDP_PASS;
-	to = bpf_ntohs(udp->dest);
-	if (to < pm_port_first || to > pm_port_last)
+	if (!find(ctx, &eth, &ip, &udp) || !is_of_pmnet(udp->dest))
 		return XDP_PASS;
 
 	__builtin_memcpy(mac, eth->h_dest, ETH_ALEN);
@@ -61,19 +76,11 @@ int reflect(struct xdp_md *ctx)
 SEC("xdp")
 int cross(struct xdp_md *ctx)
 {
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct ethhdr *eth = data;
-	struct iphdr *ip = (void *)(eth + 1);
-	struct udphdr *udp = (void *)(ip + 1);
-	__u16 from, to;
+	struct ethhdr *eth;
+	struct iphdr *ip;
+	struct udphdr *udp;
 
-	if ((void *)(udp + 1) > end || eth->h_proto != bpf_htons(ETH_P_IP) ||
-	    ip->ihl != 5 || ip->protocol != IPPROTO_UDP)
-		return XDP_PASS;
-	from = bpf_ntohs(udp->source);
-	to = bpf_ntohs(udp->dest);
-	if ((to < pm_port_first || to > pm_port_last) &&
-	    (from < pm_port_first || from > pm_port_last))
+	if (!find(ctx, &eth, &ip, &udp) || (!is_of_pmnet(udp->dest) && !is_of_pmnet(udp->source)))
 		return XDP_PASS;
 	return bpf_redirect(pm_other, 0);
 }

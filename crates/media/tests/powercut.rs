@@ -3,16 +3,15 @@
 
 #[path = "numbered/mod.rs"]
 mod numbered;
+#[path = "../../../tests/shared/powercut.rs"]
+mod powercut;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use numbered::{append, frame, make, recover, try_recover};
 use pmnet_media::Kind;
 
-/// `record:ROUNDS:PATH` or `check:LIST`.
-const CHILD: &str = "PMNET_POWERCUT";
 /// Durable orders are reclaimed this far behind.
 const KEPT: u64 = 20;
 
@@ -44,16 +43,13 @@ fn record(rounds: u64, path: &Path) {
 
 /// What is wrong with the log at `path`, of which `durable` was promised and at most `applied` reclaimed. The log is
 /// repaired, as a device would.
-fn wrong(path: &Path, durable: u64, applied: u64) -> Option<String> {
-    let log = match try_recover(path, Kind::File) {
-        Ok(log) => log,
-        Err(error) => return Some(error),
-    };
+fn wrong(path: &Path, durable: u64, applied: u64) -> Result<(), String> {
+    let log = try_recover(path, Kind::File)?;
     if log.last() < durable {
-        return Some(format!("{durable} were durable, {} are there", log.last()));
+        return Err(format!("{durable} were durable, {} are there", log.last()));
     }
     if log.applied() > applied {
-        return Some(format!(
+        return Err(format!(
             "{} reclaimed, at most {applied} were",
             log.applied()
         ));
@@ -61,52 +57,16 @@ fn wrong(path: &Path, durable: u64, applied: u64) -> Option<String> {
     for order in log.applied() + 1..=log.last() {
         let (header, payload) = frame(order);
         if log.frame(order) != Some(&[header, payload].concat()[..]) {
-            return Some(format!("order {order} holds something else"));
+            return Err(format!("order {order} holds something else"));
         }
     }
-    None
-}
-
-/// Checks the logs of a list, a line each: `DURABLE APPLIED_MAX PATH`.
-fn check(list: &Path) {
-    let text = std::fs::read_to_string(list).unwrap();
-    for line in text.lines() {
-        let mut parts = line.splitn(3, ' ');
-        let mut number = || parts.next().unwrap().parse().unwrap();
-        let (durable, applied) = (number(), number());
-        let path = Path::new(parts.next().unwrap());
-        match wrong(path, durable, applied) {
-            None => println!("whole {}", path.display()),
-            Some(why) => println!("WRONG {}: {why}", path.display()),
-        }
-    }
+    Ok(())
 }
 
 /// Not a test: what the lane runs, here and in the guest.
 #[test]
 fn child() {
-    match std::env::var(CHILD)
-        .ok()
-        .as_deref()
-        .and_then(|what| what.split_once(':'))
-    {
-        Some(("record", rest)) => {
-            let (rounds, path) = rest.split_once(':').unwrap();
-            record(rounds.parse().unwrap(), Path::new(path));
-        }
-        Some(("check", list)) => check(Path::new(list)),
-        _ => {}
-    }
-}
-
-fn start(what: String) -> std::process::Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture"])
-        .env(CHILD, what)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap()
+    powercut::child(record, wrong);
 }
 
 /// Without a power cut everything is there; and a promise that was not kept is noticed.
@@ -114,22 +74,12 @@ fn start(what: String) -> std::process::Child {
 fn what_was_recorded_is_there_and_what_was_not_is_missed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
-    let mut child = start(format!("record:60:{}", path.display()));
-    let mut stdin = child.stdin.take().unwrap();
-    let (mut durable, mut applied, mut marks) = (0, 0, 0);
-    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
-        let line = line.unwrap();
-        if let Some((_, numbers)) = line.split_once("mark ") {
-            let (one, other) = numbers.split_once(' ').unwrap();
-            (durable, applied) = (one.parse::<u64>().unwrap(), other.parse::<u64>().unwrap());
-            marks += 1;
-            writeln!(stdin).unwrap();
-        }
-    }
-    assert!(child.wait().unwrap().success());
+    let marks = powercut::marks(60, &path);
+    let (durable, applied) = *marks.last().unwrap();
     assert!(
-        marks >= 20 && durable > applied && applied > 0,
-        "{marks} marks, {durable}, {applied}"
+        marks.len() >= 20 && durable > applied && applied > 0,
+        "{} marks, {durable}, {applied}",
+        marks.len()
     );
     let reclaimed = durable - KEPT;
     let copy = |name: &str| {
@@ -137,26 +87,16 @@ fn what_was_recorded_is_there_and_what_was_not_is_missed() {
         std::fs::copy(&path, &copy).unwrap();
         copy
     };
-    let list = directory.path().join("list");
     let lines = [
         format!("{durable} {reclaimed} {}", copy("good").display()),
         format!("{} {reclaimed} {}", durable + 1000, copy("lost").display()),
         format!("{durable} 0 {}", copy("reclaimed").display()),
     ];
-    std::fs::write(&list, lines.join("\n")).unwrap();
-    let output = start(format!("check:{}", list.display()))
-        .wait_with_output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let verdicts: Vec<&str> = said
-        .lines()
-        .filter(|line| line.contains("WRONG") || line.contains("whole"))
-        .collect();
-    assert_eq!(verdicts.len(), 3, "{said}");
+    let verdicts = powercut::verdicts(directory.path(), &lines);
     assert!(
         verdicts[0].contains("whole") && verdicts[0].ends_with("good"),
-        "{said}"
+        "{verdicts:?}"
     );
-    assert!(verdicts[1].contains("were durable"), "{said}");
-    assert!(verdicts[2].contains("at most 0 were"), "{said}");
+    assert!(verdicts[1].contains("were durable"), "{verdicts:?}");
+    assert!(verdicts[2].contains("at most 0 were"), "{verdicts:?}");
 }

@@ -1,13 +1,14 @@
 //! The packet store's two ends of `make powercut`: a process that changes a store and tells what is durable, and a check of
 //! what a power cut left of it. Between them is a guest that records every write of its disk (`tests/powercut`).
 
+#[path = "../../../tests/shared/powercut.rs"]
+mod powercut;
 mod support;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::ops::Range;
 use std::os::fd::RawFd;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use pmnet_log::{Media, MediaError};
@@ -17,8 +18,6 @@ use pmnet_packet_store::{
 };
 use support::{Content, IDENTITY, Random, content};
 
-/// `record:ROUNDS:PATH` or `check:LIST`.
-const CHILD: &str = "PMNET_POWERCUT";
 /// Says how many transactions a store has had.
 const COUNT: &[u8] = b"count";
 const GEOMETRY: Geometry = Geometry {
@@ -226,44 +225,10 @@ fn wrong(path: &Path, durable: u64, most: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks the stores of a list, a line each: `DURABLE MOST PATH`.
-fn check(list: &Path) {
-    let text = std::fs::read_to_string(list).unwrap();
-    for line in text.lines() {
-        let mut parts = line.splitn(3, ' ');
-        let mut number = || parts.next().unwrap().parse().unwrap();
-        let (durable, most) = (number(), number());
-        let path = Path::new(parts.next().unwrap());
-        match wrong(path, durable, most) {
-            Ok(()) => println!("whole {}", path.display()),
-            Err(why) => println!("WRONG {}: {why}", path.display()),
-        }
-    }
-}
-
 /// Not a test: what the lane runs, here and in the guest.
 #[test]
-#[allow(clippy::disallowed_methods)] // A test program has no arguments of its own.
 fn child() {
-    let what = std::env::var(CHILD);
-    match what.as_deref().ok().and_then(|what| what.split_once(':')) {
-        Some(("record", rest)) => {
-            let (rounds, path) = rest.split_once(':').unwrap();
-            record(rounds.parse().unwrap(), Path::new(path));
-        }
-        Some(("check", list)) => check(Path::new(list)),
-        _ => {}
-    }
-}
-
-fn start(what: String) -> std::process::Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture"])
-        .env(CHILD, what)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap()
+    powercut::child(record, wrong);
 }
 
 /// Without a power cut everything is there; and a promise that was not kept is noticed.
@@ -271,16 +236,7 @@ fn start(what: String) -> std::process::Child {
 fn what_was_recorded_is_there_and_what_was_not_is_missed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
-    let mut child = start(format!("record:200:{}", path.display()));
-    let mut stdin = child.stdin.take().unwrap();
-    let mut marks = 0;
-    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
-        if line.unwrap().contains("mark ") {
-            marks += 1;
-            writeln!(stdin).unwrap();
-        }
-    }
-    assert!(child.wait().unwrap().success());
+    let marks = powercut::marks(200, &path).len();
     assert!(
         marks > 600,
         "{marks}: a persist of records, and one of the commit"
@@ -299,7 +255,6 @@ fn what_was_recorded_is_there_and_what_was_not_is_missed() {
         }
     }
     std::fs::write(&bent, bytes).unwrap();
-    let list = directory.path().join("list");
     let lines = [
         format!("200 200 {}", copy("good").display()),
         format!("201 201 {}", copy("lost").display()),
@@ -307,18 +262,12 @@ fn what_was_recorded_is_there_and_what_was_not_is_missed() {
         // The keys of all records that are packets.
         format!("200 200 {}", bent.display()),
     ];
-    std::fs::write(&list, lines.join("\n")).unwrap();
-    let output = start(format!("check:{}", list.display()))
-        .wait_with_output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let verdicts: Vec<&str> = said
-        .lines()
-        .filter(|line| line.contains("WRONG") || line.contains("whole"))
-        .collect();
-    assert_eq!(verdicts.len(), 4, "{said}");
-    assert!(verdicts[0].contains("whole"), "{said}");
-    assert!(verdicts[1].contains("201 were durable"), "{said}");
-    assert!(verdicts[2].contains("at most 199 were begun"), "{said}");
-    assert!(verdicts[3].contains("damaged"), "{said}");
+    let verdicts = powercut::verdicts(directory.path(), &lines);
+    assert!(verdicts[0].contains("whole"), "{verdicts:?}");
+    assert!(verdicts[1].contains("201 were durable"), "{verdicts:?}");
+    assert!(
+        verdicts[2].contains("at most 199 were begun"),
+        "{verdicts:?}"
+    );
+    assert!(verdicts[3].contains("damaged"), "{verdicts:?}");
 }

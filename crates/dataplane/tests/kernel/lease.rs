@@ -12,11 +12,11 @@ use pmnet_wire::{Header, Kind, Packet, raw};
 
 use crate::chain;
 use crate::differential::{PACKETS, PACKETS_ALL, Run, compared, number};
-use crate::load::TOKEN;
+use crate::load::of_client;
 use crate::races::{Bench, address, applied, client, durable, next, written};
 use crate::rig::{Passed, run};
 use crate::shared::FOR_EVER;
-use crate::world::{SHARD, Words, World, boottime, settings, skipped};
+use crate::world::{Words, World, boottime, settings, skipped};
 
 /// Longest lease in the stories that are compared.
 const LEASE_MAX: u64 = 6 * MILLISECOND;
@@ -120,16 +120,6 @@ fn head(copies: usize) -> (Bench, u64) {
 fn word(bench: &Bench) -> u64 {
     let words = Words::of(bench.node.pins());
     words.shard().answers_until.load(SeqCst)
-}
-
-fn of_client(kind: Kind, session: u64) -> Header {
-    Header {
-        shard: SHARD,
-        epoch: 1,
-        session,
-        tag: TOKEN,
-        ..Header::new(kind)
-    }
 }
 
 fn read(session: u64, key: u64) -> Vec<u8> {

@@ -10,6 +10,17 @@ use crate::world::{SHARD, World, skipped};
 /// Even: the session is no mark.
 pub const TOKEN: u64 = 0xfeed_0000_0000_0002;
 
+/// A header of a session that was opened with [`TOKEN`].
+pub fn of_client(kind: Kind, session: u64) -> Header {
+    Header {
+        shard: SHARD,
+        epoch: 1,
+        session,
+        tag: TOKEN,
+        ..Header::new(kind)
+    }
+}
+
 pub fn addresses() -> [(SocketAddr, SocketAddr); 2] {
     [
         (

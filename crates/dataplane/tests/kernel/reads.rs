@@ -5,7 +5,7 @@ use pmnet_proto::Peer;
 use pmnet_wire::packet::write_hashes;
 use pmnet_wire::{Flags, Header, Kind, Packet, raw};
 
-use crate::load::TOKEN;
+use crate::load::{TOKEN, of_client};
 use crate::races::{Bench, Deed, address, client, hop, next, written};
 use crate::rig::{Passed, run};
 use crate::world::{SHARD, skipped};
@@ -22,16 +22,6 @@ enum Said {
     Up,
 }
 use Said::{Hit, Miss, Up};
-
-fn of_client(kind: Kind, session: u64) -> Header {
-    Header {
-        shard: SHARD,
-        epoch: 1,
-        session,
-        tag: TOKEN,
-        ..Header::new(kind)
-    }
-}
 
 fn asked(session: u64, keys: &[u64]) -> Vec<u8> {
     asked_with(Flags::default(), session, keys)

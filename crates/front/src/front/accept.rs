@@ -4,24 +4,24 @@ use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use mio::Token;
 use mio::net::{TcpListener, TcpStream};
+use mio::{Interest, Registry, Token};
 use pmnet_tls::ServerTls;
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
 use super::socket::Client;
 use super::unread::Unread;
 use super::wire::Wire;
-use super::{FIRST_CLIENT, Front};
+use super::{FIRST_CLIENT, Front, FrontError};
 use crate::connection::Connection;
 use crate::upstream::{Time, Upstream};
 
 /// Connections accepted in one turn.
-pub(crate) const ACCEPTS_PER_TURN: usize = 64;
+const ACCEPTS_PER_TURN: usize = 64;
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 1024;
 /// How long to wait after accepting failed (no file descriptors left), in nanoseconds.
-pub(crate) const ACCEPT_PAUSE: Time = 100_000_000;
+const ACCEPT_PAUSE: Time = 100_000_000;
 /// Clients that have not agreed on TLS yet, at most.
 pub(crate) const HANDSHAKES_MAX: usize = 256;
 /// What one client too many is told.
@@ -29,21 +29,55 @@ pub(crate) const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
 /// After how much silence the operating system checks that a client is still there.
 const KEEPALIVE: Duration = Duration::from_secs(300);
 
-impl<U: Upstream> Front<U> {
-    pub(super) fn accept(&mut self) {
+/// A socket that listens, and when it is looked at.
+pub(crate) struct Door {
+    listener: TcpListener,
+    /// Somebody may be there.
+    pub(crate) ready: bool,
+    /// Not before this time.
+    after: Time,
+}
+
+impl Door {
+    /// Listens.
+    pub(crate) fn open(address: SocketAddr) -> Result<Door, FrontError> {
+        let listen = |source| FrontError::Listen { address, source };
+        Ok(Door {
+            listener: open_listener(address).map_err(listen)?,
+            ready: false,
+            after: 0,
+        })
+    }
+
+    pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> std::io::Result<()> {
+        registry.register(&mut self.listener, token, Interest::READABLE)
+    }
+
+    pub(crate) fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// When it is to be looked at; `None`: when somebody comes.
+    pub(crate) fn due(&self) -> Option<Time> {
+        self.ready.then_some(self.after)
+    }
+
+    pub(crate) fn is_due(&self, now: Time) -> bool {
+        self.due().is_some_and(|due| now >= due)
+    }
+
+    /// Who has come, if it is time to look: a bounded number.
+    pub(crate) fn accept(&mut self, now: Time) -> Vec<(TcpStream, SocketAddr)> {
+        let mut came = Vec::new();
+        if !self.is_due(now) {
+            return came;
+        }
         for _ in 0..ACCEPTS_PER_TURN {
-            let Some(listener) = &self.listener else {
-                return;
-            };
-            match listener.accept() {
-                Ok((stream, peer)) => {
-                    if let Err(error) = self.admit(stream, peer) {
-                        tracing::debug!(client = %peer, %error, "lost before it was served");
-                    }
-                }
+            match self.listener.accept() {
+                Ok(client) => came.push(client),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.listener_ready = false;
-                    return;
+                    self.ready = false;
+                    break;
                 }
                 Err(error)
                     if matches!(
@@ -52,9 +86,22 @@ impl<U: Upstream> Front<U> {
                     ) => {}
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept connections, will try again");
-                    self.accept_after = self.shared.now + ACCEPT_PAUSE;
-                    return;
+                    self.after = now + ACCEPT_PAUSE;
+                    break;
                 }
+            }
+        }
+        came
+    }
+}
+
+impl<U: Upstream> Front<U> {
+    pub(super) fn accept(&mut self) {
+        let now = self.shared.now;
+        let door = self.door.as_mut();
+        for (stream, peer) in door.map_or_else(Vec::new, |door| door.accept(now)) {
+            if let Err(error) = self.admit(stream, peer) {
+                tracing::debug!(client = %peer, %error, "lost before it was served");
             }
         }
     }
@@ -173,7 +220,7 @@ pub(crate) fn welcome(stream: TcpStream, tls: Option<&ServerTls>) -> std::io::Re
 }
 
 /// A socket that listens.
-pub(crate) fn open_listener(address: SocketAddr) -> std::io::Result<TcpListener> {
+fn open_listener(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     // A front that starts again must not wait for old connections to time out.
     socket.set_reuse_address(true)?;

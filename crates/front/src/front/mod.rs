@@ -34,8 +34,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use mio::net::TcpListener;
-use mio::{Events, Interest, Poll, Token, Waker};
+use mio::{Events, Poll, Token, Waker};
 use pmnet_tls::ServerTls;
 use rustc_hash::FxHashMap;
 
@@ -43,6 +42,7 @@ use crate::connection::{Counters, Shared, StoreAddress, Turn};
 use crate::table::Table;
 use crate::upstream::{CallId, Event, SessionHandle, Time, Upstream};
 use crate::users::Users;
+use accept::Door;
 pub use config::{Cache, FrontConfig, FrontError};
 pub use entrance::Entrance;
 pub(crate) use entrance::Handed;
@@ -56,6 +56,7 @@ use tracking::TrackingWire;
 use unread::UnreadOfAll;
 use users::UserLinks;
 use vigil::Vigil;
+use wire::Seen;
 use witness::{WITNESSES_MAX, Witnesses};
 
 const LISTENER: Token = Token(0);
@@ -81,10 +82,8 @@ pub struct Front<U> {
     shared: Shared,
     poll: Poll,
     /// `None`: clients are handed over.
-    listener: Option<TcpListener>,
+    door: Option<Door>,
     handed: Option<Receiver<Handed>>,
-    listener_ready: bool,
-    accept_after: Time,
     stopper: Stopper,
     start: Instant,
     spin: Time,
@@ -127,12 +126,11 @@ impl<U: Upstream> Front<U> {
     /// # Errors
     /// [`FrontError`], with what to do about it.
     pub fn bind(config: &FrontConfig, up: U) -> Result<Front<U>, FrontError> {
-        let listen = |source| FrontError::Listen {
-            address: config.listen,
-            source,
-        };
-        let listener = accept::open_listener(config.listen).map_err(listen)?;
-        Front::new(config, up, Some(listener))
+        let mut door = Door::open(config.listen)?;
+        let mut front = Front::new(config, up)?;
+        door.register(front.poll.registry(), LISTENER)?;
+        front.door = Some(door);
+        Ok(front)
     }
 
     /// A front that does not listen: a router hands its clients over. It has counted them and agreed on TLS with them; the
@@ -141,17 +139,13 @@ impl<U: Upstream> Front<U> {
     /// # Errors
     /// [`FrontError`], with what to do about it.
     pub fn behind_router(config: &FrontConfig, up: U) -> Result<(Front<U>, Entrance), FrontError> {
-        let mut front = Front::new(config, up, None)?;
+        let mut front = Front::new(config, up)?;
         let (entrance, handed) = Entrance::new(front.stopper.0.waker());
         front.handed = Some(handed);
         Ok((front, entrance))
     }
 
-    fn new(
-        config: &FrontConfig,
-        up: U,
-        mut listener: Option<TcpListener>,
-    ) -> Result<Front<U>, FrontError> {
+    fn new(config: &FrontConfig, up: U) -> Result<Front<U>, FrontError> {
         let mut up = Watched::new(up);
         let table = Table::new(&config.assume_ok)?;
         let mut store = config
@@ -164,10 +158,6 @@ impl<U: Upstream> Front<U> {
             store.set_password(password);
         }
         let poll = Poll::new()?;
-        if let Some(listener) = &mut listener {
-            poll.registry()
-                .register(listener, LISTENER, Interest::READABLE)?;
-        }
         up.register(poll.registry(), ENDPOINT)?;
         let waker = Waker::new(poll.registry(), WAKER)?;
         let mut shared = Shared::new(
@@ -182,10 +172,8 @@ impl<U: Upstream> Front<U> {
             up,
             shared,
             poll,
-            listener,
+            door: None,
             handed: None,
-            listener_ready: false,
-            accept_after: 0,
             stopper: Stopper(Ending::new(AtomicBool::new(false), waker)),
             start: Instant::now(),
             spin: nanos(config.spin),
@@ -220,8 +208,8 @@ impl<U: Upstream> Front<U> {
     /// # Errors
     /// Of the operating system; or it does not listen.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
-        let listener = self.listener.as_ref();
-        listener.map_or(Err(ErrorKind::NotConnected.into()), TcpListener::local_addr)
+        let door = self.door.as_ref();
+        door.map_or(Err(ErrorKind::NotConnected.into()), Door::local_addr)
     }
 
     /// A handle that ends [`Front::run`].
@@ -243,7 +231,10 @@ impl<U: Upstream> Front<U> {
         self.up.flush(self.shared.now);
         while !self.stopper.0.is_asked() {
             let work = more_from_endpoint
-                || self.listener_due()
+                || self
+                    .door
+                    .as_ref()
+                    .is_some_and(|door| door.is_due(self.shared.now))
                 || !self.run_queue.is_empty()
                 || self.reads.has_more()
                 || self.tracking.has_more();
@@ -270,7 +261,7 @@ impl<U: Upstream> Front<U> {
             let mut endpoint_ready = more_from_endpoint;
             for event in &events {
                 match event.token() {
-                    LISTENER => self.listener_ready = true,
+                    LISTENER => self.door.iter_mut().for_each(|door| door.ready = true),
                     ENDPOINT => endpoint_ready = true,
                     WAKER => {}
                     HEART => self.vigil.transfer(&mut self.scratch, &mut self.shared),
@@ -285,9 +276,7 @@ impl<U: Upstream> Front<U> {
                     _ => self.note(event),
                 }
             }
-            if self.listener_due() {
-                self.accept();
-            }
+            self.accept();
             self.take_handed();
             self.expire_connecting();
             self.keep_vigil();
@@ -319,13 +308,9 @@ impl<U: Upstream> Front<U> {
         Ok(self.shared.counters)
     }
 
-    fn listener_due(&self) -> bool {
-        self.listener_ready && self.shared.now >= self.accept_after
-    }
-
     /// How long nothing needs doing unless something arrives; `None`: for ever.
     fn sleep(&self) -> Option<Duration> {
-        let accept = self.listener_ready.then_some(self.accept_after);
+        let accept = self.door.as_ref().and_then(Door::due);
         let connect = self.connecting.front().map(|(time, ..)| *time);
         let next = [
             self.up.next_timeout(),
@@ -369,12 +354,11 @@ impl<U: Upstream> Front<U> {
         } else {
             return;
         };
-        // Errors and closings show themselves when the socket is used.
-        *readable |= event.is_readable() || event.is_read_closed() || event.is_error();
-        *read_closed |= event.is_read_closed() || event.is_error();
-        *writable |= event.is_writable() || event.is_write_closed() || event.is_error();
-        let hung_up = event.is_error() || event.is_write_closed();
-        if hung_up && slot.is_multiple_of(2) {
+        let seen = Seen::of(event);
+        *readable |= seen.readable;
+        *read_closed |= seen.read_closed;
+        *writable |= seen.writable;
+        if seen.hung_up && slot.is_multiple_of(2) {
             self.close(index, "hung up");
         } else {
             self.enqueue(index);
@@ -582,6 +566,6 @@ impl<U: Upstream> Front<U> {
     }
 }
 
-fn nanos(duration: Duration) -> Time {
+pub(crate) fn nanos(duration: Duration) -> Time {
     Time::try_from(duration.as_nanos()).unwrap_or(Time::MAX)
 }

@@ -4,10 +4,32 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
-use mio::event::Source;
+use mio::event::{Event, Source};
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
 use pmnet_tls::{ClientTls, ServerTls, Stream};
+
+/// What an event says of a socket. Errors and closings show themselves when it is used.
+pub(crate) struct Seen {
+    pub(crate) readable: bool,
+    pub(crate) read_closed: bool,
+    pub(crate) writable: bool,
+    /// Nobody is there any more to be written to.
+    pub(crate) hung_up: bool,
+}
+
+impl Seen {
+    pub(crate) fn of(event: &Event) -> Seen {
+        let read_closed = event.is_read_closed() || event.is_error();
+        let hung_up = event.is_write_closed() || event.is_error();
+        Seen {
+            readable: event.is_readable() || read_closed,
+            read_closed,
+            writable: event.is_writable() || hung_up,
+            hung_up,
+        }
+    }
+}
 
 /// A TCP connection, or a client that a router has handed over.
 pub(crate) enum Wire {

@@ -40,15 +40,14 @@ use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use mio::net::{TcpListener, TcpStream};
-use mio::{Events, Interest, Poll, Token, Waker};
+use mio::net::TcpStream;
+use mio::{Events, Poll, Token, Waker};
 use pmnet_tls::ServerTls;
 
-use crate::front::accept::{
-    ACCEPT_PAUSE, ACCEPTS_PER_TURN, HANDSHAKES_MAX, TOO_MANY, open_listener, welcome,
-};
+use crate::front::accept::{Door, HANDSHAKES_MAX, TOO_MANY, welcome};
 use crate::front::stopper::Ending;
-use crate::front::{Entrance, FrontError, Stopper};
+use crate::front::wire::Seen;
+use crate::front::{Entrance, FrontError, Stopper, nanos};
 use crate::table::Table;
 use crate::upstream::Time;
 use client::{Client, Common, Turn};
@@ -87,9 +86,7 @@ pub struct RouterConfig {
 pub struct Router {
     common: Common,
     poll: Poll,
-    listener: TcpListener,
-    listener_ready: bool,
-    accept_after: Time,
+    door: Door,
     stopper: Stopper,
     start: Instant,
     now: Time,
@@ -119,13 +116,9 @@ impl Router {
             config.map.shards(),
             "a front for each shard"
         );
-        let mut listener = open_listener(config.listen).map_err(|source| FrontError::Listen {
-            address: config.listen,
-            source,
-        })?;
+        let mut door = Door::open(config.listen)?;
         let poll = Poll::new()?;
-        poll.registry()
-            .register(&mut listener, LISTENER, Interest::READABLE)?;
+        door.register(poll.registry(), LISTENER)?;
         let waker = Waker::new(poll.registry(), WAKER)?;
         Ok(Router {
             common: Common {
@@ -136,9 +129,7 @@ impl Router {
                 trusting: config.anyone,
             },
             poll,
-            listener,
-            listener_ready: false,
-            accept_after: 0,
+            door,
             stopper: Stopper(Ending::new(AtomicBool::new(false), waker)),
             start: Instant::now(),
             now: 0,
@@ -159,7 +150,7 @@ impl Router {
     /// # Errors
     /// Of the operating system.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
-        self.listener.local_addr()
+        self.door.local_addr()
     }
 
     /// A handle that ends [`Router::run`].
@@ -176,7 +167,7 @@ impl Router {
         let mut events = Events::with_capacity(EVENTS_MAX);
         let mut active = 0;
         while !self.stopper.0.is_asked() {
-            let work = self.listener_due() || !self.queue.is_empty();
+            let work = self.door.is_due(self.now) || !self.queue.is_empty();
             let spinning = self.now.saturating_sub(active) < self.spin;
             let timeout = if work || spinning {
                 Some(Duration::ZERO)
@@ -199,14 +190,12 @@ impl Router {
             }
             for event in &events {
                 match event.token() {
-                    LISTENER => self.listener_ready = true,
+                    LISTENER => self.door.ready = true,
                     WAKER => {}
                     _ => self.note(event),
                 }
             }
-            if self.listener_due() {
-                self.accept();
-            }
+            self.accept();
             for _ in 0..self.queue.len() {
                 if let Some(index) = self.queue.pop_front() {
                     self.serve(index);
@@ -217,13 +206,8 @@ impl Router {
         Ok(self.clients_ever)
     }
 
-    fn listener_due(&self) -> bool {
-        self.listener_ready && self.now >= self.accept_after
-    }
-
     fn sleep(&self) -> Option<Duration> {
-        let accept = self.listener_ready.then_some(self.accept_after);
-        let next = accept.into_iter().chain(self.next_look).min()?;
+        let next = self.door.due().into_iter().chain(self.next_look).min()?;
         Some(Duration::from_nanos(next.saturating_sub(self.now)))
     }
 
@@ -237,21 +221,18 @@ impl Router {
         let Some(Some(client)) = self.clients.get_mut(index) else {
             return;
         };
-        // Errors and closings show themselves when the socket is used.
-        let readable = event.is_readable() || event.is_read_closed() || event.is_error();
-        let read_closed = event.is_read_closed() || event.is_error();
-        let writable = event.is_writable() || event.is_write_closed() || event.is_error();
+        let seen = Seen::of(event);
         if let Some(shard) = socket.checked_sub(1) {
             if let Some(link) = &mut client.links[shard] {
-                link.readable |= readable;
-                link.read_closed |= read_closed;
-                link.writable |= writable;
+                link.readable |= seen.readable;
+                link.read_closed |= seen.read_closed;
+                link.writable |= seen.writable;
             }
         } else {
-            client.readable |= readable;
-            client.read_closed |= read_closed;
-            client.writable |= writable;
-            if event.is_error() || event.is_write_closed() {
+            client.readable |= seen.readable;
+            client.read_closed |= seen.read_closed;
+            client.writable |= seen.writable;
+            if seen.hung_up {
                 return self.close(index);
             }
         }
@@ -313,27 +294,9 @@ impl Router {
     }
 
     fn accept(&mut self) {
-        for _ in 0..ACCEPTS_PER_TURN {
-            match self.listener.accept() {
-                Ok((stream, peer)) => {
-                    if let Err(error) = self.admit(stream, peer) {
-                        tracing::debug!(client = %peer, %error, "lost before it was served");
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.listener_ready = false;
-                    return;
-                }
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        ErrorKind::Interrupted | ErrorKind::ConnectionAborted
-                    ) => {}
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept connections, will try again");
-                    self.accept_after = self.now + ACCEPT_PAUSE;
-                    return;
-                }
+        for (stream, peer) in self.door.accept(self.now) {
+            if let Err(error) = self.admit(stream, peer) {
+                tracing::debug!(client = %peer, %error, "lost before it was served");
             }
         }
     }
@@ -376,8 +339,4 @@ impl Router {
         self.enqueue(index);
         Ok(())
     }
-}
-
-fn nanos(duration: Duration) -> Time {
-    Time::try_from(duration.as_nanos()).unwrap_or(Time::MAX)
 }

@@ -221,15 +221,8 @@ impl Client {
                 self.send(shard, DISCARD, Owed::Nobody);
             }
             self.wait_for(Wait::Ready(error));
-        } else {
-            match self.ready(shard, common) {
-                Err(Done::Later) => return Done::Later,
-                Err(Done::Taken) => {}
-                Ok(()) => {
-                    self.send(shard, frame, Owed::Client);
-                    self.wait_for(Wait::One(shard));
-                }
-            }
+        } else if self.forward(shard, frame, Wait::One(shard), common) == Done::Later {
+            return Done::Later;
         }
         (self.transaction, self.watched) = (None, None);
         Done::Taken
@@ -242,15 +235,8 @@ impl Client {
         let shard = transaction.shard;
         if transaction.lost {
             self.wait_for(Wait::Ready(reply::OK));
-        } else {
-            match self.ready(shard, common) {
-                Err(Done::Later) => return Done::Later,
-                Err(Done::Taken) => {}
-                Ok(()) => {
-                    self.send(shard, frame, Owed::Client);
-                    self.wait_for(Wait::One(shard));
-                }
-            }
+        } else if self.forward(shard, frame, Wait::One(shard), common) == Done::Later {
+            return Done::Later;
         }
         (self.transaction, self.watched) = (None, None);
         Done::Taken

@@ -28,6 +28,27 @@ pub fn required<T>(flag: &str, section: &str, value: Option<T>) -> Result<T, Con
     })
 }
 
+/// Of a command that works on one shard of a fleet.
+#[derive(Clone, Debug, Args)]
+pub struct InFleet {
+    /// The fleet.
+    #[arg(long, value_name = "NAME")]
+    pub fleet: String,
+    /// The members of etcd, http://HOST:2379, with commas between them.
+    #[arg(long, value_name = "URL,…")]
+    pub etcd: String,
+    /// Number of the shard.
+    #[arg(long, default_value_t = 0)]
+    pub shard: u32,
+}
+
+impl InFleet {
+    /// Where that is in etcd.
+    pub fn in_etcd(&self) -> Result<(Vec<String>, Names), ConfigError> {
+        in_etcd(&self.etcd, &self.fleet, self.shard)
+    }
+}
+
 /// The members of etcd, and the keys of a shard of this fleet there.
 pub fn in_etcd(
     members: &str,

@@ -8,7 +8,7 @@ use pmnet_cli::ConfigError;
 use pmnet_fleet::{Advice, Controller, ControllerConfig, Plan, Step};
 use serde_json::{Value, json};
 
-use super::common::in_etcd;
+use super::common::InFleet;
 use super::ready;
 use super::stop::stop_on_signals;
 
@@ -40,15 +40,8 @@ const COPIES_MAX: usize = 8;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ControllerArgs {
-    /// The fleet.
-    #[arg(long, value_name = "NAME")]
-    fleet: String,
-    /// The members of etcd, http://HOST:2379, with commas between them.
-    #[arg(long, value_name = "URL,…")]
-    etcd: String,
-    /// Number of the shard.
-    #[arg(long, default_value_t = 0)]
-    shard: u32,
+    #[command(flatten)]
+    place: InFleet,
     /// How many devices the chain shall have, if there are spares, until `pmnet ctl` says so [default: as many as it had at most].
     #[arg(long, value_name = "R")]
     copies: Option<usize>,
@@ -65,7 +58,7 @@ pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
     {
         return Err(ConfigError(format!("--copies {copies}: 1 to {COPIES_MAX}")).into());
     }
-    let (endpoints, names) = in_etcd(&args.etcd, &args.fleet, args.shard)?;
+    let (endpoints, names) = args.place.in_etcd()?;
     let config = ControllerConfig {
         endpoints,
         names,
@@ -79,7 +72,10 @@ pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
         let turned = controller.turn();
         if turned.is_ok() && !ready {
             ready = true;
-            let fields = [("fleet", json!(args.fleet)), ("shard", json!(args.shard))];
+            let fields = [
+                ("fleet", json!(args.place.fleet)),
+                ("shard", json!(args.place.shard)),
+            ];
             ready::announce(args.json, "controller", &fields);
         }
         let done = matches!(turned, Ok(Advice::Do(_)));

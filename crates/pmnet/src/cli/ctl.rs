@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use pmnet_fleet::{Etcd, Intent, Names, Shard, Want, intend};
 use serde_json::{Value, json};
 
-use super::common::in_etcd;
+use super::common::InFleet;
 use super::status::of_fleet;
 
 const EXAMPLES: &str = "\
@@ -38,15 +38,8 @@ const TRIES: usize = 5;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CtlArgs {
-    /// The fleet.
-    #[arg(long, value_name = "NAME")]
-    fleet: String,
-    /// The members of etcd, http://HOST:2379, with commas between them.
-    #[arg(long, value_name = "URL,…")]
-    etcd: String,
-    /// Number of the shard.
-    #[arg(long, default_value_t = 0)]
-    shard: u32,
+    #[command(flatten)]
+    place: InFleet,
     /// Only say what would be done, or why it cannot be.
     #[arg(long, global = true)]
     dry_run: bool,
@@ -88,7 +81,14 @@ enum Word {
 /// Does it; false if it could not be done in time.
 pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
     let want = match args.word {
-        Word::Status => return of_fleet(&args.fleet, &args.etcd, args.shard, args.json),
+        Word::Status => {
+            return of_fleet(
+                &args.place.fleet,
+                &args.place.etcd,
+                args.place.shard,
+                args.json,
+            );
+        }
         Word::Add { device: None } => Want::Add,
         Word::Add {
             device: Some(device),
@@ -96,7 +96,7 @@ pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
         Word::Remove { id, to_one } => Want::Remove { device: id, to_one },
         Word::Replace { id } => Want::Replace(id),
     };
-    let (endpoints, names) = in_etcd(&args.etcd, &args.fleet, args.shard)?;
+    let (endpoints, names) = args.place.in_etcd()?;
     let mut etcd = Etcd::new(endpoints, ETCD_MAX);
     let mut said = None;
     for _ in 0..TRIES {
