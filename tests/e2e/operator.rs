@@ -2,8 +2,9 @@
 
 use std::process::{Command, Output};
 
-use pmnet_lab::harness::{Medium, Role, StoreKind, Topology, free_port};
+use pmnet_lab::harness::{Cluster, Medium, Role, StoreKind, Topology, free_port};
 use pmnet_lab::resp::Reply;
+use rustix::process::Signal;
 
 use crate::common;
 use crate::support::{Answer, CALL_MAX, Caller, connect, eventually, front, ok};
@@ -181,6 +182,69 @@ fn a_redis_that_is_put_wrong_while_it_serves_is_waited_for() {
         let length = client.read(&["STRLEN", "large"]);
         assert_eq!(length, Reply::Integer(2 << 20));
         direct.call(&["DEL", "k", "large"]).unwrap();
+    }
+}
+
+/// While the server stands still, what is acknowledged is in the devices alone; whoever asks for it to be applied is told, and waits.
+#[test]
+fn a_drain_ends_when_the_database_has_what_was_acknowledged() {
+    let topology = Topology::new(StoreKind::Redis, 2, Medium::Dram);
+    let Some(mut cluster) = common::start("drain", topology) else {
+        return;
+    };
+    let listens = |cluster: &mut Cluster, index| {
+        let said = cluster.process(Role::Device(index)).unwrap().stdout();
+        let (_, rest) = said.split_once(" listen=").expect("a ready line");
+        rest.split_whitespace()
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    // The head need not be the first that is named.
+    let via = [listens(&mut cluster, 1), listens(&mut cluster, 0)].join(",");
+    let drain = |more: &[&str]| {
+        let said = run(&[&["ctl", "drain", "--via", &via], more].concat());
+        let out = String::from_utf8(said.stdout).unwrap();
+        (said.status.code(), out)
+    };
+    let mut client = Caller::new(cluster.endpoint().unwrap());
+    assert_eq!(client.call(&["SET", "first", "v"]), Answer::Reply(ok()));
+    let (code, out) = drain(&[]);
+    assert_eq!(code, Some(0), "{out}");
+
+    let server = cluster.process(Role::Server).unwrap();
+    server.signal(Signal::STOP).unwrap();
+    for number in 0..100 {
+        let set = client.call(&["SET", &format!("k{number}"), "v"]);
+        assert_eq!(set, Answer::Reply(ok()));
+    }
+    let (code, out) = drain(&["--wait", "1", "--json"]);
+    assert_eq!(code, Some(1), "{out}");
+    assert!(out.contains(r#""drained":false"#), "{out}");
+    let (code, out) = drain(&["--dry-run"]);
+    assert_eq!(code, Some(0), "{out}");
+    let mut direct = connect(cluster.redis().unwrap());
+    let last = direct.call(&["EXISTS", "k99"]).unwrap();
+    assert_eq!(last, Reply::Integer(0), "it stood still");
+    cluster
+        .process(Role::Server)
+        .unwrap()
+        .signal(Signal::CONT)
+        .unwrap();
+    let (code, out) = drain(&["--json"]);
+    assert_eq!(code, Some(0), "{out}");
+    assert!(out.contains(r#""drained":true"#), "{out}");
+    for number in 0..100 {
+        let there = direct.call(&["EXISTS", &format!("k{number}")]).unwrap();
+        assert_eq!(there, Reply::Integer(1));
+    }
+    for (args, says) in [
+        (&["drain"][..], "--fleet and --etcd are missing"),
+        (&["drain", "--via", "x"], "--via"),
+        (&["remove", "1"], "--fleet and --etcd are missing"),
+    ] {
+        let text = fails(&[&["ctl"], args].concat());
+        assert!(text.contains(says), "{text}");
     }
 }
 

@@ -1,5 +1,7 @@
 //! `pmnet ctl`: changes the chain of a fleet, and waits until that is done.
 
+mod drain;
+
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
@@ -16,6 +18,8 @@ Examples:
   pmnet ctl --fleet prod --etcd http://10.0.0.7:2379 replace 2 --dry-run
   pmnet ctl --fleet prod --etcd http://10.0.0.7:2379 remove 2
   pmnet ctl --fleet prod --etcd http://10.0.0.7:2379 add
+  pmnet ctl --fleet prod --etcd http://10.0.0.7:2379 drain
+  pmnet ctl drain --via 10.0.0.5:51000,10.0.0.6:51000   (without etcd)
 
 What is wanted is written into etcd. Everything else is done by the devices and by the controllers,
 of which at least one must run: a device that is to leave ends and gives its lease back, if another
@@ -38,8 +42,15 @@ const TRIES: usize = 5;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CtlArgs {
-    #[command(flatten)]
-    place: InFleet,
+    /// The fleet.
+    #[arg(long, value_name = "NAME", requires = "etcd")]
+    fleet: Option<String>,
+    /// The members of etcd, http://HOST:2379, with commas between them.
+    #[arg(long, value_name = "URL,…", requires = "fleet")]
+    etcd: Option<String>,
+    /// Number of the shard.
+    #[arg(long, default_value_t = 0, requires = "fleet")]
+    shard: u32,
     /// Only say what would be done, or why it cannot be.
     #[arg(long, global = true)]
     dry_run: bool,
@@ -76,27 +87,52 @@ enum Word {
         /// The device.
         id: u32,
     },
+    /// Wait until the database has everything that was acknowledged before this began. Clients may go on.
+    Drain {
+        /// Instead of --fleet: the devices of the shard, HOST:PORT, with commas between them.
+        #[arg(long, value_name = "ADDR,…")]
+        via: Option<String>,
+    },
 }
 
 /// Does it; false if it could not be done in time.
 pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
-    let want = match args.word {
+    let place = match (&args.fleet, &args.etcd) {
+        (Some(fleet), Some(etcd)) => Ok(InFleet {
+            fleet: fleet.clone(),
+            etcd: etcd.clone(),
+            shard: args.shard,
+        }),
+        _ => Err(anyhow!(
+            "--fleet and --etcd are missing: only drain can do without (with --via)"
+        )),
+    };
+    let want = match &args.word {
+        Word::Drain { via } => {
+            let wait = Duration::from_secs(args.wait);
+            return match via {
+                Some(_) if place.is_ok() => Err(anyhow!(
+                    "--via and --fleet say both where the devices are: leave one out"
+                )),
+                Some(via) => drain::of(&drain::via(via)?, wait, args),
+                None => drain::of(&drain::in_fleet(&place?, wait)?, wait, args),
+            };
+        }
         Word::Status => {
-            return of_fleet(
-                &args.place.fleet,
-                &args.place.etcd,
-                args.place.shard,
-                args.json,
-            );
+            let place = place?;
+            return of_fleet(&place.fleet, &place.etcd, place.shard, args.json);
         }
         Word::Add { device: None } => Want::Add,
         Word::Add {
             device: Some(device),
-        } => Want::TakeBack(device),
-        Word::Remove { id, to_one } => Want::Remove { device: id, to_one },
-        Word::Replace { id } => Want::Replace(id),
+        } => Want::TakeBack(*device),
+        Word::Remove { id, to_one } => Want::Remove {
+            device: *id,
+            to_one: *to_one,
+        },
+        Word::Replace { id } => Want::Replace(*id),
     };
-    let (endpoints, names) = args.place.in_etcd()?;
+    let (endpoints, names) = place?.in_etcd()?;
     let mut etcd = Etcd::new(endpoints, ETCD_MAX);
     let mut said = None;
     for _ in 0..TRIES {

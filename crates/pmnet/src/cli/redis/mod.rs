@@ -20,6 +20,7 @@ use serde_json::json;
 use super::common::CommonArgs;
 use super::ready;
 pub use args::RedisArgs;
+pub(super) use settings::devices;
 use settings::{Settings, settings};
 
 const EXAMPLES: &str = "\

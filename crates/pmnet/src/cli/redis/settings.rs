@@ -107,7 +107,7 @@ fn places(
 }
 
 /// A client of these devices.
-fn devices(via: &str) -> Result<ClientConfig, ConfigError> {
+pub fn devices(via: &str) -> Result<ClientConfig, ConfigError> {
     let addresses: Vec<SocketAddr> = via
         .split(',')
         .map(|address| hop_address("--via", address.trim()))

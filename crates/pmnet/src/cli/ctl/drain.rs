@@ -1,0 +1,79 @@
+//! `pmnet ctl drain`: one barrier, which the server answers when it has applied everything in front of it.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use pmnet_cli::ConfigError;
+use pmnet_client::{ClientConfig, Session, SessionError};
+use pmnet_fleet::{FollowConfig, Follower};
+use pmnet_wire::command::barrier;
+use serde_json::json;
+
+use super::CtlArgs;
+use crate::cli::common::InFleet;
+use crate::cli::redis::devices;
+
+/// The devices of `--via`.
+pub(super) fn via(via: &str) -> Result<ClientConfig, ConfigError> {
+    devices(via)
+}
+
+/// The devices that etcd knows.
+pub(super) fn in_fleet(place: &InFleet, wait: Duration) -> anyhow::Result<ClientConfig> {
+    let (endpoints, names) = place.in_etcd()?;
+    let found = Follower::first(&FollowConfig { endpoints, names }, wait);
+    let found: Vec<SocketAddr> = found.map_err(|text| anyhow!(text))?;
+    let (head, others) = found.split_first().context("one device at least")?;
+    let mut client = ClientConfig::new(*head);
+    client.others = others.to_vec();
+    Ok(client)
+}
+
+/// Waits; false if the time was over before.
+pub(super) fn of(client: &ClientConfig, wait: Duration, args: &CtlArgs) -> anyhow::Result<bool> {
+    let devices: Vec<String> = std::iter::once(&client.head)
+        .chain(&client.others)
+        .map(SocketAddr::to_string)
+        .collect();
+    let begun = Instant::now();
+    let drained = if args.dry_run {
+        None
+    } else {
+        Some(ask(client.clone(), wait)?)
+    };
+    let seconds = begun.elapsed().as_secs_f64();
+    if args.json {
+        println!(
+            "{}",
+            json!({ "wants": "drain", "devices": devices, "drained": drained, "seconds": seconds })
+        );
+        return Ok(drained.unwrap_or(true));
+    }
+    match drained {
+        None => println!(
+            "waits until the database has what is acknowledged now, at one of {}",
+            devices.join(", ")
+        ),
+        Some(true) => println!(
+            "everything that was acknowledged {seconds:.1} s ago, and before, is in the database"
+        ),
+        Some(false) => println!(
+            "not within {} s: the server or its database does not run, or the chain is not whole (see their logs), or no \
+             device of {} is there. Nothing was changed",
+            wait.as_secs(),
+            devices.join(", ")
+        ),
+    }
+    Ok(drained.unwrap_or(true))
+}
+
+fn ask(client: ClientConfig, wait: Duration) -> anyhow::Result<bool> {
+    let mut session = Session::start(client, wait).context("cannot reach the devices")?;
+    match session.bypass(barrier().into(), 0, true) {
+        // A session that cannot be ended in order expires.
+        Ok(_) => session.end().map_or(Ok(true), |()| Ok(true)),
+        Err(SessionError::Unknown | SessionError::Failed(_)) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
