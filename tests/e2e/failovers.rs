@@ -12,12 +12,13 @@ mod world;
 
 use std::num::NonZeroU64;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use pmnet_lab::harness::{Namespaces, find_program};
+use pmnet_lab::harness::{Medium, Namespaces, find_program};
 
-use self::plan::{WORLD_RUNS, WorldPlan};
+use self::plan::{Fault, How, Kind, Place, Plan, WORLD_RUNS, WorldPlan};
 use self::report::Campaign;
-use self::run::{RunReport, caught, run};
+use self::run::{RunReport, caught, run, run_plan};
 use self::world::World;
 use crate::common;
 use crate::support::seed;
@@ -105,6 +106,38 @@ fn a_few_failovers() {
     }
     let all = campaign(seed(), FEW, None);
     assert!(all.passed(), "{all}");
+}
+
+/// The tail is stopped, and the middle device learns of it only after the head: what the head says of the tail goes by the tail
+/// itself, and is no statement then. It once was never said again, and nothing was acknowledged for ever (seed 336 of the campaign).
+#[test]
+fn a_device_that_is_wired_later_than_the_head_does_not_hold_the_chain_up() {
+    if !possible() {
+        return;
+    }
+    let millis = Duration::from_millis;
+    let cut = |place, at, lasts| Fault {
+        kind: Kind::Device(place, How::CutOff),
+        at: millis(at),
+        lasts: millis(lasts),
+    };
+    let plan = Plan {
+        world: WorldPlan {
+            devices: 3,
+            spares: 0,
+            medium: Medium::Dram,
+            confirm: 1,
+        },
+        faults: vec![cut(Place::Tail, 0, 8_000), cut(Place::Middle, 1_900, 1_800)],
+    };
+    let story = std::thread::spawn(move || {
+        let mut world = World::start(plan.world, "late-middle").unwrap().unwrap();
+        run_plan(&mut world, plan, seed(), 0)
+    });
+    let report = story
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    assert!(report.passed(), "{report}");
 }
 
 /// `PMNET_RUNS` runs from seed `PMNET_TEST_SEED` on; the report as JSON into the file `PMNET_REPORT`.

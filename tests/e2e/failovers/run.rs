@@ -98,7 +98,11 @@ struct Load<'a> {
 
 /// The run of this seed, the `turn`th of its world.
 pub fn run(world: &mut World, seed: u64, turn: u32) -> RunReport {
-    let plan = Plan::draw(seed);
+    run_plan(world, Plan::draw(seed), seed, turn)
+}
+
+/// A run of this plan.
+pub fn run_plan(world: &mut World, plan: Plan, seed: u64, turn: u32) -> RunReport {
     let done = || play(world, &plan, seed, turn);
     let outcomes = caught(done);
     let mut report = RunReport {
