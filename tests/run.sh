@@ -93,13 +93,21 @@ if [ "$what" = all ]; then
     suite simulator 900 cargo build --release --locked -p pmnet-sim
     # So many packets for the in-kernel pipeline and for the device beside it.
     export PMNET_PACKETS=300000
-    # Two lanes side by side. This one keeps the processors busy, the end-to-end tests mostly wait for deadlines.
+    # One theme after the other: time is part of what they look at.
+    e2e() {
+        suite "$1" "$2" cargo test --release --locked -p pmnet-lab --test e2e -- \
+            --show-output --test-threads 1 "$1::"
+    }
+    # Two lanes side by side. This one keeps the processors busy, the end-to-end tests mostly wait for deadlines. So that both
+    # end at about the same time, the theme that waits longest is in this one.
+    long=fleet
     lane() {
         passed=0 failed=0 skipped=0
         suite tests 1800 cargo test --workspace --locked --no-run
         suite unit 1800 cargo test --workspace --locked --no-fail-fast -- --show-output
         suite sim 900 cargo run --quiet --release --locked -p pmnet-sim -- --seeds 2000
         suite rules 1200 cargo run --quiet --release --locked -p pmnet-sim -- --without all
+        e2e "$long" 480
         echo "$passed $failed $skipped" >"$logs/lane.totals"
     }
     rm -f "$logs/lane.totals"
@@ -107,15 +115,10 @@ if [ "$what" = all ]; then
     lane=$!
     # What it runs, and the next that it would run.
     trap 'kill -STOP "$lane"; pkill -P "$lane"; kill -KILL "$lane"' EXIT
-    # One theme after the other: time is part of what they look at.
-    e2e() {
-        suite "$1" "$2" cargo test --release --locked -p pmnet-lab --test e2e -- \
-            --show-output --test-threads 1 "$1::"
-    }
     # Every module has its turn, also one that is new; most need no more than this.
     for theme in $(sed -n 's/^mod \([a-z_]*\);$/\1/p' tests/e2e/main.rs); do
         case $theme in
-        common | support) ;;
+        common | support | "$long") ;;
         kills) e2e "$theme" 420 ;;
         kernel) e2e "$theme" 600 ;;
         *) e2e "$theme" 240 ;;
