@@ -5,6 +5,7 @@ FROM ?= 1
 SOAK_SECONDS ?= 3600
 SOAK_SEEDS ?= 1000000
 RUNS ?= 200
+STORM ?=
 PACKETS ?= 10000000
 OPERATIONS ?= 10000000
 FUZZ_SECONDS ?= 60
@@ -34,6 +35,7 @@ help:
 	@echo "make cargo-mutants PACKAGE=$(PACKAGE)   every operator and value of one crate changed in turn: who notices?"
 	@echo "make histories RUNS=$(RUNS)   real processes, killed and cut off: linearizable?"
 	@echo "make failovers RUNS=$(RUNS) FROM=$(FROM)   a fleet whose devices, server, Redis, etcd and fronts are lost at random, and which heals by itself"
+	@echo "make failovers STORM=1 RUNS=$(RUNS)   the same, with up to five short faults within a few seconds"
 	@echo "make compat          Redis's own suite, clients' own tests and random commands, direct and through the front (about an hour)"
 	@echo "make types-diff COMMANDS=$(COMMANDS) SEED=$(SEED)   random commands: does the embedded store answer as Redis does?"
 	@echo "make churn OPERATIONS=$(OPERATIONS)   the packet store, written over and over: how much room does it take?"
@@ -103,7 +105,7 @@ histories:
 failovers:
 	@sh tests/setup.sh packages
 	@$(CARGO) build --release --locked -p pmnet
-	@PMNET_RUNS=$(RUNS) PMNET_TEST_SEED=$(FROM) PMNET_REPORT=$(CURDIR)/target/failovers.json $(CARGO) test --release --locked \
+	@PMNET_RUNS=$(RUNS) PMNET_TEST_SEED=$(FROM) PMNET_STORM=$(STORM) PMNET_REPORT=$(CURDIR)/target/failovers.json $(CARGO) test --release --locked \
 		-p pmnet-lab --test e2e failovers::many -- --ignored --nocapture --test-threads=1
 
 compat:

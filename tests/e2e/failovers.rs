@@ -18,7 +18,7 @@ use pmnet_lab::harness::{Medium, Namespaces, find_program};
 
 use self::plan::{Fault, How, Kind, Place, Plan, WORLD_RUNS, WorldPlan};
 use self::report::Campaign;
-use self::run::{RunReport, caught, run, run_plan};
+use self::run::{RunReport, caught, run};
 use self::world::World;
 use crate::common;
 use crate::support::seed;
@@ -49,21 +49,22 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 /// Runs these seeds, and writes what came of them into this file after each.
-fn campaign(first: u64, count: u64, file: Option<PathBuf>) -> Campaign {
+fn campaign(first: u64, count: u64, draw: fn(u64) -> Plan, file: Option<PathBuf>) -> Campaign {
     let mut all = Campaign::default();
     let mut seeds = (first..first.saturating_add(count)).peekable();
     while let Some(&begin) = seeds.peek() {
         // A thread of its own: it moves into the world's network, and the world's processes end with it.
         std::thread::scope(|scope| {
             let story = scope.spawn(|| {
-                let plan = WorldPlan::draw(begin);
+                let plan = draw(begin).world;
                 let name = format!("failovers-{begin}");
                 let started = caught(|| World::start(plan, &name));
                 let mut world = match started {
                     Ok(world) => world.expect("etcd is installed"),
                     Err(why) => {
                         // It counts as a run, so that this ends.
-                        let report = RunReport::of_none(begin, format!("no world: {why}"));
+                        let report =
+                            RunReport::of_none(begin, draw(begin), format!("no world: {why}"));
                         println!("{report}");
                         all.add(report);
                         seeds.next();
@@ -75,7 +76,7 @@ fn campaign(first: u64, count: u64, file: Option<PathBuf>) -> Campaign {
                     let Some(seed) = next else {
                         break;
                     };
-                    let report = run(&mut world, seed, turn);
+                    let report = run(&mut world, draw(seed), seed, turn);
                     println!("{report}");
                     let passed = report.passed();
                     all.add(report);
@@ -104,7 +105,7 @@ fn a_few_failovers() {
     if !possible() {
         return;
     }
-    let all = campaign(seed(), FEW, None);
+    let all = campaign(seed(), FEW, Plan::draw, None);
     assert!(all.passed(), "{all}");
 }
 
@@ -132,7 +133,7 @@ fn a_device_that_is_wired_later_than_the_head_does_not_hold_the_chain_up() {
     };
     let story = std::thread::spawn(move || {
         let mut world = World::start(plan.world, "late-middle").unwrap().unwrap();
-        run_plan(&mut world, plan, seed(), 0)
+        run(&mut world, plan, seed(), 0)
     });
     let report = story
         .join()
@@ -140,12 +141,14 @@ fn a_device_that_is_wired_later_than_the_head_does_not_hold_the_chain_up() {
     assert!(report.passed(), "{report}");
 }
 
-/// `PMNET_RUNS` runs from seed `PMNET_TEST_SEED` on; the report as JSON into the file `PMNET_REPORT`.
+/// `PMNET_RUNS` runs from seed `PMNET_TEST_SEED` on, with `PMNET_STORM` storms; the report as JSON into the file `PMNET_REPORT`.
 #[test]
 #[ignore = "as many as are asked for: make failovers"]
 fn many_failovers() {
     assert!(possible(), "failovers cannot run here");
     let file = std::env::var_os("PMNET_REPORT").map(PathBuf::from);
-    let all = campaign(seed(), number("PMNET_RUNS", 200), file);
+    let storm = std::env::var_os("PMNET_STORM").is_some_and(|text| !text.is_empty());
+    let draw = if storm { Plan::storm } else { Plan::draw };
+    let all = campaign(seed(), number("PMNET_RUNS", 200), draw, file);
     assert!(all.passed(), "{all}");
 }

@@ -140,9 +140,12 @@ pub struct Fault {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub world: WorldPlan,
-    /// One or two.
+    /// One or two; in a storm more, by when they begin.
     pub faults: Vec<Fault>,
 }
+
+/// Faults of a storm, at most.
+const STORM_MAX: usize = 5;
 
 impl Plan {
     /// The plan of a seed.
@@ -165,10 +168,58 @@ impl Plan {
         Plan { world, faults }
     }
 
+    /// Several short faults within a few seconds: a chain that changes is changed again, and its devices hear of it at different
+    /// moments.
+    pub fn storm(seed: u64) -> Plan {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let world = WorldPlan {
+            confirm: 1,
+            ..WorldPlan::draw(seed)
+        };
+        let count = random.usize(3..=STORM_MAX);
+        let mut faults: Vec<Fault> = Vec::new();
+        while faults.len() < count {
+            let kind = match random.u8(0..10) {
+                0..=6 => device(&mut random, world),
+                7 => Kind::Server,
+                8 => Kind::Controller,
+                _ => Kind::EtcdLeader,
+            };
+            // One device stays well. Of others there is one of a kind.
+            let devices = |fault: &&Fault| matches!(fault.kind, Kind::Device(..));
+            let fits = match kind {
+                Kind::Device(..) => {
+                    faults.iter().filter(devices).count() + 1 < world.devices + world.spares
+                }
+                _ => faults.iter().all(|other| other.kind != kind),
+            };
+            if fits {
+                faults.push(Fault {
+                    kind,
+                    at: millis(&mut random, 0, 5_000),
+                    lasts: millis(&mut random, 200, 4_500),
+                });
+            }
+            if world.devices + world.spares == 2 && faults.len() == 3 {
+                break;
+            }
+        }
+        faults.sort_by_key(|fault| fault.at);
+        Plan { world, faults }
+    }
+
+    /// Whether it is a storm.
+    pub fn is_storm(&self) -> bool {
+        self.faults.len() > 2
+    }
+
     /// What runs like this one are counted as.
     pub fn kind(&self) -> String {
         // Until the old master is back as a replica, the other one alone can confirm.
         let confirm = format!("wait_replicas={}", self.world.confirm);
+        if self.is_storm() {
+            return "a storm".to_owned();
+        }
         let [first, second] = self.faults[..] else {
             let kind = self.faults[0].kind;
             return match kind {
@@ -267,6 +318,17 @@ fn a_seed_is_a_plan_and_every_kind_is_drawn() {
             assert_ne!(first.kind.part(), second.kind.part());
         }
         kinds.insert(plan.kind());
+    }
+    for seed in 0..2_000 {
+        let storm = Plan::storm(seed);
+        assert_eq!(storm, Plan::storm(seed));
+        assert!(storm.is_storm() && storm.faults.is_sorted_by_key(|fault| fault.at));
+        let world = storm.world;
+        let devices = storm
+            .faults
+            .iter()
+            .filter(|fault| matches!(fault.kind, Kind::Device(..)));
+        assert!(devices.count() < world.devices + world.spares);
     }
     // Four places, four ways; five others; those of two; and Redis's master with each number.
     assert_eq!(kinds.len(), 16 + 5 + 8 + 2, "{kinds:?}");

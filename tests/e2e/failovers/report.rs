@@ -31,8 +31,9 @@ impl fmt::Display for RunReport {
         match &self.folder {
             Some(folder) => write!(
                 f,
-                "\n  kept: {}\n  again: make failovers RUNS=1 FROM={seed}",
-                folder.display()
+                "\n  kept: {}\n  again: make failovers {}RUNS=1 FROM={seed}",
+                folder.display(),
+                if plan.is_storm() { "STORM=1 " } else { "" }
             ),
             None => Ok(()),
         }

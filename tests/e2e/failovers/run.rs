@@ -75,10 +75,10 @@ pub struct RunReport {
 
 impl RunReport {
     /// A run that did not begin.
-    pub fn of_none(seed: u64, why: String) -> RunReport {
+    pub fn of_none(seed: u64, plan: Plan, why: String) -> RunReport {
         RunReport {
             seed,
-            plan: Plan::draw(seed),
+            plan,
             outcomes: Err(why),
             folder: None,
         }
@@ -96,13 +96,8 @@ struct Load<'a> {
     ledger: std::sync::Mutex<(Ledger, Vec<(u64, bool)>)>,
 }
 
-/// The run of this seed, the `turn`th of its world.
-pub fn run(world: &mut World, seed: u64, turn: u32) -> RunReport {
-    run_plan(world, Plan::draw(seed), seed, turn)
-}
-
-/// A run of this plan.
-pub fn run_plan(world: &mut World, plan: Plan, seed: u64, turn: u32) -> RunReport {
+/// A run of this plan, the `turn`th of its world.
+pub fn run(world: &mut World, plan: Plan, seed: u64, turn: u32) -> RunReport {
     let done = || play(world, &plan, seed, turn);
     let outcomes = caught(done);
     let mut report = RunReport {
