@@ -229,15 +229,8 @@ pub fn run<M: Media>(
         }
         node = node.with_fast_path(path);
     }
-    let words = config.lease.map(|lease| lease.words);
-    let mut told = None;
-    let mut watch = watch(relay.clock(), next, relay.address()?, ready);
-    serve(node, &mut relay, move |node| {
-        if let Some(words) = &words {
-            tell(words, node.machine(), &mut told);
-        }
-        watch(node);
-    })
+    let watch = watch(config.lease, relay.clock(), next, relay.address()?, ready);
+    serve(node, &mut relay, watch)
 }
 
 /// Tells the agent what the device needs, and where it is, if that is new. `told`: what was told last.
@@ -257,8 +250,9 @@ fn tell(words: &LeaseWords, machine: &Device, told: &mut Option<(Option<u32>, bo
     words.want(epoch);
 }
 
-/// Says what becomes of a device: when it serves, and when it does not for long.
+/// Tells the agent of a device's lease what becomes of it, and everybody: when it serves, and when it does not for long.
 pub(crate) fn watch<M: Media>(
+    lease: Option<Lease>,
     clock: Clock,
     next: Peer,
     address: Peer,
@@ -268,8 +262,12 @@ pub(crate) fn watch<M: Media>(
     let mut epoch = 0;
     let mut waits: Option<String> = None;
     let mut out_of_service = Some(clock.now());
+    let mut told = None;
     move |node| {
         let machine = node.machine();
+        if let Some(lease) = &lease {
+            tell(&lease.words, machine, &mut told);
+        }
         if machine.is_serving() {
             out_of_service = None;
         } else if clock

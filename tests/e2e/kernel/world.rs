@@ -412,6 +412,7 @@ impl World {
             if self.shards() > 1 {
                 args.extend(words(&format!("--shards {}", self.shards())));
             }
+            args.extend(words(&self.fleet_flags()));
             args.extend(self.plan.args.iter().map(OsString::from));
             return args;
         }
@@ -582,6 +583,14 @@ impl World {
             + &String::from_utf8_lossy(&output.stderr);
         assert!(!text.contains("panicked"), "{text}");
         (output.status.success(), text)
+    }
+
+    /// What `pmnet status` says of the fleet.
+    pub fn fleet_status(&self) -> String {
+        let args = words(&format!("status --json{}", self.fleet_flags()));
+        let output = self.run(common::pmnet(), args);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
     }
 
     /// Whether an XDP program is on the device's interface, as `ip link` tells it.

@@ -45,6 +45,20 @@ impl Hops {
         self.committed.store(state.committed, Relaxed);
     }
 
+    /// Forgets what was done: the log begins again.
+    pub(super) fn forget(&self) {
+        let words = [
+            &self.credit,
+            &self.sent,
+            &self.committed,
+            &self.skipped,
+            &self.told,
+        ];
+        for word in words.into_iter().chain(&self.orders) {
+            word.store(0, Relaxed);
+        }
+    }
+
     /// What the pipeline has done with its neighbours. `skipped` is read after the orders, and written before them: who
     /// sees an order also sees that nobody acknowledged it.
     pub(super) fn work(&self) -> HopWork {

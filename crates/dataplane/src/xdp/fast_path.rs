@@ -152,6 +152,24 @@ impl Hold for Held<'_> {
         Ok(self.0.sessions.clear()?)
     }
 
+    fn forget_log(&mut self) -> io::Result<()> {
+        let shard = self.0.shard();
+        // This one first: without it the others say nothing.
+        shard.last.store(0, Release);
+        for word in [
+            &shard.head,
+            &shard.applied,
+            &shard.stated,
+            &shard.released,
+            &shard.lap,
+            &shard.lap_before,
+        ] {
+            word.store(0, Relaxed);
+        }
+        self.0.chain().forget();
+        self.forget_sessions()
+    }
+
     fn tell_reads(&mut self, state: &ReadState, changed: &[(usize, Bucket)]) {
         self.0.begin_reads(state, changed);
     }

@@ -154,6 +154,9 @@ impl Hold for SharedHold<'_> {
     fn forget_sessions(&mut self) -> io::Result<()> {
         self.0.0.lock().unwrap().hold()?.forget_sessions()
     }
+    fn forget_log(&mut self) -> io::Result<()> {
+        self.0.0.lock().unwrap().hold()?.forget_log()
+    }
     fn tell_reads(&mut self, state: &ReadState, changed: &[(usize, Bucket)]) {
         let mut kernel = self.0.0.lock().unwrap();
         kernel.hold().unwrap().tell_reads(state, changed);
