@@ -294,7 +294,12 @@ fn comes_back(mut plan: Plan) {
                 world.process("device").relaunch().unwrap();
             }
             eventually("there are two again", READY_MAX, || {
-                world.fleet_status().matches(r#""places":2,"#).count() == 2
+                let status = world.fleet_status();
+                // Each has a place, and all serve the same epoch.
+                let epochs = status.split(r#""epoch":"#).skip(1);
+                let epochs: Vec<&str> = epochs.filter_map(|rest| rest.split(',').next()).collect();
+                status.matches(r#""places":2,"#).count() == 2
+                    && epochs.iter().all(|one| *one == epochs[0] && *one != "0")
             });
             goes_on(20);
         }
