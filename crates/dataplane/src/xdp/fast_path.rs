@@ -135,7 +135,7 @@ impl Hold for Held<'_> {
         shard.incarnation.store(stamp.incarnation, Relaxed);
         shard.alone.store(u32::from(copies == 1), Relaxed);
         shard.copies.store(u32::from(kernel.copies), Relaxed);
-        let talks = kernel.copies > 1 && !kernel.in_switch && chain.next.is_ipv4();
+        let talks = kernel.copies > 1 && chain.next.is_ipv4() == kernel.is_ipv4;
         kernel.chain().describe(chain, talks);
         talks
     }

@@ -3,6 +3,8 @@
 //!
 //! `PMNET_PACKETS` and `PMNET_SEED` as in `differential.rs`.
 
+use std::net::{Ipv4Addr, SocketAddr};
+
 use fastrand::Rng;
 use pmnet_proto::Time;
 use pmnet_proto::time::{MILLISECOND, SECOND};
@@ -22,10 +24,10 @@ pub struct Run {
     rng: Rng,
     pub world: World,
     around: (usize, usize),
-    client: std::net::SocketAddr,
+    client: SocketAddr,
     /// Session, its token, its last seq.
     sessions: Vec<(u64, u64, u64)>,
-    old: Vec<(std::net::SocketAddr, Vec<u8>)>,
+    old: Vec<(SocketAddr, Vec<u8>)>,
     /// Incarnation of the next device.
     incarnation: u32,
 }
@@ -35,9 +37,12 @@ impl Run {
     pub fn new(seed: u64, leased: bool) -> Run {
         let mut rng = Rng::with_seed(seed);
         let around = PLACES[rng.usize(..PLACES.len())];
-        // IPv6 rarely: the pipeline leaves such chains to user space.
-        let (device, client) = addresses()[usize::from(rng.u8(..8) == 0)];
-        let world = World::in_chain(device, around, |settings| {
+        let family = rng.u8(..3);
+        let (device, client) = addresses()[usize::from(family == 0)];
+        // In a switch devices have addresses of their own.
+        let own = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 12), device.port()));
+        let own = Some(own).filter(|_| family == 1);
+        let world = World::with(device, own, around, |settings| {
             // No timers: only user space measures round trips, so the two would differ.
             settings.link_timeout_floor = 1_000 * SECOND;
             settings.link_timeout_ceiling = 1_000 * SECOND;
@@ -284,7 +289,7 @@ impl Run {
         self.deliver(from, &bytes);
     }
 
-    fn send(&mut self, from: std::net::SocketAddr, header: Header, payload: &[u8]) {
+    fn send(&mut self, from: SocketAddr, header: Header, payload: &[u8]) {
         let mut bytes = Vec::new();
         header.write(payload, &mut bytes);
         self.deliver(from, &bytes);
@@ -299,7 +304,7 @@ impl Run {
         self.old.push((from, bytes));
     }
 
-    fn deliver(&mut self, from: std::net::SocketAddr, bytes: &[u8]) {
+    fn deliver(&mut self, from: SocketAddr, bytes: &[u8]) {
         let sent = self.world.receive(from, bytes);
         self.learn(&sent);
     }
