@@ -12,6 +12,7 @@ use pmnet_proto::time::{Nanos, SECOND};
 use pmnet_proto::{Outbox, Peer, Random, Time};
 pub use pmnet_udp::LeaseWords;
 use pmnet_udp::{Clock, STOP_TOKEN, Socket, Spin, Standing, Stop};
+use pmnet_wire::{Header, Kind};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
@@ -73,7 +74,7 @@ impl Relay {
     pub(crate) fn open(config: &RelayConfig, stop: &Stop) -> io::Result<Relay> {
         let mut socket = Socket::bind(config.listen, false)?;
         if let Some(address) = config.known_as {
-            socket.speak_for(address, config.device.next)?;
+            socket.speak_for(address, config.device.next, is_between_hops)?;
         }
         let bursts = Bursts::new(socket.io())?;
         let relay = Relay {
@@ -198,6 +199,22 @@ impl Port for Relay {
         });
         Ok(if stop { Wake::Stop } else { Wake::Work })
     }
+}
+
+/// Whether only devices and servers say such a thing to each other: a device says it under its own address.
+fn is_between_hops(datagram: &[u8]) -> bool {
+    matches!(
+        Header::kind_of(datagram),
+        Some(
+            Kind::Append
+                | Kind::Durable
+                | Kind::Applied
+                | Kind::Retrans
+                | Kind::Recover
+                | Kind::RecoverReply
+                | Kind::StaleEpoch
+        )
+    )
 }
 
 /// Tries whether `listen` can be listened on, so that nothing is made for an address that cannot.
