@@ -37,7 +37,7 @@ static __always_inline enum pm_verdict admit_update(struct pm_packet *pkt, const
 		if (shard->alone) {
 			make_ack(pkt, shard, session, session->last, shard->last);
 			verdict = PM_ACK;
-		} else if (pkt->seq <= session->committed && hops->next_address) {
+		} else if (pkt->seq <= session->committed && hops->next_port) {
 			make_ack(pkt, shard, session, session->committed, hops->committed);
 			verdict = PM_ACK;
 		}

@@ -21,26 +21,6 @@ static __always_inline __u32 fold_sum(__u64 sum)
 	return (sum & 0xffff) + (sum >> 16);
 }
 
-/* UDP checksum of an acknowledgement. IPv6 demands one. */
-static __always_inline __u16 udp6_checksum(struct pm_packet *pkt)
-{
-	struct ipv6hdr *ip = pkt->ip;
-	__u64 sum = bpf_htons(IPPROTO_UDP) + (__u32)pkt->udp->len;
-	__u32 *p;
-
-	if ((void *)(ip + 1) > pkt->end || (void *)(pkt->header + 1) > pkt->end)
-		return 0;
-	p = (void *)&ip->saddr;
-	for (int i = 0; i < 8; i++)
-		sum += p[i];
-	p = (void *)pkt->udp;
-#pragma clang loop unroll(full)
-	for (int i = 0; i < (int)(sizeof(*pkt->udp) + PM_HEADER_LEN) / 4; i++)
-		sum += p[i];
-	sum = ~fold_sum(sum) & 0xffff;
-	return sum ? sum : 0xffff;
-}
-
 /* IPv4 checksum: of the id and flags that the header keeps, and of the values that it will have. */
 static __always_inline __u16 ip4_checksum(const struct iphdr *ip, __be16 total, __be32 from,
 					  __be32 to)
@@ -49,6 +29,61 @@ static __always_inline __u16 ip4_checksum(const struct iphdr *ip, __be16 total, 
 
 	return ~fold_sum((words[0] & 0xffff) + total + (__u64)words[1] +
 			 bpf_htons(64 << 8 | IPPROTO_UDP) + from + to);
+}
+
+/* The sum of the ports and our header: of what changes in a packet that goes on, but for addresses. */
+static __always_inline __u64 sum_of_header(const struct pm_packet *pkt)
+{
+	const __u32 *p = (const void *)pkt->header;
+	__u64 sum = *(__u32 *)&pkt->udp->source;
+
+#pragma clang loop unroll(full)
+	for (int i = 0; i < PM_HEADER_LEN / 4; i++)
+		sum += p[i];
+	return sum;
+}
+
+/* The sum of the addresses of an IPv6 header. */
+static __always_inline __u64 sum_of_addresses(const struct ipv6hdr *ip)
+{
+	const __u32 *p = (const void *)&ip->saddr;
+	__u64 sum = 0;
+
+	for (int i = 0; i < 8; i++)
+		sum += p[i];
+	return sum;
+}
+
+/* What a new UDP checksum over IPv6 covers besides addresses, ports, our header and the payload. */
+static __always_inline __u64 sum_of_lengths(__u32 datagram_len)
+{
+	const __be16 udp_len = bpf_htons(sizeof(struct udphdr) + datagram_len);
+
+	/* The length stands in the header and in the pseudo header. */
+	return (__u64)udp_len + udp_len + bpf_htons(IPPROTO_UDP);
+}
+
+/* UDP checksum, which IPv6 demands; @sum is that of all that is in neither of the two sums above. */
+static __always_inline __u16 udp6_checksum(const struct pm_packet *pkt, const struct ipv6hdr *ip,
+					   __u64 sum)
+{
+	sum = ~fold_sum(sum + sum_of_header(pkt) + sum_of_addresses(ip)) & 0xffff;
+	return sum ? sum : 0xffff;
+}
+
+/*
+ * Of a packet that may go on as an APPEND over IPv6: takes out of its UDP checksum what will be
+ * another (RFC 1624). The payload is not summed up again, so a checksum that is wrong stays wrong.
+ */
+static __always_inline void leave_out_of_checksum(struct pm_packet *pkt)
+{
+	const struct ipv6hdr *ip = pkt->ip;
+
+	if (!pkt->ipv6 || (void *)(ip + 1) > pkt->end || (void *)(pkt->header + 1) > pkt->end)
+		return;
+	/* In ones' complement the opposite of a number is its complement. */
+	pkt->udp_sum = (__u16)~pkt->udp->check +
+		       (__u16)~fold_sum(sum_of_header(pkt) + sum_of_addresses(ip));
 }
 
 /* Swaps the two addresses of the Ethernet header, which lie side by side. */
@@ -71,7 +106,7 @@ static __always_inline bool turn_around(struct pm_packet *pkt, __u32 datagram_le
 	__u32 ports;
 
 	swap_mac_addresses(pkt->eth);
-	/* In words, because udp6_checksum() loads words: a load that spans two stores stalls. */
+	/* In words, because sum_of_header() loads words: a load that spans two stores stalls. */
 	ports = *(__u32 *)&pkt->udp->source;
 	*(__u32 *)&pkt->udp->source = ports << 16 | ports >> 16;
 	*(__u32 *)&pkt->udp->len = bpf_htons(udp_len);
@@ -86,7 +121,9 @@ static __always_inline bool turn_around(struct pm_packet *pkt, __u32 datagram_le
 		ip->daddr = address;
 		ip->payload_len = bpf_htons(udp_len);
 		ip->hop_limit = 64;
-		pkt->udp->check = udp6_checksum(pkt);
+		if ((void *)(pkt->header + 1) > pkt->end)
+			return false;
+		pkt->udp->check = udp6_checksum(pkt, ip, sum_of_lengths(datagram_len));
 	} else {
 		struct iphdr *ip = pkt->ip;
 		__be32 address = ip->saddr;
@@ -113,29 +150,49 @@ static __always_inline int reply_with_header(struct xdp_md *ctx, struct pm_packe
 }
 
 /*
- * Addresses an IPv4 packet from the shard to its destination, with a datagram of @datagram_len
- * bytes.
+ * Addresses a packet to its destination, with a datagram of @datagram_len bytes: from the shard, or,
+ * in a switch, to another hop, from the switch itself. Over IPv6 @udp_sum is that of all bytes behind
+ * our header, or what leave_out_of_checksum() left.
  */
-static __always_inline void set_addresses(struct pm_packet *pkt, __u32 datagram_len)
+static __always_inline bool set_addresses(struct pm_packet *pkt, __u32 datagram_len, bool to_hop,
+					  __u64 udp_sum)
 {
-	__be16 total = bpf_htons(sizeof(struct iphdr) + sizeof(*pkt->udp) + datagram_len);
-	__be32 from = pm_address_low >> 32;
+	const __u32 udp_len = sizeof(*pkt->udp) + datagram_len;
 	__u32 *mac = (void *)pkt->eth;
-	struct iphdr *ip = pkt->ip;
-	__u16 check = ip4_checksum(ip, total, from, pkt->to_address);
 
 	mac[0] = pkt->way[0];
 	mac[1] = pkt->way[1];
 	mac[2] = pkt->way[2];
-	ip->saddr = from;
-	ip->daddr = pkt->to_address;
-	ip->tot_len = total;
-	ip->ttl = 64;
-	ip->check = check;
 	pkt->udp->source = pm_port;
 	pkt->udp->dest = pkt->to_port;
-	pkt->udp->len = bpf_htons(sizeof(*pkt->udp) + datagram_len);
-	pkt->udp->check = 0;
+	pkt->udp->len = bpf_htons(udp_len);
+	if (pkt->ipv6) {
+		struct ipv6hdr *ip = pkt->ip;
+
+		if ((void *)(ip + 1) > pkt->end)
+			return false;
+		*(__u64 *)&ip->saddr.s6_addr32[0] = pm_address_high;
+		*(__u64 *)&ip->saddr.s6_addr32[2] = pm_address_low;
+		*(__u64 *)&ip->daddr.s6_addr32[0] = pkt->to_high;
+		*(__u64 *)&ip->daddr.s6_addr32[2] = pkt->to_low;
+		ip->payload_len = bpf_htons(udp_len);
+		ip->hop_limit = 64;
+		pkt->udp->check = udp6_checksum(pkt, ip, udp_sum);
+	} else {
+		__be32 from = to_hop && pm_own_address ? pm_own_address : pm_address_low >> 32;
+		__be16 total = bpf_htons(sizeof(struct iphdr) + udp_len);
+		__be32 to = pkt->to_low >> 32;
+		struct iphdr *ip = pkt->ip;
+		__u16 check = ip4_checksum(ip, total, from, to);
+
+		ip->saddr = from;
+		ip->daddr = to;
+		ip->tot_len = total;
+		ip->ttl = 64;
+		ip->check = check;
+		pkt->udp->check = 0;
+	}
+	return true;
 }
 
 static __always_inline int transmit(struct xdp_md *ctx, const struct pm_packet *pkt)
@@ -148,14 +205,18 @@ static __always_inline int transmit(struct xdp_md *ctx, const struct pm_packet *
 /* The entry, to the next hop. */
 static __always_inline int send_append(struct xdp_md *ctx, struct pm_packet *pkt)
 {
-	set_addresses(pkt, PM_HEADER_LEN + pkt->payload_len);
+	if ((void *)(pkt->header + 1) > pkt->end ||
+	    !set_addresses(pkt, PM_HEADER_LEN + pkt->payload_len, true, pkt->udp_sum))
+		return XDP_DROP;
 	return transmit(ctx, pkt);
 }
 
 /* The acknowledgement that a DURABLE has become, to the client of the update that it commits. */
 static __always_inline int send_ack(struct xdp_md *ctx, struct pm_packet *pkt)
 {
-	set_addresses(pkt, PM_HEADER_LEN);
+	if ((void *)(pkt->header + 1) > pkt->end ||
+	    !set_addresses(pkt, PM_HEADER_LEN, false, sum_of_lengths(PM_HEADER_LEN)))
+		return XDP_DROP;
 	if (bpf_xdp_adjust_tail(ctx, -(int)pkt->payload_len))
 		return XDP_DROP;
 	return transmit(ctx, pkt);
@@ -170,6 +231,7 @@ static __always_inline int send_durable(struct xdp_md *ctx, struct pm_packet *pk
 					const __u64 *orders, __u32 zero)
 {
 	__u32 behind = hops->behind, length = (behind + 1) * PM_ROW_BYTES, crc = ~0u;
+	__u64 sum = sum_of_lengths(PM_HEADER_LEN + length);
 	pm_table t = pm_slice;
 	struct pm_header *h;
 	void *rows;
@@ -180,10 +242,11 @@ static __always_inline int send_durable(struct xdp_md *ctx, struct pm_packet *pk
 	pkt->eth = (void *)(long)ctx->data;
 	pkt->end = (void *)(long)ctx->data_end;
 	pkt->ip = pkt->eth + 1;
-	pkt->udp = pkt->ip + sizeof(struct iphdr);
+	pkt->udp = pkt->ip + (pkt->ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
 	h = (void *)(pkt->udp + 1);
 	if ((void *)(h + 1) > pkt->end)
 		return XDP_DROP;
+	pkt->header = h;
 	rows = (void *)(h + 1) + (zero & PACKET_MASK);
 	OPAQUE(t);
 #pragma clang loop unroll(full)
@@ -196,6 +259,8 @@ static __always_inline int send_durable(struct xdp_md *ctx, struct pm_packet *pk
 			return XDP_DROP;
 		row->name = i ? hops->names[i - 1] : shard->device_incarnation;
 		row->order = i ? bpf_cpu_to_be64(orders[i - 1]) : pkt->persisted_be;
+		sum += (row->name >> 32) + (__u32)row->name;
+		sum += (row->order >> 32) + (__u32)row->order;
 		crc = crc_add8(t, crc, row->name);
 		OPAQUE(crc);
 		crc = crc_add8(t, crc, row->order);
@@ -221,7 +286,8 @@ static __always_inline int send_durable(struct xdp_md *ctx, struct pm_packet *pk
 	 */
 	if (*(volatile __u32 *)&shard->generation != pkt->generation)
 		return XDP_DROP;
-	set_addresses(pkt, PM_HEADER_LEN + length);
+	if (!set_addresses(pkt, PM_HEADER_LEN + length, true, sum))
+		return XDP_DROP;
 	return transmit(ctx, pkt);
 }
 
@@ -234,7 +300,7 @@ static __always_inline int hand_up(struct pm_packet *pkt)
 	struct iphdr *ip = pkt->ip;
 	__u32 sum;
 
-	if (!pm_own_address || pkt->ipv6)
+	if (!pm_own_address || pkt->ipv6 || pkt->to_switch)
 		return XDP_PASS;
 	for (int i = 0; i < ETH_ALEN; i++)
 		pkt->eth->h_dest[i] = pm_own_mac[i];

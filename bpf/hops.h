@@ -7,8 +7,8 @@
  * Committed is what this device and every device downstream hold (rule 5). `committed` and the rows
  * only grow here; user space alone takes them back, while it holds the shard.
  *
- * Spec: docs/spec/pipeline.md §4. May not: resend, learn a neighbour's address, or serve IPv6
- * chains: that is user space's.
+ * Spec: docs/spec/pipeline.md §4. May not: resend, or learn a neighbour's address: that is user
+ * space's.
  */
 #pragma once
 
@@ -29,10 +29,11 @@ static __always_inline void learn_way(__u32 *way, const struct ethhdr *eth, __u3
 	way[PM_WAY_INTERFACE] = interface;
 }
 
-static __always_inline void set_destination(struct pm_packet *pkt, __u32 address, __u32 port,
-					    const __u32 *way)
+static __always_inline void set_destination(struct pm_packet *pkt, __u64 high, __u64 low,
+					    __u32 port, const __u32 *way)
 {
-	pkt->to_address = address;
+	pkt->to_high = high;
+	pkt->to_low = low;
 	pkt->to_port = port;
 	for (int i = 0; i < 4; i++)
 		pkt->way[i] = way[i];
@@ -40,18 +41,19 @@ static __always_inline void set_destination(struct pm_packet *pkt, __u32 address
 
 /*
  * Can the order that was just appended go on from here? If an earlier one has not, or the next hop
- * has no room, user space sends it, and all that follow, until it has caught up.
+ * has no room, user space sends it, and all that follow, until it has caught up. It also does if an
+ * IPv6 packet has no UDP checksum, from which a new one could be made.
  */
 static __always_inline enum pm_verdict
 forward_in_order(struct pm_packet *pkt, const struct pm_shard *shard, struct pm_hops *hops)
 {
 	__u64 credit = hops->credit < hops->window ? hops->credit : hops->window;
 
-	if (pkt->ipv6 || !hops->next[PM_WAY_INTERFACE] || hops->sent + 1 != shard->last ||
-	    shard->last > hops->orders[0] + credit)
+	if ((pkt->ipv6 && !pkt->udp->check) || !hops->next[PM_WAY_INTERFACE] ||
+	    hops->sent + 1 != shard->last || shard->last > hops->orders[0] + credit)
 		return PM_APPENDED;
 	hops->sent = shard->last;
-	set_destination(pkt, hops->next_address, hops->next_port, hops->next);
+	set_destination(pkt, hops->next_high, hops->next_low, hops->next_port, hops->next);
 	return PM_FORWARD;
 }
 
@@ -69,7 +71,7 @@ static __always_inline void prepare_durable(struct pm_packet *pkt, const struct 
 	pkt->room_be = bpf_cpu_to_be64(room);
 	pkt->persisted_be = bpf_cpu_to_be64(shard->last);
 	hops->told = shard->last;
-	set_destination(pkt, hops->before_address, hops->before_port, hops->before);
+	set_destination(pkt, hops->before_high, hops->before_low, hops->before_port, hops->before);
 }
 
 /*
@@ -151,13 +153,12 @@ static __always_inline enum pm_verdict commit(struct pm_packet *pkt, const struc
 		entry = entry_at(m->image, expected);
 		if (session && committed == expected && expected == hops->committed + 1 &&
 		    entry->order == expected && entry->kind == PM_KIND_UPDATE &&
-		    entry->session == session->id && session->client[PM_WAY_INTERFACE] &&
-		    !session->address_high && (__u32)session->address_low == 0xffff0000) {
+		    entry->session == session->id && session->client[PM_WAY_INTERFACE]) {
 			if (entry->seq > session->committed)
 				session->committed = entry->seq;
 			make_ack(pkt, shard, session, session->committed, committed);
-			set_destination(pkt, session->address_low >> 32, session->port,
-					session->client);
+			set_destination(pkt, session->address_high, session->address_low,
+					session->port, session->client);
 			verdict = PM_ACK_COMMITTED;
 		} else {
 			/*

@@ -23,7 +23,10 @@ const volatile __u32 pm_port;		/* the shard's UDP port, in network byte order */
 const volatile __u32 pm_session_mask;	/* a session's preferred row: these bits of its id */
 const volatile __u32 pm_bucket_mask;	/* a key's bucket: these bits of its mixed hash */
 
-/* In switch mode: address of the device's own socket, which gets what the pipeline hands up. */
+/*
+ * In switch mode: address of the device's own socket, which gets what the pipeline hands up. The hops
+ * beside it send there.
+ */
 const volatile __u32 pm_own_address;	/* IPv4, as in packets; 0: not in switch mode */
 const volatile __u8 pm_own_mac[8];
 
@@ -102,6 +105,12 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
 } pm_wakeups SEC(".maps");
+
+/* Is the shard's address, and so that of all its clients and hops, one of IPv6? */
+static __always_inline bool is_ipv6_shard(void)
+{
+	return pm_address_high || (__u32)pm_address_low != 0xffff0000;
+}
 
 /* The maps that every packet needs. */
 struct pm_maps {

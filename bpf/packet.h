@@ -19,7 +19,7 @@
 #define IP_DONT_FRAGMENT 0x4000
 
 /*
- * Is this UDP to the shard's address and port, with no IP options, extension headers, fragments or
+ * Is this UDP to the shard's address and port, or to those of the switch that it is in, with no IP options, extension headers, fragments or
  * VLAN tags?
  */
 static __always_inline bool is_for_shard(struct xdp_md *ctx, struct pm_packet *pkt)
@@ -37,14 +37,17 @@ static __always_inline bool is_for_shard(struct xdp_md *ctx, struct pm_packet *p
 		if (ip->ihl != 5 || ip->protocol != IPPROTO_UDP ||
 		    (ip->frag_off & ~bpf_htons(IP_DONT_FRAGMENT)))
 			return false;
-		if (pm_address_high || pm_address_low != ((__u64)ip->daddr << 32 | 0xffff0000))
+		pkt->to_switch = pm_own_address && ip->daddr == pm_own_address;
+		if (!pkt->to_switch &&
+		    (pm_address_high || pm_address_low != ((__u64)ip->daddr << 32 | 0xffff0000)))
 			return false;
 		pkt->udp = (void *)(ip + 1);
 		pkt->ipv6 = false;
 	} else if (pkt->eth->h_proto == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr *ip = pkt->ip;
 
-		if ((void *)(ip + 1) > pkt->end || ip->nexthdr != IPPROTO_UDP)
+		/* What stands for IPv4 addresses is no address on a wire. */
+		if (!is_ipv6_shard() || (void *)(ip + 1) > pkt->end || ip->nexthdr != IPPROTO_UDP)
 			return false;
 		if (*(__u64 *)&ip->daddr.s6_addr32[0] != pm_address_high ||
 		    *(__u64 *)&ip->daddr.s6_addr32[2] != pm_address_low)
@@ -83,7 +86,7 @@ static __always_inline bool is_current_update(struct pm_packet *pkt, const struc
 {
 	const struct pm_header *h;
 
-	if (!is_well_formed(pkt))
+	if (!is_well_formed(pkt) || pkt->to_switch)
 		return false;
 	h = pkt->header;
 	return h->kind_word == PM_UPDATE_WORD && h->shard_epoch == shard->shard_epoch &&
@@ -99,32 +102,38 @@ static __always_inline bool is_current_read(const struct pm_packet *pkt,
 {
 	const struct pm_header *h = pkt->header;
 
-	return h && (h->kind_word == PM_READ_WORD || h->kind_word == PM_KEPT_READ_WORD) &&
+	return h && !pkt->to_switch &&
+	       (h->kind_word == PM_READ_WORD || h->kind_word == PM_KEPT_READ_WORD) &&
 	       h->shard_epoch == shard->shard_epoch &&
 	       !h->device_incarnation && !h->read.reserved_seq && !h->read.reserved_order &&
 	       !h->read.reserved_key_hash && !h->fragment_index &&
 	       h->fragment_count == bpf_htons(1);
 }
 
-/* Has it the session's token, and the address to which the session's acknowledgements go? */
-static __always_inline bool is_from_client(struct pm_packet *pkt, const struct pm_session *session)
+/* Does it come from this address and port? */
+static __always_inline bool is_from(const struct pm_packet *pkt, __u64 high, __u64 low, __u32 port)
 {
-	__u64 high = 0, low;
-
 	if (pkt->ipv6) {
-		struct ipv6hdr *ip = pkt->ip;
+		const struct ipv6hdr *ip = pkt->ip;
 
-		if ((void *)(ip + 1) > pkt->end)
+		if ((void *)(ip + 1) > pkt->end || *(__u64 *)&ip->saddr.s6_addr32[0] != high ||
+		    *(__u64 *)&ip->saddr.s6_addr32[2] != low)
 			return false;
-		high = *(__u64 *)&ip->saddr.s6_addr32[0];
-		low = *(__u64 *)&ip->saddr.s6_addr32[2];
 	} else {
-		struct iphdr *ip = pkt->ip;
+		const struct iphdr *ip = pkt->ip;
 
-		low = (__u64)ip->saddr << 32 | 0xffff0000;
+		if (high || ((__u64)ip->saddr << 32 | 0xffff0000) != low)
+			return false;
 	}
-	return pkt->header->tag == session->token && pkt->udp->source == session->port &&
-	       high == session->address_high && low == session->address_low;
+	return pkt->udp->source == port;
+}
+
+/* Has it the session's token, and the address to which the session's acknowledgements go? */
+static __always_inline bool is_from_client(const struct pm_packet *pkt,
+					   const struct pm_session *session)
+{
+	return pkt->header->tag == session->token &&
+	       is_from(pkt, session->address_high, session->address_low, session->port);
 }
 
 /*
@@ -132,17 +141,15 @@ static __always_inline bool is_from_client(struct pm_packet *pkt, const struct p
  * and port?
  */
 static __always_inline bool is_from_hop(struct pm_packet *pkt, const struct pm_shard *shard,
-					__u64 kind_word, __u32 address, __u32 port)
+					__u64 kind_word, __u64 high, __u64 low, __u32 port)
 {
-	const struct iphdr *ip = pkt->ip;
 	const struct pm_header *h;
 
-	if (pkt->ipv6 || !is_well_formed(pkt))
+	if (!is_well_formed(pkt))
 		return false;
 	h = pkt->header;
 	return h->kind_word == kind_word && h->shard_epoch == shard->shard_epoch &&
-	       h->tag == shard->token && address && ip->saddr == address &&
-	       pkt->udp->source == port;
+	       h->tag == shard->token && port && is_from(pkt, high, low, port);
 }
 
 static __always_inline __u32 payload_offset(const struct pm_packet *pkt)

@@ -50,16 +50,18 @@ __attribute__((noinline)) int process_hop_packet(struct xdp_md *ctx)
 	pkt.generation = *(volatile __u32 *)&m.shard->generation;
 	zero = unknown_zero(m.shard);
 	if (hops->follows &&
-	    is_from_hop(&pkt, m.shard, PM_APPEND_WORD, hops->before_address, hops->before_port)) {
+	    is_from_hop(&pkt, m.shard, PM_APPEND_WORD, hops->before_high, hops->before_low,
+			hops->before_port)) {
 		if (!is_packet_intact(ctx, &pkt)) {
 			COUNT(m.counts, odd);
 			goto up;
 		}
+		leave_out_of_checksum(&pkt);
 		verdict = admit_entry(&pkt, &m, ctx->ingress_ifindex, zero);
 	} else if (hops->behind &&
 		   is_from_hop(&pkt, m.shard,
 			       PM_DURABLE_WORD | (__u64)hops->behind << PM_DURABLE_ROWS_SHIFT,
-			       hops->next_address, hops->next_port)) {
+			       hops->next_high, hops->next_low, hops->next_port)) {
 		if (!is_packet_intact(ctx, &pkt) || !read_rows(&pkt, hops, orders, zero)) {
 			COUNT(m.counts, odd);
 			goto up;
@@ -184,6 +186,7 @@ __attribute__((noinline)) int process_update(struct xdp_md *ctx)
 		goto up;
 	}
 	zero = unknown_zero(m.shard);
+	leave_out_of_checksum(&pkt);
 	verdict = admit_update(&pkt, &m, session, ctx->ingress_ifindex, zero);
 	switch (gate(&m, verdict)) {
 	case PM_SILENCED:

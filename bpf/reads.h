@@ -107,7 +107,7 @@ static __always_inline bool must_go_up(const struct pm_packet *pkt, const struct
 {
 	return !shard->admits || shard->generation != pkt->generation || !shard->reads ||
 	       hops->follows || *(volatile __u32 *)&shard->reads_up ||
-	       *(volatile __u32 *)&shard->reads_closed || !(shard->alone || hops->next_address);
+	       *(volatile __u32 *)&shard->reads_closed || !(shard->alone || hops->next_port);
 }
 
 static __always_inline struct pm_header *frame_in(void *image, __u64 at)

@@ -102,13 +102,16 @@ struct pm_packet {
 	__u32 seq_crc;		/* the part of it that comes from the seq */
 	__u32 generation;	/* of the shard, before sessions were looked up */
 	bool ipv6;
+	bool to_switch;		/* to the address of the switch itself: what hops send */
 	bool wake;		/* user space was asleep when this packet changed something */
 	__u64 seq;
 	struct pm_bucket *bucket;	/* of an update of one key */
 	/* Of a DURABLE that is to be sent. */
 	__be64 persisted_be, room_be;
 	/* Where the packet goes, if not back to its sender. */
-	__u32 to_address, to_port, way[4];
+	__u64 to_high, to_low;	/* its address, as in pm_address_high and pm_address_low */
+	__u32 to_port, way[4];
+	__u64 udp_sum;		/* over IPv6: what is not summed up anew in its UDP checksum */
 };
 
 /* What becomes of a packet. */

@@ -6,6 +6,7 @@ mod front;
 mod heal;
 mod members;
 mod server;
+mod shards;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -231,14 +232,6 @@ fn what_cannot_be_in_a_fleet_says_so() {
         (
             &[&etcd[..], &nic, &["--server-reads-log"]].concat(),
             "does not go with --server-reads-log",
-        ),
-        (
-            &[&etcd[..], &["--mode", "af-xdp", "--dev", "lo"]].concat(),
-            "af-xdp yet",
-        ),
-        (
-            &[&etcd[..], &["--shards", "2"]].concat(),
-            "does not go with --fleet yet",
         ),
         (&[&etcd[..], &["--lease-seconds", "1"]].concat(), "2 to 60"),
         (

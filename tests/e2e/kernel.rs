@@ -245,9 +245,15 @@ fn a_chain_of_two() {
 /// Entries go down the chain and confirmations come back in the kernel; processes die meanwhile.
 #[test]
 fn a_chain_in_the_kernel() {
-    for followers in [1, 2] {
-        let mut plan = Plan::new(Place::Router);
-        (plan.followers, plan.followers_in_kernel) = (followers, true);
+    for (place, followers, ipv6) in [
+        (Place::Router, 1, false),
+        (Place::Router, 2, false),
+        (Place::Router, 2, true),
+        (Place::Switch, 1, false),
+        (Place::Switch, 2, false),
+    ] {
+        let mut plan = Plan::new(place);
+        (plan.followers, plan.followers_in_kernel, plan.ipv6) = (followers, true, ipv6);
         let Some(mut world) = World::start(plan) else {
             return;
         };

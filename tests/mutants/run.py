@@ -53,7 +53,12 @@ COMMANDS = {
         240,
     ),
     "log": ("cargo test --offline -p pmnet-log --no-run", "cargo test --offline -p pmnet-log", 240),
-    # Needs root and clang.
+    # Need root and clang.
+    "kernel-hops": (
+        "cargo test --offline --release -p pmnet-dataplane --test kernel --no-run",
+        "cargo test --offline --release -p pmnet-dataplane --test kernel -- chain:: hold:: erase:: --test-threads=1",
+        240,
+    ),
     "kernel-lease": (
         "cargo test --offline --release -p pmnet-dataplane --test kernel --no-run",
         "cargo test --offline --release -p pmnet-dataplane --test kernel lease:: -- --test-threads=1",

@@ -12,6 +12,7 @@ use pmnet_proto::time::{Nanos, SECOND};
 use pmnet_proto::{Outbox, Peer, Random, Time};
 pub use pmnet_udp::LeaseWords;
 use pmnet_udp::{Clock, STOP_TOKEN, Socket, Spin, Standing, Stop};
+use pmnet_wire::{Header, Kind};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
@@ -73,7 +74,7 @@ impl Relay {
     pub(crate) fn open(config: &RelayConfig, stop: &Stop) -> io::Result<Relay> {
         let mut socket = Socket::bind(config.listen, false)?;
         if let Some(address) = config.known_as {
-            socket.speak_for(address, config.device.next)?;
+            socket.speak_for(address, config.device.next, is_between_hops)?;
         }
         let bursts = Bursts::new(socket.io())?;
         let relay = Relay {
@@ -200,6 +201,22 @@ impl Port for Relay {
     }
 }
 
+/// Whether only devices and servers say such a thing to each other: a device says it under its own address.
+fn is_between_hops(datagram: &[u8]) -> bool {
+    matches!(
+        Header::kind_of(datagram),
+        Some(
+            Kind::Append
+                | Kind::Durable
+                | Kind::Applied
+                | Kind::Retrans
+                | Kind::Recover
+                | Kind::RecoverReply
+                | Kind::StaleEpoch
+        )
+    )
+}
+
 /// Tries whether `listen` can be listened on, so that nothing is made for an address that cannot.
 ///
 /// # Errors
@@ -229,15 +246,8 @@ pub fn run<M: Media>(
         }
         node = node.with_fast_path(path);
     }
-    let words = config.lease.map(|lease| lease.words);
-    let mut told = None;
-    let mut watch = watch(relay.clock(), next, relay.address()?, ready);
-    serve(node, &mut relay, move |node| {
-        if let Some(words) = &words {
-            tell(words, node.machine(), &mut told);
-        }
-        watch(node);
-    })
+    let watch = watch(config.lease, relay.clock(), next, relay.address()?, ready);
+    serve(node, &mut relay, watch)
 }
 
 /// Tells the agent what the device needs, and where it is, if that is new. `told`: what was told last.
@@ -257,8 +267,9 @@ fn tell(words: &LeaseWords, machine: &Device, told: &mut Option<(Option<u32>, bo
     words.want(epoch);
 }
 
-/// Says what becomes of a device: when it serves, and when it does not for long.
+/// Tells the agent of a device's lease what becomes of it, and everybody: when it serves, and when it does not for long.
 pub(crate) fn watch<M: Media>(
+    lease: Option<Lease>,
     clock: Clock,
     next: Peer,
     address: Peer,
@@ -268,8 +279,12 @@ pub(crate) fn watch<M: Media>(
     let mut epoch = 0;
     let mut waits: Option<String> = None;
     let mut out_of_service = Some(clock.now());
+    let mut told = None;
     move |node| {
         let machine = node.machine();
+        if let Some(lease) = &lease {
+            tell(&lease.words, machine, &mut told);
+        }
         if machine.is_serving() {
             out_of_service = None;
         } else if clock

@@ -98,6 +98,13 @@ pub trait Hold {
     /// See [`FastPath`].
     fn forget_sessions(&mut self) -> io::Result<()>;
 
+    /// Forgets the log, which is about to be emptied: it has given no order, and knows of no neighbour what that holds. Whoever
+    /// takes over after this reads the whole log to know what is in it.
+    ///
+    /// # Errors
+    /// See [`FastPath`].
+    fn forget_log(&mut self) -> io::Result<()>;
+
     /// Sets the whole state of READs, and of these buckets.
     fn tell_reads(&mut self, state: &ReadState, changed: &[(usize, Bucket)]);
 

@@ -594,15 +594,21 @@ impl<M: Media> DeviceNode<M> {
     /// Discards the whole log, durably: what it holds is of a chain that goes on without this device
     /// (`docs/spec/protocol.md` §5, "Joining").
     fn erase(&mut self, now: Time) -> Result<(), DeviceError> {
-        if self.fast.is_some() && self.log.last() > 0 {
+        // What was appended is read to its end, so that a reader of the whole log finds it complete.
+        self.hold(now)?;
+        let went_on = self.fast.as_ref().is_some_and(|fast| fast.adopted);
+        if went_on && self.log.last() > 0 {
             return Err(self.stop(
-                "the log in the kernel is one that was used, and it cannot be erased there. Take it out with --detach \
-                 --discard, then start this device with --join again."
+                "the log in the kernel is one that was used, and it went on while this device asked the server. Take it out \
+                 with --detach --discard, then start this device with --join again."
                     .to_owned(),
             ));
         }
         // The mark first: a copy of what is erased has a lower one, for ever.
         self.log.mark_served()?;
+        if let Some(fast) = &mut self.fast {
+            fast.path.hold()?.forget_log()?;
+        }
         if self.log.last() > 0 {
             self.log.reset_to(0)?;
         }

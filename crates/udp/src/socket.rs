@@ -40,11 +40,12 @@ pub struct Socket {
     drained: bool,
 }
 
-/// Which address answers carry as their source, and the receiver that gets the real one.
+/// Which address answers carry as their source; the receiver that gets the real one, and what everybody gets under it.
 #[derive(Clone, Copy, Debug)]
 struct SpeaksFor {
     address: IpAddr,
     except: Peer,
+    is_own: fn(&[u8]) -> bool,
 }
 
 impl Socket {
@@ -95,12 +96,18 @@ impl Socket {
         })
     }
 
-    /// From now on packets carry `address` as their source, except those to `except`: a device in a
-    /// switch sends under the address of the server behind it. IPv4 only.
+    /// From now on packets carry `address` as their source, except those to `except`, and those of which `is_own` says that
+    /// this socket says them for itself: a device in a switch sends to clients under the address of the server behind it.
+    /// IPv4 only.
     ///
     /// # Errors
     /// The system refuses: it needs the privilege to administer the network.
-    pub fn speak_for(&mut self, address: IpAddr, except: Peer) -> io::Result<()> {
+    pub fn speak_for(
+        &mut self,
+        address: IpAddr,
+        except: Peer,
+        is_own: fn(&[u8]) -> bool,
+    ) -> io::Result<()> {
         socket2::SockRef::from(&self.io)
             .set_ip_transparent_v4(true)
             .map_err(|error| {
@@ -111,7 +118,11 @@ impl Socket {
                     ),
                 )
             })?;
-        self.speaks_for = Some(SpeaksFor { address, except });
+        self.speaks_for = Some(SpeaksFor {
+            address,
+            except,
+            is_own,
+        });
         Ok(())
     }
 
@@ -218,6 +229,7 @@ impl Socket {
         {
             debug_assert_eq!(logged, None, "who sends from the log has no use for this");
             let size = first.len();
+            let source = self.source(to, out.bytes(first.clone()));
             let (start, mut end) = (first.start, first.end);
             let mut segments = 1;
             while let Some(next) = packets.peek() {
@@ -228,6 +240,7 @@ impl Socket {
                     || hops.is_some()
                     || next.range.len() > size
                     || !fits
+                    || self.source(to, out.bytes(next.range.clone())) != source
                 {
                     break;
                 }
@@ -239,14 +252,21 @@ impl Socket {
                     break;
                 }
             }
-            self.transmit(to, out.bytes(start..end), size, segments, hops);
+            let contents = out.bytes(start..end);
+            self.transmit((to, source), contents, size, segments, hops);
         }
+    }
+
+    /// Under which address a datagram is sent, if not under the socket's own.
+    fn source(&self, to: Peer, datagram: &[u8]) -> Option<IpAddr> {
+        let other = self.speaks_for?;
+        (other.except != to && !(other.is_own)(datagram)).then_some(other.address)
     }
 
     /// One foreign datagram that may make so many hops, or a burst of our own.
     fn transmit(
         &mut self,
-        to: Peer,
+        (to, source): (Peer, Option<IpAddr>),
         contents: &[u8],
         size: usize,
         segments: usize,
@@ -257,10 +277,7 @@ impl Socket {
             ecn: None,
             contents,
             segment_size: (segments > 1).then_some(size),
-            src_ip: self
-                .speaks_for
-                .filter(|who| who.except != to)
-                .map(|who| who.address),
+            src_ip: source,
         };
         let sent = match hops {
             None => self.state.try_send(UdpSockRef::from(&self.io), &transmit),

@@ -189,7 +189,8 @@ impl World {
     }
 }
 
-struct EndOnDrop<'a>(&'a AtomicBool);
+/// Also if something fails: whoever works until then must not work for ever.
+pub struct EndOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {

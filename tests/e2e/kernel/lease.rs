@@ -256,3 +256,78 @@ fn in_a_switch_too_the_kernel_is_silent_behind_its_lease_and_answers_when_there_
     world.check(&writer);
     world.check(&hasty);
 }
+
+/// A head of two that was left out comes back as a spare, in a new process and in the one that it had, and is then the only one left.
+fn comes_back(mut plan: Plan) {
+    (plan.followers, plan.fleet) = (1, true);
+    let Some(mut world) = World::start(plan) else {
+        return;
+    };
+    world.start_controller();
+    let front = world.start_following_front();
+    // A member is never erased: the flag may stay.
+    world.process("device").set_flag("--join", None);
+    world.kill("device");
+    world.restart("device");
+    let clients = Clients::default();
+    let network = world.network();
+    let acknowledged = std::thread::scope(|scope| {
+        let _ends = EndOnDrop(&clients);
+        let client = scope.spawn(|| {
+            network.enter("client1").unwrap();
+            clients.work(front, "k")
+        });
+        let goes_on = |more: usize| {
+            let least = clients.answers().0 + more;
+            eventually("clients are answered", READY_MAX, || {
+                clients.answers().0 >= least
+            });
+        };
+        for (signal, lost) in [(Signal::KILL, 1), (Signal::STOP, 2)] {
+            goes_on(20);
+            world.process("device").signal(signal).unwrap();
+            world.until_done(r#""step":"left-out""#, lost);
+            goes_on(20);
+            if signal == Signal::STOP {
+                world.process("device").signal(Signal::CONT).unwrap();
+            } else {
+                world.process("device").relaunch().unwrap();
+            }
+            eventually("there are two again", READY_MAX, || {
+                let status = world.fleet_status();
+                // Each has a place, and all serve the same epoch.
+                let epochs = status.split(r#""epoch":"#).skip(1);
+                let epochs: Vec<&str> = epochs.filter_map(|rest| rest.split(',').next()).collect();
+                status.matches(r#""places":2,"#).count() == 2
+                    && epochs.iter().all(|one| *one == epochs[0] && *one != "0")
+            });
+            goes_on(20);
+        }
+        let said = world.process("device").stderr();
+        assert!(said.contains("is ready to join"), "{said}");
+        assert!(!said.contains("panicked"), "{said}");
+        world.kill("follower");
+        world.until_done(r#""step":"left-out""#, 3);
+        goes_on(20);
+        drop(_ends);
+        client.join().unwrap()
+    });
+    nothing_is_lost(&world, front, &acknowledged);
+}
+
+#[test]
+fn a_device_in_the_kernel_that_was_left_out_erases_its_log_there_and_joins_again() {
+    let mut plan = Plan::new(Place::Router);
+    plan.followers_in_kernel = true;
+    comes_back(plan);
+}
+
+#[test]
+fn a_device_past_the_kernels_stack_has_leases_too_and_joins_again_when_it_was_left_out() {
+    for media in ["dram", "file"] {
+        comes_back(Plan {
+            direct: Some(media),
+            ..Plan::new(Place::Router)
+        });
+    }
+}

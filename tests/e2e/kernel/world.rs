@@ -223,10 +223,14 @@ impl World {
 
     fn start_follower(&mut self, index: usize) {
         let name = FOLLOWERS[index];
-        let listen = self.address(name, FOLLOWER_PORT);
         let next = match FOLLOWERS.get(index + 1) {
-            Some(next) if index + 1 < self.plan.followers => self.address(next, FOLLOWER_PORT),
+            Some(next) if index + 1 < self.plan.followers => self.follower(next),
             _ => self.server(),
+        };
+        let is_switch = self.plan.place == Place::Switch && self.plan.followers_in_kernel;
+        let listen = match is_switch {
+            true => self.server(),
+            false => self.follower(name),
         };
         let id = index + 2;
         let mut args = format!("device --listen {listen} --next {next} --id {id} ");
@@ -237,8 +241,12 @@ impl World {
                 false => format!("device{}", index + 3),
             };
             let before = index + 1;
+            let mode = match is_switch {
+                true => format!("switch --address {}", self.follower(name).ip()),
+                false => "router".to_owned(),
+            };
             args += &format!(
-                "--mode router --dev device{before},{behind} --name {}",
+                "--mode {mode} --dev device{before},{behind} --name {}",
                 pinned.name()
             );
             self.followers_pinned.push(pinned);
@@ -248,6 +256,14 @@ impl World {
         }
         args += &self.fleet_flags();
         self.own(name, self.node(name), words(&args));
+    }
+
+    /// Where the hop before sends to.
+    fn follower(&self, name: &str) -> SocketAddr {
+        match (self.plan.place, self.plan.followers_in_kernel) {
+            (Place::Switch, true) => self.address(name, SERVER_PORT),
+            _ => self.address(name, FOLLOWER_PORT),
+        }
     }
 
     fn start_etcd(&mut self) {
@@ -392,7 +408,7 @@ impl World {
     /// The device's command line.
     pub fn device_args(&self) -> Vec<OsString> {
         let next = if self.plan.followers > 0 {
-            self.address(FOLLOWERS[0], FOLLOWER_PORT)
+            self.follower(FOLLOWERS[0])
         } else {
             self.server()
         };
@@ -401,6 +417,7 @@ impl World {
             // What the next hop confirms comes by another port than what clients send.
             Place::Router if self.plan.followers > 0 => ("router", "client1,device2"),
             Place::Router => ("router", "client1"),
+            Place::Switch if self.plan.followers > 0 => ("switch", "client1,device2"),
             Place::Switch => ("switch", "client1,server"),
         };
         let head = self.head();
@@ -412,6 +429,7 @@ impl World {
             if self.shards() > 1 {
                 args.extend(words(&format!("--shards {}", self.shards())));
             }
+            args.extend(words(&self.fleet_flags()));
             args.extend(self.plan.args.iter().map(OsString::from));
             return args;
         }
@@ -582,6 +600,14 @@ impl World {
             + &String::from_utf8_lossy(&output.stderr);
         assert!(!text.contains("panicked"), "{text}");
         (output.status.success(), text)
+    }
+
+    /// What `pmnet status` says of the fleet.
+    pub fn fleet_status(&self) -> String {
+        let args = words(&format!("status --json{}", self.fleet_flags()));
+        let output = self.run(common::pmnet(), args);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
     }
 
     /// Whether an XDP program is on the device's interface, as `ip link` tells it.

@@ -22,7 +22,7 @@ use pmnet_proto::Peer;
 use pmnet_proto::device::DeviceConfig;
 use pmnet_udp::Stop;
 
-use crate::relay::{RelayConfig, watch};
+use crate::relay::{Lease, RelayConfig, watch};
 use crate::xdp::KernelError;
 use port::Direct;
 
@@ -89,6 +89,7 @@ pub struct Bound {
 pub struct DirectDevice {
     port: Direct,
     device: DeviceConfig,
+    lease: Option<Lease>,
 }
 
 impl DirectDevice {
@@ -106,6 +107,7 @@ impl DirectDevice {
         Ok(DirectDevice {
             port,
             device: config.relay.device,
+            lease: config.relay.lease,
         })
     }
 
@@ -125,7 +127,7 @@ impl DirectDevice {
         let bound = port.bound().to_vec();
         let address = port.stack().address()?;
         let ready = |address, node: &DeviceNode<M>| ready(address, node, &bound);
-        let watch = watch(port.stack().clock(), next, address, ready);
+        let watch = watch(self.lease, port.stack().clock(), next, address, ready);
         let served = serve(node, &mut port, watch);
         let send_dropped = port.send_dropped();
         if send_dropped > 0 {

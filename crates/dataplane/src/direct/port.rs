@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 
-use pmnet_device::{Buffers, Port, Taken, Wake};
+use pmnet_device::{Buffers, Port, Renewal, Taken, Wake};
 use pmnet_log::Parameters;
 use pmnet_media::Memory;
 use pmnet_proto::{Outbox, Peer, Place, Time};
@@ -150,6 +150,10 @@ impl Port for Direct {
 
     fn forwards_max(&self) -> usize {
         FORWARDS_MAX
+    }
+
+    fn renewal(&mut self) -> Option<Renewal> {
+        self.stack.renewal()
     }
 
     fn now(&self) -> Time {

@@ -4,15 +4,14 @@
 //! is forgotten here when the neighbour has another address. Spec: `docs/spec/pipeline.md` §4. May not: decide what is
 //! committed or sent.
 
-use std::net::SocketAddr;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use pmnet_proto::Peer;
 use pmnet_proto::device::{ChainState, HopWork};
 
 use super::shared::{Hops, WAY_INTERFACE};
-use super::words::{ipv4_word, port_word};
+use super::words::{address_words, port_word};
 
 impl Hops {
     /// Tells the pipeline its place in the chain, and what the machine knows of the devices behind it.
@@ -22,14 +21,12 @@ impl Hops {
         self.follows.store(u32::from(state.position > 0), Relaxed);
         self.behind.store(behind, Relaxed);
         let next = (talks && behind > 0).then_some(state.next);
-        set_neighbour(next, &self.next_address, &self.next_port, &self.next);
-        let before = state.before.filter(|_| talks);
-        set_neighbour(
-            before,
-            &self.before_address,
-            &self.before_port,
-            &self.before,
-        );
+        let next_words = [&self.next_high, &self.next_low];
+        set_neighbour(next, next_words, &self.next_port, &self.next);
+        let beside = |peer: &Peer| talks && peer.is_ipv4() == state.next.is_ipv4();
+        let before = state.before.filter(beside);
+        let before_words = [&self.before_high, &self.before_low];
+        set_neighbour(before, before_words, &self.before_port, &self.before);
         self.receive_window.store(state.receive_window, Relaxed);
         self.window.store(state.window, Relaxed);
         for (index, row) in state.behind.iter().enumerate() {
@@ -43,6 +40,20 @@ impl Hops {
         self.credit.store(state.credit, Relaxed);
         self.sent.store(state.sent, Relaxed);
         self.committed.store(state.committed, Relaxed);
+    }
+
+    /// Forgets what was done: the log begins again.
+    pub(super) fn forget(&self) {
+        let words = [
+            &self.credit,
+            &self.sent,
+            &self.committed,
+            &self.skipped,
+            &self.told,
+        ];
+        for word in words.into_iter().chain(&self.orders) {
+            word.store(0, Relaxed);
+        }
     }
 
     /// What the pipeline has done with its neighbours. `skipped` is read after the orders, and written before them: who
@@ -61,20 +72,19 @@ impl Hops {
     }
 }
 
-/// Says where a neighbour is; `None`, or an IPv6 address: the pipeline sends it nothing.
+/// Says where a neighbour is; `None`: the pipeline sends it nothing.
 fn set_neighbour(
     peer: Option<Peer>,
-    address: &AtomicU32,
+    address: [&AtomicU64; 2],
     port: &AtomicU32,
     way: &[AtomicU32; WAY_INTERFACE + 1],
 ) {
-    let (new_address, new_port) = match peer {
-        Some(SocketAddr::V4(peer)) => (ipv4_word(*peer.ip()), port_word(peer.port())),
-        _ => (0, 0),
-    };
-    let known = (address.load(Relaxed), port.load(Relaxed));
-    if known != (new_address, new_port) {
-        address.store(new_address, Relaxed);
+    let (high, low) = peer.map_or((0, 0), |peer| address_words(peer.ip()));
+    let new_port = peer.map_or(0, |peer| port_word(peer.port()));
+    let known = (address.map(|word| word.load(Relaxed)), port.load(Relaxed));
+    if known != ([high, low], new_port) {
+        address[0].store(high, Relaxed);
+        address[1].store(low, Relaxed);
         port.store(new_port, Relaxed);
         way[WAY_INTERFACE].store(0, Relaxed);
     }

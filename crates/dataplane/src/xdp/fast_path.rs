@@ -135,7 +135,7 @@ impl Hold for Held<'_> {
         shard.incarnation.store(stamp.incarnation, Relaxed);
         shard.alone.store(u32::from(copies == 1), Relaxed);
         shard.copies.store(u32::from(kernel.copies), Relaxed);
-        let talks = kernel.copies > 1 && !kernel.in_switch && chain.next.is_ipv4();
+        let talks = kernel.copies > 1 && chain.next.is_ipv4() == kernel.is_ipv4;
         kernel.chain().describe(chain, talks);
         talks
     }
@@ -150,6 +150,24 @@ impl Hold for Held<'_> {
 
     fn forget_sessions(&mut self) -> io::Result<()> {
         Ok(self.0.sessions.clear()?)
+    }
+
+    fn forget_log(&mut self) -> io::Result<()> {
+        let shard = self.0.shard();
+        // This one first: without it the others say nothing.
+        shard.last.store(0, Release);
+        for word in [
+            &shard.head,
+            &shard.applied,
+            &shard.stated,
+            &shard.released,
+            &shard.lap,
+            &shard.lap_before,
+        ] {
+            word.store(0, Relaxed);
+        }
+        self.0.chain().forget();
+        self.forget_sessions()
     }
 
     fn tell_reads(&mut self, state: &ReadState, changed: &[(usize, Bucket)]) {

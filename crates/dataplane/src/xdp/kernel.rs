@@ -53,8 +53,8 @@ pub struct Kernel {
     pub(super) stamp: Stamp,
     /// Devices of the chain.
     pub(super) copies: u8,
-    /// In switch mode the pipeline does not talk to other hops.
-    pub(super) in_switch: bool,
+    /// Its address is one of IPv4, as are those of all with whom it talks.
+    pub(super) is_ipv4: bool,
 }
 
 impl Kernel {

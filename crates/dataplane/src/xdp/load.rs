@@ -94,7 +94,7 @@ impl Kernel {
             held: false,
             stamp: Stamp::default(),
             copies: 1,
-            in_switch: config.own.is_some(),
+            is_ipv4: config.address.is_ipv4(),
         };
         kernel.shard().layout.store(LAYOUT, Relaxed);
         kernel.held = !kernel.admits();

@@ -187,14 +187,18 @@ shared! {
         follows: AtomicU32,
         /// Number of devices behind this one.
         behind: AtomicU32,
-        /// IPv4 address of the next hop, as in packets; 0: the pipeline sends it nothing.
-        next_address: AtomicU32,
-        /// Its UDP port, in network byte order.
+        /// UDP port of the next hop, in network byte order; 0: the pipeline sends it nothing.
         next_port: AtomicU32,
-        /// IPv4 address of the previous hop, as in packets; 0: not known.
-        before_address: AtomicU32,
-        /// Its UDP port, in network byte order.
+        /// UDP port of the previous hop, in network byte order; 0: not known.
         before_port: AtomicU32,
+        /// Address of the next hop, as [`Session::address_high`] and the field behind that.
+        next_high: AtomicU64,
+        /// Second half of the address.
+        next_low: AtomicU64,
+        /// Address of the previous hop.
+        before_high: AtomicU64,
+        /// Second half of the address.
+        before_low: AtomicU64,
         /// Entries that this device can receive at once.
         receive_window: AtomicU64,
         /// Entries in flight towards the next hop, at most.

@@ -3,6 +3,8 @@
 //!
 //! `PMNET_PACKETS` and `PMNET_SEED` as in `differential.rs`.
 
+use std::net::{Ipv4Addr, SocketAddr};
+
 use fastrand::Rng;
 use pmnet_proto::Time;
 use pmnet_proto::time::{MILLISECOND, SECOND};
@@ -18,14 +20,25 @@ pub const PACKETS_ALL: u64 = 200_000;
 /// Devices before and behind.
 const PLACES: [(usize, usize); 5] = [(0, 1), (0, 2), (1, 1), (1, 0), (0, 7)];
 
+/// By what the devices of a chain talk to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Network {
+    Ipv4,
+    Ipv6,
+    /// IPv4, and clients send to the server.
+    Switch,
+}
+
+const NETWORKS: [Network; 3] = [Network::Ipv4, Network::Ipv6, Network::Switch];
+
 pub struct Run {
     rng: Rng,
     pub world: World,
     around: (usize, usize),
-    client: std::net::SocketAddr,
+    client: SocketAddr,
     /// Session, its token, its last seq.
     sessions: Vec<(u64, u64, u64)>,
-    old: Vec<(std::net::SocketAddr, Vec<u8>)>,
+    old: Vec<(SocketAddr, Vec<u8>)>,
     /// Incarnation of the next device.
     incarnation: u32,
 }
@@ -35,9 +48,16 @@ impl Run {
     pub fn new(seed: u64, leased: bool) -> Run {
         let mut rng = Rng::with_seed(seed);
         let around = PLACES[rng.usize(..PLACES.len())];
-        // IPv6 rarely: the pipeline leaves such chains to user space.
-        let (device, client) = addresses()[usize::from(rng.u8(..8) == 0)];
-        let world = World::in_chain(device, around, |settings| {
+        let network = NETWORKS[rng.usize(..NETWORKS.len())];
+        Run::at(rng, network, around, leased)
+    }
+
+    fn at(rng: Rng, network: Network, around: (usize, usize), leased: bool) -> Run {
+        let (device, client) = addresses()[usize::from(network == Network::Ipv6)];
+        // In a switch devices have addresses of their own.
+        let own = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 12), device.port()));
+        let own = Some(own).filter(|_| network == Network::Switch);
+        let world = World::with(device, own, around, |settings| {
             // No timers: only user space measures round trips, so the two would differ.
             settings.link_timeout_floor = 1_000 * SECOND;
             settings.link_timeout_ceiling = 1_000 * SECOND;
@@ -284,7 +304,7 @@ impl Run {
         self.deliver(from, &bytes);
     }
 
-    fn send(&mut self, from: std::net::SocketAddr, header: Header, payload: &[u8]) {
+    fn send(&mut self, from: SocketAddr, header: Header, payload: &[u8]) {
         let mut bytes = Vec::new();
         header.write(payload, &mut bytes);
         self.deliver(from, &bytes);
@@ -299,7 +319,7 @@ impl Run {
         self.old.push((from, bytes));
     }
 
-    fn deliver(&mut self, from: std::net::SocketAddr, bytes: &[u8]) {
+    fn deliver(&mut self, from: SocketAddr, bytes: &[u8]) {
         let sent = self.world.receive(from, bytes);
         self.learn(&sent);
     }
@@ -337,5 +357,25 @@ fn in_a_chain_the_kernel_does_what_user_space_does() {
         let did = "answered or sent on";
         let begin = |seed| Run::new(seed, false);
         compared(packets, did, begin, Run::step, |run| &run.world);
+    }
+}
+
+/// In each network and at each place most of it is the kernel's work.
+#[test]
+fn whatever_the_network_is_the_kernel_talks_to_the_hops_beside_it() {
+    if skipped() {
+        return;
+    }
+    for network in NETWORKS {
+        for around in PLACES {
+            let mut run = Run::at(Rng::with_seed(1), network, around, false);
+            // Some packets are handed up in any network, and so is what follows until the process has caught up.
+            for _packet in 0..2_000 {
+                run.step();
+            }
+            let answered = run.world.answered;
+            println!("{network:?}, {around:?}: {answered} answered or sent on by the kernel");
+            assert!(answered > 300, "{network:?}, {around:?}: {answered}");
+        }
     }
 }

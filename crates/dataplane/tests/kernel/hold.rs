@@ -1,6 +1,8 @@
 //! The guard that `hold` gives (`docs/spec/pipeline.md` §2): the pipeline admits nothing until it is released, and what
 //! is told of a session beside it changes nothing that the pipeline counts.
 
+use std::net::{IpAddr, SocketAddr};
+
 use pmnet_dataplane::xdp::{Kernel, XDP_PASS, XDP_TX};
 use pmnet_device::FastPath;
 use pmnet_proto::device::SessionState;
@@ -98,4 +100,29 @@ fn what_the_pipeline_counts_is_not_refreshed() {
     assert_eq!(kernel.last(), 2);
     assert_eq!(verdict(&mut kernel, 10), XDP_TX);
     assert_eq!(kernel.last(), 3);
+}
+
+#[test]
+fn what_stands_for_ipv4_addresses_in_ipv6_goes_up() {
+    if skipped() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mut kernel = pipeline(&scratch);
+    kernel
+        .hold()
+        .unwrap()
+        .set_session(1, Some(fresh()))
+        .unwrap();
+    release(&mut kernel);
+    let mapped = |at: SocketAddr| match at.ip() {
+        IpAddr::V4(ip) => SocketAddr::from((ip.to_ipv6_mapped(), at.port())),
+        IpAddr::V6(_) => at,
+    };
+    let frame = frame(mapped(client()), mapped(address()), &update(1, 1));
+    let mut out = [0; 4096];
+    let (passed, after) = kernel.run(&frame, &mut out).unwrap();
+    assert_eq!((passed, after), (XDP_PASS, &frame[..]));
+    assert_eq!(kernel.last(), 0);
+    assert_eq!(verdict(&mut kernel, 1), XDP_TX);
 }

@@ -5,6 +5,7 @@ mod beside;
 mod chain;
 mod coupled;
 mod differential;
+mod erase;
 mod forwards;
 mod hold;
 mod lease;

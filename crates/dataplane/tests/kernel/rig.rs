@@ -132,6 +132,11 @@ impl Hold for RacingHold<'_> {
     fn forget_sessions(&mut self) -> io::Result<()> {
         self.0.at("forget_sessions").hold()?.forget_sessions()
     }
+    fn forget_log(&mut self) -> io::Result<()> {
+        self.0.at("forget_log").hold()?.forget_log()?;
+        drop(self.0.at("log_forgotten"));
+        Ok(())
+    }
     fn tell_reads(&mut self, state: &ReadState, changed: &[(usize, Bucket)]) {
         let mut kernel = self.0.at("tell_reads_held");
         let mut hold = kernel.hold().expect("it is held");

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use pmnet_dataplane::xdp::{
-    Kernel, KernelConfig, MapMedia, Pins, Status, XDP_DROP, XDP_PASS, XDP_TX,
+    Kernel, KernelConfig, MapMedia, Own, Pins, Status, XDP_DROP, XDP_PASS, XDP_TX,
 };
 use pmnet_device::{DeviceConfig, DeviceNode, FastPath, Hold};
 use pmnet_log::{Identity, Log, Media, MediaError, Parameters, Scan, Tail};
@@ -26,6 +26,8 @@ pub const SHARD: u32 = 3;
 pub const SHARD_TOKEN: u64 = 0x1122_3344_5566_7788;
 pub const PARAMETERS: Parameters = Parameters::ring(64, 16_384);
 pub const DEVICE: u32 = 7;
+/// Hardware address of a switch.
+const SWITCH_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 /// Few, so that keys share them.
 const BUCKETS: u32 = 8;
 pub const IDENTITY: Identity = Identity {
@@ -154,6 +156,9 @@ impl Hold for SharedHold<'_> {
     fn forget_sessions(&mut self) -> io::Result<()> {
         self.0.0.lock().unwrap().hold()?.forget_sessions()
     }
+    fn forget_log(&mut self) -> io::Result<()> {
+        self.0.0.lock().unwrap().hold()?.forget_log()
+    }
     fn tell_reads(&mut self, state: &ReadState, changed: &[(usize, Bucket)]) {
         let mut kernel = self.0.0.lock().unwrap();
         kernel.hold().unwrap().tell_reads(state, changed);
@@ -202,6 +207,8 @@ pub struct World {
     pub device: DeviceNode<MapMedia>,
     pub kernel: Shared,
     pub address: SocketAddr,
+    /// In a switch: its own address, to which the hops beside it send.
+    pub own: Option<SocketAddr>,
     /// Packets that the kernel answered by itself.
     pub answered: u64,
     /// Among these: READs with HIT, with MISS.
@@ -266,10 +273,31 @@ impl World {
         around: (usize, usize),
         device: impl Fn(&mut DeviceConfig),
     ) -> World {
+        World::with(address, None, around, device)
+    }
+
+    /// The same in a switch that has this address of its own.
+    pub fn with(
+        address: SocketAddr,
+        own: Option<SocketAddr>,
+        around: (usize, usize),
+        device: impl Fn(&mut DeviceConfig),
+    ) -> World {
         let scratch = Scratch::new();
         let mut settings = settings(DEVICE, server(address));
         device(&mut settings);
-        let (kernel, mut media) = Kernel::load(&config(address), scratch.0.clone()).unwrap();
+        let of_switch = own.map(|own| Own {
+            address: match own.ip() {
+                IpAddr::V4(address) => address,
+                IpAddr::V6(_) => panic!("a switch has an IPv4 address"),
+            },
+            mac: SWITCH_MAC,
+        });
+        let config = KernelConfig {
+            own: of_switch,
+            ..config(address)
+        };
+        let (kernel, mut media) = Kernel::load(&config, scratch.0.clone()).unwrap();
         pmnet_log::format(&mut media, &IDENTITY, &PARAMETERS).unwrap();
         let mut memory = Memory(vec![0; PARAMETERS.image_bytes()]);
         pmnet_log::format(&mut memory, &IDENTITY, &PARAMETERS).unwrap();
@@ -282,6 +310,7 @@ impl World {
                 .with_fast_path(Box::new(kernel.clone())),
             kernel,
             address,
+            own,
             answered: 0,
             reads: (0, 0),
             diverged: false,
@@ -326,7 +355,11 @@ impl World {
             Vec::new()
         };
         let mut answer = Vec::new();
-        let frame = frame(from, self.address, datagram);
+        let is_hop = [crate::world::before(self.address), server(self.address)].contains(&from);
+        // A client that sends to the switch itself is the process's.
+        let to_switch = is_hop || datagram.len() % 8 == 3;
+        let to = self.own.filter(|_| to_switch).unwrap_or(self.address);
+        let frame = frame(from, to, datagram);
         let mut out = [0; 2048];
         let mut kernel = self.kernel.0.lock().unwrap();
         // The kernel looks at the real clock. What it was told stands there in the time of this world.
@@ -341,13 +374,21 @@ impl World {
         word.store(told, Ordering::SeqCst);
         match verdict {
             XDP_TX => {
-                let out = answered(after, self.address);
+                // To a hop a switch speaks for itself, to a client for the server.
+                let speaks = |datagram: &[u8]| match (self.own, kind_of(datagram)) {
+                    (Some(own), Some(Kind::Append | Kind::Durable)) => own,
+                    _ => self.address,
+                };
+                let out = answered(after, self.address, speaks);
                 self.reads.0 += u64::from(kind_of(&out.bytes) == Some(Kind::Hit));
                 self.reads.1 += u64::from(kind_of(&out.bytes) == Some(Kind::Miss));
                 answer.push(out);
                 self.answered += 1;
             }
-            XDP_PASS => assert_eq!(after, frame, "what passes is as it was"),
+            XDP_PASS => match self.own {
+                Some(own) if to != own => assert_delivered(after, &frame, own),
+                _ => assert_eq!(after, frame, "what passes is as it was"),
+            },
             XDP_DROP => {}
             other => panic!("verdict {other}"),
         }
@@ -656,11 +697,37 @@ pub fn frame(from: SocketAddr, to: SocketAddr, datagram: &[u8]) -> Vec<u8> {
     out.extend(udp_len.to_be_bytes());
     out.extend([0, 0]);
     out.extend(datagram);
+    // Some come without, which no stack takes: the pipeline must not go on with them.
+    if from.is_ipv6() && datagram.len() % 16 != 1 {
+        let sum = udp6_checksum(&out);
+        out[60..62].copy_from_slice(&sum.to_be_bytes());
+    }
     out
 }
 
-/// The datagram in a frame that the kernel sends; every byte around it is checked.
-fn answered(frame: &[u8], device: SocketAddr) -> Sent {
+/// The UDP checksum over IPv6: of the frame without one, or, if it has one, 0.
+fn udp6_checksum(frame: &[u8]) -> u16 {
+    let mut pseudo = frame[22..54].to_vec();
+    pseudo.extend([0, 0, frame[18], frame[19], 0, 0, 0, 17]);
+    pseudo.extend(&frame[54..]);
+    internet_checksum(&pseudo)
+}
+
+/// The frame went up in a switch, whose own stack delivers it: with its own addresses, and without a UDP checksum.
+fn assert_delivered(after: &[u8], before: &[u8], own: SocketAddr) {
+    let IpAddr::V4(address) = own.ip() else {
+        panic!("a switch has an IPv4 address");
+    };
+    let mut expected = before.to_vec();
+    expected[..6].copy_from_slice(&SWITCH_MAC);
+    expected[30..34].copy_from_slice(&address.octets());
+    expected[24..26].copy_from_slice(&after[24..26]);
+    assert_eq!(after, expected, "delivered to the switch");
+    assert_eq!(internet_checksum(&after[14..34]), 0, "IPv4 checksum");
+}
+
+/// The datagram in a frame that the kernel sends; every byte around it is checked. `speaks`: as whom it says something.
+fn answered(frame: &[u8], device: SocketAddr, speaks: impl Fn(&[u8]) -> SocketAddr) -> Sent {
     assert_eq!(frame[..12], [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1], "turned");
     let udp = match device {
         SocketAddr::V4(_) => {
@@ -674,10 +741,7 @@ fn answered(frame: &[u8], device: SocketAddr) -> Sent {
         SocketAddr::V6(_) => {
             let len = u16::from_be_bytes([frame[18], frame[19]]);
             assert_eq!(usize::from(len), frame.len() - 54);
-            let mut pseudo = frame[22..54].to_vec();
-            pseudo.extend([0, 0, frame[18], frame[19], 0, 0, 0, 17]);
-            pseudo.extend(&frame[54..]);
-            assert_eq!(internet_checksum(&pseudo), 0, "UDP checksum over IPv6");
+            assert_eq!(udp6_checksum(frame), 0, "UDP checksum over IPv6");
             54
         }
     };
@@ -690,12 +754,13 @@ fn answered(frame: &[u8], device: SocketAddr) -> Sent {
         )),
     };
     let width = if device.is_ipv4() { 4 } else { 16 };
-    assert_eq!(address(udp - 2 * width), device.ip());
     let port = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+    let to = SocketAddr::new(address(udp - width), port(udp + 2));
+    assert_eq!(address(udp - 2 * width), speaks(&frame[udp + 8..]).ip());
     assert_eq!(port(udp), device.port());
     assert_eq!(usize::from(port(udp + 4)), frame.len() - udp);
     Sent {
-        to: SocketAddr::new(address(udp - width), port(udp + 2)),
+        to,
         bytes: frame[udp + 8..].to_vec(),
     }
 }

@@ -6,8 +6,8 @@ use anyhow::Context;
 use pmnet_cli::ConfigError;
 use pmnet_client::Stop;
 use pmnet_dataplane::direct::{BusyPoll, DirectConfig, DirectDevice, Mode as Copying, Part};
-use pmnet_log::Parameters;
-use pmnet_media::Kind;
+use pmnet_log::{Log, Parameters};
+use pmnet_media::{AnyMedia, Kind};
 use serde_json::json;
 
 use super::args::{DeviceArgs, Mode, ZeroCopy};
@@ -105,6 +105,16 @@ pub fn buffers(ring: &Parameters, kind: Kind) -> Parameters {
 
 /// Serves until asked to end.
 pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
+    serve_if(settings, stop, json, |_| Ok(true))
+}
+
+/// The same, if it may: that is asked when its sockets are bound, and before anybody hears of it.
+pub fn serve_if(
+    settings: Settings,
+    stop: &Stop,
+    json: bool,
+    may_run: impl FnOnce(&Log<AnyMedia>) -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
     let direct = settings.direct.clone().context("--mode af-xdp")?;
     let device = std::fs::metadata(&settings.path).is_ok_and(|it| it.file_type().is_char_device());
     if settings.kind == Kind::Pmem && !device {
@@ -148,6 +158,10 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
             tracing::warn!(path = %settings.path.display(), %error, "cannot remove the new log");
         }
     })?;
+    if !may_run(&log)? {
+        drop(opened);
+        return Ok(log.close()?);
+    }
     opened.serve(log, |address, node, bound| {
         let sockets: Vec<String> = bound
             .iter()

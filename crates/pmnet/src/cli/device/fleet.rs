@@ -15,9 +15,9 @@ use pmnet_log::{Log, Media};
 use pmnet_wire::record::Member;
 
 use super::args::{DeviceArgs, Mode};
-use super::kernel;
 use super::relay::{open_log, run_relay};
 use super::settings::Settings;
+use super::{direct, kernel};
 use crate::cli::common::{in_etcd, required};
 
 /// How often it is looked whether etcd has answered.
@@ -29,11 +29,20 @@ const PATIENCE: u64 = 3;
 #[derive(Clone, Debug)]
 pub struct FleetSettings {
     endpoints: Vec<String>,
+    fleet: String,
     names: Names,
     seconds: u64,
 }
 
 impl FleetSettings {
+    /// The same for another shard of the fleet.
+    pub fn of_shard(&self, shard: u32) -> Result<FleetSettings, ConfigError> {
+        Ok(FleetSettings {
+            names: Names::new(&self.fleet, shard).map_err(ConfigError)?,
+            ..self.clone()
+        })
+    }
+
     /// The settings of a fleet; `None` without one.
     pub fn new(
         flags: &DeviceArgs,
@@ -51,11 +60,7 @@ impl FleetSettings {
             };
         };
         match flags.mode.or(file.mode) {
-            None | Some(Mode::Relay) => {}
-            Some(Mode::AfXdp) => {
-                let text = "--fleet does not go with --mode af-xdp yet: leave --mode out";
-                return Err(ConfigError(text.into()));
-            }
+            None | Some(Mode::Relay | Mode::AfXdp) => {}
             Some(Mode::Nic | Mode::Switch | Mode::Router) => {
                 if !Clock::boottime_is_the_kernels() {
                     return Err(ConfigError(
@@ -90,6 +95,7 @@ impl FleetSettings {
         let (endpoints, names) = in_etcd(&required("--etcd", "device", etcd)?, &name, shard)?;
         Ok(Some(FleetSettings {
             endpoints,
+            fleet: name,
             names,
             seconds,
         }))
@@ -126,6 +132,12 @@ pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> 
         });
         let run = if settings.kernel.is_some() {
             run_in_kernel(&now, order, &agent, stop, json, &mut kernel)
+        } else if settings.direct.is_some() {
+            let (wired, lease) = (now.relay.device.next, now.relay.lease.clone());
+            direct::serve_if(now, stop, json, |log| {
+                let lease = lease.as_ref().context("--fleet")?;
+                may_run(lease, wired, log, order, &agent, stop)
+            })
         } else {
             run_once(now, order, &agent, stop, json)
         };
@@ -215,7 +227,8 @@ fn run_once(
 ) -> anyhow::Result<()> {
     let (log, _) = open_log(&settings)
         .with_context(|| format!("cannot use the log {}", settings.path.display()))?;
-    if !may_run(&settings, &log, order, agent, stop)? {
+    let lease = settings.relay.lease.as_ref().context("--fleet")?;
+    if !may_run(lease, settings.relay.device.next, &log, order, agent, stop)? {
         return Ok(log.close()?);
     }
     run_relay(settings.relay, log, None, stop, json, || ())
@@ -235,7 +248,9 @@ fn run_in_kernel(
         found: taken.found(),
         was_serving: false,
     });
-    if !may_run(settings, taken.log(), order, agent, stop)? {
+    let lease = settings.relay.lease.as_ref().context("--fleet")?;
+    let next = settings.relay.device.next;
+    if !may_run(lease, next, taken.log(), order, agent, stop)? {
         return Ok(());
     }
     taken.run(settings, stop, json, || state.was_serving = true)
@@ -244,21 +259,18 @@ fn run_in_kernel(
 /// Tells the agent that the device runs with this log, and waits until etcd knows it as this process's. False: it is to end
 /// before that.
 fn may_run<M: Media>(
-    settings: &Settings,
+    lease: &Lease,
+    next: SocketAddr,
     log: &Log<M>,
     order: Option<Order>,
     agent: &Agent,
     stop: &Stop,
 ) -> anyhow::Result<bool> {
-    let lease = settings.relay.lease.as_ref().context("--fleet")?;
     let facts = Facts {
         log: log.identity().log_uuid,
         incarnation: log.incarnation(),
     };
-    let by_flags = Order {
-        next: settings.relay.device.next,
-        shrink: None,
-    };
+    let by_flags = Order { next, shrink: None };
     agent.attend(facts, lease.words.clone(), order.unwrap_or(by_flags));
     // Whoever else runs as this device is found before anybody hears of this one.
     while !agent.is_registered() && agent.failure().is_none() && !agent.leaves() {

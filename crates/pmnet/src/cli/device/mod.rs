@@ -107,10 +107,6 @@ pub fn main(command: &DeviceCommand, file: DeviceArgs) -> anyhow::Result<bool> {
         let text = "--shards does not go with a kernel mode yet: an interface has one program";
         return Err(ConfigError(text.into()).into());
     }
-    if shards > 1 && first.fleet.is_some() {
-        let text = "--shards does not go with --fleet yet: start a process for each shard";
-        return Err(ConfigError(text.into()).into());
-    }
     match shards {
         1 => serve(first, &stop, json).map(|()| true),
         2..=SHARDS_MAX => serve_all(&first, shards, &stop, json),
@@ -145,21 +141,18 @@ fn serve_all(first: &Settings, shards: u16, stop: &Stop, json: bool) -> anyhow::
 }
 
 fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
-    if settings.kernel.is_some() {
-        return match settings.fleet {
-            Some(_) => fleet::serve(settings, stop, json),
-            None => kernel::serve(&settings, stop, json),
-        };
-    }
-    if !settings.path.exists() {
+    if settings.kernel.is_none() && !settings.path.exists() {
         // No log is made for a device that could not serve.
         can_listen(settings.relay.listen)?;
     }
-    if settings.direct.is_some() {
-        return direct::serve(settings, stop, json);
-    }
     if settings.fleet.is_some() {
         return fleet::serve(settings, stop, json);
+    }
+    if settings.kernel.is_some() {
+        return kernel::serve(&settings, stop, json);
+    }
+    if settings.direct.is_some() {
+        return direct::serve(settings, stop, json);
     }
     let (log, _) = relay::open_log(&settings)
         .with_context(|| format!("cannot use the log {}", settings.path.display()))?;

@@ -238,6 +238,9 @@ fn nth(first: &Settings, index: u16) -> Result<Settings, ConfigError> {
             relay.device.shard
         ))
     })?;
+    if let Some(fleet) = &first.fleet {
+        settings.fleet = Some(fleet.of_shard(relay.device.shard)?);
+    }
     let mut path = first.path.clone().into_os_string();
     path.push(format!(".{}", relay.device.shard));
     settings.path = path.into();
