@@ -1,5 +1,6 @@
 //! Which shard serves which of Redis Cluster's hash slots.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 pub use pmnet_wire::slots::{SLOTS, parse_slots, slot_of};
@@ -23,6 +24,9 @@ pub enum MapError {
     /// A shard without slots.
     #[error("shard {0} of the list has no slots")]
     NoSlots(usize),
+    /// A slot that is being moved and that nobody serves.
+    #[error("slot {0} is to be moving, and belongs to no shard")]
+    MovesUnserved(u16),
     /// A slot with two shards.
     #[error("slot {slot} belongs to shard {first} and to shard {second} of the list")]
     Overlap {
@@ -40,6 +44,8 @@ pub enum MapError {
 pub struct SlotMap {
     /// For each slot its shard plus 1; 0: none.
     shards: Vec<u16>,
+    /// Those that are being moved to another shard: commands for their keys are refused meanwhile.
+    moving: BTreeSet<u16>,
     count: usize,
 }
 
@@ -76,8 +82,42 @@ impl SlotMap {
         }
         Ok(SlotMap {
             shards,
+            moving: BTreeSet::new(),
             count: ranges.len(),
         })
+    }
+
+    /// The same map, with these slots being moved.
+    ///
+    /// # Errors
+    /// [`MapError::MovesUnserved`].
+    pub fn with_moving(mut self, ranges: &[RangeInclusive<u16>]) -> Result<SlotMap, MapError> {
+        self.moving = ranges.iter().cloned().flatten().collect();
+        match self.moving.iter().find(|slot| self.shard(**slot).is_none()) {
+            Some(slot) => Err(MapError::MovesUnserved(*slot)),
+            None => Ok(self),
+        }
+    }
+
+    /// Whether a slot is being moved.
+    #[must_use]
+    pub fn is_moving(&self, slot: u16) -> bool {
+        self.moving.contains(&slot)
+    }
+
+    /// Those that are being moved, for people; `None` if there are none.
+    #[must_use]
+    pub fn moving(&self) -> Option<String> {
+        let ranges: Vec<_> = self.moving.iter().map(|slot| *slot..=*slot).collect();
+        (!ranges.is_empty()).then(|| shown(&ranges, ", "))
+    }
+
+    /// Those that another shard serves in `other`, for people; `None` if there are none.
+    #[must_use]
+    pub fn differing(&self, other: &SlotMap) -> Option<String> {
+        let slots = (0..SLOTS).filter(|slot| self.shard(*slot) != other.shard(*slot));
+        let ranges: Vec<_> = slots.map(|slot| slot..=slot).collect();
+        (!ranges.is_empty()).then(|| shown(&ranges, ", "))
     }
 
     /// How many shards there are.
@@ -146,6 +186,13 @@ mod tests {
             })
         );
         assert_eq!(SlotMap::new(&[vec![]]), Err(MapError::NoSlots(1)));
+        let moving = |slot: u16| found.clone().with_moving(&[slot..=slot]);
+        assert!(moving(9000).unwrap().is_moving(9000) && !found.is_moving(9000));
+        assert_eq!(moving(9000).unwrap().moving().as_deref(), Some("9000"));
+        assert_eq!(moving(16383), Err(MapError::MovesUnserved(16383)));
+        let other = map(&["0-5460", "5461-16382"]).unwrap();
+        assert_eq!(found.differing(&other).as_deref(), Some("9000"));
+        assert_eq!(found.differing(&found), None);
         let many = vec![vec![0..=0]; SHARDS_MAX + 1];
         assert_eq!(SlotMap::new(&many), Err(MapError::TooMany(SHARDS_MAX + 1)));
     }
