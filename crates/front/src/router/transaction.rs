@@ -216,15 +216,13 @@ impl Client {
         let (shard, lost) = (transaction.shard, transaction.lost);
         let slot = transaction.slot.or(self.watched.map(|(slot, _)| slot));
         let moves = |slot| server_of(slot, &common.map) != Ok(shard);
-        let error = if slot.is_some_and(moves) && !transaction.failed {
-            // Behind a transaction's first command the map has changed.
-            Some(TRYAGAIN)
-        } else if transaction.cross {
+        let error = if transaction.cross {
             Some(CROSSSLOT)
         } else if transaction.failed {
             Some(EXECABORT)
         } else {
-            None
+            // Behind its first command, or what is watched, the map may have changed.
+            slot.is_some_and(moves).then_some(TRYAGAIN)
         };
         if let Some(error) = error {
             if !lost {
