@@ -3,6 +3,9 @@
 //! **Where the records are.** One hash `pmnet:{SHARD}` in database 0, with one field for each record;
 //! scripts of clients in `pmnet:{SHARD}:scripts`. Commands that name such keys are refused.
 //!
+//! **A master of a Redis Cluster** ([`cluster`]): the hash is `pmnet:{SHARD-N}`, in a slot of this master. Scripts touch all slots that it
+//! serves, and look first whether it serves those that they need; transactions are for keys of one slot, and scripts in them for the records.
+//!
 //! **A batch** (`apply`) is one script. First it tries everything that could fail, for the whole batch
 //! (rights, SELECT, what a flush needs); then the records change; then the effects happen. Redis writes
 //! what a script did to its AOF as one transaction, and drops a torn one when it loads (for good only if the AOF is
