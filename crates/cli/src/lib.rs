@@ -18,5 +18,5 @@ pub use error::ConfigError;
 pub use files::bounded_text;
 pub use programs::find_program;
 pub use secrets::{password, warn_of_password};
-pub use signals::{Shutdown, call_on_signals, on_signals, write_on_signals};
+pub use signals::{Shutdown, call_on_hangup, call_on_signals, on_signals, write_on_signals};
 pub use values::{address, bytes};

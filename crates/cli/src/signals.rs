@@ -1,11 +1,11 @@
-//! SIGTERM, SIGINT and SIGPWR: the first one asks for a clean end, the second one ends at once.
+//! SIGTERM, SIGINT and SIGPWR: the first one asks for a clean end, the second one ends at once. SIGHUP: read a file again.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 /// Exit code when the second signal came: as a shell reports SIGINT.
@@ -49,6 +49,19 @@ pub fn write_on_signals(stream: &UnixStream) -> anyhow::Result<()> {
         let stream = stream.try_clone().context("cannot catch signals")?;
         signal_hook::low_level::pipe::register(signal, stream).context("cannot catch signals")?;
     }
+    Ok(())
+}
+
+/// Calls `again` at each SIGHUP, from a thread of its own: what was read at the start is to be read again.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn call_on_hangup(again: impl Fn() + Send + 'static) -> anyhow::Result<()> {
+    let mut signals = Signals::new([SIGHUP]).context("cannot catch signals")?;
+    std::thread::Builder::new()
+        .name("hangup".into())
+        .spawn(move || signals.forever().for_each(|_| again()))
+        .context("cannot catch signals")?;
     Ok(())
 }
 

@@ -84,6 +84,66 @@ fn a_slow_shard_holds_up_what_is_behind_it_only() {
     assert_eq!(client.text(), ":3\r\n");
 }
 
+/// A slot is being moved, and then is another shard's: nothing of it is done at the old shard after that, whatever had begun before.
+#[test]
+fn slots_move_while_clients_are_there() {
+    let Some(shards) = three() else { return };
+    let try_again = |reply: &str| reply.starts_with("-TRYAGAIN pmnet: ");
+    let [mut client, mut begun, mut watches, mut listens] = [(); 4].map(|()| shards.client());
+    assert_eq!(client.ask("INCR bar"), ":1\r\n");
+    for line in ["MULTI", "INCR bar"] {
+        begun.ask(line);
+    }
+    for line in ["WATCH bar", "MULTI"] {
+        watches.ask(line);
+    }
+    listens.ask("SUBSCRIBE bar");
+    // What is under way goes on.
+    let mut slow = shards.client();
+    assert_eq!(slow.ask("GET bar"), "$1\r\n1\r\n");
+    let asked = shards.knobs(0).bypasses.len();
+    shards.knobs(0).hold = true;
+    slow.send(&command("INCR bar"));
+    eventually("it is under way", || shards.knobs(0).bypasses.len() > asked);
+    shards.change_map(&THREE, Some("5061"));
+    eventually("the slot is moving", || try_again(&client.ask("GET bar")));
+    for line in ["SET bar x", "WATCH bar", "EVAL return 1 bar"] {
+        let reply = client.ask(line);
+        assert!(try_again(&reply), "{line}: {reply}");
+    }
+    assert_eq!(shards.client().ask("INCR foo"), ":1\r\n");
+    shards.knobs(0).hold = false;
+    assert_eq!(slow.text(), ":2\r\n");
+    assert_eq!(shards.client().ask("INCR hello"), ":1\r\n");
+    assert!(try_again(&begun.ask("EXEC")));
+    assert!(try_again(&watches.ask("INCR bar")));
+    assert!(watches.ask("EXEC").starts_with("-EXECABORT "));
+    let mut queued = shards.client();
+    for line in ["WATCH hello", "MULTI", "INCR hello"] {
+        queued.ask(line);
+    }
+    // It goes to the second shard, with what the first one has; and hello's slot without having been moving.
+    assert_eq!(shards.stores[0].client().ask("DEL bar"), ":1\r\n");
+    assert_eq!(shards.stores[1].client().ask("SET bar 2"), "+OK\r\n");
+    shards.change_map(
+        &["0-865,867-5060,5062-5460", "866,5061,5461-10922", THREE[2]],
+        None,
+    );
+    eventually("it is there", || {
+        shards.client().ask("GET bar") == "$1\r\n2\r\n"
+    });
+    assert!(try_again(&queued.ask("EXEC")));
+    assert_eq!(queued.ask("INCR bar"), ":3\r\n");
+    for line in ["MULTI", "INCR bar"] {
+        begun.ask(line);
+    }
+    assert_eq!(begun.ask("EXEC"), "*1\r\n:4\r\n");
+    assert_eq!(shards.stores[1].client().ask("GET bar"), "$1\r\n4\r\n");
+    assert_eq!(shards.stores[0].client().ask("EXISTS bar"), ":0\r\n");
+    // It would not hear what is published now.
+    assert_eq!(listens.next(), None);
+}
+
 #[test]
 fn many_keys_are_of_one_slot() {
     let Some(shards) = three() else { return };

@@ -28,7 +28,7 @@ use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX};
 pub enum OpenError {
     /// The scheme is not one of ours.
     #[error(
-        "unknown store {url:?}: use redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT,…/NAME, packet:PATH, kv:PATH or null:"
+        "unknown store {url:?}: use redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT,…/NAME, redis+cluster://HOST:PORT,…/SLOTS, packet:PATH, kv:PATH or null:"
     )]
     Scheme {
         /// What was given, without credentials.
@@ -69,7 +69,8 @@ pub enum OpenError {
 /// Opens the store that `url` names, for one shard.
 ///
 /// `redis://[[user]:password@]host[:port][?wait_replicas=N]` connects later, in [`Store::load`] (a server
-/// that is not up yet is no error here), `rediss://…` with TLS; `redis+sentinel://…/NAME` goes to the master that Sentinels name; `packet:PATH[?size=BYTES]` and `kv:PATH` open or
+/// that is not up yet is no error here), `rediss://…` with TLS; `redis+sentinel://…/NAME` goes to the master that Sentinels name,
+/// `redis+cluster://…/SLOTS` to the master of a Redis Cluster that serves these slots; `packet:PATH[?size=BYTES]` and `kv:PATH` open or
 /// create the file; `null:` keeps the
 /// records in memory and forgets the effects.
 ///
@@ -95,6 +96,9 @@ pub fn open_with(
     }
     if let Some(rest) = url.strip_prefix("redis+sentinel://") {
         return Ok(Box::new(RedisStore::by_sentinels(rest, password, shard)?));
+    }
+    if let Some(rest) = url.strip_prefix("redis+cluster://") {
+        return Ok(Box::new(RedisStore::in_cluster(rest, password, shard)?));
     }
     if password.is_some() {
         return Err(OpenError::Url {

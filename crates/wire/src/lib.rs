@@ -11,6 +11,7 @@ pub mod header;
 pub mod packet;
 pub mod promise;
 pub mod record;
+pub mod slots;
 pub mod store_name;
 
 pub use escape::percent_decode;

@@ -420,6 +420,11 @@ impl Connection {
         let reply = match passage.effect {
             Effect::Subscribe => Bytes::new(),
             Effect::Protocol if !value.starts_with(b"-") => self.hello_reply(),
+            // A client that followed it would go past pmnet.
+            _ if value.starts_with(b"-MOVED ") || value.starts_with(b"-ASK ") => reply::error(
+                "TRYAGAIN pmnet: the slot of its keys is not with the master of its shard, or is being moved; the command was not \
+                 executed",
+            ),
             _ => value.clone(),
         };
         self.settle(reply);

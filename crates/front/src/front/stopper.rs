@@ -63,7 +63,7 @@ impl<F: Flag, W: Wake> Ending<F, W> {
     }
 
     /// What ends its sleep.
-    pub(super) fn waker(&self) -> Arc<W> {
+    pub(crate) fn waker(&self) -> Arc<W> {
         Arc::clone(&self.waker)
     }
 

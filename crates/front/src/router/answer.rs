@@ -141,6 +141,7 @@ impl Client {
                 break;
             };
             moved = true;
+            self.taken_before = self.taken_before.saturating_sub(1);
             if !slot.silent {
                 self.out.extend_from_slice(&reply);
             }

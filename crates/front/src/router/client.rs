@@ -48,6 +48,8 @@ pub(super) struct Common {
     pub(super) registry: Registry,
     /// Everybody may do everything.
     pub(super) trusting: bool,
+    /// All shards' Redis are masters of one Redis Cluster.
+    pub(super) cluster: bool,
 }
 
 /// Whether a command was taken.
@@ -121,6 +123,8 @@ pub(super) struct Client {
     stuck: Option<Time>,
     /// In the list of those who have a turn.
     pub(super) queued: bool,
+    /// How many of its commands without a reply were taken before the map was changed last.
+    pub(super) taken_before: usize,
 }
 
 /// What becomes of a client after its turn.
@@ -183,6 +187,7 @@ impl Client {
             lingering: None,
             stuck: None,
             queued: false,
+            taken_before: 0,
         }
     }
 

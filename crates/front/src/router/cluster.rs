@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use pmnet_resp::{Arguments, reply, write_bulk, write_header, write_integer, write_map};
 
-use super::slot::{SLOTS, SlotMap, shown, slot_of};
+use pmnet_wire::slots::shown;
+
+use super::slot::{SLOTS, SlotMap, slot_of};
 
 /// The answer to a CLUSTER command whose number of arguments is right.
 pub(super) fn answer(

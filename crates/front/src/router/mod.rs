@@ -38,6 +38,7 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
@@ -80,6 +81,27 @@ pub struct RouterConfig {
     pub anyone: bool,
     /// Which shard serves which slots.
     pub map: SlotMap,
+    /// Whether the Redis of all shards are masters of one Redis Cluster, which gives messages to all of them.
+    pub cluster: bool,
+}
+
+/// Gives a running router another map.
+#[derive(Clone)]
+pub struct MapChanger {
+    next: Arc<Mutex<Option<SlotMap>>>,
+    waker: Arc<Waker>,
+}
+
+impl MapChanger {
+    /// From soon on this one counts. It has as many shards, in the same order.
+    pub fn change(&self, map: SlotMap) {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        *next = Some(map);
+        drop(next);
+        if let Err(error) = self.waker.wake() {
+            tracing::warn!(%error, "the router cannot be woken for its new map");
+        }
+    }
 }
 
 /// A router that listens; [`Router::run`] serves.
@@ -88,6 +110,10 @@ pub struct Router {
     poll: Poll,
     door: Door,
     stopper: Stopper,
+    /// A map that is to replace the present one.
+    next_map: Arc<Mutex<Option<SlotMap>>>,
+    /// Commands without a reply that were taken before the map was changed last; `None`: it has been said that there are none left.
+    taken_before: Option<usize>,
     start: Instant,
     now: Time,
     spin: Time,
@@ -127,10 +153,13 @@ impl Router {
                 entrances,
                 registry: poll.registry().try_clone()?,
                 trusting: config.anyone,
+                cluster: config.cluster,
             },
             poll,
             door,
             stopper: Stopper(Ending::new(AtomicBool::new(false), waker)),
+            next_map: Arc::default(),
+            taken_before: None,
             start: Instant::now(),
             now: 0,
             spin: nanos(config.spin),
@@ -157,6 +186,15 @@ impl Router {
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
+    }
+
+    /// A handle that changes the map while [`Router::run`] serves.
+    #[must_use]
+    pub fn map_changer(&self) -> MapChanger {
+        MapChanger {
+            next: self.next_map.clone(),
+            waker: self.stopper.0.waker(),
+        }
     }
 
     /// Serves until stopped, and says how many clients there were.
@@ -195,6 +233,7 @@ impl Router {
                     _ => self.note(event),
                 }
             }
+            self.change_map();
             self.accept();
             for _ in 0..self.queue.len() {
                 if let Some(index) = self.queue.pop_front() {
@@ -204,6 +243,58 @@ impl Router {
             self.look_for_late();
         }
         Ok(self.clients_ever)
+    }
+
+    /// Takes the next map, if there is one. Commands that were taken before go on as they were.
+    fn change_map(&mut self) {
+        let next = self.next_map.lock();
+        let Some(map) = next.unwrap_or_else(PoisonError::into_inner).take() else {
+            return;
+        };
+        if map.shards() != self.common.map.shards() {
+            tracing::error!("the new map has another number of shards: it is not used");
+            return;
+        }
+        let old = std::mem::replace(&mut self.common.map, map);
+        let map = &self.common.map;
+        let (moved, moving) = (old.differing(map), map.moving());
+        let mut elsewhere = Vec::new();
+        let mut taken = 0;
+        for (index, client) in self.clients.iter_mut().enumerate() {
+            let Some(client) = client else { continue };
+            client.taken_before = client.slots.len();
+            taken += client.taken_before;
+            if client.listens_elsewhere(&old, map) {
+                elsewhere.push(index);
+            }
+        }
+        tracing::info!(
+            to_others = moved,
+            moving,
+            under_way = taken,
+            closed = elsewhere.len(),
+            "the map of slots has changed"
+        );
+        self.taken_before = Some(taken);
+        for index in elsewhere {
+            self.close(index);
+        }
+        self.note_taken(0);
+    }
+
+    /// So many of the commands that were taken before the map was changed are over.
+    fn note_taken(&mut self, over: usize) {
+        let Some(left) = &mut self.taken_before else {
+            return;
+        };
+        *left = left.saturating_sub(over);
+        if *left == 0 {
+            self.taken_before = None;
+            tracing::info!(
+                moving = self.common.map.moving(),
+                "all commands that were taken before the map of slots changed are over"
+            );
+        }
     }
 
     fn sleep(&self) -> Option<Duration> {
@@ -253,7 +344,9 @@ impl Router {
             return;
         };
         client.queued = false;
+        let before = client.taken_before;
         let turn = client.serve(&mut self.common, &mut self.scratch, self.now);
+        let over = before.saturating_sub(client.taken_before);
         if client.is_timed() && self.next_look.is_none() {
             self.next_look = Some(self.now + LOOK_EVERY);
         }
@@ -261,6 +354,9 @@ impl Router {
             Turn::Idle => {}
             Turn::More => self.enqueue(index),
             Turn::Closed => self.close(index),
+        }
+        if over > 0 {
+            self.note_taken(over);
         }
     }
 
@@ -271,6 +367,7 @@ impl Router {
         // Its links end with it, which tells the fronts.
         tracing::debug!(client = %client.peer, id = client.id, "client closed");
         self.free.push(index);
+        self.note_taken(client.taken_before);
     }
 
     /// Closes those who have not agreed on TLS in time, or go on and on after an error.

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use pmnet_resp::{Arguments, reply};
 
 use super::merge::Merge;
+use super::slot::SlotMap;
 use super::slot::slot_of;
 use crate::connection::unknown_command;
 use crate::table::{Sub, Verdict, keys};
@@ -85,6 +86,18 @@ pub(super) const CROSSSLOT: Bytes =
     Bytes::from_static(b"-CROSSSLOT Keys in request don't hash to the same slot\r\n");
 /// Redis Cluster's error for a slot that nobody serves.
 pub(super) const CLUSTERDOWN: Bytes = Bytes::from_static(b"-CLUSTERDOWN Hash slot not served\r\n");
+pub(super) const TRYAGAIN: Bytes = Bytes::from_static(
+    b"-TRYAGAIN pmnet: the slot is being moved to another shard; the command was not executed\r\n",
+);
+
+/// The shard that serves a slot, or what commands for its keys get.
+pub(super) fn server_of(slot: u16, map: &SlotMap) -> Result<usize, Bytes> {
+    match map.shard(slot) {
+        None => Err(CLUSTERDOWN),
+        Some(_) if map.is_moving(slot) => Err(TRYAGAIN),
+        Some(shard) => Ok(shard),
+    }
+}
 
 /// What to do with a command.
 pub(super) fn kind(verdict: &Verdict, arguments: &Arguments<'_>) -> Kind {

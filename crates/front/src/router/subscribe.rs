@@ -152,7 +152,8 @@ impl Client {
         } else {
             let home = |channel: &Bytes| {
                 if patterns {
-                    None
+                    // Any node of a Redis Cluster has all messages; but events of keys only its own.
+                    (common.cluster && !channel.starts_with(b"__key")).then_some(HOME)
                 } else if sharded {
                     Some(common.map.shard(slot_of(channel)).unwrap_or(HOME))
                 } else {
@@ -209,6 +210,16 @@ impl Client {
             error: None,
         })));
         Done::Taken
+    }
+
+    /// Whether it listens where nothing will come any more when `new` has replaced `old`.
+    pub(super) fn listens_elsewhere(&self, old: &SlotMap, new: &SlotMap) -> bool {
+        let moves = |channel: &Bytes| home_of(channel, old) != home_of(channel, new);
+        let Subscriptions {
+            channels, sharded, ..
+        } = &self.subscriptions;
+        (self.is_changing() && old.differing(new).is_some())
+            || channels.iter().chain(sharded).any(moves)
     }
 
     /// Whether a change of subscriptions is under way.

@@ -8,7 +8,7 @@ use super::client::{Client, Common, Done, HOME, Trust};
 use super::cluster;
 use super::link::{KEPT_BYTES_MAX, Owed};
 use super::merge::Merge;
-use super::route::{CLUSTERDOWN, CROSSSLOT, Kind, Place, kind, place_of};
+use super::route::{CROSSSLOT, Kind, Place, kind, place_of, server_of};
 use crate::connection::SLOTS_MAX;
 use crate::limits::REQUESTS;
 use crate::table::Verdict;
@@ -145,12 +145,12 @@ impl Client {
         let shard = match place_of(verdict, arguments) {
             Place::Anywhere => HOME,
             Place::Cross => return self.own(CROSSSLOT, common),
-            Place::Slot(slot) => match common.map.shard(slot) {
-                Some(shard) => {
+            Place::Slot(slot) => match server_of(slot, &common.map) {
+                Ok(shard) => {
                     self.last = shard;
                     shard
                 }
-                None => return self.own(CLUSTERDOWN, common),
+                Err(error) => return self.own(error, common),
             },
         };
         self.forward(shard, frame, Wait::One(shard), common)

@@ -10,7 +10,7 @@ use pmnet_resp::{Arguments, reply};
 use super::answer::Wait;
 use super::client::{Client, Common, Done, HOME};
 use super::link::Owed;
-use super::route::{CLUSTERDOWN, CROSSSLOT, Kind, Place, place_of};
+use super::route::{CROSSSLOT, Kind, Place, TRYAGAIN, place_of, server_of};
 use crate::connection::EXECABORT;
 use crate::table::{Sub, Verdict};
 
@@ -129,10 +129,15 @@ impl Client {
             }
             Place::Cross => return self.refuse(CROSSSLOT),
             Place::Slot(slot) => {
-                let Some(shard) = common.map.shard(slot) else {
-                    return self.refuse(CLUSTERDOWN);
+                let shard = match server_of(slot, &common.map) {
+                    Ok(shard) => shard,
+                    Err(error) => return self.refuse(error),
                 };
                 let own = transaction.slot.or(self.watched.map(|(slot, _)| slot));
+                if own == Some(slot) && shard != transaction.shard {
+                    // It was moved meanwhile.
+                    return self.refuse(TRYAGAIN);
+                }
                 if transaction.slot.is_none() && own.is_none() && shard != transaction.shard {
                     return self.move_transaction(slot, shard, common);
                 }
@@ -209,12 +214,15 @@ impl Client {
             return Done::Later;
         };
         let (shard, lost) = (transaction.shard, transaction.lost);
+        let slot = transaction.slot.or(self.watched.map(|(slot, _)| slot));
+        let moves = |slot| server_of(slot, &common.map) != Ok(shard);
         let error = if transaction.cross {
             Some(CROSSSLOT)
         } else if transaction.failed {
             Some(EXECABORT)
         } else {
-            None
+            // Behind its first command, or what is watched, the map may have changed.
+            slot.is_some_and(moves).then_some(TRYAGAIN)
         };
         if let Some(error) = error {
             if !lost {
@@ -255,8 +263,11 @@ impl Client {
             Place::Slot(_) | Place::Cross => return self.own(CROSSSLOT, common),
             Place::Anywhere => return self.forward(HOME, frame, Wait::One(HOME), common),
         };
-        let Some(shard) = common.map.shard(slot) else {
-            return self.own(CLUSTERDOWN, common);
+        let shard = match server_of(slot, &common.map) {
+            Ok(shard) if self.watched.is_none_or(|(_, own)| own == shard) => shard,
+            // What is watched is where the slot was before.
+            Ok(_) => return self.own(TRYAGAIN, common),
+            Err(error) => return self.own(error, common),
         };
         if let Err(done) = self.ready(shard, common) {
             return done;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use pmnet_front::router::slot::{SlotMap, parse_slots};
-use pmnet_front::router::{Router, RouterConfig};
+use pmnet_front::router::{MapChanger, Router, RouterConfig};
 use pmnet_front::{Access, Front, FrontConfig, Stopper};
 
 use crate::common::{Client, Executor, Knobs, Redis, eventually};
@@ -15,6 +15,7 @@ pub struct Sharded {
     pub address: SocketAddr,
     pub stores: Vec<Redis>,
     pub knobs: Vec<Arc<Mutex<Knobs>>>,
+    pub changer: MapChanger,
     stoppers: Vec<Stopper>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -69,9 +70,11 @@ pub fn start_with(
         tls: None,
         anyone: matches!(config.access, Access::Anyone),
         map,
+        cluster: false,
     };
     change_router(&mut router_config);
     let router = Router::bind(&router_config, entrances).expect("router");
+    let changer = router.map_changer();
     let address = router.local_addr().expect("address");
     stoppers.push(router.stopper());
     threads.push(
@@ -86,6 +89,7 @@ pub fn start_with(
         address,
         stores,
         knobs,
+        changer,
         stoppers,
         threads,
     })
@@ -94,6 +98,15 @@ pub fn start_with(
 impl Sharded {
     pub fn client(&self) -> Client {
         Client::connect(self.address)
+    }
+
+    /// Another map: slots of each shard, and those that are being moved.
+    pub fn change_map(&self, slots: &[&str], moving: Option<&str>) {
+        let parse = |text: &&str| parse_slots(text).expect("slots");
+        let ranges: Vec<_> = slots.iter().map(parse).collect();
+        let moving = moving.iter().flat_map(parse).collect::<Vec<_>>();
+        let map = SlotMap::new(&ranges).and_then(|map| map.with_moving(&moving));
+        self.changer.change(map.expect("a map"));
     }
 
     pub fn knobs(&self, shard: usize) -> std::sync::MutexGuard<'_, Knobs> {

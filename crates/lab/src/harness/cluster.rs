@@ -63,6 +63,8 @@ impl Medium {
 pub struct Topology {
     /// The database.
     pub store: StoreKind,
+    /// A database that runs already, and how the server is to name it; then none is started.
+    pub store_url: Option<String>,
     /// Length of the chain, 1 to [`DEVICES_MAX`]; 0: no pmnet at all, the database alone.
     pub devices: usize,
     /// Medium of every device.
@@ -89,6 +91,7 @@ impl Topology {
     pub fn new(store: StoreKind, devices: usize, medium: Medium) -> Topology {
         Topology {
             store,
+            store_url: None,
             devices,
             medium,
             trouble: None,
@@ -191,8 +194,9 @@ impl Cluster {
 
     fn start_all(&mut self, binaries: &Binaries) -> anyhow::Result<()> {
         let disk = self.scratch.disk().to_owned();
-        let store = match self.topology.store {
-            StoreKind::Redis => {
+        let store = match (&self.topology.store_url, self.topology.store) {
+            (Some(url), _) => url.clone(),
+            (None, StoreKind::Redis) => {
                 let address = self.port()?;
                 self.redis = Some(address);
                 self.add(
@@ -201,9 +205,11 @@ impl Cluster {
                 )?;
                 format!("redis://{address}")
             }
-            StoreKind::Kv => format!("kv:{}", disk.join("store.kv").display()),
-            StoreKind::Packet => format!("packet:{}?size=64M", disk.join("store").display()),
-            StoreKind::Null => "null:".to_owned(),
+            (None, StoreKind::Kv) => format!("kv:{}", disk.join("store.kv").display()),
+            (None, StoreKind::Packet) => {
+                format!("packet:{}?size=64M", disk.join("store").display())
+            }
+            (None, StoreKind::Null) => "null:".to_owned(),
         };
         if self.topology.devices == 0 {
             return Ok(());

@@ -37,4 +37,4 @@ pub use pmnet_cli::find_program;
 pub use process::{Process, Ready, Spec, cpu_ns};
 pub use proxy::{LossyProxy, Trouble};
 pub use scratch::Scratch;
-pub use shards::Shards;
+pub use shards::{Shards, slots_of};

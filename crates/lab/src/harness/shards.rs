@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use rustix::process::Signal;
 
 use super::binaries::Binaries;
 use super::claims::Port;
@@ -21,7 +22,20 @@ pub struct Shards {
     endpoint: SocketAddr,
     /// Each has its part of the slots, in order, as many as the others.
     pub clusters: Vec<Cluster>,
+    file: PathBuf,
     _port: Port,
+}
+
+/// An entry of the front's file.
+fn entry(slots: &str, via: SocketAddr) -> String {
+    format!("[[shard]]\nslots = \"{slots}\"\nvia = \"{via}\"\n")
+}
+
+/// The slots of one of so many shards.
+#[must_use]
+pub fn slots_of(shard: usize, count: usize) -> String {
+    let (first, next) = (shard * SLOTS / count, (shard + 1) * SLOTS / count);
+    format!("{first}-{}", next - 1)
 }
 
 impl Shards {
@@ -36,38 +50,62 @@ impl Shards {
         count: usize,
         topology: &Topology,
     ) -> anyhow::Result<Shards> {
-        let mut clusters = Vec::new();
-        let mut file = String::new();
-        for shard in 0..count {
+        Shards::start_each(binaries, folder, name, &vec![topology.clone(); count], "")
+    }
+
+    /// Starts one of each of these, then the front with the arguments that the first one names; `head` comes first in its file.
+    ///
+    /// # Errors
+    /// As [`Shards::start`].
+    pub fn start_each(
+        binaries: &Binaries,
+        folder: &Path,
+        name: &str,
+        topologies: &[Topology],
+        head: &str,
+    ) -> anyhow::Result<Shards> {
+        let (mut clusters, mut text) = (Vec::new(), head.to_owned());
+        for (shard, topology) in topologies.iter().enumerate() {
             let own = Topology {
                 front: false,
                 ..topology.clone()
             };
             let cluster = Cluster::start(binaries, folder, &format!("{name}-{}", shard + 1), own)?;
-            let head = cluster.head().context("a shard needs a device")?;
-            let (first, next) = (shard * SLOTS / count, (shard + 1) * SLOTS / count);
-            file += &format!(
-                "[[shard]]\nslots = \"{first}-{}\"\nvia = \"{head}\"\n",
-                next - 1
-            );
+            let via = cluster.head().context("a shard needs a device")?;
+            text += &entry(&slots_of(shard, topologies.len()), via);
             clusters.push(cluster);
         }
         let home: PathBuf = clusters.first().context("no shard")?.folder().to_owned();
-        let path = home.join("shards.toml");
-        std::fs::write(&path, file).context("cannot write the file of shards")?;
+        let file = home.join("shards.toml");
+        std::fs::write(&file, text).context("cannot write the file of shards")?;
+        let front_args = &topologies[0].front_args;
         let port = Port::claim().context("no port for the front")?;
         let endpoint = SocketAddr::from((Ipv4Addr::LOCALHOST, port.number()));
         let mut args = words(&["redis", "--listen", &endpoint.to_string(), "--shards"]);
-        args.push(path.into());
-        args.extend(words(who_may_connect(&topology.front_args)));
-        args.extend(words(&topology.front_args));
+        args.push(file.clone().into());
+        args.extend(words(who_may_connect(front_args)));
+        args.extend(words(front_args));
         let front = Process::start(own_spec(binaries, "router", args), &home, READY_MAX)?;
         Ok(Shards {
             front,
             endpoint,
             clusters,
+            file,
             _port: port,
         })
+    }
+
+    /// Gives the shards these slots, and lets the front read that; `head` comes first in its file.
+    ///
+    /// # Errors
+    /// The file cannot be written, or the front is gone.
+    pub fn change_map(&mut self, head: &str, slots: &[&str]) -> anyhow::Result<()> {
+        let mut text = head.to_owned();
+        for (slots, cluster) in slots.iter().zip(&self.clusters) {
+            text += &entry(slots, cluster.head().context("a shard needs a device")?);
+        }
+        std::fs::write(&self.file, text).context("cannot write the file of shards")?;
+        self.front.signal(Signal::HUP)
     }
 
     /// Where clients connect.

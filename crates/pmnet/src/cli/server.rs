@@ -40,10 +40,13 @@ Examples:
       --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
   pmnet server --listen 10.0.0.3:51500 \\
       --store 'redis+sentinel://10.0.0.4:26379,10.0.0.5:26379,10.0.0.6:26379/mymaster?wait_replicas=2'
+  pmnet server --listen 10.0.0.3:51500 \\
+      --store 'redis+cluster://10.0.0.4:6379,10.0.0.5:6379,10.0.0.6:6379/0-5460?wait_replicas=1'
 
 Stores: redis://HOST:PORT (Redis or Valkey; appendfsync always for durability), rediss://HOST:PORT (with
 TLS; ca=FILE names the authorities, otherwise the system's; cert=FILE&key=FILE to show one),
-redis+sentinel://HOST:PORT,…/NAME (the master that Redis Sentinels name, also after a failover), packet:PATH (pmnet's own:
+redis+sentinel://HOST:PORT,…/NAME (the master that Redis Sentinels name, also after a failover),
+redis+cluster://HOST:PORT,…/SLOTS (the master of a Redis Cluster that serves these slots), packet:PATH (pmnet's own:
 ?size=BYTES for a new one, media=file, dram or pmem, otherwise what suits the path), kv:PATH (embedded database),
 null: (forgets everything; for measurements). One server serves one shard; its position in the log
 is kept in the store, in the same transaction as the data.
@@ -60,7 +63,7 @@ pub struct ServerArgs {
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
     /// Where the data goes: redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT,…/NAME,
-    /// packet:PATH, kv:PATH or null:
+    /// redis+cluster://HOST:PORT,…/SLOTS, packet:PATH, kv:PATH or null:
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// The password for --store is the first line of this file.

@@ -1,7 +1,7 @@
 -- Applies one batch: its records first, then its effects, all in one atomic step.
--- ARGV: hash, expected owner, expected watermark, number of records to remove and their names, number of records to
--- write and their names and values; then runs of commands alike: what they have in common, number of commands, and
--- the arguments of all of them. In common they have "KIND DATABASE WIDTH NAME", where WIDTH is the number of arguments
+-- ARGV: hash, expected owner, expected watermark, number of keys for slots.lua and these keys (of a Redis Cluster only),
+-- number of records to remove and their names, number of records to write and their names and values; then runs of
+-- commands alike: what they have in common, number of commands, and the arguments of all of them. In common they have "KIND DATABASE WIDTH NAME", where WIDTH is the number of arguments
 -- besides the name, and KIND 'plain' (SET key value), 'promised' (another one acknowledged early), 'flush' or 'other'.
 --
 -- Redis undoes nothing of a script that fails. So all that could fail is tried before anything changes: rights to the
@@ -15,9 +15,12 @@ if not owner or (redis.call('HGET', HASH, 'watermark') or '') ~= WATERMARK then
   return {err = 'TRYAGAIN the records were changed by somebody else'}
 end
 
-local removed = tonumber(ARGV[4])
-local written = tonumber(ARGV[5 + removed])
-local runs, values = 6 + removed + 2 * written, #ARGV
+local records = 5 + tonumber(ARGV[4])
+local elsewhere = pmnet_elsewhere(5, records - 1)
+if elsewhere then return elsewhere end
+local removed = tonumber(ARGV[records])
+local written = tonumber(ARGV[records + 1 + removed])
+local runs, values = records + 2 + removed + 2 * written, #ARGV
 local known = {}
 local function in_common(text)
   local run = known[text]
@@ -108,10 +111,10 @@ local function one_by_one(run, count, ordinal, at)
   end
 end
 local whole, why = pcall(function()
-  for from = 5, 4 + removed, 2000 do
-    redis.call('HDEL', HASH, unpack(ARGV, from, math.min(from + 1999, 4 + removed)))
+  for from = records + 1, records + removed, 2000 do
+    redis.call('HDEL', HASH, unpack(ARGV, from, math.min(from + 1999, records + removed)))
   end
-  for from = 6 + removed, runs - 1, 2000 do
+  for from = records + 2 + removed, runs - 1, 2000 do
     redis.call('HSET', HASH, unpack(ARGV, from, math.min(from + 1999, runs - 1)))
   end
   ran = 0

@@ -5,7 +5,9 @@ use pmnet_resp::read::{elements, error, text};
 use pmnet_resp::{reply, write_bulk, write_header};
 use pmnet_server::{Batch, StoreError};
 use pmnet_wire::command::Commands;
+use pmnet_wire::slots::slot_of;
 
+use super::cluster::{elsewhere, probe, waits_for};
 use super::commands::{is_flush, upper};
 use super::owner::{FENCED, taken_over};
 use super::pending::not_understood;
@@ -87,7 +89,8 @@ impl RedisStore {
     ) -> Result<Outcome, StoreError> {
         // With a SELECT inside, a right that is taken away could lead elsewhere.
         let mut databases = effects.iter().flatten().map(|e| e.commands.database);
-        let mut transaction = Transaction::begin(link, &self.hash, databases.next().unwrap_or(0))?;
+        let database = databases.next().unwrap_or(0);
+        let mut transaction = Transaction::begin(link, &self.hash, database, None)?;
         for (index, effect) in effects.iter().enumerate() {
             let Some(effect) = effect else { continue };
             transaction.select(effect.commands.database);
@@ -123,7 +126,8 @@ impl RedisStore {
     ) -> Result<Outcome, StoreError> {
         let removed = batch.records.iter().filter(|(_, value)| value.is_none());
         let written = batch.records.iter().filter(|(_, value)| value.is_some());
-        let mut runs = Runs::default();
+        let mut runs = Runs::new(self.home.is_some());
+        let slots = self.slots_of(link, effects);
         for (index, effect) in effects.iter().enumerate() {
             let Some(effect) = effect else { continue };
             for command in effect.commands.iter() {
@@ -131,22 +135,27 @@ impl RedisStore {
             }
         }
         let (removed_count, written_count) = (removed.clone().count(), written.clone().count());
-        let values = 3 + 5 + removed_count + 2 * written_count + runs.values();
+        // With the name of the hash, of which a Redis that is not its master says so, behind the number of keys.
+        let keys = usize::from(self.home.is_some());
+        let values = 3 + keys + 6 + slots.len() + removed_count + 2 * written_count + runs.values();
         let number =
             |out: &mut Vec<u8>, value: usize| write_bulk(out, value.to_string().as_bytes());
         let owner = link.owner.clone();
         let out = link.connection.out();
         write_header(out, values);
-        for argument in [
-            b"EVALSHA",
-            &link.apply_sha[..],
-            b"0",
-            &self.hash,
-            &owner,
-            &self.watermark,
-        ] {
+        for argument in [b"EVALSHA", &link.apply_sha[..]] {
             write_bulk(out, argument);
         }
+        number(out, keys);
+        for argument in std::iter::repeat_n(&self.hash[..], keys).chain([
+            &self.hash[..],
+            &owner,
+            &self.watermark,
+        ]) {
+            write_bulk(out, argument);
+        }
+        number(out, slots.len());
+        slots.iter().for_each(|slot| write_bulk(out, &probe(*slot)));
         number(out, removed_count);
         removed.for_each(|(key, _)| write_bulk(out, key));
         number(out, written_count);
@@ -171,6 +180,9 @@ impl RedisStore {
             if let Some(rest) = error.strip_prefix("BROKEN ") {
                 return Err(unfinished(rest, &runs, effects));
             }
+            if let Some((slot, why)) = elsewhere(error, &slots) {
+                return Err(StoreError::Retry(waits_for(slot, why)));
+            }
             let refused = error.strip_prefix("REFUSED ").and_then(numbered);
             let Some(refused) = refused else {
                 return Err(StoreError::Retry(error.to_owned()));
@@ -190,6 +202,22 @@ impl RedisStore {
         link.read_watch(&self.hash, true, after)?;
         link.read_wait(self.url.wait_replicas)?;
         Ok(Outcome::Ran(failed))
+    }
+
+    /// Of a Redis Cluster: the slots that the effects are about, and that of the records, each once.
+    fn slots_of(&self, link: &Link, effects: &[Option<Effect<'_>>]) -> Vec<u16> {
+        let Some(home) = self.home else {
+            return Vec::new();
+        };
+        let mut slots = vec![home];
+        for command in effects.iter().flatten().flat_map(|e| e.commands.iter()) {
+            let arguments: Vec<&[u8]> = command.collect();
+            let keys = link.commands.slot_keys(&upper(arguments[0]), &arguments);
+            slots.extend(keys.iter().map(|key| slot_of(key)));
+        }
+        slots.sort_unstable();
+        slots.dedup();
+        slots
     }
 
     /// The result of the batch: the number of effects that were rejected, or `None`: it must be sent again
@@ -272,7 +300,7 @@ fn admit<'a>(link: &mut Link, payload: &'a [u8]) -> Result<Result<Effect<'a>, St
         Ok(commands) => commands,
         Err(error) => return Ok(Err(error.to_string())),
     };
-    let nature = match plan::check_effect(&commands, &link.commands) {
+    let nature = match plan::check_effect(&commands, &link.commands, link.home.is_some()) {
         Ok(nature) => nature,
         Err(why) => return Ok(Err(format!("{}: {why}", promise::shown(&commands)))),
     };

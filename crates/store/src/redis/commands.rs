@@ -9,6 +9,7 @@ use std::collections::HashMap;
 
 use pmnet_wire::guard;
 
+use pmnet_resp::parse_integer;
 use pmnet_resp::read::{elements, integer, text};
 
 /// Most arguments that a script passes to one command (Lua's C stack holds about 8,000).
@@ -219,6 +220,37 @@ impl CommandTable {
         })
     }
 
+    /// Keys of a command from which its slots can be told in a Redis Cluster: all that a script declares; of others the first one, since
+    /// Redis refuses such a command if its keys are of several slots. None, if it has none, or if that is not known.
+    #[must_use]
+    pub fn slot_keys<'k, 'a>(&self, name: &[u8], arguments: &'k [&'a [u8]]) -> &'k [&'a [u8]] {
+        let from = |first: usize, count: usize| {
+            let rest = arguments.get(first..).unwrap_or_default();
+            &rest[..count.min(rest.len())]
+        };
+        match name {
+            b"EVAL" | b"EVALSHA" | b"EVAL_RO" | b"EVALSHA_RO" | b"FCALL" | b"FCALL_RO" => {
+                let count = arguments.get(2).and_then(|count| parse_integer(count));
+                let count = count.and_then(|count| usize::try_from(count).ok());
+                from(3, count.unwrap_or(0))
+            }
+            b"ZUNION" | b"ZINTER" | b"ZDIFF" | b"ZINTERCARD" | b"SINTERCARD" | b"LMPOP"
+            | b"ZMPOP" => from(2, 1),
+            b"BLMPOP" | b"BZMPOP" => from(3, 1),
+            b"XREAD" | b"XREADGROUP" => {
+                let is_word = |word: &&[u8]| word.eq_ignore_ascii_case(b"STREAMS");
+                let at = arguments.iter().position(is_word);
+                at.map_or(&[], |at| from(at + 1, 1))
+            }
+            _ => match self.spec(name, arguments) {
+                Some(spec) if spec.first > 0 => {
+                    usize::try_from(spec.first).map_or(&[], |first| from(first, 1))
+                }
+                _ => &[],
+            },
+        }
+    }
+
     /// Whether the command names a key of pmnet's own. The server says which arguments are keys; if that is
     /// not known, any argument that looks like such a key counts.
     #[must_use]
@@ -298,6 +330,36 @@ mod tests {
         assert!(!table.touches_records(b"MSET", &[b"MSET", b"a", b"pmnet:{0}"]));
         assert!(table.touches_records(b"SORT", &[b"SORT", b"a", b"STORE", b"pmnet:{0}"]));
         assert!(table.touches_records(b"NEW", &[b"NEW", b"pmnet:{0}"]));
+    }
+
+    #[test]
+    fn slots_are_told_by_keys() {
+        let table = table();
+        let keys = |line: &str| {
+            let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+            let keys = table.slot_keys(words[0], &words);
+            let keys: Vec<_> = keys
+                .iter()
+                .map(|key| String::from_utf8_lossy(key))
+                .collect();
+            keys.join(" ")
+        };
+        for (line, expected) in [
+            ("MSET a 1 b 2", "a"),
+            ("SORT a STORE b", "a"),
+            ("CONFIG GET x", ""),
+            ("NOSUCH a", ""),
+            ("EVAL x 2 a b c", "a b"),
+            ("EVAL x 9 a", "a"),
+            ("EVALSHA x -1 a", ""),
+            ("EVAL x", ""),
+            ("ZUNION 2 a b", "a"),
+            ("BLMPOP 0 1 a LEFT", "a"),
+            ("XREADGROUP GROUP g c STREAMS a 0", "a"),
+            ("XREAD COUNT 1", ""),
+        ] {
+            assert_eq!(keys(line), expected, "{line}");
+        }
     }
 
     #[test]

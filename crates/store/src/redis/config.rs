@@ -146,13 +146,14 @@ pub struct Facts {
 
 impl Facts {
     /// Asks the server, and refuses one that cannot keep the store's promises. `whole_aof_of`: run id of
-    /// a server process whose AOF was seen to be whole.
+    /// a server process whose AOF was seen to be whole. `cluster`: it is to be a node of a Redis Cluster.
     ///
     /// # Errors
     /// `Fatal` for a server that must not be used, `Retry` for one that is not ready yet.
     pub fn ask(
         connection: &mut Connection,
         whole_aof_of: Option<&str>,
+        cluster: bool,
     ) -> Result<Facts, StoreError> {
         let reply = connection.call(&[b"INFO"])?;
         if let Some(error) = error(&reply) {
@@ -163,12 +164,15 @@ impl Facts {
         if field("loading") == "1" {
             return Err(StoreError::Retry("Redis is loading its data set".into()));
         }
-        if field("redis_mode") == "cluster" || field("cluster_enabled") == "1" {
-            return Err(StoreError::Fatal(
-                "this Redis runs in cluster mode, where a batch cannot be one transaction: give each shard a \
-                 Redis of its own, with cluster-enabled no"
-                    .into(),
-            ));
+        let in_cluster = field("redis_mode") == "cluster" || field("cluster_enabled") == "1";
+        if in_cluster != cluster {
+            let text = if in_cluster {
+                "this Redis is a node of a Redis Cluster: name the cluster's nodes and the slots of this shard, --store \
+                 redis+cluster://HOST:PORT,HOST:PORT/0-5460"
+            } else {
+                "this Redis is no node of a Redis Cluster (cluster-enabled no): name it with --store redis://HOST:PORT"
+            };
+            return Err(StoreError::Fatal(text.into()));
         }
         if field("role") == "slave" {
             return Err(StoreError::Retry(

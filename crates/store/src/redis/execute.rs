@@ -16,6 +16,7 @@ use pmnet_wire::guard::sets_eviction;
 
 use crate::{PACK_HEADER_BYTES_MAX, REPLY_BYTES_MAX, REPLY_TOO_LONG, bounded_reply, warn_too_long};
 
+use super::cluster::{elsewhere_reply, is_elsewhere, probe};
 use super::commands::upper;
 use super::commands::{is_flush, runs_code};
 use super::config::{Persistence, setting};
@@ -39,6 +40,8 @@ const SCRIPTS_MAX: usize = 10_000;
 const KEEP_LUA: &str = include_str!("keep.lua");
 /// Reply to a transaction of which Redis refused a command.
 const EXECABORT: &[u8] = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
+/// Redis Cluster's reply to a transaction with keys of several slots.
+const CROSSSLOT: &[u8] = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n";
 /// How often a transaction is sent again without commands that Redis refused while queueing.
 const RESENDS_MAX: usize = 4;
 
@@ -152,7 +155,7 @@ impl RedisStore {
             setting(&mut link.connection, "maxmemory")?.as_deref() == Some("0")
         };
         Ok(if commands.form == Form::Pack {
-            Plan::of_pack(&commands, &link.commands, unlimited)
+            Plan::of_pack(&commands, &link.commands, unlimited, self.home.is_some())
         } else {
             Plan::new(&commands, &link.commands, unlimited, &databases)
         })
@@ -191,8 +194,11 @@ impl RedisStore {
             run_id: link.facts.run_id.clone(),
             records: String::from_utf8_lossy(&self.hash).into_owned(),
             owner: String::from_utf8_lossy(&link.owner).into_owned(),
-            // Where somebody must wait for a sync or for replicas, a plain read may show more than is durable.
-            reads: self.url.wait_replicas == 0 && link.facts.persistence != Persistence::WaitAof,
+            // Where somebody must wait for a sync or for replicas, a plain read may show more than is durable. In a Redis Cluster a
+            // transaction cannot have the records beside keys of another slot.
+            reads: self.home.is_none()
+                && self.url.wait_replicas == 0
+                && link.facts.persistence != Persistence::WaitAof,
         }
     }
 
@@ -288,10 +294,20 @@ impl RedisStore {
         let transaction = (plan.form == Form::Transaction).then_some(plan.items.len());
         let version: &[u8] = if plan.resp3 { b"3" } else { b"2" };
         let longest = REPLY_BYTES_MAX.to_string();
-        let head: [&[u8]; 15] = [
-            b"EVALSHA",
-            &link.request_sha,
-            b"0",
+        let mut slots = Vec::new();
+        if let Some(home) = self.home {
+            slots = plan.slots(&link.commands);
+            slots.extend((!slots.contains(&home)).then_some(home));
+        }
+        let probes: Vec<Vec<u8>> = slots.iter().map(|slot| probe(*slot)).collect();
+        let count = probes.len().to_string();
+        let mut head: Vec<&[u8]> = vec![b"EVALSHA", &link.request_sha];
+        // Of the hash a Redis that is not its master says so.
+        match self.home {
+            None => head.push(b"0"),
+            Some(_) => head.extend([&b"1"[..], &self.hash]),
+        }
+        head.extend([
             database.as_bytes(),
             version,
             form,
@@ -304,7 +320,9 @@ impl RedisStore {
             LOST_REPLY,
             longest.as_bytes(),
             REPLY_TOO_LONG,
-        ];
+            count.as_bytes(),
+        ]);
+        head.extend(probes.iter().map(|probe| &probe[..]));
         let tail: usize = plan
             .items
             .iter()
@@ -346,6 +364,7 @@ impl RedisStore {
             skip,
             field: field.clone(),
             prefix: prefix.clone(),
+            slots,
         }
     }
 
@@ -380,6 +399,10 @@ impl RedisStore {
         if unwatched {
             link.add_watch(&self.hash, true);
         }
+        let looks = self.home.is_some() && !unwatched;
+        if looks {
+            link.connection.add(&[b"EXISTS", &self.hash]);
+        }
         if wrote {
             link.add_wait(self.url.wait_replicas);
         }
@@ -397,6 +420,10 @@ impl RedisStore {
         if unwatched {
             link.read_watch(&self.hash, true, &self.watermark)?;
         }
+        if looks {
+            // A Redis that is the master no more said of all keys that they are elsewhere.
+            expect_ok(&link.connection.reply()?)?;
+        }
         if wrote {
             link.read_wait(self.url.wait_replicas)?;
             // The others may have written none.
@@ -408,6 +435,27 @@ impl RedisStore {
         }
         replies.append(&mut ready);
         Ok(())
+    }
+
+    /// Of a Redis Cluster: the slot of the keys of what is to run in a transaction, if it has keys; or (inner error) what is answered
+    /// instead, since they have several, or theirs is elsewhere.
+    fn one_slot(
+        link: &mut Link,
+        plan: &Plan<'_>,
+    ) -> Result<Result<Option<u16>, Vec<u8>>, StoreError> {
+        let slots = plan.slots(&link.commands);
+        if slots.len() > 1 {
+            return Ok(Err(CROSSSLOT.to_vec()));
+        }
+        let Some(slot) = slots.first().copied() else {
+            return Ok(Ok(None));
+        };
+        let reply = link.connection.call(&[b"EXISTS", &probe(slot)])?;
+        Ok(match pmnet_resp::read::error(&reply) {
+            Some(error) if is_elsewhere(error) => Err(elsewhere_reply(slot)),
+            Some(error) => return Err(StoreError::Retry(error.to_owned())),
+            None => Ok(Some(slot)),
+        })
     }
 
     /// Executes by MULTI, for commands that cannot run in a script.
@@ -422,7 +470,20 @@ impl RedisStore {
         for _ in 0..=RESENDS_MAX {
             let lost = in_pack(&plan, &LOST_REPLY.repeat(plan.parts.unwrap_or(1)));
             let begun = record(field, prefix, &lost);
-            let mut transaction = Transaction::begin(link, &self.hash, plan.database)?;
+            let slot = match self.home {
+                None => None,
+                Some(_) => match Self::one_slot(link, &plan)? {
+                    Ok(slot) => slot,
+                    Err(error) => {
+                        plan = Plan {
+                            parts: plan.parts.map(|_| 1),
+                            ..Plan::done(error)
+                        };
+                        None
+                    }
+                },
+            };
+            let mut transaction = Transaction::begin(link, &self.hash, plan.database, slot)?;
             transaction.records(std::slice::from_ref(&begun));
             let mut database = plan.database;
             let unguarded = plan.runs().any(|(name, _)| runs_code(name));

@@ -1,6 +1,8 @@
 -- Empties databases and carries pmnet's own hashes over it, of every shard, in one atomic step.
 local function pmnet_is_ours(key)
   local shard = string.match(key, '^pmnet:{(%d+)}$') or string.match(key, '^pmnet:{(%d+)}:scripts$')
+    -- Of a Redis Cluster: behind it a number that makes the slot.
+    or string.match(key, '^pmnet:{(%d+)%-%d+}$') or string.match(key, '^pmnet:{(%d+)%-%d+}:scripts$')
   return shard and string.format('%.0f', tonumber(shard)) == shard and tonumber(shard) <= 4294967295
     and redis.call('TYPE', key).ok == 'hash'
 end

@@ -3,6 +3,9 @@
 //! **Where the records are.** One hash `pmnet:{SHARD}` in database 0, with one field for each record;
 //! scripts of clients in `pmnet:{SHARD}:scripts`. Commands that name such keys are refused.
 //!
+//! **A master of a Redis Cluster** ([`cluster`]): the hash is `pmnet:{SHARD-N}`, in a slot of this master. Scripts touch all slots that it
+//! serves, and look first whether it serves those that they need; transactions are for keys of one slot, and scripts in them for the records.
+//!
 //! **A batch** (`apply`) is one script. First it tries everything that could fail, for the whole batch
 //! (rights, SELECT, what a flush needs); then the records change; then the effects happen. Redis writes
 //! what a script did to its AOF as one transaction, and drops a torn one when it loads (for good only if the AOF is
@@ -55,11 +58,13 @@
 //! follow the batch on the same connection. Any failure drops the connection; only `load` connects again.
 
 mod apply;
+mod cluster;
 mod commands;
 mod config;
 mod connection;
 mod exact;
 mod execute;
+mod masters;
 mod own_keys;
 mod owner;
 mod packs;
@@ -85,11 +90,11 @@ use crate::OpenError;
 use commands::CommandTable;
 use config::{Facts, Persistence, refused};
 use connection::Connection;
+use masters::{Guides, Masters};
 use owner::Owner;
 use passing::{is_not_now, is_passing, passing_lua};
 use pending::{expect_ok, not_understood};
 use record::Owed;
-use sentinel::Sentinels;
 use url::RedisUrl;
 
 /// Field of the records whose value only grows (compared as big-endian bytes).
@@ -103,18 +108,27 @@ const FLUSH_LUA: &str = include_str!("flush.lua");
 /// Runs one state-changing request.
 const REQUEST_LUA: &str = concat!(
     passing_lua!(),
+    include_str!("slots.lua"),
     include_str!("flush.lua"),
     include_str!("request.lua")
 );
 
 /// Applies one batch.
-const APPLY_LUA: &str = concat!(include_str!("flush.lua"), include_str!("apply.lua"));
+const APPLY_LUA: &str = concat!(
+    include_str!("slots.lua"),
+    include_str!("flush.lua"),
+    include_str!("apply.lua")
+);
 
 /// See the module's text.
 pub struct RedisStore {
     url: RedisUrl,
-    /// Who names the Redis of `url`, if Sentinels do.
-    sentinels: Option<Sentinels>,
+    /// Those who name the Redis of `url`, if that has to be asked.
+    masters: Option<Masters>,
+    /// If it is a master of a Redis Cluster: the slot of the records.
+    home: Option<u16>,
+    /// What was said last of slots that are not as they should be.
+    unfit_slots: Option<String>,
     hash: Vec<u8>,
     scripts: Vec<u8>,
     /// Hashes of the texts that `EVAL_RO` has run here.
@@ -150,6 +164,8 @@ struct Link {
     owner: Bytes,
     /// Why Redis accepts no writes: then the records were only read, and nothing may be written.
     writes_refused: Option<String>,
+    /// If it is a master of a Redis Cluster: the slot of the records.
+    home: Option<u16>,
 }
 
 impl RedisStore {
@@ -179,16 +195,36 @@ impl RedisStore {
         RedisStore::at(RedisUrl::parse_sentinel(rest)?, password, shard)
     }
 
+    /// The same at the master of a Redis Cluster that serves these slots; `rest` is what follows `redis+cluster://`.
+    ///
+    /// # Errors
+    /// [`OpenError::Url`], [`OpenError::Random`].
+    pub fn in_cluster(
+        rest: &str,
+        password: Option<&str>,
+        shard: u32,
+    ) -> Result<RedisStore, OpenError> {
+        RedisStore::at(RedisUrl::parse_cluster(rest)?, password, shard)
+    }
+
     fn at(mut url: RedisUrl, password: Option<&str>, shard: u32) -> Result<RedisStore, OpenError> {
         if let Some(password) = password {
             url.password = Some(password.to_owned());
         }
-        let sentinels = url.sentinels.clone().map(Sentinels::start).transpose()?;
+        let start = |guides| Masters::start(guides, url.clone());
+        let masters = url.guides.clone().map(start).transpose()?;
+        let home = url.guides.as_ref().and_then(Guides::home);
+        let hash = home.map_or_else(
+            || format!("pmnet:{{{shard}}}"),
+            |home| cluster::records_name(shard, home),
+        );
         Ok(RedisStore {
             url,
-            sentinels,
-            hash: format!("pmnet:{{{shard}}}").into_bytes(),
-            scripts: format!("pmnet:{{{shard}}}:scripts").into_bytes(),
+            masters,
+            home,
+            unfit_slots: None,
+            scripts: format!("{hash}:scripts").into_bytes(),
+            hash: hash.into_bytes(),
             read_scripts: std::collections::HashSet::new(),
             link: None,
             known_commands: None,
@@ -217,8 +253,8 @@ impl RedisStore {
     }
 
     fn connect(&mut self) -> Result<Link, StoreError> {
-        if let Some(sentinels) = &self.sentinels {
-            (self.url.host, self.url.port) = sentinels.master()?;
+        if let Some(masters) = &self.masters {
+            (self.url.host, self.url.port) = masters.master()?;
         }
         let mut connection = Connection::open(&self.url)?;
         if let Some(password) = &self.url.password {
@@ -233,7 +269,12 @@ impl RedisStore {
                 });
             }
         }
-        let facts = Facts::ask(&mut connection, self.whole_aof_of.as_deref())?;
+        let facts = Facts::ask(
+            &mut connection,
+            self.whole_aof_of.as_deref(),
+            self.home.is_some(),
+        )?;
+        self.check_slots(&mut connection)?;
         self.whole_aof_of = facts.aof_is_whole.then(|| facts.run_id.clone());
         if self.persistence != Some(facts.persistence) {
             let text = facts.persistence.describe(self.url.wait_replicas);
@@ -282,6 +323,7 @@ impl RedisStore {
             apply_sha,
             owner: Bytes::new(),
             writes_refused: None,
+            home: self.home,
         })
     }
 
@@ -438,13 +480,13 @@ impl Store for RedisStore {
     }
 
     fn attend(&mut self, wake: Box<dyn Fn() + Send>) {
-        if let Some(sentinels) = &self.sentinels {
-            sentinels.attend(wake);
+        if let Some(masters) = &self.masters {
+            masters.attend(wake);
         }
     }
 
     fn has_moved(&self) -> bool {
-        self.sentinels.as_ref().is_some_and(Sentinels::has_moved)
+        self.masters.as_ref().is_some_and(Masters::has_moved)
     }
 
     fn durability(&self) -> String {
@@ -457,13 +499,9 @@ impl Store for RedisStore {
                 )
             }
             None => {
-                let place = match &self.url.sentinels {
+                let place = match &self.url.guides {
                     None => format!("Redis at {}", self.url.endpoint()),
-                    Some(set) => format!(
-                        "the master {:?} of the Sentinels at {}",
-                        set.name,
-                        set.places_text()
-                    ),
+                    Some(guides) => guides.text(),
                 };
                 format!("{place}: not connected yet, so not known")
             }

@@ -37,20 +37,23 @@ redis.call('HSET', KEYS[1], 'owner', ARGV[2])
 return redis.call('HGETALL', KEYS[1])";
 /// Changes records if the owner is ARGV[1]: then as many to remove as ARGV[2] says, then names and values.
 /// HDEL comes first for the same reason. It selects their database itself: see `transaction`.
+/// Without a key the hash is the last of ARGV: in a transaction of a Redis Cluster whose keys are of another slot.
 pub const RECORDS_LUA: &str = "redis.call('SELECT', 0)
-local owner = redis.call('HGET', KEYS[1], 'owner')
+local hash, last_value = KEYS[1], #ARGV
+if not hash then hash, last_value = ARGV[#ARGV], #ARGV - 1 end
+local owner = redis.call('HGET', hash, 'owner')
 if owner ~= ARGV[1] then
   return {err = owner and 'FENCED' or 'TRYAGAIN the records were changed by somebody else'}
 end
 local at = 3 + tonumber(ARGV[2])
-local reply = redis.pcall('HDEL', KEYS[1], '')
+local reply = redis.pcall('HDEL', hash, '')
 if type(reply) == 'table' and reply.err then return {err = (string.gsub(reply.err, '^-', ''))} end
 for first = 3, at - 1, 2000 do
-  redis.call('HDEL', KEYS[1], unpack(ARGV, first, math.min(first + 1999, at - 1)))
+  redis.call('HDEL', hash, unpack(ARGV, first, math.min(first + 1999, at - 1)))
 end
-while at < #ARGV do
-  local last = math.min(at + 1999, #ARGV)
-  redis.call('HSET', KEYS[1], unpack(ARGV, at, last))
+while at < last_value do
+  local last = math.min(at + 1999, last_value)
+  redis.call('HSET', hash, unpack(ARGV, at, last))
   at = last + 1
 end
 return 'OK'";

@@ -9,8 +9,14 @@ use super::commands::CommandTable;
 use super::plan::{Item, Plan};
 
 impl<'a> Plan<'a> {
-    /// What is executed now of this pack. `unlimited`: there is no limit for Redis's memory.
-    pub fn of_pack(commands: &Commands<'a>, table: &CommandTable, unlimited: bool) -> Plan<'a> {
+    /// What is executed now of this pack. `unlimited`: there is no limit for Redis's memory. `by_slots`: what is not for a script runs
+    /// alone, since its keys are of one slot, and those of others may be of another.
+    pub fn of_pack(
+        commands: &Commands<'a>,
+        table: &CommandTable,
+        unlimited: bool,
+        by_slots: bool,
+    ) -> Plan<'a> {
         let mut plan = Plan {
             form: Form::Pack,
             resp3: commands.protocol == Protocol::Resp3,
@@ -34,7 +40,7 @@ impl<'a> Plan<'a> {
                 plan.form = Form::Pipeline;
             }
             let goes_on = match plan.form {
-                Form::Pipeline => !transaction,
+                Form::Pipeline => !transaction && (count == 0 || !by_slots),
                 _ => scripted,
             };
             if !goes_on {

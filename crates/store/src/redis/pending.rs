@@ -9,6 +9,7 @@ use pmnet_wire::command::Form;
 use crate::{REPLY_TOO_LONG, warn_too_long};
 
 use super::Link;
+use super::cluster::{ELSEWHERE_TEXT, elsewhere, elsewhere_reply, is_elsewhere, waits_for};
 use super::commands::{blocks, is_flush, runs_code, runs_reading_code};
 use super::own_keys::OwnKeys;
 use super::owner::{FENCED, taken_over};
@@ -49,6 +50,8 @@ pub enum Pending {
         skip: usize,
         field: RecordKey,
         prefix: Bytes,
+        /// In a Redis Cluster: those that it looks at.
+        slots: Vec<u16>,
     },
 }
 
@@ -121,6 +124,7 @@ pub fn read_pending(
     hash: &[u8],
     ready: &mut Vec<Bytes>,
 ) -> Result<Option<RecordChange>, StoreError> {
+    let home = link.home;
     let connection = &mut link.connection;
     let skip = match &pending {
         Pending::Done(_) => 0,
@@ -139,7 +143,7 @@ pub fn read_pending(
             for item in items {
                 let (reply, final_) = match item {
                     Answer::Here(reply) => (reply, true),
-                    Answer::Comes { code } => (connection.reply()?, code),
+                    Answer::Comes { code } => answer(connection.reply()?, code, home.is_some()),
                 };
                 if !final_
                     && let Some(error) = error(&reply)
@@ -161,15 +165,20 @@ pub fn read_pending(
             for _ in 0..queued {
                 connection.reply()?;
             }
-            let reply = connection.reply()?;
+            let (reply, _) = answer(connection.reply()?, false, home.is_some());
             match error(&reply) {
-                Some(error) if is_passing(error) => {
+                Some(error) if is_passing(error) && home.is_none() => {
                     return Err(StoreError::Retry(error.to_owned()));
                 }
                 _ => ready.push(reply),
             }
         }
-        Pending::Script { field, prefix, .. } => {
+        Pending::Script {
+            field,
+            prefix,
+            slots,
+            ..
+        } => {
             let reply = connection.reply()?;
             // The script's result is a string, whatever it is about.
             if reply.starts_with(b"$")
@@ -187,7 +196,12 @@ pub fn read_pending(
             if error.starts_with(FENCED) {
                 return Err(taken_over(hash));
             }
-            let text = if let Some(why) = error.strip_prefix(PARTLY) {
+            let text = if let Some((slot, why)) = elsewhere(error, &slots) {
+                if Some(slot) == home {
+                    return Err(StoreError::Retry(waits_for(slot, why)));
+                }
+                elsewhere_reply(slot).into()
+            } else if let Some(why) = error.strip_prefix(PARTLY) {
                 tracing::warn!(
                     error,
                     "the request script failed; what it did so far stands"
@@ -195,7 +209,10 @@ pub fn read_pending(
                 reply::error(&format!(
                     "ERR pmnet: failed while running, part of it may have taken effect: {why}"
                 ))
-            } else if is_passing(error) || error.starts_with("NOSCRIPT") {
+            } else if is_passing(error)
+                || error.starts_with("NOSCRIPT")
+                || (home.is_some() && is_elsewhere(error))
+            {
                 return Err(StoreError::Retry(error.to_owned()));
             } else if error.contains("Script killed by user") {
                 // Redis kills only what has changed nothing. The place that it names is in our script.
@@ -212,6 +229,17 @@ pub fn read_pending(
         }
     }
     Ok(None)
+}
+
+/// The answer to a read, and whether it is one whatever it says. `cluster`: what Redis says of slots is not for clients, who would
+/// follow it past pmnet; whether this Redis is still the master shows at the end of the group.
+fn answer(reply: Bytes, code: bool, cluster: bool) -> (Bytes, bool) {
+    match error(&reply) {
+        Some(error) if cluster && is_elsewhere(error) && !error.starts_with("CROSSSLOT") => {
+            (reply::error(ELSEWHERE_TEXT), true)
+        }
+        _ => (reply, code),
+    }
 }
 
 /// An answer of a shape that Redis never gives.

@@ -2,6 +2,7 @@
 
 use pmnet_resp::reply;
 use pmnet_wire::command::{Commands, Form, Protocol};
+use pmnet_wire::slots::slot_of;
 
 use super::commands::{
     CommandTable, SCRIPT_ARGUMENTS_MAX, denied, denied_as_effect, is_flush, is_harmless,
@@ -9,6 +10,7 @@ use super::commands::{
 };
 use super::exact::survives_script;
 use super::promise;
+use super::runs::splits;
 
 /// One command of a request.
 #[derive(Debug)]
@@ -111,6 +113,15 @@ impl<'a> Plan<'a> {
             .any(|item| matches!(item, Item::Select(_)))
     }
 
+    /// The slots of its keys in a Redis Cluster, as far as they can be told, each once.
+    pub fn slots(&self, table: &CommandTable) -> Vec<u16> {
+        let keys = self.runs().flat_map(|(name, a)| table.slot_keys(name, a));
+        let mut slots: Vec<u16> = keys.map(|key| slot_of(key)).collect();
+        slots.sort_unstable();
+        slots.dedup();
+        slots
+    }
+
     /// Commands to be run.
     pub fn runs(&self) -> impl Iterator<Item = (&Vec<u8>, &Vec<&'a [u8]>)> {
         self.items.iter().filter_map(|item| match item {
@@ -174,11 +185,15 @@ pub struct Nature {
     pub scriptable: bool,
 }
 
-/// Checks an update.
+/// Checks an update. `by_slots`: it must run in a script, since the store is a Redis Cluster.
 ///
 /// # Errors
 /// Why it must not be sent, for the log.
-pub fn check_effect(commands: &Commands<'_>, table: &CommandTable) -> Result<Nature, String> {
+pub fn check_effect(
+    commands: &Commands<'_>,
+    table: &CommandTable,
+    by_slots: bool,
+) -> Result<Nature, String> {
     if commands.count == 0 {
         return Err("an update without a command".into());
     }
@@ -193,7 +208,7 @@ pub fn check_effect(commands: &Commands<'_>, table: &CommandTable) -> Result<Nat
         arguments.extend(command);
         // No key of such a command is reserved, and every Redis that passed the checks runs it in a script.
         if promise::is_promised(&arguments) {
-            nature.scriptable &= arguments.len() <= SCRIPT_ARGUMENTS_MAX;
+            nature.scriptable &= by_slots || arguments.len() <= SCRIPT_ARGUMENTS_MAX;
             continue;
         }
         nature.promised = false;
@@ -206,7 +221,11 @@ pub fn check_effect(commands: &Commands<'_>, table: &CommandTable) -> Result<Nat
         }
         let flushes = is_flush(&name);
         nature.flushes |= flushes;
-        nature.scriptable &= flushes || table.scriptable(&name, &arguments);
+        nature.scriptable &=
+            flushes || table.scriptable(&name, &arguments) || (by_slots && splits(&name));
+    }
+    if by_slots && !nature.scriptable {
+        return Err("it cannot run in a script, and the store is a Redis Cluster".into());
     }
     Ok(nature)
 }

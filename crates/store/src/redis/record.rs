@@ -102,7 +102,8 @@ impl Owed {
     }
 }
 
-/// Adds the call that changes records, in their database, whichever is selected.
+/// Adds the call that changes records, in their database, whichever is selected. In a Redis Cluster it names no key, so that it can be
+/// in a transaction for another slot.
 pub fn add_records<'a>(
     link: &mut Link,
     hash: &[u8],
@@ -110,19 +111,20 @@ pub fn add_records<'a>(
 ) {
     let removed = changes.clone().filter(|(_, value)| value.is_none());
     let count = removed.clone().count().to_string();
-    let mut call: Vec<&[u8]> = vec![
-        b"EVAL",
-        RECORDS_LUA.as_bytes(),
-        b"1",
-        hash,
-        &link.owner,
-        count.as_bytes(),
-    ];
+    let mut call: Vec<&[u8]> = vec![b"EVAL", RECORDS_LUA.as_bytes()];
+    match link.home {
+        None => call.extend([b"1", hash]),
+        Some(_) => call.push(b"0"),
+    }
+    call.extend([&link.owner[..], count.as_bytes()]);
     call.extend(removed.map(|(key, _)| &key[..]));
     for (key, value) in changes {
         if let Some(value) = value {
             call.extend([&key[..], &value[..]]);
         }
+    }
+    if link.home.is_some() {
+        call.push(hash);
     }
     link.connection.add(&call);
 }

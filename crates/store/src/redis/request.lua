@@ -1,16 +1,18 @@
 -- Runs the commands of one request and writes their replies, as RESP bytes, into a record.
 -- ARGV: db, RESP version of the reply, form ('s', or 'k' for a pack, which may end early), records hash, field, prefix,
 -- scripts hash, expected watermark, expected owner, reply of a request that has begun, length of the longest reply that
--- can be handed on, what is answered instead of a longer one; then for each command its argument count and arguments, or
--- 0 and a finished reply; in front of those of a transaction, how many they are as a negative number.
--- In front of this text: flush.lua, and NOT_NOW, the first words of errors that pass (passing.rs).
+-- can be handed on, what is answered instead of a longer one, number of keys for slots.lua and these keys (of a Redis
+-- Cluster only); then for each command its argument count and arguments, or 0 and a finished reply; in front of those of a
+-- transaction, how many they are as a negative number.
+-- In front of this text: slots.lua, flush.lua, and NOT_NOW, the first words of errors that pass (passing.rs).
 --
 -- Nothing takes effect before the record says that the request has begun. Redis checks whether it takes
 -- writes at the first write of a script only, so what follows cannot fail for a reason that passes, and
 -- the true reply can be written at the end. An error that leaves this script says by its first word which
 -- side of that line it is on: PARTLY behind it; before it, RAISED if it was not Redis that refused, else Redis's words.
 local DB, RESP, FORM, HASH, FIELD, PREFIX, SCRIPTS, WATERMARK, OWNER, BEGUN, REPLY_MAX, TOO_LONG = unpack(ARGV, 1, 12)
-local COMMANDS = 13
+local SLOTS = 14
+local COMMANDS = SLOTS + tonumber(ARGV[SLOTS - 1])
 RESP, REPLY_MAX = tonumber(RESP), tonumber(REPLY_MAX)
 local SCRIPTS_MAX, DEPTH_MAX, WHY_MAX = 10000, 64, 1000
 local EXACT = 9007199254740992
@@ -590,6 +592,8 @@ if owner and owner ~= OWNER then return {err = 'FENCED'} end
 if not owner or (redis.call('HGET', HASH, 'watermark') or '') ~= WATERMARK then
   return {err = 'TRYAGAIN the records were changed by somebody else'}
 end
+local elsewhere = pmnet_elsewhere(SLOTS, COMMANDS - 1)
+if elsewhere then return elsewhere end
 local ok, result = pcall(request)
 if ok and not aborted then return result end
 -- What raised may have been a client's code: its words are never taken for ours, or for Redis's.

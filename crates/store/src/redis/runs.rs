@@ -9,6 +9,8 @@ use pmnet_wire::promise::is_promised;
 
 use pmnet_resp::write_bulk;
 
+use super::commands::SCRIPT_ARGUMENTS_MAX;
+
 /// What the script needs to know of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -62,9 +64,31 @@ struct Run<'a> {
 /// Values that say what a run is: what its commands have in common, and how many they are.
 const RUN_HEADER: usize = 2;
 
+/// Arguments behind the name, and behind what all pieces have, of the pieces of a command that is too long for a script.
+const PIECE: usize = 2000;
+
+/// How many arguments each piece of this command begins with, if it does the same in several pieces, each with an even number of the
+/// others.
+fn piece_head(name: &[u8]) -> Option<usize> {
+    let is = |word: &str| name.eq_ignore_ascii_case(word.as_bytes());
+    if is("MSET") {
+        Some(0)
+    } else {
+        (is("HMSET") || is("PFMERGE")).then_some(1)
+    }
+}
+
+/// Whether a command can run in a script in several pieces, if it is too long for one.
+pub fn splits(name: &[u8]) -> bool {
+    piece_head(name).is_some()
+}
+
 /// All commands of a batch, in order.
 #[derive(Debug, Default)]
 pub struct Runs<'a> {
+    /// Of a Redis Cluster: nothing may be put together whose keys are of several slots, and what is too long for a script is
+    /// split, since MULTI is for one slot only.
+    by_slots: bool,
     runs: Vec<Run<'a>>,
     /// Arguments of all commands, without their names.
     arguments: Vec<&'a [u8]>,
@@ -73,14 +97,36 @@ pub struct Runs<'a> {
 }
 
 impl<'a> Runs<'a> {
+    /// None yet. `by_slots`: of a Redis Cluster.
+    pub fn new(by_slots: bool) -> Runs<'a> {
+        Runs {
+            by_slots,
+            ..Runs::default()
+        }
+    }
+
     /// Adds the next command, one of the effect with this number.
     pub fn add(&mut self, effect: usize, database: u32, mut command: Arguments<'a>) {
         let Some(name) = command.next() else { return };
-        let first = self.arguments.len();
-        self.arguments.extend(command);
+        let arguments: Vec<&[u8]> = command.collect();
+        match piece_head(name) {
+            Some(head) if self.by_slots && arguments.len() >= SCRIPT_ARGUMENTS_MAX => {
+                let (all, rest) = arguments.split_at(head);
+                for piece in rest.chunks(PIECE) {
+                    self.push(effect, database, name, &[all, piece].concat());
+                }
+            }
+            _ => self.push(effect, database, name, &arguments),
+        }
+    }
+
+    fn push(&mut self, effect: usize, database: u32, name: &'a [u8], arguments: &[&'a [u8]]) {
+        self.arguments.extend(arguments);
         self.effects.push(effect);
-        let arguments = &self.arguments[first..];
-        let kind = Kind::of(name, arguments);
+        let kind = match Kind::of(name, arguments) {
+            Kind::Plain if self.by_slots => Kind::Promised,
+            kind => kind,
+        };
         let width = arguments.len();
         match self.runs.last_mut() {
             Some(run)
@@ -142,6 +188,10 @@ mod tests {
 
     /// What is written for these commands, each with its database.
     fn written(commands: &[(u32, &str)]) -> String {
+        written_by(false, commands)
+    }
+
+    fn written_by(by_slots: bool, commands: &[(u32, &str)]) -> String {
         let payloads: Vec<(u32, Bytes)> = commands
             .iter()
             .map(|(database, line)| {
@@ -149,7 +199,7 @@ mod tests {
                 (*database, single(&words).into())
             })
             .collect();
-        let mut runs = Runs::default();
+        let mut runs = Runs::new(by_slots);
         for (effect, (database, payload)) in payloads.iter().enumerate() {
             for command in Commands::parse(payload).unwrap().iter() {
                 runs.add(effect, *database, command);
@@ -184,6 +234,58 @@ mod tests {
             written(&[(0, "SET a 1"), (7, "SET a 2"), (7, "set a 3")]),
             "plain 0 2 SET, 1, a, 1, plain 7 2 SET, 1, a, 2, plain 7 2 set, 1, a, 3"
         );
+    }
+
+    #[test]
+    fn in_a_cluster_nothing_is_put_together_and_what_is_long_is_split() {
+        assert_eq!(
+            written_by(true, &[(0, "SET a 1"), (0, "SET b 2")]),
+            "promised 0 2 SET, 2, a, 1, b, 2"
+        );
+        let pairs: Vec<String> = (0..2001).map(|n| format!("k{n} v")).collect();
+        for (line, pieces) in [
+            (
+                format!("MSET {}", pairs.join(" ")),
+                [
+                    "promised 0 2000 MSET, 2, k0, v",
+                    "promised 0 2 MSET, 1, k2000, v",
+                ],
+            ),
+            (
+                format!("HMSET h {}", pairs.join(" ")),
+                [
+                    "other 0 2001 HMSET, 2, h, k0, v",
+                    "other 0 3 HMSET, 1, h, k2000, v",
+                ],
+            ),
+        ] {
+            let words: Vec<&str> = line.split(' ').collect();
+            let payload: Bytes = single(&words).into();
+            let mut runs = Runs::new(true);
+            for command in Commands::parse(&payload).unwrap().iter() {
+                runs.add(7, 0, command);
+            }
+            assert_eq!(
+                (0..4)
+                    .map(|piece| runs.effect_of(piece))
+                    .collect::<Vec<_>>(),
+                [Some(7), Some(7), Some(7), None]
+            );
+            let mut out = Vec::new();
+            write_header(&mut out, runs.values());
+            runs.write(&mut out);
+            let words: Vec<String> = elements(&out)
+                .unwrap()
+                .into_iter()
+                .map(|word| String::from_utf8_lossy(text(word).unwrap()).into_owned())
+                .collect();
+            let all = words.join(", ");
+            assert!(
+                all.starts_with(pieces[0]) && all.ends_with(pieces[1]),
+                "{all}"
+            );
+            assert!(all.contains("k999, v, ") && all.contains("k1000, v, "));
+        }
     }
 
     #[test]

@@ -83,7 +83,12 @@ impl RedisStore {
         request_sha: &[u8],
     ) -> Result<(), StoreError> {
         // Any key: nobody knows which keys clients will use.
-        let key = self.owner.some_name();
+        let name = self.owner.some_name();
+        let key = match self.home {
+            None => name,
+            // In the slot of the records, since all of a transaction must be in one.
+            Some(home) => super::cluster::in_slot(home, &name),
+        };
         let (key, hash) = (key.as_bytes(), &self.hash[..]);
         let commands: [&[&[u8]]; 19] = [
             &[b"SET", key, b"v"],

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use pmnet_resp::{read, write_command};
 use pmnet_server::{RecordChange, StoreError};
 
+use super::cluster::{ELSEWHERE_TEXT, is_elsewhere, probe};
 use super::owner::{MAY_RECORD_LUA, OWNER};
 use super::passing::is_passing;
 use super::pending::expect_ok;
@@ -32,7 +33,7 @@ enum Slot {
 
 /// A digest of a hash of database 0 that does not depend on the order of its fields.
 const SEAL_LUA: &str = "redis.call('SELECT', 0)
-local all, names, of, out = redis.call('HGETALL', KEYS[1]), {}, {}, {}
+local all, names, of, out = redis.call('HGETALL', ARGV[1]), {}, {}, {}
 for i = 1, #all, 2 do names[#names + 1], of[all[i]] = all[i], all[i + 1] end
 table.sort(names)
 for i, name in ipairs(names) do out[i] = redis.sha1hex(name) .. redis.sha1hex(of[name]) end
@@ -88,7 +89,8 @@ pub struct Transaction<'a> {
 }
 
 impl<'a> Transaction<'a> {
-    /// Begins one whose commands run in `database`, which must exist; `hash` has the records. The commands are sent
+    /// Begins one whose commands run in `database`, which must exist; `hash` has the records. `slot`: of a Redis Cluster, the slot of
+    /// its keys, if it has keys. The commands are sent
     /// only when Redis has begun it: if Redis refused SELECT or MULTI (rights were taken away), they would run in
     /// another database, or one by one.
     ///
@@ -98,6 +100,7 @@ impl<'a> Transaction<'a> {
         link: &'a mut Link,
         hash: &'a [u8],
         database: u32,
+        slot: Option<u16>,
     ) -> Result<Transaction<'a>, StoreError> {
         let connection = &mut link.connection;
         // Redis does not check the rights of what a script does when it is queued.
@@ -112,7 +115,10 @@ impl<'a> Transaction<'a> {
         }
         // A Redis that accepts no writes refuses a whole EXEC that has a write, but not one that has only scripts.
         // Neither of these changes anything.
-        if database == 0 {
+        if let Some(home) = link.home {
+            // Redis refuses it, too, if the slot is elsewhere or is being moved.
+            connection.add(&[b"HDEL", &probe(slot.unwrap_or(home)), b""]);
+        } else if database == 0 {
             connection.add(&[b"HSET", hash, OWNER, &link.owner]);
         } else {
             connection.add(&[b"HDEL", hash, b""]);
@@ -151,7 +157,7 @@ impl<'a> Transaction<'a> {
         self.slots.push(Slot::Seal);
         self.link
             .connection
-            .add(&[b"EVAL", SEAL_LUA.as_bytes(), b"1", self.hash]);
+            .add(&[b"EVAL", SEAL_LUA.as_bytes(), b"0", self.hash]);
     }
 
     /// Adds `count` commands of an item, byte for byte.
@@ -188,8 +194,8 @@ impl<'a> Transaction<'a> {
         if arguments.len() == 2 || (arguments.len() == 3 && is_mode(arguments[2])) {
             self.slots.push(Slot::Write);
             // The transaction may run in another database, and this changes none for what follows.
-            let forget = b"redis.call('SELECT', 0) return redis.call('DEL', KEYS[1])";
-            self.link.connection.add(&[b"EVAL", forget, b"1", scripts]);
+            let forget = b"redis.call('SELECT', 0) return redis.call('DEL', ARGV[1])";
+            self.link.connection.add(&[b"EVAL", forget, b"0", scripts]);
         }
     }
 
@@ -232,6 +238,17 @@ impl<'a> Transaction<'a> {
         let Some(results) = read::elements(&executed) else {
             if let Some(stop) = unqueued.stop {
                 return Err(stop);
+            }
+            if let Some(error) = read::error(&executed)
+                && error.starts_with("CROSSSLOT")
+            {
+                back?;
+                link.read_watch(hash, false, before)?;
+                let item = |slot: &Slot| match slot {
+                    Slot::Item(item) => Some((*item, error.to_owned())),
+                    _ => None,
+                };
+                return Ok(Outcome::Refused(slots.iter().filter_map(item).collect()));
             }
             if let Some(error) = read::error(&executed)
                 && (unqueued.first.is_none() || is_passing(error))
@@ -365,6 +382,10 @@ fn read_queued(link: &mut Link, slots: &[Slot], items: Items) -> Result<Unqueued
             }
             Slot::Item(item) if items == Items::Asked && error.starts_with("NOPERM ") => {
                 found.refused.push((*item, error.to_owned()));
+            }
+            // Its keys could not be told before.
+            Slot::Item(item) if link.home.is_some() && is_elsewhere(error) => {
+                found.refused.push((*item, ELSEWHERE_TEXT.to_owned()));
             }
             _ if is_passing(error) => {
                 found

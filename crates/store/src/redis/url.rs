@@ -1,10 +1,12 @@
 //! `redis://[[user]:password@]host[:port][/0][?wait_replicas=N]`; with TLS `rediss://…[?ca=FILE&cert=FILE&key=FILE]`.
 //! `redis+sentinel://[[user]:password@]host[:port],…/NAME[?wait_replicas=N]`: the master that Sentinels name.
+//! `redis+cluster://[[user]:password@]host[:port],…/SLOTS[?wait_replicas=N]`: the master of a Redis Cluster that serves these slots.
 
 use pmnet_tls::ClientTls;
 use pmnet_wire::percent_decode;
+use pmnet_wire::slots::parse_slots;
 
-use super::sentinel::{SENTINELS_MAX, SentinelSet};
+use super::masters::{ASKED_MAX, Guides, Wanted};
 use crate::OpenError;
 
 /// Port of a Redis server when the URL names none.
@@ -30,7 +32,7 @@ pub struct RedisUrl {
     /// How to speak TLS, if that is to be.
     pub tls: Option<ClientTls>,
     /// Who is asked for host and port.
-    pub sentinels: Option<SentinelSet>,
+    pub guides: Option<Guides>,
 }
 
 impl RedisUrl {
@@ -43,7 +45,7 @@ impl RedisUrl {
             password: None,
             wait_replicas: 0,
             tls: None,
-            sentinels: None,
+            guides: None,
         }
     }
 
@@ -52,41 +54,63 @@ impl RedisUrl {
     /// # Errors
     /// [`OpenError::Url`] with what is wrong; the password is never repeated.
     pub fn parse_sentinel(rest: &str) -> Result<RedisUrl, OpenError> {
-        let wrong = |why: &str| OpenError::Url { why: why.into() };
+        RedisUrl::parse_guided(rest, SENTINEL_PORT_DEFAULT, |name| {
+            if name.is_empty() || name.contains('/') {
+                return Err(
+                    "the master's name is missing: redis+sentinel://HOST:PORT,HOST:PORT/NAME"
+                        .into(),
+                );
+            }
+            Ok(Wanted::Named(name.to_owned()))
+        })
+    }
+
+    /// Parses what follows `redis+cluster://`. Host and port are those of the first node until they have been asked.
+    ///
+    /// # Errors
+    /// As [`RedisUrl::parse_sentinel`].
+    pub fn parse_cluster(rest: &str) -> Result<RedisUrl, OpenError> {
+        RedisUrl::parse_guided(rest, PORT_DEFAULT, |slots| {
+            if slots.is_empty() {
+                return Err(
+                    "the slots of the shard are missing: redis+cluster://HOST:PORT,HOST:PORT/0-5460".into(),
+                );
+            }
+            let slots = parse_slots(slots).map_err(|error| error.to_string())?;
+            Ok(Wanted::Slots(slots))
+        })
+    }
+
+    /// Parses hosts, of whom those without a port have this one, and behind them what is wanted of them.
+    fn parse_guided(
+        rest: &str,
+        port: u16,
+        wanted: impl Fn(&str) -> Result<Wanted, String>,
+    ) -> Result<RedisUrl, OpenError> {
+        let wrong = |why: String| OpenError::Url { why };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (credentials, place) = rest
             .rsplit_once('@')
             .map_or((None, rest), |(c, p)| (Some(c), p));
         let (hosts, name) = place.split_once('/').unwrap_or((place, ""));
-        if name.is_empty() || name.contains('/') {
-            return Err(wrong(
-                "the master's name is missing: redis+sentinel://HOST:PORT,HOST:PORT/NAME",
-            ));
-        }
+        let wanted = wanted(name).map_err(wrong)?;
         let mut places = Vec::new();
         for host in hosts.split(',') {
             let parsed = RedisUrl::parse(host.trim(), false)?;
             let bare = parsed.host.len() + 2 * usize::from(host.contains('[')) == host.trim().len();
-            let port = if bare {
-                SENTINEL_PORT_DEFAULT
-            } else {
-                parsed.port
-            };
-            places.push((parsed.host, port));
+            places.push((parsed.host, if bare { port } else { parsed.port }));
         }
-        if places.len() > SENTINELS_MAX {
-            return Err(OpenError::Url {
-                why: format!("{} Sentinels: at most {SENTINELS_MAX}", places.len()),
-            });
+        if places.len() > ASKED_MAX {
+            return Err(wrong(format!(
+                "{} hosts are named: at most {ASKED_MAX}",
+                places.len()
+            )));
         }
         let credentials = credentials.map_or_else(String::new, |text| format!("{text}@"));
         let first = hosts.split(',').next().unwrap_or_default().trim();
         let url = RedisUrl::parse(&format!("{credentials}{first}?{query}"), false)?;
         Ok(RedisUrl {
-            sentinels: Some(SentinelSet {
-                places,
-                name: name.to_owned(),
-            }),
+            guides: Some(Guides { places, wanted }),
             ..url
         })
     }
@@ -174,7 +198,7 @@ impl RedisUrl {
             password,
             wait_replicas,
             tls,
-            sentinels: None,
+            guides: None,
         })
     }
 
@@ -219,8 +243,8 @@ mod tests {
     fn sentinels_and_a_master_are_read() {
         let url = RedisUrl::parse_sentinel("u:p%40@a:1, b,[::1]:3,[::2]/prod?wait_replicas=2");
         let url = url.unwrap();
-        let set = url.sentinels.unwrap();
-        assert_eq!(set.name, "prod");
+        let set = url.guides.unwrap();
+        assert_eq!(set.wanted, Wanted::Named("prod".into()));
         assert_eq!(set.places_text(), "a:1,b:26379,[::1]:3,[::2]:26379");
         assert_eq!(
             (
@@ -240,6 +264,29 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(!error.contains("s3cret"), "{error}");
+    }
+
+    #[test]
+    fn nodes_of_a_cluster_and_slots_are_read() {
+        let url = RedisUrl::parse_cluster(":p@a:7000,b/0-99,300?wait_replicas=1").unwrap();
+        let set = url.guides.unwrap();
+        assert_eq!(set.places_text(), "a:7000,b:6379");
+        assert_eq!(set.wanted, Wanted::Slots(vec![0..=99, 300..=300]));
+        assert_eq!(set.home(), Some(0));
+        assert_eq!((url.password.as_deref(), url.wait_replicas), (Some("p"), 1));
+        for (bad, says) in [
+            ("", "are missing"),
+            ("a:1", "are missing"),
+            ("a:1/", "are missing"),
+            ("a:1/x", "numbers and ranges"),
+            ("a:1/9-8", "ends before"),
+            ("a:1/16384", "from 0 to 16383"),
+            ("a:0/1", "no TCP port"),
+            ("/1", "host is missing"),
+        ] {
+            let error = RedisUrl::parse_cluster(bad).unwrap_err().to_string();
+            assert!(error.contains(says), "{bad}: {error}");
+        }
     }
 
     #[test]

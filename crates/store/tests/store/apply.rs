@@ -361,7 +361,7 @@ fn a_redis_that_cannot_keep_promises_is_refused() {
     let Some(cluster) = Redis::start(&options) else {
         return;
     };
-    fatal(cluster.store().load(), "cluster mode");
+    fatal(cluster.store().load(), "--store redis+cluster://");
     let Some(weak) = Redis::start(&["--appendonly", "no"]) else {
         return;
     };

@@ -258,7 +258,7 @@ fn what_cannot_be_opened_says_why_and_is_left_alone() {
     assert!(wrong("kv:").contains("missing"));
     assert!(
         wrong("mysql://u:s3cret@h").contains(
-            "redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT,…/NAME, packet:PATH, kv:PATH or null:"
+            "redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT,…/NAME, redis+cluster://HOST:PORT,…/SLOTS, packet:PATH, kv:PATH or null:"
         )
     );
     assert!(!wrong("mysql://u:s3cret@h").contains("s3cret"));

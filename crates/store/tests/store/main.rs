@@ -2,6 +2,7 @@
 
 mod apply;
 mod begun;
+mod cluster;
 mod code;
 mod durability;
 mod embedded;

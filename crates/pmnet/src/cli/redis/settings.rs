@@ -24,6 +24,7 @@ const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 const CONNECTIONS_MAX: usize = 1_000_000;
 
 /// What a front needs to be told.
+#[derive(Clone)]
 pub(super) struct Settings {
     pub(super) front: FrontConfig,
     pub(super) client: ClientConfig,

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, anyhow};
-use pmnet_cli::{ConfigError, bounded_text, call_on_signals};
+use pmnet_cli::{ConfigError, bounded_text, call_on_hangup, call_on_signals};
 use pmnet_front::connection::Counters;
 use pmnet_front::router::slot::{SlotMap, parse_slots};
 use pmnet_front::router::{Router, RouterConfig};
@@ -39,6 +39,8 @@ const OF_ALL: [&str; 11] = [
 /// What the file says.
 struct Shards {
     map: SlotMap,
+    /// The Redis of all shards are masters of one Redis Cluster.
+    cluster: bool,
     settings: Vec<Settings>,
 }
 
@@ -59,8 +61,22 @@ fn understand(text: &str, common: &RedisArgs) -> Result<Shards, ConfigError> {
         None => Vec::new(),
         Some(_) => return wrong("shard: write an entry [[shard]] for each shard".into()),
     };
+    let cluster = match table.remove("cluster") {
+        None => false,
+        Some(Value::Boolean(cluster)) => cluster,
+        Some(_) => return wrong("cluster: write true or false".into()),
+    };
+    let moving = match table.remove("moving") {
+        None => Vec::new(),
+        Some(Value::String(text)) => {
+            parse_slots(&text).map_err(|error| ConfigError(format!("moving: {error}")))?
+        }
+        Some(_) => return wrong("moving: write slots as a text, such as \"7,300-310\"".into()),
+    };
     if let Some(key) = table.keys().next() {
-        return wrong(format!("{key}: unknown; there are only entries [[shard]]"));
+        return wrong(format!(
+            "{key}: unknown; there are cluster, moving and entries [[shard]]"
+        ));
     }
     let (mut ranges, mut found) = (Vec::new(), Vec::new());
     for (number, entry) in (1..).zip(entries) {
@@ -69,7 +85,9 @@ fn understand(text: &str, common: &RedisArgs) -> Result<Shards, ConfigError> {
         ranges.push(own);
         found.push(settings);
     }
-    let map = SlotMap::new(&ranges).map_err(|error| ConfigError(error.to_string()))?;
+    let map = SlotMap::new(&ranges)
+        .and_then(|map| map.with_moving(&moving))
+        .map_err(|error| ConfigError(error.to_string()))?;
     for (at, settings) in found.iter().enumerate() {
         let same = |other: &&Settings| is_same(settings, other);
         if let Some(first) = found[..at].iter().position(|other| same(&other)) {
@@ -82,6 +100,7 @@ fn understand(text: &str, common: &RedisArgs) -> Result<Shards, ConfigError> {
     }
     Ok(Shards {
         map,
+        cluster,
         settings: found,
     })
 }
@@ -138,10 +157,30 @@ impl Drop for EndsWith {
 
 type Running = JoinHandle<Result<Counters, FrontError>>;
 
+/// The map that the file has now. Its shards must be those that the front began with.
+fn changed(now: Shards, before: &[Settings], cluster: bool) -> Result<SlotMap, ConfigError> {
+    let same = now.cluster == cluster
+        && now.settings.len() == before.len()
+        && now.settings.iter().zip(before).all(|(a, b)| is_same(a, b));
+    if same {
+        return Ok(now.map);
+    }
+    Err(ConfigError(
+        "--shards: the shards are not those that this front began with, in their order: only slots can be changed while it runs. \
+         Start it again"
+            .into(),
+    ))
+}
+
 /// Serves until asked to end.
 pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool> {
     let common = args.of_all_shards();
-    let Shards { map, settings } = read(path, &common)?;
+    let Shards {
+        map,
+        cluster,
+        settings,
+    } = read(path, &common)?;
+    let began_with = settings.clone();
     let Some(first) = settings.first() else {
         return Err(anyhow!("--shards {}: no shard", path.display()));
     };
@@ -152,6 +191,7 @@ pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool
         tls: first.front.tls.clone(),
         anyone: matches!(first.front.access, Access::Anyone),
         map: map.clone(),
+        cluster,
     };
     if let Some(slots) = map.gaps() {
         tracing::warn!(
@@ -176,6 +216,14 @@ pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool
     call_on_signals({
         let stopper = stopper.clone();
         move || stopper.stop()
+    })?;
+    call_on_hangup({
+        let (path, changer) = (path.to_owned(), router.map_changer());
+        let again = move || changed(read(&path, &common)?, &began_with, cluster);
+        move || match again() {
+            Ok(map) => changer.change(map),
+            Err(error) => tracing::error!("{error}. The map stays as it was"),
+        }
     })?;
     let mut running: Vec<(Stopper, Running)> = Vec::new();
     for (number, front) in (1..).zip(fronts) {
@@ -255,6 +303,35 @@ mod tests {
     }
 
     #[test]
+    fn only_slots_can_change_while_a_front_runs() {
+        let before = understand(TWO, &common()).unwrap().settings;
+        let read_again = |text: &str| {
+            let now = understand(text, &common())?;
+            changed(now, &before, false)
+        };
+        let moved = TWO
+            .replace("0-8191", "0-8190")
+            .replace("8192-16383", "8191-16383");
+        let map = read_again(&format!("moving = \"7\"\n{moved}")).unwrap();
+        assert_eq!(
+            (map.shard(8191), map.moving().as_deref()),
+            (Some(1), Some("7"))
+        );
+        for other in [
+            TWO.replace("51000", "51001"),
+            TWO.replace("shard = 1", "shard = 2"),
+            format!("cluster = true\n{TWO}"),
+            TWO.split("[[shard]]")
+                .take(2)
+                .collect::<Vec<_>>()
+                .join("[[shard]]"),
+        ] {
+            let error = read_again(&other).unwrap_err().to_string();
+            assert!(error.contains("only slots can be changed"), "{error}");
+        }
+    }
+
+    #[test]
     fn the_example_of_the_help_is_understood() {
         let text: String = super::super::EXAMPLES
             .lines()
@@ -272,6 +349,13 @@ mod tests {
             (String::new(), "no shard is named"),
             ("shard = 5".into(), "write an entry [[shard]]"),
             ("x = 5".into(), "x: unknown"),
+            ("cluster = 5".into(), "write true or false"),
+            ("moving = 5".into(), "moving: write slots as a text"),
+            ("moving = \"x\"".into(), "moving: slots \"x\""),
+            (
+                "moving = \"9,10\"\n".to_owned() + &entry("0-9", &via(51000)),
+                "slot 10 is to be moving, and belongs to no shard",
+            ),
             (
                 "[[shard]]\nvia = \"127.0.0.1:51000\"".into(),
                 "shard 1: slots are missing",

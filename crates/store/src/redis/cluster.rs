@@ -1,0 +1,291 @@
+//! Redis Cluster as the store: which node serves what, and what may be sent to it (`docs/spec/sharding.md`, §5).
+//!
+//! The store writes to one master of the cluster, to all slots that this one serves. A script may do that, in one atomic step, if it does not
+//! declare those keys; a transaction only in one slot. But Redis looks at each command of a script by itself. If a slot is served
+//! elsewhere, or is being moved, the command fails, and those before it stand. So scripts look at all their slots first, by asking for
+//! a key that does not exist: only a node that has the slot, and is not moving it, answers that. Nothing can change in the
+//! middle of a script.
+
+use std::ops::RangeInclusive;
+
+use pmnet_resp::read;
+use pmnet_server::StoreError;
+use pmnet_wire::slots::{parse_slots, shown, slot_of, tag_of};
+
+use super::RedisStore;
+use super::config::refused;
+use super::connection::Connection;
+use super::masters::{ASK_SECONDS, Master, Wanted, endpoint};
+use super::url::RedisUrl;
+
+/// The first word of the errors by which Redis says that a command's keys are elsewhere, or may be.
+const ELSEWHERE: [&str; 5] = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "CROSSSLOT"];
+
+/// The name of pmnet's records for a shard, in this slot.
+pub fn records_name(shard: u32, slot: u16) -> String {
+    let fits = |number: &u32| slot_of(format!("{shard}-{number}").as_bytes()) == slot;
+    let number = (0_u32..).find(fits).unwrap_or_default();
+    format!("pmnet:{{{shard}-{number}}}")
+}
+
+/// A key of this slot.
+pub fn in_slot(slot: u16, name: &str) -> String {
+    format!("{{{}}}{name}", tag_of(slot))
+}
+
+/// A key of this slot that never exists.
+pub fn probe(slot: u16) -> Vec<u8> {
+    format!("pmnet:{}", in_slot(slot, ":none")).into_bytes()
+}
+
+/// Whether Redis says that keys are elsewhere.
+pub fn is_elsewhere(error: &str) -> bool {
+    let code = error.split(' ').next().unwrap_or("");
+    ELSEWHERE.contains(&code)
+}
+
+/// What a client is told if it is not known which slot is not where it should be. Its command was not executed.
+pub const ELSEWHERE_TEXT: &str = "TRYAGAIN pmnet: the slot of its keys is not with the master of its shard, or is being moved; the \
+                                  command was not executed";
+
+/// The slot that a script of ours found to be elsewhere, of those that it was given, and Redis's words (`slots.lua`).
+pub fn elsewhere<'a>(error: &'a str, slots: &[u16]) -> Option<(u16, &'a str)> {
+    let (number, why) = error.strip_prefix("ELSEWHERE ")?.split_once(' ')?;
+    let slot = slots.get(number.parse::<usize>().ok()?)?;
+    Some((*slot, why))
+}
+
+/// What a client is told whose keys' slot is not where its shard's server is. Its command was not executed.
+pub fn elsewhere_reply(slot: u16) -> Vec<u8> {
+    pmnet_resp::reply::error(&format!(
+        "TRYAGAIN pmnet: slot {slot} is not with the master of its shard, or is being moved; the command was not executed"
+    ))
+    .into()
+}
+
+/// What waits because of a slot.
+pub fn waits_for(slot: u16, why: &str) -> String {
+    format!(
+        "slot {slot} is not with this shard's master, or is being moved ({why}). What was acknowledged for its keys waits, and all \
+         behind it; the devices keep it. Move the slot back (redis-cli --cluster reshard, or CLUSTER SETSLOT {slot} STABLE at both \
+         nodes), and then as docs/guide/sharding.md says"
+    )
+}
+
+/// Asks a node for the master that serves this slot.
+///
+/// # Errors
+/// Why there is no answer.
+pub fn ask(
+    place: &(String, u16),
+    slot: u16,
+    url: &RedisUrl,
+    link: &mut Option<Connection>,
+) -> Result<Master, String> {
+    let link = match link {
+        Some(link) => link,
+        None => link.insert(open(place, url)?),
+    };
+    let nodes = nodes(link)?;
+    let node = nodes.iter().find(|node| node.serves(slot));
+    let node = node.ok_or_else(|| format!("it knows nobody who serves slot {slot}"))?;
+    Ok(Master {
+        // A node that nobody has met yet does not know its own address.
+        host: if node.host.is_empty() {
+            place.0.clone()
+        } else {
+            node.host.clone()
+        },
+        port: node.port,
+        epoch: node.epoch,
+    })
+}
+
+fn open((host, port): &(String, u16), url: &RedisUrl) -> Result<Connection, String> {
+    let url = RedisUrl {
+        host: host.clone(),
+        port: *port,
+        ..url.clone()
+    };
+    let mut link = Connection::open_within(&url, ASK_SECONDS).map_err(|error| error.to_string())?;
+    if let Some(password) = &url.password {
+        let user = url.user.as_deref().unwrap_or("default");
+        let reply = link.call(&[b"AUTH", user.as_bytes(), password.as_bytes()]);
+        let reply = reply.map_err(|error| error.to_string())?;
+        if let Some(error) = read::error(&reply) {
+            return Err(error.to_owned());
+        }
+    }
+    Ok(link)
+}
+
+fn nodes(link: &mut Connection) -> Result<Vec<Node>, String> {
+    let reply = link.call(&[b"CLUSTER", b"NODES"]);
+    let reply = reply.map_err(|error| error.to_string())?;
+    if let Some(error) = read::error(&reply) {
+        return Err(error.to_owned());
+    }
+    let text = read::text(&reply).and_then(|text| std::str::from_utf8(text).ok());
+    let nodes = text.and_then(|text| text.lines().map(Node::parse).collect());
+    nodes.ok_or_else(|| "its answer to CLUSTER NODES is not understood".into())
+}
+
+/// A node, as another one or itself sees it.
+#[derive(Debug, PartialEq, Eq)]
+struct Node {
+    host: String,
+    port: u16,
+    myself: bool,
+    epoch: u64,
+    slots: Vec<RangeInclusive<u16>>,
+    /// Slots that it is moving to or from another node.
+    open: Vec<u16>,
+}
+
+impl Node {
+    /// A line of `CLUSTER NODES`: id, `host:port@bus[,name]`, flags, master, two times, epoch, state of the link, slots.
+    fn parse(line: &str) -> Option<Node> {
+        let mut words = line.split(' ');
+        let (_id, address, flags) = (words.next()?, words.next()?, words.next()?);
+        let (place, _bus) = address.split_once('@')?;
+        let (host, port) = place.rsplit_once(':')?;
+        let epoch = words.nth(3)?.parse().ok()?;
+        let _link = words.next()?;
+        let (mut slots, mut open) = (Vec::new(), Vec::new());
+        for word in words.filter(|word| !word.is_empty()) {
+            match word.strip_prefix('[') {
+                Some(moving) => open.push(moving.split('-').next()?.parse().ok()?),
+                None => slots.extend(parse_slots(word).ok()?),
+            }
+        }
+        Some(Node {
+            host: host.to_owned(),
+            port: port.parse().ok()?,
+            myself: flags.split(',').any(|flag| flag == "myself"),
+            epoch,
+            slots,
+            open,
+        })
+    }
+
+    fn serves(&self, slot: u16) -> bool {
+        self.slots.iter().any(|range| range.contains(&slot))
+    }
+}
+
+impl RedisStore {
+    /// Looks whether the node serves the slots of its shard. A server that starts refuses one that does not. One that runs goes on: what
+    /// meets such a slot waits.
+    pub(super) fn check_slots(&mut self, link: &mut Connection) -> Result<(), StoreError> {
+        let Some(Wanted::Slots(wanted)) = self.url.guides.as_ref().map(|guides| &guides.wanted)
+        else {
+            return Ok(());
+        };
+        let all = match nodes(link) {
+            Ok(all) => all,
+            Err(error) if error.starts_with("NOPERM") => return Err(refused(&error, "CLUSTER")),
+            Err(error) => return Err(StoreError::Retry(format!("CLUSTER NODES: {error}"))),
+        };
+        let Some(own) = all.iter().find(|node| node.myself) else {
+            return Err(StoreError::Retry(
+                "CLUSTER NODES names no node as its own".into(),
+            ));
+        };
+        if let Some(home) = self.home.filter(|home| own.open.contains(home)) {
+            return Err(StoreError::Retry(format!(
+                "slot {home}, where pmnet's records of this shard are, is being moved, and must stay: CLUSTER SETSLOT {home} STABLE at \
+                 both nodes. Until then the devices keep what was acknowledged"
+            )));
+        }
+        let of_shard = || wanted.iter().cloned().flatten();
+        let missing: Vec<u16> = of_shard().filter(|slot| !own.serves(*slot)).collect();
+        let moving: Vec<u16> = of_shard().filter(|slot| own.open.contains(slot)).collect();
+        let of = |slots: &[u16]| {
+            let first = slots.first().copied().unwrap_or_default();
+            let server = all.iter().find(|node| node.serves(first));
+            let server = server.map_or_else(
+                || "nobody".to_owned(),
+                |node| endpoint(&(node.host.clone(), node.port)),
+            );
+            format!(
+                "{} slot(s), the first is {first}, served by {server}",
+                slots.len()
+            )
+        };
+        let text = match (missing.is_empty(), moving.is_empty()) {
+            (true, true) => {
+                self.unfit_slots = None;
+                return Ok(());
+            }
+            (false, _) => format!(
+                "the master {} of slot {} does not serve all of {}: it lacks {}",
+                self.url.endpoint(),
+                self.home.unwrap_or_default(),
+                shown(wanted, ","),
+                of(&missing)
+            ),
+            (true, false) => format!(
+                "the master {} is moving {}",
+                self.url.endpoint(),
+                of(&moving)
+            ),
+        };
+        if !missing.is_empty() && !self.served {
+            return Err(StoreError::Fatal(format!(
+                "{text}. Give the server the slots that its master has (--store redis+cluster://…/SLOTS), or move them there"
+            )));
+        }
+        if self.unfit_slots.as_ref() != Some(&text) {
+            tracing::warn!(
+                "{text}. Commands for their keys are refused, and what was acknowledged for them waits"
+            );
+            self.unfit_slots = Some(text);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_nodes_are_read() {
+        let line = "07c3 127.0.0.1:7000@17000,name myself,master - 0 1426238317239 4 connected 0-5460 6000 [93-<-ab] [77->-cd]";
+        let node = Node::parse(line).unwrap();
+        assert_eq!(
+            (node.host.as_str(), node.port, node.epoch),
+            ("127.0.0.1", 7000, 4)
+        );
+        assert!(node.myself && node.serves(5460) && node.serves(6000) && !node.serves(5461));
+        assert_eq!(node.open, [93, 77]);
+        let v6 = Node::parse("a fe80::1:7001@17001 slave b 0 0 3 connected").unwrap();
+        assert_eq!(
+            (v6.host.as_str(), v6.port, v6.myself),
+            ("fe80::1", 7001, false)
+        );
+        let unmet = Node::parse("a :7000@17000 myself,master - 0 0 0 connected 1").unwrap();
+        assert_eq!(unmet.host, "");
+        for bad in [
+            "",
+            "a",
+            "a b:1@2 master - 0 0 x connected",
+            "a b:x@2 master - 0 0 1 connected",
+            "a b:1 master - 0 0 1 connected",
+            "a b:1@2 master - 0 0 1 connected 5-x",
+        ] {
+            assert_eq!(Node::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn names_fall_into_their_slots() {
+        for (shard, slot) in [(0, 0), (0, 5460), (7, 16_383)] {
+            assert_eq!(slot_of(records_name(shard, slot).as_bytes()), slot);
+            let scripts = records_name(shard, slot) + ":scripts";
+            assert_eq!(slot_of(scripts.as_bytes()), slot);
+            assert_eq!(slot_of(&probe(slot)), slot);
+        }
+        assert_ne!(records_name(1, 9), records_name(0, 9));
+    }
+}
