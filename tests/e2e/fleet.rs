@@ -226,12 +226,17 @@ fn what_cannot_be_in_a_fleet_says_so() {
     ];
     let etcd = ["--etcd", "http://127.0.0.1:9"];
     let nic = ["--mode", "nic", "--dev", "lo"];
+    let switch = ["--mode", "switch", "--dev", "lo", "--address", "127.0.0.2"];
     for (more, says) in [
         (&[][..], "--etcd is missing"),
         (&["--etcd", "https://a:1"], "http://HOST:2379"),
         (
             &[&etcd[..], &nic, &["--server-reads-log"]].concat(),
             "does not go with --server-reads-log",
+        ),
+        (
+            &[&etcd[..], &switch, &["--join"]].concat(),
+            "--join does not go with --mode switch",
         ),
         (&[&etcd[..], &["--lease-seconds", "1"]].concat(), "2 to 60"),
         (
@@ -243,6 +248,10 @@ fn what_cannot_be_in_a_fleet_says_so() {
         let mut args: Vec<&str> = base.to_vec();
         if more.contains(&"--listen") {
             args.drain(1..3);
+        }
+        if more.contains(&"--address") {
+            // The log of a kernel mode is in the kernel.
+            args.drain(5..9);
         }
         let (code, text) = refuses("refused", &folder, &[&args[..], more].concat());
         assert_eq!(code, 2, "{text}");

@@ -156,6 +156,13 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
                     .into(),
             ));
         }
+        if switch && fleet.is_some() {
+            return Err(ConfigError(
+                "--join does not go with --mode switch and --fleet: a spare joins behind other devices, which send to the \
+                 address that etcd has, and in a switch that is the server's. Use another --mode"
+                    .into(),
+            ));
+        }
         device.flags |= Member::JOIN;
     }
     Ok(Settings {
