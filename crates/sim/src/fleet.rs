@@ -11,7 +11,7 @@
 use crate::cells::Fault;
 use crate::clock::Clock;
 use crate::hosts::device_id;
-use crate::without::Without;
+use crate::without::{Place, Without};
 use crate::world::{Event, World};
 use pmnet_proto::lease::{Seen, Watch, Word};
 use pmnet_proto::time::{MICROSECOND, Nanos};
@@ -103,8 +103,10 @@ impl World {
             self.schedule(after, Event::Fleet(Step::Renew { node }));
         }
         let mut controllers = Vec::new();
+        let waits = !Without::breaks(self.config.without, Place::Waited);
+        let longest = if waits { length } else { 0 };
         for controller in 0..CONTROLLERS {
-            controllers.push((self.any_clock(), Watch::new(length)));
+            controllers.push((self.any_clock(), Watch::new(longest)));
             let after = self.below(length);
             self.schedule(after, Event::Fleet(Step::Look { controller }));
         }
@@ -312,6 +314,9 @@ impl World {
 
     /// Whether somebody who has everything holds a lease beside this device.
     fn goes_on_without(&self, node: usize, rows: &[Row]) -> bool {
+        if Without::breaks(self.config.without, Place::Beside) {
+            return true;
+        }
         let others = self.order.iter().copied().filter(|&other| other != node);
         let alive = others.filter(|&other| rows[other].held && rows[other].word != Word::Stopped);
         self.has_everything(&alive.collect::<Vec<_>>())
@@ -319,10 +324,12 @@ impl World {
 
     fn declare_stopped(&mut self, node: usize, lease: u64) {
         let now = self.now;
+        let looks = !Without::breaks(self.config.without, Place::LastLease);
         let fleet = self.fleet();
         let local = fleet.clock.local(now);
         let row = &mut fleet.rows[node];
-        if now < fleet.gone_until || row.until > local || row.lease != lease {
+        let late = row.until > local || row.lease != lease;
+        if now < fleet.gone_until || late && looks {
             self.happened("words that came too late");
         } else if row.word == Word::Stopped {
             self.happened("words that another controller had said");

@@ -50,6 +50,10 @@ impl WorldConfig {
             accident_every: self.accident_every.clamp(1, 10 * MILLISECOND),
             ..self.of_devices(2)
         };
+        if place == Place::Waited {
+            // So long that somebody asks in the time that is not waited.
+            return chain.of_lease(400 * MILLISECOND);
+        }
         if place != Place::Drift {
             return chain.of_lease(20 * MILLISECOND);
         }
