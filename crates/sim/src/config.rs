@@ -523,9 +523,24 @@ impl WorldConfig {
             down_max: self.down_max.min(20 * MILLISECOND),
             ..self
         };
+        let reading = reading.reading();
+        if !alone {
+            return reading;
+        }
+        // What has no order, and is lost with a master that was not waited for.
         WorldConfig {
-            wait_replicas: alone,
-            ..reading.reading()
+            wait_replicas: true,
+            updates: 20,
+            store_trouble: 5,
+            store_storms: false,
+            loss: 0,
+            duplication: 0,
+            long_delay: 0,
+            clocks: false,
+            accident_every: 3 * MILLISECOND,
+            returns: false,
+            detours: false,
+            ..reading
         }
     }
 

@@ -110,9 +110,15 @@ impl World {
             let after = self.below(length);
             self.schedule(after, Event::Fleet(Step::Look { controller }));
         }
+        let mut clock = self.any_clock();
+        if !waits {
+            // The worst that is allowed, or hardly any moment is left in which it matters.
+            clock = Clock::of_rate(self.config.clock_rates);
+            self.clocks[..devices].fill(Clock::of_rate(-self.config.clock_rates));
+        }
         self.fleet = Some(Fleet {
             length,
-            clock: self.any_clock(),
+            clock,
             rows: vec![Row::default(); devices],
             gone_until: Time(0),
             cut: vec![false; devices],
@@ -337,8 +343,15 @@ impl World {
             (row.word, row.words) = (Word::Stopped, row.words + 1);
             self.happened("members declared stopped");
             self.tell(|| format!("device {} is declared stopped", node + 1));
-            if self.devices[node].running.is_some() {
+            if let Some(running) = &self.devices[node].running {
+                let may_answer = running.machine().may_answer(self.clocks[node].local(now));
                 self.happened("members declared stopped that live on");
+                if may_answer {
+                    self.violation(format!(
+                        "device {} is declared stopped while it may answer",
+                        node + 1
+                    ));
+                }
             }
         }
     }

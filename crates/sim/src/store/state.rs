@@ -259,8 +259,8 @@ impl State {
         trouble: Option<Trouble>,
     ) -> Result<(), StoreError> {
         let broken = self.breaks(Place::Replicas) || self.breaks(what);
-        // A master that was replaced has no replica any more.
-        let alone = self.config.wait && at != self.address;
+        // A master that was replaced has no replica any more, and one whose replica is cut off waits for it.
+        let alone = self.config.wait && (at != self.address || self.link_down);
         if (alone || trouble == Some(Trouble::NotReplicated)) && !broken {
             return Err(retry(Trouble::NotReplicated.words()));
         }
