@@ -527,17 +527,27 @@ impl WorldConfig {
         if !alone {
             return reading;
         }
-        // What has no order, and is lost with a master that was not waited for.
+        // What has no order, and is lost with a master that was not waited for. Little else goes wrong.
         WorldConfig {
             wait_replicas: true,
             updates: 20,
-            store_trouble: 5,
+            calls: 300,
+            deadline: 500 * MILLISECOND,
+            store_max: 200 * MICROSECOND,
+            store_trouble: 20,
             store_storms: false,
             loss: 0,
             duplication: 0,
             long_delay: 0,
+            corruption: 0,
+            injection: 0,
             clocks: false,
-            accident_every: 3 * MILLISECOND,
+            partitions: false,
+            power_cuts: false,
+            recovery_crashes: 0,
+            lost_clients: false,
+            down_max: MILLISECOND,
+            accident_every: 15 * MILLISECOND,
             returns: false,
             detours: false,
             ..reading

@@ -318,7 +318,7 @@ impl Without {
         rule(
             "lease-waited",
             Place::Waited,
-            6000,
+            2000,
             "§14: when a lease is gone, a controller waits for its device's clock",
         ),
         rule(
