@@ -5,7 +5,9 @@ use crate::configuration::Call::{
 };
 use crate::configuration::Chain::{First, FirstSecond, Second, SecondFirst};
 use crate::configuration::{Change, Configuration, Goal, Reads};
-use crate::{catalogue_at_once, catalogue_leases, catalogue_marks, catalogue_reads};
+use crate::{
+    catalogue_at_once, catalogue_leases, catalogue_marks, catalogue_reads, catalogue_replicas,
+};
 
 pub(crate) const BASE: Configuration = Configuration {
     name: "",
@@ -19,6 +21,7 @@ pub(crate) const BASE: Configuration = Configuration {
     servers: 1,
     leased: false,
     reads: Reads::Bypasses,
+    replicas: false,
     at_once: false,
     buckets: 2,
     rebuilds: false,
@@ -40,11 +43,13 @@ pub fn all() -> Vec<Configuration> {
     all.extend(catalogue_marks::quick());
     all.extend(catalogue_at_once::quick());
     all.extend(catalogue_leases::quick());
+    all.extend(catalogue_replicas::quick());
     all.extend(full());
     all.extend(catalogue_reads::full());
     all.extend(catalogue_marks::full());
     all.extend(catalogue_at_once::full());
     all.extend(catalogue_leases::full());
+    all.extend(catalogue_replicas::full());
     all
 }
 

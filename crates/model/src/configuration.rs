@@ -236,6 +236,8 @@ pub enum Goal {
     Hit,
     /// A client may read straight from the store.
     Missed,
+    /// A replica that lacks something of the master may answer a read.
+    Apart,
     /// A read was answered with what the store had said before the head said MISS.
     AtOnce,
     /// A passed-through operation that changes state has been answered.
@@ -281,6 +283,8 @@ pub struct Configuration {
     pub leased: bool,
     /// How reads are answered.
     pub reads: Reads,
+    /// Whether a client may read from a replica of the store, which has any state that the master has had.
+    pub replicas: bool,
     /// Whether a client may ask head and store at once.
     pub at_once: bool,
     /// Buckets of the index: 1, so that the two keys collide, or 2.

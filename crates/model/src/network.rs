@@ -118,6 +118,19 @@ pub enum Packet {
         /// What A must have reached.
         need: u8,
     },
+    /// The same MISS, for who reads from a replica: sent only when the head has a lease, and nothing is outstanding.
+    Apart {
+        /// Whose.
+        client: u8,
+        /// Which step.
+        index: u8,
+        /// The head's epoch.
+        epoch: u8,
+        /// What A must have reached.
+        need: u8,
+        /// How often something has changed state without an order, at least.
+        version: u8,
+    },
     /// The answer to a bypass, which passes the head because that has an index.
     Passing {
         /// The server's epoch.
@@ -130,6 +143,8 @@ pub enum Packet {
         answer: Answer,
         /// A when it was executed, or later.
         watermark: u8,
+        /// What has changed state without an order, by then.
+        version: u8,
     },
     /// The server to the devices: applied up to here.
     Applied {
@@ -150,6 +165,8 @@ pub enum Packet {
         applied: u8,
         /// The session table.
         table: Table,
+        /// What has changed state without an order.
+        version: u8,
     },
     /// To a client: no room in the log.
     NotLogged {
@@ -168,6 +185,8 @@ pub enum Packet {
         index: u8,
         /// A when it was applied, or later (0 where all reads are bypasses).
         watermark: u8,
+        /// What has changed state without an order, by then.
+        version: u8,
     },
     /// The same, passed on by the head.
     Confirmed {
@@ -234,9 +253,10 @@ impl Packet {
                 epoch,
                 applied,
                 table: [first, second, third, fourth],
+                version,
             } => {
                 let (own, marks) = (first | second << 4, third | fourth << 4);
-                [9, device, incarnation, epoch, applied, own, marks, 0]
+                [9, device, incarnation, epoch, applied, own, marks, version]
             }
             Self::NotLogged { client, index } => [10, client, index, 0, 0, 0, 0, 0],
             Self::Confirm {
@@ -244,7 +264,8 @@ impl Packet {
                 client,
                 index,
                 watermark,
-            } => [11, epoch, client, index, watermark, 0, 0, 0],
+                version,
+            } => [11, epoch, client, index, watermark, version, 0, 0],
             Self::Confirmed { client, index } => [12, client, index, 0, 0, 0, 0, 0],
             Self::Passing {
                 epoch,
@@ -252,7 +273,8 @@ impl Packet {
                 index,
                 answer,
                 watermark,
-            } => [13, epoch, client, index, answer, watermark, 0, 0],
+                version,
+            } => [13, epoch, client, index, answer, watermark, version, 0],
             Self::Hit {
                 client,
                 index,
@@ -265,6 +287,13 @@ impl Packet {
                 same,
                 need,
             } => [15, client, index, epoch, u8::from(same), need, 0, 0],
+            Self::Apart {
+                client,
+                index,
+                epoch,
+                need,
+                version,
+            } => [16, client, index, epoch, need, version, 0, 0],
         })
     }
 
@@ -310,7 +339,7 @@ impl Packet {
                 answer,
             },
             [8, epoch, order, ..] => Self::Applied { epoch, order },
-            [9, device, incarnation, epoch, applied, own, marks, _] => {
+            [9, device, incarnation, epoch, applied, own, marks, version] => {
                 let table = [own & 15, own >> 4, marks & 15, marks >> 4];
                 Self::Reply {
                     device,
@@ -318,22 +347,25 @@ impl Packet {
                     epoch,
                     applied,
                     table,
+                    version,
                 }
             }
             [10, client, index, ..] => Self::NotLogged { client, index },
-            [11, epoch, client, index, watermark, ..] => Self::Confirm {
+            [11, epoch, client, index, watermark, version, ..] => Self::Confirm {
                 epoch,
                 client,
                 index,
                 watermark,
+                version,
             },
             [12, client, index, ..] => Self::Confirmed { client, index },
-            [13, epoch, client, index, answer, watermark, ..] => Self::Passing {
+            [13, epoch, client, index, answer, watermark, version, ..] => Self::Passing {
                 epoch,
                 client,
                 index,
                 answer,
                 watermark,
+                version,
             },
             [14, client, index, answer, ..] => Self::Hit {
                 client,
@@ -346,6 +378,13 @@ impl Packet {
                 epoch,
                 same: same != 0,
                 need,
+            },
+            [16, client, index, epoch, need, version, ..] => Self::Apart {
+                client,
+                index,
+                epoch,
+                need,
+                version,
             },
             other => unreachable!("nothing packs to {other:?}"),
         }
@@ -373,7 +412,7 @@ impl Network {
     }
 
     /// Sends a packet whose last number allows more the lower it is: of packets that differ only in this number, the
-    /// one with the lowest stays.
+    /// one with the lowest stays. (A version behind it never falls while that number grows.)
     pub fn send_least(&mut self, packet: Packet) {
         let packed = packet.pack();
         // The last number in use: `need`, or `watermark`.

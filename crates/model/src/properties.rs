@@ -31,7 +31,7 @@ const INVARIANTS: [(Bad, &str); 7] = [
     (Bad::Fork, "no order has two identities"),
 ];
 
-const GOALS: [(Goal, &str); 18] = [
+const GOALS: [(Goal, &str); 19] = [
     (Goal::Acknowledged, "an update is acknowledged"),
     (Goal::AllDone, "both clients finish"),
     (Goal::Reclaimed, "an entry is freed"),
@@ -56,6 +56,7 @@ const GOALS: [(Goal, &str); 18] = [
     (Goal::Declared, "a loss is declared"),
     (Goal::Begun, "a bypass is answered as begun"),
     (Goal::LeasedAgain, "a removed device holds a lease again"),
+    (Goal::Apart, "a replica that lags may answer a read"),
 ];
 
 /// Whether invariant `I` holds in a state. Returns false only once: the first example is the shortest.
@@ -173,6 +174,14 @@ impl Protocol {
                 }
                 _ => false,
             }),
+            Goal::Apart => {
+                let [master, replica] = &state.servers;
+                let lags = master.store != replica.store;
+                lags && state
+                    .network
+                    .iter()
+                    .any(|packet| self.shows(replica, packet))
+            }
             Goal::Passed => self.told(state, Call::is_direct_write),
             Goal::OwnWrite => self.told(state, |call| call == Call::ReadOwn),
             Goal::MarkEnded => {
@@ -221,7 +230,7 @@ impl Model for Protocol {
         let goals: [fn(&Self, &State) -> bool; GOALS.len()] = [
             goal::<0>, goal::<1>, goal::<2>, goal::<3>, goal::<4>, goal::<5>, goal::<6>, goal::<7>,
             goal::<8>, goal::<9>, goal::<10>, goal::<11>, goal::<12>, goal::<13>, goal::<14>,
-            goal::<15>, goal::<16>, goal::<17>,
+            goal::<15>, goal::<16>, goal::<17>, goal::<18>,
         ];
         let wanted = GOALS
             .iter()

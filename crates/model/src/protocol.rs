@@ -54,6 +54,8 @@ pub enum Action {
     Direct(u8, u8),
     /// A client reads directly from this store, as a MISS allows.
     Fetch(Packet, u8),
+    /// A client reads from this store, whichever it is, as a MISS allows.
+    FetchApart(Packet, u8),
     /// A client asks this store before the head has answered.
     GoAhead(u8, u8),
     /// The head's MISS meets what the store has said before.
@@ -149,7 +151,11 @@ impl Protocol {
         for server in state
             .servers
             .iter_mut()
-            .take(usize::from(self.configuration.servers))
+            .take(if self.configuration.replicas {
+                2
+            } else {
+                usize::from(self.configuration.servers)
+            })
         {
             server.epoch = 1;
         }
@@ -231,6 +237,8 @@ impl Protocol {
             if first.epoch == second.epoch && first.store != second.store && !self.moves() {
                 actions.push(Action::Replicate);
             }
+        } else if self.configuration.replicas && state.servers[0] != state.servers[1] {
+            actions.push(Action::Replicate);
         }
         if self.leased(&state.record) {
             actions.push(Action::LeaseOver);
@@ -294,6 +302,9 @@ impl Protocol {
                 }
                 actions.extend(self.stores(state).map(|store| Action::Fetch(packet, store)));
             }
+            Packet::Apart { .. } => {
+                actions.extend((0..2).map(|store| Action::FetchApart(packet, store)));
+            }
             Packet::Response { client, .. } | Packet::Hit { client, .. } => {
                 to(Node::Client(client))
             }
@@ -328,7 +339,7 @@ impl Protocol {
                 true
             }
             Action::Replicate => {
-                state.servers[1].store = state.servers[0].store.clone();
+                state.servers[1] = state.servers[0].clone();
                 true
             }
             Action::Finish => self.finish(&mut state),
@@ -340,6 +351,7 @@ impl Protocol {
             Action::Late(client, index) => self.late(&mut state, 0, client, index),
             Action::Direct(client, store) => self.direct(&mut state, client, store),
             Action::Fetch(packet, store) => self.fetch(&mut state, packet, store),
+            Action::FetchApart(packet, store) => self.fetch_apart(&mut state, packet, store),
             Action::GoAhead(client, store) => self.go_ahead(&mut state, client, store),
             Action::UseAhead(packet) => self.use_ahead(&mut state, packet),
             Action::Pass(client, store) => self.executes(&mut state, client, store),

@@ -22,7 +22,7 @@ impl Index {
 }
 
 impl Outstanding {
-    fn is_none(self) -> bool {
+    pub(crate) fn is_none(self) -> bool {
         self.bypass == 0 && self.fallback == 0
     }
 }
@@ -247,9 +247,17 @@ impl Protocol {
         let device = &state.devices[usize::from(id)];
         let waits =
             self.leased_elsewhere(&state.record, device.epoch) && self.on(Rule::LeaseCoversReads);
-        if waits || self.is_silent(device) {
-            return false;
+        let device = &state.devices[usize::from(id)];
+        let silenced = self.is_silent(device);
+        let apart = self.apart(device, client, index);
+        let apart = apart.filter(|_| !waits && (!silenced || !self.on(Rule::ReplicaLease)));
+        if let Some(apart) = apart {
+            state.network.send(apart);
         }
+        if waits || silenced {
+            return apart.is_some();
+        }
+        let device = &state.devices[usize::from(id)];
         let removed = self.removed(device.epoch, state.record.epoch);
         let silent = removed && self.leases() && state.record.lease_over && self.on(Rule::Lease);
         let hit = self.hit(device, step.keys).filter(|_| !silent);

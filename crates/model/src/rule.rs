@@ -165,6 +165,18 @@ pub enum Rule {
     MarkAlive,
     /// The same: a store that is left behind is fenced, where anything is passed through.
     OldMasterFenced,
+    /// reads.md §11: a replica's epoch is the MISS's.
+    ReplicaEpoch,
+    /// The same: its A has reached `need`.
+    ReplicaWatermark,
+    /// The same: for a replica, `need` is the last order. Without: what is known to be committed.
+    ReplicaLast,
+    /// The same: it has everything that changed state without an order, as the head has heard of it.
+    ReplicaVersion,
+    /// The same: nothing that may change state without an order is outstanding at the head.
+    ReplicaQuiet,
+    /// The same: the head has its lease when it answers.
+    ReplicaLease,
     /// reads.md §6: a read that is answered with its session's own update was called before that was sent.
     OwnUnsent,
     /// The same: and nothing of its session is between the two. Without: an update of another key may be.

@@ -360,6 +360,37 @@ pub(crate) const TABLE: &[About] = &[
         "reads.md §5",
         "marks-moved",
     ),
+    about(
+        Rule::ReplicaEpoch,
+        "replica-epoch",
+        "reads.md §11",
+        "replica-promoted",
+    ),
+    about(
+        Rule::ReplicaWatermark,
+        "replica-watermark",
+        "reads.md §11",
+        "replica",
+    ),
+    about(Rule::ReplicaLast, "replica-last", "reads.md §11", "replica"),
+    about(
+        Rule::ReplicaVersion,
+        "replica-version",
+        "reads.md §11",
+        "replica-set",
+    ),
+    about(
+        Rule::ReplicaQuiet,
+        "replica-quiet",
+        "reads.md §11",
+        "replica-set",
+    ),
+    about(
+        Rule::ReplicaLease,
+        "replica-lease",
+        "reads.md §11",
+        "replica-head-lost",
+    ),
     about(Rule::OwnUnsent, "own-unsent", "reads.md §6", "own-write"),
     about(
         Rule::OwnAdjacent,

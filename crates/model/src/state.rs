@@ -116,6 +116,8 @@ pub struct Index {
     /// In this step, something that changed state without an order has left the rows, or the index has begun anew: its
     /// version is another one. (A version never comes again, so that is all that need be known of it.)
     pub changed: bool,
+    /// What changed state without an order, as far as this head has heard (only where replicas are read from).
+    pub version: u8,
     /// What each client's own session has outstanding.
     pub outstanding: [Outstanding; CLIENTS],
 }
@@ -168,6 +170,8 @@ pub struct Store {
     pub replies: [(Op, Answer); CLIENTS],
     /// The incarnation of this epoch's head that was answered last.
     pub heard: u8,
+    /// How often something has changed state without an order (only where replicas are read from).
+    pub version: u8,
 }
 
 /// A server.
@@ -289,7 +293,7 @@ impl Client {
 
 impl Device {
     /// All but the log.
-    fn bytes(&self) -> [u8; 29] {
+    fn bytes(&self) -> [u8; 30] {
         let Self {
             phase,
             epoch,
@@ -311,6 +315,7 @@ impl Device {
             began,
             // Only within a step.
             changed: _,
+            version,
             outstanding: [one, two],
         } = index;
         let phase = match phase {
@@ -339,6 +344,7 @@ impl Device {
             floor,
             began,
             u8::from(leased),
+            version,
             one.bypass,
             one.fallback,
             one.keys,
@@ -346,7 +352,7 @@ impl Device {
             two.fallback,
             two.keys,
         ];
-        let mut bytes = [0; 29];
+        let mut bytes = [0; 30];
         let all = head.into_iter().chain(entries).chain(index);
         for (to, from) in bytes.iter_mut().zip(all) {
             *to = from;
@@ -356,7 +362,7 @@ impl Device {
 }
 
 impl Server {
-    fn bytes(&self) -> [u8; 16] {
+    fn bytes(&self) -> [u8; 17] {
         let Self { epoch, half, .. } = *self;
         let Store {
             applied,
@@ -366,6 +372,7 @@ impl Server {
             ahead,
             replies,
             heard,
+            version,
         } = self.store;
         [
             epoch,
@@ -384,6 +391,7 @@ impl Server {
             replies[1].0,
             replies[1].1,
             heard,
+            version,
         ]
     }
 }

@@ -220,6 +220,12 @@ fn packet(model: &Protocol, packet: Packet) -> String {
             let version = if same { "the same" } else { "another" };
             format!("MISS(epoch {epoch}, {version} version, need {need})")
         }
+        Packet::Apart {
+            epoch,
+            need,
+            version,
+            ..
+        } => format!("MISS(epoch {epoch}, need {need}, {version} without an order)"),
         Packet::Applied { epoch, order } => format!("applied(epoch {epoch}, up to {order})"),
         Packet::Reply {
             epoch,
@@ -321,6 +327,14 @@ pub fn describe(model: &Protocol, state: &State, action: Action) -> String {
                 STORES[usize::from(store)],
                 packet(model, it)
             )
+        }
+        Action::FetchApart(it, store) => {
+            let Packet::Apart { client, index, .. } = it else {
+                return String::new();
+            };
+            let said = fetched(model, state, client, index, store);
+            let of = ["the first store", "the replica"][usize::from(store)];
+            format!("{said} from {of}, as {} allows", packet(model, it))
         }
         Action::GoAhead(client, store) => {
             let Some(index) = model.bypass_under_way(state, client) else {

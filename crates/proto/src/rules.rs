@@ -51,8 +51,20 @@ pub enum Rule {
     EraseOnJoin,
     /// §5: a device that joined is the head of a chain only when it holds what was acknowledged before.
     Synced,
+    /// §5: what who joins must hold is taken from a log that stands still.
+    StandsStill,
+    /// §5: no device hears of an epoch that is not durable at the server.
+    ServerFirst,
+    /// §5: a reply is taken by the question that it answers only.
+    OwnReply,
+    /// §5: a chain of which no member is left is replaced only if its loss is declared.
+    LastMember,
+    /// §5: an operator's word is about one epoch.
+    WordEpoch,
     /// §14: a device with a lease answers until that is over by its own clock, less a margin.
     Lease,
+    /// §14: that is so for what READs are told, too.
+    LeaseCoversReads,
     /// §14: who was declared stopped gets no lease again, unless it has joined anew.
     StoppedForGood,
     /// §5: what the store has confirmed of a session is still there when its records are loaded again.
@@ -78,7 +90,7 @@ pub const CAN_BE_SWITCHED_OFF: bool = cfg!(feature = "rules");
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     #[cfg(feature = "rules")]
-    off: u32,
+    off: u64,
 }
 
 impl Rules {

@@ -454,7 +454,7 @@ impl WorldConfig {
                 self.down_max = MILLISECOND;
                 self.outage_max = 0;
             }
-            Place::Machine(Rule::EraseOnJoin | Rule::Synced) => {
+            Place::Machine(Rule::EraseOnJoin | Rule::Synced | Rule::StandsStill) => {
                 let cell = Cell {
                     moment: Moment::AckedNotForwarded,
                     fault: Fault::Join,
@@ -463,20 +463,29 @@ impl WorldConfig {
                 self.zombies = true;
                 self.accident_every = self.accident_every.clamp(1, 10 * MILLISECOND);
             }
-            Place::Replicas | Place::StoreNamed => {
+            Place::Replicas
+            | Place::ReplicasLoad
+            | Place::ReplicasApply
+            | Place::ReplicasExecute
+            | Place::StoreNamed => {
                 self.failovers = true;
                 self.directs = without.place == Place::StoreNamed;
                 self.wait_replicas = true;
                 self.accident_every = self.accident_every.clamp(1, 10 * MILLISECOND);
             }
-            Place::Machine(Rule::Lease | Rule::StoppedForGood) | Place::Drift => {
+            Place::Machine(Rule::Lease | Rule::LeaseCoversReads | Rule::StoppedForGood)
+            | Place::Drift
+            | Place::Waited
+            | Place::LastLease
+            | Place::Beside => {
                 self = self.lacking_of_leases(without.place);
             }
             Place::Machine(
                 Rule::Floor | Rule::HitCommitted | Rule::StoreEpoch | Rule::ShownAbove,
             )
             | Place::ReadEpoch
-            | Place::ReadNeed => self = self.lacking_of_reads(without.place),
+            | Place::ReadNeed
+            | Place::ReadDurable => self = self.lacking_of_reads(without.place),
             _ => {}
         }
         self
@@ -484,7 +493,9 @@ impl WorldConfig {
 
     /// The same world, such that its clients read past the server a lot, and few keys change often.
     fn lacking_of_reads(self, place: Place) -> WorldConfig {
-        let fails_over = matches!(place, Place::Machine(Rule::StoreEpoch) | Place::ReadEpoch);
+        let alone = place == Place::ReadDurable;
+        let fails_over =
+            alone || matches!(place, Place::Machine(Rule::StoreEpoch) | Place::ReadEpoch);
         let reading = WorldConfig {
             reads: true,
             wait_replicas: false,
@@ -512,7 +523,35 @@ impl WorldConfig {
             down_max: self.down_max.min(20 * MILLISECOND),
             ..self
         };
-        reading.reading()
+        let reading = reading.reading();
+        if !alone {
+            return reading;
+        }
+        // What has no order, and is lost with a master that was not waited for. Little else goes wrong.
+        WorldConfig {
+            wait_replicas: true,
+            updates: 20,
+            calls: 300,
+            deadline: 500 * MILLISECOND,
+            store_max: 200 * MICROSECOND,
+            store_trouble: 20,
+            store_storms: false,
+            loss: 0,
+            duplication: 0,
+            long_delay: 0,
+            corruption: 0,
+            injection: 0,
+            clocks: false,
+            partitions: false,
+            power_cuts: false,
+            recovery_crashes: 0,
+            lost_clients: false,
+            down_max: MILLISECOND,
+            accident_every: 15 * MILLISECOND,
+            returns: false,
+            detours: false,
+            ..reading
+        }
     }
 
     /// After the load, this much time to repair, drain, expire and end.

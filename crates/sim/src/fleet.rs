@@ -11,7 +11,7 @@
 use crate::cells::Fault;
 use crate::clock::Clock;
 use crate::hosts::device_id;
-use crate::without::Without;
+use crate::without::{Place, Without};
 use crate::world::{Event, World};
 use pmnet_proto::lease::{Seen, Watch, Word};
 use pmnet_proto::time::{MICROSECOND, Nanos};
@@ -103,14 +103,22 @@ impl World {
             self.schedule(after, Event::Fleet(Step::Renew { node }));
         }
         let mut controllers = Vec::new();
+        let waits = !Without::breaks(self.config.without, Place::Waited);
+        let longest = if waits { length } else { 0 };
         for controller in 0..CONTROLLERS {
-            controllers.push((self.any_clock(), Watch::new(length)));
+            controllers.push((self.any_clock(), Watch::new(longest)));
             let after = self.below(length);
             self.schedule(after, Event::Fleet(Step::Look { controller }));
         }
+        let mut clock = self.any_clock();
+        if !waits {
+            // The worst that is allowed, or hardly any moment is left in which it matters.
+            clock = Clock::of_rate(self.config.clock_rates);
+            self.clocks[..devices].fill(Clock::of_rate(-self.config.clock_rates));
+        }
         self.fleet = Some(Fleet {
             length,
-            clock: self.any_clock(),
+            clock,
             rows: vec![Row::default(); devices],
             gone_until: Time(0),
             cut: vec![false; devices],
@@ -312,6 +320,9 @@ impl World {
 
     /// Whether somebody who has everything holds a lease beside this device.
     fn goes_on_without(&self, node: usize, rows: &[Row]) -> bool {
+        if Without::breaks(self.config.without, Place::Beside) {
+            return true;
+        }
         let others = self.order.iter().copied().filter(|&other| other != node);
         let alive = others.filter(|&other| rows[other].held && rows[other].word != Word::Stopped);
         self.has_everything(&alive.collect::<Vec<_>>())
@@ -319,10 +330,12 @@ impl World {
 
     fn declare_stopped(&mut self, node: usize, lease: u64) {
         let now = self.now;
+        let looks = !Without::breaks(self.config.without, Place::LastLease);
         let fleet = self.fleet();
         let local = fleet.clock.local(now);
         let row = &mut fleet.rows[node];
-        if now < fleet.gone_until || row.until > local || row.lease != lease {
+        let late = row.until > local || row.lease != lease;
+        if now < fleet.gone_until || late && looks {
             self.happened("words that came too late");
         } else if row.word == Word::Stopped {
             self.happened("words that another controller had said");
@@ -330,8 +343,15 @@ impl World {
             (row.word, row.words) = (Word::Stopped, row.words + 1);
             self.happened("members declared stopped");
             self.tell(|| format!("device {} is declared stopped", node + 1));
-            if self.devices[node].running.is_some() {
+            if let Some(running) = &self.devices[node].running {
+                let may_answer = running.machine().may_answer(self.clocks[node].local(now));
                 self.happened("members declared stopped that live on");
+                if may_answer {
+                    self.violation(format!(
+                        "device {} is declared stopped while it may answer",
+                        node + 1
+                    ));
+                }
             }
         }
     }

@@ -4,6 +4,7 @@ use crate::config::{WorldConfig, one_of};
 use crate::without::Place;
 use pmnet_proto::Random;
 use pmnet_proto::lease::DRIFT;
+use pmnet_proto::rules::Rule;
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
 
 /// Rates of clocks are in parts of so many.
@@ -50,6 +51,33 @@ impl WorldConfig {
             accident_every: self.accident_every.clamp(1, 10 * MILLISECOND),
             ..self.of_devices(2)
         };
+        if matches!(
+            place,
+            Place::Waited | Place::Machine(Rule::LeaseCoversReads)
+        ) {
+            // READs all the time, so that a device is asked in each moment of its lease; little else goes wrong.
+            let asked = WorldConfig {
+                clients: chain.clients.max(3),
+                calls: 400,
+                updates: 30,
+                loss: 0,
+                duplication: 0,
+                long_delay: 0,
+                corruption: 0,
+                injection: 0,
+                store_trouble: 0,
+                store_storms: false,
+                clocks: false,
+                partitions: false,
+                power_cuts: false,
+                detours: false,
+                recovery_crashes: 0,
+                down_max: MILLISECOND,
+                accident_every: 30 * MILLISECOND,
+                ..chain
+            };
+            return asked.of_lease(200 * MILLISECOND);
+        }
         if place != Place::Drift {
             return chain.of_lease(20 * MILLISECOND);
         }

@@ -8,6 +8,7 @@
 
 use crate::cells::Fault;
 use crate::store::Asked;
+use crate::without::{Place, Without};
 use crate::world::World;
 use pmnet_proto::Time;
 use pmnet_proto::time::{MILLISECOND, Nanos};
@@ -109,9 +110,11 @@ impl World {
         }
     }
 
-    /// The store's replica gets nothing any more, and nobody waits for it.
+    /// The store's replica gets nothing any more. Only where nobody waits for it, or what is shown meanwhile is looked at.
     pub(crate) fn cut_replica(&mut self) {
-        if !self.config.wait_replicas && !self.server.store.is_lagging() {
+        let waits =
+            self.config.wait_replicas && !Without::breaks(self.config.without, Place::ReadDurable);
+        if !waits && !self.server.store.is_lagging() {
             self.happened("replicas of the store cut off");
             self.server.store.cut_replica();
         }

@@ -34,8 +34,22 @@ pub enum Place {
     Checksum,
     /// In the medium: what was persisted is durable.
     Persist,
+    /// The same, of what the store has loaded.
+    ReplicasLoad,
+    /// The same, of a batch.
+    ReplicasApply,
+    /// The same, of what the store was asked to execute.
+    ReplicasExecute,
+    /// In the client's caller: a store that waits for its replica is not read past the server.
+    ReadDurable,
     /// In the clocks: none is much faster than another one.
     Drift,
+    /// In the controllers: they wait when a lease is gone.
+    Waited,
+    /// In the lease store: a member is declared stopped in one step with a look at its last lease.
+    LastLease,
+    /// In the controllers: nobody is declared stopped but beside another one that holds everything and has a lease.
+    Beside,
 }
 
 /// A rule that can be switched off.
@@ -146,6 +160,24 @@ impl Without {
             "§2.7, §8: nothing is said before the store's replica has it",
         ),
         rule(
+            "recover-replicated",
+            Place::ReplicasLoad,
+            12_000,
+            "§2.7, §5: a recover-reply says only what the store's replica has",
+        ),
+        rule(
+            "reclaim-everywhere",
+            Place::ReplicasApply,
+            2000,
+            "§2.7, §8: nothing is reclaimed before the store's replica has it",
+        ),
+        rule(
+            "replies-replicated",
+            Place::ReplicasExecute,
+            2000,
+            "§2.7, §8: nothing is answered before the store's replica has it",
+        ),
+        rule(
             "store-named",
             Place::StoreNamed,
             2000,
@@ -242,10 +274,64 @@ impl Without {
             "§5: who joined is left alone only with everything that was acknowledged before",
         ),
         machine(
+            "stands-still",
+            Rule::StandsStill,
+            2000,
+            "§5: what who joins must hold is taken from a log that stands still",
+        ),
+        machine(
+            "server-first",
+            Rule::ServerFirst,
+            2000,
+            "§5, §8: no device hears of an epoch that is not durable at the server",
+        ),
+        machine(
+            "own-reply",
+            Rule::OwnReply,
+            2000,
+            "§5: a recover-reply answers the question that it echoes",
+        ),
+        machine(
+            "last-member",
+            Rule::LastMember,
+            2000,
+            "§5, §8: the last member of a chain is replaced only if the loss is declared",
+        ),
+        machine(
+            "word-epoch",
+            Rule::WordEpoch,
+            2000,
+            "§5: an operator's word is about one epoch",
+        ),
+        machine(
             "lease",
             Rule::Lease,
             2000,
             "§14: a device answers until its lease is over",
+        ),
+        machine(
+            "lease-covers-reads",
+            Rule::LeaseCoversReads,
+            2000,
+            "§14: without a lease READs are not answered either",
+        ),
+        rule(
+            "lease-waited",
+            Place::Waited,
+            2000,
+            "§14: when a lease is gone, a controller waits for its device's clock",
+        ),
+        rule(
+            "last-lease",
+            Place::LastLease,
+            2000,
+            "§14: the word is said in one step with a look at the last lease",
+        ),
+        rule(
+            "beside",
+            Place::Beside,
+            2000,
+            "§14: nobody is declared stopped but beside another one that holds everything",
         ),
         rule(
             "lease-drift",
@@ -318,6 +404,12 @@ impl Without {
             Place::ReadNeed,
             2000,
             "reads.md §3: the store has applied what the head named",
+        ),
+        rule(
+            "read-durable",
+            Place::ReadDurable,
+            2000,
+            "reads.md §3: what the store shows is in its replica, if the server waits for that",
         ),
     ];
 

@@ -9,7 +9,9 @@ use pmnet_wire::Kind;
 use pmnet_wire::record::Member;
 
 /// What only a device says that may answer: acknowledgements, and what READs are told.
-pub(super) const ANSWERS: &[Kind] = &[Kind::Ack, Kind::OpenReply, Kind::Hit, Kind::Miss];
+const ANSWERS: &[Kind] = &[Kind::Ack, Kind::OpenReply, Kind::Hit, Kind::Miss];
+/// The first of them.
+const ACKNOWLEDGEMENTS: &[Kind] = &[Kind::Ack, Kind::OpenReply];
 
 impl Device {
     /// Whether this device answers only while it has a lease.
@@ -48,6 +50,15 @@ impl Device {
     pub fn may_answer(&self, now: Time) -> bool {
         let lives = self.deadline.is_some_and(|deadline| now < deadline);
         !self.config.leased || lives || !self.config.rules.hold(Rule::Lease)
+    }
+
+    /// What leaves this device only with a lease.
+    pub(super) const fn gated(&self) -> &'static [Kind] {
+        if self.config.rules.hold(Rule::LeaseCoversReads) {
+            ANSWERS
+        } else {
+            ACKNOWLEDGEMENTS
+        }
     }
 
     /// Whether this device serves and holds all that was acknowledged before its epoch and is not applied: it was there, or

@@ -248,8 +248,12 @@ impl Device {
             return Verdict::Done;
         }
         let nonce = packet::RecoverReply::read(header).nonce;
-        let mine = matches!(&self.phase, Phase::Recovering(r) if r.nonce == nonce)
-            && (header.device, header.incarnation) == (self.config.id, self.log.incarnation);
+        let echoes = |asked: &Recovering| {
+            let own = (self.config.id, self.log.incarnation);
+            asked.nonce == nonce && (header.device, header.incarnation) == own
+                || !self.config.rules.hold(Rule::OwnReply) && header.device == self.config.id
+        };
+        let mine = matches!(&self.phase, Phase::Recovering(asked) if echoes(asked));
         if mine {
             return self.on_own_reply(now, packet, out);
         }

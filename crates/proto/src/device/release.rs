@@ -1,7 +1,6 @@
 //! What a device may release, and when: the ack rule (`committable`) and the reclaim rule
 //! (`docs/spec/protocol.md` §2 rules 5 and 7).
 
-use super::lease::ANSWERS;
 use super::{Device, Phase, Room, Verdict};
 use crate::rules::Rule;
 use crate::{Outbox, Time};
@@ -194,7 +193,7 @@ impl Device {
     pub fn finish(&mut self, now: Time, room: Room, out: &mut Outbox) {
         self.finish_burst(room, out);
         if !self.may_answer(now) {
-            self.counters.silenced += out.withdraw(ANSWERS);
+            self.counters.silenced += out.withdraw(self.gated());
         }
     }
 

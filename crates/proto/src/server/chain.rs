@@ -512,15 +512,21 @@ impl Server {
                     Some(chain) => chain.shard_token,
                     None => self.random.next_nonzero(),
                 };
-                self.recovers.next_chain = Some(Chain {
+                let next = Chain {
                     epoch: epoch + 1,
                     shard_token,
                     members,
                     store: self.store.clone(),
-                });
+                };
+                self.recovers.next_chain = Some(next.clone());
                 self.recovers
                     .pending
                     .push_back(PendingRecover { from, header });
+                if !self.config.rules.hold(Rule::ServerFirst) {
+                    self.enter(Some(next));
+                    self.take_snapshot(nonce);
+                    self.reply_recover(from, &header, out);
+                }
             }
         }
     }
@@ -537,12 +543,24 @@ impl Server {
         members
     }
 
-    /// The path with what only its devices can say. Without [`Rule::LogIdentity`], [`Rule::Incarnation`] or
-    /// [`Rule::EraseOnJoin`] also what they did not say.
+    /// The path with what only its devices can say. Without [`Rule::LogIdentity`], [`Rule::Incarnation`],
+    /// [`Rule::EraseOnJoin`], [`Rule::LastMember`] or [`Rule::WordEpoch`] also what they did not say; without
+    /// [`Rule::StandsStill`] not how far the log of the device before a joiner is by now.
     fn as_registered(&self, mut path: Vec<Member>) -> Vec<Member> {
         let rules = self.config.rules;
         let members = self.chain.as_ref().map_or(&[][..], |chain| &chain.members);
+        let epoch = self.epoch();
+        let is_member = |device| members.iter().any(|member| member.device == device);
+        let nobody_stays = !members.is_empty() && !path.iter().any(|came| is_member(came.device));
+        if nobody_stays && path[0].flags & Member::JOIN == 0 && !rules.hold(Rule::LastMember) {
+            path[0].flags |= Member::DECLARE_LOSS;
+            path[0].word_epoch = epoch;
+        }
+        let somebody_joins = path.iter().any(|came| !is_member(came.device));
         for came in &mut path {
+            if !rules.hold(Rule::WordEpoch) {
+                came.word_epoch = epoch;
+            }
             // Only the record says that.
             came.flags &= !Member::JOINED;
             let joins = came.flags & Member::JOIN != 0;
@@ -553,6 +571,9 @@ impl Server {
                 (came.tail, came.applied) = (0, 0);
             }
             if let Some(registered) = members.iter().find(|m| m.device == came.device) {
+                if somebody_joins && !rules.hold(Rule::StandsStill) {
+                    came.tail = came.tail.min(registered.tail);
+                }
                 if !rules.hold(Rule::LogIdentity) {
                     came.log_uuid = registered.log_uuid;
                 }

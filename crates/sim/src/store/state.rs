@@ -252,10 +252,15 @@ impl State {
     }
 
     /// What was written must be durable as configured before it is reported.
-    fn durable(&mut self, at: usize, trouble: Option<Trouble>) -> Result<(), StoreError> {
-        let broken = self.breaks(Place::Replicas);
-        // A master that was replaced has no replica any more.
-        let alone = self.config.wait && at != self.address;
+    fn durable(
+        &mut self,
+        at: usize,
+        what: Place,
+        trouble: Option<Trouble>,
+    ) -> Result<(), StoreError> {
+        let broken = self.breaks(Place::Replicas) || self.breaks(what);
+        // A master that was replaced has no replica any more, and one whose replica is cut off waits for it.
+        let alone = self.config.wait && (at != self.address || self.link_down);
         if (alone || trouble == Some(Trouble::NotReplicated)) && !broken {
             return Err(retry(Trouble::NotReplicated.words()));
         }
@@ -310,7 +315,7 @@ impl State {
         match trouble {
             Some(Trouble::WritesRefused) if !link.owns => {}
             Some(trouble) => return Err(retry(trouble.words())),
-            None => self.durable(at, None)?,
+            None => self.durable(at, Place::ReplicasLoad, None)?,
         }
         let records = self.data().records.iter();
         let records = records.map(|(k, v)| (k.clone(), v.clone())).collect();
@@ -336,8 +341,8 @@ impl State {
         let whole = self.batch(at, batch);
         link.guard.watermark = self.instances[at].data.watermark();
         match trouble {
-            None if whole => self.durable(at, None),
-            Some(Trouble::NotReplicated) => self.durable(at, trouble),
+            None if whole => self.durable(at, Place::ReplicasApply, None),
+            Some(Trouble::NotReplicated) => self.durable(at, Place::ReplicasApply, trouble),
             _ => Err(retry("the reply was lost")),
         }
     }
@@ -358,7 +363,7 @@ impl State {
             let ends = !self.config.steps || self.draw().is_multiple_of(GROUP_EVERY);
             if ends && !group.is_empty() {
                 if wrote {
-                    self.durable(at, durable)?;
+                    self.durable(at, Place::ReplicasExecute, durable)?;
                 }
                 replies.append(&mut group);
             }
@@ -412,7 +417,7 @@ impl State {
             wrote |= request.record.is_some();
         }
         if wrote {
-            self.durable(at, durable)?;
+            self.durable(at, Place::ReplicasExecute, durable)?;
         }
         replies.append(&mut group);
         Ok(())

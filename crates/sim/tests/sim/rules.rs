@@ -16,6 +16,17 @@ const QUICK: &[&str] = &[
     "store-named",
     "forget-failed",
     "deadline",
+    "reclaim-everywhere",
+    "stands-still",
+    "server-first",
+    "own-reply",
+    "last-member",
+    "word-epoch",
+    "lease",
+    "lease-covers-reads",
+    "lease-waited",
+    "beside",
+    "stopped-for-good",
 ];
 
 #[test]
