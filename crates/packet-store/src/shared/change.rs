@@ -43,6 +43,18 @@ impl<'r, M: Media> Change<'r, M> {
         &self.shared.store
     }
 
+    /// Whether an entry of the log that is to be applied has so long a payload with this checksum.
+    #[must_use]
+    pub fn holds(&mut self, order: u64, len: usize, crc: u32) -> bool {
+        if order > self.upto {
+            return false;
+        }
+        self.shared.swap();
+        let found = self.shared.payload_of(order);
+        self.shared.swap();
+        found.is_some_and(|(_, payload, found)| (payload.len(), found) == (len, crc))
+    }
+
     /// Writes the records that lie in the payload of an entry of the log. It stays where it lies, if it has at least
     /// [`COPIED_BYTES_MAX`] bytes. The order goes into their lines. An order is linked once; several records of it at once.
     ///
