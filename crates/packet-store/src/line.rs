@@ -156,7 +156,7 @@ impl Line {
         let line = Line::decode(raw);
         let end = usize::from(line.start) + usize::from(line.len);
         let lengths = index(line.key_len) + index(line.value_len);
-        let in_packet = matches!(line.form, Form::Packet | Form::Shared);
+        let in_packet = line.is_in_packet();
         let inside = match line.form {
             Form::Plain => {
                 let key_is_here = index(line.key_len) <= usize::from(line.len);
@@ -192,6 +192,11 @@ impl Line {
     pub fn value(&self) -> Range<usize> {
         let start = usize::from(self.key_at) + index(self.key_len) + usize::from(self.gap);
         start..start + index(self.value_len)
+    }
+
+    /// Whether its record lies in a packet.
+    pub fn is_in_packet(&self) -> bool {
+        matches!(self.form, Form::Packet | Form::Shared)
     }
 
     /// Bytes of all parts together.

@@ -347,6 +347,14 @@ impl<M: Media> Scan<M> {
             .collect()
     }
 
+    /// Records that lie in a packet, as it came.
+    #[must_use]
+    pub fn records_in_packets(&self) -> u64 {
+        let reader = self.reader();
+        let lines = self.live.iter().filter_map(|slot| reader.line(*slot));
+        to_u64(lines.filter(Line::is_in_packet).count())
+    }
+
     /// What takes how much room.
     #[must_use]
     pub fn stat(&self) -> Stat {

@@ -1,6 +1,7 @@
 //! A store in one region with the log of a device: where it is, and how it is made (`docs/spec/packet-store.md` §12).
 
 use std::fmt;
+use std::path::Path;
 
 use pmnet_log::{BUFFERS_MIN, ENTRIES_MAX, ENTRIES_MIN, Identity as LogIdentity, Media};
 use pmnet_media::{AnyMedia, Kind};
@@ -94,6 +95,26 @@ impl RegionAddress {
         Ok(region)
     }
 
+    /// The medium.
+    ///
+    /// # Errors
+    /// [`OpenError::Packet`]: none suits the path.
+    pub fn medium(&self) -> Result<Kind, OpenError> {
+        self.place.suitable().map_err(|why| self.wrong(why))
+    }
+
+    /// Whether nothing is there yet.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        !self.place.path.exists()
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.place.path
+    }
+
     fn wrong(&self, why: String) -> OpenError {
         OpenError::Packet {
             path: self.place.path.display().to_string(),
@@ -167,7 +188,8 @@ impl RegionAddress {
     }
 
     /// Frames that the log has for itself.
-    fn log_frames(&self, kind: Kind) -> u32 {
+    #[must_use]
+    pub fn log_frames(&self, kind: Kind) -> u32 {
         let frames = self.log_bytes.div_ceil(u64::from(frame_bytes(kind)));
         u32::try_from(frames.max(BUFFERS_MIN)).unwrap_or(u32::MAX)
     }
