@@ -5,7 +5,9 @@
 
 use crate::burst::Bursts;
 use mio::unix::SourceFd;
-use pmnet_device::{DeviceConfig, DeviceError, DeviceNode, FastPath, Port, Renewal, Wake, serve};
+use pmnet_device::{
+    DeviceConfig, DeviceError, DeviceNode, FastPath, Port, Renewal, Served, Wake, serve,
+};
 use pmnet_log::{Log, Media};
 use pmnet_proto::device::Device;
 use pmnet_proto::time::{Nanos, SECOND};
@@ -248,6 +250,28 @@ pub fn run<M: Media>(
     }
     let watch = watch(config.lease, relay.clock(), next, relay.address()?, ready);
     serve(node, &mut relay, watch)
+}
+
+/// The same for a device with more beside it, which `make` makes of it. `observe` is called once a turn.
+///
+/// # Errors
+/// [`DeviceError`].
+pub fn run_with<N: Served>(
+    config: RelayConfig,
+    log: Log<N::Medium>,
+    stop: &Stop,
+    make: impl FnOnce(DeviceNode<N::Medium>) -> N,
+    mut observe: impl FnMut(&N),
+    ready: impl FnOnce(Peer, &DeviceNode<N::Medium>),
+) -> Result<(), DeviceError> {
+    let mut relay = Relay::open(&config, stop)?;
+    let next = config.device.next;
+    let node = make(relay.node(config.device, log)?);
+    let mut watch = watch(config.lease, relay.clock(), next, relay.address()?, ready);
+    serve(node, &mut relay, move |node: &N| {
+        observe(node);
+        watch(node.device());
+    })
 }
 
 /// Tells the agent what the device needs, and where it is, if that is new. `told`: what was told last.

@@ -13,4 +13,4 @@ mod port;
 pub use fast_path::{FastPath, Hold};
 pub use node::{DeviceError, DeviceNode, Rejects};
 pub use pmnet_proto::device::{Counters, DeviceConfig};
-pub use port::{Buffers, Port, Renewal, Taken, Wake, serve};
+pub use port::{Buffers, Port, Renewal, Served, Taken, Wake, serve};

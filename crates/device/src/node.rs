@@ -2,7 +2,7 @@
 
 use crate::fast_path::FastPath;
 use crate::port::{Buffers, Taken};
-use pmnet_log::{FrameSpace, Full, Log, LogError, Media, NewEntry};
+use pmnet_log::{FrameSpace, Full, Held, Log, LogError, Media, NewEntry};
 use pmnet_proto::device::{Device, DeviceConfig, HopWork, LogState, Recovery, Room, Verdict};
 use pmnet_proto::time::{MILLISECOND, Nanos, earliest};
 use pmnet_proto::{Outbox, Peer, Random, Time};
@@ -56,7 +56,7 @@ const HOPS_USUAL: u8 = 64;
 /// One device over one log.
 pub struct DeviceNode<M> {
     machine: Device,
-    log: Log<M>,
+    log: Held<Log<M>>,
     fast: Option<Fast>,
     next: Peer,
     out: Outbox,
@@ -70,6 +70,9 @@ pub struct DeviceNode<M> {
     forwards_max: usize,
     /// End of the log when entries were sent on last.
     forwarded_at: u64,
+    /// A persist has completed while somebody else had the log.
+    persisted_away: bool,
+    durable_before: u64,
 }
 
 impl<M: Media> DeviceNode<M> {
@@ -86,7 +89,7 @@ impl<M: Media> DeviceNode<M> {
         let next = config.next;
         DeviceNode {
             machine: Device::new(config, state, random, now),
-            log,
+            log: Held::new(log),
             fast: None,
             next,
             out: Outbox::new(),
@@ -96,6 +99,8 @@ impl<M: Media> DeviceNode<M> {
             sends_logged: false,
             forwards_max: usize::MAX,
             forwarded_at: 0,
+            persisted_away: false,
+            durable_before: 0,
         }
     }
 
@@ -155,7 +160,7 @@ impl<M: Media> DeviceNode<M> {
         }
     }
     /// The log.
-    pub const fn log(&self) -> &Log<M> {
+    pub fn log(&self) -> &Log<M> {
         &self.log
     }
     /// Datagrams that were not acceptable packets.
@@ -170,9 +175,31 @@ impl<M: Media> DeviceNode<M> {
     pub fn sent(&mut self) {
         self.out.clear();
     }
+    /// Moves what is to be sent there to another outbox.
+    pub fn divert(&mut self, to: Peer, other: &mut Outbox) {
+        self.out.divert(to, other);
+    }
     /// The medium back, as after the process died.
     pub fn into_media(self) -> M {
-        self.log.into_media()
+        self.log.into_inner().into_media()
+    }
+
+    /// Hands the log over to a store in the same region. Until it [comes back](DeviceNode::take_back), nothing can be done here.
+    ///
+    /// # Panics
+    /// It is not here.
+    pub fn hand_over(&mut self) -> Log<M> {
+        self.durable_before = self.log.durable();
+        self.log.hand_over()
+    }
+
+    /// The log comes back. Whoever had it has not appended anything.
+    ///
+    /// # Panics
+    /// It is here.
+    pub fn take_back(&mut self, log: Log<M>) {
+        self.persisted_away |= log.durable() > self.durable_before;
+        self.log.take_back(log);
     }
 
     fn room(&self) -> Room {
@@ -518,7 +545,8 @@ impl<M: Media> DeviceNode<M> {
     }
 
     fn persist(&mut self) -> Result<bool, DeviceError> {
-        let mut moved = self.log.persist_poll(false)?;
+        let mut moved = std::mem::take(&mut self.persisted_away);
+        moved |= self.log.persist_poll(false)?;
         if self.log.persist_start()? {
             moved |= self.log.persist_poll(false)?;
         }
@@ -627,7 +655,7 @@ impl<M: Media> DeviceNode<M> {
 
     /// The packet buffers of the log, for the port that moves packets in them.
     pub fn buffers(&mut self) -> &mut impl Buffers {
-        &mut self.log
+        &mut *self.log
     }
 
     /// Clean shutdown: everything appended becomes durable.
@@ -635,7 +663,7 @@ impl<M: Media> DeviceNode<M> {
     /// # Errors
     /// [`DeviceError::Log`].
     pub fn close(self) -> Result<(), DeviceError> {
-        Ok(self.log.close()?)
+        Ok(self.log.into_inner().close()?)
     }
 }
 

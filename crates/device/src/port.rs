@@ -131,16 +131,109 @@ pub trait Port {
     fn wait(&mut self, busy: bool, until: Option<Time>) -> io::Result<Wake>;
 }
 
+/// What a port serves: a device, alone or with more beside it.
+pub trait Served: Sized {
+    /// The medium of the device's log.
+    type Medium: Media;
+
+    /// The device.
+    fn device(&self) -> &DeviceNode<Self::Medium>;
+
+    /// The device.
+    fn device_mut(&mut self) -> &mut DeviceNode<Self::Medium>;
+
+    /// As [`DeviceNode::receive_with_hops`].
+    ///
+    /// # Errors
+    /// As there.
+    fn receive_with_hops(
+        &mut self,
+        now: Time,
+        from: Peer,
+        hops: u8,
+        datagram: &[u8],
+    ) -> Result<(), DeviceError> {
+        self.device_mut()
+            .receive_with_hops(now, from, hops, datagram)
+    }
+
+    /// As [`DeviceNode::receive_in_place`].
+    ///
+    /// # Errors
+    /// As there.
+    fn receive_in_place(
+        &mut self,
+        now: Time,
+        from: Peer,
+        hops: u8,
+        frame: &Range<usize>,
+    ) -> Result<Taken, DeviceError> {
+        self.device_mut().receive_in_place(now, from, hops, frame)
+    }
+
+    /// As [`DeviceNode::finish`].
+    ///
+    /// # Errors
+    /// As there.
+    fn finish(&mut self, now: Time) -> Result<bool, DeviceError> {
+        self.device_mut().finish(now)
+    }
+
+    /// What nobody waits for that is to be sent in this turn; true if something was done.
+    ///
+    /// # Errors
+    /// [`DeviceError`]: the device ends.
+    fn work(&mut self, now: Time) -> Result<bool, DeviceError> {
+        let _nothing = now;
+        Ok(false)
+    }
+
+    /// As [`Port::exchange`].
+    ///
+    /// # Errors
+    /// As there.
+    fn exchange(&mut self, port: &mut dyn Port) -> io::Result<()> {
+        port.exchange(self.device_mut().buffers())
+    }
+
+    /// As [`DeviceNode::rest`].
+    ///
+    /// # Errors
+    /// As there.
+    fn rest(&mut self, now: Time) -> Result<Option<Time>, DeviceError> {
+        self.device_mut().rest(now)
+    }
+
+    /// As [`DeviceNode::close`].
+    ///
+    /// # Errors
+    /// As there.
+    fn close(self) -> Result<(), DeviceError>;
+}
+
+impl<M: Media> Served for DeviceNode<M> {
+    type Medium = M;
+    fn device(&self) -> &DeviceNode<M> {
+        self
+    }
+    fn device_mut(&mut self) -> &mut DeviceNode<M> {
+        self
+    }
+    fn close(self) -> Result<(), DeviceError> {
+        DeviceNode::close(self)
+    }
+}
+
 /// Serves a port until it says stop; then closes the log cleanly.
 ///
 /// # Errors
 /// [`DeviceError`]: the port failed, the log failed, or the shard must stop.
-pub fn serve<M: Media>(
-    mut node: DeviceNode<M>,
+pub fn serve<N: Served>(
+    mut node: N,
     port: &mut impl Port,
-    mut observe: impl FnMut(&DeviceNode<M>),
+    mut observe: impl FnMut(&N),
 ) -> Result<(), DeviceError> {
-    node.forward_at_most(port.forwards_max());
+    node.device_mut().forward_at_most(port.forwards_max());
     loop {
         let now = port.now();
         let mut failed = Ok(());
@@ -163,15 +256,17 @@ pub fn serve<M: Media>(
         // A process that was stopped meanwhile may have received what came long after `now`: what a lease allows is judged
         // behind that.
         if let Some(renewal) = port.renewal() {
-            node.renewed(renewal.epoch, renewal.sent_at, renewal.length);
+            node.device_mut()
+                .renewed(renewal.epoch, renewal.sent_at, renewal.length);
         }
         let now = port.now();
-        let worked = node.finish(now)?;
-        if !node.out().is_empty() {
-            port.send(node.out())?;
-            node.sent();
+        let mut worked = node.finish(now)?;
+        if !node.device().out().is_empty() {
+            port.send(node.device().out())?;
+            node.device_mut().sent();
         }
-        port.exchange(node.buffers())?;
+        worked |= node.work(now)?;
+        node.exchange(port)?;
         observe(&node);
         let until = node.rest(now)?;
         match port.wait(received + in_place > 0 || worked, until)? {

@@ -111,6 +111,11 @@ impl Buffers {
         self
     }
 
+    /// Whether something that was released waits to be polled.
+    pub(crate) fn has_released(&self) -> bool {
+        !self.released.is_empty()
+    }
+
     /// The store lends a buffer to the log.
     ///
     /// # Panics

@@ -32,6 +32,7 @@ mod keys;
 mod line;
 mod medium;
 mod pack;
+mod prefix;
 mod range;
 mod reader;
 mod record;
@@ -48,6 +49,7 @@ pub use geometry::{
     BLOCK_BYTES, FRAME_BYTES, FRAMES_MAX, FRAMES_MIN, Geometry, LINE_BYTES, LINES_MAX, LINES_MIN,
 };
 pub use line::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+pub use prefix::Prefix;
 pub use range::Range;
 pub use record::{Meta, Record};
 pub use scan::Scan;

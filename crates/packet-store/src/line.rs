@@ -7,13 +7,14 @@
 //! +------+------+-------+---------+----------+------+-------+-------+-------------+------+
 //! ```
 //! dead: the commit that deleted the record, or the bits of `born` inverted. place, from its lowest bit: lengths 50, form 2, start
-//! in the frame 12, bytes in the frame 13, zeros. lengths: of key and value 25 each; of a record in a packet 13 each, then the
+//! in the frame 12, bytes in the frame 13, prefix of the key 19 (of a record in a packet, else zero). lengths: of key and value 25 each; of a record in a packet 13 each, then the
 //! key's place 12, and the gap between key and value 12. `crc` is CRC32C over the store's uuid, the slot, all bytes but `dead`, and
 //! the part of the key that lies in the frame. So a line counts in one slot of one store, and a wrong key makes it wrong.
 
 use std::ops::Range;
 
 use crate::geometry::{Geometry, LINE_BYTES, index, take};
+use crate::prefix::{PREFIX_BITS, Prefix};
 
 /// Longest key, in bytes: the largest message, and room for a prefix.
 pub const KEY_BYTES_MAX: usize = (16 << 20) + 256;
@@ -27,8 +28,9 @@ const RECEIVED_AT: usize = 32;
 const KIND_AT: usize = 39;
 const PLACE_AT: usize = 40;
 const PLACE_BYTES: usize = 12;
-/// Bits of it that are used.
-const PLACE_BITS: u32 = 77;
+/// Where the prefix is in it; above that there is nothing.
+const PREFIX_AT: u32 = 77;
+const _: () = assert!(PREFIX_AT + PREFIX_BITS == 96, "the field is full");
 const FRAME_AT: usize = 52;
 const PAYLOAD_CRC_AT: usize = 56;
 const CRC_AT: usize = 60;
@@ -71,6 +73,8 @@ pub(crate) struct Line {
     pub key_at: u16,
     /// Bytes between key and value.
     pub gap: u16,
+    /// What the key begins with before its bytes in the payload.
+    pub prefix: Prefix,
     /// CRC32C of the payload in this frame.
     pub payload_crc: u32,
 }
@@ -95,8 +99,11 @@ impl Line {
             Form::Shared => (2, in_packet),
             Form::Piece => (3, 0),
         };
-        let place =
-            lengths | form << 50 | u128::from(self.start) << 52 | u128::from(self.len) << 64;
+        let place = lengths
+            | form << 50
+            | u128::from(self.start) << 52
+            | u128::from(self.len) << 64
+            | u128::from(self.prefix.in_line()) << PREFIX_AT;
         out[PLACE_AT..PLACE_AT + PLACE_BYTES].copy_from_slice(&place.to_le_bytes()[..PLACE_BYTES]);
         out[FRAME_AT..FRAME_AT + 4].copy_from_slice(&self.frame.to_le_bytes());
         out[PAYLOAD_CRC_AT..CRC_AT].copy_from_slice(&self.payload_crc.to_le_bytes());
@@ -138,6 +145,7 @@ impl Line {
             len: narrow(64, 13),
             key_at,
             gap,
+            prefix: Prefix::from_line(wide(PREFIX_AT, PREFIX_BITS)),
             frame: u32::from_le_bytes(take(raw, FRAME_AT)),
             payload_crc: u32::from_le_bytes(take(raw, PAYLOAD_CRC_AT)),
         }
@@ -148,6 +156,7 @@ impl Line {
         let line = Line::decode(raw);
         let end = usize::from(line.start) + usize::from(line.len);
         let lengths = index(line.key_len) + index(line.value_len);
+        let in_packet = line.is_in_packet();
         let inside = match line.form {
             Form::Plain => {
                 let key_is_here = index(line.key_len) <= usize::from(line.len);
@@ -160,7 +169,7 @@ impl Line {
         let possible = line.born != 0
             && line.frame < geometry.frames
             && end <= geometry.frame_len()
-            && place(raw) >> PLACE_BITS == 0
+            && (in_packet || line.prefix == Prefix::NONE)
             && index(line.key_len) <= KEY_BYTES_MAX
             && inside;
         possible.then_some(line)
@@ -183,6 +192,11 @@ impl Line {
     pub fn value(&self) -> Range<usize> {
         let start = usize::from(self.key_at) + index(self.key_len) + usize::from(self.gap);
         start..start + index(self.value_len)
+    }
+
+    /// Whether its record lies in a packet.
+    pub fn is_in_packet(&self) -> bool {
+        matches!(self.form, Form::Packet | Form::Shared)
     }
 
     /// Bytes of all parts together.
@@ -279,6 +293,7 @@ mod tests {
             len: 2026,
             key_at: 3,
             gap: 7,
+            prefix: Prefix::from_line((1 << PREFIX_BITS) - 1),
             payload_crc: 0xdead_beef,
         }
     }
@@ -300,6 +315,7 @@ mod tests {
             len: 4096,
             key_at: 0,
             gap: 0,
+            prefix: Prefix::NONE,
             frame: u32::MAX,
             ..sample()
         };
@@ -309,6 +325,7 @@ mod tests {
             form: Form::Shared,
             key_at: 4095,
             gap: 4095,
+            prefix: Prefix::from_line(1),
             ..long
         };
         for line in [sample(), long, packet] {
@@ -355,6 +372,13 @@ mod tests {
             },
             Line {
                 form: Form::Plain,
+                ..good
+            },
+            Line {
+                form: Form::Plain,
+                key_at: 0,
+                gap: 0,
+                len: 2016,
                 ..good
             },
             Line {

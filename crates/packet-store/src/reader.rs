@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use crate::error::{Damage, Error};
 use crate::geometry::{Geometry, LINE_BYTES, index, take};
 use crate::line::{self, Form, Line};
+use crate::prefix::joined;
 
 /// The pieces of each record that has any: their slots, in order.
 pub(crate) type Pieces = FxHashMap<u32, Box<[u32]>>;
@@ -54,6 +55,12 @@ impl<'a, M: Media> Reader<'a, M> {
         let Some(line) = self.line(slot) else {
             return Ordering::Less;
         };
+        let common = line.prefix.bytes().len().min(key.len());
+        let (start, key) = key.split_at(common);
+        match line.prefix.bytes().cmp(start) {
+            Ordering::Equal => {}
+            other => return other,
+        }
         let first = &self.payload(&line)[line.key_part()];
         if first.len() == index(line.key_len) {
             return first.cmp(key);
@@ -139,15 +146,38 @@ impl<'a, M: Media> Reader<'a, M> {
     /// The same, not as an error.
     pub fn damage_of(&self, slot: u32, why: &'static str) -> Damage {
         let raw = self.raw(slot);
+        let mut scratch = Vec::new();
         let key = Line::plausible(&raw, self.geometry)
             .filter(|line| line.form != Form::Piece)
-            .map_or(&[][..], |line| &self.payload(&line)[line.key_part()]);
+            .map_or(&[][..], |line| {
+                joined(
+                    line.prefix,
+                    &self.payload(&line)[line.key_part()],
+                    &mut scratch,
+                )
+            });
         Damage {
             key: key[..key.len().min(Damage::KEY_BYTES_SHOWN)].to_vec(),
             order: Line::decode(&raw).order,
             line: slot,
             why,
         }
+    }
+
+    /// The key of a record: where it lies, or put together in `scratch`.
+    pub fn key<'s>(&self, slot: u32, line: &Line, scratch: &'s mut Vec<u8>) -> &'s [u8]
+    where
+        'a: 's,
+    {
+        let first = self.payload(line);
+        let start = usize::from(line.key_at);
+        let end = start + index(line.key_len);
+        if end <= first.len() {
+            return joined(line.prefix, &first[start..end], scratch);
+        }
+        // A record in a packet lies in one frame, so this one has no prefix, and begins with its key.
+        let all = self.whole(slot, line, scratch);
+        &all[..end.min(all.len())]
     }
 
     /// All bytes of a record in a row: where they lie, or put together in `scratch`.

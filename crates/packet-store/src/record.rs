@@ -4,6 +4,7 @@ use pmnet_log::Media;
 
 use crate::geometry::index;
 use crate::line::{Form, Line};
+use crate::prefix::{Prefix, joined};
 use crate::reader::Reader;
 
 /// What is kept with a value. The store gives no meaning to any of it.
@@ -39,12 +40,17 @@ impl<'a, M: Media> Record<'a, M> {
         index(self.line.value_len)
     }
 
-    /// Key and value: where they lie if the record is in one frame, else put together in `scratch`.
+    /// Key and value: where they lie if the record is in one frame, else put together in `scratch`; as is a key with a prefix.
     #[must_use]
     pub fn key_and_value<'s>(&self, scratch: &'s mut Vec<u8>) -> (&'s [u8], &'s [u8])
     where
         'a: 's,
     {
+        if self.line.prefix != Prefix::NONE {
+            let all: &'a [u8] = self.reader.payload(&self.line);
+            let key = joined(self.line.prefix, &all[self.line.key_part()], scratch);
+            return (key, &all[self.line.value()]);
+        }
         let all = self.reader.whole(self.slot, &self.line, scratch);
         let key =
             usize::from(self.line.key_at)..usize::from(self.line.key_at) + index(self.line.key_len);
@@ -57,6 +63,9 @@ impl<'a, M: Media> Record<'a, M> {
     where
         'a: 's,
     {
+        if self.line.prefix != Prefix::NONE {
+            return &self.reader.payload(&self.line)[self.line.value()];
+        }
         self.key_and_value(scratch).1
     }
 

@@ -11,6 +11,7 @@ use crate::geometry::{BLOCK_BYTES, Geometry, LINE_BYTES, commit_record, index, i
 use crate::keys::{self, Digest, Keys};
 use crate::line::{self, Form, Line};
 use crate::medium::persist_now;
+use crate::prefix::{Prefix, joined};
 use crate::reader::{Pieces, Reader};
 use crate::store::{PacketStore, Stat, born, hash_seed};
 use crate::superblock::{self, Identity};
@@ -20,6 +21,8 @@ pub struct Scan<M> {
     media: M,
     identity: Identity,
     geometry: Geometry,
+    /// Keys may have prefixes.
+    prefixes: bool,
     commit: Commit,
     /// Newest versions that count, in the order of their keys.
     live: Vec<u32>,
@@ -49,7 +52,7 @@ impl<M: Media> Scan<M> {
     /// # Errors
     /// [`OpenError`]: there is no store of this version and shard, or not even its commit records can be read.
     pub fn open(media: M, shard: Option<u32>) -> Result<Scan<M>, OpenError> {
-        let (identity, geometry) = superblock::read(media.bytes())?;
+        let (identity, geometry, prefixes) = superblock::read(media.bytes())?;
         if let Some(wanted) = shard.filter(|wanted| *wanted != identity.shard) {
             return Err(OpenError::OtherShard {
                 found: identity.shard,
@@ -61,6 +64,7 @@ impl<M: Media> Scan<M> {
             media,
             identity,
             geometry,
+            prefixes,
             commit,
             live: Vec::new(),
             pieces: Pieces::default(),
@@ -97,6 +101,7 @@ impl<M: Media> Scan<M> {
     fn read_lines(&mut self) -> (Vec<Candidate>, FxHashMap<u64, u32>) {
         let seed = self.identity.seed();
         let mut candidates = Vec::new();
+        let mut scratch = Vec::new();
         let mut pieces = FxHashMap::default();
         for slot in 0..self.geometry.lines {
             let raw = self.reader().raw(slot);
@@ -119,7 +124,10 @@ impl<M: Media> Scan<M> {
                 Form::Piece => &[],
                 _ => &payload[line.key_part()],
             };
-            let prefix = keys::prefix(key);
+            let prefix = match line.prefix {
+                Prefix::NONE => keys::prefix(key),
+                with => keys::prefix(joined(with, &key[..key.len().min(16)], &mut scratch)),
+            };
             let dead = line::dead(&raw);
             let possible = dead.is_none_or(|dead| {
                 dead > line.born && dead <= self.commit.commit.saturating_add(1)
@@ -339,6 +347,14 @@ impl<M: Media> Scan<M> {
             .collect()
     }
 
+    /// Records that lie in a packet, as it came.
+    #[must_use]
+    pub fn records_in_packets(&self) -> u64 {
+        let reader = self.reader();
+        let lines = self.live.iter().filter_map(|slot| reader.line(*slot));
+        to_u64(lines.filter(Line::is_in_packet).count())
+    }
+
     /// What takes how much room.
     #[must_use]
     pub fn stat(&self) -> Stat {
@@ -484,6 +500,7 @@ impl<M: Media> Scan<M> {
         let (identity, geometry) = (self.identity, self.geometry);
         let mut store = PacketStore::empty(self.media, identity, geometry, self.commit);
         store.pieces = self.pieces;
+        store.prefixes = self.prefixes;
         let mut taken = vec![false; index(geometry.lines)];
         let mut before = Keys::AT_START;
         let mut scratch = Vec::new();
@@ -496,12 +513,7 @@ impl<M: Media> Scan<M> {
             };
             let line = reader.line(slot).expect("the scan has checked it");
             let apart = !reader.pieces_of(slot).is_empty() && line.is_large();
-            let all = reader.whole(slot, &line, &mut scratch);
-            let start = usize::from(line.key_at);
-            let digest = Digest::new(
-                &all[start..start + index(line.key_len)],
-                hash_seed(&identity),
-            );
+            let digest = Digest::new(reader.key(slot, &line, &mut scratch), hash_seed(&identity));
             store.keys.append(digest, slot, &mut before);
             for &part in [slot].iter().chain(reader.pieces_of(slot)) {
                 let line = reader.line(part).expect("the scan has checked it");
@@ -536,13 +548,7 @@ fn key_of<'s, 'a: 's, M: Media>(
     let Some(line) = reader.line(slot) else {
         return &[];
     };
-    let first = reader.payload(&line);
-    let start = usize::from(line.key_at);
-    if start + index(line.key_len) <= first.len() {
-        return &first[start..start + index(line.key_len)];
-    }
-    let all = reader.whole(slot, &line, scratch);
-    &all[..index(line.key_len).min(all.len())]
+    reader.key(slot, &line, scratch)
 }
 
 #[cfg(test)]

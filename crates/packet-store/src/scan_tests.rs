@@ -28,6 +28,7 @@ fn line(start: u16, key_len: u32, value_len: u32, len: u16) -> Line {
         len,
         key_at: 0,
         gap: 0,
+        prefix: Prefix::NONE,
         payload_crc: 0,
     }
 }

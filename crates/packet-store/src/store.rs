@@ -54,6 +54,8 @@ pub struct PacketStore<M> {
     pub(crate) next: Commit,
     pub(crate) frames: Frames,
     pub(crate) keys: Keys,
+    /// A line may say that its key has a prefix.
+    pub(crate) prefixes: bool,
     pub(crate) pieces: Pieces,
     /// The version before this one, while a snapshot needs it or the transaction is not committed.
     pub(crate) older: Vec<u32>,
@@ -103,6 +105,7 @@ impl<M: Media> PacketStore<M> {
             },
             frames: Frames::new(&geometry),
             keys: Keys::new(geometry.lines, hash_seed(&identity)),
+            prefixes: false,
             pieces: Pieces::default(),
             older: vec![NONE; index(geometry.lines)],
             free_lines: Vec::new(),
@@ -446,11 +449,9 @@ impl<M: Media> PacketStore<M> {
             seed: self.seed,
         };
         let mut scratch = Vec::new();
-        let name = reader.line(head).map_or(&[][..], |line| {
-            let all = reader.whole(head, &line, &mut scratch);
-            let end = (usize::from(line.key_at) + index(line.key_len)).min(all.len());
-            &all[usize::from(line.key_at).min(end)..end]
-        });
+        let name = reader
+            .line(head)
+            .map_or(&[][..], |line| reader.key(head, &line, &mut scratch));
         self.keys.remove(key, |slot| reader.compare(slot, name));
         self.gone.remove(&key);
         self.chained.remove(&key);

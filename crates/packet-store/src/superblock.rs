@@ -6,7 +6,8 @@
 //! | magic | version | shard | uuid | lines | frames | frame bytes | 0  | crc | 0 …
 //! +-------+---------+-------+------+-------+--------+-------------+----+-----+---
 //! ```
-//! In version 2, the entries of the log in the same region follow the bytes of a frame (§11).
+//! In versions 2 and 3, the entries of the log in the same region follow the bytes of a frame (§11). In version 3 keys may have
+//! prefixes that do not lie in their packets (§3).
 
 use pmnet_log::Media;
 
@@ -18,8 +19,9 @@ use crate::medium::persist_now;
 const MAGIC: [u8; 8] = *b"pmnetPKT";
 /// Number of the format. Another number is another layout.
 pub const FORMAT_VERSION: u32 = 1;
-/// The same of a region that a log shares.
-const FORMAT_VERSION_SHARED: u32 = 2;
+/// The same of a region that a log shares, and the one before, in which no key has a prefix.
+const FORMAT_VERSION_SHARED: u32 = 3;
+const FORMAT_VERSION_BARE: u32 = 2;
 const CRC_AT: usize = 60;
 
 /// Which store this is.
@@ -38,8 +40,8 @@ impl Identity {
     }
 }
 
-/// Reads whichever copy is whole.
-pub(crate) fn read(image: &[u8]) -> Result<(Identity, Geometry), OpenError> {
+/// Reads whichever copy is whole: what it says, and whether keys may have prefixes.
+pub(crate) fn read(image: &[u8]) -> Result<(Identity, Geometry, bool), OpenError> {
     let Some((first, second)) = image
         .split_at_checked(BLOCK_BYTES)
         .filter(|(_, rest)| rest.len() >= BLOCK_BYTES)
@@ -53,7 +55,7 @@ pub(crate) fn read(image: &[u8]) -> Result<(Identity, Geometry), OpenError> {
     let mut refused = None;
     for copy in copies {
         match decode(&take(copy, 0)) {
-            Ok((identity, geometry)) => {
+            Ok((identity, geometry, prefixes)) => {
                 let needed = geometry.image_bytes();
                 if image.len() < needed {
                     return Err(OpenError::Truncated {
@@ -61,7 +63,7 @@ pub(crate) fn read(image: &[u8]) -> Result<(Identity, Geometry), OpenError> {
                         needed,
                     });
                 }
-                return Ok((identity, geometry));
+                return Ok((identity, geometry, prefixes));
             }
             Err(error) => refused = refused.or(error),
         }
@@ -99,7 +101,7 @@ fn encode(identity: &Identity, geometry: &Geometry) -> [u8; LINE_BYTES] {
 }
 
 /// `Err(None)`: not a superblock, or not whole.
-fn decode(raw: &[u8; LINE_BYTES]) -> Result<(Identity, Geometry), Option<OpenError>> {
+fn decode(raw: &[u8; LINE_BYTES]) -> Result<(Identity, Geometry, bool), Option<OpenError>> {
     let crc = u32::from_le_bytes(take(raw, CRC_AT));
     if raw[..8] != MAGIC || crc32c::crc32c(&raw[..CRC_AT]) != crc {
         return Err(None);
@@ -110,7 +112,8 @@ fn decode(raw: &[u8; LINE_BYTES]) -> Result<(Identity, Geometry), Option<OpenErr
         0 => FORMAT_VERSION,
         _ => FORMAT_VERSION_SHARED,
     };
-    if found != known {
+    let before = log_entries != 0 && found == FORMAT_VERSION_BARE;
+    if found != known && !before {
         return Err(Some(OpenError::Version { found, known }));
     }
     let geometry = Geometry {
@@ -124,7 +127,7 @@ fn decode(raw: &[u8; LINE_BYTES]) -> Result<(Identity, Geometry), Option<OpenErr
         shard: u32::from_le_bytes(take(raw, 12)),
         uuid: u128::from_le_bytes(take(raw, 16)),
     };
-    Ok((identity, geometry))
+    Ok((identity, geometry, found == FORMAT_VERSION_SHARED))
 }
 
 /// Whether there is nothing but what `format` stores before copy 0, torn or not.
@@ -195,11 +198,15 @@ mod tests {
 
     #[test]
     fn either_copy_is_enough_and_none_is_damage() {
-        assert_eq!(read(&image()).unwrap(), (IDENTITY, GEOMETRY));
+        assert_eq!(read(&image()).unwrap(), (IDENTITY, GEOMETRY, false));
         for at in 0..LINE_BYTES {
             let mut bad = image();
             bad[at] ^= 4;
-            assert_eq!(read(&bad).unwrap(), (IDENTITY, GEOMETRY), "byte {at}");
+            assert_eq!(
+                read(&bad).unwrap(),
+                (IDENTITY, GEOMETRY, false),
+                "byte {at}"
+            );
             bad[BLOCK_BYTES + at] ^= 4;
             let error = read(&bad).unwrap_err();
             match at < 8 {
@@ -209,6 +216,34 @@ mod tests {
                     "{at}: {error}"
                 ),
             }
+        }
+    }
+
+    /// The version is the first number behind the magic number.
+    fn with_version(geometry: &Geometry, version: u8) -> Result<bool, OpenError> {
+        let mut image = vec![0; geometry.image_bytes()];
+        let mut block = encode(&IDENTITY, geometry);
+        block[8] = version;
+        let crc = crc32c::crc32c(&block[..CRC_AT]);
+        block[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        image[..LINE_BYTES].copy_from_slice(&block);
+        read(&image).map(|(.., prefixes)| prefixes)
+    }
+
+    #[test]
+    fn a_region_of_the_version_before_opens_and_has_no_prefixes() {
+        let region = Geometry {
+            log_entries: 64,
+            ..GEOMETRY
+        };
+        assert!(!with_version(&region, 2).unwrap());
+        assert!(with_version(&region, 3).unwrap());
+        for (geometry, version) in [(region, 1), (region, 4), (GEOMETRY, 2), (GEOMETRY, 3)] {
+            let found = with_version(&geometry, version);
+            assert!(
+                matches!(found, Err(OpenError::Version { .. })),
+                "{version}: {found:?}"
+            );
         }
     }
 

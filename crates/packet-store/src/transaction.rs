@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::frames::{NONE, Place, Room};
 use crate::geometry::{index, to_u64, whole_lines};
 use crate::line::{Form, KEY_BYTES_MAX, Line, VALUE_BYTES_MAX, alive, dead, dead_word};
+use crate::prefix::{Prefix, joined};
 use crate::record::{Meta, Record};
 use crate::store::{PacketStore, Undo, born};
 
@@ -113,7 +114,8 @@ impl<M: Media> Transaction<'_, M> {
         records: &[InPlace],
         room: Room,
     ) -> Result<(), Error> {
-        self.store.put_in_place(packet, records, room, false)
+        self.store
+            .put_in_place(packet, Prefix::NONE, records, room, false)
     }
 
     /// Removes a record; whether there was one.
@@ -196,10 +198,11 @@ impl<M: Media> PacketStore<M> {
     }
 
     /// Keeps a packet, and writes the records in it. `logged`: it is a frame of the log in the same region, durable there, and
-    /// the log has it as well until it releases it.
+    /// the log has it as well until it releases it. The key of each record is `prefix`, and then what lies in the packet.
     pub(crate) fn put_in_place(
         &mut self,
         packet: &Packet,
+        prefix: Prefix,
         records: &[InPlace],
         room: Room,
         logged: bool,
@@ -236,14 +239,16 @@ impl<M: Media> PacketStore<M> {
                 len: narrow(packet.payload.len()),
                 key_at: narrow(record.key.start),
                 gap: narrow(record.value.start - record.key.end),
+                prefix,
                 payload_crc: packet.crc,
                 ..self.new_line(&record.meta, record.key.len(), record.value.len())
             };
             let start = offset + record.key.start;
             let mut key = std::mem::take(&mut self.key);
             key.clear();
+            key.extend_from_slice(prefix.bytes());
             key.extend_from_slice(self.media.part(start..start + record.key.len()));
-            self.store_line(&line, slot, &key);
+            self.store_line(&line, slot, &key[prefix.bytes().len()..]);
             self.link(&key, slot);
             self.key = key;
         }
@@ -267,7 +272,7 @@ impl<M: Media> PacketStore<M> {
         self.mark(whole_lines(offset..offset + payload.len()));
         let key = &payload[line.key_part()];
         self.store_line(&moved, slot, key);
-        self.link(key, slot);
+        self.link(joined(line.prefix, key, &mut Vec::new()), slot);
         Ok(())
     }
 
@@ -299,6 +304,7 @@ impl<M: Media> PacketStore<M> {
             len: 0,
             key_at: 0,
             gap: 0,
+            prefix: Prefix::NONE,
             payload_crc: 0,
         }
     }

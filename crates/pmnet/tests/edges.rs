@@ -40,6 +40,10 @@ const EDGES: &[(&str, &[&str])] = &[
             "tls",
         ],
     ),
+    (
+        "tail",
+        &["device", "log", "packet-store", "proto", "server", "store"],
+    ),
     ("front", &["resp", "wire", "client", "tls"]),
     ("fleet", &["proto", "udp"]),
     // The product.
@@ -58,6 +62,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "proto",
             "server",
             "store",
+            "tail",
             "tls",
             "wire",
         ],

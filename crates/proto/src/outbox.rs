@@ -96,6 +96,27 @@ impl Outbox {
         &self.bytes[range]
     }
 
+    /// Moves the packets that go there to another outbox, in order; those that lie in the log as well.
+    pub fn divert(&mut self, to: Peer, other: &mut Outbox) {
+        if self.packets.iter().all(|place| place.to != to) {
+            return;
+        }
+        let mut before = std::mem::take(self);
+        for mut place in before.packets.drain(..) {
+            let into = if place.to == to {
+                &mut *other
+            } else {
+                &mut *self
+            };
+            // Neighbours touch, as before.
+            let start = into.bytes.len();
+            into.bytes
+                .extend_from_slice(&before.bytes[place.range.clone()]);
+            place.range = start..into.bytes.len();
+            into.packets.push(place);
+        }
+    }
+
     /// Takes back our own packets of these kinds. Gives how many there were.
     pub fn withdraw(&mut self, kinds: &[Kind]) -> u64 {
         let before = std::mem::take(self);

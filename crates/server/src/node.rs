@@ -105,6 +105,8 @@ impl<S: Store> ServerNode<S> {
             Work::Apply(effects) => {
                 let batch = Batch {
                     effects: effects.payloads,
+                    origins: effects.origins,
+                    upto: effects.upto,
                     records: effects.records,
                 };
                 self.store

@@ -7,6 +7,8 @@
 
 use bytes::Bytes;
 
+pub use pmnet_proto::server::Origin;
+
 /// One record of the protocol's own state: a short key and an opaque value.
 pub type RecordKey = Vec<u8>;
 
@@ -18,6 +20,11 @@ pub type RecordChange = (RecordKey, Option<Bytes>);
 pub struct Batch {
     /// Whole update payloads (`docs/spec/wire.md` §6), in the order in which they take effect.
     pub effects: Vec<Bytes>,
+    /// Where each of them came from, as far as that is one entry of the log; for a store that has the log as well. Empty: from
+    /// none.
+    pub origins: Vec<Option<Origin>>,
+    /// Order up to which the store is with this batch, if that changes. The records say it, too.
+    pub upto: Option<u64>,
     /// Record changes; a key occurs at most once.
     pub records: Vec<RecordChange>,
 }

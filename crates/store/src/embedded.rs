@@ -4,10 +4,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use pmnet_resp::{reply, write_header};
-use pmnet_server::Request;
+use pmnet_server::{Batch, Origin, Request};
 use pmnet_wire::command::{Arguments, Commands, Form, Protocol, preamble};
 
-use crate::rows::{Fault, Rows};
+use crate::rows::{Fault, Rows, Update, place_in};
 use crate::types::{Context, Cursors, Keyspace, execaborted, refuse_as_read, run};
 use crate::{OpenError, PACK_HEADER_BYTES_MAX, REPLY_BYTES_MAX, REPLY_TOO_LONG};
 
@@ -68,11 +68,13 @@ impl Rejections {
 ///
 /// # Errors
 /// A [`Fault`] of the rows; the transaction must be given up.
-pub fn apply(keys: &mut Keyspace<'_>, effects: &[Bytes]) -> Result<Vec<String>, Fault> {
+pub fn apply(keys: &mut Keyspace<'_>, batch: &Batch) -> Result<Vec<String>, Fault> {
     let mut rejected = Vec::new();
-    for payload in effects {
+    for (at, payload) in batch.effects.iter().enumerate() {
         match Commands::parse(payload) {
             Ok(commands) if commands.count > 0 => {
+                let origin = batch.origins.get(at).copied().flatten();
+                keys.begin_update(origin.and_then(|origin| update(origin, payload, &commands)));
                 let replies = run_all(keys, &commands)?;
                 let error = replies.iter().find(|reply| reply.starts_with(b"-"));
                 rejected.extend(error.map(|e| String::from_utf8_lossy(e).trim_end().to_owned()));
@@ -81,7 +83,19 @@ pub fn apply(keys: &mut Keyspace<'_>, effects: &[Bytes]) -> Result<Vec<String>, 
             Err(error) => rejected.push(error.to_string()),
         }
     }
+    keys.begin_update(None);
     Ok(rejected)
+}
+
+/// The update, if it is one command, and about a key.
+fn update(origin: Origin, payload: &Bytes, commands: &Commands<'_>) -> Option<Update> {
+    let single = commands.form == Form::Single;
+    let key = commands.iter().next().filter(|_| single)?.nth(1)?;
+    Some(Update {
+        origin,
+        payload: payload.clone(),
+        key: place_in(payload, key)?,
+    })
 }
 
 /// Executes a request; its errors are replies.

@@ -16,7 +16,7 @@ mod types;
 
 pub use kv::KvStore;
 pub use null::NullStore;
-pub use packet::{PacketStore, mend_packet_store};
+pub use packet::{PacketStore, RegionAddress, RegionStore, mend_packet_store};
 pub use redis::RedisStore;
 
 use bytes::Bytes;

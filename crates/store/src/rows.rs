@@ -6,6 +6,9 @@
 
 use std::ops::{Bound, ControlFlow};
 
+use bytes::Bytes;
+use pmnet_server::Origin;
+
 /// Longest string in Redis (`proto-max-bulk-len`), in bytes.
 pub const VALUE_BYTES_MAX: usize = 512 * 1024 * 1024;
 
@@ -19,6 +22,31 @@ pub struct Row<'a> {
     pub expires_at_ms: u64,
     /// The value, of at most [`Rows::value_bytes_max`] bytes.
     pub value: &'a [u8],
+}
+
+/// An update that runs, and whose payload lies in the log as it is: whoever has the log, too, can keep a value where it lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Update {
+    /// The entry of the log.
+    pub origin: Origin,
+    /// Its payload.
+    pub payload: Bytes,
+    /// Where the key is in it that its one command is about.
+    pub key: std::ops::Range<usize>,
+}
+
+impl Update {
+    /// Where these bytes are in the payload, if they are a part of it and not a copy.
+    pub fn place_of(&self, part: &[u8]) -> Option<std::ops::Range<usize>> {
+        place_in(&self.payload, part)
+    }
+}
+
+/// Where `part` is in `whole`, if it is a part of it and not a copy.
+pub fn place_in(whole: &[u8], part: &[u8]) -> Option<std::ops::Range<usize>> {
+    let start = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;
+    let end = start.checked_add(part.len())?;
+    (end <= whole.len()).then_some(start..end)
 }
 
 /// Direction of a scan.
@@ -80,6 +108,9 @@ pub trait Rows {
     ) -> Result<(), Fault> {
         Err(Fault::Storage(READING.into()))
     }
+
+    /// What is written until the next call, this update writes; `None`: something else does, or nobody needs to know.
+    fn begin_update(&mut self, _update: Option<Update>) {}
 
     /// Removes the row of `key`, if there is one.
     ///

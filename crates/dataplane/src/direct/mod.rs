@@ -15,7 +15,7 @@ mod sockets;
 
 use std::io;
 
-use pmnet_device::{DeviceError, DeviceNode, serve};
+use pmnet_device::{DeviceError, DeviceNode, Served, serve};
 use pmnet_log::{Log, Media};
 use pmnet_media::Memory;
 use pmnet_proto::Peer;
@@ -103,7 +103,20 @@ impl DirectDevice {
         memory: Memory,
         stop: &Stop,
     ) -> Result<DirectDevice, DirectError> {
-        let port = Direct::open(&config, memory, log.parameters(), stop)?;
+        let space = BufferSpace::of_log(memory, log.parameters())?;
+        DirectDevice::open_in(config, space, stop)
+    }
+
+    /// The same for a log whose packet buffers are these.
+    ///
+    /// # Errors
+    /// [`DirectError`].
+    pub fn open_in(
+        config: DirectConfig,
+        space: BufferSpace,
+        stop: &Stop,
+    ) -> Result<DirectDevice, DirectError> {
+        let port = Direct::open(&config, space, stop)?;
         Ok(DirectDevice {
             port,
             device: config.relay.device,
@@ -118,17 +131,34 @@ impl DirectDevice {
     /// [`DirectError`].
     pub fn serve<M: Media>(
         self,
-        mut log: Log<M>,
+        log: Log<M>,
         ready: impl FnOnce(Peer, &DeviceNode<M>, &[Bound]),
+    ) -> Result<(), DirectError> {
+        self.serve_with(log, |node| node, |_| (), ready)
+    }
+
+    /// The same for a device with more beside it, which `make` makes of it. `observe` is called once a turn.
+    ///
+    /// # Errors
+    /// [`DirectError`].
+    pub fn serve_with<N: Served>(
+        self,
+        mut log: Log<N::Medium>,
+        make: impl FnOnce(DeviceNode<N::Medium>) -> N,
+        mut observe: impl FnMut(&N),
+        ready: impl FnOnce(Peer, &DeviceNode<N::Medium>, &[Bound]),
     ) -> Result<(), DirectError> {
         let (mut port, next) = (self.port, self.device.next);
         log.leave_buffers(port.never_live());
         let node = port.stack().node(self.device, log)?.with_packet_buffers();
         let bound = port.bound().to_vec();
         let address = port.stack().address()?;
-        let ready = |address, node: &DeviceNode<M>| ready(address, node, &bound);
-        let watch = watch(self.lease, port.stack().clock(), next, address, ready);
-        let served = serve(node, &mut port, watch);
+        let ready = |address, node: &DeviceNode<N::Medium>| ready(address, node, &bound);
+        let mut watch = watch(self.lease, port.stack().clock(), next, address, ready);
+        let served = serve(make(node), &mut port, |node: &N| {
+            observe(node);
+            watch(node.device());
+        });
         let send_dropped = port.send_dropped();
         if send_dropped > 0 {
             tracing::info!(send_dropped, "packets that found no room were sent again");

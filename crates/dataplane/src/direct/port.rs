@@ -6,8 +6,6 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 use pmnet_device::{Buffers, Port, Renewal, Taken, Wake};
-use pmnet_log::Parameters;
-use pmnet_media::Memory;
 use pmnet_proto::{Outbox, Peer, Place, Time};
 use pmnet_udp::Stop;
 use pmnet_wire::MAGIC;
@@ -41,8 +39,7 @@ impl Direct {
     /// Binds to all that `config` names.
     pub fn open(
         config: &DirectConfig,
-        memory: Memory,
-        parameters: &Parameters,
+        space: BufferSpace,
         stop: &Stop,
     ) -> Result<Direct, DirectError> {
         let stack = Relay::open(&config.relay, stop)?;
@@ -55,7 +52,7 @@ impl Direct {
             busy_poll: config.busy_poll,
             part: config.part.clone(),
         };
-        let sockets = Sockets::open(&packets, BufferSpace::of_log(memory, parameters)?)?;
+        let sockets = Sockets::open(&packets, space)?;
         for (at, fd) in sockets.descriptors().enumerate() {
             stack.wake_by(fd.as_raw_fd(), mio::Token(QUEUES_TOKEN + at))?;
         }

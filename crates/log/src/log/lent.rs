@@ -80,6 +80,15 @@ impl<M: Media> Log<M> {
         }
     }
 
+    /// Whether [`Log::poll_released`] has something to say.
+    #[must_use]
+    pub fn has_released(&self) -> bool {
+        match &self.frames {
+            Frames::Ring(_) => false,
+            Frames::Buffers(buffers) => buffers.has_released(),
+        }
+    }
+
     /// Takes in a buffer that the store in the same region lends to the log (`docs/spec/packet-store.md` §11).
     ///
     /// # Panics

@@ -5,6 +5,7 @@ use pmnet_log::Media;
 use super::{Seat, Shared};
 use crate::error::Error;
 use crate::frames::Room;
+use crate::prefix::{Prefix, joined};
 use crate::record::Meta;
 use crate::store::PacketStore;
 use crate::transaction::{InPlace, Packet};
@@ -42,16 +43,47 @@ impl<'r, M: Media> Change<'r, M> {
         &self.shared.store
     }
 
+    /// Whether an entry of the log that is to be applied has so long a payload with this checksum.
+    #[must_use]
+    pub fn holds(&mut self, order: u64, len: usize, crc: u32) -> bool {
+        if order > self.upto {
+            return false;
+        }
+        self.shared.swap();
+        let found = self.shared.payload_of(order);
+        self.shared.swap();
+        found.is_some_and(|(_, payload, found)| (payload.len(), found) == (len, crc))
+    }
+
     /// Writes the records that lie in the payload of an entry of the log. It stays where it lies, if it has at least
     /// [`COPIED_BYTES_MAX`] bytes. The order goes into their lines. An order is linked once; several records of it at once.
     ///
     /// # Errors
     /// [`Error::Full`]: too few lines, or no frame to give for this one. [`Error::TooLong`]: as for
-    /// [`put_in_place`](crate::Transaction::put_in_place). Then a part of the records may have been written: drop the change.
+    /// [`put_in_place`](crate::Transaction::put_in_place). Then a part of the records may have been written: drop the change; but
+    /// if it was to be one record, nothing has happened.
     ///
     /// # Panics
     /// The log does not have this order above what is applied, or it is above that of this change, or it was linked before.
     pub fn link(&mut self, order: u64, records: &[InPlace], room: Room) -> Result<(), Error> {
+        self.link_with(order, Prefix::NONE, records, room).map(drop)
+    }
+
+    /// The same for records whose keys begin with `prefix`, which is not in the payload; whether it stays where it lies. In a region
+    /// that an earlier version made, what has a prefix is copied.
+    ///
+    /// # Errors
+    /// As for [`Change::link`].
+    ///
+    /// # Panics
+    /// As there.
+    pub fn link_with(
+        &mut self,
+        order: u64,
+        prefix: Prefix,
+        records: &[InPlace],
+        room: Room,
+    ) -> Result<bool, Error> {
         assert!(order <= self.upto, "an order of this change");
         self.shared.swap();
         let found = self.shared.payload_of(order);
@@ -69,15 +101,16 @@ impl<'r, M: Media> Change<'r, M> {
             payload,
             crc,
         };
-        if packet.payload.len() < COPIED_BYTES_MAX {
-            return self.copy(&packet, room);
+        let store = &mut self.shared.store;
+        let possible = prefix == Prefix::NONE || store.prefixes;
+        if packet.payload.len() < COPIED_BYTES_MAX || !possible {
+            return self.copy(&packet, prefix, room).map(|()| false);
         }
-        self.shared
-            .store
-            .put_in_place(&packet, &self.records, room, true)
+        store.put_in_place(&packet, prefix, &self.records, room, true)?;
+        Ok(true)
     }
 
-    fn copy(&mut self, packet: &Packet, room: Room) -> Result<(), Error> {
+    fn copy(&mut self, packet: &Packet, prefix: Prefix, room: Room) -> Result<(), Error> {
         let store = &mut self.shared.store;
         let start = store.frame_offset(packet.frame) + packet.payload.start;
         let payload = store
@@ -87,9 +120,10 @@ impl<'r, M: Media> Change<'r, M> {
         if !packet.fits(&self.records, store.geometry.frame_len()) {
             return Err(Error::TooLong);
         }
+        let mut scratch = Vec::new();
         for record in &self.records {
-            let (key, value) = (&payload[record.key.clone()], &payload[record.value.clone()]);
-            store.put(key, value, record.meta, room)?;
+            let key = joined(prefix, &payload[record.key.clone()], &mut scratch);
+            store.put(key, &payload[record.value.clone()], record.meta, room)?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ mod seat;
 
 use std::ops::{Deref, Range};
 
-use pmnet_log::{Full, Log, LogError, Media, NewEntry};
+use pmnet_log::{Full, Held, Log, LogError, Media, NewEntry};
 
 use crate::error::Error;
 use crate::geometry::index;
@@ -23,7 +23,7 @@ pub use seat::Seat;
 
 /// See the module's text. One owner, one thread at a time.
 pub struct Shared<M: Media> {
-    log: Log<Seat<M>>,
+    log: Held<Log<Seat<M>>>,
     store: PacketStore<Seat<M>>,
     log_frames: u32,
     /// Frames that the log has, alone or with the store.
@@ -57,6 +57,22 @@ impl<M: Media> Shared<M> {
     #[must_use]
     pub fn log(&self) -> &Log<Seat<M>> {
         &self.log
+    }
+
+    /// Hands the log over, to a device. Until it [comes back](Shared::take_back), nothing else can be done here.
+    ///
+    /// # Panics
+    /// It is not here.
+    pub fn hand_over(&mut self) -> Log<Seat<M>> {
+        self.log.hand_over()
+    }
+
+    /// The log comes back. Whoever had it has only appended, persisted, and reclaimed what was applied here.
+    ///
+    /// # Panics
+    /// It is here.
+    pub fn take_back(&mut self, log: Log<Seat<M>>) {
+        self.log.take_back(log);
     }
 
     /// Where the log's image begins in the region, in bytes.
@@ -256,13 +272,13 @@ impl<M: Media> Shared<M> {
     /// # Errors
     /// As there.
     pub fn close(self) -> Result<(), LogError> {
-        self.log.close()
+        self.log.into_inner().close()
     }
 
     /// The medium, as a crash would leave it.
     #[must_use]
     pub fn into_media(self) -> M {
-        *self.log.into_media().take()
+        *self.log.into_inner().into_media().take()
     }
 
     /// Where the frame of an order lies: its number, and the payload in it.

@@ -1,6 +1,6 @@
 //! Making and opening a region with a log and a store.
 
-use pmnet_log::{BUFFERS_MIN, Expected, Identity as LogIdentity, LogError, Media};
+use pmnet_log::{BUFFERS_MIN, Expected, Held, Identity as LogIdentity, LogError, Media};
 
 use super::{Seat, Shared};
 use crate::error::OpenError;
@@ -62,9 +62,9 @@ impl<M: Media> Shared<M> {
     ) -> Result<Shared<M>, SharedError> {
         let scan = Scan::open(Seat::new(Box::new(medium), 0), Some(shard))?;
         let geometry = *scan.geometry();
-        let parameters = geometry
-            .log()
-            .ok_or(OpenError::Region("there is no log in it"))?;
+        let parameters = geometry.log().ok_or(OpenError::Region(
+            "there is no log in it: it is a store of its own, for pmnet server",
+        ))?;
         let most = geometry.frames.saturating_sub(STORE_FRAMES_MIN);
         if !(BUFFERS_MIN..=u64::from(most)).contains(&u64::from(log_frames)) {
             return Err(SharedError::Unfit(format!(
@@ -93,7 +93,7 @@ impl<M: Media> Shared<M> {
             )));
         }
         let mut shared = Shared {
-            log,
+            log: Held::new(log),
             store,
             log_frames,
             own: 0,

@@ -1,7 +1,7 @@
 //! What the entries of the log say, in the tests of a region: put a record, or remove one.
 
 use pmnet_log::{Log, Media, NewEntry};
-use pmnet_packet_store::{Change, Error, InPlace, Meta, Room, Seat, Shared};
+use pmnet_packet_store::{Change, Error, InPlace, Meta, Prefix, Room, Seat, Shared};
 
 use crate::support::{Content, Random};
 
@@ -23,6 +23,26 @@ pub const NEW: NewEntry = NewEntry {
 /// All have five bytes, so that one can be forged for another.
 pub fn name(key: u8) -> Vec<u8> {
     format!("key{key:02}").into_bytes()
+}
+
+/// What the key of this name begins with: every other one has a prefix that is not in its packet.
+fn prefix(name: &[u8]) -> Prefix {
+    let number = u64::from(name[4] % 4) << 16;
+    let bytes = [&[1], &number.to_be_bytes()[..]].concat();
+    match name[4] % 2 {
+        1 => Prefix::of(&bytes).unwrap(),
+        _ => Prefix::NONE,
+    }
+}
+
+/// The key with this name in the store.
+pub fn stored(name: &[u8]) -> Vec<u8> {
+    [prefix(name).bytes(), name].concat()
+}
+
+/// The key of this number in the store.
+pub fn key(key: u8) -> Vec<u8> {
+    stored(&name(key))
 }
 
 pub fn put(key: u8, len: usize, seed: u64) -> Vec<u8> {
@@ -67,7 +87,7 @@ fn meta(order: u64) -> Meta {
 
 /// What an entry does to what a store holds.
 pub fn note(content: &mut Content, order: u64, payload: &[u8]) {
-    let key = payload[1..6].to_vec();
+    let key = stored(&payload[1..6]);
     match payload[0] {
         PUT => content.insert(key, (payload[8..].to_vec(), meta(order))),
         _ => content.remove(&key),
@@ -98,7 +118,7 @@ pub fn changed<M: Media>(
     let mut change = shared.change(upto).expect("the medium works");
     for (order, payload) in (first..).zip(payloads) {
         if payload[0] == REMOVE {
-            change.remove(&payload[1..6])?;
+            change.remove(&stored(&payload[1..6]))?;
             continue;
         }
         let record = InPlace {
@@ -109,7 +129,7 @@ pub fn changed<M: Media>(
                 ..meta(order)
             },
         };
-        change.link(order, &[record], Room::Ordinary)?;
+        change.link_with(order, prefix(&payload[1..6]), &[record], Room::Ordinary)?;
     }
     Ok(change)
 }

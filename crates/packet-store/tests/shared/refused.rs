@@ -4,7 +4,7 @@ use pmnet_log::{LogError, MediaError};
 use pmnet_packet_store::{Error, Geometry, OpenError, Scan, Shared, SharedError, format_shared};
 
 use crate::drive::{LOG, LOG_FRAMES, REGIONS, made};
-use crate::entry::{self, FRONT, HEADER, NEW, name};
+use crate::entry::{self, FRONT, HEADER, NEW, key};
 use crate::support::{IDENTITY, Plain, Random, content};
 
 const GEOMETRY: Geometry = REGIONS[0];
@@ -52,7 +52,7 @@ fn whole(shared: &mut Shared<Plain>, payload: &[u8]) -> Result<u64, Error> {
 
 fn value_of(shared: &mut Shared<Plain>, key: u8) -> Option<Vec<u8>> {
     let store = shared.store().unwrap();
-    let record = store.get(&name(key)).unwrap()?;
+    let record = store.get(&entry::key(key)).unwrap()?;
     Some(record.value(&mut Vec::new()).to_vec())
 }
 
@@ -68,7 +68,7 @@ fn the_payload_stays_where_it_was_received_and_goes_out_with_its_checksum() {
         .count();
     assert_eq!(copies, 1, "it was not copied");
     let store = shared.store().unwrap();
-    let record = store.get(&name(1)).unwrap().unwrap();
+    let record = store.get(&key(1)).unwrap().unwrap();
     assert_eq!(
         record.packet(),
         Some((&payload[..], crc32c::crc32c(&payload)))
@@ -77,6 +77,30 @@ fn the_payload_stays_where_it_was_received_and_goes_out_with_its_checksum() {
         (record.meta().order, record.meta().received_us),
         (order, 1000 + order)
     );
+}
+
+#[test]
+fn in_a_region_of_the_version_before_what_has_a_prefix_is_copied() {
+    let mut image = made(&GEOMETRY);
+    for start in [0, 4096] {
+        // The version, and the checksum over 60 bytes.
+        image[start + 8..start + 12].copy_from_slice(&2_u32.to_le_bytes());
+        let crc = crc32c::crc32c(&image[start..start + 60]);
+        image[start + 60..start + 64].copy_from_slice(&crc.to_le_bytes());
+    }
+    let mut shared = opened(image);
+    for (number, has_prefix) in [(1, true), (2, false)] {
+        assert_eq!(key(number).len() > entry::name(number).len(), has_prefix);
+        let payload = entry::put(number, 900, 1);
+        whole(&mut shared, &payload).unwrap();
+        assert_eq!(value_of(&mut shared, number).unwrap(), payload[8..]);
+        let store = shared.store().unwrap();
+        let record = store.get(&key(number)).unwrap().unwrap();
+        assert_eq!(record.packet().is_none(), has_prefix);
+    }
+    let image = shared.into_media().image;
+    let mut again = opened(image);
+    assert_eq!(again.store().unwrap().len(), 2);
 }
 
 #[test]
@@ -128,7 +152,7 @@ fn a_full_store_fills_the_log_which_refuses_before_anything_is_lost_and_deletes_
     for gone in 0..u8::try_from(full).unwrap() + 2 {
         let upto = shared.log().applied();
         let mut change = shared.change(upto).unwrap();
-        assert!(change.remove(&name(gone)).unwrap());
+        assert!(change.remove(&entry::key(gone)).unwrap());
         change.commit().unwrap();
         expected.remove(&gone);
     }
@@ -314,11 +338,11 @@ fn a_changed_byte_of_a_linked_payload_is_said_with_its_order_and_not_served() {
         opened(image)
     };
     let store = shared.store().unwrap();
-    let Err(Error::Damaged(damage)) = store.get(&name(1)) else {
+    let Err(Error::Damaged(damage)) = store.get(&key(1)) else {
         panic!("it is not served");
     };
-    assert_eq!((damage.order, damage.key.clone()), (1, name(1)));
-    assert!(store.get(&name(2)).unwrap().is_some());
+    assert_eq!((damage.order, damage.key.clone()), (1, key(1)));
+    assert!(store.get(&key(2)).unwrap().is_some());
 }
 
 #[test]

@@ -84,13 +84,15 @@ fn stat(path: &Path, json: bool) -> anyhow::Result<bool> {
     let loss = scan.loss();
     let shard = scan.identity().shard;
     let stat = scan.stat();
+    let in_packets = scan.records_in_packets();
     if json {
         let mut shown = as_json(&stat);
         shown["shard"] = json!(shard);
+        shown["records_in_packets"] = json!(in_packets);
         shown["whole"] = json!(loss.is_none());
         println!("{shown}");
     } else {
-        print!("shard        {shard}\n{}", as_text(&stat));
+        print!("shard        {shard}\n{}", as_text(&stat, in_packets));
         if let Some(loss) = &loss {
             println!("DAMAGED      {loss}");
         }
@@ -109,12 +111,13 @@ fn used(stat: &Stat) -> (u64, u64) {
     (used, percent(stat.bytes_dead, used))
 }
 
-fn as_text(stat: &Stat) -> String {
+fn as_text(stat: &Stat, in_packets: u64) -> String {
     let (used, fragmentation) = used(stat);
     format!(
-        "records      {}\ncommit       {}\nlines        {} of {} in use ({} %)\nframes       {} of {} in use ({} %), of {} bytes\n\
+        "records      {}, {} of them in the packets in which they came\ncommit       {}\nlines        {} of {} in use ({} %)\nframes       {} of {} in use ({} %), of {} bytes\n\
          bytes        {} of records in {used} of frames: {fragmentation} % belong to no record\n",
         stat.records,
+        in_packets,
         stat.commit,
         stat.lines_used,
         stat.lines,

@@ -7,11 +7,24 @@ use bytes::Bytes;
 use pmnet_wire::packet::EntryKind;
 use rustc_hash::FxHashMap;
 
+/// The entry of the log whose payload is that of an update, all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Its order.
+    pub order: u64,
+    /// CRC32C of its payload, as the client computed it.
+    pub payload_crc: u32,
+}
+
 /// What a store applies in one atomic durable step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
     /// Whole payloads, in the order in which they take effect.
     pub payloads: Vec<Bytes>,
+    /// Where each of them came from; `None`: from several entries, or from none.
+    pub origins: Vec<Option<Origin>>,
+    /// Order up to which the store is behind it, if that changes.
+    pub upto: Option<u64>,
     /// Records that change: a key occurs once.
     pub records: Vec<Record>,
 }
@@ -32,6 +45,7 @@ struct Builder<'a> {
     sessions: &'a FxHashMap<u64, Session>,
     change: Change,
     payloads: Vec<Bytes>,
+    origins: Vec<Option<Origin>>,
     stages: Vec<Record>,
 }
 
@@ -54,6 +68,11 @@ impl Builder<'_> {
                     .map(|part| records::stage_gone(id, part.seq)),
             );
         }
+    }
+
+    fn effect(&mut self, payload: Bytes, origin: Option<Origin>) {
+        self.payloads.push(payload);
+        self.origins.push(origin);
     }
 
     fn add(&mut self, entry: &Entry) -> Result<(), Stop> {
@@ -110,7 +129,7 @@ impl Builder<'_> {
         }
         if header.fragment.count == 1 {
             self.change.messages += 1;
-            self.payloads.push(entry.payload.clone());
+            self.effect(entry.payload.clone(), Some(entry.origin()));
             return Ok(());
         }
         let Some(session) = self.session(id) else {
@@ -143,7 +162,7 @@ impl Builder<'_> {
             .iter()
             .flat_map(|part| part.payload.iter().copied())
             .collect();
-        self.payloads.push(whole.into());
+        self.effect(whole.into(), None);
         self.change.messages += 1;
         self.drop_stage(id);
         Ok(())
@@ -172,6 +191,8 @@ impl Builder<'_> {
         (
             Effects {
                 payloads: self.payloads,
+                origins: self.origins,
+                upto: watermark,
                 records,
             },
             self.change,
@@ -186,6 +207,7 @@ impl Server {
             sessions: &self.sessions,
             change: Change::default(),
             payloads: Vec::new(),
+            origins: Vec::new(),
             stages: Vec::new(),
         }
     }
@@ -230,7 +252,7 @@ impl Server {
         if let Some(session) = builder.session(id).filter(|_| identified) {
             session.last_seq = last_seq;
         }
-        builder.payloads.push(payload);
+        builder.effect(payload, None);
         let (effects, mut change) = builder.finish(None);
         change.applied = self.entries.applied;
         (effects, change)

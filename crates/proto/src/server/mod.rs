@@ -11,7 +11,7 @@ mod chain;
 mod judge;
 mod records;
 
-pub use apply::{Change, Effects};
+pub use apply::{Change, Effects, Origin};
 pub use bypass::Execution;
 pub use chain::{Chain, Decision, decide};
 
@@ -122,6 +122,12 @@ struct Entry {
 }
 
 impl Entry {
+    const fn origin(&self) -> Origin {
+        Origin {
+            order: self.append.order,
+            payload_crc: self.payload_crc,
+        }
+    }
     const fn identity(&self) -> Identity {
         (self.append.session, self.append.seq, self.payload_crc)
     }
@@ -513,8 +519,8 @@ impl Server {
             && let Some(chain) = self.recovers.next_chain.clone()
         {
             let effects = Effects {
-                payloads: Vec::new(),
                 records: records::chain(&chain),
+                ..Effects::default()
             };
             self.in_flight = InFlight::Chain(chain);
             return Ok(Some(Work::Apply(effects)));

@@ -320,6 +320,7 @@ mod tests {
                 b"watermark".to_vec(),
                 Some(id.to_be_bytes().to_vec().into()),
             )],
+            ..Batch::default()
         }
     }
 

@@ -118,7 +118,7 @@ impl Store for KvStore {
 
     fn apply(&mut self, batch: &Batch) -> Result<u64, StoreError> {
         let rejected = self.write(|keys, records| {
-            let rejected = embedded::apply(keys, &batch.effects)?;
+            let rejected = embedded::apply(keys, batch)?;
             for (key, value) in &batch.records {
                 match value {
                     Some(value) => drop(records.insert(key.as_slice(), &value[..])?),

@@ -6,21 +6,26 @@
 //! request gets an error. A record that is not what was written is never handed out.
 //! Not here: what the store does (`pmnet-packet-store`), what commands do (`crate::types`).
 
+mod holder;
 mod place;
+mod region;
 mod rows;
 
 use bytes::Bytes;
 use pmnet_log::Media;
 use pmnet_media::AnyMedia;
-use pmnet_packet_store::{Error, Meta, PacketStore as Map, Room};
+use pmnet_packet_store::{PacketStore as Map, Room};
 use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
 
 use crate::embedded::{Rejections, cursors, keyspace};
 use crate::rows::Fault;
 use crate::types::{Cursors, Keyspace, SWEPT_ROWS};
 use crate::{OpenError, embedded, types};
+use holder::{Alone, Holder, Reopen, Writing};
 use place::Place;
-use rows::{ReadRows, WriteRows};
+use rows::{Keep, ReadRows, WriteRows};
+
+pub use region::{RegionAddress, RegionStore};
 
 /// First byte of the keys of the protocol's records. The rows of the data types begin with others.
 const RECORDS: u8 = 0xff;
@@ -47,16 +52,17 @@ pub fn mend_packet_store(map: &mut Map<AnyMedia>) -> Result<u64, Fault> {
     Ok(changed)
 }
 
+/// A packet store of its own.
+pub type PacketStore = Served<Alone>;
+
 /// See the module's text.
-pub struct PacketStore {
-    /// `None` after a failure of the medium: it is opened again by `load`.
-    map: Option<Map<AnyMedia>>,
-    place: Place,
+pub struct Served<H> {
+    holder: H,
     rejected: Rejections,
     cursors: Cursors,
 }
 
-impl PacketStore {
+impl Served<Alone> {
     /// Opens the store that `address` names, or makes it: `PATH[?size=BYTES][&media=file|dram|pmem][&lines=N]`.
     ///
     /// # Errors
@@ -64,60 +70,52 @@ impl PacketStore {
     /// made; [`OpenError::Random`].
     pub fn open(address: &str, shard: u32) -> Result<PacketStore, OpenError> {
         let place = Place::parse(address, shard)?;
-        Ok(PacketStore {
-            map: Some(place.open()?),
-            place,
+        Ok(Served {
+            holder: Alone {
+                map: Some(place.open()?),
+                place,
+            },
             rejected: Rejections::default(),
             cursors: cursors()?,
         })
     }
+}
 
-    fn map(&mut self) -> Result<&mut Map<AnyMedia>, StoreError> {
-        let closed = || format!("{}: closed after an error: load first", self.place);
-        match &mut self.map {
-            Some(map) => Ok(map),
-            None => Err(StoreError::Retry(closed())),
-        }
-    }
-
+impl<H: Holder> Served<H> {
     /// Runs `work` in one durable transaction; an error leaves no trace.
     fn write<T>(
         &mut self,
+        upto: Option<u64>,
         work: impl FnOnce(&mut Keyspace<'_>) -> Result<T, Fault>,
-        records: impl FnOnce(&T, &mut WriteRows<'_, '_>) -> Result<(), Fault>,
+        records: impl FnOnce(&T, &mut dyn Keep) -> Result<(), Fault>,
     ) -> Result<T, Fault> {
-        let Some(map) = &mut self.map else {
-            return Err(Fault::Storage("closed after an error: load first".into()));
-        };
-        let mut transaction = map.transaction();
-        let mut rows = WriteRows::new(&mut transaction);
+        let mut writing = self.holder.begin(upto)?;
+        let mut rows = WriteRows::new(&mut writing);
         let mut keys = keyspace(&mut rows, &mut self.cursors)?;
         let done = work(&mut keys)?;
-        match keys.sweep(SWEPT_ROWS) {
+        let swept = keys.sweep(SWEPT_ROWS);
+        if let Err(Fault::Corrupted(what)) = swept {
             // Whoever asks for it is told. What has nothing to do with it goes on.
-            Err(Fault::Corrupted(what)) => tracing::warn!(store = %self.place, "not swept: {what}"),
-            swept => swept?,
+            tracing::warn!("not swept: {what}");
+        } else {
+            swept?;
         }
         records(&done, &mut rows)?;
-        let packed = transaction
-            .commit()
-            .and_then(|()| map.pack_step(PACKED_BYTES));
-        packed.map_err(rows::fault)?;
+        let [linked, copied] = rows.kept;
+        writing.commit().map_err(rows::fault)?;
+        self.holder.kept(linked, copied);
+        self.holder.pack_step(PACKED_BYTES)?;
         Ok(done)
     }
 
     /// Packs as long as that gives something; whether it did.
     fn make_room(&mut self) -> Result<bool, StoreError> {
-        let map = self.map()?;
         let mut all = 0;
         while all < PACKED_BYTES_MAX {
-            match map.pack_step(PACKED_BYTES) {
+            match self.holder.pack_step(PACKED_BYTES) {
                 Ok(0) => break,
                 Ok(moved) => all += moved,
-                Err(error) => {
-                    let fault = rows::fault(error);
-                    return Err(self.failed(fault));
-                }
+                Err(fault) => return Err(self.failed(fault)),
             }
         }
         Ok(all > 0)
@@ -125,12 +123,12 @@ impl PacketStore {
 
     /// What the server is told; after a failure of the medium the store is opened again.
     fn failed(&mut self, fault: Fault) -> StoreError {
-        let text = format!("{}: {fault}", self.place);
+        let text = format!("{}: {fault}", self.holder.name());
         match fault {
             Fault::Corrupted(_) => StoreError::Fatal(text),
             Fault::Full => StoreError::Retry(text),
             Fault::Storage(_) => {
-                self.map = None;
+                self.holder.close();
                 StoreError::Retry(text)
             }
         }
@@ -138,7 +136,8 @@ impl PacketStore {
 
     fn apply_once(&mut self, batch: &Batch) -> Result<Vec<String>, Fault> {
         self.write(
-            |keys| embedded::apply(keys, &batch.effects),
+            batch.upto,
+            |keys| embedded::apply(keys, batch),
             |_, rows| {
                 let mut changes = batch.records.iter();
                 changes.try_for_each(|(key, value)| {
@@ -150,6 +149,7 @@ impl PacketStore {
 
     fn execute_once(&mut self, requests: &[Request]) -> Result<Vec<Bytes>, Fault> {
         self.write(
+            None,
             |keys| {
                 let answers = requests.iter().map(|request| {
                     let reply = embedded::answer(keys, request)?;
@@ -178,8 +178,9 @@ impl PacketStore {
             return self.execute_alone(&first);
         }
         let reply = embedded::refusal(request, &refusal);
-        tracing::warn!(store = %self.place, "a request was refused: {refusal}");
+        tracing::warn!(store = %self.holder.name(), "a request was refused: {refusal}");
         let kept = self.write(
+            None,
             |_| Ok(vec![reply.clone()]),
             |replies, rows| keep_replies(one, replies, rows),
         );
@@ -188,19 +189,15 @@ impl PacketStore {
     }
 
     fn read(&mut self, request: &Request) -> Result<Bytes, StoreError> {
-        let Some(map) = &self.map else {
-            return Err(StoreError::Retry(format!(
-                "{}: closed after an error: load first",
-                self.place
-            )));
-        };
-        let mut rows = ReadRows { map };
-        let answered = keyspace(&mut rows, &mut self.cursors)
-            .and_then(|mut keys| embedded::answer(&mut keys, request));
-        match answered {
+        let cursors = &mut self.cursors;
+        let answered = self.holder.look(|map| {
+            let mut rows = ReadRows { map };
+            keyspace(&mut rows, cursors).and_then(|mut keys| embedded::answer(&mut keys, request))
+        });
+        match answered.and_then(|answered| answered) {
             Ok(reply) => Ok(reply),
             Err(Fault::Corrupted(what)) => {
-                tracing::error!(store = %self.place, "{what}");
+                tracing::error!(store = %self.holder.name(), "{what}");
                 Ok(pmnet_resp::reply::error(&format!("ERR pmnet: {what}")))
             }
             Err(fault) => Err(self.failed(fault)),
@@ -208,11 +205,7 @@ impl PacketStore {
     }
 }
 
-fn keep_replies(
-    requests: &[Request],
-    replies: &[Bytes],
-    rows: &mut WriteRows<'_, '_>,
-) -> Result<(), Fault> {
+fn keep_replies(requests: &[Request], replies: &[Bytes], rows: &mut dyn Keep) -> Result<(), Fault> {
     for (request, reply) in requests.iter().zip(replies) {
         if let Some((key, prefix)) = &request.record {
             let room = if reply.len() > SHORT_REPLY_BYTES {
@@ -226,26 +219,16 @@ fn keep_replies(
     Ok(())
 }
 
-impl Store for PacketStore {
+impl<H: Holder> Store for Served<H> {
     fn load(&mut self) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
-        if self.map.is_none() {
-            let opened = self.place.open();
-            self.map = Some(opened.map_err(|error| StoreError::Retry(error.to_string()))?);
-        }
-        let map = self.map()?;
-        let first = [RECORDS];
-        let all = map.range(
-            std::ops::Bound::Included(&first),
-            std::ops::Bound::Unbounded,
-        );
-        let mut found = Vec::new();
-        let mut scratch = Vec::new();
-        for record in all {
-            let record = record.map_err(|error| StoreError::Fatal(format!("records: {error}")))?;
-            let (key, value) = record.key_and_value(&mut scratch);
-            found.push((key[1..].to_vec(), Bytes::copy_from_slice(value)));
-        }
-        Ok(found)
+        self.holder.open().map_err(|error| match error {
+            Reopen::Later(text) => StoreError::Retry(text),
+            Reopen::Never(text) => StoreError::Fatal(text),
+        })?;
+        let loaded = self.holder.look(records);
+        loaded
+            .and_then(|loaded| loaded)
+            .map_err(|fault| self.failed(fault))
     }
 
     fn apply(&mut self, batch: &Batch) -> Result<u64, StoreError> {
@@ -292,27 +275,27 @@ impl Store for PacketStore {
     }
 
     fn durability(&self) -> String {
-        let survives = self
-            .map
-            .as_ref()
-            .map_or("nothing: it is closed", |map| map.media().survives());
         format!(
-            "{}: durable before every reply: survives {survives}",
-            self.place
+            "{}: durable before every reply: survives {}",
+            self.holder.name(),
+            self.holder.survives()
         )
     }
 }
 
-/// Writes one of the protocol's records.
-fn put_record(
-    transaction: &mut pmnet_packet_store::Transaction<'_, AnyMedia>,
-    key: &[u8],
-    value: Option<&[u8]>,
-    room: Room,
-) -> Result<(), Error> {
-    let key = [&[RECORDS], key].concat();
-    match value {
-        Some(value) => transaction.put(&key, value, Meta::default(), room),
-        None => transaction.remove(&key).map(drop),
+/// The protocol's records.
+fn records<M: Media>(map: &Map<M>) -> Result<Vec<(RecordKey, Bytes)>, Fault> {
+    let first = [RECORDS];
+    let all = map.range(
+        std::ops::Bound::Included(&first),
+        std::ops::Bound::Unbounded,
+    );
+    let mut found = Vec::new();
+    let mut scratch = Vec::new();
+    for record in all {
+        let record = record.map_err(|error| Fault::Corrupted(format!("records: {error}")))?;
+        let (key, value) = record.key_and_value(&mut scratch);
+        found.push((key[1..].to_vec(), Bytes::copy_from_slice(value)));
     }
+    Ok(found)
 }

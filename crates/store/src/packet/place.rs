@@ -10,20 +10,20 @@ use pmnet_packet_store::{Geometry, Identity, OpenError as ImageError, PacketStor
 use crate::OpenError;
 
 /// Size of a new store in a file, if none is given, in bytes.
-const SIZE_DEFAULT: u64 = 1 << 30;
+pub(super) const SIZE_DEFAULT: u64 = 1 << 30;
 /// Bytes of a frame: what a block device writes at once, and a packet buffer can have.
 const FRAME_BYTES: u32 = 4096;
 
 /// Path and settings of a store.
 #[derive(Clone, Debug)]
 pub struct Place {
-    path: PathBuf,
-    shard: u32,
+    pub(super) path: PathBuf,
+    pub(super) shard: u32,
     /// `None`: whatever suits the path.
     kind: Option<Kind>,
     /// `None`: as much as a device has, and [`SIZE_DEFAULT`] of a file.
-    size: Option<u64>,
-    lines: Option<u32>,
+    pub(super) size: Option<u64>,
+    pub(super) lines: Option<u32>,
 }
 
 impl fmt::Display for Place {
@@ -98,16 +98,26 @@ impl Place {
         })
     }
 
+    /// The medium that was asked for, or suits the path.
+    pub(super) fn suitable(&self) -> Result<Kind, String> {
+        if self.path.is_dir() {
+            return Err("this is a directory: name a file in it".into());
+        }
+        match self.kind {
+            Some(kind) => Ok(kind),
+            None => {
+                let found = pmnet_media::look(&self.path);
+                found
+                    .map(|found| found.kind)
+                    .map_err(|error| error.to_string())
+            }
+        }
+    }
+
     fn try_open(&self) -> Result<PacketStore<AnyMedia>, String> {
         let told = |error: &dyn fmt::Display| error.to_string();
         let path: &Path = &self.path;
-        if path.is_dir() {
-            return Err("this is a directory: name a file in it".into());
-        }
-        let kind = match self.kind {
-            Some(kind) => kind,
-            None => pmnet_media::look(path).map_err(|error| told(&error))?.kind,
-        };
+        let kind = self.suitable()?;
         let media = match pmnet_media::open(path, kind) {
             Ok(media) => media,
             Err(pmnet_media::OpenError::NotFound { .. }) => {
@@ -158,7 +168,7 @@ impl Place {
 }
 
 /// What a medium says, in the words of a store where its own are those of a device.
-fn media_error(error: &pmnet_media::OpenError) -> String {
+pub(super) fn media_error(error: &pmnet_media::OpenError) -> String {
     match error {
         pmnet_media::OpenError::Locked { .. } => {
             "in use by another process (a second pmnet server?): stop that one first".into()

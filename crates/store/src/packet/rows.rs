@@ -3,39 +3,88 @@
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 
-use pmnet_media::AnyMedia;
-use pmnet_packet_store::{Error, Meta, PacketStore, Record, Room, Transaction, VALUE_BYTES_MAX};
+use pmnet_log::Media;
+use pmnet_packet_store::{
+    Error, InPlace, Meta, PacketStore, Prefix, Record, Room, VALUE_BYTES_MAX,
+};
 
-use crate::rows::{Fault, Order, Range, Row, Rows};
+use super::holder::Writing;
+use crate::rows::{Fault, Order, Range, Row, Rows, Update};
 
 /// Inside a transaction that only reads. Its writing methods fail: the caller refuses such commands before.
-pub struct ReadRows<'m> {
+pub struct ReadRows<'m, M> {
     /// The store.
-    pub map: &'m PacketStore<AnyMedia>,
+    pub map: &'m PacketStore<M>,
 }
 
 /// Inside a transaction that writes.
-pub struct WriteRows<'t, 'm> {
-    transaction: &'t mut Transaction<'m, AnyMedia>,
+pub struct WriteRows<'t, W> {
+    writing: &'t mut W,
+    /// The update under way, as long as its payload can be kept.
+    update: Option<Update>,
+    /// Strings of updates that stay where they lie, and that were copied.
+    pub kept: [u64; 2],
 }
 
-impl<'t, 'm> WriteRows<'t, 'm> {
+impl<'t, W: Writing> WriteRows<'t, W> {
     /// The rows that this transaction sees.
-    pub fn new(transaction: &'t mut Transaction<'m, AnyMedia>) -> WriteRows<'t, 'm> {
-        WriteRows { transaction }
+    pub fn new(writing: &'t mut W) -> WriteRows<'t, W> {
+        WriteRows {
+            writing,
+            update: None,
+            kept: [0; 2],
+        }
     }
 
-    /// Writes one of the protocol's records, or removes it.
+    /// Keeps a value where its update lies in the log, if it is a part of that, and its key as well; whether it did.
+    fn link(&mut self, key: &[u8], meta: Meta, value: &[u8]) -> Result<bool, Fault> {
+        let Some(update) = &self.update else {
+            return Ok(false);
+        };
+        let name = &update.payload[update.key.clone()];
+        let prefix = key.strip_suffix(name).and_then(Prefix::of);
+        let place = update
+            .place_of(value)
+            .filter(|at| at.start >= update.key.end);
+        let (Some(prefix), Some(place)) = (prefix, place) else {
+            return Ok(false);
+        };
+        let record = InPlace {
+            key: update.key.clone(),
+            value: place,
+            meta,
+        };
+        match self.writing.link(update, prefix, &record, Room::Ordinary) {
+            Ok(Some(stays)) => {
+                self.kept[usize::from(!stays)] += 1;
+                // An entry is kept once.
+                self.update = None;
+                Ok(true)
+            }
+            // A copy may find room where the whole packet does not.
+            Ok(None) | Err(Error::Full { .. }) => Ok(false),
+            Err(error) => Err(fault(error)),
+        }
+    }
+}
+
+/// What keeps the protocol's records.
+pub trait Keep {
+    /// Writes one of them, or removes it.
     ///
     /// # Errors
     /// [`Fault`].
-    pub fn put_record(
-        &mut self,
-        key: &[u8],
-        value: Option<&[u8]>,
-        room: Room,
-    ) -> Result<(), Fault> {
-        super::put_record(self.transaction, key, value, room).map_err(fault)
+    fn put_record(&mut self, key: &[u8], value: Option<&[u8]>, room: Room) -> Result<(), Fault>;
+}
+
+impl<W: Writing> Keep for WriteRows<'_, W> {
+    fn put_record(&mut self, key: &[u8], value: Option<&[u8]>, room: Room) -> Result<(), Fault> {
+        let key = [&[super::RECORDS], key].concat();
+        let done = match value {
+            Some(value) => self.writing.put(&key, value, Meta::default(), room),
+            None => self.writing.remove(&key).map(drop),
+        };
+        done.map_err(fault)
     }
 }
 
@@ -55,7 +104,7 @@ thread_local! {
 }
 
 /// Hands key and row of a record to `look`.
-fn show<T>(record: &Record<'_, AnyMedia>, look: impl FnOnce(&[u8], Row<'_>) -> T) -> T {
+fn show<T, M: Media>(record: &Record<'_, M>, look: impl FnOnce(&[u8], Row<'_>) -> T) -> T {
     let mut scratch = SCRATCH.take();
     let Meta {
         kind,
@@ -73,8 +122,8 @@ fn show<T>(record: &Record<'_, AnyMedia>, look: impl FnOnce(&[u8], Row<'_>) -> T
     shown
 }
 
-fn get(
-    map: &PacketStore<AnyMedia>,
+fn get<M: Media>(
+    map: &PacketStore<M>,
     key: &[u8],
     look: &mut dyn FnMut(Row<'_>),
 ) -> Result<bool, Fault> {
@@ -85,8 +134,8 @@ fn get(
     Ok(true)
 }
 
-fn scan(
-    map: &PacketStore<AnyMedia>,
+fn scan<M: Media>(
+    map: &PacketStore<M>,
     range: Range<'_>,
     order: Order,
     visit: &mut dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()>,
@@ -112,13 +161,13 @@ fn scan(
     Ok(())
 }
 
-impl Rows for WriteRows<'_, '_> {
+impl<W: Writing> Rows for WriteRows<'_, W> {
     fn value_bytes_max(&self) -> usize {
         VALUE_BYTES_MAX
     }
 
     fn get(&self, key: &[u8], look: &mut dyn FnMut(Row<'_>)) -> Result<bool, Fault> {
-        get(self.transaction.store(), key, look)
+        get(self.writing.map(), key, look)
     }
 
     fn put(&mut self, key: &[u8], kind: u8, expires_at_ms: u64, value: &[u8]) -> Result<(), Fault> {
@@ -127,18 +176,28 @@ impl Rows for WriteRows<'_, '_> {
             expires_at_ms,
             ..Meta::default()
         };
-        match self.transaction.put(key, value, meta, Room::Ordinary) {
+        if self.link(key, meta, value)? {
+            return Ok(());
+        }
+        let of_update = self.update.is_some();
+        match self.writing.put(key, value, meta, Room::Ordinary) {
             // What replaces something that is not shorter gives its room back: counters of what gets fewer.
             Err(Error::Full { .. }) if self.replaces_longer(key, value)? => {
-                let again = self.transaction.put(key, value, meta, Room::InPlace);
+                let again = self.writing.put(key, value, meta, Room::InPlace);
                 again.map_err(fault)
             }
             other => other.map_err(fault),
-        }
+        }?;
+        self.kept[1] += u64::from(of_update);
+        Ok(())
+    }
+
+    fn begin_update(&mut self, update: Option<Update>) {
+        self.update = update;
     }
 
     fn remove(&mut self, key: &[u8]) -> Result<(), Fault> {
-        self.transaction.remove(key).map(drop).map_err(fault)
+        self.writing.remove(key).map(drop).map_err(fault)
     }
 
     fn scan(
@@ -147,18 +206,18 @@ impl Rows for WriteRows<'_, '_> {
         order: Order,
         visit: &mut dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()>,
     ) -> Result<(), Fault> {
-        scan(self.transaction.store(), range, order, visit)
+        scan(self.writing.map(), range, order, visit)
     }
 }
 
-impl WriteRows<'_, '_> {
+impl<W: Writing> WriteRows<'_, W> {
     fn replaces_longer(&self, key: &[u8], value: &[u8]) -> Result<bool, Fault> {
-        let found = self.transaction.get(key).map_err(fault)?;
+        let found = self.writing.map().get(key).map_err(fault)?;
         Ok(found.is_some_and(|record| record.value_len() >= value.len()))
     }
 }
 
-impl Rows for ReadRows<'_> {
+impl<M: Media> Rows for ReadRows<'_, M> {
     fn value_bytes_max(&self) -> usize {
         VALUE_BYTES_MAX
     }

@@ -10,7 +10,7 @@ use super::layout::{
     self, DATABASES, FIRST_ID, HEAD_PREFIX, Head, Kind, MEMBER_PREFIX, PLAIN, Part,
 };
 use super::scan::Cursors;
-use crate::rows::{Fault, Order, Row, Rows};
+use crate::rows::{Fault, Order, Row, Rows, Update};
 
 /// Members that are removed at once with their collection; more are left to [`Keyspace::sweep`].
 const REMOVED_AT_ONCE: u64 = 64;
@@ -51,6 +51,11 @@ impl<'r> Keyspace<'r> {
             spaces: Default::default(),
             random: Cell::new(seed),
         }
+    }
+
+    /// As [`Rows::begin_update`].
+    pub fn begin_update(&mut self, update: Option<Update>) {
+        self.rows.begin_update(update);
     }
 
     /// The time, in ms since 1970.

@@ -49,8 +49,8 @@ fn effects_and_records_go_together_and_come_back() {
     first.records.push((b"gone".to_vec(), Some(Bytes::new())));
     assert_eq!(store.apply(&first), Ok(0));
     let removal = Batch {
-        effects: vec![],
         records: vec![(b"gone".to_vec(), None)],
+        ..Batch::default()
     };
     assert_eq!(store.apply(&removal), Ok(0));
     assert_eq!(store.apply(&Batch::default()), Ok(0));

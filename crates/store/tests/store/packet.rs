@@ -179,8 +179,8 @@ fn in_a_full_store_replies_and_sessions_leave_room_for_deletes() {
         store.execute(&[request], &mut replies).unwrap();
         refused += usize::from(replies[0].starts_with(b"-OOM"));
         let session = Batch {
-            effects: Vec::new(),
             records: vec![(record(b's'), Some(Bytes::from_static(&[0; 32])))],
+            ..Batch::default()
         };
         assert_eq!(store.apply(&session), Ok(0), "session {client}");
     }

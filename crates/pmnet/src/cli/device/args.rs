@@ -55,6 +55,10 @@ pub struct DeviceArgs {
     /// UDP address of the next device, or of the server.
     #[arg(long, value_name = "HOST:PORT")]
     pub next: Option<String>,
+    /// This device is the last one of its chain, and the server of its shard: its log and its data are in this region,
+    /// packet:PATH[?size=BYTES][&media=file|dram|pmem], in place of --next, --log and --media.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["next", "log", "media", "entries", "join", "declare_data_loss", "server_reads_log", "fleet"])]
+    pub store: Option<String>,
     /// File of the log, or a devdax device (/dev/daxX.Y).
     #[arg(long, value_name = "PATH")]
     pub log: Option<PathBuf>,
@@ -73,7 +77,8 @@ pub struct DeviceArgs {
     /// --mode af-xdp they divide the queues of each interface, so it must have as many.
     #[arg(long, value_name = "N")]
     pub shards: Option<u16>,
-    /// Frame space of a new log, such as 64M; the number of entries follows from it [default: 64M].
+    /// Frame space of a new log, such as 64M; the number of entries follows from it [default: 64M]. With --store: what the log
+    /// has of the region for itself.
     #[arg(long, value_name = "SIZE", conflicts_with_all = ["entries", "frame_bytes"])]
     pub log_size: Option<String>,
     /// Entries of the log, a power of two.

@@ -5,10 +5,10 @@ use std::os::unix::fs::FileTypeExt;
 use anyhow::Context;
 use pmnet_cli::ConfigError;
 use pmnet_client::Stop;
-use pmnet_dataplane::direct::{BusyPoll, DirectConfig, DirectDevice, Mode as Copying, Part};
+use pmnet_dataplane::direct::{Bound, BusyPoll, DirectConfig, DirectDevice, Mode as Copying, Part};
 use pmnet_log::{Log, Parameters};
 use pmnet_media::{AnyMedia, Kind};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::args::{DeviceArgs, Mode, ZeroCopy};
 use super::relay::{announce, open_log};
@@ -24,11 +24,11 @@ const BUSY_POLL_BUDGET: u16 = 64;
 /// Settings of this mode.
 #[derive(Clone, Debug)]
 pub struct DirectSettings {
-    interfaces: Vec<String>,
-    copying: Copying,
-    busy_poll: Option<BusyPoll>,
+    pub interfaces: Vec<String>,
+    pub copying: Copying,
+    pub busy_poll: Option<BusyPoll>,
     /// Which of the shards of this process.
-    part: Part,
+    pub part: Part,
 }
 
 impl DirectSettings {
@@ -163,18 +163,24 @@ pub fn serve_if(
         return Ok(log.close()?);
     }
     opened.serve(log, |address, node, bound| {
-        let sockets: Vec<String> = bound
-            .iter()
-            .map(|one| {
-                let copies = if one.zero_copy { "zero-copy" } else { "copy" };
-                format!("{}/{}:{copies}", one.interface, one.queue)
-            })
-            .collect();
-        let mut more = vec![("sockets", json!(sockets.join(",")))];
-        if let Some(how) = direct.busy_poll {
-            more.push(("busy_poll_us", json!(how.micros)));
-        }
+        let more = described(bound, direct.busy_poll);
         announce(json, address, node, about, (media, survives), &more);
     })?;
     Ok(())
+}
+
+/// What is said of the sockets.
+pub fn described(bound: &[Bound], busy_poll: Option<BusyPoll>) -> Vec<(&'static str, Value)> {
+    let sockets: Vec<String> = bound
+        .iter()
+        .map(|one| {
+            let copies = if one.zero_copy { "zero-copy" } else { "copy" };
+            format!("{}/{}:{copies}", one.interface, one.queue)
+        })
+        .collect();
+    let mut more = vec![("sockets", json!(sockets.join(",")))];
+    if let Some(how) = busy_poll {
+        more.push(("busy_poll_us", json!(how.micros)));
+    }
+    more
 }

@@ -7,6 +7,7 @@ mod kernel;
 mod kernel_settings;
 mod relay;
 mod settings;
+mod store;
 
 use anyhow::Context;
 use clap::Args;
@@ -78,6 +79,12 @@ answers only as long as the device's lease lasts, whatever becomes of this proce
 without being copied. Everything else on --dev goes to the system as before. A log made for another
 mode cannot be used.
 
+  one device that is the server of its shard as well (with --mode af-xdp: packets become records where they are received):
+    pmnet device --listen 127.0.0.1:51000 --store 'packet:/var/lib/pmnet/shard0?size=4G'
+
+--store: log and data are in one region, and one process has both; there is no pmnet server. An update of one string of 512 bytes or
+more is not copied when it is applied: the place where it was logged is where it is kept. Other devices may stand before this one.
+
 A log is made if the file is not there, or the devdax device is zero; its size is fixed then. A file that is not a log, is of
 another device, version or size, or is damaged, is refused and not touched.";
 
@@ -105,6 +112,10 @@ pub fn main(command: &DeviceCommand, file: DeviceArgs) -> anyhow::Result<bool> {
     let json = command.common.json;
     if shards > 1 && first.kernel.is_some() {
         let text = "--shards does not go with a kernel mode yet: an interface has one program";
+        return Err(ConfigError(text.into()).into());
+    }
+    if shards > 1 && first.store.is_some() {
+        let text = "--shards does not go with --store yet: start a process for each shard";
         return Err(ConfigError(text.into()).into());
     }
     match shards {
@@ -141,6 +152,9 @@ fn serve_all(first: &Settings, shards: u16, stop: &Stop, json: bool) -> anyhow::
 }
 
 fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
+    if let Some(region) = settings.store.clone() {
+        return store::serve(settings, &region, stop, json);
+    }
     if settings.kernel.is_none() && !settings.path.exists() {
         // No log is made for a device that could not serve.
         can_listen(settings.relay.listen)?;

@@ -1,5 +1,6 @@
 //! What a device needs to know, from flags and configuration file; what cannot be is refused.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use pmnet_cli::{ConfigError, bytes};
@@ -7,16 +8,18 @@ use pmnet_dataplane::relay::RelayConfig;
 use pmnet_device::DeviceConfig;
 use pmnet_log::Parameters;
 use pmnet_media::Kind;
+use pmnet_store::RegionAddress;
 use pmnet_wire::record::Member;
 
 use super::args::{DeviceArgs, MediaArg};
 use super::direct::{DirectSettings, buffers};
 use super::fleet::FleetSettings;
 use super::kernel_settings::KernelSettings;
+use super::store;
 use crate::cli::common::{hop_address, required, udp_address};
 
 /// Poll for so long after activity.
-const SPIN_US: u64 = 50;
+pub const SPIN_US: u64 = 50;
 /// Frame ring of a new log, in bytes.
 pub const FRAME_BYTES: u64 = 64 << 20;
 /// Smallest `--log-size`: a smaller value is more likely a mistyped unit.
@@ -36,6 +39,8 @@ pub struct Settings {
     pub direct: Option<DirectSettings>,
     /// Leases in etcd, with --fleet.
     pub fleet: Option<FleetSettings>,
+    /// The region of a device that is its shard's server as well, with --store.
+    pub store: Option<RegionAddress>,
     /// Given explicitly: an existing log must have exactly these.
     pub wanted: Option<Parameters>,
 }
@@ -63,6 +68,9 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
         )));
     }
     let fleet = FleetSettings::new(&flags, &file, listen)?;
+    if let Some(url) = flags.store.clone().or_else(|| file.store.clone()) {
+        return store::settings(&url, listen, direct, flags, file);
+    }
     let next = required("--next", "device", flags.next.or(file.next))?;
     let next = hop_address("--next", &next)?;
     if next.is_ipv4() != listen.is_ipv4() {
@@ -93,15 +101,7 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
             required("--media", "device", media)?,
         ),
     };
-    let id = flags
-        .id
-        .or(file.id)
-        .unwrap_or_else(|| u32::from(listen.port()));
-    if id == 0 {
-        return Err(ConfigError(
-            "--id must not be 0 (and is the listen port by default: give --id with port 0)".into(),
-        ));
-    }
+    let id = id(flags.id.or(file.id), listen)?;
     let size = match flags.log_size.or(file.log_size) {
         Some(size) => Some(log_size(&size)?),
         None => None,
@@ -178,8 +178,20 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
         kernel,
         direct,
         fleet,
+        store: None,
         wanted,
     })
+}
+
+/// The number of a device: what was given, or its port.
+pub fn id(given: Option<u32>, listen: SocketAddr) -> Result<u32, ConfigError> {
+    let id = given.unwrap_or_else(|| u32::from(listen.port()));
+    if id == 0 {
+        return Err(ConfigError(
+            "--id must not be 0 (and is the listen port by default: give --id with port 0)".into(),
+        ));
+    }
+    Ok(id)
 }
 
 fn log_size(text: &str) -> Result<Parameters, ConfigError> {

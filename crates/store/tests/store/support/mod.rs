@@ -224,6 +224,8 @@ pub fn batch(effects: &[Bytes], watermark: u64) -> Batch {
     Batch {
         effects: effects.to_vec(),
         records: vec![(b"watermark".to_vec(), Some(value))],
+        upto: Some(watermark),
+        ..Batch::default()
     }
 }
 

@@ -1,0 +1,245 @@
+//! Who holds the records: a store alone, or one that shares its frames with a log (`docs/spec/packet-store.md` §11, §12).
+
+use std::fmt;
+
+use pmnet_log::Media;
+use pmnet_media::AnyMedia;
+use pmnet_packet_store::{
+    Change, Error, InPlace, Meta, PacketStore as Map, Prefix, Room, Seat, Shared, Transaction,
+};
+
+use super::place::Place;
+use super::rows::fault;
+use crate::rows::{Fault, Update};
+
+/// Changes that take effect together, or not at all.
+pub trait Writing {
+    /// What the records are on.
+    type Medium: Media;
+    /// The store as these changes see it.
+    fn map(&self) -> &Map<Self::Medium>;
+    /// As [`Transaction::put`].
+    fn put(&mut self, key: &[u8], value: &[u8], meta: Meta, room: Room) -> Result<(), Error>;
+    /// As [`Transaction::remove`].
+    fn remove(&mut self, key: &[u8]) -> Result<bool, Error>;
+    /// Keeps a record in the entry of the log that it came in, if it can; whether it stays where it lies. `None`: nothing was done.
+    ///
+    /// # Errors
+    /// [`Error`]: nothing was done.
+    fn link(
+        &mut self,
+        _update: &Update,
+        _prefix: Prefix,
+        _record: &InPlace,
+        _room: Room,
+    ) -> Result<Option<bool>, Error> {
+        Ok(None)
+    }
+    /// As [`Transaction::commit`].
+    fn commit(self) -> Result<(), Error>;
+}
+
+impl<M: Media> Writing for Transaction<'_, M> {
+    type Medium = M;
+    fn map(&self) -> &Map<M> {
+        self.store()
+    }
+    fn put(&mut self, key: &[u8], value: &[u8], meta: Meta, room: Room) -> Result<(), Error> {
+        Transaction::put(self, key, value, meta, room)
+    }
+    fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
+        Transaction::remove(self, key)
+    }
+    fn commit(self) -> Result<(), Error> {
+        Transaction::commit(self)
+    }
+}
+
+impl<M: Media> Writing for Change<'_, M> {
+    type Medium = Seat<M>;
+    fn map(&self) -> &Map<Seat<M>> {
+        self.store()
+    }
+    fn put(&mut self, key: &[u8], value: &[u8], meta: Meta, room: Room) -> Result<(), Error> {
+        Change::put(self, key, value, meta, room)
+    }
+    fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
+        Change::remove(self, key)
+    }
+    fn link(
+        &mut self,
+        update: &Update,
+        prefix: Prefix,
+        record: &InPlace,
+        room: Room,
+    ) -> Result<Option<bool>, Error> {
+        let origin = update.origin;
+        if !self.holds(origin.order, update.payload.len(), origin.payload_crc) {
+            return Ok(None);
+        }
+        let record = std::slice::from_ref(record);
+        self.link_with(origin.order, prefix, record, room).map(Some)
+    }
+    fn commit(self) -> Result<(), Error> {
+        Change::commit(self)
+    }
+}
+
+/// Holds the records.
+pub trait Holder: Send {
+    /// What they are on.
+    type Medium: Media;
+    /// Changes of them.
+    type Writing<'h>: Writing<Medium = Self::Medium>
+    where
+        Self: 'h;
+    /// Begins changes that take the store up to this order; `None`: they leave it where it is.
+    fn begin(&mut self, upto: Option<u64>) -> Result<Self::Writing<'_>, Fault>;
+    /// As [`Map::pack_step`].
+    fn pack_step(&mut self, budget: usize) -> Result<usize, Fault>;
+    /// Shows the records as of the last commit.
+    fn look<T>(&mut self, look: impl FnOnce(&Map<Self::Medium>) -> T) -> Result<T, Fault>;
+    /// After a failure of the medium: what is in memory is of no use.
+    fn close(&mut self);
+    /// Opens what was closed.
+    fn open(&mut self) -> Result<(), Reopen>;
+    /// What a commit survives.
+    fn survives(&self) -> &'static str;
+    /// What it is called.
+    fn name(&self) -> &dyn fmt::Display;
+    /// Notes that so many records were left where they lay when they came, and so many were copied.
+    fn kept(&mut self, _linked: u64, _copied: u64) {}
+}
+
+/// Why a store is not open again.
+pub enum Reopen {
+    /// It may be later.
+    Later(String),
+    /// This process cannot do it.
+    Never(String),
+}
+
+fn closed() -> Fault {
+    Fault::Storage("closed after an error: load first".into())
+}
+
+/// A store of its own.
+pub struct Alone {
+    /// `None` after a failure of the medium: it is opened again by `load`.
+    pub(super) map: Option<Map<AnyMedia>>,
+    pub(super) place: Place,
+}
+
+impl Holder for Alone {
+    type Medium = AnyMedia;
+    type Writing<'h> = Transaction<'h, AnyMedia>;
+    fn begin(&mut self, _upto: Option<u64>) -> Result<Transaction<'_, AnyMedia>, Fault> {
+        Ok(self.map.as_mut().ok_or_else(closed)?.transaction())
+    }
+    fn pack_step(&mut self, budget: usize) -> Result<usize, Fault> {
+        let map = self.map.as_mut().ok_or_else(closed)?;
+        map.pack_step(budget).map_err(fault)
+    }
+    fn look<T>(&mut self, look: impl FnOnce(&Map<AnyMedia>) -> T) -> Result<T, Fault> {
+        Ok(look(self.map.as_ref().ok_or_else(closed)?))
+    }
+    fn close(&mut self) {
+        self.map = None;
+    }
+    fn open(&mut self) -> Result<(), Reopen> {
+        if self.map.is_none() {
+            let opened = self.place.open();
+            self.map = Some(opened.map_err(|error| Reopen::Later(error.to_string()))?);
+        }
+        Ok(())
+    }
+    fn survives(&self) -> &'static str {
+        let map = self.map.as_ref();
+        map.map_or("nothing: it is closed", |map| map.media().survives())
+    }
+    fn name(&self) -> &dyn fmt::Display {
+        &self.place
+    }
+}
+
+/// A store beside the log of a device, with the same frames. The device has the log but for the time of a call of the server.
+pub struct Beside<M: Media> {
+    shared: Shared<M>,
+    name: String,
+    failed: bool,
+    linked: u64,
+    copied: u64,
+}
+
+impl<M: Media> Beside<M> {
+    pub(super) fn new(shared: Shared<M>, name: String) -> Beside<M> {
+        Beside {
+            shared,
+            name,
+            failed: false,
+            linked: 0,
+            copied: 0,
+        }
+    }
+
+    /// The log and the store.
+    pub fn shared(&mut self) -> &mut Shared<M> {
+        &mut self.shared
+    }
+
+    /// The same, for good.
+    pub fn into_shared(self) -> Shared<M> {
+        self.shared
+    }
+
+    /// Strings that stay where they were when they came, and strings that were copied, since the start.
+    #[must_use]
+    pub const fn counts(&self) -> [u64; 2] {
+        [self.linked, self.copied]
+    }
+}
+
+fn log_fault(error: &pmnet_log::LogError) -> Fault {
+    Fault::Storage(error.to_string())
+}
+
+impl<M: Media + Send> Holder for Beside<M> {
+    type Medium = Seat<M>;
+    type Writing<'h>
+        = Change<'h, M>
+    where
+        Self: 'h;
+    fn begin(&mut self, upto: Option<u64>) -> Result<Change<'_, M>, Fault> {
+        let upto = upto.unwrap_or_else(|| self.shared.log().applied());
+        self.shared.change(upto).map_err(|error| log_fault(&error))
+    }
+    fn pack_step(&mut self, budget: usize) -> Result<usize, Fault> {
+        self.shared.pack_step(budget).map_err(fault)
+    }
+    fn look<T>(&mut self, look: impl FnOnce(&Map<Seat<M>>) -> T) -> Result<T, Fault> {
+        let reading = self.shared.store().map_err(|error| log_fault(&error))?;
+        Ok(look(&reading))
+    }
+    fn close(&mut self) {
+        self.failed = true;
+    }
+    fn open(&mut self) -> Result<(), Reopen> {
+        match self.failed {
+            false => Ok(()),
+            true => Err(Reopen::Never(format!(
+                "{}: its medium failed. Nothing that was acknowledged is lost if the medium is whole: start the device again",
+                self.name
+            ))),
+        }
+    }
+    fn survives(&self) -> &'static str {
+        self.shared.log().survives()
+    }
+    fn name(&self) -> &dyn fmt::Display {
+        &self.name
+    }
+    fn kept(&mut self, linked: u64, copied: u64) {
+        self.linked += linked;
+        self.copied += copied;
+    }
+}

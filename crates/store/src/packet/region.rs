@@ -1,0 +1,223 @@
+//! A store in one region with the log of a device: where it is, and how it is made (`docs/spec/packet-store.md` §12).
+
+use std::fmt;
+use std::path::Path;
+
+use pmnet_log::{BUFFERS_MIN, ENTRIES_MAX, ENTRIES_MIN, Identity as LogIdentity, Media};
+use pmnet_media::{AnyMedia, Kind};
+use pmnet_packet_store::{
+    Geometry, Identity, OpenError as ImageError, Shared, SharedError, format_shared,
+};
+
+use super::holder::Beside;
+use super::place::{Place, SIZE_DEFAULT, media_error};
+use super::{Rejections, Served};
+use crate::OpenError;
+use crate::embedded::cursors;
+
+/// A packet store beside the log of a device.
+pub type RegionStore<M> = Served<Beside<M>>;
+
+impl<M: Media + Send> Served<Beside<M>> {
+    /// The store of a region, and the log as long as no device has it. `name` is for people.
+    ///
+    /// # Errors
+    /// [`OpenError::Random`].
+    pub fn new(shared: Shared<M>, name: String) -> Result<RegionStore<M>, OpenError> {
+        Ok(Served {
+            holder: Beside::new(shared, name),
+            rejected: Rejections::default(),
+            cursors: cursors()?,
+        })
+    }
+
+    /// The region.
+    pub fn region(&mut self) -> &mut Shared<M> {
+        self.holder.shared()
+    }
+
+    /// The same, for good.
+    #[must_use]
+    pub fn into_region(self) -> Shared<M> {
+        self.holder.into_shared()
+    }
+
+    /// Strings of updates that stay where they were when they came, and those that were copied, since the start.
+    #[must_use]
+    pub const fn counts(&self) -> [u64; 2] {
+        self.holder.counts()
+    }
+}
+
+/// Where such a region is, and how it is divided.
+#[derive(Clone, Debug)]
+pub struct RegionAddress {
+    place: Place,
+    device: u32,
+    /// Bytes of the frames that the log has for itself.
+    log_bytes: u64,
+}
+
+impl fmt::Display for RegionAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.place.fmt(f)
+    }
+}
+
+impl RegionAddress {
+    /// Reads `packet:PATH[?size=BYTES][&media=file|dram|pmem]`. `size` is that of the frames of store and log together; the log has
+    /// `log_bytes` of them for itself.
+    ///
+    /// # Errors
+    /// [`OpenError::Scheme`], [`OpenError::Packet`].
+    pub fn parse(
+        url: &str,
+        device: u32,
+        shard: u32,
+        log_bytes: u64,
+    ) -> Result<RegionAddress, OpenError> {
+        let address = url
+            .strip_prefix("packet:")
+            .ok_or_else(|| OpenError::Scheme {
+                url: url.to_owned(),
+            })?;
+        let place = Place::parse(address, shard)?;
+        let region = RegionAddress {
+            place,
+            device,
+            log_bytes,
+        };
+        if region.place.lines.is_some() {
+            return Err(region.wrong(
+                "lines= is for the store of a pmnet server; the number of lines of a region follows from its size".into(),
+            ));
+        }
+        Ok(region)
+    }
+
+    /// The medium.
+    ///
+    /// # Errors
+    /// [`OpenError::Packet`]: none suits the path.
+    pub fn medium(&self) -> Result<Kind, OpenError> {
+        self.place.suitable().map_err(|why| self.wrong(why))
+    }
+
+    /// Whether nothing is there yet.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        !self.place.path.exists()
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.place.path
+    }
+
+    fn wrong(&self, why: String) -> OpenError {
+        OpenError::Packet {
+            path: self.place.path.display().to_string(),
+            why,
+        }
+    }
+
+    /// Opens the region, or makes it where nothing is; whether its file was made.
+    ///
+    /// # Errors
+    /// [`OpenError::Packet`]: it is in use, something else, of another device or shard, damaged, too small, or cannot be made.
+    pub fn open(&self) -> Result<(Shared<AnyMedia>, bool), OpenError> {
+        self.try_open().map_err(|why| self.wrong(why))
+    }
+
+    fn try_open(&self) -> Result<(Shared<AnyMedia>, bool), String> {
+        let path = &self.place.path;
+        let kind = self.place.suitable()?;
+        let open = || pmnet_media::open(path, kind);
+        let (media, made) = match open() {
+            Ok(media) => (media, false),
+            Err(pmnet_media::OpenError::NotFound { .. }) => {
+                let bytes = self.geometry(kind, SIZE_DEFAULT)?.image_bytes();
+                let made = pmnet_media::create(path, kind, bytes);
+                (made.map_err(|error| media_error(&error))?, true)
+            }
+            Err(error) => return Err(media_error(&error)),
+        };
+        match self.share(media, kind) {
+            Ok(shared) => Ok((shared, made)),
+            Err(SharedError::Store(ImageError::Blank | ImageError::Interrupted)) => {
+                let mut media = open().map_err(|error| media_error(&error))?;
+                self.make(&mut media, kind)?;
+                let shared = self.share(media, kind);
+                shared
+                    .map(|shared| (shared, made))
+                    .map_err(|error| error.to_string())
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn share(&self, media: AnyMedia, kind: Kind) -> Result<Shared<AnyMedia>, SharedError> {
+        Shared::open(media, self.place.shard, self.device, self.log_frames(kind))
+    }
+
+    fn make(&self, media: &mut AnyMedia, kind: Kind) -> Result<(), String> {
+        let room = media.bytes().len();
+        let geometry = self.geometry(kind, u64::try_from(room).unwrap_or(u64::MAX))?;
+        if geometry.image_bytes() > room {
+            let wanted = geometry.image_bytes();
+            return Err(format!(
+                "there are {room} bytes, and the region would have {wanted}: give a smaller size=BYTES"
+            ));
+        }
+        let mut uuids = [[0; 16]; 2];
+        for uuid in &mut uuids {
+            getrandom::fill(uuid).map_err(|error| error.to_string())?;
+        }
+        let [store, log] = uuids.map(u128::from_be_bytes);
+        let store = Identity {
+            uuid: store,
+            shard: self.place.shard,
+        };
+        let log = LogIdentity {
+            log_uuid: log,
+            device: self.device,
+            shard: self.place.shard,
+        };
+        format_shared(media, &store, &log, &geometry).map_err(|error| error.to_string())
+    }
+
+    /// Frames that the log has for itself.
+    #[must_use]
+    pub fn log_frames(&self, kind: Kind) -> u32 {
+        let frames = self.log_bytes.div_ceil(u64::from(frame_bytes(kind)));
+        u32::try_from(frames.max(BUFFERS_MIN)).unwrap_or(u32::MAX)
+    }
+
+    /// The region to make, where there is so much room if nobody has said how large it is to be.
+    fn geometry(&self, kind: Kind, room: u64) -> Result<Geometry, String> {
+        let bytes = frame_bytes(kind);
+        let frames = self.place.size.unwrap_or(room) / u64::from(bytes);
+        let frames = u32::try_from(frames / 2 * 2).unwrap_or(u32::MAX);
+        let log_frames = u64::from(self.log_frames(kind));
+        if log_frames * 2 > u64::from(frames) {
+            return Err(format!(
+                "a region of {frames} frames, of which the log would have {log_frames}: give a larger size=BYTES, or a smaller \
+                 --log-size (at most half of it)"
+            ));
+        }
+        let entries = log_frames
+            .next_power_of_two()
+            .clamp(ENTRIES_MIN, ENTRIES_MAX);
+        let entries = u32::try_from(entries).expect("at most 2^26");
+        Geometry::shared(frames, bytes, entries).map_err(|error| error.to_string())
+    }
+}
+
+/// Bytes of a frame: on a file one block, which is written at once; else what a packet needs.
+fn frame_bytes(kind: Kind) -> u32 {
+    match kind {
+        Kind::File => 4096,
+        Kind::Dram | Kind::Pmem => 2048,
+    }
+}

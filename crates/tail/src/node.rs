@@ -1,0 +1,211 @@
+//! Both nodes, and what goes from one to the other.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::Range;
+
+use pmnet_device::{Buffers, DeviceError, DeviceNode, Port, Served, Taken};
+use pmnet_log::{Log, Media};
+use pmnet_packet_store::{Seat, Shared};
+use pmnet_proto::time::earliest;
+use pmnet_proto::{Outbox, Peer, Time};
+use pmnet_server::ServerNode;
+use pmnet_store::RegionStore;
+
+/// The server's address, to the device: the next hop of its settings. Nothing that comes by a network comes from there.
+pub const SERVER: Peer = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+/// The device's address, to the server.
+const DEVICE: Peer = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 1);
+
+/// See the module's text.
+pub struct StoreDevice<M: Media> {
+    device: DeviceNode<Seat<M>>,
+    server: ServerNode<RegionStore<M>>,
+    /// From the device to the server.
+    handed: Outbox,
+    /// From the server to the device.
+    answers: Outbox,
+    /// The server has not said yet that it has nothing to do.
+    again: bool,
+    /// The port moves packets in the log's buffers: it is asked about each that is released.
+    port_has_buffers: bool,
+}
+
+/// What a port exchanges buffers with.
+struct Exchange<'r, M: Media>(&'r mut Shared<M>);
+
+impl<M: Media> Buffers for Exchange<'_, M> {
+    fn lend(&mut self) -> Option<u32> {
+        self.0.lend_buffer()
+    }
+    fn deposit(&mut self, at: usize, packet: &[u8]) {
+        self.0.deposit(at, packet);
+    }
+    fn give_back(&mut self, number: u32) {
+        self.0.give_back_buffer(number);
+    }
+    fn poll_released(&mut self) -> Option<u32> {
+        self.0.poll_released()
+    }
+    fn wants(&self) -> bool {
+        self.0.wants_buffers()
+    }
+}
+
+impl<M: Media + Send> StoreDevice<M> {
+    /// Joins the two. The device has the log of the server's region; its next hop is [`SERVER`]. `port_has_buffers`: packets come
+    /// by [`Served::receive_in_place`].
+    ///
+    /// # Panics
+    /// The region has its log.
+    pub fn new(
+        device: DeviceNode<Seat<M>>,
+        server: ServerNode<RegionStore<M>>,
+        port_has_buffers: bool,
+    ) -> StoreDevice<M> {
+        StoreDevice {
+            // What goes to the server is read where it lies.
+            device: device.with_packet_buffers(),
+            server,
+            handed: Outbox::new(),
+            answers: Outbox::new(),
+            again: true,
+            port_has_buffers,
+        }
+    }
+
+    /// The server.
+    pub const fn server(&self) -> &ServerNode<RegionStore<M>> {
+        &self.server
+    }
+
+    /// The medium back, as after the process died.
+    pub fn into_media(mut self) -> M {
+        let log = self.device.hand_over();
+        let mut store = self.server.into_store();
+        store.region().take_back(log);
+        store.into_region().into_media()
+    }
+
+    /// Something is done to the whole region.
+    fn with_region<T>(
+        &mut self,
+        work: impl FnOnce(&mut ServerNode<RegionStore<M>>, &mut Outbox) -> T,
+    ) -> T {
+        let log = self.device.hand_over();
+        self.server.store_mut().region().take_back(log);
+        let done = work(&mut self.server, &mut self.answers);
+        let log: Log<Seat<M>> = self.server.store_mut().region().hand_over();
+        self.device.take_back(log);
+        done
+    }
+
+    /// What the log has released, and the store has no record in, goes back to where entries are copied to.
+    fn recycle(&mut self) {
+        if self.device.log().has_released() {
+            self.with_region(|server, _| {
+                let region = server.store_mut().region();
+                while let Some(number) = region.poll_released() {
+                    region.give_back_buffer(number);
+                }
+            });
+        }
+    }
+}
+
+impl<M: Media + Send> Served for StoreDevice<M> {
+    type Medium = Seat<M>;
+
+    fn device(&self) -> &DeviceNode<Seat<M>> {
+        &self.device
+    }
+
+    fn device_mut(&mut self) -> &mut DeviceNode<Seat<M>> {
+        &mut self.device
+    }
+
+    fn receive_with_hops(
+        &mut self,
+        now: Time,
+        from: Peer,
+        hops: u8,
+        datagram: &[u8],
+    ) -> Result<(), DeviceError> {
+        if from == SERVER {
+            // Only a forger writes this address.
+            return Ok(());
+        }
+        self.device.receive_with_hops(now, from, hops, datagram)
+    }
+
+    fn receive_in_place(
+        &mut self,
+        now: Time,
+        from: Peer,
+        hops: u8,
+        frame: &Range<usize>,
+    ) -> Result<Taken, DeviceError> {
+        if from == SERVER {
+            return Ok(Taken::Refused);
+        }
+        self.device.receive_in_place(now, from, hops, frame)
+    }
+
+    fn finish(&mut self, now: Time) -> Result<bool, DeviceError> {
+        let worked = self.device.finish(now)?;
+        self.device.divert(SERVER, &mut self.handed);
+        Ok(worked)
+    }
+
+    /// The server's part of a turn: it takes in what the device has sent on, and its store does the next work.
+    fn work(&mut self, now: Time) -> Result<bool, DeviceError> {
+        let stopped = |stop: pmnet_server::Stop| DeviceError::Stopped(stop.0);
+        let due = self.server.next_timeout().is_some_and(|at| now >= at);
+        if self.handed.is_empty() && !self.again && !due {
+            return Ok(false);
+        }
+        // A foreign datagram is nothing to the server.
+        for place in self.handed.places().filter(|place| place.hops.is_none()) {
+            let bytes = match &place.logged {
+                Some(frame) => self.device.log().lent(frame),
+                None => self.handed.bytes(place.range),
+            };
+            let received = self.server.receive(now, DEVICE, bytes, &mut self.answers);
+            received.map_err(stopped)?;
+        }
+        self.handed.clear();
+        self.again = self
+            .with_region(|server, answers| server.step(now, answers))
+            .map_err(stopped)?;
+        while let Some(notice) = self.server.machine_mut().poll_notice() {
+            tracing::warn!("{notice}");
+        }
+        let answered = !self.answers.is_empty();
+        for (_, datagram) in self.answers.iter() {
+            self.device.receive(now, SERVER, datagram)?;
+        }
+        self.answers.clear();
+        Ok(self.again || answered)
+    }
+
+    fn exchange(&mut self, port: &mut dyn Port) -> io::Result<()> {
+        if self.port_has_buffers {
+            return self.with_region(|server, _| {
+                port.exchange(&mut Exchange(server.store_mut().region()))
+            });
+        }
+        self.recycle();
+        Ok(())
+    }
+
+    fn rest(&mut self, now: Time) -> Result<Option<Time>, DeviceError> {
+        let due = self.device.rest(now)?;
+        let again = self.again.then_some(now);
+        Ok(earliest(earliest(due, self.server.next_timeout()), again))
+    }
+
+    fn close(self) -> Result<(), DeviceError> {
+        // The store has nothing that is not durable.
+        self.device.close()
+    }
+}
