@@ -1,5 +1,6 @@
 //! kill -9 of every process under load in front of a real Redis: no acknowledged write may be lost, applied twice or out of order (`docs/spec/protocol.md` §10).
 
+use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -154,4 +155,50 @@ fn the_embedded_stores_with_kills() {
         let victims = vec![Role::Device(0), Role::Server, Role::Front];
         suffer(&mut cluster, &plan(10, victims));
     }
+}
+
+/// Records of the last device's region that lie in the packets in which they came. It is not running.
+fn records_in_packets(cluster: &Cluster) -> u64 {
+    let shown = Command::new(common::pmnet())
+        .args(["store", "stat", "--json"])
+        .arg(cluster.region())
+        .output()
+        .unwrap();
+    assert!(shown.status.success(), "{shown:?}");
+    let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+    shown["records_in_packets"].as_u64().unwrap()
+}
+
+/// The last device of the chain is the server: one process, and its packets are the records.
+fn store_device_with_kills(name: &str, devices: usize, medium: Medium) {
+    let topology = Topology::new(StoreKind::Region, devices, medium);
+    let Some(mut cluster) = common::start(name, topology) else {
+        return;
+    };
+    let mut victims: Vec<Role> = (0..devices).map(Role::Device).collect();
+    victims.push(Role::Front);
+    let mut plan = plan(12, victims);
+    // Longer than what is copied, and in one packet.
+    plan.value_bytes = 900;
+    let report = suffer(&mut cluster, &plan);
+    assert!(
+        report.kills.iter().all(|(_, count)| *count >= 4),
+        "{:?}",
+        report.kills
+    );
+    cluster.kill(Role::Device(devices - 1)).unwrap();
+    let kept = records_in_packets(&cluster);
+    assert!(kept > 0);
+    println!("{name}: {kept} records lie in the packets in which they came");
+}
+
+#[test]
+fn a_device_that_is_the_server_with_kills() {
+    store_device_with_kills("kill-region-dram", 1, Medium::Dram);
+    store_device_with_kills("kill-region-file", 1, Medium::File);
+}
+
+#[test]
+fn a_chain_whose_tail_is_the_server_with_kills() {
+    store_device_with_kills("kill-region-chain", 2, Medium::Dram);
 }

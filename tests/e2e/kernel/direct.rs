@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use pmnet_dataplane::direct::knows_busy_poll;
 use pmnet_lab::harness::find_program;
+use pmnet_lab::resp::{Client, Reply};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::load::Writer;
@@ -72,6 +73,56 @@ fn with_busy_polling() {
         args: vec!["--busy-poll".into()],
         ..plan(Place::Router, "dram")
     });
+}
+
+/// The device is the server of its shard: the packets that the network stored into its buffers are the records.
+#[test]
+fn packets_become_records_where_they_are_received() {
+    for media in ["dram", "file"] {
+        let Some(mut world) = World::start(Plan {
+            region: true,
+            ..plan(Place::Nic, media)
+        }) else {
+            return;
+        };
+        let front = world.start_front();
+        let connect =
+            |world: &World| world.inside("client1", || Client::connect(front, CALL_MAX).unwrap());
+        let mut client = connect(&world);
+        let value = |at: usize| -> Vec<u8> {
+            let mut value = format!("{media}:{at}:").into_bytes();
+            value.resize(1000, b'v');
+            value
+        };
+        for at in 0..200 {
+            let key = format!("key:{at}");
+            let ok = client.call(&[b"SET", key.as_bytes(), &value(at)]).unwrap();
+            assert_eq!(ok, Reply::Status(b"OK".to_vec()));
+            client.call(&["INCR", "count"]).unwrap();
+            if at % 70 == 50 {
+                world.kill("device");
+                world.restart("device");
+            }
+        }
+        // A reply of the server: everything before it is applied.
+        assert_eq!(
+            client.call(&["INCR", "count"]).unwrap(),
+            Reply::Integer(201)
+        );
+        for at in 0..200 {
+            let read = client.call(&["GET", &format!("key:{at}")]).unwrap();
+            assert_eq!(read, Reply::Bulk(value(at)), "{at}");
+        }
+        world.kill("device");
+        let region = world.log().into_os_string();
+        let args = ["store", "stat", "--json"].map(Into::into);
+        let shown = world.run(common::pmnet(), args.into_iter().chain([region]).collect());
+        let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+        assert_eq!(shown["records_in_packets"], 200, "{media}: {shown}");
+        world.restart("device");
+        let read = connect(&world).call(&["GET", "key:7"]).unwrap();
+        assert_eq!(read, Reply::Bulk(value(7)));
+    }
 }
 
 #[test]

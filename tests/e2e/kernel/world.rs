@@ -78,6 +78,8 @@ pub struct Plan {
     pub spill: bool,
     /// Not in the kernel, but past its stack: on this kind of medium.
     pub direct: Option<&'static str>,
+    /// With `direct`: it is the server, too, and its log is a region with a store.
+    pub region: bool,
     /// Folder of its log, in place of the usual one.
     pub folder: Option<PathBuf>,
     /// Devices and server are a fleet, with an etcd and a controller on the server's machine.
@@ -97,6 +99,7 @@ impl Plan {
             reads_log: false,
             spill: false,
             direct: None,
+            region: false,
             folder: None,
             fleet: false,
             shards: 1,
@@ -422,9 +425,13 @@ impl World {
         };
         let head = self.head();
         if let Some(media) = self.plan.direct {
+            let log = self.log().display().to_string();
+            let place = match self.plan.region {
+                true => format!("--store packet:{log}?size=64M&media={media} --log-size 16M"),
+                false => format!("--next {next} --media {media} --log {log}"),
+            };
             let mut args = words(&format!(
-                "device --mode af-xdp --dev {interface} --listen {head} --next {next} --id 1 --media {media} --log {}",
-                self.log().display()
+                "device --mode af-xdp --dev {interface} --listen {head} --id 1 {place}"
             ));
             if self.shards() > 1 {
                 args.extend(words(&format!("--shards {}", self.shards())));

@@ -34,6 +34,8 @@ pub enum StoreKind {
     Kv,
     /// The packet store in a file.
     Packet,
+    /// The packet store in one region with the log of the last device, which is the server, too.
+    Region,
     /// Nothing: updates are accepted and forgotten.
     Null,
 }
@@ -209,19 +211,36 @@ impl Cluster {
             (None, StoreKind::Packet) => {
                 format!("packet:{}?size=64M", disk.join("store").display())
             }
+            (None, StoreKind::Region) => format!("packet:{}?size=64M", self.region().display()),
             (None, StoreKind::Null) => "null:".to_owned(),
         };
         if self.topology.devices == 0 {
             return Ok(());
         }
-        let server = self.port()?;
-        self.server = Some(server);
-        let mut args = words(&["server", "--listen", &server.to_string(), "--store", &store]);
-        args.extend(words(&self.topology.server_args));
-        self.add(Role::Server, own_spec(binaries, "server", args))?;
-        let mut next = self.through(server)?;
         let mut ways = Vec::new();
-        for index in (0..self.topology.devices).rev() {
+        let mut others = self.topology.devices;
+        let mut next = if self.topology.store == StoreKind::Region {
+            others -= 1;
+            let listen = self.port()?;
+            let mut args = words(&["device", "--listen", &listen.to_string(), "--store", &store]);
+            args.extend(words(&["--log-size", "16M"]));
+            args.extend(words(&self.topology.device_args));
+            let role = Role::Device(others);
+            self.add(role, own_spec(binaries, &role.to_string(), args))?;
+            self.chain.insert(0, (others, listen));
+            self.ids.push((others, listen.port()));
+            let next = self.through(listen)?;
+            ways.insert(0, next.to_string());
+            next
+        } else {
+            let server = self.port()?;
+            self.server = Some(server);
+            let mut args = words(&["server", "--listen", &server.to_string(), "--store", &store]);
+            args.extend(words(&self.topology.server_args));
+            self.add(Role::Server, own_spec(binaries, "server", args))?;
+            self.through(server)?
+        };
+        for index in (0..others).rev() {
             let listen = self.port()?;
             let spec = self.device_spec(binaries, index, listen, next, &[]);
             self.add(Role::Device(index), spec)?;
@@ -244,6 +263,16 @@ impl Cluster {
         args.extend(words(who_may_connect(&self.topology.front_args)));
         args.extend(words(&self.topology.front_args));
         self.add(Role::Front, own_spec(binaries, "front", args))
+    }
+
+    /// The region of the last device, with [`StoreKind::Region`].
+    #[must_use]
+    pub fn region(&self) -> PathBuf {
+        let folder = match self.topology.medium {
+            Medium::Dram => self.scratch.memory(),
+            Medium::File => self.scratch.disk(),
+        };
+        folder.join("region")
     }
 
     fn device_log(&self, index: usize) -> PathBuf {

@@ -99,6 +99,9 @@ impl Linked {
                     linked.scratch.disk().join("store").display()
                 )
             }
+            Far::Store(StoreKind::Region, _) => {
+                anyhow::bail!("a store beside a log has no server of its own")
+            }
             Far::Store(StoreKind::Null, _) => "null:".to_owned(),
         };
         linked.stand.serve(Medium::Dram, &url, &linked.scratch)?;

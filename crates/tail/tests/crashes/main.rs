@@ -251,6 +251,7 @@ fn nothing_acknowledged_is_lost_or_done_twice_whichever_persist_is_the_last() {
             };
             crashes += run.run(&image, 90).crashes;
         }
+        println!("in place {in_place}: {crashes} crashes");
         assert!(crashes > 200, "{crashes}");
     }
 }

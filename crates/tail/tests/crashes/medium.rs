@@ -60,7 +60,7 @@ impl Forgetful {
         let mut durable = self.durable.0.lock().unwrap();
         let words = durable.chunks_mut(WORD).zip(self.image.chunks(WORD));
         for (old, new) in words.filter(|(old, new)| old != new) {
-            if self.random.next_u64() % 2 == 0 {
+            if self.random.next_u64().is_multiple_of(2) {
                 old.copy_from_slice(new);
             }
         }
@@ -95,7 +95,7 @@ impl Media for Forgetful {
     }
     fn persist_poll(&mut self, wait: bool) -> Result<bool, MediaError> {
         // A device goes on receiving meanwhile: not every look finds it complete.
-        if wait || self.in_flight.is_empty() || self.random.next_u64() % 3 == 0 {
+        if wait || self.in_flight.is_empty() || self.random.next_u64().is_multiple_of(3) {
             self.settle();
             return Ok(true);
         }

@@ -95,7 +95,7 @@ impl Network {
     }
 
     fn lost(&mut self) -> bool {
-        self.random.next_u64() % LOST == 0
+        self.random.next_u64().is_multiple_of(LOST)
     }
 
     fn submit(&mut self) {

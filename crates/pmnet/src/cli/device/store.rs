@@ -74,6 +74,11 @@ pub fn settings(
     if flags.server_reads_log || file.server_reads_log {
         return refused("--server-reads-log", "nobody else reads this log");
     }
+    if !url.starts_with("packet:") {
+        return Err(ConfigError(format!(
+            "--store {url}: a device keeps data in packet:PATH only; other stores are for pmnet server"
+        )));
+    }
     let id = id(flags.id.or(file.id), listen)?;
     let shard = flags.shard.or(file.shard).unwrap_or(0);
     let size = flags.log_size.or(file.log_size);
