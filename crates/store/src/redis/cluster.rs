@@ -12,15 +12,18 @@ use pmnet_resp::read;
 use pmnet_server::StoreError;
 use pmnet_wire::slots::{parse_slots, shown, slot_of, tag_of};
 
-use super::RedisStore;
 use super::config::refused;
 use super::connection::Connection;
 use super::masters::{ASK_SECONDS, Master, Wanted, endpoint};
+use super::plan::Plan;
 use super::url::RedisUrl;
+use super::{Link, RedisStore};
 
 /// The first word of the errors by which Redis says that a command's keys are elsewhere, or may be.
 const ELSEWHERE: [&str; 5] = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "CROSSSLOT"];
 
+/// Redis Cluster's reply to a transaction with keys of several slots.
+const CROSSSLOT: &[u8] = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n";
 /// The name of pmnet's records for a shard, in this slot.
 pub fn records_name(shard: u32, slot: u16) -> String {
     let fits = |number: &u32| slot_of(format!("{shard}-{number}").as_bytes()) == slot;
@@ -70,6 +73,30 @@ pub fn waits_for(slot: u16, why: &str) -> String {
          behind it; the devices keep it. Move the slot back (redis-cli --cluster reshard, or CLUSTER SETSLOT {slot} STABLE at both \
          nodes), and then as docs/guide/sharding.md says"
     )
+}
+
+/// Of a Redis Cluster: the slot of the keys of what is to run in a transaction, if it has keys; or (inner error) what is answered
+/// instead, since they have several, or theirs is elsewhere.
+///
+/// # Errors
+/// `Retry`: Redis does not say.
+pub fn one_slot(
+    link: &mut Link,
+    plan: &Plan<'_>,
+) -> Result<Result<Option<u16>, Vec<u8>>, StoreError> {
+    let slots = plan.slots(&link.commands);
+    if slots.len() > 1 {
+        return Ok(Err(CROSSSLOT.to_vec()));
+    }
+    let Some(slot) = slots.first().copied() else {
+        return Ok(Ok(None));
+    };
+    let reply = link.connection.call(&[b"EXISTS", &probe(slot)])?;
+    Ok(match read::error(&reply) {
+        Some(error) if is_elsewhere(error) => Err(elsewhere_reply(slot)),
+        Some(error) => return Err(StoreError::Retry(error.to_owned())),
+        None => Ok(Some(slot)),
+    })
 }
 
 /// Asks a node for the master that serves this slot.

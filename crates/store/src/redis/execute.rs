@@ -16,7 +16,7 @@ use pmnet_wire::guard::sets_eviction;
 
 use crate::{PACK_HEADER_BYTES_MAX, REPLY_BYTES_MAX, REPLY_TOO_LONG, bounded_reply, warn_too_long};
 
-use super::cluster::{elsewhere_reply, is_elsewhere, probe};
+use super::cluster::{one_slot, probe};
 use super::commands::upper;
 use super::commands::{is_flush, runs_code};
 use super::config::{Persistence, setting};
@@ -40,8 +40,6 @@ const SCRIPTS_MAX: usize = 10_000;
 const KEEP_LUA: &str = include_str!("keep.lua");
 /// Reply to a transaction of which Redis refused a command.
 const EXECABORT: &[u8] = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
-/// Redis Cluster's reply to a transaction with keys of several slots.
-const CROSSSLOT: &[u8] = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n";
 /// How often a transaction is sent again without commands that Redis refused while queueing.
 const RESENDS_MAX: usize = 4;
 
@@ -437,27 +435,6 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Of a Redis Cluster: the slot of the keys of what is to run in a transaction, if it has keys; or (inner error) what is answered
-    /// instead, since they have several, or theirs is elsewhere.
-    fn one_slot(
-        link: &mut Link,
-        plan: &Plan<'_>,
-    ) -> Result<Result<Option<u16>, Vec<u8>>, StoreError> {
-        let slots = plan.slots(&link.commands);
-        if slots.len() > 1 {
-            return Ok(Err(CROSSSLOT.to_vec()));
-        }
-        let Some(slot) = slots.first().copied() else {
-            return Ok(Ok(None));
-        };
-        let reply = link.connection.call(&[b"EXISTS", &probe(slot)])?;
-        Ok(match pmnet_resp::read::error(&reply) {
-            Some(error) if is_elsewhere(error) => Err(elsewhere_reply(slot)),
-            Some(error) => return Err(StoreError::Retry(error.to_owned())),
-            None => Ok(Some(slot)),
-        })
-    }
-
     /// Executes by MULTI, for commands that cannot run in a script.
     fn run_transaction(
         &mut self,
@@ -472,7 +449,7 @@ impl RedisStore {
             let begun = record(field, prefix, &lost);
             let slot = match self.home {
                 None => None,
-                Some(_) => match Self::one_slot(link, &plan)? {
+                Some(_) => match one_slot(link, &plan)? {
                     Ok(slot) => slot,
                     Err(error) => {
                         plan = Plan {
