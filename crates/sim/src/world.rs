@@ -4,7 +4,7 @@
 //! is repaired, logs must drain, a probe must find the service), *idle* (sessions are open and nobody
 //! asks for anything: machines must be nearly silent), *closing* (sessions end or expire, and only the
 //! watermark and the chain may be left in the store). Its faults are described at the heads of `network`,
-//! `accidents`, `hosts`, `client`, `media`, `store`, `stores`, `wide` and `clock`.
+//! `accidents`, `hosts`, `client`, `media`, `store`, `stores`, `wide`, `fleet`, `standby` and `clock`.
 
 use crate::campaign::Plan;
 use crate::cells::Fault;
