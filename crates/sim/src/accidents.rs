@@ -191,6 +191,10 @@ impl World {
         }
         let after = 1 + self.below(2 * self.config.accident_every);
         self.schedule(after, Event::Accident);
+        if self.config.standby && self.below(8) == 0 {
+            self.take_over();
+            return;
+        }
         if self.fleet.is_some() && self.below(6) == 0 {
             self.fleet_accident();
             return;
@@ -360,6 +364,7 @@ impl World {
         self.detour = None;
         self.struck = None;
         self.isolated.clear();
+        self.earlier = None;
         self.heal_fleet();
         self.wire_joiner();
         self.server.store.calm();

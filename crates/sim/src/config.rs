@@ -122,6 +122,8 @@ pub struct WorldConfig {
     pub lease: Nanos,
     /// By how many parts of a million the clocks of devices, lease store and controllers are fast or slow, at most.
     pub clock_rates: i64,
+    /// Whether a second server takes over from one that lives on.
+    pub standby: bool,
     /// A fault that happens again and again at one moment of an update's life.
     pub aim: Option<Cell>,
     /// The rule that is switched off.
@@ -210,6 +212,7 @@ impl WorldConfig {
             joins: false,
             lease: 0,
             clock_rates: 0,
+            standby: false,
             aim: None,
             without: None,
         }
@@ -406,6 +409,13 @@ impl WorldConfig {
         }
     }
 
+    /// The same world with a server that stands by. Not where the store is one process's, or may be another one meanwhile.
+    #[must_use]
+    pub const fn with_standby(mut self) -> WorldConfig {
+        self.standby = !self.packet_store && !self.failovers;
+        self
+    }
+
     /// Whether anything of [`WorldConfig::wide`] can happen by accident.
     #[must_use]
     pub const fn is_wide(&self) -> bool {
@@ -462,6 +472,12 @@ impl WorldConfig {
                 self = self.of_devices(1).aimed(cell);
                 self.zombies = true;
                 self.accident_every = self.accident_every.clamp(1, 10 * MILLISECOND);
+            }
+            Place::OneServer => {
+                self.failovers = false;
+                self.aim = None;
+                self.accident_every = self.accident_every.clamp(1, 10 * MILLISECOND);
+                self = self.with_standby();
             }
             Place::Replicas
             | Place::ReplicasLoad

@@ -22,6 +22,7 @@ pub mod media;
 mod network;
 mod reads;
 mod report;
+mod standby;
 pub mod store;
 mod stores;
 mod wide;

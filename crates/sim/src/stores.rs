@@ -7,7 +7,7 @@
 //! goes back to the old master.
 
 use crate::cells::Fault;
-use crate::store::Asked;
+use crate::store::{Asked, TOOK_OVER};
 use crate::without::{Place, Without};
 use crate::world::World;
 use pmnet_proto::Time;
@@ -91,6 +91,13 @@ impl World {
     /// The server process ends by itself: right only if the store lacks something.
     pub(crate) fn server_stopped(&mut self, text: &str) {
         let node = self.config.devices;
+        if self.config.standby && text.contains(TOOK_OVER) {
+            // The one before it had not written anything yet, and has read the records behind it.
+            self.happened("servers refused from which an earlier one took over");
+            self.kill(node);
+            self.start_later(node, self.config.down_max);
+            return;
+        }
         if !self.server.store.is_lagging() {
             self.violation(format!("the server stopped: {text}"));
             self.server.running = None;

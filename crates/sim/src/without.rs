@@ -20,6 +20,8 @@ pub enum Place {
     RecordFirst,
     /// In the store: what was sent on a connection that was given up has no effect after a new load.
     Fenced,
+    /// In the store: of two processes that have read the records, the later one may write.
+    OneServer,
     /// In the store: durable includes its replica, if that is configured.
     Replicas,
     /// In the client's caller: its own connection leads to the store that its barrier named.
@@ -152,6 +154,12 @@ impl Without {
             Place::Fenced,
             2000,
             "§12: what a connection left behind has no effect after the next load",
+        ),
+        rule(
+            "one-server",
+            Place::OneServer,
+            2000,
+            "§12, §14: the server that has read the records last may write",
         ),
         rule(
             "replicas",

@@ -4,7 +4,7 @@
 //! is repaired, logs must drain, a probe must find the service), *idle* (sessions are open and nobody
 //! asks for anything: machines must be nearly silent), *closing* (sessions end or expire, and only the
 //! watermark and the chain may be left in the store). Its faults are described at the heads of `network`,
-//! `accidents`, `hosts`, `client`, `media`, `store`, `stores`, `wide` and `clock`.
+//! `accidents`, `hosts`, `client`, `media`, `store`, `stores`, `wide`, `fleet`, `standby` and `clock`.
 
 use crate::campaign::Plan;
 use crate::cells::Fault;
@@ -16,6 +16,7 @@ use crate::fleet::{Fleet, Step};
 use crate::hosts::{DeviceHost, Image, ServerHost, arrive};
 use crate::network::Seen;
 use crate::report::Report;
+use crate::standby;
 use crate::store::{Operation, SimStore, StoreConfig};
 use crate::stores::Asking;
 use pmnet_device::Buffers;
@@ -35,6 +36,8 @@ const WIDE: u64 = 0x5749_4445_0000_0000;
 const PACKETS_EVERY: u64 = 4;
 /// One world in so many has devices with leases, if it can.
 const LEASES_EVERY: u64 = 4;
+/// One world in so many has a server that stands by, if it can.
+const STANDBY_EVERY: u64 = 4;
 /// Events of one world, at most.
 const EVENTS_MAX: u64 = 4_000_000;
 
@@ -78,6 +81,8 @@ pub(crate) enum Event {
     Wire,
     /// Something about leases.
     Fleet(Step),
+    /// Something about two servers.
+    Standby(standby::Step),
     Accident,
     IdleBegins,
     IdleEnds,
@@ -110,6 +115,8 @@ pub struct World {
     next_event: u64,
     pub(crate) devices: Vec<DeviceHost>,
     pub(crate) server: ServerHost,
+    /// A server from which the present one took over, and that lives on.
+    pub(crate) earlier: Option<standby::Earlier>,
     /// The last one is the probe.
     pub(crate) clients: Vec<ClientHost>,
     /// One for each node: devices, server, clients.
@@ -179,6 +186,11 @@ impl World {
             None if leased => config.with_leases(&mut more),
             _ => config,
         };
+        let standby = more.next_u64().is_multiple_of(STANDBY_EVERY);
+        let config = match plan.without {
+            None if standby => config.with_standby(),
+            _ => config,
+        };
         World::with_config(seed, config, random, trace)
     }
 
@@ -205,6 +217,7 @@ impl World {
             steps: config.store_steps,
             wait: config.wait_replicas,
             packets: config.packet_store,
+            standby: config.standby,
         };
         let store = SimStore::new(random.next_u64(), store_config);
         store.set_broken(config.without.map(|without| without.place));
@@ -240,6 +253,7 @@ impl World {
                 .map(|n| DeviceHost::new(n, &config, n >= first_spare))
                 .collect(),
             server: ServerHost::new(store),
+            earlier: None,
             clients,
             clocks: vec![Clock::default(); probe + 1],
             config,
@@ -436,6 +450,7 @@ impl World {
             Event::DetourEnds => self.detour = None,
             Event::Wire => self.wire_joiner(),
             Event::Fleet(step) => self.fleet_goes_on(step),
+            Event::Standby(step) => self.standby_goes_on(step),
             Event::Accident => self.accident(),
             Event::IdleBegins => self.idle_begins(1),
             Event::IdleEnds => self.idle_ends(),
@@ -473,6 +488,9 @@ impl World {
         let server = self.config.devices;
         let IpAddr::V4(ip) = to.ip() else { return };
         let node = usize::from(ip.octets()[3]) - 1;
+        if node == server && self.earlier_receives(from, bytes) {
+            return;
+        }
         if self.life(node).is_none() {
             return;
         }

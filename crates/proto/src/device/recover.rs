@@ -248,12 +248,9 @@ impl Device {
             return Verdict::Done;
         }
         let nonce = packet::RecoverReply::read(header).nonce;
-        let echoes = |asked: &Recovering| {
-            let own = (self.config.id, self.log.incarnation);
-            asked.nonce == nonce && (header.device, header.incarnation) == own
-                || !self.config.rules.hold(Rule::OwnReply) && header.device == self.config.id
-        };
-        let mine = matches!(&self.phase, Phase::Recovering(asked) if echoes(asked));
+        let mine = matches!(&self.phase, Phase::Recovering(r) if r.nonce == nonce)
+            && (header.device, header.incarnation) == (self.config.id, self.log.incarnation)
+            || self.takes_any_reply(header);
         if mine {
             return self.on_own_reply(now, packet, out);
         }
@@ -281,6 +278,12 @@ impl Device {
             self.recover_again(now);
         }
         Verdict::Done
+    }
+
+    /// Without [`Rule::OwnReply`]: whatever was said to this device, whenever it asked.
+    fn takes_any_reply(&self, header: &Header) -> bool {
+        let recovers = matches!(self.phase, Phase::Recovering(_));
+        !self.config.rules.hold(Rule::OwnReply) && recovers && header.device == self.config.id
     }
 
     fn on_own_reply(&mut self, now: Time, packet: &Packet<'_>, out: &mut Outbox) -> Verdict {

@@ -44,7 +44,12 @@ pub struct StoreConfig {
     pub wait: bool,
     /// It is a packet store.
     pub packets: bool,
+    /// Several server processes may use it at once.
+    pub standby: bool,
 }
+
+/// In the words with which a process is refused for good.
+pub(crate) const TOOK_OVER: &str = "another process took over";
 
 /// What a client read by itself, and how fresh the store was then.
 #[derive(Clone, Debug)]
@@ -62,6 +67,9 @@ pub struct Fresh {
 pub struct SimStore {
     state: Arc<Mutex<State>>,
     link: Option<Link>,
+    process: u64,
+    /// This process once owned the records, so that whoever does now came later.
+    was: bool,
 }
 
 impl SimStore {
@@ -80,15 +88,21 @@ impl SimStore {
         SimStore {
             state: Arc::new(Mutex::new(state)),
             link: None,
+            process: 0,
+            was: false,
         }
     }
 
     /// A connection for another process.
     #[must_use]
     pub fn handle(&self) -> SimStore {
+        let mut state = self.lock();
+        state.processes += 1;
         SimStore {
             state: Arc::clone(&self.state),
             link: None,
+            process: state.processes,
+            was: false,
         }
     }
 
@@ -294,11 +308,17 @@ impl SimStore {
 impl Store for SimStore {
     fn load(&mut self) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
         self.link = None;
-        let (link, records) = {
+        let (loaded, is_of) = {
             let mut state = self.lock();
             state.run_late();
-            state.load()?
+            let later = state.config.standby && self.was && !state.is_of(self.process);
+            if later && !state.breaks(Place::OneServer) {
+                return Err(StoreError::Fatal(TOOK_OVER.to_owned()));
+            }
+            (state.load(self.process), state.is_of(self.process))
         };
+        self.was |= is_of;
+        let (link, records) = loaded?;
         self.link = Some(link);
         Ok(records)
     }
@@ -312,7 +332,11 @@ impl Store for SimStore {
             if !link.owns {
                 return Err(retry("Redis takes no writes"));
             }
-            if !link.guard.admits(&state.instances[link.at].data) {
+            let broken = state.breaks(Place::OneServer);
+            if !broken && !link.guard.admits(&state.instances[link.at].data) {
+                if state.config.standby && !state.is_of(self.process) {
+                    return Err(StoreError::Fatal(TOOK_OVER.to_owned()));
+                }
                 return Err(retry("the records were changed"));
             }
             state.apply(&mut link, batch)?;

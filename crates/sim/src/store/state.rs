@@ -1,11 +1,11 @@
 //! The durable state behind every connection, and how it answers a server: the steps of a load, a
 //! batch and a request, each of which may fail.
 
-use super::StoreConfig;
 use super::operation::{Act, Operation};
 use super::packets::Packets;
 use super::redis::{Command, Data, Guard, Instance, Late, Ran};
 use super::trouble::{Spell, Trouble};
+use super::{StoreConfig, TOOK_OVER};
 use crate::without::Place;
 use bytes::Bytes;
 use pmnet_proto::time::{MILLISECOND, Nanos};
@@ -17,6 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const TORN_EVERY: u64 = 20;
 /// A command that was given up runs within so many calls of the store.
 const LATE_CALLS_MAX: u64 = 12;
+/// An owner is a process, and a number below this bit.
+const PROCESS_SHIFT: u32 = 32;
 /// Commands that were given up and wait, at most.
 const LATE_MAX: usize = 64;
 /// One request in so many is the first of a group, whose replies wait for each other.
@@ -42,6 +44,7 @@ pub(super) struct State {
     /// A store that is replaced takes no writes any more.
     pub(super) stops_writes: bool,
     pub(super) owners: u64,
+    pub(super) processes: u64,
     pub(super) names: u64,
     pub(super) step: u64,
     pub(super) random: u64,
@@ -270,7 +273,15 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn load(&mut self) -> Result<(Link, Vec<(RecordKey, Bytes)>), StoreError> {
+    /// Whether the records belong to this process.
+    pub(super) fn is_of(&self, process: u64) -> bool {
+        self.data().owner >> PROCESS_SHIFT == process
+    }
+
+    pub(super) fn load(
+        &mut self,
+        process: u64,
+    ) -> Result<(Link, Vec<(RecordKey, Bytes)>), StoreError> {
         let at = self.address;
         self.reach(Some(Link {
             at,
@@ -285,11 +296,12 @@ impl State {
             None => self.trouble(),
         };
         self.owners += 1;
+        let owner = process << PROCESS_SHIFT | self.owners;
         let mut link = Link {
             at,
             owns: true,
             guard: Guard {
-                owner: self.owners,
+                owner,
                 watermark: self.data().watermark(),
             },
         };
@@ -297,7 +309,7 @@ impl State {
             Some(Trouble::Late) => {
                 let claim = Command::Claim {
                     before: self.data().owner,
-                    owner: self.owners,
+                    owner,
                 };
                 self.give_up(at, claim, link.guard);
             }
@@ -385,8 +397,9 @@ impl State {
             }
             let trouble = self.trouble();
             let guard = link.guard;
-            if request.record.is_some() && !guard.admits(&self.instances[at].data) {
-                return Err(StoreError::Fatal("another process took over".to_owned()));
+            let admitted = self.breaks(Place::OneServer) || guard.admits(&self.instances[at].data);
+            if request.record.is_some() && !admitted {
+                return Err(StoreError::Fatal(TOOK_OVER.to_owned()));
             }
             if trouble == Some(Trouble::NotReplicated) {
                 self.leave_behind(at);

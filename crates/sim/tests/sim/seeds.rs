@@ -46,6 +46,8 @@ const COVERED: &[&str] = &[
     "server repeated",
     "server retransmissions",
     "servers died",
+    "servers refused from which another one took over",
+    "servers that took over from one that lives on",
     "silenced",
     "stale_epoch",
     "store storms",
