@@ -102,6 +102,12 @@ pub trait Port {
         Ok(())
     }
 
+    /// Where the hop before is, as far as that is known: told before each burst is sent. Only a port that does not speak to
+    /// hops as it does to clients needs that.
+    fn hop_before(&mut self, peer: Option<Peer>) {
+        let _nothing = peer;
+    }
+
     /// Sends a burst, and foreign datagrams with the number of hops given with them. What cannot be sent is dropped and
     /// counted: the protocol sends it again.
     ///
@@ -168,6 +174,7 @@ pub fn serve<M: Media>(
         let now = port.now();
         let worked = node.finish(now)?;
         if !node.out().is_empty() {
+            port.hop_before(node.machine().hop_before());
             port.send(node.out())?;
             node.sent();
         }
