@@ -153,6 +153,10 @@ impl Port for Relay {
         received.or_else(|error| self.socket.tolerate(error))
     }
 
+    fn hop_before(&mut self, peer: Option<Peer>) {
+        self.socket.speak_as_itself_to(peer);
+    }
+
     fn send(&mut self, out: &Outbox) -> io::Result<()> {
         self.socket.send(out);
         Ok(())

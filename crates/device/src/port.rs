@@ -102,6 +102,12 @@ pub trait Port {
         Ok(())
     }
 
+    /// Where the hop before is, as far as that is known: told before each burst is sent. Only a port that does not speak to
+    /// hops as it does to clients needs that.
+    fn hop_before(&mut self, peer: Option<Peer>) {
+        let _nothing = peer;
+    }
+
     /// Sends a burst, and foreign datagrams with the number of hops given with them. What cannot be sent is dropped and
     /// counted: the protocol sends it again.
     ///
@@ -262,6 +268,7 @@ pub fn serve<N: Served>(
         let now = port.now();
         let mut worked = node.finish(now)?;
         if !node.device().out().is_empty() {
+            port.hop_before(node.device().machine().hop_before());
             port.send(node.device().out())?;
             node.device_mut().sent();
         }

@@ -40,11 +40,12 @@ pub struct Socket {
     drained: bool,
 }
 
-/// Which address answers carry as their source; the receiver that gets the real one, and what everybody gets under it.
+/// Which address answers carry as their source; the receivers that get the real one, and what everybody gets under it.
 #[derive(Clone, Copy, Debug)]
 struct SpeaksFor {
     address: IpAddr,
     except: Peer,
+    before: Option<Peer>,
     is_own: fn(&[u8]) -> bool,
 }
 
@@ -121,9 +122,17 @@ impl Socket {
         self.speaks_for = Some(SpeaksFor {
             address,
             except,
+            before: None,
             is_own,
         });
         Ok(())
+    }
+
+    /// A socket that [speaks for](Socket::speak_for) another address speaks for itself to this peer, too.
+    pub const fn speak_as_itself_to(&mut self, peer: Option<Peer>) {
+        if let Some(other) = &mut self.speaks_for {
+            other.before = peer;
+        }
     }
 
     /// The address that the socket is bound to.
@@ -260,7 +269,8 @@ impl Socket {
     /// Under which address a datagram is sent, if not under the socket's own.
     fn source(&self, to: Peer, datagram: &[u8]) -> Option<IpAddr> {
         let other = self.speaks_for?;
-        (other.except != to && !(other.is_own)(datagram)).then_some(other.address)
+        let itself = other.except == to || other.before == Some(to) || (other.is_own)(datagram);
+        (!itself).then_some(other.address)
     }
 
     /// One foreign datagram that may make so many hops, or a burst of our own.

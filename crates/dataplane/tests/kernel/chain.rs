@@ -253,9 +253,12 @@ impl Run {
             0 => raw(self.rng.u64(..6)),
             _ => raw(self.rng.u64(..100)),
         };
+        let next = server(self.world.address);
         let from = match self.rng.u8(..40) {
             0 => self.client,
-            _ => server(self.world.address),
+            // Another machine's, by the same port.
+            1 => SocketAddr::new(self.client.ip(), next.port()),
+            _ => next,
         };
         self.send(from, header, &write_durable(&rows));
     }

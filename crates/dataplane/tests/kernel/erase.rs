@@ -1,7 +1,9 @@
 //! A device in the kernel that was left out empties its log there and joins again (`docs/spec/protocol.md` §5, "Joining"), also
 //! if its process is killed in the midst of that.
 
+use pmnet_device::FastPath;
 use pmnet_proto::Peer;
+use pmnet_proto::device::HopWork;
 use pmnet_proto::time::MILLISECOND;
 use pmnet_wire::packet::{self, Fragment, Stamp};
 use pmnet_wire::record::{Member, RecoverReply, read_path};
@@ -102,6 +104,12 @@ fn assert_empty(bench: &Bench) {
     let device = bench.node.device().unwrap();
     assert_eq!(device.machine().ready_to_join(), Some(WITHOUT));
     assert_eq!((device.log().last(), bench.last()), (0, 0));
+    let work = bench.node.kernel.lock().unwrap().look();
+    assert_eq!(
+        work,
+        HopWork::default(),
+        "nothing is known of what others have"
+    );
     assert_eq!(device.log().served(), device.log().incarnation(), "marked");
     let passed = run(&bench.node.kernel, client(), address(), &update(1, 7));
     assert!(matches!(passed, Passed::Up), "{passed:?}");

@@ -564,6 +564,12 @@ impl Device {
         None
     }
 
+    /// Where the hop before was last heard from.
+    #[must_use]
+    pub const fn hop_before(&self) -> Option<Peer> {
+        self.predecessor
+    }
+
     /// The stamp of packets that this device sends to other hops.
     #[must_use]
     pub const fn stamp(&self) -> Stamp {
