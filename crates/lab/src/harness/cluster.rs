@@ -205,7 +205,8 @@ impl Cluster {
             }
             StoreKind::Kv => format!("kv:{}", disk.join("store.kv").display()),
             StoreKind::Packet => format!("packet:{}?size=64M", disk.join("store").display()),
-            StoreKind::Region => format!("packet:{}?size=64M", self.region().display()),
+            // What a run under load writes, and some more: nothing is deleted.
+            StoreKind::Region => format!("packet:{}?size=384M", self.region().display()),
             StoreKind::Null => "null:".to_owned(),
         };
         if self.topology.devices == 0 {
