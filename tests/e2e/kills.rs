@@ -177,7 +177,7 @@ fn store_device_with_kills(name: &str, devices: usize, medium: Medium) {
     };
     let mut victims: Vec<Role> = (0..devices).map(Role::Device).collect();
     victims.push(Role::Front);
-    let mut plan = plan(12, victims);
+    let mut plan = plan(8, victims);
     // Longer than what is copied, and in one packet.
     plan.value_bytes = 900;
     let report = suffer(&mut cluster, &plan);

@@ -211,7 +211,8 @@ impl Cluster {
             (None, StoreKind::Packet) => {
                 format!("packet:{}?size=64M", disk.join("store").display())
             }
-            (None, StoreKind::Region) => format!("packet:{}?size=64M", self.region().display()),
+            // What a run under load writes, and some more: nothing is deleted.
+            (None, StoreKind::Region) => format!("packet:{}?size=384M", self.region().display()),
             (None, StoreKind::Null) => "null:".to_owned(),
         };
         if self.topology.devices == 0 {
