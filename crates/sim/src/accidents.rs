@@ -195,7 +195,7 @@ impl World {
             self.take_over();
             return;
         }
-        if self.fleet.is_some() && self.below(6) == 0 {
+        if self.fleet.is_some() && self.below(3) == 0 {
             self.fleet_accident();
             return;
         }

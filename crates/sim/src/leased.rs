@@ -11,14 +11,21 @@ use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
 const PARTS: i64 = 1_000_000;
 
 impl WorldConfig {
-    /// The same world with leases, if there is a chain that can go on without one of its devices.
+    /// The same world with leases, and a chain that can go on without one of its devices.
     #[must_use]
     pub fn with_leases(self, random: &mut Random) -> WorldConfig {
         let lease = one_of(random, &[20, 60, 200]) * MILLISECOND;
-        if self.devices < 2 || self.lost_clients || self.declared_losses {
+        if self.lost_clients || self.declared_losses {
             return self;
         }
-        self.of_lease(lease)
+        let world = self.of_devices(2).of_lease(lease);
+        WorldConfig {
+            accident_every: match world.accident_every {
+                0 => 10 * MILLISECOND,
+                every => every,
+            },
+            ..world
+        }
     }
 
     fn of_lease(self, lease: Nanos) -> WorldConfig {

@@ -314,7 +314,10 @@ impl State {
                 self.give_up(at, claim, link.guard);
             }
             // What is refused for a while is only read.
-            Some(Trouble::WritesRefused) if !self.config.wait => link.owns = false,
+            // Not by a process that stands by: the one before may go on, and this one would not know how far (limits.md).
+            Some(Trouble::WritesRefused) if !self.config.wait && !self.config.standby => {
+                link.owns = false;
+            }
             None | Some(Trouble::ReplyLost | Trouble::ScriptFails | Trouble::HalfWay) => {
                 self.master().data.owner = link.guard.owner;
             }

@@ -24,7 +24,7 @@ const QUICK: &[&str] = &[
     "word-epoch",
     "lease",
     "lease-covers-reads",
-    "lease-waited",
+    "last-lease",
     "beside",
     "stopped-for-good",
 ];
