@@ -301,6 +301,14 @@ impl Keeper {
             return Ok(());
         }
         self.may_claim(&row, facts)?;
+        let overruled = self.overruled == Some(shard.plans);
+        if !overruled && has_lost_its_log(&shard, &row, self.config.id, facts) {
+            return Err(Not::Yet(format!(
+                "device {} has another log than the one with which it is in the chain. Put that one back; if it is gone for \
+                 good, wait: without a lease this device is left out, and may join anew (--join)",
+                self.config.id
+            )));
+        }
         allows(row.word, epoch)?;
         let serves = epoch == Some(standing.epoch);
         let record = MemberRecord {
@@ -417,6 +425,20 @@ impl Keeper {
         let done = self.etcd.put_if(&are, &puts);
         done.map_err(|error| error.to_string())
     }
+}
+
+/// Whether a member of the chain comes with another log, and nobody has said yet that it is stopped. The server would refuse it; and a
+/// lease would say that it is there, so that nobody could leave it out.
+fn has_lost_its_log(shard: &Shard, row: &Row, id: u32, facts: Facts) -> bool {
+    let is_member = shard.plan.as_ref().is_some_and(|plan| {
+        let is_joining = plan.joiner() == Some(id);
+        plan.ids().contains(&id) && !is_joining
+    });
+    let another = row
+        .record
+        .as_ref()
+        .is_some_and(|record| record.log != format!("{:032x}", facts.log));
+    is_member && another && row.word != Word::Stopped
 }
 
 /// Whether a device that states who is stopped serves that very epoch nevertheless, and the chain of it has such a member: another

@@ -2,13 +2,15 @@
 
 use crate::store::{Batch, Request, Store, StoreError};
 use pmnet_proto::server::{Server, Stop, Work};
-use pmnet_proto::time::{MILLISECOND, Nanos};
+use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
 use pmnet_proto::{Outbox, Peer, Time};
 use pmnet_wire::Packet;
 
 /// Pause after the store failed: the first one, and the longest.
 const PAUSE_MIN: Nanos = 5 * MILLISECOND;
 const PAUSE_MAX: Nanos = 500 * MILLISECOND;
+/// The same failure is told again after this time.
+const TOLD_EVERY: Nanos = 5 * SECOND;
 
 /// A server of one shard over a store.
 pub struct ServerNode<S> {
@@ -16,6 +18,8 @@ pub struct ServerNode<S> {
     store: S,
     pause: Nanos,
     resume_at: Option<Time>,
+    /// The failure that was told last, and when.
+    told: Option<(String, Time)>,
     rejected_packets: u64,
 }
 
@@ -27,6 +31,7 @@ impl<S: Store> ServerNode<S> {
             store,
             pause: PAUSE_MIN,
             resume_at: None,
+            told: None,
             rejected_packets: 0,
         }
     }
@@ -131,7 +136,14 @@ impl<S: Store> ServerNode<S> {
             Ok(()) => self.pause = PAUSE_MIN,
             Err(StoreError::Fatal(text)) => return Err(Stop(text)),
             Err(StoreError::Retry(text)) => {
-                tracing::warn!(pause_ms = self.pause / MILLISECOND, "{text}");
+                let is_new = self
+                    .told
+                    .as_ref()
+                    .is_none_or(|(before, at)| *before != text || now.since(*at) >= TOLD_EVERY);
+                if is_new {
+                    tracing::warn!(pause_ms = self.pause / MILLISECOND, "{text}");
+                    self.told = Some((text, now));
+                }
                 self.machine.failed();
                 self.resume_at = Some(now + self.pause);
                 self.pause = (self.pause * 2).min(PAUSE_MAX);

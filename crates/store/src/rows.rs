@@ -68,7 +68,9 @@ pub enum Fault {
     #[error("{0}")]
     Storage(String),
     /// There is no room for what was to be written; nothing of the transaction happened.
-    #[error("full: delete keys, or move to a larger store")]
+    #[error(
+        "full: what was acknowledged and finds no room waits, and all behind it, deletes too; nothing is lost"
+    )]
     Full,
     /// The content is not what was written.
     #[error("the file is damaged: {0}")]

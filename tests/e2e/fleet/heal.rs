@@ -263,6 +263,36 @@ fn a_head_and_then_a_tail_are_lost_and_a_spare_takes_a_place_without_a_person() 
     assert_eq!(text.matches(r#""place":1"#).count(), 1, "{text}");
 }
 
+/// A service manager starts it again and again, and each time it would be refused. Each start once took a lease, so nobody could
+/// say that it is stopped.
+#[test]
+fn a_member_that_has_lost_its_log_is_left_out_and_joins_anew_though_it_is_started_again_all_the_time()
+ {
+    let Some(mut world) = World::start("no-log", 2) else {
+        return;
+    };
+    let (acknowledged, killed) = world.under_load("n", |world| {
+        let killed = Instant::now();
+        let log = world.cluster.device_log(1);
+        let process = world.cluster.process(Role::Device(1)).unwrap();
+        process.kill().unwrap();
+        std::fs::remove_file(&log).unwrap();
+        process.set_flag("--join", None);
+        process.relaunch().unwrap();
+        let whole = r#""places":2,"#;
+        eventually("it is a member again", HEALED_MAX, || {
+            let process = world.cluster.process(Role::Device(1)).unwrap();
+            if process.exited().unwrap().is_some() {
+                process.relaunch().unwrap();
+            }
+            world.done(r#""step":"left-out""#) == 1 && world.status().matches(whole).count() == 2
+        });
+        killed
+    });
+    tell("log lost", &acknowledged, killed);
+    world.nothing_is_lost(&acknowledged);
+}
+
 #[test]
 fn a_middle_is_lost_and_then_two_at_once() {
     let Some(mut world) = World::start("three", 3) else {

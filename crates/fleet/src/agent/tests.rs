@@ -1,5 +1,7 @@
-use super::{allows, is_unheard, wiring};
+use super::{Facts, allows, has_lost_its_log, is_unheard, wiring};
 use crate::plan::{Order, Place, Plan};
+use crate::record::MemberRecord;
+use crate::shard::{Row, Shard};
 use pmnet_proto::lease::Word;
 use pmnet_udp::Standing;
 use std::net::SocketAddr;
@@ -74,4 +76,57 @@ fn who_was_declared_stopped_may_not_even_be_there_and_who_was_left_out_may_not_s
     for epoch in [3, 4] {
         assert!(allows(word, Some(epoch)).unwrap_err().contains("epoch 4"));
     }
+}
+
+#[test]
+fn a_member_with_another_log_takes_no_lease_before_it_was_declared_stopped() {
+    let at = SocketAddr::from(([10, 0, 0, 1], 1));
+    let place = |id| Place {
+        id,
+        at,
+        whole: true,
+    };
+    let mut shard = Shard {
+        plan: Some(Plan {
+            epoch: 4,
+            says: None,
+            places: vec![place(7), place(8)],
+            joins: false,
+            server: at,
+            copies: 2,
+        }),
+        ..Shard::default()
+    };
+    let facts = |log| Facts {
+        log,
+        incarnation: 1,
+    };
+    let row = |word| Row {
+        record: Some(MemberRecord {
+            address: at,
+            log: format!("{:032x}", 5),
+            incarnation: 1,
+            epoch: 4,
+            seconds: 3,
+            next: None,
+            chain: vec![7, 8],
+            whole: true,
+            spare: false,
+            joins: 0,
+        }),
+        word,
+        ..Row::default()
+    };
+    let lost = |shard: &Shard, id, log, word| has_lost_its_log(shard, &row(word), id, facts(log));
+    assert!(lost(&shard, 8, 6, Word::None));
+    assert!(!lost(&shard, 8, 5, Word::None), "it is its own");
+    assert!(
+        !lost(&shard, 8, 6, Word::Stopped),
+        "it may not claim anyway"
+    );
+    assert!(!lost(&shard, 9, 6, Word::None), "it is no member");
+    shard.plan.as_mut().unwrap().joins = true;
+    assert!(!lost(&shard, 8, 6, Word::None), "it is on its way in");
+    shard.plan = None;
+    assert!(!lost(&shard, 8, 6, Word::None), "no chain is known");
 }

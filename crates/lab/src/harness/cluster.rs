@@ -276,7 +276,8 @@ impl Cluster {
         folder.join("region")
     }
 
-    fn device_log(&self, index: usize) -> PathBuf {
+    /// Where the log of a device is.
+    pub fn device_log(&self, index: usize) -> PathBuf {
         let folder = match self.topology.medium {
             Medium::Dram => self.scratch.memory(),
             Medium::File => self.scratch.disk(),

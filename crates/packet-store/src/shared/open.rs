@@ -11,7 +11,8 @@ use crate::superblock::{self, Identity};
 /// Fewest frames that the store must have besides those of the log.
 const STORE_FRAMES_MIN: u32 = 16;
 
-/// Why a region cannot be made or opened. Nothing was changed, unless a medium failed.
+/// Why a region cannot be made or opened. Nothing was changed, unless a medium failed; but a store that is whole may have been repaired
+/// (which changes no record) before its log was found damaged.
 #[derive(Debug, thiserror::Error)]
 pub enum SharedError {
     /// The store in it.

@@ -70,8 +70,8 @@ pub fn elsewhere_reply(slot: u16) -> Vec<u8> {
 pub fn waits_for(slot: u16, why: &str) -> String {
     format!(
         "slot {slot} is not with this shard's master, or is being moved ({why}). What was acknowledged for its keys waits, and all \
-         behind it; the devices keep it. Move the slot back (redis-cli --cluster reshard, or CLUSTER SETSLOT {slot} STABLE at both \
-         nodes), and then as docs/guide/sharding.md says"
+         behind it; the devices keep it. Tell all fronts first that the slot is moving, then move it back (redis-cli --cluster reshard, or \
+         CLUSTER SETSLOT {slot} STABLE at both nodes), as docs/guide/sharding.md says"
     )
 }
 
