@@ -405,12 +405,13 @@ impl Link {
             (_, 0) => Ok(()),
             _ => {
                 let reply = self.connection.reply()?;
-                let ok = read::integer(&reply).is_some_and(|n| n >= wanted);
+                let had = read::integer(&reply);
                 waited(
-                    ok,
+                    had.is_some_and(|count| count >= wanted),
                     &format!(
-                        "WAIT {wanted} said {}",
-                        String::from_utf8_lossy(&reply).escape_debug()
+                        "WAIT {wanted} said {}. INFO replication of this Redis shows its replicas; one that follows \
+                         another master does not count",
+                        String::from_utf8_lossy(&reply).trim_end()
                     ),
                 )
             }
