@@ -56,9 +56,16 @@ suite() {
         awk '/^failures:$/ { inside = 1 } /^test result: / { inside = 0 } inside' "$log" |
             head -n 120 | cut -c -1000 | sed 's/^/    | /'
         grep -vE '^(test .* ok$|   (Compiling|Checking) )' "$log" | tail -n 60 | cut -c -1000 | sed 's/^/    | /'
-        # By name, at the very end: of a long log often only that is looked at.
-        awk -v suite="$name" '/^test .* FAILED$/ { print "failed     " suite ": " $2; found = 1 }
-            END { if (!found) print "failed     " suite }' "$log" >>"$logs/failed"
+        # By name and with its reason, at the very end: of a long log often only that is looked at.
+        awk -v suite="$name" '
+            /^---- .* stdout ----$/ { test = $2; why = 0 }
+            /^thread .* panicked at / && test != "" { why = 1; next }
+            why && !(test in reason) { reason[test] = substr($0, 1, 300); why = 0 }
+            /^test .* FAILED$/ { failed[++found] = $2 }
+            END {
+                if (!found) print "failed     " suite
+                for (i = 1; i <= found; i++) print "failed     " suite ": " failed[i] ": " reason[failed[i]]
+            }' "$log" >>"$logs/failed"
     fi
 }
 
@@ -88,14 +95,14 @@ fi
 if [ "$what" = all ]; then
     # Built first, with limits of their own, so that the limits below are about tests.
     # One after the other: built together, all would get the features that the simulator needs.
-    suite build 1800 cargo build --release --locked -p pmnet
-    suite lab 1800 cargo build --release --locked -p pmnet-lab --bins --test e2e
-    suite simulator 900 cargo build --release --locked -p pmnet-sim
+    suite build 1800 cargo build --profile checked --locked -p pmnet
+    suite lab 1800 cargo build --profile checked --locked -p pmnet-lab --bins --test e2e
+    suite simulator 900 cargo build --profile checked --locked -p pmnet-sim
     # So many packets for the in-kernel pipeline and for the device beside it.
     export PMNET_PACKETS=300000
     # One theme after the other: time is part of what they look at.
     e2e() {
-        suite "$1" "$2" cargo test --release --locked -p pmnet-lab --test e2e -- \
+        suite "$1" "$2" cargo test --profile checked --locked -p pmnet-lab --test e2e -- \
             --show-output --test-threads 1 "$1::"
     }
     # Two lanes side by side. This one keeps the processors busy, the end-to-end tests mostly wait for deadlines. So that both
@@ -105,8 +112,8 @@ if [ "$what" = all ]; then
         passed=0 failed=0 skipped=0
         suite tests 1800 cargo test --workspace --locked --no-run
         suite unit 1800 cargo test --workspace --locked --no-fail-fast -- --show-output
-        suite sim 900 cargo run --quiet --release --locked -p pmnet-sim -- --seeds 2000
-        suite rules 1200 cargo run --quiet --release --locked -p pmnet-sim -- --without all
+        suite sim 900 cargo run --quiet --profile checked --locked -p pmnet-sim -- --seeds 2000
+        suite rules 1200 cargo run --quiet --profile checked --locked -p pmnet-sim -- --without all
         e2e "$long" 480
         echo "$passed $failed $skipped" >"$logs/lane.totals"
     }
@@ -124,11 +131,12 @@ if [ "$what" = all ]; then
         *) e2e "$theme" 240 ;;
         esac
     done
-    suite demo 900 cargo run --quiet --release --locked -p pmnet-lab -- demo \
+    suite demo 900 cargo run --quiet --profile checked --locked -p pmnet-lab -- demo \
         --quick --checked-seconds 6 --out "$logs/demo"
     # Every reply that a Redis gives, and what clients do to each other: what make compat does for an hour, for a minute.
     if python3 -c 'import tomllib' >/dev/null 2>&1; then
-        suite compat 900 python3 tests/compat/run.py --quick
+        suite compat 900 python3 tests/compat/run.py --quick \
+            --pmnet "${CARGO_TARGET_DIR:-target}/checked/pmnet"
     else
         echo "compat     there is no python3 of version 3.11 or later: replies are not compared with those of Redis"
     fi
