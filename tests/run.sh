@@ -74,10 +74,13 @@ timeout 300 cargo fetch --quiet --locked || echo "fetch      not all crates coul
 suite format 120 cargo fmt --all --check
 # Not in the workspace, and not built here: what pmnet is compared with takes minutes (make bench-store-test).
 suite rivals-fmt 120 cargo fmt --manifest-path bench/store/Cargo.toml --check
-suite clippy 1800 cargo clippy --workspace --locked --all-targets -- -D warnings
-# What that leaves out: the end-to-end tests, since they are no target by default, and the product as it is shipped. In the
-# workspace, cargo gives it the features that the simulator needs.
-suite product 900 cargo clippy --locked -p pmnet -p pmnet-lab --lib --bins --test e2e -- -D warnings
+clippy() {
+    suite clippy 1800 cargo clippy --workspace --locked --all-targets -- -D warnings
+    # What that leaves out: the end-to-end tests, since they are no target by default, and the product as it is shipped. In the
+    # workspace, cargo gives it the features that the simulator needs.
+    suite product 900 cargo clippy --locked -p pmnet -p pmnet-lab --lib --bins --test e2e -- -D warnings
+}
+[ "$what" = lint ] && clippy
 # A row of the table that does not find its text tests nothing.
 if python3 -c 'import tomllib' >/dev/null 2>&1; then
     suite mutants 60 python3 tests/mutants/run.py --check
@@ -105,11 +108,12 @@ if [ "$what" = all ]; then
         suite "$1" "$2" cargo test --profile checked --locked -p pmnet-lab --test e2e -- \
             --show-output --test-threads 1 "$1::"
     }
-    # Two lanes side by side. This one keeps the processors busy, the end-to-end tests mostly wait for deadlines. So that both
+    # Two lanes side by side. This one keeps the processors busy, clippy included; the end-to-end tests mostly wait for deadlines. So that both
     # end at about the same time, the theme that waits longest is in this one.
     long=fleet
     lane() {
         passed=0 failed=0 skipped=0
+        clippy
         suite tests 1800 cargo test --workspace --locked --no-run
         suite unit 1800 cargo test --workspace --locked --no-fail-fast -- --show-output
         suite sim 900 cargo run --quiet --profile checked --locked -p pmnet-sim -- --seeds 2000
