@@ -14,6 +14,7 @@ mod failover;
 mod failovers;
 mod fleet;
 mod full_log;
+mod full_store;
 mod histories;
 mod joining;
 mod kernel;
