@@ -46,15 +46,17 @@ fn fill(cluster: &Cluster, value: &[u8]) -> (Vec<String>, Vec<String>) {
     unreachable!("the loop ends with a return")
 }
 
-fn grow(path: &Path, size: &str) -> serde_json::Value {
+/// What `pmnet store` says of it, with these words before its path.
+fn store(words: &[&str], path: &Path) -> String {
     let output = Command::new(common::pmnet())
-        .args(["store", "grow", "--json", "--size", size])
+        .arg("store")
+        .args(words)
         .arg(path)
         .output()
         .unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
-    serde_json::from_slice(&output.stdout).expect("one JSON object")
+    assert!(output.status.success(), "{words:?}: {told}");
+    String::from_utf8(output.stdout).unwrap()
 }
 
 fn full(
@@ -93,11 +95,15 @@ fn full(
     let path = place(&cluster);
     let process = cluster.process(role).unwrap();
     assert!(process.stop().unwrap(), "{}", process.stderr());
-    let grown = grow(&path, "256M");
+    let advice = format!("pmnet store grow {} --size", path.display());
+    assert!(store(&["stat"], &path).contains(&advice));
+    let grown = store(&["grow", "--json", "--size", "256M"], &path);
+    let grown: serde_json::Value = serde_json::from_str(&grown).expect(&grown);
     assert!(
         grown["frames"].as_u64() > grown["frames_before"].as_u64(),
         "{grown}"
     );
+    assert!(!store(&["stat"], &path).contains("pmnet store grow"));
     cluster.restart(role).unwrap();
     eventually("it is served again", CALL_MAX, || {
         client = front(&cluster);
