@@ -18,6 +18,7 @@ pub use kv::KvStore;
 pub use null::NullStore;
 pub use packet::{PacketStore, RegionAddress, RegionStore, mend_packet_store};
 pub use redis::RedisStore;
+pub use redis::promote::{Progress, Promotion};
 
 use bytes::Bytes;
 use pmnet_server::Store;
