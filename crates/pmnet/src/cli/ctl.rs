@@ -2,6 +2,7 @@
 
 mod drain;
 mod promote;
+mod shards;
 
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,7 @@ Examples:
   pmnet ctl drain --via 10.0.0.5:51000,10.0.0.6:51000   (without etcd)
   pmnet ctl promote --store redis+sentinel://10.0.0.4:26379,10.0.0.5:26379,10.0.0.6:26379/mymaster
   pmnet ctl promote --store redis://10.0.0.4:6379 --to 10.0.0.5:6379 --dry-run
+  pmnet ctl shards /etc/pmnet/shards.toml --new shards.toml
 
 What is wanted of a chain is written into etcd. Everything else is done by the devices and by the controllers,
 of which at least one must run: a device that is to leave ends and gives its lease back, if another
@@ -98,6 +100,8 @@ enum Word {
     },
     /// A replica of the shard's Redis becomes its master (without etcd).
     Promote(promote::PromoteArgs),
+    /// Look at the file of a front of many shards: slots, whether each shard answers, which Redis it has (without etcd).
+    Shards(shards::ShardsArgs),
 }
 
 /// Does it; false if it could not be done in time.
@@ -109,7 +113,7 @@ pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
             shard: args.shard,
         }),
         _ => Err(anyhow!(
-            "--fleet and --etcd are missing: only promote can do without, and drain (with --via)"
+            "--fleet and --etcd are missing: only promote and shards can do without, and drain (with --via)"
         )),
     };
     let want = match &args.word {
@@ -127,6 +131,7 @@ pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
             };
         }
         Word::Promote(what) => return promote::of(what, args),
+        Word::Shards(what) => return shards::of(what, args),
         Word::Status => {
             let place = place?;
             return of_fleet(&place.fleet, &place.etcd, place.shard, args.json);
