@@ -21,6 +21,7 @@ mod kernel;
 mod kills;
 mod logins;
 mod operator;
+mod promote;
 mod redis_cluster;
 mod refusals;
 mod sentinel;

@@ -20,6 +20,7 @@ pub use packet::{
     GrowError, Grown, PacketStore, RegionAddress, RegionStore, grow_packet_store, mend_packet_store,
 };
 pub use redis::RedisStore;
+pub use redis::promote::{Progress, Promotion};
 
 use bytes::Bytes;
 use pmnet_server::Store;
