@@ -473,7 +473,13 @@ impl WorldConfig {
                 self.zombies = true;
                 self.accident_every = self.accident_every.clamp(1, 10 * MILLISECOND);
             }
-            Place::OneServer => {
+            Place::OneServer | Place::OwnRecords => {
+                if without.place == Place::OwnRecords {
+                    self.store_steps = true;
+                    self.store_storms = true;
+                    self.store_trouble = 5;
+                    self.wait_replicas = false;
+                }
                 self.failovers = false;
                 self.aim = None;
                 self.accident_every = self.accident_every.clamp(1, 10 * MILLISECOND);

@@ -3,8 +3,7 @@
 //!
 //! Fault model: who stands by is wrong about the one that serves: it stood still, or was cut off from the lease store. Now both run.
 //! For a while the devices send to the earlier one still; then they are wired to the later one, and the earlier one goes on with what it has
-//! got. Nothing but the store says which of them may write. The later one begins only with records that it owns: what happens to one that reads them while Redis refuses
-//! its writes, and the earlier one goes on writing, stands in docs/guide/limits.md.
+//! got. Nothing but the store says which of them may write. Redis may refuse all writes when the later one begins, and take them from the earlier one afterwards.
 
 use crate::store::{SimStore, TOOK_OVER};
 use crate::world::{Event, World, address};

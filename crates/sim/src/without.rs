@@ -22,6 +22,8 @@ pub enum Place {
     Fenced,
     /// In the store: of two processes that have read the records, the later one may write.
     OneServer,
+    /// In the store: a process that never owned the records does not read them while it cannot own them.
+    OwnRecords,
     /// In the store: durable includes its replica, if that is configured.
     Replicas,
     /// In the client's caller: its own connection leads to the store that its barrier named.
@@ -160,6 +162,12 @@ impl Without {
             Place::OneServer,
             2000,
             "§12, §14: the server that has read the records last may write",
+        ),
+        rule(
+            "own-records",
+            Place::OwnRecords,
+            2000,
+            "§12, §14: a server that never owned the records answers nothing from them",
         ),
         rule(
             "replicas",

@@ -68,7 +68,7 @@ pub struct SimStore {
     state: Arc<Mutex<State>>,
     link: Option<Link>,
     process: u64,
-    /// This process once owned the records, so that whoever does now came later.
+    /// This process knows that it once owned the records, so that whoever else does now came later.
     was: bool,
 }
 
@@ -308,17 +308,16 @@ impl SimStore {
 impl Store for SimStore {
     fn load(&mut self) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
         self.link = None;
-        let (loaded, is_of) = {
+        let (link, records) = {
             let mut state = self.lock();
             state.run_late();
             let later = state.config.standby && self.was && !state.is_of(self.process);
             if later && !state.breaks(Place::OneServer) {
                 return Err(StoreError::Fatal(TOOK_OVER.to_owned()));
             }
-            (state.load(self.process), state.is_of(self.process))
+            state.load(self.process, self.was)?
         };
-        self.was |= is_of;
-        let (link, records) = loaded?;
+        self.was |= link.owns;
         self.link = Some(link);
         Ok(records)
     }

@@ -278,9 +278,11 @@ impl State {
         self.data().owner >> PROCESS_SHIFT == process
     }
 
+    /// `was`: the process knows that it once owned the records.
     pub(super) fn load(
         &mut self,
         process: u64,
+        was: bool,
     ) -> Result<(Link, Vec<(RecordKey, Bytes)>), StoreError> {
         let at = self.address;
         self.reach(Some(Link {
@@ -313,9 +315,11 @@ impl State {
                 };
                 self.give_up(at, claim, link.guard);
             }
-            // What is refused for a while is only read.
-            // Not by a process that stands by: the one before may go on, and this one would not know how far (limits.md).
-            Some(Trouble::WritesRefused) if !self.config.wait && !self.config.standby => {
+            // What is refused for a while is only read. Not by a process that never owned it: the one before may go on, and this
+            // one would not know how far.
+            Some(Trouble::WritesRefused)
+                if !self.config.wait && (was || self.breaks(Place::OwnRecords)) =>
+            {
                 link.owns = false;
             }
             None | Some(Trouble::ReplyLost | Trouble::ScriptFails | Trouble::HalfWay) => {

@@ -133,3 +133,11 @@ fn what_a_store_undoes_at_its_start_a_declared_loss_may_take() {
         assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
     }
 }
+
+/// A server began while Redis refused all writes, and read the records without owning them. The one before it went on to write them.
+/// Found: a device that asked the new one was told an old watermark, and ended ("the store lost data").
+#[test]
+fn nothing_is_told_from_records_that_another_server_owns() {
+    let report = World::new(8378, &Plan::default(), false).run();
+    assert_eq!(report.violations, Vec::<String>::new());
+}

@@ -13,6 +13,7 @@ const QUICK: &[&str] = &[
     "nilext",
     "record-first",
     "fenced",
+    "own-records",
     "store-named",
     "forget-failed",
     "deadline",

@@ -10,8 +10,11 @@
 //! A refusal on the present connection therefore has only one reason: another process has taken over.
 //! Then this process stops; otherwise the two would take the shard from each other for ever.
 //!
-//! While Redis refuses all writes for a temporary reason, the records are read without becoming the
-//! owner: reads go on, and every write leads to another `load`.
+//! While Redis refuses all writes for a temporary reason, a process that was the owner, and still stands
+//! there as such, reads the records without becoming the owner anew: reads go on, and every write leads to
+//! another `load`. A process that was never the owner does not: whoever owns the records may go on to
+//! write them as soon as Redis lets it, and then what was read here is old. A device that is told an old
+//! watermark or epoch takes the store for one that lost data. So it waits, and nobody is answered.
 
 use bytes::Bytes;
 use pmnet_resp::read;
@@ -195,6 +198,12 @@ impl RedisStore {
         if self.url.wait_replicas > 0 || link.facts.persistence == Persistence::WaitAof {
             // These wait for a write of their own connection.
             return Err(refused(error, "EVAL"));
+        }
+        if !self.owner.was {
+            return Err(StoreError::Retry(format!(
+                "Redis takes no writes now: {error}. This server cannot take over the shard's records before it does. Until then \
+                 another server may write them, so this one answers nobody. Make Redis take writes (INFO, its log)"
+            )));
         }
         link.writes_refused = Some(error.to_owned());
         link.owner = Bytes::new();

@@ -282,3 +282,32 @@ fn a_watermark_raised_behind_our_back_stops_the_shard() {
     fatal(store.load(), "behind pmnet's back");
     assert_eq!(redis.get("n").as_deref(), Some("1"));
 }
+
+/// It read the records without owning them, and gave them out. The one before it went on to write: a device that asked the new
+/// one was then told that the store lost data. (Simulator, seed 8378 of its time.)
+#[test]
+fn who_never_owned_the_records_reads_none_while_redis_takes_no_writes() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let mut before = redis.store();
+    before.load().unwrap();
+    redis.call(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let mut later = redis.store();
+    for _ in 0..2 {
+        let Err(StoreError::Retry(text)) = later.load() else {
+            panic!("it does not own them")
+        };
+        assert!(text.contains("NOREPLICAS"), "{text}");
+        assert!(text.contains("answers nobody"), "{text}");
+        assert_eq!(later.identity(), None);
+    }
+    // Nobody has taken over from this one.
+    load(&mut *before);
+    redis.call(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    load(&mut *before);
+    assert_eq!(before.apply(&batch(&[single("SET k v")], 1)), Ok(0));
+    assert_eq!(watermark(&load(&mut *later)), 1, "it owns them now");
+    fatal(before.load(), "taken over");
+    assert_eq!(later.apply(&batch(&[single("SET k w")], 2)), Ok(0));
+}
